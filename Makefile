@@ -1,0 +1,48 @@
+# `make`, `make test` and `make demo` are all a user needs. B is the build folder, CMAKE_FLAGS are passed on.
+B ?= build
+CONFIGURE = cmake -S . -B $(B) -G Ninja $(CMAKE_FLAGS)
+SANITIZED = cmake -G Ninja -S . -DFSDP_SANITIZE
+
+all: packages
+	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp
+
+test: packages
+	@$(CONFIGURE) >/dev/null && cmake --build $(B) && tools/run_tests.sh $(B)
+
+demo: all
+	@tools/demo.sh
+
+check: packages-check
+	@tools/check_format.sh
+	@tools/check_headers.sh
+	@python3 tools/check_layers.py
+	@python3 tools/check_style.py
+	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp_shared fsdp_static && tools/check_symbols.sh $(B)
+
+asan: packages
+	@$(SANITIZED)=address,undefined -B build-asan $(CMAKE_FLAGS) >/dev/null && cmake --build build-asan
+	@tools/run_tests.sh build-asan
+
+tsan: packages
+	@$(SANITIZED)=thread -DFSDP_OPENMP=OFF -B build-tsan $(CMAKE_FLAGS) >/dev/null && cmake --build build-tsan
+	@tools/run_tests.sh build-tsan
+
+test-long: packages-check
+	@TEST_LONG=1 $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS=-DFSDP_FUZZ_RUNS=200000
+	@tools/fuzz.sh build-fuzz 300
+
+install: all
+	@cmake --build $(B) && cmake --install $(B)
+
+format:
+	@tools/check_format.sh --fix
+
+clean:
+	rm -rf build build-asan build-tsan build-fuzz
+
+packages:
+	@tools/install_packages.sh
+packages-check:
+	@tools/install_packages.sh --check
+
+.PHONY: all test demo check asan tsan test-long install format clean packages packages-check

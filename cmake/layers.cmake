@@ -1,0 +1,38 @@
+# One OBJECT library a layer, in the order of src/LAYERS, which is also what check_layers.py enforces. A layer without
+# sources has none. Sets
+#   fsdp_layers           the layers, from the bottom up
+#   fsdp_objects_<layer>  the layer's objects
+#   fsdp_link_<layer>     the layers a program needs that uses this one
+
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/LAYERS)
+file(STRINGS ${PROJECT_SOURCE_DIR}/src/LAYERS lines REGEX "^[a-z]+:")
+set(fsdp_layers)
+foreach(line IN LISTS lines)
+  string(REGEX MATCH "^([a-z]+):(.*)$" matched "${line}")
+  set(layer ${CMAKE_MATCH_1})
+  string(REGEX MATCHALL "[a-z]+" uses "${CMAKE_MATCH_2}")
+  list(APPEND fsdp_layers ${layer})
+
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.c)
+  set(fsdp_objects_${layer})
+  if(sources)
+    add_library(fsdp_${layer}_objects OBJECT ${sources})
+    target_link_libraries(fsdp_${layer}_objects PRIVATE fsdp_common)
+    set(fsdp_objects_${layer} $<TARGET_OBJECTS:fsdp_${layer}_objects>)
+  endif()
+
+  # The device's registry lists the backends, and a backend fills the device's tables: one cannot link without the other.
+  if(layer STREQUAL "device" OR "device" IN_LIST uses)
+    list(APPEND uses device backend)
+  endif()
+  set(fsdp_link_${layer} ${layer} ${uses})
+  foreach(used IN LISTS uses)
+    list(APPEND fsdp_link_${layer} ${fsdp_link_${used}})
+  endforeach()
+  list(REMOVE_DUPLICATES fsdp_link_${layer})
+endforeach()
+
+# The CPU's kernels are compiled in their own way, once per instruction set.
+if(TARGET fsdp_backend_objects)
+  include(${PROJECT_SOURCE_DIR}/src/backend/cpu/flags.cmake OPTIONAL)
+endif()

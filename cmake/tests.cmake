@@ -1,0 +1,114 @@
+# tests/<layer>/test_x.c     an executable test_<layer>_x and a test of that name, label <layer>; exit status 77: skipped
+# tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
+# tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
+# tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
+# examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N"
+
+find_library(CMOCKA_LIBRARY cmocka REQUIRED)
+set(test_dir ${PROJECT_BINARY_DIR}/tests)
+
+add_library(fsdp_test_support OBJECT ${PROJECT_SOURCE_DIR}/tests/support/test.c)
+add_library(fsdp_test_memory OBJECT ${PROJECT_SOURCE_DIR}/tests/support/memory.c)  # needs device
+add_library(fsdp_test_ranks OBJECT ${PROJECT_SOURCE_DIR}/tests/support/ranks.c)    # needs comm
+foreach(target fsdp_test_support fsdp_test_memory fsdp_test_ranks)
+  target_link_libraries(${target} PRIVATE fsdp_common)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+endforeach()
+
+set(test_timeout 120)
+if(FSDP_SANITIZE)
+  set(test_timeout 400)  # seconds; ThreadSanitizer is 5 to 15 times slower
+endif()
+function(fsdp_test_properties name layer)
+  set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77)
+endfunction()
+
+# An executable that links a layer, the layers below it, and the test support that fits.
+function(fsdp_test_executable name layer source)
+  set(objects $<TARGET_OBJECTS:fsdp_test_support>)
+  set(link ${fsdp_link_${layer}})
+  list(REMOVE_ITEM link cli)  # has a main of its own: its tests start the program
+  foreach(used IN LISTS link)
+    list(APPEND objects ${fsdp_objects_${used}})
+  endforeach()
+  if("device" IN_LIST link)
+    list(APPEND objects $<TARGET_OBJECTS:fsdp_test_memory>)
+  endif()
+  if("comm" IN_LIST link AND fsdp_objects_comm)
+    list(APPEND objects $<TARGET_OBJECTS:fsdp_test_ranks>)
+  endif()
+  add_executable(${name} ${source} ${objects})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                             TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE fsdp_common ${CMOCKA_LIBRARY})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+  # These start the program itself.
+  if(TARGET fsdp AND layer MATCHES "^(launch|train|cli)$")
+    add_dependencies(${name} fsdp)
+  endif()
+endfunction()
+
+foreach(layer IN LISTS fsdp_layers)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.c)
+  foreach(source IN LISTS sources)
+    get_filename_component(file ${source} NAME_WE)
+    string(REPLACE "test_" "test_${layer}_" name ${file})
+    fsdp_test_executable(${name} ${layer} ${source})
+    add_test(NAME ${name} COMMAND ${name})
+    fsdp_test_properties(${name} ${layer})
+  endforeach()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/program_*.c)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    fsdp_test_executable(${name} ${layer} ${source})
+  endforeach()
+  file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.sh)
+  foreach(script IN LISTS scripts)
+    get_filename_component(file ${script} NAME_WE)
+    string(REPLACE "test_" "test_${layer}_" name ${file})
+    add_test(NAME ${name} COMMAND bash ${script})
+    fsdp_test_properties(${name} ${layer})
+    set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp FSDP_BUILD=${PROJECT_BINARY_DIR}
+                                                   FSDP_SOURCE=${PROJECT_SOURCE_DIR})
+  endforeach()
+endforeach()
+
+# ---- fuzzers: under libFuzzer with FSDP_FUZZ, else with a driver that any compiler builds ----
+
+set(FSDP_FUZZ_RUNS 2000 CACHE STRING "random mutations a fuzz test tries")
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
+foreach(source IN LISTS sources)
+  get_filename_component(name ${source} NAME_WE)
+  string(REPLACE "fuzz_" "" subject ${name})
+  set(corpus ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${subject})
+  if(FSDP_FUZZ)
+    add_executable(${name} ${source})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.c)
+    add_test(NAME ${name} COMMAND ${name} ${corpus} ${FSDP_FUZZ_RUNS})
+    fsdp_test_properties(${name} fuzz)
+  endif()
+  target_link_libraries(${name} PRIVATE fsdp_static fsdp_common)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+endforeach()
+
+# ---- examples see what a user sees: the public headers and the shared library ----
+
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)
+foreach(source IN LISTS sources)
+  get_filename_component(file ${source} NAME_WE)
+  set(name example_${file})
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE fsdp_shared m)
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  add_test(NAME ${name} COMMAND ${name})
+  fsdp_test_properties(${name} examples)
+  file(STRINGS ${source} run REGEX "fsdp run -n [0-9]+" LIMIT_COUNT 1)
+  if(run AND TARGET fsdp)
+    string(REGEX REPLACE ".*fsdp run -n ([0-9]+).*" "\\1" ranks "${run}")
+    add_test(NAME ${name}_${ranks}_ranks COMMAND fsdp run -n ${ranks} -- $<TARGET_FILE:${name}>)
+    fsdp_test_properties(${name}_${ranks}_ranks examples)
+  endif()
+endforeach()

@@ -1,0 +1,205 @@
+/* support/test.c - the checks. */
+#include "support/test.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+static _Thread_local test_thread *current;
+
+void test_enter_thread(test_thread *thread)
+{
+    current = thread;
+}
+
+void test_leave_thread(void)
+{
+    current = NULL;
+}
+
+void test_fail(const char *file, int line, const char *format, ...)
+{
+    char message[1536];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    if (current) {
+        snprintf(current->message, sizeof(current->message), "%s:%d: %s", file, line, message);
+        longjmp(current->escape, 1);
+    }
+    print_error("%s:%d: %s\n", file, line, message);
+    _fail(file, line);
+    abort(); /* not reached: _fail jumps back to cmocka */
+}
+
+void test_check_eq(int64_t actual, int64_t expected, const char *actual_text, const char *expected_text,
+                   const char *file, int line)
+{
+    if (actual != expected)
+        test_fail(file, line, "%s is %lld, expected %lld (%s)", actual_text, (long long)actual, (long long)expected,
+                  expected_text);
+}
+
+void test_check_string(const char *actual, const char *expected, const char *text, const char *file, int line)
+{
+    if (!actual || strcmp(actual, expected) != 0)
+        test_fail(file, line, "%s is '%s', expected '%s'", text, actual ? actual : "(NULL)", expected);
+}
+
+void test_check_contains(const char *text, const char *part, const char *file, int line)
+{
+    if (!text || !strstr(text, part))
+        test_fail(file, line, "'%s' does not contain '%s'", text ? text : "(NULL)", part);
+}
+
+void test_check_bytes(const void *actual, const void *expected, size_t bytes, const char *file, int line)
+{
+    const unsigned char *a = actual, *b = expected;
+
+    for (size_t i = 0; i < bytes; i++)
+        if (a[i] != b[i])
+            test_fail(file, line, "byte %zu of %zu is 0x%02x, expected 0x%02x", i, bytes, a[i], b[i]);
+}
+
+void test_check_near(double actual, double expected, double tolerance, const char *text, const char *file, int line)
+{
+    if (!(fabs(actual - expected) <= tolerance))
+        test_fail(file, line, "%s is %.9g, expected %.9g within %g", text, actual, expected, tolerance);
+}
+
+void test_check_close(const float *actual, const float *expected, int64_t count, double relative, double absolute,
+                      const char *file, int line)
+{
+    double worst = 0;
+    int64_t where = -1, wrong = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        double a = actual[i], e = expected[i], excess;
+
+        if (a == e || (isnan(a) && isnan(e)))
+            continue;
+        excess = fabs(a - e) - (absolute + relative * fabs(e));
+        if (excess <= 0)
+            continue;
+        wrong++;
+        if (where < 0 || isnan(excess) || excess > worst) {
+            worst = excess;
+            where = i;
+        }
+    }
+    if (where >= 0)
+        test_fail(file, line, "%lld of %lld elements differ, most [%lld]: %.9g, expected %.9g", (long long)wrong,
+                  (long long)count, (long long)where, (double)actual[where], (double)expected[where]);
+}
+
+void test_check_status(fsdp_status actual, fsdp_status expected, const char *text, const char *file, int line)
+{
+    if (actual == expected)
+        return;
+    test_fail(file, line, "%s: %s, expected %s%s%s%s%s%s", text, fsdp_status_text(actual), fsdp_status_text(expected),
+              actual ? "\n  " : "", actual ? fsdp_last_error() : "", actual ? " (" : "",
+              actual ? fsdp_last_error_trace() : "", actual ? ")" : "");
+}
+
+void *test_check_pointer(const void *pointer, const char *text, const char *file, int line)
+{
+    if (!pointer)
+        test_fail(file, line, "%s is NULL\n  %s (%s)", text, fsdp_last_error(), fsdp_last_error_trace());
+    return (void *)(uintptr_t)pointer;
+}
+
+bool test_next_fault(fsdp__fault_kind kind, long *n)
+{
+    bool more = *n == 0 || fsdp__fault_hit(kind);
+
+    fsdp__fault_arm(kind, more ? ++*n : 0);
+    return more;
+}
+
+void test_check_fault(fsdp__fault_kind kind, fsdp_status status, const char *file, int line)
+{
+    bool hit = fsdp__fault_hit(kind);
+
+    if (hit && status == FSDP_OK)
+        test_fail(file, line, "succeeded although a use failed");
+    if (!hit && status != FSDP_OK)
+        test_fail(file, line, "failed by itself: %s (%s)", fsdp_last_error(), fsdp_last_error_trace());
+    if (hit && !*fsdp_last_error())
+        test_fail(file, line, "failed without a message");
+}
+
+fsdp_context *test_context(void)
+{
+    fsdp_context *context = NULL;
+
+    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
+    return context;
+}
+
+bool test_long(void)
+{
+    const char *value = getenv("TEST_LONG");
+
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+char *test_directory(void)
+{
+    const char *base = getenv("TMPDIR");
+    char *path = NULL;
+
+    if (asprintf(&path, "%s/fsdp-test-XXXXXX", base && *base ? base : "/tmp") < 0)
+        TEST_FAIL("out of memory");
+    if (!mkdtemp(path))
+        TEST_FAIL("cannot make a directory like '%s'", path);
+    return path;
+}
+
+void test_directory_free(char *path)
+{
+    if (path)
+        CHECK_OK(fsdp__remove_tree(path));
+    free(path);
+}
+
+char *test_path(const char *directory, const char *name)
+{
+    char *path = NULL;
+
+    if (asprintf(&path, "%s/%s", directory, name) < 0)
+        TEST_FAIL("out of memory");
+    return path;
+}
+
+void test_write_file(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+
+    if (!file)
+        TEST_FAIL("cannot create '%s'", path);
+    if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
+        TEST_FAIL("cannot write '%s'", path);
+}
+
+char *test_read_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *data;
+    long size;
+
+    if (!file)
+        TEST_FAIL("cannot open '%s'", path);
+    fseek(file, 0, SEEK_END);
+    size = ftell(file);
+    rewind(file);
+    data = calloc(1, (size_t)size + 1);
+    if (!data || fread(data, 1, (size_t)size, file) != (size_t)size)
+        TEST_FAIL("cannot read '%s'", path);
+    fclose(file);
+    if (bytes)
+        *bytes = (size_t)size;
+    return data;
+}

@@ -1,0 +1,116 @@
+/* support/test.h - cmocka and the checks that all tests use.
+ *
+ * The CHECK family works in cmocka tests and in the bodies of rank threads (support/ranks.h): in a rank it records
+ * the failure with file, line and rank and ends that rank; cmocka's own assertions must not be used there.
+ *
+ *     static void a_view_shares_its_storage(void **state)
+ *     {
+ *         fsdp_context *context = test_context();
+ *         ...
+ *         CHECK_OK(fsdp_tensor_view(...));
+ *         CHECK_EQ(test_live_bytes(context), 0);
+ *         fsdp_context_free(context);
+ *     }
+ *     TEST_MAIN(cmocka_unit_test(a_view_shares_its_storage))
+ */
+#ifndef TESTS_SUPPORT_TEST_H
+#define TESTS_SUPPORT_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "fsdp/context.h"
+
+/* main() of a test program. */
+#define TEST_MAIN(...)                                    \
+    int main(void)                                        \
+    {                                                     \
+        const struct CMUnitTest tests[] = {__VA_ARGS__};  \
+                                                          \
+        return cmocka_run_group_tests(tests, NULL, NULL); \
+    }
+
+/* One rank of one, one compute thread. The caller frees it. */
+fsdp_context *test_context(void);
+/* Whether this is `make test-long`: more seeds, more steps. */
+bool test_long(void);
+/* Bytes that live on the context's cpu and meta devices, but for the workspace that streams keep. */
+int64_t test_live_bytes(fsdp_context *context);
+
+/* A new empty directory; test_directory_free removes it with all it holds. */
+char *test_directory(void);
+void test_directory_free(char *path);
+/* "<directory>/<name>" of a directory above; free() it. */
+char *test_path(const char *directory, const char *name);
+/* Writes and reads whole files, for fixtures. */
+void test_write_file(const char *path, const void *data, size_t bytes);
+char *test_read_file(const char *path, size_t *bytes); /* free() it */
+
+/* For every use of `kind` in the body: the body runs with that use failing, until a run in which nothing failed.
+ *
+ *     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+ *         fsdp_status status = fsdp_thing_create(&thing);
+ *
+ *         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);   // failed exactly when the fault fired
+ *         fsdp_thing_free(thing);
+ *     }
+ * In a rank's body it works too: the switch belongs to the thread. */
+bool test_next_fault(fsdp__fault_kind kind, long *n);
+#define CHECK_FAULT(kind, status) test_check_fault((kind), (status), __FILE__, __LINE__)
+
+#define CHECK(condition) ((condition) ? (void)0 : test_fail(__FILE__, __LINE__, "%s", "not true: " #condition))
+/* Integers, sizes, enums, bools. */
+#define CHECK_EQ(actual, expected) \
+    test_check_eq((int64_t)(actual), (int64_t)(expected), #actual, #expected, __FILE__, __LINE__)
+#define CHECK_STRING(actual, expected) test_check_string((actual), (expected), #actual, __FILE__, __LINE__)
+#define CHECK_CONTAINS(text, part) test_check_contains((text), (part), __FILE__, __LINE__)
+#define CHECK_BYTES(actual, expected, bytes) test_check_bytes((actual), (expected), (bytes), __FILE__, __LINE__)
+#define CHECK_NEAR(actual, expected, tolerance) \
+    test_check_near((double)(actual), (double)(expected), (double)(tolerance), #actual, __FILE__, __LINE__)
+/* count floats: |actual - expected| <= absolute + relative * |expected|; NaN equals NaN. Reports the worst element. */
+#define CHECK_CLOSE(actual, expected, count, relative, absolute) \
+    test_check_close((actual), (expected), (int64_t)(count), (relative), (absolute), __FILE__, __LINE__)
+/* A call that must succeed; prints the last error and the lines it went through. */
+#define CHECK_OK(call) test_check_status((call), FSDP_OK, #call, __FILE__, __LINE__)
+#define CHECK_STATUS(call, expected) test_check_status((call), (expected), #call, __FILE__, __LINE__)
+/* A call that must fail with this code and a message that holds `part`. */
+#define CHECK_ERROR(call, expected, part)                              \
+    (test_check_status((call), (expected), #call, __FILE__, __LINE__), \
+     test_check_contains(fsdp_last_error(), (part), __FILE__, __LINE__))
+/* A pointer (a tensor, ...) that must not be NULL; prints the last error. Has the pointer's value. */
+#define CHECK_PTR(pointer) test_check_pointer((pointer), #pointer, __FILE__, __LINE__)
+/* A pointer that must be NULL. */
+#define CHECK_NULL(pointer) ((pointer) == NULL ? (void)0 : test_fail(__FILE__, __LINE__, "%s", "not NULL: " #pointer))
+#define TEST_FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
+
+_Noreturn void test_fail(const char *file, int line, const char *format, ...) FSDP_PRINTF(3, 4);
+void test_check_eq(int64_t actual, int64_t expected, const char *actual_text, const char *expected_text,
+                   const char *file, int line);
+void test_check_string(const char *actual, const char *expected, const char *text, const char *file, int line);
+void test_check_contains(const char *text, const char *part, const char *file, int line);
+void test_check_bytes(const void *actual, const void *expected, size_t bytes, const char *file, int line);
+void test_check_near(double actual, double expected, double tolerance, const char *text, const char *file, int line);
+void test_check_close(const float *actual, const float *expected, int64_t count, double relative, double absolute,
+                      const char *file, int line);
+void test_check_status(fsdp_status actual, fsdp_status expected, const char *text, const char *file, int line);
+void test_check_fault(fsdp__fault_kind kind, fsdp_status status, const char *file, int line);
+void *test_check_pointer(const void *pointer, const char *text, const char *file, int line);
+
+/* Where test_fail goes in a thread that is not cmocka's (support/ranks.c). */
+typedef struct test_thread {
+    jmp_buf escape;
+    char message[2048];
+} test_thread;
+void test_enter_thread(test_thread *thread);
+void test_leave_thread(void);
+
+#endif

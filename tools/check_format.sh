@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Says which files clang-format would change; with --fix it changes them.
+set -eu
+cd "$(dirname "$0")/.."
+mode=(--dry-run -Werror)
+[ "${1:-}" != --fix ] || mode=(-i)
+find src include tests examples bench -name '*.[ch]' -print0 2>/dev/null | sort -z | xargs -0 clang-format "${mode[@]}"
+echo "format: ok"

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Every public header compiles by itself, as strict C17 and as C++17.
+set -eu
+cd "$(dirname "$0")/.."
+failed=0
+for header in include/fsdp/*.h; do
+    name=fsdp/$(basename "$header")
+    for language in "c -std=c17" "c++ -std=c++17"; do
+        clang -x $language -fsyntax-only -Iinclude -Wall -Wextra -Wpedantic -Werror - <<<"#include <$name>" || failed=1
+    done
+done
+[ $failed = 0 ] && echo "headers: ok"
+exit $failed

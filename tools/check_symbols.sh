@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# check_symbols.sh BUILD-DIRECTORY: libfsdp.so exports fsdp_ names only, and the library has no mutable globals.
+set -eu
+build=$1
+failed=0
+
+wrong=$(nm -D --defined-only "$build/libfsdp.so" | awk '$3 !~ /^fsdp_[a-z]/ { print $3 }')
+if [ -n "$wrong" ]; then
+    printf "libfsdp.so exports '%s'\n" $wrong
+    failed=1
+fi
+
+# file: why it may keep state outside a context. Thread-local state counts too.
+allowed='
+status.c  the last error of a thread
+fault.c   the fault switch of a thread
+allocator.c  the address that blocks of zero bytes have
+'
+# Sections that can be written at run time; const tables of pointers are in .data.rel.ro.
+globals=$(objdump -t "$build/libfsdp.a" | awk '
+    /file format/ { file = $1; sub(/:$/, "", file); sub(/\.o$/, "", file) }
+    NF > 3 && $(NF-2) ~ /^\.(data|bss|tdata|tbss|ldata|lbss)(\.|$)/ && $(NF-2) !~ /^\.data\.rel\.ro/ && $NF !~ /^\./ && $(NF-1) !~ /^0+$/ {
+        print file, $NF
+    }')
+while read -r file name; do
+    [ -n "$file" ] || continue
+    if ! grep -q "^$file " <<<"$allowed"; then
+        echo "$file has the mutable global '$name'"
+        failed=1
+    fi
+done <<<"$globals"
+
+[ $failed = 0 ] && echo "symbols: ok ($(nm -D --defined-only "$build/libfsdp.so" | wc -l) exported)"
+exit $failed
