@@ -1,0 +1,54 @@
+/* fsdp/context.h - everything one rank owns hangs off its context; there are no mutable globals.
+ *
+ * A context belongs to one thread at a time. Ranks are processes with one context each (see fsdp/launch.h),
+ * or threads of one process with a context each (tests, small programs).
+ */
+#ifndef FSDP_CONTEXT_H
+#define FSDP_CONTEXT_H
+
+#include "fsdp/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_context fsdp_context;
+
+typedef enum fsdp_log_level {
+    FSDP_LOG_ERROR,
+    FSDP_LOG_WARNING,
+    FSDP_LOG_INFO,
+    FSDP_LOG_DEBUG,
+} fsdp_log_level;
+
+/* Receives one finished line without a newline. The default writes to stderr. */
+typedef void (*fsdp_log_sink)(void *arg, fsdp_log_level level, const char *line);
+
+typedef struct fsdp_context_options {
+    int rank, world_size;             /* world_size 0 means 1 */
+    int local_rank, local_world_size; /* on this machine; 0 means as rank, world_size */
+    int threads;                      /* compute threads of this rank; 0: its share of the cores it may use */
+} fsdp_context_options;
+
+/* A rank without communication. `options` may be NULL: rank 0 of 1. */
+FSDP_API fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_context **out);
+
+/* Everything made from the context must have been freed before. NULL is allowed. */
+FSDP_API void fsdp_context_free(fsdp_context *context);
+
+FSDP_API int fsdp_context_rank(const fsdp_context *context);
+FSDP_API int fsdp_context_world_size(const fsdp_context *context);
+FSDP_API int fsdp_context_local_rank(const fsdp_context *context);
+FSDP_API int fsdp_context_local_world_size(const fsdp_context *context);
+FSDP_API int fsdp_context_threads(const fsdp_context *context);
+
+/* Lines above `level` are dropped (default: INFO). A NULL sink restores the default one. */
+FSDP_API void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_sink sink, void *arg);
+
+/* One line, prefixed with "[rank N] " when the world has more than one. */
+FSDP_API void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, ...) FSDP_PRINTF(3, 4);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,106 @@
+/* fsdp/status.h - how every call says whether it worked.
+ *
+ * A call that can fail returns an fsdp_status, or NULL where it returns a tensor. What went wrong is kept
+ * per thread: a code, one message that says what, where and what to do, and the source lines it went through.
+ *
+ *     if (fsdp_fully_shard(model, NULL) != FSDP_OK)
+ *         fprintf(stderr, "%s\n", fsdp_last_error());
+ */
+#ifndef FSDP_STATUS_H
+#define FSDP_STATUS_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FSDP_API __attribute__((visibility("default")))
+#define FSDP_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define FSDP_API
+#define FSDP_PRINTF(text, first)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One list gives the codes and their texts. */
+#define FSDP_STATUS_MAP(X)                   \
+    X(OK, 0, "ok")                           \
+    X(INVALID, -1, "invalid argument")       \
+    X(NO_MEMORY, -2, "out of memory")        \
+    X(IO, -3, "input or output failed")      \
+    X(FORMAT, -4, "malformed input")         \
+    X(COMM, -5, "communication failed")      \
+    X(MISMATCH, -6, "ranks disagree")        \
+    X(STATE, -7, "called at the wrong time") \
+    X(UNSUPPORTED, -8, "not supported")      \
+    X(NOT_FOUND, -9, "not found")            \
+    X(INTERRUPTED, -10, "interrupted")
+
+typedef enum fsdp_status {
+#define FSDP_STATUS_ENUM(name, code, text) FSDP_##name = code,
+    FSDP_STATUS_MAP(FSDP_STATUS_ENUM)
+#undef FSDP_STATUS_ENUM
+} fsdp_status;
+
+/* The general text of a code, never NULL. [thread-safe] */
+FSDP_API const char *fsdp_status_text(fsdp_status status);
+
+/* Code and message of this thread's last error; FSDP_OK and "" when there was none.
+ * The message stays valid until this thread's next failure. */
+FSDP_API fsdp_status fsdp_last_status(void);
+FSDP_API const char *fsdp_last_error(void);
+
+/* The source lines the last error went through, innermost first: "file:line < file:line", at most 8. */
+FSDP_API const char *fsdp_last_error_trace(void);
+FSDP_API void fsdp_clear_error(void);
+
+/* Records an error and returns `status`. Use FSDP_FAIL, which adds the place. */
+FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char *format, ...)
+    FSDP_PRINTF(4, 5);
+FSDP_API fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line);
+
+/* Puts "<text>: " in front of the last message: a caller that knows the file or parameter name says so. */
+FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...) FSDP_PRINTF(2, 3);
+
+#define FSDP_FAIL(status, ...) fsdp_fail((status), __FILE__, __LINE__, __VA_ARGS__)
+
+/* Return the failure of `call` to the caller. */
+#define FSDP_TRY(call)                                           \
+    do {                                                         \
+        fsdp_status fsdp_try_ = (call);                          \
+        if (fsdp_try_ != FSDP_OK)                                \
+            return fsdp_fail_hop(fsdp_try_, __FILE__, __LINE__); \
+    } while (0)
+
+/* As FSDP_TRY, through the one exit of a function that owns something. */
+#define FSDP_TRY_GOTO(status, call, label)               \
+    do {                                                 \
+        (status) = (call);                               \
+        if ((status) != FSDP_OK) {                       \
+            fsdp_fail_hop((status), __FILE__, __LINE__); \
+            goto label;                                  \
+        }                                                \
+    } while (0)
+
+/* While held, failures leave the last error as it is. Use FSDP_KEEP_FIRST. */
+FSDP_API bool fsdp_hold_error(bool hold); /* returns `hold` */
+FSDP_API void fsdp_release_error(bool held);
+
+/* Clean-up paths try everything and keep the first error, its message included. */
+#define FSDP_KEEP_FIRST(status, call)                           \
+    do {                                                        \
+        bool fsdp_held_ = fsdp_hold_error((status) != FSDP_OK); \
+        fsdp_status fsdp_keep_ = (call);                        \
+        fsdp_release_error(fsdp_held_);                         \
+        if ((status) == FSDP_OK)                                \
+            (status) = fsdp_keep_;                              \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

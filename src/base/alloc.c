@@ -1,0 +1,100 @@
+/* alloc.c - the one door to malloc. */
+#include "base/alloc.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fault.h"
+#include "fsdp/status.h"
+
+static void *no_memory(size_t bytes)
+{
+    FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: %zu bytes of host memory", bytes);
+    return NULL;
+}
+
+void *fsdp__malloc(size_t bytes)
+{
+    void *pointer = fsdp__fault(FSDP__FAULT_ALLOCATION) ? NULL : malloc(bytes ? bytes : 1);
+
+    return pointer ? pointer : no_memory(bytes);
+}
+
+void *fsdp__calloc(size_t count, size_t bytes)
+{
+    void *pointer;
+
+    if (bytes && count > SIZE_MAX / bytes)
+        return no_memory(SIZE_MAX);
+    pointer = fsdp__fault(FSDP__FAULT_ALLOCATION) ? NULL : calloc(count ? count : 1, bytes ? bytes : 1);
+    return pointer ? pointer : no_memory(count * bytes);
+}
+
+void *fsdp__realloc(void *pointer, size_t bytes)
+{
+    void *moved = fsdp__fault(FSDP__FAULT_ALLOCATION) ? NULL : realloc(pointer, bytes ? bytes : 1);
+
+    return moved ? moved : no_memory(bytes);
+}
+
+char *fsdp__strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = fsdp__malloc(bytes);
+
+    if (copy)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
+char *fsdp__sprintf(const char *format, ...)
+{
+    va_list arguments;
+    char *text;
+    int length;
+
+    va_start(arguments, format);
+    length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (length < 0) {
+        FSDP_FAIL(FSDP_INVALID, "cannot format '%s'", format);
+        return NULL;
+    }
+    text = fsdp__malloc((size_t)length + 1);
+    if (!text)
+        return NULL;
+    va_start(arguments, format);
+    vsnprintf(text, (size_t)length + 1, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+void fsdp__free(void *pointer)
+{
+    free(pointer);
+}
+
+int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
+{
+    int64_t wanted = *capacity < 8 ? 8 : *capacity;
+    void *old, *moved;
+
+    if (count < *capacity)
+        return 0;
+    while (wanted <= count)
+        wanted += wanted / 2;
+    if (item_bytes && (uint64_t)wanted > SIZE_MAX / item_bytes) {
+        no_memory(SIZE_MAX);
+        return -1;
+    }
+    /* `items` is a T ** for any T: its bytes are copied, not read through another type. */
+    memcpy(&old, items, sizeof(old));
+    moved = fsdp__realloc(old, (size_t)wanted * item_bytes);
+    if (!moved)
+        return -1;
+    memcpy(items, &moved, sizeof(moved));
+    *capacity = wanted;
+    return 0;
+}

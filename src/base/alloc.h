@@ -1,0 +1,20 @@
+/* alloc.h - checked host memory for the library's own small things (not tensors: those are the device's).
+ * Every call is a fault point: see base/fault.h. On failure the last error is set and NULL returned. */
+#ifndef BASE_ALLOC_H
+#define BASE_ALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *fsdp__malloc(size_t bytes);               /* zero bytes give a valid pointer */
+void *fsdp__calloc(size_t count, size_t bytes); /* zeroed, overflow checked */
+void *fsdp__realloc(void *pointer, size_t bytes);
+char *fsdp__strdup(const char *text);
+char *fsdp__sprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void fsdp__free(void *pointer);
+
+/* Grows `*items` (elements of `item_bytes`) so that index `count` is valid; `*capacity` in elements.
+ * Returns 0 on success, else sets the last error and leaves both unchanged. */
+int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes);
+
+#endif

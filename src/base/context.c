@@ -1,0 +1,174 @@
+/* context.c - what one rank owns. */
+#include "base/context.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+enum {
+    LINE_BYTES = 4096
+};
+
+struct fsdp_context {
+    fsdp_context_options options; /* every field resolved */
+    fsdp_log_level log_level;
+    fsdp_log_sink log_sink;
+    void *log_arg;
+    struct {
+        void *state;
+        void (*free_state)(void *);
+    } slots[FSDP__SLOTS];
+};
+
+static int allowed_cores(void)
+{
+    cpu_set_t set;
+    long online;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        return CPU_COUNT(&set);
+    online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
+}
+
+static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_options *out)
+{
+    fsdp_context_options options = given ? *given : (fsdp_context_options){0};
+
+    if (options.world_size == 0)
+        options.world_size = 1;
+    if (options.local_world_size == 0) {
+        options.local_rank = options.rank;
+        options.local_world_size = options.world_size;
+    }
+    if (options.world_size < 0 || options.rank < 0 || options.rank >= options.world_size)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: rank %d is not in a world of %d", options.rank,
+                         options.world_size);
+    if (options.local_world_size < 0 || options.local_world_size > options.world_size || options.local_rank < 0 ||
+        options.local_rank >= options.local_world_size)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: local rank %d of %d does not fit a world of %d",
+                         options.local_rank, options.local_world_size, options.world_size);
+    if (options.threads < 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads", options.threads);
+    if (options.threads == 0)
+        options.threads = allowed_cores() / options.local_world_size;
+    if (options.threads == 0)
+        options.threads = 1;
+    *out = options;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_context **out)
+{
+    fsdp_context_options resolved;
+    fsdp_context *context;
+
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: no place for the result");
+    *out = NULL;
+    FSDP_TRY(resolve(options, &resolved));
+    context = fsdp__calloc(1, sizeof(*context));
+    if (!context)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot create a context");
+    context->options = resolved;
+    fsdp_context_set_log(context, FSDP_LOG_INFO, NULL, NULL);
+    *out = context;
+    return FSDP_OK;
+}
+
+void fsdp_context_free(fsdp_context *context)
+{
+    if (!context)
+        return;
+    for (int slot = FSDP__SLOTS - 1; slot >= 0; slot--)
+        if (context->slots[slot].state && context->slots[slot].free_state)
+            context->slots[slot].free_state(context->slots[slot].state);
+    fsdp__free(context);
+}
+
+int fsdp_context_rank(const fsdp_context *context)
+{
+    return context->options.rank;
+}
+
+int fsdp_context_world_size(const fsdp_context *context)
+{
+    return context->options.world_size;
+}
+
+int fsdp_context_local_rank(const fsdp_context *context)
+{
+    return context->options.local_rank;
+}
+
+int fsdp_context_local_world_size(const fsdp_context *context)
+{
+    return context->options.local_world_size;
+}
+
+int fsdp_context_threads(const fsdp_context *context)
+{
+    return context->options.threads;
+}
+
+void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot)
+{
+    return context->slots[slot].state;
+}
+
+void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *))
+{
+    context->slots[slot].state = state;
+    context->slots[slot].free_state = free_state;
+}
+
+/* The line and its end leave in one write, so that lines of ranks that share a terminal do not mix. */
+static void write_to_stderr(void *arg, fsdp_log_level level, const char *line)
+{
+    char text[LINE_BYTES + 1];
+    size_t bytes = strnlen(line, LINE_BYTES), done = 0;
+
+    (void)arg;
+    (void)level;
+    memcpy(text, line, bytes);
+    text[bytes++] = '\n';
+    while (done < bytes) {
+        ssize_t written = write(STDERR_FILENO, text + done, bytes - done);
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return; /* nobody to tell */
+        done += (size_t)written;
+    }
+}
+
+void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_sink sink, void *arg)
+{
+    context->log_level = level;
+    context->log_sink = sink ? sink : write_to_stderr;
+    context->log_arg = sink ? arg : NULL;
+}
+
+void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, ...)
+{
+    char line[LINE_BYTES];
+    int saved_errno = errno, prefix = 0, rest;
+    va_list arguments;
+
+    if (level > context->log_level)
+        return;
+    if (context->options.world_size > 1)
+        prefix = snprintf(line, sizeof(line), "[rank %d] ", context->options.rank);
+    va_start(arguments, format);
+    rest = vsnprintf(line + prefix, sizeof(line) - (size_t)prefix, format, arguments);
+    va_end(arguments);
+    if (rest >= LINE_BYTES - prefix)
+        memcpy(line + LINE_BYTES - 4, "...", 4);
+    context->log_sink(context->log_arg, level, line);
+    errno = saved_errno;
+}

@@ -1,0 +1,23 @@
+/* context.h - what layers hang on a context. A layer attaches its own state to its slot; the context frees the
+ * slots in reverse order. */
+#ifndef BASE_CONTEXT_H
+#define BASE_CONTEXT_H
+
+#include "fsdp/context.h"
+
+typedef enum fsdp__slot {
+    FSDP__SLOT_CPU,      /* device/: fsdp_device */
+    FSDP__SLOT_META,     /* device/: fsdp_device */
+    FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes */
+    FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
+    FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
+    FSDP__SLOT_LAUNCH,   /* launch/ */
+    FSDP__SLOT_SHARD,    /* shard/: the default mesh, counts per process group */
+    FSDP__SLOTS
+} fsdp__slot;
+
+void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL when nothing is attached */
+/* The context owns `state` from now on. The slot must be empty. */
+void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
+
+#endif

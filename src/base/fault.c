@@ -1,0 +1,26 @@
+/* fault.c - "fail the n-th", one switch per kind and thread. */
+#include "base/fault.h"
+
+static _Thread_local struct {
+    long left; /* uses until the fault; 0: off */
+    bool hit;
+} faults[FSDP__FAULT_KINDS];
+
+void fsdp__fault_arm(fsdp__fault_kind kind, long nth)
+{
+    faults[kind].left = nth;
+    faults[kind].hit = false;
+}
+
+bool fsdp__fault_hit(fsdp__fault_kind kind)
+{
+    return faults[kind].hit;
+}
+
+bool fsdp__fault(fsdp__fault_kind kind)
+{
+    if (faults[kind].left == 0 || --faults[kind].left > 0)
+        return false;
+    faults[kind].hit = true;
+    return true;
+}

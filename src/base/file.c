@@ -1,0 +1,273 @@
+/* file.c - whole files and durable writes. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/fault.h"
+
+static fsdp_status io_error(const char *verb, const char *path)
+{
+    fsdp_status status = errno == ENOENT ? FSDP_NOT_FOUND : errno == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
+
+    return FSDP_FAIL(status, "cannot %s '%s': %s", verb, path, strerrordesc_np(errno));
+}
+
+/* Whether this write must fail; it then fails like a full disk. */
+static bool write_fault(void)
+{
+    if (!fsdp__fault(FSDP__FAULT_WRITE))
+        return false;
+    errno = ENOSPC;
+    return true;
+}
+
+/* `*out_bytes` is what the file says it holds; 0 also for what has no size, as pipes. */
+static fsdp_status open_for_reading(const char *path, bool regular_only, int *out_fd, size_t *out_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    fsdp_status status = FSDP_OK;
+
+    if (fd < 0)
+        return io_error("open", path);
+    if (fstat(fd, &info) != 0)
+        status = io_error("examine", path);
+    else if (S_ISDIR(info.st_mode))
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a directory", path);
+    else if (regular_only && !S_ISREG(info.st_mode))
+        status = FSDP_FAIL(FSDP_IO, "cannot map '%s': it is not a regular file", path);
+    if (status != FSDP_OK) {
+        close(fd);
+        return status;
+    }
+    *out_fd = fd;
+    *out_bytes = S_ISREG(info.st_mode) ? (size_t)info.st_size : 0;
+    return FSDP_OK;
+}
+
+/* Reads to the end of the file; `*data` grows from `capacity` and is the caller's also on failure. */
+static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, size_t capacity, char **data,
+                               size_t *out_bytes)
+{
+    size_t used = 0;
+    char *larger;
+
+    for (;;) {
+        ssize_t got = read(fd, *data + used, capacity - used);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return io_error("read", path);
+        used += (size_t)got;
+        if (used > limit_bytes)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is larger than %zu bytes", path, limit_bytes);
+        if (got == 0)
+            break;
+        if (used == capacity) {
+            larger = fsdp__realloc(*data, capacity * 2);
+            if (!larger)
+                return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+            *data = larger;
+            capacity *= 2;
+        }
+    }
+    (*data)[used] = '\0'; /* there is room: a full buffer was grown before the read that returned 0 */
+    *out_bytes = used;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    fsdp_status status = FSDP_OK;
+    size_t expected = 0, got = 0, capacity;
+    char *data = NULL;
+    int fd = -1;
+
+    *out = NULL;
+    *out_bytes = 0;
+    FSDP_TRY(open_for_reading(path, false, &fd, &expected));
+    if (expected > limit_bytes) {
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path,
+                           expected, limit_bytes);
+        goto out;
+    }
+    capacity = FSDP__MAX(expected + 1, (size_t)4096);
+    data = fsdp__malloc(capacity);
+    if (!data) {
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, read_to_end(fd, path, limit_bytes, capacity, &data, &got), out);
+    if (got < expected) {
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
+        goto out;
+    }
+    *out = data;
+    *out_bytes = got;
+    data = NULL;
+out:
+    fsdp__free(data);
+    close(fd);
+    return status;
+}
+
+fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
+{
+    size_t bytes = 0;
+    void *data = NULL;
+    int fd = -1;
+
+    *out = (fsdp__mapping){0};
+    FSDP_TRY(open_for_reading(path, true, &fd, &bytes));
+    if (bytes > 0)
+        data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) {
+        int saved_errno = errno;
+
+        close(fd);
+        errno = saved_errno;
+        return io_error("map", path);
+    }
+    close(fd); /* the mapping stays */
+    *out = (fsdp__mapping){.data = data, .bytes = bytes};
+    return FSDP_OK;
+}
+
+void fsdp__file_unmap(fsdp__mapping *mapping)
+{
+    if (mapping->data)
+        munmap((void *)(uintptr_t)mapping->data, mapping->bytes);
+    *mapping = (fsdp__mapping){0};
+}
+
+fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t bytes, uint64_t offset)
+{
+    const char *from = data;
+    size_t done = 0;
+
+    while (done < bytes) {
+        ssize_t written = write_fault() ? -1 : pwrite(fd, from + done, bytes - done, (off_t)(offset + done));
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return FSDP_FAIL(FSDP_IO, "cannot write '%s': %s at byte %llu", path, strerrordesc_np(errno),
+                             (unsigned long long)(offset + done));
+        done += (size_t)written;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__file_sync(int fd, const char *path)
+{
+    if (write_fault() || fsync(fd) != 0)
+        return io_error("sync", path);
+    return FSDP_OK;
+}
+
+/* Length of the directory part of `path`, without the slash except for the root; 0: none. */
+static size_t directory_length(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (!slash)
+        return 0;
+    return slash == path ? 1 : (size_t)(slash - path);
+}
+
+static fsdp_status sync_parent(const char *path)
+{
+    size_t length = directory_length(path);
+    char *directory = length ? fsdp__sprintf("%.*s", (int)length, path) : fsdp__strdup(".");
+    fsdp_status status;
+
+    if (!directory)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
+    status = fsdp__file_sync_directory(directory);
+    fsdp__free(directory);
+    return status;
+}
+
+fsdp_status fsdp__file_sync_directory(const char *path)
+{
+    fsdp_status status = FSDP_OK;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return io_error("open", path);
+    /* Some file systems cannot sync a directory and say so with EINVAL. */
+    if (write_fault() || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP))
+        status = io_error("sync", path);
+    close(fd);
+    return status;
+}
+
+fsdp_status fsdp__file_rename(const char *from, const char *to)
+{
+    if (write_fault() || rename(from, to) != 0) {
+        const char *reason = strerrordesc_np(errno);
+
+        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot rename '%s' to '%s': %s", from, to,
+                         reason);
+    }
+    FSDP_TRY(sync_parent(to));
+    return FSDP_OK;
+}
+
+/* A new file beside `path` that no other process or thread uses. */
+static fsdp_status create_beside(const char *path, char **out_name, int *out_fd)
+{
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        char *name = fsdp__sprintf("%s.tmp-%ld-%d", path, (long)getpid(), attempt);
+        fsdp_status status;
+        int fd;
+
+        if (!name)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", path);
+        fd = write_fault() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            *out_name = name;
+            *out_fd = fd;
+            return FSDP_OK;
+        }
+        status = errno == EEXIST ? FSDP_OK : io_error("create", name);
+        fsdp__free(name);
+        if (status != FSDP_OK)
+            return status;
+    }
+    return FSDP_FAIL(FSDP_IO, "cannot write '%s': too many temporary files beside it", path);
+}
+
+fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes)
+{
+    fsdp_status status = FSDP_OK;
+    char *temporary = NULL;
+    int fd = -1;
+
+    FSDP_TRY(create_beside(path, &temporary, &fd));
+    FSDP_TRY_GOTO(status, fsdp__file_pwrite(fd, path, data, bytes, 0), out);
+    FSDP_TRY_GOTO(status, fsdp__file_sync(fd, path), out);
+    if (close(fd) != 0) { /* network file systems report a failed write here */
+        fd = -1;
+        status = io_error("close", path);
+        goto out;
+    }
+    fd = -1;
+    FSDP_TRY_GOTO(status, fsdp__file_rename(temporary, path), out);
+out:
+    if (fd >= 0)
+        close(fd);
+    if (status != FSDP_OK)
+        unlink(temporary); /* gone already when the rename was done and only the sync failed */
+    fsdp__free(temporary);
+    return status;
+}

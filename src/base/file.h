@@ -1,0 +1,35 @@
+/* file.h - the door to the file system. Errors name the file and, where it matters, the offset. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include "fsdp/status.h"
+
+/* Whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Directories and files over
+ * `limit_bytes` are refused. */
+fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
+
+typedef struct fsdp__mapping {
+    const unsigned char *data; /* NULL for an empty file */
+    size_t bytes;
+} fsdp__mapping;
+
+/* Read-only memory map. */
+fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out);
+void fsdp__file_unmap(fsdp__mapping *mapping);
+
+/* Writes `bytes` to a temporary file beside `path`, fsyncs, renames, fsyncs the directory: `path` holds either what it
+ * held or all of `data`. */
+fsdp_status fsdp__file_write_atomic(const char *path, const void *data, size_t bytes);
+
+/* All of `bytes` at `offset` (handles short writes; a fault point); `path` is for the message. */
+fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t bytes, uint64_t offset);
+fsdp_status fsdp__file_sync(int fd, const char *path);
+fsdp_status fsdp__file_rename(const char *from, const char *to); /* and fsyncs the directory of `to` */
+fsdp_status fsdp__file_sync_directory(const char *path);
+fsdp_status fsdp__make_directories(const char *path); /* like mkdir -p */
+fsdp_status fsdp__remove_tree(const char *path);      /* like rm -rf: a missing path is fine, links are not followed */
+/* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
+char *fsdp__path_join(const char *directory, const char *name);
+int fsdp__path_exists(const char *path);
+
+#endif

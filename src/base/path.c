@@ -1,0 +1,111 @@
+/* path.c - directories and names of files. */
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+static fsdp_status path_error(const char *verb, const char *path)
+{
+    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot %s '%s': %s", verb, path,
+                     strerrordesc_np(errno));
+}
+
+static fsdp_status make_directory(const char *path)
+{
+    struct stat info;
+
+    if (mkdir(path, 0777) == 0)
+        return FSDP_OK;
+    if (errno != EEXIST)
+        return path_error("make directory", path);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "cannot make directory '%s': a file of that name exists", path);
+}
+
+fsdp_status fsdp__make_directories(const char *path)
+{
+    char *part = fsdp__strdup(path);
+    fsdp_status status = FSDP_OK;
+
+    if (!part)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make directory '%s'", path);
+    for (char *end = part; *end && status == FSDP_OK; end++) {
+        if (*end != '/' || end == part)
+            continue;
+        *end = '\0';
+        status = make_directory(part);
+        *end = '/';
+    }
+    if (status == FSDP_OK)
+        status = make_directory(part);
+    fsdp__free(part);
+    return status;
+}
+
+static fsdp_status remove_entry(int parent_fd, const char *name, const char *path);
+
+static fsdp_status remove_entries(DIR *directory, const char *path)
+{
+    struct dirent *entry;
+
+    while ((entry = readdir(directory))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        FSDP_TRY(remove_entry(dirfd(directory), entry->d_name, path));
+    }
+    return FSDP_OK;
+}
+
+/* `path` is for the message. Symbolic links are removed, not followed. */
+static fsdp_status remove_entry(int parent_fd, const char *name, const char *path)
+{
+    fsdp_status status;
+    DIR *directory;
+    int fd;
+
+    if (unlinkat(parent_fd, name, 0) == 0 || errno == ENOENT)
+        return FSDP_OK;
+    if (errno != EISDIR && errno != EPERM)
+        return path_error("remove", path);
+    fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    directory = fd < 0 ? NULL : fdopendir(fd);
+    if (!directory) {
+        status = path_error("remove", path);
+        if (fd >= 0)
+            close(fd);
+        return status;
+    }
+    status = remove_entries(directory, path);
+    closedir(directory);
+    if (status == FSDP_OK && unlinkat(parent_fd, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+        status = path_error("remove", path);
+    return status;
+}
+
+fsdp_status fsdp__remove_tree(const char *path)
+{
+    return remove_entry(AT_FDCWD, path, path);
+}
+
+char *fsdp__path_join(const char *directory, const char *name)
+{
+    size_t length = strlen(directory);
+
+    if (length == 0 || name[0] == '/')
+        return fsdp__strdup(name);
+    return fsdp__sprintf("%s%s%s", directory, directory[length - 1] == '/' ? "" : "/", name);
+}
+
+int fsdp__path_exists(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0;
+}

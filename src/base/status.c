@@ -1,0 +1,147 @@
+/* status.c - the last error of each thread: code, message, and the source lines it went through. */
+#include "fsdp/status.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MESSAGE_BYTES = 1024,
+    TRACE_HOPS = 8,
+    HOP_BYTES = 80
+};
+
+/* One of the two places with thread-local state; the other is fault.c. */
+static _Thread_local struct {
+    fsdp_status status;
+    int hops;
+    int held;
+    char message[MESSAGE_BYTES];
+    char trace[TRACE_HOPS * HOP_BYTES];
+} last;
+
+const char *fsdp_status_text(fsdp_status status)
+{
+    switch (status) {
+#define STATUS_CASE(name, code, text) \
+    case FSDP_##name:                 \
+        return text;
+        FSDP_STATUS_MAP(STATUS_CASE)
+#undef STATUS_CASE
+    }
+    return "unknown status";
+}
+
+fsdp_status fsdp_last_status(void)
+{
+    return last.status;
+}
+
+const char *fsdp_last_error(void)
+{
+    return last.message;
+}
+
+const char *fsdp_last_error_trace(void)
+{
+    return last.trace;
+}
+
+void fsdp_clear_error(void)
+{
+    if (last.held)
+        return;
+    last.status = FSDP_OK;
+    last.hops = 0;
+    last.message[0] = '\0';
+    last.trace[0] = '\0';
+}
+
+/* `wanted` is what snprintf would have written into `message` of MESSAGE_BYTES: a message that was cut says so. */
+static void mark_cut(char *message, int wanted)
+{
+    if (wanted >= MESSAGE_BYTES)
+        memcpy(message + MESSAGE_BYTES - 4, "...", 4);
+}
+
+static void set_message(fsdp_status status, const char *message)
+{
+    last.status = status;
+    memcpy(last.message, message, strlen(message) + 1);
+}
+
+static void add_hop(const char *file, int line)
+{
+    size_t used = strlen(last.trace);
+
+    if (last.hops >= TRACE_HOPS)
+        return;
+    /* The end of a long path is the part that tells. */
+    if (strlen(file) > HOP_BYTES - 20)
+        file += strlen(file) - (HOP_BYTES - 20);
+    snprintf(last.trace + used, sizeof(last.trace) - used, "%s%s:%d", last.hops ? " < " : "", file, line);
+    last.hops++;
+}
+
+fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char *format, ...)
+{
+    char message[MESSAGE_BYTES];
+    int saved_errno = errno;
+    va_list arguments;
+
+    if (last.held)
+        return status;
+    /* The arguments may point into the last message. */
+    va_start(arguments, format);
+    mark_cut(message, vsnprintf(message, sizeof(message), format, arguments));
+    va_end(arguments);
+    last.hops = 0;
+    last.trace[0] = '\0';
+    set_message(status, message);
+    add_hop(file, line);
+    errno = saved_errno;
+    return status;
+}
+
+fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line)
+{
+    if (last.held)
+        return status;
+    if (last.status != status) /* somebody returned a code without saying why: no stale message for it */
+        return fsdp_fail(status, file, line, "%s", fsdp_status_text(status));
+    add_hop(file, line);
+    return status;
+}
+
+fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
+{
+    char message[MESSAGE_BYTES];
+    va_list arguments;
+    int prefix, rest;
+
+    if (last.held)
+        return status;
+    if (last.status != status)
+        fsdp_fail(status, __FILE__, __LINE__, "%s", fsdp_status_text(status));
+    va_start(arguments, format);
+    prefix = vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    if (prefix >= 0 && prefix < MESSAGE_BYTES) {
+        rest = snprintf(message + prefix, sizeof(message) - (size_t)prefix, ": %s", last.message);
+        prefix += rest;
+    }
+    mark_cut(message, prefix);
+    set_message(status, message);
+    return status;
+}
+
+bool fsdp_hold_error(bool hold)
+{
+    last.held += hold;
+    return hold;
+}
+
+void fsdp_release_error(bool held)
+{
+    last.held -= held;
+}

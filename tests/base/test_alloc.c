@@ -1,0 +1,115 @@
+/* Checked host memory. */
+#include "base/alloc.h"
+#include "support/test.h"
+
+static void zero_bytes_give_a_pointer(void **state)
+{
+    void *a = fsdp__malloc(0), *b = fsdp__calloc(0, 8), *c = fsdp__calloc(8, 0), *d = fsdp__realloc(NULL, 0);
+
+    (void)state;
+    CHECK(a && b && c && d);
+    fsdp__free(a);
+    fsdp__free(b);
+    fsdp__free(c);
+    fsdp__free(d);
+    fsdp__free(NULL);
+}
+
+static void calloc_zeroes_and_refuses_overflow(void **state)
+{
+    unsigned char *bytes = fsdp__calloc(7, 3), zeros[21] = {0};
+
+    (void)state;
+    CHECK_PTR(bytes);
+    CHECK_BYTES(bytes, zeros, sizeof(zeros));
+    fsdp__free(bytes);
+    CHECK_NULL(fsdp__calloc(SIZE_MAX / 2, 3));
+    CHECK_EQ(fsdp_last_status(), FSDP_NO_MEMORY);
+    CHECK_CONTAINS(fsdp_last_error(), "out of memory");
+}
+
+static void strings_are_copied_and_formatted(void **state)
+{
+    char *copy = fsdp__strdup("layers.0"), *made = fsdp__sprintf("%s.%s[%d]", copy, "weight", 42);
+
+    (void)state;
+    CHECK_STRING(copy, "layers.0");
+    CHECK_STRING(made, "layers.0.weight[42]");
+    fsdp__free(copy);
+    fsdp__free(made);
+}
+
+static void grow_makes_room_for_the_next_item(void **state)
+{
+    int64_t *items = NULL, capacity = 0;
+
+    (void)state;
+    for (int64_t i = 0; i < 1000; i++) {
+        CHECK_EQ(fsdp__grow(&items, i, &capacity, sizeof(*items)), 0);
+        CHECK(capacity > i);
+        items[i] = i * i;
+    }
+    for (int64_t i = 0; i < 1000; i++)
+        CHECK_EQ(items[i], i * i);
+    CHECK_EQ(fsdp__grow(&items, 100000, &capacity, sizeof(*items)), 0);
+    CHECK(capacity > 100000);
+    fsdp__free(items);
+}
+
+static void a_failed_grow_changes_nothing(void **state)
+{
+    int32_t *items = NULL, *before;
+    int64_t capacity = 0;
+
+    (void)state;
+    CHECK_EQ(fsdp__grow(&items, 0, &capacity, sizeof(*items)), 0);
+    before = items;
+    items[0] = 5;
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
+    CHECK(fsdp__grow(&items, capacity, &capacity, sizeof(*items)) != 0);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    CHECK(items == before && items[0] == 5);
+    CHECK_EQ(capacity, 8);
+    CHECK(fsdp__grow(&items, INT64_MAX / 4, &capacity, SIZE_MAX / 2) != 0);
+    CHECK_EQ(capacity, 8);
+    fsdp__free(items);
+}
+
+static void every_call_is_a_fault_point(void **state)
+{
+    void *kept = fsdp__malloc(16);
+
+    (void)state;
+    for (int which = 0; which < 5; which++) {
+        void *got = NULL;
+
+        fsdp_clear_error();
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
+        switch (which) {
+        case 0:
+            got = fsdp__malloc(8);
+            break;
+        case 1:
+            got = fsdp__calloc(2, 8);
+            break;
+        case 2:
+            got = fsdp__realloc(kept, 4096);
+            break;
+        case 3:
+            got = fsdp__strdup("text");
+            break;
+        default:
+            got = fsdp__sprintf("%d", 7);
+            break;
+        }
+        CHECK_NULL(got);
+        CHECK(fsdp__fault_hit(FSDP__FAULT_ALLOCATION));
+        CHECK_EQ(fsdp_last_status(), FSDP_NO_MEMORY);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    }
+    fsdp__free(kept);
+}
+
+TEST_MAIN(cmocka_unit_test(zero_bytes_give_a_pointer), cmocka_unit_test(calloc_zeroes_and_refuses_overflow),
+          cmocka_unit_test(strings_are_copied_and_formatted), cmocka_unit_test(grow_makes_room_for_the_next_item),
+          cmocka_unit_test(a_failed_grow_changes_nothing), cmocka_unit_test(every_call_is_a_fault_point))

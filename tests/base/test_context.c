@@ -1,0 +1,184 @@
+/* What one rank owns. */
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/context.h"
+#include "support/test.h"
+
+static void the_default_is_rank_0_of_1(void **state)
+{
+    fsdp_context *context;
+
+    (void)state;
+    CHECK_OK(fsdp_context_create(NULL, &context));
+    CHECK_EQ(fsdp_context_rank(context), 0);
+    CHECK_EQ(fsdp_context_world_size(context), 1);
+    CHECK_EQ(fsdp_context_local_rank(context), 0);
+    CHECK_EQ(fsdp_context_local_world_size(context), 1);
+    CHECK(fsdp_context_threads(context) >= 1);
+    fsdp_context_free(context);
+    fsdp_context_free(NULL);
+}
+
+static void local_ranks_follow_the_world_unless_given(void **state)
+{
+    fsdp_context *context;
+
+    (void)state;
+    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.rank = 2, .world_size = 3}, &context));
+    CHECK_EQ(fsdp_context_local_rank(context), 2);
+    CHECK_EQ(fsdp_context_local_world_size(context), 3);
+    fsdp_context_free(context);
+    CHECK_OK(fsdp_context_create(
+        &(fsdp_context_options){.rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4}, &context));
+    CHECK_EQ(fsdp_context_local_rank(context), 1);
+    CHECK_EQ(fsdp_context_local_world_size(context), 4);
+    fsdp_context_free(context);
+}
+
+static void threads_are_the_rank_s_share_of_the_allowed_cores(void **state)
+{
+    fsdp_context *context;
+    cpu_set_t cores;
+
+    (void)state;
+    CHECK_EQ(sched_getaffinity(0, sizeof(cores), &cores), 0);
+    for (int local = 1; local <= 2 * CPU_COUNT(&cores); local++) {
+        CHECK_OK(fsdp_context_create(&(fsdp_context_options){.world_size = local}, &context));
+        CHECK_EQ(fsdp_context_threads(context), CPU_COUNT(&cores) / local > 0 ? CPU_COUNT(&cores) / local : 1);
+        fsdp_context_free(context);
+    }
+    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.threads = 3}, &context));
+    CHECK_EQ(fsdp_context_threads(context), 3);
+    fsdp_context_free(context);
+}
+
+static void ranks_outside_the_world_are_refused(void **state)
+{
+    static const fsdp_context_options wrong[] = {
+        {.rank = 1},
+        {.rank = -1},
+        {.rank = 3, .world_size = 3},
+        {.world_size = -2},
+        {.world_size = 2, .local_world_size = 3},
+        {.world_size = 4, .local_rank = 2, .local_world_size = 2},
+        {.world_size = 4, .local_rank = -1, .local_world_size = 2},
+        {.threads = -1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        fsdp_context *context = (fsdp_context *)1;
+
+        CHECK_ERROR(fsdp_context_create(&wrong[i], &context), FSDP_INVALID, "cannot create a context");
+        CHECK_NULL(context);
+    }
+}
+
+static void a_failed_allocation_leaves_nothing(void **state)
+{
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_context *context;
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_context_create(NULL, &context));
+        fsdp_context_free(context);
+    }
+}
+
+static char freed[8];
+
+static void note_free(void *slot_state)
+{
+    freed[strlen(freed)] = *(char *)slot_state;
+}
+
+static void slots_are_freed_in_reverse_order(void **state)
+{
+    static char cpu[] = "c", scope[] = "s", comm[] = "m";
+    fsdp_context *context = test_context();
+
+    (void)state;
+    memset(freed, 0, sizeof(freed));
+    CHECK_NULL(fsdp__context_get(context, FSDP__SLOT_SCOPE));
+    fsdp__context_attach(context, FSDP__SLOT_COMM, comm, note_free);
+    fsdp__context_attach(context, FSDP__SLOT_CPU, cpu, note_free);
+    fsdp__context_attach(context, FSDP__SLOT_SCOPE, scope, note_free);
+    fsdp__context_attach(context, FSDP__SLOT_LAUNCH, cpu, NULL);
+    CHECK(fsdp__context_get(context, FSDP__SLOT_SCOPE) == scope);
+    fsdp_context_free(context);
+    CHECK_STRING(freed, "msc");
+}
+
+typedef struct log_lines {
+    int count;
+    fsdp_log_level level;
+    char last[8192];
+} log_lines;
+
+static void keep_line(void *arg, fsdp_log_level level, const char *line)
+{
+    log_lines *lines = arg;
+
+    lines->count++;
+    lines->level = level;
+    snprintf(lines->last, sizeof(lines->last), "%s", line);
+}
+
+static void lines_carry_the_rank_and_respect_the_level(void **state)
+{
+    log_lines lines = {0};
+    fsdp_context *context;
+    char *text = malloc(10000);
+
+    (void)state;
+    CHECK(text != NULL);
+    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.rank = 1, .world_size = 2}, &context));
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, keep_line, &lines);
+    fsdp_log(context, FSDP_LOG_INFO, "dropped");
+    CHECK_EQ(lines.count, 0);
+    fsdp_log(context, FSDP_LOG_WARNING, "kept %d", 5);
+    CHECK_EQ(lines.count, 1);
+    CHECK_EQ(lines.level, FSDP_LOG_WARNING);
+    CHECK_STRING(lines.last, "[rank 1] kept 5");
+    memset(text, 'y', 9999);
+    text[9999] = '\0';
+    fsdp_log(context, FSDP_LOG_ERROR, "%s", text);
+    CHECK_EQ(strlen(lines.last), 4095);
+    CHECK_STRING(lines.last + 4091, "y...");
+    fsdp_context_free(context);
+
+    context = test_context();
+    fsdp_context_set_log(context, FSDP_LOG_INFO, keep_line, &lines);
+    fsdp_log(context, FSDP_LOG_INFO, "alone");
+    CHECK_STRING(lines.last, "alone");
+    fsdp_context_free(context);
+    free(text);
+}
+
+static void the_default_sink_is_stderr(void **state)
+{
+    fsdp_context *context = test_context();
+    int saved = dup(STDERR_FILENO), ends[2];
+    char text[64] = "";
+
+    (void)state;
+    CHECK(saved >= 0);
+    CHECK_EQ(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    fsdp_log(context, FSDP_LOG_ERROR, "to stderr");
+    fsdp_log(context, FSDP_LOG_DEBUG, "not shown");
+    dup2(saved, STDERR_FILENO);
+    close(ends[1]);
+    CHECK_EQ(read(ends[0], text, sizeof(text) - 1), 10);
+    CHECK_STRING(text, "to stderr\n");
+    close(ends[0]);
+    close(saved);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(the_default_is_rank_0_of_1), cmocka_unit_test(local_ranks_follow_the_world_unless_given),
+          cmocka_unit_test(threads_are_the_rank_s_share_of_the_allowed_cores),
+          cmocka_unit_test(ranks_outside_the_world_are_refused), cmocka_unit_test(a_failed_allocation_leaves_nothing),
+          cmocka_unit_test(slots_are_freed_in_reverse_order),
+          cmocka_unit_test(lines_carry_the_rank_and_respect_the_level), cmocka_unit_test(the_default_sink_is_stderr))

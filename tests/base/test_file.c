@@ -1,0 +1,269 @@
+/* Reading, mapping and durable writing, and what they say when they fail. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "support/test.h"
+
+static int entries_in(const char *path)
+{
+    DIR *directory = opendir(path);
+    int count = -2; /* . and .. */
+
+    CHECK(directory != NULL);
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static void a_file_is_read_whole_and_ends_in_nul(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x.txt"), *data;
+    size_t bytes, sizes[] = {0, 1, 4095, 4096, 4097, 100001};
+    char *text = malloc(100001);
+
+    (void)state;
+    CHECK(text != NULL);
+    for (int i = 0; i < 100001; i++)
+        text[i] = (char)(i * 7 + 1);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        test_write_file(path, text, sizes[i]);
+        CHECK_OK(fsdp__file_read(path, sizes[i], &data, &bytes));
+        CHECK_EQ(bytes, sizes[i]);
+        CHECK_BYTES(data, text, bytes);
+        CHECK_EQ(data[bytes], 0);
+        fsdp__free(data);
+    }
+    free(text);
+    free(path);
+    test_directory_free(folder);
+}
+
+static void what_cannot_be_read_says_why(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x"), *data;
+    size_t bytes;
+
+    (void)state;
+    CHECK_ERROR(fsdp__file_read(path, 10, &data, &bytes), FSDP_NOT_FOUND, "No such file");
+    CHECK_CONTAINS(fsdp_last_error(), path);
+    CHECK_NULL(data);
+    CHECK_ERROR(fsdp__file_read(folder, 10, &data, &bytes), FSDP_IO, "it is a directory");
+    test_write_file(path, "eleven byte", 11);
+    CHECK_ERROR(fsdp__file_read(path, 10, &data, &bytes), FSDP_FORMAT, "its 11 bytes are more than the limit of 10");
+    CHECK_NULL(data);
+    CHECK_ERROR(fsdp__file_read("/dev/zero", 100000, &data, &bytes), FSDP_FORMAT, "larger than 100000 bytes");
+    CHECK_NULL(data);
+    free(path);
+    test_directory_free(folder);
+}
+
+static void files_without_a_size_are_read_to_their_end(void **state)
+{
+    size_t bytes;
+    char *data;
+
+    (void)state;
+    CHECK_OK(fsdp__file_read("/proc/self/status", 1 << 20, &data, &bytes));
+    CHECK(bytes > 100 && strlen(data) == bytes);
+    fsdp__free(data);
+}
+
+static void reading_survives_failed_allocations(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x");
+
+    (void)state;
+    test_write_file(path, "text", 4);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        size_t bytes;
+        char *data;
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__file_read(path, 100, &data, &bytes));
+        fsdp__free(data);
+    }
+    free(path);
+    test_directory_free(folder);
+}
+
+static void a_map_shows_the_file(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x");
+    fsdp__mapping mapping;
+
+    (void)state;
+    CHECK_ERROR(fsdp__file_map(path, &mapping), FSDP_NOT_FOUND, path);
+    test_write_file(path, "mapped", 6);
+    CHECK_OK(fsdp__file_map(path, &mapping));
+    CHECK_EQ(mapping.bytes, 6);
+    CHECK_BYTES(mapping.data, "mapped", 6);
+    fsdp__file_unmap(&mapping);
+    CHECK_NULL(mapping.data);
+    fsdp__file_unmap(&mapping);
+    test_write_file(path, "", 0);
+    CHECK_OK(fsdp__file_map(path, &mapping));
+    CHECK(mapping.data == NULL && mapping.bytes == 0);
+    fsdp__file_unmap(&mapping);
+    CHECK_ERROR(fsdp__file_map(folder, &mapping), FSDP_IO, "it is a directory");
+    CHECK_ERROR(fsdp__file_map("/dev/null", &mapping), FSDP_IO, "not a regular file");
+    free(path);
+    test_directory_free(folder);
+}
+
+static void an_atomic_write_replaces_the_whole_file(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x"), *data;
+    size_t bytes;
+
+    (void)state;
+    CHECK_OK(fsdp__file_write_atomic(path, "first", 5));
+    CHECK_OK(fsdp__file_write_atomic(path, "second one", 10));
+    data = test_read_file(path, &bytes);
+    CHECK_EQ(bytes, 10);
+    CHECK_STRING(data, "second one");
+    free(data);
+    CHECK_OK(fsdp__file_write_atomic(path, "", 0));
+    data = test_read_file(path, &bytes);
+    CHECK_EQ(bytes, 0);
+    free(data);
+    CHECK_EQ(entries_in(folder), 1);
+    free(path);
+    test_directory_free(folder);
+}
+
+/* Whatever fails, the file holds the old or the new bytes, and nothing lies beside it. */
+static void check_atomic_under_faults(fsdp__fault_kind kind)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x");
+    long uses = 0;
+
+    for (long n = 0; test_next_fault(kind, &n); uses = n) {
+        fsdp_status status;
+        size_t bytes;
+        char *data;
+
+        test_write_file(path, "old", 3);
+        status = fsdp__file_write_atomic(path, "new content", 11);
+        CHECK_FAULT(kind, status);
+        if (status != FSDP_OK)
+            CHECK_CONTAINS(fsdp_last_error(), "cannot ");
+        data = test_read_file(path, &bytes);
+        CHECK(strcmp(data, "new content") == 0 || (status != FSDP_OK && strcmp(data, "old") == 0));
+        free(data);
+        CHECK_EQ(entries_in(folder), 1);
+    }
+    CHECK(uses > 2);
+    free(path);
+    test_directory_free(folder);
+}
+
+static void no_failed_write_leaves_half_a_file(void **state)
+{
+    (void)state;
+    check_atomic_under_faults(FSDP__FAULT_WRITE);
+    check_atomic_under_faults(FSDP__FAULT_ALLOCATION);
+}
+
+static void a_failed_write_names_file_and_offset(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x"), *data;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    size_t bytes;
+
+    (void)state;
+    CHECK(fd >= 0);
+    CHECK_OK(fsdp__file_pwrite(fd, path, "abc", 3, 2));
+    CHECK_OK(fsdp__file_pwrite(fd, path, "", 0, 100));
+    CHECK_OK(fsdp__file_sync(fd, path));
+    fsdp__fault_arm(FSDP__FAULT_WRITE, 1);
+    CHECK_ERROR(fsdp__file_pwrite(fd, path, "abc", 3, 77), FSDP_IO, "No space left on device at byte 77");
+    CHECK_CONTAINS(fsdp_last_error(), path);
+    fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
+    close(fd);
+    CHECK_ERROR(fsdp__file_pwrite(fd, path, "abc", 3, 0), FSDP_IO, "at byte 0");
+    data = test_read_file(path, &bytes);
+    CHECK_EQ(bytes, 5);
+    CHECK_BYTES(data, "\0\0abc", 5);
+    free(data);
+    free(path);
+    test_directory_free(folder);
+}
+
+static void a_write_into_a_missing_directory_fails(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "no/x"), *here = test_path(folder, "here");
+
+    (void)state;
+    CHECK_ERROR(fsdp__file_write_atomic(path, "x", 1), FSDP_NOT_FOUND, "cannot create");
+    CHECK_ERROR(fsdp__file_rename(here, path), FSDP_NOT_FOUND, "cannot rename");
+    CHECK_ERROR(fsdp__file_sync_directory(path), FSDP_NOT_FOUND, "cannot open");
+    free(path);
+    free(here);
+    test_directory_free(folder);
+}
+
+static void directories_are_made_with_their_parents_and_removed_with_their_content(void **state)
+{
+    char *folder = test_directory(), *deep = test_path(folder, "a/b//c/"), *top = test_path(folder, "a");
+    char *file = test_path(folder, "a/b/c/file"), *link = test_path(folder, "a/link"), *kept = test_path(folder, "k");
+    char *below = test_path(folder, "k/below");
+
+    (void)state;
+    CHECK_OK(fsdp__make_directories(deep));
+    CHECK_OK(fsdp__make_directories(deep));
+    CHECK(fsdp__path_exists(deep));
+    test_write_file(file, "x", 1);
+    test_write_file(kept, "x", 1);
+    CHECK_ERROR(fsdp__make_directories(kept), FSDP_IO, "a file of that name exists");
+    CHECK_ERROR(fsdp__make_directories(below), FSDP_IO, "cannot make directory");
+    CHECK_EQ(symlink(folder, link), 0);
+    CHECK_OK(fsdp__remove_tree(top));
+    CHECK(!fsdp__path_exists(top));
+    CHECK(fsdp__path_exists(kept));
+    CHECK_OK(fsdp__remove_tree(top));
+    free(deep);
+    free(top);
+    free(file);
+    free(link);
+    free(kept);
+    free(below);
+    test_directory_free(folder);
+}
+
+static void paths_join_with_one_slash(void **state)
+{
+    static const char *const cases[][3] = {
+        {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"/", "b", "/b"}, {"a", "/b", "/b"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *path = fsdp__path_join(cases[i][0], cases[i][1]);
+
+        CHECK_STRING(path, cases[i][2]);
+        fsdp__free(path);
+    }
+}
+
+static void the_clock_does_not_go_back(void **state)
+{
+    int64_t before = fsdp__clock_ns(), after;
+
+    (void)state;
+    usleep(2000);
+    after = fsdp__clock_ns();
+    CHECK(after - before >= 1900000);
+}
+
+TEST_MAIN(cmocka_unit_test(a_file_is_read_whole_and_ends_in_nul), cmocka_unit_test(what_cannot_be_read_says_why),
+          cmocka_unit_test(files_without_a_size_are_read_to_their_end),
+          cmocka_unit_test(reading_survives_failed_allocations), cmocka_unit_test(a_map_shows_the_file),
+          cmocka_unit_test(an_atomic_write_replaces_the_whole_file),
+          cmocka_unit_test(no_failed_write_leaves_half_a_file), cmocka_unit_test(a_failed_write_names_file_and_offset),
+          cmocka_unit_test(a_write_into_a_missing_directory_fails),
+          cmocka_unit_test(directories_are_made_with_their_parents_and_removed_with_their_content),
+          cmocka_unit_test(paths_join_with_one_slash), cmocka_unit_test(the_clock_does_not_go_back))

@@ -1,0 +1,176 @@
+/* The last error: message, code, hops, prefix, one per thread. */
+#include <pthread.h>
+
+#include "support/test.h"
+
+static void codes_have_texts(void **state)
+{
+    (void)state;
+    CHECK_STRING(fsdp_status_text(FSDP_OK), "ok");
+    CHECK_STRING(fsdp_status_text(FSDP_INTERRUPTED), "interrupted");
+    CHECK_STRING(fsdp_status_text((fsdp_status)-999), "unknown status");
+}
+
+static void an_error_has_code_message_and_place(void **state)
+{
+    (void)state;
+    CHECK_STATUS(FSDP_FAIL(FSDP_IO, "cannot read '%s': %d bytes short", "x.bin", 12), FSDP_IO);
+    CHECK_EQ(fsdp_last_status(), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "cannot read 'x.bin': 12 bytes short");
+    CHECK_CONTAINS(fsdp_last_error_trace(), "test_status.c:");
+    fsdp_clear_error();
+    CHECK_EQ(fsdp_last_status(), FSDP_OK);
+    CHECK_STRING(fsdp_last_error(), "");
+    CHECK_STRING(fsdp_last_error_trace(), "");
+}
+
+static fsdp_status fail_at_depth(int depth)
+{
+    if (depth == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "deep down");
+    FSDP_TRY(fail_at_depth(depth - 1));
+    return FSDP_OK;
+}
+
+static int count_hops(void)
+{
+    int hops = *fsdp_last_error_trace() != '\0';
+
+    for (const char *at = fsdp_last_error_trace(); (at = strstr(at, " < ")); at++)
+        hops++;
+    return hops;
+}
+
+static void every_try_adds_a_hop_up_to_eight(void **state)
+{
+    (void)state;
+    for (int depth = 0; depth < 12; depth++) {
+        CHECK_STATUS(fail_at_depth(depth), FSDP_FORMAT);
+        CHECK_EQ(count_hops(), depth < 8 ? depth + 1 : 8);
+    }
+}
+
+static void a_very_long_path_keeps_its_end(void **state)
+{
+    char path[600];
+
+    (void)state;
+    memset(path, 'd', sizeof(path));
+    memcpy(path + sizeof(path) - 8, "/file.c", 8);
+    for (int i = 0; i < 9; i++)
+        i == 0 ? fsdp_fail(FSDP_IO, path, 7, "x") : fsdp_fail_hop(FSDP_IO, path, i);
+    CHECK_EQ(count_hops(), 8);
+    CHECK_CONTAINS(fsdp_last_error_trace(), "/file.c:7 < ");
+}
+
+static void a_long_message_is_cut_and_says_so(void **state)
+{
+    char text[3000];
+
+    (void)state;
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    FSDP_FAIL(FSDP_INVALID, "%s", text);
+    CHECK_EQ(strlen(fsdp_last_error()), 1023);
+    CHECK_STRING(fsdp_last_error() + 1019, "x...");
+    fsdp_fail_prefix(FSDP_INVALID, "front");
+    CHECK_EQ(strlen(fsdp_last_error()), 1023);
+    CHECK_CONTAINS(fsdp_last_error(), "front: xxx");
+    CHECK_STRING(fsdp_last_error() + 1019, "x...");
+    fsdp_fail_prefix(FSDP_INVALID, "%s", text);
+    CHECK_EQ(strlen(fsdp_last_error()), 1023);
+    CHECK_STRING(fsdp_last_error() + 1019, "x...");
+}
+
+static void a_prefix_goes_in_front(void **state)
+{
+    (void)state;
+    FSDP_FAIL(FSDP_MISMATCH, "shape [2, 3] instead of [3, 2]");
+    CHECK_STATUS(fsdp_fail_prefix(FSDP_MISMATCH, "tensor '%s'", "wte.weight"), FSDP_MISMATCH);
+    CHECK_STRING(fsdp_last_error(), "tensor 'wte.weight': shape [2, 3] instead of [3, 2]");
+}
+
+static void a_message_may_quote_the_last_one(void **state)
+{
+    (void)state;
+    FSDP_FAIL(FSDP_IO, "disk full");
+    FSDP_FAIL(FSDP_COMM, "rank 3 failed: %s", fsdp_last_error());
+    CHECK_STRING(fsdp_last_error(), "rank 3 failed: disk full");
+}
+
+static void a_bare_code_never_shows_an_old_message(void **state)
+{
+    (void)state;
+    FSDP_FAIL(FSDP_IO, "old");
+    fsdp_fail_hop(FSDP_NO_MEMORY, "file.c", 3);
+    CHECK_STRING(fsdp_last_error(), "out of memory");
+    FSDP_FAIL(FSDP_IO, "old");
+    fsdp_fail_prefix(FSDP_NOT_FOUND, "key 'a'");
+    CHECK_STRING(fsdp_last_error(), "key 'a': not found");
+}
+
+static void clean_up_keeps_the_first_error(void **state)
+{
+    fsdp_status status = FSDP_OK;
+
+    (void)state;
+    FSDP_KEEP_FIRST(status, FSDP_OK);
+    CHECK_EQ(status, FSDP_OK);
+    FSDP_KEEP_FIRST(status, FSDP_FAIL(FSDP_IO, "first"));
+    FSDP_KEEP_FIRST(status, FSDP_FAIL(FSDP_COMM, "second"));
+    CHECK_EQ(status, FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "first");
+    FSDP_FAIL(FSDP_COMM, "third");
+    CHECK_STRING(fsdp_last_error(), "third");
+}
+
+static fsdp_status goes_through_its_exit(bool *out_cleaned)
+{
+    fsdp_status status;
+
+    FSDP_TRY_GOTO(status, FSDP_OK, out);
+    FSDP_TRY_GOTO(status, FSDP_FAIL(FSDP_STATE, "too early"), out);
+    return FSDP_OK;
+out:
+    *out_cleaned = true;
+    return status;
+}
+
+static void try_goto_takes_the_exit(void **state)
+{
+    bool cleaned = false;
+
+    (void)state;
+    CHECK_ERROR(goes_through_its_exit(&cleaned), FSDP_STATE, "too early");
+    CHECK(cleaned);
+    CHECK_EQ(count_hops(), 2);
+}
+
+static void *fail_in_a_thread(void *arg)
+{
+    (void)arg;
+    if (fsdp_last_status() != FSDP_OK)
+        return NULL;
+    FSDP_FAIL(FSDP_COMM, "the thread's own");
+    return (void *)(uintptr_t)(strcmp(fsdp_last_error(), "the thread's own") == 0);
+}
+
+static void threads_have_their_own_errors(void **state)
+{
+    pthread_t thread;
+    void *right = NULL;
+
+    (void)state;
+    FSDP_FAIL(FSDP_IO, "main");
+    CHECK_EQ(pthread_create(&thread, NULL, fail_in_a_thread, NULL), 0);
+    pthread_join(thread, &right);
+    CHECK(right != NULL);
+    CHECK_STRING(fsdp_last_error(), "main");
+}
+
+TEST_MAIN(cmocka_unit_test(codes_have_texts), cmocka_unit_test(an_error_has_code_message_and_place),
+          cmocka_unit_test(every_try_adds_a_hop_up_to_eight), cmocka_unit_test(a_very_long_path_keeps_its_end),
+          cmocka_unit_test(a_long_message_is_cut_and_says_so), cmocka_unit_test(a_prefix_goes_in_front),
+          cmocka_unit_test(a_message_may_quote_the_last_one), cmocka_unit_test(a_bare_code_never_shows_an_old_message),
+          cmocka_unit_test(clean_up_keeps_the_first_error), cmocka_unit_test(try_goto_takes_the_exit),
+          cmocka_unit_test(threads_have_their_own_errors))
