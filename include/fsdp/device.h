@@ -1,0 +1,113 @@
+/* fsdp/device.h - where bytes live and in which order work runs on them.
+ *
+ * A rank has a `cpu` device and a `meta` device (shapes and accounting, no bytes). A stream is an ordered queue of
+ * work: inline (run by the caller, at once) or run by a worker thread. An event marks a point in a stream that
+ * another stream or the host can wait for. The meaning is the same in both kinds.
+ *
+ * Every byte of a device is counted under the kind it is used for. Counts change when the work is issued, so the
+ * live and peak bytes of a step are the same number on every run.
+ */
+#ifndef FSDP_DEVICE_H
+#define FSDP_DEVICE_H
+
+#include "fsdp/context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- element types ---- */
+
+typedef enum fsdp_dtype {
+    FSDP_DTYPE_NONE = 0, /* in options: no choice made, follow the default */
+    FSDP_F32,
+    FSDP_BF16,
+    FSDP_F16,
+    FSDP_I32,
+    FSDP_I64,
+    FSDP_U8,
+    FSDP_BOOL,
+} fsdp_dtype;
+
+FSDP_API size_t fsdp_dtype_size(fsdp_dtype dtype);      /* bytes per element; 0 for NONE */
+FSDP_API const char *fsdp_dtype_name(fsdp_dtype dtype); /* "float32", "bfloat16", ... as PyTorch says */
+FSDP_API bool fsdp_dtype_is_floating(fsdp_dtype dtype);
+/* "float32" or "f32" or "F32" (safetensors) and so on. FSDP_DTYPE_NONE when unknown. */
+FSDP_API fsdp_dtype fsdp_dtype_from_name(const char *name);
+
+/* ---- memory ---- */
+
+/* What a byte is for. */
+#define FSDP_MEMORY_MAP(X)                        \
+    X(PARAMETER_SHARD, "parameter shard")         \
+    X(UNSHARDED_PARAMETER, "unsharded parameter") \
+    X(GRADIENT, "gradient")                       \
+    X(REDUCE_BUFFER, "reduce buffer")             \
+    X(OPTIMIZER_STATE, "optimizer state")         \
+    X(ACTIVATION, "activation")                   \
+    X(WORKSPACE, "workspace")
+
+typedef enum fsdp_memory_kind {
+#define FSDP_MEMORY_ENUM(name, text) FSDP_MEMORY_##name,
+    FSDP_MEMORY_MAP(FSDP_MEMORY_ENUM)
+#undef FSDP_MEMORY_ENUM
+    FSDP_MEMORY_KINDS
+} fsdp_memory_kind;
+
+typedef struct fsdp_memory_stats {
+    size_t live_bytes[FSDP_MEMORY_KINDS];
+    size_t peak_bytes[FSDP_MEMORY_KINDS]; /* each kind's own peak; they need not fall together */
+    size_t live_total_bytes, peak_total_bytes;
+    size_t shared_bytes;   /* part of live_total that peers on this machine hold too: resident once, not once a rank */
+    size_t reserved_bytes; /* taken from the system, live or kept for reuse */
+    uint64_t system_allocations; /* times the system was asked: constant in a steady state */
+} fsdp_memory_stats;
+
+FSDP_API const char *fsdp_memory_kind_name(fsdp_memory_kind kind);
+
+/* ---- devices ---- */
+
+typedef struct fsdp_device fsdp_device;
+
+/* The context's devices; made on first use, owned by the context. NULL (and a last error) when out of memory. */
+FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
+FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
+FSDP_API const char *fsdp_device_name(const fsdp_device *device);
+FSDP_API bool fsdp_device_is_meta(const fsdp_device *device);
+FSDP_API fsdp_context *fsdp_device_context(const fsdp_device *device);
+
+FSDP_API void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out);
+/* Peaks start again from what is live now. */
+FSDP_API void fsdp_device_reset_peak(fsdp_device *device);
+
+/* ---- streams and events ---- */
+
+typedef struct fsdp_stream fsdp_stream;
+typedef struct fsdp_event fsdp_event;
+
+typedef enum fsdp_stream_mode {
+    FSDP_STREAM_INLINE, /* work runs in the calling thread before the call returns */
+    FSDP_STREAM_WORKER, /* work runs in order on a thread of the stream's own */
+} fsdp_stream_mode;
+
+/* The stream that operations run on. Inline on the CPU. Owned by the device. */
+FSDP_API fsdp_stream *fsdp_device_stream(fsdp_device *device);
+
+FSDP_API fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
+/* Finishes the queued work first. NULL is allowed. */
+FSDP_API void fsdp_stream_free(fsdp_stream *stream);
+/* Host waits until all work queued so far is done; returns the first failure of that work and clears it. [blocks] */
+FSDP_API fsdp_status fsdp_stream_synchronize(fsdp_stream *stream);
+
+FSDP_API fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out);
+FSDP_API void fsdp_event_free(fsdp_event *event);
+/* Marks the work queued on `stream` so far; a later record moves the mark. */
+FSDP_API fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream);
+/* Later work of `stream` starts after the mark. An event never recorded is no wait. [stream] */
+FSDP_API fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
+FSDP_API fsdp_status fsdp_event_synchronize(fsdp_event *event); /* [blocks] */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,88 @@
+/* cpu_device.c - the CPU as a device: its memory, its floating point mode, and the end of the file is its table. */
+#include "backend/cpu/cpu_device.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#include <xmmintrin.h>
+#endif
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+void fsdp__cpu_flush_denormals(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero | denormals are zero */
+#endif
+}
+
+void fsdp__cpu_prepare_thread(const fsdp_device *device)
+{
+    fsdp__cpu_flush_denormals();
+#ifdef _OPENMP
+    omp_set_num_threads(fsdp_context_threads(fsdp_device_context(device)));
+#else
+    (void)device;
+#endif
+}
+
+/* A thread inherits the mode of the one that starts it; only a pool that the creator had before must be told. */
+static void cpu_prepare_creator(fsdp_device *device)
+{
+    fsdp__cpu_prepare_thread(device);
+#ifdef _OPENMP
+#pragma omp parallel
+    fsdp__cpu_flush_denormals();
+#endif
+}
+
+/* ---- memory ---- */
+
+/* Aligned to a huge page, or a segment would have none at its ends: what lies outside is returned at once. */
+static fsdp_status cpu_segment_alloc(size_t bytes, void **out)
+{
+    size_t whole = bytes + HUGE_PAGE, head;
+    unsigned char *range = MAP_FAILED;
+
+    if (whole > bytes)
+        range = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (range == MAP_FAILED)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
+    head = (HUGE_PAGE - (uintptr_t)range % HUGE_PAGE) % HUGE_PAGE;
+    if (head > 0)
+        (void)munmap(range, head);
+    (void)munmap(range + head + bytes, HUGE_PAGE - head);
+#ifdef MADV_HUGEPAGE
+    (void)madvise(range + head, bytes, MADV_HUGEPAGE); /* a kernel without huge pages refuses: no harm */
+#endif
+    *out = range + head;
+    return FSDP_OK;
+}
+
+static void cpu_segment_free(void *segment, size_t bytes)
+{
+    (void)munmap(segment, bytes);
+}
+
+const fsdp__backend fsdp__backend_cpu = {
+    .name = "cpu",
+    .has_bytes = true,
+    .prepare_thread = cpu_prepare_creator,
+    .segment_alloc = cpu_segment_alloc,
+    .segment_free = cpu_segment_free,
+    .stream_create = fsdp__cpu_stream_create,
+    .stream_free = fsdp__cpu_stream_free,
+    .stream_enqueue = fsdp__cpu_stream_enqueue,
+    .stream_synchronize = fsdp__cpu_stream_synchronize,
+    .stream_check = fsdp__cpu_stream_check,
+    .event_create = fsdp__cpu_event_create,
+    .event_free = fsdp__cpu_event_free,
+    .event_record = fsdp__cpu_event_record,
+    .stream_wait_event = fsdp__cpu_stream_wait_event,
+    .event_synchronize = fsdp__cpu_event_synchronize,
+    .kernels = fsdp__cpu_kernels,
+};

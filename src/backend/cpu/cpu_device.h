@@ -1,0 +1,23 @@
+/* cpu_device.h - between cpu_device.c and cpu_stream.c. */
+#ifndef BACKEND_CPU_CPU_DEVICE_H
+#define BACKEND_CPU_CPU_DEVICE_H
+
+#include "device/impl.h"
+
+/* Floating point mode and number of compute threads of the calling thread. */
+void fsdp__cpu_prepare_thread(const fsdp_device *device);
+
+/* The stream and event slots of the backend's table (device/backend.h). */
+fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
+void fsdp__cpu_stream_free(fsdp_stream *stream);
+fsdp_status fsdp__cpu_stream_enqueue(fsdp_stream *stream, fsdp_status (*work)(fsdp_stream *, const void *),
+                                     const void *argument, size_t bytes);
+fsdp_status fsdp__cpu_stream_synchronize(fsdp_stream *stream);
+fsdp_status fsdp__cpu_stream_check(fsdp_stream *stream);
+fsdp_status fsdp__cpu_event_create(fsdp_device *device, fsdp_event **out);
+void fsdp__cpu_event_free(fsdp_event *event);
+fsdp_status fsdp__cpu_event_record(fsdp_event *event, fsdp_stream *stream);
+fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
+fsdp_status fsdp__cpu_event_synchronize(fsdp_event *event);
+
+#endif

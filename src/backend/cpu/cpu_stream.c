@@ -1,0 +1,350 @@
+/* cpu_stream.c - streams of the CPU: run by the caller, or by a thread of the stream's own.
+ *
+ * [Note: marks]
+ * The items of a worker stream are numbered from 1. A mark is (line, number): the stream's line of done items, and the
+ * item after which the mark is reached. An event holds its last mark; a wait copies it when it is asked for, so a later
+ * record cannot move it. Recording needs no queue entry, no memory and cannot fail. The line outlives its stream as
+ * long as an event or a queued wait refers to it. What runs inline is done at once: its marks have no line. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cpu/cpu_device.h"
+#include "base/alloc.h"
+
+enum {
+    MESSAGE_BYTES = 1024
+};
+
+/* How far a worker stream is. */
+typedef struct line {
+    pthread_mutex_t mutex;
+    pthread_cond_t moved;
+    uint64_t done;
+    int64_t refs; /* under the mutex */
+} line;
+
+typedef struct mark {
+    line *line; /* NULL: reached */
+    uint64_t number;
+} mark;
+
+/* One entry of the queue: a wait when `until` has a line, else work. */
+typedef struct item {
+    struct item *next;
+    mark until;
+    fsdp__stream_work work;
+    _Alignas(16) unsigned char argument[];
+} item;
+
+typedef struct cpu_stream {
+    fsdp_stream base;
+    /* Worker streams only, from here. */
+    line *line;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mutex;
+    pthread_cond_t arrived;
+    item *first, *last;
+    uint64_t queued; /* items ever queued */
+    bool stop;
+    fsdp_status failure; /* first one since the last synchronize */
+    char message[MESSAGE_BYTES];
+} cpu_stream;
+
+typedef struct cpu_event {
+    fsdp_event base;
+    mark mark;
+} cpu_event;
+
+/* ---- lines and marks ---- */
+
+static line *line_create(void)
+{
+    line *l = fsdp__calloc(1, sizeof *l);
+
+    if (!l)
+        return NULL;
+    pthread_mutex_init(&l->mutex, NULL);
+    pthread_cond_init(&l->moved, NULL);
+    l->refs = 1;
+    return l;
+}
+
+static line *line_ref(line *l)
+{
+    if (l) {
+        pthread_mutex_lock(&l->mutex);
+        l->refs++;
+        pthread_mutex_unlock(&l->mutex);
+    }
+    return l;
+}
+
+static void line_unref(line *l)
+{
+    bool last;
+
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->mutex);
+    last = --l->refs == 0;
+    pthread_mutex_unlock(&l->mutex);
+    if (!last)
+        return;
+    pthread_cond_destroy(&l->moved);
+    pthread_mutex_destroy(&l->mutex);
+    fsdp__free(l);
+}
+
+static void line_step(line *l)
+{
+    pthread_mutex_lock(&l->mutex);
+    l->done++;
+    pthread_cond_broadcast(&l->moved);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+static void mark_wait(mark m)
+{
+    if (!m.line)
+        return;
+    pthread_mutex_lock(&m.line->mutex);
+    while (m.line->done < m.number)
+        pthread_cond_wait(&m.line->moved, &m.line->mutex);
+    pthread_mutex_unlock(&m.line->mutex);
+}
+
+/* ---- the worker ---- */
+
+static void keep_failure(cpu_stream *stream, fsdp_status st)
+{
+    pthread_mutex_lock(&stream->mutex);
+    if (stream->failure == FSDP_OK) {
+        stream->failure = st;
+        /* A work that failed without a word leaves an older message behind: do not borrow that one. */
+        snprintf(stream->message, sizeof stream->message, "%s",
+                 fsdp_last_status() == st ? fsdp_last_error() : fsdp_status_text(st));
+    }
+    pthread_mutex_unlock(&stream->mutex);
+}
+
+/* The next item, or NULL when the queue is empty for good. */
+static item *next_item(cpu_stream *stream)
+{
+    item *it;
+
+    pthread_mutex_lock(&stream->mutex);
+    while (!stream->first && !stream->stop)
+        pthread_cond_wait(&stream->arrived, &stream->mutex);
+    it = stream->first;
+    if (it) {
+        stream->first = it->next;
+        if (!stream->first)
+            stream->last = NULL;
+    }
+    pthread_mutex_unlock(&stream->mutex);
+    return it;
+}
+
+static void *worker(void *arg)
+{
+    cpu_stream *stream = arg;
+    item *it;
+
+    fsdp__cpu_prepare_thread(stream->base.device);
+    while ((it = next_item(stream)) != NULL) {
+        fsdp_status st = FSDP_OK;
+
+        fsdp_clear_error();
+        if (it->until.line)
+            mark_wait(it->until);
+        else
+            st = it->work(&stream->base, it->argument);
+        if (st != FSDP_OK)
+            keep_failure(stream, st);
+        line_unref(it->until.line);
+        fsdp__free(it);
+        line_step(stream->line);
+    }
+    return NULL;
+}
+
+/* Queues a work, or a wait when `until` has a line; takes that line's reference only when it succeeds. */
+static fsdp_status push(cpu_stream *stream, mark until, fsdp__stream_work work, const void *argument, size_t bytes)
+{
+    item *it = fsdp__malloc(sizeof *it + bytes);
+
+    if (!it)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot queue work");
+    it->next = NULL;
+    it->until = until;
+    it->work = work;
+    if (bytes)
+        memcpy(it->argument, argument, bytes);
+    pthread_mutex_lock(&stream->mutex);
+    if (stream->last)
+        stream->last->next = it;
+    else
+        stream->first = it;
+    stream->last = it;
+    stream->queued++;
+    pthread_cond_signal(&stream->arrived);
+    pthread_mutex_unlock(&stream->mutex);
+    return FSDP_OK;
+}
+
+/* ---- streams ---- */
+
+/* The mark that everything queued so far is done. Borrows the line. */
+static mark mark_of(cpu_stream *stream)
+{
+    mark m = {.line = stream->line};
+
+    if (m.line) {
+        pthread_mutex_lock(&stream->mutex);
+        m.number = stream->queued;
+        pthread_mutex_unlock(&stream->mutex);
+    }
+    return m;
+}
+
+fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    cpu_stream *stream = fsdp__calloc(1, sizeof *stream);
+    int error;
+
+    if (!stream)
+        return FSDP_NO_MEMORY;
+    stream->base.device = device;
+    stream->base.mode = mode;
+    if (mode == FSDP_STREAM_WORKER) {
+        pthread_mutex_init(&stream->mutex, NULL);
+        pthread_cond_init(&stream->arrived, NULL);
+        stream->line = line_create();
+        if (!stream->line) {
+            fsdp__cpu_stream_free(&stream->base);
+            return FSDP_NO_MEMORY;
+        }
+        error = pthread_create(&stream->thread, NULL, worker, stream);
+        if (error != 0) {
+            fsdp__cpu_stream_free(&stream->base);
+            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread of a stream: %s", strerror(error));
+        }
+        stream->started = true;
+    }
+    *out = &stream->base;
+    return FSDP_OK;
+}
+
+void fsdp__cpu_stream_free(fsdp_stream *base)
+{
+    cpu_stream *stream = (cpu_stream *)base;
+
+    if (stream->started) {
+        pthread_mutex_lock(&stream->mutex);
+        stream->stop = true;
+        pthread_cond_signal(&stream->arrived);
+        pthread_mutex_unlock(&stream->mutex);
+        pthread_join(stream->thread, NULL);
+        if (stream->failure != FSDP_OK)
+            fsdp_log(fsdp_device_context(base->device), FSDP_LOG_ERROR,
+                     "stream freed with a failure that nobody asked for: %s", stream->message);
+    }
+    if (base->mode == FSDP_STREAM_WORKER) {
+        line_unref(stream->line);
+        pthread_cond_destroy(&stream->arrived);
+        pthread_mutex_destroy(&stream->mutex);
+    }
+    fsdp__stream_drop_workspace(base);
+    fsdp__free(stream);
+}
+
+fsdp_status fsdp__cpu_stream_enqueue(fsdp_stream *base, fsdp_status (*work)(fsdp_stream *, const void *),
+                                     const void *argument, size_t bytes)
+{
+    if (base->mode == FSDP_STREAM_INLINE)
+        return work(base, argument);
+    return push((cpu_stream *)base, (mark){0}, work, argument, bytes);
+}
+
+fsdp_status fsdp__cpu_stream_check(fsdp_stream *base)
+{
+    cpu_stream *stream = (cpu_stream *)base;
+    char message[MESSAGE_BYTES];
+    fsdp_status st;
+
+    if (base->mode == FSDP_STREAM_INLINE)
+        return FSDP_OK;
+    pthread_mutex_lock(&stream->mutex);
+    st = stream->failure;
+    memcpy(message, stream->message, sizeof message);
+    stream->failure = FSDP_OK;
+    pthread_mutex_unlock(&stream->mutex);
+    return st == FSDP_OK ? FSDP_OK : FSDP_FAIL(st, "%s", message);
+}
+
+fsdp_status fsdp__cpu_stream_synchronize(fsdp_stream *base)
+{
+    if (base->mode == FSDP_STREAM_INLINE)
+        return FSDP_OK;
+    mark_wait(mark_of((cpu_stream *)base));
+    return fsdp__cpu_stream_check(base);
+}
+
+/* ---- events: see [Note: marks] ---- */
+
+fsdp_status fsdp__cpu_event_create(fsdp_device *device, fsdp_event **out)
+{
+    cpu_event *event = fsdp__calloc(1, sizeof *event);
+
+    if (!event)
+        return FSDP_NO_MEMORY;
+    event->base.device = device;
+    *out = &event->base;
+    return FSDP_OK;
+}
+
+void fsdp__cpu_event_free(fsdp_event *base)
+{
+    cpu_event *event = (cpu_event *)base;
+
+    line_unref(event->mark.line);
+    fsdp__free(event);
+}
+
+fsdp_status fsdp__cpu_event_record(fsdp_event *base, fsdp_stream *stream)
+{
+    cpu_event *event = (cpu_event *)base;
+    mark m = mark_of((cpu_stream *)stream);
+
+    line_ref(m.line);
+    line_unref(event->mark.line);
+    event->mark = m;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *base, fsdp_event *event)
+{
+    cpu_stream *stream = (cpu_stream *)base;
+    mark m = ((cpu_event *)event)->mark;
+    fsdp_status st;
+
+    if (!m.line || m.line == stream->line) /* reached, or in order anyway */
+        return FSDP_OK;
+    if (base->mode == FSDP_STREAM_INLINE) {
+        mark_wait(m);
+        return FSDP_OK;
+    }
+    line_ref(m.line);
+    st = push(stream, m, NULL, NULL, 0);
+    if (st != FSDP_OK)
+        line_unref(m.line);
+    return st;
+}
+
+fsdp_status fsdp__cpu_event_synchronize(fsdp_event *event)
+{
+    mark_wait(((cpu_event *)event)->mark);
+    return FSDP_OK;
+}

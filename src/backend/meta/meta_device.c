@@ -1,0 +1,110 @@
+/* meta_device.c - a device of shapes: everything is accounted for, nothing has bytes.
+ *
+ * Segments are reserved addresses that nothing stands behind, so blocks are told apart as on a real device, the ledger
+ * makes the same decisions, and a pointer that is followed by mistake stops the program there and then. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+#include "device/impl.h"
+
+static fsdp_status meta_segment_alloc(size_t bytes, void **out)
+{
+    void *segment = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (segment == MAP_FAILED)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "no address range of %zu bytes: %s", bytes, strerror(errno));
+    *out = segment;
+    return FSDP_OK;
+}
+
+static void meta_segment_free(void *segment, size_t bytes)
+{
+    (void)munmap(segment, bytes);
+}
+
+/* Every stream is inline: nothing takes time. */
+static fsdp_status meta_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    fsdp_stream *stream = fsdp__calloc(1, sizeof *stream);
+
+    (void)mode;
+    if (!stream)
+        return FSDP_NO_MEMORY;
+    stream->device = device;
+    stream->mode = FSDP_STREAM_INLINE;
+    *out = stream;
+    return FSDP_OK;
+}
+
+static void meta_stream_free(fsdp_stream *stream)
+{
+    fsdp__stream_drop_workspace(stream);
+    fsdp__free(stream);
+}
+
+static fsdp_status meta_stream_enqueue(fsdp_stream *stream, fsdp_status (*work)(fsdp_stream *, const void *),
+                                       const void *argument, size_t bytes)
+{
+    (void)bytes;
+    return work(stream, argument);
+}
+
+static fsdp_status meta_stream_synchronize(fsdp_stream *stream)
+{
+    (void)stream;
+    return FSDP_OK;
+}
+
+static fsdp_status meta_event_create(fsdp_device *device, fsdp_event **out)
+{
+    fsdp_event *event = fsdp__calloc(1, sizeof *event);
+
+    if (!event)
+        return FSDP_NO_MEMORY;
+    event->device = device;
+    *out = event;
+    return FSDP_OK;
+}
+
+static void meta_event_free(fsdp_event *event)
+{
+    fsdp__free(event);
+}
+
+static fsdp_status meta_event_record(fsdp_event *event, fsdp_stream *stream)
+{
+    (void)event, (void)stream;
+    return FSDP_OK;
+}
+
+static fsdp_status meta_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
+{
+    (void)stream, (void)event;
+    return FSDP_OK;
+}
+
+static fsdp_status meta_event_synchronize(fsdp_event *event)
+{
+    (void)event;
+    return FSDP_OK;
+}
+
+const fsdp__backend fsdp__backend_meta = {
+    .name = "meta",
+    .has_bytes = false,
+    .segment_alloc = meta_segment_alloc,
+    .segment_free = meta_segment_free,
+    .stream_create = meta_stream_create,
+    .stream_free = meta_stream_free,
+    .stream_enqueue = meta_stream_enqueue,
+    .stream_synchronize = meta_stream_synchronize,
+    .stream_check = meta_stream_synchronize,
+    .event_create = meta_event_create,
+    .event_free = meta_event_free,
+    .event_record = meta_event_record,
+    .stream_wait_event = meta_stream_wait_event,
+    .event_synchronize = meta_event_synchronize,
+    /* no .kernels: launches do nothing */
+};

@@ -1,0 +1,34 @@
+/* allocator.h - the ledger: hands out blocks of a backend's segments and counts every byte under its kind.
+ *
+ * Blocks are reused, never given back while the device lives, except when the backend has nothing left: then segments
+ * without a live block are returned before the request is tried once more. The same sequence of calls always makes the
+ * same decisions, wherever the segments happen to lie. All functions are thread-safe. */
+#ifndef DEVICE_ALLOCATOR_H
+#define DEVICE_ALLOCATOR_H
+
+#include "fsdp/device.h"
+
+typedef struct fsdp__allocator fsdp__allocator;
+
+/* Where segments come from: a backend, or memory that ranks share. */
+typedef struct fsdp__segment_source {
+    const char *name;
+    bool has_bytes; /* false: the addresses are never followed */
+    fsdp_status (*alloc)(void *arg, size_t bytes, void **out);
+    void (*free)(void *arg, void *segment, size_t bytes);
+    void *arg;
+} fsdp__segment_source;
+
+fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__allocator **out);
+/* Returns all segments. Blocks still live die with them. NULL is allowed. */
+void fsdp__allocator_free(fsdp__allocator *allocator);
+
+fsdp_status fsdp__allocator_take(fsdp__allocator *allocator, size_t bytes, fsdp_memory_kind kind, void **out);
+/* False when `pointer` is no live block: nothing happens then. */
+bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
+void fsdp__allocator_account(fsdp__allocator *allocator, fsdp_memory_kind kind, int64_t delta_bytes, bool shared);
+
+void fsdp__allocator_stats(fsdp__allocator *allocator, fsdp_memory_stats *out);
+void fsdp__allocator_reset_peak(fsdp__allocator *allocator);
+
+#endif

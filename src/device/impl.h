@@ -1,0 +1,42 @@
+/* impl.h - the common heads of devices, streams and events, for device/ and the backends only.
+ *
+ * A backend's own stream and event start with these structs, so a pointer to one is a pointer to the other. */
+#ifndef DEVICE_IMPL_H
+#define DEVICE_IMPL_H
+
+#include <stdatomic.h>
+
+#include "device/allocator.h"
+#include "device/backend.h"
+#include "device/device.h"
+
+struct fsdp_device {
+    const fsdp__backend *backend;
+    fsdp_context *context;
+    fsdp__allocator *allocator;
+    fsdp_stream *stream;                             /* the default one */
+    _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
+};
+
+struct fsdp_stream {
+    fsdp_device *device;
+    fsdp_stream_mode mode;
+    void *workspace; /* belongs to the work that runs now */
+    size_t workspace_bytes;
+};
+
+struct fsdp_event {
+    fsdp_device *device;
+};
+
+/* A device, its allocator and its default stream. */
+fsdp_status fsdp__device_create(fsdp_context *context, const fsdp__backend *backend, fsdp_device **out);
+void fsdp__device_destroy(fsdp_device *device);
+
+/* NULL when no backend of that name is compiled in. */
+const fsdp__backend *fsdp__backend_find(const char *name);
+
+/* The scratch of a stream that is being freed. */
+void fsdp__stream_drop_workspace(fsdp_stream *stream);
+
+#endif

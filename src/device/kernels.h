@@ -1,0 +1,406 @@
+/* kernels.h - every computation a device can do, as one list.
+ *
+ * A kernel takes one plain struct of pointers and sizes, is launched on a stream and cannot fail for a reason of its
+ * own (arguments were checked by ops/, workspace by the stream). The list gives the enum, the table of a backend, the
+ * typed launch functions fsdp__launch_<name>() and the table that tests and profiles walk.
+ *
+ * Conventions
+ *   - row-major, last dimension contiguous unless strides are given; sizes are element counts
+ *   - `dtype` is that of all floating pointers of the struct unless a field has its own; arithmetic is in f32,
+ *     rounded once on store (bf16 and f16: nearest even)
+ *   - `accumulate`: the result is added to what the output holds, instead of replacing it
+ *   - outputs may alias inputs only where it says "in place"
+ *   - results do not depend on the number of threads
+ */
+#ifndef DEVICE_KERNELS_H
+#define DEVICE_KERNELS_H
+
+#include "fsdp/device.h"
+
+/* X(NAME, name, class): class is what a profile files the time under. */
+#define FSDP__KERNEL_MAP(X)                                                                        \
+    X(MATMUL, matmul, GEMM)                                                                        \
+    X(COPY, copy, MEMORY)                                                                          \
+    X(FILL, fill, MEMORY)                                                                          \
+    X(CAST_SEGMENTS, cast_segments, MEMORY)                                                        \
+    X(REDUCE_RANKS, reduce_ranks, COMMUNICATION)                                                   \
+    X(BINARY, binary, ELEMENTWISE)                                                                 \
+    X(SCALE, scale, ELEMENTWISE)                                                                   \
+    X(REDUCE, reduce, ELEMENTWISE)                                                                 \
+    X(ACTIVATION_FORWARD, activation_forward, ELEMENTWISE)                                         \
+    X(ACTIVATION_BACKWARD, activation_backward, ELEMENTWISE)                                       \
+    X(SWIGLU_FORWARD, swiglu_forward, ELEMENTWISE)                                                 \
+    X(SWIGLU_BACKWARD, swiglu_backward, ELEMENTWISE)                                               \
+    X(NORM_FORWARD, norm_forward, ELEMENTWISE)                                                     \
+    X(NORM_BACKWARD, norm_backward, ELEMENTWISE)                                                   \
+    X(ROPE, rope, ELEMENTWISE)                                                                     \
+    X(ATTENTION_FORWARD, attention_forward, ATTENTION)                                             \
+    X(ATTENTION_BACKWARD, attention_backward, ATTENTION)                                           \
+    X(SOFTMAX_FORWARD, softmax_forward, ELEMENTWISE)                                               \
+    X(SOFTMAX_BACKWARD, softmax_backward, ELEMENTWISE)                                             \
+    X(CROSS_ENTROPY, cross_entropy, ELEMENTWISE)                                                   \
+    X(EMBEDDING_FORWARD, embedding_forward, ELEMENTWISE)                                           \
+    X(EMBEDDING_BACKWARD, embedding_backward, ELEMENTWISE)                                         \
+    X(DROPOUT, dropout, ELEMENTWISE)                                                               \
+    X(RANDOM, random, ELEMENTWISE)                                                                 \
+    X(SQUARED_NORM, squared_norm, OPTIMIZER)                                                       \
+    X(ADAM, adam, OPTIMIZER)                                                                       \
+    X(SGD, sgd, OPTIMIZER)
+
+typedef enum fsdp__kernel {
+#define FSDP__KERNEL_ENUM(NAME, name, class) FSDP__KERNEL_##NAME,
+    FSDP__KERNEL_MAP(FSDP__KERNEL_ENUM)
+#undef FSDP__KERNEL_ENUM
+        FSDP__KERNELS
+} fsdp__kernel;
+
+typedef enum fsdp__kernel_class {
+    FSDP__KERNEL_CLASS_GEMM,
+    FSDP__KERNEL_CLASS_ATTENTION,
+    FSDP__KERNEL_CLASS_ELEMENTWISE,
+    FSDP__KERNEL_CLASS_MEMORY,
+    FSDP__KERNEL_CLASS_OPTIMIZER,
+    FSDP__KERNEL_CLASS_COMMUNICATION,
+    FSDP__KERNEL_CLASSES
+} fsdp__kernel_class;
+
+/* C (m,n) = alpha * A (m,k) x B (k,n) [+ bias (n)] [+ C], `batch` times. A element (i,p) is at
+ * a[i * a_row + p * a_col]; one of a_row, a_col is 1 (transposed when a_row is 1 and a_col is not). B likewise with
+ * (p,j). C rows are c_row apart. Batch strides in elements, 0 repeats. Each operand has its own dtype; the sum is f32. */
+typedef struct fsdp__matmul_args {
+    const void *a, *b;
+    void *c;
+    const void *bias; /* NULL: none; added once per row */
+    int64_t m, n, k;
+    int64_t a_row, a_col, b_row, b_col, c_row;
+    int64_t batch, a_batch, b_batch, c_batch; /* batch >= 1 */
+    fsdp_dtype a_dtype, b_dtype, c_dtype, bias_dtype;
+    float alpha;
+    bool accumulate;
+} fsdp__matmul_args;
+
+/* dst = src element by element, any strides, with conversion. In place when both are the same view and dtype. */
+typedef struct fsdp__copy_args {
+    const void *src;
+    void *dst;
+    fsdp_dtype src_dtype, dst_dtype;
+    int ndim;
+    int64_t shape[6], src_strides[6], dst_strides[6];
+    bool accumulate; /* floating dtypes only */
+} fsdp__copy_args;
+
+typedef struct fsdp__fill_args {
+    void *dst;
+    fsdp_dtype dtype;
+    int64_t numel;
+    double value;
+} fsdp__fill_args;
+
+/* Many copies with conversion in one pass: segment i is `numel` elements from src to dst. */
+typedef struct fsdp__segment {
+    const void *src;
+    void *dst;
+    int64_t numel;
+} fsdp__segment;
+
+typedef struct fsdp__cast_segments_args {
+    const fsdp__segment *segments; /* must stay valid until the work is done */
+    int64_t count;
+    fsdp_dtype src_dtype, dst_dtype;
+} fsdp__cast_segments_args;
+
+typedef enum fsdp__rank_op { FSDP__RANK_SUM, FSDP__RANK_MAX, FSDP__RANK_MIN } fsdp__rank_op;
+
+/* dst[i] = scale * (srcs[0][i] op srcs[1][i] op ...), in that order, f32 accumulator (integers: i64). A dst that is
+ * one of srcs is in place. `scale` is for floating dtypes. */
+typedef struct fsdp__reduce_ranks_args {
+    const void *const *srcs; /* must stay valid until the work is done */
+    int count;
+    void *dst;
+    int64_t numel;
+    fsdp_dtype src_dtype, dst_dtype;
+    fsdp__rank_op op;
+    float scale;
+    bool accumulate; /* dst += result, one rounding */
+} fsdp__reduce_ranks_args;
+
+typedef enum fsdp__binary_op { FSDP__ADD, FSDP__MUL } fsdp__binary_op;
+
+/* y (rows,cols) = a (rows,cols) op b, b (rows,cols) or, when b_is_row, (cols). In place when y == a or y == b. */
+typedef struct fsdp__binary_args {
+    const void *a, *b;
+    void *y;
+    int64_t rows, cols;
+    bool b_is_row;
+    fsdp__binary_op op;
+    fsdp_dtype dtype;
+} fsdp__binary_args;
+
+/* y = alpha * x [* device scalar] [+ y]. In place when y == x. `scalar`: NULL, or one f32 read when the kernel runs. */
+typedef struct fsdp__scale_args {
+    const void *x;
+    void *y;
+    const float *scalar;
+    float alpha;
+    int64_t numel;
+    fsdp_dtype dtype;
+    bool accumulate;
+} fsdp__scale_args;
+
+/* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed blocks. */
+typedef struct fsdp__reduce_args {
+    const void *x;
+    void *y;
+    int64_t outer, reduced, inner;
+    float alpha;
+    fsdp_dtype x_dtype, y_dtype;
+    bool accumulate;
+} fsdp__reduce_args;
+
+typedef enum fsdp__activation {
+    FSDP__GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    FSDP__GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt(2))) */
+    FSDP__SILU,      /* x / (1 + exp(-x)) */
+    FSDP__RELU,
+} fsdp__activation;
+
+/* y = f(x + bias): x (rows,cols), bias (cols) or NULL. In place when y == x. */
+typedef struct fsdp__activation_forward_args {
+    const void *x, *bias;
+    void *y;
+    int64_t rows, cols;
+    fsdp__activation kind;
+    fsdp_dtype dtype;
+} fsdp__activation_forward_args;
+
+/* dx = dy * f'(x + bias). In place when dx == dy. */
+typedef struct fsdp__activation_backward_args {
+    const void *x, *bias, *dy;
+    void *dx;
+    int64_t rows, cols;
+    fsdp__activation kind;
+    fsdp_dtype dtype;
+} fsdp__activation_backward_args;
+
+/* y = silu(gate) * up. Rows may be strided: gate and up can be halves of one (rows, 2 cols) matrix. */
+typedef struct fsdp__swiglu_forward_args {
+    const void *gate, *up;
+    void *y;
+    int64_t rows, cols, gate_row, up_row, y_row;
+    fsdp_dtype dtype;
+} fsdp__swiglu_forward_args;
+
+typedef struct fsdp__swiglu_backward_args {
+    const void *gate, *up, *dy;
+    void *dgate, *dup; /* in place when dgate == gate or dup == up */
+    int64_t rows, cols, gate_row, up_row, dy_row, dgate_row, dup_row;
+    fsdp_dtype dtype;
+} fsdp__swiglu_backward_args;
+
+/* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition in
+ * front: s = x + residual, y = norm(s). Statistics are f32. */
+typedef struct fsdp__norm_forward_args {
+    const void *x, *residual; /* residual NULL: s is x and `sum` is not written */
+    void *sum;                /* s (rows,cols); NULL when residual is NULL. In place when sum == x or residual */
+    const void *weight, *bias; /* (cols); either may be NULL */
+    void *y;
+    float *mean, *rstd; /* (rows) saved for backward; mean NULL for RMSNorm; either may be NULL without a backward */
+    int64_t rows, cols;
+    float eps;
+    bool rms; /* 1 / sqrt(mean(s^2) + eps), no mean subtracted */
+    fsdp_dtype dtype, weight_dtype;
+} fsdp__norm_forward_args;
+
+/* dx = gradient of s [+ dsum, the gradient that reaches s directly]; dweight and dbias are [+]= column sums. */
+typedef struct fsdp__norm_backward_args {
+    const void *s, *dy, *dsum; /* dsum NULL: none */
+    const void *weight;        /* NULL: ones */
+    const float *mean, *rstd;
+    void *dx;              /* in place when dx == dy or dsum. NULL: not needed */
+    void *dweight, *dbias; /* NULL: not needed */
+    int64_t rows, cols;
+    bool rms, accumulate_weight, accumulate_bias;
+    fsdp_dtype dtype, weight_dtype, dweight_dtype;
+} fsdp__norm_backward_args;
+
+/* Rotary position embedding as Hugging Face's Llama (rotate_half): element i < D/2 of a head turns with i + D/2 by the
+ * angle (position0 + t) * frequency[i]. x, y (batch, time, heads, D), D contiguous. In place when y == x with equal
+ * strides. `inverse` turns back: the backward. */
+typedef struct fsdp__rope_args {
+    const void *x;
+    void *y;
+    const float *frequency; /* (D/2), on the device */
+    int64_t batch, time, heads, head_dim, position0;
+    int64_t x_batch, x_time, x_head, y_batch, y_time, y_head; /* strides */
+    fsdp_dtype dtype;
+    bool inverse, accumulate;
+} fsdp__rope_args;
+
+/* Softmax(scale * Q K^T [causal]) V, tiled: no (time, time) matrix exists. q, out (batch, q_time, heads, D); k, v
+ * (batch, kv_time, kv_heads, D); heads is a multiple of kv_heads, query head h uses key head h / (heads / kv_heads).
+ * Causal: query t sees keys up to t + kv_time - q_time. `lse` (batch, heads, q_time): logarithm of the softmax's sum,
+ * for backward, or NULL. */
+typedef struct fsdp__attention_forward_args {
+    const void *q, *k, *v;
+    void *out;
+    float *lse;
+    int64_t batch, q_time, kv_time, heads, kv_heads, head_dim;
+    int64_t q_batch, q_stride_time, q_head;          /* strides of q */
+    int64_t k_batch, k_stride_time, k_head;          /* of k */
+    int64_t v_batch, v_stride_time, v_head;          /* of v */
+    int64_t out_batch, out_stride_time, out_head;    /* of out */
+    float scale;
+    bool causal;
+    fsdp_dtype dtype;
+} fsdp__attention_forward_args;
+
+typedef struct fsdp__attention_backward_args {
+    fsdp__attention_forward_args forward; /* out and lse as the forward left them */
+    const void *dout;                     /* strides of out */
+    void *dq, *dk, *dv;                   /* strides of q, k, v, or the ones below when dq_batch is not 0 */
+    int64_t dq_batch, dq_stride_time, dq_head;
+    int64_t dk_batch, dk_stride_time, dk_head;
+    int64_t dv_batch, dv_stride_time, dv_head;
+} fsdp__attention_backward_args;
+
+/* Over the last dimension: y = exp(x - max) / sum. In place when y == x. */
+typedef struct fsdp__softmax_forward_args {
+    const void *x;
+    void *y;
+    int64_t rows, cols;
+    fsdp_dtype dtype;
+} fsdp__softmax_forward_args;
+
+typedef struct fsdp__softmax_backward_args {
+    const void *y, *dy;
+    void *dx;
+    int64_t rows, cols;
+    fsdp_dtype dtype;
+} fsdp__softmax_backward_args;
+
+/* loss [+]= loss_scale * sum over rows of (log sum exp(logits) - logits[target]); rows whose target is ignore_index
+ * count nothing. dlogits = loss_scale * (softmax - one hot), when not NULL; in place when dlogits == logits. A target
+ * outside [0, cols) that is not ignore_index sets *bad_row to its row (lowest), if bad_row is not NULL. */
+typedef struct fsdp__cross_entropy_args {
+    const void *logits;
+    const int32_t *targets;
+    void *dlogits;
+    float *loss;
+    int64_t *bad_row;
+    int64_t rows, cols;
+    float loss_scale;
+    int32_t ignore_index;
+    fsdp_dtype dtype, dlogits_dtype;
+    bool accumulate_loss;
+} fsdp__cross_entropy_args;
+
+/* y (rows,cols) = table[ids]. An id outside [0, table_rows) gives zeros and sets *bad_row (lowest). */
+typedef struct fsdp__embedding_forward_args {
+    const void *table;
+    const int32_t *ids;
+    void *y;
+    int64_t *bad_row;
+    int64_t rows, cols, table_rows;
+    fsdp_dtype dtype;
+} fsdp__embedding_forward_args;
+
+/* dtable (table_rows,cols) [+]= scattered dy, added in row order. Without accumulate all of dtable is written. */
+typedef struct fsdp__embedding_backward_args {
+    const int32_t *ids;
+    const void *dy;
+    void *dtable;
+    int64_t rows, cols, table_rows;
+    fsdp_dtype dtype, dtable_dtype;
+    bool accumulate;
+} fsdp__embedding_backward_args;
+
+/* y = x / (1 - p) where uniform(key, offset + i) >= p, else 0. The backward is the same call on dy. In place. */
+typedef struct fsdp__dropout_args {
+    const void *x;
+    void *y;
+    int64_t numel;
+    uint64_t key, offset;
+    float p;
+    fsdp_dtype dtype;
+} fsdp__dropout_args;
+
+typedef enum fsdp__distribution { FSDP__NORMAL, FSDP__UNIFORM } fsdp__distribution;
+
+/* dst[i] = a + b * draw(key, offset + i): normal has mean a, deviation b; uniform lies in [a, a + b). base/rng.h */
+typedef struct fsdp__random_args {
+    void *dst;
+    int64_t numel;
+    uint64_t key, offset;
+    float a, b;
+    fsdp__distribution distribution;
+    fsdp_dtype dtype;
+} fsdp__random_args;
+
+/* *out = sum over all segments' src of x^2, in f64, in an order fixed by the sizes alone. */
+typedef struct fsdp__squared_norm_args {
+    const fsdp__segment *segments; /* only src, numel */
+    int64_t count;
+    fsdp_dtype dtype;
+    double *out;
+} fsdp__squared_norm_args;
+
+/* One optimizer tensor: all f32 but the gradient. */
+typedef struct fsdp__optimizer_segment {
+    float *param;
+    const void *grad;
+    float *moment1, *moment2; /* Adam: both; SGD: moment1 is the momentum buffer or NULL */
+    int64_t numel;
+} fsdp__optimizer_segment;
+
+/* PyTorch's Adam and AdamW (torch.optim): g = grad_scale * grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+ * p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam
+ * adds weight_decay * p to g. */
+typedef struct fsdp__adam_args {
+    const fsdp__optimizer_segment *segments; /* must stay valid until the work is done */
+    int64_t count;
+    fsdp_dtype grad_dtype;
+    double lr, beta1, beta2, eps, weight_decay; /* as torch has them: 1 - beta2 loses digits in f32 */
+    float grad_scale;
+    int64_t step; /* t, from 1 */
+    bool decoupled; /* AdamW */
+} fsdp__adam_args;
+
+/* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = first ? g : momentum buf + (1 - dampening) g;
+ * g = nesterov ? g + momentum buf : buf; p -= lr g. */
+typedef struct fsdp__sgd_args {
+    const fsdp__optimizer_segment *segments;
+    int64_t count;
+    fsdp_dtype grad_dtype;
+    double lr, momentum, dampening, weight_decay;
+    float grad_scale;
+    bool nesterov, first;
+} fsdp__sgd_args;
+
+typedef fsdp_status (*fsdp__kernel_function)(fsdp_stream *stream, const void *args);
+
+typedef struct fsdp__kernel_info {
+    const char *name;
+    size_t args_bytes;
+    fsdp__kernel_class class;
+} fsdp__kernel_info;
+
+extern const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS];
+
+/* Runs the device's kernel on `stream`; the struct is copied, what it points to must live until the work is done. */
+fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
+/* The same in the calling thread, at once: for work that runs in the order of `stream` already. */
+fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
+
+#define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                     \
+    static inline fsdp_status fsdp__launch_##name(fsdp_stream *stream, const fsdp__##name##_args *args) \
+    {                                                                                              \
+        return fsdp__launch(stream, FSDP__KERNEL_##NAME, args);                                    \
+    }
+FSDP__KERNEL_MAP(FSDP__KERNEL_LAUNCH)
+#undef FSDP__KERNEL_LAUNCH
+
+/* Host nanoseconds spent per class of kernel on this device since the last reset (work run inline or by workers). */
+void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES]);
+void fsdp__device_kernel_time_reset(fsdp_device *device);
+
+#endif

@@ -1,0 +1,18 @@
+/* registry.c - the backends that are compiled in. The only list of them. */
+#include <string.h>
+
+#include "base/compiler.h"
+#include "device/impl.h"
+
+static const fsdp__backend *const backends[] = {
+    &fsdp__backend_cpu,
+    &fsdp__backend_meta,
+};
+
+const fsdp__backend *fsdp__backend_find(const char *name)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(backends); i++)
+        if (strcmp(backends[i]->name, name) == 0)
+            return backends[i];
+    return NULL;
+}

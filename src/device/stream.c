@@ -1,0 +1,120 @@
+/* stream.c - streams and events of any device: arguments are checked here, the backend does the rest. */
+#include "device/impl.h"
+
+fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    fsdp_stream *stream = NULL;
+
+    if (!device || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: device and out are required");
+    if (mode != FSDP_STREAM_INLINE && mode != FSDP_STREAM_WORKER)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: unknown mode %d", (int)mode);
+    FSDP_TRY(device->backend->stream_create(device, mode, &stream));
+    *out = stream;
+    return FSDP_OK;
+}
+
+void fsdp_stream_free(fsdp_stream *stream)
+{
+    if (stream)
+        stream->device->backend->stream_free(stream);
+}
+
+fsdp_status fsdp_stream_synchronize(fsdp_stream *stream)
+{
+    if (!stream)
+        return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the stream is NULL");
+    FSDP_TRY(stream->device->backend->stream_synchronize(stream));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__stream_check(fsdp_stream *stream)
+{
+    FSDP_TRY(stream->device->backend->stream_check(stream));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, const void *argument, size_t bytes)
+{
+    if (!stream || !work)
+        return FSDP_FAIL(FSDP_INVALID, "cannot queue work: stream and work are required");
+    FSDP_TRY(stream->device->backend->stream_enqueue(stream, work, argument, bytes));
+    return FSDP_OK;
+}
+
+fsdp_device *fsdp__stream_device(const fsdp_stream *stream)
+{
+    return stream->device;
+}
+
+bool fsdp__stream_is_inline(const fsdp_stream *stream)
+{
+    return stream->mode == FSDP_STREAM_INLINE;
+}
+
+void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes)
+{
+    if (stream->workspace && bytes <= stream->workspace_bytes)
+        return stream->workspace;
+    fsdp__stream_drop_workspace(stream);
+    if (fsdp__device_alloc(stream->device, bytes, FSDP_MEMORY_WORKSPACE, &stream->workspace) != FSDP_OK)
+        return NULL;
+    stream->workspace_bytes = bytes;
+    return stream->workspace;
+}
+
+void fsdp__stream_drop_workspace(fsdp_stream *stream)
+{
+    fsdp__device_free(stream->device, stream->workspace, stream->workspace_bytes, FSDP_MEMORY_WORKSPACE);
+    stream->workspace = NULL;
+    stream->workspace_bytes = 0;
+}
+
+fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out)
+{
+    fsdp_event *event = NULL;
+
+    if (!device || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create an event: device and out are required");
+    FSDP_TRY(device->backend->event_create(device, &event));
+    *out = event;
+    return FSDP_OK;
+}
+
+void fsdp_event_free(fsdp_event *event)
+{
+    if (event)
+        event->device->backend->event_free(event);
+}
+
+static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream, const char *what)
+{
+    if (!event || !stream)
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s: event and stream are required", what);
+    if (event->device->backend != stream->device->backend)
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s: the event is of device '%s', the stream of '%s'", what,
+                         fsdp_device_name(event->device), fsdp_device_name(stream->device));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
+{
+    FSDP_TRY(check_pair(event, stream, "record an event"));
+    FSDP_TRY(event->device->backend->event_record(event, stream));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
+{
+    FSDP_TRY(check_pair(event, stream, "wait for an event"));
+    FSDP_TRY(stream->device->backend->stream_wait_event(stream, event));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_event_synchronize(fsdp_event *event)
+{
+    if (!event)
+        return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the event is NULL");
+    FSDP_TRY(event->device->backend->event_synchronize(event));
+    return FSDP_OK;
+}

@@ -1,0 +1,345 @@
+/* The ledger against a shadow: random programs of allocations and frees. */
+#include "device/allocator.h"
+
+#include <sys/mman.h>
+
+#include "device/device.h"
+#include "support/test.h"
+
+enum {
+    SLOTS = 300,
+    STEPS = 6000
+};
+
+#define MIB ((size_t)1 << 20)
+
+typedef struct shadow {
+    unsigned char *data;
+    size_t bytes;
+    fsdp_memory_kind kind;
+} shadow;
+
+/* Segments larger than this are refused, so that a test can run out of memory at no cost. */
+#define SYSTEM_LIMIT (600 * MIB)
+
+static fsdp_status segment_alloc(void *arg, size_t bytes, void **out)
+{
+    void *data;
+
+    (void)arg;
+    if (bytes > SYSTEM_LIMIT)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "the test system has no %zu bytes", bytes);
+    data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(data != MAP_FAILED);
+    *out = data;
+    return FSDP_OK;
+}
+
+static void segment_free(void *arg, void *segment, size_t bytes)
+{
+    (void)arg;
+    CHECK_EQ(munmap(segment, bytes), 0);
+}
+
+static const fsdp__segment_source source = {"test", true, segment_alloc, segment_free, NULL};
+
+static uint32_t draw(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33);
+}
+
+/* Mostly small, some large, few huge; never a round number. */
+static size_t draw_bytes(uint64_t *seed)
+{
+    uint32_t shape = draw(seed) % 100;
+
+    if (shape < 70)
+        return 1 + draw(seed) % 5000;
+    if (shape < 97)
+        return 1 + draw(seed) % (3 << 20);
+    return 1 + draw(seed) % (40u << 20);
+}
+
+static void check_against(fsdp__allocator *allocator, const shadow *slots)
+{
+    fsdp_memory_stats stats;
+    size_t live[FSDP_MEMORY_KINDS] = {0}, total = 0;
+
+    for (int i = 0; i < SLOTS; i++) {
+        if (slots[i].data) {
+            live[slots[i].kind] += (slots[i].bytes + 63) / 64 * 64;
+            total += (slots[i].bytes + 63) / 64 * 64;
+        }
+    }
+    fsdp__allocator_stats(allocator, &stats);
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+        CHECK_EQ(stats.live_bytes[kind], live[kind]);
+        CHECK(stats.peak_bytes[kind] >= live[kind]);
+    }
+    CHECK_EQ(stats.live_total_bytes, total);
+    CHECK(stats.peak_total_bytes >= total);
+    CHECK(stats.reserved_bytes >= total);
+}
+
+static void check_apart(const shadow *slots, const shadow *fresh)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].data && &slots[i] != fresh)
+            CHECK(slots[i].data + slots[i].bytes <= fresh->data || fresh->data + fresh->bytes <= slots[i].data);
+}
+
+static void give(fsdp__allocator *allocator, shadow *slot)
+{
+    unsigned char stamp = (unsigned char)(slot->bytes * 31);
+
+    CHECK_EQ(slot->data[0], stamp); /* nobody wrote over it */
+    CHECK_EQ(slot->data[slot->bytes - 1], stamp);
+    CHECK(fsdp__allocator_give(allocator, slot->data));
+    *slot = (shadow){0};
+}
+
+/* One program of allocations and frees. */
+static void run_program(fsdp__allocator *allocator, uint64_t seed)
+{
+    shadow slots[SLOTS] = {{0}};
+
+    for (int step = 0; step < STEPS; step++) {
+        shadow *slot = &slots[draw(&seed) % SLOTS];
+        void *data = NULL;
+
+        if (slot->data) {
+            give(allocator, slot);
+        } else {
+            slot->bytes = draw_bytes(&seed);
+            slot->kind = (fsdp_memory_kind)(draw(&seed) % FSDP_MEMORY_KINDS);
+            CHECK_OK(fsdp__allocator_take(allocator, slot->bytes, slot->kind, &data));
+            slot->data = data;
+            CHECK_EQ((uintptr_t)data % 64, 0);
+            memset(slot->data, (unsigned char)(slot->bytes * 31), 1);
+            slot->data[slot->bytes - 1] = (unsigned char)(slot->bytes * 31);
+            check_apart(slots, slot);
+        }
+        if (step % 97 == 0)
+            check_against(allocator, slots);
+    }
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].data)
+            give(allocator, &slots[i]);
+    check_against(allocator, slots);
+}
+
+static void blocks_never_overlap_and_every_byte_is_counted(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        fsdp__allocator *allocator = NULL;
+
+        CHECK_OK(fsdp__allocator_create(&source, &allocator));
+        run_program(allocator, seed);
+        fsdp__allocator_free(allocator);
+    }
+}
+
+static void a_second_equal_round_asks_the_system_for_nothing(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    fsdp_memory_stats first, second;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    run_program(allocator, 7);
+    fsdp__allocator_stats(allocator, &first);
+    for (int round = 0; round < 3; round++)
+        run_program(allocator, 7);
+    fsdp__allocator_stats(allocator, &second);
+    CHECK(first.system_allocations > 0);
+    CHECK_EQ(second.system_allocations, first.system_allocations);
+    CHECK_EQ(second.reserved_bytes, first.reserved_bytes);
+    CHECK_EQ(second.peak_total_bytes, first.peak_total_bytes);
+    fsdp__allocator_free(allocator);
+}
+
+/* Places are compared where they are comparable: within the first block's segment. */
+static void the_same_program_gets_the_same_places(void **state)
+{
+    size_t places[2][200];
+    fsdp__allocator *others[2] = {NULL, NULL};
+
+    (void)state;
+    for (int run = 0; run < 2; run++) {
+        unsigned char *blocks[200] = {NULL}, *base = NULL;
+        uint64_t seed = 11;
+
+        CHECK_OK(fsdp__allocator_create(&source, &others[run]));
+        for (int i = 0; i < 200; i++) {
+            void *data = NULL;
+            int old = i >= 20 ? (int)(draw(&seed) % (unsigned)i) : i;
+
+            if (blocks[old]) {
+                CHECK(fsdp__allocator_give(others[run], blocks[old]));
+                blocks[old] = NULL;
+            }
+            CHECK_OK(fsdp__allocator_take(others[run], 1 + draw(&seed) % 9000, FSDP_MEMORY_ACTIVATION, &data));
+            blocks[i] = data;
+            base = base ? base : data;
+            places[run][i] = (size_t)(blocks[i] - base);
+        }
+    }
+    CHECK_BYTES(places[0], places[1], sizeof places[0]);
+    fsdp__allocator_free(others[0]);
+    fsdp__allocator_free(others[1]);
+}
+
+static void neighbours_become_one_block_again(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    void *parts[8], *whole = NULL;
+    fsdp_memory_stats stats;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    for (int i = 0; i < 8; i++)
+        CHECK_OK(fsdp__allocator_take(allocator, 4 * MIB, FSDP_MEMORY_GRADIENT, &parts[i]));
+    for (int i = 0; i < 8; i += 2)
+        CHECK(fsdp__allocator_give(allocator, parts[i]));
+    for (int i = 7; i > 0; i -= 2)
+        CHECK(fsdp__allocator_give(allocator, parts[i]));
+    CHECK_OK(fsdp__allocator_take(allocator, 32 * MIB, FSDP_MEMORY_GRADIENT, &whole));
+    CHECK(whole == parts[0]);
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.system_allocations, 1);
+    CHECK(fsdp__allocator_give(allocator, whole));
+    fsdp__allocator_free(allocator);
+}
+
+static void small_requests_do_not_cut_large_segments(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    void *large = NULL, *small = NULL, *again = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    CHECK_OK(fsdp__allocator_take(allocator, 32 * MIB, FSDP_MEMORY_ACTIVATION, &large));
+    CHECK(fsdp__allocator_give(allocator, large));
+    CHECK_OK(fsdp__allocator_take(allocator, 1000, FSDP_MEMORY_ACTIVATION, &small));
+    CHECK_OK(fsdp__allocator_take(allocator, 32 * MIB, FSDP_MEMORY_ACTIVATION, &again));
+    CHECK(again == large);
+    CHECK(fsdp__allocator_give(allocator, small));
+    CHECK(fsdp__allocator_give(allocator, again));
+    fsdp__allocator_free(allocator);
+}
+
+static void out_of_memory_says_what_is_held(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    void *held = NULL, *none = NULL;
+    fsdp_memory_stats stats;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    CHECK_OK(fsdp__allocator_take(allocator, 1000, FSDP_MEMORY_OPTIMIZER_STATE, &held));
+    CHECK_ERROR(fsdp__allocator_take(allocator, 700 * MIB, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
+                "cannot allocate 734003200 bytes of gradient on device 'test' (1024 bytes live, 2097152 reserved)");
+    CHECK_NULL(none);
+    CHECK_ERROR(fsdp__allocator_take(allocator, SIZE_MAX - 100, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
+                "of gradient");
+    CHECK_ERROR(fsdp__allocator_take(allocator, SIZE_MAX, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY, "of gradient");
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.live_total_bytes, 1024);
+    CHECK(fsdp__allocator_give(allocator, held));
+    fsdp__allocator_free(allocator);
+}
+
+static void a_huge_request_that_fails_returns_what_is_unused(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    void *large = NULL, *small = NULL, *none = NULL;
+    fsdp_memory_stats stats;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    CHECK_OK(fsdp__allocator_take(allocator, 40 * MIB, FSDP_MEMORY_ACTIVATION, &large));
+    CHECK_OK(fsdp__allocator_take(allocator, 100, FSDP_MEMORY_ACTIVATION, &small));
+    CHECK(fsdp__allocator_give(allocator, large));
+    CHECK_STATUS(fsdp__allocator_take(allocator, 700 * MIB, FSDP_MEMORY_ACTIVATION, &none), FSDP_NO_MEMORY);
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.reserved_bytes, 2 * MIB); /* the segment of `small` */
+    CHECK_OK(fsdp__allocator_take(allocator, 40 * MIB, FSDP_MEMORY_ACTIVATION, &large));
+    CHECK(fsdp__allocator_give(allocator, large));
+    CHECK(fsdp__allocator_give(allocator, small));
+    fsdp__allocator_free(allocator);
+}
+
+static void what_is_not_live_is_not_taken_back(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    void *data = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    CHECK(!fsdp__allocator_give(allocator, &allocator));
+    CHECK_OK(fsdp__allocator_take(allocator, 64, FSDP_MEMORY_WORKSPACE, &data));
+    CHECK(fsdp__allocator_give(allocator, data));
+    CHECK(!fsdp__allocator_give(allocator, data));
+    fsdp__allocator_free(allocator);
+}
+
+static void bytes_elsewhere_are_counted_and_shared_ones_told_apart(void **state)
+{
+    fsdp__allocator *allocator = NULL;
+    fsdp_memory_stats stats;
+
+    (void)state;
+    CHECK_OK(fsdp__allocator_create(&source, &allocator));
+    fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, 100, true);
+    fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, 64, false);
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], 128);
+    CHECK_EQ(stats.shared_bytes, 128);
+    CHECK_EQ(stats.live_total_bytes, 192);
+    CHECK_EQ(stats.reserved_bytes, 0);
+    fsdp__allocator_account(allocator, FSDP_MEMORY_PARAMETER_SHARD, -100, true);
+    fsdp__allocator_account(allocator, FSDP_MEMORY_GRADIENT, -64, false);
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.live_total_bytes, 0);
+    CHECK_EQ(stats.shared_bytes, 0);
+    CHECK_EQ(stats.peak_total_bytes, 192);
+    fsdp__allocator_reset_peak(allocator);
+    fsdp__allocator_stats(allocator, &stats);
+    CHECK_EQ(stats.peak_total_bytes, 0);
+    CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD], 0);
+    fsdp__allocator_free(allocator);
+}
+
+static void any_host_allocation_may_fail(void **state)
+{
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp__allocator *allocator = NULL;
+        void *blocks[200] = {NULL};
+        fsdp_status st = fsdp__allocator_create(&source, &allocator);
+        fsdp_memory_stats stats;
+
+        /* Enough for every table of the allocator to grow. */
+        for (int i = 0; i < 200 && st == FSDP_OK; i++)
+            st = fsdp__allocator_take(allocator, 64 + (size_t)i * 3000, FSDP_MEMORY_ACTIVATION, &blocks[i]);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        for (int i = 0; i < 200; i++)
+            CHECK(!blocks[i] || fsdp__allocator_give(allocator, blocks[i]));
+        if (allocator) {
+            fsdp__allocator_stats(allocator, &stats);
+            CHECK_EQ(stats.live_total_bytes, 0);
+        }
+        fsdp__allocator_free(allocator);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(blocks_never_overlap_and_every_byte_is_counted),
+          cmocka_unit_test(a_second_equal_round_asks_the_system_for_nothing),
+          cmocka_unit_test(the_same_program_gets_the_same_places), cmocka_unit_test(neighbours_become_one_block_again),
+          cmocka_unit_test(small_requests_do_not_cut_large_segments), cmocka_unit_test(out_of_memory_says_what_is_held),
+          cmocka_unit_test(a_huge_request_that_fails_returns_what_is_unused),
+          cmocka_unit_test(what_is_not_live_is_not_taken_back),
+          cmocka_unit_test(bytes_elsewhere_are_counted_and_shared_ones_told_apart),
+          cmocka_unit_test(any_host_allocation_may_fail))

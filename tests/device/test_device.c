@@ -1,0 +1,241 @@
+/* Devices: memory under its kinds, kernels under their classes. */
+#include "device/device.h"
+
+#include "device/kernels.h"
+#include "support/test.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+static void a_context_has_one_cpu_and_one_meta_device(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context)), *meta = CHECK_PTR(fsdp_meta(context));
+
+    (void)state;
+    CHECK(cpu == fsdp_cpu(context));
+    CHECK(meta == fsdp_meta(context));
+    CHECK_STRING(fsdp_device_name(cpu), "cpu");
+    CHECK_STRING(fsdp_device_name(meta), "meta");
+    CHECK(!fsdp_device_is_meta(cpu));
+    CHECK(fsdp_device_is_meta(meta));
+    CHECK(fsdp_device_context(meta) == context);
+    CHECK(fsdp__stream_is_inline(fsdp_device_stream(cpu)));
+    CHECK_NULL(fsdp_cpu(NULL));
+    CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+/* The same requests on both devices leave the same ledger: that is what makes a plan on meta exact. */
+static void meta_counts_what_the_cpu_counts(void **state)
+{
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 1000003, 70000001, 0};
+    enum {
+        COUNT = sizeof sizes / sizeof sizes[0]
+    };
+    fsdp_context *context = test_context();
+    fsdp_device *devices[2] = {fsdp_cpu(context), fsdp_meta(context)};
+    fsdp_memory_stats stats[2];
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        void *blocks[COUNT];
+        size_t expected = 0;
+
+        for (int i = 0; i < COUNT; i++) {
+            fsdp_memory_kind kind = (fsdp_memory_kind)(i % FSDP_MEMORY_KINDS);
+            CHECK_OK(fsdp__device_alloc(devices[d], sizes[i], kind, &blocks[i]));
+            CHECK(blocks[i] != NULL);
+            CHECK_EQ((uintptr_t)blocks[i] % 64, 0);
+            expected += fsdp__device_rounded(sizes[i]);
+        }
+        fsdp_device_memory(devices[d], &stats[d]);
+        CHECK_EQ(stats[d].live_total_bytes, expected);
+        for (int i = 0; i < COUNT; i++)
+            fsdp__device_free(devices[d], blocks[i], sizes[i], (fsdp_memory_kind)(i % FSDP_MEMORY_KINDS));
+        fsdp__device_free(devices[d], NULL, 100, FSDP_MEMORY_GRADIENT);
+        fsdp_device_memory(devices[d], &stats[d]);
+        CHECK_EQ(stats[d].live_total_bytes, 0);
+        CHECK_EQ(stats[d].peak_total_bytes, expected);
+    }
+    CHECK_BYTES(&stats[0], &stats[1], sizeof stats[0]);
+    fsdp_device_reset_peak(devices[0]);
+    fsdp_device_memory(devices[0], &stats[0]);
+    CHECK_EQ(stats[0].peak_total_bytes, 0);
+    fsdp_context_free(context);
+}
+
+static void meta_has_room_for_any_model(void **state)
+{
+    fsdp_context *context = test_context();
+    void *blocks[8];
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        CHECK_OK(fsdp__device_alloc(fsdp_meta(context), (size_t)1 << 37, FSDP_MEMORY_UNSHARDED_PARAMETER, &blocks[i]));
+    for (int i = 0; i < 8; i++)
+        fsdp__device_free(fsdp_meta(context), blocks[i], (size_t)1 << 37, FSDP_MEMORY_UNSHARDED_PARAMETER);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void out_of_memory_names_bytes_kind_and_what_is_held(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    void *held = NULL, *none = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__device_alloc(cpu, 100, FSDP_MEMORY_ACTIVATION, &held));
+    CHECK_ERROR(fsdp__device_alloc(cpu, (size_t)1 << 60, FSDP_MEMORY_GRADIENT, &none), FSDP_NO_MEMORY,
+                "cannot allocate 1152921504606846976 bytes of gradient on device 'cpu' (128 bytes live, 2097152 "
+                "reserved): the system has no segment");
+    CHECK_NULL(none);
+    CHECK_STATUS(fsdp__device_alloc(cpu, 10, FSDP_MEMORY_KINDS, &none), FSDP_INVALID);
+    fsdp__device_free(cpu, held, 100, FSDP_MEMORY_ACTIVATION);
+    fsdp_context_free(context);
+}
+
+typedef struct seen_log {
+    char text[512];
+    int lines;
+} seen_log;
+
+static void remember_line(void *arg, fsdp_log_level level, const char *line)
+{
+    seen_log *seen = arg;
+
+    (void)level;
+    seen->lines++;
+    snprintf(seen->text, sizeof seen->text, "%s", line);
+}
+
+static void leaks_and_double_frees_are_logged(void **state)
+{
+    fsdp_context *context = test_context();
+    seen_log seen = {"", 0};
+    void *block = NULL, *leaked = NULL;
+
+    (void)state;
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, remember_line, &seen);
+    CHECK_OK(fsdp__device_alloc(fsdp_cpu(context), 300, FSDP_MEMORY_GRADIENT, &block));
+    CHECK_OK(fsdp__device_alloc(fsdp_cpu(context), 100, FSDP_MEMORY_OPTIMIZER_STATE, &leaked));
+    fsdp__device_free(fsdp_cpu(context), block, 300, FSDP_MEMORY_GRADIENT);
+    CHECK_EQ(seen.lines, 0);
+    fsdp__device_free(fsdp_cpu(context), block, 300, FSDP_MEMORY_GRADIENT);
+    CHECK_STRING(seen.text, "device 'cpu': freed 300 bytes of gradient that were not live");
+    fsdp_context_free(context);
+    CHECK_STRING(seen.text, "device 'cpu' freed with 128 live bytes: optimizer state 128");
+    CHECK_EQ(seen.lines, 2);
+}
+
+static void freed_bytes_are_poisoned_for_the_sanitizer(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+    fsdp_context *context = test_context();
+    void *block = NULL;
+
+    CHECK_OK(fsdp__device_alloc(fsdp_cpu(context), 100, FSDP_MEMORY_ACTIVATION, &block));
+    CHECK(!__asan_region_is_poisoned(block, 100));
+    CHECK(__asan_address_is_poisoned((char *)block + 104)); /* the slack of the block */
+    fsdp__device_free(fsdp_cpu(context), block, 100, FSDP_MEMORY_ACTIVATION);
+    CHECK(__asan_address_is_poisoned(block));
+    fsdp_context_free(context);
+#else
+    skip();
+#endif
+}
+
+/* ---- kernels ---- */
+
+static void every_kernel_is_described(void **state)
+{
+    (void)state;
+    for (int k = 0; k < FSDP__KERNELS; k++) {
+        CHECK(fsdp__kernel_infos[k].name[0] != '\0');
+        CHECK(fsdp__kernel_infos[k].args_bytes > 0);
+        CHECK((unsigned)fsdp__kernel_infos[k].class < FSDP__KERNEL_CLASSES);
+    }
+    CHECK_STRING(fsdp__kernel_infos[FSDP__KERNEL_FILL].name, "fill");
+    CHECK_EQ(fsdp__kernel_infos[FSDP__KERNEL_FILL].args_bytes, sizeof(fsdp__fill_args));
+    CHECK_EQ(fsdp__kernel_infos[FSDP__KERNEL_ADAM].class, FSDP__KERNEL_CLASS_OPTIMIZER);
+}
+
+static void launches_run_and_their_time_is_filed_by_class(void **state)
+{
+    (void)state;
+    for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
+        enum {
+            NUMEL = 100003
+        };
+        fsdp_context *context = test_context();
+        fsdp_device *cpu = fsdp_cpu(context);
+        fsdp_stream *stream = NULL;
+        int64_t before[FSDP__KERNEL_CLASSES], after[FSDP__KERNEL_CLASSES];
+        void *block = NULL;
+        fsdp__fill_args args = {.dtype = FSDP_F32, .numel = NUMEL, .value = 3};
+
+        CHECK_OK(fsdp_stream_create(cpu, (fsdp_stream_mode)mode, &stream));
+        CHECK_OK(fsdp__device_alloc(cpu, NUMEL * sizeof(float), FSDP_MEMORY_ACTIVATION, &block));
+        args.dst = block;
+        fsdp__device_kernel_time(cpu, before);
+        CHECK_OK(fsdp__launch_fill(stream, &args));
+        args.dst = NULL; /* the arguments were copied */
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        CHECK_EQ(((float *)block)[0], 3);
+        CHECK_EQ(((float *)block)[NUMEL - 1], 3);
+        fsdp__device_kernel_time(cpu, after);
+        for (int c = 0; c < FSDP__KERNEL_CLASSES; c++)
+            CHECK_EQ(after[c] > before[c], c == FSDP__KERNEL_CLASS_MEMORY);
+        fsdp__device_kernel_time_reset(cpu);
+        fsdp__device_kernel_time(cpu, after);
+        CHECK_EQ(after[FSDP__KERNEL_CLASS_MEMORY], 0);
+        fsdp__device_free(cpu, block, NUMEL * sizeof(float), FSDP_MEMORY_ACTIVATION);
+        fsdp_stream_free(stream);
+        CHECK_EQ(test_live_bytes(context), 0);
+        fsdp_context_free(context);
+    }
+}
+
+static void a_launch_on_meta_does_nothing(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp__fill_args args = {.dtype = FSDP_F32, .numel = 7, .value = 3};
+
+    (void)state;
+    CHECK_OK(fsdp__launch_fill(fsdp_device_stream(fsdp_meta(context)), &args));
+    fsdp_context_free(context);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_context *context = NULL;
+        fsdp_status st = fsdp_context_create(NULL, &context);
+        fsdp_device *devices[2] = {NULL, NULL};
+
+        for (int d = 0; d < 2 && st == FSDP_OK; d++) {
+            void *block = NULL;
+
+            devices[d] = d ? fsdp_meta(context) : fsdp_cpu(context);
+            st = devices[d] ? fsdp__device_alloc(devices[d], 1000, FSDP_MEMORY_GRADIENT, &block) : fsdp_last_status();
+            fsdp__device_free(devices[d], block, 1000, FSDP_MEMORY_GRADIENT);
+        }
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        if (context)
+            CHECK_EQ(test_live_bytes(context), 0);
+        fsdp_context_free(context);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(a_context_has_one_cpu_and_one_meta_device),
+          cmocka_unit_test(meta_counts_what_the_cpu_counts), cmocka_unit_test(meta_has_room_for_any_model),
+          cmocka_unit_test(out_of_memory_names_bytes_kind_and_what_is_held),
+          cmocka_unit_test(leaks_and_double_frees_are_logged),
+          cmocka_unit_test(freed_bytes_are_poisoned_for_the_sanitizer), cmocka_unit_test(every_kernel_is_described),
+          cmocka_unit_test(launches_run_and_their_time_is_filed_by_class),
+          cmocka_unit_test(a_launch_on_meta_does_nothing), cmocka_unit_test(any_allocation_may_fail))
