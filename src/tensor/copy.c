@@ -1,0 +1,185 @@
+/* copy.c - elements from one place to another, on the device's stream. */
+#include <string.h>
+
+#include "device/device.h"
+#include "device/kernels.h"
+#include "tensor/tensor.h"
+
+/* FSDP_STATE while the bytes of a tensor that has elements are dropped. */
+static fsdp_status check_bytes(const fsdp_tensor *tensor, const char *what)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!tensor->storage->data && fsdp_tensor_numel(tensor) > 0)
+        return FSDP_FAIL(FSDP_STATE, "cannot %s a tensor of shape %s: its storage has dropped its bytes", what,
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    return FSDP_OK;
+}
+
+/* Two indices of an expanded tensor are one element: writing it would depend on the order. */
+static fsdp_status check_writable(const fsdp_tensor *tensor, const char *what)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int d = 0; d < tensor->ndim; d++)
+        if (tensor->shape[d] > 1 && tensor->strides[d] == 0)
+            return FSDP_FAIL(FSDP_INVALID, "cannot %s a tensor of shape %s: dimension %d repeats its elements", what,
+                             fsdp__shape_text(tensor->ndim, tensor->shape, text), d);
+    return check_bytes(tensor, what);
+}
+
+static fsdp_status launch_copy(fsdp_device *device, const fsdp__copy_args *args)
+{
+    return fsdp__launch_copy(fsdp_device_stream(device), args);
+}
+
+fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+{
+    fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
+    char to[FSDP__SHAPE_TEXT], from[FSDP__SHAPE_TEXT];
+
+    if (!fsdp__shape_equal(dst, src))
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy shape %s to shape %s",
+                         fsdp__shape_text(src->ndim, src->shape, from), fsdp__shape_text(dst->ndim, dst->shape, to));
+    if (dst->storage->device != src->storage->device)
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy from device '%s' to device '%s'",
+                         fsdp_device_name(src->storage->device), fsdp_device_name(dst->storage->device));
+    if (accumulate && !(fsdp_dtype_is_floating(dst->dtype) && fsdp_dtype_is_floating(src->dtype)))
+        return FSDP_FAIL(FSDP_INVALID, "cannot add %s to %s: both must be floating", fsdp_dtype_name(src->dtype),
+                         fsdp_dtype_name(dst->dtype));
+    FSDP_TRY(check_bytes(src, "copy from"));
+    FSDP_TRY(check_writable(dst, "copy to"));
+    if (fsdp_tensor_numel(dst) == 0)
+        return FSDP_OK;
+    args.src = fsdp_tensor_data(src);
+    args.dst = fsdp_tensor_data(dst);
+    args.ndim = dst->ndim;
+    memcpy(args.shape, dst->shape, sizeof args.shape);
+    memcpy(args.src_strides, src->strides, sizeof args.src_strides);
+    memcpy(args.dst_strides, dst->strides, sizeof args.dst_strides);
+    FSDP_TRY(launch_copy(dst->storage->device, &args));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
+{
+    if (!dst || !src)
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
+    FSDP_TRY(fsdp__tensor_copy(dst, src, false));
+    return FSDP_OK;
+}
+
+/* One element made on the device, repeated by strides of 0. It may be given back at once: the device's memory follows
+ * the order of its stream. */
+static fsdp_status fill_strided(const fsdp_tensor *tensor, double value)
+{
+    fsdp_device *device = tensor->storage->device;
+    size_t bytes = fsdp_dtype_size(tensor->dtype);
+    fsdp__copy_args args = {.src_dtype = tensor->dtype, .dst_dtype = tensor->dtype, .ndim = tensor->ndim};
+    fsdp__fill_args fill = {.dtype = tensor->dtype, .numel = 1, .value = value};
+    fsdp_status st;
+    void *one = NULL;
+
+    FSDP_TRY(fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &one));
+    fill.dst = one;
+    args.src = one;
+    args.dst = fsdp_tensor_data(tensor);
+    memcpy(args.shape, tensor->shape, sizeof args.shape);
+    memcpy(args.dst_strides, tensor->strides, sizeof args.dst_strides);
+    FSDP_TRY_GOTO(st, fsdp__launch_fill(fsdp_device_stream(device), &fill), out);
+    FSDP_TRY_GOTO(st, launch_copy(device, &args), out);
+out:
+    fsdp__device_free(device, one, bytes, FSDP_MEMORY_WORKSPACE);
+    return st;
+}
+
+fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
+{
+    fsdp__fill_args args = {.value = value};
+
+    if (!tensor)
+        return FSDP_FAIL(FSDP_INVALID, "cannot fill: the tensor is NULL");
+    FSDP_TRY(check_writable(tensor, "fill"));
+    args.numel = fsdp_tensor_numel(tensor);
+    if (args.numel == 0)
+        return FSDP_OK;
+    if (!fsdp_tensor_is_contiguous(tensor)) {
+        FSDP_TRY(fill_strided(tensor, value));
+        return FSDP_OK;
+    }
+    args.dst = fsdp_tensor_data(tensor);
+    args.dtype = tensor->dtype;
+    FSDP_TRY(fsdp__launch_fill(fsdp_device_stream(tensor->storage->device), &args));
+    return FSDP_OK;
+}
+
+/* ---- host ---- */
+
+fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)
+{
+    fsdp__copy_args args = {.dst = data, .dst_dtype = dtype};
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!tensor || fsdp_dtype_size(dtype) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: tensor and dtype are required");
+    if (fsdp_tensor_numel(tensor) == 0)
+        return FSDP_OK;
+    if (fsdp_device_is_meta(tensor->storage->device))
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s: a meta tensor has no bytes",
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    if (!data)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: no place for its elements");
+    FSDP_TRY(check_bytes(tensor, "read"));
+    args.src = fsdp_tensor_data(tensor);
+    args.src_dtype = tensor->dtype;
+    args.ndim = tensor->ndim;
+    memcpy(args.shape, tensor->shape, sizeof args.shape);
+    memcpy(args.src_strides, tensor->strides, sizeof args.src_strides);
+    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, args.dst_strides);
+    FSDP_TRY(launch_copy(tensor->storage->device, &args));
+    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(tensor->storage->device)));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
+{
+    fsdp__copy_args args = {.src = data, .src_dtype = dtype};
+
+    if (!tensor || fsdp_dtype_size(dtype) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: tensor and dtype are required");
+    FSDP_TRY(check_writable(tensor, "write"));
+    if (fsdp_tensor_numel(tensor) == 0)
+        return FSDP_OK;
+    if (!data)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: its elements are NULL");
+    args.dst = fsdp_tensor_data(tensor);
+    args.dst_dtype = tensor->dtype;
+    args.ndim = tensor->ndim;
+    memcpy(args.shape, tensor->shape, sizeof args.shape);
+    memcpy(args.dst_strides, tensor->strides, sizeof args.dst_strides);
+    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, args.src_strides);
+    FSDP_TRY(launch_copy(tensor->storage->device, &args));
+    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(tensor->storage->device)));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!tensor || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read an item: tensor and out are required");
+    if (fsdp_tensor_numel(tensor) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s as one item",
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    if (fsdp_dtype_is_floating(tensor->dtype)) {
+        float value = 0;
+        FSDP_TRY(fsdp_tensor_read(tensor, FSDP_F32, &value));
+        *out = value;
+    } else {
+        int64_t value = 0;
+        FSDP_TRY(fsdp_tensor_read(tensor, FSDP_I64, &value));
+        *out = (double)value;
+    }
+    return FSDP_OK;
+}

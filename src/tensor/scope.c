@@ -1,0 +1,92 @@
+/* scope.c - who drops the tensors that nobody unrefs by hand.
+ *
+ * One array holds the tensors of all open scopes; a scope is the index where it begins. */
+#include "base/alloc.h"
+#include "base/context.h"
+#include "tensor/tensor.h"
+
+typedef struct scopes {
+    fsdp_tensor **tensors; /* one reference each */
+    int64_t count, capacity;
+    int64_t *begins;
+    int64_t depth, begins_capacity;
+} scopes;
+
+/* Takes the tensors from `begin` on away, youngest first. What dies may not add to the scopes. */
+static void drop_from(scopes *s, int64_t begin)
+{
+    while (s->count > begin)
+        fsdp_tensor_unref(s->tensors[--s->count]);
+}
+
+static void scopes_free(void *state)
+{
+    scopes *s = state;
+
+    drop_from(s, 0);
+    fsdp__free(s->tensors);
+    fsdp__free(s->begins);
+    fsdp__free(s);
+}
+
+static scopes *scopes_of(fsdp_context *context)
+{
+    scopes *s = fsdp__context_get(context, FSDP__SLOT_SCOPE);
+
+    if (s)
+        return s;
+    s = fsdp__calloc(1, sizeof *s);
+    if (s)
+        fsdp__context_attach(context, FSDP__SLOT_SCOPE, s, scopes_free);
+    return s;
+}
+
+fsdp_status fsdp_scope_begin(fsdp_context *context)
+{
+    scopes *s;
+
+    if (!context)
+        return FSDP_FAIL(FSDP_INVALID, "cannot begin a scope: the context is NULL");
+    s = scopes_of(context);
+    if (!s || fsdp__grow(&s->begins, s->depth, &s->begins_capacity, sizeof *s->begins) != 0)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot begin a scope");
+    s->begins[s->depth++] = s->count;
+    return FSDP_OK;
+}
+
+void fsdp_scope_end(fsdp_context *context, fsdp_tensor *keep)
+{
+    scopes *s = fsdp__context_get(context, FSDP__SLOT_SCOPE);
+    int64_t begin;
+    bool found = false;
+
+    if (!s || s->depth == 0) {
+        fsdp_log(context, FSDP_LOG_ERROR, "fsdp_scope_end without fsdp_scope_begin");
+        return;
+    }
+    begin = s->begins[--s->depth];
+    /* The kept one trades places with the first; a tensor of an outer scope is not found and stays where it is. */
+    for (int64_t i = begin; keep && i < s->count && !found; i++) {
+        if (s->tensors[i] == keep) {
+            s->tensors[i] = s->tensors[begin];
+            s->tensors[begin] = keep;
+            found = true;
+        }
+    }
+    drop_from(s, begin + found);
+}
+
+fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor)
+{
+    scopes *s;
+
+    if (!tensor)
+        return NULL;
+    s = scopes_of(fsdp_device_context(tensor->storage->device));
+    if (!s || fsdp__grow(&s->tensors, s->count, &s->capacity, sizeof *s->tensors) != 0) {
+        fsdp_tensor_unref(tensor);
+        return NULL;
+    }
+    s->tensors[s->count++] = tensor;
+    return tensor;
+}

@@ -1,0 +1,68 @@
+/* storage.c - bytes with an identity: see [Note: storage identity] in tensor.h. */
+#include "base/alloc.h"
+#include "device/device.h"
+#include "tensor/tensor.h"
+
+fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, bool allocate,
+                                 fsdp__storage **out)
+{
+    fsdp_status st = FSDP_OK;
+    fsdp__storage *storage = fsdp__calloc(1, sizeof *storage);
+
+    if (!storage)
+        return FSDP_NO_MEMORY;
+    storage->refs = 1;
+    storage->device = device;
+    storage->bytes = bytes;
+    storage->kind = kind;
+    if (allocate)
+        FSDP_TRY_GOTO(st, fsdp__storage_restore(storage), out);
+    *out = storage;
+    storage = NULL;
+out:
+    fsdp__storage_unref(storage);
+    return st;
+}
+
+void fsdp__storage_unref(fsdp__storage *storage)
+{
+    if (!storage || --storage->refs > 0)
+        return;
+    fsdp__storage_drop(storage);
+    fsdp__free(storage);
+}
+
+fsdp_status fsdp__storage_restore(fsdp__storage *storage)
+{
+    if (storage->data)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__device_alloc(storage->device, storage->bytes, storage->kind, &storage->data));
+    return FSDP_OK;
+}
+
+static void borrowed(void *arg, void *data)
+{
+    (void)arg, (void)data;
+}
+
+void fsdp__storage_adopt(fsdp__storage *storage, void *data, void (*release)(void *arg, void *data), void *arg)
+{
+    storage->data = data;
+    storage->release = release ? release : borrowed;
+    storage->release_arg = arg;
+}
+
+void fsdp__storage_drop(fsdp__storage *storage)
+{
+    void (*release)(void *, void *) = storage->release;
+    void *data = storage->data;
+
+    if (!data)
+        return;
+    storage->data = NULL;
+    storage->release = NULL;
+    if (release)
+        release(storage->release_arg, data);
+    else
+        fsdp__device_free(storage->device, data, storage->bytes, storage->kind);
+}

@@ -1,0 +1,192 @@
+/* tensor.c - life cycle and properties. */
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+/* numel elements as bytes, after checking everything a caller can get wrong. */
+static fsdp_status check_shape(const char *what, fsdp_dtype dtype, int ndim, const int64_t *shape, int64_t *numel)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (fsdp_dtype_size(dtype) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a %s: unknown dtype %d", what, (int)dtype);
+    if (ndim < 0 || ndim > FSDP_MAX_DIMS)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a %s of %d dimensions: 0 to %d are possible", what, ndim,
+                         FSDP_MAX_DIMS);
+    if (ndim > 0 && !shape)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a %s of %d dimensions: the shape is NULL", what, ndim);
+    *numel = fsdp__shape_numel(ndim, shape);
+    if (*numel < 0 || *numel > INT64_MAX / (int64_t)fsdp_dtype_size(dtype))
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a %s of shape %s: %s", what, fsdp__shape_text(ndim, shape, text),
+                         *numel < 0 ? "sizes are negative or too large" : "too many bytes");
+    return FSDP_OK;
+}
+
+/* Elements from the first to one past the last that the view can reach; -1 when a stride is negative or too large. */
+static int64_t view_extent(int ndim, const int64_t *shape, const int64_t *strides)
+{
+    int64_t extent = 1, step;
+
+    for (int d = 0; d < ndim; d++)
+        if (strides[d] < 0 || __builtin_mul_overflow(shape[d] - 1, strides[d], &step) ||
+            __builtin_add_overflow(extent, step, &extent))
+            return -1;
+    return extent;
+}
+
+static fsdp_status check_bounds(const fsdp__storage *storage, const fsdp_tensor *view, int64_t numel)
+{
+    int64_t capacity = (int64_t)(storage->bytes / fsdp_dtype_size(view->dtype));
+    int64_t extent = numel == 0 ? 0 : view_extent(view->ndim, view->shape, view->strides);
+    char text[FSDP__SHAPE_TEXT];
+
+    if (view->offset < 0 || extent < 0 || extent > capacity || view->offset > capacity - extent)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot create a view of shape %s at element %lld: it leaves the %lld elements of the storage",
+                         fsdp__shape_text(view->ndim, view->shape, text), (long long)view->offset, (long long)capacity);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                                     const int64_t *strides, int64_t offset, fsdp_tensor **out)
+{
+    fsdp_status st = FSDP_OK;
+    fsdp_tensor *tensor;
+    int64_t numel;
+
+    FSDP_TRY(check_shape("view", dtype, ndim, shape, &numel));
+    tensor = fsdp__calloc(1, sizeof *tensor);
+    if (!tensor)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot create a view");
+    tensor->refs = 1;
+    tensor->offset = offset;
+    tensor->dtype = dtype;
+    tensor->ndim = ndim;
+    if (ndim > 0)
+        memcpy(tensor->shape, shape, (size_t)ndim * sizeof *shape);
+    if (ndim > 0 && strides)
+        memcpy(tensor->strides, strides, (size_t)ndim * sizeof *strides);
+    else
+        fsdp__shape_contiguous_strides(ndim, tensor->shape, tensor->strides);
+    FSDP_TRY_GOTO(st, check_bounds(storage, tensor, numel), out);
+    tensor->storage = storage;
+    storage->refs++;
+    *out = tensor;
+    tensor = NULL;
+out:
+    fsdp_tensor_unref(tensor);
+    return st;
+}
+
+fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out)
+{
+    return fsdp__tensor_create_view(tensor->storage, tensor->dtype, tensor->ndim, tensor->shape, tensor->strides,
+                                    tensor->offset, out);
+}
+
+fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                               fsdp_memory_kind kind, fsdp_tensor **out)
+{
+    fsdp_status st = FSDP_OK;
+    fsdp__storage *storage = NULL;
+    char text[FSDP__SHAPE_TEXT];
+    int64_t numel;
+
+    if (!device || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a tensor: device and out are required");
+    FSDP_TRY(check_shape("tensor", dtype, ndim, shape, &numel));
+    st = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
+    if (st != FSDP_OK)
+        return fsdp_fail_prefix(st, "cannot create a tensor of shape %s", fsdp__shape_text(ndim, shape, text));
+    FSDP_TRY_GOTO(st, fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out), out);
+out:
+    fsdp__storage_unref(storage);
+    return st;
+}
+
+fsdp_tensor *fsdp_tensor_ref(fsdp_tensor *tensor)
+{
+    if (tensor)
+        tensor->refs++;
+    return tensor;
+}
+
+static void detach(fsdp__attachment *attachment)
+{
+    if (attachment->state && attachment->free_state)
+        attachment->free_state(attachment->state);
+}
+
+void fsdp_tensor_unref(fsdp_tensor *tensor)
+{
+    if (!tensor || --tensor->refs > 0)
+        return;
+    detach(&tensor->autograd);
+    detach(&tensor->distribution);
+    fsdp__storage_unref(tensor->storage);
+    fsdp__free(tensor);
+}
+
+/* ---- properties ---- */
+
+int fsdp_tensor_ndim(const fsdp_tensor *tensor)
+{
+    return tensor->ndim;
+}
+
+const int64_t *fsdp_tensor_shape(const fsdp_tensor *tensor)
+{
+    return tensor->shape;
+}
+
+const int64_t *fsdp_tensor_strides(const fsdp_tensor *tensor)
+{
+    return tensor->strides;
+}
+
+int64_t fsdp_tensor_size(const fsdp_tensor *tensor, int dim)
+{
+    dim += dim < 0 ? tensor->ndim : 0;
+    return dim >= 0 && dim < tensor->ndim ? tensor->shape[dim] : -1;
+}
+
+int64_t fsdp_tensor_numel(const fsdp_tensor *tensor)
+{
+    return fsdp__shape_numel(tensor->ndim, tensor->shape);
+}
+
+fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *tensor)
+{
+    return tensor->dtype;
+}
+
+fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor)
+{
+    return tensor->storage->device;
+}
+
+/* Strides of dimensions of size 1 do not matter, and nothing matters without elements. */
+bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor)
+{
+    int64_t expected = 1;
+
+    if (fsdp_tensor_numel(tensor) == 0)
+        return true;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
+            return false;
+        expected *= tensor->shape[d];
+    }
+    return true;
+}
+
+void *fsdp_tensor_data(const fsdp_tensor *tensor)
+{
+    const fsdp__storage *storage = tensor->storage;
+
+    if (!storage->data || fsdp_device_is_meta(storage->device) || fsdp_tensor_numel(tensor) == 0)
+        return NULL;
+    return (char *)storage->data + (size_t)tensor->offset * fsdp_dtype_size(tensor->dtype);
+}

@@ -1,0 +1,83 @@
+/* tensor.h - tensors as the layers above see them from inside.
+ *
+ * [Note: storage identity]
+ * A storage is an object; its bytes come and go. Views hold the storage, never the bytes: `data` is computed at each
+ * use. The sharding engine drops the bytes of an unsharded parameter after the forward and gives it new ones before
+ * the backward, under the same views that autograd saved. */
+#ifndef TENSOR_TENSOR_H
+#define TENSOR_TENSOR_H
+
+#include "fsdp/tensor.h"
+
+typedef struct fsdp__storage fsdp__storage;
+
+struct fsdp__storage {
+    int64_t refs;
+    fsdp_device *device;
+    void *data; /* NULL while dropped */
+    size_t bytes;
+    fsdp_memory_kind kind;
+    /* Bytes that are not the device's own (memory shared with peers): called once with `data` when they are let go,
+     * instead of freeing. NULL: the bytes are freed to the device. */
+    void (*release)(void *arg, void *data);
+    void *release_arg;
+};
+
+/* Bytes from the device at once, or none yet (`allocate` false). */
+fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, bool allocate,
+                                 fsdp__storage **out);
+void fsdp__storage_unref(fsdp__storage *storage);
+/* New bytes from the device. Nothing to do when it has some. */
+fsdp_status fsdp__storage_restore(fsdp__storage *storage);
+/* The caller's bytes; the storage must have none. `release` may be NULL: borrowed. */
+void fsdp__storage_adopt(fsdp__storage *storage, void *data, void (*release)(void *arg, void *data), void *arg);
+/* Lets the bytes go, by `release` or to the device. Nothing to do when it has none. */
+void fsdp__storage_drop(fsdp__storage *storage);
+
+/* What an upper layer hangs on a tensor; freed with it. */
+typedef struct fsdp__attachment {
+    void *state;
+    void (*free_state)(void *state);
+} fsdp__attachment;
+
+struct fsdp_tensor {
+    int64_t refs;
+    fsdp__storage *storage;
+    int64_t offset; /* elements from the storage's start */
+    fsdp_dtype dtype;
+    int ndim;
+    int64_t shape[FSDP_MAX_DIMS];
+    int64_t strides[FSDP_MAX_DIMS];
+    fsdp__attachment autograd;     /* autograd/: requires_grad, grad, producer, hooks */
+    fsdp__attachment distribution; /* dist/: mesh, placements, global shape */
+};
+
+/* A view on `storage`; the caller owns `*out`. NULL strides: contiguous. */
+fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                                     const int64_t *strides, int64_t offset, fsdp_tensor **out);
+/* Another tensor on the same bytes, without autograd and distribution; the caller owns `*out`. */
+fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out);
+
+/* Gives `tensor` (one reference) to the innermost scope and returns it. On failure unrefs it, returns NULL. */
+fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor);
+
+/* Same shape and dtype as asked, device of `like`, from the scope, counted as activation. */
+fsdp_tensor *fsdp__empty_like(const fsdp_tensor *like, fsdp_dtype dtype);
+
+/* ---- shape arithmetic (shape.c) ---- */
+int64_t fsdp__shape_numel(int ndim, const int64_t *shape); /* -1 on overflow or a negative size */
+void fsdp__shape_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides);
+bool fsdp__shape_equal(const fsdp_tensor *a, const fsdp_tensor *b);
+/* "(2, 3)" into `text`; returns `text`. */
+#define FSDP__SHAPE_TEXT 128
+const char *fsdp__shape_text(int ndim, const int64_t *shape, char text[FSDP__SHAPE_TEXT]);
+
+/* Views without autograd (view.c); the caller owns `*out`. Errors name the shapes. */
+fsdp_status fsdp__view_reshape(const fsdp_tensor *tensor, int ndim, const int64_t *shape, fsdp_tensor **out);
+fsdp_status fsdp__view_transpose(const fsdp_tensor *tensor, int dim0, int dim1, fsdp_tensor **out);
+fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start, int64_t length, fsdp_tensor **out);
+
+/* copy.c: strided copy with conversion, on the device's stream. */
+fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);
+
+#endif

@@ -1,0 +1,172 @@
+/* Elements between tensors, and between tensors and the host. */
+#include "tensor/tensor.h"
+
+#include "support/test.h"
+
+static void what_is_written_is_read(void **state)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
+    fsdp_context *context = test_context();
+    float values[15], back[15];
+
+    (void)state;
+    for (int i = 0; i < 15; i++)
+        values[i] = (float)(i * 16); /* exact in every dtype */
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        fsdp_tensor *t = CHECK_PTR(fsdp_empty(fsdp_cpu(context), dtypes[d], FSDP_SHAPE(3, 5)));
+        int64_t integers[15];
+
+        CHECK_OK(fsdp_tensor_write(t, FSDP_F32, values));
+        CHECK_OK(fsdp_tensor_read(t, FSDP_F32, back));
+        CHECK_BYTES(back, values, sizeof values);
+        CHECK_OK(fsdp_tensor_read(t, FSDP_I64, integers));
+        for (int i = 0; i < 15; i++)
+            CHECK_EQ(integers[i], i * 16);
+    }
+    fsdp_context_free(context);
+}
+
+static void strided_views_are_read_and_written_in_row_major_order(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(4, 5))), *turned = NULL, *part = NULL;
+    float back[6];
+    float *data = fsdp_tensor_data(t);
+
+    (void)state;
+    CHECK_OK(fsdp__view_transpose(t, 0, 1, &turned)); /* (5, 4) */
+    CHECK_OK(fsdp__view_narrow(turned, 0, 2, 3, &part));
+    fsdp_tensor_unref(turned);
+    CHECK_OK(fsdp__view_narrow(part, 1, 1, 2, &turned)); /* (3, 2): columns 2..4 of rows 1..2 */
+    CHECK_OK(fsdp_tensor_write(turned, FSDP_F32, (float[]){1, 2, 3, 4, 5, 6}));
+    CHECK_BYTES(data + 7, ((float[]){1, 3, 5}), 3 * sizeof(float));
+    CHECK_BYTES(data + 12, ((float[]){2, 4, 6}), 3 * sizeof(float));
+    CHECK_EQ(data[6] + data[10] + data[15] + data[11], 0);
+    CHECK_OK(fsdp_tensor_read(turned, FSDP_F32, back));
+    CHECK_BYTES(back, ((float[]){1, 2, 3, 4, 5, 6}), sizeof back);
+    fsdp_tensor_unref(turned);
+    fsdp_tensor_unref(part);
+    fsdp_context_free(context);
+}
+
+static void copies_cast_and_add(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_tensor *a = CHECK_PTR(fsdp_from_data(cpu, FSDP_F32, FSDP_SHAPE(2, 3), (float[]){1, 2, 3, 4, 5, 6}));
+    fsdp_tensor *b = CHECK_PTR(fsdp_full(cpu, FSDP_BF16, FSDP_SHAPE(3, 2), 10)), *turned = NULL;
+    fsdp_tensor *integers = CHECK_PTR(fsdp_zeros(cpu, FSDP_I32, FSDP_SHAPE(2, 3)));
+    float back[6];
+
+    (void)state;
+    CHECK_OK(fsdp__view_transpose(b, 0, 1, &turned));
+    CHECK_OK(fsdp__tensor_copy(turned, a, true));
+    CHECK_OK(fsdp_tensor_read(b, FSDP_F32, back));
+    CHECK_BYTES(back, ((float[]){11, 14, 12, 15, 13, 16}), sizeof back);
+    CHECK_OK(fsdp_tensor_copy_(turned, a));
+    CHECK_OK(fsdp_tensor_read(b, FSDP_F32, back));
+    CHECK_BYTES(back, ((float[]){1, 4, 2, 5, 3, 6}), sizeof back);
+    CHECK_ERROR(fsdp__tensor_copy(integers, a, true), FSDP_INVALID, "cannot add float32 to int32");
+    CHECK_OK(fsdp_tensor_copy_(integers, turned));
+    CHECK_OK(fsdp_tensor_read(integers, FSDP_F32, back));
+    CHECK_BYTES(back, ((float[]){1, 2, 3, 4, 5, 6}), sizeof back);
+    fsdp_tensor_unref(turned);
+    fsdp_context_free(context);
+}
+
+static void copies_that_make_no_sense_are_refused(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *a = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 3)));
+    fsdp_tensor *b = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3, 2)));
+    fsdp_tensor *m = CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2, 3))), *repeated = NULL;
+    float values[6] = {0};
+
+    (void)state;
+    CHECK_ERROR(fsdp_tensor_copy_(a, b), FSDP_INVALID, "cannot copy shape (3, 2) to shape (2, 3)");
+    CHECK_ERROR(fsdp_tensor_copy_(a, m), FSDP_INVALID, "cannot copy from device 'meta' to device 'cpu'");
+    CHECK_STATUS(fsdp_tensor_copy_(NULL, a), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_copy_(a, NULL), FSDP_INVALID);
+    CHECK_OK(fsdp__tensor_create_view(a->storage, FSDP_F32, FSDP_SHAPE(2, 3), (int64_t[]){0, 1}, 0, &repeated));
+    CHECK_ERROR(fsdp_tensor_copy_(repeated, a), FSDP_INVALID, "dimension 0 repeats its elements");
+    CHECK_STATUS(fsdp_tensor_fill_(repeated, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_write(repeated, FSDP_F32, values), FSDP_INVALID);
+    CHECK_OK(fsdp_tensor_copy_(a, repeated));
+    fsdp_tensor_unref(repeated);
+    CHECK_STATUS(fsdp_tensor_read(a, FSDP_DTYPE_NONE, values), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_read(a, FSDP_F32, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_write(a, FSDP_F32, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_fill_(NULL, 1), FSDP_INVALID);
+    fsdp_context_free(context);
+}
+
+static void fill_reaches_every_element_of_a_view_and_no_other(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(3, 4, 5), 1)), *part = NULL;
+    int32_t values[60];
+    int sum = 0;
+
+    (void)state;
+    CHECK_OK(fsdp__view_narrow(t, 1, 1, 2, &part));
+    CHECK_OK(fsdp_tensor_fill_(part, -3));
+    CHECK_OK(fsdp_tensor_read(t, FSDP_I32, values));
+    for (int i = 0; i < 60; i++) {
+        CHECK_EQ(values[i], i / 5 % 4 == 1 || i / 5 % 4 == 2 ? -3 : 1);
+        sum += values[i];
+    }
+    CHECK_EQ(sum, 30 - 90);
+    fsdp_tensor_unref(part);
+    CHECK_EQ(test_live_bytes(context), 256);
+    fsdp_context_free(context);
+}
+
+static void item_reads_the_only_element(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    double value = 0;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_full(cpu, FSDP_BF16, 0, NULL, 1.5)), &value));
+    CHECK(value == 1.5);
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_full(cpu, FSDP_I64, FSDP_SHAPE(1, 1), 123456789)), &value));
+    CHECK(value == 123456789);
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_full(cpu, FSDP_BOOL, FSDP_SHAPE(1), 1)), &value));
+    CHECK(value == 1);
+    CHECK_ERROR(fsdp_tensor_item(CHECK_PTR(fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 2))), &value), FSDP_INVALID,
+                "cannot read a tensor of shape (2, 2) as one item");
+    CHECK_STATUS(fsdp_tensor_item(CHECK_PTR(fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(0))), &value), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_item(CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, 0, NULL)), &value), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_item(NULL, &value), FSDP_INVALID);
+    fsdp_context_free(context);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(4, 6))), *part = NULL;
+    int64_t live = test_live_bytes(context);
+
+    (void)state;
+    CHECK_OK(fsdp__view_narrow(t, 1, 1, 3, &part));
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        float values[12] = {0};
+        fsdp_status st = FSDP_OK;
+
+        FSDP_KEEP_FIRST(st, fsdp_tensor_fill_(part, 2));
+        FSDP_KEEP_FIRST(st, fsdp_tensor_write(part, FSDP_F32, values));
+        FSDP_KEEP_FIRST(st, fsdp_tensor_copy_(part, part));
+        FSDP_KEEP_FIRST(st, fsdp_tensor_read(part, FSDP_F32, values));
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        CHECK_EQ(test_live_bytes(context), live);
+    }
+    fsdp_tensor_unref(part);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(what_is_written_is_read),
+          cmocka_unit_test(strided_views_are_read_and_written_in_row_major_order),
+          cmocka_unit_test(copies_cast_and_add), cmocka_unit_test(copies_that_make_no_sense_are_refused),
+          cmocka_unit_test(fill_reaches_every_element_of_a_view_and_no_other),
+          cmocka_unit_test(item_reads_the_only_element), cmocka_unit_test(any_allocation_may_fail))

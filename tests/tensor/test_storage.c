@@ -1,0 +1,147 @@
+/* A storage keeps its identity while its bytes come and go. */
+#include "tensor/tensor.h"
+
+#include "device/device.h"
+#include "support/test.h"
+
+static void views_survive_drop_and_restore(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp__storage *storage = NULL;
+    fsdp_tensor *whole = NULL, *row = NULL;
+    float values[15], back[5];
+
+    (void)state;
+    for (int i = 0; i < 15; i++)
+        values[i] = (float)i;
+    CHECK_OK(fsdp__storage_create(fsdp_cpu(context), sizeof values, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
+    CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, FSDP_SHAPE(3, 5), NULL, 0, &whole));
+    CHECK_OK(fsdp__view_narrow(whole, 0, 1, 1, &row));
+    fsdp__storage_unref(storage); /* the views hold it */
+    CHECK_EQ(test_live_bytes(context), 0);
+    CHECK_NULL(fsdp_tensor_data(row));
+    for (int round = 0; round < 3; round++) {
+        CHECK_OK(fsdp__storage_restore(storage));
+        CHECK_OK(fsdp__storage_restore(storage)); /* whoever comes second has nothing to do */
+        CHECK_EQ(test_live_bytes(context), 64);
+        CHECK_OK(fsdp_tensor_write(whole, FSDP_F32, values));
+        CHECK((char *)fsdp_tensor_data(row) == (char *)fsdp_tensor_data(whole) + 5 * sizeof(float));
+        CHECK_OK(fsdp_tensor_read(row, FSDP_F32, back));
+        CHECK_BYTES(back, values + 5, sizeof back);
+        fsdp__storage_drop(storage);
+        fsdp__storage_drop(storage);
+        CHECK_EQ(test_live_bytes(context), 0);
+        CHECK_NULL(fsdp_tensor_data(row));
+    }
+    fsdp_tensor_unref(whole);
+    fsdp_tensor_unref(row);
+    fsdp_context_free(context);
+}
+
+static void dropped_bytes_are_not_read(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *a = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 3)));
+    fsdp_tensor *b = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 3)));
+    float values[6];
+
+    (void)state;
+    fsdp__storage_drop(a->storage);
+    CHECK_ERROR(fsdp_tensor_read(a, FSDP_F32, values), FSDP_STATE,
+                "cannot read a tensor of shape (2, 3): its storage has dropped its bytes");
+    CHECK_STATUS(fsdp_tensor_write(a, FSDP_F32, values), FSDP_STATE);
+    CHECK_STATUS(fsdp_tensor_fill_(a, 1), FSDP_STATE);
+    CHECK_STATUS(fsdp_tensor_copy_(a, b), FSDP_STATE);
+    CHECK_STATUS(fsdp_tensor_copy_(b, a), FSDP_STATE);
+    CHECK_STATUS(fsdp_tensor_print(a, stdout), FSDP_STATE);
+    fsdp_context_free(context);
+}
+
+static void note_release(void *arg, void *data)
+{
+    void **released = arg;
+
+    *released = data;
+}
+
+static void adopted_bytes_go_back_to_their_owner(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp__storage *storage = NULL;
+    _Alignas(64) float bytes[16] = {1, 2};
+    void *released = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__storage_create(fsdp_cpu(context), sizeof bytes, FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
+    fsdp__storage_adopt(storage, bytes, note_release, &released);
+    CHECK_OK(fsdp__storage_restore(storage)); /* it has some */
+    CHECK(storage->data == bytes);
+    CHECK_EQ(test_live_bytes(context), 0); /* not the device's own */
+    fsdp__storage_drop(storage);
+    CHECK(released == bytes);
+    CHECK_NULL(storage->data);
+    released = NULL;
+
+    CHECK_OK(fsdp__storage_restore(storage)); /* the device's own again */
+    CHECK_EQ(test_live_bytes(context), 64);
+    fsdp__storage_drop(storage);
+    CHECK_NULL(released);
+    CHECK_EQ(test_live_bytes(context), 0);
+
+    fsdp__storage_adopt(storage, bytes, NULL, NULL); /* borrowed */
+    fsdp__storage_drop(storage);
+    CHECK_EQ(bytes[1], 2);
+    fsdp__storage_adopt(storage, bytes, note_release, &released);
+    fsdp__storage_unref(storage); /* the last reference drops */
+    CHECK(released == bytes);
+    fsdp_context_free(context);
+}
+
+static void empty_storages_come_and_go_too(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp__storage *storage = NULL;
+    fsdp_tensor *t = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__storage_create(fsdp_cpu(context), 0, FSDP_MEMORY_PARAMETER_SHARD, true, &storage));
+    CHECK(storage->data != NULL);
+    CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, FSDP_SHAPE(0, 5), NULL, 0, &t));
+    CHECK_NULL(fsdp_tensor_data(t));
+    fsdp__storage_drop(storage);
+    CHECK_OK(fsdp_tensor_fill_(t, 3));
+    CHECK_OK(fsdp__storage_restore(storage));
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_tensor_unref(t);
+    fsdp__storage_unref(storage);
+    fsdp__storage_unref(NULL);
+    fsdp_context_free(context);
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_context *context = NULL;
+        fsdp__storage *storage = NULL;
+        fsdp_status st = fsdp_context_create(NULL, &context);
+        fsdp_device *cpu = st == FSDP_OK ? fsdp_cpu(context) : NULL;
+
+        if (st == FSDP_OK)
+            st = cpu ? fsdp__storage_create(cpu, 1000, FSDP_MEMORY_GRADIENT, true, &storage) : fsdp_last_status();
+        if (st == FSDP_OK) {
+            fsdp__storage_drop(storage);
+            st = fsdp__storage_restore(storage);
+            CHECK((st == FSDP_OK) == (storage->data != NULL));
+        }
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        fsdp__storage_unref(storage);
+        if (context)
+            CHECK_EQ(test_live_bytes(context), 0);
+        fsdp_context_free(context);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(views_survive_drop_and_restore), cmocka_unit_test(dropped_bytes_are_not_read),
+          cmocka_unit_test(adopted_bytes_go_back_to_their_owner), cmocka_unit_test(empty_storages_come_and_go_too),
+          cmocka_unit_test(any_allocation_may_fail))

@@ -1,0 +1,197 @@
+/* Creation, properties, and everything that may fail on the way. */
+#include "tensor/tensor.h"
+
+#include "support/test.h"
+
+static void a_new_tensor_is_contiguous_and_counted(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = NULL;
+    fsdp_memory_stats stats;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_BF16, FSDP_SHAPE(3, 1, 7), FSDP_MEMORY_GRADIENT, &t));
+    CHECK_EQ(fsdp_tensor_ndim(t), 3);
+    CHECK_BYTES(fsdp_tensor_shape(t), ((int64_t[]){3, 1, 7}), 3 * sizeof(int64_t));
+    CHECK_BYTES(fsdp_tensor_strides(t), ((int64_t[]){7, 7, 1}), 3 * sizeof(int64_t));
+    CHECK_EQ(fsdp_tensor_size(t, 0), 3);
+    CHECK_EQ(fsdp_tensor_size(t, -1), 7);
+    CHECK_EQ(fsdp_tensor_size(t, 3), -1);
+    CHECK_EQ(fsdp_tensor_size(t, -4), -1);
+    CHECK_EQ(fsdp_tensor_numel(t), 21);
+    CHECK_EQ(fsdp_tensor_dtype(t), FSDP_BF16);
+    CHECK(fsdp_tensor_device(t) == fsdp_cpu(context));
+    CHECK(fsdp_tensor_is_contiguous(t));
+    CHECK(fsdp_tensor_data(t) != NULL);
+    fsdp_device_memory(fsdp_cpu(context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 64);
+    fsdp_tensor_unref(t);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void a_tensor_lives_as_long_as_its_last_reference(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(5), FSDP_MEMORY_ACTIVATION, &t));
+    CHECK(fsdp_tensor_ref(t) == t);
+    fsdp_tensor_unref(t);
+    CHECK_EQ(test_live_bytes(context), 64);
+    fsdp_tensor_unref(t);
+    CHECK_EQ(test_live_bytes(context), 0);
+    CHECK_NULL(fsdp_tensor_ref(NULL));
+    fsdp_tensor_unref(NULL);
+    fsdp_context_free(context);
+}
+
+static void scalars_and_empty_tensors_are_tensors(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *devices[2] = {fsdp_cpu(context), fsdp_meta(context)};
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        fsdp_tensor *scalar = CHECK_PTR(fsdp_full(devices[d], FSDP_F32, 0, NULL, 2.5));
+        fsdp_tensor *empty = CHECK_PTR(fsdp_full(devices[d], FSDP_I64, FSDP_SHAPE(4, 0, 3), 1));
+        float nothing;
+
+        CHECK_EQ(fsdp_tensor_numel(scalar), 1);
+        CHECK_EQ(fsdp_tensor_ndim(scalar), 0);
+        CHECK(fsdp_tensor_is_contiguous(scalar));
+        CHECK_EQ(fsdp_tensor_numel(empty), 0);
+        CHECK_BYTES(fsdp_tensor_strides(empty), ((int64_t[]){3, 3, 1}), 3 * sizeof(int64_t)); /* as PyTorch */
+        CHECK(fsdp_tensor_is_contiguous(empty));
+        CHECK_NULL(fsdp_tensor_data(empty));
+        CHECK_OK(fsdp_tensor_read(empty, FSDP_F32, &nothing));
+        CHECK_OK(fsdp_tensor_read(empty, FSDP_F32, NULL));
+        CHECK_OK(fsdp_tensor_write(empty, FSDP_F32, NULL));
+        CHECK_OK(fsdp_tensor_fill_(empty, 3));
+        CHECK_OK(fsdp_tensor_copy_(empty, empty));
+        CHECK_PTR(fsdp_from_data(devices[d], FSDP_U8, FSDP_SHAPE(0), NULL));
+        CHECK_EQ(test_live_bytes(context), d ? 128 : 64); /* the scalars alone */
+    }
+    fsdp_context_free(context);
+}
+
+static void a_meta_tensor_has_a_shape_and_no_bytes(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(1000, 1001)));
+    fsdp_memory_stats stats;
+    double value;
+
+    (void)state;
+    CHECK_NULL(fsdp_tensor_data(t));
+    fsdp_device_memory(fsdp_meta(context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 4004032);
+    CHECK_OK(fsdp_tensor_write(t, FSDP_F32, &value)); /* goes nowhere, so nothing is read */
+    CHECK_ERROR(fsdp_tensor_read(t, FSDP_F32, &value), FSDP_INVALID,
+                "cannot read a tensor of shape (1000, 1001): a meta tensor has no bytes");
+    CHECK_PTR(fsdp_from_data(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2), (float[]){1, 2}));
+    CHECK_OK(fsdp_tensor_copy_(t, t));
+    fsdp_context_free(context);
+}
+
+static void bad_shapes_are_refused(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = fsdp_cpu(context);
+    const int64_t big[] = {INT64_MAX / 2, 3}, shape[] = {1, 1, 1, 1, 1, 1, 1};
+    fsdp_tensor *t = NULL;
+
+    (void)state;
+    CHECK_STATUS(fsdp_tensor_create(NULL, FSDP_F32, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_DTYPE_NONE, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+                "unknown dtype 0");
+    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, 7, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+                "7 dimensions: 0 to 6 are possible");
+    CHECK_STATUS(fsdp_tensor_create(cpu, FSDP_F32, -1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_create(cpu, FSDP_F32, 2, NULL, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, FSDP_SHAPE(3, -2), FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+                "shape (3, -2): sizes are negative");
+    CHECK_STATUS(fsdp_tensor_create(cpu, FSDP_F32, 2, big, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, 1, big, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID, "too many bytes");
+    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, FSDP_SHAPE(1 << 30, 1 << 28), FSDP_MEMORY_ACTIVATION, &t),
+                FSDP_NO_MEMORY, "cannot create a tensor of shape (1073741824, 268435456): cannot allocate");
+    CHECK_NULL(fsdp_empty(cpu, FSDP_F32, FSDP_SHAPE(-1)));
+    CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+    CHECK_NULL(t);
+    CHECK_NULL(fsdp__empty_like(NULL, FSDP_F32));
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void add_one(void *state)
+{
+    ++*(int *)state;
+}
+
+static void what_hangs_on_a_tensor_dies_with_it(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = NULL, *alias = NULL;
+    int freed = 0;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_ACTIVATION, &t));
+    t->autograd = (fsdp__attachment){&freed, add_one};
+    t->distribution = (fsdp__attachment){&freed, add_one};
+    CHECK_OK(fsdp__tensor_alias(t, &alias));
+    CHECK_NULL(alias->autograd.state);
+    fsdp_tensor_unref(alias);
+    CHECK_EQ(freed, 0);
+    fsdp_tensor_unref(t);
+    CHECK_EQ(freed, 2);
+    fsdp_context_free(context);
+}
+
+/* Every constructor with every allocation failing once; on a context whose tables are still empty. */
+static void any_allocation_may_fail(void **state)
+{
+    static const float data[6] = {1, 2, 3, 4, 5, 6};
+
+    (void)state;
+    for (int which = 0; which < 6; which++) {
+        for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+            fsdp_context *context = NULL;
+            fsdp_status st = fsdp_context_create(NULL, &context);
+            fsdp_device *cpu = st == FSDP_OK ? fsdp_cpu(context) : NULL;
+            fsdp_tensor *t = NULL, *like = NULL;
+
+            if (cpu) {
+                switch (which) {
+                case 0:
+                    (void)fsdp_tensor_create(cpu, FSDP_F32, FSDP_SHAPE(2, 3), FSDP_MEMORY_ACTIVATION, &t);
+                    break;
+                case 1:
+                    t = fsdp_tensor_ref(fsdp_empty(cpu, FSDP_F32, FSDP_SHAPE(2, 3)));
+                    break;
+                case 2:
+                    t = fsdp_tensor_ref(fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)));
+                    break;
+                case 3:
+                    t = fsdp_tensor_ref(fsdp_full(cpu, FSDP_F32, FSDP_SHAPE(2, 3), 4));
+                    break;
+                case 4:
+                    t = fsdp_tensor_ref(fsdp_from_data(cpu, FSDP_F32, FSDP_SHAPE(2, 3), data));
+                    break;
+                default:
+                    like = fsdp_empty(cpu, FSDP_F32, FSDP_SHAPE(2, 3));
+                    t = fsdp_tensor_ref(fsdp__empty_like(like, FSDP_BF16));
+                }
+            }
+            CHECK_FAULT(FSDP__FAULT_ALLOCATION, t ? FSDP_OK : fsdp_last_status());
+            fsdp_tensor_unref(t);
+            fsdp_context_free(context); /* frees what the scope holds; logs what was leaked */
+        }
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(a_new_tensor_is_contiguous_and_counted),
+          cmocka_unit_test(a_tensor_lives_as_long_as_its_last_reference),
+          cmocka_unit_test(scalars_and_empty_tensors_are_tensors),
+          cmocka_unit_test(a_meta_tensor_has_a_shape_and_no_bytes), cmocka_unit_test(bad_shapes_are_refused),
+          cmocka_unit_test(what_hangs_on_a_tensor_dies_with_it), cmocka_unit_test(any_allocation_may_fail))
