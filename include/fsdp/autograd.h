@@ -1,0 +1,65 @@
+/* fsdp/autograd.h - gradients by a tape.
+ *
+ * Operations on tensors that require a gradient record a node; fsdp_backward walks the nodes in reverse order of their
+ * creation once all gradients of their outputs are known, frees what each node saved as soon as it has run, and adds
+ * the result to the gradient of the leaves. The order of all additions is that of the program, so a backward gives the
+ * same bits on every run.
+ */
+#ifndef FSDP_AUTOGRAD_H
+#define FSDP_AUTOGRAD_H
+
+#include "fsdp/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Only floating tensors can require a gradient. Setting is for leaves (tensors no recorded operation made). */
+FSDP_API fsdp_status fsdp_tensor_set_requires_grad(fsdp_tensor *tensor, bool requires_grad);
+FSDP_API bool fsdp_tensor_requires_grad(const fsdp_tensor *tensor);
+FSDP_API bool fsdp_tensor_is_leaf(const fsdp_tensor *tensor);
+
+/* Borrowed; NULL when no gradient has arrived. */
+FSDP_API fsdp_tensor *fsdp_tensor_grad(const fsdp_tensor *tensor);
+/* Replaces the gradient of a leaf (same shape, dtype and device; takes a reference). NULL drops it. */
+FSDP_API fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad);
+
+/* Adds the gradient of a one-element tensor to that of every leaf it was made from. The graph is freed, also when it
+ * fails; gradients that arrived before the failure stay. */
+FSDP_API fsdp_status fsdp_backward(fsdp_tensor *loss);
+/* As above from several roots at once with their output gradients (NULL entry or array: ones, one-element roots only).
+ * With `keep_graph` it can be walked again. */
+FSDP_API fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gradients, int count,
+                                        bool keep_graph);
+
+/* Between the two, nothing is recorded. Nests. */
+FSDP_API void fsdp_no_grad_begin(fsdp_context *context);
+FSDP_API void fsdp_no_grad_end(fsdp_context *context);
+FSDP_API bool fsdp_grad_enabled(const fsdp_context *context);
+
+/* Same bytes, no history. Belongs to the scope. */
+FSDP_API fsdp_tensor *fsdp_detach(fsdp_tensor *tensor);
+
+/* Called in a backward when the whole gradient of `tensor` is known, before the operation that made it is undone; on a
+ * leaf, with each gradient that arrives, before it is added. It may replace `*grad` with a tensor of the same shape and
+ * dtype (of the scope, or kept alive elsewhere). `tensor` is NULL when the tensor itself is gone already. Hooks run in
+ * the order added and live as long as the tensor or its graph. A failure ends the backward. */
+typedef fsdp_status (*fsdp_grad_hook)(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad);
+FSDP_API fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg);
+
+/* From inside a backward: called once when this backward has finished walking (also when it failed, with its status),
+ * in the order queued. FSDP_STATE outside a backward. */
+typedef fsdp_status (*fsdp_backward_callback)(void *arg, fsdp_status walked);
+FSDP_API fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg);
+
+/* Compares the gradient of sum(weights * function(inputs)) (fixed pseudo-random weights) with central differences of
+ * step `eps`, element by element: |a - n| <= atol + rtol |n|. FSDP_OK when all agree; FSDP_MISMATCH naming the worst
+ * input and element otherwise. Inputs: f32 leaves that require a gradient. */
+typedef fsdp_tensor *(*fsdp_gradcheck_function)(void *arg, fsdp_tensor *const *inputs, int count);
+FSDP_API fsdp_status fsdp_gradcheck(fsdp_gradcheck_function function, void *arg, fsdp_tensor *const *inputs, int count,
+                                    double eps, double atol, double rtol);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,166 @@
+/* fsdp/nn.h - modules: a tree of named parts with parameters, called like functions.
+ *
+ * A module of one's own embeds fsdp_module as its first member and has one fsdp_module_type:
+ *
+ *     typedef struct { fsdp_module base; fsdp_module *up, *down; } mlp;
+ *
+ *     static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+ *     {
+ *         mlp *m = (mlp *)self;
+ *         return fsdp_call(m->down, fsdp_gelu(fsdp_call(m->up, inputs[0])));
+ *     }
+ *     static const fsdp_module_type mlp_type = { .name = "MLP", .forward = mlp_forward };
+ *
+ * Parameters live in fields of the module's struct (`fsdp_tensor *weight`), registered by their address: whoever
+ * shards the module swaps what the field points to, and the forward never notices.
+ *
+ * Modules are reference counted: a child belongs to its parent. Everything may be built on the meta device (shapes
+ * only) and given bytes later by fsdp_module_materialize.
+ */
+#ifndef FSDP_NN_H
+#define FSDP_NN_H
+
+#include "fsdp/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_module fsdp_module;
+
+typedef struct fsdp_module_type {
+    const char *name; /* "Linear" */
+    /* `count` >= 1 inputs, none NULL. Runs in a scope of its own; the result moves to the caller's scope. NULL for
+     * containers that cannot be called (ModuleList, ModuleDict). */
+    fsdp_tensor *(*forward)(fsdp_module *self, fsdp_tensor *const *inputs, int count);
+    /* What stands in the parentheses when the tree is printed, e.g. "in_features=3, out_features=4, bias=True".
+     * May be NULL. */
+    void (*describe)(const fsdp_module *self, char *text, size_t text_bytes);
+    /* Frees what the module's own struct holds beyond parameters, buffers and children. May be NULL. */
+    void (*destroy)(fsdp_module *self);
+} fsdp_module_type;
+
+struct fsdp_module {
+    const fsdp_module_type *type;
+    fsdp_context *context;
+    bool training;                    /* set with fsdp_module_train */
+    struct fsdp__module_parts *parts; /* names, parameters, children, hooks */
+};
+
+/* ---- building ---- */
+
+/* How a parameter gets its first values: element i of the whole parameter is a function of (seed, full name, i). */
+typedef enum fsdp_init_kind { FSDP_INIT_ZEROS, FSDP_INIT_ONES, FSDP_INIT_NORMAL, FSDP_INIT_UNIFORM } fsdp_init_kind;
+typedef struct fsdp_init {
+    fsdp_init_kind kind;
+    float a, b; /* normal: mean, deviation; uniform: [a, b) */
+} fsdp_init;
+
+/* Allocates `bytes` (at least sizeof(fsdp_module)) zeroed, one reference, training mode. */
+FSDP_API fsdp_status fsdp_module_create(fsdp_context *context, const fsdp_module_type *type, size_t bytes,
+                                        void *out_module);
+FSDP_API fsdp_module *fsdp_module_ref(fsdp_module *module);
+FSDP_API void fsdp_module_unref(fsdp_module *module); /* NULL is allowed */
+
+/* Makes *slot a leaf tensor on `device` that requires a gradient. On a device with bytes it is filled from `init` with
+ * seed 0 and its local name; fsdp_module_initialize does it again with full names. `name` is copied, without dots. */
+FSDP_API fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot,
+                                               fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                                               fsdp_init init);
+/* *slot becomes another name of `parameter`, a parameter registered elsewhere in the tree (tied weights). */
+FSDP_API fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot,
+                                               fsdp_tensor *parameter);
+/* A tensor that is part of the module but not trained; *slot is set by the caller, whose reference the module takes over,
+ * also on failure. */
+FSDP_API fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent);
+/* Takes over the caller's reference, also on failure. A NULL child returns the last error: constructors nest. */
+FSDP_API fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child);
+
+/* ---- looking ---- */
+
+typedef struct fsdp_parameter {
+    const char *name; /* dotted, from the module asked: "layers.0.mlp.up.weight" */
+    fsdp_tensor *tensor;
+} fsdp_parameter;
+
+typedef struct fsdp_parameters {
+    int64_t count;
+    fsdp_parameter *items;
+} fsdp_parameters;
+
+/* Every parameter of the subtree once, in registration order, parents before children; tied ones under their first
+ * name. Holds references; sharded parameters appear as the local shard (fsdp/dist.h tells the global shape). */
+FSDP_API fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out);
+FSDP_API void fsdp_parameters_release(fsdp_parameters *parameters);
+
+/* Borrowed; NULL and a last error when there is no such name. */
+FSDP_API fsdp_module *fsdp_module_child(fsdp_module *module, const char *dotted_name);
+FSDP_API fsdp_tensor *fsdp_module_parameter(fsdp_module *module, const char *dotted_name);
+FSDP_API int64_t fsdp_module_child_count(const fsdp_module *module);
+FSDP_API fsdp_module *fsdp_module_child_at(const fsdp_module *module, int64_t index, const char **name);
+
+/* The tree as PyTorch prints it:
+ *     MLP(
+ *       (up): Linear(in_features=3, out_features=4, bias=True)
+ *       ...
+ *     ) */
+FSDP_API fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream);
+
+/* ---- running ---- */
+
+/* Runs hooks and forward in a scope of its own. NULL if an input is NULL or anything failed; the message begins with the
+ * type of the innermost module that failed. */
+FSDP_API fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count);
+#define fsdp_call(module, ...)                                                                     \
+    fsdp_module_call((module), (fsdp_tensor *const[]){__VA_ARGS__},                                \
+                     (int)(sizeof((fsdp_tensor *const[]){__VA_ARGS__}) / sizeof(fsdp_tensor *)))
+
+FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* the whole subtree */
+FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
+FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */
+
+/* Gives every meta parameter and buffer of the subtree bytes on `device`: sharded ones only this rank's rows.
+ * Parameter values are undefined until fsdp_module_initialize or a load. Buffers are made again by their module. */
+FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
+/* First values of every parameter, the same for every world size. */
+FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);
+
+/* ---- layers ---- Each returns a module the caller owns, or NULL. `dtype` of parameters is f32. */
+typedef struct fsdp_linear_options {
+    bool no_bias;
+    const fsdp_init *weight_init; /* NULL: PyTorch's uniform(-1/sqrt(in), 1/sqrt(in)) */
+    const fsdp_init *bias_init;   /* NULL: the same */
+} fsdp_linear_options;
+
+FSDP_API fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int64_t in_features,
+                                         int64_t out_features, const fsdp_linear_options *options);
+/* Weight (in,out), zero bias: GPT-2's Conv1D. weight_init NULL: normal(0, 0.02). */
+FSDP_API fsdp_module *fsdp_conv1d_create(fsdp_context *context, fsdp_device *device, int64_t in_features,
+                                         int64_t out_features, const fsdp_init *weight_init);
+FSDP_API fsdp_module *fsdp_embedding_create(fsdp_context *context, fsdp_device *device, int64_t count, int64_t dim,
+                                            const fsdp_init *init); /* NULL: normal(0, 1) */
+FSDP_API fsdp_module *fsdp_layernorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
+FSDP_API fsdp_module *fsdp_rmsnorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps);
+FSDP_API fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form);
+FSDP_API fsdp_module *fsdp_silu_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_relu_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed); /* identity in eval */
+
+/* Containers. Sequential calls its children in order and takes the references in `modules` over, also on failure; a NULL
+ * among them makes it fail with the last error. ModuleList and ModuleDict only hold and name their children. */
+FSDP_API fsdp_module *fsdp_sequential_create(fsdp_context *context, fsdp_module *const *modules, int count);
+FSDP_API fsdp_module *fsdp_module_list_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_module_dict_create(fsdp_context *context);
+FSDP_API fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *child); /* named "0", "1", ... */
+
+/* Parts of the layers above, for code that fuses: the struct behind a Linear, Conv1D, Embedding, LayerNorm, RMSNorm. */
+typedef struct fsdp_layer {
+    fsdp_module base;
+    fsdp_tensor *weight, *bias; /* bias NULL where there is none */
+    float eps;
+} fsdp_layer;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,98 @@
+/* fsdp/ops.h - differentiable operations.
+ *
+ * Every function returns a tensor that belongs to the innermost scope, or NULL with the last error set (naming the
+ * operation and the shapes); given a NULL tensor it returns NULL. Tensors of one call must be on one device. Floating
+ * inputs of one call share a dtype unless said otherwise; sums are kept in f32 and rounded once. Shapes are written
+ * (B,T,C); "..." is any leading dimensions.
+ */
+#ifndef FSDP_OPS_H
+#define FSDP_OPS_H
+
+#include "fsdp/autograd.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- matrix products ---- */
+/* x (...,C), weight (O,C), bias (O) or NULL passed as FSDP_NO_BIAS  ->  (...,O):  x weight^T + bias */
+FSDP_API fsdp_tensor *fsdp_linear(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
+/* GPT-2's Conv1D: weight (C,O):  x weight + bias */
+FSDP_API fsdp_tensor *fsdp_conv1d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
+/* "No bias": the one tensor argument that may be left out. */
+#define FSDP_NO_BIAS ((fsdp_tensor *)(intptr_t)-1)
+/* a (...,M,K), b (...,K,N) with equal leading dimensions, or b (K,N)  ->  (...,M,N) */
+FSDP_API fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b);
+
+/* ---- lookups ---- */
+/* table (V,C), ids (...) i32  ->  (...,C). An id outside [0,V) is an error naming its position and value. */
+FSDP_API fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids);
+
+/* ---- elementwise ---- */
+/* Equal shapes, or b's shape equals a's trailing dimensions (broadcast over the leading ones). */
+FSDP_API fsdp_tensor *fsdp_add(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_mul(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_scale(fsdp_tensor *x, double factor);
+FSDP_API fsdp_tensor *fsdp_gelu(fsdp_tensor *x);      /* erf form */
+FSDP_API fsdp_tensor *fsdp_gelu_tanh(fsdp_tensor *x); /* tanh form: GPT-2's gelu_new */
+FSDP_API fsdp_tensor *fsdp_silu(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_relu(fsdp_tensor *x);
+/* silu(gate) * up */
+FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up);
+/* Zero with probability p, else x / (1 - p). The mask is a function of (key, element index). p 0 returns x. */
+FSDP_API fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key);
+/* To another dtype; the same tensor when it has it already. The gradient is cast back. */
+FSDP_API fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype);
+
+/* ---- normalisation, over the last dimension ---- */
+FSDP_API fsdp_tensor *fsdp_layernorm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps);
+FSDP_API fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps);
+/* *sum = x + residual; returns norm(*sum): one pass instead of two. */
+FSDP_API fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, fsdp_tensor *bias,
+                                         float eps, fsdp_tensor **sum);
+FSDP_API fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, float eps,
+                                       fsdp_tensor **sum);
+FSDP_API fsdp_tensor *fsdp_softmax(fsdp_tensor *x);
+
+/* ---- attention ---- */
+typedef struct fsdp_attention_options {
+    bool causal;
+    float scale; /* 0: 1 / sqrt(D) */
+} fsdp_attention_options;
+
+/* q (B,T,H,D), k and v (B,S,G,D), H a multiple of G  ->  (B,T,H,D). Views with a contiguous last dimension are read in
+ * place. Causal: query t sees keys up to t + S - T. */
+FSDP_API fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v,
+                                     const fsdp_attention_options *options);
+/* The same from one tensor qkv (B,T,(H+2G)*D) that holds q, k and v side by side, as GPT-2's c_attn makes it; its
+ * gradient is written as one tensor. -> (B,T,H*D) */
+FSDP_API fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t heads, int64_t kv_heads,
+                                            const fsdp_attention_options *options);
+/* Rotary position embedding, Hugging Face's half rotation: x (B,T,H,D), frequencies (D/2) f32, position of t = 0. */
+FSDP_API fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0);
+
+/* ---- losses ---- */
+/* Mean over targets that are not -100 of the cross-entropy: logits (...,V), targets (...) i32  ->  () f32.
+ * A target outside [0,V) and not -100 is an error naming its position and value. */
+FSDP_API fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets);
+/* cross_entropy(linear(x, weight), targets) in chunks of rows: never holds all logits. x (...,C), weight (V,C). When a
+ * gradient is wanted it is made in the same pass. */
+FSDP_API fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets);
+
+/* ---- reductions: () or along one dimension ---- */
+FSDP_API fsdp_tensor *fsdp_sum(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_mean(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tensor *x, int dim, bool keep_dim);
+
+/* ---- shapes ---- */
+/* One size may be -1. Views where strides allow, else a copy. */
+FSDP_API fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape);
+FSDP_API fsdp_tensor *fsdp_transpose(fsdp_tensor *x, int dim0, int dim1);
+FSDP_API fsdp_tensor *fsdp_slice(fsdp_tensor *x, int dim, int64_t start, int64_t length);
+FSDP_API fsdp_tensor *fsdp_concat(fsdp_tensor *const *tensors, int count, int dim);
+FSDP_API fsdp_tensor *fsdp_contiguous(fsdp_tensor *x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* autograd.h - what operations and the sharding engine use of the tape. */
+#ifndef AUTOGRAD_AUTOGRAD_H
+#define AUTOGRAD_AUTOGRAD_H
+
+#include "fsdp/autograd.h"
+#include "tensor/tensor.h"
+
+typedef struct fsdp__node fsdp__node;
+
+/* One kind of recorded operation. */
+typedef struct fsdp__op {
+    const char *name;
+    /* `grads[i]` is the gradient of output i, NULL when none arrived (at least one is not). Gives gradients of the
+     * inputs by fsdp__node_give or by writing to fsdp__node_target. Runs inside a scope of its own, nothing recorded.
+     */
+    fsdp_status (*backward)(fsdp__node *node, fsdp_tensor *const *grads);
+    /* Releases what `state` points to, if it points to anything. May be NULL. */
+    void (*free_state)(void *state);
+} fsdp__op;
+
+/* Records an operation if recording is on and an input requires a gradient; else does nothing and returns FSDP_OK.
+ * Marks the outputs (fresh tensors) as requiring a gradient. NULL inputs and saved entries are allowed and keep their
+ * index. `saved` tensors are kept as aliases of their bytes until the node has run: save only what the wanted gradients
+ * need. `state` (of `state_bytes`) is copied; what it points to is taken over only when the operation was recorded,
+ * that is when fsdp__will_record and this returns FSDP_OK. */
+fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                         int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
+                         size_t state_bytes);
+/* Whether fsdp__record would record: lets a forward skip what only a backward needs. */
+bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
+
+/* ---- inside an op's backward ---- */
+fsdp_tensor *fsdp__node_saved(fsdp__node *node, int index); /* borrowed; NULL if saved as NULL */
+void *fsdp__node_state(fsdp__node *node);
+bool fsdp__node_needs(const fsdp__node *node, int input); /* whether this input's gradient is wanted */
+/* The gradient of input `input` (takes its own reference; shape and dtype of the input). Once at most per input; does
+ * nothing when the gradient is not wanted. The op must not write to `grad` afterwards. */
+fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad);
+/* A tensor of the input's shape and dtype for the op to write the gradient to, and whether it must add to what is
+ * there. For a leaf this is the leaf's gradient itself, so a matrix product accumulates in place and writes straight
+ * to where the sharding engine wants the gradient. For another tensor it is what has arrived already from other
+ * consumers, when nobody else sees that, or a fresh activation. Contiguous, borrowed. The gradient counts as given when
+ * the op's backward returns OK. Only for inputs that fsdp__node_needs. */
+fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate);
+/* Whether the graph is kept: then an op must leave what it saved as it is. */
+bool fsdp__node_keeps(const fsdp__node *node);
+/* Whether only the running op sees this output gradient: it is contiguous and may be overwritten, and given on. */
+bool fsdp__grad_exclusive(const fsdp_tensor *grad);
+/* Whether the gradient is known on the host to be all ones (the root of fsdp_backward). */
+bool fsdp__grad_is_one(const fsdp_tensor *grad);
+
+/* ---- leaves ---- */
+/* Asked for the tensor (shape, dtype of the leaf; contents undefined) that becomes the leaf's gradient when the first
+ * gradient arrives: contiguous. Without a source a fresh tensor of kind gradient is made. `*out`: the leaf takes the
+ * reference. A NULL source removes it. */
+typedef fsdp_status (*fsdp__grad_source)(void *arg, fsdp_tensor *leaf, fsdp_tensor **out);
+fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg);
+/* For an operation that makes a leaf's gradient before the backward runs (fused head and loss): the tensor that would
+ * become the gradient if there is none yet (from the source, not yet the leaf's grad), else a temporary of the leaf's
+ * shape. Pass it to fsdp__node_give later: it becomes the gradient without a copy if it was not a temporary. One
+ * reservation per leaf at a time: a second gives a temporary. Keep the tensor itself (not an alias: keep it in `state`)
+ * until then. The caller owns `*out`. */
+fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out);
+
+/* ---- boundaries ---- */
+/* Replaces those of `tensors` that require a gradient by identities of them (from the scope), recorded as one node:
+ * in the backward `callback` runs when the gradients of all of them are known, before they are passed on. Does
+ * nothing (and never calls) when none requires a gradient or nothing is recorded; `*recorded` tells. */
+fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, fsdp_status (*callback)(void *arg), void *arg,
+                           bool *recorded);
+
+bool fsdp__in_backward(const fsdp_context *context);
+
+#endif

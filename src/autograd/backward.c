@@ -1,0 +1,324 @@
+/* backward.c - the walk.
+ *
+ * First every node that the roots reach is counted: how many consumers will give to it. Then nodes run, the newest
+ * first, each once all its consumers have run; so additions happen in one order, that of the program backwards. What a
+ * node saved is let go as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
+#include "autograd/node.h"
+#include "base/alloc.h"
+
+/* ---- the heap of ready nodes: newest on top ---- */
+
+static void heap_push(fsdp__run *run, fsdp__node *node)
+{
+    int64_t at = run->heap_count++;
+
+    while (at > 0 && run->heap[(at - 1) / 2]->sequence < node->sequence) {
+        run->heap[at] = run->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    run->heap[at] = node;
+    node->queued = true;
+}
+
+static fsdp__node *heap_pop(fsdp__run *run)
+{
+    fsdp__node *top = run->heap[0];
+    fsdp__node *last = run->heap[--run->heap_count];
+    int64_t at = 0;
+
+    for (int64_t child = 1; child < run->heap_count; child = 2 * at + 1) {
+        if (child + 1 < run->heap_count && run->heap[child + 1]->sequence > run->heap[child]->sequence)
+            child++;
+        if (run->heap[child]->sequence < last->sequence)
+            break;
+        run->heap[at] = run->heap[child];
+        at = child;
+    }
+    run->heap[at] = last;
+    return top;
+}
+
+/* ---- before the walk: what is reached, and how often ---- */
+
+static fsdp_status reach(fsdp__run *run, fsdp__node *node)
+{
+    if (node->run == run)
+        return FSDP_OK;
+    if (node->run)
+        return FSDP_FAIL(FSDP_STATE, "a backward inside a backward reached %s, which the outer one is walking",
+                         node->op->name);
+    if (node->released)
+        return FSDP_FAIL(
+            FSDP_STATE, "backward through %s a second time: its saved tensors are gone (keep the graph the first time)",
+            node->op->name);
+    if (fsdp__grow(&run->nodes, run->node_count, &run->node_capacity, sizeof *run->nodes) != 0)
+        return FSDP_NO_MEMORY;
+    run->nodes[run->node_count++] = fsdp__node_ref(node);
+    node->run = run;
+    node->dependencies = 0;
+    node->queued = false;
+    return FSDP_OK;
+}
+
+static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
+{
+    for (int i = 0; i < count; i++) {
+        fsdp__node *producer = fsdp__grad_state_get(roots[i])->producer;
+
+        if (producer)
+            FSDP_TRY(reach(run, producer));
+    }
+    for (int64_t i = 0; i < run->node_count; i++) { /* grows while it is walked */
+        fsdp__node *node = run->nodes[i];
+
+        for (int j = 0; j < node->input_count; j++) {
+            if (!node->inputs[j].node)
+                continue;
+            FSDP_TRY(reach(run, node->inputs[j].node));
+            node->inputs[j].node->dependencies++;
+        }
+    }
+    run->heap = fsdp__malloc((size_t)run->node_count * sizeof *run->heap);
+    return run->heap ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* ---- the roots ---- */
+
+static fsdp_status check_root(const fsdp_tensor *root, const fsdp_tensor *gradient)
+{
+    char text[FSDP__SHAPE_TEXT], other[FSDP__SHAPE_TEXT];
+
+    if (!root)
+        return FSDP_FAIL(FSDP_INVALID, "backward: a root is missing");
+    if (!fsdp_tensor_requires_grad(root))
+        return FSDP_FAIL(FSDP_INVALID, "backward: the root %s does not require a gradient",
+                         fsdp__shape_text(root->ndim, root->shape, text));
+    if (!gradient && fsdp_tensor_numel(root) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "backward: the root %s has more than one element: give its gradient",
+                         fsdp__shape_text(root->ndim, root->shape, text));
+    if (gradient && (!fsdp__shape_equal(root, gradient) || root->dtype != gradient->dtype ||
+                     root->storage->device != gradient->storage->device))
+        return FSDP_FAIL(FSDP_INVALID, "backward: a %s gradient %s does not fit the root, which is %s %s",
+                         fsdp_dtype_name(gradient->dtype), fsdp__shape_text(gradient->ndim, gradient->shape, other),
+                         fsdp_dtype_name(root->dtype), fsdp__shape_text(root->ndim, root->shape, text));
+    return FSDP_OK;
+}
+
+/* The caller owns `*out`. */
+static fsdp_status make_one(const fsdp_tensor *root, fsdp_tensor **out)
+{
+    fsdp__grad_state *state;
+    fsdp_tensor *one = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(
+        fsdp_tensor_create(root->storage->device, root->dtype, root->ndim, root->shape, FSDP_MEMORY_ACTIVATION, &one));
+    FSDP_TRY_GOTO(status, fsdp_tensor_fill_(one, 1.0), fail);
+    FSDP_TRY_GOTO(status, fsdp__grad_state_make(one, &state), fail);
+    state->is_one = true;
+    *out = one;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(one);
+    return status;
+}
+
+static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gradient)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(root);
+    fsdp_tensor *grad = fsdp_tensor_ref(gradient);
+    fsdp__node *producer = state->producer;
+    fsdp_status status;
+
+    if (!grad)
+        FSDP_TRY(make_one(root, &grad));
+    status = producer ? fsdp__node_add_grad(producer, state->output, grad) : fsdp__leaf_accumulate(root, grad);
+    fsdp_tensor_unref(grad);
+    FSDP_TRY(status);
+    if (producer && producer->dependencies == 0 && !producer->queued)
+        heap_push(run, producer);
+    return FSDP_OK;
+}
+
+/* ---- one node ---- */
+
+static fsdp_status run_hooks(fsdp__node *node)
+{
+    for (int i = 0; i < node->output_count; i++) {
+        fsdp__output *output = &node->outputs[i];
+        fsdp_tensor *grad = node->grads[i];
+
+        if (!grad || !output->hooks)
+            continue;
+        FSDP_TRY(fsdp__hooks_run(output->hooks, output->state ? output->state->tensor : NULL, &grad));
+        fsdp_tensor_ref(grad);
+        fsdp_tensor_unref(node->grads[i]);
+        node->grads[i] = grad;
+    }
+    return FSDP_OK;
+}
+
+/* The engine that drops the bytes of a parameter must have brought them back by now. */
+static fsdp_status check_saved(const fsdp__node *node)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int i = 0; i < node->saved_count; i++) {
+        const fsdp_tensor *saved = node->saved[i];
+
+        if (saved && !saved->storage->data && saved->storage->bytes > 0)
+            return FSDP_FAIL(FSDP_STATE, "saved tensor %d %s has no bytes: they were dropped and not restored", i,
+                             fsdp__shape_text(saved->ndim, saved->shape, text));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status undo(fsdp__node *node)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(node->context));
+    FSDP_TRY_GOTO(status, run_hooks(node), out);
+    FSDP_TRY_GOTO(status, check_saved(node), out);
+    FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);
+    FSDP_TRY_GOTO(status, fsdp__node_commit_targets(node), out);
+out:
+    fsdp_scope_end(node->context, NULL);
+    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "backward of %s", node->op->name);
+}
+
+static void drop_grads(fsdp__node *node)
+{
+    for (int i = 0; i < node->output_count; i++) {
+        fsdp_tensor_unref(node->grads[i]);
+        node->grads[i] = NULL;
+    }
+}
+
+static bool has_grads(const fsdp__node *node)
+{
+    for (int i = 0; i < node->output_count; i++)
+        if (node->grads[i])
+            return true;
+    return false;
+}
+
+/* In a scope of its own: hooks of leaves make tensors. */
+static fsdp_status give_leaves(fsdp__node *node)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(node->context));
+    status = fsdp__node_commit_leaves(node);
+    fsdp_scope_end(node->context, NULL);
+    return status;
+}
+
+static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
+{
+    fsdp_status status = FSDP_OK;
+
+    if (has_grads(node)) {
+        FSDP_TRY_GOTO(status, undo(node), fail);
+        drop_grads(node);
+        if (!run->keep_graph)
+            fsdp__node_forget(node);
+        FSDP_TRY_GOTO(status, give_leaves(node), fail);
+    }
+    for (int i = 0; i < node->input_count; i++) {
+        fsdp__node *producer = node->inputs[i].node;
+
+        if (producer && --producer->dependencies == 0)
+            heap_push(run, producer);
+    }
+    if (!run->keep_graph)
+        fsdp__node_release(node);
+    return FSDP_OK;
+fail:
+    fsdp__node_rollback(node);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static fsdp_status walk(fsdp__run *run, fsdp_tensor *const *roots, fsdp_tensor *const *gradients, int count)
+{
+    FSDP_TRY(explore(run, roots, count));
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(seed_root(run, roots[i], gradients ? gradients[i] : NULL));
+    while (run->heap_count > 0)
+        FSDP_TRY(run_node(run, heap_pop(run)));
+    return FSDP_OK;
+}
+
+/* Frees the graph and forgets the walk, wherever it ended. */
+static void finish(fsdp__run *run)
+{
+    for (int64_t i = 0; i < run->node_count; i++) {
+        drop_grads(run->nodes[i]);
+        run->nodes[i]->run = NULL;
+        run->nodes[i]->dependencies = 0;
+        run->nodes[i]->queued = false;
+    }
+    for (int64_t i = 0; i < run->node_count; i++) {
+        if (!run->keep_graph)
+            fsdp__node_release(run->nodes[i]);
+        fsdp__node_unref(run->nodes[i]);
+    }
+    fsdp__free(run->nodes);
+    fsdp__free(run->heap);
+    run->nodes = run->heap = NULL;
+    run->node_count = run->heap_count = 0;
+}
+
+/* Each learns how the walk went; they may queue more. The first failure counts. */
+static fsdp_status run_callbacks(fsdp__run *run, fsdp_status walked)
+{
+    fsdp_status status = walked;
+
+    for (int64_t i = 0; i < run->callback_count; i++) {
+        fsdp__callback callback = run->callbacks[i];
+
+        FSDP_KEEP_FIRST(status, callback.call(callback.arg, walked));
+    }
+    fsdp__free(run->callbacks);
+    return status;
+}
+
+fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gradients, int count, bool keep_graph)
+{
+    fsdp__run run = {.keep_graph = keep_graph};
+    fsdp__autograd *autograd;
+    fsdp_context *context;
+    fsdp_status status;
+    int64_t no_grad;
+
+    if (count < 1 || !roots)
+        return FSDP_FAIL(FSDP_INVALID, "backward: no roots");
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(check_root(roots[i], gradients ? gradients[i] : NULL));
+    context = fsdp__tensor_context(roots[0]);
+    autograd = fsdp__autograd_make(context);
+    if (!autograd)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp_scope_begin(context));
+    run.outer = autograd->running;
+    autograd->running = &run;
+    no_grad = autograd->no_grad++;
+
+    status = walk(&run, roots, gradients, count);
+    finish(&run);
+    status = run_callbacks(&run, status);
+
+    autograd->no_grad = no_grad;
+    autograd->running = run.outer;
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+fsdp_status fsdp_backward(fsdp_tensor *loss)
+{
+    if (!loss) /* the forward failed and said why */
+        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "backward: no loss");
+    return fsdp_backward_from(&loss, NULL, 1, false);
+}

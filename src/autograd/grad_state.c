@@ -1,0 +1,186 @@
+/* grad_state.c - what a tensor knows about gradients: whether it wants one, its gradient, its hooks, its history. */
+#include "autograd/node.h"
+#include "base/alloc.h"
+
+static void grad_state_free(void *pointer)
+{
+    fsdp__grad_state *state = pointer;
+
+    if (state->reserved)
+        state->reserved->reserved_for = NULL;
+    if (state->reserved_for)
+        state->reserved_for->reserved = NULL;
+    if (state->producer) {
+        state->producer->outputs[state->output].state = NULL;
+        fsdp__node_unref(state->producer);
+    }
+    fsdp_tensor_unref(state->grad);
+    fsdp__hooks_free(state->hooks);
+    fsdp__free(state);
+}
+
+fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor)
+{
+    return tensor->autograd.state;
+}
+
+fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
+{
+    fsdp__grad_state *state = tensor->autograd.state;
+
+    if (!state) {
+        state = fsdp__calloc(1, sizeof *state);
+        if (!state)
+            return FSDP_NO_MEMORY;
+        state->tensor = tensor;
+        tensor->autograd = (fsdp__attachment){state, grad_state_free};
+    }
+    *out = state;
+    return FSDP_OK;
+}
+
+/* ---- hooks ---- */
+
+fsdp_status fsdp__hooks_add(fsdp__hook **hooks, fsdp_grad_hook call, void *arg)
+{
+    fsdp__hook *hook = fsdp__malloc(sizeof *hook);
+
+    if (!hook)
+        return FSDP_NO_MEMORY;
+    *hook = (fsdp__hook){call, arg, NULL};
+    while (*hooks)
+        hooks = &(*hooks)->next;
+    *hooks = hook;
+    return FSDP_OK;
+}
+
+void fsdp__hooks_free(fsdp__hook *hooks)
+{
+    while (hooks) {
+        fsdp__hook *next = hooks->next;
+
+        fsdp__free(hooks);
+        hooks = next;
+    }
+}
+
+fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
+
+    for (; hooks; hooks = hooks->next) {
+        fsdp_tensor *before = *grad;
+
+        FSDP_TRY(hooks->call(hooks->arg, tensor, grad));
+        if (*grad == before)
+            continue;
+        if (!*grad)
+            return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced the gradient with nothing");
+        if (!fsdp__shape_equal(*grad, before) || (*grad)->dtype != before->dtype)
+            return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced a %s gradient %s with a %s one %s",
+                             fsdp_dtype_name(before->dtype), fsdp__shape_text(before->ndim, before->shape, want),
+                             fsdp_dtype_name((*grad)->dtype), fsdp__shape_text((*grad)->ndim, (*grad)->shape, have));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg)
+{
+    fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
+
+    if (!tensor || !hook)
+        return FSDP_FAIL(FSDP_INVALID, "a gradient hook needs a tensor and a function");
+    if (!state || !state->requires_grad)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a gradient hook: the tensor does not require a gradient");
+    return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, hook, arg);
+}
+
+/* ---- properties ---- */
+
+fsdp_status fsdp_tensor_set_requires_grad(fsdp_tensor *tensor, bool requires_grad)
+{
+    fsdp__grad_state *state;
+
+    if (!tensor)
+        return FSDP_FAIL(FSDP_INVALID, "set_requires_grad: no tensor");
+    if (requires_grad && !fsdp_dtype_is_floating(tensor->dtype))
+        return FSDP_FAIL(FSDP_INVALID, "only floating tensors can require a gradient, not %s",
+                         fsdp_dtype_name(tensor->dtype));
+    state = fsdp__grad_state_get(tensor);
+    if (!state && !requires_grad)
+        return FSDP_OK;
+    if (state && state->producer && !requires_grad)
+        return FSDP_FAIL(FSDP_STATE, "cannot switch off the gradient of what %s made: use fsdp_detach",
+                         state->producer->op->name);
+    FSDP_TRY(fsdp__grad_state_make(tensor, &state));
+    state->requires_grad = requires_grad;
+    return FSDP_OK;
+}
+
+bool fsdp_tensor_requires_grad(const fsdp_tensor *tensor)
+{
+    const fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
+
+    return state && state->requires_grad;
+}
+
+bool fsdp_tensor_is_leaf(const fsdp_tensor *tensor)
+{
+    const fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
+
+    return !state || !state->producer;
+}
+
+fsdp_tensor *fsdp_tensor_grad(const fsdp_tensor *tensor)
+{
+    const fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
+
+    return state ? state->grad : NULL;
+}
+
+fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
+{
+    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
+    fsdp__grad_state *state;
+    fsdp_tensor *before;
+
+    if (!tensor)
+        return FSDP_FAIL(FSDP_INVALID, "set_grad: no tensor");
+    if (!grad && !fsdp__grad_state_get(tensor))
+        return FSDP_OK;
+    if (grad && (!fsdp__shape_equal(tensor, grad) || tensor->dtype != grad->dtype ||
+                 tensor->storage->device != grad->storage->device))
+        return FSDP_FAIL(FSDP_INVALID, "a %s tensor %s on %s cannot have a %s gradient %s on %s",
+                         fsdp_dtype_name(tensor->dtype), fsdp__shape_text(tensor->ndim, tensor->shape, want),
+                         fsdp_device_name(tensor->storage->device), fsdp_dtype_name(grad->dtype),
+                         fsdp__shape_text(grad->ndim, grad->shape, have), fsdp_device_name(grad->storage->device));
+    FSDP_TRY(fsdp__grad_state_make(tensor, &state));
+    if (state->producer)
+        return FSDP_FAIL(FSDP_STATE, "only leaves keep a gradient; this tensor was made by %s",
+                         state->producer->op->name);
+    before = state->grad;
+    state->grad = fsdp_tensor_ref(grad);
+    fsdp_tensor_unref(before);
+    return FSDP_OK;
+}
+
+fsdp_tensor *fsdp_detach(fsdp_tensor *tensor)
+{
+    fsdp_tensor *alias = NULL;
+
+    if (!tensor || fsdp__tensor_alias(tensor, &alias) != FSDP_OK)
+        return NULL;
+    return fsdp__scope_adopt(alias);
+}
+
+bool fsdp__grad_exclusive(const fsdp_tensor *grad)
+{
+    return grad->refs == 1 && grad->storage->refs == 1 && fsdp_tensor_is_contiguous(grad) && !fsdp__grad_is_one(grad);
+}
+
+bool fsdp__grad_is_one(const fsdp_tensor *grad)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(grad);
+
+    return state && state->is_one;
+}

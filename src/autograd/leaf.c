@@ -1,0 +1,222 @@
+/* leaf.c - where the gradient of a leaf comes to lie.
+ *
+ * The sharding engine wants gradients in buffers of its own choice and nobody wants a copy, so an op asks for the
+ * place to write to (fsdp__node_target) wherever its kernel can write or accumulate there. */
+#include "autograd/node.h"
+
+/* ---- the tensor that becomes the gradient ---- */
+
+/* From the source, or fresh. A source is not asked again while a tensor it gave is out on reservation: it may well give
+ * the same bytes. */
+static fsdp_status new_grad(fsdp_tensor *leaf, fsdp__grad_state *state, fsdp_tensor **out)
+{
+    fsdp_tensor *grad = NULL;
+
+    if (!state->source || state->reserved)
+        return fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_GRADIENT,
+                                  out);
+    FSDP_TRY(state->source(state->source_arg, leaf, &grad));
+    if (!grad || !fsdp__shape_equal(grad, leaf) || grad->dtype != leaf->dtype || !fsdp_tensor_is_contiguous(grad)) {
+        fsdp_tensor_unref(grad);
+        return FSDP_FAIL(FSDP_STATE, "the gradient source of a leaf gave a tensor that does not fit the leaf");
+    }
+    *out = grad;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg)
+{
+    fsdp__grad_state *state;
+
+    FSDP_TRY(fsdp__grad_state_make(leaf, &state));
+    state->source = source;
+    state->source_arg = arg;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    fsdp__grad_state *state, *reserved;
+    fsdp_tensor *grad = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__grad_state_make(leaf, &state));
+    if (state->grad || state->reserved || state->hooks)
+        return fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_ACTIVATION,
+                                  out);
+    FSDP_TRY(new_grad(leaf, state, &grad));
+    FSDP_TRY_GOTO(status, fsdp__grad_state_make(grad, &reserved), fail);
+    state->reserved = reserved;
+    reserved->reserved_for = state;
+    *out = grad;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(grad);
+    return status;
+}
+
+/* ---- a gradient arrives ---- */
+
+/* Counts an activation that has become a gradient as one. */
+static void become_gradient(fsdp_tensor *tensor)
+{
+    fsdp__storage *storage = tensor->storage;
+    int64_t bytes = (int64_t)fsdp__device_rounded(storage->bytes);
+
+    fsdp__device_account(storage->device, storage->kind, -bytes, false);
+    fsdp__device_account(storage->device, FSDP_MEMORY_GRADIENT, bytes, false);
+    storage->kind = FSDP_MEMORY_GRADIENT;
+}
+
+static bool adoptable(const fsdp_tensor *grad)
+{
+    return fsdp__grad_exclusive(grad) && !grad->storage->release &&
+           grad->storage->bytes == (size_t)fsdp_tensor_numel(grad) * fsdp_dtype_size(grad->dtype);
+}
+
+/* The tensor reserved for this leaf has arrived; something may have come before it. */
+static fsdp_status take_reserved(fsdp__grad_state *state, fsdp_tensor *grad)
+{
+    state->reserved->reserved_for = NULL;
+    state->reserved = NULL;
+    if (state->grad) {
+        FSDP_TRY(fsdp__tensor_copy(grad, state->grad, true));
+        fsdp_tensor_unref(state->grad);
+    }
+    state->grad = fsdp_tensor_ref(grad);
+    return FSDP_OK;
+}
+
+/* The caller holds the only reference besides those that forbid adopting `grad`. */
+fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+    fsdp_tensor *place = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__hooks_run(state->hooks, leaf, &grad));
+    if (state->reserved && state->reserved->tensor == grad)
+        return take_reserved(state, grad);
+    if (state->grad)
+        return fsdp__tensor_copy(state->grad, grad, true);
+    if (!state->source && adoptable(grad)) {
+        if (grad->storage->kind != FSDP_MEMORY_GRADIENT)
+            become_gradient(grad);
+        state->grad = fsdp_tensor_ref(grad);
+        return FSDP_OK;
+    }
+    FSDP_TRY(new_grad(leaf, state, &place));
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy(place, grad, false), fail);
+    state->grad = place;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(place);
+    return status;
+}
+
+/* ---- targets ---- */
+
+/* An op that has the same leaf as two inputs must not get the same place for both. */
+static bool handed_out(const fsdp__node *node, const fsdp_tensor *leaf)
+{
+    for (int i = 0; i < node->input_count; i++)
+        if (node->inputs[i].leaf == leaf && node->inputs[i].target_direct)
+            return true;
+    return false;
+}
+
+static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumulate)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
+
+    if (state->hooks || handed_out(node, edge->leaf) || (state->grad && !fsdp_tensor_is_contiguous(state->grad)))
+        return fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,
+                                  &edge->target);
+    if (state->grad) {
+        *accumulate = true;
+    } else {
+        FSDP_TRY(new_grad(edge->leaf, state, &state->grad));
+        edge->target_installed = true;
+    }
+    edge->target = fsdp_tensor_ref(state->grad);
+    edge->target_direct = true;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__node_target(fsdp__node *node, int input, fsdp_tensor **out, bool *accumulate)
+{
+    fsdp__edge *edge = &node->inputs[input];
+
+    *accumulate = false;
+    if (edge->target || edge->given || (!edge->leaf && !edge->node))
+        return FSDP_FAIL(FSDP_STATE, "no target for the gradient of input %d: it is not wanted, or given already",
+                         input);
+    if (edge->leaf) {
+        FSDP_TRY(leaf_target(node, edge, accumulate));
+    } else if (edge->node->grads[edge->output] && fsdp__grad_exclusive(edge->node->grads[edge->output])) {
+        edge->target = fsdp_tensor_ref(edge->node->grads[edge->output]);
+        edge->target_direct = true;
+        *accumulate = true;
+    } else {
+        FSDP_TRY(fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,
+                                    &edge->target));
+    }
+    *out = edge->target;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__node_commit_targets(fsdp__node *node)
+{
+    for (int i = 0; i < node->input_count; i++) {
+        fsdp__edge *edge = &node->inputs[i];
+        fsdp_tensor *target = edge->target;
+        bool direct = edge->target_direct;
+
+        if (!target)
+            continue;
+        edge->target = NULL;
+        edge->target_direct = edge->target_installed = false;
+        if (direct) {
+            fsdp_tensor_unref(target);
+        } else if (edge->leaf) {
+            edge->given = target;
+        } else {
+            fsdp_status status = fsdp__node_add_grad(edge->node, edge->output, target);
+
+            fsdp_tensor_unref(target);
+            FSDP_TRY(status);
+        }
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__node_commit_leaves(fsdp__node *node)
+{
+    for (int i = 0; i < node->input_count; i++) {
+        fsdp__edge *edge = &node->inputs[i];
+        fsdp_tensor *given = edge->given;
+        fsdp_status status;
+
+        if (!given)
+            continue;
+        edge->given = NULL;
+        status = fsdp__leaf_accumulate(edge->leaf, given);
+        fsdp_tensor_unref(given);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+void fsdp__node_rollback(fsdp__node *node)
+{
+    for (int i = 0; i < node->input_count; i++) {
+        fsdp__edge *edge = &node->inputs[i];
+
+        if (edge->target_installed)
+            (void)fsdp_tensor_set_grad(edge->leaf, NULL);
+        fsdp_tensor_unref(edge->target);
+        fsdp_tensor_unref(edge->given);
+        edge->target = edge->given = NULL;
+        edge->target_direct = edge->target_installed = false;
+    }
+}

@@ -1,0 +1,70 @@
+/* mode.c - what autograd hangs on a context: whether operations are recorded, which backward is running. */
+#include "autograd/node.h"
+#include "base/alloc.h"
+#include "base/context.h"
+
+fsdp__autograd *fsdp__autograd_get(const fsdp_context *context)
+{
+    return fsdp__context_get(context, FSDP__SLOT_AUTOGRAD);
+}
+
+fsdp__autograd *fsdp__autograd_make(fsdp_context *context)
+{
+    fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    if (autograd)
+        return autograd;
+    autograd = fsdp__calloc(1, sizeof *autograd);
+    if (autograd)
+        fsdp__context_attach(context, FSDP__SLOT_AUTOGRAD, autograd, fsdp__free);
+    return autograd;
+}
+
+fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor)
+{
+    return fsdp_device_context(tensor->storage->device);
+}
+
+/* Out of memory here only means that a forward records what it need not. */
+void fsdp_no_grad_begin(fsdp_context *context)
+{
+    fsdp__autograd *autograd = fsdp__autograd_make(context);
+
+    if (autograd)
+        autograd->no_grad++;
+}
+
+void fsdp_no_grad_end(fsdp_context *context)
+{
+    fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    if (autograd && autograd->no_grad > 0)
+        autograd->no_grad--;
+}
+
+bool fsdp_grad_enabled(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return !autograd || autograd->no_grad == 0;
+}
+
+bool fsdp__in_backward(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd && autograd->running;
+}
+
+fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg)
+{
+    fsdp__autograd *autograd = fsdp__autograd_get(context);
+    fsdp__run *run = autograd ? autograd->running : NULL;
+
+    if (!run)
+        return FSDP_FAIL(FSDP_STATE, "cannot queue a callback: no backward is running");
+    if (fsdp__grow(&run->callbacks, run->callback_count, &run->callback_capacity, sizeof *run->callbacks) != 0)
+        return FSDP_NO_MEMORY;
+    run->callbacks[run->callback_count++] = (fsdp__callback){callback, arg};
+    return FSDP_OK;
+}

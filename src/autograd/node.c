@@ -1,0 +1,272 @@
+/* node.c - recording an operation, and the life of what was recorded. */
+#include "autograd/node.h"
+#include "base/alloc.h"
+#include "base/compiler.h"
+
+#include <stdalign.h>
+#include <string.h>
+
+/* ---- making ---- */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
+}
+
+/* The node and its arrays are one block. */
+static fsdp__node *node_alloc(int input_count, int output_count, int saved_count, size_t state_bytes)
+{
+    size_t inputs_at = aligned(sizeof(fsdp__node));
+    size_t outputs_at = inputs_at + aligned((size_t)input_count * sizeof(fsdp__edge));
+    size_t grads_at = outputs_at + aligned((size_t)output_count * sizeof(fsdp__output));
+    size_t saved_at = grads_at + aligned((size_t)output_count * sizeof(fsdp_tensor *));
+    size_t state_at = saved_at + aligned((size_t)saved_count * sizeof(fsdp_tensor *));
+    char *block = fsdp__calloc(1, state_at + aligned(state_bytes));
+    fsdp__node *node = (fsdp__node *)(void *)block;
+
+    if (!block)
+        return NULL;
+    node->refs = 1;
+    node->input_count = input_count;
+    node->output_count = output_count;
+    node->saved_count = saved_count;
+    node->inputs = (fsdp__edge *)(void *)(block + inputs_at);
+    node->outputs = (fsdp__output *)(void *)(block + outputs_at);
+    node->grads = (fsdp_tensor **)(void *)(block + grads_at);
+    node->saved = (fsdp_tensor **)(void *)(block + saved_at);
+    node->state = block + state_at;
+    return node;
+}
+
+static void connect(fsdp__edge *edge, fsdp_tensor *input)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(input);
+
+    edge->device = input->storage->device;
+    edge->dtype = input->dtype;
+    edge->ndim = input->ndim;
+    memcpy(edge->shape, input->shape, sizeof edge->shape);
+    if (!state || !state->requires_grad)
+        return;
+    if (state->producer) {
+        edge->node = fsdp__node_ref(state->producer);
+        edge->output = state->output;
+    } else {
+        edge->leaf = fsdp_tensor_ref(input);
+    }
+}
+
+bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count)
+{
+    for (int i = 0; i < input_count; i++)
+        if (inputs[i] && fsdp_tensor_requires_grad(inputs[i]))
+            return fsdp_grad_enabled(fsdp__tensor_context(inputs[i]));
+    return false;
+}
+
+fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
+                         int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
+                         size_t state_bytes)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp__autograd *autograd;
+    fsdp__node *node;
+
+    if (!fsdp__will_record(inputs, input_count))
+        return FSDP_OK;
+    autograd = fsdp__autograd_make(fsdp__tensor_context(outputs[0]));
+    node = autograd ? node_alloc(input_count, output_count, saved_count, state_bytes) : NULL;
+    if (!node)
+        return FSDP_NO_MEMORY;
+    node->op = op;
+    node->context = fsdp__tensor_context(outputs[0]);
+    for (int i = 0; i < input_count; i++)
+        if (inputs[i])
+            connect(&node->inputs[i], inputs[i]);
+    for (int i = 0; i < saved_count; i++)
+        if (saved[i])
+            FSDP_TRY_GOTO(status, fsdp__tensor_alias(saved[i], &node->saved[i]), out);
+    for (int i = 0; i < output_count; i++)
+        FSDP_TRY_GOTO(status, fsdp__grad_state_make(outputs[i], &node->outputs[i].state), out);
+
+    /* Nothing below can fail. */
+    if (state_bytes > 0)
+        memcpy(node->state, state, state_bytes);
+    node->state_owned = true;
+    node->sequence = ++autograd->sequence;
+    for (int i = 0; i < output_count; i++) {
+        fsdp__grad_state *made = node->outputs[i].state;
+
+        made->requires_grad = true;
+        made->producer = fsdp__node_ref(node);
+        made->output = i;
+    }
+out:
+    fsdp__node_unref(node);
+    return status;
+}
+
+/* ---- dying ---- */
+
+fsdp__node *fsdp__node_ref(fsdp__node *node)
+{
+    node->refs++;
+    return node;
+}
+
+/* Drops a reference; a node that dies of it is put on `*dead` instead of being freed here. */
+static void drop(fsdp__node *node, fsdp__node **dead)
+{
+    if (--node->refs > 0)
+        return;
+    node->next_dead = *dead;
+    *dead = node;
+}
+
+void fsdp__node_forget(fsdp__node *node)
+{
+    for (int i = 0; i < node->saved_count; i++) {
+        fsdp_tensor_unref(node->saved[i]);
+        node->saved[i] = NULL;
+    }
+    if (node->state_owned && node->op->free_state)
+        node->op->free_state(node->state);
+    node->state_owned = false;
+    node->released = true;
+}
+
+static void release(fsdp__node *node, fsdp__node **dead)
+{
+    fsdp__node_forget(node);
+    for (int i = 0; i < node->input_count; i++) {
+        fsdp__edge *edge = &node->inputs[i];
+
+        if (edge->node)
+            drop(edge->node, dead);
+        fsdp_tensor_unref(edge->leaf);
+        edge->node = NULL;
+        edge->leaf = NULL;
+    }
+}
+
+static void bury(fsdp__node *dead)
+{
+    while (dead) {
+        fsdp__node *node = dead;
+
+        dead = node->next_dead;
+        release(node, &dead);
+        for (int i = 0; i < node->output_count; i++) {
+            fsdp_tensor_unref(node->grads[i]);
+            fsdp__hooks_free(node->outputs[i].hooks);
+        }
+        fsdp__free(node);
+    }
+}
+
+void fsdp__node_unref(fsdp__node *node)
+{
+    fsdp__node *dead = NULL;
+
+    if (!node)
+        return;
+    drop(node, &dead);
+    bury(dead);
+}
+
+void fsdp__node_release(fsdp__node *node)
+{
+    fsdp__node *dead = NULL;
+
+    release(node, &dead);
+    bury(dead);
+}
+
+/* ---- inside an op's backward ---- */
+
+fsdp_tensor *fsdp__node_saved(fsdp__node *node, int index)
+{
+    return node->saved[index];
+}
+
+void *fsdp__node_state(fsdp__node *node)
+{
+    return node->state;
+}
+
+bool fsdp__node_needs(const fsdp__node *node, int input)
+{
+    return node->inputs[input].node || node->inputs[input].leaf;
+}
+
+bool fsdp__node_keeps(const fsdp__node *node)
+{
+    return node->run && node->run->keep_graph;
+}
+
+/* *out = a + b, fresh. */
+static fsdp_status sum_of(const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tensor **out)
+{
+    fsdp_device *device = a->storage->device;
+    fsdp_tensor *sum = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(device, a->dtype, a->ndim, a->shape, FSDP_MEMORY_ACTIVATION, &sum));
+    if (fsdp_tensor_is_contiguous(a) && fsdp_tensor_is_contiguous(b)) {
+        const fsdp__binary_args args = {.a = fsdp_tensor_data(a),
+                                        .b = fsdp_tensor_data(b),
+                                        .y = fsdp_tensor_data(sum),
+                                        .rows = 1,
+                                        .cols = fsdp_tensor_numel(a),
+                                        .op = FSDP__ADD,
+                                        .dtype = a->dtype};
+        FSDP_TRY_GOTO(status, fsdp__launch_binary(fsdp_device_stream(device), &args), fail);
+    } else {
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(sum, a, false), fail);
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(sum, b, true), fail);
+    }
+    *out = sum;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(sum);
+    return status;
+}
+
+fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad)
+{
+    fsdp_tensor **have = &node->grads[output];
+    fsdp_tensor *sum = NULL;
+
+    if (!*have) {
+        *have = fsdp_tensor_ref(grad);
+        return FSDP_OK;
+    }
+    if (*have != grad && fsdp__grad_exclusive(*have)) /* see [Note: exclusive gradients] */
+        return fsdp__tensor_copy(*have, grad, true);
+    FSDP_TRY(sum_of(*have, grad, &sum));
+    fsdp_tensor_unref(*have);
+    *have = sum;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
+{
+    fsdp__edge *edge = &node->inputs[input];
+    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
+
+    if (!edge->node && !edge->leaf)
+        return FSDP_OK;
+    if (!grad) /* an operation in the backward failed and said why */
+        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "no gradient was given");
+    if (grad->dtype != edge->dtype || grad->ndim != edge->ndim ||
+        memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
+        return FSDP_FAIL(FSDP_INVALID, "a %s gradient %s does not fit input %d, which is %s %s",
+                         fsdp_dtype_name(grad->dtype), fsdp__shape_text(grad->ndim, grad->shape, have), input,
+                         fsdp_dtype_name(edge->dtype), fsdp__shape_text(edge->ndim, edge->shape, want));
+    if (edge->node)
+        return fsdp__node_add_grad(edge->node, edge->output, grad);
+    if (edge->given)
+        return FSDP_FAIL(FSDP_STATE, "the gradient of input %d was given twice", input);
+    edge->given = fsdp_tensor_ref(grad); /* whether it can be adopted is known when the node has let go of it */
+    return FSDP_OK;
+}

@@ -1,0 +1,139 @@
+/* node.h - the tape: what hangs on a tensor, what a recorded operation holds, what one backward holds.
+ *
+ * [Note: who holds whom]
+ *   tensor --owns--> grad state --owns--> producing node --owns--> producers of its inputs, its leaf inputs, saved
+ * aliases A node never holds its own outputs (saved tensors are aliases without history; the pointer back to an
+ * output's grad state is weak), so there is no cycle and a graph dies with the last tensor that was made by it.
+ *
+ * [Note: exclusive gradients]
+ * A gradient that only its holder can see (one reference, and one on its storage) may be overwritten: the next gradient
+ * for the same tensor is added in place, and an element-wise backward reuses its output's gradient for its input's. */
+#ifndef AUTOGRAD_NODE_H
+#define AUTOGRAD_NODE_H
+
+#include "autograd/autograd.h"
+#include "device/device.h"
+#include "device/kernels.h"
+
+typedef struct fsdp__grad_state fsdp__grad_state;
+typedef struct fsdp__run fsdp__run;
+
+typedef struct fsdp__hook {
+    fsdp_grad_hook call;
+    void *arg;
+    struct fsdp__hook *next;
+} fsdp__hook;
+
+/* Hangs on a tensor (its `autograd` attachment). */
+struct fsdp__grad_state {
+    fsdp_tensor *tensor; /* weak: the one it hangs on */
+    bool requires_grad;
+    bool is_one;          /* a gradient of all ones that fsdp_backward made */
+    fsdp__node *producer; /* NULL: a leaf */
+    int output;           /* which output of the producer */
+    fsdp_tensor *grad;    /* leaves */
+    fsdp__hook *hooks;    /* leaves; those of other tensors live on their node */
+    fsdp__grad_source source;
+    void *source_arg;
+    /* A tensor handed out by fsdp__reserve_grad and its leaf know each other until one of them dies. */
+    fsdp__grad_state *reserved;     /* on the leaf */
+    fsdp__grad_state *reserved_for; /* on the tensor */
+};
+
+/* One input of a node. `node` and `leaf` are both NULL when no gradient is wanted. */
+typedef struct fsdp__edge {
+    fsdp__node *node; /* owned */
+    int output;
+    fsdp_tensor *leaf; /* owned */
+    fsdp_device *device;
+    fsdp_dtype dtype;
+    int ndim;
+    int64_t shape[FSDP_MAX_DIMS];
+    /* while the node runs, see leaf.c */
+    fsdp_tensor *target;
+    bool target_installed; /* the target was made the leaf's gradient by this run */
+    bool target_direct;    /* the target is where the gradient belongs: nothing to add afterwards */
+    fsdp_tensor *given;    /* for a leaf: added when the node has let go of everything else */
+} fsdp__edge;
+
+typedef struct fsdp__output {
+    fsdp__grad_state *state; /* weak; NULL when the tensor is gone */
+    fsdp__hook *hooks;
+} fsdp__output;
+
+struct fsdp__node {
+    int64_t refs;
+    const fsdp__op *op;
+    fsdp_context *context;
+    uint64_t sequence;
+    int input_count, output_count, saved_count;
+    fsdp__edge *inputs;
+    fsdp__output *outputs;
+    fsdp_tensor **grads; /* of the outputs, as they arrive */
+    fsdp_tensor **saved; /* owned aliases */
+    void *state;
+    bool state_owned; /* free_state still has to run */
+    bool released;    /* has run: nothing is saved any more */
+    /* while a backward walks */
+    fsdp__run *run;
+    int64_t dependencies; /* consumers that have not run */
+    bool queued;
+    fsdp__node *next_dead;
+};
+
+typedef struct fsdp__callback {
+    fsdp_backward_callback call;
+    void *arg;
+} fsdp__callback;
+
+/* One backward. They nest: a hook may run a backward of its own over another graph. */
+struct fsdp__run {
+    fsdp__run *outer;
+    bool keep_graph;
+    fsdp__node **nodes; /* reached; one reference each */
+    int64_t node_count, node_capacity;
+    fsdp__node **heap; /* ready, the newest on top */
+    int64_t heap_count;
+    fsdp__callback *callbacks;
+    int64_t callback_count, callback_capacity;
+};
+
+/* Hangs on the context. */
+typedef struct fsdp__autograd {
+    int64_t no_grad; /* depth */
+    uint64_t sequence;
+    fsdp__run *running;
+} fsdp__autograd;
+
+fsdp__autograd *fsdp__autograd_get(const fsdp_context *context); /* NULL while nothing was recorded */
+fsdp__autograd *fsdp__autograd_make(fsdp_context *context);      /* NULL and a last error when out of memory */
+fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
+
+/* ---- grad_state.c ---- */
+fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL when the tensor has none */
+fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
+/* Appends in order; frees all. */
+fsdp_status fsdp__hooks_add(fsdp__hook **hooks, fsdp_grad_hook call, void *arg);
+void fsdp__hooks_free(fsdp__hook *hooks);
+/* Runs them on `*grad`, which stays borrowed; checks what they replace it with. */
+fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad);
+
+/* ---- node.c ---- */
+fsdp__node *fsdp__node_ref(fsdp__node *node);
+void fsdp__node_unref(fsdp__node *node); /* frees long chains without recursion */
+/* Lets go of saved tensors and state: the node cannot run again. */
+void fsdp__node_forget(fsdp__node *node);
+/* Of the inputs as well. */
+void fsdp__node_release(fsdp__node *node);
+/* Adds to the gradient of an output. */
+fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad);
+
+/* ---- leaf.c ---- */
+fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad);
+/* After an op's backward returned: passes targets on; leaf gradients that were given wait for the second. */
+fsdp_status fsdp__node_commit_targets(fsdp__node *node);
+fsdp_status fsdp__node_commit_leaves(fsdp__node *node);
+/* After it failed: drops what half-written gradients it left. */
+void fsdp__node_rollback(fsdp__node *node);
+
+#endif

@@ -1,0 +1,105 @@
+/* call.c - running a module: hooks, forward, hooks, in a scope of its own. */
+#include "nn/module.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum {
+    LOCAL_INPUTS = 8
+};
+
+/* Whether a module below failed and said so in the message; forgets it. */
+static bool said_below(fsdp_module *module)
+{
+    bool said = false;
+
+    for (int64_t i = 0; i < module->parts->child_count; i++) {
+        fsdp_module *child = module->parts->children[i].module;
+
+        said = child->parts->failed || said_below(child) || said;
+        child->parts->failed = false;
+    }
+    return said;
+}
+
+/* Undoes what hooks began and puts the module's type in front of the message, unless a module below did. */
+static void fail(fsdp_module *module, int64_t began)
+{
+    while (began-- > 0) {
+        const fsdp__module_hooks *hooks = &module->parts->hooks[began];
+
+        if (hooks->failed)
+            hooks->failed(hooks->arg, module);
+    }
+    if (fsdp_last_status() == FSDP_OK)
+        FSDP_FAIL(FSDP_STATE, "the forward gave no output and no reason");
+    if (!said_below(module))
+        fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
+    module->parts->failed = true;
+}
+
+static fsdp_status run(fsdp_module *module, fsdp_tensor **inputs, int count, int64_t *began, fsdp_tensor **out)
+{
+    struct fsdp__module_parts *parts = module->parts;
+    fsdp_tensor *output;
+
+    for (; *began < parts->hook_count; ++*began) {
+        const fsdp__module_hooks *hooks = &parts->hooks[*began];
+
+        if (hooks->pre_forward)
+            FSDP_TRY(hooks->pre_forward(hooks->arg, module, inputs, count));
+    }
+    output = module->type->forward(module, inputs, count);
+    if (!output)
+        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_STATE;
+    for (int64_t i = 0; i < parts->hook_count; i++) {
+        const fsdp__module_hooks *hooks = &parts->hooks[i];
+
+        if (hooks->post_forward)
+            FSDP_TRY(hooks->post_forward(hooks->arg, module, &output));
+    }
+    *out = output;
+    return FSDP_OK;
+}
+
+/* Hooks may replace inputs: they get a copy of the array. */
+static fsdp_tensor **copy_inputs(fsdp_tensor *const *inputs, int count, fsdp_tensor **local)
+{
+    fsdp_tensor **copy = count <= LOCAL_INPUTS ? local : fsdp__malloc((size_t)count * sizeof *copy);
+
+    if (copy)
+        memcpy(copy, inputs, (size_t)count * sizeof *copy);
+    return copy;
+}
+
+fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *local[LOCAL_INPUTS], **copy, *output = NULL;
+    fsdp_status status;
+    int64_t began = 0;
+
+    if (!module) {
+        FSDP_FAIL(FSDP_INVALID, "cannot call no module");
+        return NULL;
+    }
+    module->parts->failed = false;
+    for (int i = 0; i < count; i++)
+        if (!inputs[i])
+            return NULL;
+    if (!module->type->forward || count < 1) {
+        FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called%s", module->type->name,
+                  count < 1 ? " without an input" : ": it only holds modules");
+        return NULL;
+    }
+    if (fsdp_scope_begin(module->context) != FSDP_OK)
+        return NULL;
+    copy = copy_inputs(inputs, count, local);
+    status = copy ? run(module, copy, count, &began, &output) : FSDP_NO_MEMORY;
+    if (status != FSDP_OK)
+        fail(module, began);
+    if (copy != local)
+        fsdp__free(copy);
+    fsdp_scope_end(module->context, output);
+    return output;
+}

@@ -1,0 +1,337 @@
+/* layers.c - the standard layers. */
+#include "nn/layers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+
+fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status)
+{
+    if (status == FSDP_OK)
+        return module;
+    fsdp_module_unref(module);
+    return NULL;
+}
+
+const char *fsdp__float_text(float value, char text[32])
+{
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, 32, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value)
+            break;
+    }
+    if (!strpbrk(text, ".einf"))
+        strcat(text, ".0");
+    return text;
+}
+
+/* A layer whose sizes are those of the whole weight: the field may hold a shard. */
+typedef struct sized_layer {
+    fsdp_layer layer;
+    int64_t in, out;
+    bool has_bias;
+} sized_layer;
+
+static const char *truth(bool value)
+{
+    return value ? "True" : "False";
+}
+
+/* ---- Linear ---- */
+
+static fsdp_tensor *bias_of(const fsdp_layer *layer)
+{
+    return layer->bias ? layer->bias : FSDP_NO_BIAS;
+}
+
+static fsdp_tensor *linear_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_layer *layer = (const fsdp_layer *)self;
+
+    (void)count;
+    return fsdp_linear(inputs[0], layer->weight, bias_of(layer));
+}
+
+static void linear_describe(const fsdp_module *self, char *text, size_t bytes)
+{
+    const sized_layer *m = (const sized_layer *)self;
+
+    snprintf(text, bytes, "in_features=%lld, out_features=%lld, bias=%s", (long long)m->in, (long long)m->out,
+             truth(m->has_bias));
+}
+
+static const fsdp_module_type linear_type = {.name = "Linear", .forward = linear_forward, .describe = linear_describe};
+
+static fsdp_status linear_build(sized_layer *m, fsdp_device *device, const fsdp_linear_options *options)
+{
+    float bound = m->in > 0 ? 1.0f / sqrtf((float)m->in) : 0.0f;
+    const fsdp_init uniform = {FSDP_INIT_UNIFORM, -bound, bound};
+    const fsdp_init *weight = options && options->weight_init ? options->weight_init : &uniform;
+    const fsdp_init *bias = options && options->bias_init ? options->bias_init : &uniform;
+
+    FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "weight", &m->layer.weight, device, FSDP_F32,
+                                       FSDP_SHAPE(m->out, m->in), *weight));
+    if (m->has_bias)
+        FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "bias", &m->layer.bias, device, FSDP_F32, FSDP_SHAPE(m->out),
+                                           *bias));
+    return FSDP_OK;
+}
+
+fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int64_t in_features, int64_t out_features,
+                                const fsdp_linear_options *options)
+{
+    sized_layer *m = NULL;
+
+    if (fsdp_module_create(context, &linear_type, sizeof *m, &m) != FSDP_OK)
+        return NULL;
+    m->in = in_features;
+    m->out = out_features;
+    m->has_bias = !(options && options->no_bias);
+    return fsdp__module_built(&m->layer.base, linear_build(m, device, options));
+}
+
+/* ---- Conv1D ---- */
+
+static fsdp_tensor *conv1d_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_layer *layer = (const fsdp_layer *)self;
+
+    (void)count;
+    return fsdp_conv1d(inputs[0], layer->weight, bias_of(layer));
+}
+
+static void conv1d_describe(const fsdp_module *self, char *text, size_t bytes)
+{
+    const sized_layer *m = (const sized_layer *)self;
+
+    snprintf(text, bytes, "nf=%lld, nx=%lld", (long long)m->out, (long long)m->in);
+}
+
+static const fsdp_module_type conv1d_type = {.name = "Conv1D", .forward = conv1d_forward, .describe = conv1d_describe};
+
+static fsdp_status conv1d_build(sized_layer *m, fsdp_device *device, const fsdp_init *weight_init)
+{
+    const fsdp_init normal = {FSDP_INIT_NORMAL, 0.0f, 0.02f}, zeros = {FSDP_INIT_ZEROS, 0.0f, 0.0f};
+
+    FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "weight", &m->layer.weight, device, FSDP_F32,
+                                       FSDP_SHAPE(m->in, m->out), weight_init ? *weight_init : normal));
+    return fsdp_module_add_parameter(&m->layer.base, "bias", &m->layer.bias, device, FSDP_F32, FSDP_SHAPE(m->out),
+                                     zeros);
+}
+
+fsdp_module *fsdp_conv1d_create(fsdp_context *context, fsdp_device *device, int64_t in_features, int64_t out_features,
+                                const fsdp_init *weight_init)
+{
+    sized_layer *m = NULL;
+
+    if (fsdp_module_create(context, &conv1d_type, sizeof *m, &m) != FSDP_OK)
+        return NULL;
+    m->in = in_features;
+    m->out = out_features;
+    return fsdp__module_built(&m->layer.base, conv1d_build(m, device, weight_init));
+}
+
+/* ---- Embedding ---- */
+
+static fsdp_tensor *embedding_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp_embedding(((const fsdp_layer *)self)->weight, inputs[0]);
+}
+
+static void embedding_describe(const fsdp_module *self, char *text, size_t bytes)
+{
+    const sized_layer *m = (const sized_layer *)self;
+
+    snprintf(text, bytes, "%lld, %lld", (long long)m->in, (long long)m->out);
+}
+
+static const fsdp_module_type embedding_type = {
+    .name = "Embedding", .forward = embedding_forward, .describe = embedding_describe};
+
+fsdp_module *fsdp_embedding_create(fsdp_context *context, fsdp_device *device, int64_t count, int64_t dim,
+                                   const fsdp_init *init)
+{
+    const fsdp_init normal = {FSDP_INIT_NORMAL, 0.0f, 1.0f};
+    sized_layer *m = NULL;
+
+    if (fsdp_module_create(context, &embedding_type, sizeof *m, &m) != FSDP_OK)
+        return NULL;
+    m->in = count;
+    m->out = dim;
+    return fsdp__module_built(&m->layer.base,
+                              fsdp_module_add_parameter(&m->layer.base, "weight", &m->layer.weight, device, FSDP_F32,
+                                                        FSDP_SHAPE(count, dim), init ? *init : normal));
+}
+
+/* ---- LayerNorm, RMSNorm ---- */
+
+static fsdp_tensor *layernorm_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_layer *layer = (const fsdp_layer *)self;
+
+    (void)count;
+    return fsdp_layernorm(inputs[0], layer->weight, bias_of(layer), layer->eps);
+}
+
+static fsdp_tensor *rmsnorm_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_layer *layer = (const fsdp_layer *)self;
+
+    (void)count;
+    return fsdp_rmsnorm(inputs[0], layer->weight, layer->eps);
+}
+
+static void norm_describe(const fsdp_module *self, char *text, size_t bytes)
+{
+    const sized_layer *m = (const sized_layer *)self;
+    char eps[32];
+
+    snprintf(text, bytes, "(%lld,), eps=%s, elementwise_affine=True%s", (long long)m->out,
+             fsdp__float_text(m->layer.eps, eps), m->has_bias ? ", bias=True" : "");
+}
+
+static const fsdp_module_type layernorm_type = {
+    .name = "LayerNorm", .forward = layernorm_forward, .describe = norm_describe};
+static const fsdp_module_type rmsnorm_type = {.name = "RMSNorm", .forward = rmsnorm_forward, .describe = norm_describe};
+
+static fsdp_status norm_build(sized_layer *m, fsdp_device *device)
+{
+    const fsdp_init ones = {FSDP_INIT_ONES, 0.0f, 0.0f}, zeros = {FSDP_INIT_ZEROS, 0.0f, 0.0f};
+
+    FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "weight", &m->layer.weight, device, FSDP_F32, FSDP_SHAPE(m->out),
+                                       ones));
+    if (m->has_bias)
+        FSDP_TRY(fsdp_module_add_parameter(&m->layer.base, "bias", &m->layer.bias, device, FSDP_F32, FSDP_SHAPE(m->out),
+                                           zeros));
+    return FSDP_OK;
+}
+
+static fsdp_module *norm_create(fsdp_context *context, const fsdp_module_type *type, fsdp_device *device, int64_t dim,
+                                float eps, bool bias)
+{
+    sized_layer *m = NULL;
+
+    if (fsdp_module_create(context, type, sizeof *m, &m) != FSDP_OK)
+        return NULL;
+    m->out = dim;
+    m->has_bias = bias;
+    m->layer.eps = eps;
+    return fsdp__module_built(&m->layer.base, norm_build(m, device));
+}
+
+fsdp_module *fsdp_layernorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps)
+{
+    return norm_create(context, &layernorm_type, device, dim, eps, true);
+}
+
+fsdp_module *fsdp_rmsnorm_create(fsdp_context *context, fsdp_device *device, int64_t dim, float eps)
+{
+    return norm_create(context, &rmsnorm_type, device, dim, eps, false);
+}
+
+/* ---- without parameters ---- */
+
+static fsdp_tensor *gelu_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_gelu(inputs[0]);
+}
+
+static fsdp_tensor *gelu_tanh_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_gelu_tanh(inputs[0]);
+}
+
+static fsdp_tensor *silu_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_silu(inputs[0]);
+}
+
+static fsdp_tensor *relu_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_relu(inputs[0]);
+}
+
+static void gelu_describe(const fsdp_module *self, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "approximate='%s'", self->type->forward == gelu_tanh_forward ? "tanh" : "none");
+}
+
+static const fsdp_module_type gelu_type = {.name = "GELU", .forward = gelu_forward, .describe = gelu_describe};
+static const fsdp_module_type gelu_tanh_type = {
+    .name = "GELU", .forward = gelu_tanh_forward, .describe = gelu_describe};
+static const fsdp_module_type silu_type = {.name = "SiLU", .forward = silu_forward};
+static const fsdp_module_type relu_type = {.name = "ReLU", .forward = relu_forward};
+
+static fsdp_module *plain_create(fsdp_context *context, const fsdp_module_type *type)
+{
+    fsdp_module *m = NULL;
+
+    return fsdp_module_create(context, type, sizeof *m, &m) == FSDP_OK ? m : NULL;
+}
+
+fsdp_module *fsdp_gelu_create(fsdp_context *context, bool tanh_form)
+{
+    return plain_create(context, tanh_form ? &gelu_tanh_type : &gelu_type);
+}
+
+fsdp_module *fsdp_silu_create(fsdp_context *context)
+{
+    return plain_create(context, &silu_type);
+}
+
+fsdp_module *fsdp_relu_create(fsdp_context *context)
+{
+    return plain_create(context, &relu_type);
+}
+
+/* ---- Dropout: another mask at each call ---- */
+
+typedef struct dropout {
+    fsdp_module base;
+    float p;
+    uint64_t seed, calls;
+} dropout;
+
+static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    dropout *m = (dropout *)self;
+    uint32_t words[4];
+
+    (void)count;
+    if (!self->training || m->p == 0.0f)
+        return inputs[0];
+    fsdp__philox(m->seed, m->calls++, words);
+    return fsdp_dropout(inputs[0], m->p, (uint64_t)words[0] << 32 | words[1]);
+}
+
+static void dropout_describe(const fsdp_module *self, char *text, size_t bytes)
+{
+    char p[32];
+
+    snprintf(text, bytes, "p=%s, inplace=False", fsdp__float_text(((const dropout *)self)->p, p));
+}
+
+static const fsdp_module_type dropout_type = {
+    .name = "Dropout", .forward = dropout_forward, .describe = dropout_describe};
+
+fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed)
+{
+    dropout *m = NULL;
+
+    if (!(p >= 0.0f && p < 1.0f)) {
+        FSDP_FAIL(FSDP_INVALID, "Dropout: probability %g is outside [0, 1)", (double)p);
+        return NULL;
+    }
+    if (fsdp_module_create(context, &dropout_type, sizeof *m, &m) != FSDP_OK)
+        return NULL;
+    m->p = p;
+    m->seed = seed;
+    return &m->base;
+}

@@ -1,0 +1,193 @@
+/* materialize.c - bytes for what was built on the meta device, and first values. */
+#include "nn/module.h"
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "device/device.h"
+#include "device/kernels.h"
+
+/* ---- what hooks manage ---- */
+
+/* All hooks of the tree that say what they manage. */
+typedef struct managers {
+    fsdp__module_hooks *hooks;
+    int64_t count, capacity;
+} managers;
+
+static fsdp_status add_managers(void *arg, fsdp_module *module, const char *name)
+{
+    managers *m = arg;
+
+    (void)name;
+    for (int64_t i = 0; i < module->parts->hook_count; i++) {
+        if (!module->parts->hooks[i].manages)
+            continue;
+        if (fsdp__grow(&m->hooks, m->count, &m->capacity, sizeof *m->hooks) != 0)
+            return FSDP_NO_MEMORY;
+        m->hooks[m->count++] = module->parts->hooks[i];
+    }
+    return FSDP_OK;
+}
+
+static bool managed(const managers *m, const fsdp_tensor *parameter)
+{
+    for (int64_t i = 0; i < m->count; i++)
+        if (m->hooks[i].manages(m->hooks[i].arg, parameter))
+            return true;
+    return false;
+}
+
+/* ---- materialize ---- */
+
+typedef struct materialization {
+    fsdp_device *device;
+    managers managers;
+} materialization;
+
+/* The tensor stays the same object, so that whoever holds it (ties, optimizers) sees the bytes come. */
+static fsdp_status give_bytes(fsdp_tensor *tensor, fsdp_device *device, fsdp_memory_kind kind)
+{
+    fsdp__storage *storage = NULL;
+    size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(tensor->dtype);
+
+    FSDP_TRY(fsdp__storage_create(device, bytes, kind, true, &storage));
+    (void)fsdp_tensor_set_grad(tensor, NULL);
+    fsdp__storage_unref(tensor->storage);
+    tensor->storage = storage;
+    tensor->offset = 0;
+    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
+    return FSDP_OK;
+}
+
+static bool on_meta(const fsdp_tensor *tensor)
+{
+    return fsdp_device_is_meta(tensor->storage->device);
+}
+
+static fsdp_status materialize_hooks(void *arg, fsdp_module *module, const char *name)
+{
+    const materialization *m = arg;
+
+    (void)name;
+    for (int64_t i = 0; i < module->parts->hook_count; i++) {
+        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
+
+        if (hooks->materialize)
+            FSDP_TRY(hooks->materialize(hooks->arg, module, m->device));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char *name)
+{
+    const materialization *m = arg;
+
+    (void)name;
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        fsdp_tensor *parameter = *module->parts->parameters[i].slot;
+
+        if (on_meta(parameter) && !managed(&m->managers, parameter))
+            FSDP_TRY(give_bytes(parameter, m->device, FSDP_MEMORY_PARAMETER_SHARD));
+    }
+    for (int64_t i = 0; i < module->parts->buffer_count; i++) {
+        const fsdp__buffer_slot *slot = &module->parts->buffers[i];
+
+        if (!on_meta(*slot->slot))
+            continue;
+        FSDP_TRY(give_bytes(*slot->slot, m->device, (*slot->slot)->storage->kind));
+        FSDP_TRY(slot->fill ? slot->fill(module, *slot->slot) : fsdp_tensor_fill_(*slot->slot, 0.0));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device)
+{
+    materialization m = {.device = device};
+    fsdp_status status;
+
+    if (!module || !device || fsdp_device_is_meta(device))
+        return FSDP_FAIL(FSDP_INVALID, "materialize needs a module and a device that has bytes");
+    FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, add_managers, &m.managers), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, materialize_hooks, &m), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, materialize_plain, &m), out);
+out:
+    fsdp__free(m.managers.hooks);
+    return status;
+}
+
+/* ---- initialize ---- */
+
+typedef struct initialization {
+    uint64_t seed;
+    managers managers;
+} initialization;
+
+fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,
+                            uint64_t seed, const char *full_name, int64_t first)
+{
+    fsdp_stream *stream = fsdp_device_stream(device);
+    bool constant = init.kind == FSDP_INIT_ZEROS || init.kind == FSDP_INIT_ONES;
+    const fsdp__fill_args fill = {
+        .dst = data, .dtype = dtype, .numel = numel, .value = init.kind == FSDP_INIT_ONES ? 1.0 : 0.0};
+    const fsdp__random_args random = {.dst = data,
+                                      .numel = numel,
+                                      .key = fsdp__rng_key(seed, full_name),
+                                      .offset = (uint64_t)first,
+                                      .a = init.a,
+                                      .b = init.kind == FSDP_INIT_UNIFORM ? init.b - init.a : init.b,
+                                      .distribution = init.kind == FSDP_INIT_NORMAL ? FSDP__NORMAL : FSDP__UNIFORM,
+                                      .dtype = dtype};
+
+    if (numel == 0)
+        return FSDP_OK;
+    return constant ? fsdp__launch_fill(stream, &fill) : fsdp__launch_random(stream, &random);
+}
+
+static fsdp_status initialize_hooks(void *arg, fsdp_module *module, const char *name)
+{
+    const initialization *init = arg;
+
+    for (int64_t i = 0; i < module->parts->hook_count; i++) {
+        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
+
+        if (hooks->initialize)
+            FSDP_TRY(hooks->initialize(hooks->arg, module, init->seed, name));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *name)
+{
+    const initialization *init = arg;
+
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        fsdp_tensor *parameter = *slot->slot;
+        fsdp_status status;
+        char *full;
+
+        if (slot->tied || managed(&init->managers, parameter))
+            continue;
+        full = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
+        if (!full)
+            return FSDP_NO_MEMORY;
+        status = fsdp__init_fill(parameter->storage->device, fsdp_tensor_data(parameter), parameter->dtype,
+                                 fsdp_tensor_numel(parameter), slot->init, init->seed, full, 0);
+        fsdp__free(full);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed)
+{
+    initialization init = {.seed = seed};
+    fsdp_status status;
+
+    FSDP_TRY_GOTO(status, fsdp__module_walk(module, add_managers, &init.managers), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk(module, initialize_hooks, &init), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk(module, initialize_plain, &init), out);
+out:
+    fsdp__free(init.managers.hooks);
+    return status;
+}

@@ -1,0 +1,262 @@
+/* module.c - building a tree: modules, their parameters, buffers, children and hooks. */
+#include "nn/module.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+/* ---- life cycle ---- */
+
+fsdp_status fsdp_module_create(fsdp_context *context, const fsdp_module_type *type, size_t bytes, void *out_module)
+{
+    fsdp_module *module;
+
+    if (!context || !type || !type->name || bytes < sizeof(fsdp_module) || !out_module)
+        return FSDP_FAIL(FSDP_INVALID, "a module needs a context, a type with a name and a struct that begins with "
+                                       "fsdp_module");
+    module = fsdp__calloc(1, bytes);
+    if (!module)
+        return FSDP_NO_MEMORY;
+    module->parts = fsdp__calloc(1, sizeof *module->parts);
+    if (!module->parts) {
+        fsdp__free(module);
+        return FSDP_NO_MEMORY;
+    }
+    module->type = type;
+    module->context = context;
+    module->training = true;
+    module->parts->refs = 1;
+    module->parts->bytes = bytes;
+    memcpy(out_module, &module, sizeof module);
+    return FSDP_OK;
+}
+
+fsdp_module *fsdp_module_ref(fsdp_module *module)
+{
+    if (module)
+        module->parts->refs++;
+    return module;
+}
+
+static void free_parts(struct fsdp__module_parts *parts)
+{
+    for (int64_t i = 0; i < parts->parameter_count; i++) {
+        fsdp_tensor_unref(*parts->parameters[i].slot);
+        fsdp__free(parts->parameters[i].name);
+    }
+    for (int64_t i = 0; i < parts->buffer_count; i++) {
+        fsdp_tensor_unref(*parts->buffers[i].slot);
+        fsdp__free(parts->buffers[i].name);
+    }
+    for (int64_t i = 0; i < parts->child_count; i++) {
+        fsdp_module_unref(parts->children[i].module);
+        fsdp__free(parts->children[i].name);
+    }
+    fsdp__free(parts->parameters);
+    fsdp__free(parts->buffers);
+    fsdp__free(parts->children);
+    fsdp__free(parts->hooks);
+    fsdp__free(parts);
+}
+
+/* Hooks go first, while everything they look at is there; what is in the module's own struct goes last. */
+void fsdp_module_unref(fsdp_module *module)
+{
+    struct fsdp__module_parts *parts = module ? module->parts : NULL;
+
+    if (!module || --parts->refs > 0)
+        return;
+    while (parts->hook_count > 0) {
+        fsdp__module_hooks *hooks = &parts->hooks[--parts->hook_count];
+
+        if (hooks->free_arg)
+            hooks->free_arg(hooks->arg);
+    }
+    if (module->type->destroy)
+        module->type->destroy(module);
+    free_parts(parts);
+    fsdp__free(module);
+}
+
+/* ---- registering ---- */
+
+static bool taken(const struct fsdp__module_parts *parts, const char *name)
+{
+    for (int64_t i = 0; i < parts->parameter_count; i++)
+        if (strcmp(parts->parameters[i].name, name) == 0)
+            return true;
+    for (int64_t i = 0; i < parts->buffer_count; i++)
+        if (strcmp(parts->buffers[i].name, name) == 0)
+            return true;
+    for (int64_t i = 0; i < parts->child_count; i++)
+        if (strcmp(parts->children[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* A copy of `name`, which must be new in `module` and without dots. */
+static fsdp_status check_name(const fsdp_module *module, const char *name, char **out)
+{
+    if (!name || !*name || strchr(name, '.'))
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is no name for a part of %s: it is empty or has a dot", name ? name : "",
+                         module->type->name);
+    if (taken(module->parts, name))
+        return FSDP_FAIL(FSDP_INVALID, "%s has a part called '%s' already", module->type->name, name);
+    *out = fsdp__strdup(name);
+    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static fsdp_status append_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_init init,
+                                    bool tied)
+{
+    struct fsdp__module_parts *parts = module->parts;
+    char *copy = NULL;
+
+    FSDP_TRY(check_name(module, name, &copy));
+    if (fsdp__grow(&parts->parameters, parts->parameter_count, &parts->parameter_capacity, sizeof *parts->parameters) !=
+        0) {
+        fsdp__free(copy);
+        return FSDP_NO_MEMORY;
+    }
+    parts->parameters[parts->parameter_count++] = (fsdp__parameter_slot){copy, slot, init, tied};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_device *device,
+                                      fsdp_dtype dtype, int ndim, const int64_t *shape, fsdp_init init)
+{
+    fsdp_tensor *parameter = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_PARAMETER_SHARD, &parameter));
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_requires_grad(parameter, true), fail);
+    FSDP_TRY_GOTO(
+        status,
+        fsdp__init_fill(device, fsdp_tensor_data(parameter), dtype, fsdp_tensor_numel(parameter), init, 0, name, 0),
+        fail);
+    FSDP_TRY_GOTO(status, append_parameter(module, name, slot, init, false), fail);
+    *slot = parameter;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(parameter);
+    return status;
+}
+
+fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_tensor *parameter)
+{
+    if (!parameter)
+        return FSDP_FAIL(FSDP_INVALID, "cannot tie '%s' of %s to no parameter", name, module->type->name);
+    FSDP_TRY(append_parameter(module, name, slot, (fsdp_init){.kind = FSDP_INIT_ZEROS}, true));
+    *slot = fsdp_tensor_ref(parameter);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,
+                                           fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer))
+{
+    struct fsdp__module_parts *parts = module->parts;
+    char *copy = NULL;
+    fsdp_status status;
+
+    if (!*slot)
+        return FSDP_FAIL(FSDP_INVALID, "buffer '%s' of %s: the slot is empty", name, module->type->name);
+    FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
+    if (fill && !fsdp_device_is_meta((*slot)->storage->device))
+        FSDP_TRY_GOTO(status, fill(module, *slot), fail);
+    if (fsdp__grow(&parts->buffers, parts->buffer_count, &parts->buffer_capacity, sizeof *parts->buffers) != 0) {
+        status = FSDP_NO_MEMORY;
+        goto fail;
+    }
+    parts->buffers[parts->buffer_count++] = (fsdp__buffer_slot){copy, slot, fill == NULL, fill};
+    return FSDP_OK;
+fail:
+    fsdp__free(copy);
+    fsdp_tensor_unref(*slot);
+    *slot = NULL;
+    return status;
+}
+
+fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent)
+{
+    FSDP_TRY(fsdp__module_add_filled_buffer(module, name, slot, NULL));
+    module->parts->buffers[module->parts->buffer_count - 1].persistent = persistent;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child)
+{
+    struct fsdp__module_parts *parts = module->parts;
+    char *copy = NULL;
+    fsdp_status status;
+
+    if (!child) /* its constructor said why */
+        return fsdp_last_status() != FSDP_OK
+                   ? fsdp_last_status()
+                   : FSDP_FAIL(FSDP_INVALID, "child '%s' of %s is missing", name, module->type->name);
+    FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
+    if (fsdp__grow(&parts->children, parts->child_count, &parts->child_capacity, sizeof *parts->children) != 0) {
+        status = FSDP_NO_MEMORY;
+        goto fail;
+    }
+    parts->children[parts->child_count++] = (fsdp__child_slot){copy, child};
+    return FSDP_OK;
+fail:
+    fsdp__free(copy);
+    fsdp_module_unref(child);
+    return status;
+}
+
+fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks *hooks)
+{
+    struct fsdp__module_parts *parts = module->parts;
+
+    if (fsdp__grow(&parts->hooks, parts->hook_count, &parts->hook_capacity, sizeof *parts->hooks) != 0) {
+        if (hooks->free_arg)
+            hooks->free_arg(hooks->arg);
+        return FSDP_NO_MEMORY;
+    }
+    parts->hooks[parts->hook_count++] = *hooks;
+    return FSDP_OK;
+}
+
+void fsdp__module_remove_hooks(fsdp_module *module, const void *arg)
+{
+    struct fsdp__module_parts *parts = module->parts;
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < parts->hook_count; i++) {
+        fsdp__module_hooks hooks = parts->hooks[i];
+
+        if (hooks.arg != arg)
+            parts->hooks[kept++] = hooks;
+        else if (hooks.free_arg)
+            hooks.free_arg(hooks.arg);
+    }
+    parts->hook_count = kept;
+}
+
+/* ---- switches of a subtree ---- */
+
+void fsdp_module_train(fsdp_module *module, bool training)
+{
+    module->training = training;
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        fsdp_module_train(module->parts->children[i].module, training);
+}
+
+void fsdp_module_zero_grad(fsdp_module *module)
+{
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        (void)fsdp_tensor_set_grad(*module->parts->parameters[i].slot, NULL);
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        fsdp_module_zero_grad(module->parts->children[i].module);
+}
+
+fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad)
+{
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        FSDP_TRY(fsdp_tensor_set_requires_grad(*module->parts->parameters[i].slot, requires_grad));
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        FSDP_TRY(fsdp_module_set_requires_grad(module->parts->children[i].module, requires_grad));
+    return FSDP_OK;
+}

@@ -1,0 +1,84 @@
+/* module.h - the inside of a module, and the hook slots that the sharding engine fills. */
+#ifndef NN_MODULE_H
+#define NN_MODULE_H
+
+#include "fsdp/nn.h"
+#include "tensor/tensor.h"
+
+/* Called around a module's forward, in the order added (post hooks too). All may be NULL. */
+typedef struct fsdp__module_hooks {
+    void *arg;
+    /* May replace inputs. */
+    fsdp_status (*pre_forward)(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
+    /* May replace the output. Runs only when the forward succeeded. */
+    fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor **output);
+    /* Asked by fsdp_module_materialize, children before parents, before any plain parameter gets bytes: gives bytes to
+     * the parameters it manages. */
+    fsdp_status (*materialize)(void *arg, fsdp_module *module, fsdp_device *device);
+    /* Asked by fsdp_module_initialize before it fills parameters itself: fills those that the hook manages. `name` is
+     * the module's dotted name in the tree that is initialised, "" for its root. */
+    fsdp_status (*initialize)(void *arg, fsdp_module *module, uint64_t seed, const char *module_name);
+    /* Whether materialising and initialising `parameter` is the hook's business. */
+    bool (*manages)(void *arg, const fsdp_tensor *parameter);
+    /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. */
+    void (*failed)(void *arg, fsdp_module *module);
+    void (*free_arg)(void *arg);
+} fsdp__module_hooks;
+
+typedef struct fsdp__parameter_slot {
+    char *name;
+    fsdp_tensor **slot; /* the module owns one reference to *slot */
+    fsdp_init init;
+    bool tied; /* registered first elsewhere */
+} fsdp__parameter_slot;
+
+typedef struct fsdp__buffer_slot {
+    char *name;
+    fsdp_tensor **slot;
+    bool persistent;
+    /* Fills the buffer once it has bytes; NULL: its bytes are those of construction, zero after materialisation. */
+    fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer);
+} fsdp__buffer_slot;
+
+typedef struct fsdp__child_slot {
+    char *name;
+    fsdp_module *module;
+} fsdp__child_slot;
+
+struct fsdp__module_parts {
+    int64_t refs;
+    size_t bytes; /* of the module's struct */
+    fsdp__parameter_slot *parameters;
+    int64_t parameter_count, parameter_capacity;
+    fsdp__buffer_slot *buffers;
+    int64_t buffer_count, buffer_capacity;
+    fsdp__child_slot *children;
+    int64_t child_count, child_capacity;
+    fsdp__module_hooks *hooks;
+    int64_t hook_count, hook_capacity;
+    bool failed;       /* its last call failed: the message names it already */
+    void *shard_state; /* shard/: the engine's state for this module; freed by its hooks' free_arg */
+};
+
+/* Takes hooks->arg over (freed with the module), also on failure. */
+fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks *hooks);
+/* Removes the hooks added with `arg` and frees it. */
+void fsdp__module_remove_hooks(fsdp_module *module, const void *arg);
+
+/* As fsdp_module_add_buffer, with a function that fills it: now if it has bytes, else when it gets some. */
+fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,
+                                           fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer));
+
+/* Pre-order walk over the subtree, each module once (a module reachable twice is visited under its first name).
+ * `name` is dotted, "" for the root. A failing visit ends the walk. */
+typedef fsdp_status (*fsdp__module_visit)(void *arg, fsdp_module *module, const char *name);
+fsdp_status fsdp__module_walk(fsdp_module *root, fsdp__module_visit visit, void *arg);
+/* The same, children before parents. */
+fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, void *arg);
+
+/* Fills elements [first, first + numel) of the parameter's global row-major order: what fsdp_module_initialize does
+ * for a shard. `data` is f32, bf16 or f16 on `device`. */
+fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,
+                            uint64_t seed, const char *full_name, int64_t first);
+
+#endif

@@ -1,0 +1,195 @@
+/* walk.c - the tree by its names. */
+#include "nn/module.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+/* ---- walking ---- */
+
+typedef struct walk {
+    fsdp__module_visit visit;
+    void *arg;
+    bool up; /* children before parents */
+    fsdp_module **seen;
+    int64_t seen_count, seen_capacity;
+} walk;
+
+/* Marks the module; false when it was met before. */
+static fsdp_status first_time(walk *w, fsdp_module *module, bool *first)
+{
+    *first = false;
+    for (int64_t i = 0; i < w->seen_count; i++)
+        if (w->seen[i] == module)
+            return FSDP_OK;
+    if (fsdp__grow(&w->seen, w->seen_count, &w->seen_capacity, sizeof *w->seen) != 0)
+        return FSDP_NO_MEMORY;
+    w->seen[w->seen_count++] = module;
+    *first = true;
+    return FSDP_OK;
+}
+
+static fsdp_status step(walk *w, fsdp_module *module, const char *name)
+{
+    bool first;
+
+    FSDP_TRY(first_time(w, module, &first));
+    if (!first)
+        return FSDP_OK;
+    if (!w->up)
+        FSDP_TRY(w->visit(w->arg, module, name));
+    for (int64_t i = 0; i < module->parts->child_count; i++) {
+        const fsdp__child_slot *child = &module->parts->children[i];
+        char *path = fsdp__sprintf("%s%s%s", name, *name ? "." : "", child->name);
+        fsdp_status status = path ? step(w, child->module, path) : FSDP_NO_MEMORY;
+
+        fsdp__free(path);
+        FSDP_TRY(status);
+    }
+    return w->up ? w->visit(w->arg, module, name) : FSDP_OK;
+}
+
+static fsdp_status start(fsdp_module *root, fsdp__module_visit visit, void *arg, bool up)
+{
+    walk w = {.visit = visit, .arg = arg, .up = up};
+    fsdp_status status = step(&w, root, "");
+
+    fsdp__free(w.seen);
+    return status;
+}
+
+fsdp_status fsdp__module_walk(fsdp_module *root, fsdp__module_visit visit, void *arg)
+{
+    return start(root, visit, arg, false);
+}
+
+fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, void *arg)
+{
+    return start(root, visit, arg, true);
+}
+
+/* ---- every parameter ---- */
+
+typedef struct collection {
+    fsdp_parameters list;
+    int64_t capacity;
+} collection;
+
+static bool collected(const fsdp_parameters *list, const fsdp_tensor *tensor)
+{
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->items[i].tensor == tensor)
+            return true;
+    return false;
+}
+
+static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
+{
+    collection *c = arg;
+
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        char *full;
+
+        if (collected(&c->list, *slot->slot))
+            continue;
+        if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
+            return FSDP_NO_MEMORY;
+        full = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
+        if (!full)
+            return FSDP_NO_MEMORY;
+        c->list.items[c->list.count++] = (fsdp_parameter){full, fsdp_tensor_ref(*slot->slot)};
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)
+{
+    collection c = {{0, NULL}, 0};
+    fsdp_status status = fsdp__module_walk(module, collect, &c);
+
+    if (status != FSDP_OK) {
+        fsdp_parameters_release(&c.list);
+        return status;
+    }
+    *out = c.list;
+    return FSDP_OK;
+}
+
+void fsdp_parameters_release(fsdp_parameters *parameters)
+{
+    if (!parameters)
+        return;
+    for (int64_t i = 0; i < parameters->count; i++) {
+        fsdp__free((char *)(uintptr_t)parameters->items[i].name);
+        fsdp_tensor_unref(parameters->items[i].tensor);
+    }
+    fsdp__free(parameters->items);
+    *parameters = (fsdp_parameters){0, NULL};
+}
+
+/* ---- by name ---- */
+
+static fsdp_module *child_named(const fsdp_module *module, const char *name, size_t length)
+{
+    for (int64_t i = 0; i < module->parts->child_count; i++) {
+        const fsdp__child_slot *child = &module->parts->children[i];
+
+        if (strlen(child->name) == length && memcmp(child->name, name, length) == 0)
+            return child->module;
+    }
+    return NULL;
+}
+
+/* Follows `length` characters of a dotted name; NULL when it leads nowhere. */
+static fsdp_module *follow(fsdp_module *module, const char *name, size_t length)
+{
+    const char *end = name + length;
+
+    while (module && name < end) {
+        const char *dot = memchr(name, '.', (size_t)(end - name));
+        const char *stop = dot ? dot : end;
+
+        module = child_named(module, name, (size_t)(stop - name));
+        name = dot ? dot + 1 : end;
+    }
+    return module;
+}
+
+fsdp_module *fsdp_module_child(fsdp_module *module, const char *dotted_name)
+{
+    fsdp_module *child = follow(module, dotted_name, strlen(dotted_name));
+
+    if (!child)
+        FSDP_FAIL(FSDP_NOT_FOUND, "%s has no module '%s'", module->type->name, dotted_name);
+    return child;
+}
+
+fsdp_tensor *fsdp_module_parameter(fsdp_module *module, const char *dotted_name)
+{
+    const char *dot = strrchr(dotted_name, '.'), *local = dot ? dot + 1 : dotted_name;
+    fsdp_module *owner = follow(module, dotted_name, dot ? (size_t)(dot - dotted_name) : 0);
+
+    for (int64_t i = 0; owner && i < owner->parts->parameter_count; i++)
+        if (strcmp(owner->parts->parameters[i].name, local) == 0)
+            return *owner->parts->parameters[i].slot;
+    FSDP_FAIL(FSDP_NOT_FOUND, "%s has no parameter '%s'", module->type->name, dotted_name);
+    return NULL;
+}
+
+int64_t fsdp_module_child_count(const fsdp_module *module)
+{
+    return module->parts->child_count;
+}
+
+fsdp_module *fsdp_module_child_at(const fsdp_module *module, int64_t index, const char **name)
+{
+    if (index < 0 || index >= module->parts->child_count) {
+        FSDP_FAIL(FSDP_NOT_FOUND, "%s has %lld children, no number %lld", module->type->name,
+                  (long long)module->parts->child_count, (long long)index);
+        return NULL;
+    }
+    if (name)
+        *name = module->parts->children[index].name;
+    return module->parts->children[index].module;
+}

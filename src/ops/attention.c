@@ -1,0 +1,213 @@
+/* attention.c - softmax(scale Q K^T [causal]) V in tiles; from three tensors, or from one that holds them side by side.
+ */
+#include "ops/op.h"
+
+#include <math.h>
+
+/* Strides of a (B,T,H,D) view whose D lies contiguous. */
+typedef struct heads {
+    int64_t batch, time, head;
+} heads;
+
+typedef struct attention_state {
+    fsdp__attention_forward_args args; /* sizes and strides; pointers are filled at each use */
+} attention_state;
+
+static heads strides_of(const fsdp_tensor *t)
+{
+    return (heads){t->strides[0], t->strides[1], t->strides[2]};
+}
+
+static heads contiguous_heads(int64_t time, int64_t count, int64_t dim)
+{
+    return (heads){time * count * dim, count * dim, dim};
+}
+
+static void set_strides(fsdp__attention_forward_args *args, heads q, heads k, heads v)
+{
+    heads out = contiguous_heads(args->q_time, args->heads, args->head_dim);
+
+    args->q_batch = q.batch, args->q_stride_time = q.time, args->q_head = q.head;
+    args->k_batch = k.batch, args->k_stride_time = k.time, args->k_head = k.head;
+    args->v_batch = v.batch, args->v_stride_time = v.time, args->v_head = v.head;
+    args->out_batch = out.batch, args->out_stride_time = out.time, args->out_head = out.head;
+}
+
+static bool set_options(const char *op, fsdp__attention_forward_args *args, const fsdp_attention_options *options)
+{
+    args->causal = options && options->causal;
+    args->scale = options && options->scale != 0 ? options->scale : 1.0f / sqrtf((float)args->head_dim);
+    if (args->causal && args->kv_time < args->q_time) {
+        FSDP_FAIL(FSDP_INVALID, "%s: causal with %lld queries and only %lld keys: the first queries see nothing", op,
+                  (long long)args->q_time, (long long)args->kv_time);
+        return false;
+    }
+    return true;
+}
+
+/* (B,H,T) f32, when a backward will want it. */
+static bool make_lse(const fsdp__attention_forward_args *args, const fsdp_tensor *like, fsdp_tensor **lse)
+{
+    const int64_t shape[] = {args->batch, args->heads, args->q_time};
+
+    *lse = fsdp_empty(like->storage->device, FSDP_F32, 3, shape);
+    return *lse;
+}
+
+/* ---- three tensors ---- */
+
+static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const attention_state *state = fsdp__node_state(node);
+    fsdp_tensor *q = fsdp__node_saved(node, 0), *k = fsdp__node_saved(node, 1), *v = fsdp__node_saved(node, 2);
+    fsdp_tensor *out = fsdp__node_saved(node, 3), *lse = fsdp__node_saved(node, 4);
+    fsdp_tensor *dout = fsdp__op_contiguous(grads[0]); /* (B,T,H,D) */
+    fsdp_tensor *dq = fsdp__empty_like(q, q->dtype), *dk = fsdp__empty_like(k, k->dtype);
+    fsdp_tensor *dv = fsdp__empty_like(v, v->dtype);
+    fsdp__attention_backward_args args = {.forward = state->args};
+
+    if (!dout || !dq || !dk || !dv)
+        return fsdp_last_status();
+    args.forward.q = fsdp_tensor_data(q);
+    args.forward.k = fsdp_tensor_data(k);
+    args.forward.v = fsdp_tensor_data(v);
+    args.forward.out = fsdp_tensor_data(out);
+    args.forward.lse = fsdp_tensor_data(lse);
+    args.dout = fsdp_tensor_data(dout);
+    args.dq = fsdp_tensor_data(dq);
+    args.dk = fsdp_tensor_data(dk);
+    args.dv = fsdp_tensor_data(dv);
+    args.dq_batch = dq->strides[0], args.dq_stride_time = dq->strides[1], args.dq_head = dq->strides[2];
+    args.dk_batch = dk->strides[0], args.dk_stride_time = dk->strides[1], args.dk_head = dk->strides[2];
+    args.dv_batch = dv->strides[0], args.dv_stride_time = dv->strides[1], args.dv_head = dv->strides[2];
+    FSDP_TRY(fsdp__launch_attention_backward(fsdp__op_stream(q), &args));
+    FSDP_TRY(fsdp__node_give(node, 0, dq));
+    FSDP_TRY(fsdp__node_give(node, 1, dk));
+    return fsdp__node_give(node, 2, dv);
+}
+
+static const fsdp__op attention_op = {.name = "attention", .backward = attention_backward};
+
+static bool fits(const fsdp_tensor *q, const fsdp_tensor *k)
+{
+    return q->ndim == 4 && k->ndim == 4 && q->shape[0] == k->shape[0] && q->shape[3] == k->shape[3] &&
+           k->shape[2] > 0 && q->shape[2] % k->shape[2] == 0;
+}
+
+/* The tensor itself when its last dimension is contiguous. */
+static fsdp_tensor *readable(fsdp_tensor *t)
+{
+    return t->strides[3] == 1 || t->shape[3] == 1 ? t : fsdp__op_contiguous(t);
+}
+
+fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, const fsdp_attention_options *options)
+{
+    fsdp_tensor *inputs[] = {q, k, v}, *saved[5], *out, *lse = NULL;
+    attention_state state = {{0}};
+    fsdp__attention_forward_args *args = &state.args;
+
+    if (!q || !k || !v || !fsdp__op_inputs("attention", inputs, 3) || !fsdp__op_same_dtype("attention", inputs, 3))
+        return NULL;
+    if (!fits(q, k))
+        return fsdp__op_misfit("attention", "query", q, "key", k);
+    if (!fsdp__shape_equal(k, v))
+        return fsdp__op_misfit("attention", "key", k, "value", v);
+    args->batch = q->shape[0], args->q_time = q->shape[1], args->kv_time = k->shape[1];
+    args->heads = q->shape[2], args->kv_heads = k->shape[2], args->head_dim = q->shape[3];
+    args->dtype = q->dtype;
+    if (!set_options("attention", args, options))
+        return NULL;
+    saved[0] = readable(q), saved[1] = readable(k), saved[2] = readable(v);
+    out = fsdp__empty_like(q, q->dtype); /* (B,T,H,D) */
+    if (!saved[0] || !saved[1] || !saved[2] || !out || (fsdp__will_record(inputs, 3) && !make_lse(args, q, &lse)))
+        return NULL;
+    set_strides(args, strides_of(saved[0]), strides_of(saved[1]), strides_of(saved[2]));
+    args->q = fsdp_tensor_data(saved[0]);
+    args->k = fsdp_tensor_data(saved[1]);
+    args->v = fsdp_tensor_data(saved[2]);
+    args->out = fsdp_tensor_data(out);
+    args->lse = lse ? fsdp_tensor_data(lse) : NULL;
+    saved[3] = out, saved[4] = lse;
+    if ((fsdp_tensor_numel(out) > 0 && fsdp__launch_attention_forward(fsdp__op_stream(q), args) != FSDP_OK) ||
+        fsdp__record(&attention_op, inputs, 3, &out, 1, saved, 5, &state, sizeof state) != FSDP_OK)
+        return NULL;
+    return out;
+}
+
+/* ---- one tensor ---- */
+
+/* q, k and v inside a row of qkv: first H heads, then G, then G. */
+static void *part(const fsdp_tensor *qkv, int64_t first_head, int64_t head_dim)
+{
+    char *data = fsdp_tensor_data(qkv);
+
+    return data ? data + (size_t)(first_head * head_dim) * fsdp_dtype_size(qkv->dtype) : NULL;
+}
+
+static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const attention_state *state = fsdp__node_state(node);
+    fsdp_tensor *qkv = fsdp__node_saved(node, 0), *out = fsdp__node_saved(node, 1), *lse = fsdp__node_saved(node, 2);
+    fsdp_tensor *dout = fsdp__op_contiguous(grads[0]);     /* (B,T,H*D) */
+    fsdp_tensor *dqkv = fsdp__empty_like(qkv, qkv->dtype); /* (B,T,(H+2G)*D) */
+    fsdp__attention_backward_args args = {.forward = state->args};
+    int64_t h = state->args.heads, g = state->args.kv_heads, d = state->args.head_dim;
+
+    if (!dout || !dqkv)
+        return fsdp_last_status();
+    args.forward.q = part(qkv, 0, d);
+    args.forward.k = part(qkv, h, d);
+    args.forward.v = part(qkv, h + g, d);
+    args.forward.out = fsdp_tensor_data(out);
+    args.forward.lse = fsdp_tensor_data(lse);
+    args.dout = fsdp_tensor_data(dout);
+    args.dq = part(dqkv, 0, d);
+    args.dk = part(dqkv, h, d);
+    args.dv = part(dqkv, h + g, d);
+    FSDP_TRY(fsdp__launch_attention_backward(fsdp__op_stream(qkv), &args)); /* the strides of qkv */
+    return fsdp__node_give(node, 0, dqkv);
+}
+
+static const fsdp__op packed_op = {.name = "attention_packed", .backward = packed_backward};
+
+fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t kv_heads,
+                                   const fsdp_attention_options *options)
+{
+    int64_t all = head_count + 2 * kv_heads, shape[3];
+    fsdp_tensor *saved[3], *from, *out, *lse = NULL;
+    attention_state state = {{0}};
+    fsdp__attention_forward_args *args = &state.args;
+    char text[FSDP__SHAPE_TEXT];
+    heads strides;
+
+    if (!qkv || !fsdp__op_inputs("attention_packed", &qkv, 1) || !fsdp__op_same_dtype("attention_packed", &qkv, 1))
+        return NULL;
+    if (qkv->ndim != 3 || head_count < 1 || kv_heads < 1 || head_count % kv_heads != 0 || qkv->shape[2] % all != 0) {
+        FSDP_FAIL(FSDP_INVALID,
+                  "attention_packed: input %s does not hold %lld query heads and 2 x %lld of key and value",
+                  fsdp__shape_text(qkv->ndim, qkv->shape, text), (long long)head_count, (long long)kv_heads);
+        return NULL;
+    }
+    args->batch = qkv->shape[0], args->q_time = args->kv_time = qkv->shape[1];
+    args->heads = head_count, args->kv_heads = kv_heads, args->head_dim = qkv->shape[2] / all;
+    args->dtype = qkv->dtype;
+    if (!set_options("attention_packed", args, options))
+        return NULL;
+    shape[0] = qkv->shape[0], shape[1] = qkv->shape[1], shape[2] = head_count * args->head_dim;
+    from = fsdp__op_contiguous(qkv);
+    out = fsdp_empty(qkv->storage->device, qkv->dtype, 3, shape); /* (B,T,H*D) */
+    if (!from || !out || (fsdp__will_record(&qkv, 1) && !make_lse(args, qkv, &lse)))
+        return NULL;
+    strides = contiguous_heads(args->q_time, all, args->head_dim);
+    set_strides(args, strides, strides, strides);
+    args->q = part(from, 0, args->head_dim);
+    args->k = part(from, head_count, args->head_dim);
+    args->v = part(from, head_count + kv_heads, args->head_dim);
+    args->out = fsdp_tensor_data(out);
+    args->lse = lse ? fsdp_tensor_data(lse) : NULL;
+    saved[0] = from, saved[1] = out, saved[2] = lse;
+    if ((fsdp_tensor_numel(out) > 0 && fsdp__launch_attention_forward(fsdp__op_stream(qkv), args) != FSDP_OK) ||
+        fsdp__record(&packed_op, &qkv, 1, &out, 1, saved, 3, &state, sizeof state) != FSDP_OK)
+        return NULL;
+    return out;
+}

@@ -1,0 +1,109 @@
+/* cross_entropy.c - mean of log(sum(exp(logits))) - logits[target]. */
+#include "ops/loss.h"
+
+#include <string.h>
+
+/* ---- shared by the losses ---- */
+
+void fsdp__loss_state_free(void *pointer)
+{
+    fsdp__loss_state *state = pointer;
+
+    for (int i = 0; i < 2; i++)
+        fsdp_tensor_unref(state->gradients[i]);
+}
+
+/* The gradient times the upstream one, in place unless the graph must stay as it is. Usually that is one, and known. */
+static fsdp_tensor *scaled(fsdp__node *node, fsdp_tensor *gradient, const fsdp_tensor *upstream)
+{
+    fsdp_tensor *out = gradient;
+
+    if (fsdp__node_keeps(node))
+        out = fsdp__empty_like(gradient, gradient->dtype);
+    else if (fsdp__grad_is_one(upstream))
+        return gradient;
+    if (!out || fsdp__op_scale(gradient, 1.0f, upstream, out) != FSDP_OK)
+        return NULL;
+    return out;
+}
+
+fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const fsdp__loss_state *state = fsdp__node_state(node);
+    fsdp_tensor *upstream = fsdp__op_contiguous(grads[0]); /* () f32 */
+
+    for (int i = 0; i < 2; i++) {
+        fsdp_tensor *gradient;
+
+        if (!state->gradients[i])
+            continue;
+        gradient = upstream ? scaled(node, state->gradients[i], upstream) : NULL;
+        if (!gradient)
+            return fsdp_last_status();
+        FSDP_TRY(fsdp__node_give(node, i, gradient));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t classes, fsdp_tensor *targets,
+                               fsdp_tensor **contiguous, float *scale)
+{
+    int64_t valid;
+
+    if (targets->dtype != FSDP_I32) {
+        fsdp__op_bad(op, "targets", "int32", targets);
+        return FSDP_INVALID;
+    }
+    if (x->ndim < 1 || targets->ndim != x->ndim - 1 ||
+        memcmp(x->shape, targets->shape, (size_t)targets->ndim * sizeof *x->shape) != 0) {
+        fsdp__op_misfit(op, "input", x, "targets", targets);
+        return FSDP_INVALID;
+    }
+    FSDP_TRY(fsdp__op_check_indices(op, "target", targets, classes, FSDP__IGNORE_INDEX, &valid));
+    *scale = valid > 0 ? (float)(1.0 / (double)valid) : 0.0f;
+    *contiguous = fsdp__op_contiguous(targets);
+    return *contiguous ? FSDP_OK : fsdp_last_status();
+}
+
+/* ---- cross_entropy ---- */
+
+static const fsdp__op cross_entropy_op = {
+    .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
+
+fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
+{
+    fsdp_tensor *inputs[] = {logits, targets}, *from, *wanted, *loss, *dlogits = NULL;
+    fsdp__loss_state state = {{NULL, NULL}};
+    float scale;
+
+    if (!logits || !targets || !fsdp__op_inputs("cross_entropy", inputs, 2) ||
+        !fsdp__op_same_dtype("cross_entropy", &logits, 1) ||
+        fsdp__loss_targets("cross_entropy", logits, fsdp__op_last(logits), targets, &wanted, &scale) != FSDP_OK)
+        return NULL;
+    from = fsdp__op_contiguous(logits);                            /* (...,V) */
+    loss = fsdp_empty(logits->storage->device, FSDP_F32, 0, NULL); /* () */
+    if (fsdp__will_record(&logits, 1))
+        dlogits = fsdp__empty_like(logits, logits->dtype);
+    if (!from || !loss || (fsdp__will_record(&logits, 1) && !dlogits))
+        return NULL;
+    const fsdp__cross_entropy_args args = {.logits = fsdp_tensor_data(from),
+                                           .targets = fsdp_tensor_data(wanted),
+                                           .dlogits = dlogits ? fsdp_tensor_data(dlogits) : NULL,
+                                           .loss = fsdp_tensor_data(loss),
+                                           .rows = fsdp__op_rows(logits),
+                                           .cols = fsdp__op_last(logits),
+                                           .loss_scale = scale,
+                                           .ignore_index = FSDP__IGNORE_INDEX,
+                                           .dtype = logits->dtype,
+                                           .dlogits_dtype = logits->dtype};
+    if (fsdp__launch_cross_entropy(fsdp__op_stream(loss), &args) != FSDP_OK)
+        return NULL;
+    if (!dlogits)
+        return loss;
+    state.gradients[0] = fsdp_tensor_ref(dlogits);
+    if (fsdp__record(&cross_entropy_op, &logits, 1, &loss, 1, NULL, 0, &state, sizeof state) != FSDP_OK) {
+        fsdp__loss_state_free(&state);
+        return NULL;
+    }
+    return loss;
+}

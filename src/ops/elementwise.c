@@ -1,0 +1,191 @@
+/* elementwise.c - functions of one tensor, element by element. */
+#include "ops/op.h"
+
+/* ---- scale ---- */
+
+static fsdp_status scale_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    double factor = *(const double *)fsdp__node_state(node);
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+
+    dx = dy ? fsdp__op_reuse(dy) : NULL;
+    if (!dx)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__op_scale(dy, (float)factor, NULL, dx));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op scale_op = {.name = "scale", .backward = scale_backward};
+
+fsdp_tensor *fsdp_scale(fsdp_tensor *x, double factor)
+{
+    fsdp_tensor *from, *y;
+
+    if (!x || !fsdp__op_inputs("scale", &x, 1) || !fsdp__op_same_dtype("scale", &x, 1))
+        return NULL;
+    from = fsdp__op_contiguous(x);
+    y = fsdp__empty_like(x, x->dtype);
+    if (!from || !y || fsdp__op_scale(from, (float)factor, NULL, y) != FSDP_OK ||
+        fsdp__record(&scale_op, &x, 1, &y, 1, NULL, 0, &factor, sizeof factor) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
+/* ---- activations: only the input is saved ---- */
+
+static fsdp_status activation_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp__activation kind = *(const fsdp__activation *)fsdp__node_state(node);
+    fsdp_tensor *x = fsdp__node_saved(node, 0);
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+
+    dx = dy ? fsdp__op_reuse(dy) : NULL;
+    if (!dx)
+        return fsdp_last_status();
+    const fsdp__activation_backward_args args = {.x = fsdp_tensor_data(x),
+                                                 .dy = fsdp_tensor_data(dy),
+                                                 .dx = fsdp_tensor_data(dx),
+                                                 .rows = fsdp__op_rows(x),
+                                                 .cols = fsdp__op_last(x),
+                                                 .kind = kind,
+                                                 .dtype = x->dtype};
+    FSDP_TRY(fsdp__launch_activation_backward(fsdp__op_stream(x), &args));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op gelu_op = {.name = "gelu", .backward = activation_backward};
+static const fsdp__op gelu_tanh_op = {.name = "gelu_tanh", .backward = activation_backward};
+static const fsdp__op silu_op = {.name = "silu", .backward = activation_backward};
+static const fsdp__op relu_op = {.name = "relu", .backward = activation_backward};
+
+static fsdp_tensor *activation(const fsdp__op *op, fsdp__activation kind, fsdp_tensor *x)
+{
+    fsdp_tensor *from, *y;
+
+    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
+        return NULL;
+    from = fsdp__op_contiguous(x);
+    y = fsdp__empty_like(x, x->dtype);
+    if (!from || !y)
+        return NULL;
+    const fsdp__activation_forward_args args = {.x = fsdp_tensor_data(from),
+                                                .y = fsdp_tensor_data(y),
+                                                .rows = fsdp__op_rows(x),
+                                                .cols = fsdp__op_last(x),
+                                                .kind = kind,
+                                                .dtype = x->dtype};
+    if (fsdp__launch_activation_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
+        fsdp__record(op, &x, 1, &y, 1, &from, 1, &kind, sizeof kind) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
+fsdp_tensor *fsdp_gelu(fsdp_tensor *x)
+{
+    return activation(&gelu_op, FSDP__GELU_ERF, x);
+}
+
+fsdp_tensor *fsdp_gelu_tanh(fsdp_tensor *x)
+{
+    return activation(&gelu_tanh_op, FSDP__GELU_TANH, x);
+}
+
+fsdp_tensor *fsdp_silu(fsdp_tensor *x)
+{
+    return activation(&silu_op, FSDP__SILU, x);
+}
+
+fsdp_tensor *fsdp_relu(fsdp_tensor *x)
+{
+    return activation(&relu_op, FSDP__RELU, x);
+}
+
+/* ---- dropout: the mask is made again from its key, never saved ---- */
+
+typedef struct dropout_state {
+    float p;
+    uint64_t key;
+} dropout_state;
+
+static fsdp_status drop(const fsdp_tensor *x, fsdp_tensor *y, const dropout_state *state)
+{
+    const fsdp__dropout_args args = {.x = fsdp_tensor_data(x),
+                                     .y = fsdp_tensor_data(y),
+                                     .numel = fsdp_tensor_numel(x),
+                                     .key = state->key,
+                                     .p = state->p,
+                                     .dtype = x->dtype};
+
+    return fsdp__launch_dropout(fsdp__op_stream(y), &args);
+}
+
+static fsdp_status dropout_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx;
+
+    dx = dy ? fsdp__op_reuse(dy) : NULL;
+    if (!dx)
+        return fsdp_last_status();
+    FSDP_TRY(drop(dy, dx, fsdp__node_state(node)));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op dropout_op = {.name = "dropout", .backward = dropout_backward};
+
+fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
+{
+    const dropout_state state = {p, key};
+    fsdp_tensor *from, *y;
+
+    if (!x || !fsdp__op_inputs("dropout", &x, 1) || !fsdp__op_same_dtype("dropout", &x, 1))
+        return NULL;
+    if (!(p >= 0.0f && p < 1.0f)) {
+        FSDP_FAIL(FSDP_INVALID, "dropout: probability %g is outside [0, 1)", (double)p);
+        return NULL;
+    }
+    if (p == 0.0f)
+        return x;
+    from = fsdp__op_contiguous(x);
+    y = fsdp__empty_like(x, x->dtype);
+    if (!from || !y || drop(from, y, &state) != FSDP_OK ||
+        fsdp__record(&dropout_op, &x, 1, &y, 1, NULL, 0, &state, sizeof state) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
+/* ---- cast ---- */
+
+static fsdp_status cast_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp_dtype dtype = *(const fsdp_dtype *)fsdp__node_state(node);
+    fsdp_tensor *dx = fsdp__empty_like(grads[0], dtype);
+
+    if (!dx)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__tensor_copy(dx, grads[0], false));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op cast_op = {.name = "cast", .backward = cast_backward};
+
+fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype)
+{
+    fsdp_tensor *y;
+    fsdp_dtype from;
+
+    if (!x || !fsdp__op_inputs("cast", &x, 1))
+        return NULL;
+    from = x->dtype;
+    if (from == dtype)
+        return x;
+    if (fsdp_dtype_size(dtype) == 0 || (fsdp_tensor_requires_grad(x) && !fsdp_dtype_is_floating(dtype))) {
+        FSDP_FAIL(FSDP_INVALID, "cast: %s cannot become %s%s", fsdp_dtype_name(from), fsdp_dtype_name(dtype),
+                  fsdp_tensor_requires_grad(x) ? ": it requires a gradient" : "");
+        return NULL;
+    }
+    y = fsdp__empty_like(x, dtype);
+    if (!y || fsdp__tensor_copy(y, x, false) != FSDP_OK ||
+        fsdp__record(&cast_op, &x, 1, &y, 1, NULL, 0, &from, sizeof from) != FSDP_OK)
+        return NULL;
+    return y;
+}

@@ -1,0 +1,61 @@
+/* embedding.c - rows of a table. */
+#include "ops/op.h"
+
+#include <string.h>
+
+static fsdp_status embedding_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp_tensor *ids = fsdp__node_saved(node, 0);    /* (...) */
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]); /* (...,C) */
+    fsdp_tensor *dtable;                             /* (V,C) */
+    bool accumulate;
+
+    if (!dy)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__node_target(node, 0, &dtable, &accumulate));
+    const fsdp__embedding_backward_args args = {.ids = fsdp_tensor_data(ids),
+                                                .dy = fsdp_tensor_data(dy),
+                                                .dtable = fsdp_tensor_data(dtable),
+                                                .rows = fsdp_tensor_numel(ids),
+                                                .cols = dtable->shape[1],
+                                                .table_rows = dtable->shape[0],
+                                                .dtype = dy->dtype,
+                                                .dtable_dtype = dtable->dtype,
+                                                .accumulate = accumulate};
+    return fsdp__launch_embedding_backward(fsdp__op_stream(dtable), &args);
+}
+
+static const fsdp__op embedding_op = {.name = "embedding", .backward = embedding_backward};
+
+fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids)
+{
+    fsdp_tensor *inputs[] = {table, ids}, *y, *rows, *wanted;
+    int64_t shape[FSDP_MAX_DIMS], valid;
+
+    if (!table || !ids || !fsdp__op_inputs("embedding", inputs, 2))
+        return NULL;
+    if (table->ndim != 2 || !fsdp_dtype_is_floating(table->dtype))
+        return fsdp__op_bad("embedding", "table", "a floating matrix", table);
+    if (ids->dtype != FSDP_I32 || ids->ndim >= FSDP_MAX_DIMS)
+        return fsdp__op_bad("embedding", "ids", "int32 of at most 5 dimensions", ids);
+    if (fsdp__op_check_indices("embedding", "id", ids, table->shape[0], table->shape[0], &valid) != FSDP_OK)
+        return NULL;
+    memcpy(shape, ids->shape, sizeof shape);
+    shape[ids->ndim] = table->shape[1];
+    rows = fsdp__op_contiguous(table);
+    wanted = fsdp__op_contiguous(ids);
+    y = fsdp_empty(table->storage->device, table->dtype, ids->ndim + 1, shape); /* (...,C) */
+    if (!rows || !wanted || !y)
+        return NULL;
+    const fsdp__embedding_forward_args args = {.table = fsdp_tensor_data(rows),
+                                               .ids = fsdp_tensor_data(wanted),
+                                               .y = fsdp_tensor_data(y),
+                                               .rows = fsdp_tensor_numel(ids),
+                                               .cols = table->shape[1],
+                                               .table_rows = table->shape[0],
+                                               .dtype = table->dtype};
+    if (fsdp__launch_embedding_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
+        fsdp__record(&embedding_op, &table, 1, &y, 1, &wanted, 1, NULL, 0) != FSDP_OK)
+        return NULL;
+    return y;
+}

@@ -1,0 +1,112 @@
+/* gemm.c - tensors as matrices. Transposed and strided 2-D views are read in place; others are copied first. */
+#include "ops/op.h"
+
+/* One stride for dimensions [first, last) of `tensor`, as if they were one; false when there is none. */
+static bool collapse(const fsdp_tensor *tensor, int first, int last, int64_t *size, int64_t *stride)
+{
+    *size = 1;
+    *stride = 0;
+    for (int i = last - 1; i >= first; i--) {
+        if (tensor->shape[i] == 1)
+            continue;
+        if (*size == 1)
+            *stride = tensor->strides[i];
+        else if (tensor->strides[i] != *stride * *size)
+            return false;
+        *size *= tensor->shape[i];
+    }
+    return true;
+}
+
+/* The kernel needs one stride of 1 and the other no shorter than a row. */
+static bool readable(fsdp__matrix *m)
+{
+    if (m->cols == 1 && m->rows > 1 && m->row > 0)
+        m->col = 1;
+    if (m->rows == 1 && (m->col == 1 || m->cols == 1)) {
+        m->col = 1;
+        m->row = m->cols > 0 ? m->cols : 1;
+    }
+    return (m->col == 1 && m->row >= m->cols) || (m->row == 1 && m->col >= m->rows);
+}
+
+static bool view(const fsdp_tensor *tensor, int row_first, fsdp__matrix *out)
+{
+    int last = tensor->ndim - 1;
+    fsdp__matrix m = {.data = fsdp_tensor_data(tensor),
+                      .cols = tensor->shape[last],
+                      .col = tensor->strides[last],
+                      .dtype = tensor->dtype};
+
+    if (!collapse(tensor, 0, row_first, &m.batch, &m.batch_stride) ||
+        !collapse(tensor, row_first, last, &m.rows, &m.row) || !readable(&m))
+        return false;
+    *out = m;
+    return true;
+}
+
+static fsdp_status matrix_of(fsdp_tensor *tensor, int row_first, fsdp__matrix *out)
+{
+    if (view(tensor, row_first, out))
+        return FSDP_OK;
+    tensor = fsdp__op_contiguous(tensor);
+    if (!tensor)
+        return fsdp_last_status();
+    if (!view(tensor, row_first, out)) /* only matrices without elements are left */
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "matrix product over a dimension of size 0");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__matrix_of(fsdp_tensor *tensor, fsdp__matrix *out)
+{
+    return matrix_of(tensor, 0, out);
+}
+
+fsdp_status fsdp__matrix_batch_of(fsdp_tensor *tensor, fsdp__matrix *out)
+{
+    return matrix_of(tensor, tensor->ndim - 2, out);
+}
+
+fsdp__matrix fsdp__matrix_transposed(fsdp__matrix m)
+{
+    fsdp__matrix t = m;
+
+    t.rows = m.cols;
+    t.cols = m.rows;
+    t.row = m.col;
+    t.col = m.row;
+    return t;
+}
+
+fsdp_status fsdp__gemm(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *bias, fsdp_tensor *c, bool accumulate)
+{
+    int64_t batch = a.batch > b.batch ? a.batch : b.batch;
+    const fsdp__matmul_args args = {.a = a.data,
+                                    .b = b.data,
+                                    .c = fsdp_tensor_data(c),
+                                    .bias = bias ? fsdp_tensor_data(bias) : NULL,
+                                    .m = a.rows,
+                                    .n = b.cols,
+                                    .k = a.cols,
+                                    .a_row = a.row,
+                                    .a_col = a.col,
+                                    .b_row = b.row,
+                                    .b_col = b.col,
+                                    .c_row = b.cols,
+                                    .batch = batch,
+                                    .a_batch = a.batch == 1 ? 0 : a.batch_stride,
+                                    .b_batch = b.batch == 1 ? 0 : b.batch_stride,
+                                    .c_batch = a.rows * b.cols,
+                                    .a_dtype = a.dtype,
+                                    .b_dtype = b.dtype,
+                                    .c_dtype = c->dtype,
+                                    .bias_dtype = bias ? bias->dtype : FSDP_DTYPE_NONE,
+                                    .alpha = 1.0f,
+                                    .accumulate = accumulate};
+
+    if (fsdp_tensor_numel(c) == 0)
+        return FSDP_OK;
+    if (a.cols == 0) /* an empty sum */
+        return accumulate ? FSDP_OK : fsdp_tensor_fill_(c, 0.0);
+    return fsdp__launch_matmul(fsdp__op_stream(c), &args);
+}

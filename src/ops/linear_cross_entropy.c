@@ -1,0 +1,174 @@
+/* linear_cross_entropy.c - the head and its loss, a few rows at a time.
+ *
+ * The logits of one chunk exist at a time, in f32. When gradients are wanted they are made while the chunk is warm:
+ * dx chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. */
+#include "ops/loss.h"
+
+#include "base/compiler.h"
+
+/* A chunk's logits take about this much, but a product needs some rows to be worth reading the weight for. */
+enum {
+    CHUNK_BYTES = 8 << 20,
+    CHUNK_MIN_ROWS = 128
+};
+
+typedef struct head {
+    fsdp_tensor *x, *targets; /* (N,C), (N) */
+    fsdp__matrix weight;      /* (V,C) */
+    fsdp_tensor *logits;      /* (chunk,V) f32, becomes its own gradient */
+    fsdp_tensor *dx;          /* (N,C) or NULL */
+    fsdp_tensor *dweight;     /* (V,C) or NULL; f32 when the sum needs it */
+    fsdp_tensor *loss;        /* () f32 */
+    float scale;
+} head;
+
+/* Rows [first, first + rows) as a matrix. `*view` keeps them: the caller unrefs it. */
+static fsdp_status rows_of(const fsdp_tensor *tensor, int64_t first, int64_t rows, fsdp_tensor **view,
+                           fsdp__matrix *out)
+{
+    FSDP_TRY(fsdp__view_narrow(tensor, 0, first, rows, view));
+    return fsdp__matrix_of(*view, out);
+}
+
+static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fsdp_tensor *targets, bool first)
+{
+    bool gradients = h->dx || h->dweight;
+    const fsdp__cross_entropy_args args = {.logits = fsdp_tensor_data(logits),
+                                           .targets = fsdp_tensor_data(targets),
+                                           .dlogits = gradients ? fsdp_tensor_data(logits) : NULL,
+                                           .loss = fsdp_tensor_data(h->loss),
+                                           .rows = logits->shape[0],
+                                           .cols = logits->shape[1],
+                                           .loss_scale = h->scale,
+                                           .ignore_index = FSDP__IGNORE_INDEX,
+                                           .dtype = FSDP_F32,
+                                           .dlogits_dtype = FSDP_F32,
+                                           .accumulate_loss = !first};
+
+    return fsdp__launch_cross_entropy(fsdp__op_stream(logits), &args);
+}
+
+static fsdp_status chunk(const head *h, int64_t first, int64_t rows)
+{
+    fsdp_tensor *x_view = NULL, *logits = NULL, *targets = NULL, *dx = NULL;
+    fsdp__matrix x, dlogits;
+    fsdp_status status;
+
+    FSDP_TRY_GOTO(status, rows_of(h->x, first, rows, &x_view, &x), out);
+    FSDP_TRY_GOTO(status, rows_of(h->logits, 0, rows, &logits, &dlogits), out);
+    FSDP_TRY_GOTO(status, fsdp__view_narrow(h->targets, 0, first, rows, &targets), out);
+    FSDP_TRY_GOTO(status, fsdp__gemm(x, fsdp__matrix_transposed(h->weight), NULL, logits, false), out);
+    FSDP_TRY_GOTO(status, chunk_loss(h, logits, targets, first == 0), out);
+    if (h->dx) {
+        FSDP_TRY_GOTO(status, fsdp__view_narrow(h->dx, 0, first, rows, &dx), out);
+        FSDP_TRY_GOTO(status, fsdp__gemm(dlogits, h->weight, NULL, dx, false), out);
+    }
+    if (h->dweight)
+        FSDP_TRY_GOTO(status, fsdp__gemm(fsdp__matrix_transposed(dlogits), x, NULL, h->dweight, first > 0), out);
+out:
+    fsdp_tensor_unref(x_view);
+    fsdp_tensor_unref(logits);
+    fsdp_tensor_unref(targets);
+    fsdp_tensor_unref(dx);
+    return status;
+}
+
+static fsdp_status all_chunks(head *h)
+{
+    int64_t rows = h->x->shape[0], classes = h->weight.rows;
+    int64_t step = FSDP__MAX(CHUNK_BYTES / (4 * FSDP__MAX(classes, 1)), CHUNK_MIN_ROWS), shape[2];
+    fsdp_status status = FSDP_OK;
+
+    step = FSDP__MIN(step, rows);
+    if (step == 0) {
+        if (h->dweight)
+            FSDP_TRY(fsdp_tensor_fill_(h->dweight, 0.0));
+        return fsdp_tensor_fill_(h->loss, 0.0);
+    }
+    shape[0] = step, shape[1] = classes;
+    FSDP_TRY(fsdp_tensor_create(h->x->storage->device, FSDP_F32, 2, shape, FSDP_MEMORY_WORKSPACE, &h->logits));
+    for (int64_t first = 0; first < rows; first += step)
+        FSDP_TRY_GOTO(status, chunk(h, first, FSDP__MIN(step, rows - first)), out);
+out:
+    fsdp_tensor_unref(h->logits);
+    h->logits = NULL;
+    return status;
+}
+
+/* Chunks of a 16-bit weight's gradient are summed in f32 and rounded once. */
+static fsdp_status run(head *h, fsdp_tensor *dx, fsdp_tensor *dweight)
+{
+    fsdp_tensor *wide = NULL;
+    fsdp_status status;
+
+    h->dweight = dweight;
+    if (dweight && dweight->dtype != FSDP_F32) {
+        FSDP_TRY(
+            fsdp_tensor_create(dweight->storage->device, FSDP_F32, 2, dweight->shape, FSDP_MEMORY_WORKSPACE, &wide));
+        h->dweight = wide;
+    }
+    if (dx)
+        FSDP_TRY_GOTO(status, fsdp__view_reshape(dx, 2, h->x->shape, &h->dx), out);
+    FSDP_TRY_GOTO(status, all_chunks(h), out);
+    if (wide)
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(dweight, wide, false), out);
+out:
+    fsdp_tensor_unref(h->dx);
+    fsdp_tensor_unref(wide);
+    return status;
+}
+
+static const fsdp__op linear_cross_entropy_op = {
+    .name = "linear_cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
+
+/* The gradients to fill: owned by the caller, NULL where none is wanted. */
+static fsdp_status gradients_for(fsdp_tensor *x, fsdp_tensor *weight, fsdp__loss_state *out)
+{
+    fsdp_device *device = x->storage->device;
+
+    if (fsdp_tensor_requires_grad(x))
+        FSDP_TRY(fsdp_tensor_create(device, x->dtype, x->ndim, x->shape, FSDP_MEMORY_ACTIVATION, &out->gradients[0]));
+    if (!fsdp_tensor_requires_grad(weight))
+        return FSDP_OK;
+    if (fsdp_tensor_is_leaf(weight))
+        return fsdp__reserve_grad(weight, &out->gradients[1]);
+    return fsdp_tensor_create(device, weight->dtype, 2, weight->shape, FSDP_MEMORY_ACTIVATION, &out->gradients[1]);
+}
+
+fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets)
+{
+    const char *name = linear_cross_entropy_op.name;
+    fsdp_tensor *inputs[] = {x, weight, targets}, *from, *wanted;
+    fsdp__loss_state state = {{NULL, NULL}};
+    fsdp_status status;
+    head h = {.scale = 0.0f};
+    bool recording;
+
+    if (!x || !weight || !targets || !fsdp__op_inputs(name, inputs, 3) || !fsdp__op_same_dtype(name, inputs, 2))
+        return NULL;
+    if (weight->ndim != 2)
+        return fsdp__op_bad(name, "weight", "a matrix", weight);
+    if (x->ndim < 1 || fsdp__op_last(x) != weight->shape[1])
+        return fsdp__op_misfit(name, "input", x, "weight", weight);
+    if (fsdp__loss_targets(name, x, weight->shape[0], targets, &wanted, &h.scale) != FSDP_OK)
+        return NULL;
+    from = fsdp__op_contiguous(x);
+    h.loss = fsdp_empty(x->storage->device, FSDP_F32, 0, NULL); /* () */
+    if (!from || !h.loss || fsdp__matrix_of(weight, &h.weight) != FSDP_OK)
+        return NULL;
+    recording = fsdp__will_record(inputs, 2);
+    const int64_t flat[] = {fsdp__op_rows(x), fsdp__op_last(x)}; /* (N,C) */
+    FSDP_TRY_GOTO(status, fsdp__view_reshape(from, 2, flat, &h.x), out);
+    FSDP_TRY_GOTO(status, fsdp__view_reshape(wanted, 1, flat, &h.targets), out);
+    if (recording)
+        FSDP_TRY_GOTO(status, gradients_for(x, weight, &state), out);
+    FSDP_TRY_GOTO(status, run(&h, state.gradients[0], state.gradients[1]), out);
+    FSDP_TRY_GOTO(status, fsdp__record(&linear_cross_entropy_op, inputs, 2, &h.loss, 1, NULL, 0, &state, sizeof state),
+                  out);
+out:
+    fsdp_tensor_unref(h.x);
+    fsdp_tensor_unref(h.targets);
+    if (status != FSDP_OK)
+        fsdp__loss_state_free(&state); /* else the node has them */
+    return status == FSDP_OK ? h.loss : NULL;
+}

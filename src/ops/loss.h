@@ -1,0 +1,22 @@
+/* loss.h - losses make their gradients in the forward; the backward only scales and hands them out. */
+#ifndef OPS_LOSS_H
+#define OPS_LOSS_H
+
+#include "ops/op.h"
+
+#define FSDP__IGNORE_INDEX (-100)
+
+/* State of a loss's node: the gradients of its inputs for an upstream gradient of one. Owned; NULL where not wanted. */
+typedef struct fsdp__loss_state {
+    fsdp_tensor *gradients[2];
+} fsdp__loss_state;
+
+void fsdp__loss_state_free(void *state);
+fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads);
+
+/* Checks targets (int32, the leading dimensions of `x`, values in [0, classes) or -100) and gives 1 / (how many are
+ * not -100), 0 when there are none, and the targets in contiguous memory. */
+fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t classes, fsdp_tensor *targets,
+                               fsdp_tensor **contiguous, float *scale);
+
+#endif

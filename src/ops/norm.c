@@ -1,0 +1,217 @@
+/* norm.c - LayerNorm and RMSNorm over the last dimension, alone or with the residual addition in front. */
+#include "ops/op.h"
+
+enum {
+    X,
+    RESIDUAL,
+    WEIGHT,
+    BIAS,
+    INPUTS
+}; /* inputs of the node */
+enum {
+    SUM,
+    SAVED_WEIGHT,
+    MEAN,
+    RSTD,
+    SAVED
+}; /* what it saves */
+enum {
+    Y,
+    ADDED,
+    OUTPUTS
+}; /* its outputs; ADDED only with a residual */
+
+typedef struct norm {
+    const char *name;
+    const fsdp__op *op;
+    fsdp_tensor *inputs[INPUTS]; /* x, residual (...,C), weight, bias (C); NULL where absent */
+    float eps;
+    bool rms;
+} norm;
+
+/* Where the gradient of x goes. `*dsum` is what it must be added to. With a residual x and residual get the same. */
+static fsdp_status gradient_place(fsdp__node *node, fsdp_tensor *dy, fsdp_tensor **dsum, fsdp_tensor **dx, bool *give)
+{
+    bool accumulate = false;
+
+    *give = false;
+    if (!*dsum && !fsdp__node_needs(node, RESIDUAL)) {
+        if (!fsdp__node_needs(node, X))
+            return FSDP_OK;
+        FSDP_TRY(fsdp__node_target(node, X, dx, &accumulate));
+        *dsum = accumulate ? *dx : NULL;
+        return FSDP_OK;
+    }
+    *give = true;
+    *dx = *dsum && fsdp__grad_exclusive(*dsum) ? *dsum : fsdp__op_reuse(dy);
+    return *dx ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status give_both(fsdp__node *node, fsdp_tensor *dx)
+{
+    FSDP_TRY(fsdp__node_give(node, X, dx));
+    return fsdp__node_give(node, RESIDUAL, dx);
+}
+
+static fsdp_status backward(fsdp__node *node, fsdp_tensor *const *grads, int output_count)
+{
+    fsdp_tensor *s = fsdp__node_saved(node, SUM), *weight = fsdp__node_saved(node, SAVED_WEIGHT);
+    fsdp_tensor *mean = fsdp__node_saved(node, MEAN), *rstd = fsdp__node_saved(node, RSTD);
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[Y]);
+    fsdp_tensor *dsum = output_count > ADDED ? fsdp__op_contiguous(grads[ADDED]) : NULL;
+    fsdp_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
+    bool give, accumulate_weight = false, accumulate_bias = false;
+
+    if (!dy)
+        return dsum ? give_both(node, dsum) : fsdp_last_status();
+    FSDP_TRY(gradient_place(node, dy, &dsum, &dx, &give));
+    if (fsdp__node_needs(node, WEIGHT))
+        FSDP_TRY(fsdp__node_target(node, WEIGHT, &dweight, &accumulate_weight));
+    if (fsdp__node_needs(node, BIAS))
+        FSDP_TRY(fsdp__node_target(node, BIAS, &dbias, &accumulate_bias));
+    const fsdp__norm_backward_args args = {.s = fsdp_tensor_data(s),
+                                           .dy = fsdp_tensor_data(dy),
+                                           .dsum = dsum ? fsdp_tensor_data(dsum) : NULL,
+                                           .weight = fsdp_tensor_data(weight),
+                                           .mean = mean ? fsdp_tensor_data(mean) : NULL,
+                                           .rstd = fsdp_tensor_data(rstd),
+                                           .dx = dx ? fsdp_tensor_data(dx) : NULL,
+                                           .dweight = dweight ? fsdp_tensor_data(dweight) : NULL,
+                                           .dbias = dbias ? fsdp_tensor_data(dbias) : NULL,
+                                           .rows = fsdp__op_rows(s),
+                                           .cols = fsdp__op_last(s),
+                                           .rms = !mean,
+                                           .accumulate_weight = accumulate_weight,
+                                           .accumulate_bias = accumulate_bias,
+                                           .dtype = s->dtype,
+                                           .weight_dtype = weight->dtype,
+                                           .dweight_dtype = weight->dtype};
+    FSDP_TRY(fsdp__launch_norm_backward(fsdp__op_stream(s), &args));
+    return give ? give_both(node, dx) : FSDP_OK;
+}
+
+static fsdp_status norm_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    return backward(node, grads, 1);
+}
+
+static fsdp_status add_norm_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    return backward(node, grads, OUTPUTS);
+}
+
+static const fsdp__op layernorm_op = {.name = "layernorm", .backward = norm_backward};
+static const fsdp__op rmsnorm_op = {.name = "rmsnorm", .backward = norm_backward};
+static const fsdp__op add_layernorm_op = {.name = "add_layernorm", .backward = add_norm_backward};
+static const fsdp__op add_rmsnorm_op = {.name = "add_rmsnorm", .backward = add_norm_backward};
+
+/* ---- forward ---- */
+
+static bool check_scale(const norm *n, const char *what, const fsdp_tensor *scale)
+{
+    const fsdp_tensor *x = n->inputs[X];
+
+    if (!fsdp_dtype_is_floating(scale->dtype))
+        return fsdp__op_bad(n->name, what, "floating", scale);
+    if (x->ndim < 1 || scale->ndim != 1 || scale->shape[0] != fsdp__op_last(x))
+        return fsdp__op_misfit(n->name, "input", x, what, scale);
+    return true;
+}
+
+static bool check(const norm *n)
+{
+    const fsdp_tensor *x = n->inputs[X], *residual = n->inputs[RESIDUAL];
+    const fsdp_tensor *weight = n->inputs[WEIGHT], *bias = n->inputs[BIAS];
+
+    if (!fsdp__op_inputs(n->name, n->inputs, INPUTS) || !fsdp__op_same_dtype(n->name, n->inputs, 2) ||
+        !check_scale(n, "weight", weight) || (bias && !check_scale(n, "bias", bias)))
+        return false;
+    if (residual && !fsdp__shape_equal(x, residual))
+        return fsdp__op_misfit(n->name, "input", x, "residual", residual);
+    if (bias && bias->dtype != weight->dtype)
+        return fsdp__op_bad(n->name, "bias", fsdp_dtype_name(weight->dtype), bias);
+    return true;
+}
+
+/* y (...,C); with a residual *sum (...,C) as well. */
+static fsdp_tensor *apply(const norm *n, fsdp_tensor **sum)
+{
+    fsdp_tensor *in[INPUTS], *saved[SAVED], *outputs[OUTPUTS] = {NULL, NULL}, *mean = NULL, *rstd = NULL;
+    bool recording = fsdp__will_record(n->inputs, INPUTS), residual = n->inputs[RESIDUAL];
+    fsdp_tensor *x = n->inputs[X];
+    int64_t rows;
+
+    if (!check(n))
+        return NULL;
+    rows = fsdp__op_rows(x);
+    for (int i = 0; i < INPUTS; i++) {
+        in[i] = fsdp__op_contiguous(n->inputs[i]);
+        if (n->inputs[i] && !in[i])
+            return NULL;
+    }
+    outputs[Y] = fsdp__empty_like(x, x->dtype);
+    outputs[ADDED] = residual ? fsdp__empty_like(x, x->dtype) : NULL;
+    if (recording) {
+        rstd = fsdp_empty(x->storage->device, FSDP_F32, 1, &rows);
+        mean = n->rms ? NULL : fsdp_empty(x->storage->device, FSDP_F32, 1, &rows);
+    }
+    if (!outputs[Y] || (residual && !outputs[ADDED]) || (recording && (!rstd || (!n->rms && !mean))))
+        return NULL;
+    const fsdp__norm_forward_args args = {.x = fsdp_tensor_data(in[X]),
+                                          .residual = residual ? fsdp_tensor_data(in[RESIDUAL]) : NULL,
+                                          .sum = residual ? fsdp_tensor_data(outputs[ADDED]) : NULL,
+                                          .weight = fsdp_tensor_data(in[WEIGHT]),
+                                          .bias = in[BIAS] ? fsdp_tensor_data(in[BIAS]) : NULL,
+                                          .y = fsdp_tensor_data(outputs[Y]),
+                                          .mean = mean ? fsdp_tensor_data(mean) : NULL,
+                                          .rstd = rstd ? fsdp_tensor_data(rstd) : NULL,
+                                          .rows = rows,
+                                          .cols = fsdp__op_last(x),
+                                          .eps = n->eps,
+                                          .rms = n->rms,
+                                          .dtype = x->dtype,
+                                          .weight_dtype = in[WEIGHT]->dtype};
+    if (fsdp__launch_norm_forward(fsdp__op_stream(x), &args) != FSDP_OK)
+        return NULL;
+    saved[SUM] = residual ? outputs[ADDED] : in[X];
+    saved[SAVED_WEIGHT] = in[WEIGHT];
+    saved[MEAN] = mean;
+    saved[RSTD] = rstd;
+    if (fsdp__record(n->op, n->inputs, INPUTS, outputs, residual ? OUTPUTS : 1, saved, SAVED, NULL, 0) != FSDP_OK)
+        return NULL;
+    if (residual)
+        *sum = outputs[ADDED];
+    return outputs[Y];
+}
+
+fsdp_tensor *fsdp_layernorm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps)
+{
+    const norm n = {"layernorm", &layernorm_op, {x, NULL, weight, bias == FSDP_NO_BIAS ? NULL : bias}, eps, false};
+
+    return x && weight && bias ? apply(&n, NULL) : NULL;
+}
+
+fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps)
+{
+    const norm n = {"rmsnorm", &rmsnorm_op, {x, NULL, weight, NULL}, eps, true};
+
+    return x && weight ? apply(&n, NULL) : NULL;
+}
+
+fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, fsdp_tensor *bias,
+                                float eps, fsdp_tensor **sum)
+{
+    const norm n = {
+        "add_layernorm", &add_layernorm_op, {x, residual, weight, bias == FSDP_NO_BIAS ? NULL : bias}, eps, false};
+
+    *sum = NULL;
+    return x && residual && weight && bias ? apply(&n, sum) : NULL;
+}
+
+fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, float eps, fsdp_tensor **sum)
+{
+    const norm n = {"add_rmsnorm", &add_rmsnorm_op, {x, residual, weight, NULL}, eps, true};
+
+    *sum = NULL;
+    return x && residual && weight ? apply(&n, sum) : NULL;
+}

@@ -1,0 +1,202 @@
+/* op.c - checks and small computations that operations share. */
+#include "ops/op.h"
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* ---- checks ---- */
+
+static bool present(const fsdp_tensor *tensor)
+{
+    return tensor && tensor != FSDP_NO_BIAS;
+}
+
+bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_tensor *first = NULL;
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int i = 0; i < count; i++) {
+        const fsdp_tensor *input = inputs[i];
+
+        if (!present(input))
+            continue;
+        first = first ? first : input;
+        if (input->storage->device != first->storage->device) {
+            FSDP_FAIL(FSDP_INVALID, "%s: inputs are on %s and on %s", op, fsdp_device_name(first->storage->device),
+                      fsdp_device_name(input->storage->device));
+            return false;
+        }
+        if (!input->storage->data && input->storage->bytes > 0) {
+            FSDP_FAIL(FSDP_STATE, "%s: input %s has no bytes now (a sharded parameter outside its module's call?)", op,
+                      fsdp__shape_text(input->ndim, input->shape, text));
+            return false;
+        }
+    }
+    return true;
+}
+
+bool fsdp__op_same_dtype(const char *op, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_tensor *first = NULL;
+
+    for (int i = 0; i < count; i++) {
+        const fsdp_tensor *input = inputs[i];
+
+        if (!present(input))
+            continue;
+        if (!fsdp_dtype_is_floating(input->dtype)) {
+            fsdp__op_bad(op, "input", "floating", input);
+            return false;
+        }
+        first = first ? first : input;
+        if (input->dtype != first->dtype) {
+            FSDP_FAIL(FSDP_INVALID, "%s: inputs are %s and %s: cast one", op, fsdp_dtype_name(first->dtype),
+                      fsdp_dtype_name(input->dtype));
+            return false;
+        }
+    }
+    return true;
+}
+
+fsdp_tensor *fsdp__op_misfit(const char *op, const char *what, const fsdp_tensor *a, const char *other,
+                             const fsdp_tensor *b)
+{
+    char left[FSDP__SHAPE_TEXT], right[FSDP__SHAPE_TEXT];
+
+    FSDP_FAIL(FSDP_INVALID, "%s: %s %s does not fit %s %s", op, what, fsdp__shape_text(a->ndim, a->shape, left), other,
+              fsdp__shape_text(b->ndim, b->shape, right));
+    return NULL;
+}
+
+fsdp_tensor *fsdp__op_bad(const char *op, const char *what, const char *must, const fsdp_tensor *tensor)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    FSDP_FAIL(FSDP_INVALID, "%s: %s must be %s, not %s %s", op, what, must, fsdp_dtype_name(tensor->dtype),
+              fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    return NULL;
+}
+
+/* ---- indices ---- */
+
+/* "(1, 5)" of row-major element `index`. */
+static const char *position_text(const fsdp_tensor *tensor, int64_t index, char text[FSDP__SHAPE_TEXT])
+{
+    int64_t position[FSDP_MAX_DIMS];
+
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        position[i] = index % tensor->shape[i];
+        index /= tensor->shape[i];
+    }
+    return fsdp__shape_text(tensor->ndim, position, text);
+}
+
+fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_tensor *indices, int64_t limit,
+                                   int64_t ignore, int64_t *valid)
+{
+    int64_t numel = fsdp_tensor_numel(indices);
+    char text[FSDP__SHAPE_TEXT];
+    int32_t *values;
+    fsdp_status status;
+
+    *valid = numel;
+    if (numel == 0 || fsdp_device_is_meta(indices->storage->device))
+        return FSDP_OK;
+    values = fsdp__malloc((size_t)numel * sizeof *values);
+    if (!values)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY_GOTO(status, fsdp_tensor_read(indices, FSDP_I32, values), out);
+    for (int64_t i = 0; i < numel; i++) {
+        if (values[i] >= 0 && values[i] < limit)
+            continue;
+        if (ignore != limit && values[i] == ignore) {
+            (*valid)--;
+            continue;
+        }
+        status = FSDP_FAIL(FSDP_INVALID, "%s: %s %d at position %s is outside [0, %lld)", op, what, (int)values[i],
+                           position_text(indices, i, text), (long long)limit);
+        goto out;
+    }
+out:
+    fsdp__free(values);
+    return status;
+}
+
+/* ---- small computations ---- */
+
+fsdp_stream *fsdp__op_stream(const fsdp_tensor *tensor)
+{
+    return fsdp_device_stream(tensor->storage->device);
+}
+
+fsdp_tensor *fsdp__op_contiguous(fsdp_tensor *tensor)
+{
+    fsdp_tensor *copy;
+
+    if (!tensor || fsdp_tensor_is_contiguous(tensor))
+        return tensor;
+    copy = fsdp__empty_like(tensor, tensor->dtype);
+    if (!copy || fsdp__tensor_copy(copy, tensor, false) != FSDP_OK)
+        return NULL;
+    return copy;
+}
+
+fsdp_tensor *fsdp__op_reuse(fsdp_tensor *grad)
+{
+    return fsdp__grad_exclusive(grad) ? grad : fsdp__empty_like(grad, grad->dtype);
+}
+
+int64_t fsdp__op_last(const fsdp_tensor *tensor)
+{
+    return tensor->ndim > 0 ? tensor->shape[tensor->ndim - 1] : 1;
+}
+
+int64_t fsdp__op_rows(const fsdp_tensor *tensor)
+{
+    return tensor->ndim > 0 ? fsdp__shape_numel(tensor->ndim - 1, tensor->shape) : 1;
+}
+
+fsdp_status fsdp__op_scale(const fsdp_tensor *x, float alpha, const fsdp_tensor *scalar, fsdp_tensor *y)
+{
+    const fsdp__scale_args args = {.x = fsdp_tensor_data(x),
+                                   .y = fsdp_tensor_data(y),
+                                   .scalar = scalar ? fsdp_tensor_data(scalar) : NULL,
+                                   .alpha = alpha,
+                                   .numel = fsdp_tensor_numel(x),
+                                   .dtype = x->dtype};
+
+    return fsdp__launch_scale(fsdp__op_stream(y), &args);
+}
+
+fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced, int64_t inner, float alpha,
+                            fsdp_tensor *out, bool accumulate)
+{
+    const fsdp__reduce_args args = {.x = fsdp_tensor_data(x),
+                                    .y = fsdp_tensor_data(out),
+                                    .outer = outer,
+                                    .reduced = reduced,
+                                    .inner = inner,
+                                    .alpha = alpha,
+                                    .x_dtype = x->dtype,
+                                    .y_dtype = out->dtype,
+                                    .accumulate = accumulate};
+
+    return fsdp__launch_reduce(fsdp__op_stream(out), &args);
+}
+
+fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const int64_t *strides)
+{
+    fsdp__copy_args args = {.src = fsdp_tensor_data(src),
+                            .dst = fsdp_tensor_data(dst),
+                            .src_dtype = src->dtype,
+                            .dst_dtype = dst->dtype,
+                            .ndim = dst->ndim};
+
+    memcpy(args.shape, dst->shape, sizeof args.shape);
+    memcpy(args.dst_strides, dst->strides, sizeof args.dst_strides);
+    memcpy(args.src_strides, strides, (size_t)dst->ndim * sizeof *strides);
+    if (fsdp_tensor_numel(dst) == 0)
+        return FSDP_OK;
+    return fsdp__launch_copy(fsdp__op_stream(dst), &args);
+}

@@ -1,0 +1,61 @@
+/* rope.c - rotary position embedding. The backward turns back. */
+#include "ops/op.h"
+
+/* y [+]= x turned; both (B,T,H,D) with D contiguous. */
+static fsdp_status turn(const fsdp_tensor *x, const fsdp_tensor *frequencies, fsdp_tensor *y, int64_t position0,
+                        bool inverse, bool accumulate)
+{
+    const fsdp__rope_args args = {.x = fsdp_tensor_data(x),
+                                  .y = fsdp_tensor_data(y),
+                                  .frequency = fsdp_tensor_data(frequencies),
+                                  .batch = x->shape[0],
+                                  .time = x->shape[1],
+                                  .heads = x->shape[2],
+                                  .head_dim = x->shape[3],
+                                  .position0 = position0,
+                                  .x_batch = x->strides[0],
+                                  .x_time = x->strides[1],
+                                  .x_head = x->strides[2],
+                                  .y_batch = y->strides[0],
+                                  .y_time = y->strides[1],
+                                  .y_head = y->strides[2],
+                                  .dtype = x->dtype,
+                                  .inverse = inverse,
+                                  .accumulate = accumulate};
+
+    return fsdp_tensor_numel(x) == 0 ? FSDP_OK : fsdp__launch_rope(fsdp__op_stream(x), &args);
+}
+
+static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    int64_t position0 = *(const int64_t *)fsdp__node_state(node);
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx; /* (B,T,H,D) */
+
+    dx = dy ? fsdp__op_reuse(dy) : NULL;
+    if (!dx)
+        return fsdp_last_status();
+    FSDP_TRY(turn(dy, fsdp__node_saved(node, 0), dx, position0, true, false));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op rope_op = {.name = "rope", .backward = rope_backward};
+
+fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0)
+{
+    fsdp_tensor *inputs[] = {x, frequencies}, *from, *y;
+
+    if (!x || !frequencies || !fsdp__op_inputs("rope", inputs, 2) || !fsdp__op_same_dtype("rope", &x, 1))
+        return NULL;
+    if (x->ndim != 4 || x->shape[3] % 2 != 0)
+        return fsdp__op_bad("rope", "input", "(batch, time, heads, even dimension)", x);
+    if (frequencies->dtype != FSDP_F32 || !fsdp_tensor_is_contiguous(frequencies))
+        return fsdp__op_bad("rope", "frequencies", "contiguous float32", frequencies);
+    if (frequencies->ndim != 1 || frequencies->shape[0] != x->shape[3] / 2)
+        return fsdp__op_misfit("rope", "input", x, "frequencies", frequencies);
+    from = x->strides[3] == 1 ? x : fsdp__op_contiguous(x);
+    y = fsdp__empty_like(x, x->dtype);
+    if (!from || !y || turn(from, frequencies, y, position0, false, false) != FSDP_OK ||
+        fsdp__record(&rope_op, &x, 1, &y, 1, &frequencies, 1, &position0, sizeof position0) != FSDP_OK)
+        return NULL;
+    return y;
+}

@@ -1,0 +1,43 @@
+/* softmax.c - over the last dimension. */
+#include "ops/op.h"
+
+static fsdp_status softmax_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp_tensor *y = fsdp__node_saved(node, 0); /* (...,C) */
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]);
+    fsdp_tensor *dx = fsdp__empty_like(y, y->dtype);
+
+    if (!dy || !dx)
+        return fsdp_last_status();
+    const fsdp__softmax_backward_args args = {.y = fsdp_tensor_data(y),
+                                              .dy = fsdp_tensor_data(dy),
+                                              .dx = fsdp_tensor_data(dx),
+                                              .rows = fsdp__op_rows(y),
+                                              .cols = fsdp__op_last(y),
+                                              .dtype = y->dtype};
+    FSDP_TRY(fsdp__launch_softmax_backward(fsdp__op_stream(y), &args));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op softmax_op = {.name = "softmax", .backward = softmax_backward};
+
+fsdp_tensor *fsdp_softmax(fsdp_tensor *x)
+{
+    fsdp_tensor *from, *y;
+
+    if (!x || !fsdp__op_inputs("softmax", &x, 1) || !fsdp__op_same_dtype("softmax", &x, 1))
+        return NULL;
+    from = fsdp__op_contiguous(x);
+    y = fsdp__empty_like(x, x->dtype);
+    if (!from || !y)
+        return NULL;
+    const fsdp__softmax_forward_args args = {.x = fsdp_tensor_data(from),
+                                             .y = fsdp_tensor_data(y),
+                                             .rows = fsdp__op_rows(x),
+                                             .cols = fsdp__op_last(x),
+                                             .dtype = x->dtype};
+    if (fsdp__launch_softmax_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
+        fsdp__record(&softmax_op, &x, 1, &y, 1, &y, 1, NULL, 0) != FSDP_OK)
+        return NULL;
+    return y;
+}

@@ -1,0 +1,72 @@
+/* swiglu.c - silu(gate) * up. */
+#include "ops/op.h"
+
+/* Rows of a matrix whose rows are contiguous and evenly apart: read in place when the strides allow. */
+static fsdp_status rows_of(fsdp_tensor *tensor, fsdp__matrix *out)
+{
+    FSDP_TRY(fsdp__matrix_of(tensor, out));
+    if (out->col == 1)
+        return FSDP_OK;
+    tensor = fsdp__op_contiguous(tensor); /* a transposed matrix */
+    return tensor ? fsdp__matrix_of(tensor, out) : fsdp_last_status();
+}
+
+static fsdp_status swiglu_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp_tensor *dgate = fsdp__empty_like(grads[0], grads[0]->dtype);
+    fsdp_tensor *dup = fsdp__empty_like(grads[0], grads[0]->dtype);
+    fsdp__matrix gate, up, dy; /* (rows,C) */
+
+    if (!dgate || !dup)
+        return fsdp_last_status();
+    FSDP_TRY(rows_of(fsdp__node_saved(node, 0), &gate));
+    FSDP_TRY(rows_of(fsdp__node_saved(node, 1), &up));
+    FSDP_TRY(rows_of(grads[0], &dy));
+    const fsdp__swiglu_backward_args args = {.gate = gate.data,
+                                             .up = up.data,
+                                             .dy = dy.data,
+                                             .dgate = fsdp_tensor_data(dgate),
+                                             .dup = fsdp_tensor_data(dup),
+                                             .rows = gate.rows,
+                                             .cols = gate.cols,
+                                             .gate_row = gate.row,
+                                             .up_row = up.row,
+                                             .dy_row = dy.row,
+                                             .dgate_row = gate.cols,
+                                             .dup_row = gate.cols,
+                                             .dtype = grads[0]->dtype};
+    FSDP_TRY(fsdp__launch_swiglu_backward(fsdp__op_stream(dgate), &args));
+    FSDP_TRY(fsdp__node_give(node, 0, dgate));
+    return fsdp__node_give(node, 1, dup);
+}
+
+static const fsdp__op swiglu_op = {.name = "swiglu", .backward = swiglu_backward};
+
+fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up)
+{
+    fsdp_tensor *inputs[] = {gate, up}, *y;
+    fsdp__matrix left, right;
+
+    if (!gate || !up || !fsdp__op_inputs("swiglu", inputs, 2) || !fsdp__op_same_dtype("swiglu", inputs, 2))
+        return NULL;
+    if (gate->ndim < 1 || !fsdp__shape_equal(gate, up))
+        return fsdp__op_misfit("swiglu", "gate", gate, "up", up);
+    y = fsdp__empty_like(gate, gate->dtype); /* (...,C) */
+    if (!y || fsdp_tensor_numel(y) == 0)
+        return y;
+    if (rows_of(gate, &left) != FSDP_OK || rows_of(up, &right) != FSDP_OK)
+        return NULL;
+    const fsdp__swiglu_forward_args args = {.gate = left.data,
+                                            .up = right.data,
+                                            .y = fsdp_tensor_data(y),
+                                            .rows = left.rows,
+                                            .cols = left.cols,
+                                            .gate_row = left.row,
+                                            .up_row = right.row,
+                                            .y_row = left.cols,
+                                            .dtype = gate->dtype};
+    if (fsdp__launch_swiglu_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
+        fsdp__record(&swiglu_op, inputs, 2, &y, 1, inputs, 2, NULL, 0) != FSDP_OK)
+        return NULL;
+    return y;
+}

@@ -1,0 +1,214 @@
+/* Hooks on gradients, boundaries, and a backward inside a backward. */
+#include "autograd/toy.h"
+
+typedef struct seen {
+    int calls;
+    double value;
+    const fsdp_tensor *tensor;
+    fsdp_status fail;
+} seen;
+
+static fsdp_status look(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    seen *s = arg;
+
+    s->calls++;
+    s->tensor = tensor;
+    s->value = first_of(*grad);
+    return s->fail == FSDP_OK ? FSDP_OK : FSDP_FAIL(s->fail, "the hook says no");
+}
+
+static fsdp_status times_ten(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)arg, (void)tensor;
+    *grad = toy_scaled(*grad, 10);
+    return *grad ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status wrong_shape(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)arg, (void)tensor;
+    *grad = fsdp_zeros(fsdp_tensor_device(*grad), FSDP_F32, FSDP_SHAPE(3));
+    return FSDP_OK;
+}
+
+static void a_hook_sees_the_whole_gradient_and_may_replace_it(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2);
+    seen before = {0}, after = {0};
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &before));
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, times_ten, NULL));
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &after));
+    CHECK_OK(fsdp_backward(toy_add(toy_scale(h, 3), h)));
+    CHECK_EQ(before.calls, 1);
+    CHECK_NEAR(before.value, 4, 0);
+    CHECK(before.tensor == h);
+    CHECK_NEAR(after.value, 40, 0);
+    CHECK_NEAR(toy_grad(x), 80, 0);
+    toy_end(context);
+}
+
+static void a_leaf_hook_sees_each_arrival(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1);
+    seen s = {0};
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_add_grad_hook(x, look, &s));
+    CHECK_OK(fsdp_tensor_add_grad_hook(x, times_ten, NULL));
+    CHECK_OK(fsdp_backward(toy_add(toy_scale(x, 3), toy_target(x, 2))));
+    CHECK_EQ(s.calls, 2);
+    CHECK_NEAR(s.value, 3, 0); /* the older operation's comes last */
+    CHECK_NEAR(toy_grad(x), 50, 0);
+    toy_end(context);
+}
+
+static void a_hook_outlives_its_tensor(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *h, *y;
+    seen s = {.tensor = x};
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    h = toy_scale(x, 2);
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &s));
+    y = toy_add(h, x); /* saves nothing */
+    fsdp_scope_end(context, y);
+    CHECK_OK(fsdp_backward(y));
+    CHECK_EQ(s.calls, 1);
+    CHECK(s.tensor == NULL);
+    toy_end(context);
+}
+
+static void a_bad_hook_fails_the_backward(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *h = toy_scale(x, 2);
+    seen s = {.fail = FSDP_COMM};
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, look, &s));
+    CHECK_ERROR(fsdp_backward(toy_scale(h, 2)), FSDP_COMM, "the hook says no");
+    CHECK_NULL(fsdp_tensor_grad(x));
+    h = toy_scale(x, 2);
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, wrong_shape, NULL));
+    CHECK_ERROR(fsdp_backward(toy_scale(h, 2)), FSDP_INVALID, "replaced a float32 gradient (1) with a float32 one (3)");
+    CHECK_ERROR(fsdp_tensor_add_grad_hook(fsdp_detach(x), look, &s), FSDP_INVALID, "does not require a gradient");
+    toy_end(context);
+}
+
+/* ---- boundaries ---- */
+
+typedef struct crossing {
+    int calls;
+    const fsdp_tensor *leaf;
+    bool leaf_had_gradient;
+    fsdp_status status;
+} crossing;
+
+static fsdp_status cross(void *arg)
+{
+    crossing *c = arg;
+
+    c->calls++;
+    c->leaf_had_gradient = fsdp_tensor_grad(c->leaf) != NULL;
+    return c->status == FSDP_OK ? FSDP_OK : FSDP_FAIL(c->status, "not passable");
+}
+
+static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *z = toy_leaf(context, 1), *plain = fsdp_detach(x);
+    fsdp_tensor *tensors[] = {toy_scale(x, 2), plain, toy_scale(z, 3)};
+    crossing c = {.leaf = x};
+    bool recorded;
+
+    (void)state;
+    CHECK_OK(fsdp__boundary(tensors, 3, cross, &c, &recorded));
+    CHECK(recorded);
+    CHECK(tensors[1] == plain);
+    CHECK_OK(fsdp_backward(toy_add(toy_scale(tensors[0], 5), toy_scale(tensors[2], 7))));
+    CHECK_EQ(c.calls, 1);
+    CHECK(!c.leaf_had_gradient);
+    CHECK_NEAR(toy_grad(x), 10, 0);
+    CHECK_NEAR(toy_grad(z), 21, 0);
+    CHECK_OK(fsdp__boundary(&plain, 1, cross, &c, &recorded));
+    CHECK(!recorded);
+    toy_end(context);
+}
+
+static void a_boundary_with_one_unused_output_is_crossed_too(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *tensors[] = {toy_scale(x, 2), toy_scale(x, 3)};
+    crossing c = {.leaf = x, .status = FSDP_OK};
+    bool recorded;
+
+    (void)state;
+    CHECK_OK(fsdp__boundary(tensors, 2, cross, &c, &recorded));
+    CHECK_OK(fsdp_backward(tensors[1]));
+    CHECK_EQ(c.calls, 1);
+    CHECK_NEAR(toy_grad(x), 3, 0);
+    tensors[0] = toy_scale(x, 2);
+    c.status = FSDP_COMM;
+    CHECK_OK(fsdp__boundary(tensors, 1, cross, &c, &recorded));
+    CHECK_ERROR(fsdp_backward(tensors[0]), FSDP_COMM, "not passable");
+    toy_end(context);
+}
+
+/* ---- nesting ---- */
+
+static fsdp_status inner_backward(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    fsdp_tensor **inner = arg; /* a root, and NULL or a node of the outer graph */
+
+    (void)tensor, (void)grad;
+    return fsdp_backward_from(inner, NULL, 1, false);
+}
+
+static void a_backward_may_run_inside_a_backward_on_another_graph(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *z = toy_leaf(context, 1), *h = toy_scale(x, 2), *other = toy_scale(z, 3);
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, inner_backward, &other));
+    CHECK_OK(fsdp_backward(toy_scale(h, 5)));
+    CHECK_NEAR(toy_grad(x), 10, 0);
+    CHECK_NEAR(toy_grad(z), 3, 0);
+
+    h = toy_scale(x, 2);
+    other = toy_scale(h, 2);
+    CHECK_OK(fsdp_tensor_add_grad_hook(h, inner_backward, &other));
+    CHECK_ERROR(fsdp_backward(toy_scale(h, 5)), FSDP_STATE, "which the outer one is walking");
+    CHECK(!fsdp__in_backward(context));
+    CHECK_OK(fsdp_backward(toy_scale(x, 1)));
+    toy_end(context);
+}
+
+static void bytes_that_were_dropped_and_not_restored_are_an_error(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *y = toy_scale(x, 2);
+
+    (void)state;
+    fsdp__storage_drop(x->storage);
+    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "saved tensor 0 (1) has no bytes");
+    CHECK_OK(fsdp__storage_restore(x->storage));
+    CHECK_OK(fsdp_tensor_fill_(x, 1));
+    CHECK_OK(fsdp_backward(toy_scale(x, 2)));
+    toy_end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_hook_sees_the_whole_gradient_and_may_replace_it),
+          cmocka_unit_test(a_leaf_hook_sees_each_arrival), cmocka_unit_test(a_hook_outlives_its_tensor),
+          cmocka_unit_test(a_bad_hook_fails_the_backward),
+          cmocka_unit_test(a_boundary_is_crossed_once_before_what_lies_behind),
+          cmocka_unit_test(a_boundary_with_one_unused_output_is_crossed_too),
+          cmocka_unit_test(a_backward_may_run_inside_a_backward_on_another_graph),
+          cmocka_unit_test(bytes_that_were_dropped_and_not_restored_are_an_error))

@@ -1,0 +1,192 @@
+/* Where leaf gradients come to lie: sources, targets, reservations, adoption. */
+#include "autograd/toy.h"
+
+/* Gives views of one flat buffer, as the sharding engine does. */
+typedef struct flat {
+    fsdp_tensor *buffer;
+    int asked;
+} flat;
+
+static fsdp_status from_flat(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    flat *f = arg;
+
+    (void)leaf;
+    f->asked++;
+    return fsdp__view_narrow(f->buffer, 0, 2, 1, out);
+}
+
+static flat flat_create(fsdp_context *context)
+{
+    return (flat){CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(4), -7)), 0};
+}
+
+static double in_flat(const flat *f)
+{
+    float values[4];
+
+    CHECK_OK(fsdp_tensor_read(f->buffer, FSDP_F32, values));
+    CHECK_NEAR(values[1], -7, 0);
+    CHECK_NEAR(values[3], -7, 0);
+    return (double)values[2];
+}
+
+static void gradients_are_written_where_the_source_says(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1);
+    flat f = flat_create(context);
+
+    (void)state;
+    CHECK_OK(fsdp__set_grad_source(x, from_flat, &f));
+    CHECK_OK(fsdp_backward(toy_target(x, 3)));
+    CHECK_NEAR(in_flat(&f), 3, 0);
+    CHECK_OK(fsdp_backward(toy_add(toy_scale(x, 4), toy_target(x, 5))));
+    CHECK_NEAR(in_flat(&f), 12, 0);
+    CHECK_EQ(f.asked, 1);
+    CHECK_OK(fsdp_tensor_set_grad(x, NULL));
+    CHECK_OK(fsdp_backward(toy_scale(x, 4))); /* a given gradient is copied there */
+    CHECK_NEAR(in_flat(&f), 4, 0);
+    CHECK_EQ(f.asked, 2);
+    CHECK_OK(fsdp__set_grad_source(x, NULL, NULL));
+    toy_end(context);
+}
+
+static void a_given_gradient_is_adopted_only_when_nobody_else_sees_it(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *a = toy_leaf(context, 1), *b = toy_leaf(context, 1), *y, *gradient;
+    const float three = 3;
+    fsdp_memory_stats stats;
+
+    (void)state;
+    gradient = make_floats(fsdp_cpu(context), 1, &three);
+    y = toy_add(a, b);
+    CHECK_OK(fsdp_backward_from(&y, &gradient, 1, false));
+    CHECK(fsdp_tensor_data(fsdp_tensor_grad(a)) != fsdp_tensor_data(fsdp_tensor_grad(b)));
+    CHECK(fsdp_tensor_data(fsdp_tensor_grad(a)) != fsdp_tensor_data(gradient));
+    CHECK_OK(fsdp_backward(toy_scale(a, 2)));
+    CHECK_NEAR(toy_grad(a), 5, 0);
+    CHECK_NEAR(toy_grad(b), 3, 0);
+    CHECK_NEAR(first_of(gradient), 3, 0);
+
+    CHECK_OK(fsdp_tensor_set_grad(a, NULL));
+    CHECK_OK(fsdp_backward(toy_scale(a, 2))); /* adopted, and counted as what it has become */
+    fsdp_device_memory(fsdp_cpu(context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 2 * 64);
+    toy_end(context);
+}
+
+/* As fused losses do: the gradient exists before the backward. */
+static fsdp_status give_reserved(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    (void)grads;
+    return fsdp__node_give(node, 0, *(fsdp_tensor *const *)fsdp__node_state(node));
+}
+
+static void unref_reserved(void *state)
+{
+    fsdp_tensor_unref(*(fsdp_tensor *const *)state);
+}
+
+static const fsdp__op early_op = {.name = "early", .backward = give_reserved, .free_state = unref_reserved};
+
+/* y = 3 x, its gradient made in the forward. */
+static fsdp_tensor *early(fsdp_tensor *x)
+{
+    fsdp_tensor *y = CHECK_PTR(toy_scaled(x, 3)), *reserved = NULL;
+
+    CHECK_OK(fsdp__reserve_grad(x, &reserved));
+    CHECK_OK(fsdp_tensor_fill_(reserved, 3));
+    CHECK_OK(fsdp__record(&early_op, &x, 1, &y, 1, NULL, 0, &reserved, sizeof reserved));
+    return y;
+}
+
+static void a_reserved_gradient_becomes_the_gradient(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *y;
+    flat f = flat_create(context);
+
+    (void)state;
+    CHECK_OK(fsdp__set_grad_source(x, from_flat, &f));
+    y = early(x);
+    CHECK_NULL(fsdp_tensor_grad(x));
+    CHECK_OK(fsdp_backward(y));
+    CHECK_EQ(fsdp_tensor_data(fsdp_tensor_grad(x)) == (void *)((float *)fsdp_tensor_data(f.buffer) + 2), 1);
+    CHECK_NEAR(in_flat(&f), 3, 0);
+    CHECK_OK(fsdp_backward(early(x))); /* now a temporary, added */
+    CHECK_NEAR(in_flat(&f), 6, 0);
+    CHECK_EQ(f.asked, 1);
+    toy_end(context);
+}
+
+static void two_reservations_and_other_gradients_add_up_in_any_order(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *first, *second;
+    flat f = flat_create(context);
+
+    (void)state;
+    CHECK_OK(fsdp__set_grad_source(x, from_flat, &f));
+    first = early(x); /* its reservation is handed in last: the walk goes backwards */
+    second = early(x);
+    CHECK_OK(fsdp_backward(toy_add(toy_add(first, second), toy_target(x, 10))));
+    CHECK_NEAR(toy_grad(x), 16, 0);
+    CHECK_NEAR(in_flat(&f), 16, 0);
+    CHECK_EQ(f.asked, 1);
+
+    CHECK_OK(fsdp_tensor_set_grad(x, NULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_PTR(early(x)); /* never walked: the reservation dies with its graph */
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_backward(toy_target(x, 5)));
+    CHECK_NEAR(in_flat(&f), 5, 0);
+    toy_end(context);
+}
+
+static fsdp_status wrong_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    (void)arg;
+    return fsdp_tensor_create(fsdp_tensor_device(leaf), FSDP_F32, FSDP_SHAPE(7), FSDP_MEMORY_GRADIENT, out);
+}
+
+static void a_source_that_gives_nonsense_fails_the_backward(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1);
+
+    (void)state;
+    CHECK_OK(fsdp__set_grad_source(x, wrong_source, NULL));
+    CHECK_ERROR(fsdp_backward(toy_target(x, 2)), FSDP_STATE, "does not fit the leaf");
+    CHECK_ERROR(fsdp_backward(toy_scale(x, 2)), FSDP_STATE, "does not fit the leaf");
+    CHECK_NULL(fsdp_tensor_grad(x));
+    toy_end(context);
+}
+
+static void gradients_can_be_set_where_they_fit(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *two = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2));
+    fsdp_tensor *half = fsdp_zeros(fsdp_cpu(context), FSDP_BF16, FSDP_SHAPE(1)), *y = toy_scale(x, 2);
+    fsdp_tensor *good = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(1));
+
+    (void)state;
+    CHECK_ERROR(fsdp_tensor_set_grad(x, two), FSDP_INVALID, "cannot have a float32 gradient (2)");
+    CHECK_ERROR(fsdp_tensor_set_grad(x, half), FSDP_INVALID, "bfloat16");
+    CHECK_ERROR(fsdp_tensor_set_grad(y, good), FSDP_STATE, "made by toy_scale");
+    CHECK_OK(fsdp_tensor_set_grad(x, good));
+    CHECK_OK(fsdp_backward(y));
+    CHECK_NEAR(first_of(good), 2, 0);
+    CHECK_ERROR(fsdp_tensor_set_requires_grad(y, false), FSDP_STATE, "fsdp_detach");
+    CHECK_ERROR(fsdp_tensor_set_requires_grad(fsdp_zeros(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(1)), true),
+                FSDP_INVALID, "int32");
+    toy_end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(gradients_are_written_where_the_source_says),
+          cmocka_unit_test(a_given_gradient_is_adopted_only_when_nobody_else_sees_it),
+          cmocka_unit_test(a_reserved_gradient_becomes_the_gradient),
+          cmocka_unit_test(two_reservations_and_other_gradients_add_up_in_any_order),
+          cmocka_unit_test(a_source_that_gives_nonsense_fails_the_backward),
+          cmocka_unit_test(gradients_can_be_set_where_they_fit))

@@ -1,0 +1,125 @@
+"""Writes reference.h: inputs, outputs and gradients of every operation, computed by PyTorch.
+
+    python make_reference.py > reference.h
+
+The gradients are those of sum(weights * output)."""
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(20)
+tensors = []
+
+
+def put(name, tensor):
+    tensors.append((name, list(tensor.shape), tensor.detach().float().reshape(-1).tolist()))
+
+
+def case(name, function, ints=(), **inputs):
+    """Inputs are leaves; function(**inputs) gives one tensor or several."""
+    leaves = {}
+    for key, value in inputs.items():
+        put(f"{name}.{key}", value)
+        leaves[key] = value if key in ints else value.clone().requires_grad_()
+    outputs = function(**leaves)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    total = 0
+    for index, output in enumerate(outputs):
+        weights = torch.randn(output.shape).to(output.dtype)
+        suffix = "" if index == 0 else str(index)
+        put(f"{name}.y{suffix}", output)
+        put(f"{name}.w{suffix}", weights)
+        total = total + (weights * output).sum()
+    total.backward()
+    for key, leaf in leaves.items():
+        if key not in ints:
+            put(f"{name}.d{key}", leaf.grad)
+
+
+def rand(*shape):
+    return torch.randn(*shape)
+
+
+def rope(x, frequencies, position0):
+    t = torch.arange(x.shape[1], dtype=torch.float32) + position0
+    angle = torch.outer(t, frequencies)
+    cos = torch.cat((angle, angle), -1).cos()[None, :, None, :]
+    sin = torch.cat((angle, angle), -1).sin()[None, :, None, :]
+    half = x.shape[-1] // 2
+    rotated = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * cos + rotated * sin
+
+
+def attention(q, k, v, causal):
+    """(B,T,H,D), (B,S,G,D): query t sees keys up to t + S - T."""
+    groups = q.shape[2] // k.shape[2]
+    q, k, v = (z.transpose(1, 2) for z in (q, k.repeat_interleave(groups, 2), v.repeat_interleave(groups, 2)))
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if causal:
+        t, s = scores.shape[-2:]
+        scores = scores.masked_fill(torch.ones(t, s).tril(s - t) == 0, float("-inf"))
+    return (scores.softmax(-1) @ v).transpose(1, 2)
+
+
+def packed(qkv):
+    b, t, _ = qkv.shape
+    q, k, v = qkv.split([12, 6, 6], -1)
+    return attention(q.view(b, t, 4, 3), k.view(b, t, 2, 3), v.view(b, t, 2, 3), True).reshape(b, t, 12)
+
+
+case("linear", lambda x, weight, bias: F.linear(x, weight, bias), x=rand(2, 3, 5), weight=rand(4, 5), bias=rand(4))
+case("conv1d", lambda x, weight, bias: x @ weight + bias, x=rand(2, 3, 5), weight=rand(5, 4), bias=rand(4))
+case("matmul", lambda a, b: a @ b, a=rand(2, 3, 4, 5), b=rand(2, 3, 5, 2))
+case("matmul_shared", lambda a, b: a @ b, a=rand(2, 3, 5), b=rand(5, 4))
+case("embedding", lambda table, ids: F.embedding(ids, table), ints=("ids",), table=rand(7, 3),
+     ids=torch.tensor([[6, 0, 2], [2, 2, 5]]))
+case("add", lambda a, b: a + b, a=rand(2, 3, 5), b=rand(3, 5))
+case("mul", lambda a, b: a * b, a=rand(2, 3, 5), b=rand(5))
+case("gelu", lambda x: F.gelu(x), x=rand(3, 7) * 2)
+case("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), x=rand(3, 7) * 2)
+case("silu", lambda x: F.silu(x), x=rand(3, 7) * 2)
+case("relu", lambda x: F.relu(x), x=rand(3, 7))
+case("swiglu", lambda gate, up: F.silu(gate) * up, gate=rand(2, 3, 5), up=rand(2, 3, 5))
+case("layernorm", lambda x, weight, bias: F.layer_norm(x, (7,), weight, bias, 1e-5), x=rand(2, 3, 7), weight=rand(7),
+     bias=rand(7))
+case("rmsnorm", lambda x, weight: F.rms_norm(x, (7,), weight, 1e-6), x=rand(2, 3, 7), weight=rand(7))
+case("add_layernorm", lambda x, residual, weight, bias: (F.layer_norm(x + residual, (7,), weight, bias, 1e-5),
+                                                         x + residual),
+     x=rand(5, 7), residual=rand(5, 7), weight=rand(7), bias=rand(7))
+case("add_rmsnorm", lambda x, residual, weight: (F.rms_norm(x + residual, (7,), weight, 1e-6), x + residual),
+     x=rand(5, 7), residual=rand(5, 7), weight=rand(7))
+case("softmax", lambda x: x.softmax(-1), x=rand(2, 3, 7) * 3)
+case("attention", lambda q, k, v: attention(q, k, v, False), q=rand(2, 3, 4, 5), k=rand(2, 7, 2, 5), v=rand(2, 7, 2, 5))
+case("attention_causal", lambda q, k, v: attention(q, k, v, True), q=rand(2, 5, 2, 3), k=rand(2, 9, 1, 3),
+     v=rand(2, 9, 1, 3))
+case("attention_packed", packed, qkv=rand(2, 5, 24))
+case("rope", lambda x, frequencies: rope(x, frequencies, 3), ints=("frequencies",), x=rand(2, 5, 3, 6),
+     frequencies=10000.0 ** -(torch.arange(0, 6, 2) / 6))
+case("cross_entropy", lambda x, targets: F.cross_entropy(x.view(-1, 9), targets.view(-1)), ints=("targets",),
+     x=rand(2, 5, 9) * 2, targets=torch.tensor([[0, 8, -100, 3, 3], [-100, 1, 7, 2, -100]]))
+case("linear_cross_entropy", lambda x, weight, targets: F.cross_entropy(F.linear(x, weight).view(-1, 9),
+                                                                       targets.view(-1)),
+     ints=("targets",), x=rand(2, 5, 6), weight=rand(9, 6),
+     targets=torch.tensor([[0, 8, -100, 3, 3], [-100, 1, 7, 2, -100]]))
+case("sum", lambda x: x.sum(), x=rand(3, 5))
+case("mean", lambda x: x.mean(), x=rand(3, 5))
+case("sum_dim", lambda x: x.sum(1), x=rand(2, 3, 5))
+case("shapes", lambda x, z: torch.cat((x.transpose(1, 2).reshape(2, 15)[:, 2:11], z, x.reshape(2, -1)[:, 4:6]), 1) ** 2,
+     x=rand(2, 3, 5), z=rand(2, 3))
+bf16 = lambda *shape: torch.randn(*shape).bfloat16()
+case("linear_bf16", lambda x, weight, bias: F.linear(x, weight, bias), x=bf16(3, 6), weight=bf16(4, 6), bias=bf16(4))
+case("rmsnorm_bf16", lambda x, weight: F.rms_norm(x, (7,), weight, 1e-6), x=bf16(3, 7), weight=bf16(7))
+
+print("/* reference.h - made by make_reference.py with PyTorch", torch.__version__.split("+")[0] + ". */")
+print("#ifndef TESTS_OPS_REFERENCE_H\n#define TESTS_OPS_REFERENCE_H\n\n#include <stdint.h>\n")
+print("typedef struct reference_tensor {\n    const char *name;\n    int ndim;\n    int64_t shape[4];\n    const float *data;\n}"
+      " reference_tensor;\n\n/* clang-format off */\nstatic const reference_tensor references[] = {")
+for name, shape, values in tensors:
+    sizes = ", ".join(map(str, shape)) or "0"
+    print(f'{{"{name}", {len(shape)}, {{{sizes}}}, (const float[]){{')
+    text = [f"{v:.9g}" for v in values]
+    text = [v + ("f" if "." in v or "e" in v else ".0f") for v in text]
+    for at in range(0, len(text), 8):
+        print("    " + ", ".join(text[at:at + 8]) + ",")
+    print("}},")
+print("};\n/* clang-format on */\n\n#endif")

@@ -1,0 +1,196 @@
+/* Every operation's gradient against difference quotients, on uneven shapes, views and repeated inputs. */
+#include "fsdp/ops.h"
+
+#include "ops/tools.h"
+
+typedef fsdp_tensor *const *tensors;
+
+/* Leaves of the given shapes (ndim first, -1 ends), then the check. */
+static void check(fsdp_gradcheck_function function, void *arg, const int64_t *shapes)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *inputs[8];
+    int count = 0;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    for (; shapes[0] >= 0; shapes += shapes[0] + 1, count++)
+        inputs[count] = make_leaf(fsdp_cpu(context), (uint64_t)count + 1, (int)shapes[0], shapes + 1);
+    CHECK_OK(fsdp_gradcheck(function, arg, inputs, count, 4e-3, 2e-3, 1e-2));
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+#define GRADIENT(name, expression, ...)                             \
+    static fsdp_tensor *name##_of(void *arg, tensors in, int count) \
+    {                                                               \
+        (void)arg, (void)count;                                     \
+        return (expression);                                        \
+    }                                                               \
+    static void name##_has_the_right_gradient(void **state)         \
+    {                                                               \
+        (void)state;                                                \
+        check(name##_of, NULL, (const int64_t[]){__VA_ARGS__, -1}); \
+    }
+
+static const fsdp_attention_options causal = {.causal = true};
+
+static fsdp_tensor *ids_of(fsdp_tensor *like)
+{
+    static const int32_t ids[] = {4, 0, -100, 4, 2, 1};
+
+    return make_ids(fsdp_tensor_device(like), 2, (const int64_t[]){2, 3}, ids);
+}
+
+static fsdp_tensor *rows_of(fsdp_tensor *like)
+{
+    static const int32_t ids[] = {4, 0, 3, 4, 2, 1};
+
+    return make_ids(fsdp_tensor_device(like), 2, (const int64_t[]){2, 3}, ids);
+}
+
+static fsdp_tensor *frequencies(fsdp_tensor *like)
+{
+    static const float values[] = {1.0f, 0.21f, 0.046f};
+
+    return make_floats(fsdp_tensor_device(like), 3, values);
+}
+
+static fsdp_tensor *both(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp_add(a, fsdp_scale(b, 0.7));
+}
+
+static fsdp_tensor *added_norm(tensors in)
+{
+    fsdp_tensor *sum, *y = fsdp_add_layernorm(in[0], in[1], in[2], in[3], 1e-5f, &sum);
+
+    return both(y, sum);
+}
+
+static fsdp_tensor *added_rms(tensors in)
+{
+    fsdp_tensor *sum, *y = fsdp_add_rmsnorm(in[0], in[1], in[2], 1e-6f, &sum);
+
+    return both(y, fsdp_mul(sum, sum));
+}
+
+static fsdp_tensor *only_sum(tensors in)
+{
+    fsdp_tensor *sum, *y = fsdp_add_rmsnorm(in[0], in[1], in[2], 1e-6f, &sum);
+
+    return y ? fsdp_mul(sum, sum) : NULL;
+}
+
+/* Heads that are strided views of one tensor, as a fused projection gives them. */
+static fsdp_tensor *strided_attention(fsdp_tensor *qkv)
+{
+    fsdp_tensor *heads = fsdp_reshape(qkv, FSDP_SHAPE(2, 4, 4, 4));
+
+    return fsdp_attention(fsdp_rope(fsdp_slice(heads, 2, 0, 2), fsdp_slice(frequencies(qkv), 0, 0, 2), 1),
+                          fsdp_slice(heads, 2, 2, 1), fsdp_slice(heads, 2, 3, 1), &causal);
+}
+
+/* A pre-norm block with a residual stream: gradients of one tensor from several consumers. */
+static fsdp_tensor *residual_block(tensors in)
+{
+    fsdp_tensor *x = in[0], *h = fsdp_layernorm(x, in[1], in[2], 1e-5f);
+    fsdp_tensor *y = fsdp_add(x, fsdp_linear(fsdp_gelu_tanh(fsdp_linear(h, in[3], FSDP_NO_BIAS)), in[3], FSDP_NO_BIAS));
+
+    return fsdp_add(y, fsdp_mul(fsdp_rmsnorm(y, in[1], 1e-6f), h));
+}
+
+static fsdp_tensor *cat(fsdp_tensor *a, fsdp_tensor *b)
+{
+    fsdp_tensor *parts[] = {a, b, fsdp_slice(a, 1, 1, 1)};
+
+    return fsdp_concat(parts, 3, -2);
+}
+
+GRADIENT(linear, fsdp_linear(in[0], in[1], in[2]), 3, 2, 3, 5, 2, 4, 5, 1, 4)
+GRADIENT(linear_of_a_vector, fsdp_linear(in[0], in[1], FSDP_NO_BIAS), 1, 5, 2, 4, 5)
+GRADIENT(linear_of_views, fsdp_linear(fsdp_transpose(in[0], 0, 1), fsdp_transpose(in[1], 0, 1), in[2]), 2, 5, 3, 2, 5,
+         4, 1, 4)
+GRADIENT(linear_of_a_slice, fsdp_linear(fsdp_slice(in[0], 2, 1, 3), in[1], FSDP_NO_BIAS), 3, 2, 3, 5, 2, 4, 3)
+GRADIENT(linear_of_itself, fsdp_linear(in[0], in[0], FSDP_NO_BIAS), 2, 3, 3)
+GRADIENT(conv1d, fsdp_conv1d(in[0], in[1], in[2]), 3, 2, 3, 5, 2, 5, 4, 1, 4)
+GRADIENT(matmul, fsdp_matmul(in[0], in[1]), 4, 2, 3, 4, 5, 4, 2, 3, 5, 2)
+GRADIENT(matmul_of_views, fsdp_matmul(fsdp_transpose(in[0], 1, 2), fsdp_transpose(in[1], 0, 2)), 3, 2, 4, 3, 3, 5, 4, 2)
+GRADIENT(matmul_shared, fsdp_matmul(in[0], in[1]), 3, 2, 3, 5, 2, 5, 4)
+GRADIENT(embedding, fsdp_embedding(in[0], rows_of(in[0])), 2, 5, 3)
+GRADIENT(add, fsdp_add(in[0], in[1]), 3, 2, 3, 5, 2, 3, 5)
+GRADIENT(add_to_itself, fsdp_add(in[0], in[0]), 2, 3, 5)
+GRADIENT(add_of_a_column, fsdp_add(in[0], in[1]), 3, 2, 3, 5, 0)
+GRADIENT(mul, fsdp_mul(in[0], in[1]), 3, 2, 3, 5, 1, 5)
+GRADIENT(square, fsdp_mul(in[0], in[0]), 2, 3, 5)
+GRADIENT(mul_of_views, fsdp_mul(fsdp_transpose(in[0], 0, 1), in[1]), 2, 3, 5, 2, 5, 3)
+GRADIENT(scale, fsdp_scale(in[0], -2.5), 2, 3, 5)
+GRADIENT(gelu, fsdp_gelu(in[0]), 2, 3, 5)
+GRADIENT(gelu_tanh, fsdp_gelu_tanh(in[0]), 2, 3, 5)
+GRADIENT(silu, fsdp_silu(fsdp_transpose(in[0], 0, 1)), 2, 3, 5)
+GRADIENT(relu, fsdp_relu(in[0]), 2, 3, 5)
+GRADIENT(swiglu, fsdp_swiglu(in[0], in[1]), 3, 2, 3, 5, 3, 2, 3, 5)
+GRADIENT(swiglu_of_halves, fsdp_swiglu(fsdp_slice(in[0], 1, 0, 3), fsdp_slice(in[0], 1, 3, 3)), 2, 4, 6)
+GRADIENT(dropout, fsdp_dropout(in[0], 0.4f, 7), 2, 5, 7)
+GRADIENT(layernorm, fsdp_layernorm(in[0], in[1], in[2], 1e-5f), 3, 2, 3, 5, 1, 5, 1, 5)
+GRADIENT(layernorm_without_bias, fsdp_layernorm(in[0], in[1], FSDP_NO_BIAS, 1e-5f), 2, 3, 5, 1, 5)
+GRADIENT(rmsnorm, fsdp_rmsnorm(in[0], in[1], 1e-6f), 3, 2, 3, 5, 1, 5)
+GRADIENT(add_layernorm, added_norm(in), 2, 3, 5, 2, 3, 5, 1, 5, 1, 5)
+GRADIENT(add_rmsnorm, added_rms(in), 2, 3, 5, 2, 3, 5, 1, 5)
+GRADIENT(the_sum_of_add_rmsnorm, only_sum(in), 2, 3, 5, 2, 3, 5, 1, 5)
+GRADIENT(softmax, fsdp_softmax(in[0]), 3, 2, 3, 5)
+GRADIENT(attention, fsdp_attention(in[0], in[1], in[2], NULL), 4, 2, 3, 2, 3, 4, 2, 5, 1, 3, 4, 2, 5, 1, 3)
+GRADIENT(causal_attention, fsdp_attention(in[0], in[1], in[2], &causal), 4, 1, 3, 2, 2, 4, 1, 5, 2, 2, 4, 1, 5, 2, 2)
+GRADIENT(attention_of_views, strided_attention(in[0]), 3, 2, 4, 16)
+GRADIENT(attention_packed, fsdp_attention_packed(in[0], 2, 1, &causal), 3, 2, 4, 12)
+GRADIENT(rope, fsdp_rope(in[0], frequencies(in[0]), 2), 4, 2, 3, 2, 6)
+GRADIENT(cross_entropy, fsdp_cross_entropy(in[0], ids_of(in[0])), 3, 2, 3, 5)
+GRADIENT(scaled_cross_entropy, fsdp_scale(fsdp_cross_entropy(in[0], ids_of(in[0])), 3.0), 3, 2, 3, 5)
+GRADIENT(linear_cross_entropy, fsdp_linear_cross_entropy(in[0], in[1], ids_of(in[0])), 3, 2, 3, 4, 2, 5, 4)
+GRADIENT(tied_head, fsdp_linear_cross_entropy(fsdp_embedding(in[0], rows_of(in[0])), in[0], ids_of(in[0])), 2, 5, 4)
+GRADIENT(two_heads,
+         fsdp_add(fsdp_linear_cross_entropy(in[0], in[1], ids_of(in[0])),
+                  fsdp_scale(fsdp_linear_cross_entropy(in[0], in[1], rows_of(in[0])), 0.3)),
+         3, 2, 3, 4, 2, 5, 4)
+GRADIENT(sum, fsdp_sum(in[0]), 2, 3, 5)
+GRADIENT(mean, fsdp_mean(fsdp_mul(in[0], in[0])), 2, 3, 5)
+GRADIENT(sum_dim, fsdp_sum_dim(in[0], 1, true), 3, 2, 3, 5)
+GRADIENT(sum_of_the_last, fsdp_sum_dim(in[0], -1, false), 3, 2, 3, 5)
+GRADIENT(reshape, fsdp_reshape(fsdp_transpose(in[0], 0, 1), FSDP_SHAPE(-1, 2)), 3, 2, 3, 4)
+GRADIENT(slices, fsdp_mul(fsdp_slice(in[0], 1, 1, 3), fsdp_slice(in[0], 1, 0, 3)), 2, 3, 5)
+GRADIENT(concat, cat(in[0], in[1]), 3, 2, 3, 5, 3, 2, 1, 5)
+GRADIENT(contiguous, fsdp_contiguous(fsdp_transpose(in[0], 0, 1)), 2, 3, 5)
+GRADIENT(residual_block, residual_block(in), 3, 2, 3, 5, 1, 5, 1, 5, 2, 5, 5)
+
+static fsdp_tensor *wrong(void *arg, tensors in, int count)
+{
+    (void)arg, (void)count;
+    return fsdp_add(fsdp_mul(in[0], in[0]), fsdp_detach(in[0])); /* hides a one from the gradient */
+}
+
+static void a_wrong_gradient_is_found(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *x;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    x = make_leaf(fsdp_cpu(context), 1, 1, (const int64_t[]){3});
+    CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_MISMATCH, "input 0 element");
+    CHECK_OK(fsdp_tensor_set_requires_grad(x, false));
+    CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_INVALID, "input 0 must be");
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+#define T(name) cmocka_unit_test(name##_has_the_right_gradient)
+
+TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_slice), T(linear_of_itself), T(conv1d),
+          T(matmul), T(matmul_of_views), T(matmul_shared), T(embedding), T(add), T(add_to_itself), T(add_of_a_column),
+          T(mul), T(square), T(mul_of_views), T(scale), T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu),
+          T(swiglu_of_halves), T(dropout), T(layernorm), T(layernorm_without_bias), T(rmsnorm), T(add_layernorm),
+          T(add_rmsnorm), T(the_sum_of_add_rmsnorm), T(softmax), T(attention), T(causal_attention),
+          T(attention_of_views), T(attention_packed), T(rope), T(cross_entropy), T(scaled_cross_entropy),
+          T(linear_cross_entropy), T(tied_head), T(two_heads), T(sum), T(mean), T(sum_dim), T(sum_of_the_last),
+          T(reshape), T(slices), T(concat), T(contiguous), T(residual_block),
+          cmocka_unit_test(a_wrong_gradient_is_found))

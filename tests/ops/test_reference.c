@@ -1,0 +1,180 @@
+/* Every operation and its gradients against PyTorch's numbers (reference.h). */
+#include "fsdp/ops.h"
+
+#include <math.h>
+
+#include "ops/reference.h"
+#include "ops/tools.h"
+
+enum {
+    MAX_NUMEL = 512
+};
+
+static const reference_tensor *find(const char *name, const char *part)
+{
+    char full[64];
+
+    snprintf(full, sizeof full, "%s.%s", name, part);
+    for (size_t i = 0; i < sizeof references / sizeof *references; i++)
+        if (strcmp(references[i].name, full) == 0)
+            return &references[i];
+    TEST_FAIL("reference.h has no '%s'", full);
+}
+
+/* One case: its device, name, and leaves by the order in which they were asked for. */
+typedef struct reference_case {
+    fsdp_device *device;
+    const char *name;
+    fsdp_dtype dtype;
+    double rtol, atol;
+    const char *leaf_names[8];
+    fsdp_tensor *leaves[8];
+    int leaf_count;
+} reference_case;
+
+static fsdp_tensor *load(reference_case *c, const char *part)
+{
+    const reference_tensor *r = find(c->name, part);
+
+    return CHECK_PTR(fsdp_cast(CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, r->ndim, r->shape, r->data)), c->dtype));
+}
+
+static fsdp_tensor *leaf(reference_case *c, const char *part)
+{
+    fsdp_tensor *tensor = load(c, part);
+
+    CHECK_OK(fsdp_tensor_set_requires_grad(tensor, true));
+    c->leaf_names[c->leaf_count] = part;
+    c->leaves[c->leaf_count++] = tensor;
+    return tensor;
+}
+
+static fsdp_tensor *ids(reference_case *c, const char *part)
+{
+    const reference_tensor *r = find(c->name, part);
+    fsdp_tensor *floats = CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, r->ndim, r->shape, r->data));
+
+    return CHECK_PTR(fsdp_cast(floats, FSDP_I32));
+}
+
+static void compare(const reference_case *c, const char *part, const fsdp_tensor *tensor)
+{
+    const reference_tensor *r = find(c->name, part);
+    float values[MAX_NUMEL];
+    int64_t numel = fsdp_tensor_numel(CHECK_PTR(tensor));
+
+    CHECK(numel <= MAX_NUMEL);
+    CHECK_EQ(fsdp_tensor_ndim(tensor), r->ndim);
+    for (int i = 0; i < r->ndim; i++)
+        CHECK_EQ(fsdp_tensor_shape(tensor)[i], r->shape[i]);
+    CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
+    CHECK_CLOSE(values, r->data, numel, c->rtol, c->atol);
+}
+
+typedef void (*reference_body)(reference_case *c, fsdp_tensor *outputs[2]);
+
+static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, reference_body body)
+{
+    fsdp_context *context = test_context();
+    reference_case c = {.name = name, .dtype = dtype, .rtol = rtol, .atol = atol};
+    fsdp_tensor *outputs[2] = {NULL, NULL}, *weights[2] = {NULL, NULL};
+    char part[16];
+    int count;
+
+    c.device = fsdp_cpu(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    body(&c, outputs);
+    compare(&c, "y", outputs[0]);
+    weights[0] = load(&c, "w");
+    count = outputs[1] ? 2 : 1;
+    if (outputs[1]) {
+        compare(&c, "y1", outputs[1]);
+        weights[1] = load(&c, "w1");
+    }
+    CHECK_OK(fsdp_backward_from(outputs, weights, count, false));
+    for (int i = 0; i < c.leaf_count; i++) {
+        snprintf(part, sizeof part, "d%s", c.leaf_names[i]);
+        compare(&c, part, fsdp_tensor_grad(c.leaves[i]));
+    }
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+#define CASE(name, expression)                                          \
+    static void name##_body(reference_case *c, fsdp_tensor *outputs[2]) \
+    {                                                                   \
+        outputs[0] = (expression);                                      \
+    }                                                                   \
+    static void name##_is_as_in_pytorch(void **state)                   \
+    {                                                                   \
+        (void)state;                                                    \
+        run(#name, FSDP_F32, 2e-5, 3e-6, name##_body);                  \
+    }
+
+#define X leaf(c, "x")
+
+static const fsdp_attention_options causal = {.causal = true};
+
+CASE(linear, fsdp_linear(X, leaf(c, "weight"), leaf(c, "bias")))
+CASE(conv1d, fsdp_conv1d(X, leaf(c, "weight"), leaf(c, "bias")))
+CASE(matmul, fsdp_matmul(leaf(c, "a"), leaf(c, "b")))
+CASE(matmul_shared, fsdp_matmul(leaf(c, "a"), leaf(c, "b")))
+CASE(embedding, fsdp_embedding(leaf(c, "table"), ids(c, "ids")))
+CASE(add, fsdp_add(leaf(c, "a"), leaf(c, "b")))
+CASE(mul, fsdp_mul(leaf(c, "a"), leaf(c, "b")))
+CASE(gelu, fsdp_gelu(X))
+CASE(gelu_tanh, fsdp_gelu_tanh(X))
+CASE(silu, fsdp_silu(X))
+CASE(relu, fsdp_relu(X))
+CASE(swiglu, fsdp_swiglu(leaf(c, "gate"), leaf(c, "up")))
+CASE(layernorm, fsdp_layernorm(X, leaf(c, "weight"), leaf(c, "bias"), 1e-5f))
+CASE(rmsnorm, fsdp_rmsnorm(X, leaf(c, "weight"), 1e-6f))
+CASE(add_layernorm, fsdp_add_layernorm(X, leaf(c, "residual"), leaf(c, "weight"), leaf(c, "bias"), 1e-5f, &outputs[1]))
+CASE(add_rmsnorm, fsdp_add_rmsnorm(X, leaf(c, "residual"), leaf(c, "weight"), 1e-6f, &outputs[1]))
+CASE(softmax, fsdp_softmax(X))
+CASE(attention, fsdp_attention(leaf(c, "q"), leaf(c, "k"), leaf(c, "v"), NULL))
+CASE(attention_causal, fsdp_attention(leaf(c, "q"), leaf(c, "k"), leaf(c, "v"), &causal))
+CASE(attention_packed, fsdp_attention_packed(leaf(c, "qkv"), 4, 2, &causal))
+CASE(rope, fsdp_rope(X, load(c, "frequencies"), 3))
+CASE(cross_entropy, fsdp_cross_entropy(X, ids(c, "targets")))
+CASE(linear_cross_entropy, fsdp_linear_cross_entropy(X, leaf(c, "weight"), ids(c, "targets")))
+CASE(sum, fsdp_sum(X))
+CASE(mean, fsdp_mean(X))
+CASE(sum_dim, fsdp_sum_dim(X, -2, false))
+
+/* cat(transpose-reshape-slice, z, slice) squared: views of views, and one tensor used twice. */
+static fsdp_tensor *shapes(fsdp_tensor *x, fsdp_tensor *z)
+{
+    fsdp_tensor *turned = fsdp_reshape(fsdp_transpose(x, 1, -1), FSDP_SHAPE(2, 15));
+    fsdp_tensor *parts[] = {fsdp_slice(turned, 1, 2, 9), z, fsdp_slice(fsdp_reshape(x, FSDP_SHAPE(2, -1)), -1, 4, 2)};
+    fsdp_tensor *whole = fsdp_concat(parts, 3, 1);
+
+    return fsdp_mul(whole, whole);
+}
+
+CASE(shapes, shapes(X, leaf(c, "z")))
+
+static void linear_bf16_body(reference_case *c, fsdp_tensor *outputs[2])
+{
+    outputs[0] = fsdp_linear(X, leaf(c, "weight"), leaf(c, "bias"));
+}
+
+static void rmsnorm_bf16_body(reference_case *c, fsdp_tensor *outputs[2])
+{
+    outputs[0] = fsdp_rmsnorm(X, leaf(c, "weight"), 1e-6f);
+}
+
+static void bfloat16_is_within_its_rounding_of_pytorch(void **state)
+{
+    (void)state;
+    run("linear_bf16", FSDP_BF16, 1e-2, 1e-2, linear_bf16_body);
+    run("rmsnorm_bf16", FSDP_BF16, 2e-2, 2e-2, rmsnorm_bf16_body);
+}
+
+#define T(name) cmocka_unit_test(name##_is_as_in_pytorch)
+
+TEST_MAIN(T(linear), T(conv1d), T(matmul), T(matmul_shared), T(embedding), T(add), T(mul), T(gelu), T(gelu_tanh),
+          T(silu), T(relu), T(swiglu), T(layernorm), T(rmsnorm), T(add_layernorm), T(add_rmsnorm), T(softmax),
+          T(attention), T(attention_causal), T(attention_packed), T(rope), T(cross_entropy), T(linear_cross_entropy),
+          T(sum), T(mean), T(sum_dim), T(shapes), cmocka_unit_test(bfloat16_is_within_its_rounding_of_pytorch))
