@@ -1,0 +1,88 @@
+/* fsdp/dist.h - device meshes and distributed tensors.
+ *
+ * A mesh is an n-dimensional, row-major array of global ranks with named dimensions and one process group per
+ * dimension. A distributed tensor is a local tensor plus a mesh, one placement per mesh dimension and the global
+ * shape; fsdp_tensor_distribution tells them of any tensor.
+ *
+ * Chunk rule of Shard(d) over W ranks (PyTorch's): c = ceil(n / W); rank r holds [min(n, r c), min(n, (r + 1) c)).
+ * Trailing ranks may hold a short piece or none.
+ */
+#ifndef FSDP_DIST_H
+#define FSDP_DIST_H
+
+#include "fsdp/comm.h"
+#include "fsdp/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FSDP_MAX_MESH_DIMS 4
+
+typedef struct fsdp_mesh fsdp_mesh;
+
+/* `shape` over ranks 0 .. product - 1, row-major; product must equal the world size. `names` has ndim entries, unique,
+ * copied; NULL allowed when ndim is 1 (then "dp"). Makes the process groups. [collective] */
+FSDP_API fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
+                                      fsdp_mesh **out);
+/* The part of `mesh` along the named dimensions (in the order given) that contains this rank. Uses the mesh's groups.
+ * The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out);
+FSDP_API fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh);
+FSDP_API void fsdp_mesh_unref(fsdp_mesh *mesh);
+FSDP_API int fsdp_mesh_ndim(const fsdp_mesh *mesh);
+FSDP_API int64_t fsdp_mesh_size(const fsdp_mesh *mesh, int dim);       /* dim -1: all */
+FSDP_API const char *fsdp_mesh_dim_name(const fsdp_mesh *mesh, int dim);
+FSDP_API int fsdp_mesh_coordinate(const fsdp_mesh *mesh, int dim);     /* this rank's */
+FSDP_API int fsdp_mesh_rank_at(const fsdp_mesh *mesh, const int *coordinates);
+FSDP_API fsdp_group *fsdp_mesh_group(const fsdp_mesh *mesh, int dim);  /* borrowed */
+FSDP_API int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name); /* -1 when absent */
+FSDP_API fsdp_context *fsdp_mesh_context(const fsdp_mesh *mesh);
+FSDP_API bool fsdp_mesh_equal(const fsdp_mesh *a, const fsdp_mesh *b); /* same ranks, shape and names */
+
+typedef enum fsdp_placement_kind { FSDP_REPLICATE, FSDP_SHARD, FSDP_PARTIAL } fsdp_placement_kind;
+typedef struct fsdp_placement {
+    fsdp_placement_kind kind;
+    int dim;           /* FSDP_SHARD: tensor dimension */
+    fsdp_reduce_op op; /* FSDP_PARTIAL */
+} fsdp_placement;
+
+/* The chunk rule. Returns the length and stores the start (n for an empty piece). */
+FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
+
+typedef struct fsdp_distribution {
+    fsdp_mesh *mesh; /* borrowed from the tensor */
+    int placement_count;
+    fsdp_placement placements[FSDP_MAX_MESH_DIMS];
+    int ndim;
+    int64_t global_shape[FSDP_MAX_DIMS];
+} fsdp_distribution;
+
+/* NULL for a plain tensor. Borrowed. */
+FSDP_API const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *tensor);
+/* Makes `local` a distributed tensor: checks that its shape is what the rule gives this rank. Holds the mesh. Replaces
+ * a distribution it has. */
+FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
+/* Offset and size of this rank's piece in the global tensor. For a plain tensor: zeros and its shape. */
+FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
+/* The same for any coordinates of the mesh. */
+FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
+                                    int64_t *size);
+
+/* Splits a tensor that all ranks of the mesh hold alike: a local copy of this rank's piece, without communication.
+ * Partial placements are refused. The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh,
+                                            const fsdp_placement *placements, fsdp_tensor **out);
+/* The whole tensor on every rank (a copy, also of a plain tensor). The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out);
+/* Any placements to any others: all-gather, slice, all-reduce, reduce-scatter or all-to-all per mesh dimension
+ * (Shard to Partial goes through Replicate; Replicate to Partial(sum) keeps the value on coordinate 0 and zeros
+ * elsewhere, to the other operations keeps it everywhere). Several mesh dimensions may shard one tensor dimension: the
+ * right one splits what the left one left over. Without autograd. On the meta device nothing is communicated.
+ * The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,80 @@
+/* fsdp/optim.h - optimizers over whatever local tensors they are handed; on shards they are exact.
+ *
+ * The formulas are torch.optim's. State and arithmetic are f32, one fused pass over all tensors of a group. Parameters
+ * without a gradient in this step are skipped and their step count is not advanced (as in PyTorch, steps are counted
+ * per parameter). An empty shard with a gradient counts its steps, so that ranks agree on them.
+ */
+#ifndef FSDP_OPTIM_H
+#define FSDP_OPTIM_H
+
+#include "fsdp/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_optimizer fsdp_optimizer;
+
+/* Set every field: fsdp_adam_options_default() gives PyTorch's (lr 1e-3, betas 0.9 0.999, eps 1e-8, no decay). */
+typedef struct fsdp_adam_options {
+    double lr;
+    double beta1, beta2, eps, weight_decay;
+} fsdp_adam_options;
+
+FSDP_API fsdp_adam_options fsdp_adam_options_default(void);
+
+typedef struct fsdp_sgd_options {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov; /* needs momentum > 0 and dampening 0 */
+} fsdp_sgd_options;
+
+/* Holds references to the parameters (f32, contiguous; sharded ones as their local shard). State is made at the first
+ * step. Parameters that require no gradient are kept out. Errors name the parameter: on the meta device, not f32, not
+ * contiguous, given twice. The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
+                                       fsdp_optimizer **out);
+FSDP_API fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
+                                      fsdp_optimizer **out);
+FSDP_API fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_options *options,
+                                     fsdp_optimizer **out);
+FSDP_API void fsdp_optimizer_free(fsdp_optimizer *optimizer); /* NULL is allowed */
+
+/* A further parameter group of the same kind with options of its own; a parameter may be in one group only. Groups are
+ * numbered from 0. */
+FSDP_API fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                         const fsdp_adam_options *options);
+FSDP_API fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                        const fsdp_sgd_options *options);
+FSDP_API int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer);
+/* Of a group that does not exist: 0, and nothing is set. */
+FSDP_API double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group);
+FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr);
+
+/* Total 2-norm of all gradients (of sharded ones over all ranks: one scalar all-reduce per sharded mesh dimension;
+ * replicated ones count once), before clipping, into *norm (may be NULL). When it is over max_norm the next step
+ * multiplies every gradient by max_norm / (norm + 1e-6): the factor is folded into the step, the gradients in memory
+ * stay as they are. A second call before the step measures the same gradients and sets the factor anew; step and zero_grad
+ * reset it. max_norm 0 or infinite: only the norm. Without any gradient the norm is 0; an infinite or NaN norm is
+ * reported, and the factor is then what PyTorch's is (0, NaN). All ranks must call it. [collective] */
+FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
+
+/* One step of every parameter that has a gradient. What can run out is acquired before anything is changed. */
+FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);
+/* Drops the gradients (PyTorch's set_to_none). */
+FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
+
+/* Learning-rate schedules: factor of the base rate at optimizer step `step` (from 0). Warm-up rises linearly from
+ * 1 / (warmup + 1) to 1, which step `warmup_steps` has; then constant, or linear or cosine decay from 1 to min_factor,
+ * which step `total_steps` and all after it have. */
+typedef enum fsdp_decay { FSDP_DECAY_CONSTANT, FSDP_DECAY_LINEAR, FSDP_DECAY_COSINE } fsdp_decay;
+typedef struct fsdp_schedule {
+    int64_t warmup_steps, total_steps;
+    fsdp_decay decay;
+    double min_factor;
+} fsdp_schedule;
+FSDP_API double fsdp_schedule_factor(const fsdp_schedule *schedule, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,54 @@
+/* fsdp/state.h - the neutral currency between the makers of tensors (modules, optimizers) and files: names, global
+ * shapes, and the piece this rank holds. Making a state moves and copies nothing: entries alias live memory.
+ */
+#ifndef FSDP_STATE_H
+#define FSDP_STATE_H
+
+#include "fsdp/dist.h"
+#include "fsdp/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_state_entry {
+    char *name;
+    fsdp_tensor *tensor; /* local piece, contiguous; the state holds a reference */
+    int ndim;
+    int64_t global_shape[FSDP_MAX_DIMS];
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS]; /* my box in the global tensor; size has a 0 when I hold none */
+    bool replicated; /* every rank of the world holds this box: one of them writes it */
+    bool writer;     /* this rank writes its box: false for an empty one; of replicas in the tensor's mesh the first in
+                      * every replicated dimension, of a plain tensor rank 0 */
+} fsdp_state_entry;
+
+typedef struct fsdp_state {
+    int64_t count;
+    fsdp_state_entry *entries; /* in the order added */
+} fsdp_state;
+
+/* Parameters (and persistent buffers) of a module under their dotted names, tied ones once under their first name. The
+ * module must be sharded state (fsdp_module_reshard of what is not): an error names a parameter that is gathered. */
+FSDP_API fsdp_status fsdp_state_from_module(fsdp_module *module, fsdp_state **out);
+FSDP_API fsdp_status fsdp_state_create(fsdp_state **out);
+/* Adds a tensor under a name that is not there yet; box and shape from its distribution. Refused: a taken name, a
+ * tensor that is not contiguous or is partial over a mesh dimension. */
+FSDP_API fsdp_status fsdp_state_add(fsdp_state *state, const char *name, fsdp_tensor *tensor);
+FSDP_API void fsdp_state_free(fsdp_state *state);
+FSDP_API const fsdp_state_entry *fsdp_state_find(const fsdp_state *state, const char *name); /* NULL when absent */
+
+/* ---- box arithmetic ---- */
+/* Intersection of two boxes; false when empty (then a size is 0). */
+FSDP_API bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_t *size_a, const int64_t *offset_b,
+                                 const int64_t *size_b, int64_t *offset, int64_t *size);
+/* Calls `run` for each maximal contiguous run of the box in a row-major tensor of `shape`: `global` is the run's first
+ * element in the whole tensor, `local` in the box (row-major, size as given), `numel` its length. A box of full rows is
+ * one run, an empty box none. Stops at the first failure and returns it. */
+typedef fsdp_status (*fsdp_box_run)(void *arg, int64_t global, int64_t local, int64_t numel);
+FSDP_API fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size,
+                                   fsdp_box_run run, void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/* order.h - in which order windows are visited.
+ *
+ * A shuffled epoch is a keyed permutation of [0, windows) that is computed, not stored: an unbalanced Feistel network
+ * over Z_a x Z_b with a * b just over the number of windows, and walking along the cycle past the few values outside.
+ * Any window of any epoch costs the same few calls of Philox, wherever one resumes. */
+#ifndef DATA_ORDER_H
+#define DATA_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct fsdp__order {
+    int64_t windows; /* per epoch, at least 1 */
+    bool shuffle;
+    uint64_t seed;
+    /* Filled by fsdp__order_at. */
+    int64_t epoch; /* that `key` belongs to; -1: none yet */
+    uint64_t key;
+    uint64_t left, right; /* left * right >= windows */
+} fsdp__order;
+
+void fsdp__order_init(fsdp__order *order, int64_t windows, bool shuffle, uint64_t seed);
+/* Window that comes as number `position` (from 0) over all epochs. Keeps the epoch's key: one object a thread. */
+int64_t fsdp__order_at(fsdp__order *order, int64_t position);
+
+#endif

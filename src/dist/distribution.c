@@ -1,0 +1,153 @@
+/* distribution.c - who holds which part: the chunk rule, placements, boxes, and what hangs on a tensor. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "dist/dist.h"
+
+int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start)
+{
+    int64_t chunk = n / world_size + (n % world_size != 0); /* never more than n: rank * chunk is the only product */
+    int64_t first, end;
+
+    first = chunk > 0 && rank > n / chunk ? n : FSDP__MIN(n, rank * chunk);
+    end = n - first < chunk ? n : first + chunk;
+    *start = first;
+    return end - first;
+}
+
+bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b)
+{
+    if (a.kind != b.kind)
+        return false;
+    return a.kind == FSDP_SHARD ? a.dim == b.dim : a.kind == FSDP_PARTIAL ? a.op == b.op : true;
+}
+
+const char *fsdp__placements_text(int count, const fsdp_placement *placements, char text[FSDP__PLACEMENTS_TEXT])
+{
+    static const char *const ops[] = {[FSDP_SUM] = "sum", [FSDP_AVG] = "avg", [FSDP_MAX] = "max", [FSDP_MIN] = "min"};
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < count && used < FSDP__PLACEMENTS_TEXT - 24; i++) {
+        const char *separator = i == 0 ? "(" : ", ";
+        size_t room = FSDP__PLACEMENTS_TEXT - used;
+
+        if (placements[i].kind == FSDP_SHARD)
+            used += (size_t)snprintf(text + used, room, "%sShard(%d)", separator, placements[i].dim);
+        else if (placements[i].kind == FSDP_PARTIAL)
+            used += (size_t)snprintf(text + used, room, "%sPartial(%s)", separator,
+                                     placements[i].op <= FSDP_MIN ? ops[placements[i].op] : "?");
+        else
+            used += (size_t)snprintf(text + used, room, "%sReplicate", separator);
+    }
+    snprintf(text + used, FSDP__PLACEMENTS_TEXT - used, ")");
+    return text;
+}
+
+fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim)
+{
+    for (int i = 0; i < mesh->ndim; i++) {
+        const fsdp_placement *p = &placements[i];
+
+        if (p->kind != FSDP_REPLICATE && p->kind != FSDP_SHARD && p->kind != FSDP_PARTIAL)
+            return FSDP_FAIL(FSDP_INVALID, "placement on mesh dimension '%s' has an unknown kind %d", mesh->names[i],
+                             (int)p->kind);
+        if (p->kind == FSDP_SHARD && (p->dim < 0 || p->dim >= ndim))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot shard dimension %d on mesh dimension '%s': the tensor has %d "
+                             "dimensions",
+                             p->dim, mesh->names[i], ndim);
+        if (p->kind == FSDP_PARTIAL && p->op != FSDP_SUM && p->op != FSDP_AVG && p->op != FSDP_MAX && p->op != FSDP_MIN)
+            return FSDP_FAIL(FSDP_INVALID, "partial placement on mesh dimension '%s' has an unknown operation %d",
+                             mesh->names[i], (int)p->op);
+    }
+    return FSDP_OK;
+}
+
+/* ---- boxes ---- */
+
+void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
+                           int64_t *size)
+{
+    for (int d = 0; d < distribution->ndim; d++) {
+        offset[d] = 0;
+        size[d] = distribution->global_shape[d];
+    }
+    /* Dimensions of the mesh that shard the same dimension of the tensor split what the ones to their left left over.
+     */
+    for (int i = 0; i < distribution->placement_count; i++) {
+        const fsdp_placement *p = &distribution->placements[i];
+        int64_t start;
+
+        if (p->kind != FSDP_SHARD)
+            continue;
+        size[p->dim] = fsdp_shard_range(size[p->dim], fsdp_mesh_size(distribution->mesh, i), coordinates[i], &start);
+        offset[p->dim] += start;
+    }
+}
+
+void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+
+    if (distribution) {
+        fsdp_distribution_box(distribution, distribution->mesh->coordinate, offset, size);
+        return;
+    }
+    for (int d = 0; d < tensor->ndim; d++) {
+        offset[d] = 0;
+        size[d] = tensor->shape[d];
+    }
+}
+
+/* ---- on tensors ---- */
+
+static void free_distribution(void *state)
+{
+    fsdp_distribution *distribution = state;
+
+    if (!distribution)
+        return;
+    fsdp_mesh_unref(distribution->mesh);
+    fsdp__free(distribution);
+}
+
+const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *tensor)
+{
+    return tensor->distribution.state;
+}
+
+fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution)
+{
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+    char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
+    fsdp_distribution *mine;
+
+    if (!local || !distribution || !distribution->mesh)
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: tensor and mesh are required");
+    if (distribution->placement_count != distribution->mesh->ndim)
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: %d placements for a mesh of %d dimensions",
+                         distribution->placement_count, distribution->mesh->ndim);
+    FSDP_TRY(fsdp__placements_check(distribution->mesh, distribution->placements, distribution->ndim));
+    if (distribution->ndim != local->ndim || fsdp__shape_numel(distribution->ndim, distribution->global_shape) < 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of %d dimensions: its global shape %s does not fit",
+                         local->ndim,
+                         fsdp__shape_text(FSDP__MIN(FSDP__MAX(distribution->ndim, 0), FSDP_MAX_DIMS),
+                                          distribution->global_shape, expected));
+    fsdp_distribution_box(distribution, distribution->mesh->coordinate, offset, size);
+    if (memcmp(size, local->shape, (size_t)local->ndim * sizeof(*size)) != 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of shape %s: this rank's piece has shape %s",
+                         fsdp__shape_text(local->ndim, local->shape, actual),
+                         fsdp__shape_text(local->ndim, size, expected));
+    mine = fsdp__malloc(sizeof(*mine));
+    if (!mine)
+        return FSDP_NO_MEMORY;
+    *mine = *distribution; /* `distribution` may be the tensor's own: copied before that is freed */
+    fsdp_mesh_ref(mine->mesh);
+    if (local->distribution.state)
+        local->distribution.free_state(local->distribution.state);
+    local->distribution = (fsdp__attachment){mine, free_distribution};
+    return FSDP_OK;
+}

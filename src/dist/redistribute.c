@@ -1,0 +1,451 @@
+/* redistribute.c - from any placements to any others, one mesh dimension at a time.
+ *
+ * [Note: order of steps]
+ * Mesh dimensions that shard the same tensor dimension are nested: the right one splits what the left one left over. So
+ * a shard can only be gathered once nothing to its right splits the same dimension, and only be made when nothing to
+ * its right does. First pass, right to left: what must change leaves its placement, straight to its target where no
+ * dimension to the left is still in the way, else to Replicate. Second pass, left to right: what is Replicate takes its
+ * target by slicing, without communication. */
+#include <string.h>
+
+#include "device/device.h"
+#include "device/kernels.h"
+#include "dist/dist.h"
+
+/* Row-major elements of a shape. */
+typedef struct block {
+    void *data;
+    int64_t shape[FSDP_MAX_DIMS];
+} block;
+
+/* One change of one mesh dimension's placement. */
+typedef struct step {
+    fsdp_group *group;
+    fsdp_stream *stream;
+    fsdp_dtype dtype;
+    int ndim;
+    int64_t ranks, rank;          /* along the mesh dimension */
+    int64_t whole[FSDP_MAX_DIMS]; /* what the ranks along it hold together */
+    block from, to;
+} step;
+
+/* Where a redistribution stands. */
+typedef struct walk {
+    fsdp_tensor *local; /* contiguous */
+    fsdp_distribution now;
+    fsdp_memory_kind kind;
+} walk;
+
+static fsdp_status copy_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp_tensor *copy = NULL;
+
+    FSDP_TRY(fsdp_tensor_create(tensor->storage->device, tensor->dtype, tensor->ndim, tensor->shape,
+                                tensor->storage->kind, &copy));
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, tensor, false), out);
+    *out = copy;
+    copy = NULL;
+out:
+    fsdp_tensor_unref(copy);
+    return status;
+}
+
+/* ---- parts of blocks ---- */
+
+/* Copies `size` elements from `from_start` of `from` to `to_start` of `to`, all along dimension `dim`; in the others as
+ * many as both hold. */
+static fsdp_status copy_part(const step *s, const block *from, int64_t from_start, const block *to, int64_t to_start,
+                             int dim, int64_t size)
+{
+    fsdp__copy_args args = {.src_dtype = s->dtype, .dst_dtype = s->dtype, .ndim = s->ndim};
+    size_t bytes = fsdp_dtype_size(s->dtype);
+    int64_t numel = 1;
+
+    fsdp__shape_contiguous_strides(s->ndim, from->shape, args.src_strides);
+    fsdp__shape_contiguous_strides(s->ndim, to->shape, args.dst_strides);
+    for (int d = 0; d < s->ndim; d++) {
+        args.shape[d] = d == dim ? size : from->shape[d] < to->shape[d] ? from->shape[d] : to->shape[d];
+        numel *= args.shape[d];
+    }
+    if (numel == 0)
+        return FSDP_OK;
+    args.src = (const char *)from->data + (size_t)(from_start * args.src_strides[dim]) * bytes;
+    args.dst = (char *)to->data + (size_t)(to_start * args.dst_strides[dim]) * bytes;
+    return fsdp__launch_copy(s->stream, &args);
+}
+
+static int64_t chunk_of(const step *s, int dim)
+{
+    int64_t start;
+
+    return fsdp_shard_range(s->whole[dim], s->ranks, 0, &start);
+}
+
+static int64_t block_numel(const step *s, const block *b)
+{
+    return fsdp__shape_numel(s->ndim, b->shape);
+}
+
+static void *block_at(const step *s, void *blocks, const block *shape, int64_t index)
+{
+    return (char *)blocks + (size_t)(index * block_numel(s, shape)) * fsdp_dtype_size(s->dtype);
+}
+
+/* `one`'s shape for every rank in `blocks`: rank r's part of `from` along `dim`. */
+static fsdp_status pack(const step *s, int dim, void *blocks, block one)
+{
+    for (int64_t r = 0; r < s->ranks; r++) {
+        int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, r, &start);
+
+        one.data = block_at(s, blocks, &one, r);
+        FSDP_TRY(copy_part(s, &s->from, start, &one, 0, dim, size));
+    }
+    return FSDP_OK;
+}
+
+/* The reverse, into `to`. */
+static fsdp_status unpack(const step *s, int dim, void *blocks, block one)
+{
+    for (int64_t r = 0; r < s->ranks; r++) {
+        int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, r, &start);
+
+        one.data = block_at(s, blocks, &one, r);
+        FSDP_TRY(copy_part(s, &one, 0, &s->to, start, dim, size));
+    }
+    return FSDP_OK;
+}
+
+/* Whether the ranks' blocks in a row are the whole tensor as it lies in memory. */
+static bool blocks_are_whole(const step *s, int dim)
+{
+    int64_t outer = 1;
+
+    for (int d = 0; d < dim; d++)
+        outer *= s->whole[d];
+    return outer == 1 && chunk_of(s, dim) * s->ranks == s->whole[dim];
+}
+
+static fsdp_status workspace(const step *s, int64_t numel, size_t *bytes, void **out)
+{
+    *bytes = (size_t)numel * fsdp_dtype_size(s->dtype);
+    return fsdp__device_alloc(fsdp__stream_device(s->stream), *bytes, FSDP_MEMORY_WORKSPACE, out);
+}
+
+static void release(const step *s, void *memory, size_t bytes)
+{
+    fsdp__device_free(fsdp__stream_device(s->stream), memory, bytes, FSDP_MEMORY_WORKSPACE);
+}
+
+/* ---- the collectives, with pieces padded to the chunk ---- */
+
+/* Shard(dim) to Replicate. */
+static fsdp_status all_gather(const step *s, int dim)
+{
+    fsdp_status status = FSDP_OK;
+    block one = s->from;
+    void *send = NULL, *recv = NULL;
+    size_t send_bytes = 0, recv_bytes = 0;
+    bool send_in_place = s->from.shape[dim] == chunk_of(s, dim), recv_in_place = blocks_are_whole(s, dim);
+    int64_t numel;
+
+    one.shape[dim] = chunk_of(s, dim);
+    numel = block_numel(s, &one);
+    if (!send_in_place) {
+        FSDP_TRY_GOTO(status, workspace(s, numel, &send_bytes, &send), out);
+        one.data = send;
+        FSDP_TRY_GOTO(status, copy_part(s, &s->from, 0, &one, 0, dim, s->from.shape[dim]), out);
+    }
+    if (!recv_in_place)
+        FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &recv_bytes, &recv), out);
+    FSDP_TRY_GOTO(status,
+                  fsdp_all_gather(s->group, send_in_place ? s->from.data : send, recv_in_place ? s->to.data : recv,
+                                  numel, s->dtype, s->stream),
+                  out);
+    if (!recv_in_place)
+        FSDP_TRY_GOTO(status, unpack(s, dim, recv, one), out);
+out:
+    release(s, recv, recv_bytes);
+    release(s, send, send_bytes);
+    return status;
+}
+
+/* Partial(op) to Shard(dim). */
+static fsdp_status reduce_scatter(const step *s, int dim, fsdp_reduce_op op)
+{
+    fsdp_status status = FSDP_OK;
+    block one = s->from;
+    void *send = NULL, *recv = NULL;
+    size_t send_bytes = 0, recv_bytes = 0;
+    bool send_in_place = blocks_are_whole(s, dim), recv_in_place = s->to.shape[dim] == chunk_of(s, dim);
+    int64_t numel;
+
+    one.shape[dim] = chunk_of(s, dim);
+    numel = block_numel(s, &one);
+    if (!send_in_place) {
+        fsdp__fill_args zero = {.dtype = s->dtype, .numel = numel * s->ranks};
+
+        FSDP_TRY_GOTO(status, workspace(s, zero.numel, &send_bytes, &send), out);
+        zero.dst = send;
+        if (zero.numel > 0)
+            FSDP_TRY_GOTO(status, fsdp__launch_fill(s->stream, &zero), out);
+        FSDP_TRY_GOTO(status, pack(s, dim, send, one), out);
+    }
+    if (!recv_in_place)
+        FSDP_TRY_GOTO(status, workspace(s, numel, &recv_bytes, &recv), out);
+    FSDP_TRY_GOTO(status,
+                  fsdp_reduce_scatter(s->group, send_in_place ? s->from.data : send, recv_in_place ? s->to.data : recv,
+                                      numel, s->dtype, op, s->stream),
+                  out);
+    if (!recv_in_place) {
+        one.data = recv;
+        FSDP_TRY_GOTO(status, copy_part(s, &one, 0, &s->to, 0, dim, s->to.shape[dim]), out);
+    }
+out:
+    release(s, recv, recv_bytes);
+    release(s, send, send_bytes);
+    return status;
+}
+
+/* Shard(from_dim) to Shard(to_dim). */
+static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
+{
+    fsdp_status status = FSDP_OK;
+    block one = {.data = NULL};
+    void *send = NULL, *recv = NULL;
+    size_t send_bytes = 0, recv_bytes = 0;
+    int64_t numel;
+
+    memcpy(one.shape, s->whole, sizeof(one.shape));
+    one.shape[from_dim] = chunk_of(s, from_dim);
+    one.shape[to_dim] = chunk_of(s, to_dim);
+    numel = block_numel(s, &one);
+    FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &send_bytes, &send), out);
+    FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &recv_bytes, &recv), out);
+    FSDP_TRY_GOTO(status, pack(s, to_dim, send, one), out);
+    FSDP_TRY_GOTO(status, fsdp_all_to_all(s->group, send, recv, numel, s->dtype, s->stream), out);
+    FSDP_TRY_GOTO(status, unpack(s, from_dim, recv, one), out);
+out:
+    release(s, recv, recv_bytes);
+    release(s, send, send_bytes);
+    return status;
+}
+
+/* Replicate to Shard(dim). */
+static fsdp_status cut(const step *s, int dim)
+{
+    int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, s->rank, &start);
+
+    return copy_part(s, &s->from, start, &s->to, 0, dim, size);
+}
+
+/* Replicate to Partial(op). Equal contributions keep a maximum, a minimum and a mean; a sum takes one. */
+static fsdp_status contribute(const step *s, fsdp_reduce_op op)
+{
+    fsdp__fill_args zero = {.dst = s->to.data, .dtype = s->dtype, .numel = block_numel(s, &s->to)};
+
+    if (zero.numel == 0)
+        return FSDP_OK;
+    if (op == FSDP_SUM && s->rank != 0)
+        return fsdp__launch_fill(s->stream, &zero);
+    if (s->ndim == 0) {
+        fsdp__copy_args one = {.src = s->from.data, .dst = s->to.data, .src_dtype = s->dtype, .dst_dtype = s->dtype};
+
+        return fsdp__launch_copy(s->stream, &one);
+    }
+    return copy_part(s, &s->from, 0, &s->to, 0, 0, s->from.shape[0]);
+}
+
+static fsdp_status run_step(const step *s, fsdp_placement from, fsdp_placement to)
+{
+    if (from.kind == FSDP_SHARD && to.kind == FSDP_SHARD)
+        return all_to_all(s, from.dim, to.dim);
+    if (from.kind == FSDP_SHARD)
+        return all_gather(s, from.dim);
+    if (from.kind == FSDP_PARTIAL && to.kind == FSDP_SHARD)
+        return reduce_scatter(s, to.dim, from.op);
+    if (from.kind == FSDP_PARTIAL)
+        return fsdp_all_reduce(s->group, s->from.data, s->to.data, block_numel(s, &s->to), s->dtype, from.op,
+                               s->stream);
+    return to.kind == FSDP_SHARD ? cut(s, to.dim) : contribute(s, to.op);
+}
+
+/* ---- the walk over the mesh ---- */
+
+/* Gives mesh dimension `i` the placement `next`. One of the two is Replicate, or both are Shard, or it is Partial to
+ * Shard. */
+static fsdp_status change(walk *w, int i, fsdp_placement next)
+{
+    fsdp_placement previous = w->now.placements[i];
+    fsdp_mesh *mesh = w->now.mesh;
+    fsdp_device *device = w->local->storage->device;
+    int64_t offset[FSDP_MAX_DIMS];
+    fsdp_status status = FSDP_OK;
+    fsdp_tensor *changed = NULL;
+    step s = {
+        .group = mesh->groups[i],
+        .stream = fsdp_device_stream(device),
+        .dtype = w->local->dtype,
+        .ndim = w->now.ndim,
+        .ranks = mesh->shape[i],
+        .rank = mesh->coordinate[i],
+    };
+
+    w->now.placements[i] = (fsdp_placement){.kind = FSDP_REPLICATE};
+    fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.whole);
+    w->now.placements[i] = next;
+    if (s.ranks == 1)
+        return FSDP_OK;
+    fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.to.shape);
+    FSDP_TRY(fsdp_tensor_create(device, s.dtype, s.ndim, s.to.shape, w->kind, &changed));
+    memcpy(s.from.shape, w->local->shape, sizeof(s.from.shape));
+    s.from.data = fsdp_tensor_data(w->local);
+    s.to.data = fsdp_tensor_data(changed);
+    if (!fsdp_device_is_meta(device))
+        FSDP_TRY_GOTO(status, run_step(&s, previous, next), out);
+    fsdp_tensor_unref(w->local);
+    w->local = changed;
+    changed = NULL;
+out:
+    fsdp_tensor_unref(changed);
+    return status;
+}
+
+static bool splits(fsdp_placement placement, int dim)
+{
+    return placement.kind == FSDP_SHARD && placement.dim == dim;
+}
+
+/* Whether a mesh dimension to the left of `i` that must change splits tensor dimension `dim` now or in the end. */
+static bool in_the_way(const walk *w, const fsdp_placement *target, const bool *changes, int i, int dim)
+{
+    for (int j = 0; j < i; j++)
+        if (changes[j] && (splits(w->now.placements[j], dim) || splits(target[j], dim)))
+            return true;
+    return false;
+}
+
+/* See [Note: order of steps]. */
+static fsdp_status walk_to(walk *w, const fsdp_placement *target)
+{
+    const fsdp_placement replicate = {.kind = FSDP_REPLICATE}, *now = w->now.placements;
+    int count = w->now.placement_count;
+    bool changes[FSDP_MAX_MESH_DIMS];
+
+    for (int i = 0; i < count; i++)
+        changes[i] = !fsdp__placement_equal(now[i], target[i]) ||
+                     (now[i].kind == FSDP_SHARD && in_the_way(w, target, changes, i, now[i].dim));
+    for (int i = count - 1; i >= 0; i--) {
+        bool straight = target[i].kind == FSDP_SHARD && !in_the_way(w, target, changes, i, target[i].dim);
+
+        if (changes[i] && now[i].kind != FSDP_REPLICATE)
+            FSDP_TRY(change(w, i, straight ? target[i] : replicate));
+    }
+    for (int i = 0; i < count; i++)
+        if (!fsdp__placement_equal(now[i], target[i]))
+            FSDP_TRY(change(w, i, target[i]));
+    return FSDP_OK;
+}
+
+/* The local tensor under other placements, without a distribution; the caller owns `*out`, which shares no bytes with
+ * `tensor`. */
+static fsdp_status move(const fsdp_tensor *tensor, const fsdp_placement *target, fsdp_tensor **out)
+{
+    walk w = {.now = *fsdp_tensor_distribution(tensor), .kind = tensor->storage->kind};
+    fsdp_status status = FSDP_OK;
+
+    if (fsdp_tensor_is_contiguous(tensor))
+        FSDP_TRY(fsdp__tensor_alias(tensor, &w.local));
+    else
+        FSDP_TRY(copy_tensor(tensor, &w.local));
+    FSDP_TRY_GOTO(status, walk_to(&w, target), out);
+    if (w.local->storage == tensor->storage) {
+        FSDP_TRY_GOTO(status, copy_tensor(w.local, out), out);
+    } else {
+        *out = w.local;
+        w.local = NULL;
+    }
+out:
+    fsdp_tensor_unref(w.local);
+    return status;
+}
+
+/* ---- the public face ---- */
+
+fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, const fsdp_placement *placements,
+                                   fsdp_tensor **out)
+{
+    fsdp_distribution distribution = {.mesh = mesh};
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+    fsdp_status status = FSDP_OK;
+    fsdp_tensor *view = NULL, *narrowed, *piece = NULL;
+
+    *out = NULL;
+    if (!tensor || !mesh || !placements)
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: tensor, mesh and placements are required");
+    if (fsdp_tensor_distribution(tensor))
+        return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor that is distributed: redistribute it");
+    FSDP_TRY(fsdp__placements_check(mesh, placements, tensor->ndim));
+    for (int i = 0; i < mesh->ndim; i++)
+        if (placements[i].kind == FSDP_PARTIAL)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot distribute a tensor as partial over mesh dimension '%s': its value "
+                             "would not be the tensor's",
+                             mesh->names[i]);
+    distribution.placement_count = mesh->ndim;
+    memcpy(distribution.placements, placements, (size_t)mesh->ndim * sizeof(*placements));
+    distribution.ndim = tensor->ndim;
+    memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(*tensor->shape));
+    fsdp_distribution_box(&distribution, mesh->coordinate, offset, size);
+    FSDP_TRY(fsdp__tensor_alias(tensor, &view));
+    for (int d = 0; d < tensor->ndim; d++) {
+        FSDP_TRY_GOTO(status, fsdp__view_narrow(view, d, offset[d], size[d], &narrowed), out);
+        fsdp_tensor_unref(view);
+        view = narrowed;
+    }
+    FSDP_TRY_GOTO(status, copy_tensor(view, &piece), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(piece, &distribution), out);
+    *out = piece;
+    piece = NULL;
+out:
+    fsdp_tensor_unref(piece);
+    fsdp_tensor_unref(view);
+    return status;
+}
+
+fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
+{
+    const fsdp_placement replicate[FSDP_MAX_MESH_DIMS] = {{.kind = FSDP_REPLICATE}};
+
+    *out = NULL;
+    if (!tensor)
+        return FSDP_FAIL(FSDP_INVALID, "cannot gather a tensor: it is NULL");
+    if (fsdp_tensor_distribution(tensor))
+        FSDP_TRY(move(tensor, replicate, out));
+    else
+        FSDP_TRY(copy_tensor(tensor, out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out)
+{
+    fsdp_distribution distribution;
+    fsdp_status status = FSDP_OK;
+    fsdp_tensor *moved = NULL;
+
+    *out = NULL;
+    if (!tensor || !placements)
+        return FSDP_FAIL(FSDP_INVALID, "cannot redistribute: tensor and placements are required");
+    if (!fsdp_tensor_distribution(tensor))
+        return FSDP_FAIL(FSDP_INVALID, "cannot redistribute a plain tensor: distribute it");
+    distribution = *fsdp_tensor_distribution(tensor);
+    FSDP_TRY(fsdp__placements_check(distribution.mesh, placements, tensor->ndim));
+    memcpy(distribution.placements, placements, (size_t)distribution.placement_count * sizeof(*placements));
+    FSDP_TRY(move(tensor, placements, &moved));
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(moved, &distribution), out);
+    *out = moved;
+    moved = NULL;
+out:
+    fsdp_tensor_unref(moved);
+    return status;
+}

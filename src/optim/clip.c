@@ -1,0 +1,185 @@
+/* clip.c - the 2-norm of all gradients, and the factor that the next step scales them by.
+ *
+ * Gradients are put in sets that are spread over the same dimensions of the same mesh. A set's squares are summed on
+ * this rank in f64, then over each of those dimensions by an all-reduce of one f32, as PyTorch does; a set that every
+ * rank holds whole counts once and is not communicated. The sets follow from the parameters alone, not from who has a
+ * gradient, so that all ranks make the same calls. */
+#include <math.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "device/device.h"
+#include "fsdp/dist.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+typedef struct norm_set {
+    fsdp_mesh *mesh;  /* NULL when nothing is split */
+    unsigned sharded; /* bit i: mesh dimension i splits the tensors */
+} norm_set;
+
+/* Everything one norm needs; the arrays have room for every parameter. */
+typedef struct norm_job {
+    const fsdp_optimizer *optimizer;
+    fsdp_device *device;
+    norm_set *sets;
+    int64_t set_count;
+    fsdp__segment *segments;
+    /* Device memory for the results of kernels and collectives. */
+    struct norm_scalars {
+        double squares;
+        float reduced;
+    } * scalars;
+} norm_job;
+
+static bool same_set(const norm_set *a, const norm_set *b)
+{
+    return a->sharded == b->sharded && (a->mesh == b->mesh || fsdp_mesh_equal(a->mesh, b->mesh));
+}
+
+static fsdp_status set_of(const fsdp__optimizer_param *param, norm_set *out)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
+
+    *out = (norm_set){.mesh = NULL};
+    for (int i = 0; distribution && i < distribution->placement_count; i++) {
+        if (distribution->placements[i].kind == FSDP_PARTIAL)
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot take the norm of '%s': it is partial over mesh dimension '%s'",
+                             param->name, fsdp_mesh_dim_name(distribution->mesh, i));
+        if (distribution->placements[i].kind == FSDP_SHARD)
+            out->sharded |= 1u << i;
+    }
+    if (out->sharded)
+        out->mesh = distribution->mesh;
+    return FSDP_OK;
+}
+
+/* The sets in the order in which the parameters show them, which is the same on all ranks. */
+static fsdp_status find_sets(norm_job *n)
+{
+    for (int g = 0; g < n->optimizer->group_count; g++)
+        for (int64_t i = 0; i < n->optimizer->groups[g].count; i++) {
+            norm_set set;
+            int64_t known = 0;
+
+            FSDP_TRY(set_of(&n->optimizer->groups[g].params[i], &set));
+            while (known < n->set_count && !same_set(&n->sets[known], &set))
+                known++;
+            if (known == n->set_count)
+                n->sets[n->set_count++] = set;
+        }
+    return FSDP_OK;
+}
+
+/* Adds the squares of this rank's gradients of one set and dtype. */
+static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *squares)
+{
+    fsdp__squared_norm_args args = {.segments = n->segments, .dtype = dtype, .out = &n->scalars->squares};
+    fsdp_stream *stream = fsdp_device_stream(n->device);
+
+    for (int g = 0; g < n->optimizer->group_count; g++)
+        for (int64_t i = 0; i < n->optimizer->groups[g].count; i++) {
+            const fsdp__optimizer_param *param = &n->optimizer->groups[g].params[i];
+            norm_set own;
+            fsdp_tensor *grad;
+
+            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
+            FSDP_TRY(set_of(param, &own));
+            if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&own, set))
+                n->segments[args.count++] =
+                    (fsdp__segment){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
+        }
+    if (args.count == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__launch_squared_norm(stream, &args));
+    FSDP_TRY(fsdp_stream_synchronize(stream));
+    *squares += n->scalars->squares;
+    return FSDP_OK;
+}
+
+/* Sum over the ranks that hold the other pieces. */
+static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double *squares)
+{
+    fsdp_stream *stream = fsdp_device_stream(n->device);
+
+    for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++) {
+        if (!(set->sharded >> i & 1) || fsdp_mesh_size(set->mesh, i) == 1)
+            continue;
+        n->scalars->reduced = (float)*squares;
+        FSDP_TRY(fsdp_all_reduce(fsdp_mesh_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1, FSDP_F32,
+                                 FSDP_SUM, stream));
+        FSDP_TRY(fsdp_stream_synchronize(stream));
+        *squares = n->scalars->reduced;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status total_squares(norm_job *n, double *out)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    double total = 0;
+
+    FSDP_TRY(find_sets(n));
+    for (int64_t s = 0; s < n->set_count; s++) {
+        double squares = 0;
+
+        for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
+            FSDP_TRY(add_squares(n, &n->sets[s], dtypes[d], &squares));
+        FSDP_TRY(reduce_squares(n, &n->sets[s], &squares));
+        total += squares;
+    }
+    *out = total;
+    return FSDP_OK;
+}
+
+static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
+{
+    norm_job n = {.optimizer = optimizer};
+    fsdp_status status = FSDP_OK;
+    int64_t count = 0;
+    void *scalars = NULL;
+    double squares = 0;
+
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++, count++)
+            n.device = fsdp_tensor_device(optimizer->groups[g].params[i].tensor);
+    if (count > 0) {
+        n.sets = fsdp__malloc((size_t)count * sizeof(*n.sets));
+        n.segments = fsdp__malloc((size_t)count * sizeof(*n.segments));
+        if (!n.sets || !n.segments) {
+            status = FSDP_NO_MEMORY;
+            goto out;
+        }
+        FSDP_TRY_GOTO(status, fsdp__device_alloc(n.device, sizeof(*n.scalars), FSDP_MEMORY_WORKSPACE, &scalars), out);
+        n.scalars = scalars;
+        FSDP_TRY_GOTO(status, total_squares(&n, &squares), out);
+    }
+    *out = sqrt(squares);
+out:
+    if (scalars)
+        fsdp__device_free(n.device, scalars, sizeof(*n.scalars), FSDP_MEMORY_WORKSPACE);
+    fsdp__free(n.segments);
+    fsdp__free(n.sets);
+    return status;
+}
+
+/* As torch.nn.utils.clip_grad_norm_ in f32: NaN stays NaN, an infinite norm gives 0. */
+static float clip_factor(double max_norm, double norm)
+{
+    float factor = 1.0f / ((float)norm + 1e-6f) * (float)max_norm;
+
+    return factor > 1 ? 1 : factor;
+}
+
+fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm_out)
+{
+    double norm = 0;
+
+    if (!optimizer || !(max_norm >= 0))
+        return FSDP_FAIL(FSDP_INVALID, "cannot clip gradients to a norm of %g: it must not be negative", max_norm);
+    FSDP_TRY(grad_norm(optimizer, &norm));
+    optimizer->grad_scale = max_norm > 0 && !isinf(max_norm) ? clip_factor(max_norm, norm) : 1;
+    if (norm_out)
+        *norm_out = norm;
+    return FSDP_OK;
+}

@@ -1,0 +1,49 @@
+/* optim.h - the inside of an optimizer. */
+#ifndef OPTIM_OPTIM_H
+#define OPTIM_OPTIM_H
+
+#include "fsdp/optim.h"
+
+#include "device/kernels.h"
+
+typedef enum fsdp__optimizer_kind {
+    FSDP__OPTIMIZER_ADAM,
+    FSDP__OPTIMIZER_ADAMW,
+    FSDP__OPTIMIZER_SGD
+} fsdp__optimizer_kind;
+
+typedef struct fsdp__optimizer_param {
+    char *name;
+    fsdp_tensor *tensor;
+    int64_t steps; /* taken with a gradient */
+    /* NULL before the first. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
+    fsdp_tensor *moment1, *moment2;
+    bool due; /* in the running step: has a gradient, not launched yet */
+} fsdp__optimizer_param;
+
+typedef struct fsdp__optimizer_group {
+    double lr;
+    union {
+        fsdp_adam_options adam;
+        fsdp_sgd_options sgd;
+    } options;
+    fsdp__optimizer_param *params;
+    int64_t count;
+} fsdp__optimizer_group;
+
+struct fsdp_optimizer {
+    fsdp__optimizer_kind kind;
+    fsdp__optimizer_group *groups;
+    int group_count;
+    float grad_scale; /* from clipping, for the next step; else 1 */
+    /* One for every parameter, laid out launch by launch: stays as it is until the next step. */
+    fsdp__optimizer_segment *segments;
+    int64_t segment_capacity, segment_count;
+};
+
+/* What an optimizer needs of a parameter; the error names it. */
+fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor);
+/* The gradient of a parameter, checked, into `*grad`; NULL when there is none. */
+fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad);
+
+#endif

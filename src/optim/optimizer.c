@@ -1,0 +1,242 @@
+/* optimizer.c - parameter groups and their options; the life of an optimizer. */
+#include "optim/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tensor/tensor.h"
+
+fsdp_adam_options fsdp_adam_options_default(void)
+{
+    return (fsdp_adam_options){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+}
+
+/* Written so that NaN is refused too. */
+static fsdp_status check_at_least_zero(const char *name, double value)
+{
+    if (!(value >= 0 && value <= INFINITY))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option %s is %g, it must not be negative", name, value);
+    return FSDP_OK;
+}
+
+static fsdp_status check_beta(const char *name, double value)
+{
+    if (!(value >= 0 && value < 1))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option %s is %g, it must be at least 0 and below 1", name, value);
+    return FSDP_OK;
+}
+
+static fsdp_status check_adam(const fsdp_adam_options *options)
+{
+    if (!options)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_adam_options_default() has some");
+    FSDP_TRY(check_at_least_zero("lr", options->lr));
+    FSDP_TRY(check_at_least_zero("eps", options->eps));
+    FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
+    FSDP_TRY(check_beta("beta1", options->beta1));
+    FSDP_TRY(check_beta("beta2", options->beta2));
+    return FSDP_OK;
+}
+
+static fsdp_status check_sgd(const fsdp_sgd_options *options)
+{
+    if (!options)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options");
+    FSDP_TRY(check_at_least_zero("lr", options->lr));
+    FSDP_TRY(check_at_least_zero("momentum", options->momentum));
+    FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));
+    if (options->nesterov && (options->momentum <= 0 || options->dampening != 0))
+        return FSDP_FAIL(FSDP_INVALID, "nesterov needs momentum over 0 and dampening 0, not %g and %g",
+                         options->momentum, options->dampening);
+    if (!isfinite(options->dampening))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer option dampening is %g, it must be finite", options->dampening);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': it is on the meta device; materialize the module first",
+                         name);
+    if (fsdp_tensor_dtype(tensor) != FSDP_F32)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': it is %s, only float32 is possible", name,
+                         fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
+    if (!fsdp_tensor_is_contiguous(tensor))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': its shape %s is not contiguous", name,
+                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+    return FSDP_OK;
+}
+
+static bool is_taken(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *more, const fsdp_tensor *tensor)
+{
+    for (int64_t i = 0; i < more->count; i++)
+        if (more->params[i].tensor == tensor)
+            return true;
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            if (optimizer->groups[g].params[i].tensor == tensor)
+                return true;
+    return false;
+}
+
+static void free_group(fsdp__optimizer_group *group)
+{
+    for (int64_t i = 0; i < group->count; i++) {
+        fsdp_tensor_unref(group->params[i].moment1);
+        fsdp_tensor_unref(group->params[i].moment2);
+        fsdp_tensor_unref(group->params[i].tensor);
+        fsdp__free(group->params[i].name);
+    }
+    fsdp__free(group->params);
+    *group = (fsdp__optimizer_group){.params = NULL};
+}
+
+static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                              fsdp__optimizer_group *group)
+{
+    group->params = fsdp__calloc((size_t)parameters->count, sizeof(*group->params));
+    if (!group->params)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const fsdp_parameter *from = &parameters->items[i];
+        fsdp__optimizer_param *to = &group->params[group->count];
+
+        if (!fsdp_tensor_requires_grad(from->tensor))
+            continue;
+        FSDP_TRY(fsdp__optimizer_check_param(from->name, from->tensor));
+        if (is_taken(optimizer, group, from->tensor))
+            return FSDP_FAIL(FSDP_INVALID, "cannot optimize '%s' twice: it is in a group already", from->name);
+        to->name = fsdp__strdup(from->name);
+        if (!to->name)
+            return FSDP_NO_MEMORY;
+        to->tensor = fsdp_tensor_ref(from->tensor);
+        group->count++;
+    }
+    return FSDP_OK;
+}
+
+/* Moves `group`, whose options are set, into the optimizer with its parameters. */
+static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters, fsdp__optimizer_group group)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp__optimizer_group *groups;
+
+    if (!parameters)
+        return FSDP_FAIL(FSDP_INVALID, "an optimizer needs parameters");
+    FSDP_TRY_GOTO(status, fill_group(optimizer, parameters, &group), out);
+    groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof(*groups));
+    if (!groups) {
+        status = FSDP_NO_MEMORY;
+        goto out;
+    }
+    optimizer->groups = groups;
+    optimizer->groups[optimizer->group_count++] = group;
+    group = (fsdp__optimizer_group){.params = NULL};
+out:
+    free_group(&group);
+    return status;
+}
+
+static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *parameters,
+                          const fsdp__optimizer_group *group, fsdp_optimizer **out)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp_optimizer *optimizer = fsdp__calloc(1, sizeof(*optimizer));
+
+    if (!optimizer)
+        return FSDP_NO_MEMORY;
+    optimizer->kind = kind;
+    optimizer->grad_scale = 1;
+    FSDP_TRY_GOTO(status, add_group(optimizer, parameters, *group), out);
+    *out = optimizer;
+    optimizer = NULL;
+out:
+    fsdp_optimizer_free(optimizer);
+    return status;
+}
+
+fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
+{
+    *out = NULL;
+    FSDP_TRY(check_adam(options));
+    FSDP_TRY(create(FSDP__OPTIMIZER_ADAMW, parameters,
+                    &(fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}, out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options, fsdp_optimizer **out)
+{
+    *out = NULL;
+    FSDP_TRY(check_adam(options));
+    FSDP_TRY(create(FSDP__OPTIMIZER_ADAM, parameters,
+                    &(fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}, out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_sgd_create(const fsdp_parameters *parameters, const fsdp_sgd_options *options, fsdp_optimizer **out)
+{
+    *out = NULL;
+    FSDP_TRY(check_sgd(options));
+    FSDP_TRY(create(FSDP__OPTIMIZER_SGD, parameters,
+                    &(fsdp__optimizer_group){.lr = options->lr, .options.sgd = *options}, out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_adam_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                                const fsdp_adam_options *options)
+{
+    if (!optimizer || optimizer->kind == FSDP__OPTIMIZER_SGD)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not Adam or AdamW");
+    FSDP_TRY(check_adam(options));
+    FSDP_TRY(add_group(optimizer, parameters, (fsdp__optimizer_group){.lr = options->lr, .options.adam = *options}));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_sgd_add_group(fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
+                               const fsdp_sgd_options *options)
+{
+    if (!optimizer || optimizer->kind != FSDP__OPTIMIZER_SGD)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a group: the optimizer is not SGD");
+    FSDP_TRY(check_sgd(options));
+    FSDP_TRY(add_group(optimizer, parameters, (fsdp__optimizer_group){.lr = options->lr, .options.sgd = *options}));
+    return FSDP_OK;
+}
+
+void fsdp_optimizer_free(fsdp_optimizer *optimizer)
+{
+    if (!optimizer)
+        return;
+    for (int g = 0; g < optimizer->group_count; g++)
+        free_group(&optimizer->groups[g]);
+    fsdp__free(optimizer->groups);
+    fsdp__free(optimizer->segments);
+    fsdp__free(optimizer);
+}
+
+int fsdp_optimizer_group_count(const fsdp_optimizer *optimizer)
+{
+    return optimizer->group_count;
+}
+
+double fsdp_optimizer_lr(const fsdp_optimizer *optimizer, int group)
+{
+    return group >= 0 && group < optimizer->group_count ? optimizer->groups[group].lr : 0;
+}
+
+void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double lr)
+{
+    if (group >= 0 && group < optimizer->group_count)
+        optimizer->groups[group].lr = lr;
+}
+
+fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            FSDP_TRY(fsdp_tensor_set_grad(optimizer->groups[g].params[i].tensor, NULL));
+    optimizer->grad_scale = 1;
+    return FSDP_OK;
+}

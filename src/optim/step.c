@@ -1,0 +1,184 @@
+/* step.c - one optimizer step as few passes over all tensors.
+ *
+ * First everything that can fail for want of memory: state tensors of parameters that step for the first time, and the
+ * list of segments. Then the launches. Parameters of a group that have taken the same number of steps and have
+ * gradients of the same dtype go in one; mostly that is all of them. */
+#include "base/alloc.h"
+#include "device/device.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad)
+{
+    char shape[FSDP__SHAPE_TEXT], expected[FSDP__SHAPE_TEXT];
+
+    *grad = fsdp_tensor_grad(param->tensor);
+    if (!*grad)
+        return FSDP_OK;
+    if (!fsdp_dtype_is_floating((*grad)->dtype) || !fsdp_tensor_is_contiguous(*grad) ||
+        !fsdp__shape_equal(*grad, param->tensor))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot optimize '%s' of shape %s: its gradient of shape %s and dtype %s is not contiguous, "
+                         "floating and of the same shape",
+                         param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, expected),
+                         fsdp__shape_text((*grad)->ndim, (*grad)->shape, shape), fsdp_dtype_name((*grad)->dtype));
+    if (fsdp_tensor_numel(*grad) > 0 && (!fsdp_tensor_data(*grad) || !fsdp_tensor_data(param->tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': %s has no bytes now", param->name,
+                         fsdp_tensor_data(*grad) ? "it" : "its gradient");
+    return FSDP_OK;
+}
+
+static fsdp_status make_moment(const fsdp_tensor *like, fsdp_tensor **out)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp_tensor *moment = NULL;
+
+    if (*out)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE,
+                                &moment));
+    FSDP_TRY_GOTO(status, fsdp_tensor_fill_(moment, 0), out);
+    *out = moment;
+    moment = NULL;
+out:
+    fsdp_tensor_unref(moment);
+    return status;
+}
+
+/* Checks the parameters that have a gradient, makes their state and marks them. */
+static fsdp_status prepare(fsdp_optimizer *optimizer)
+{
+    int64_t total = 0;
+
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__optimizer_group *group = &optimizer->groups[g];
+        bool adam = optimizer->kind != FSDP__OPTIMIZER_SGD;
+
+        for (int64_t i = 0; i < group->count; i++) {
+            fsdp__optimizer_param *param = &group->params[i];
+            fsdp_tensor *grad;
+
+            param->due = false;
+            FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
+            if (!grad)
+                continue;
+            if (adam || group->options.sgd.momentum != 0)
+                FSDP_TRY(make_moment(param->tensor, &param->moment1));
+            if (adam)
+                FSDP_TRY(make_moment(param->tensor, &param->moment2));
+            param->due = true;
+        }
+        total += group->count;
+    }
+    optimizer->segment_count = 0;
+    if (total > 0 &&
+        fsdp__grow(&optimizer->segments, total - 1, &optimizer->segment_capacity, sizeof(*optimizer->segments)) != 0)
+        return FSDP_NO_MEMORY;
+    return FSDP_OK;
+}
+
+/* What must be alike in one launch: Adam's bias correction depends on the step, SGD's buffer on whether it is new. */
+static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *a, const fsdp__optimizer_param *b)
+{
+    bool steps = optimizer->kind == FSDP__OPTIMIZER_SGD ? (a->steps == 0) == (b->steps == 0) : a->steps == b->steps;
+
+    return steps && fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
+}
+
+static float *moment_data(const fsdp_tensor *moment)
+{
+    return moment ? fsdp_tensor_data(moment) : NULL;
+}
+
+static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                          const fsdp__optimizer_segment *segments, int64_t count, const fsdp__optimizer_param *first)
+{
+    fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
+    fsdp_dtype grad_dtype = fsdp_tensor_grad(first->tensor)->dtype;
+    const fsdp_adam_options *adam = &group->options.adam;
+    const fsdp_sgd_options *sgd = &group->options.sgd;
+
+    if (optimizer->kind == FSDP__OPTIMIZER_SGD)
+        return fsdp__launch_sgd(stream, &(fsdp__sgd_args){
+                                            .segments = segments,
+                                            .count = count,
+                                            .grad_dtype = grad_dtype,
+                                            .lr = group->lr,
+                                            .momentum = sgd->momentum,
+                                            .dampening = sgd->dampening,
+                                            .weight_decay = sgd->weight_decay,
+                                            .grad_scale = optimizer->grad_scale,
+                                            .nesterov = sgd->nesterov,
+                                            .first = first->steps == 0,
+                                        });
+    return fsdp__launch_adam(stream, &(fsdp__adam_args){
+                                         .segments = segments,
+                                         .count = count,
+                                         .grad_dtype = grad_dtype,
+                                         .lr = group->lr,
+                                         .beta1 = adam->beta1,
+                                         .beta2 = adam->beta2,
+                                         .eps = adam->eps,
+                                         .weight_decay = adam->weight_decay,
+                                         .grad_scale = optimizer->grad_scale,
+                                         .step = first->steps + 1,
+                                         .decoupled = optimizer->kind == FSDP__OPTIMIZER_ADAMW,
+                                     });
+}
+
+/* Launches parameter `first` and all after it in the group that fit the same launch. */
+static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
+{
+    fsdp__optimizer_segment *segments = optimizer->segments + optimizer->segment_count;
+    fsdp__optimizer_param leader = group->params[first];
+    int64_t count = 0;
+
+    for (int64_t i = first; i < group->count; i++) {
+        fsdp__optimizer_param *param = &group->params[i];
+        int64_t numel = fsdp_tensor_numel(param->tensor);
+
+        if (!param->due || !same_launch(optimizer, &leader, param))
+            continue;
+        param->due = false;
+        param->steps++;
+        if (numel == 0)
+            continue;
+        segments[count++] = (fsdp__optimizer_segment){
+            .param = fsdp_tensor_data(param->tensor),
+            .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
+            .moment1 = moment_data(param->moment1),
+            .moment2 = moment_data(param->moment2),
+            .numel = numel,
+        };
+    }
+    optimizer->segment_count += count;
+    if (count > 0)
+        FSDP_TRY(launch(optimizer, group, segments, count, &leader));
+    return FSDP_OK;
+}
+
+/* The segments of the last step may still be read by a stream that is not inline. */
+static fsdp_status settle(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        if (optimizer->groups[g].count > 0) {
+            fsdp_stream *stream = fsdp_device_stream(optimizer->groups[g].params[0].tensor->storage->device);
+
+            if (!fsdp__stream_is_inline(stream))
+                FSDP_TRY(fsdp_stream_synchronize(stream));
+        }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
+{
+    FSDP_TRY(settle(optimizer));
+    FSDP_TRY(prepare(optimizer));
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            if (optimizer->groups[g].params[i].due)
+                FSDP_TRY(launch_alike(optimizer, &optimizer->groups[g], i));
+    optimizer->grad_scale = 1;
+    return FSDP_OK;
+}

@@ -1,0 +1,368 @@
+/* Which tokens are in which batch. Token i of the test streams is i, so a window tells where it came from. */
+#include "fsdp/data.h"
+#include "support/test.h"
+
+typedef struct stream {
+    char *directory, *path;
+    fsdp_tokens *tokens;
+} stream;
+
+static stream stream_create(int64_t count)
+{
+    stream s = {.directory = test_directory()};
+    uint32_t *tokens = calloc((size_t)count, sizeof(*tokens));
+
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = (uint32_t)i;
+    s.path = test_path(s.directory, "tokens.u32");
+    test_write_file(s.path, tokens, (size_t)count * sizeof(*tokens));
+    free(tokens);
+    CHECK_OK(fsdp_tokens_open((const char *const *)&s.path, 1, FSDP_TOKENS_AUTO, &s.tokens));
+    return s;
+}
+
+static void stream_free(stream *s)
+{
+    fsdp_tokens_close(s->tokens);
+    test_directory_free(s->directory);
+    free(s->path);
+}
+
+/* Window that sequence `b` of the batch is, after checking that it is one, with its targets. */
+static int64_t window_of(const fsdp_batch *batch, int64_t b, int64_t length)
+{
+    const int32_t *inputs = batch->inputs + b * length, *targets = batch->targets + b * length;
+
+    CHECK_EQ(inputs[0] % length, 0);
+    for (int64_t i = 0; i < length; i++) {
+        CHECK_EQ(inputs[i], inputs[0] + i);
+        CHECK_EQ(targets[i], inputs[0] + i + 1);
+    }
+    return inputs[0] / length;
+}
+
+/* Windows of `steps` steps of all ranks, at their global number. */
+static void collect(const stream *s, fsdp_loader_options options, int64_t steps, int64_t *windows)
+{
+    int64_t per = options.local_batch, world = options.world_size;
+
+    for (int rank = 0; rank < world; rank++) {
+        fsdp_loader *loader = NULL;
+
+        options.rank = rank;
+        CHECK_OK(fsdp_loader_create(s->tokens, &options, &loader));
+        for (int64_t m = 0; m < steps * options.microbatches; m++) {
+            fsdp_batch batch;
+
+            CHECK_OK(fsdp_loader_next(loader, &batch));
+            CHECK_EQ(batch.microbatch, m);
+            CHECK_EQ(batch.epoch, m * world * per / ((fsdp_tokens_count(s->tokens) - 1) / options.seq_len));
+            for (int64_t b = 0; b < per; b++)
+                windows[(m * world + rank) * per + b] = window_of(&batch, b, options.seq_len);
+        }
+        fsdp_loader_free(loader);
+    }
+}
+
+static void sequential_order_is_the_formula_whatever_the_split(void **state)
+{
+    /* (A, W, B) with A W B = 12 or not */
+    static const int splits[][3] = {{1, 1, 12}, {1, 2, 6}, {3, 2, 2}, {4, 3, 1}, {2, 4, 3}, {1, 7, 1}};
+    stream s = stream_create(5 * 500 + 1);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+        int64_t steps = 5, total = steps * splits[i][0] * splits[i][1] * splits[i][2];
+        int64_t *windows = calloc((size_t)total, sizeof(*windows));
+        fsdp_loader_options options = {.seq_len = 5,
+                                       .microbatches = splits[i][0],
+                                       .world_size = splits[i][1],
+                                       .local_batch = splits[i][2],
+                                       .workers = (int)i % 3};
+
+        collect(&s, options, steps, windows);
+        for (int64_t g = 0; g < total; g++)
+            CHECK_EQ(windows[g], g);
+        free(windows);
+    }
+    stream_free(&s);
+}
+
+static void past_the_end_it_starts_again(void **state)
+{
+    /* 13 windows: the last tokens make no whole one. */
+    stream s = stream_create(13 * 4 + 3);
+    int64_t windows[4 * 3 * 2 * 2];
+    fsdp_loader_options options = {.seq_len = 4, .microbatches = 2, .world_size = 3, .local_batch = 2, .workers = 1};
+
+    (void)state;
+    collect(&s, options, 4, windows);
+    for (int g = 0; g < 48; g++)
+        CHECK_EQ(windows[g], g % 13);
+    stream_free(&s);
+}
+
+static void a_shuffled_epoch_visits_every_window_once(void **state)
+{
+    static const int64_t sizes[] = {4, 5, 6, 7, 16, 17, 63, 100, 1023};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        int64_t n = sizes[i], fixed = 0, same = 0;
+        stream s = stream_create(n * 3 + 1);
+        int64_t *windows = calloc((size_t)n * 4, sizeof(*windows));
+        fsdp_loader_options options = {.seq_len = 3, .microbatches = 1, .world_size = 2, .local_batch = 2};
+
+        options.shuffle = true;
+        options.seed = 7 + i;
+        collect(&s, options, n, windows);
+        for (int epoch = 0; epoch < 4; epoch++) {
+            char *seen = calloc((size_t)n, 1);
+
+            for (int64_t g = 0; g < n; g++)
+                seen[windows[epoch * n + g]]++;
+            for (int64_t w = 0; w < n; w++)
+                CHECK_EQ(seen[w], 1);
+            free(seen);
+        }
+        for (int64_t g = 0; g < n; g++) {
+            fixed += windows[g] == g;
+            same += windows[g] == windows[n + g];
+        }
+        if (n >= 16) { /* one of each is expected */
+            CHECK(fixed < 8);
+            CHECK(same < 8);
+        }
+        free(windows);
+        stream_free(&s);
+    }
+}
+
+static void the_shuffle_depends_on_the_seed_alone(void **state)
+{
+    enum {
+        N = 101,
+        TOTAL = 240
+    };
+    stream s = stream_create(N * 4 + 1);
+    fsdp_loader_options options = {.seq_len = 4, .shuffle = true, .seed = 3};
+    static const int splits[][3] = {{1, 1, 12}, {3, 2, 2}, {4, 3, 1}, {1, 4, 3}};
+    int64_t first[TOTAL], other[TOTAL];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        options.microbatches = splits[i][0];
+        options.world_size = splits[i][1];
+        options.local_batch = splits[i][2];
+        options.workers = i;
+        collect(&s, options, TOTAL / 12, i == 0 ? first : other);
+        if (i > 0)
+            CHECK_BYTES(other, first, sizeof(first));
+    }
+    options.seed = 4;
+    collect(&s, options, TOTAL / 12, other);
+    CHECK(memcmp(other, first, sizeof(first)) != 0);
+    stream_free(&s);
+}
+
+static void it_resumes_in_the_middle(void **state)
+{
+    stream s = stream_create(4 * 37 + 1);
+
+    (void)state;
+    for (int shuffle = 0; shuffle < 2; shuffle++)
+        for (int workers = 0; workers < 3; workers++)
+            for (int64_t start = 0; start < 30; start += 7) {
+                fsdp_loader_options options = {.seq_len = 4,
+                                               .microbatches = 3,
+                                               .world_size = 2,
+                                               .rank = 1,
+                                               .local_batch = 2,
+                                               .shuffle = shuffle,
+                                               .seed = 1};
+                fsdp_loader *whole = NULL, *resumed = NULL;
+                fsdp_batch a, b;
+
+                CHECK_OK(fsdp_loader_create(s.tokens, &options, &whole));
+                options.start_microbatch = start;
+                options.workers = workers;
+                CHECK_OK(fsdp_loader_create(s.tokens, &options, &resumed));
+                for (int64_t m = 0; m < 40; m++) {
+                    CHECK_OK(fsdp_loader_next(whole, &a));
+                    if (m < start)
+                        continue;
+                    CHECK_OK(fsdp_loader_next(resumed, &b));
+                    CHECK_EQ(b.microbatch, m);
+                    CHECK_EQ(b.epoch, a.epoch);
+                    CHECK_BYTES(b.inputs, a.inputs, 8 * sizeof(int32_t));
+                    CHECK_BYTES(b.targets, a.targets, 8 * sizeof(int32_t));
+                }
+                fsdp_loader_free(whole);
+                fsdp_loader_free(resumed);
+            }
+    stream_free(&s);
+}
+
+static void many_workers_make_the_same_batches(void **state)
+{
+    stream s = stream_create(8 * 300 + 5);
+
+    (void)state;
+    for (int workers = 1; workers <= 9; workers += 2) {
+        fsdp_loader_options options = {.seq_len = 8,
+                                       .microbatches = 1,
+                                       .world_size = 1,
+                                       .local_batch = 3,
+                                       .shuffle = true,
+                                       .vocab_size = 4000,
+                                       .workers = workers};
+        fsdp_loader *ahead = NULL, *plain = NULL;
+        fsdp_batch a, b;
+
+        CHECK_OK(fsdp_loader_create(s.tokens, &options, &ahead));
+        options.workers = 0;
+        CHECK_OK(fsdp_loader_create(s.tokens, &options, &plain));
+        for (int m = 0; m < 500; m++) {
+            CHECK_OK(fsdp_loader_next(ahead, &a));
+            CHECK_OK(fsdp_loader_next(plain, &b));
+            CHECK_BYTES(a.inputs, b.inputs, 24 * sizeof(int32_t));
+            CHECK_BYTES(a.targets, b.targets, 24 * sizeof(int32_t));
+        }
+        fsdp_loader_free(ahead);
+        fsdp_loader_free(plain);
+    }
+    stream_free(&s);
+}
+
+static void a_token_beyond_the_vocabulary_fails_at_its_batch(void **state)
+{
+    stream s = stream_create(4 * 20 + 1);
+
+    (void)state;
+    for (int workers = 0; workers < 4; workers++)
+        for (int64_t vocabulary = 21; vocabulary < 50; vocabulary++) {
+            fsdp_loader_options options = {.seq_len = 4,
+                                           .microbatches = 1,
+                                           .world_size = 1,
+                                           .local_batch = 1,
+                                           .vocab_size = vocabulary,
+                                           .workers = workers};
+            /* Window m reads tokens 4 m to 4 m + 4. */
+            int64_t good = (vocabulary - 1) / 4;
+            fsdp_loader *loader = NULL;
+            fsdp_batch batch;
+            char text[64];
+
+            snprintf(text, sizeof(text), "token %d at position %d of '", (int)vocabulary, (int)vocabulary);
+            CHECK_OK(fsdp_loader_create(s.tokens, &options, &loader));
+            for (int64_t m = 0; m < good; m++)
+                CHECK_OK(fsdp_loader_next(loader, &batch));
+            for (int again = 0; again < 2; again++) {
+                CHECK_ERROR(fsdp_loader_next(loader, &batch), FSDP_FORMAT, text);
+                CHECK_CONTAINS(fsdp_last_error(), "tokens.u32");
+            }
+            fsdp_loader_free(loader);
+        }
+    stream_free(&s);
+}
+
+static void too_short_data_says_how_much_it_needs(void **state)
+{
+    stream s = stream_create(120);
+    fsdp_loader_options options = {.seq_len = 10, .microbatches = 2, .world_size = 3, .local_batch = 4};
+    fsdp_loader *loader = (fsdp_loader *)1;
+    fsdp_batch batch;
+
+    (void)state;
+    CHECK_ERROR(fsdp_loader_create(s.tokens, &options, &loader), FSDP_INVALID, "has 120 tokens");
+    CHECK_CONTAINS(fsdp_last_error(), "needs 121");
+    CHECK_CONTAINS(fsdp_last_error(), s.path);
+    CHECK_NULL(loader);
+    stream_free(&s);
+
+    s = stream_create(121); /* just enough: every batch wraps */
+    CHECK_OK(fsdp_loader_create(s.tokens, &options, &loader));
+    for (int m = 0; m < 5; m++) {
+        CHECK_OK(fsdp_loader_next(loader, &batch));
+        CHECK_EQ(window_of(&batch, 0, 10), 0);
+        CHECK_EQ(batch.epoch, m);
+    }
+    fsdp_loader_free(loader);
+    stream_free(&s);
+}
+
+static void bad_options_are_refused(void **state)
+{
+    stream s = stream_create(500);
+    const fsdp_loader_options good = {.seq_len = 4, .microbatches = 1, .world_size = 2, .local_batch = 2};
+    fsdp_loader_options bad[10];
+    fsdp_loader *loader = NULL;
+
+    (void)state;
+    for (int i = 0; i < 10; i++)
+        bad[i] = good;
+    bad[0].seq_len = 0;
+    bad[1].local_batch = -1;
+    bad[2].microbatches = 0;
+    bad[3].world_size = 0;
+    bad[4].rank = 2;
+    bad[5].workers = -1;
+    bad[6].start_microbatch = -1;
+    bad[7].seq_len = INT64_MAX / 2;
+    bad[8].start_microbatch = INT64_MAX - 1;
+    bad[9].vocab_size = -1;
+    for (int i = 0; i < 10; i++) {
+        CHECK_ERROR(fsdp_loader_create(s.tokens, &bad[i], &loader), FSDP_INVALID, "cannot make a loader");
+        CHECK_NULL(loader);
+    }
+    CHECK_STATUS(fsdp_loader_create(s.tokens, NULL, &loader), FSDP_INVALID);
+    fsdp_loader_free(NULL);
+    stream_free(&s);
+}
+
+static void it_can_be_freed_at_any_moment(void **state)
+{
+    stream s = stream_create(64 * 100 + 1);
+
+    (void)state;
+    for (int taken = 0; taken < 12; taken++) {
+        fsdp_loader_options options = {
+            .seq_len = 64, .microbatches = 1, .world_size = 1, .local_batch = 8, .workers = 4};
+        fsdp_loader *loader = NULL;
+        fsdp_batch batch;
+
+        CHECK_OK(fsdp_loader_create(s.tokens, &options, &loader));
+        for (int m = 0; m < taken; m++)
+            CHECK_OK(fsdp_loader_next(loader, &batch));
+        fsdp_loader_free(loader);
+    }
+    stream_free(&s);
+}
+
+static void making_one_survives_every_failed_allocation(void **state)
+{
+    stream s = stream_create(500);
+
+    (void)state;
+    for (int workers = 0; workers < 3; workers += 2)
+        for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+            fsdp_loader_options options = {
+                .seq_len = 4, .microbatches = 1, .world_size = 1, .local_batch = 2, .workers = workers};
+            fsdp_loader *loader = (fsdp_loader *)1;
+            fsdp_status status = fsdp_loader_create(s.tokens, &options, &loader);
+
+            CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+            CHECK((loader != NULL) == (status == FSDP_OK));
+            fsdp_loader_free(loader);
+        }
+    stream_free(&s);
+}
+
+TEST_MAIN(cmocka_unit_test(sequential_order_is_the_formula_whatever_the_split),
+          cmocka_unit_test(past_the_end_it_starts_again), cmocka_unit_test(a_shuffled_epoch_visits_every_window_once),
+          cmocka_unit_test(the_shuffle_depends_on_the_seed_alone), cmocka_unit_test(it_resumes_in_the_middle),
+          cmocka_unit_test(many_workers_make_the_same_batches),
+          cmocka_unit_test(a_token_beyond_the_vocabulary_fails_at_its_batch),
+          cmocka_unit_test(too_short_data_says_how_much_it_needs), cmocka_unit_test(bad_options_are_refused),
+          cmocka_unit_test(it_can_be_freed_at_any_moment),
+          cmocka_unit_test(making_one_survives_every_failed_allocation))

@@ -1,0 +1,234 @@
+/* Token files of every format as one stream. */
+#include "fsdp/data.h"
+#include "support/test.h"
+
+enum {
+    HEADER_WORDS = 1024
+};
+
+static char *write_u16(const char *directory, const char *name, int count, int first)
+{
+    char *path = test_path(directory, name);
+    uint16_t *tokens = calloc((size_t)count + 1, sizeof(*tokens));
+
+    for (int i = 0; i < count; i++)
+        tokens[i] = (uint16_t)(first + i);
+    test_write_file(path, tokens, (size_t)count * sizeof(*tokens));
+    free(tokens);
+    return path;
+}
+
+/* A file with a header that promises `count` tokens and holds `held` of `width` bytes, counting from 0. */
+static char *write_headed(const char *directory, const char *name, const int32_t header[3], int held, int width)
+{
+    char *path = test_path(directory, name);
+    size_t bytes = HEADER_WORDS * sizeof(int32_t) + (size_t)held * (size_t)width;
+    unsigned char *data = calloc(1, bytes);
+
+    memcpy(data, header, 3 * sizeof(*header));
+    for (int i = 0; i < held; i++)
+        data[HEADER_WORDS * sizeof(int32_t) + (size_t)(i * width)] = (unsigned char)i;
+    test_write_file(path, data, bytes);
+    free(data);
+    return path;
+}
+
+static void check_counting(const fsdp_tokens *tokens, int64_t count, int first)
+{
+    CHECK_EQ(fsdp_tokens_count(tokens), count);
+    for (int64_t i = 0; i < count; i++) {
+        int32_t token = -1;
+
+        CHECK_OK(fsdp_tokens_read(tokens, i, 1, &token));
+        CHECK_EQ(token, first + i);
+    }
+}
+
+static void check_open_fails(const char *path, fsdp_token_format format, fsdp_status status, const char *part)
+{
+    fsdp_tokens *tokens = (fsdp_tokens *)1;
+
+    CHECK_ERROR(fsdp_tokens_open(&path, 1, format, &tokens), status, part);
+    CHECK_CONTAINS(fsdp_last_error(), path);
+    CHECK_NULL(tokens);
+}
+
+static void check_opens_counting(const char *path, fsdp_token_format format, int64_t count, int first)
+{
+    fsdp_tokens *tokens = NULL;
+
+    CHECK_OK(fsdp_tokens_open(&path, 1, format, &tokens));
+    check_counting(tokens, count, first);
+    fsdp_tokens_close(tokens);
+}
+
+static void text_is_its_bytes(void **state)
+{
+    static const char text[] = "h\xc3\xa9llo\n";
+    char *directory = test_directory();
+    static const char *const names[] = {"a.txt", "b", "README.md"};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char *path = test_path(directory, names[i]);
+        fsdp_tokens *tokens = NULL;
+        int32_t read[7];
+
+        test_write_file(path, text, sizeof(text) - 1);
+        CHECK_OK(fsdp_tokens_open((const char *const *)&path, 1, FSDP_TOKENS_AUTO, &tokens));
+        CHECK_EQ(fsdp_tokens_count(tokens), 7);
+        CHECK_OK(fsdp_tokens_read(tokens, 0, 7, read));
+        for (int t = 0; t < 7; t++)
+            CHECK_EQ(read[t], (unsigned char)text[t]);
+        fsdp_tokens_close(tokens);
+        free(path);
+    }
+    test_directory_free(directory);
+}
+
+static void the_name_tells_the_width(void **state)
+{
+    char *directory = test_directory();
+    char *bin = write_u16(directory, "a.bin", 9, 60000), *u16 = write_u16(directory, "a.U16", 9, 7);
+    char *u32 = test_path(directory, "x.y.u32");
+    static const uint32_t wide[] = {70000, 70001, 70002};
+
+    (void)state;
+    test_write_file(u32, wide, sizeof(wide));
+    check_opens_counting(bin, FSDP_TOKENS_AUTO, 9, 60000);
+    check_opens_counting(u16, FSDP_TOKENS_AUTO, 9, 7);
+    check_opens_counting(u32, FSDP_TOKENS_AUTO, 3, 70000);
+    check_opens_counting(u32, FSDP_TOKENS_UINT32, 3, 70000);
+    check_open_fails(bin, FSDP_TOKENS_UINT32, FSDP_FORMAT, "2 left at offset 16");
+    free(bin);
+    free(u16);
+    free(u32);
+    test_directory_free(directory);
+}
+
+static void headers_of_llm_c_are_known(void **state)
+{
+    char *directory = test_directory();
+    char *gpt2 = write_headed(directory, "a.bin", (const int32_t[]){20240520, 1, 5}, 5, 2);
+    char *llama3 = write_headed(directory, "b", (const int32_t[]){20240801, 7, 6}, 6, 4);
+    char *none = write_headed(directory, "c.bin", (const int32_t[]){20240520, 1, 0}, 0, 2);
+
+    (void)state;
+    check_opens_counting(gpt2, FSDP_TOKENS_AUTO, 5, 0);
+    check_opens_counting(gpt2, FSDP_TOKENS_UINT16, 5, 0);
+    check_opens_counting(llama3, FSDP_TOKENS_AUTO, 6, 0);
+    check_opens_counting(none, FSDP_TOKENS_AUTO, 0, 0);
+    free(gpt2);
+    free(llama3);
+    free(none);
+    test_directory_free(directory);
+}
+
+static void files_are_one_stream_and_positions_are_found_again(void **state)
+{
+    char *directory = test_directory();
+    char *paths[4] = {
+        write_headed(directory, "a.bin", (const int32_t[]){20240520, 1, 5}, 5, 2),
+        write_headed(directory, "none.bin", (const int32_t[]){20240520, 1, 0}, 0, 2),
+        write_u16(directory, "b.bin", 3, 5),
+        write_u16(directory, "c.bin", 4, 8),
+    };
+    static const int file_of[] = {0, 0, 0, 0, 0, 2, 2, 2, 3, 3, 3, 3}, at[] = {0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3};
+    fsdp_tokens *tokens = NULL;
+    int32_t read[12];
+
+    (void)state;
+    CHECK_OK(fsdp_tokens_open((const char *const *)paths, 4, FSDP_TOKENS_AUTO, &tokens));
+    check_counting(tokens, 12, 0);
+    for (int64_t start = 0; start <= 12; start++)
+        for (int64_t count = 0; count <= 12 - start; count++) {
+            CHECK_OK(fsdp_tokens_read(tokens, start, count, read));
+            for (int64_t i = 0; i < count; i++)
+                CHECK_EQ(read[i], start + i);
+        }
+    for (int i = 0; i < 12; i++) {
+        int64_t position = -1;
+
+        CHECK_STRING(fsdp_tokens_locate(tokens, i, &position), paths[file_of[i]]);
+        CHECK_EQ(position, at[i]);
+    }
+    CHECK_ERROR(fsdp_tokens_read(tokens, 11, 2, read), FSDP_INVALID, "cannot read 2 tokens at 11: the stream has 12");
+    CHECK_STATUS(fsdp_tokens_read(tokens, -1, 2, read), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tokens_read(tokens, INT64_MAX, 2, read), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tokens_read(tokens, 0, INT64_MAX, read), FSDP_INVALID);
+    fsdp_tokens_close(tokens);
+    for (int i = 0; i < 4; i++)
+        free(paths[i]);
+    test_directory_free(directory);
+}
+
+static void bad_files_are_named(void **state)
+{
+    char *directory = test_directory();
+    char *missing = test_path(directory, "missing.bin"), *empty = test_path(directory, "empty.bin");
+    char *odd = test_path(directory, "odd.bin"), *binary = test_path(directory, "thing.dat");
+    char *surplus = write_headed(directory, "s.bin", (const int32_t[]){20240520, 1, 4}, 5, 2);
+    char *shorter = write_headed(directory, "t.bin", (const int32_t[]){20240520, 1, 6}, 5, 2);
+    char *version = write_headed(directory, "v.bin", (const int32_t[]){20240520, 3, 5}, 5, 2);
+    char *negative = write_headed(directory, "n.bin", (const int32_t[]){20240520, 1, -5}, 5, 2);
+    static const uint32_t large[] = {1, 3000000000u, 2};
+    char *huge = test_path(directory, "h.u32");
+    fsdp_tokens *tokens = NULL;
+    int32_t read[3];
+
+    (void)state;
+    test_write_file(empty, "", 0);
+    test_write_file(odd, "abcde", 5);
+    test_write_file(binary, "a\0b", 3);
+    test_write_file(huge, large, sizeof(large));
+    check_open_fails(missing, FSDP_TOKENS_AUTO, FSDP_NOT_FOUND, "cannot open");
+    check_open_fails(directory, FSDP_TOKENS_AUTO, FSDP_IO, "directory");
+    check_open_fails(empty, FSDP_TOKENS_AUTO, FSDP_FORMAT, "it is empty");
+    check_open_fails(odd, FSDP_TOKENS_AUTO, FSDP_FORMAT, "1 left at offset 4");
+    check_open_fails(binary, FSDP_TOKENS_AUTO, FSDP_FORMAT, "it is not text");
+    check_open_fails(surplus, FSDP_TOKENS_AUTO, FSDP_FORMAT,
+                     "promises 4 tokens of 2 bytes, that is 4104 bytes, but "
+                     "the file has 4106");
+    check_open_fails(shorter, FSDP_TOKENS_AUTO, FSDP_FORMAT, "offset 8 promises 6 tokens");
+    check_open_fails(version, FSDP_TOKENS_UINT16, FSDP_FORMAT, "header version 3 at offset 4");
+    check_open_fails(negative, FSDP_TOKENS_AUTO, FSDP_FORMAT, "token count -5 at offset 8");
+    CHECK_STATUS(fsdp_tokens_open(NULL, 0, FSDP_TOKENS_AUTO, &tokens), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tokens_open((const char *const *)&odd, 1, (fsdp_token_format)9, &tokens), FSDP_INVALID);
+    CHECK_OK(fsdp_tokens_open((const char *const *)&huge, 1, FSDP_TOKENS_AUTO, &tokens));
+    CHECK_ERROR(fsdp_tokens_read(tokens, 0, 3, read), FSDP_FORMAT, "token 3000000000 at position 1");
+    fsdp_tokens_close(tokens);
+    free(missing);
+    free(empty);
+    free(odd);
+    free(binary);
+    free(surplus);
+    free(shorter);
+    free(version);
+    free(negative);
+    free(huge);
+    test_directory_free(directory);
+}
+
+static void opening_survives_every_failed_allocation(void **state)
+{
+    char *directory = test_directory();
+    char *paths[2] = {write_u16(directory, "a.bin", 5, 0), write_u16(directory, "b.bin", 5, 5)};
+
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_tokens *tokens = (fsdp_tokens *)1;
+        fsdp_status status = fsdp_tokens_open((const char *const *)paths, 2, FSDP_TOKENS_AUTO, &tokens);
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        CHECK((tokens != NULL) == (status == FSDP_OK));
+        fsdp_tokens_close(tokens);
+    }
+    free(paths[0]);
+    free(paths[1]);
+    test_directory_free(directory);
+}
+
+TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_the_width),
+          cmocka_unit_test(headers_of_llm_c_are_known),
+          cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
+          cmocka_unit_test(opening_survives_every_failed_allocation))

@@ -1,0 +1,446 @@
+/* SGD, Adam and AdamW against sequences made by torch.optim (reference.h), and what surrounds them. */
+#include "fsdp/optim.h"
+
+#include <math.h>
+
+#include "device/impl.h"
+#include "optim/optim.h"
+#include "reference.h"
+#include "support/test.h"
+#include "tensor/tensor.h"
+
+enum {
+    PARAMS = 3,
+    NUMEL = 26,
+    STEPS = 6
+};
+
+static const char *const param_names[PARAMS] = {"first.weight", "bias", "last"};
+static const int param_ndim[PARAMS] = {2, 1, 2};
+static const int64_t param_shape[PARAMS][2] = {{5, 3}, {7}, {2, 2}};
+static const int param_first[PARAMS + 1] = {0, 15, 22, 26};
+
+typedef struct fixture {
+    fsdp_context *context;
+    fsdp_tensor *tensors[PARAMS];
+    fsdp_parameter items[PARAMS];
+    fsdp_parameters parameters;
+} fixture;
+
+static fsdp_tensor *make_tensor(fsdp_context *context, int param, fsdp_dtype dtype, fsdp_memory_kind kind,
+                                const float *values)
+{
+    fsdp_tensor *tensor = NULL;
+
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), dtype, param_ndim[param], param_shape[param], kind, &tensor));
+    CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values + param_first[param]));
+    return tensor;
+}
+
+static void setup(fixture *f)
+{
+    f->context = test_context();
+    for (int i = 0; i < PARAMS; i++) {
+        f->tensors[i] = make_tensor(f->context, i, FSDP_F32, FSDP_MEMORY_PARAMETER_SHARD, reference_start);
+        CHECK_OK(fsdp_tensor_set_requires_grad(f->tensors[i], true));
+        f->items[i] = (fsdp_parameter){param_names[i], f->tensors[i]};
+    }
+    f->parameters = (fsdp_parameters){PARAMS, f->items};
+}
+
+static void teardown(fixture *f)
+{
+    for (int i = 0; i < PARAMS; i++)
+        fsdp_tensor_unref(f->tensors[i]);
+    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(f->context)));
+    CHECK_EQ(test_live_bytes(f->context), 0);
+    fsdp_context_free(f->context);
+}
+
+static bool has_gradient(int param, int step)
+{
+    return !((param == 1 && step == 2) || (param == 2 && step < 3));
+}
+
+static void give_gradient(fixture *f, int param, const float *values)
+{
+    fsdp_tensor *grad = make_tensor(f->context, param, FSDP_F32, FSDP_MEMORY_GRADIENT, values);
+
+    CHECK_OK(fsdp_tensor_set_grad(f->tensors[param], grad));
+    fsdp_tensor_unref(grad);
+}
+
+static void read_params(const fixture *f, float *out)
+{
+    for (int i = 0; i < PARAMS; i++)
+        CHECK_OK(fsdp_tensor_read(f->tensors[i], FSDP_F32, out + param_first[i]));
+}
+
+static void run_reference(fixture *f, fsdp_optimizer *optimizer, double max_norm, const float *kept, const float *norms)
+{
+    for (int step = 1; step <= STEPS; step++) {
+        float actual[NUMEL];
+
+        for (int i = 0; i < PARAMS; i++)
+            if (has_gradient(i, step))
+                give_gradient(f, i, reference_grads + (step - 1) * NUMEL);
+        if (max_norm > 0) {
+            double norm = -1;
+
+            CHECK_OK(fsdp_clip_grad_norm(optimizer, max_norm, &norm));
+            CHECK_NEAR(norm, norms[step - 1], 2e-6 * norms[step - 1]);
+        }
+        CHECK_OK(fsdp_optimizer_step(optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+        for (int i = 0; i < PARAMS; i++)
+            CHECK_NULL(fsdp_tensor_grad(f->tensors[i]));
+        if (step != 1 && step != 3 && step != 6)
+            continue;
+        read_params(f, actual);
+        CHECK_CLOSE(actual, kept, NUMEL, 1e-6, 2e-7);
+        kept += NUMEL;
+    }
+}
+
+static void sgd_is_pytorchs(void **state)
+{
+    static const struct {
+        fsdp_sgd_options options;
+        double max_norm;
+        const float *kept, *norms;
+    } cases[] = {
+        {{.lr = 0.1}, 0, reference_sgd, reference_sgd_norms},
+        {{.lr = 0.1, .weight_decay = 0.05}, 0, reference_sgd_weight_decay, reference_sgd_weight_decay_norms},
+        {{.lr = 0.05, .momentum = 0.9}, 0, reference_sgd_momentum, reference_sgd_momentum_norms},
+        {{.lr = 0.05, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.01},
+         0,
+         reference_sgd_dampening,
+         reference_sgd_dampening_norms},
+        {{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
+         1.0,
+         reference_sgd_nesterov,
+         reference_sgd_nesterov_norms},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fsdp_optimizer *optimizer = NULL;
+        fixture f;
+
+        setup(&f);
+        CHECK_OK(fsdp_sgd_create(&f.parameters, &cases[i].options, &optimizer));
+        run_reference(&f, optimizer, cases[i].max_norm, cases[i].kept, cases[i].norms);
+        fsdp_optimizer_free(optimizer);
+        teardown(&f);
+    }
+}
+
+static void adam_and_adamw_are_pytorchs(void **state)
+{
+    static const struct {
+        bool decoupled;
+        fsdp_adam_options options;
+        double max_norm;
+        const float *kept, *norms;
+    } cases[] = {
+        {false, {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 0, reference_adam, reference_adam_norms},
+        {false,
+         {.lr = 1e-2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1},
+         0,
+         reference_adam_weight_decay,
+         reference_adam_weight_decay_norms},
+        {true,
+         {.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+         1.0,
+         reference_adamw,
+         reference_adamw_norms},
+        {true,
+         {.lr = 1e-2, .beta1 = 0.0, .beta2 = 0.5, .eps = 1e-2},
+         100.0,
+         reference_adamw_no_decay,
+         reference_adamw_no_decay_norms},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fsdp_optimizer *optimizer = NULL;
+        fixture f;
+
+        setup(&f);
+        CHECK_OK(
+            (cases[i].decoupled ? fsdp_adamw_create : fsdp_adam_create)(&f.parameters, &cases[i].options, &optimizer));
+        run_reference(&f, optimizer, cases[i].max_norm, cases[i].kept, cases[i].norms);
+        CHECK_EQ(optimizer->groups[0].params[0].steps, 6);
+        CHECK_EQ(optimizer->groups[0].params[1].steps, 5);
+        CHECK_EQ(optimizer->groups[0].params[2].steps, 4);
+        fsdp_optimizer_free(optimizer);
+        teardown(&f);
+    }
+}
+
+static void groups_have_their_own_options(void **state)
+{
+    fsdp_adam_options first = fsdp_adam_options_default(), second = first;
+    fsdp_parameters some, rest;
+    fsdp_optimizer *optimizer = NULL, *alone = NULL;
+    float together[NUMEL], apart[NUMEL];
+    fixture f;
+
+    (void)state;
+    second.lr = 0.5;
+    second.weight_decay = 0.25;
+    setup(&f);
+    some = (fsdp_parameters){1, f.items};
+    rest = (fsdp_parameters){2, f.items + 1};
+    CHECK_OK(fsdp_adamw_create(&some, &first, &optimizer));
+    CHECK_ERROR(fsdp_adam_add_group(optimizer, &f.parameters, &second), FSDP_INVALID, "'first.weight' twice");
+    CHECK_EQ(fsdp_optimizer_group_count(optimizer), 1);
+    CHECK_OK(fsdp_adam_add_group(optimizer, &rest, &second));
+    CHECK_EQ(fsdp_optimizer_group_count(optimizer), 2);
+    CHECK_NEAR(fsdp_optimizer_lr(optimizer, 1), 0.5, 0);
+    fsdp_optimizer_set_lr(optimizer, 1, 0.125);
+    CHECK_NEAR(fsdp_optimizer_lr(optimizer, 1), 0.125, 0);
+    CHECK_NEAR(fsdp_optimizer_lr(optimizer, 0), 1e-3, 0);
+    CHECK_NEAR(fsdp_optimizer_lr(optimizer, 2), 0, 0);
+    fsdp_optimizer_set_lr(optimizer, 2, 1);
+    CHECK_STATUS(fsdp_sgd_add_group(optimizer, &rest, &(fsdp_sgd_options){.lr = 1}), FSDP_INVALID);
+    for (int i = 0; i < PARAMS; i++)
+        give_gradient(&f, i, reference_grads);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    read_params(&f, together);
+    fsdp_optimizer_free(optimizer);
+    teardown(&f);
+
+    setup(&f);
+    some = (fsdp_parameters){1, f.items};
+    rest = (fsdp_parameters){2, f.items + 1};
+    second.lr = 0.125;
+    CHECK_OK(fsdp_adamw_create(&some, &first, &optimizer));
+    CHECK_OK(fsdp_adamw_create(&rest, &second, &alone));
+    for (int i = 0; i < PARAMS; i++)
+        give_gradient(&f, i, reference_grads);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    CHECK_OK(fsdp_optimizer_step(alone));
+    read_params(&f, apart);
+    CHECK_BYTES(together, apart, sizeof(apart));
+    fsdp_optimizer_free(optimizer);
+    fsdp_optimizer_free(alone);
+    teardown(&f);
+}
+
+static void state_is_counted_and_made_at_the_first_step(void **state)
+{
+    fsdp_memory_stats stats;
+    fsdp_optimizer *optimizer = NULL;
+    fsdp_adam_options options = fsdp_adam_options_default();
+    fixture f;
+
+    (void)state;
+    setup(&f);
+    CHECK_OK(fsdp_adamw_create(&f.parameters, &options, &optimizer));
+    fsdp_device_memory(fsdp_cpu(f.context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 0);
+    CHECK_OK(fsdp_optimizer_step(optimizer)); /* no gradient: nothing to do */
+    fsdp_device_memory(fsdp_cpu(f.context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 0);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < PARAMS; i++)
+            give_gradient(&f, i, reference_grads);
+        CHECK_OK(fsdp_optimizer_step(optimizer));
+        fsdp_device_memory(fsdp_cpu(f.context), &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 2 * (64 + 64 + 64));
+    }
+    fsdp_optimizer_free(optimizer);
+    teardown(&f);
+}
+
+static void frozen_parameters_are_left_alone(void **state)
+{
+    fsdp_adam_options options = fsdp_adam_options_default();
+    fsdp_optimizer *optimizer = NULL;
+    float after[NUMEL];
+    fixture f;
+
+    (void)state;
+    setup(&f);
+    CHECK_OK(fsdp_tensor_set_requires_grad(f.tensors[1], false));
+    CHECK_OK(fsdp_adamw_create(&f.parameters, &options, &optimizer));
+    CHECK_EQ(optimizer->groups[0].count, 2);
+    CHECK_STRING(optimizer->groups[0].params[1].name, "last");
+    give_gradient(&f, 0, reference_grads);
+    give_gradient(&f, 2, reference_grads);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    read_params(&f, after);
+    CHECK_BYTES(after + 15, reference_start + 15, 7 * sizeof(*after));
+    CHECK(memcmp(after, reference_start, 15 * sizeof(*after)) != 0);
+    fsdp_optimizer_free(optimizer);
+    teardown(&f);
+}
+
+static void the_clip_factor_holds_for_one_step(void **state)
+{
+    fsdp_optimizer *optimizer = NULL;
+    float before[NUMEL], after[NUMEL];
+    double norm = -1;
+    fixture f;
+
+    (void)state;
+    setup(&f);
+    CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, 1, &norm));
+    CHECK_NEAR(norm, 0, 0); /* no gradient anywhere */
+    for (int i = 0; i < PARAMS; i++)
+        give_gradient(&f, i, reference_grads);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, 0, &norm));
+    CHECK(norm > 0);
+    CHECK_NEAR(optimizer->grad_scale, 1, 0);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, INFINITY, NULL));
+    CHECK_NEAR(optimizer->grad_scale, 1, 0);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, norm / 4, NULL));
+    CHECK_NEAR(optimizer->grad_scale, 0.25, 1e-6);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, norm / 2, NULL)); /* anew, not on top */
+    CHECK_NEAR(optimizer->grad_scale, 0.5, 1e-6);
+    read_params(&f, before);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    CHECK_NEAR(optimizer->grad_scale, 1, 0);
+    read_params(&f, after);
+    for (int i = 0; i < NUMEL; i++)
+        CHECK_NEAR(after[i], before[i] - 0.5 * reference_grads[i], 1e-6);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, norm / 2, NULL));
+    CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+    CHECK_NEAR(optimizer->grad_scale, 1, 0);
+    CHECK_STATUS(fsdp_clip_grad_norm(optimizer, -1, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_clip_grad_norm(optimizer, NAN, NULL), FSDP_INVALID);
+    fsdp_optimizer_free(optimizer);
+    teardown(&f);
+}
+
+static void infinite_and_nan_norms_are_told(void **state)
+{
+    float values[NUMEL];
+    fsdp_optimizer *optimizer = NULL;
+    double norm = 0;
+    fixture f;
+
+    (void)state;
+    memcpy(values, reference_grads, sizeof(values));
+    setup(&f);
+    CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    values[3] = INFINITY;
+    give_gradient(&f, 0, values);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, 1, &norm));
+    CHECK(isinf(norm));
+    CHECK_NEAR(optimizer->grad_scale, 0, 0);
+    values[3] = NAN;
+    give_gradient(&f, 0, values);
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, 1, &norm));
+    CHECK(isnan(norm));
+    CHECK(isnan(optimizer->grad_scale));
+    fsdp_optimizer_free(optimizer);
+    teardown(&f);
+}
+
+static void bad_parameters_are_named(void **state)
+{
+    fsdp_adam_options options = fsdp_adam_options_default();
+    fsdp_tensor *meta = NULL, *half = NULL, *turned = NULL;
+    fsdp_optimizer *optimizer = NULL;
+    fixture f;
+
+    (void)state;
+    setup(&f);
+    CHECK_OK(fsdp_tensor_create(fsdp_meta(f.context), FSDP_F32, 1, (const int64_t[]){3}, FSDP_MEMORY_PARAMETER_SHARD,
+                                &meta));
+    half = make_tensor(f.context, 1, FSDP_BF16, FSDP_MEMORY_PARAMETER_SHARD, reference_start);
+    CHECK_OK(fsdp__view_transpose(f.tensors[0], 0, 1, &turned));
+    CHECK_OK(fsdp_tensor_set_requires_grad(meta, true));
+    CHECK_OK(fsdp_tensor_set_requires_grad(half, true));
+    CHECK_OK(fsdp_tensor_set_requires_grad(turned, true));
+    f.items[1].tensor = meta;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_STATE, "'bias': it is on the meta device");
+    f.items[1].tensor = half;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "'bias': it is bfloat16");
+    f.items[1].tensor = turned;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "not contiguous");
+    f.items[1].tensor = f.tensors[0];
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_INVALID, "'bias' twice");
+    CHECK_NULL(optimizer);
+    fsdp_tensor_unref(meta);
+    fsdp_tensor_unref(half);
+    fsdp_tensor_unref(turned);
+    teardown(&f);
+}
+
+static void bad_options_are_refused(void **state)
+{
+    fsdp_adam_options adam[6];
+    const fsdp_sgd_options sgd[] = {{.lr = -1},
+                                    {.lr = 1, .momentum = -0.5},
+                                    {.lr = 1, .weight_decay = NAN},
+                                    {.lr = 1, .nesterov = true},
+                                    {.lr = 1, .momentum = 0.5, .dampening = 0.5, .nesterov = true}};
+    fsdp_optimizer *optimizer = NULL;
+    fixture f;
+
+    (void)state;
+    setup(&f);
+    for (int i = 0; i < 6; i++)
+        adam[i] = fsdp_adam_options_default();
+    adam[0].lr = -1;
+    adam[1].beta1 = 1;
+    adam[2].beta2 = -0.1;
+    adam[3].eps = -1;
+    adam[4].weight_decay = -1;
+    adam[5].lr = NAN;
+    for (int i = 0; i < 6; i++) {
+        CHECK_ERROR(fsdp_adam_create(&f.parameters, &adam[i], &optimizer), FSDP_INVALID, "optimizer option");
+        CHECK_NULL(optimizer);
+    }
+    for (int i = 0; i < 5; i++)
+        CHECK_STATUS(fsdp_sgd_create(&f.parameters, &sgd[i], &optimizer), FSDP_INVALID);
+    CHECK_STATUS(fsdp_adamw_create(&f.parameters, NULL, &optimizer), FSDP_INVALID);
+    CHECK_STATUS(fsdp_sgd_create(NULL, &(fsdp_sgd_options){.lr = 1}, &optimizer), FSDP_INVALID);
+    CHECK_NULL(optimizer);
+    fsdp_optimizer_free(NULL);
+    teardown(&f);
+}
+
+static void a_step_survives_every_failed_allocation(void **state)
+{
+    fsdp_adam_options options = fsdp_adam_options_default();
+
+    (void)state;
+    for (long n = 1, hit = 1; hit; n++) {
+        fsdp_optimizer *optimizer = NULL;
+        fsdp_status status;
+        float after[NUMEL];
+        fixture f;
+
+        setup(&f);
+        for (int i = 0; i < PARAMS; i++)
+            give_gradient(&f, i, reference_grads);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
+        status = fsdp_adamw_create(&f.parameters, &options, &optimizer);
+        CHECK((optimizer != NULL) == (status == FSDP_OK));
+        if (status == FSDP_OK)
+            status = fsdp_clip_grad_norm(optimizer, 0.5, NULL);
+        if (status == FSDP_OK)
+            status = fsdp_optimizer_step(optimizer);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+        if (status != FSDP_OK) { /* nothing was changed */
+            read_params(&f, after);
+            CHECK_BYTES(after, reference_start, sizeof(after));
+        }
+        fsdp_optimizer_free(optimizer);
+        teardown(&f);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are_pytorchs),
+          cmocka_unit_test(groups_have_their_own_options),
+          cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
+          cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
+          cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(bad_parameters_are_named),
+          cmocka_unit_test(bad_options_are_refused), cmocka_unit_test(a_step_survives_every_failed_allocation))

@@ -1,0 +1,265 @@
+/* An optimizer on shards: the same bits as on the whole, and the same norm, for every world. */
+#include <math.h>
+
+#include "device/impl.h"
+#include "fsdp/dist.h"
+#include "fsdp/optim.h"
+#include "optim/optim.h"
+#include "support/ranks.h"
+
+enum {
+    PARAMS = 5,
+    MAX_NUMEL = 512
+};
+
+typedef enum kind {
+    SGD,
+    ADAM,
+    ADAMW
+} kind;
+
+static const int64_t shapes[PARAMS][2] = {{1, 3}, {17, 5}, {6, 1}, {40, 9}, {3, 7}};
+
+/* Numbers between -1 and 1 that depend on their place alone. */
+static float value(int param, int step, int64_t i)
+{
+    uint32_t x = (uint32_t)(param * 7919 + step * 104729 + i * 31 + 12345);
+
+    x = (x ^ x >> 16) * 0x45d9f3bu;
+    x = (x ^ x >> 16) * 0x45d9f3bu;
+    return (float)((double)(x ^ x >> 16) / 2147483648.0 - 1);
+}
+
+static fsdp_tensor *make(fsdp_context *context, int param, int step)
+{
+    float data[MAX_NUMEL];
+    fsdp_tensor *tensor = NULL;
+
+    for (int64_t i = 0; i < shapes[param][0] * shapes[param][1]; i++)
+        data[i] = value(param, step, i);
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, 2, shapes[param], FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+    CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, data));
+    return tensor;
+}
+
+/* Tensors of every parameter, whole or, with a mesh, the piece by `placements`, that require a gradient. */
+typedef struct model {
+    fsdp_tensor *tensors[PARAMS];
+    fsdp_mesh *mesh;
+    const fsdp_placement (*placements)[2];
+    fsdp_optimizer *optimizer;
+} model;
+
+static fsdp_tensor *piece_of(const model *m, fsdp_context *context, int param, int step)
+{
+    fsdp_tensor *whole = make(context, param, step), *piece = NULL;
+
+    if (!m->mesh)
+        return whole;
+    CHECK_OK(fsdp_distribute_tensor(whole, m->mesh, m->placements[param], &piece));
+    fsdp_tensor_unref(whole);
+    return piece;
+}
+
+static void model_init(model *m, fsdp_context *context, algorithm kind)
+{
+    static const char *const names[PARAMS] = {"a", "b", "c", "d", "e"};
+    const fsdp_adam_options adam = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const fsdp_sgd_options sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
+    fsdp_parameter items[PARAMS];
+    fsdp_parameters parameters = {PARAMS, items};
+
+    for (int i = 0; i < PARAMS; i++) {
+        m->tensors[i] = piece_of(m, context, i, 0);
+        CHECK_OK(fsdp_tensor_set_requires_grad(m->tensors[i], true));
+        items[i] = (fsdp_parameter){names[i], m->tensors[i]};
+    }
+    if (kind == SGD)
+        CHECK_OK(fsdp_sgd_create(&parameters, &sgd, &m->optimizer));
+    else
+        CHECK_OK((kind == ADAM ? fsdp_adam_create : fsdp_adamw_create)(&parameters, &adam, &m->optimizer));
+}
+
+static void model_free(model *m)
+{
+    fsdp_optimizer_free(m->optimizer);
+    for (int i = 0; i < PARAMS; i++)
+        fsdp_tensor_unref(m->tensors[i]);
+}
+
+/* Gradients are plain tensors of the piece's shape. */
+static void give_gradients(const model *m, fsdp_context *context, int step)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        fsdp_tensor *grad;
+
+        if (i == 2 && step == 2)
+            continue;
+        grad = piece_of(m, context, i, step);
+        CHECK_OK(fsdp_tensor_set_grad(m->tensors[i], grad));
+        fsdp_tensor_unref(grad);
+    }
+}
+
+static void check_same_bits(const model *sharded, const model *whole)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        float actual[MAX_NUMEL], expected[MAX_NUMEL];
+        fsdp_tensor *full = NULL;
+
+        CHECK_OK(fsdp_full_tensor(sharded->tensors[i], &full));
+        CHECK_OK(fsdp_tensor_read(full, FSDP_F32, actual));
+        CHECK_OK(fsdp_tensor_read(whole->tensors[i], FSDP_F32, expected));
+        CHECK_BYTES(actual, expected, (size_t)fsdp_tensor_numel(full) * sizeof(float));
+        fsdp_tensor_unref(full);
+    }
+}
+
+/* Steps both side by side; `reductions`: scalar all-reduces of one clip. */
+static void compare(fsdp_context *context, fsdp_mesh *mesh, const fsdp_placement (*placements)[2], algorithm kind,
+                    int64_t reductions)
+{
+    model sharded = {.mesh = mesh, .placements = placements}, whole = {.mesh = NULL};
+    double norm, expected, first_norm = 0;
+
+    model_init(&sharded, context, kind);
+    model_init(&whole, context, kind);
+    for (int step = 1; step <= 4; step++) {
+        fsdp_comm_stats stats;
+
+        give_gradients(&sharded, context, step);
+        give_gradients(&whole, context, step);
+        CHECK_OK(fsdp_clip_grad_norm(whole.optimizer, first_norm / 2, &expected));
+        fsdp_context_reset_comm_stats(context);
+        CHECK_OK(fsdp_clip_grad_norm(sharded.optimizer, first_norm / 2, &norm));
+        fsdp_context_comm_stats(context, &stats);
+        CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], reductions);
+        CHECK_NEAR(norm, expected, 1e-6 * expected);
+        CHECK_NEAR(sharded.optimizer->grad_scale, whole.optimizer->grad_scale, 1e-6);
+        first_norm = step == 1 ? norm : first_norm;
+        sharded.optimizer->grad_scale = whole.optimizer->grad_scale; /* the last bit of the norm aside */
+        CHECK_OK(fsdp_optimizer_step(sharded.optimizer));
+        CHECK_OK(fsdp_optimizer_step(whole.optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(sharded.optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(whole.optimizer));
+        check_same_bits(&sharded, &whole);
+        for (int i = 0; i < PARAMS; i++) /* empty shards count their steps as well */
+            CHECK_EQ(sharded.optimizer->groups[0].params[i].steps, step - (i == 2 && step >= 2));
+    }
+    CHECK_OK(fsdp_clip_grad_norm(sharded.optimizer, 1, &norm));
+    CHECK_NEAR(norm, 0, 0);
+    model_free(&sharded);
+    model_free(&whole);
+}
+
+static void check_rows(fsdp_context *context, void *arg)
+{
+    static const fsdp_placement rows[PARAMS][2] = {{{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}}};
+    int64_t world = fsdp_context_world_size(context);
+    fsdp_mesh *mesh = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
+    for (algorithm kind = SGD; kind <= ADAMW; kind++)
+        compare(context, mesh, rows, kind, world > 1);
+    fsdp_mesh_unref(mesh);
+    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+}
+
+static void shards_of_rows_step_as_the_whole(void **state)
+{
+    static const int worlds[] = {1, 2, 3, 4, 7, 8};
+
+    (void)state;
+    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+        test_run_ranks(worlds[w], check_rows, NULL);
+}
+
+static void check_mixed(fsdp_context *context, void *arg)
+{
+#define R                      \
+    {                          \
+        .kind = FSDP_REPLICATE \
+    }
+#define S(d)                         \
+    {                                \
+        .kind = FSDP_SHARD, .dim = d \
+    }
+    /* Four sets: (R, S), (S, S), (S, R), (R, R); 1 + 2 + 1 all-reduces. */
+    static const fsdp_placement mixed[PARAMS][2] = {{R, S(0)}, {S(0), S(0)}, {S(0), R}, {S(1), S(0)}, {R, R}};
+    static const fsdp_placement hybrid[PARAMS][2] = {{R, S(0)}, {R, S(0)}, {R, S(1)}, {R, S(0)}, {R, S(0)}};
+    static const char *const names[] = {"replicate", "shard"};
+    const int64_t *shape = arg;
+    fsdp_mesh *mesh = NULL;
+
+    CHECK_OK(fsdp_mesh_create(context, 2, shape, names, &mesh));
+    compare(context, mesh, mixed, ADAMW, 4);
+    compare(context, mesh, hybrid, SGD, 1);
+    fsdp_mesh_unref(mesh);
+    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+}
+
+static void replicas_count_once_on_meshes_of_two_dimensions(void **state)
+{
+    (void)state;
+    test_run_ranks(4, check_mixed, (int64_t[]){2, 2});
+    test_run_ranks(6, check_mixed, (int64_t[]){3, 2});
+    test_run_ranks(8, check_mixed, (int64_t[]){2, 4});
+}
+
+static void check_plain_and_partial(fsdp_context *context, void *arg)
+{
+    static const fsdp_placement rows[PARAMS][2] = {{{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}},
+                                                   {{.kind = FSDP_SHARD}}};
+    model m = {.placements = rows};
+    fsdp_tensor *partial = NULL, *plain;
+    double norm = 0, squares = 0;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &m.mesh));
+    model_init(&m, context, SGD);
+    /* One that is not distributed at all: every rank holds it, it counts once. */
+    plain = make(context, 1, 9);
+    CHECK_OK(fsdp_tensor_set_requires_grad(plain, true));
+    CHECK_OK(fsdp_sgd_add_group(m.optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"plain", plain}},
+                                &(fsdp_sgd_options){.lr = 1}));
+    CHECK_OK(fsdp_tensor_set_grad(plain, plain));
+    give_gradients(&m, context, 1);
+    for (int p = 0; p <= PARAMS; p++) {
+        int param = p == PARAMS ? 1 : p;
+
+        for (int64_t i = 0; i < shapes[param][0] * shapes[param][1]; i++)
+            squares += pow(value(param, p == PARAMS ? 9 : 1, i), 2);
+    }
+    CHECK_OK(fsdp_clip_grad_norm(m.optimizer, 0, &norm));
+    CHECK_NEAR(norm, sqrt(squares), 1e-6 * sqrt(squares));
+    CHECK_OK(fsdp_tensor_set_grad(plain, NULL));
+
+    CHECK_OK(fsdp_redistribute(m.tensors[1], &(fsdp_placement){.kind = FSDP_PARTIAL}, &partial));
+    CHECK_OK(fsdp_tensor_set_requires_grad(partial, true));
+    CHECK_OK(fsdp_sgd_add_group(m.optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"half.done", partial}},
+                                &(fsdp_sgd_options){.lr = 1}));
+    CHECK_ERROR(fsdp_clip_grad_norm(m.optimizer, 1, &norm), FSDP_UNSUPPORTED, "'half.done': it is partial");
+    fsdp_tensor_unref(partial);
+    fsdp_tensor_unref(plain);
+    model_free(&m);
+    fsdp_mesh_unref(m.mesh);
+    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+}
+
+static void plain_parameters_count_once_and_partial_ones_are_refused(void **state)
+{
+    (void)state;
+    test_run_ranks(3, check_plain_and_partial, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(shards_of_rows_step_as_the_whole),
+          cmocka_unit_test(replicas_count_once_on_meshes_of_two_dimensions),
+          cmocka_unit_test(plain_parameters_count_once_and_partial_ones_are_refused))
