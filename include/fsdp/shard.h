@@ -1,0 +1,122 @@
+/* fsdp/shard.h - fully sharded data parallel: keep each parameter whole only while it is being used.
+ *
+ * fsdp_fully_shard makes the parameters of a module that no nested call has taken one *group*: they are gathered in
+ * one all-gather before the module's forward (and again before its backward if they were resharded in between), and
+ * their gradients leave in one reduce-scatter after its backward. Call it from the bottom up, last on the root:
+ *
+ *     for (int64_t i = 0; i < blocks; i++)
+ *         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(model, i), NULL));
+ *     FSDP_TRY(fsdp_fully_shard(model, NULL));
+ *
+ *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
+ *
+ * Outside forward and backward the module's parameters are distributed tensors: local rows by the chunk rule of
+ * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and states see those.
+ *
+ * The model does not know: with or without these calls it computes the same. All ranks must make the same calls in the
+ * same order; forwards and backwards are collective over the mesh.
+ */
+#ifndef FSDP_SHARD_H
+#define FSDP_SHARD_H
+
+#include "fsdp/dist.h"
+#include "fsdp/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fsdp_reshard {
+    FSDP_RESHARD_AUTO,   /* after the forward, except the root */
+    FSDP_RESHARD_ALWAYS, /* after the forward, the root too */
+    FSDP_RESHARD_NEVER,  /* keep whole until after the backward */
+} fsdp_reshard;
+
+/* FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. */
+typedef struct fsdp_mp_policy {
+    fsdp_dtype param_dtype;  /* gather and compute in this dtype; the shard keeps its own */
+    fsdp_dtype reduce_dtype; /* reduce gradients, and accumulate unreduced ones, in this dtype; NONE: as computed */
+    fsdp_dtype output_dtype; /* cast floating outputs of the module to this dtype */
+    bool keep_forward_inputs; /* FSDP2's cast_forward_inputs=False: do not cast floating inputs to param_dtype */
+} fsdp_mp_policy;
+
+/* How prefetched gathers and reductions run. */
+typedef enum fsdp_overlap {
+    FSDP_OVERLAP_AUTO,   /* inline on the CPU: ranks have no core to spare */
+    FSDP_OVERLAP_INLINE,
+    FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
+} fsdp_overlap;
+
+typedef struct fsdp_shard_options {
+    fsdp_mesh *mesh; /* 1-D; NULL: all ranks of the context. Borrowed */
+    fsdp_reshard reshard_after_forward;
+    fsdp_mp_policy mp_policy;
+    fsdp_overlap overlap;
+    bool no_shared_memory; /* take the copying path even where ranks share memory (comparison, tests) */
+} fsdp_shard_options;
+
+/* One module. options may be NULL. Errors (module unchanged): a container that cannot be called, applied twice, a
+ * parameter without dimensions, one that is not contiguous, a mesh of more dimensions. Parameters with bytes are cut to
+ * this rank's rows now (all ranks must hold the same values); meta parameters stay meta. [collective] */
+FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
+/* Several modules as one group (tied weights, small layers). Gathered when the first of them runs, resharded when all
+ * have run. */
+FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options);
+
+/* ---- methods of a sharded module: FSDP_STATE when `module` was not given to fully_shard ---- */
+
+/* Gathers the module's own group now (nested ones not). A second call, or one before a forward, costs nothing. [collective] */
+FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
+/* Frees the whole parameters and puts the shards back. Idempotent. */
+FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
+/* The same for every sharded module of the subtree. */
+FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
+
+/* false: gradients stay whole on this rank and add up there; nothing is communicated in the backward (no_sync). For the
+ * module and, with `recurse`, every sharded module below. */
+FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
+/* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step). */
+FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
+FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
+FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
+/* Divides reduced gradients by this instead of the number of ranks (0: the default again). Not recursive. */
+FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
+/* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded
+ * again. Root only. The group must not be broken. */
+FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);
+
+/* ---- looking ---- */
+
+typedef enum fsdp_shard_state { FSDP_SHARDED, FSDP_GATHERING, FSDP_UNSHARDED } fsdp_shard_state;
+
+typedef struct fsdp_shard_info {
+    const char *name;        /* dotted name of the group's module(s) from the root, "" for the root; NULL before the first forward */
+    fsdp_shard_state state;
+    int64_t parameter_count; /* tensors */
+    int64_t numel;           /* elements of the whole group, without padding */
+    int64_t padded_numel;    /* rows padded to a multiple of the ranks: what is counted on the wire */
+    int64_t shard_numel;     /* elements this rank holds, without padding */
+    bool shares_memory;      /* gathers move nothing on this machine */
+} fsdp_shard_info;
+
+FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);
+FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out);
+
+/* Sees every transition of every group of the tree, on this rank's thread: for tests and for showing what happens. */
+typedef enum fsdp_shard_event {
+    FSDP_EVENT_UNSHARD,       /* gather issued */
+    FSDP_EVENT_WAIT,          /* whole parameters in place */
+    FSDP_EVENT_RESHARD,
+    FSDP_EVENT_PRE_FORWARD,
+    FSDP_EVENT_POST_FORWARD,
+    FSDP_EVENT_PRE_BACKWARD,
+    FSDP_EVENT_POST_BACKWARD,
+    FSDP_EVENT_REDUCE,
+} fsdp_shard_event;
+typedef void (*fsdp_shard_listener)(void *arg, fsdp_module *module, fsdp_shard_event event);
+FSDP_API fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listener listener, void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,112 @@
+/* The n-th allocation and the n-th collective fail on one rank: every rank gets an error or finishes, nobody hangs,
+ * nothing leaks. */
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2,
+    WORLD = 3
+};
+
+typedef struct fault {
+    fsdp__fault_kind kind;
+    long nth;
+    fsdp_shard_options options;
+    bool hit;
+    int failed_ranks;
+} fault;
+
+static fsdp_status step(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    float values[6 * NET_IN] = {0.5f, -1.0f};
+    int32_t classes[6] = {0, 1, 2, 3, 4, 5};
+    fsdp_status st = fsdp_scope_begin(context);
+    fsdp_tensor *x, *loss;
+
+    if (st != FSDP_OK)
+        return st;
+    x = fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
+    loss = fsdp_call(module, x, fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(6), classes));
+    st = loss ? fsdp_backward(loss) : fsdp_last_status();
+    fsdp_scope_end(context, NULL);
+    return st;
+}
+
+static fsdp_status shard_all(fsdp_module *module, const fsdp_shard_options *options)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        FSDP_TRY(fsdp_fully_shard(net_block_at(module, i), options));
+    FSDP_TRY(fsdp_fully_shard(module, options));
+    FSDP_TRY(fsdp_module_materialize(module, fsdp_cpu(module->context)));
+    FSDP_TRY(fsdp_module_initialize(module, 1));
+    return FSDP_OK;
+}
+
+static fsdp_status run(fsdp_module *module, const fsdp_shard_options *options)
+{
+    FSDP_TRY(shard_all(module, options));
+    for (int i = 0; i < 2; i++) {
+        FSDP_TRY(step(module));
+        fsdp_module_zero_grad(module);
+    }
+    return FSDP_OK;
+}
+
+static void run_with_fault(fsdp_context *context, void *arg)
+{
+    fault *f = arg;
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    bool mine = fsdp_context_rank(context) == 1;
+    fsdp_status st;
+
+    fsdp_cpu(context);
+    if (mine)
+        fsdp__fault_arm(f->kind, f->nth);
+    st = run(module, &f->options);
+    if (mine) {
+        f->hit = fsdp__fault_hit(f->kind);
+        fsdp__fault_arm(f->kind, 0);
+    }
+    if (st != FSDP_OK) {
+        fsdp_abort(context, fsdp_last_error());
+        CHECK(fsdp_last_error()[0] != '\0');
+        __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
+    }
+    fsdp_module_unref(module);
+}
+
+static void fail_each(fsdp__fault_kind kind, fsdp_shard_options options)
+{
+    fault f = {.kind = kind, .options = options};
+    long tried = 0;
+
+    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / 20) {
+        f.hit = false;
+        f.failed_ranks = 0;
+        test_run_ranks(WORLD, run_with_fault, &f);
+        if (!f.hit)
+            break;
+        CHECK(kind == FSDP__FAULT_COLLECTIVE ? f.failed_ranks == WORLD : f.failed_ranks >= 1);
+        tried++;
+    }
+    CHECK_EQ(f.failed_ranks, 0);
+    CHECK(tried > 5);
+}
+
+static void the_nth_collective_fails_on_one_rank(void **state)
+{
+    (void)state;
+    fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){0});
+    fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.no_shared_memory = true});
+    fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.mp_policy.param_dtype = FSDP_BF16});
+}
+
+static void the_nth_allocation_fails_on_one_rank(void **state)
+{
+    (void)state;
+    fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){0});
+    fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.no_shared_memory = true});
+}
+
+TEST_MAIN(cmocka_unit_test(the_nth_collective_fails_on_one_rank),
+          cmocka_unit_test(the_nth_allocation_fails_on_one_rank))

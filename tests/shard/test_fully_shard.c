@@ -1,0 +1,414 @@
+/* The front door: what is refused, what a sharded module looks like, and the methods. */
+#include "shard/net.h"
+
+static const int worlds[] = {1, 2, 3, 4, 8};
+
+enum {
+    BLOCKS = 2
+};
+
+/* ---- refusals ---- */
+
+static void refusals(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS), *block = net_block_at(module, 0);
+    fsdp_mp_policy odd = {.param_dtype = FSDP_I32};
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    CHECK_ERROR(fsdp_fully_shard(NULL, NULL), FSDP_INVALID, "null module");
+    CHECK_ERROR(fsdp_fully_shard_modules(NULL, 0, NULL), FSDP_INVALID, "at least one module");
+    CHECK_ERROR(fsdp_fully_shard(((net *)module)->blocks, NULL), FSDP_INVALID, "ModuleList");
+    CHECK_ERROR(fsdp_fully_shard_modules((fsdp_module *const[]){block, block}, 2, NULL), FSDP_INVALID, "twice");
+    CHECK_ERROR(fsdp_fully_shard(block, &(fsdp_shard_options){.mp_policy = odd}), FSDP_INVALID, "int32");
+    CHECK(!fsdp_module_is_sharded(block));
+    CHECK_ERROR(fsdp_module_unshard(block), FSDP_STATE, "not given to fully_shard");
+    CHECK_OK(fsdp_fully_shard(block, NULL));
+    CHECK_ERROR(fsdp_fully_shard(block, NULL), FSDP_STATE, "only once");
+    CHECK_ERROR(fsdp_module_set_gradient_divide_factor(block, -1.0f), FSDP_INVALID, "divide factor");
+
+    /* A nested module that has run as a root of its own cannot become part of another tree. */
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_PTR(fsdp_call(block, fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM))));
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x, targets));
+    CHECK_CONTAINS(fsdp_last_error(), "blocks.0");
+    CHECK_STATUS(fsdp_last_status(), FSDP_STATE);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void what_cannot_be_sharded_is_refused(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 2; world++)
+        test_run_ranks(world, refusals, NULL);
+}
+
+static void forward_on_meta(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x, targets));
+    CHECK_CONTAINS(fsdp_last_error(), "fsdp_module_materialize");
+    fsdp_scope_end(context, NULL);
+    CHECK_ERROR(fsdp_module_unshard(module), FSDP_STATE, "meta device");
+    fsdp_module_unref(module);
+}
+
+static void a_forward_before_materialisation_is_refused(void **state)
+{
+    (void)state;
+    test_run_ranks(2, forward_on_meta, NULL);
+}
+
+/* ---- looks ---- */
+
+static void looks(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS);
+    fsdp_tensor *before = fsdp_module_parameter(module, "blocks.1.up.weight"), *after;
+    const fsdp_distribution *distribution;
+    int64_t world = fsdp_context_world_size(context), start, rows;
+    fsdp_shard_info info;
+
+    (void)arg;
+    net_shard(module, NULL);
+    after = fsdp_module_parameter(module, "blocks.1.up.weight");
+    CHECK(after == before); /* the tensor keeps its identity: an optimizer may have been made already */
+    distribution = CHECK_PTR(fsdp_tensor_distribution(after));
+    CHECK_EQ(distribution->global_shape[0], NET_FFN);
+    CHECK_EQ(distribution->global_shape[1], NET_DIM);
+    rows = fsdp_shard_range(NET_FFN, world, fsdp_context_rank(context), &start);
+    CHECK_EQ(fsdp_tensor_size(after, 0), rows);
+    CHECK_EQ(fsdp_tensor_size(after, 1), NET_DIM);
+    CHECK(fsdp_tensor_requires_grad(after));
+
+    CHECK_OK(fsdp_module_shard_info(net_block_at(module, 1), &info));
+    CHECK_EQ(info.parameter_count, 4);
+    CHECK_EQ(info.numel, NET_FFN * NET_DIM * 2 + NET_FFN + NET_DIM);
+    CHECK_EQ(info.state, FSDP_SHARDED);
+    CHECK_NULL(info.name);
+    CHECK_OK(fsdp_module_unshard(net_block_at(module, 1)));
+    CHECK_OK(fsdp_module_unshard(net_block_at(module, 1))); /* costs nothing */
+    CHECK_EQ(fsdp_tensor_size(fsdp_module_parameter(module, "blocks.1.up.weight"), 0), NET_FFN);
+    CHECK_OK(fsdp_module_shard_info(net_block_at(module, 1), &info));
+    CHECK_EQ(info.state, FSDP_UNSHARDED);
+    CHECK_OK(fsdp_module_reshard(net_block_at(module, 1)));
+    CHECK_OK(fsdp_module_reshard(net_block_at(module, 1)));
+    CHECK(fsdp_module_parameter(module, "blocks.1.up.weight") == before);
+    net_train(module, 1);
+    CHECK_OK(fsdp_module_shard_info(net_block_at(module, 1), &info));
+    CHECK_STRING(info.name, "blocks.1");
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    CHECK_STRING(info.name, "");
+    fsdp_module_unref(module);
+}
+
+static void parameters_are_distributed_tensors_of_local_rows(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        test_run_ranks(worlds[w], looks, NULL);
+}
+
+/* ---- values ---- */
+
+typedef struct reference {
+    float *values;
+    int64_t count;
+} reference;
+
+static void initialise(fsdp_context *context, void *arg)
+{
+    const reference *r = arg;
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    int64_t count;
+    float *values = net_values(module, &count);
+
+    CHECK_EQ(count, r->count);
+    CHECK_BYTES(values, r->values, (size_t)count * sizeof(float));
+    free(values);
+    fsdp_module_unref(module);
+}
+
+static void first_values_do_not_depend_on_the_world(void **state)
+{
+    reference r;
+
+    (void)state;
+    r.values = net_expected(BLOCKS, 0, &r.count);
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        test_run_ranks(worlds[w], initialise, &r);
+    free(r.values);
+}
+
+/* ---- frozen, tied, unused, repeated ---- */
+
+static void freeze(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    fsdp_comm_stats stats;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_set_requires_grad(net_block_at(module, 0), false));
+    fsdp_context_reset_comm_stats(context);
+    net_forward_backward(module, 0, 0, 1);
+    fsdp_context_comm_stats(context, &stats);
+    if (fsdp_context_world_size(context) > 1)
+        CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], BLOCKS); /* not for the frozen block */
+    CHECK_NULL(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.up.weight")));
+    CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.1.up.weight")));
+    CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "input.weight")));
+    fsdp_module_zero_grad(module);
+    CHECK_OK(fsdp_module_set_requires_grad(net_block_at(module, 0), true));
+    net_forward_backward(module, 1, 0, 1);
+    CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.up.weight")));
+    fsdp_module_unref(module);
+}
+
+static void a_frozen_group_is_gathered_but_not_reduced(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, freeze, NULL);
+}
+
+/* Two Linear(7,7) of one weight around each other, one of them used twice. */
+typedef struct tied {
+    fsdp_module base;
+    fsdp_module *first, *second;
+} tied;
+
+static fsdp_tensor *tied_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    tied *t = (tied *)self;
+
+    (void)count;
+    return fsdp_mean(fsdp_call(t->second, fsdp_gelu(fsdp_call(t->first, fsdp_gelu(fsdp_call(t->first, inputs[0]))))));
+}
+
+static const fsdp_module_type tied_type = {.name = "Tied", .forward = tied_forward};
+
+static fsdp_module *tied_create(fsdp_context *context)
+{
+    tied *t;
+    fsdp_layer *second;
+
+    CHECK_OK(fsdp_module_create(context, &tied_type, sizeof *t, &t));
+    t->first = fsdp_linear_create(context, fsdp_cpu(context), 7, 7, NULL);
+    CHECK_OK(fsdp_module_add_child(&t->base, "first", t->first));
+    CHECK_OK(fsdp_module_create(context, t->first->type, sizeof *second, &second));
+    CHECK_OK(fsdp_module_tie_parameter(&second->base, "weight", &second->weight, ((fsdp_layer *)t->first)->weight));
+    t->second = &second->base;
+    CHECK_OK(fsdp_module_add_child(&t->base, "second", t->second));
+    return &t->base;
+}
+
+static void train_tied(fsdp_module *module, float *out)
+{
+    fsdp_context *context = module->context;
+    int64_t count;
+    float x[14], *values;
+
+    for (int i = 0; i < 14; i++)
+        x[i] = (float)(i % 5) / 3.0f - 0.5f;
+    CHECK_OK(fsdp_module_initialize(module, 3));
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_OK(fsdp_backward(
+            CHECK_PTR(fsdp_call(module, fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 7), x)))));
+        fsdp_scope_end(context, NULL);
+        net_sgd(module, 0.5f);
+    }
+    values = net_values(module, &count);
+    CHECK_EQ(count, 7 * 7 + 7);
+    memcpy(out, values, (size_t)count * sizeof(float));
+    free(values);
+}
+
+static void tie(fsdp_context *context, void *arg)
+{
+    float values[56];
+    fsdp_module *module = tied_create(context);
+    tied *t = (tied *)module;
+
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    train_tied(module, values);
+    CHECK_CLOSE(values, (const float *)arg, 56, 1e-5, 1e-6);
+    CHECK(((fsdp_layer *)t->first)->weight == ((fsdp_layer *)t->second)->weight);
+    fsdp_module_unref(module);
+
+    module = tied_create(context); /* in two groups: refused, not silently wrong */
+    CHECK_OK(fsdp_fully_shard(((tied *)module)->first, NULL));
+    CHECK_ERROR(fsdp_fully_shard(module, NULL), FSDP_INVALID, "tied modules");
+    CHECK(!fsdp_module_is_sharded(module));
+    fsdp_module_unref(module);
+}
+
+static void tied_and_repeated_modules_equal_unsharded(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *module = tied_create(context);
+    float expected[56];
+
+    (void)state;
+    train_tied(module, expected);
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        test_run_ranks(worlds[w], tie, expected);
+}
+
+/* Every rank uses both blocks, but the second one's output goes nowhere. */
+static fsdp_tensor *skipping_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    net *n = (net *)self;
+    fsdp_tensor *x = fsdp_call(n->input, inputs[0]);
+
+    (void)count;
+    x = fsdp_call(net_block_at(self, 0), x);
+    if (!fsdp_call(net_block_at(self, 1), x))
+        return NULL;
+    return fsdp_cross_entropy(fsdp_call(n->head, fsdp_call(n->norm, x)), inputs[1]);
+}
+
+static const fsdp_module_type skipping_type = {.name = "Skipping", .forward = skipping_forward};
+
+static void skip_block(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    fsdp_memory_stats stats;
+
+    module->type = &skipping_type;
+    for (int step = 0; step < 3; step++) {
+        net_forward_backward(module, step, 0, 1);
+        CHECK_NULL(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.1.up.weight")));
+        CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.up.weight")));
+        fsdp_device_memory(fsdp_cpu(context), &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0); /* a prefetch for it has been let go */
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+}
+
+static void a_module_unused_in_the_backward_is_left_alone(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+            test_run_ranks(world, skip_block, &options[i]);
+}
+
+/* ---- evaluation, failures, methods ---- */
+
+static void evaluate(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    float *before, *after;
+    int64_t count;
+    fsdp_tensor *x, *targets;
+
+    before = net_values(module, &count);
+    for (int i = 0; i < 3; i++) {
+        fsdp_no_grad_begin(context);
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, i, 0, 5, &x, &targets);
+        CHECK_PTR(fsdp_call(module, x, targets));
+        fsdp_scope_end(context, NULL);
+        fsdp_no_grad_end(context);
+    }
+    CHECK_OK(fsdp_module_reshard_all(module)); /* without a backward the root stays whole */
+    after = net_values(module, &count);
+    CHECK_BYTES(after, before, (size_t)count * sizeof(float));
+    free(before);
+    free(after);
+    net_train(module, 2);
+    fsdp_module_unref(module);
+}
+
+static void evaluation_changes_nothing(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.mp_policy.param_dtype = FSDP_BF16}};
+
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+            test_run_ranks(world, evaluate, &options[i]);
+}
+
+static void fail_and_recover(fsdp_context *context, void *arg)
+{
+    const reference *r = arg;
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    fsdp_tensor *x, *targets;
+    int64_t count;
+    float *values;
+
+    CHECK_OK(fsdp_scope_begin(context)); /* a class that does not exist: every rank fails in the loss */
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_OK(fsdp_tensor_fill_(targets, NET_OUT));
+    CHECK_NULL(fsdp_call(module, x, targets));
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_module_reset_iteration(module));
+    net_train(module, 2);
+    values = net_values(module, &count);
+    CHECK_CLOSE(values, r->values, count, 1e-5, 1e-6);
+    free(values);
+    CHECK_ERROR(fsdp_module_reset_iteration(net_block_at(module, 0)), FSDP_STATE, "outermost");
+    fsdp_module_unref(module);
+}
+
+static void training_goes_on_after_a_failed_forward(void **state)
+{
+    reference r;
+
+    (void)state;
+    r.values = net_expected(BLOCKS, 2, &r.count);
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, fail_and_recover, &r);
+    free(r.values);
+}
+
+static void divide(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    float world = (float)fsdp_context_world_size(context), mean[NET_FFN * NET_DIM], sum[NET_FFN * NET_DIM];
+    fsdp_tensor *p = fsdp_module_parameter(module, "blocks.0.up.weight");
+
+    (void)arg;
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(p), FSDP_F32, mean));
+    fsdp_module_zero_grad(module);
+    CHECK_OK(fsdp_module_set_gradient_divide_factor(net_block_at(module, 0), 1.0f));
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(p), FSDP_F32, sum));
+    for (int64_t i = 0; i < fsdp_tensor_numel(p); i++)
+        CHECK_NEAR(sum[i], mean[i] * world, 1e-6);
+    fsdp_module_unref(module);
+}
+
+static void the_divide_factor_replaces_the_number_of_ranks(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        test_run_ranks(worlds[w], divide, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(what_cannot_be_sharded_is_refused),
+          cmocka_unit_test(a_forward_before_materialisation_is_refused),
+          cmocka_unit_test(parameters_are_distributed_tensors_of_local_rows),
+          cmocka_unit_test(first_values_do_not_depend_on_the_world),
+          cmocka_unit_test(a_frozen_group_is_gathered_but_not_reduced),
+          cmocka_unit_test(tied_and_repeated_modules_equal_unsharded),
+          cmocka_unit_test(a_module_unused_in_the_backward_is_left_alone), cmocka_unit_test(evaluation_changes_nothing),
+          cmocka_unit_test(training_goes_on_after_a_failed_forward),
+          cmocka_unit_test(the_divide_factor_replaces_the_number_of_ranks))

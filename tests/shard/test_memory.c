@@ -1,0 +1,139 @@
+/* The ledger: what lives after each stage, and the peaks, equal the closed form, in every layout and on every run.
+ *
+ * With P_g the bytes of a group's whole parameters (rows padded to a multiple of the ranks, each parameter rounded up
+ * to 64 bytes) and S_g those of one rank's rows of them:
+ *     after building       sum S_g
+ *     whole parameters     forward P_root + P_block; backward P_root + 2 P_block (the one used, the one prefetched)
+ *     gradients            unreduced P_root + P_block next to the reduced S_g of the blocks done so far
+ *     after the backward   sum S_g more: the reduced gradients; after zero_grad nothing but the start */
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 3
+};
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+typedef struct group_bytes {
+    size_t whole, shard;
+} group_bytes;
+
+/* f32; the shapes of a Linear(in, out): (out, in) and (out). */
+static void add_linear(group_bytes *g, int64_t in, int64_t out, int64_t world)
+{
+    int64_t chunk = (out + world - 1) / world;
+
+    g->whole += rounded((size_t)(chunk * world * in) * 4) + rounded((size_t)(chunk * world) * 4);
+    g->shard += rounded((size_t)(chunk * in) * 4) + rounded((size_t)chunk * 4);
+}
+
+static group_bytes block_bytes(int64_t world)
+{
+    group_bytes g = {0};
+
+    add_linear(&g, NET_DIM, NET_FFN, world);
+    add_linear(&g, NET_FFN, NET_DIM, world);
+    return g;
+}
+
+static group_bytes root_bytes(int64_t world)
+{
+    group_bytes g = {0};
+    size_t chunk = (size_t)(NET_DIM + world - 1) / (size_t)world;
+
+    add_linear(&g, NET_IN, NET_DIM, world);
+    add_linear(&g, NET_DIM, NET_OUT, world);
+    g.whole += 2 * rounded(chunk * (size_t)world * 4); /* LayerNorm: weight and bias */
+    g.shard += 2 * rounded(chunk * 4);
+    return g;
+}
+
+static void check_stages(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = *(fsdp_shard_options *)arg;
+    int64_t world = fsdp_context_world_size(context);
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+    size_t shards = BLOCKS * block.shard + root.shard, always, first_live = 0;
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_memory_stats stats;
+
+    net_shard(module, &options);
+    fsdp_device_memory(cpu, &stats);
+    CHECK_EQ(stats.live_total_bytes, 0); /* meta parameters take nothing */
+    CHECK_OK(fsdp_module_materialize(module, cpu));
+    fsdp_device_memory(cpu, &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+    CHECK_EQ(stats.peak_total_bytes, shards); /* no rank ever held more */
+    CHECK_OK(fsdp_module_initialize(module, 1));
+
+    always = root.whole + 2 * block.whole;
+    for (int step = 0; step < 6; step++) {
+        size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
+        size_t last = root.whole + BLOCKS * block.shard + root.shard;
+
+        fsdp_device_reset_peak(cpu);
+        net_forward_backward(module, step, 0, 1);
+        fsdp_device_memory(cpu, &stats);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER],
+                 options.reshard_after_forward == FSDP_RESHARD_NEVER ? root.whole + BLOCKS * block.whole : always);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], FSDP__MAX(before_last, last));
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shards);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 0);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_REDUCE_BUFFER], 0);
+        net_sgd(module, 0.1f);
+        fsdp_device_memory(cpu, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+        if (step == 2)
+            first_live = stats.live_total_bytes;
+        if (step > 2)
+            CHECK_EQ(stats.live_total_bytes, first_live); /* no drift */
+    }
+    fsdp_module_unref(module);
+}
+
+static void live_and_peak_bytes_equal_the_closed_form(void **state)
+{
+    static const int worlds[] = {1, 2, 3, 4, 8};
+
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        for (int variant = 0; variant < 4; variant++) {
+            fsdp_shard_options options = {.reshard_after_forward =
+                                              variant & 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS,
+                                          .no_shared_memory = variant & 2};
+
+            test_run_ranks(worlds[w], check_stages, &options);
+        }
+}
+
+static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    fsdp_memory_stats warm, later;
+
+    net_train(module, 3);
+    fsdp_device_memory(fsdp_cpu(context), &warm);
+    net_train(module, 5);
+    fsdp_device_memory(fsdp_cpu(context), &later);
+    CHECK_EQ(later.system_allocations, warm.system_allocations);
+    CHECK_EQ(later.reserved_bytes, warm.reserved_bytes);
+    fsdp_module_unref(module);
+}
+
+static void a_steady_state_reuses_its_blocks(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_ranks(3, no_system_memory_is_taken_after_the_first_steps, &options[i]);
+}
+
+TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form),
+          cmocka_unit_test(a_steady_state_reuses_its_blocks))

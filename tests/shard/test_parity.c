@@ -1,0 +1,146 @@
+/* Sharded equals unsharded, for every option and world; and all layouts of memory give the same bits. */
+#include "shard/net.h"
+
+static const int worlds[] = {1, 2, 3, 4, 8};
+
+enum {
+    BLOCKS = 3,
+    STEPS = 4
+};
+
+typedef struct run {
+    fsdp_shard_options options;
+    bool real;       /* built with values on the CPU instead of on the meta device */
+    bool root_only;  /* one group */
+    bool group_ends; /* norm and head as one group of two modules */
+    const float *expected;
+    float *first; /* of the first run: later ones must have its bits */
+} run;
+
+static void shard_as_asked(fsdp_module *module, const run *r)
+{
+    net *n = (net *)module;
+
+    if (r->root_only) {
+        CHECK_OK(fsdp_fully_shard(module, &r->options));
+        return;
+    }
+    if (r->group_ends)
+        CHECK_OK(fsdp_fully_shard_modules((fsdp_module *const[]){n->norm, n->head}, 2, &r->options));
+    net_shard(module, &r->options);
+}
+
+static void train(fsdp_context *context, void *arg)
+{
+    run *r = arg;
+    fsdp_module *module = net_create(context, r->real ? fsdp_cpu(context) : fsdp_meta(context), BLOCKS);
+    int64_t count;
+    float *values;
+
+    if (r->real)
+        CHECK_OK(fsdp_module_initialize(module, 1));
+    shard_as_asked(module, r);
+    if (!r->real) {
+        CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+        CHECK_OK(fsdp_module_initialize(module, 1));
+    }
+    net_train(module, STEPS);
+    values = net_values(module, &count);
+    CHECK_CLOSE(values, r->expected, count, 1e-5, 1e-6);
+    if (fsdp_context_rank(context) == 0) {
+        if (!r->first) {
+            r->first = values;
+            values = NULL;
+        } else {
+            CHECK_BYTES(values, r->first, (size_t)count * sizeof(float));
+        }
+    }
+    free(values);
+    fsdp_module_unref(module);
+}
+
+static void every_option_equals_unsharded(void **state)
+{
+    int64_t count;
+    float *expected = net_expected(BLOCKS, STEPS, &count);
+
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++) {
+        run r = {.expected = expected};
+
+        for (int variant = 0; variant < 3 * 2 * 2 * 2; variant++) {
+            r.options.reshard_after_forward = (fsdp_reshard)(variant % 3);
+            r.options.no_shared_memory = variant / 3 % 2;
+            r.options.overlap = variant / 6 % 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_AUTO;
+            r.real = variant / 12;
+            test_run_ranks(worlds[w], train, &r);
+        }
+        r.options = (fsdp_shard_options){0};
+        r.root_only = true;
+        test_run_ranks(worlds[w], train, &r);
+        r.root_only = false;
+        r.group_ends = true;
+        test_run_ranks(worlds[w], train, &r);
+        free(r.first);
+    }
+    free(expected);
+}
+
+/* ---- accumulation ---- */
+
+typedef struct accumulation {
+    int micros;
+    bool sync;  /* reduce in every microbatch */
+    bool never; /* keep whole between forward and backward, and over the microbatches */
+    bool copy;
+    const float *expected;
+} accumulation;
+
+static void accumulate(fsdp_context *context, void *arg)
+{
+    const accumulation *a = arg;
+    fsdp_shard_options options = {.reshard_after_forward = a->never ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS,
+                                  .no_shared_memory = a->copy};
+    fsdp_module *module = net_sharded(context, BLOCKS, &options);
+    int64_t count;
+    float *values;
+
+    for (int step = 0; step < STEPS; step++) {
+        for (int micro = 0; micro < a->micros; micro++) {
+            bool last = micro == a->micros - 1;
+
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, a->sync || last, true));
+            CHECK_OK(fsdp_module_set_is_last_backward(module, last));
+            if (a->never)
+                CHECK_OK(fsdp_module_set_reshard_after_backward(module, last, true));
+            net_forward_backward(module, step, micro, a->micros);
+        }
+        net_sgd(module, 0.1f);
+    }
+    values = net_values(module, &count);
+    CHECK_CLOSE(values, a->expected, count, 1e-5, 1e-6);
+    free(values);
+    fsdp_module_unref(module);
+}
+
+static void accumulated_microbatches_equal_one_batch(void **state)
+{
+    int64_t count;
+    float *expected = net_expected(BLOCKS, STEPS, &count);
+
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int micros = 2; micros <= 3; micros++)
+            for (int variant = 0; variant < 8 && NET_ROWS % (world * micros) == 0; variant++) {
+                accumulation a = {.micros = micros,
+                                  .sync = variant & 1,
+                                  .never = variant & 2,
+                                  .copy = variant & 4,
+                                  .expected = expected};
+
+                test_run_ranks(world, accumulate, &a);
+            }
+    free(expected);
+}
+
+TEST_MAIN(cmocka_unit_test(every_option_equals_unsharded), cmocka_unit_test(accumulated_microbatches_equal_one_batch))
