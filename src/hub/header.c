@@ -1,0 +1,244 @@
+/* header.c - the header of one safetensors file, checked whole before anybody follows an offset. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "hub/json.h"
+#include "hub/safetensors.h"
+#include "tensor/tensor.h"
+
+enum {
+    LENGTH_BYTES = 8,
+    MAX_HEADER_BYTES = 100000000
+};
+
+/* What the format calls its types; NONE: known to it, not to us. */
+static const struct {
+    const char *name;
+    fsdp_dtype dtype;
+} dtypes[] = {
+    {"F32", FSDP_F32},
+    {"BF16", FSDP_BF16},
+    {"F16", FSDP_F16},
+    {"I32", FSDP_I32},
+    {"I64", FSDP_I64},
+    {"U8", FSDP_U8},
+    {"BOOL", FSDP_BOOL},
+    {"F64", FSDP_DTYPE_NONE},
+    {"I8", FSDP_DTYPE_NONE},
+    {"I16", FSDP_DTYPE_NONE},
+    {"U16", FSDP_DTYPE_NONE},
+    {"U32", FSDP_DTYPE_NONE},
+    {"U64", FSDP_DTYPE_NONE},
+    {"C64", FSDP_DTYPE_NONE},
+    {"F8_E4M3", FSDP_DTYPE_NONE},
+    {"F8_E5M2", FSDP_DTYPE_NONE},
+};
+
+/* One file while its header is being read. */
+typedef struct header {
+    const char *path;
+    const unsigned char *data; /* after the header */
+    uint64_t data_bytes;
+} header;
+
+#define BAD_TENSOR(header, name, format, ...) \
+    FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s': " format, (header)->path, (name), __VA_ARGS__)
+
+static fsdp_status read_dtype(const header *h, const char *name, const json_t *tensor, fsdp_dtype *out)
+{
+    const char *text = json_string_value(json_object_get(tensor, "dtype"));
+
+    if (!text)
+        return BAD_TENSOR(h, name, "%s", "it has no dtype");
+    for (size_t i = 0; i < FSDP__COUNT_OF(dtypes); i++) {
+        if (strcmp(text, dtypes[i].name) != 0)
+            continue;
+        *out = dtypes[i].dtype;
+        if (*out == FSDP_DTYPE_NONE)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "cannot read '%s': tensor '%s': dtype %s is not supported: F32, BF16, F16, I32, I64, U8 "
+                             "and BOOL are",
+                             h->path, name, text);
+        return FSDP_OK;
+    }
+    return BAD_TENSOR(h, name, "unknown dtype '%s'", text);
+}
+
+/* Shape, and the bytes it takes. */
+static fsdp_status read_shape(const header *h, const json_t *tensor, fsdp_safetensors_entry *entry)
+{
+    const json_t *shape = json_object_get(tensor, "shape");
+    int64_t numel, size = (int64_t)fsdp_dtype_size(entry->dtype);
+
+    if (!json_is_array(shape))
+        return BAD_TENSOR(h, entry->name, "%s", "it has no shape");
+    if (json_array_size(shape) > FSDP_MAX_DIMS)
+        return BAD_TENSOR(h, entry->name, "%zu dimensions: at most %d are supported", json_array_size(shape),
+                          FSDP_MAX_DIMS);
+    entry->ndim = (int)json_array_size(shape);
+    for (int dim = 0; dim < entry->ndim; dim++) {
+        const json_t *value = json_array_get(shape, (size_t)dim);
+
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return BAD_TENSOR(h, entry->name, "size %d of its shape is not a whole number", dim);
+        entry->shape[dim] = json_integer_value(value);
+    }
+    numel = fsdp__shape_numel(entry->ndim, entry->shape);
+    if (numel < 0 || numel > INT64_MAX / size)
+        return BAD_TENSOR(h, entry->name, "%s", "its shape is too large");
+    entry->bytes = (size_t)(numel * size);
+    return FSDP_OK;
+}
+
+static fsdp_status read_offsets(const header *h, const json_t *tensor, fsdp_safetensors_entry *entry)
+{
+    const json_t *offsets = json_object_get(tensor, "data_offsets");
+    const json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
+    int64_t begin = json_integer_value(first), end = json_integer_value(second);
+
+    if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second))
+        return BAD_TENSOR(h, entry->name, "%s", "data_offsets are not two whole numbers");
+    if (begin < 0 || begin > end)
+        return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] are no range", (long long)begin, (long long)end);
+    if ((uint64_t)end > h->data_bytes)
+        return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] go beyond the file's %llu bytes of data",
+                          (long long)begin, (long long)end, (unsigned long long)h->data_bytes);
+    if ((uint64_t)(end - begin) != entry->bytes) {
+        char text[FSDP__SHAPE_TEXT];
+
+        return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] hold %lld bytes, but %s of shape %s is %zu",
+                          (long long)begin, (long long)end, (long long)(end - begin), fsdp_dtype_name(entry->dtype),
+                          fsdp__shape_text(entry->ndim, entry->shape, text), entry->bytes);
+    }
+    entry->data = h->data + begin;
+    return FSDP_OK;
+}
+
+static fsdp_status read_tensor(const header *h, const char *name, const json_t *tensor, fsdp__tensor_list *list)
+{
+    fsdp_safetensors_entry entry = {.name = name, .file = h->path};
+
+    if (!json_is_object(tensor))
+        return BAD_TENSOR(h, name, "%s", "its entry is not an object");
+    FSDP_TRY(read_dtype(h, name, tensor, &entry.dtype));
+    FSDP_TRY(read_shape(h, tensor, &entry));
+    FSDP_TRY(read_offsets(h, tensor, &entry));
+    if (fsdp__grow(&list->entries, list->count, &list->capacity, sizeof(*list->entries)) != 0)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", h->path);
+    entry.name = fsdp__strdup(name);
+    if (!entry.name)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", h->path);
+    list->entries[list->count++] = entry;
+    return FSDP_OK;
+}
+
+static fsdp_status read_metadata(const header *h, const json_t *metadata)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(metadata))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': __metadata__ is not an object", h->path);
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
+    {
+        if (!json_is_string(value))
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' in __metadata__ is not a string", h->path, key);
+    }
+    return FSDP_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const fsdp_safetensors_entry *x = a, *y = b;
+    uintptr_t begin_x = (uintptr_t)x->data, begin_y = (uintptr_t)y->data;
+
+    if (begin_x != begin_y)
+        return begin_x < begin_y ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first: they end where they begin */
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const fsdp_safetensors_entry *)a)->name, ((const fsdp_safetensors_entry *)b)->name);
+}
+
+/* The tensors must cover the data from its first byte to its last, each byte once. */
+static fsdp_status check_coverage(const header *h, fsdp_safetensors_entry *entries, int64_t count)
+{
+    uint64_t covered = 0;
+
+    if (count > 1)
+        qsort(entries, (size_t)count, sizeof(*entries), by_offset);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t begin = (uint64_t)((const unsigned char *)entries[i].data - h->data);
+
+        if (begin < covered)
+            return BAD_TENSOR(h, entries[i].name, "its data at offset %llu overlaps that of tensor '%s'",
+                              (unsigned long long)begin, entries[i - 1].name);
+        if (begin > covered)
+            return BAD_TENSOR(h, entries[i].name, "%llu bytes before its data at offset %llu belong to no tensor",
+                              (unsigned long long)(begin - covered), (unsigned long long)begin);
+        covered = begin + entries[i].bytes;
+    }
+    if (covered != h->data_bytes)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its last %llu bytes belong to no tensor", h->path,
+                         (unsigned long long)(h->data_bytes - covered));
+    if (count > 1)
+        qsort(entries, (size_t)count, sizeof(*entries), by_name);
+    return FSDP_OK;
+}
+
+static fsdp_status find_header(const char *path, const unsigned char *data, size_t bytes, uint64_t *out_bytes)
+{
+    uint64_t length = 0;
+
+    if (bytes < LENGTH_BYTES)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %zu bytes are too few for a safetensors file", path, bytes);
+    for (int i = 0; i < LENGTH_BYTES; i++)
+        length |= (uint64_t)data[i] << (8 * i);
+    if (length > MAX_HEADER_BYTES)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a header of %llu bytes is over the limit of %d", path,
+                         (unsigned long long)length, MAX_HEADER_BYTES);
+    if (length > bytes - LENGTH_BYTES)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header of %llu bytes goes beyond its %zu bytes", path,
+                         (unsigned long long)length, bytes);
+    if (length == 0 || data[LENGTH_BYTES] != '{')
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header does not begin with '{' at offset %d", path,
+                         LENGTH_BYTES);
+    *out_bytes = length;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__safetensors_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__tensor_list *list)
+{
+    fsdp_status status = FSDP_OK;
+    int64_t first = list->count;
+    uint64_t length = 0;
+    json_t *object = NULL, *value;
+    const char *name;
+    header h;
+
+    FSDP_TRY(find_header(path, data, bytes, &length));
+    h = (header){.path = path, .data = data + LENGTH_BYTES + length, .data_bytes = bytes - LENGTH_BYTES - length};
+    FSDP_TRY(fsdp__json_parse(path, data + LENGTH_BYTES, (size_t)length, &object));
+    json_object_foreach(object, name, value)
+    {
+        bool metadata = strcmp(name, "__metadata__") == 0;
+
+        FSDP_TRY_GOTO(status, metadata ? read_metadata(&h, value) : read_tensor(&h, name, value, list), out);
+    }
+    FSDP_TRY_GOTO(status, check_coverage(&h, list->entries + first, list->count - first), out);
+out:
+    json_decref(object);
+    return status;
+}
+
+void fsdp__tensor_list_release(fsdp__tensor_list *list)
+{
+    for (int64_t i = 0; i < list->count; i++)
+        fsdp__free((void *)(uintptr_t)list->entries[i].name);
+    fsdp__free(list->entries);
+    *list = (fsdp__tensor_list){0};
+}

@@ -1,0 +1,33 @@
+/* json.h - JSON text with errors that name file and key. */
+#ifndef HUB_JSON_H
+#define HUB_JSON_H
+
+#include <jansson.h>
+
+#include "fsdp/status.h"
+
+/* `path` is for messages. Keys given twice are refused, and anything but one object. The caller json_decref's `*out`.
+ */
+fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out);
+/* The same from a file of at most `limit_bytes`. */
+fsdp_status fsdp__json_read(const char *path, size_t limit_bytes, json_t **out);
+
+/* An object of a file: what the readers below need for their messages. */
+typedef struct fsdp__json_object {
+    const char *path;
+    const json_t *object;
+} fsdp__json_object;
+
+/* An absent key, or null, leaves `*out` as it is, or is an error where `required`. */
+fsdp_status fsdp__json_integer(const fsdp__json_object *from, const char *key, bool required, int64_t *out);
+fsdp_status fsdp__json_float(const fsdp__json_object *from, const char *key, bool required, float *out);
+fsdp_status fsdp__json_bool(const fsdp__json_object *from, const char *key, bool *out);
+/* Borrowed from the object. */
+fsdp_status fsdp__json_string(const fsdp__json_object *from, const char *key, bool required, const char **out);
+/* A nested object; out->object stays NULL when absent. */
+fsdp_status fsdp__json_child(const fsdp__json_object *from, const char *key, fsdp__json_object *out);
+
+/* The shortest decimal that reads back as this float, as a double: prints as people write it (1e-05, 0.02). */
+double fsdp__json_shortest(float value);
+
+#endif

@@ -1,0 +1,181 @@
+/* layout.c - where each tensor goes in the files to be written. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "hub/hub.h"
+#include "hub/json.h"
+
+enum {
+    LENGTH_BYTES = 8
+};
+
+static const char *dtype_name(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 ? "F32" : dtype == FSDP_BF16 ? "BF16" : "F16";
+}
+
+static uint64_t entry_bytes(const fsdp_state_entry *entry, fsdp_dtype dtype)
+{
+    uint64_t numel = 1;
+
+    for (int dim = 0; dim < entry->ndim; dim++)
+        numel *= (uint64_t)entry->global_shape[dim];
+    return numel * fsdp_dtype_size(dtype);
+}
+
+static fsdp_status out_of_memory(void)
+{
+    return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for the headers of model files");
+}
+
+/* Splits the entries over files in order; the last file of *plan takes what follows. */
+static fsdp_status split(const fsdp_state *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *plan)
+{
+    for (int64_t i = 0; i < state->count || plan->file_count == 0; i++) {
+        fsdp__save_file *last = plan->file_count ? &plan->files[plan->file_count - 1] : NULL;
+        uint64_t bytes = i < state->count ? entry_bytes(&state->entries[i], dtype) : 0;
+
+        if (!last || (last->count > 0 && last->total_bytes + bytes > limit_bytes)) {
+            FSDP_TRY(fsdp__grow(&plan->files, plan->file_count, &plan->file_capacity, sizeof(*plan->files)) != 0
+                         ? out_of_memory()
+                         : FSDP_OK);
+            last = &plan->files[plan->file_count++];
+            *last = (fsdp__save_file){.first = i};
+        }
+        if (i == state->count)
+            break;                            /* a model without parameters still has a file */
+        plan->offsets[i] = last->total_bytes; /* in the data; the header is added when its length is known */
+        last->total_bytes += bytes;
+        last->count++;
+    }
+    return FSDP_OK;
+}
+
+static json_t *entry_json(const fsdp_state_entry *entry, fsdp_dtype dtype, uint64_t begin)
+{
+    json_t *shape = json_array();
+    bool failed = !shape;
+
+    for (int dim = 0; dim < entry->ndim && !failed; dim++)
+        failed = json_array_append_new(shape, json_integer(entry->global_shape[dim])) != 0;
+    if (failed) {
+        json_decref(shape);
+        return NULL;
+    }
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(dtype), "shape", shape, "data_offsets",
+                     (json_int_t)begin, (json_int_t)(begin + entry_bytes(entry, dtype)));
+}
+
+/* The file's JSON; free() it. NULL when out of memory. */
+static char *header_text(const fsdp_state *state, fsdp_dtype dtype, const fsdp__save_plan *plan,
+                         const fsdp__save_file *file)
+{
+    json_t *object = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    bool failed = !object;
+    char *text;
+
+    for (int64_t i = file->first; i < file->first + file->count && !failed; i++) {
+        const fsdp_state_entry *entry = &state->entries[i];
+
+        failed = json_object_set_new(object, entry->name, entry_json(entry, dtype, plan->offsets[i])) != 0;
+    }
+    text = failed ? NULL : json_dumps(object, JSON_COMPACT);
+    json_decref(object);
+    return text;
+}
+
+/* The header as it lies in the file: length, text, and spaces up to a multiple of 8. */
+static fsdp_status make_header(const fsdp_state *state, fsdp_dtype dtype, fsdp__save_plan *plan, fsdp__save_file *file)
+{
+    char *text = header_text(state, dtype, plan, file);
+    size_t length = text ? strlen(text) : 0, padded = (length + 7) / 8 * 8;
+
+    file->header = text ? fsdp__malloc(LENGTH_BYTES + padded) : NULL;
+    if (!file->header) {
+        free(text);
+        return out_of_memory();
+    }
+    for (int i = 0; i < LENGTH_BYTES; i++)
+        file->header[i] = (char)((uint64_t)padded >> (8 * i));
+    memcpy(file->header + LENGTH_BYTES, text, length);
+    memset(file->header + LENGTH_BYTES + length, ' ', padded - length);
+    free(text);
+    file->header_bytes = LENGTH_BYTES + padded;
+    file->total_bytes += file->header_bytes;
+    for (int64_t i = file->first; i < file->first + file->count; i++)
+        plan->offsets[i] += file->header_bytes;
+    return FSDP_OK;
+}
+
+static fsdp_status name_files(fsdp__save_plan *plan)
+{
+    for (int64_t i = 0; i < plan->file_count; i++) {
+        plan->files[i].name = plan->file_count == 1 ? fsdp__strdup("model.safetensors")
+                                                    : fsdp__sprintf("model-%05lld-of-%05lld.safetensors",
+                                                                    (long long)i + 1, (long long)plan->file_count);
+        if (!plan->files[i].name)
+            return out_of_memory();
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status make_index(const fsdp_state *state, fsdp_dtype dtype, fsdp__save_plan *plan)
+{
+    json_t *map = json_object(), *index;
+    bool failed = !map;
+    uint64_t bytes = 0;
+
+    for (int64_t f = 0; f < plan->file_count; f++) {
+        for (int64_t i = plan->files[f].first; i < plan->files[f].first + plan->files[f].count && !failed; i++) {
+            failed = json_object_set_new(map, state->entries[i].name, json_string(plan->files[f].name)) != 0;
+            bytes += entry_bytes(&state->entries[i], dtype);
+        }
+    }
+    if (failed) {
+        json_decref(map);
+        return out_of_memory();
+    }
+    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
+    plan->index = index ? json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    json_decref(index);
+    return plan->index ? FSDP_OK : out_of_memory();
+}
+
+static fsdp_status make_plan(const fsdp_state *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *plan)
+{
+    plan->offsets = fsdp__calloc((size_t)state->count, sizeof(*plan->offsets));
+    if (!plan->offsets)
+        return out_of_memory();
+    FSDP_TRY(split(state, dtype, limit_bytes, plan));
+    FSDP_TRY(name_files(plan));
+    for (int64_t i = 0; i < plan->file_count; i++)
+        FSDP_TRY(make_header(state, dtype, plan, &plan->files[i]));
+    return plan->file_count > 1 ? make_index(state, dtype, plan) : FSDP_OK;
+}
+
+fsdp_status fsdp__save_plan_create(const fsdp_state *state, fsdp_dtype dtype, uint64_t limit_bytes,
+                                   fsdp__save_plan *out)
+{
+    fsdp__save_plan plan = {0};
+    fsdp_status status = make_plan(state, dtype, limit_bytes, &plan);
+
+    if (status != FSDP_OK) {
+        fsdp__save_plan_release(&plan);
+        return status;
+    }
+    *out = plan;
+    return FSDP_OK;
+}
+
+void fsdp__save_plan_release(fsdp__save_plan *plan)
+{
+    for (int64_t i = 0; i < plan->file_count; i++) {
+        fsdp__free(plan->files[i].name);
+        fsdp__free(plan->files[i].header);
+    }
+    fsdp__free(plan->files);
+    fsdp__free(plan->offsets);
+    free(plan->index);
+    *plan = (fsdp__save_plan){0};
+}

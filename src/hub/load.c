@@ -1,0 +1,205 @@
+/* load.c - parameters from a folder's safetensors: every rank reads its own rows through the map. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "hub/hub.h"
+#include "tensor/tensor.h"
+
+/* A load in progress. */
+typedef struct loader {
+    const char *folder;
+    const fsdp_model_config *config;
+    const fsdp_state *state;
+    fsdp_safetensors *files;
+    const fsdp_safetensors_entry **sources; /* per entry of the state */
+    bool *used;                             /* per tensor of the files */
+} loader;
+
+const char *fsdp__embedding_name(fsdp_architecture architecture)
+{
+    return architecture == FSDP_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+
+/* Folders of the bare body have no "transformer." or "model.": the name without it. */
+static const char *bare_name(const char *name, fsdp_architecture architecture)
+{
+    const char *prefix = architecture == FSDP_GPT2 ? "transformer." : "model.";
+    size_t length = strlen(prefix);
+
+    return strncmp(name, prefix, length) == 0 ? name + length : name;
+}
+
+static const fsdp_safetensors_entry *find_source(const loader *l, const char *name)
+{
+    const fsdp_safetensors_entry *found = fsdp_safetensors_find(l->files, name);
+
+    if (!found)
+        found = fsdp_safetensors_find(l->files, bare_name(name, l->config->architecture));
+    if (!found && l->config->tie_word_embeddings && strcmp(name, fsdp__embedding_name(l->config->architecture)) == 0)
+        found = fsdp_safetensors_find(l->files, FSDP__HEAD_NAME); /* a tied pair may be stored under either name */
+    return found;
+}
+
+static fsdp_status check_source(const loader *l, const fsdp_state_entry *entry, const fsdp_safetensors_entry *source)
+{
+    char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
+
+    if (!source)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': no file holds tensor '%s'", l->folder, entry->name);
+    if (source->ndim != entry->ndim ||
+        memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof(*source->shape)) != 0)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' has shape %s, but the model's has %s",
+                         source->file, source->name, fsdp__shape_text(source->ndim, source->shape, got),
+                         fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
+    if (!fsdp_dtype_is_floating(source->dtype))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed",
+                         source->file, source->name, fsdp_dtype_name(source->dtype));
+    if (fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot load '%s': parameter '%s' is on the meta device: materialize it first",
+                         l->folder, entry->name);
+    return FSDP_OK;
+}
+
+/* ---- tensors beyond the parameters ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+/* Constants that versions of transformers have stored: masks and rotary frequencies. */
+static bool known_constant(const char *name, fsdp_architecture architecture)
+{
+    if (architecture == FSDP_LLAMA)
+        return ends_with(name, "rotary_emb.inv_freq");
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+}
+
+/* Compares one run of a tied head with the embedding. */
+typedef struct alias {
+    const fsdp_safetensors_entry *head, *embedding;
+} alias;
+
+static fsdp_status compare_run(void *arg, int64_t global, int64_t local, int64_t numel)
+{
+    const alias *pair = arg;
+    size_t size = fsdp_dtype_size(pair->head->dtype), at = (size_t)global * size;
+
+    (void)local;
+    if (memcmp((const char *)pair->head->data + at, (const char *)pair->embedding->data + at, (size_t)numel * size) !=
+        0)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' differs from '%s', but config.json ties them",
+                         pair->head->file, pair->head->name, pair->embedding->name);
+    return FSDP_OK;
+}
+
+/* A stored head of a tied model must be the embedding again; each rank looks at the rows it holds. */
+static fsdp_status check_tied_head(const loader *l, const fsdp_safetensors_entry *head)
+{
+    const fsdp_state_entry *entry = fsdp_state_find(l->state, fsdp__embedding_name(l->config->architecture));
+    alias pair = {.head = head, .embedding = entry ? l->sources[entry - l->state->entries] : NULL};
+
+    if (!entry)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' belongs to no parameter", head->file, head->name);
+    if (head->dtype != pair.embedding->dtype || head->ndim != pair.embedding->ndim ||
+        memcmp(head->shape, pair.embedding->shape, (size_t)head->ndim * sizeof(*head->shape)) != 0)
+        return FSDP_FAIL(
+            FSDP_FORMAT,
+            "cannot load '%s': tensor '%s' has another shape or dtype than '%s', but config.json ties them", head->file,
+            head->name, pair.embedding->name);
+    return fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, compare_run, &pair);
+}
+
+static fsdp_status check_extra(const loader *l, const fsdp_safetensors_entry *extra)
+{
+    if (known_constant(extra->name, l->config->architecture))
+        return FSDP_OK;
+    if (l->config->tie_word_embeddings && strcmp(extra->name, FSDP__HEAD_NAME) == 0)
+        return check_tied_head(l, extra);
+    return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' belongs to no parameter of the model", extra->file,
+                     extra->name);
+}
+
+static fsdp_status match(loader *l)
+{
+    for (int64_t i = 0; i < l->state->count; i++) {
+        l->sources[i] = find_source(l, l->state->entries[i].name);
+        FSDP_TRY(check_source(l, &l->state->entries[i], l->sources[i]));
+        l->used[l->sources[i] - fsdp_safetensors_at(l->files, 0)] = true;
+    }
+    for (int64_t i = 0; i < fsdp_safetensors_count(l->files); i++)
+        if (!l->used[i])
+            FSDP_TRY(check_extra(l, fsdp_safetensors_at(l->files, i)));
+    return FSDP_OK;
+}
+
+/* ---- reading ---- */
+
+/* One rank's piece of a tensor, in the dtype of the file. */
+typedef struct piece {
+    const fsdp_safetensors_entry *source;
+    int64_t numel;
+    const void *data; /* of all its elements: in the map where they lie together, else `buffer` */
+    char *buffer;
+} piece;
+
+static fsdp_status read_run(void *arg, int64_t global, int64_t local, int64_t numel)
+{
+    piece *p = arg;
+    size_t size = fsdp_dtype_size(p->source->dtype);
+    const char *from = (const char *)p->source->data + (size_t)global * size;
+
+    /* Files need not align their data. */
+    if (numel == p->numel && (uintptr_t)from % size == 0) {
+        p->data = from;
+        return FSDP_OK;
+    }
+    if (!p->buffer)
+        p->buffer = fsdp__malloc((size_t)p->numel * size);
+    if (!p->buffer)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot load tensor '%s'", p->source->name);
+    memcpy(p->buffer + (size_t)local * size, from, (size_t)numel * size);
+    p->data = p->buffer;
+    return FSDP_OK;
+}
+
+static fsdp_status read_entry(const fsdp_state_entry *entry, const fsdp_safetensors_entry *source)
+{
+    piece p = {.source = source, .numel = fsdp_tensor_numel(entry->tensor)};
+    fsdp_status status = FSDP_OK;
+
+    if (p.numel == 0)
+        return FSDP_OK;
+    FSDP_TRY_GOTO(status, fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, read_run, &p),
+                  out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_write(entry->tensor, source->dtype, p.data), out);
+out:
+    fsdp__free(p.buffer);
+    return status;
+}
+
+fsdp_status fsdp_hub_load(const char *folder, fsdp_state *state, const fsdp_model_config *config)
+{
+    loader l = {.folder = folder, .config = config, .state = state};
+    fsdp_status status = FSDP_OK;
+
+    if (!folder || !state || !config)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and config are required");
+    FSDP_TRY(fsdp_safetensors_open(folder, &l.files));
+    l.sources = fsdp__calloc((size_t)state->count, sizeof(*l.sources));
+    l.used = l.sources ? fsdp__calloc((size_t)fsdp_safetensors_count(l.files), sizeof(*l.used)) : NULL;
+    if (!l.used) {
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot load '%s'", folder);
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, match(&l), out);
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY_GOTO(status, read_entry(&state->entries[i], l.sources[i]), out);
+out:
+    fsdp__free(l.used);
+    fsdp__free(l.sources);
+    fsdp_safetensors_close(l.files);
+    return status;
+}

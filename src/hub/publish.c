@@ -1,0 +1,164 @@
+/* publish.c - a folder takes the place of another when all of it is on disk. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "hub/hub.h"
+
+/* Whether this write must fail; it then fails like a full disk. */
+static bool write_fault(void)
+{
+    if (!fsdp__fault(FSDP__FAULT_WRITE))
+        return false;
+    errno = ENOSPC;
+    return true;
+}
+
+static fsdp_status is_empty(const char *folder, bool *out)
+{
+    DIR *directory = opendir(folder);
+    struct dirent *entry;
+
+    if (!directory)
+        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", folder, strerrordesc_np(errno));
+    *out = true;
+    while ((entry = readdir(directory)))
+        *out &= strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+    closedir(directory);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__publish_check(const char *folder)
+{
+    struct stat info;
+    bool empty = false, model;
+    char *config;
+
+    if (stat(folder, &info) != 0)
+        return errno == ENOENT
+                   ? FSDP_OK
+                   : FSDP_FAIL(FSDP_IO, "cannot write the model to '%s': %s", folder, strerrordesc_np(errno));
+    if (!S_ISDIR(info.st_mode))
+        return FSDP_FAIL(FSDP_INVALID, "cannot write the model to '%s': it exists and is not a folder", folder);
+    FSDP_TRY(is_empty(folder, &empty));
+    config = fsdp__path_join(folder, "config.json");
+    if (!config)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
+    model = fsdp__path_exists(config);
+    fsdp__free(config);
+    if (!empty && !model)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot write the model to '%s': it holds files but no config.json, so it is not a model "
+                         "folder: name another",
+                         folder);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__publish_begin(const char *folder, char **out)
+{
+    const char *slash = strrchr(folder, '/');
+    char *parent = slash && slash > folder ? fsdp__sprintf("%.*s", (int)(slash - folder), folder) : NULL;
+
+    if (slash && slash > folder) {
+        fsdp_status status = parent ? fsdp__make_directories(parent) : FSDP_NO_MEMORY;
+
+        fsdp__free(parent);
+        FSDP_TRY(status);
+    }
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        char *name = fsdp__sprintf("%s.saving-%ld-%d", folder, (long)getpid(), attempt);
+
+        if (!name)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
+        if (!write_fault() && mkdir(name, 0777) == 0) {
+            *out = name;
+            return FSDP_OK;
+        }
+        fsdp__free(name);
+        if (errno != EEXIST)
+            break;
+    }
+    return FSDP_FAIL(FSDP_IO, "cannot make a folder beside '%s': %s", folder, strerrordesc_np(errno));
+}
+
+static fsdp_status move(const char *from, const char *to)
+{
+    if (write_fault() || rename(from, to) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
+    return FSDP_OK;
+}
+
+/* For file systems that cannot exchange two names: three renames, undone when one fails. */
+static fsdp_status swap_by_renames(const char *temporary, const char *folder)
+{
+    char *aside = fsdp__sprintf("%s.old", temporary);
+    fsdp_status status = FSDP_OK;
+
+    if (!aside)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace '%s'", folder);
+    FSDP_TRY_GOTO(status, move(folder, aside), out);
+    status = move(temporary, folder);
+    if (status == FSDP_OK)
+        status = move(aside, temporary);
+    else
+        FSDP_KEEP_FIRST(status, move(aside, folder));
+out:
+    fsdp__free(aside);
+    return status;
+}
+
+/* Exchanges what two names stand for. */
+static fsdp_status swap(const char *temporary, const char *folder)
+{
+    if (write_fault())
+        return FSDP_FAIL(FSDP_IO, "cannot replace '%s': %s", folder, strerrordesc_np(errno));
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, folder, RENAME_EXCHANGE) == 0)
+        return FSDP_OK;
+    return swap_by_renames(temporary, folder);
+}
+
+static fsdp_status sync_parent(const char *folder)
+{
+    const char *slash = strrchr(folder, '/');
+    char *parent =
+        slash ? fsdp__sprintf("%.*s", (int)(slash == folder ? 1 : slash - folder), folder) : fsdp__strdup(".");
+    fsdp_status status = parent ? fsdp__file_sync_directory(parent)
+                                : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", folder);
+
+    fsdp__free(parent);
+    return status;
+}
+
+/* What stood under the name is not worth an error once the new folder is in place. */
+static void remove_replaced(fsdp_context *context, const char *temporary)
+{
+    bool held = fsdp_hold_error(true);
+
+    if (fsdp__remove_tree(temporary) != FSDP_OK)
+        fsdp_log(context, FSDP_LOG_WARNING, "cannot remove '%s', the folder that was replaced", temporary);
+    fsdp_release_error(held);
+}
+
+fsdp_status fsdp__publish(fsdp_context *context, const char *temporary, const char *folder)
+{
+    bool replaces = fsdp__path_exists(folder) != 0;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__file_sync_directory(temporary));
+    FSDP_TRY(replaces ? swap(temporary, folder) : move(temporary, folder));
+    status = sync_parent(folder);
+    if (status != FSDP_OK) {
+        FSDP_KEEP_FIRST(status, replaces ? swap(temporary, folder) : move(folder, temporary));
+        return status;
+    }
+    if (replaces)
+        remove_replaced(context, temporary);
+    return FSDP_OK;
+}

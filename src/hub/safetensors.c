@@ -1,0 +1,222 @@
+/* safetensors.c - one file, or all files of an index, mapped and checked. */
+#include "hub/safetensors.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+#define INDEX_NAME "model.safetensors.index.json"
+#define INDEX_LIMIT_BYTES ((size_t)100 << 20)
+
+typedef struct mapped_file {
+    char *path;
+    fsdp__mapping mapping;
+} mapped_file;
+
+struct fsdp_safetensors {
+    mapped_file *files;
+    int64_t file_count, file_capacity;
+    fsdp__tensor_list tensors; /* by name */
+};
+
+/* `path` is taken over, also on failure. */
+static fsdp_status add_file(fsdp_safetensors *all, char *path)
+{
+    mapped_file *file;
+
+    if (!path || fsdp__grow(&all->files, all->file_count, &all->file_capacity, sizeof(*all->files)) != 0) {
+        fsdp__free(path);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open a safetensors file");
+    }
+    file = &all->files[all->file_count++];
+    *file = (mapped_file){.path = path};
+    FSDP_TRY(fsdp__file_map(path, &file->mapping));
+    return fsdp__safetensors_parse(path, file->mapping.data, file->mapping.bytes, &all->tensors);
+}
+
+/* ---- an index and its files ---- */
+
+/* `listed` and `held` are by name; they must be the same names. */
+static fsdp_status compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
+                           int64_t listed_count, const fsdp_safetensors_entry *held, int64_t held_count)
+{
+    for (int64_t i = 0; i < listed_count || i < held_count; i++) {
+        int order = i == held_count ? -1 : i == listed_count ? 1 : strcmp(listed[i].tensor, held[i].name);
+
+        if (order < 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it lacks tensor '%s', which '%s' says is in it", path,
+                             listed[i].tensor, index_path);
+        if (order > 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds tensor '%s', which '%s' does not say is in it",
+                             path, held[i].name, index_path);
+    }
+    return FSDP_OK;
+}
+
+/* Files `index->entries[*at]` and all entries of the same file; moves *at behind them. */
+static fsdp_status add_listed_file(fsdp_safetensors *all, const char *index_path, const char *directory,
+                                   const fsdp__index *index, int64_t *at)
+{
+    const fsdp__index_entry *listed = &index->entries[*at];
+    int64_t first = all->tensors.count, count = 0;
+
+    while (*at + count < index->count && strcmp(listed[count].file, listed->file) == 0)
+        count++;
+    *at += count;
+    FSDP_TRY(add_file(all, fsdp__path_join(directory, listed->file)));
+    return compare(index_path, all->files[all->file_count - 1].path, listed, count, all->tensors.entries + first,
+                   all->tensors.count - first);
+}
+
+/* The directory part of a path; fsdp__free it. */
+static char *directory_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? fsdp__sprintf("%.*s", (int)(slash - path + 1), path) : fsdp__strdup("");
+}
+
+static fsdp_status open_index(fsdp_safetensors *all, const char *path)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp__index index = {0};
+    char *text = NULL, *directory = NULL;
+    size_t bytes = 0;
+
+    FSDP_TRY(fsdp__file_read(path, INDEX_LIMIT_BYTES, &text, &bytes));
+    FSDP_TRY_GOTO(status, fsdp__index_parse(path, text, bytes, &index), out);
+    directory = directory_of(path);
+    if (!directory) {
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+        goto out;
+    }
+    for (int64_t at = 0; at < index.count;)
+        FSDP_TRY_GOTO(status, add_listed_file(all, path, directory, &index, &at), out);
+out:
+    fsdp__free(directory);
+    fsdp__index_release(&index);
+    fsdp__free(text);
+    return status;
+}
+
+/* ---- folders ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static fsdp_status no_safetensors(const char *folder)
+{
+    DIR *directory = opendir(folder);
+    struct dirent *entry;
+    bool pickled = false;
+
+    while (directory && (entry = readdir(directory)))
+        pickled |= strncmp(entry->d_name, "pytorch_model", strlen("pytorch_model")) == 0 &&
+                   (ends_with(entry->d_name, ".bin") || ends_with(entry->d_name, ".bin.index.json"));
+    if (directory)
+        closedir(directory);
+    if (pickled)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has only pytorch_model.bin files: convert it to safetensors", folder);
+    return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither model.safetensors nor " INDEX_NAME, folder);
+}
+
+static fsdp_status open_folder(fsdp_safetensors *all, const char *folder)
+{
+    char *single = fsdp__path_join(folder, "model.safetensors");
+    char *index = single ? fsdp__path_join(folder, INDEX_NAME) : NULL;
+    fsdp_status status;
+
+    if (!index) {
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", folder);
+    } else if (fsdp__path_exists(single)) {
+        status = add_file(all, single);
+        single = NULL;
+    } else if (fsdp__path_exists(index)) {
+        status = open_index(all, index);
+    } else {
+        status = no_safetensors(folder);
+    }
+    fsdp__free(single);
+    fsdp__free(index);
+    return status;
+}
+
+/* ---- public ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const fsdp_safetensors_entry *)a)->name, ((const fsdp_safetensors_entry *)b)->name);
+}
+
+static fsdp_status open_any(fsdp_safetensors *all, const char *path)
+{
+    struct stat info;
+
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return open_folder(all, path);
+    if (ends_with(path, ".json"))
+        return open_index(all, path);
+    return add_file(all, fsdp__strdup(path));
+}
+
+fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
+{
+    fsdp_safetensors *all;
+    fsdp_status status;
+
+    if (!path || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot open safetensors: path and out are required");
+    *out = NULL;
+    all = fsdp__calloc(1, sizeof(*all));
+    if (!all)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
+    status = open_any(all, path);
+    if (status != FSDP_OK) {
+        fsdp_safetensors_close(all);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    if (all->tensors.count > 1)
+        qsort(all->tensors.entries, (size_t)all->tensors.count, sizeof(*all->tensors.entries), by_name);
+    *out = all;
+    return FSDP_OK;
+}
+
+void fsdp_safetensors_close(fsdp_safetensors *file)
+{
+    if (!file)
+        return;
+    fsdp__tensor_list_release(&file->tensors);
+    for (int64_t i = 0; i < file->file_count; i++) {
+        fsdp__file_unmap(&file->files[i].mapping);
+        fsdp__free(file->files[i].path);
+    }
+    fsdp__free(file->files);
+    fsdp__free(file);
+}
+
+int64_t fsdp_safetensors_count(const fsdp_safetensors *file)
+{
+    return file->tensors.count;
+}
+
+const fsdp_safetensors_entry *fsdp_safetensors_at(const fsdp_safetensors *file, int64_t index)
+{
+    return &file->tensors.entries[index];
+}
+
+const fsdp_safetensors_entry *fsdp_safetensors_find(const fsdp_safetensors *file, const char *name)
+{
+    fsdp_safetensors_entry key = {.name = name};
+
+    if (file->tensors.count == 0)
+        return NULL;
+    return bsearch(&key, file->tensors.entries, (size_t)file->tensors.count, sizeof(key), by_name);
+}

@@ -1,0 +1,43 @@
+/* tokenizer.c - the files of a model folder that belong to its tokenizer. */
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "hub/hub.h"
+
+#define LIMIT_BYTES ((size_t)1 << 30)
+
+static const char *const files[] = {
+    "tokenizer.json", "tokenizer_config.json",   "tokenizer.model",   "vocab.json",
+    "merges.txt",     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+};
+
+static fsdp_status copy_file(const char *from, const char *to)
+{
+    fsdp_status status;
+    size_t bytes = 0;
+    char *data = NULL;
+
+    if (!fsdp__path_exists(from))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_read(from, LIMIT_BYTES, &data, &bytes));
+    status = fsdp__file_write_atomic(to, data, bytes);
+    fsdp__free(data);
+    return status;
+}
+
+fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
+{
+    fsdp_status status = FSDP_OK;
+
+    if (!from || !to)
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy a tokenizer: from and to are required");
+    for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
+        char *source = fsdp__path_join(from, files[i]), *target = source ? fsdp__path_join(to, files[i]) : NULL;
+
+        status = target ? copy_file(source, target)
+                        : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot copy the tokenizer of '%s'", from);
+        fsdp__free(target);
+        fsdp__free(source);
+    }
+    return status;
+}

@@ -1,0 +1,161 @@
+/* causal_lm.c - the root of both models: body, head, loss. */
+#include "models/models.h"
+
+typedef struct causal_lm {
+    fsdp_module base;
+    fsdp_model_config config;
+    bool last_logits_only;
+    fsdp_module *body, *blocks, *lm_head; /* children, and the body's list of blocks */
+} causal_lm;
+
+fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot)
+{
+    FSDP_TRY(fsdp_module_add_child(parent, name, made));
+    *slot = made;
+    return FSDP_OK;
+}
+
+/* ---- head: a Linear without bias that also makes the loss, so that it sees its weight and the targets at once ---- */
+
+/* hidden (B,T,C) -> logits (B,T,V);  hidden, targets (B,T) -> loss () */
+static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const fsdp_layer *head = fsdp__layer(self);
+
+    if (count == 2)
+        return fsdp_linear_cross_entropy(inputs[0], head->weight, inputs[1]);
+    return fsdp_linear(inputs[0], head->weight, FSDP_NO_BIAS);
+}
+
+static void describe_head(const fsdp_module *self, char *text, size_t text_bytes)
+{
+    const fsdp_tensor *weight = fsdp__layer(self)->weight;
+
+    snprintf(text, text_bytes, "in_features=%lld, out_features=%lld, bias=False",
+             (long long)fsdp_tensor_size(weight, 1), (long long)fsdp_tensor_size(weight, 0));
+}
+
+static const fsdp_module_type head_type = {.name = "Linear", .forward = head_forward, .describe = describe_head};
+
+/* `tied`: NULL, or the embedding's weight. */
+static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)
+{
+    const fsdp_model_config *config = plan->config;
+    fsdp_init normal = {.kind = FSDP_INIT_NORMAL, .b = config->init_std};
+    fsdp_layer *head = NULL;
+
+    if (fsdp_module_create(plan->context, &head_type, sizeof(*head), &head) != FSDP_OK)
+        return NULL;
+    if (tied)
+        return fsdp__module_built(&head->base, fsdp_module_tie_parameter(&head->base, "weight", &head->weight, tied));
+    return fsdp__module_built(&head->base,
+                              fsdp_module_add_parameter(&head->base, "weight", &head->weight, plan->device, FSDP_F32,
+                                                        FSDP_SHAPE(config->vocab_size, config->dim), normal));
+}
+
+/* ---- root ---- */
+
+static fsdp_status check_call(const causal_lm *m, fsdp_tensor *const *inputs, int count)
+{
+    if (count > 2)
+        return FSDP_FAIL(FSDP_INVALID, "%s takes tokens, or tokens and targets, not %d inputs", m->base.type->name,
+                         count);
+    for (int i = 0; i < count; i++)
+        if (fsdp_tensor_dtype(inputs[i]) != FSDP_I32 || fsdp_tensor_ndim(inputs[i]) != 2)
+            return FSDP_FAIL(FSDP_INVALID, "%s takes %s as int32 (B,T), not as %s of %d dimensions", m->base.type->name,
+                             i == 0 ? "tokens" : "targets", fsdp_dtype_name(fsdp_tensor_dtype(inputs[i])),
+                             fsdp_tensor_ndim(inputs[i]));
+    if (m->base.training && m->config.attention_dropout > 0 && fsdp_grad_enabled(m->base.context))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot train with attention dropout %g: set %s to 0 in the model's config.json",
+                         (double)m->config.attention_dropout,
+                         m->config.architecture == FSDP_GPT2 ? "attn_pdrop" : "attention_dropout");
+    return FSDP_OK;
+}
+
+static fsdp_tensor *causal_lm_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    causal_lm *m = (causal_lm *)self;
+    fsdp_tensor *hidden;
+
+    if (check_call(m, inputs, count) != FSDP_OK)
+        return NULL;
+    hidden = fsdp_call(m->body, inputs[0]); /* (B,T,C) */
+    if (count == 2)
+        return fsdp_call(m->lm_head, hidden, inputs[1]);
+    if (m->last_logits_only)
+        hidden = fsdp_slice(hidden, 1, fsdp_tensor_size(inputs[0], 1) - 1, 1);
+    return fsdp_call(m->lm_head, hidden);
+}
+
+static const fsdp_module_type gpt2_type = {.name = "GPT2LMHeadModel", .forward = causal_lm_forward};
+static const fsdp_module_type llama_type = {.name = "LlamaForCausalLM", .forward = causal_lm_forward};
+
+static fsdp_status build(causal_lm *m, const fsdp__model_plan *plan)
+{
+    bool gpt2 = plan->config->architecture == FSDP_GPT2;
+    fsdp__model_body body = {0};
+    fsdp_tensor *tied;
+
+    FSDP_TRY(gpt2 ? fsdp__gpt2_body_create(plan, &body) : fsdp__llama_body_create(plan, &body));
+    FSDP_TRY(fsdp__add_part(&m->base, gpt2 ? "transformer" : "model", body.module, &m->body));
+    m->blocks = body.blocks;
+    tied = plan->config->tie_word_embeddings ? body.embedding->weight : NULL;
+    FSDP_TRY(fsdp__add_part(&m->base, "lm_head", head_create(plan, tied), &m->lm_head));
+    return FSDP_OK;
+}
+
+fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const fsdp_model_config *config)
+{
+    fsdp__model_plan plan = {.context = context, .device = device, .config = config};
+    causal_lm *m = NULL;
+
+    if (!context || !device || fsdp_model_config_check(config) != FSDP_OK)
+        return NULL;
+    if (fsdp_module_create(context, config->architecture == FSDP_GPT2 ? &gpt2_type : &llama_type, sizeof(*m), &m) !=
+        FSDP_OK)
+        return NULL;
+    m->config = *config;
+    return fsdp__module_built(&m->base, build(m, &plan));
+}
+
+static causal_lm *as_causal_lm(fsdp_module *module)
+{
+    return module && (module->type == &gpt2_type || module->type == &llama_type) ? (causal_lm *)module : NULL;
+}
+
+int64_t fsdp_model_block_count(fsdp_module *model)
+{
+    causal_lm *m = as_causal_lm(model);
+
+    return m ? fsdp_module_child_count(m->blocks) : 0;
+}
+
+fsdp_module *fsdp_model_block(fsdp_module *model, int64_t index)
+{
+    int64_t count = fsdp_model_block_count(model);
+    const char *name;
+
+    if (index < 0 || index >= count) {
+        FSDP_FAIL(FSDP_INVALID, "no block %lld: the model has %lld", (long long)index, (long long)count);
+        return NULL;
+    }
+    return fsdp_module_child_at(as_causal_lm(model)->blocks, index, &name);
+}
+
+const fsdp_model_config *fsdp_model_get_config(fsdp_module *model)
+{
+    causal_lm *m = as_causal_lm(model);
+
+    return m ? &m->config : NULL;
+}
+
+fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on)
+{
+    causal_lm *m = as_causal_lm(model);
+
+    if (!m)
+        return FSDP_FAIL(FSDP_INVALID, "not a model made by fsdp_model_create");
+    m->last_logits_only = on;
+    return FSDP_OK;
+}

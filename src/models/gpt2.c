@@ -1,0 +1,224 @@
+/* gpt2.c - GPT-2's body: learned positions, pre-norm blocks, one matrix for q, k and v. */
+#include <math.h>
+
+#include "base/rng.h"
+#include "models/models.h"
+
+static const fsdp_attention_options causal = {.causal = true};
+
+/* Dropout draws differ from rank to rank, as the data does, and from place to place. */
+static fsdp_module *dropout_create(const fsdp__model_plan *plan, const char *name, int64_t layer, float p)
+{
+    uint64_t place = (uint64_t)fsdp_context_rank(plan->context) << 32 | (uint64_t)layer;
+
+    return fsdp_dropout_create(plan->context, p, fsdp__rng_key(place, name));
+}
+
+static fsdp_init normal(float deviation)
+{
+    return (fsdp_init){.kind = FSDP_INIT_NORMAL, .b = deviation};
+}
+
+static fsdp_init residual_init(const fsdp_model_config *config)
+{
+    return normal(config->init_std / sqrtf(2.0f * (float)config->n_layers));
+}
+
+/* ---- attention ---- */
+
+typedef struct attention {
+    fsdp_module base;
+    fsdp_module *c_attn, *c_proj, *attn_dropout, *resid_dropout;
+    int64_t heads;
+} attention;
+
+/* x (B,T,C) -> (B,T,C) */
+static fsdp_tensor *attention_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    attention *m = (attention *)self;
+    fsdp_tensor *qkv = fsdp_call(m->c_attn, inputs[0]); /* (B,T,3C) */
+    fsdp_tensor *y = fsdp_attention_packed(qkv, m->heads, m->heads, &causal);
+
+    (void)count;
+    return fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
+}
+
+static const fsdp_module_type attention_type = {.name = "GPT2Attention", .forward = attention_forward};
+
+static fsdp_status build_attention(attention *m, const fsdp__model_plan *plan, int64_t layer)
+{
+    const fsdp_model_config *config = plan->config;
+    fsdp_init matrix = normal(config->init_std), residual = residual_init(config);
+    int64_t dim = config->dim;
+
+    m->heads = config->n_heads;
+    FSDP_TRY(fsdp__add_part(&m->base, "c_attn", fsdp_conv1d_create(plan->context, plan->device, dim, 3 * dim, &matrix),
+                            &m->c_attn));
+    FSDP_TRY(fsdp__add_part(&m->base, "c_proj", fsdp_conv1d_create(plan->context, plan->device, dim, dim, &residual),
+                            &m->c_proj));
+    FSDP_TRY(fsdp__add_part(&m->base, "attn_dropout",
+                            dropout_create(plan, "attn_dropout", layer, config->attention_dropout), &m->attn_dropout));
+    FSDP_TRY(fsdp__add_part(&m->base, "resid_dropout", dropout_create(plan, "resid_dropout", layer, config->dropout),
+                            &m->resid_dropout));
+    return FSDP_OK;
+}
+
+static fsdp_module *attention_create(const fsdp__model_plan *plan, int64_t layer)
+{
+    attention *m = NULL;
+
+    if (fsdp_module_create(plan->context, &attention_type, sizeof(*m), &m) != FSDP_OK)
+        return NULL;
+    return fsdp__module_built(&m->base, build_attention(m, plan, layer));
+}
+
+/* ---- mlp ---- */
+
+typedef struct mlp {
+    fsdp_module base;
+    fsdp_module *c_fc, *c_proj, *act, *dropout;
+} mlp;
+
+/* x (B,T,C) -> (B,T,C) */
+static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    mlp *m = (mlp *)self;
+    fsdp_tensor *h = fsdp_call(m->act, fsdp_call(m->c_fc, inputs[0])); /* (B,T,F) */
+
+    (void)count;
+    return fsdp_call(m->dropout, fsdp_call(m->c_proj, h));
+}
+
+static const fsdp_module_type mlp_type = {.name = "GPT2MLP", .forward = mlp_forward};
+
+static fsdp_status build_mlp(mlp *m, const fsdp__model_plan *plan, int64_t layer)
+{
+    const fsdp_model_config *config = plan->config;
+    fsdp_init matrix = normal(config->init_std), residual = residual_init(config);
+
+    FSDP_TRY(fsdp__add_part(&m->base, "c_fc",
+                            fsdp_conv1d_create(plan->context, plan->device, config->dim, config->ffn_dim, &matrix),
+                            &m->c_fc));
+    FSDP_TRY(fsdp__add_part(&m->base, "c_proj",
+                            fsdp_conv1d_create(plan->context, plan->device, config->ffn_dim, config->dim, &residual),
+                            &m->c_proj));
+    FSDP_TRY(fsdp__add_part(&m->base, "act", fsdp_gelu_create(plan->context, !config->gelu_erf), &m->act));
+    FSDP_TRY(
+        fsdp__add_part(&m->base, "dropout", dropout_create(plan, "mlp_dropout", layer, config->dropout), &m->dropout));
+    return FSDP_OK;
+}
+
+static fsdp_module *mlp_create(const fsdp__model_plan *plan, int64_t layer)
+{
+    mlp *m = NULL;
+
+    if (fsdp_module_create(plan->context, &mlp_type, sizeof(*m), &m) != FSDP_OK)
+        return NULL;
+    return fsdp__module_built(&m->base, build_mlp(m, plan, layer));
+}
+
+/* ---- block ---- */
+
+typedef struct block {
+    fsdp_module base;
+    fsdp_module *ln_1, *attn, *ln_2, *mlp;
+} block;
+
+/* x (B,T,C) -> (B,T,C) */
+static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    block *m = (block *)self;
+    const fsdp_layer *ln_2 = fsdp__layer(m->ln_2);
+    fsdp_tensor *a = fsdp_call(m->attn, fsdp_call(m->ln_1, inputs[0]));
+    fsdp_tensor *x = NULL; /* inputs[0] + a */
+    fsdp_tensor *h = fsdp_add_layernorm(a, inputs[0], ln_2->weight, ln_2->bias, ln_2->eps, &x);
+
+    (void)count;
+    return fsdp_add(x, fsdp_call(m->mlp, h));
+}
+
+static const fsdp_module_type block_type = {.name = "GPT2Block", .forward = block_forward};
+
+static fsdp_status build_block(block *m, const fsdp__model_plan *plan, int64_t layer)
+{
+    int64_t dim = plan->config->dim;
+    float eps = plan->config->norm_eps;
+
+    FSDP_TRY(fsdp__add_part(&m->base, "ln_1", fsdp_layernorm_create(plan->context, plan->device, dim, eps), &m->ln_1));
+    FSDP_TRY(fsdp__add_part(&m->base, "attn", attention_create(plan, layer), &m->attn));
+    FSDP_TRY(fsdp__add_part(&m->base, "ln_2", fsdp_layernorm_create(plan->context, plan->device, dim, eps), &m->ln_2));
+    FSDP_TRY(fsdp__add_part(&m->base, "mlp", mlp_create(plan, layer), &m->mlp));
+    return FSDP_OK;
+}
+
+static fsdp_module *block_create(const fsdp__model_plan *plan, int64_t layer)
+{
+    block *m = NULL;
+
+    if (fsdp_module_create(plan->context, &block_type, sizeof(*m), &m) != FSDP_OK)
+        return NULL;
+    return fsdp__module_built(&m->base, build_block(m, plan, layer));
+}
+
+/* ---- body ---- */
+
+typedef struct body {
+    fsdp_module base;
+    fsdp_module *wte, *wpe, *drop, *h, *ln_f;
+} body;
+
+/* tokens (B,T) -> (B,T,C) */
+static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    body *m = (body *)self;
+    fsdp_tensor *positions = fsdp__layer(m->wpe)->weight; /* (P,C) */
+    int64_t T = fsdp_tensor_size(inputs[0], 1);
+    fsdp_tensor *x;
+
+    (void)count;
+    if (T > fsdp_tensor_size(positions, 0)) {
+        FSDP_FAIL(FSDP_INVALID, "sequence of %lld tokens is longer than the model's %lld positions", (long long)T,
+                  (long long)fsdp_tensor_size(positions, 0));
+        return NULL;
+    }
+    x = fsdp_add(fsdp_call(m->wte, inputs[0]), fsdp_slice(positions, 0, 0, T));
+    x = fsdp_call(m->drop, x);
+    for (int64_t i = 0; i < fsdp_module_child_count(m->h); i++)
+        x = fsdp_call(fsdp_module_child_at(m->h, i, &(const char *){NULL}), x);
+    return fsdp_call(m->ln_f, x);
+}
+
+static const fsdp_module_type body_type = {.name = "GPT2Model", .forward = body_forward};
+
+static fsdp_status build_body(body *m, const fsdp__model_plan *plan)
+{
+    const fsdp_model_config *config = plan->config;
+    fsdp_init table = normal(config->init_std);
+
+    FSDP_TRY(fsdp__add_part(&m->base, "wte",
+                            fsdp_embedding_create(plan->context, plan->device, config->vocab_size, config->dim, &table),
+                            &m->wte));
+    FSDP_TRY(fsdp__add_part(
+        &m->base, "wpe", fsdp_embedding_create(plan->context, plan->device, config->max_seq_len, config->dim, &table),
+        &m->wpe));
+    FSDP_TRY(fsdp__add_part(&m->base, "drop", dropout_create(plan, "drop", 0, config->embd_dropout), &m->drop));
+    FSDP_TRY(fsdp__add_part(&m->base, "h", fsdp_module_list_create(plan->context), &m->h));
+    for (int64_t layer = 0; layer < config->n_layers; layer++)
+        FSDP_TRY(fsdp_module_list_append(m->h, block_create(plan, layer)));
+    FSDP_TRY(fsdp__add_part(
+        &m->base, "ln_f", fsdp_layernorm_create(plan->context, plan->device, config->dim, config->norm_eps), &m->ln_f));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_body *out)
+{
+    body *m = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_module_create(plan->context, &body_type, sizeof(*m), &m));
+    status = build_body(m, plan);
+    if (!fsdp__module_built(&m->base, status))
+        return status;
+    *out = (fsdp__model_body){.module = &m->base, .blocks = m->h, .embedding = (fsdp_layer *)m->wte};
+    return FSDP_OK;
+}

@@ -1,0 +1,29 @@
+/* rope.c - frequencies of Llama's rotary positions. */
+#include <math.h>
+
+#include "models/models.h"
+
+/* Llama 3.1: waves longer than the original context are stretched by `factor`, short ones kept, those between blended.
+ */
+static double stretch(const fsdp_model_config *config, double frequency)
+{
+    double turns = (double)config->rope_original_max_seq_len * frequency / (2 * M_PI); /* in the original context */
+    double low = (double)config->rope_low_freq_factor, high = (double)config->rope_high_freq_factor;
+    double kept = (turns - low) / (high - low);
+
+    if (turns < low)
+        return frequency / (double)config->rope_factor;
+    if (turns > high)
+        return frequency;
+    return (1 - kept) * frequency / (double)config->rope_factor + kept * frequency;
+}
+
+void fsdp__rope_frequencies(const fsdp_model_config *config, float *out)
+{
+    for (int64_t i = 0; i < config->head_dim / 2; i++) {
+        double exponent = (double)(2 * i) / (double)config->head_dim;
+        double frequency = 1 / pow((double)config->rope_theta, exponent);
+
+        out[i] = (float)(config->rope_llama3 ? stretch(config, frequency) : frequency);
+    }
+}

@@ -1,0 +1,179 @@
+/* config.json: what is read from it, what is written, and what a broken or foreign one is told. */
+#include "hub/hub.h"
+#include "support/test.h"
+
+static fsdp_status parse(const char *text, fsdp_model_config *out)
+{
+    return fsdp__config_parse("config.json", text, strlen(text), out);
+}
+
+#define LLAMA_SIZES                                                                           \
+    "\"model_type\":\"llama\",\"vocab_size\":100,\"hidden_size\":32,\"num_hidden_layers\":2," \
+    "\"num_attention_heads\":4,\"intermediate_size\":48"
+#define GPT2_SIZES "\"model_type\":\"gpt2\",\"vocab_size\":100,\"n_embd\":32,\"n_layer\":2,\"n_head\":4"
+
+static void gpt2_defaults_are_those_of_transformers(void **state)
+{
+    fsdp_model_config config;
+
+    (void)state;
+    CHECK_OK(parse("{" GPT2_SIZES ",\"n_inner\":null,\"bos_token_id\":7}", &config));
+    CHECK_EQ(config.architecture, FSDP_GPT2);
+    CHECK_EQ(config.dim, 32);
+    CHECK_EQ(config.head_dim, 8);
+    CHECK_EQ(config.n_kv_heads, 4);
+    CHECK_EQ(config.ffn_dim, 128);
+    CHECK_EQ(config.max_seq_len, 1024);
+    CHECK(config.norm_eps == 1e-5f);
+    CHECK(config.tie_word_embeddings);
+    CHECK(config.dropout == 0.1f && config.embd_dropout == 0.1f && config.attention_dropout == 0.1f);
+    CHECK(!config.gelu_erf);
+    CHECK(config.has_bos_token && config.bos_token == 7 && !config.has_eos_token);
+    CHECK_OK(parse("{" GPT2_SIZES ",\"n_inner\":50,\"activation_function\":\"gelu\",\"tie_word_embeddings\":false}",
+                   &config));
+    CHECK_EQ(config.ffn_dim, 50);
+    CHECK(config.gelu_erf && !config.tie_word_embeddings);
+}
+
+static void llama_is_read_in_the_older_and_the_newer_style(void **state)
+{
+    static const char *const styles[] = {
+        "{" LLAMA_SIZES ",\"num_key_value_heads\":2,\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\","
+        "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":512}}",
+        "{" LLAMA_SIZES ",\"num_key_value_heads\":2,\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"llama3\","
+        "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":512}}",
+    };
+    fsdp_model_config config;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(parse(styles[i], &config));
+        CHECK_EQ(config.architecture, FSDP_LLAMA);
+        CHECK_EQ(config.n_kv_heads, 2);
+        CHECK(config.rope_theta == 5e5f && config.rope_llama3 && config.rope_factor == 8);
+        CHECK(config.rope_low_freq_factor == 1 && config.rope_high_freq_factor == 4);
+        CHECK_EQ(config.rope_original_max_seq_len, 512);
+    }
+    CHECK_OK(parse("{" LLAMA_SIZES ",\"rope_scaling\":null,\"head_dim\":10,\"eos_token_id\":[5,6],\"mlp_bias\":true}",
+                   &config));
+    CHECK(config.rope_theta == 1e4f && !config.rope_llama3 && !config.tie_word_embeddings);
+    CHECK(config.mlp_bias && !config.attention_bias);
+    CHECK_EQ(config.n_kv_heads, 4);
+    CHECK_EQ(config.head_dim, 10);
+    CHECK_EQ(config.max_seq_len, 2048);
+    CHECK(config.norm_eps == 1e-6f && config.has_eos_token && config.eos_token == 5);
+}
+
+static void every_fault_of_a_config_is_named(void **state)
+{
+    static const struct {
+        const char *text;
+        fsdp_status status;
+        const char *part;
+    } cases[] = {
+        {"{", FSDP_FORMAT, "'config.json': line 1 column 1"},
+        {"3", FSDP_FORMAT, "cannot read 'config.json'"},
+        {"{}", FSDP_FORMAT, "key 'model_type' is missing"},
+        {"{\"model_type\":3}", FSDP_FORMAT, "key 'model_type' is an integer, not a string"},
+        {"{\"model_type\":\"bert\"}", FSDP_UNSUPPORTED, "model_type 'bert' is not supported: gpt2 and llama are"},
+        {"{\"model_type\":\"gpt2\"}", FSDP_FORMAT, "key 'vocab_size' is missing"},
+        {"{" GPT2_SIZES ",\"n_inner\":1.5}", FSDP_FORMAT, "key 'n_inner' is a fraction, not an integer"},
+        {"{" GPT2_SIZES ",\"n_inner\":-4}", FSDP_INVALID, "cannot use 'config.json': bad model config: ffn_dim is -4"},
+        {"{" GPT2_SIZES ",\"n_layer\":3}", FSDP_FORMAT, "duplicate object key"},
+        {"{" GPT2_SIZES ",\"n_positions\":0}", FSDP_INVALID, "max_seq_len is 0"},
+        {"{" GPT2_SIZES ",\"activation_function\":\"relu\"}", FSDP_UNSUPPORTED,
+         "activation_function 'relu' is not supported: gelu_new, gelu_pytorch_tanh and gelu are"},
+        {"{" GPT2_SIZES ",\"scale_attn_weights\":false}", FSDP_UNSUPPORTED, "scale_attn_weights 'false'"},
+        {"{" GPT2_SIZES ",\"scale_attn_by_inverse_layer_idx\":true}", FSDP_UNSUPPORTED, "only false is"},
+        {"{" GPT2_SIZES ",\"resid_pdrop\":\"no\"}", FSDP_FORMAT, "key 'resid_pdrop' is a string, not a number"},
+        {"{" GPT2_SIZES ",\"resid_pdrop\":1e300}", FSDP_FORMAT, "key 'resid_pdrop' is out of range"},
+        {"{" GPT2_SIZES ",\"tie_word_embeddings\":1}", FSDP_FORMAT, "is an integer, not true or false"},
+        {"{" GPT2_SIZES ",\"bos_token_id\":\"x\"}", FSDP_FORMAT, "key 'bos_token_id' is neither"},
+        {"{" GPT2_SIZES ",\"quantization_config\":{}}", FSDP_UNSUPPORTED, "quantized weights"},
+        {"{" LLAMA_SIZES ",\"hidden_act\":\"gelu\"}", FSDP_UNSUPPORTED,
+         "hidden_act 'gelu' is not supported: only silu is"},
+        {"{" LLAMA_SIZES ",\"num_key_value_heads\":3}", FSDP_INVALID, "n_heads 4 is not a multiple of n_kv_heads 3"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", FSDP_UNSUPPORTED,
+         "rope type 'linear' is not supported: default and llama3 are"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}", FSDP_UNSUPPORTED, "rope type 'yarn'"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"llama3\"}}", FSDP_FORMAT, "key 'factor' is missing"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":[]}", FSDP_FORMAT, "key 'rope_parameters' is an array, not an object"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", FSDP_UNSUPPORTED,
+         "partial_rotary_factor"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fsdp_model_config config = {.dim = 99};
+
+        CHECK_ERROR(parse(cases[i].text, &config), cases[i].status, cases[i].part);
+        CHECK_EQ(config.dim, 99);
+    }
+}
+
+static void a_folder_without_config_is_named(void **state)
+{
+    fsdp_model_config config;
+
+    (void)state;
+    CHECK_ERROR(fsdp_hub_read_config("/nowhere", &config), FSDP_NOT_FOUND, "/nowhere/config.json");
+    CHECK_ERROR(fsdp_hub_read_config(NULL, &config), FSDP_INVALID, "required");
+}
+
+static void what_is_written_reads_back_the_same(void **state)
+{
+    fsdp_model_config configs[8] = {0};
+    int count = 0;
+
+    (void)state;
+    for (const char *const *name = fsdp_model_preset_names(); *name; name++)
+        CHECK_OK(fsdp_model_preset(*name, &configs[count++]));
+    configs[count] = configs[2]; /* a llama with everything on */
+    configs[count].rope_llama3 = configs[count].attention_bias = configs[count].mlp_bias = true;
+    configs[count].rope_factor = 32.5f;
+    configs[count].rope_low_freq_factor = 1;
+    configs[count].rope_high_freq_factor = 4.1f;
+    configs[count].rope_original_max_seq_len = 8192;
+    configs[count].has_eos_token = true;
+    configs[count].eos_token = 3;
+    configs[count].attention_dropout = 0.3f;
+    configs[count++].tie_word_embeddings = true;
+    configs[count] = configs[0]; /* a GPT-2 with everything on */
+    configs[count].gelu_erf = configs[count].tie_word_embeddings = configs[count].has_bos_token = true;
+    configs[count].dropout = 0.123456789f;
+    configs[count].embd_dropout = 1.0f / 3;
+    configs[count++].norm_eps = 1.1754944e-38f;
+    for (int i = 0; i < count; i++) {
+        fsdp_model_config back;
+        char *text = NULL;
+
+        CHECK_OK(fsdp__config_text(&configs[i], FSDP_BF16, &text));
+        CHECK_CONTAINS(text, "\"dtype\": \"bfloat16\"");
+        CHECK_OK(parse(text, &back));
+        /* GPT-2 has no rotary positions; the padding of both is zero. */
+        CHECK_EQ(back.rope_theta == configs[i].rope_theta, true);
+        CHECK_EQ(back.n_layers, configs[i].n_layers);
+        CHECK_EQ(back.head_dim, configs[i].head_dim);
+        CHECK_EQ(back.ffn_dim, configs[i].ffn_dim);
+        CHECK_EQ(back.max_seq_len, configs[i].max_seq_len);
+        CHECK_EQ(back.rope_llama3, configs[i].rope_llama3);
+        CHECK(back.rope_factor == configs[i].rope_factor &&
+              back.rope_high_freq_factor == configs[i].rope_high_freq_factor);
+        CHECK(back.dropout == configs[i].dropout && back.embd_dropout == configs[i].embd_dropout);
+        CHECK(back.attention_dropout == configs[i].attention_dropout && back.norm_eps == configs[i].norm_eps);
+        CHECK_EQ(back.gelu_erf, configs[i].gelu_erf);
+        CHECK_EQ(back.tie_word_embeddings, configs[i].tie_word_embeddings);
+        CHECK_EQ(back.attention_bias, configs[i].attention_bias);
+        CHECK_EQ(back.mlp_bias, configs[i].mlp_bias);
+        CHECK_EQ(back.has_bos_token, configs[i].has_bos_token);
+        CHECK_EQ(back.has_eos_token, configs[i].has_eos_token);
+        CHECK_EQ(back.eos_token, configs[i].eos_token);
+        CHECK_EQ(fsdp_model_config_parameters(&back), fsdp_model_config_parameters(&configs[i]));
+        free(text);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
+          cmocka_unit_test(llama_is_read_in_the_older_and_the_newer_style),
+          cmocka_unit_test(every_fault_of_a_config_is_named), cmocka_unit_test(a_folder_without_config_is_named),
+          cmocka_unit_test(what_is_written_reads_back_the_same))

@@ -1,0 +1,276 @@
+/* Safetensors files, indexes and folders: what is accepted, and what each broken one is told. */
+#include <sys/stat.h>
+
+#include "fsdp/hub.h"
+#include "hub/safetensors.h"
+#include "support/test.h"
+
+/* A file with this header and `data_bytes` bytes 0, 1, 2, ... of data. */
+static void write_file(const char *path, const char *header, size_t data_bytes)
+{
+    size_t length = strlen(header), bytes = 8 + length + data_bytes;
+    unsigned char *file = calloc(1, bytes);
+
+    for (int i = 0; i < 8; i++)
+        file[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    memcpy(file + 8, header, length);
+    for (size_t i = 0; i < data_bytes; i++)
+        file[8 + length + i] = (unsigned char)i;
+    test_write_file(path, file, bytes);
+    free(file);
+}
+
+static void tensors_are_found_by_name_and_listed_in_its_order(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "a.safetensors");
+    const fsdp_safetensors_entry *entry;
+    fsdp_safetensors *file = NULL;
+
+    (void)state;
+    write_file(path,
+               "{\"__metadata__\":{\"format\":\"pt\"},"
+               "\"w\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[5,17]},"
+               "\"empty\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[5,5]},"
+               "\"b\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]},"
+               "\"scalar\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[17,25]}}   ",
+               25);
+    CHECK_OK(fsdp_safetensors_open(path, &file));
+    CHECK_EQ(fsdp_safetensors_count(file), 4);
+    CHECK_STRING(fsdp_safetensors_at(file, 0)->name, "b");
+    CHECK_STRING(fsdp_safetensors_at(file, 3)->name, "w");
+    entry = CHECK_PTR(fsdp_safetensors_find(file, "w"));
+    CHECK_EQ(entry->dtype, FSDP_BF16);
+    CHECK_EQ(entry->ndim, 2);
+    CHECK_EQ(entry->shape[0], 3);
+    CHECK_EQ(entry->bytes, 12);
+    CHECK_EQ(*(const unsigned char *)entry->data, 5);
+    CHECK_STRING(entry->file, path);
+    CHECK_EQ(fsdp_safetensors_find(file, "scalar")->ndim, 0);
+    CHECK_EQ(fsdp_safetensors_find(file, "empty")->bytes, 0);
+    CHECK_NULL(fsdp_safetensors_find(file, "x"));
+    fsdp_safetensors_close(file);
+    fsdp_safetensors_close(NULL);
+    free(path);
+    test_directory_free(directory);
+}
+
+static void a_file_without_tensors_is_valid(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "a.safetensors");
+    fsdp_safetensors *file = NULL;
+
+    (void)state;
+    write_file(path, "{}", 0);
+    CHECK_OK(fsdp_safetensors_open(path, &file));
+    CHECK_EQ(fsdp_safetensors_count(file), 0);
+    CHECK_NULL(fsdp_safetensors_find(file, "x"));
+    fsdp_safetensors_close(file);
+    free(path);
+    test_directory_free(directory);
+}
+
+#define TENSOR(name, dtype, shape, begin, end) \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" begin "," end "]}"
+
+static void every_fault_of_a_header_is_named(void **state)
+{
+    static const struct {
+        const char *header;
+        size_t data_bytes;
+        fsdp_status status;
+        const char *part;
+    } cases[] = {
+        {"[]", 0, FSDP_FORMAT, "does not begin with '{' at offset 8"},
+        {" {}", 0, FSDP_FORMAT, "does not begin with '{'"},
+        {"{", 0, FSDP_FORMAT, "line 1 column"},
+        {"{} x", 0, FSDP_FORMAT, "line 1 column"},
+        {"{\"a\":1}", 0, FSDP_FORMAT, "tensor 'a': its entry is not an object"},
+        {"{\"a\":{}}", 0, FSDP_FORMAT, "tensor 'a': it has no dtype"},
+        {"{" TENSOR("a", "F31", "1", "0", "4") "}", 4, FSDP_FORMAT, "tensor 'a': unknown dtype 'F31'"},
+        {"{" TENSOR("a", "f32", "1", "0", "4") "}", 4, FSDP_FORMAT, "unknown dtype 'f32'"},
+        {"{" TENSOR("a", "F64", "1", "0", "8") "}", 8, FSDP_UNSUPPORTED, "tensor 'a': dtype F64 is not supported: F32"},
+        {"{\"a\":{\"dtype\":\"F32\"}}", 0, FSDP_FORMAT, "it has no shape"},
+        {"{" TENSOR("a", "F32", "-1", "0", "4") "}", 4, FSDP_FORMAT, "size 0 of its shape"},
+        {"{" TENSOR("a", "F32", "1,1.5", "0", "4") "}", 4, FSDP_FORMAT, "size 1 of its shape"},
+        {"{" TENSOR("a", "F32", "1,1,1,1,1,1,1", "0", "4") "}", 4, FSDP_FORMAT, "7 dimensions"},
+        {"{" TENSOR("a", "F32", "4294967296,4294967296", "0", "4") "}", 4, FSDP_FORMAT, "its shape is too large"},
+        {"{" TENSOR("a", "F32", "4611686018427387904", "0", "4") "}", 4, FSDP_FORMAT, "its shape is too large"},
+        {"{" TENSOR("a", "F32", "99999999999999999999", "0", "4") "}", 4, FSDP_FORMAT, "line 1 column"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, FSDP_FORMAT, "data_offsets are not two whole numbers"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, FSDP_FORMAT, "data_offsets are not"},
+        {"{" TENSOR("a", "F32", "1", "0.0", "4") "}", 4, FSDP_FORMAT, "data_offsets are not"},
+        {"{" TENSOR("a", "F32", "1", "4", "0") "}", 4, FSDP_FORMAT, "data_offsets [4, 0] are no range"},
+        {"{" TENSOR("a", "F32", "1", "-4", "0") "}", 4, FSDP_FORMAT, "data_offsets [-4, 0] are no range"},
+        {"{" TENSOR("a", "F32", "2", "0", "8") "}", 4, FSDP_FORMAT, "go beyond the file's 4 bytes of data"},
+        {"{" TENSOR("a", "F32", "2,3", "0", "8") "}", 8, FSDP_FORMAT,
+         "hold 8 bytes, but float32 of shape (2, 3) is 24"},
+        {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "2", "6") "}", 6, FSDP_FORMAT,
+         "tensor 'b': its data at offset 2 overlaps that of tensor 'a'"},
+        {"{" TENSOR("a", "F32", "2", "0", "8") "," TENSOR("b", "F32", "0", "4", "4") "}", 8, FSDP_FORMAT,
+         "tensor 'b': its data at offset 4 overlaps"},
+        {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "5", "9") "}", 9, FSDP_FORMAT,
+         "tensor 'b': 1 bytes before its data at offset 5 belong to no tensor"},
+        {"{" TENSOR("a", "F32", "1", "0", "4") "}", 7, FSDP_FORMAT, "its last 3 bytes belong to no tensor"},
+        {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("a", "F32", "1", "4", "8") "}", 8, FSDP_FORMAT,
+         "duplicate object key"},
+        {"{\"__metadata__\":3}", 0, FSDP_FORMAT, "__metadata__ is not an object"},
+        {"{\"__metadata__\":{\"n\":3}}", 0, FSDP_FORMAT, "'n' in __metadata__ is not a string"},
+    };
+    char *directory = test_directory(), *path = test_path(directory, "broken.safetensors");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fsdp_safetensors *file = NULL;
+
+        write_file(path, cases[i].header, cases[i].data_bytes);
+        CHECK_ERROR(fsdp_safetensors_open(path, &file), cases[i].status, cases[i].part);
+        CHECK_CONTAINS(fsdp_last_error(), "broken.safetensors");
+        CHECK_NULL(file);
+    }
+    free(path);
+    test_directory_free(directory);
+}
+
+static void the_length_of_the_header_is_checked(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *part;
+    } cases[] = {
+        {"", 0, "0 bytes are too few"},
+        {"\2\0\0\0\0\0\0", 7, "7 bytes are too few"},
+        {"\0\0\0\0\0\0\0\0", 8, "does not begin with '{'"},
+        {"\3\0\0\0\0\0\0\0{}", 10, "header of 3 bytes goes beyond its 10 bytes"},
+        {"\1\341\365\5\0\0\0\0{}", 10, "header of 100000001 bytes is over the limit"},
+        {"\377\377\377\377\377\377\377\377{}", 10, "over the limit of 100000000"},
+    };
+    char *directory = test_directory(), *path = test_path(directory, "x.safetensors");
+    fsdp_safetensors *file = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        test_write_file(path, cases[i].bytes, cases[i].count);
+        CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, cases[i].part);
+    }
+    free(path);
+    path = test_path(directory, "absent.safetensors");
+    CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_NOT_FOUND, "absent.safetensors");
+    CHECK_ERROR(fsdp_safetensors_open(NULL, &file), FSDP_INVALID, "required");
+    free(path);
+    test_directory_free(directory);
+}
+
+/* Writes `text` as `name` of the directory. */
+static void put(const char *directory, const char *name, const char *text)
+{
+    char *path = test_path(directory, name);
+
+    test_write_file(path, text, strlen(text));
+    free(path);
+}
+
+static void put_tensor(const char *directory, const char *file, const char *tensor)
+{
+    char *path = test_path(directory, file), header[256];
+
+    snprintf(header, sizeof(header), "{\"%s\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", tensor);
+    write_file(path, header, 3);
+    free(path);
+}
+
+#define INDEX "model.safetensors.index.json"
+
+static void an_index_opens_all_its_files(void **state)
+{
+    char *directory = test_directory();
+    fsdp_safetensors *files = NULL;
+
+    (void)state;
+    put_tensor(directory, "1.safetensors", "z");
+    put_tensor(directory, "2.safetensors", "a");
+    put(directory, INDEX, "{\"metadata\":{},\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
+    CHECK_OK(fsdp_safetensors_open(directory, &files));
+    CHECK_EQ(fsdp_safetensors_count(files), 2);
+    CHECK_STRING(fsdp_safetensors_at(files, 0)->name, "a");
+    CHECK_CONTAINS(fsdp_safetensors_find(files, "z")->file, "1.safetensors");
+    fsdp_safetensors_close(files);
+    put_tensor(directory, "model.safetensors", "single"); /* is preferred, as transformers does */
+    CHECK_OK(fsdp_safetensors_open(directory, &files));
+    CHECK_STRING(fsdp_safetensors_at(files, 0)->name, "single");
+    fsdp_safetensors_close(files);
+    test_directory_free(directory);
+}
+
+static void every_fault_of_an_index_is_named(void **state)
+{
+    static const struct {
+        const char *text;
+        fsdp_status status;
+        const char *part;
+    } cases[] = {
+        {"", FSDP_FORMAT, INDEX "': line 1"},
+        {"[]", FSDP_FORMAT, "not a JSON object"},
+        {"{}", FSDP_FORMAT, "no weight_map"},
+        {"{\"weight_map\":[]}", FSDP_FORMAT, "no weight_map"},
+        {"{\"weight_map\":{\"a\":3}}", FSDP_FORMAT, "the file of tensor 'a' is not a string"},
+        {"{\"weight_map\":{\"a\":\"\"}}", FSDP_FORMAT, "not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"../1.safetensors\"}}", FSDP_FORMAT, "'../1.safetensors': not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", FSDP_FORMAT, "'/etc/passwd': not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"..\"}}", FSDP_FORMAT, "not a plain file name"},
+        {"{\"weight_map\":{\"a\":\"3.safetensors\"}}", FSDP_NOT_FOUND, "3.safetensors"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\"}}", FSDP_FORMAT,
+         "1.safetensors': it lacks tensor 'b'"},
+        {"{\"weight_map\":{\"c\":\"1.safetensors\"}}", FSDP_FORMAT, "1.safetensors': it holds tensor 'a'"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"1.safetensors\"}}", FSDP_FORMAT, "duplicate object key"},
+    };
+    char *directory = test_directory();
+
+    (void)state;
+    put_tensor(directory, "1.safetensors", "a");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fsdp_safetensors *files = NULL;
+
+        put(directory, INDEX, cases[i].text);
+        CHECK_ERROR(fsdp_safetensors_open(directory, &files), cases[i].status, cases[i].part);
+        CHECK_NULL(files);
+    }
+    test_directory_free(directory);
+}
+
+static void folders_without_safetensors_say_what_they_have(void **state)
+{
+    char *directory = test_directory();
+    fsdp_safetensors *files = NULL;
+
+    (void)state;
+    CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_NOT_FOUND, "has neither model.safetensors nor");
+    put(directory, "pytorch_model-00001-of-00002.bin", "x");
+    CHECK_ERROR(fsdp_safetensors_open(directory, &files), FSDP_UNSUPPORTED,
+                "has only pytorch_model.bin files: convert it to safetensors");
+    test_directory_free(directory);
+}
+
+static void a_failed_allocation_leaves_nothing(void **state)
+{
+    char *directory = test_directory();
+
+    (void)state;
+    put_tensor(directory, "1.safetensors", "z");
+    put_tensor(directory, "2.safetensors", "a");
+    put(directory, INDEX, "{\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_safetensors *files = NULL;
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_safetensors_open(directory, &files));
+        fsdp_safetensors_close(files);
+    }
+    test_directory_free(directory);
+}
+
+TEST_MAIN(cmocka_unit_test(tensors_are_found_by_name_and_listed_in_its_order),
+          cmocka_unit_test(a_file_without_tensors_is_valid), cmocka_unit_test(every_fault_of_a_header_is_named),
+          cmocka_unit_test(the_length_of_the_header_is_checked), cmocka_unit_test(an_index_opens_all_its_files),
+          cmocka_unit_test(every_fault_of_an_index_is_named),
+          cmocka_unit_test(folders_without_safetensors_say_what_they_have),
+          cmocka_unit_test(a_failed_allocation_leaves_nothing))

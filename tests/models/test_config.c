@@ -1,0 +1,165 @@
+/* Presets, checks and counts of model configs. */
+#include <math.h>
+
+#include "models/models.h"
+#include "support/test.h"
+
+static fsdp_model_config preset(const char *name)
+{
+    fsdp_model_config config;
+
+    CHECK_OK(fsdp_model_preset(name, &config));
+    return config;
+}
+
+static void presets_have_the_published_sizes(void **state)
+{
+    /* Counted by PyTorch for the same architectures. */
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } expected[] = {
+        {"gpt-10m", 10942464},     {"gpt2-124m", 163109376}, {"llama-1m", 1000576},
+        {"llama-100m", 124668672}, {"llama-1b", 1498482688}, {"llama-8b", 8030261248},
+    };
+    const char *const *names = fsdp_model_preset_names();
+    size_t i = 0;
+
+    (void)state;
+    for (; names[i]; i++) {
+        fsdp_model_config config = preset(expected[i].name);
+
+        CHECK_STRING(names[i], expected[i].name);
+        CHECK_OK(fsdp_model_config_check(&config));
+        CHECK_EQ(fsdp_model_config_parameters(&config), expected[i].parameters);
+    }
+    CHECK_EQ(i, sizeof(expected) / sizeof(expected[0]));
+}
+
+static void an_unknown_preset_is_answered_with_the_known_ones(void **state)
+{
+    fsdp_model_config config;
+
+    (void)state;
+    CHECK_ERROR(fsdp_model_preset("gpt5", &config), FSDP_NOT_FOUND,
+                "no model preset 'gpt5': there are gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b");
+    CHECK_ERROR(fsdp_model_preset(NULL, &config), FSDP_NOT_FOUND, "no model preset ''");
+}
+
+static int64_t parameters_of(fsdp_module *model)
+{
+    fsdp_parameters parameters = {0};
+    int64_t numel = 0;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        numel += fsdp_tensor_numel(parameters.items[i].tensor);
+    fsdp_parameters_release(&parameters);
+    return numel;
+}
+
+static void the_count_is_that_of_the_modules_parameters(void **state)
+{
+    static const struct {
+        bool tied, attention_bias, mlp_bias;
+    } variants[] = {{false, false, false}, {true, true, false}, {true, false, true}};
+
+    (void)state;
+    for (const char *const *name = fsdp_model_preset_names(); *name; name++) {
+        for (size_t v = 0; v < 3; v++) {
+            fsdp_context *context = test_context();
+            fsdp_model_config config = preset(*name);
+            fsdp_module *model;
+
+            config.tie_word_embeddings = variants[v].tied;
+            config.attention_bias = variants[v].attention_bias;
+            config.mlp_bias = variants[v].mlp_bias;
+            model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+            CHECK_EQ(parameters_of(model), fsdp_model_config_parameters(&config));
+            CHECK_EQ(fsdp_model_block_count(model), config.n_layers);
+            fsdp_module_unref(model);
+            CHECK_EQ(test_live_bytes(context), 0);
+            fsdp_context_free(context);
+        }
+    }
+}
+
+static void flops_are_six_per_weight_and_those_of_attention(void **state)
+{
+    fsdp_model_config config = preset("gpt-10m");
+    double matrices = 6.0 * (4 * 384 * 384 + 2 * 384 * 1536) + 256 * 384;
+
+    (void)state;
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 100), 6 * matrices + 6.0 * 6 * 384 * 100, 1);
+    config.tie_word_embeddings = true; /* the head multiplies either way */
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 100), 6 * matrices + 6.0 * 6 * 384 * 100, 1);
+    config = preset("llama-100m");
+    matrices = 12.0 * (2 * 768 * 768 + 2 * 768 * 256 + 3 * 768 * 2048) + 32000 * 768;
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 0), 6 * matrices, 1);
+}
+
+static void each_wrong_field_is_named(void **state)
+{
+    fsdp_model_config config;
+
+    (void)state;
+#define WRONG(name, field, value, part)                                    \
+    do {                                                                   \
+        config = preset(name);                                             \
+        config.field = (value);                                            \
+        CHECK_ERROR(fsdp_model_config_check(&config), FSDP_INVALID, part); \
+    } while (0)
+    WRONG("gpt-10m", n_layers, 0, "n_layers is 0");
+    WRONG("gpt-10m", n_layers, 1 << 20, "n_layers is 1048576: it must be between 1 and 16384");
+    WRONG("gpt-10m", dim, -3, "dim is -3");
+    WRONG("gpt-10m", dim, 385, "dim 385 is not a multiple of n_heads 6");
+    WRONG("gpt-10m", dim, 768, "head_dim is 64: GPT-2 has dim / n_heads = 128");
+    WRONG("gpt-10m", n_kv_heads, 3, "n_kv_heads is 3");
+    WRONG("gpt-10m", ffn_dim, 0, "ffn_dim is 0");
+    WRONG("gpt-10m", vocab_size, (int64_t)1 << 40, "vocab_size is 1099511627776");
+    WRONG("gpt-10m", max_seq_len, 0, "max_seq_len is 0");
+    WRONG("gpt-10m", norm_eps, 0, "norm_eps is 0");
+    WRONG("gpt-10m", norm_eps, NAN, "norm_eps is nan");
+    WRONG("gpt-10m", dropout, 1, "dropout is 1");
+    WRONG("gpt-10m", embd_dropout, -0.5f, "embd_dropout is -0.5");
+    WRONG("gpt-10m", init_std, -1, "init_std is -1");
+    WRONG("gpt-10m", architecture, (fsdp_architecture)7, "architecture is 7");
+    WRONG("llama-1m", n_kv_heads, 3, "n_heads 4 is not a multiple of n_kv_heads 3");
+    WRONG("llama-1m", n_kv_heads, 8, "n_kv_heads is 8: it must be between 1 and 4");
+    WRONG("llama-1m", head_dim, 33, "head_dim is 33: rotary positions need an even one");
+    WRONG("llama-1m", n_heads, 1 << 20, "n_heads * head_dim");
+    WRONG("llama-1m", rope_theta, 0, "rope_theta is 0");
+    WRONG("llama-1m", rope_llama3, true, "rope_factor is 0");
+#undef WRONG
+    CHECK_ERROR(fsdp_model_config_check(NULL), FSDP_INVALID, "no model config");
+}
+
+/* What transformers computes for theta 500000, 16 dimensions, Llama 3.1's scaling of 8, 1, 4, 256. */
+static void rotary_frequencies_follow_transformers(void **state)
+{
+    static const float plain[] = {1.0f,           0.193922758f,    0.0376060307f,   0.00729266508f,
+                                  0.00141421345f, 0.000274248188f, 5.31829573e-05f, 1.03133852e-05f};
+    static const float scaled[] = {
+        1.0f,           0.193922758f, 0.0105382307f, 0.000911583134f, 0.000176776681f, 3.42810235e-05f, 6.64786967e-06f,
+        1.28917316e-06f};
+    fsdp_model_config config = preset("llama-1m");
+    float got[8];
+
+    (void)state;
+    config.head_dim = 16;
+    fsdp__rope_frequencies(&config, got);
+    CHECK_CLOSE(got, plain, 8, 1e-6, 0);
+    config.rope_llama3 = true;
+    config.rope_factor = 8;
+    config.rope_low_freq_factor = 1;
+    config.rope_high_freq_factor = 4;
+    config.rope_original_max_seq_len = 256;
+    fsdp__rope_frequencies(&config, got);
+    CHECK_CLOSE(got, scaled, 8, 1e-6, 0);
+}
+
+TEST_MAIN(cmocka_unit_test(presets_have_the_published_sizes),
+          cmocka_unit_test(an_unknown_preset_is_answered_with_the_known_ones),
+          cmocka_unit_test(the_count_is_that_of_the_modules_parameters),
+          cmocka_unit_test(flops_are_six_per_weight_and_those_of_attention),
+          cmocka_unit_test(each_wrong_field_is_named), cmocka_unit_test(rotary_frequencies_follow_transformers))
