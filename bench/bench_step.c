@@ -1,0 +1,242 @@
+/* bench_step - time and memory of training steps on fixed random tokens, as one JSON line on rank 0.
+ *
+ *     bench_step --model gpt-10m --batch 8 --seq 256                     one process
+ *     fsdp run -n 2 -- bench_step --model gpt-10m --batch 4 --seq 256    --batch is per rank
+ *
+ * The model has --seq positions and an untied head; AdamW; a step is forward, backward, step, zero_grad. The printed
+ * loss is that of the first step: close to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "device/kernels.h"
+#include "fsdp/launch.h"
+#include "fsdp/models.h"
+#include "fsdp/optim.h"
+#include "fsdp/shard.h"
+
+typedef struct options {
+    const char *model;
+    long batch, seq, steps, warmup;
+    bool sharded, bf16, copy;
+    fsdp_reshard reshard;
+    fsdp_overlap overlap;
+} options;
+
+typedef struct rank_report {
+    double pss_mb, rss_mb;
+    fsdp_memory_stats memory;
+    int64_t kernel_ns[FSDP__KERNEL_CLASSES], comm_ns, wait_ns, faults;
+} rank_report;
+
+static void check(fsdp_status st)
+{
+    if (st == FSDP_OK)
+        return;
+    fprintf(stderr, "bench_step: %s\n", fsdp_last_error());
+    exit(1);
+}
+
+static options parse(int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"model", 1, NULL, 'm'},  {"batch", 1, NULL, 'b'},   {"seq", 1, NULL, 's'},
+        {"steps", 1, NULL, 'n'},  {"warmup", 1, NULL, 'w'},  {"mode", 1, NULL, 'o'},
+        {"bf16", 0, NULL, 'f'},   {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'}, {0},
+    };
+    options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .sharded = true};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
+        switch (c) {
+        case 'm': o.model = optarg; break;
+        case 'b': o.batch = atol(optarg); break;
+        case 's': o.seq = atol(optarg); break;
+        case 'n': o.steps = atol(optarg); break;
+        case 'w': o.warmup = atol(optarg); break;
+        case 'o': o.sharded = strcmp(optarg, "none") != 0; break;
+        case 'f': o.bf16 = true; break;
+        case 'r':
+            o.reshard = !strcmp(optarg, "always")  ? FSDP_RESHARD_ALWAYS
+                        : !strcmp(optarg, "never") ? FSDP_RESHARD_NEVER
+                                                   : FSDP_RESHARD_AUTO;
+            break;
+        case 'c': o.copy = true; break;
+        case 'k': o.overlap = FSDP_OVERLAP_WORKER; break;
+        default: exit(2);
+        }
+    }
+    return o;
+}
+
+static double pss_mb(void)
+{
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    double kb = 0;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Pss: %lf kB", &kb) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kb / 1024;
+}
+
+static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config)
+{
+    fsdp_shard_options shard = {.reshard_after_forward = o->reshard, .overlap = o->overlap, .no_shared_memory = o->copy};
+    fsdp_module *model;
+
+    check(fsdp_model_preset(o->model, config));
+    config->max_seq_len = o->seq;
+    config->tie_word_embeddings = false;
+    model = fsdp_model_create(context, fsdp_meta(context), config);
+    check(model ? FSDP_OK : fsdp_last_status());
+    if (o->bf16)
+        shard.mp_policy = (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32};
+    for (int64_t i = 0; o->sharded && i < fsdp_model_block_count(model); i++)
+        check(fsdp_fully_shard(fsdp_model_block(model, i), &shard));
+    if (o->sharded)
+        check(fsdp_fully_shard(model, &shard));
+    check(fsdp_module_materialize(model, fsdp_cpu(context)));
+    check(fsdp_module_initialize(model, 0));
+    return model;
+}
+
+static double step(fsdp_module *model, fsdp_optimizer *adamw, const options *o, const int32_t *tokens,
+                   const int32_t *targets)
+{
+    fsdp_context *context = model->context;
+    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_tensor *loss;
+    double value;
+
+    check(fsdp_scope_begin(context));
+    loss = fsdp_call(model, fsdp_from_data(cpu, FSDP_I32, FSDP_SHAPE(o->batch, o->seq), tokens),
+                     fsdp_from_data(cpu, FSDP_I32, FSDP_SHAPE(o->batch, o->seq), targets));
+    check(loss ? FSDP_OK : fsdp_last_status());
+    check(fsdp_tensor_item(loss, &value));
+    check(fsdp_backward(loss));
+    fsdp_scope_end(context, NULL);
+    check(fsdp_optimizer_step(adamw));
+    check(fsdp_optimizer_zero_grad(adamw));
+    return value;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void print(fsdp_context *context, const options *o, const fsdp_model_config *config, double *seconds,
+                  double loss, const rank_report *mine)
+{
+    void **objects;
+    size_t *bytes;
+    double pss = 0, largest = 0, live = 0, rate;
+    int ranks = fsdp_context_world_size(context);
+    double tokens = (double)(o->batch * o->seq * ranks);
+
+    check(fsdp_gather_objects(fsdp_world(context), mine, sizeof *mine, &objects, &bytes));
+    for (int r = 0; r < ranks; r++) {
+        const rank_report *report = objects[r];
+
+        pss += report->pss_mb;
+        largest = fmax(largest, report->rss_mb);
+        live = fmax(live, (double)report->memory.peak_total_bytes / 1048576);
+    }
+    fsdp_objects_free(fsdp_world(context), objects, bytes);
+    if (fsdp_context_rank(context) != 0)
+        return;
+    qsort(seconds, (size_t)o->steps, sizeof *seconds, by_value);
+    rate = tokens / seconds[o->steps / 2];
+    printf("{\"model\": \"%s\", \"ranks\": %d, \"threads\": %d, \"batch\": %ld, \"seq\": %ld, \"bf16\": %s, \"params\": %lld, "
+           "\"ms\": %.2f, \"ms_min\": %.2f, \"tok_s\": %.1f, \"tflops\": %.4f, \"loss\": %.4f, \"rss_mb\": %.0f, "
+           "\"pss_sum_mb\": %.0f, \"ledger_peak_mb\": %.0f",
+           o->model, ranks, fsdp_context_threads(context), o->batch, o->seq, o->bf16 ? "true" : "false",
+           (long long)fsdp_model_config_parameters(config), seconds[o->steps / 2] * 1e3, seconds[0] * 1e3, rate,
+           rate * fsdp_model_config_flops_per_token(config, o->seq) / 1e12, loss, largest, pss, live);
+    printf(", \"gemm_ms\": %.2f, \"attention_ms\": %.2f, \"elementwise_ms\": %.2f, \"memory_ms\": %.2f, "
+           "\"optimizer_ms\": %.2f, \"comm_ms\": %.2f, \"wait_ms\": %.2f, \"faults\": %.1f}\n",
+           (double)mine->kernel_ns[FSDP__KERNEL_CLASS_GEMM] / 1e6 / (double)o->steps,
+           (double)mine->kernel_ns[FSDP__KERNEL_CLASS_ATTENTION] / 1e6 / (double)o->steps,
+           (double)mine->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE] / 1e6 / (double)o->steps,
+           (double)mine->kernel_ns[FSDP__KERNEL_CLASS_MEMORY] / 1e6 / (double)o->steps,
+           (double)mine->kernel_ns[FSDP__KERNEL_CLASS_OPTIMIZER] / 1e6 / (double)o->steps,
+           (double)(mine->comm_ns - mine->wait_ns) / 1e6 / (double)o->steps, (double)mine->wait_ns / 1e6 / (double)o->steps,
+           (double)mine->faults / (double)o->steps);
+}
+
+static int64_t faults(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt + usage.ru_majflt;
+}
+
+int main(int argc, char **argv)
+{
+    options o = parse(argc, argv);
+    fsdp_context *context;
+    fsdp_model_config config;
+    fsdp_parameters parameters;
+    fsdp_optimizer *adamw;
+    fsdp_adam_options adam = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    rank_report report = {0};
+    struct rusage usage;
+    double loss = 0, *seconds = calloc((size_t)o.steps, sizeof *seconds);
+    int32_t *tokens = calloc((size_t)(o.batch * o.seq) * 2, sizeof *tokens);
+    int64_t comm_ns, wait_ns;
+
+    check(fsdp_context_from_env(&context));
+    fsdp_module *model = build(context, &o, &config);
+    check(fsdp_module_parameters(model, &parameters));
+    check(fsdp_adamw_create(&parameters, &adam, &adamw));
+    fsdp_parameters_release(&parameters);
+    for (long i = 0; i < o.batch * o.seq * 2; i++)
+        tokens[i] = (int32_t)(fsdp__rng_uniform(1 + (uint64_t)fsdp_context_rank(context), (uint64_t)i) *
+                              (float)config.vocab_size);
+    for (long i = -o.warmup; i < o.steps; i++) {
+        int64_t start;
+
+        if (i == 0) {
+            fsdp__device_kernel_time_reset(fsdp_cpu(context));
+            fsdp_context_comm_time(context, &comm_ns, &wait_ns);
+            report.faults = -faults();
+        }
+        check(fsdp_barrier(fsdp_world(context)));
+        start = fsdp__clock_ns();
+        double value = step(model, adamw, &o, tokens, tokens + o.batch * o.seq);
+        check(fsdp_barrier(fsdp_world(context)));
+        if (i == -o.warmup)
+            loss = value;
+        if (i >= 0)
+            seconds[i] = (double)(fsdp__clock_ns() - start) / 1e9;
+    }
+    report.faults += faults();
+    fsdp__device_kernel_time(fsdp_cpu(context), report.kernel_ns);
+    fsdp_context_comm_time(context, &report.comm_ns, &report.wait_ns);
+    report.comm_ns -= comm_ns;
+    report.wait_ns -= wait_ns;
+    fsdp_device_memory(fsdp_cpu(context), &report.memory);
+    getrusage(RUSAGE_SELF, &usage);
+    report.rss_mb = (double)usage.ru_maxrss / 1024;
+    report.pss_mb = pss_mb();
+    print(context, &o, &config, seconds, loss, &report);
+    fsdp_optimizer_free(adamw);
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+    free(tokens);
+    free(seconds);
+    return 0;
+}
