@@ -1,0 +1,30 @@
+# How the CPU's kernels are compiled: each file of kernels/ once per instruction set, all in one binary; at run time
+# kernels_table.c takes the best one the processor has. Included once the target fsdp_backend_objects exists.
+
+# No -fassociative-math: sums that may be reordered say so (omp simd reduction), and the range reduction of exp must
+# not be. No -ffinite-math-only: NaN and infinity must come out where they go in.
+set(FSDP_CPU_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast)
+if(NOT FSDP_OPENMP)
+  list(APPEND FSDP_CPU_KERNEL_FLAGS -fopenmp-simd)
+endif()
+
+file(GLOB kernel_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/*.c)
+set_source_files_properties(${kernel_files} PROPERTIES COMPILE_OPTIONS "${FSDP_CPU_KERNEL_FLAGS}")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  set(v3_flags -march=x86-64-v3)
+  set(v4_flags -march=x86-64-v4 -mprefer-vector-width=512)
+  set(FSDP_CPU_KERNEL_VARIANTS)
+  foreach(isa v3 v4)
+    foreach(file ${kernel_files})
+      get_filename_component(name ${file} NAME_WE)
+      set(variant ${PROJECT_BINARY_DIR}/cpu_kernels/${name}_${isa}.c)
+      file(CONFIGURE OUTPUT ${variant} CONTENT "#define FSDP__ISA ${isa}\n#include \"backend/cpu/kernels/${name}.c\"\n")
+      set_source_files_properties(${variant} PROPERTIES COMPILE_OPTIONS "${FSDP_CPU_KERNEL_FLAGS};${${isa}_flags}")
+      list(APPEND FSDP_CPU_KERNEL_VARIANTS ${variant})
+    endforeach()
+  endforeach()
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_table.c
+                              PROPERTIES COMPILE_DEFINITIONS FSDP__CPU_VARIANTS)
+  target_sources(fsdp_backend_objects PRIVATE ${FSDP_CPU_KERNEL_VARIANTS})
+endif()

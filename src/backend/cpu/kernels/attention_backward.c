@@ -1,0 +1,241 @@
+/* attention_backward.c - gradients of attention by blocks; probabilities are made again from the saved lse.
+ *
+ *     P = e^(scale Q K^T - lse)      dV = P^T dO          D  = row sums of dO * O
+ *     dS = P * (dO V^T - D)          dK = scale dS^T Q    dQ = scale dS K
+ *
+ * A thread owns a key head of one batch element with all query heads that use it, so no two threads add to the same
+ * gradient. See [Note: attention by strips] in attention.h. */
+#include "backend/cpu/kernels/attention.h"
+
+typedef struct plan {
+    const fsdp__attention_backward_args *k;
+    int64_t q_blocks, kv_blocks, d, d_padded;
+    int64_t dq_batch, dq_time, dq_head, dk_batch, dk_time, dk_head, dv_batch, dv_time, dv_head;
+    float *scratch; /* per thread */
+    int64_t scratch_floats;
+} plan;
+
+/* A thread's scratch: everything of one query head and its key head, as f32. */
+typedef struct work {
+    float *q, *q_strips;       /* scaled queries: rows (T, d); strips of (rows, d) by query block */
+    float *dout, *dout_strips; /* the same of dO */
+    float *dq;                 /* (T, d_padded) */
+    float *delta, *lse;        /* (T) */
+    float *kt, *vt, *k_strips; /* strips of K^T, V^T (d, keys) and K (keys, d) by key block */
+    float *dk, *dv;            /* (S, d_padded) */
+    float *p, *ds;             /* (Q_BLOCK, KV_BLOCK) */
+} work;
+
+static void tile_across(int64_t rows, int64_t k, const float *a, int64_t a_row, const float *panel, float *c,
+                        int64_t c_row, bool accumulate)
+{
+    if (rows == FSDP__MR)
+        fsdp__tile_rows(FSDP__MR, k, a, a_row, 1, panel, c, c_row, accumulate);
+    else
+        fsdp__tile(rows, k, a, a_row, 1, panel, c, c_row, accumulate);
+}
+
+/* A is read transposed, from rows of KV_BLOCK. */
+static void tile_along(int64_t rows, int64_t k, const float *a, const float *panel, float *c, int64_t c_row)
+{
+    if (rows == FSDP__MR)
+        fsdp__tile_rows(FSDP__MR, k, a, 1, FSDP__KV_BLOCK, panel, c, c_row, true);
+    else
+        fsdp__tile(rows, k, a, 1, FSDP__KV_BLOCK, panel, c, c_row, true);
+}
+
+/* Lays the arrays out from `base`; returns how many floats they take. */
+static int64_t lay_out(const plan *p, float *base, work *w)
+{
+    int64_t t = p->q_blocks * FSDP__Q_BLOCK, s = p->kv_blocks * FSDP__KV_BLOCK, at = 0;
+    int64_t block = FSDP__Q_BLOCK * FSDP__KV_BLOCK;
+
+#define PLACE(field, n) (w->field = base ? base + at : NULL, at += fsdp__round_up(n, 16))
+    PLACE(p, block);
+    PLACE(ds, block);
+    PLACE(q, t * p->d);
+    PLACE(q_strips, t * p->d_padded);
+    PLACE(dout, t * p->d);
+    PLACE(dout_strips, t * p->d_padded);
+    PLACE(dq, t * p->d_padded);
+    PLACE(delta, t);
+    PLACE(lse, t);
+    PLACE(kt, s * p->d);
+    PLACE(vt, s * p->d);
+    PLACE(k_strips, s * p->d_padded);
+    PLACE(dk, s * p->d_padded);
+    PLACE(dv, s * p->d_padded);
+#undef PLACE
+    return at;
+}
+
+static void load_keys(const plan *p, const work *w, int64_t b, int64_t h)
+{
+    const fsdp__attention_forward_args *k = &p->k->forward;
+    const void *keys = fsdp__at(k->dtype, k->k, b * k->k_batch + h * k->k_head);
+    const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + h * k->v_head);
+    size_t bytes = (size_t)(k->kv_time * p->d_padded) * sizeof(float);
+
+    for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_BLOCK) {
+        int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
+        const void *from = fsdp__at(k->dtype, keys, s0 * k->k_stride_time);
+
+        fsdp__pack_right(k->dtype, from, 1, k->k_stride_time, p->d, n, 1.0f, w->kt + s0 * p->d);
+        fsdp__pack_right(k->dtype, from, k->k_stride_time, 1, n, p->d, 1.0f, w->k_strips + s0 * p->d_padded);
+        from = fsdp__at(k->dtype, values, s0 * k->v_stride_time);
+        fsdp__pack_right(k->dtype, from, 1, k->v_stride_time, p->d, n, 1.0f, w->vt + s0 * p->d);
+    }
+    memset(w->dk, 0, bytes);
+    memset(w->dv, 0, bytes);
+}
+
+FSDP__INLINE float dot(fsdp_dtype dtype, const void *x, const float *y, int64_t n)
+{
+    float sum = 0.0f;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += fsdp__load(dtype, x, i) * y[i];
+    return sum;
+}
+
+static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
+{
+    const fsdp__attention_forward_args *k = &p->k->forward;
+    const void *q = fsdp__at(k->dtype, k->q, b * k->q_batch + h * k->q_head);
+    const void *dout = fsdp__at(k->dtype, p->k->dout, b * k->out_batch + h * k->out_head);
+    const void *out = fsdp__at(k->dtype, k->out, b * k->out_batch + h * k->out_head);
+
+    fsdp__gather_rows(k->dtype, q, k->q_stride_time, k->q_time, p->d, k->scale, w->q);
+    fsdp__gather_rows(k->dtype, dout, k->out_stride_time, k->q_time, p->d, 1.0f, w->dout);
+    for (int64_t t0 = 0; t0 < k->q_time; t0 += FSDP__Q_BLOCK) {
+        int64_t n = FSDP__MIN(k->q_time - t0, FSDP__Q_BLOCK);
+        fsdp__pack_right(FSDP_F32, w->q + t0 * p->d, p->d, 1, n, p->d, 1.0f, w->q_strips + t0 * p->d_padded);
+        fsdp__pack_right(FSDP_F32, w->dout + t0 * p->d, p->d, 1, n, p->d, 1.0f, w->dout_strips + t0 * p->d_padded);
+    }
+    for (int64_t t = 0; t < k->q_time; t++) {
+#define DELTA(T) w->delta[t] = dot(T, fsdp__at(T, out, t * k->out_stride_time), w->dout + t * p->d, p->d)
+        FSDP__EACH_FLOAT(k->dtype, DELTA)
+#undef DELTA
+    }
+    memcpy(w->lse, k->lse + (b * k->heads + h) * k->q_time, (size_t)k->q_time * sizeof(float));
+    memset(w->dq, 0, (size_t)(k->q_time * p->d_padded) * sizeof(float));
+}
+
+/* Scores to probabilities (p) and dO V^T to dS (ds) for one query; zeros as far as a tile may look beyond. */
+static void gradient_row(float *restrict p, float *restrict ds, float lse, float delta, int64_t seen, int64_t end)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < seen; j++) {
+        p[j] = fsdp__expf(p[j] - lse);
+        ds[j] = p[j] * (ds[j] - delta);
+    }
+    for (int64_t j = seen; j < end; j++)
+        p[j] = ds[j] = 0.0f;
+}
+
+/* Queries [t0, t0 + rows) against keys [s0, s0 + n). */
+static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, int64_t s0, int64_t n)
+{
+    const fsdp__attention_forward_args *k = &p->k->forward;
+    int64_t d = p->d, dp = p->d_padded;
+    const float *kt = w->kt + s0 * d, *vt = w->vt + s0 * d, *k_strips = w->k_strips + s0 * dp;
+    const float *q_strips = w->q_strips + t0 * dp, *dout_strips = w->dout_strips + t0 * dp;
+
+    for (int64_t i = 0; i < rows; i += FSDP__MR) {
+        int64_t m = FSDP__MIN(rows - i, FSDP__MR), t = t0 + i;
+        int64_t width = FSDP__MIN(fsdp__keys_seen(k, t + m - 1) - s0, n);
+        float *pi = w->p + i * FSDP__KV_BLOCK, *dsi = w->ds + i * FSDP__KV_BLOCK;
+        if (width <= 0)
+            continue;
+        for (int64_t j = 0; j < width; j += FSDP__NR) {
+            tile_across(m, d, w->q + t * d, d, kt + j * d, pi + j, FSDP__KV_BLOCK, false);
+            tile_across(m, d, w->dout + t * d, d, vt + j * d, dsi + j, FSDP__KV_BLOCK, false);
+        }
+        for (int64_t r = 0; r < m; r++) {
+            int64_t seen = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(k, t + r) - s0, n), 0);
+            gradient_row(pi + r * FSDP__KV_BLOCK, dsi + r * FSDP__KV_BLOCK, w->lse[t + r], w->delta[t + r], seen,
+                         FSDP__MIN(seen + FSDP__MR, n));
+        }
+        for (int64_t c = 0; c < d; c += FSDP__NR)
+            tile_across(m, width, dsi, FSDP__KV_BLOCK, k_strips + c * n, w->dq + t * dp + c, dp, true);
+    }
+    for (int64_t j = 0; j < n; j += FSDP__MR) {
+        int64_t m = FSDP__MIN(n - j, FSDP__MR), r = FSDP__MAX(fsdp__first_query(k, s0 + j) - t0, 0);
+        const float *pj = w->p + r * FSDP__KV_BLOCK + j, *dsj = w->ds + r * FSDP__KV_BLOCK + j;
+        if (r >= rows)
+            break;
+        for (int64_t c = 0; c < d; c += FSDP__NR) {
+            tile_along(m, rows - r, pj, dout_strips + c * rows + r * FSDP__NR, w->dv + (s0 + j) * dp + c, dp);
+            tile_along(m, rows - r, dsj, q_strips + c * rows + r * FSDP__NR, w->dk + (s0 + j) * dp + c, dp);
+        }
+    }
+}
+
+static void store_rows(const plan *p, const float *src, float scale, void *dst, int64_t row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+#define STORE(T)                       \
+    for (int64_t c = 0; c < p->d; c++) \
+    fsdp__store(T, dst, i *row + c, src[i * p->d_padded + c] * scale)
+        FSDP__EACH_FLOAT(p->k->forward.dtype, STORE)
+#undef STORE
+    }
+}
+
+static void key_head(const plan *p, int64_t task)
+{
+    const fsdp__attention_forward_args *k = &p->k->forward;
+    int64_t b = task / k->kv_heads, kv = task % k->kv_heads, group = k->heads / k->kv_heads;
+    fsdp_dtype dtype = k->dtype;
+    work w;
+
+    lay_out(p, p->scratch + fsdp__thread() * p->scratch_floats, &w);
+    load_keys(p, &w, b, kv);
+    for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+        load_queries(p, &w, b, h);
+        for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_BLOCK) {
+            int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
+            int64_t first = fsdp__first_query(k, s0) / FSDP__Q_BLOCK * FSDP__Q_BLOCK;
+            for (int64_t t0 = first; t0 < k->q_time; t0 += FSDP__Q_BLOCK)
+                block_pair(p, &w, t0, FSDP__MIN(k->q_time - t0, FSDP__Q_BLOCK), s0, n);
+        }
+        store_rows(p, w.dq, k->scale, fsdp__at(dtype, p->k->dq, b * p->dq_batch + h * p->dq_head), p->dq_time,
+                   k->q_time);
+    }
+    store_rows(p, w.dk, 1.0f, fsdp__at(dtype, p->k->dk, b * p->dk_batch + kv * p->dk_head), p->dk_time, k->kv_time);
+    store_rows(p, w.dv, 1.0f, fsdp__at(dtype, p->k->dv, b * p->dv_batch + kv * p->dv_head), p->dv_time, k->kv_time);
+}
+
+fsdp_status KERNEL(attention_backward)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__attention_backward_args *a = args;
+    const fsdp__attention_forward_args *k = &a->forward;
+    bool own = a->dq_batch != 0;
+    plan p = {.k = a,
+              .q_blocks = fsdp__ceil_div(k->q_time, FSDP__Q_BLOCK),
+              .kv_blocks = fsdp__ceil_div(k->kv_time, FSDP__KV_BLOCK),
+              .d = k->head_dim,
+              .d_padded = fsdp__round_up(k->head_dim, FSDP__NR),
+              .dq_batch = own ? a->dq_batch : k->q_batch,
+              .dq_time = own ? a->dq_stride_time : k->q_stride_time,
+              .dq_head = own ? a->dq_head : k->q_head,
+              .dk_batch = own ? a->dk_batch : k->k_batch,
+              .dk_time = own ? a->dk_stride_time : k->k_stride_time,
+              .dk_head = own ? a->dk_head : k->k_head,
+              .dv_batch = own ? a->dv_batch : k->v_batch,
+              .dv_time = own ? a->dv_stride_time : k->v_stride_time,
+              .dv_head = own ? a->dv_head : k->v_head};
+    int64_t tasks = k->batch * k->kv_heads, threads = FSDP__MIN(fsdp__threads(), FSDP__MAX(tasks, 1));
+    int64_t cost = k->batch * k->heads * k->q_time * k->kv_time * k->head_dim;
+    work w;
+
+    p.scratch_floats = lay_out(&p, NULL, &w);
+    p.scratch = fsdp__stream_workspace(stream, (size_t)(p.scratch_floats * threads) * sizeof(float));
+    if (!p.scratch)
+        return FSDP_NO_MEMORY;
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)threads) if (cost > FSDP__PARALLEL_MIN && threads > 1)
+    for (int64_t t = 0; t < tasks; t++)
+        key_head(&p, t);
+    return FSDP_OK;
+}

@@ -1,0 +1,191 @@
+/* attention_forward.c - softmax(scale Q K^T) V by blocks, with a running maximum and sum per query.
+ * See [Note: attention by strips] in attention.h. */
+#include <math.h>
+
+#include "backend/cpu/kernels/attention.h"
+
+/* Packed keys and values of as many heads as fit in this many floats are held at a time (one at least). */
+#define PACKED_FLOATS (1 << 21)
+
+typedef struct plan {
+    const fsdp__attention_forward_args *k;
+    int64_t q_blocks, kv_blocks, d, d_padded;
+    int64_t head_floats;  /* of one packed key head: keys, then values */
+    int64_t first, count; /* (batch, key head) pairs packed now */
+    float *packed;
+    float *scratch; /* per thread */
+    int64_t scratch_floats;
+} plan;
+
+static void tile(int64_t rows, int64_t k, const float *a, int64_t a_row, const float *panel, float *c, int64_t c_row,
+                 bool accumulate)
+{
+    if (rows == FSDP__MR)
+        fsdp__tile_rows(FSDP__MR, k, a, a_row, 1, panel, c, c_row, accumulate);
+    else
+        fsdp__tile(rows, k, a, a_row, 1, panel, c, c_row, accumulate);
+}
+
+/* One block of keys of one pair: strips of K^T (d, keys), then strips of V (keys, d). */
+static void pack_block(const plan *p, int64_t task)
+{
+    const fsdp__attention_forward_args *k = p->k;
+    int64_t pair = p->first + task / p->kv_blocks, s0 = task % p->kv_blocks * FSDP__KV_BLOCK;
+    int64_t b = pair / k->kv_heads, h = pair % k->kv_heads, n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
+    const void *keys = fsdp__at(k->dtype, k->k, b * k->k_batch + s0 * k->k_stride_time + h * k->k_head);
+    const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + s0 * k->v_stride_time + h * k->v_head);
+    float *to = p->packed + task / p->kv_blocks * p->head_floats;
+
+    fsdp__pack_right(k->dtype, keys, 1, k->k_stride_time, p->d, n, 1.0f, to + s0 * p->d);
+    to += p->kv_blocks * FSDP__KV_BLOCK * p->d;
+    fsdp__pack_right(k->dtype, values, k->v_stride_time, 1, n, p->d, 1.0f, to + s0 * p->d_padded);
+}
+
+/* Scratch of one query block. */
+typedef struct block {
+    float *q;      /* (rows, d), scaled */
+    float *scores; /* (rows, KV_BLOCK) */
+    float *out;    /* (rows, d_padded) */
+    float top[FSDP__Q_BLOCK], sum[FSDP__Q_BLOCK];
+    int64_t rows, t0;
+} block;
+
+/* Scores of one row become e^(score - running maximum); earlier sums and outputs are scaled to the new maximum. */
+static void softmax_row(block *w, int64_t r, int64_t seen, int64_t width, int64_t d)
+{
+    float *restrict s = w->scores + r * FSDP__KV_BLOCK, *restrict out = w->out + r * d;
+    float top = w->top[r], sum = 0.0f;
+
+#pragma omp simd reduction(max : top)
+    for (int64_t j = 0; j < seen; j++)
+        top = s[j] > top ? s[j] : top;
+    if (top > w->top[r]) {
+        float factor = fsdp__expf(w->top[r] - top); /* 0 at first */
+        w->sum[r] *= factor;
+        w->top[r] = top;
+#pragma omp simd
+        for (int64_t c = 0; c < d; c++)
+            out[c] *= factor;
+    }
+    if (top == -INFINITY)
+        top = 0.0f; /* nothing but -inf so far: every e^x is 0 */
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < seen; j++) {
+        s[j] = fsdp__expf(s[j] - top);
+        sum += s[j];
+    }
+    for (int64_t j = seen; j < width; j++)
+        s[j] = 0.0f;
+    w->sum[r] += sum;
+}
+
+/* One block of keys [s0, s0 + n) against the query block: a strip stays in the first-level cache for all rows. */
+static void add_keys(const plan *p, block *w, const float *keys, const float *values, int64_t s0, int64_t n)
+{
+    int64_t width[FSDP__Q_BLOCK]; /* keys that each tile of rows looks at */
+
+    for (int64_t i = 0; i < w->rows; i += FSDP__MR) {
+        int64_t last = FSDP__MIN(i + FSDP__MR, w->rows) - 1;
+        width[i] = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + last) - s0, n), 0);
+    }
+    for (int64_t j = 0; j < n; j += FSDP__NR)
+        for (int64_t i = 0; i < w->rows; i += FSDP__MR)
+            if (j < width[i])
+                tile(FSDP__MIN(w->rows - i, FSDP__MR), p->d, w->q + i * p->d, p->d, keys + j * p->d,
+                     w->scores + i * FSDP__KV_BLOCK + j, FSDP__KV_BLOCK, false);
+    for (int64_t r = 0; r < w->rows; r++) {
+        int64_t wide = width[r / FSDP__MR * FSDP__MR];
+        if (wide > 0)
+            softmax_row(w, r, FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + r) - s0, wide), 0), wide,
+                        p->d_padded);
+    }
+    for (int64_t c = 0; c < p->d; c += FSDP__NR)
+        for (int64_t i = 0; i < w->rows; i += FSDP__MR)
+            if (width[i] > 0)
+                tile(FSDP__MIN(w->rows - i, FSDP__MR), width[i], w->scores + i * FSDP__KV_BLOCK, FSDP__KV_BLOCK,
+                     values + c * n, w->out + i * p->d_padded + c, p->d_padded, true);
+}
+
+static void write_rows(const plan *p, const block *w, int64_t b, int64_t h)
+{
+    const fsdp__attention_forward_args *k = p->k;
+
+    for (int64_t r = 0; r < w->rows; r++) {
+        int64_t at = b * k->out_batch + (w->t0 + r) * k->out_stride_time + h * k->out_head;
+        float factor = w->sum[r] > 0.0f || w->sum[r] != w->sum[r] ? 1.0f / w->sum[r] : 0.0f;
+        const float *out = w->out + r * p->d_padded;
+#define WRITE(T)                       \
+    for (int64_t c = 0; c < p->d; c++) \
+    fsdp__store(T, k->out, at + c, out[c] * factor)
+        FSDP__EACH_FLOAT(k->dtype, WRITE)
+#undef WRITE
+        if (k->lse)
+            k->lse[(b * k->heads + h) * k->q_time + w->t0 + r] =
+                w->sum[r] == 0.0f ? -INFINITY : w->top[r] + logf(w->sum[r]);
+    }
+}
+
+/* One block of queries of one head. Late blocks see more keys: they come first. */
+static void query_block(const plan *p, int64_t task)
+{
+    const fsdp__attention_forward_args *k = p->k;
+    int64_t group = k->heads / k->kv_heads, blocks = p->count * group;
+    int64_t q = p->q_blocks - 1 - task / blocks, pair = task % blocks / group;
+    int64_t b = (p->first + pair) / k->kv_heads, h = (p->first + pair) % k->kv_heads * group + task % group;
+    const float *keys = p->packed + pair * p->head_floats, *values = keys + p->kv_blocks * FSDP__KV_BLOCK * p->d;
+    float *scratch = p->scratch + fsdp__thread() * p->scratch_floats;
+    block w = {.t0 = q * FSDP__Q_BLOCK, .rows = FSDP__MIN(k->q_time - q * FSDP__Q_BLOCK, FSDP__Q_BLOCK)};
+    int64_t seen = fsdp__keys_seen(k, w.t0 + w.rows - 1);
+
+    w.scores = scratch;
+    w.q = w.scores + FSDP__Q_BLOCK * FSDP__KV_BLOCK;
+    w.out = w.q + fsdp__round_up(FSDP__Q_BLOCK * p->d, 16);
+    fsdp__gather_rows(k->dtype, fsdp__at(k->dtype, k->q, b * k->q_batch + w.t0 * k->q_stride_time + h * k->q_head),
+                      k->q_stride_time, w.rows, p->d, k->scale, w.q);
+    memset(w.out, 0, (size_t)(w.rows * p->d_padded) * sizeof(float));
+    for (int64_t r = 0; r < w.rows; r++) {
+        w.top[r] = -INFINITY;
+        w.sum[r] = 0.0f;
+    }
+    for (int64_t s0 = 0; s0 < seen; s0 += FSDP__KV_BLOCK)
+        add_keys(p, &w, keys + s0 * p->d, values + s0 * p->d_padded, s0, FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK));
+    write_rows(p, &w, b, h);
+}
+
+fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__attention_forward_args *k = args;
+    plan p = {.k = k,
+              .q_blocks = fsdp__ceil_div(k->q_time, FSDP__Q_BLOCK),
+              .kv_blocks = fsdp__ceil_div(k->kv_time, FSDP__KV_BLOCK),
+              .d = k->head_dim,
+              .d_padded = fsdp__round_up(k->head_dim, FSDP__NR)};
+    int64_t pairs = k->batch * k->kv_heads, held, threads = fsdp__threads();
+    int64_t work = k->batch * k->heads * k->q_time * k->kv_time * k->head_dim;
+    float *scratch;
+
+    if (pairs == 0 || k->q_time == 0)
+        return FSDP_OK;
+    p.head_floats = p.kv_blocks * FSDP__KV_BLOCK * (p.d + p.d_padded);
+    held = FSDP__MAX(FSDP__MIN(PACKED_FLOATS / FSDP__MAX(p.head_floats, 1), pairs), 1);
+    p.scratch_floats = FSDP__Q_BLOCK * (FSDP__KV_BLOCK + p.d_padded) + fsdp__round_up(FSDP__Q_BLOCK * p.d, 16);
+    scratch =
+        fsdp__stream_workspace(stream, (size_t)(held * p.head_floats + threads * p.scratch_floats) * sizeof(float));
+    if (!scratch)
+        return FSDP_NO_MEMORY;
+    p.packed = scratch;
+    p.scratch = scratch + held * p.head_floats;
+    for (p.first = 0; p.first < pairs; p.first += held) {
+        p.count = FSDP__MIN(pairs - p.first, held);
+#pragma omp parallel if (work > FSDP__PARALLEL_MIN)
+        {
+#pragma omp for schedule(static)
+            for (int64_t t = 0; t < p.count * p.kv_blocks; t++)
+                pack_block(&p, t);
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t t = 0; t < p.count * (k->heads / k->kv_heads) * p.q_blocks; t++)
+                query_block(&p, t);
+        }
+    }
+    return FSDP_OK;
+}

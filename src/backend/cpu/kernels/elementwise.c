@@ -1,0 +1,122 @@
+/* elementwise.c - add, multiply, scale, fill. */
+#include "backend/cpu/kernels/dtype.h"
+
+FSDP__INLINE void binary_row(fsdp_dtype dtype, fsdp__binary_op op, const void *a, const void *b, void *y, int64_t n)
+{
+    if (op == FSDP__ADD) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            fsdp__store(dtype, y, i, fsdp__load(dtype, a, i) + fsdp__load(dtype, b, i));
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            fsdp__store(dtype, y, i, fsdp__load(dtype, a, i) * fsdp__load(dtype, b, i));
+    }
+}
+
+static void binary_any(const fsdp__binary_args *k, int64_t at, const void *b, int64_t n)
+{
+#define ROW(T) binary_row(T, k->op, fsdp__at(T, k->a, at), b, fsdp__at(T, k->y, at), n)
+    FSDP__EACH_FLOAT(k->dtype, ROW)
+#undef ROW
+}
+
+static void binary_elements(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__binary_args *k = args;
+
+    binary_any(k, begin, fsdp__at(k->dtype, k->b, begin), end - begin);
+}
+
+static void binary_rows(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__binary_args *k = args;
+
+    for (int64_t r = begin; r < end; r++)
+        binary_any(k, r * k->cols, k->b, k->cols);
+}
+
+fsdp_status KERNEL(binary)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__binary_args *k = args;
+
+    if (k->b_is_row)
+        fsdp__for_ranges(k->rows, k->cols, binary_rows, k);
+    else
+        fsdp__for_ranges(k->rows * k->cols, 1, binary_elements, k);
+    return FSDP_OK;
+}
+
+FSDP__INLINE void scale_row(fsdp_dtype dtype, const void *x, void *y, float factor, bool accumulate, int64_t n)
+{
+    if (accumulate) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            fsdp__store(dtype, y, i, factor * fsdp__load(dtype, x, i) + fsdp__load(dtype, y, i));
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            fsdp__store(dtype, y, i, factor * fsdp__load(dtype, x, i));
+    }
+}
+
+static void scale_range(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__scale_args *k = args;
+    float factor = k->scalar ? k->alpha * *k->scalar : k->alpha;
+
+#define ROW(T) scale_row(T, fsdp__at(T, k->x, begin), fsdp__at(T, k->y, begin), factor, k->accumulate, end - begin)
+    FSDP__EACH_FLOAT(k->dtype, ROW)
+#undef ROW
+}
+
+fsdp_status KERNEL(scale)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__scale_args *k = args;
+
+    fsdp__for_ranges(k->numel, 1, scale_range, k);
+    return FSDP_OK;
+}
+
+static void fill_range(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__fill_args *k = args;
+    uint16_t half;
+
+#define FILL(type, value)                     \
+    do {                                      \
+        type v = (type)(value);               \
+        for (int64_t i = begin; i < end; i++) \
+            ((type *)k->dst)[i] = v;          \
+    } while (0)
+    switch (k->dtype) {
+    case FSDP_F32:
+        FILL(float, k->value);
+        break;
+    case FSDP_BF16:
+    case FSDP_F16:
+        half = k->dtype == FSDP_BF16 ? fsdp__to_bf16((float)k->value) : fsdp__to_f16((float)k->value);
+        FILL(uint16_t, half);
+        break;
+    case FSDP_I32:
+        FILL(int32_t, k->value);
+        break;
+    case FSDP_I64:
+        FILL(int64_t, k->value);
+        break;
+    case FSDP_U8:
+        FILL(uint8_t, (int64_t)k->value);
+        break;
+    default:
+        FILL(uint8_t, k->value != 0.0);
+    }
+#undef FILL
+}
+
+fsdp_status KERNEL(fill)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__fill_args *k = args;
+
+    fsdp__for_ranges(k->numel, 1, fill_range, k);
+    return FSDP_OK;
+}

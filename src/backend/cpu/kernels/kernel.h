@@ -1,0 +1,102 @@
+/* kernel.h - what every file of kernels/ starts from.
+ *
+ * Each file is compiled once per instruction set (flags.cmake), with FSDP__ISA set to base, v3 or v4; KERNEL(x) is
+ * the name of x in this set. Everything else in these files is static or inline.
+ *
+ * A loop is written once for all floating dtypes: as an always-inline function whose dtype arguments are constants
+ * where it is called (FSDP__EACH_FLOAT), so that fsdp__load and fsdp__store become plain moves or shifts.
+ */
+#ifndef BACKEND_CPU_KERNEL_H
+#define BACKEND_CPU_KERNEL_H
+
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "base/compiler.h"
+#include "device/device.h"
+#include "device/kernels.h"
+
+#ifndef FSDP__ISA
+#define FSDP__ISA base
+#endif
+#define FSDP__ISA_PASTE(name, isa) name##_##isa
+#define FSDP__ISA_NAME(name, isa) FSDP__ISA_PASTE(name, isa)
+#define KERNEL(name) FSDP__ISA_NAME(fsdp__cpu_##name, FSDP__ISA)
+
+#define FSDP__KERNEL_DECLARE(NAME, name, class) fsdp_status KERNEL(name)(fsdp_stream * stream, const void *args);
+FSDP__KERNEL_MAP(FSDP__KERNEL_DECLARE)
+#undef FSDP__KERNEL_DECLARE
+
+#define FSDP__INLINE static inline __attribute__((always_inline))
+
+/* Widest float vector of this instruction set, in elements. */
+#if defined(__AVX512F__)
+#define FSDP__LANES 16
+#elif defined(__AVX__)
+#define FSDP__LANES 8
+#else
+#define FSDP__LANES 4
+#endif
+
+/* Starting threads costs some microseconds: loops over fewer elements than this run alone. */
+#define FSDP__PARALLEL_MIN 16384
+/* Elements of one piece of a parallel elementwise loop: a few pages, a multiple of every vector. */
+#define FSDP__CHUNK 8192
+
+/* CALL(T) with T the constant equal to `dtype`. */
+#define FSDP__EACH_FLOAT(dtype, CALL) \
+    switch (dtype) {                  \
+    case FSDP_F32:                    \
+        CALL(FSDP_F32);               \
+        break;                        \
+    case FSDP_BF16:                   \
+        CALL(FSDP_BF16);              \
+        break;                        \
+    default:                          \
+        CALL(FSDP_F16);               \
+    }
+
+/* Threads a parallel loop started here would have, and the calling thread's number in it. */
+FSDP__INLINE int fsdp__threads(void)
+{
+#ifdef _OPENMP
+    return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+FSDP__INLINE int fsdp__thread(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+FSDP__INLINE int64_t fsdp__ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+FSDP__INLINE int64_t fsdp__round_up(int64_t n, int64_t unit)
+{
+    return fsdp__ceil_div(n, unit) * unit;
+}
+
+/* body(args, begin, end) for pieces of [0, n), `unit` elements of work each, on all threads when that pays. */
+typedef void (*fsdp__range_body)(const void *args, int64_t begin, int64_t end);
+
+static inline void fsdp__for_ranges(int64_t n, int64_t unit, fsdp__range_body body, const void *args)
+{
+    int64_t chunk = FSDP__MAX(FSDP__CHUNK / FSDP__MAX(unit, 1), 1), chunks = fsdp__ceil_div(n, chunk);
+
+#pragma omp parallel for schedule(static) if (n * unit > FSDP__PARALLEL_MIN && chunks > 1)
+    for (int64_t c = 0; c < chunks; c++)
+        body(args, c * chunk, FSDP__MIN((c + 1) * chunk, n));
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* optimizer.c - Adam, AdamW and SGD over all tensors in one pass, and the gradient norm. */
+#include <math.h>
+
+#include "backend/cpu/kernels/dtype.h"
+#include "backend/cpu/kernels/segments.h"
+
+typedef struct adam_plan {
+    const fsdp__adam_args *k;
+    float beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, decay_factor;
+} adam_plan;
+
+static int64_t adam_numel(const void *args, int64_t segment)
+{
+    return ((const adam_plan *)args)->k->segments[segment].numel;
+}
+
+/* As torch.optim does it: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
+FSDP__INLINE void adam_loop(fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_segment *s, bool l2,
+                            int64_t begin, int64_t end)
+{
+    float *restrict param = s->param, *restrict m = s->moment1, *restrict v = s->moment2;
+    float scale = p->k->grad_scale, eps = (float)p->k->eps, decay = l2 ? (float)p->k->weight_decay : 0.0f;
+    float beta2 = p->beta2, one_minus_beta1 = p->one_minus_beta1, one_minus_beta2 = p->one_minus_beta2;
+    float step_size = p->step_size, root_correction = p->root_correction, factor = p->decay_factor;
+    const void *grad = s->grad;
+
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        float g = fsdp__load(dtype, grad, i) * scale, w = param[i] * factor, a, b;
+        if (l2)
+            g += decay * w;
+        a = m[i] + one_minus_beta1 * (g - m[i]);
+        b = beta2 * v[i] + one_minus_beta2 * g * g;
+        m[i] = a;
+        v[i] = b;
+        param[i] = w - step_size * a / (sqrtf(b) / root_correction + eps);
+    }
+}
+
+static void adam_piece(const void *args, int64_t segment, int64_t begin, int64_t end)
+{
+    const adam_plan *p = args;
+    const fsdp__optimizer_segment *s = &p->k->segments[segment];
+
+    if (!p->k->decoupled && p->k->weight_decay != 0.0) {
+#define L2(T) adam_loop(T, p, s, true, begin, end)
+        FSDP__EACH_FLOAT(p->k->grad_dtype, L2)
+#undef L2
+    } else {
+#define PLAIN(T) adam_loop(T, p, s, false, begin, end)
+        FSDP__EACH_FLOAT(p->k->grad_dtype, PLAIN)
+#undef PLAIN
+    }
+}
+
+fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__adam_args *k = args;
+    adam_plan p = {.k = k,
+                   .beta2 = (float)k->beta2,
+                   .one_minus_beta1 = (float)(1.0 - k->beta1),
+                   .one_minus_beta2 = (float)(1.0 - k->beta2),
+                   .step_size = (float)(k->lr / (1.0 - pow(k->beta1, (double)k->step))),
+                   .root_correction = (float)sqrt(1.0 - pow(k->beta2, (double)k->step)),
+                   .decay_factor = k->decoupled ? (float)(1.0 - k->lr * k->weight_decay) : 1.0f};
+
+    fsdp__for_segments(k->count, adam_numel, adam_piece, &p);
+    return FSDP_OK;
+}
+
+static int64_t sgd_numel(const void *args, int64_t segment)
+{
+    return ((const fsdp__sgd_args *)args)->segments[segment].numel;
+}
+
+FSDP__INLINE void sgd_loop(fsdp_dtype dtype, const fsdp__sgd_args *k, const fsdp__optimizer_segment *s, bool buffered,
+                           int64_t begin, int64_t end)
+{
+    float *restrict param = s->param, *restrict buffer = s->moment1;
+    float scale = k->grad_scale, decay = (float)k->weight_decay, lr = (float)k->lr, momentum = (float)k->momentum;
+    float keep = k->first ? 0.0f : momentum, take = k->first ? 1.0f : (float)(1.0 - k->dampening);
+    bool nesterov = k->nesterov, first = k->first;
+    const void *grad = s->grad;
+
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        float g = fsdp__load(dtype, grad, i) * scale + decay * param[i];
+        if (buffered) {
+            float b = (first ? 0.0f : keep * buffer[i]) + take * g;
+            buffer[i] = b;
+            g = nesterov ? g + momentum * b : b;
+        }
+        param[i] -= lr * g;
+    }
+}
+
+static void sgd_piece(const void *args, int64_t segment, int64_t begin, int64_t end)
+{
+    const fsdp__sgd_args *k = args;
+    const fsdp__optimizer_segment *s = &k->segments[segment];
+
+    if (s->moment1 && k->momentum != 0.0) {
+#define BUFFERED(T) sgd_loop(T, k, s, true, begin, end)
+        FSDP__EACH_FLOAT(k->grad_dtype, BUFFERED)
+#undef BUFFERED
+    } else {
+#define PLAIN(T) sgd_loop(T, k, s, false, begin, end)
+        FSDP__EACH_FLOAT(k->grad_dtype, PLAIN)
+#undef PLAIN
+    }
+}
+
+fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__sgd_args *k = args;
+
+    fsdp__for_segments(k->count, sgd_numel, sgd_piece, k);
+    return FSDP_OK;
+}
+
+/* ---- gradient norm ---- */
+
+#define NORM_BLOCK 16384
+
+typedef struct norm_block {
+    const void *src;
+    int64_t n;
+    double sum;
+} norm_block;
+
+FSDP__INLINE double sum_squares(fsdp_dtype dtype, const void *x, int64_t n)
+{
+    double sum = 0.0;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        double v = fsdp__load(dtype, x, i);
+        sum += v * v;
+    }
+    return sum;
+}
+
+fsdp_status KERNEL(squared_norm)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__squared_norm_args *k = args;
+    int64_t blocks = 0, b = 0;
+    norm_block *list;
+    double total = 0.0;
+
+    for (int64_t s = 0; s < k->count; s++)
+        blocks += fsdp__ceil_div(k->segments[s].numel, NORM_BLOCK);
+    list = fsdp__stream_workspace(stream, (size_t)blocks * sizeof(*list) + 1);
+    if (!list)
+        return FSDP_NO_MEMORY;
+    for (int64_t s = 0; s < k->count; s++)
+        for (int64_t at = 0; at < k->segments[s].numel; at += NORM_BLOCK)
+            list[b++] = (norm_block){.src = fsdp__at(k->dtype, k->segments[s].src, at),
+                                     .n = FSDP__MIN(k->segments[s].numel - at, NORM_BLOCK)};
+#pragma omp parallel for schedule(static) if (blocks > 2)
+    for (int64_t i = 0; i < blocks; i++) {
+#define SUM(T) list[i].sum = sum_squares(T, list[i].src, list[i].n)
+        FSDP__EACH_FLOAT(k->dtype, SUM)
+#undef SUM
+    }
+    for (int64_t i = 0; i < blocks; i++)
+        total += list[i].sum;
+    *k->out = total;
+    return FSDP_OK;
+}

@@ -1,0 +1,230 @@
+/* reduce.c - sums over one dimension, in blocks fixed by the sizes, and sums over ranks. */
+#include "backend/cpu/kernels/dtype.h"
+
+#define BLOCK_ROWS 64       /* rows of one partial sum when whole rows are added */
+#define BLOCK_ELEMENTS 4096 /* elements of one partial sum within a row */
+
+typedef struct plan {
+    const fsdp__reduce_args *k;
+    float *partial; /* (outer, blocks, inner) */
+    int64_t block, blocks;
+} plan;
+
+FSDP__INLINE void sum_block(fsdp_dtype dtype, const plan *p, int64_t task)
+{
+    const fsdp__reduce_args *k = p->k;
+    int64_t o = task / p->blocks, first = task % p->blocks * p->block;
+    int64_t end = FSDP__MIN(first + p->block, k->reduced), n = k->inner;
+    const void *x = fsdp__at(dtype, k->x, o * k->reduced * n);
+    float *restrict out = p->partial + task * n;
+
+    if (n == 1) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = first; i < end; i++)
+            sum += fsdp__load(dtype, x, i);
+        out[0] = sum;
+        return;
+    }
+    memset(out, 0, (size_t)n * sizeof(float));
+    for (int64_t r = first; r < end; r++) {
+        const void *row = fsdp__at(dtype, x, r * n);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] += fsdp__load(dtype, row, i);
+    }
+}
+
+/* Adds the blocks of `o` into its first block and writes the result. */
+static void finish(const plan *p, int64_t o)
+{
+    const fsdp__reduce_args *k = p->k;
+    int64_t n = k->inner;
+    float *restrict total = p->partial + o * p->blocks * n;
+    void *y = fsdp__at(k->y_dtype, k->y, o * n);
+
+    for (int64_t b = 1; b < p->blocks; b++)
+        for (int64_t i = 0; i < n; i++)
+            total[i] += total[b * n + i];
+#define WRITE(T)                    \
+    for (int64_t i = 0; i < n; i++) \
+    fsdp__store(T, y, i, k->alpha *total[i] + (k->accumulate ? fsdp__load(T, y, i) : 0.0f))
+    FSDP__EACH_FLOAT(k->y_dtype, WRITE)
+#undef WRITE
+}
+
+fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__reduce_args *k = args;
+    plan p = {.k = k, .block = k->inner == 1 ? BLOCK_ELEMENTS : BLOCK_ROWS};
+    int64_t tasks;
+
+    p.blocks = FSDP__MAX(fsdp__ceil_div(k->reduced, p.block), 1);
+    tasks = k->outer * p.blocks;
+    p.partial = fsdp__stream_workspace(stream, (size_t)(tasks * k->inner) * sizeof(float) + 1);
+    if (!p.partial)
+        return FSDP_NO_MEMORY;
+#pragma omp parallel if (k->outer * k->reduced * k->inner > FSDP__PARALLEL_MIN && tasks > 1)
+    {
+#pragma omp for schedule(static)
+        for (int64_t t = 0; t < tasks; t++) {
+#define BLOCK(T) sum_block(T, &p, t)
+            FSDP__EACH_FLOAT(k->x_dtype, BLOCK)
+#undef BLOCK
+        }
+#pragma omp for schedule(static)
+        for (int64_t o = 0; o < k->outer; o++)
+            finish(&p, o);
+    }
+    return FSDP_OK;
+}
+
+/* ---- over ranks ---- */
+
+/* Elements added up in the first-level cache before they are stored. */
+#define PIECE 2048
+
+FSDP__INLINE float combine(fsdp__rank_op op, float a, float b)
+{
+    if (op == FSDP__RANK_SUM)
+        return a + b;
+    if (op == FSDP__RANK_MAX)
+        return b > a || b != b ? b : a;
+    return b < a || b != b ? b : a;
+}
+
+FSDP__INLINE void store_ranks(const fsdp__reduce_ranks_args *k, fsdp_dtype dtype, int64_t i, float x)
+{
+    x *= k->scale;
+    fsdp__store(dtype, k->dst, i, k->accumulate ? fsdp__load(dtype, k->dst, i) + x : x);
+}
+
+/* The common counts of f32 and bf16 sums, every source read once, nothing kept between. */
+FSDP__INLINE void sum_few(fsdp_dtype src, fsdp_dtype dst, const fsdp__reduce_ranks_args *k, int count, bool accumulate,
+                          int64_t begin, int64_t end)
+{
+    const void *s0 = k->srcs[0], *s1 = k->srcs[count > 1 ? 1 : 0], *s2 = k->srcs[count > 2 ? 2 : 0];
+    const void *s3 = k->srcs[count > 3 ? 3 : 0];
+    float scale = k->scale;
+    void *out = k->dst;
+
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        float x = fsdp__load(src, s0, i);
+        if (count > 1)
+            x += fsdp__load(src, s1, i);
+        if (count > 2)
+            x += fsdp__load(src, s2, i);
+        if (count > 3)
+            x += fsdp__load(src, s3, i);
+        x *= scale;
+        fsdp__store(dst, out, i, accumulate ? fsdp__load(dst, out, i) + x : x);
+    }
+}
+
+FSDP__INLINE void sum_few_counts(fsdp_dtype src, fsdp_dtype dst, const fsdp__reduce_ranks_args *k, int64_t begin,
+                                 int64_t end)
+{
+#define FEW(count)                                      \
+    if (k->accumulate)                                  \
+        sum_few(src, dst, k, count, true, begin, end);  \
+    else                                                \
+        sum_few(src, dst, k, count, false, begin, end); \
+    break
+    switch (k->count) {
+    case 1:
+        FEW(1);
+    case 2:
+        FEW(2);
+    case 3:
+        FEW(3);
+    default:
+        FEW(4);
+    }
+#undef FEW
+}
+
+FSDP__INLINE void add_source(fsdp_dtype dtype, fsdp__rank_op op, const void *src, int64_t at, float *restrict sum,
+                             int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = combine(op, sum[i], fsdp__load(dtype, src, at + i));
+}
+
+static void reduce_floats(const fsdp__reduce_ranks_args *k, int64_t begin, int64_t end)
+{
+    float sum[PIECE];
+
+    for (int64_t at = begin; at < end; at += PIECE) {
+        int64_t n = FSDP__MIN(end - at, PIECE);
+
+        fsdp__widen(k->src_dtype, fsdp__at(k->src_dtype, k->srcs[0], at), n, sum);
+        for (int s = 1; s < k->count; s++) {
+#define ADD(T) add_source(T, k->op, k->srcs[s], at, sum, n)
+            FSDP__EACH_FLOAT(k->src_dtype, ADD)
+#undef ADD
+        }
+#define STORE(T)                    \
+    for (int64_t i = 0; i < n; i++) \
+    store_ranks(k, T, at + i, sum[i])
+        FSDP__EACH_FLOAT(k->dst_dtype, STORE)
+#undef STORE
+    }
+}
+
+/* add_source is inlined with op at run time there; the loop above is for many ranks, maxima and minima. */
+static void reduce_integers(const fsdp__reduce_ranks_args *k, int64_t begin, int64_t end)
+{
+#define INTEGERS(type)                                                        \
+    for (int64_t i = begin; i < end; i++) {                                   \
+        int64_t x = ((const type *)k->srcs[0])[i];                            \
+        for (int s = 1; s < k->count; s++) {                                  \
+            int64_t v = ((const type *)k->srcs[s])[i];                        \
+            if (k->op == FSDP__RANK_SUM)                                      \
+                x = (int64_t)((uint64_t)x + (uint64_t)v);                     \
+            else if (k->op == FSDP__RANK_MAX)                                 \
+                x = v > x ? v : x;                                            \
+            else                                                              \
+                x = v < x ? v : x;                                            \
+        }                                                                     \
+        if (k->accumulate)                                                    \
+            x = (int64_t)((uint64_t)x + (uint64_t)((const type *)k->dst)[i]); \
+        ((type *)k->dst)[i] = (type)(k->dst_dtype == FSDP_BOOL ? x != 0 : x); \
+    }
+    if (k->src_dtype == FSDP_I64) {
+        INTEGERS(int64_t)
+    } else if (k->src_dtype == FSDP_I32) {
+        INTEGERS(int32_t)
+    } else {
+        INTEGERS(uint8_t)
+    }
+#undef INTEGERS
+}
+
+static void reduce_range(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__reduce_ranks_args *k = args;
+    bool few = k->op == FSDP__RANK_SUM && k->count <= 4;
+
+    if (k->src_dtype == FSDP_I32 || k->src_dtype == FSDP_I64 || k->src_dtype == FSDP_U8 || k->src_dtype == FSDP_BOOL)
+        reduce_integers(k, begin, end);
+    else if (few && k->src_dtype == FSDP_F32 && k->dst_dtype == FSDP_F32)
+        sum_few_counts(FSDP_F32, FSDP_F32, k, begin, end);
+    else if (few && k->src_dtype == FSDP_BF16 && k->dst_dtype == FSDP_BF16)
+        sum_few_counts(FSDP_BF16, FSDP_BF16, k, begin, end);
+    else if (few && k->src_dtype == FSDP_BF16 && k->dst_dtype == FSDP_F32)
+        sum_few_counts(FSDP_BF16, FSDP_F32, k, begin, end);
+    else if (few && k->src_dtype == FSDP_F32 && k->dst_dtype == FSDP_BF16)
+        sum_few_counts(FSDP_F32, FSDP_BF16, k, begin, end);
+    else
+        reduce_floats(k, begin, end);
+}
+
+fsdp_status KERNEL(reduce_ranks)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__reduce_ranks_args *k = args;
+
+    fsdp__for_ranges(k->numel, 1, reduce_range, k);
+    return FSDP_OK;
+}

@@ -1,0 +1,39 @@
+/* segments.h - one parallel pass over many pieces of memory, balanced by elements, for loops where every element is
+ * on its own (so that the cut between threads does not show in the result). */
+#ifndef BACKEND_CPU_SEGMENTS_H
+#define BACKEND_CPU_SEGMENTS_H
+
+#include "backend/cpu/kernels/kernel.h"
+
+/* body(args, segment, begin, end) for pieces that together are elements [0, numel(i)) of every segment i. */
+typedef void (*fsdp__segment_body)(const void *args, int64_t segment, int64_t begin, int64_t end);
+typedef int64_t (*fsdp__segment_numel)(const void *args, int64_t segment);
+
+static inline void fsdp__for_segments(int64_t count, fsdp__segment_numel numel, fsdp__segment_body body,
+                                      const void *args)
+{
+    int64_t total = 0;
+
+    for (int64_t s = 0; s < count; s++)
+        total += numel(args, s);
+#pragma omp parallel if (total > FSDP__PARALLEL_MIN)
+    {
+#ifdef _OPENMP
+        int64_t threads = omp_get_num_threads();
+#else
+        int64_t threads = 1;
+#endif
+        /* Cuts fall on multiples of 64 elements of the whole. */
+        int64_t share = fsdp__ceil_div(fsdp__ceil_div(total, threads), 64) * 64;
+        int64_t begin = share * fsdp__thread(), end = FSDP__MIN(begin + share, total), at = 0;
+
+        for (int64_t s = 0; s < count && at < end; s++) {
+            int64_t n = numel(args, s), from = FSDP__MAX(begin - at, 0), to = FSDP__MIN(end - at, n);
+            if (from < to)
+                body(args, s, from, to);
+            at += n;
+        }
+    }
+}
+
+#endif

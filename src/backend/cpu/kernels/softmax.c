@@ -1,0 +1,86 @@
+/* softmax.c - softmax over the last dimension, and its backward. */
+#include "backend/cpu/kernels/mathf.h"
+
+#include <math.h>
+
+FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t n)
+{
+    float top = -INFINITY, sum = 0.0f, factor;
+
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; i++) {
+        float v = fsdp__load(dtype, x, i);
+        top = v > top ? v : top;
+    }
+    if (dtype == FSDP_F32) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) {
+            float e = fsdp__expf(fsdp__load(dtype, x, i) - top);
+            fsdp__store(dtype, y, i, e);
+            sum += e;
+        }
+        factor = 1.0f / sum;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            fsdp__store(dtype, y, i, fsdp__load(dtype, y, i) * factor);
+    } else { /* e must not be rounded twice: made again */
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++)
+            sum += fsdp__expf(fsdp__load(dtype, x, i) - top);
+        factor = 1.0f / sum;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            fsdp__store(dtype, y, i, fsdp__expf(fsdp__load(dtype, x, i) - top) * factor);
+    }
+}
+
+FSDP__INLINE void backward_row(fsdp_dtype dtype, const void *y, const void *dy, void *dx, int64_t n)
+{
+    float dot = 0.0f;
+
+#pragma omp simd reduction(+ : dot)
+    for (int64_t i = 0; i < n; i++)
+        dot += fsdp__load(dtype, y, i) * fsdp__load(dtype, dy, i);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, dx, i, fsdp__load(dtype, y, i) * (fsdp__load(dtype, dy, i) - dot));
+}
+
+static void forward_range(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__softmax_forward_args *k = args;
+
+    for (int64_t r = begin; r < end; r++) {
+#define ROW(T) forward_row(T, fsdp__at(T, k->x, r * k->cols), fsdp__at(T, k->y, r * k->cols), k->cols)
+        FSDP__EACH_FLOAT(k->dtype, ROW)
+#undef ROW
+    }
+}
+
+static void backward_range(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__softmax_backward_args *k = args;
+
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * k->cols;
+#define ROW(T) backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols)
+        FSDP__EACH_FLOAT(k->dtype, ROW)
+#undef ROW
+    }
+}
+
+fsdp_status KERNEL(softmax_forward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__softmax_forward_args *k = args;
+
+    fsdp__for_ranges(k->rows, k->cols, forward_range, k);
+    return FSDP_OK;
+}
+
+fsdp_status KERNEL(softmax_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__softmax_backward_args *k = args;
+
+    fsdp__for_ranges(k->rows, k->cols, backward_range, k);
+    return FSDP_OK;
+}

@@ -1,0 +1,234 @@
+/* harness.h - runs one kernel call on the reference and on every table there is, and compares all memory it could
+ * touch.
+ *
+ * A case makes its buffers with an_input() and an_output(), points a struct of arguments at them and calls check().
+ * check() runs the reference, puts the buffers back as they were, runs a table, compares; for every instruction set
+ * with 1, 2 and 3 threads, which must all give the same bits. Guard bytes around the buffers must stay as they are. */
+#ifndef TESTS_BACKEND_HARNESS_H
+#define TESTS_BACKEND_HARNESS_H
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "backend/cpu/kernels_table.h"
+#include "backend/reference.h"
+#include "base/compiler.h"
+#include "device/device.h"
+#include "support/test.h"
+
+#define GUARD 256
+#define GUARD_BYTE 0xA5
+
+typedef struct buffer {
+    unsigned char *block;                      /* guard, data, guard */
+    unsigned char *initial, *expected, *first; /* contents before, of the reference, of one thread */
+    fsdp_dtype dtype;
+    int64_t numel;
+    bool output;
+    double relative, absolute; /* tolerance beyond one rounding to dtype */
+} buffer;
+
+typedef struct test_case {
+    fsdp_stream *stream;
+    uint64_t key, draws; /* random numbers of this case */
+    fsdp_dtype dtype;    /* the case's main dtype */
+    buffer buffers[24];
+    int count;
+    char text[256]; /* shape and flags, for messages */
+    fsdp__kernel kernel;
+} test_case;
+
+static uint32_t draw(test_case *c)
+{
+    uint32_t words[4];
+
+    fsdp__philox(c->key, c->draws++, words);
+    return words[0];
+}
+
+/* A random integer in [low, high]. */
+static int64_t between(test_case *c, int64_t low, int64_t high)
+{
+    return low + (int64_t)(draw(c) % (uint64_t)(high - low + 1));
+}
+
+static bool coin(test_case *c)
+{
+    return draw(c) >> 31;
+}
+
+static double real(test_case *c, double low, double high)
+{
+    return low + (high - low) * (double)draw(c) * 0x1p-32;
+}
+
+static fsdp_dtype any_float(test_case *c)
+{
+    static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+
+    return types[between(c, 0, 2)];
+}
+
+static void *data_of(const buffer *b)
+{
+    return b->block + GUARD;
+}
+
+static size_t bytes_of(const buffer *b)
+{
+    return (size_t)b->numel * fsdp_dtype_size(b->dtype);
+}
+
+/* `numel` random values of [low, high]. An odd offset from alignment must not matter: 4 bytes further every time. */
+static void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high, bool output,
+                      double relative, double absolute)
+{
+    buffer *b = &c->buffers[c->count++];
+    size_t bytes = (size_t)numel * fsdp_dtype_size(dtype);
+
+    *b = (buffer){.dtype = dtype, .numel = numel, .output = output, .relative = relative, .absolute = absolute};
+    b->block = malloc(bytes + 2 * GUARD);
+    b->initial = malloc(bytes + 2 * GUARD);
+    b->expected = malloc(bytes + 2 * GUARD);
+    b->first = malloc(bytes + 2 * GUARD);
+    memset(b->block, GUARD_BYTE, bytes + 2 * GUARD);
+    for (int64_t i = 0; i < numel; i++)
+        ref_put(dtype, data_of(b), i,
+                dtype == FSDP_I32 || dtype == FSDP_I64 || dtype == FSDP_U8
+                    ? (double)between(c, (int64_t)low, (int64_t)high)
+                    : real(c, low, high));
+    return data_of(b);
+}
+
+static void *an_input(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high)
+{
+    return a_buffer(c, dtype, numel, low, high, false, 0.0, 0.0);
+}
+
+/* Also for memory that is read and written. Starts with random values: those not written must stay. */
+static void *an_output(test_case *c, fsdp_dtype dtype, int64_t numel, double relative, double absolute)
+{
+    return a_buffer(c, dtype, numel, -1.0, 1.0, true, relative, absolute);
+}
+
+/* The buffer at `data` is written too. */
+static void also_output(test_case *c, const void *data, double relative, double absolute)
+{
+    for (int i = 0; i < c->count; i++)
+        if (data_of(&c->buffers[i]) == data) {
+            c->buffers[i].output = true;
+            c->buffers[i].relative = relative;
+            c->buffers[i].absolute = absolute;
+        }
+}
+
+static void free_case(test_case *c)
+{
+    for (int i = 0; i < c->count; i++) {
+        free(c->buffers[i].block);
+        free(c->buffers[i].initial);
+        free(c->buffers[i].expected);
+        free(c->buffers[i].first);
+    }
+    c->count = 0;
+}
+
+static double rounding(fsdp_dtype dtype)
+{
+    return dtype == FSDP_BF16 ? 0x1p-8 : dtype == FSDP_F16 ? 0x1p-11 : dtype == FSDP_F32 ? 0x1p-24 : 0.0;
+}
+
+/* Below this a float of the dtype is denormal and may be flushed to zero. */
+static double smallest(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F16 ? 0x1p-24 : 0x1p-126;
+}
+
+static void compare(const test_case *c, int index, const char *who)
+{
+    const buffer *b = &c->buffers[index];
+
+    for (int64_t i = 0; i < b->numel; i++) {
+        double got = ref_get(b->dtype, data_of(b), i), want = ref_get(b->dtype, b->expected + GUARD, i);
+        /* Both sides round: a value next to a boundary may come out one step apart. */
+        double tolerance = (2.0 * rounding(b->dtype) + b->relative) * fabs(want) + b->absolute + smallest(b->dtype);
+        bool same = (isnan(got) && isnan(want)) || got == want;
+
+        if (!same && fsdp_dtype_is_floating(b->dtype))
+            same = fabs(got - want) <= tolerance;
+        if (!same)
+            TEST_FAIL("%s %s (%s): buffer %d of %s, element %ld: %.9g, expected %.9g +- %.3g",
+                      fsdp__kernel_infos[c->kernel].name, c->text, who, index, fsdp_dtype_name(b->dtype), (long)i, got,
+                      want, tolerance);
+    }
+}
+
+/* Every buffer against what it should hold, and its guards. */
+static void compare_all(const test_case *c, const char *who)
+{
+    for (int i = 0; i < c->count; i++) {
+        const buffer *b = &c->buffers[i];
+        size_t bytes = bytes_of(b);
+        for (size_t g = 0; g < GUARD; g++)
+            if (b->block[g] != GUARD_BYTE || b->block[GUARD + bytes + g] != GUARD_BYTE)
+                TEST_FAIL("%s %s (%s): wrote outside buffer %d", fsdp__kernel_infos[c->kernel].name, c->text, who, i);
+        if (b->output)
+            compare(c, i, who);
+        else if (memcmp(b->block, b->initial, bytes + 2 * GUARD) != 0)
+            TEST_FAIL("%s %s (%s): changed input %d", fsdp__kernel_infos[c->kernel].name, c->text, who, i);
+    }
+}
+
+static void run(test_case *c, fsdp__kernel_function function, const void *args, const char *who)
+{
+    for (int i = 0; i < c->count; i++)
+        memcpy(c->buffers[i].block, c->buffers[i].initial, bytes_of(&c->buffers[i]) + 2 * GUARD);
+    if (function(c->stream, args) != FSDP_OK)
+        TEST_FAIL("%s %s (%s): %s", fsdp__kernel_infos[c->kernel].name, c->text, who, fsdp_last_error());
+}
+
+static void check_table(test_case *c, const fsdp__kernel_function *table, const void *args, const char *name)
+{
+    for (int threads = 1; threads <= 3; threads++) {
+        char who[32];
+        snprintf(who, sizeof(who), "%s, %d threads", name, threads);
+#ifdef _OPENMP
+        omp_set_num_threads(threads);
+#endif
+        run(c, table[c->kernel], args, who);
+        if (threads == 1)
+            compare_all(c, who);
+        for (int i = 0; i < c->count; i++) {
+            buffer *b = &c->buffers[i];
+            if (threads == 1)
+                memcpy(b->first, b->block, bytes_of(b) + 2 * GUARD);
+            else if (memcmp(b->block, b->first, bytes_of(b) + 2 * GUARD) != 0)
+                TEST_FAIL("%s %s (%s): other bits than with one thread in buffer %d",
+                          fsdp__kernel_infos[c->kernel].name, c->text, who, i);
+        }
+    }
+}
+
+/* Runs the call everywhere, then frees the buffers. The text says what was drawn. */
+static void check(test_case *c, const void *args, const char *format, ...) FSDP_PRINTF(3, 4);
+static void check(test_case *c, const void *args, const char *format, ...)
+{
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(c->text, sizeof(c->text), format, list);
+    va_end(list);
+    for (int i = 0; i < c->count; i++)
+        memcpy(c->buffers[i].initial, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
+    run(c, reference_kernels[c->kernel], args, "reference");
+    for (int i = 0; i < c->count; i++)
+        memcpy(c->buffers[i].expected, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
+    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++)
+        if (fsdp__cpu_isa_kernels(isa))
+            check_table(c, fsdp__cpu_isa_kernels(isa), args, fsdp__cpu_isa_name(isa));
+    check_table(c, fsdp__backend_cpu.kernels, args, "cpu");
+    free_case(c);
+}
+
+#endif

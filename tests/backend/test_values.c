@@ -1,0 +1,286 @@
+/* Values that are not ordinary numbers, and the accuracy of the elementary functions. */
+#include "backend/cpu/kernels/mathf.h"
+#include "backend/cpu/kernels_table.h"
+#include "backend/reference.h"
+#include "support/test.h"
+
+#define HALVES 65536
+
+/* Runs one kernel of every instruction set; `see` looks at the result. */
+static void run_all(fsdp__kernel kernel, const void *args, void (*see)(const void *), const void *seen)
+{
+    fsdp_context *context = test_context();
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+
+    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++) {
+        if (!fsdp__cpu_isa_kernels(isa))
+            continue;
+        CHECK_OK(fsdp__cpu_isa_kernels(isa)[kernel](stream, args));
+        see(seen);
+    }
+    fsdp_context_free(context);
+}
+
+static uint16_t halves[HALVES], halves_back[HALVES];
+static float wide[HALVES];
+
+static void see_wide(const void *dtype)
+{
+    for (int i = 0; i < HALVES; i++) {
+        double expected = ref_get(*(const fsdp_dtype *)dtype, halves, i);
+        CHECK((isnan(expected) && isnan(wide[i])) || (double)wide[i] == expected || fabs(expected) < 0x1p-126);
+    }
+}
+
+static void see_back(const void *dtype)
+{
+    for (int i = 0; i < HALVES; i++) {
+        double expected = ref_get(*(const fsdp_dtype *)dtype, halves, i);
+        CHECK((isnan(expected) && isnan(ref_get(*(const fsdp_dtype *)dtype, halves_back, i))) ||
+              halves_back[i] == halves[i]);
+    }
+}
+
+static void every_16_bit_value_survives_the_way_to_f32_and_back(void **state)
+{
+    static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
+
+    (void)state;
+    for (int i = 0; i < HALVES; i++)
+        halves[i] = (uint16_t)i;
+    for (int t = 0; t < 2; t++) {
+        fsdp__copy_args out = {.src = halves,
+                               .dst = wide,
+                               .src_dtype = types[t],
+                               .dst_dtype = FSDP_F32,
+                               .ndim = 1,
+                               .shape = {HALVES},
+                               .src_strides = {1},
+                               .dst_strides = {1}};
+        fsdp__copy_args back = out;
+        back.src = wide, back.dst = halves_back, back.src_dtype = FSDP_F32, back.dst_dtype = types[t];
+        run_all(FSDP__KERNEL_COPY, &out, see_wide, &types[t]);
+        run_all(FSDP__KERNEL_COPY, &back, see_back, &types[t]);
+    }
+}
+
+static void see_rounded(const void *dtype)
+{
+    fsdp_dtype t = *(const fsdp_dtype *)dtype;
+
+    for (int i = 0; i < HALVES; i++) {
+        uint64_t memory = 0;
+        uint16_t expected;
+        ref_put(t, &memory, 0, (double)wide[i]);
+        memcpy(&expected, &memory, sizeof(expected));
+        if (isnan(wide[i]))
+            CHECK(isnan(ref_get(t, halves_back, i)));
+        else if (fabsf(wide[i]) >= 0x1p-126f)
+            CHECK_EQ(halves_back[i], expected);
+    }
+}
+
+static void f32_rounds_to_the_nearest_even_16_bit_value(void **state)
+{
+    static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
+
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int part = 0; part < 4; part++) {
+            fsdp__copy_args a = {.src = wide,
+                                 .dst = halves_back,
+                                 .src_dtype = FSDP_F32,
+                                 .dst_dtype = types[t],
+                                 .ndim = 1,
+                                 .shape = {HALVES},
+                                 .src_strides = {1},
+                                 .dst_strides = {1}};
+            for (int i = 0; i < HALVES; i++) {
+                uint32_t words[4], bits;
+                fsdp__philox(7, (uint64_t)(part * HALVES + i), words);
+                bits = part == 0   ? words[0]                                    /* anything */
+                       : part == 1 ? (uint32_t)i << 16 | 0x8000u                 /* bf16 ties */
+                       : part == 2 ? ((uint32_t)i << 13 | 0x1000u) + 0x33000000u /* half ties, denormal halves */
+                                   : 0x477fe000u + (uint32_t)i;                  /* where halves end */
+                memcpy(&wide[i], &bits, sizeof(bits));
+            }
+            run_all(FSDP__KERNEL_COPY, &a, see_rounded, &types[t]);
+        }
+}
+
+/* ---- NaN and infinity ---- */
+
+#define N 40 /* more than a vector, not a multiple of one */
+
+static float row[N], out_row[N];
+
+static void see_nan(const void *count)
+{
+    for (int i = 0; i < *(const int *)count; i++)
+        CHECK(isnan(out_row[i]));
+}
+
+static void ordinary_row(void)
+{
+    for (int i = 0; i < N; i++)
+        row[i] = 0.1f * (float)(i % 7);
+}
+
+static void a_nan_reaches_all_it_touches(void **state)
+{
+    const int all = N, one = 1;
+    float weight[N], other[N * N];
+    const void *srcs[] = {row, weight};
+    int32_t target = 3;
+
+    (void)state;
+    ordinary_row();
+    for (int i = 0; i < N; i++)
+        weight[i] = 1.0f;
+    for (int i = 0; i < N * N; i++)
+        other[i] = 0.0f;
+    row[17] = NAN;
+    run_all(FSDP__KERNEL_SOFTMAX_FORWARD,
+            &(fsdp__softmax_forward_args){.x = row, .y = out_row, .rows = 1, .cols = N, .dtype = FSDP_F32}, see_nan,
+            &all);
+    run_all(FSDP__KERNEL_NORM_FORWARD,
+            &(fsdp__norm_forward_args){.x = row,
+                                       .weight = weight,
+                                       .y = out_row,
+                                       .rows = 1,
+                                       .cols = N,
+                                       .eps = 1e-5f,
+                                       .dtype = FSDP_F32,
+                                       .weight_dtype = FSDP_F32},
+            see_nan, &all);
+    run_all(FSDP__KERNEL_CROSS_ENTROPY,
+            &(fsdp__cross_entropy_args){.logits = row,
+                                        .targets = &target,
+                                        .loss = out_row,
+                                        .rows = 1,
+                                        .cols = N,
+                                        .loss_scale = 1.0f,
+                                        .ignore_index = -100,
+                                        .dtype = FSDP_F32,
+                                        .dlogits_dtype = FSDP_F32},
+            see_nan, &one);
+    run_all(FSDP__KERNEL_MATMUL, /* NaN times zero */
+            &(fsdp__matmul_args){.a = row,
+                                 .b = other,
+                                 .c = out_row,
+                                 .m = 1,
+                                 .n = N,
+                                 .k = N,
+                                 .a_row = N,
+                                 .a_col = 1,
+                                 .b_row = N,
+                                 .b_col = 1,
+                                 .c_row = N,
+                                 .batch = 1,
+                                 .a_dtype = FSDP_F32,
+                                 .b_dtype = FSDP_F32,
+                                 .c_dtype = FSDP_F32,
+                                 .alpha = 1.0f},
+            see_nan, &all);
+    run_all(FSDP__KERNEL_ATTENTION_FORWARD,
+            &(fsdp__attention_forward_args){.q = row,
+                                            .k = weight,
+                                            .v = weight,
+                                            .out = out_row,
+                                            .batch = 1,
+                                            .q_time = 1,
+                                            .kv_time = 1,
+                                            .heads = 1,
+                                            .kv_heads = 1,
+                                            .head_dim = N,
+                                            .scale = 1.0f,
+                                            .dtype = FSDP_F32},
+            see_nan, &all);
+    for (int i = 0; i < N; i++)
+        row[i] = NAN;
+    run_all(FSDP__KERNEL_REDUCE_RANKS,
+            &(fsdp__reduce_ranks_args){.srcs = srcs,
+                                       .count = 2,
+                                       .dst = out_row,
+                                       .numel = N,
+                                       .src_dtype = FSDP_F32,
+                                       .dst_dtype = FSDP_F32,
+                                       .op = FSDP__RANK_MAX,
+                                       .scale = 1.0f},
+            see_nan, &all);
+    for (fsdp__activation kind = FSDP__GELU_TANH; kind <= FSDP__RELU; kind++)
+        run_all(FSDP__KERNEL_ACTIVATION_FORWARD,
+                &(fsdp__activation_forward_args){
+                    .x = row, .y = out_row, .rows = 1, .cols = N, .kind = kind, .dtype = FSDP_F32},
+                see_nan, &all);
+}
+
+static void see_masked(const void *unused)
+{
+    float sum = 0.0f;
+
+    (void)unused;
+    for (int i = 0; i < N; i++) {
+        CHECK(i % 3 != 1 || out_row[i] == 0.0f);
+        sum += out_row[i];
+    }
+    CHECK_NEAR(sum, 1.0, 1e-6);
+}
+
+static void minus_infinity_has_probability_zero(void **state)
+{
+    (void)state;
+    ordinary_row();
+    for (int i = 1; i < N; i += 3)
+        row[i] = -INFINITY;
+    run_all(FSDP__KERNEL_SOFTMAX_FORWARD,
+            &(fsdp__softmax_forward_args){.x = row, .y = out_row, .rows = 1, .cols = N, .dtype = FSDP_F32}, see_masked,
+            NULL);
+}
+
+static void see_infinite(const void *sum)
+{
+    CHECK(isinf(*(const double *)sum));
+}
+
+static void an_infinite_gradient_shows_in_the_norm(void **state)
+{
+    fsdp__segment segment = {.src = row, .numel = N};
+    double sum = 0.0;
+
+    (void)state;
+    ordinary_row();
+    row[N - 1] = -INFINITY;
+    run_all(FSDP__KERNEL_SQUARED_NORM,
+            &(fsdp__squared_norm_args){.segments = &segment, .count = 1, .dtype = FSDP_F32, .out = &sum}, see_infinite,
+            &sum);
+}
+
+/* ---- elementary functions ---- */
+
+static void exp_erf_sin_and_cos_are_accurate(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2000000; i++) {
+        float x = -87.0f + 175.0f * (float)i / 2e6f, z = -6.0f + 12.0f * (float)i / 2e6f, angle = 0.013f * (float)i;
+        float sine, cosine;
+        double e = exp((double)x);
+        fsdp__sincosf(angle, &sine, &cosine);
+        if (fabs((double)fsdp__expf(x) - e) > 2e-7 * e)
+            TEST_FAIL("exp(%.9g) is %.9g", (double)x, (double)fsdp__expf(x));
+        if (fabs((double)fsdp__erff(z) - erf((double)z)) > 2e-7 * fabs(erf((double)z)))
+            TEST_FAIL("erf(%.9g) is %.9g", (double)z, (double)fsdp__erff(z));
+        if (fabs((double)sine - sin((double)angle)) > 1.2e-7 || fabs((double)cosine - cos((double)angle)) > 1.2e-7)
+            TEST_FAIL("sin, cos(%.9g) are %.9g, %.9g", (double)angle, (double)sine, (double)cosine);
+    }
+    CHECK(fsdp__expf(-INFINITY) == 0.0f);
+    CHECK(fsdp__expf(-200.0f) == 0.0f);
+    CHECK(isinf(fsdp__expf(INFINITY)) && isinf(fsdp__expf(1000.0f)));
+    CHECK(isnan(fsdp__expf(NAN)) && isnan(fsdp__erff(NAN)));
+    CHECK(fsdp__erff(INFINITY) == 1.0f && fsdp__erff(-INFINITY) == -1.0f);
+}
+
+TEST_MAIN(cmocka_unit_test(every_16_bit_value_survives_the_way_to_f32_and_back),
+          cmocka_unit_test(f32_rounds_to_the_nearest_even_16_bit_value), cmocka_unit_test(a_nan_reaches_all_it_touches),
+          cmocka_unit_test(minus_infinity_has_probability_zero),
+          cmocka_unit_test(an_infinite_gradient_shows_in_the_norm), cmocka_unit_test(exp_erf_sin_and_cos_are_accurate))
