@@ -1,0 +1,179 @@
+/* fsdp/comm.h - process groups and collectives over (pointer, count, dtype, stream).
+ *
+ * Every context has a world group. Further groups are subsets of its ranks. A collective must be called by every rank of
+ * the group, in the same order with fitting arguments; each call carries a sequence number and a signature (kind,
+ * bytes, dtype, operation), and ranks that disagree all get one error that names both calls. A rank that dies, or calls
+ * fsdp_abort, ends every other rank's call with an error that names it. After a failure the group is broken: every
+ * later call fails at once.
+ *
+ * Reductions add in rank order with an f32 accumulator (integers: i64) and round once: the same bits on every run.
+ *
+ * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers must stay
+ * valid until then. Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
+ */
+#ifndef FSDP_COMM_H
+#define FSDP_COMM_H
+
+#include "fsdp/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fsdp_group fsdp_group;
+
+typedef enum fsdp_reduce_op { FSDP_SUM, FSDP_AVG, FSDP_MAX, FSDP_MIN } fsdp_reduce_op;
+
+/* ---- contexts that belong to a world ---- */
+
+/* Runs `body` on `world_size` ranks that are threads of this process, each with a context of its own, and waits for
+ * all. Returns the first failure (by time). A body that fails aborts the world, so its peers do not wait for it.
+ * options: NULL, or threads per rank in options->threads (rank and size fields are ignored). [blocks] */
+typedef fsdp_status (*fsdp_rank_body)(fsdp_context *context, void *arg);
+FSDP_API fsdp_status fsdp_run_threads(int world_size, const fsdp_context_options *options, fsdp_rank_body body,
+                                      void *arg);
+/* The same contexts without the threads: `contexts` has room for world_size. Each must be used, and freed, by a thread
+ * of its own. */
+FSDP_API fsdp_status fsdp_context_create_threads(int world_size, const fsdp_context_options *options,
+                                                 fsdp_context **contexts);
+/* A world of any size with this one real rank: collectives check and count, move nothing between ranks (a gather
+ * repeats this rank's data, a reduction returns this rank's data). For planning. */
+FSDP_API fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **out);
+
+/* ---- groups ---- */
+
+/* All ranks of the context; a group of one when the context was made by fsdp_context_create. Owned by the context. */
+FSDP_API fsdp_group *fsdp_world(fsdp_context *context);
+/* `ranks` are global ranks, ascending, without repetition. Ranks outside get *out = NULL. All ranks of the world call
+ * it, in the same order of groups (different subsets may be made by one call per rank: rows of a mesh). [collective] */
+FSDP_API fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count, const char *name,
+                                       fsdp_group **out);
+FSDP_API void fsdp_group_free(fsdp_group *group); /* not for the world; NULL is allowed */
+FSDP_API int fsdp_group_rank(const fsdp_group *group);
+FSDP_API int fsdp_group_size(const fsdp_group *group);
+FSDP_API const char *fsdp_group_name(const fsdp_group *group);
+FSDP_API int fsdp_group_global_rank(const fsdp_group *group, int rank);
+FSDP_API fsdp_context *fsdp_group_context(const fsdp_group *group);
+
+/* Ends every rank's collectives, now and later, with this rank's last error as the reason. Whoever fails before joining
+ * a collective must call it, or peers wait for ever. Any number of times. */
+FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
+
+/* ---- collectives on plain buffers ----
+ * In place is allowed where said. `count` is per rank; 0 is allowed. Complete on return of an inline stream: all
+ * buffers may be reused. */
+
+/* recv (size * count) = the ranks' send (count) in rank order. In place: send == recv + rank * count. [collective] [stream] */
+FSDP_API fsdp_status fsdp_all_gather(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
+                                     fsdp_stream *stream);
+/* recv (count) = op over ranks of block `rank` of send (size * count). In place: recv == send + rank * count. [collective] [stream] */
+FSDP_API fsdp_status fsdp_reduce_scatter(fsdp_group *group, const void *send, void *recv, int64_t count,
+                                         fsdp_dtype dtype, fsdp_reduce_op op, fsdp_stream *stream);
+/* recv (count) = op over ranks of send (count). In place: recv == send. [collective] [stream] */
+FSDP_API fsdp_status fsdp_all_reduce(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
+                                     fsdp_reduce_op op, fsdp_stream *stream);
+/* buffer (count) = that of group rank `root`. [collective] [stream] */
+FSDP_API fsdp_status fsdp_broadcast(fsdp_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
+                                    fsdp_stream *stream);
+/* Block r of recv = block `rank` of rank r's send; both (size * count), not in place. [collective] [stream] */
+FSDP_API fsdp_status fsdp_all_to_all(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
+                                     fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_barrier(fsdp_group *group); /* [collective] [blocks] */
+
+/* Small objects of any size per rank. Every rank gets all of them: out[r] has out_bytes[r] bytes; the caller frees with
+ * fsdp_objects_free(out, out_bytes). [collective] [blocks] */
+FSDP_API fsdp_status fsdp_gather_objects(fsdp_group *group, const void *object, size_t bytes, void ***out,
+                                         size_t **out_bytes);
+/* Rank r gets objects[r] of `root` (NULL on the others). [collective] [blocks] */
+FSDP_API fsdp_status fsdp_scatter_objects(fsdp_group *group, int root, const void *const *objects, const size_t *bytes,
+                                          void **out, size_t *out_bytes);
+FSDP_API void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes);
+/* All ranks learn the worst: FSDP_OK only if `mine` is FSDP_OK on every rank, else the lowest failing rank's status and
+ * message, prefixed "rank N: ". Makes a local failure everybody's without breaking the group. [collective] [blocks] */
+FSDP_API fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine);
+
+/* ---- vectored collectives for sharded parameters ----
+ * A block is one parameter: `whole` has numel elements of which group rank r owns [r * chunk, min(numel, (r+1) * chunk)),
+ * and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in the same order.
+ *
+ * Memory that peers can see makes them cheap (fsdp_group_alloc): where `whole` is common memory a gather is the cast of
+ * one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is visible
+ * memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other memory takes
+ * packing and a plain collective. The result is the same bits.
+ *
+ * Reuse: peers may still read this rank's `whole` when the call is done here. It may be overwritten once a later
+ * collective of the group is complete on this rank, or after fsdp_group_settle. fsdp_group_free_memory knows that. */
+
+typedef struct fsdp_block {
+    void *whole;
+    void *shard;
+    int64_t numel, chunk;
+} fsdp_block;
+
+/* whole = the ranks' shards, converted. `blocks` is copied. [collective] [stream] */
+FSDP_API fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count,
+                                            fsdp_dtype shard_dtype, fsdp_dtype whole_dtype, fsdp_stream *stream);
+
+typedef struct fsdp_reduce_options {
+    fsdp_dtype whole_dtype;  /* of the unreduced gradients */
+    fsdp_dtype reduce_dtype; /* each rank's contribution is rounded to it before it is added (f32 sum); NONE: whole_dtype */
+    fsdp_dtype shard_dtype;  /* of the result */
+    fsdp_reduce_op op;       /* SUM or AVG */
+    float scale;             /* extra factor on the result; 0 means 1 */
+    bool accumulate;         /* shard += result */
+} fsdp_reduce_options;
+
+/* shard = op over ranks of their `whole`'s own rows of this rank. [collective] [stream] */
+FSDP_API fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count,
+                                                const fsdp_reduce_options *options, fsdp_stream *stream);
+
+typedef enum fsdp_memory_sharing {
+    FSDP_MEMORY_VISIBLE, /* this rank's own, readable by peers */
+    FSDP_MEMORY_COMMON,  /* one region for all ranks of the group: same bytes, each rank writes its own part */
+} fsdp_memory_sharing;
+
+/* Whether the group can give such memory (all its ranks on one machine). */
+FSDP_API bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing sharing);
+/* 64-byte aligned; COMMON is zeroed, [collective] with equal bytes on every rank; VISIBLE is local and reuses freed
+ * blocks. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it is. */
+FSDP_API fsdp_status fsdp_group_alloc(fsdp_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out);
+/* VISIBLE memory is handed out again only after every peer is done reading it. COMMON: last rank frees; local call. */
+FSDP_API void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes);
+/* After it, no peer reads this rank's blocks of earlier calls any more: a barrier, or nothing when a later collective
+ * has been complete. Not counted. [collective: all ranks or none] */
+FSDP_API fsdp_status fsdp_group_settle(fsdp_group *group);
+/* Forces the packing path (tests, comparison). Same on every rank. */
+FSDP_API void fsdp_group_force_copy(fsdp_group *group, bool on);
+
+/* ---- counters ---- */
+
+typedef enum fsdp_collective {
+    FSDP_ALL_GATHER,
+    FSDP_REDUCE_SCATTER,
+    FSDP_ALL_REDUCE,
+    FSDP_BROADCAST,
+    FSDP_ALL_TO_ALL,
+    FSDP_BARRIER,
+    FSDP_OBJECTS,
+    FSDP_COLLECTIVES
+} fsdp_collective;
+
+typedef struct fsdp_comm_stats {
+    int64_t calls[FSDP_COLLECTIVES];
+    /* What a ring algorithm sends per rank: all-gather and reduce-scatter of n padded bytes: (W-1)/W n; all-reduce twice
+     * that. The figures of the algorithm, whatever the transport does. Groups of one send and count nothing. */
+    int64_t bytes_sent[FSDP_COLLECTIVES];
+    int64_t bytes_moved[FSDP_COLLECTIVES]; /* really copied or read from peers by this rank */
+} fsdp_comm_stats;
+
+FSDP_API const char *fsdp_collective_name(fsdp_collective kind);
+FSDP_API void fsdp_group_stats(const fsdp_group *group, fsdp_comm_stats *out);
+FSDP_API void fsdp_context_comm_stats(const fsdp_context *context, fsdp_comm_stats *out); /* all groups, also freed ones */
+FSDP_API void fsdp_context_reset_comm_stats(fsdp_context *context);
+/* Host nanoseconds this rank has spent in collectives: all of it, and the part spent waiting for peers. */
+FSDP_API void fsdp_context_comm_time(const fsdp_context *context, int64_t *total_ns, int64_t *waiting_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,113 @@
+/* comm_ops.h - what a transport provides. A transport makes contexts (fsdp_context_create_threads, fsdp__shm_join, ...)
+ * and attaches itself to them with its table; nothing above knows which one it is.
+ *
+ * comm/ checks every argument, counts, numbers the calls of each group and keeps a failure sticky, once, above all
+ * transports. A transport moves bytes, compares the ranks' signatures and ends everybody's calls when one rank fails.
+ *
+ * The collectives of a group run one at a time in the order of their numbers, on any thread, inside the work of
+ * `stream` (so kernels go through fsdp__run_kernel), and block until they are done. Groups of one rank and streams of a
+ * device without bytes never reach a transport. */
+#ifndef COMM_COMM_OPS_H
+#define COMM_COMM_OPS_H
+
+#include "fsdp/comm.h"
+
+/* What the caller called: for signatures and messages. */
+#define FSDP__CALL_MAP(X)                             \
+    X(ALL_GATHER, "all_gather")                       \
+    X(REDUCE_SCATTER, "reduce_scatter")               \
+    X(ALL_REDUCE, "all_reduce")                       \
+    X(BROADCAST, "broadcast")                         \
+    X(ALL_TO_ALL, "all_to_all")                       \
+    X(BARRIER, "barrier")                             \
+    X(ALL_GATHER_BLOCKS, "all_gather_blocks")         \
+    X(REDUCE_SCATTER_BLOCKS, "reduce_scatter_blocks") \
+    X(GATHER_OBJECTS, "gather_objects")               \
+    X(SCATTER_OBJECTS, "scatter_objects")             \
+    X(AGREE, "agree")                                 \
+    X(GROUP_CREATE, "group_create")                   \
+    X(GROUP_ALLOC, "group_alloc")                     \
+    X(GROUP_SETTLE, "group_settle")
+
+typedef enum fsdp__call_name {
+#define FSDP__CALL_ENUM(NAME, text) FSDP__CALL_##NAME,
+    FSDP__CALL_MAP(FSDP__CALL_ENUM)
+#undef FSDP__CALL_ENUM
+    FSDP__CALLS
+} fsdp__call_name;
+
+const char *fsdp__call_text(fsdp__call_name name);
+
+/* One collective with checked arguments. Which fields count depends on the slot it is given to. */
+typedef struct fsdp__call {
+    fsdp__call_name name;
+    uint64_t sequence; /* from 1, per group */
+
+    const void *send;
+    void *recv;    /* broadcast: the buffer */
+    int64_t count; /* elements per rank, 0 is allowed */
+    fsdp_dtype dtype;
+    fsdp_reduce_op op;
+    int root;
+
+    const fsdp_block *blocks; /* block_count of them */
+    int64_t block_count;
+    fsdp_dtype shard_dtype, whole_dtype;
+    fsdp_dtype
+        wire_dtype; /* reduce_scatter_blocks: contributions are rounded to it; whole_dtype when none is rounded */
+    float scale;    /* reduce_scatter_blocks: on the result, on top of `op` */
+    bool accumulate;
+    bool force_copy; /* take the path for memory that peers do not see */
+
+    size_t bytes;           /* common memory asked for */
+    fsdp_status own_status; /* of group_alloc: this rank cannot take part */
+} fsdp__call;
+
+/* What a call did, added up by the transport. */
+typedef struct fsdp__traffic {
+    int64_t moved_bytes; /* copied, or read from peers */
+    int64_t waiting_ns;
+} fsdp__traffic;
+
+/* A new group: `ranks` are `count` (2 or more) global ranks of which this one is ranks[rank]. */
+typedef struct fsdp__group_spec {
+    const char *name;
+    const int *ranks;
+    int count, rank;
+    uint64_t ticket; /* the same number on all ranks for one fsdp_group_create, another for the next */
+} fsdp__group_spec;
+
+typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                        fsdp__traffic *traffic);
+
+typedef struct fsdp__comm_ops {
+    const char *name; /* "threads", "shm", "fake" */
+
+    /* Required. In place as fsdp/comm.h allows it. */
+    fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
+    fsdp__collective all_gather_blocks, reduce_scatter_blocks;
+
+    /* Required. `group_open` on every member, then (when all of them succeeded) `group_ready`, which cannot fail, then
+     * collectives. `group_free` at any time; no collective is running. */
+    fsdp_status (*group_open)(void *transport, const fsdp__group_spec *spec, void **out);
+    void (*group_ready)(void *group);
+    void (*group_free)(void *group);
+
+    /* Required. Ends all ranks' calls, now and later, with `text`; the first reason stays. Any thread. */
+    void (*abort)(void *transport, const char *text);
+    /* Required. This rank takes part no more. Frees `transport`. */
+    void (*close)(void *transport);
+
+    /* Memory that peers see: all four or none. `alloc` and `free` hand out this rank's own; `alloc_common` is a
+     * collective (call->bytes), its failure is everybody's and breaks nothing; `free_common` is local. */
+    fsdp_status (*alloc)(void *transport, size_t bytes, void **out);
+    void (*free)(void *transport, void *pointer);
+    fsdp_status (*alloc_common)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
+    void (*free_common)(void *group, void *pointer);
+} fsdp__comm_ops;
+
+/* The transport without peers: every rank of the world is taken to hold what this one holds. Also used for groups of
+ * one rank. `transport` is NULL, `group` the fsdp_group. */
+extern const fsdp__comm_ops fsdp__comm_fake_ops;
+
+#endif

@@ -1,0 +1,182 @@
+/* fake.c - the transport without peers. Every rank of the world is taken to hold what this one holds: a gather repeats
+ * it, a reduction returns it. In a group of one that is the whole truth. */
+#include <string.h>
+
+#include "base/compiler.h"
+#include "comm/comm.h"
+#include "device/kernels.h"
+
+enum {
+    ROUND_BYTES = 8192 /* of the stack, for rounding before a reduction */
+};
+
+static void copy(fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
+{
+    if (dst == src || bytes == 0)
+        return;
+    memmove(dst, src, bytes);
+    traffic->moved_bytes += (int64_t)bytes;
+}
+
+static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp_group *group = g;
+    size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
+
+    (void)stream;
+    for (int r = 0; r < group->size; r++)
+        copy(traffic, (char *)call->recv + (size_t)r * bytes, call->send, bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp_group *group = g;
+    size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
+
+    (void)stream;
+    copy(traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    (void)g, (void)stream;
+    copy(traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
+    return FSDP_OK;
+}
+
+static fsdp_status fake_nothing(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    (void)g, (void)call, (void)stream, (void)traffic;
+    return FSDP_OK;
+}
+
+static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp_group *group = g;
+    size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
+
+    (void)stream;
+    for (int r = 0; r < group->size; r++)
+        copy(traffic, (char *)call->recv + (size_t)r * bytes, (const char *)call->send + (size_t)group->rank * bytes,
+             bytes);
+    return FSDP_OK;
+}
+
+/* ---- blocks ---- */
+
+static int64_t rows_of(const fsdp_block *block, int rank)
+{
+    int64_t left = block->numel - rank * block->chunk;
+
+    return left < 0 ? 0 : FSDP__MIN(left, block->chunk);
+}
+
+static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
+                        int64_t numel, fsdp__traffic *traffic)
+{
+    fsdp__segment segment = {src, dst, numel};
+    fsdp__cast_segments_args args = {&segment, 1, src_dtype, dst_dtype};
+
+    if (numel == 0 || (src == dst && src_dtype == dst_dtype))
+        return FSDP_OK;
+    traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(dst_dtype);
+    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SEGMENTS, &args));
+    return FSDP_OK;
+}
+
+static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    const fsdp_group *group = g;
+    size_t element = fsdp_dtype_size(call->whole_dtype);
+
+    for (int64_t i = 0; i < call->block_count; i++) {
+        const fsdp_block *b = &call->blocks[i];
+        int64_t own = rows_of(b, group->rank);
+
+        for (int r = 0; r < group->size; r++) {
+            int64_t rows = rows_of(b, r), held = FSDP__MIN(rows, own);
+            char *dst = (char *)b->whole + (size_t)(r * b->chunk) * element;
+
+            FSDP_TRY(cast(stream, b->shard, call->shard_dtype, dst, call->whole_dtype, held, traffic));
+            if (held < rows)
+                memset(dst + (size_t)held * element, 0, (size_t)(rows - held) * element);
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status reduce_one(fsdp_stream *stream, const fsdp__call *call, const void *src, fsdp_dtype src_dtype,
+                              void *dst, int64_t numel)
+{
+    fsdp__reduce_ranks_args args = {.srcs = &src,
+                                    .count = 1,
+                                    .dst = dst,
+                                    .numel = numel,
+                                    .src_dtype = src_dtype,
+                                    .dst_dtype = call->shard_dtype,
+                                    .op = FSDP__RANK_SUM,
+                                    .scale = call->scale,
+                                    .accumulate = call->accumulate};
+
+    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args));
+    return FSDP_OK;
+}
+
+static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, const char *src, char *dst,
+                                  int64_t numel)
+{
+    _Alignas(64) unsigned char rounded[ROUND_BYTES];
+    int64_t piece = ROUND_BYTES / (int64_t)fsdp_dtype_size(call->wire_dtype);
+    size_t whole_element = fsdp_dtype_size(call->whole_dtype), shard_element = fsdp_dtype_size(call->shard_dtype);
+    fsdp__traffic ignored = {0};
+
+    for (int64_t at = 0; at < numel; at += piece) {
+        int64_t n = FSDP__MIN(piece, numel - at);
+        FSDP_TRY(
+            cast(stream, src + (size_t)at * whole_element, call->whole_dtype, rounded, call->wire_dtype, n, &ignored));
+        FSDP_TRY(reduce_one(stream, call, rounded, call->wire_dtype, dst + (size_t)at * shard_element, n));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status fake_reduce_scatter_blocks(void *g, const fsdp__call *call, fsdp_stream *stream,
+                                              fsdp__traffic *traffic)
+{
+    const fsdp_group *group = g;
+    size_t element = fsdp_dtype_size(call->whole_dtype);
+
+    for (int64_t i = 0; i < call->block_count; i++) {
+        const fsdp_block *b = &call->blocks[i];
+        int64_t rows = rows_of(b, group->rank);
+        const char *src = (const char *)b->whole + (size_t)(group->rank * b->chunk) * element;
+
+        if (rows == 0)
+            continue;
+        traffic->moved_bytes += rows * (int64_t)element;
+        FSDP_TRY(call->wire_dtype == call->whole_dtype
+                     ? reduce_one(stream, call, src, call->whole_dtype, b->shard, rows)
+                     : reduce_rounded(stream, call, src, b->shard, rows));
+    }
+    return FSDP_OK;
+}
+
+static void fake_group_free(void *group)
+{
+    (void)group;
+}
+
+const fsdp__comm_ops fsdp__comm_fake_ops = {
+    .name = "fake",
+    .all_gather = fake_all_gather,
+    .reduce_scatter = fake_reduce_scatter,
+    .all_reduce = fake_all_reduce,
+    .broadcast = fake_nothing,
+    .all_to_all = fake_all_to_all,
+    .barrier = fake_nothing,
+    .all_gather_blocks = fake_all_gather_blocks,
+    .reduce_scatter_blocks = fake_reduce_scatter_blocks,
+    .group_free = fake_group_free,
+    /* group_open, abort and close are never called: there is no transport */
+};

@@ -1,0 +1,202 @@
+/* objects.c - small things between hosts, on top of the plain collectives of any transport. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/comm.h"
+
+enum {
+    SMALL_OBJECT = 1024 /* up to here all objects travel padded, in one gather */
+};
+
+/* After a failure on this rank alone peers would wait for it. */
+static fsdp_status give_up(fsdp_group *group, fsdp_status status)
+{
+    fsdp__comm_break(group->comm, status, fsdp_last_error());
+    return fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+static fsdp_status gather_bytes(fsdp_group *group, fsdp__call_name name, const void *send, void *recv, size_t bytes)
+{
+    fsdp__call call = {.name = name, .send = send, .recv = recv, .count = (int64_t)bytes, .dtype = FSDP_U8};
+
+    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, group->ops->all_gather, &call));
+    return FSDP_OK;
+}
+
+static fsdp_status broadcast_bytes(fsdp_group *group, fsdp__call_name name, void *buffer, size_t bytes, int root)
+{
+    fsdp__call call = {
+        .name = name, .send = buffer, .recv = buffer, .count = (int64_t)bytes, .dtype = FSDP_U8, .root = root};
+
+    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_OBJECTS, group->ops->broadcast, &call));
+    return FSDP_OK;
+}
+
+/* ---- gather ---- */
+
+static fsdp_status gather_small(fsdp_group *group, const void *object, size_t largest, void **objects,
+                                const size_t *bytes)
+{
+    unsigned char *all = fsdp__calloc((size_t)group->size + 1, largest), *mine;
+    fsdp_status st = FSDP_OK;
+
+    if (!all)
+        return give_up(group, FSDP_NO_MEMORY);
+    mine = all + (size_t)group->size * largest;
+    if (bytes[group->rank])
+        memcpy(mine, object, bytes[group->rank]);
+    FSDP_TRY_GOTO(st, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, mine, all, largest), out);
+    for (int r = 0; r < group->size; r++)
+        memcpy(objects[r], all + (size_t)r * largest, bytes[r]);
+out:
+    fsdp__free(all);
+    return st;
+}
+
+static fsdp_status gather_large(fsdp_group *group, const void *object, void **objects, const size_t *bytes)
+{
+    if (bytes[group->rank])
+        memcpy(objects[group->rank], object, bytes[group->rank]);
+    for (int r = 0; r < group->size; r++)
+        if (bytes[r])
+            FSDP_TRY(broadcast_bytes(group, FSDP__CALL_GATHER_OBJECTS, objects[r], bytes[r], r));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_gather_objects(fsdp_group *group, const void *object, size_t bytes, void ***out, size_t **out_bytes)
+{
+    uint64_t own = bytes;
+    size_t *sizes, largest = 0;
+    void **objects;
+    fsdp_status st = FSDP_OK;
+
+    FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_GATHER_OBJECTS));
+    if (!out || !out_bytes || (bytes && !object))
+        return FSDP_FAIL(FSDP_INVALID, "cannot gather_objects in group '%s': an argument is NULL", group->name);
+    sizes = fsdp__calloc((size_t)group->size, sizeof *sizes);
+    objects = fsdp__calloc((size_t)group->size, sizeof *objects);
+    if (!sizes || !objects) {
+        st = give_up(group, FSDP_NO_MEMORY);
+        goto out;
+    }
+    fsdp__comm_count(group, FSDP_OBJECTS, (group->size - 1) * (int64_t)bytes);
+    FSDP_TRY_GOTO(st, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, &own, sizes, sizeof own), out);
+    for (int r = 0; r < group->size; r++) {
+        largest = sizes[r] > largest ? sizes[r] : largest;
+        objects[r] = fsdp__malloc(sizes[r]);
+        if (!objects[r]) {
+            st = give_up(group, FSDP_NO_MEMORY);
+            goto out;
+        }
+    }
+    if (largest > 0)
+        FSDP_TRY_GOTO(st,
+                      largest <= SMALL_OBJECT ? gather_small(group, object, largest, objects, sizes)
+                                              : gather_large(group, object, objects, sizes),
+                      out);
+    *out = objects;
+    *out_bytes = sizes;
+    return FSDP_OK;
+out:
+    fsdp_objects_free(group, objects, sizes);
+    return st;
+}
+
+void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes)
+{
+    for (int r = 0; objects && r < group->size; r++)
+        fsdp__free(objects[r]);
+    fsdp__free(objects);
+    fsdp__free(bytes);
+}
+
+/* ---- scatter ---- */
+
+fsdp_status fsdp_scatter_objects(fsdp_group *group, int root, const void *const *objects, const size_t *bytes,
+                                 void **out, size_t *out_bytes)
+{
+    bool is_root;
+    uint64_t *sizes = NULL;
+    size_t largest = 0, total = 0;
+    unsigned char *object = NULL, *passing = NULL;
+    fsdp_status st = FSDP_OK;
+
+    FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_SCATTER_OBJECTS));
+    is_root = group->rank == root;
+    if (!out || !out_bytes || root < 0 || root >= group->size || (is_root && (!objects || !bytes)))
+        return FSDP_FAIL(FSDP_INVALID, "cannot scatter_objects in group '%s' from rank %d: bad arguments", group->name,
+                         root);
+    sizes = fsdp__calloc((size_t)group->size, sizeof *sizes);
+    if (!sizes)
+        return give_up(group, FSDP_NO_MEMORY);
+    for (int r = 0; is_root && r < group->size; r++) {
+        sizes[r] = bytes[r];
+        total += r == root ? 0 : bytes[r];
+    }
+    fsdp__comm_count(group, FSDP_OBJECTS, (int64_t)total);
+    FSDP_TRY_GOTO(
+        st, broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root), out);
+    for (int r = 0; r < group->size; r++)
+        largest = r != root && sizes[r] > largest ? (size_t)sizes[r] : largest;
+    object = fsdp__malloc((size_t)sizes[group->rank]);
+    passing = fsdp__malloc(largest);
+    if (!object || !passing) {
+        st = give_up(group, FSDP_NO_MEMORY);
+        goto out;
+    }
+    if (is_root && bytes[root])
+        memcpy(object, objects[root], bytes[root]);
+    for (int r = 0; r < group->size; r++) {
+        if (r == root || sizes[r] == 0)
+            continue;
+        if (is_root)
+            memcpy(passing, objects[r], bytes[r]);
+        FSDP_TRY_GOTO(st,
+                      broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, r == group->rank ? object : passing,
+                                      (size_t)sizes[r], root),
+                      out);
+    }
+    *out = object;
+    *out_bytes = (size_t)sizes[group->rank];
+    object = NULL;
+out:
+    fsdp__free(passing);
+    fsdp__free(object);
+    fsdp__free(sizes);
+    return st;
+}
+
+/* ---- agree ---- */
+
+typedef struct verdict {
+    int32_t status;
+    char message[508];
+} verdict;
+
+fsdp_status fsdp__comm_agree(fsdp_group *group, fsdp__call_name name, fsdp_status mine)
+{
+    verdict own = {.status = mine}, *all = fsdp__calloc((size_t)group->size, sizeof *all);
+    fsdp_status st = FSDP_OK;
+
+    if (!all)
+        return give_up(group, FSDP_NO_MEMORY);
+    if (mine != FSDP_OK)
+        snprintf(own.message, sizeof own.message, "%s",
+                 fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine));
+    FSDP_TRY_GOTO(st, gather_bytes(group, name, &own, all, sizeof own), out);
+    for (int r = 0; r < group->size && st == FSDP_OK; r++)
+        if (all[r].status != FSDP_OK)
+            st = FSDP_FAIL((fsdp_status)all[r].status, "rank %d: %s", group->ranks[r], all[r].message);
+out:
+    fsdp__free(all);
+    return st;
+}
+
+fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine)
+{
+    FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_AGREE));
+    fsdp__comm_count(group, FSDP_OBJECTS, 0);
+    FSDP_TRY(fsdp__comm_agree(group, FSDP__CALL_AGREE, mine));
+    return FSDP_OK;
+}

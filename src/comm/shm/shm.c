@@ -1,0 +1,51 @@
+/* shm.c - ranks as processes of one machine. */
+#include "comm/shm/shm.h"
+
+#include <unistd.h>
+
+#include "comm/symmetric/symmetric.h"
+
+static const fsdp__comm_ops shm_ops = {.name = "shm", FSDP__SYMMETRIC_OPS};
+
+fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
+{
+    fsdp__arena *arena = NULL;
+
+    FSDP_TRY(fsdp__arena_create(world_size, true, &arena));
+    atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getpid()));
+    atomic_store(&arena->control->keeper, getpid());
+    *out = arena;
+    return FSDP_OK;
+}
+
+static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *options)
+{
+    fsdp__shared_rank *shared = &arena->control->ranks[options->rank];
+    int none = 0;
+
+    if (arena->control->world != options->world_size)
+        return FSDP_FAIL(FSDP_INVALID, "the shared memory is of a world of %d ranks, this is rank %d of %d",
+                         arena->control->world, options->rank, options->world_size);
+    if (!atomic_compare_exchange_strong(&shared->pid, &none, getpid()))
+        return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d", options->rank, none);
+    atomic_store(&shared->start_ticks, fsdp__process_start_ticks(getpid()));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_context **out)
+{
+    fsdp__arena *arena = NULL;
+    fsdp_context *context = NULL;
+    fsdp_status st = FSDP_OK;
+
+    FSDP_TRY(fsdp__arena_map(fd, &arena));
+    FSDP_TRY_GOTO(st, fsdp_context_create(options, &context), out);
+    FSDP_TRY_GOTO(st, take_place(arena, options), out);
+    FSDP_TRY_GOTO(st, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
+    *out = context;
+    context = NULL;
+out:
+    fsdp_context_free(context);
+    fsdp__arena_unref(arena);
+    return st;
+}

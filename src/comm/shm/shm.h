@@ -1,0 +1,15 @@
+/* shm.h - ranks as processes of one machine that map the same memory file. The file has no name anywhere: it lives as
+ * long as a process holds it, so nothing can be left behind. */
+#ifndef COMM_SHM_SHM_H
+#define COMM_SHM_SHM_H
+
+#include "comm/symmetric/arena.h"
+
+/* For the process that starts the ranks and watches them. `arena->fd` (close-on-exec) is for the ranks to inherit;
+ * fsdp__arena_abort and fsdp__arena_leave tell them what became of their peers. */
+fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out);
+
+/* A rank's context in the world behind `fd`. Waits until all ranks are there. [collective] [blocks] */
+fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_context **out);
+
+#endif

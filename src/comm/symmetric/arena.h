@@ -1,0 +1,111 @@
+/* arena.h - the memory that the ranks of one machine share, as one piece: control pages, then one heap per rank.
+ *
+ * Threads share plain memory of the process, processes map the same memory file; the layout is the same. All of it is
+ * virtual until touched. A process may map it anywhere: places in it travel between ranks as offsets from its base. */
+#ifndef COMM_SYMMETRIC_ARENA_H
+#define COMM_SYMMETRIC_ARENA_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "fsdp/comm.h"
+
+enum {
+    FSDP__ARENA_GROUPS = 64,        /* process groups alive at a time, the world included */
+    FSDP__ARENA_RANKS = 256,        /* on one machine */
+    FSDP__ABORT_BYTES = 1024,       /* text of the reason */
+    FSDP__PAYLOAD_BYTES = 64 << 10, /* small things a rank shows its group, twice: see [Note: parity] */
+    FSDP__STAGING_BYTES = 1 << 20   /* large things on their way through, twice */
+};
+
+typedef enum fsdp__rank_state {
+    FSDP__RANK_AWAITED, /* has not joined yet */
+    FSDP__RANK_JOINED,
+    FSDP__RANK_LEFT /* ended well */
+} fsdp__rank_state;
+
+typedef struct fsdp__shared_rank {
+    _Alignas(64) _Atomic uint32_t state;
+    _Atomic int32_t pid;          /* 0: a thread, or not joined */
+    _Atomic uint64_t start_ticks; /* of the process, so that a reused number is not taken for it */
+} fsdp__shared_rank;
+
+/* A barrier, and who it belongs to. */
+typedef struct fsdp__shared_group {
+    _Alignas(64) _Atomic uint64_t key; /* 0: free */
+    _Atomic int32_t members;           /* that have not freed it yet */
+    _Alignas(64) _Atomic uint32_t arrived;
+    _Alignas(64) _Atomic uint32_t generation; /* steps by 2; bit 0: the world is broken. Ranks sleep on it */
+    _Atomic uint32_t sleepers;
+} fsdp__shared_group;
+
+typedef enum fsdp__abort_state {
+    FSDP__ABORT_NONE,
+    FSDP__ABORT_WRITING,
+    FSDP__ABORT_SET
+} fsdp__abort_state;
+
+/* The first page. */
+typedef struct fsdp__control {
+    uint64_t magic;
+    int32_t world;
+    int32_t spin;           /* turns a waiting rank spins before it sleeps */
+    uint64_t heap_bytes;    /* of each rank */
+    _Atomic int32_t keeper; /* process that started the ranks and watches them; 0: none */
+    _Atomic uint64_t keeper_ticks;
+    _Atomic uint32_t abort_state;
+    int32_t abort_status; /* fsdp_status */
+    int32_t abort_rank;   /* who is to blame; -1: nobody */
+    char abort_text[FSDP__ABORT_BYTES];
+    fsdp__shared_rank ranks[];
+} fsdp__control;
+
+typedef struct fsdp__arena {
+    unsigned char *base;
+    size_t bytes;
+    fsdp__control *control;
+    int fd;           /* -1: memory of this process */
+    _Atomic int refs; /* of the arena in this process */
+} fsdp__arena;
+
+/* An arena of this process, or (file) one that can be handed to other processes through arena->fd. */
+fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out);
+/* Maps what another process created. Does not own `fd`. */
+fsdp_status fsdp__arena_map(int fd, fsdp__arena **out);
+fsdp__arena *fsdp__arena_ref(fsdp__arena *arena);
+void fsdp__arena_unref(fsdp__arena *arena);
+
+/* Where things are. */
+fsdp__shared_group *fsdp__arena_group(const fsdp__arena *arena, int group);
+void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank); /* FSDP__SLOT_BYTES each */
+unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half);
+unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank, int half);
+unsigned char *fsdp__arena_heap(const fsdp__arena *arena, int rank);
+/* Whether [pointer, pointer + bytes) lies in the ranks' heaps. */
+bool fsdp__arena_holds(const fsdp__arena *arena, const void *pointer, size_t bytes);
+
+enum {
+    FSDP__SLOT_BYTES = 512
+};
+
+/* ---- watch.c: the end of a world ---- */
+
+/* Ends every rank's calls, now and later. The first reason stays; `rank` is to blame (-1: nobody). */
+void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const char *text);
+bool fsdp__arena_aborted(const fsdp__arena *arena);
+/* Fails with the reason, which must be set or about to be. */
+fsdp_status fsdp__arena_failure(const fsdp__arena *arena);
+/* `rank` takes part no more; who waits for it is told. */
+void fsdp__arena_leave(fsdp__arena *arena, int rank);
+/* Aborts with the rank's name when one that is awaited in a barrier has left (cheap), or has died (asks the system). */
+void fsdp__arena_check_left(fsdp__arena *arena, int rank);
+void fsdp__arena_check_alive(fsdp__arena *arena, int rank);
+void fsdp__arena_check_keeper(fsdp__arena *arena);
+/* A process as the system tells it apart from later ones with the same number; 0 when unknown. */
+uint64_t fsdp__process_start_ticks(int pid);
+
+/* Sleeps while *word is `value`, at most `timeout_ms`. */
+void fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
+void fsdp__futex_wake_all(_Atomic uint32_t *word);
+
+#endif

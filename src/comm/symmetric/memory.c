@@ -1,0 +1,198 @@
+/* memory.c - memory that peers see: each rank's heap in the arena, and regions common to a group.
+ *
+ * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
+ * common region lies in the heap of the group's first rank and begins with a count of the ranks that gave it back; the
+ * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
+ * giving one back at the same time: every run frees at the same points. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/symmetric/symmetric.h"
+
+enum {
+    MAX_HOLES = 64
+};
+
+typedef struct range {
+    size_t start, bytes;
+} range;
+
+/* Segments are taken in address order; returned ones leave holes, which are filled first. */
+typedef struct fsdp__heap_source {
+    unsigned char *start;
+    size_t bytes, used;
+    bool file;    /* the pages belong to a memory file */
+    bool closing; /* peers may still read: keep the pages */
+    int hole_count;
+    range holes[MAX_HOLES]; /* when there are more, the rest is address space lost, not memory */
+} heap_source;
+
+typedef struct fsdp__common_block {
+    struct fsdp__common_block *next; /* only the owner follows it */
+    _Atomic int32_t given_back;
+    int32_t ranks;
+} common_block;
+
+enum {
+    HEADER_BYTES = 64
+};
+
+/* ---- segments ---- */
+
+static fsdp_status heap_take(void *arg, size_t bytes, void **out)
+{
+    heap_source *heap = arg;
+
+    for (int i = 0; i < heap->hole_count; i++) {
+        range *hole = &heap->holes[i];
+        if (hole->bytes < bytes)
+            continue;
+        *out = heap->start + hole->start;
+        hole->start += bytes;
+        hole->bytes -= bytes;
+        if (hole->bytes == 0)
+            *hole = heap->holes[--heap->hole_count];
+        return FSDP_OK;
+    }
+    if (bytes > heap->bytes - heap->used)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "the shared heap has %zu of %zu bytes left", heap->bytes - heap->used,
+                         heap->bytes);
+    *out = heap->start + heap->used;
+    heap->used += bytes;
+    return FSDP_OK;
+}
+
+static void heap_give(void *arg, void *segment, size_t bytes)
+{
+    heap_source *heap = arg;
+    size_t start = (size_t)((unsigned char *)segment - heap->start);
+
+    if (heap->closing)
+        return;
+    (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
+    if (start + bytes == heap->used)
+        heap->used = start;
+    else if (heap->hole_count < MAX_HOLES)
+        heap->holes[heap->hole_count++] = (range){start, bytes};
+}
+
+fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
+{
+    heap_source *heap = fsdp__calloc(1, sizeof *heap);
+    fsdp__segment_source source = {"shared memory", true, heap_take, heap_give, heap};
+
+    if (!heap)
+        return FSDP_NO_MEMORY;
+    symmetric->source = heap;
+    heap->start = fsdp__arena_heap(symmetric->arena, symmetric->rank);
+    heap->bytes = symmetric->arena->control->heap_bytes;
+    heap->file = !symmetric->all_visible;
+    FSDP_TRY(fsdp__allocator_create(&source, &symmetric->heap));
+    return FSDP_OK;
+}
+
+void fsdp__symmetric_memory_close(fsdp__symmetric *symmetric)
+{
+    if (symmetric->source)
+        symmetric->source->closing = true;
+    fsdp__allocator_free(symmetric->heap);
+    fsdp__free(symmetric->source);
+}
+
+/* ---- one rank's own ---- */
+
+fsdp_status fsdp__symmetric_alloc(void *transport, size_t bytes, void **out)
+{
+    fsdp__symmetric *symmetric = transport;
+
+    FSDP_TRY(fsdp__allocator_take(symmetric->heap, bytes, FSDP_MEMORY_WORKSPACE, out));
+    return FSDP_OK;
+}
+
+void fsdp__symmetric_free(void *transport, void *pointer)
+{
+    fsdp__symmetric *symmetric = transport;
+
+    (void)fsdp__allocator_give(symmetric->heap, pointer);
+}
+
+/* ---- common to a group ---- */
+
+static void take_back(fsdp__symmetric_group *group)
+{
+    for (common_block **link = &group->freed; *link;) {
+        common_block *block = *link;
+        if (atomic_load(&block->given_back) < block->ranks) {
+            link = &block->next;
+            continue;
+        }
+        *link = block->next;
+        fsdp__symmetric_free(group->world, block);
+    }
+}
+
+/* The first rank's part, while the others wait for the second meeting. */
+static fsdp_status make_common(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
+{
+    void *memory = NULL;
+    common_block *block;
+
+    take_back(group);
+    if (bytes > SIZE_MAX - HEADER_BYTES)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
+    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + HEADER_BYTES, &memory));
+    memset(memory, 0, bytes + HEADER_BYTES);
+    block = memory;
+    block->ranks = group->size;
+    *out = fsdp__to_offset(group, memory);
+    return FSDP_OK;
+}
+
+/* What the first rank answers, in its payload. */
+typedef struct answer {
+    int32_t status;
+    uint64_t offset;
+    char message[512];
+} answer;
+
+fsdp_status fsdp__symmetric_alloc_common(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__entry entry = {.own_status = call->own_status};
+    answer *theirs;
+
+    FSDP_TRY(fsdp__show(group, call, &entry, traffic));
+    for (int r = 0; r < group->size; r++) {
+        int32_t status = fsdp__entry_of(group, call, r)->own_status;
+        if (status != FSDP_OK)
+            return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes common to group '%s'",
+                             group->ranks[r], call->bytes, group->name);
+    }
+    theirs = (answer *)fsdp__payload_of(group, call, 0);
+    if (group->rank == 0) {
+        memset(theirs, 0, sizeof *theirs);
+        theirs->status = make_common(group, call->bytes, &theirs->offset);
+        if (theirs->status != FSDP_OK)
+            snprintf(theirs->message, sizeof theirs->message, "%s", fsdp_last_error());
+    }
+    FSDP_TRY(fsdp__rendezvous(group, traffic));
+    if (theirs->status != FSDP_OK)
+        return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s", group->ranks[0], theirs->message);
+    *out = (char *)fsdp__from_offset(group, theirs->offset) + HEADER_BYTES;
+    return FSDP_OK;
+}
+
+void fsdp__symmetric_free_common(void *g, void *pointer)
+{
+    fsdp__symmetric_group *group = g;
+    common_block *block = (common_block *)((char *)pointer - HEADER_BYTES);
+
+    if (group->rank == 0) {
+        block->next = group->freed;
+        group->freed = block;
+    }
+    atomic_fetch_add(&block->given_back, 1);
+}

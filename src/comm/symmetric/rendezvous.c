@@ -1,0 +1,141 @@
+/* rendezvous.c - where ranks meet: the barrier, and the entry of every call with the comparison of signatures.
+ *
+ * Ranks count themselves in; the last one steps the generation, and the others wait for that: a short spin when every
+ * rank has a core, then asleep in the kernel. Who sleeps looks now and then whether those it waits for still live. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/symmetric/symmetric.h"
+
+enum {
+    LOOK_MS = 200,
+    BROKEN = 1 /* bit of the generation */
+};
+
+static fsdp__slot *slot_of(const fsdp__symmetric_group *group, int rank)
+{
+    return fsdp__arena_slot(group->world->arena, group->index, group->ranks[rank]);
+}
+
+const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, const fsdp__call *call, int rank)
+{
+    return &slot_of(group, rank)->entries[call->sequence % 2];
+}
+
+unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, const fsdp__call *call, int rank)
+{
+    return fsdp__arena_payload(group->world->arena, group->index, group->ranks[rank], (int)(call->sequence % 2));
+}
+
+/* ---- the barrier ---- */
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Looks after the ranks that are not there yet; finding one gone breaks the world. */
+static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked_system)
+{
+    fsdp__arena *arena = group->world->arena;
+
+    for (int r = 0; r < group->size; r++) {
+        if (r == group->rank || atomic_load(&slot_of(group, r)->ticket) == ticket)
+            continue;
+        fsdp__arena_check_left(arena, group->ranks[r]);
+        if (asked_system)
+            fsdp__arena_check_alive(arena, group->ranks[r]);
+    }
+    if (asked_system)
+        fsdp__arena_check_keeper(arena);
+}
+
+static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
+{
+    fsdp__shared_group *shared = group->shared;
+    uint32_t ticket = old + 2;
+    int64_t looked = fsdp__clock_ns();
+
+    for (int i = group->world->arena->control->spin; i > 0; i--) {
+        if (atomic_load_explicit(&shared->generation, memory_order_acquire) != old)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&shared->sleepers, 1);
+    look_after(group, ticket, false);
+    while (atomic_load(&shared->generation) == old) {
+        int64_t now;
+
+        fsdp__futex_wait(&shared->generation, old, LOOK_MS);
+        if (atomic_load(&shared->generation) != old)
+            break;
+        now = fsdp__clock_ns();
+        look_after(group, ticket, now - looked > LOOK_MS * (int64_t)1000000 / 2);
+        looked = now;
+    }
+    atomic_fetch_sub(&shared->sleepers, 1);
+}
+
+fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
+{
+    fsdp__shared_group *shared = group->shared;
+    uint32_t old = atomic_load_explicit(&shared->generation, memory_order_acquire);
+    int64_t start;
+
+    if (old & BROKEN)
+        return fsdp__arena_failure(group->world->arena);
+    atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
+    if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
+        atomic_store_explicit(&shared->arrived, 0, memory_order_relaxed);
+        atomic_fetch_add(&shared->generation, 2);
+        if (atomic_load(&shared->sleepers) > 0)
+            fsdp__futex_wake_all(&shared->generation);
+    } else {
+        start = fsdp__clock_ns();
+        wait_for_step(group, old);
+        traffic->waiting_ns += fsdp__clock_ns() - start;
+    }
+    if (atomic_load_explicit(&shared->generation, memory_order_acquire) & BROKEN)
+        return fsdp__arena_failure(group->world->arena);
+    return FSDP_OK;
+}
+
+/* ---- the entry of a call ---- */
+
+static fsdp_status fail_mismatch(fsdp__symmetric_group *group, const fsdp__call *call, int other)
+{
+    const fsdp__signature *a = &fsdp__entry_of(group, call, 0)->signature;
+    const fsdp__signature *b = &fsdp__entry_of(group, call, other)->signature;
+    char first[128], second[128], text[512], number[48] = "";
+
+    fsdp__signature_text(a, first, sizeof first);
+    fsdp__signature_text(b, second, sizeof second);
+    if (a->sequence != b->sequence)
+        snprintf(number, sizeof number, "call %llu, ", (unsigned long long)b->sequence);
+    snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s%s on rank %d%s",
+             group->name, (unsigned long long)a->sequence, first, group->ranks[0], number, second, group->ranks[other],
+             strcmp(first, second) == 0 ? " with other options or block sizes" : "");
+    /* Every rank of the group finds the same; the record ends the rest of the world too. */
+    fsdp__arena_abort(group->world->arena, FSDP_MISMATCH, -1, text);
+    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
+}
+
+fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)
+{
+    fsdp__slot *own = slot_of(group, group->rank);
+    const fsdp__signature *first;
+
+    fsdp__signature_fill(call, &entry->signature);
+    own->entries[call->sequence % 2] = *entry;
+    FSDP_TRY(fsdp__rendezvous(group, traffic));
+    first = &fsdp__entry_of(group, call, 0)->signature;
+    for (int r = 1; r < group->size; r++)
+        if (memcmp(first, &fsdp__entry_of(group, call, r)->signature, sizeof *first) != 0)
+            return fail_mismatch(group, call, r);
+    return FSDP_OK;
+}

@@ -1,0 +1,68 @@
+/* signature.c - what a rank says about a call, and how it reads in a message. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/symmetric/symmetric.h"
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
+{
+    bool vectored = call->name == FSDP__CALL_ALL_GATHER_BLOCKS || call->name == FSDP__CALL_REDUCE_SCATTER_BLOCKS;
+    int64_t rows = 0;
+
+    memset(out, 0, sizeof *out); /* padding too: signatures are compared as bytes */
+    out->sequence = call->sequence;
+    out->name = (uint8_t)call->name;
+    out->op = (uint8_t)call->op;
+    out->root = (uint8_t)call->root;
+    if (!vectored) {
+        out->dtype = (uint8_t)call->dtype;
+        out->bytes = call->count * (int64_t)fsdp_dtype_size(call->dtype) + (int64_t)call->bytes;
+        return;
+    }
+    for (int64_t i = 0; i < call->block_count; i++) {
+        out->hash = mix(mix(out->hash, (uint64_t)call->blocks[i].numel), (uint64_t)call->blocks[i].chunk);
+        rows += call->blocks[i].chunk;
+    }
+    out->dtype = (uint8_t)call->whole_dtype;
+    out->other_dtype = (uint8_t)call->shard_dtype;
+    out->wire_dtype = (uint8_t)call->wire_dtype;
+    out->blocks = call->block_count;
+    out->bytes = rows * (int64_t)fsdp_dtype_size(call->whole_dtype);
+    out->scale = call->scale;
+    out->accumulate = call->accumulate;
+    out->force_copy = call->force_copy;
+}
+
+static const char *op_text(const fsdp__signature *s)
+{
+    static const char *const texts[] = {" sum", " average", " max", " min"};
+    bool reduces = s->name == FSDP__CALL_REDUCE_SCATTER || s->name == FSDP__CALL_ALL_REDUCE ||
+                   s->name == FSDP__CALL_REDUCE_SCATTER_BLOCKS;
+
+    return reduces && s->op <= FSDP_MIN ? texts[s->op] : "";
+}
+
+void fsdp__signature_text(const fsdp__signature *s, char *text, size_t bytes)
+{
+    const char *name = fsdp__call_text((fsdp__call_name)s->name);
+    const char *dtype = s->dtype ? fsdp_dtype_name((fsdp_dtype)s->dtype) : "";
+
+    if (s->blocks)
+        snprintf(text, bytes, "%s%s of %" PRId64 " blocks with %" PRId64 " bytes %s", name, op_text(s), s->blocks,
+                 s->bytes, dtype);
+    else if (s->name == FSDP__CALL_BROADCAST)
+        snprintf(text, bytes, "%s of %" PRId64 " bytes %s from group rank %d", name, s->bytes, dtype, s->root);
+    else if (s->dtype)
+        snprintf(text, bytes, "%s%s of %" PRId64 " bytes %s", name, op_text(s), s->bytes, dtype);
+    else if (s->bytes)
+        snprintf(text, bytes, "%s of %" PRId64 " bytes", name, s->bytes);
+    else
+        snprintf(text, bytes, "%s", name);
+}

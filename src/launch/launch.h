@@ -1,0 +1,36 @@
+/* launch.h - the parts of launching: environment, starting, watching. */
+#ifndef LAUNCH_LAUNCH_INTERNAL_H
+#define LAUNCH_LAUNCH_INTERNAL_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "comm/shm/shm.h"
+#include "fsdp/launch.h"
+
+typedef struct fsdp__child {
+    pid_t pid; /* leads a process group of its own; 0: not started */
+    bool running;
+    bool was_signalled; /* by this process, to make it end */
+    int status; /* as waitpid gives it, once it has ended */
+} fsdp__child;
+
+/* ---- environment.c ---- */
+
+/* The environment of rank `rank` of `ranks`: this process's own with the rank's variables set. One allocation;
+ * fsdp__free it. NULL and a last error when out of memory. */
+char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
+/* Cores this process may use. */
+int fsdp__allowed_cores(void);
+
+/* ---- spawn.c ---- */
+
+/* Starts one process per rank, each bound to its share of the cores when there is at least one for each. All or none:
+ * fails with "cannot start 'program': ...". `children` has room for options->ranks. */
+fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, fsdp__child *children);
+/* A signal to a rank and all its descendants that stayed in its group. */
+void fsdp__signal_child(const fsdp__child *child, int signal);
+/* Whether the child has just ended. Then nothing of its group is left, and child->status is known. */
+bool fsdp__reap(fsdp__child *child);
+
+#endif

@@ -1,0 +1,174 @@
+/* spawn.c - starting rank processes and learning of their end.
+ *
+ * A rank leads a process group of its own, so that a signal reaches its children too, and dies with the launcher. The
+ * child does nothing between fork and exec but system calls: the launcher may have threads. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "launch/launch.h"
+
+/* What the child needs; all made before the fork. */
+typedef struct plan {
+    const char *const *argv;
+    char **environment;
+    bool bind;
+    cpu_set_t cores;
+    sigset_t signals; /* to be blocked, as it was before the launch */
+    int shm_fd;
+    int quiet_fd; /* in place of a terminal to read from; -1: keep stdin */
+    int error_fd; /* closes on success, gets errno otherwise */
+    pid_t launcher;
+} plan;
+
+static void child_main(const plan *p)
+{
+    int error;
+
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != p->launcher)
+        _exit(1); /* it died before it could take us along */
+    if (p->bind)
+        (void)sched_setaffinity(0, sizeof p->cores, &p->cores);
+    (void)sigprocmask(SIG_SETMASK, &p->signals, NULL);
+    if (p->quiet_fd >= 0)
+        (void)dup2(p->quiet_fd, STDIN_FILENO);
+    (void)fcntl(p->shm_fd, F_SETFD, 0);
+    execvpe(p->argv[0], (char *const *)(uintptr_t)p->argv, p->environment);
+    error = errno;
+    if (write(p->error_fd, &error, sizeof error) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+/* Rank `rank`'s share of the cores this process may use, one after the other. */
+static bool share_of_cores(int rank, int ranks, cpu_set_t *out)
+{
+    cpu_set_t all;
+    int cores, index = 0;
+
+    /* OpenMP was told where to run: leave it to that. */
+    if (ranks < 2 || getenv("OMP_PROC_BIND") || getenv("GOMP_CPU_AFFINITY") || getenv("KMP_AFFINITY"))
+        return false;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || (cores = CPU_COUNT(&all)) < ranks)
+        return false;
+    CPU_ZERO(out);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all))
+            continue;
+        if (index >= (int)((long)rank * cores / ranks) && index < (int)((long)(rank + 1) * cores / ranks))
+            CPU_SET(cpu, out);
+        index++;
+    }
+    return true;
+}
+
+static fsdp_status start(const fsdp_launch_options *options, int rank, plan *p, fsdp__child *child)
+{
+    int threads = fsdp__allowed_cores() / options->ranks;
+    pid_t pid;
+
+    p->bind = share_of_cores(rank, options->ranks, &p->cores);
+    p->environment = fsdp__rank_environment(rank, options->ranks, p->shm_fd, threads > 0 ? threads : 1);
+    if (!p->environment)
+        return FSDP_NO_MEMORY;
+    pid = fork();
+    if (pid == 0)
+        child_main(p);
+    fsdp__free(p->environment);
+    if (pid < 0)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start rank %d: %s", rank, strerror(errno));
+    (void)setpgid(pid, pid); /* whoever of the two comes first */
+    child->pid = pid;
+    child->running = true;
+    return FSDP_OK;
+}
+
+/* Blocks until every child has either become the program or reported why not. */
+static fsdp_status await_programs(int error_fd, const char *program)
+{
+    int error;
+    ssize_t bytes;
+
+    do {
+        bytes = read(error_fd, &error, sizeof error);
+    } while (bytes < 0 && errno == EINTR);
+    if (bytes == 0)
+        return FSDP_OK;
+    if (bytes != sizeof error)
+        error = EIO;
+    return FSDP_FAIL(error == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot start '%s': %s", program, strerror(error));
+}
+
+static void kill_all(fsdp__child *children, int count)
+{
+    for (int r = 0; r < count; r++) {
+        if (!children[r].running)
+            continue;
+        fsdp__signal_child(&children[r], SIGKILL);
+        while (waitpid(children[r].pid, &children[r].status, 0) < 0 && errno == EINTR)
+            ;
+        children[r].running = false;
+    }
+}
+
+fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, fsdp__child *children)
+{
+    plan p = {.argv = options->argv, .shm_fd = arena->fd, .quiet_fd = -1, .launcher = getpid()};
+    int ends[2] = {-1, -1};
+    fsdp_status st = FSDP_OK;
+
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s", options->argv[0], strerror(errno));
+    p.error_fd = ends[1];
+    sigprocmask(SIG_SETMASK, NULL, &p.signals);
+    sigdelset(&p.signals, SIGCHLD);
+    sigdelset(&p.signals, SIGINT);
+    sigdelset(&p.signals, SIGTERM);
+    sigdelset(&p.signals, SIGHUP);
+    if (isatty(STDIN_FILENO)) /* a background group that reads a terminal is stopped */
+        p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int r = 0; r < options->ranks; r++)
+        FSDP_TRY_GOTO(st, start(options, r, &p, &children[r]), out);
+    close(ends[1]);
+    ends[1] = -1;
+    FSDP_TRY_GOTO(st, await_programs(ends[0], options->argv[0]), out);
+out:
+    if (st != FSDP_OK)
+        kill_all(children, options->ranks);
+    close(ends[0]);
+    if (ends[1] >= 0)
+        close(ends[1]);
+    if (p.quiet_fd >= 0)
+        close(p.quiet_fd);
+    return st;
+}
+
+void fsdp__signal_child(const fsdp__child *child, int signal)
+{
+    if (child->running)
+        (void)kill(-child->pid, signal);
+}
+
+bool fsdp__reap(fsdp__child *child)
+{
+    siginfo_t info = {0};
+
+    if (!child->running || waitid(P_PID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid != child->pid)
+        return false;
+    /* While its status is not taken its number is not given away, so this cannot hit strangers. */
+    fsdp__signal_child(child, SIGKILL);
+    while (waitpid(child->pid, &child->status, 0) < 0 && errno == EINTR)
+        ;
+    child->running = false;
+    return true;
+}

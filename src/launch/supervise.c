@@ -1,0 +1,231 @@
+/* supervise.c - fsdp_launch: watches the ranks until the last one is gone, and says who failed first. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "launch/launch.h"
+
+enum {
+    DEFAULT_GRACE_MS = 2000,
+    OWN_END_MS = 500 /* ranks that learn of a failure get this long to say so and end by themselves */
+};
+
+/* How ranks are made to end. */
+typedef enum stage {
+    STAGE_RUNNING,
+    STAGE_TOLD, /* their collectives fail */
+    STAGE_TERMINATED,
+    STAGE_KILLED
+} stage;
+
+typedef struct supervisor {
+    fsdp__arena *arena;
+    fsdp__child *children;
+    int ranks, running;
+    int grace_ms;
+    int first;     /* first that ended badly; -1 */
+    int interrupt; /* signal this process got; 0 */
+    stage stage;
+    int64_t next_stage_ns;
+} supervisor;
+
+static bool ended_well(int status)
+{
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void describe(int rank, int status, char *text, size_t bytes)
+{
+    if (WIFSIGNALED(status))
+        snprintf(text, bytes, "rank %d was killed by signal %d (%s)", rank, WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(text, bytes, "rank %d exited with code %d", rank, WEXITSTATUS(status));
+}
+
+/* ---- making them end ---- */
+
+static void signal_all(supervisor *s, int signal)
+{
+    for (int r = 0; r < s->ranks; r++) {
+        fsdp__signal_child(&s->children[r], signal);
+        s->children[r].was_signalled |= s->children[r].running;
+    }
+}
+
+static void enter_stage(supervisor *s, stage next, int wait_ms)
+{
+    s->stage = next;
+    s->next_stage_ns = fsdp__clock_ns() + (int64_t)wait_ms * 1000000;
+}
+
+static void next_stage(supervisor *s)
+{
+    if (s->stage == STAGE_TOLD) {
+        signal_all(s, SIGTERM);
+        enter_stage(s, STAGE_TERMINATED, s->grace_ms);
+    } else if (s->stage == STAGE_TERMINATED) {
+        signal_all(s, SIGKILL);
+        enter_stage(s, STAGE_KILLED, 0);
+    }
+}
+
+static void child_ended(supervisor *s, int rank)
+{
+    int status = s->children[rank].status;
+    char text[160];
+
+    s->running--;
+    if (ended_well(status)) {
+        fsdp__arena_leave(s->arena, rank);
+        return;
+    }
+    describe(rank, status, text, sizeof text);
+    fsdp__arena_abort(s->arena, FSDP_COMM, rank, text);
+    if (s->first < 0)
+        s->first = rank;
+    if (s->stage == STAGE_RUNNING)
+        enter_stage(s, STAGE_TOLD, OWN_END_MS < s->grace_ms ? OWN_END_MS : s->grace_ms);
+}
+
+static void interrupted(supervisor *s, int signal)
+{
+    if (s->interrupt) { /* asked twice */
+        signal_all(s, SIGKILL);
+        enter_stage(s, STAGE_KILLED, 0);
+        return;
+    }
+    s->interrupt = signal;
+    signal_all(s, signal);
+    enter_stage(s, STAGE_TERMINATED, s->grace_ms);
+}
+
+/* ---- the loop ---- */
+
+static void handle_signals(supervisor *s, int fd)
+{
+    struct signalfd_siginfo info;
+
+    while (read(fd, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD)
+            interrupted(s, (int)info.ssi_signo);
+}
+
+static int timeout_ms(const supervisor *s)
+{
+    int64_t left = s->next_stage_ns - fsdp__clock_ns();
+
+    if (s->stage == STAGE_RUNNING || s->stage == STAGE_KILLED)
+        return -1;
+    return left <= 0 ? 0 : (int)(left / 1000000) + 1;
+}
+
+static void watch(supervisor *s, int signal_fd)
+{
+    struct pollfd poll_fd = {.fd = signal_fd, .events = POLLIN};
+
+    while (s->running > 0) {
+        int ready = poll(&poll_fd, 1, timeout_ms(s));
+
+        if (ready > 0)
+            handle_signals(s, signal_fd);
+        for (int r = 0; r < s->ranks; r++)
+            if (fsdp__reap(&s->children[r]))
+                child_ended(s, r);
+        if (ready == 0 && s->running > 0)
+            next_stage(s);
+    }
+}
+
+/* ---- what came of it ---- */
+
+static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
+{
+    const fsdp__control *control = s->arena->control;
+    int rank = control->abort_rank, status;
+
+    if (s->interrupt) {
+        report->exit_code = 128 + s->interrupt;
+        snprintf(report->reason, sizeof report->reason, "interrupted by signal %d (%s)", s->interrupt,
+                 strsignal(s->interrupt));
+        return FSDP_FAIL(FSDP_INTERRUPTED, "%s", report->reason);
+    }
+    if (s->first < 0)
+        return FSDP_OK;
+    /* A rank that reported a failure is the first one, even if another was faster to end. */
+    if (rank < 0 || ended_well(s->children[rank].status))
+        rank = s->first;
+    status = s->children[rank].status;
+    report->failed_rank = rank;
+    report->exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (WIFSIGNALED(status) && !s->children[rank].was_signalled)
+        describe(rank, status, report->reason, sizeof report->reason);
+    else
+        snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, control->abort_text);
+    return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
+}
+
+static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_launch_report *report)
+{
+    sigset_t signals, before;
+    fsdp_status st = FSDP_OK;
+    int signal_fd;
+
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &signals, &before);
+    signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signal_fd < 0) {
+        st = FSDP_FAIL(FSDP_IO, "cannot watch for signals: %s", strerror(errno));
+        goto out;
+    }
+    st = fsdp__spawn(options, s->arena, s->children);
+    if (st != FSDP_OK) {
+        report->exit_code = st == FSDP_NOT_FOUND ? 127 : 126;
+        snprintf(report->reason, sizeof report->reason, "%s", fsdp_last_error());
+        fsdp_fail_hop(st, __FILE__, __LINE__);
+        goto out;
+    }
+    s->running = options->ranks;
+    watch(s, signal_fd);
+    st = conclude(s, report);
+out:
+    if (signal_fd >= 0)
+        close(signal_fd);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return st;
+}
+
+fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *report)
+{
+    fsdp_launch_report own;
+    supervisor s = {.first = -1};
+    fsdp_status st = FSDP_OK;
+
+    if (!report)
+        report = &own;
+    *report = (fsdp_launch_report){.failed_rank = -1};
+    if (!options || !options->argv || !options->argv[0] || options->ranks < 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot launch: a program and at least one rank are required");
+    s.ranks = options->ranks;
+    s.grace_ms = options->grace_ms > 0 ? options->grace_ms : DEFAULT_GRACE_MS;
+    s.children = fsdp__calloc((size_t)options->ranks, sizeof *s.children);
+    if (!s.children)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY_GOTO(st, fsdp__shm_create(options->ranks, &s.arena), out);
+    st = run(options, &s, report);
+out:
+    fsdp__arena_unref(s.arena);
+    fsdp__free(s.children);
+    return st;
+}

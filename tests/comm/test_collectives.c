@@ -1,0 +1,213 @@
+/* test_collectives.c - every collective on ranks that are threads, against naive results. */
+#include "comm/suite_blocks.h"
+#include "support/ranks.h"
+
+typedef struct variant {
+    fsdp_stream_mode mode;
+    bool visible, force_copy;
+} variant;
+
+static void run_suite(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    suite s = {.group = fsdp_world(context), .visible = v->visible};
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), v->mode, &s.stream));
+    fsdp_group_force_copy(s.group, v->force_copy);
+    suite_plain(&s);
+    fsdp_group_force_copy(s.group, false);
+    if (!v->visible)
+        suite_blocks(&s);
+    suite_objects(s.group);
+    fsdp_stream_free(s.stream);
+}
+
+static void plain_memory_gives_naive_results(void **state)
+{
+    static const int worlds[] = {1, 2, 3, 4, 8};
+    variant v = {.mode = FSDP_STREAM_INLINE};
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        test_run_ranks(worlds[i], run_suite, &v);
+}
+
+static void staging_gives_the_same_results(void **state)
+{
+    variant v = {.mode = FSDP_STREAM_INLINE, .force_copy = true};
+
+    (void)state;
+    test_run_ranks(2, run_suite, &v);
+    test_run_ranks(3, run_suite, &v);
+}
+
+static void visible_memory_gives_the_same_results(void **state)
+{
+    variant v = {.mode = FSDP_STREAM_INLINE, .visible = true};
+
+    (void)state;
+    test_run_ranks(3, run_suite, &v);
+}
+
+static void worker_streams_give_the_same_results(void **state)
+{
+    variant v = {.mode = FSDP_STREAM_WORKER};
+
+    (void)state;
+    test_run_ranks(2, run_suite, &v);
+    test_run_ranks(4, run_suite, &v);
+}
+
+enum {
+    FLIGHT = 40
+};
+
+/* Calls on two workers and the host, all in one group: they run in the order they were issued. */
+static void interleave(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    int size = fsdp_group_size(world), rank = fsdp_group_rank(world);
+    fsdp_stream *streams[2];
+    int64_t sums[FLIGHT], *gathered = calloc((size_t)(FLIGHT * size), sizeof *gathered);
+
+    (void)arg;
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &streams[i]));
+    for (int i = 0; i < FLIGHT; i++) {
+        sums[i] = rank + i;
+        gathered[i * size + rank] = 100 * i + rank;
+        CHECK_OK(fsdp_all_reduce(world, &sums[i], &sums[i], 1, FSDP_I64, FSDP_SUM, streams[0]));
+        CHECK_OK(fsdp_all_gather(world, &gathered[i * size + rank], &gathered[i * size], 1, FSDP_I64, streams[1]));
+        if (i % 7 == 3)
+            CHECK_OK(fsdp_barrier(world));
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(fsdp_stream_synchronize(streams[i]));
+        fsdp_stream_free(streams[i]);
+    }
+    for (int i = 0; i < FLIGHT; i++) {
+        CHECK_EQ(sums[i], size * (size - 1) / 2 + i * size);
+        for (int r = 0; r < size; r++)
+            CHECK_EQ(gathered[i * size + r], 100 * i + r);
+    }
+    free(gathered);
+}
+
+static void calls_on_several_streams_keep_their_order(void **state)
+{
+    (void)state;
+    test_run_ranks(3, interleave, NULL);
+}
+
+static void many_barriers(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 500; i++)
+        CHECK_OK(fsdp_barrier(fsdp_world(context)));
+}
+
+static void more_ranks_than_cores_make_progress(void **state)
+{
+    (void)state;
+    test_run_ranks(32, many_barriers, NULL);
+}
+
+static void a_context_without_a_world_is_a_group_of_one(void **state)
+{
+    fsdp_context *context = test_context();
+    suite s = {.group = CHECK_PTR(fsdp_world(context)), .stream = fsdp_device_stream(fsdp_cpu(context))};
+    fsdp_comm_stats stats;
+
+    (void)state;
+    CHECK_EQ(fsdp_group_size(s.group), 1);
+    CHECK_EQ(fsdp_group_rank(s.group), 0);
+    CHECK_STRING(fsdp_group_name(s.group), "world");
+    suite_plain(&s);
+    suite_blocks(&s);
+    suite_objects(s.group);
+    fsdp_context_comm_stats(context, &stats);
+    for (int i = 0; i < FSDP_COLLECTIVES; i++) {
+        CHECK_EQ(stats.calls[i], 0);
+        CHECK_EQ(stats.bytes_sent[i], 0);
+        CHECK_EQ(stats.bytes_moved[i], 0);
+    }
+    CHECK(!fsdp_group_can_share(s.group, FSDP_MEMORY_COMMON));
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void a_fake_world_has_one_real_rank(void **state)
+{
+    enum {
+        WORLD = 1000,
+        RANK = 17
+    };
+    fsdp_context *context = NULL;
+    fsdp_group *world, *row = NULL;
+    fsdp_stream *stream, *meta;
+    float one[2] = {3, 4}, all[2 * WORLD] = {0};
+    int ranks[4] = {16, 17, 18, 19};
+    fsdp_comm_stats stats;
+
+    (void)state;
+    CHECK_OK(fsdp_context_create_fake(RANK, WORLD, &context));
+    world = fsdp_world(context);
+    stream = fsdp_device_stream(fsdp_cpu(context));
+    meta = fsdp_device_stream(fsdp_meta(context));
+    CHECK_EQ(fsdp_group_size(world), WORLD);
+    CHECK_EQ(fsdp_group_rank(world), RANK);
+    CHECK_OK(fsdp_all_gather(world, one, all, 2, FSDP_F32, stream));
+    CHECK_EQ(all[2 * 999 + 1], 4);
+    all[2 * RANK] = 11;
+    CHECK_OK(fsdp_reduce_scatter(world, all, one, 2, FSDP_F32, FSDP_AVG, stream));
+    CHECK_EQ(one[0], 11);
+    /* pointers of a device without bytes are not followed */
+    CHECK_OK(fsdp_all_reduce(world, (void *)64, (void *)64, 1000, FSDP_F32, FSDP_SUM, meta));
+    CHECK_OK(fsdp_group_create(context, ranks, 4, "row", &row));
+    CHECK_EQ(fsdp_group_size(row), 4);
+    CHECK_EQ(fsdp_group_rank(row), 1);
+    fsdp_group_free(row);
+    fsdp_context_comm_stats(context, &stats);
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 1);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], 999 * 8);
+    CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], 1);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_REDUCE], 2 * 4000 * 999 / 1000);
+    fsdp_context_free(context);
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+    float x[4] = {0};
+    fsdp_block block = {.whole = x, .shard = x, .numel = 4, .chunk = 3};
+    fsdp_reduce_options max = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_MAX};
+
+    (void)state;
+    CHECK_ERROR(fsdp_all_gather(NULL, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "group is NULL");
+    CHECK_ERROR(fsdp_all_gather(world, x, x, 1, FSDP_F32, NULL), FSDP_INVALID, "stream is NULL");
+    CHECK_ERROR(fsdp_all_gather(world, x, x, -1, FSDP_F32, stream), FSDP_INVALID, "bad count -1");
+    CHECK_ERROR(fsdp_all_gather(world, x, x, INT64_MAX / 2, FSDP_F32, stream), FSDP_INVALID, "bad count");
+    CHECK_ERROR(fsdp_all_gather(world, NULL, x, 1, FSDP_F32, stream), FSDP_INVALID, "a buffer is NULL");
+    CHECK_ERROR(fsdp_all_gather(world, x, x, 1, FSDP_DTYPE_NONE, stream), FSDP_INVALID, "unknown dtype 0");
+    CHECK_ERROR(fsdp_all_reduce(world, x, x, 1, FSDP_I32, FSDP_AVG, stream), FSDP_INVALID, "int32 has no average");
+    CHECK_ERROR(fsdp_broadcast(world, x, 1, FSDP_F32, 1, stream), FSDP_INVALID, "root 1 is not one of its 1 ranks");
+    CHECK_ERROR(fsdp_all_to_all(world, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "not possible in place");
+    CHECK_ERROR(fsdp_all_gather_blocks(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
+                "block 0: the ranks' chunks do not cover it");
+    block.chunk = 4;
+    block.shard = NULL;
+    CHECK_ERROR(fsdp_all_gather_blocks(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
+                "its shard is NULL");
+    CHECK_ERROR(fsdp_reduce_scatter_blocks(world, &block, 0, &max, stream), FSDP_INVALID, "sum or average");
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(plain_memory_gives_naive_results), cmocka_unit_test(staging_gives_the_same_results),
+          cmocka_unit_test(visible_memory_gives_the_same_results),
+          cmocka_unit_test(worker_streams_give_the_same_results),
+          cmocka_unit_test(calls_on_several_streams_keep_their_order),
+          cmocka_unit_test(more_ranks_than_cores_make_progress),
+          cmocka_unit_test(a_context_without_a_world_is_a_group_of_one),
+          cmocka_unit_test(a_fake_world_has_one_real_rank), cmocka_unit_test(wrong_arguments_are_refused))
