@@ -1,0 +1,100 @@
+/* fsdp/fsdp.h - all of the library.
+ *
+ * A program of one's own, whole: a model, sharded over the ranks that `fsdp run -n 4 -- ./program` starts (alone it
+ * is one rank), trained on random numbers. Error handling is one macro, and what fails ends every rank.
+ *
+ *     #include <fsdp/fsdp.h>
+ *
+ *     typedef struct { fsdp_module base; fsdp_module *up, *down; } mlp;
+ *
+ *     static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+ *     {
+ *         mlp *m = (mlp *)self;
+ *         return fsdp_call(m->down, fsdp_gelu(fsdp_call(m->up, inputs[0])));      // (B,8) -> (B,32) -> (B,8)
+ *     }
+ *     static const fsdp_module_type mlp_type = {.name = "MLP", .forward = mlp_forward};
+ *
+ *     static fsdp_status build(fsdp_context *context, fsdp_device *device, fsdp_module **out)
+ *     {
+ *         mlp *m = NULL;
+ *         FSDP_TRY(fsdp_module_create(context, &mlp_type, sizeof *m, &m));
+ *         *out = &m->base;
+ *         m->up = fsdp_linear_create(context, device, 8, 32, NULL);
+ *         FSDP_TRY(fsdp_module_add_child(&m->base, "up", m->up));
+ *         m->down = fsdp_linear_create(context, device, 32, 8, NULL);
+ *         return fsdp_module_add_child(&m->base, "down", m->down);
+ *     }
+ *
+ *     static fsdp_status train(fsdp_context *context, fsdp_module *model, fsdp_optimizer **adamw)
+ *     {
+ *         fsdp_adam_options options = fsdp_adam_options_default();
+ *         fsdp_parameters parameters;
+ *
+ *         FSDP_TRY(fsdp_fully_shard(model, NULL));                        // one group; blocks first in a deep model
+ *         FSDP_TRY(fsdp_module_materialize(model, fsdp_cpu(context)));    // this rank's rows only
+ *         FSDP_TRY(fsdp_module_initialize(model, 42));                    // the same values for any number of ranks
+ *         FSDP_TRY(fsdp_module_parameters(model, &parameters));
+ *         FSDP_TRY(fsdp_adamw_create(&parameters, &options, adamw));
+ *         fsdp_parameters_release(&parameters);
+ *         for (int step = 0; step < 100; step++) {
+ *             FSDP_TRY(fsdp_scope_begin(context));                        // what a step makes dies with its scope
+ *             fsdp_tensor *x = my_batch(context, step);
+ *             fsdp_tensor *y = fsdp_add(fsdp_call(model, x), fsdp_scale(x, -1));
+ *             FSDP_TRY(fsdp_backward(fsdp_mean(fsdp_mul(y, y))));         // gathers, and reduces gradients
+ *             FSDP_TRY(fsdp_clip_grad_norm(*adamw, 1.0, NULL));
+ *             FSDP_TRY(fsdp_optimizer_step(*adamw));                      // on this rank's rows
+ *             FSDP_TRY(fsdp_optimizer_zero_grad(*adamw));
+ *             fsdp_scope_end(context, NULL);
+ *         }
+ *         return FSDP_OK;
+ *     }
+ *
+ *     int main(void)
+ *     {
+ *         fsdp_context *context = NULL;
+ *         fsdp_module *model = NULL;
+ *         fsdp_optimizer *adamw = NULL;
+ *         fsdp_status st = fsdp_context_from_env(&context);
+ *
+ *         if (st == FSDP_OK)
+ *             st = build(context, fsdp_meta(context), &model);            // shapes only
+ *         if (st == FSDP_OK)
+ *             st = train(context, model, &adamw);
+ *         if (st != FSDP_OK) {
+ *             fprintf(stderr, "%s\n", fsdp_last_error());
+ *             if (context)
+ *                 fsdp_abort(context, fsdp_last_error());                 // or the other ranks wait for this one
+ *         }
+ *         fsdp_optimizer_free(adamw);
+ *         fsdp_module_unref(model);
+ *         fsdp_context_free(context);
+ *         return st != FSDP_OK;
+ *     }
+ *
+ * The examples folder has this and more, ready to build. Where to read next: nn.h (modules), ops.h (what a forward is
+ * made of), shard.h (what is gathered when), train.h (a whole run from a config file).
+ */
+#ifndef FSDP_FSDP_H
+#define FSDP_FSDP_H
+
+#define FSDP_VERSION "0.1.0"
+
+#include "fsdp/autograd.h"
+#include "fsdp/comm.h"
+#include "fsdp/context.h"
+#include "fsdp/data.h"
+#include "fsdp/device.h"
+#include "fsdp/dist.h"
+#include "fsdp/hub.h"
+#include "fsdp/launch.h"
+#include "fsdp/models.h"
+#include "fsdp/nn.h"
+#include "fsdp/ops.h"
+#include "fsdp/optim.h"
+#include "fsdp/shard.h"
+#include "fsdp/state.h"
+#include "fsdp/status.h"
+#include "fsdp/tensor.h"
+#include "fsdp/train.h"
+
+#endif

@@ -1,0 +1,179 @@
+/* fsdp/train.h - a whole training run: config, model, sharding, optimizer, data, metrics, export.
+ *
+ * What `fsdp train config.yaml` does, as calls:
+ *
+ *     fsdp_train_config *config = NULL;
+ *     fsdp_context *context = NULL;
+ *
+ *     FSDP_TRY(fsdp_train_config_create(&config));                       // defaults
+ *     FSDP_TRY(fsdp_train_config_load(config, "config.yaml"));
+ *     FSDP_TRY(fsdp_train_config_set(config, "training.steps", "200"));  // as --training.steps=200
+ *     FSDP_TRY(fsdp_context_from_env(&context));
+ *     FSDP_TRY(fsdp_train(context, config, NULL));
+ *
+ * fsdp_train_run_create, fsdp_train_step and fsdp_train_export are its parts, for a loop of one's own.
+ */
+#ifndef FSDP_TRAIN_H
+#define FSDP_TRAIN_H
+
+#include <stdio.h>
+
+#include "fsdp/models.h"
+#include "fsdp/optim.h"
+#include "fsdp/shard.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- config ---- */
+
+typedef enum fsdp_train_optimizer {
+    FSDP_TRAIN_ADAMW,
+    FSDP_TRAIN_ADAM,
+    FSDP_TRAIN_SGD
+} fsdp_train_optimizer;
+typedef enum fsdp_train_format {
+    FSDP_TRAIN_AUTO,
+    FSDP_TRAIN_TEXT,
+    FSDP_TRAIN_TOKENS
+} fsdp_train_format;
+
+/* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
+ * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
+ * choice and NaN for a number that has no fixed default. */
+typedef struct fsdp_train_config {
+    struct {
+        char *path, *preset; /* one of the two */
+        int pretrained;      /* 1, 0, -1: pretrained when path is set */
+        /* in place of the preset's; 0: as the preset */
+        int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
+        int tie_word_embeddings; /* 1, 0, -1: as the preset */
+    } model;
+    struct {
+        char **paths;
+        int64_t path_count;
+        int format;      /* fsdp_train_format */
+        int token_bytes; /* 2, 4: of tokens without a header */
+        int shuffle;     /* 0, 1 */
+        int64_t workers;
+    } data;
+    struct {
+        int64_t steps, seq_len;
+        int64_t global_batch_size; /* sequences a step, all ranks; -1: local_batch_size x ranks */
+        int64_t local_batch_size;  /* sequences a microbatch and rank */
+        double max_norm;           /* 0: no clipping */
+        int64_t seed;
+        int mixed_precision_param, mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
+        bool no_sync;                                      /* reduce gradients on the last microbatch only */
+    } training;
+    struct {
+        int name; /* fsdp_train_optimizer */
+        double lr, beta1, beta2, eps;
+        double weight_decay; /* NaN: 0.1 for adamw, else 0 */
+        double momentum;
+        bool nesterov;
+    } optimizer;
+    struct {
+        int64_t warmup_steps;
+        int decay_type; /* fsdp_decay */
+        double min_lr_factor;
+    } lr_scheduler;
+    struct {
+        int64_t data_parallel_shard_degree; /* -1: all ranks */
+        int reshard_after_forward;          /* fsdp_reshard */
+    } parallelism;
+    struct {
+        int64_t log_freq;
+        char *jsonl; /* file; NULL: none */
+    } metrics;
+    struct {
+        char *path; /* folder; NULL: none */
+        int dtype;  /* fsdp_dtype: F32, BF16 or F16 */
+    } save;         /* section "export" */
+} fsdp_train_config;
+
+/* Every key at its default. */
+FSDP_API fsdp_status fsdp_train_config_create(fsdp_train_config **out);
+FSDP_API void fsdp_train_config_free(fsdp_train_config *config); /* NULL is allowed */
+
+/* Sets the keys that the YAML file names. An unknown key, a wrong type or a value out of range is an error with file,
+ * line, key and what is allowed: "c.yaml:9: optimizer.lr is 'abc': expected a number greater than 0". File names in
+ * the config are relative to the working directory. */
+FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path);
+/* `key` is "section.name"; `value` as it would stand in the file ("[a.txt, b.txt]" is a list). */
+FSDP_API fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value);
+/* What one key alone cannot show: batch sizes against ranks, a model and data given at all, what excludes what. */
+FSDP_API fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size);
+
+/* As YAML that fsdp_train_config_load reads; keys that are not set stand as comments. */
+FSDP_API fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream);
+/* Every key with type, range, default and meaning. */
+FSDP_API fsdp_status fsdp_train_config_help(FILE *stream);
+
+/* ---- a run ---- */
+
+typedef struct fsdp_train_run fsdp_train_run;
+
+typedef struct fsdp_train_summary {
+    const char *model; /* the preset's name or the folder */
+    fsdp_model_config model_config;
+    int64_t parameters;       /* elements, tied ones once */
+    int64_t local_parameters; /* elements that this rank holds */
+    int world_size;
+    int64_t microbatches;    /* per step and rank */
+    int64_t tokens_per_step; /* all ranks */
+    int64_t data_tokens;
+    size_t memory_bytes;    /* live on this rank once the run stands */
+    double flops_per_token; /* forward and backward */
+} fsdp_train_summary;
+
+/* What metrics.jsonl holds, of one step. */
+typedef struct fsdp_train_report {
+    int64_t step;     /* from 1 */
+    double loss;      /* mean over ranks; NaN on steps that are neither logged nor written */
+    double grad_norm; /* before clipping */
+    double lr;
+    double tokens_per_second; /* all ranks */
+    double step_ms;
+    size_t memory_live_bytes;                       /* this rank, at the end of the step */
+    size_t memory_peak_bytes;                       /* this rank, within the step */
+    int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
+    int64_t bytes_sent;                             /* by them, as a ring algorithm counts */
+    int64_t epoch;
+} fsdp_train_report;
+
+/* Builds everything: the model on the meta device, every block and then the root given to fsdp_fully_shard, this rank's
+ * rows loaded or initialised, optimizer and loader. `config` is borrowed and checked. What fails on one rank fails on
+ * all, with that rank's message. [collective] */
+FSDP_API fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config,
+                                           fsdp_train_run **out);
+FSDP_API void fsdp_train_run_free(fsdp_train_run *run); /* NULL is allowed */
+FSDP_API void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out);
+FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
+
+/* One optimizer step over training.global_batch_size sequences; rank 0 appends it to metrics.jsonl. On a failure the
+ * world is aborted, so that no peer waits. `report` may be NULL. [collective] */
+FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
+/* Writes export.path; nothing when it is not set. [collective] */
+FSDP_API fsdp_status fsdp_train_export(fsdp_train_run *run);
+
+/* Sees a whole run; every function may be NULL. Called on every rank, except `failed`: when all ranks learn of a
+ * failure at a point where they agree, rank 0 alone is called; else each rank that failed, with FSDP_COMM those that
+ * were ended by another's failure. */
+typedef struct fsdp_train_listener {
+    void *arg;
+    void (*started)(void *arg, const fsdp_train_summary *summary);
+    void (*stepped)(void *arg, const fsdp_train_report *report);
+    void (*exported)(void *arg, const char *path);
+    void (*failed)(void *arg, fsdp_status status, const char *message);
+} fsdp_train_listener;
+
+/* The whole run: create, training.steps steps, export, free. [collective] */
+FSDP_API fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config,
+                                const fsdp_train_listener *listener);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,120 @@
+/* args.c - the command line. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "train/nearest.h"
+
+static int unknown_option(const fsdp__args *args, const char *command, const char *text)
+{
+    const char *names[32], *near;
+    char name[64];
+    int count = 0;
+
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 2, "="), text + 2);
+    for (const fsdp__option *o = args->options; o->name && count < 31; o++)
+        names[count++] = o->name;
+    names[count] = NULL;
+    near = text[1] == '-' ? fsdp__nearest(name, names) : NULL;
+    if (near)
+        return fsdp__usage_error("%s: unknown option '%s'; did you mean '--%s'?", command, text, near);
+    return fsdp__usage_error("%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
+}
+
+static const fsdp__option *find_option(const fsdp__args *args, const char *text)
+{
+    for (const fsdp__option *o = args->options; o->name; o++) {
+        size_t length = strlen(o->name);
+
+        if (text[1] == '-' ? strncmp(text + 2, o->name, length) == 0 && (!text[2 + length] || text[2 + length] == '=')
+                           : o->letter && text[1] == o->letter)
+            return o;
+    }
+    return NULL;
+}
+
+static int take_dotted(fsdp__args *args, const char *command, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    char key[128];
+
+    if (!equals)
+        return fsdp__usage_error("%s: '%s' needs a value: write '%s=...'", command, text, text);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - text - 2), text + 2);
+    return args->dotted(args->arg, key, equals + 1);
+}
+
+/* An option that is known: `*at` moves to its value when that is the next argument. */
+static int take_option(const fsdp__option *o, const char *command, int argc, char **argv, int *at)
+{
+    const char *text = argv[*at];
+    const char *value = text[1] == '-' ? strchr(text, '=') : text[2] ? text + 1 : NULL;
+
+    if (!o->value) {
+        if (value)
+            return fsdp__usage_error("%s: '--%s' takes no value", command, o->name);
+        *o->flag = true;
+        return 0;
+    }
+    if (!value && *at + 1 >= argc)
+        return fsdp__usage_error("%s: '%s' needs a value", command, text);
+    *o->value = value ? value + 1 : argv[++*at];
+    return 0;
+}
+
+int fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *text = argv[i];
+        const fsdp__option *o;
+        int status = 0;
+
+        if (strcmp(text, "--") == 0) {
+            args->rest = argv + i + 1;
+            return 0;
+        }
+        if (text[0] != '-' || text[1] == '\0') {
+            if (args->positional_count == args->positional_most)
+                return fsdp__usage_error("%s: unexpected argument '%s'", command, text);
+            args->positional[args->positional_count++] = text;
+            continue;
+        }
+        o = find_option(args, text);
+        if (o)
+            status = take_option(o, command, argc, argv, &i);
+        else if (args->dotted && strncmp(text, "--", 2) == 0 && memchr(text, '.', strcspn(text, "=")))
+            status = take_dotted(args, command, text);
+        else
+            status = unknown_option(args, command, text);
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
+int fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out)
+{
+    char *end;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || value < least || value > most)
+        return fsdp__usage_error("%s is '%s': expected an integer from %" PRId64 " to %" PRId64, name, text, least,
+                                 most);
+    *out = value;
+    return 0;
+}
+
+int fsdp__args_number(const char *name, const char *text, double least, double most, double *out)
+{
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end || !(value >= least && value <= most))
+        return fsdp__usage_error("%s is '%s': expected a number from %g to %g", name, text, least, most);
+    *out = value;
+    return 0;
+}

@@ -1,0 +1,195 @@
+/* cmd_generate.c - fsdp generate FOLDER: continues a text or a list of token ids. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/cli.h"
+
+typedef struct request {
+    const char *folder, *prompt, *ids;
+    fsdp_generate_options options;
+    fsdp_model_config config;
+    int32_t *tokens; /* prompt, then what is generated */
+    int64_t count;
+} request;
+
+static void usage(void)
+{
+    puts("fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3\n"
+         "\n"
+         "  --prompt TEXT          continue a text (models whose tokens are bytes)\n"
+         "  --tokens IDS           continue token ids; prints all ids on one line\n"
+         "  --max-new-tokens N     default 200\n"
+         "  --temperature T        default 0.8; 0: always the most likely token\n"
+         "  --top-k K              choose among the K most likely tokens; default 0: among all\n"
+         "  --seed S               default 0");
+}
+
+/* ---- prompt ---- */
+
+static int prompt_to_bytes(request *r)
+{
+    char *tokenizer = fsdp__path_join(r->folder, "tokenizer.json");
+    bool has_tokenizer = tokenizer && fsdp__path_exists(tokenizer);
+    size_t length = strlen(r->prompt);
+
+    fsdp__free(tokenizer);
+    if (r->config.vocab_size != 256 || has_tokenizer)
+        return fsdp__failure(
+            "'%s' is no byte-level model (%s%lld tokens in its vocabulary), and tokenizers are not read "
+            "yet: give ids with --tokens 1,2,3",
+            r->folder, has_tokenizer ? "it has a tokenizer.json, " : "", (long long)r->config.vocab_size);
+    if (length == 0)
+        return fsdp__usage_error("generate: --prompt is empty: give at least one character");
+    r->tokens = fsdp__calloc(length + (size_t)r->options.max_new_tokens, sizeof *r->tokens);
+    if (!r->tokens)
+        return fsdp__failure("%s", fsdp_last_error());
+    for (size_t i = 0; i < length; i++)
+        r->tokens[i] = (unsigned char)r->prompt[i];
+    r->count = (int64_t)length;
+    return 0;
+}
+
+static int ids_to_tokens(request *r)
+{
+    const char *at = r->ids;
+    size_t most = 1;
+
+    for (const char *c = r->ids; *c; c++)
+        most += *c == ',';
+    r->tokens = fsdp__calloc(most + (size_t)r->options.max_new_tokens, sizeof *r->tokens);
+    if (!r->tokens)
+        return fsdp__failure("%s", fsdp_last_error());
+    for (;;) {
+        char *end;
+        long value = strtol(at, &end, 10);
+
+        if (end == at || (*end && *end != ','))
+            return fsdp__usage_error("generate: --tokens is '%s': expected ids with commas between them", r->ids);
+        if (value < 0 || value >= r->config.vocab_size)
+            return fsdp__usage_error("generate: token %ld of --tokens is not in the vocabulary of %lld tokens", value,
+                                     (long long)r->config.vocab_size);
+        r->tokens[r->count++] = (int32_t)value;
+        if (!*end)
+            return 0;
+        at = end + 1;
+    }
+}
+
+/* ---- model ---- */
+
+static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_module **out)
+{
+    fsdp_state *state = NULL;
+    fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), &r->config);
+    fsdp_status st = FSDP_OK;
+
+    *out = NULL;
+    if (!model)
+        return fsdp_last_status();
+    FSDP_TRY_GOTO(st, fsdp_module_materialize(model, fsdp_cpu(context)), out);
+    FSDP_TRY_GOTO(st, fsdp_state_from_module(model, &state), out);
+    FSDP_TRY_GOTO(st, fsdp_hub_load(r->folder, state, &r->config), out);
+    fsdp_module_train(model, false);
+    *out = model;
+    model = NULL;
+out:
+    fsdp_state_free(state);
+    fsdp_module_unref(model);
+    return st;
+}
+
+static bool print_byte(void *arg, int32_t token)
+{
+    (void)arg;
+    putchar(token);
+    fflush(stdout);
+    return true;
+}
+
+static void print_ids(const request *r)
+{
+    for (int64_t i = 0; i < r->count; i++)
+        printf("%s%d", i ? "," : "", (int)r->tokens[i]);
+    putchar('\n');
+}
+
+static fsdp_status generate(request *r)
+{
+    fsdp_context *context = NULL;
+    fsdp_module *model = NULL;
+    fsdp_status st = FSDP_OK;
+
+    FSDP_TRY(fsdp_context_create(NULL, &context));
+    FSDP_TRY_GOTO(st, load_model(context, r, &model), out);
+    if (r->prompt)
+        fputs(r->prompt, stdout);
+    FSDP_TRY_GOTO(st, fsdp_generate(model, r->tokens, &r->count, &r->options, r->prompt ? print_byte : NULL, NULL),
+                  out);
+    if (r->prompt)
+        putchar('\n');
+    else
+        print_ids(r);
+out:
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+    return st;
+}
+
+/* ---- command ---- */
+
+static int read_numbers(request *r, const char *most, const char *temperature, const char *top_k, const char *seed)
+{
+    int64_t value = 0;
+    double number = 0.8;
+    int status = 0;
+
+    if (most && (status = fsdp__args_integer("--max-new-tokens", most, 0, 1 << 24, &r->options.max_new_tokens)) != 0)
+        return status;
+    if (temperature && (status = fsdp__args_number("--temperature", temperature, 0, 1000, &number)) != 0)
+        return status;
+    if (top_k && (status = fsdp__args_integer("--top-k", top_k, 0, 1 << 24, &r->options.top_k)) != 0)
+        return status;
+    if (seed && (status = fsdp__args_integer("--seed", seed, 0, INT64_MAX, &value)) != 0)
+        return status;
+    r->options.temperature = (float)number;
+    r->options.seed = (uint64_t)value;
+    return 0;
+}
+
+int fsdp__cmd_generate(int argc, char **argv)
+{
+    request r = {.options = {.max_new_tokens = 200}};
+    const char *most = NULL, *temperature = NULL, *top_k = NULL, *seed = NULL;
+    bool help = false;
+    const fsdp__option options[] = {{"prompt", 'p', &r.prompt, NULL},   {"tokens", 0, &r.ids, NULL},
+                                    {"max-new-tokens", 0, &most, NULL}, {"temperature", 0, &temperature, NULL},
+                                    {"top-k", 0, &top_k, NULL},         {"seed", 0, &seed, NULL},
+                                    {"help", 'h', NULL, &help},         {0}};
+    fsdp__args args = {.options = options, .positional_most = 1};
+    int status = fsdp__args_parse(&args, "generate", argc, argv);
+
+    if (status)
+        return status;
+    if (help) {
+        usage();
+        return 0;
+    }
+    if (args.positional_count == 0)
+        return fsdp__usage_error("generate: no model folder given; see 'fsdp generate --help'");
+    if (!r.prompt == !r.ids)
+        return fsdp__usage_error("generate: give either --prompt TEXT or --tokens 1,2,3");
+    status = read_numbers(&r, most, temperature, top_k, seed);
+    if (status)
+        return status;
+    r.folder = args.positional[0];
+    if (fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = r.prompt ? prompt_to_bytes(&r) : ids_to_tokens(&r);
+    if (status == 0 && generate(&r) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
+    fsdp__free(r.tokens);
+    return status;
+}

@@ -1,0 +1,94 @@
+/* cmd_inspect.c - fsdp inspect FOLDER: what is in a model folder. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static void print_config(const char *folder, const fsdp_model_config *m)
+{
+    char count[40];
+
+    printf("%s: %s, %s parameters\n", folder, m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama",
+           fsdp__thousands(fsdp_model_config_parameters(m), count, sizeof count));
+    printf("  n_layers             %" PRId64 "\n", m->n_layers);
+    printf("  dim                  %" PRId64 "\n", m->dim);
+    printf("  n_heads              %" PRId64 "\n", m->n_heads);
+    printf("  n_kv_heads           %" PRId64 "\n", m->n_kv_heads);
+    printf("  head_dim             %" PRId64 "\n", m->head_dim);
+    printf("  ffn_dim              %" PRId64 "\n", m->ffn_dim);
+    printf("  vocab_size           %" PRId64 "\n", m->vocab_size);
+    printf("  max_seq_len          %" PRId64 "\n", m->max_seq_len);
+    printf("  norm_eps             %g\n", (double)m->norm_eps);
+    if (m->architecture == FSDP_LLAMA)
+        printf("  rope_theta           %g%s\n", (double)m->rope_theta, m->rope_llama3 ? ", scaled as Llama 3.1" : "");
+    printf("  tie_word_embeddings  %s\n", m->tie_word_embeddings ? "true" : "false");
+}
+
+static void shape_text(const fsdp_safetensors_entry *e, char *text, size_t text_bytes)
+{
+    size_t used = (size_t)snprintf(text, text_bytes, "[");
+
+    for (int d = 0; d < e->ndim && used < text_bytes; d++)
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, d ? ", " : "", e->shape[d]);
+    if (used < text_bytes)
+        snprintf(text + used, text_bytes - used, "]");
+}
+
+static void print_tensors(const fsdp_safetensors *file)
+{
+    int64_t elements = 0, bytes = 0, files = 0, count = fsdp_safetensors_count(file);
+    int width = 0;
+    char a[40], b[40], c[40];
+
+    for (int64_t i = 0; i < count; i++) {
+        int length = (int)strlen(fsdp_safetensors_at(file, i)->name);
+
+        width = length > width ? length : width;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp_safetensors_entry *e = fsdp_safetensors_at(file, i);
+        const char *name = strrchr(e->file, '/');
+        int64_t numel = 1;
+        bool seen = false;
+
+        for (int d = 0; d < e->ndim; d++)
+            numel *= e->shape[d];
+        for (int64_t j = 0; j < i && !seen; j++)
+            seen = strcmp(fsdp_safetensors_at(file, j)->file, e->file) == 0;
+        files += !seen;
+        elements += numel;
+        bytes += (int64_t)e->bytes;
+        shape_text(e, a, sizeof a);
+        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, e->name, fsdp_dtype_name(e->dtype), a,
+               fsdp__thousands((int64_t)e->bytes, b, sizeof b), name ? name + 1 : e->file);
+    }
+    printf("total: %s tensors, %s elements, %s bytes in %" PRId64 " file%s\n", fsdp__thousands(count, a, sizeof a),
+           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c), files, files == 1 ? "" : "s");
+}
+
+int fsdp__cmd_inspect(int argc, char **argv)
+{
+    bool help = false;
+    const fsdp__option options[] = {{"help", 'h', NULL, &help}, {0}};
+    fsdp__args args = {.options = options, .positional_most = 1};
+    fsdp_model_config config;
+    fsdp_safetensors *file = NULL;
+    int status = fsdp__args_parse(&args, "inspect", argc, argv);
+
+    if (status)
+        return status;
+    if (help) {
+        puts("fsdp inspect FOLDER\n\nConfig, parameters, shapes, dtypes and sizes of a Hugging Face folder.");
+        return 0;
+    }
+    if (args.positional_count == 0)
+        return fsdp__usage_error("inspect: no model folder given");
+    if (fsdp_hub_read_config(args.positional[0], &config) != FSDP_OK ||
+        fsdp_safetensors_open(args.positional[0], &file) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    print_config(args.positional[0], &config);
+    print_tensors(file);
+    fsdp_safetensors_close(file);
+    return 0;
+}

@@ -1,0 +1,48 @@
+/* cmd_run.c - fsdp run -n N -- PROGRAM ARGS: the ranks of a program of one's own. */
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+static void usage(void)
+{
+    puts(
+        "fsdp run -n RANKS -- PROGRAM [ARGS]\n"
+        "\n"
+        "  -n, --ranks RANKS  processes to start here\n"
+        "\n"
+        "Every process gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; fsdp_context_from_env joins them. When\n"
+        "one fails the others are ended, and the exit status is that of the first to fail.");
+}
+
+int fsdp__cmd_run(int argc, char **argv)
+{
+    const char *ranks_text = NULL;
+    bool help = false;
+    const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL}, {"help", 'h', NULL, &help}, {0}};
+    fsdp__args args = {.options = options, .positional_most = 0};
+    fsdp_launch_options launch = {0};
+    fsdp_launch_report report = {0};
+    int64_t ranks = 0;
+    int status = fsdp__args_parse(&args, "run", argc, argv);
+
+    if (status)
+        return status;
+    if (help) {
+        usage();
+        return 0;
+    }
+    if (!ranks_text)
+        return fsdp__usage_error("run: say how many ranks: fsdp run -n 2 -- PROGRAM");
+    if (!args.rest || !args.rest[0])
+        return fsdp__usage_error("run: no program given: fsdp run -n %s -- PROGRAM [ARGS]", ranks_text);
+    status = fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks);
+    if (status)
+        return status;
+    launch.ranks = (int)ranks;
+    launch.argv = (const char *const *)args.rest;
+    fflush(NULL);
+    if (fsdp_launch(&launch, &report) == FSDP_OK)
+        return 0;
+    fsdp__failure("%s", fsdp_last_error());
+    return report.failed_rank >= 0 && report.exit_code > 0 ? report.exit_code : FSDP__FAILED;
+}

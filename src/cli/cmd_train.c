@@ -1,0 +1,185 @@
+/* cmd_train.c - fsdp train CONFIG.yaml. With -n N this process starts N ranks of itself and waits for them; a rank (or
+ * the only process) joins by the environment and trains. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "cli/cli.h"
+
+#define RANK_FLAG "as-rank" /* tells a started rank from the process that starts them */
+
+typedef struct session {
+    fsdp_train_config *config;
+    fsdp_context *context;
+    fsdp__progress progress;
+    bool as_rank; /* started by another process of this program, which says what went wrong */
+} session;
+
+static void usage(void)
+{
+    puts("fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
+         "\n"
+         "  -n, --ranks RANKS    rank processes to start here (default: 1, or the ranks this process is one of)\n"
+         "  --print-config       print the config that results, and stop\n"
+         "  --section.key=value  in place of what the file says; the file itself may be left out\n"
+         "\nKeys:\n");
+    (void)fsdp_train_config_help(stdout);
+}
+
+/* ---- what a run tells ---- */
+
+static void started(void *arg, const fsdp_train_summary *summary)
+{
+    session *s = arg;
+
+    fsdp__progress_start(&s->progress, s->config, summary, fsdp_context_threads(s->context));
+}
+
+static void stepped(void *arg, const fsdp_train_report *report)
+{
+    session *s = arg;
+
+    fsdp__progress_step(&s->progress, report);
+    if (report->step == s->config->training.steps)
+        fsdp__progress_end(&s->progress);
+}
+
+static void exported(void *arg, const char *path)
+{
+    session *s = arg;
+
+    if (s->progress.speaks)
+        printf("model written to %s\n", path);
+}
+
+/* A rank that only learned of a failure lets the rank that caused it speak: it is ended in the meantime. */
+static void failed(void *arg, fsdp_status status, const char *message)
+{
+    session *s = arg;
+    int rank = fsdp_context_rank(s->context);
+    bool learned = status == FSDP_COMM || (status == FSDP_MISMATCH && rank != 0);
+
+    fsdp__progress_clear(&s->progress);
+    if (s->as_rank)
+        return;
+    if (learned && fsdp_context_world_size(s->context) > 1)
+        nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
+    if (fsdp_context_world_size(s->context) > 1 && rank != 0)
+        fsdp__failure("rank %d: %s", rank, message);
+    else
+        fsdp__failure("%s", message);
+}
+
+/* ---- the two roles ---- */
+
+static int train(session *s)
+{
+    fsdp_train_listener listener = {
+        .arg = s, .started = started, .stepped = stepped, .exported = exported, .failed = failed};
+    fsdp_status st;
+
+    if (fsdp_context_from_env(&s->context) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    s->progress.speaks = fsdp_context_rank(s->context) == 0;
+    s->progress.terminal = s->progress.speaks && isatty(STDERR_FILENO);
+    st = fsdp_train(s->context, s->config, &listener);
+    fsdp_context_free(s->context);
+    return st == FSDP_OK ? 0 : FSDP__FAILED;
+}
+
+static int launch(int ranks, int argc, char **argv)
+{
+    fsdp_launch_options options = {.ranks = ranks};
+    fsdp_launch_report report;
+    const char **ranks_argv = fsdp__calloc((size_t)argc + 3, sizeof *ranks_argv);
+    fsdp_status st;
+    int count = 0;
+
+    if (!ranks_argv)
+        return fsdp__failure("%s", fsdp_last_error());
+    ranks_argv[count++] = "/proc/self/exe";
+    ranks_argv[count++] = argv[0];
+    ranks_argv[count++] = "--" RANK_FLAG;
+    for (int i = 1; i < argc; i++)
+        ranks_argv[count++] = argv[i];
+    options.argv = ranks_argv;
+    fflush(NULL);
+    st = fsdp_launch(&options, &report);
+    fsdp__free(ranks_argv);
+    if (st == FSDP_OK)
+        return 0;
+    return fsdp__failure("%s", fsdp_last_error());
+}
+
+static int set_override(void *arg, const char *key, const char *value)
+{
+    session *s = arg;
+
+    if (fsdp_train_config_set(s->config, key, value) == FSDP_OK)
+        return 0;
+    return fsdp__usage_error("--%s: %s", key, fsdp_last_error());
+}
+
+/* Options may stand before the file, and win over it: the file is read in a first pass. */
+static int skip_override(void *arg, const char *key, const char *value)
+{
+    (void)arg;
+    (void)key;
+    (void)value;
+    return 0;
+}
+
+static int with_config(session *s, int argc, char **argv)
+{
+    const char *ranks_text = NULL;
+    bool help = false, print = false;
+    const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL},
+                                    {"help", 'h', NULL, &help},
+                                    {"print-config", 0, NULL, &print},
+                                    {RANK_FLAG, 0, NULL, &s->as_rank},
+                                    {0}};
+    fsdp__args args = {.options = options, .dotted = skip_override, .positional_most = 1, .arg = s};
+    fsdp__args again = {.options = options, .dotted = set_override, .positional_most = 1, .arg = s};
+    int64_t ranks = 1;
+    int status = fsdp__args_parse(&args, "train", argc, argv);
+
+    if (status)
+        return status;
+    if (help) {
+        usage();
+        return 0;
+    }
+    if (args.positional_count == 0 && argc == 1)
+        return fsdp__usage_error("train: no config file given; see 'fsdp train --help'");
+    if (args.rest)
+        return fsdp__usage_error("train: nothing may follow '--'");
+    if (ranks_text && (status = fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks)) != 0)
+        return status;
+    if (args.positional_count && fsdp_train_config_load(s->config, args.positional[0]) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = fsdp__args_parse(&again, "train", argc, argv);
+    if (status)
+        return status;
+    if (print)
+        return fsdp_train_config_print(s->config, stdout) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
+    if (s->as_rank || ranks == 1)
+        return train(s);
+    if (fsdp_train_config_check(s->config, (int)ranks) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return launch((int)ranks, argc, argv);
+}
+
+int fsdp__cmd_train(int argc, char **argv)
+{
+    session s = {0};
+    int status;
+
+    if (fsdp_train_config_create(&s.config) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = with_config(&s, argc, argv);
+    fsdp_train_config_free(s.config);
+    return status;
+}

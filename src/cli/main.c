@@ -1,0 +1,110 @@
+/* main.c - picks the command. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "train/nearest.h"
+
+typedef struct command {
+    const char *name, *usage, *does;
+    int (*run)(int argc, char **argv);
+} command;
+
+static const command commands[] = {
+    {"train", "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...]", "train a model, fully sharded",
+     fsdp__cmd_train},
+    {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run},
+    {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3", "continue a text with a model folder",
+     fsdp__cmd_generate},
+    {"inspect", "fsdp inspect FOLDER", "config, parameters, shapes, dtypes and sizes of a model folder",
+     fsdp__cmd_inspect},
+};
+enum {
+    COMMANDS = sizeof commands / sizeof commands[0]
+};
+
+static int say(int status, const char *format, va_list values)
+{
+    fputs("fsdp: ", stderr);
+    vfprintf(stderr, format, values);
+    fputc('\n', stderr);
+    return status;
+}
+
+int fsdp__usage_error(const char *format, ...)
+{
+    va_list values;
+    int status;
+
+    va_start(values, format);
+    status = say(FSDP__USAGE, format, values);
+    va_end(values);
+    return status;
+}
+
+int fsdp__failure(const char *format, ...)
+{
+    va_list values;
+    int status;
+
+    va_start(values, format);
+    status = say(FSDP__FAILED, format, values);
+    va_end(values);
+    return status;
+}
+
+static int help(FILE *to)
+{
+    fprintf(to, "fsdp %s: fully sharded data parallel training\n\n", FSDP_VERSION);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(to, "  %s\n      %s\n", commands[i].usage, commands[i].does);
+    fputs("\n  fsdp COMMAND --help    options of a command\n"
+          "  fsdp --version\n",
+          to);
+    return 0;
+}
+
+static int unknown(const char *name)
+{
+    const char *names[COMMANDS + 2];
+    const char *near;
+
+    for (int i = 0; i < COMMANDS; i++)
+        names[i] = commands[i].name;
+    names[COMMANDS] = "help";
+    names[COMMANDS + 1] = NULL;
+    near = fsdp__nearest(name, names);
+    if (near)
+        return fsdp__usage_error("unknown command '%s'; did you mean '%s'?", name, near);
+    return fsdp__usage_error("unknown command '%s': there are train, run, generate, inspect and help", name);
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc < 2) {
+        help(stderr);
+        return FSDP__USAGE;
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) {
+        printf("fsdp %s\n", FSDP_VERSION);
+        return 0;
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || (strcmp(name, "help") == 0 && argc == 2))
+        return help(stdout);
+    if (strcmp(name, "help") == 0) { /* fsdp help train = fsdp train --help */
+        static char flag[] = "--help";
+
+        name = argv[2];
+        argv[1] = argv[2];
+        argv[2] = flag;
+        argc = 3;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return unknown(name);
+}

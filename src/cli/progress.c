@@ -1,0 +1,160 @@
+/* progress.c - what a training run prints: a banner, a line every log_freq steps, and a bar on a terminal. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/cli.h"
+
+/* ---- numbers ---- */
+
+const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
+{
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%" PRId64, value);
+    size_t used = 0;
+
+    for (int i = 0; i < length && used + 2 < text_bytes; i++) {
+        if (i && (length - i) % 3 == 0 && digits[i - 1] != '-')
+            text[used++] = ',';
+        text[used++] = digits[i];
+    }
+    text[used] = '\0';
+    return text;
+}
+
+const char *fsdp__gibibytes(size_t bytes, char *text, size_t text_bytes)
+{
+    double value = (double)bytes / (1 << 30);
+
+    snprintf(text, text_bytes, "%.*fGiB", value >= 0.1 ? 2 : 4, value);
+    return text;
+}
+
+const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes)
+{
+    double v = (double)value;
+
+    if (v >= 1e9)
+        snprintf(text, text_bytes, "%.2fB", v / 1e9);
+    else if (v >= 1e5)
+        snprintf(text, text_bytes, "%.2fM", v / 1e6);
+    else
+        fsdp__thousands(value, text, text_bytes);
+    return text;
+}
+
+/* ---- banner ---- */
+
+static const char *plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
+                          int threads)
+{
+    char a[40], b[40], c[40];
+    const fsdp_model_config *m = &summary->model_config;
+
+    progress->steps = config->training.steps;
+    progress->log_freq = config->metrics.log_freq;
+    progress->tokens_per_step = summary->tokens_per_step;
+    progress->flops_per_token = summary->flops_per_token;
+    progress->began_ns = progress->logged_ns = fsdp__clock_ns();
+    progress->first_loss = progress->last_loss = NAN;
+    if (!progress->speaks)
+        return;
+    printf("model:  %s (%s, %" PRId64 " layers of %" PRId64 "), %s parameters\n", summary->model,
+           m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", m->n_layers, m->dim,
+           fsdp__short_count(summary->parameters, a, sizeof a));
+    printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
+           plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
+           fsdp__gibibytes(summary->memory_bytes, b, sizeof b));
+    printf("data:   %s tokens; a step takes %s (%d rank%s x %" PRId64 " microbatch%s x %" PRId64 " sequences x %" PRId64
+           ")\n",
+           fsdp__thousands(summary->data_tokens, a, sizeof a), fsdp__thousands(summary->tokens_per_step, b, sizeof b),
+           summary->world_size, plural(summary->world_size), summary->microbatches,
+           summary->microbatches == 1 ? "" : "es", config->training.local_batch_size, config->training.seq_len);
+    printf("train:  %s steps\n", fsdp__thousands(config->training.steps, c, sizeof c));
+}
+
+/* ---- steps ---- */
+
+void fsdp__progress_clear(fsdp__progress *progress)
+{
+    if (progress->drawn)
+        fputs("\r\033[K", stderr);
+    progress->drawn = false;
+}
+
+static void draw_bar(fsdp__progress *progress, int64_t step, int64_t now)
+{
+    enum {
+        WIDTH = 32
+    };
+    char bar[WIDTH + 1];
+    int done = (int)(WIDTH * step / progress->steps);
+    double left = (double)(now - progress->began_ns) * 1e-9 / (double)step * (double)(progress->steps - step);
+
+    if (progress->drawn && now - progress->drawn_ns < 100 * 1000 * 1000)
+        return;
+    memset(bar, '=', (size_t)done);
+    memset(bar + done, ' ', (size_t)(WIDTH - done));
+    if (done < WIDTH)
+        bar[done] = '>';
+    bar[WIDTH] = '\0';
+    fprintf(stderr, "\r[%s] %" PRId64 "/%" PRId64 "  %d:%02d left \033[K", bar, step, progress->steps, (int)(left / 60),
+            (int)fmod(left, 60));
+    fflush(stderr);
+    progress->drawn = true;
+    progress->drawn_ns = now;
+}
+
+static void log_line(fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
+{
+    double seconds = (double)(now - progress->logged_ns) * 1e-9;
+    double tps = (double)((report->step - progress->logged_step) * progress->tokens_per_step) / seconds;
+    double tflops = tps * progress->flops_per_token * 1e-12;
+    char memory[40], speed[40];
+
+    fsdp__progress_clear(progress);
+    printf("step: %2" PRId64 "  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s  tflops: %.*f\n", report->step,
+           report->loss, report->grad_norm, fsdp__gibibytes(report->memory_peak_bytes, memory, sizeof memory),
+           fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), tflops >= 0.1 ? 2 : 4, tflops);
+    progress->logged_ns = now;
+    progress->logged_step = report->step;
+}
+
+void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *report)
+{
+    int64_t now = fsdp__clock_ns();
+    bool last = report->step == progress->steps;
+
+    if (!progress->speaks)
+        return;
+    if (!isnan(report->loss)) {
+        if (isnan(progress->first_loss))
+            progress->first_loss = report->loss;
+        progress->last_loss = report->loss;
+    }
+    if (report->step == 1 || report->step % progress->log_freq == 0 || last)
+        log_line(progress, report, now);
+    if (progress->terminal && !last)
+        draw_bar(progress, report->step, now);
+}
+
+void fsdp__progress_end(fsdp__progress *progress)
+{
+    double seconds = (double)(fsdp__clock_ns() - progress->began_ns) * 1e-9;
+    char tokens[40];
+
+    fsdp__progress_clear(progress);
+    if (progress->speaks)
+        printf("done:   %" PRId64 " step%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", progress->steps,
+               plural(progress->steps),
+               fsdp__thousands(progress->steps * progress->tokens_per_step, tokens, sizeof tokens), seconds,
+               progress->first_loss, progress->last_loss);
+}

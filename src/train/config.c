@@ -1,0 +1,225 @@
+/* config.c - a config's life, its text forms, and the checks that need more than one key. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "train/config.h"
+#include "train/keys.h"
+#include "train/yaml.h"
+
+#define LARGEST_FILE ((size_t)1 << 20)
+
+/* ---- life ---- */
+
+fsdp_status fsdp_train_config_create(fsdp_train_config **out)
+{
+    fsdp_status st = FSDP_OK;
+    fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
+
+    *out = NULL;
+    if (!config)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < fsdp__key_count; i++) {
+        const fsdp__key *key = &fsdp__keys[i];
+
+        FSDP_TRY_GOTO(st, fsdp__key_set(config, key, key->initial ? key->initial : ""), out);
+    }
+    *out = config;
+    config = NULL;
+out:
+    fsdp_train_config_free(config);
+    return st;
+}
+
+void fsdp_train_config_free(fsdp_train_config *config)
+{
+    if (!config)
+        return;
+    for (int i = 0; i < fsdp__key_count; i++)
+        if (fsdp__keys[i].type == FSDP__KEY_TEXT)
+            fsdp__free(*(char **)((char *)config + fsdp__keys[i].offset));
+    for (int64_t i = 0; i < config->data.path_count; i++)
+        fsdp__free(config->data.paths[i]);
+    fsdp__free(config->data.paths);
+    fsdp__free(config);
+}
+
+/* ---- setting ---- */
+
+fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
+{
+    fsdp_status st;
+    char *text = NULL;
+    size_t bytes = 0;
+
+    FSDP_TRY(fsdp__file_read(path, LARGEST_FILE, &text, &bytes));
+    st = fsdp__yaml_apply(config, path, text, bytes);
+    fsdp__free(text);
+    return st;
+}
+
+fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value)
+{
+    const char *dot = strchr(key, '.');
+    const fsdp__key *found;
+    char section[64];
+
+    if (!dot || (size_t)(dot - key) >= sizeof section)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is not a key: expected section.name, such as training.steps", key);
+    memcpy(section, key, (size_t)(dot - key));
+    section[dot - key] = '\0';
+    found = fsdp__key_find(section, dot + 1);
+    if (found)
+        return fsdp__key_set(config, found, value);
+    for (int i = 0; fsdp__sections[i]; i++)
+        if (strcmp(fsdp__sections[i], section) == 0)
+            return fsdp__key_unknown(section, dot + 1);
+    return fsdp__key_unknown(section, NULL);
+}
+
+/* ---- printing ---- */
+
+fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream)
+{
+    const char *section = "";
+
+    for (int i = 0; i < fsdp__key_count; i++) {
+        const fsdp__key *key = &fsdp__keys[i];
+        char *text = NULL;
+
+        if (strcmp(section, key->section) != 0)
+            fprintf(stream, "%s:\n", key->section);
+        section = key->section;
+        if (!fsdp__key_text(config, key, &text)) {
+            fprintf(stream, "  # %s:\n", key->name);
+            continue;
+        }
+        if (!text)
+            return FSDP_NO_MEMORY;
+        fprintf(stream, "  %s: %s\n", key->name, text);
+        fsdp__free(text);
+    }
+    return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
+}
+
+fsdp_status fsdp_train_config_help(FILE *stream)
+{
+    const char *section = "";
+
+    for (int i = 0; i < fsdp__key_count; i++) {
+        const fsdp__key *key = &fsdp__keys[i];
+        char allowed[256];
+
+        if (strcmp(section, key->section) != 0)
+            fprintf(stream, "%s%s:\n", i ? "\n" : "", key->section);
+        section = key->section;
+        fsdp__key_allowed(key, allowed, sizeof allowed);
+        fprintf(stream, "  %-27s %s", key->name, allowed);
+        if (key->initial)
+            fprintf(stream, "; default %s", key->initial);
+        fprintf(stream, "\n  %-27s   %s\n", "", key->help);
+    }
+    return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the help") : FSDP_OK;
+}
+
+/* ---- checks ---- */
+
+static fsdp_status check_model(const fsdp_train_config *config)
+{
+    const int64_t sizes[] = {config->model.n_layers,   config->model.dim,     config->model.n_heads,
+                             config->model.n_kv_heads, config->model.ffn_dim, config->model.vocab_size,
+                             config->model.max_seq_len};
+    static const char *const names[] = {"n_layers", "dim",        "n_heads",    "n_kv_heads",
+                                        "ffn_dim",  "vocab_size", "max_seq_len"};
+
+    if (!config->model.path && !config->model.preset)
+        return FSDP_FAIL(FSDP_INVALID, "no model: set model.path (a Hugging Face folder) or model.preset");
+    if (config->model.path && config->model.preset)
+        return FSDP_FAIL(FSDP_INVALID, "model.path and model.preset exclude each other: '%s' and '%s'",
+                         config->model.path, config->model.preset);
+    if (!config->model.path && config->model.pretrained == 1)
+        return FSDP_FAIL(FSDP_INVALID, "model.init is pretrained, but the preset '%s' has no weights: set model.path",
+                         config->model.preset);
+    for (size_t i = 0; config->model.path && i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i])
+            return FSDP_FAIL(FSDP_INVALID, "model.%s is for a preset: '%s' has its own config.json", names[i],
+                             config->model.path);
+    if (config->model.path && config->model.tie_word_embeddings >= 0)
+        return FSDP_FAIL(FSDP_INVALID, "model.tie_word_embeddings is for a preset: '%s' has its own config.json",
+                         config->model.path);
+    return FSDP_OK;
+}
+
+static fsdp_status check_batch(const fsdp_train_config *config, int world_size)
+{
+    int64_t local = config->training.local_batch_size, global = config->training.global_batch_size;
+    int64_t together = local * world_size;
+
+    if (global == -1 || global % together == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "training.global_batch_size %" PRId64 " is not a multiple of %" PRId64
+                     " (training.local_batch_size %" PRId64 " x %d rank%s): the nearest that are: %" PRId64
+                     " and %" PRId64,
+                     global, together, local, world_size, world_size == 1 ? "" : "s",
+                     FSDP__MAX(global / together, 1) * together, (global / together + 1) * together);
+}
+
+fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
+{
+    int64_t degree = config->parallelism.data_parallel_shard_degree;
+
+    FSDP_TRY(check_model(config));
+    if (!config->data.path_count)
+        return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
+    FSDP_TRY(check_batch(config, world_size));
+    if (degree != -1 && degree != world_size)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.data_parallel_shard_degree is %" PRId64
+                         ", but there %s %d rank%s: expected -1 or %d",
+                         degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
+    if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
+        return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
+    return FSDP_OK;
+}
+
+/* ---- what follows from the keys ---- */
+
+fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out)
+{
+    const fsdp_train_config *c = config;
+    fsdp_model_config m;
+
+    if (c->model.path)
+        return fsdp_hub_read_config(c->model.path, out);
+    if (fsdp_model_preset(c->model.preset, &m) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
+    if (c->model.n_kv_heads)
+        m.n_kv_heads = c->model.n_kv_heads;
+    else if (c->model.n_heads) /* keep the preset's heads per group where that is possible */
+        m.n_kv_heads =
+            c->model.n_heads % m.n_kv_heads == 0 && m.n_kv_heads != m.n_heads ? m.n_kv_heads : c->model.n_heads;
+    if (c->model.dim || c->model.n_heads) {
+        int64_t dim = c->model.dim ? c->model.dim : m.dim, heads = c->model.n_heads ? c->model.n_heads : m.n_heads;
+
+        m.head_dim = dim % heads == 0 ? dim / heads : m.head_dim; /* fsdp_model_config_check says it otherwise */
+    }
+#define OVERRIDE(field) \
+    if (c->model.field) \
+        m.field = c->model.field;
+    OVERRIDE(n_layers)
+    OVERRIDE(dim)
+    OVERRIDE(n_heads)
+    OVERRIDE(ffn_dim)
+    OVERRIDE(vocab_size)
+    OVERRIDE(max_seq_len)
+#undef OVERRIDE
+    if (c->model.tie_word_embeddings >= 0)
+        m.tie_word_embeddings = c->model.tie_word_embeddings == 1;
+    if (fsdp_model_config_check(&m) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "model");
+    *out = m;
+    return FSDP_OK;
+}

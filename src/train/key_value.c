@@ -1,0 +1,322 @@
+/* key_value.c - how the value of a key is read from text and written as text. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "train/keys.h"
+
+/* ---- text to value ---- */
+
+_Static_assert(offsetof(fsdp_train_config, data.path_count) ==
+                   offsetof(fsdp_train_config, data.paths) + sizeof(char **),
+               "the count of a list stands behind it");
+
+static bool is_unset(const char *text)
+{
+    return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
+}
+
+static bool in_range(const fsdp__key *key, double value)
+{
+    if (key->range & FSDP__OR_MINUS && value == -1)
+        return true;
+    if (key->range & FSDP__ABOVE ? value <= key->least : value < key->least)
+        return false;
+    return key->range & FSDP__BELOW ? value < key->most : value <= key->most;
+}
+
+static bool set_integer(const fsdp__key *key, const char *text, int64_t *field)
+{
+    char *end;
+    long long value;
+
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || text[0] == ' ' || !in_range(key, (double)value))
+        return false;
+    *field = value;
+    return true;
+}
+
+static bool set_number(const fsdp__key *key, const char *text, double *field)
+{
+    char *end;
+    double value;
+
+    if (text[strspn(text, "+-.0123456789eE")])
+        return false; /* no hexadecimal, "nan" or "infinity" */
+    errno = 0;
+    value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value) || !in_range(key, value))
+        return false;
+    *field = value;
+    return true;
+}
+
+static bool find_choice(const fsdp__key *key, const char *text, int *value)
+{
+    for (const fsdp__choice *c = key->choices; c->text; c++)
+        if (strcmp(c->text, text) == 0) {
+            *value = c->value;
+            return true;
+        }
+    return false;
+}
+
+static void unset(void *field, fsdp__key_type type)
+{
+    switch (type) {
+    case FSDP__KEY_INTEGER:
+        *(int64_t *)field = 0;
+        break;
+    case FSDP__KEY_NUMBER:
+        *(double *)field = NAN;
+        break;
+    case FSDP__KEY_CHOICE:
+        *(int *)field = -1;
+        break;
+    case FSDP__KEY_BOOL:
+        *(bool *)field = false;
+        break;
+    case FSDP__KEY_TEXT:
+        fsdp__free(*(char **)field);
+        *(char **)field = NULL;
+        break;
+    case FSDP__KEY_PATHS:
+        break; /* by fsdp__key_set_paths */
+    }
+}
+
+static fsdp_status set_text(char **field, const char *text)
+{
+    char *copy = fsdp__strdup(text);
+
+    if (!copy)
+        return FSDP_NO_MEMORY;
+    fsdp__free(*field);
+    *field = copy;
+    return FSDP_OK;
+}
+
+/* "[a, 'b c']": the flow style of YAML, for the command line. */
+static fsdp_status set_path_list(fsdp_train_config *config, const fsdp__key *key, const char *text)
+{
+    fsdp_status st = FSDP_OK;
+    char *copy = NULL, *next, *item;
+    const char **paths = NULL;
+    int64_t count = 0, capacity = 0;
+
+    if (text[0] != '[' || text[strlen(text) - 1] != ']')
+        return fsdp__key_set_paths(config, key, &text, 1);
+    copy = fsdp__strdup(text + 1);
+    if (!copy)
+        return FSDP_NO_MEMORY;
+    copy[strlen(copy) - 1] = '\0';
+    next = copy;
+    while ((item = strsep(&next, ",")) != NULL) {
+        size_t length;
+
+        item += strspn(item, " \t");
+        length = strlen(item);
+        while (length && strchr(" \t", item[length - 1]))
+            item[--length] = '\0';
+        if (length > 1 && strchr("'\"", item[0]) && item[length - 1] == item[0]) {
+            item[length - 1] = '\0';
+            item++;
+        }
+        if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0) {
+            st = FSDP_NO_MEMORY;
+            goto out;
+        }
+        paths[count++] = item;
+    }
+    FSDP_TRY_GOTO(st, fsdp__key_set_paths(config, key, paths, count), out);
+out:
+    fsdp__free(paths);
+    fsdp__free(copy);
+    return st;
+}
+
+fsdp_status fsdp__key_set(fsdp_train_config *config, const fsdp__key *key, const char *text)
+{
+    void *field = (char *)config + key->offset;
+    char allowed[256];
+    bool good = false;
+    int value;
+
+    if (!key->initial && key->type != FSDP__KEY_PATHS && is_unset(text)) {
+        unset(field, key->type);
+        return FSDP_OK;
+    }
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+        good = set_integer(key, text, field);
+        break;
+    case FSDP__KEY_NUMBER:
+        good = set_number(key, text, field);
+        break;
+    case FSDP__KEY_BOOL:
+        good = find_choice(key, text, &value);
+        if (good)
+            *(bool *)field = value != 0;
+        break;
+    case FSDP__KEY_CHOICE:
+        good = find_choice(key, text, &value);
+        if (good)
+            *(int *)field = value;
+        break;
+    case FSDP__KEY_TEXT:
+        return set_text(field, text);
+    case FSDP__KEY_PATHS:
+        return is_unset(text) ? fsdp__key_set_paths(config, key, NULL, 0) : set_path_list(config, key, text);
+    }
+    if (good)
+        return FSDP_OK;
+    fsdp__key_allowed(key, allowed, sizeof allowed);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is '%s': expected %s", key->section, key->name, text, allowed);
+}
+
+fsdp_status fsdp__key_set_paths(fsdp_train_config *config, const fsdp__key *key, const char *const *paths,
+                                int64_t count)
+{
+    char ***list = (char ***)((char *)config + key->offset);
+    int64_t *length = (int64_t *)(list + 1);
+    char **copy = NULL;
+    int64_t copied = 0;
+    bool complete;
+
+    for (int64_t i = 0; i < count; i++)
+        if (is_unset(paths[i]))
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a file or a list of files", key->section,
+                             key->name);
+    if (count) {
+        copy = fsdp__calloc((size_t)count, sizeof *copy);
+        if (!copy)
+            return FSDP_NO_MEMORY;
+    }
+    while (copied < count) {
+        copy[copied] = fsdp__strdup(paths[copied]);
+        if (!copy[copied])
+            break;
+        copied++;
+    }
+    complete = copied == count;
+    if (complete) { /* commit: what is freed below is the old list */
+        char **old = *list;
+        int64_t old_count = *length;
+
+        *list = copy;
+        *length = count;
+        copy = old;
+        copied = old_count;
+    }
+    for (int64_t i = 0; i < copied; i++)
+        fsdp__free(copy[i]);
+    fsdp__free(copy);
+    return complete ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* ---- value to text ---- */
+
+/* Quoted where YAML could read something else. */
+static char *quoted(const char *text)
+{
+    char *out, *to;
+
+    if (text[0] && !strpbrk(text, " \t\n:#,[]{}&*!|>'\"%@`\\") && !is_unset(text) && !strchr("-?", text[0]))
+        return fsdp__strdup(text);
+    out = fsdp__malloc(strlen(text) * 2 + 3);
+    if (!out)
+        return NULL;
+    to = out;
+    *to++ = '\'';
+    for (; *text; text++) {
+        if (*text == '\'')
+            *to++ = '\'';
+        *to++ = *text;
+    }
+    *to++ = '\'';
+    *to = '\0';
+    return out;
+}
+
+static char *paths_text(char *const *paths, int64_t count)
+{
+    char *text = count == 1 ? quoted(paths[0]) : fsdp__strdup("[");
+
+    for (int64_t i = 0; count > 1 && i < count && text; i++) {
+        char *entry = quoted(paths[i]);
+        char *longer = entry ? fsdp__sprintf("%s%s%s", text, i ? ", " : "", entry) : NULL;
+
+        fsdp__free(entry);
+        fsdp__free(text);
+        text = longer;
+    }
+    if (count > 1 && text) {
+        char *closed = fsdp__sprintf("%s]", text);
+
+        fsdp__free(text);
+        text = closed;
+    }
+    return text;
+}
+
+/* The shortest text that reads back as the same number. */
+static char *number_text(double value)
+{
+    char text[40];
+
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    return fsdp__strdup(text);
+}
+
+bool fsdp__key_text(const fsdp_train_config *config, const fsdp__key *key, char **text)
+{
+    const void *field = (const char *)config + key->offset;
+
+    *text = NULL;
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+        if (!key->initial && *(const int64_t *)field == 0)
+            return false;
+        *text = fsdp__sprintf("%" PRId64, *(const int64_t *)field);
+        return true;
+    case FSDP__KEY_NUMBER:
+        if (isnan(*(const double *)field))
+            return false;
+        *text = number_text(*(const double *)field);
+        return true;
+    case FSDP__KEY_BOOL:
+        *text = fsdp__strdup(*(const bool *)field ? "true" : "false");
+        return true;
+    case FSDP__KEY_CHOICE:
+        for (const fsdp__choice *c = key->choices; c->text; c++)
+            if (c->value == *(const int *)field) {
+                *text = fsdp__strdup(c->text);
+                return true;
+            }
+        return false;
+    case FSDP__KEY_TEXT:
+        if (!*(char *const *)field)
+            return false;
+        *text = quoted(*(char *const *)field);
+        return true;
+    case FSDP__KEY_PATHS: {
+        char **const *list = field;
+        int64_t count = *(const int64_t *)(list + 1);
+
+        if (!count)
+            return false;
+        *text = paths_text(*list, count);
+        return true;
+    }
+    }
+    return false;
+}

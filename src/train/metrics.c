@@ -1,0 +1,115 @@
+/* metrics.c - what a step cost, and the file of one JSON object per step. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "train/run.h"
+
+/* ---- metrics.jsonl ---- */
+
+fsdp_status fsdp__metrics_open(const char *path, FILE **out)
+{
+    FILE *file = fopen(path, "we");
+
+    *out = NULL;
+    if (!file)
+        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
+    setvbuf(file, NULL, _IOLBF, 0); /* whoever follows the file sees whole lines */
+    *out = file;
+    return FSDP_OK;
+}
+
+/* JSON has no word for infinity and NaN. */
+static void write_number(FILE *file, const char *name, double value)
+{
+    if (isfinite(value))
+        fprintf(file, ", \"%s\": %.9g", name, value);
+    else
+        fprintf(file, ", \"%s\": null", name);
+}
+
+fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_report *report)
+{
+    fprintf(file, "{\"step\": %" PRId64, report->step);
+    write_number(file, "loss", report->loss);
+    write_number(file, "grad_norm", report->grad_norm);
+    write_number(file, "lr", report->lr);
+    write_number(file, "tokens_per_second", report->tokens_per_second);
+    write_number(file, "step_ms", report->step_ms);
+    fprintf(file,
+            ", \"memory_live_bytes\": %zu, \"memory_peak_bytes\": %zu, \"all_gather\": %" PRId64
+            ", \"reduce_scatter\": %" PRId64 ", \"all_reduce\": %" PRId64 ", \"bytes_sent\": %" PRId64 "}\n",
+            report->memory_live_bytes, report->memory_peak_bytes, report->all_gather, report->reduce_scatter,
+            report->all_reduce, report->bytes_sent);
+    if (ferror(file) || fsdp__fault(FSDP__FAULT_WRITE))
+        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__metrics_close(FILE *file, const char *path)
+{
+    if (file && fclose(file) != 0)
+        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
+    return FSDP_OK;
+}
+
+/* ---- the cost of a step ---- */
+
+void fsdp__meter_begin(fsdp__meter *meter, fsdp_context *context)
+{
+    fsdp_device_reset_peak(fsdp_cpu(context));
+    fsdp_context_comm_stats(context, &meter->comm);
+    meter->began_ns = fsdp__clock_ns();
+}
+
+void fsdp__meter_end(const fsdp__meter *meter, fsdp_context *context, int64_t tokens, fsdp_train_report *report)
+{
+    static const fsdp_collective counted[] = {FSDP_ALL_GATHER, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, FSDP_BROADCAST,
+                                              FSDP_ALL_TO_ALL};
+    double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
+    fsdp_memory_stats memory;
+    fsdp_comm_stats comm;
+
+    fsdp_device_memory(fsdp_cpu(context), &memory);
+    fsdp_context_comm_stats(context, &comm);
+    report->step_ms = seconds * 1e3;
+    report->tokens_per_second = (double)tokens / seconds;
+    report->memory_live_bytes = memory.live_total_bytes;
+    report->memory_peak_bytes = memory.peak_total_bytes;
+    report->all_gather = comm.calls[FSDP_ALL_GATHER] - meter->comm.calls[FSDP_ALL_GATHER];
+    report->reduce_scatter = comm.calls[FSDP_REDUCE_SCATTER] - meter->comm.calls[FSDP_REDUCE_SCATTER];
+    report->all_reduce = comm.calls[FSDP_ALL_REDUCE] - meter->comm.calls[FSDP_ALL_REDUCE];
+    report->bytes_sent = 0;
+    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
+        report->bytes_sent += comm.bytes_sent[counted[i]] - meter->comm.bytes_sent[counted[i]];
+}
+
+fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean)
+{
+    fsdp_group *world = fsdp_world(context);
+    int ranks = fsdp_context_world_size(context);
+    void **all = NULL;
+    size_t *bytes = NULL;
+    double sum = 0;
+
+    if (ranks == 1) {
+        *mean = mine;
+        return FSDP_OK;
+    }
+    if (!world)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
+    for (int rank = 0; rank < ranks; rank++) {
+        double other = NAN;
+
+        if (bytes[rank] == sizeof other)
+            memcpy(&other, all[rank], sizeof other);
+        sum += other;
+    }
+    fsdp_objects_free(world, all, bytes);
+    *mean = sum / ranks;
+    return FSDP_OK;
+}

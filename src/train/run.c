@@ -1,0 +1,373 @@
+/* run.c - builds a run from the config, tears it down in reverse, and drives it from first step to export. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "train/config.h"
+#include "train/run.h"
+
+/* ---- inputs: all that can be wrong without any other rank ---- */
+
+static fsdp_status open_data(fsdp_train_run *run)
+{
+    static const fsdp_token_format plain[] = {FSDP_TOKENS_AUTO, FSDP_TOKENS_TEXT};
+    const fsdp_train_config *c = run->config;
+    fsdp_token_format format = FSDP_TOKENS_UINT16;
+    fsdp_loader_options options = {
+        .seq_len = c->training.seq_len,
+        .local_batch = c->training.local_batch_size,
+        .microbatches = run->microbatches,
+        .rank = fsdp_context_rank(run->context),
+        .world_size = fsdp_context_world_size(run->context),
+        .shuffle = c->data.shuffle == 1,
+        .seed = (uint64_t)c->training.seed,
+        .vocab_size = run->model_config.vocab_size,
+        .workers = (int)c->data.workers,
+    };
+
+    if (c->data.format != FSDP_TRAIN_TOKENS)
+        format = plain[c->data.format == FSDP_TRAIN_TEXT];
+    else if (c->data.token_bytes == 4)
+        format = FSDP_TOKENS_UINT32;
+    FSDP_TRY(fsdp_tokens_open((const char *const *)c->data.paths, (int)c->data.path_count, format, &run->tokens));
+    return fsdp_loader_create(run->tokens, &options, &run->loader);
+}
+
+/* The export is hours away: whether it can be written is found out now, by making the folder it will stand in. */
+static fsdp_status check_export_path(const char *path)
+{
+    char *parent = fsdp__strdup(path), *slash;
+    struct stat info;
+    fsdp_status st = FSDP_OK;
+
+    if (!parent)
+        return FSDP_NO_MEMORY;
+    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--)
+        parent[n - 1] = '\0';
+    slash = strrchr(parent, '/');
+    if (stat(parent, &info) == 0 && !S_ISDIR(info.st_mode)) {
+        st = FSDP_FAIL(FSDP_IO, "export.path: cannot write '%s': it is a file", path);
+        goto out;
+    }
+    if (!slash || slash == parent)
+        memcpy(parent, slash ? "/" : ".", 2);
+    else
+        *slash = '\0';
+    st = fsdp__make_directories(parent);
+    if (st != FSDP_OK)
+        fsdp_fail_prefix(st, "export.path: cannot write '%s'", path);
+    else if (access(parent, W_OK) != 0)
+        st = FSDP_FAIL(FSDP_IO, "export.path: cannot write '%s': %s", path, strerror(errno));
+out:
+    fsdp__free(parent);
+    return st;
+}
+
+static fsdp_status open_inputs(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int ranks = fsdp_context_world_size(run->context);
+
+    FSDP_TRY(fsdp_train_config_check(c, ranks));
+    FSDP_TRY(fsdp__train_model_config(c, &run->model_config));
+    if (c->training.seq_len > run->model_config.max_seq_len)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.seq_len %" PRId64 " is more than the %" PRId64 " positions of the model",
+                         c->training.seq_len, run->model_config.max_seq_len);
+    run->sequences = c->training.global_batch_size;
+    if (run->sequences == -1)
+        run->sequences = c->training.local_batch_size * ranks;
+    run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
+    FSDP_TRY(open_data(run));
+    if (fsdp_context_rank(run->context) != 0)
+        return FSDP_OK;
+    if (c->save.path)
+        FSDP_TRY(check_export_path(c->save.path));
+    if (c->metrics.jsonl)
+        FSDP_TRY(fsdp__metrics_open(c->metrics.jsonl, &run->jsonl));
+    return FSDP_OK;
+}
+
+/* ---- model ---- */
+
+static fsdp_shard_options shard_options(const fsdp_train_config *c)
+{
+    fsdp_shard_options options = {.reshard_after_forward = (fsdp_reshard)c->parallelism.reshard_after_forward};
+    fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
+    fsdp_dtype reduce = (fsdp_dtype)c->training.mixed_precision_reduce;
+
+    if (param != FSDP_F32)
+        options.mp_policy.param_dtype = param;
+    if (param != reduce)
+        options.mp_policy.reduce_dtype = reduce;
+    return options;
+}
+
+/* Shapes only, then every block and last the root: from here on each rank has its own rows. */
+static fsdp_status make_model(fsdp_train_run *run)
+{
+    fsdp_shard_options options = shard_options(run->config);
+
+    run->model = fsdp_model_create(run->context, fsdp_meta(run->context), &run->model_config);
+    if (!run->model)
+        return fsdp_last_status();
+    for (int64_t i = 0; i < fsdp_model_block_count(run->model); i++)
+        FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
+    FSDP_TRY(fsdp_fully_shard(run->model, &options));
+    return fsdp_module_materialize(run->model, fsdp_cpu(run->context));
+}
+
+static fsdp_status fill_model(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_state *state = NULL;
+    fsdp_status st;
+
+    if (c->model.pretrained == 0 || !c->model.path)
+        return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
+    FSDP_TRY(fsdp_state_from_module(run->model, &state));
+    st = fsdp_hub_load(c->model.path, state, &run->model_config);
+    fsdp_state_free(state);
+    return st;
+}
+
+/* ---- optimizer ---- */
+
+static fsdp_status create_optimizer(const fsdp_train_config *c, const fsdp_parameters *parameters, fsdp_optimizer **out)
+{
+    double decay = c->optimizer.weight_decay;
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_sgd_options sgd = {
+        .lr = (float)c->optimizer.lr, .momentum = (float)c->optimizer.momentum, .nesterov = c->optimizer.nesterov};
+
+    if (isnan(decay))
+        decay = c->optimizer.name == FSDP_TRAIN_ADAMW ? 0.1 : 0;
+    adam.lr = (float)c->optimizer.lr;
+    adam.beta1 = (float)c->optimizer.beta1;
+    adam.beta2 = (float)c->optimizer.beta2;
+    adam.eps = (float)c->optimizer.eps;
+    adam.weight_decay = (float)decay;
+    sgd.weight_decay = (float)decay;
+    switch (c->optimizer.name) {
+    case FSDP_TRAIN_SGD:
+        return fsdp_sgd_create(parameters, &sgd, out);
+    case FSDP_TRAIN_ADAM:
+        return fsdp_adam_create(parameters, &adam, out);
+    default:
+        return fsdp_adamw_create(parameters, &adam, out);
+    }
+}
+
+static fsdp_status make_optimizer(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_parameters parameters;
+    fsdp_status st;
+
+    FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
+    st = create_optimizer(c, &parameters, &run->optimizer);
+    fsdp_parameters_release(&parameters);
+    run->schedule = (fsdp_schedule){
+        .warmup_steps = c->lr_scheduler.warmup_steps,
+        .total_steps = c->training.steps,
+        .decay = (fsdp_decay)c->lr_scheduler.decay_type,
+        .min_factor = c->lr_scheduler.min_lr_factor,
+    };
+    return st;
+}
+
+/* ---- life ---- */
+
+/* fsdp_agree, but a rank that failed itself keeps its own words. */
+static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
+{
+    char own[1024];
+    fsdp_status st;
+
+    if (fsdp_context_world_size(run->context) == 1)
+        return mine;
+    if (!fsdp_world(run->context))
+        return fsdp_last_status();
+    snprintf(own, sizeof own, "%s", mine == FSDP_OK ? "" : fsdp_last_error());
+    st = fsdp_agree(fsdp_world(run->context), mine);
+    if (mine != FSDP_OK && st == mine)
+        return FSDP_FAIL(mine, "%s", own);
+    return st;
+}
+
+fsdp_status fsdp__train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out,
+                                   bool *agreed)
+{
+    fsdp_status st = FSDP_OK;
+    fsdp_train_run *run = fsdp__calloc(1, sizeof *run);
+
+    *out = NULL;
+    *agreed = false;
+    if (!run) {
+        fsdp_abort(context, fsdp_last_error());
+        return FSDP_NO_MEMORY;
+    }
+    run->context = context;
+    run->config = config;
+    *agreed = true;
+    FSDP_TRY_GOTO(st, agree(run, open_inputs(run)), out);
+    *agreed = false;
+    FSDP_TRY_GOTO(st, make_model(run), out);
+    *agreed = true;
+    FSDP_TRY_GOTO(st, agree(run, fill_model(run)), out);
+    FSDP_TRY_GOTO(st, agree(run, make_optimizer(run)), out);
+    *out = run;
+    run = NULL;
+out:
+    if (st == FSDP_COMM || st == FSDP_MISMATCH)
+        *agreed = false;
+    if (st != FSDP_OK && !*agreed)
+        fsdp_abort(context, fsdp_last_error());
+    if (run) {
+        bool held = fsdp_hold_error(true);
+
+        fsdp_train_run_free(run);
+        fsdp_release_error(held);
+    }
+    return st;
+}
+
+fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
+{
+    bool agreed;
+
+    return fsdp__train_run_create(context, config, out, &agreed);
+}
+
+void fsdp_train_run_free(fsdp_train_run *run)
+{
+    if (!run)
+        return;
+    if (run->jsonl)
+        fclose(run->jsonl);
+    fsdp_loader_free(run->loader);
+    fsdp_tokens_close(run->tokens);
+    fsdp_optimizer_free(run->optimizer);
+    fsdp_module_unref(run->model);
+    fsdp__free(run);
+}
+
+/* ---- looking ---- */
+
+fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
+{
+    return run->model;
+}
+
+void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_parameters parameters = {0};
+    fsdp_memory_stats memory;
+
+    fsdp_device_memory(fsdp_cpu(run->context), &memory);
+    *out = (fsdp_train_summary){
+        .model = c->model.path ? c->model.path : c->model.preset,
+        .model_config = run->model_config,
+        .parameters = fsdp_model_config_parameters(&run->model_config),
+        .world_size = fsdp_context_world_size(run->context),
+        .microbatches = run->microbatches,
+        .tokens_per_step = run->sequences * c->training.seq_len,
+        .data_tokens = fsdp_tokens_count(run->tokens),
+        .memory_bytes = memory.live_total_bytes,
+        .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
+    };
+    if (fsdp_module_parameters(run->model, &parameters) != FSDP_OK)
+        return;
+    for (int64_t i = 0; i < parameters.count; i++)
+        out->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
+    fsdp_parameters_release(&parameters);
+}
+
+/* ---- export and the whole ---- */
+
+fsdp_status fsdp_train_export(fsdp_train_run *run)
+{
+    fsdp_state *state = NULL;
+    fsdp_status st;
+
+    if (!run->config->save.path)
+        return FSDP_OK;
+    FSDP_TRY(agree(run, fsdp_module_reshard_all(run->model)));
+    FSDP_TRY(agree(run, fsdp_state_from_module(run->model, &state)));
+    st = fsdp_hub_save(run->config->save.path, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
+                       fsdp_world(run->context));
+    fsdp_state_free(state);
+    FSDP_TRY(st);
+    if (run->config->model.path && fsdp_context_rank(run->context) == 0)
+        st = fsdp_hub_copy_tokenizer(run->config->model.path, run->config->save.path);
+    return agree(run, st);
+}
+
+/* Says what happened where it should be said. Where all ranks agree, rank 0 speaks and then ends the world: the others
+ * wait for that, because a launcher may end all ranks as soon as one is gone. */
+static void tell(fsdp_context *context, const fsdp_train_listener *listener, fsdp_status st, bool agreed)
+{
+    bool speaks, held;
+
+    if (st == FSDP_COMM || st == FSDP_MISMATCH)
+        agreed = false;
+    speaks = !agreed || fsdp_context_rank(context) == 0;
+    if (speaks && listener && listener->failed)
+        listener->failed(listener->arg, st, fsdp_last_error());
+    held = fsdp_hold_error(true);
+    if (speaks)
+        fsdp_abort(context, fsdp_last_error());
+    else if (fsdp_world(context))
+        (void)fsdp_barrier(fsdp_world(context));
+    fsdp_release_error(held);
+}
+
+static fsdp_status train_steps(fsdp_train_run *run, const fsdp_train_listener *listener)
+{
+    fsdp_train_report report;
+
+    while (run->step < run->config->training.steps) {
+        FSDP_TRY(fsdp_train_step(run, &report));
+        if (listener && listener->stepped)
+            listener->stepped(listener->arg, &report);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener)
+{
+    fsdp_status st = FSDP_OK;
+    fsdp_train_run *run = NULL;
+    fsdp_train_summary summary;
+    bool agreed = false;
+
+    FSDP_TRY_GOTO(st, fsdp__train_run_create(context, config, &run, &agreed), out);
+    if (listener && listener->started) {
+        fsdp_train_run_summary(run, &summary);
+        listener->started(listener->arg, &summary);
+    }
+    agreed = false;
+    FSDP_TRY_GOTO(st, train_steps(run, listener), out);
+    if (run->jsonl) {
+        FILE *jsonl = run->jsonl;
+
+        run->jsonl = NULL;
+        st = fsdp__metrics_close(jsonl, config->metrics.jsonl);
+    }
+    agreed = true;
+    FSDP_TRY_GOTO(st, agree(run, st), out);
+    FSDP_TRY_GOTO(st, fsdp_train_export(run), out);
+    if (config->save.path && listener && listener->exported)
+        listener->exported(listener->arg, config->save.path);
+out:
+    if (st != FSDP_OK)
+        tell(context, listener, st, agreed);
+    fsdp_train_run_free(run);
+    return st;
+}

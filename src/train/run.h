@@ -1,0 +1,47 @@
+/* run.h - the inside of a training run. */
+#ifndef TRAIN_RUN_H
+#define TRAIN_RUN_H
+
+#include "fsdp/data.h"
+#include "fsdp/hub.h"
+#include "fsdp/train.h"
+
+struct fsdp_train_run {
+    fsdp_context *context;
+    const fsdp_train_config *config; /* borrowed */
+    fsdp_model_config model_config;
+    int64_t microbatches; /* per step */
+    int64_t sequences;    /* per step, all ranks */
+    int64_t step;         /* steps done */
+
+    fsdp_tokens *tokens;
+    fsdp_loader *loader;
+    fsdp_module *model;
+    fsdp_optimizer *optimizer;
+    fsdp_schedule schedule;
+    FILE *jsonl; /* rank 0 only */
+};
+
+/* As fsdp_train_run_create; *agreed tells whether every rank has failed with the same error and nobody waits. */
+fsdp_status fsdp__train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out,
+                                   bool *agreed);
+
+/* ---- metrics.c ---- */
+
+fsdp_status fsdp__metrics_open(const char *path, FILE **out);
+fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_report *report);
+fsdp_status fsdp__metrics_close(FILE *file, const char *path); /* NULL is allowed */
+
+/* What is counted over one step. */
+typedef struct fsdp__meter {
+    int64_t began_ns;
+    fsdp_comm_stats comm; /* when it began */
+} fsdp__meter;
+
+void fsdp__meter_begin(fsdp__meter *meter, fsdp_context *context);
+/* Fills the report's time, memory and communication. */
+void fsdp__meter_end(const fsdp__meter *meter, fsdp_context *context, int64_t tokens, fsdp_train_report *report);
+/* Mean of `mine` over all ranks, uncounted among the step's collectives. [collective] */
+fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean);
+
+#endif

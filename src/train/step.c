@@ -1,0 +1,102 @@
+/* step.c - one optimizer step. Every line is a stage; details are one call down. */
+#include <math.h>
+
+#include "train/run.h"
+
+/* Earlier microbatches only add up their gradients, unless every one is to be reduced. */
+static fsdp_status set_sync(fsdp_train_run *run, bool last)
+{
+    if (run->microbatches == 1)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_module_set_requires_gradient_sync(run->model, last || !run->config->training.no_sync, true));
+    return fsdp_module_set_is_last_backward(run->model, last);
+}
+
+/* Forward and backward of sequences (B,T); adds their part of the step's loss. */
+static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *epoch)
+{
+    const fsdp_train_config *config = run->config;
+    fsdp_device *device = fsdp_cpu(run->context);
+    int64_t shape[2] = {config->training.local_batch_size, config->training.seq_len};
+    fsdp_status st = FSDP_OK;
+    fsdp_batch batch;
+    fsdp_tensor *inputs, *targets, *loss;
+    double value;
+
+    FSDP_TRY(fsdp_loader_next(run->loader, &batch));
+    FSDP_TRY(fsdp_scope_begin(run->context));
+    inputs = fsdp_from_data(device, FSDP_I32, 2, shape, batch.inputs);
+    targets = fsdp_from_data(device, FSDP_I32, 2, shape, batch.targets);
+    loss = fsdp_call(run->model, inputs, targets); /* hooks gather */
+    if (run->microbatches > 1)
+        loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
+    if (!loss) {
+        st = fsdp_last_status();
+        goto out;
+    }
+    FSDP_TRY_GOTO(st, fsdp_tensor_item(loss, &value), out);
+    FSDP_TRY_GOTO(st, fsdp_backward(loss), out); /* hooks gather again and reduce */
+    *loss_sum += value;
+    *epoch = batch.epoch;
+out:
+    fsdp_scope_end(run->context, NULL);
+    return st;
+}
+
+static double set_learning_rate(fsdp_train_run *run)
+{
+    double lr = run->config->optimizer.lr * fsdp_schedule_factor(&run->schedule, run->step);
+
+    for (int group = 0; group < fsdp_optimizer_group_count(run->optimizer); group++)
+        fsdp_optimizer_set_lr(run->optimizer, group, (float)lr);
+    return lr;
+}
+
+/* Whether somebody will see this step's loss. */
+static bool is_reported(const fsdp_train_run *run, int64_t step)
+{
+    int64_t every = run->config->metrics.log_freq;
+
+    return run->config->metrics.jsonl || step == 1 || step % every == 0 || step == run->config->training.steps;
+}
+
+static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
+{
+    int64_t tokens = run->sequences * run->config->training.seq_len;
+    double loss = 0;
+    fsdp__meter meter;
+
+    fsdp__meter_begin(&meter, run->context);
+    for (int64_t micro = 0; micro < run->microbatches; micro++) {
+        FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
+        FSDP_TRY(microbatch(run, &loss, &report->epoch));
+    }
+    FSDP_TRY(fsdp_clip_grad_norm(run->optimizer, run->config->training.max_norm, &report->grad_norm));
+    report->lr = set_learning_rate(run);
+    FSDP_TRY(fsdp_optimizer_step(run->optimizer));
+    FSDP_TRY(fsdp_optimizer_zero_grad(run->optimizer));
+    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(fsdp_cpu(run->context))));
+    report->step = ++run->step;
+    fsdp__meter_end(&meter, run->context, tokens, report);
+
+    report->loss = NAN;
+    if (is_reported(run, report->step))
+        FSDP_TRY(fsdp__mean_over_ranks(run->context, loss, &report->loss));
+    if (run->jsonl)
+        FSDP_TRY(fsdp__metrics_write(run->jsonl, run->config->metrics.jsonl, report));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
+{
+    fsdp_train_report own = {0};
+    fsdp_status st = run_step(run, &own);
+
+    if (st != FSDP_OK) {
+        fsdp_abort(run->context, fsdp_last_error()); /* or peers wait for us */
+        return fsdp_fail_hop(st, __FILE__, __LINE__);
+    }
+    if (report)
+        *report = own;
+    return FSDP_OK;
+}

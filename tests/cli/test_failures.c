@@ -1,0 +1,161 @@
+/* What goes wrong in a run ends every rank with one clear message, and leaves nothing behind. */
+#include <sys/stat.h>
+
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part))
+        count++;
+    return count;
+}
+
+/* One message, and `part` is in it. */
+static void check_said_once(const program *p, const char *part)
+{
+    const char *said = strstr(p->output, "fsdp: ");
+
+    CHECK_CONTAINS(p->output, part);
+    if (occurrences(p->output, "fsdp: ") != 1 || !strstr(said, part))
+        TEST_FAIL("not one message with '%s':\n%s", part, p->output);
+}
+
+/* A run on three ranks that ends with one message. */
+static void ends_with(fixture *f, const char *part, const char *option)
+{
+    program p = RUN(1, "train", f->config, "-n", "3", option);
+
+    check_said_once(&p, part);
+    CHECK(access(f->model, F_OK) != 0);
+    program_free(&p);
+}
+
+static void bad_inputs_are_named_once(void **state)
+{
+    fixture *f = *state;
+    char option[600], *other = test_path(f->directory, "other");
+
+    snprintf(option, sizeof option, "--data.path=%s/none.txt", f->directory);
+    ends_with(f, "/none.txt'", option);
+    test_write_file(other, "short", 5);
+    snprintf(option, sizeof option, "--data.path=%s", other);
+    ends_with(f, "tokens", option);
+    test_write_file(other, "", 0);
+    ends_with(f, "empty", option);
+    ends_with(f, "cannot tell the format", "--data.path=" REFERENCE "/models/tiny-gpt2/model.safetensors");
+    ends_with(f, "metrics.jsonl: cannot write '/proc/none/m.jsonl'", "--metrics.jsonl=/proc/none/m.jsonl");
+    ends_with(f, "export.path: cannot write '/proc/none/model'", "--export.path=/proc/none/model");
+    snprintf(option, sizeof option, "--export.path=%s/below", f->data);
+    ends_with(f, "a file of that name exists", option);
+    free(other);
+}
+
+static void a_token_beyond_the_vocabulary_ends_the_run(void **state)
+{
+    fixture *f = *state;
+
+    ends_with(f, "vocabulary", "--model.vocab_size=120");
+}
+
+/* Trains from `folder` on two ranks and fails with `part`. */
+static void refuses_folder(fixture *f, const char *folder, const char *part)
+{
+    char model[700], data[700];
+    program p;
+
+    snprintf(model, sizeof model, "--model.path=%s", folder);
+    snprintf(data, sizeof data, "--data.path=%s", f->data);
+    p = RUN(1, "train", "-n", "2", model, data, "--training.seq_len=32");
+    check_said_once(&p, part);
+    program_free(&p);
+}
+
+static void a_missing_or_broken_model_folder_is_named(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "broken"), *config = test_path(folder, "config.json");
+    char *weights = test_path(folder, "model.safetensors"), *bytes;
+    size_t count;
+
+    refuses_folder(f, folder, "config.json");
+    mkdir(folder, 0755);
+    refuses_folder(f, folder, "config.json");
+    test_write_file(config, "{\"model_type\": \"mamba\"}", 23);
+    refuses_folder(f, folder, "mamba");
+    bytes = test_read_file(REFERENCE "/models/tiny-gpt2/config.json", &count);
+    test_write_file(config, bytes, count);
+    free(bytes);
+    refuses_folder(f, folder, "safetensors");
+    bytes = test_read_file(REFERENCE "/models/tiny-gpt2/model.safetensors", &count);
+    test_write_file(weights, bytes, count - 1000); /* truncated */
+    refuses_folder(f, folder, "model.safetensors");
+    free(bytes);
+    free(folder);
+    free(config);
+    free(weights);
+}
+
+static void a_killed_rank_is_named_and_nothing_is_left(void **state)
+{
+    fixture *f = *state;
+    char tag[64], entry[96];
+    pid_t ranks[16];
+    program p;
+    int found = 0;
+
+    snprintf(tag, sizeof tag, "%d", (int)getpid());
+    setenv("FSDP_TEST_TAG", tag, 1);
+    snprintf(entry, sizeof entry, "FSDP_TEST_TAG=%s", tag);
+    p = program_start(f->directory, (const char *const[]){PROGRAM, "train", f->config, "-n", "3",
+                                                          "--training.steps=1000000", "--metrics.log_freq=1", NULL});
+    for (int i = 0; i < 2000 && access(f->metrics, F_OK) != 0; i++) /* until it has begun to train */
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    found = find_processes("RANK=1", ranks, 16);
+    for (int i = 0; i < found; i++) {
+        pid_t mine[16];
+        int ours = find_processes(entry, mine, 16);
+
+        for (int j = 0; j < ours; j++)
+            if (mine[j] == ranks[i])
+                kill(ranks[i], SIGKILL);
+    }
+    program_wait(&p, 10);
+    CHECK(p.status != 0);
+    CHECK_CONTAINS(p.output, "rank 1 was killed by signal 9");
+    CHECK_EQ(find_processes(entry, ranks, 16), 0);
+    CHECK(access(f->model, F_OK) != 0);
+    program_free(&p);
+    unsetenv("FSDP_TEST_TAG");
+}
+
+static void an_interrupt_ends_every_rank(void **state)
+{
+    fixture *f = *state;
+    pid_t left[16];
+    char tag[64], entry[96];
+    program p;
+
+    snprintf(tag, sizeof tag, "interrupt-%d", (int)getpid());
+    setenv("FSDP_TEST_TAG", tag, 1);
+    snprintf(entry, sizeof entry, "FSDP_TEST_TAG=%s", tag);
+    p = program_start(f->directory,
+                      (const char *const[]){PROGRAM, "train", f->config, "-n", "2", "--training.steps=1000000", NULL});
+    for (int i = 0; i < 2000 && access(f->metrics, F_OK) != 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    kill(p.pid, SIGINT);
+    program_wait(&p, 10);
+    CHECK(p.status != 0);
+    CHECK_EQ(find_processes(entry, left, 16), 0);
+    CHECK(access(f->model, F_OK) != 0);
+    program_free(&p);
+    unsetenv("FSDP_TEST_TAG");
+}
+
+TEST_MAIN(T(bad_inputs_are_named_once), T(a_token_beyond_the_vocabulary_ends_the_run),
+          T(a_missing_or_broken_model_folder_is_named), T(a_killed_rank_is_named_and_nothing_is_left),
+          T(an_interrupt_ends_every_rank))

@@ -1,0 +1,148 @@
+/* `fsdp train` from a text to a model folder, and what becomes of the folder. */
+#include <jansson.h>
+
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+static double metric(const char *path, int line_number, const char *key)
+{
+    FILE *file = fopen(path, "r");
+    char line[1024];
+    json_t *object = NULL;
+    double value;
+
+    CHECK(file != NULL);
+    for (int i = 0; i < line_number; i++)
+        CHECK(fgets(line, sizeof line, file) != NULL);
+    fclose(file);
+    object = json_loads(line, 0, NULL);
+    CHECK(object != NULL && json_object_get(object, key) != NULL);
+    value = json_number_value(json_object_get(object, key));
+    json_decref(object);
+    return value;
+}
+
+static void trains_exports_inspects_and_generates(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(0, "train", f->config, "-n", "3", "--training.global_batch_size=24");
+    char *first;
+
+    CHECK_CONTAINS(p.output, "ranks:  3");
+    CHECK_CONTAINS(p.output, "3 ranks x 2 microbatches x 4 sequences x 32");
+    CHECK_CONTAINS(p.output, "step:  1  loss: 5.");
+    CHECK_CONTAINS(p.output, "step: 10  loss: ");
+    CHECK_CONTAINS(p.output, "  grad_norm: ");
+    CHECK_CONTAINS(p.output, "GiB  tps: ");
+    CHECK_CONTAINS(p.output, "  tflops: ");
+    CHECK_CONTAINS(p.output, "model written to ");
+    program_free(&p);
+    CHECK(metric(f->metrics, 30, "loss") < metric(f->metrics, 1, "loss") - 1.5);
+    CHECK_EQ(metric(f->metrics, 30, "step"), 30);
+
+    p = RUN(0, "inspect", f->model);
+    CHECK_CONTAINS(p.output, "Llama, ");
+    CHECK_CONTAINS(p.output, "n_kv_heads           1");
+    CHECK_CONTAINS(p.output, "model.layers.1.mlp.down_proj.weight");
+    CHECK_CONTAINS(p.output, "[48, 100]");
+    CHECK_CONTAINS(p.output, "total: 21 tensors, ");
+    program_free(&p);
+
+    p = RUN(0, "generate", f->model, "--prompt", "The qui", "--max-new-tokens", "40", "--temperature", "0");
+    CHECK_CONTAINS(p.output, "The qui");
+    CHECK_EQ(strlen(p.output), 7 + 40 + 1);
+    program_free(&p);
+    p = RUN(0, "generate", "--tokens", "84,104,101", "--max-new-tokens=5", "--seed=7", f->model);
+    first = strdup(p.output);
+    program_free(&p);
+    CHECK_EQ(strncmp(first, "84,104,101,", 11), 0);
+    p = RUN(0, "generate", "--tokens", "84,104,101", "--max-new-tokens=5", "--seed=7", f->model);
+    CHECK_STRING(p.output, first);
+    program_free(&p);
+    free(first);
+    p = RUN(2, "generate", f->model, "--tokens", "84,256");
+    CHECK_CONTAINS(p.output, "token 256 of --tokens is not in the vocabulary of 256 tokens");
+    program_free(&p);
+}
+
+static void goes_on_from_an_exported_folder(void **state)
+{
+    fixture *f = *state;
+    char path[600], out[600];
+    program p = RUN(0, "train", f->config, "-n", "2");
+    double loss = metric(f->metrics, 30, "loss");
+
+    program_free(&p);
+    /* the same folder is read and, at the end, replaced; other sizes of the world do not matter */
+    snprintf(path, sizeof path, "--model.path=%s", f->model);
+    snprintf(out, sizeof out, "--export.path=%s", f->model);
+    p = program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", "--model.n_layers=",
+                                          "--model.dim=", "--model.n_heads=", "--model.n_kv_heads=", "--model.ffn_dim=",
+                                          "--model.max_seq_len=", path, out, "--training.steps=2", NULL});
+    CHECK(metric(f->metrics, 1, "loss") < loss + 0.7);
+    program_free(&p);
+}
+
+static void the_same_run_gives_the_same_bits(void **state)
+{
+    fixture *f = *state;
+    char *file = test_path(f->model, "model.safetensors"), *first, *second;
+    size_t first_bytes, second_bytes;
+    program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=8");
+
+    program_free(&p);
+    first = test_read_file(file, &first_bytes);
+    p = RUN(0, "train", f->config, "-n", "2", "--training.steps=8");
+    program_free(&p);
+    second = test_read_file(file, &second_bytes);
+    CHECK_EQ(first_bytes, second_bytes);
+    CHECK_BYTES(first, second, first_bytes);
+    free(first);
+    free(second);
+    free(file);
+}
+
+static void text_prompts_need_a_byte_level_model(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(1, "generate", REFERENCE "/models/tiny-gpt2", "--prompt", "x");
+
+    CHECK_CONTAINS(p.output, "is no byte-level model");
+    CHECK_CONTAINS(p.output, "--tokens 1,2,3");
+    program_free(&p);
+}
+
+static void runs_a_program_of_ones_own(void **state)
+{
+    fixture *f = *state;
+    program p =
+        RUN(0, "run", "-n", "3", "--", "sh", "-c", "echo \"<$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE>\"");
+
+    CHECK_CONTAINS(p.output, "<0/3 0/3>");
+    CHECK_CONTAINS(p.output, "<2/3 2/3>");
+    program_free(&p);
+    p = RUN(7, "run", "-n", "2", "--", "sh", "-c", "if [ $RANK = 1 ]; then exit 7; else sleep 60; fi");
+    CHECK_CONTAINS(p.output, "rank 1");
+    program_free(&p);
+}
+
+/* Start-up is measured, not asserted: a busy machine is no failure. */
+static void prints_how_long_the_first_step_takes(void **state)
+{
+    fixture *f = *state;
+    struct timespec a, b;
+    program p;
+
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    p = RUN(0, "train", f->config, "-n", "2", "--training.steps=1", "--export.path=");
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    program_free(&p);
+    printf("one step of a small model on two ranks, start to exit: %.3f s\n",
+           (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
+}
+
+TEST_MAIN(T(trains_exports_inspects_and_generates), T(goes_on_from_an_exported_folder),
+          T(the_same_run_gives_the_same_bits), T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
+          T(prints_how_long_the_first_step_takes))

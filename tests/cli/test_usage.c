@@ -1,0 +1,91 @@
+/* What the program says to a wrong command line, and with which exit status: 2 for usage, 1 for a failure. */
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+/* Exit status `expected`, and `part` in what is printed. */
+#define SAYS(expected, part, ...)                  \
+    do {                                           \
+        program p_ = RUN((expected), __VA_ARGS__); \
+        CHECK_CONTAINS(p_.output, (part));         \
+        program_free(&p_);                         \
+    } while (0)
+
+static void help_and_version_are_no_errors(void **state)
+{
+    fixture *f = *state;
+
+    SAYS(0, "fsdp 0.", "--version");
+    SAYS(0, "fsdp train CONFIG.yaml", "help");
+    SAYS(0, "fsdp train CONFIG.yaml", "--help");
+    SAYS(0, "global_batch_size", "train", "--help");
+    SAYS(0, "adamw, adam or sgd; default adamw", "help", "train");
+    SAYS(0, "WORLD_SIZE", "run", "--help");
+    SAYS(0, "--temperature", "generate", "--help");
+    SAYS(0, "fsdp inspect FOLDER", "inspect", "-h");
+}
+
+static void a_wrong_command_line_is_status_2(void **state)
+{
+    fixture *f = *state;
+    program p = program_run(f->directory, 2, (const char *const[]){PROGRAM, NULL});
+
+    CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
+    program_free(&p);
+    SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
+    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, run, generate, inspect and help", "xyzzy");
+    SAYS(2, "train: no config file given", "train");
+    SAYS(2, "train: unknown option '--rank'; did you mean '--ranks'?", "train", f->config, "--rank", "2");
+    SAYS(2, "train: unknown option '-z'", "train", f->config, "-z");
+    SAYS(2, "train: '-n' needs a value", "train", f->config, "-n");
+    SAYS(2, "-n is 'two': expected an integer from 1 to 4096", "train", f->config, "-n", "two");
+    SAYS(2, "-n is '0': expected", "train", "-n0", f->config);
+    SAYS(2, "train: unexpected argument 'b.yaml'", "train", f->config, "b.yaml");
+    SAYS(2, "--training.stepz: training.stepz is not a key of training; did you mean 'steps'?", "train", f->config,
+         "--training.stepz=3");
+    SAYS(2, "training.steps is 'x': expected an integer from 1", "train", f->config, "--training.steps=x");
+    SAYS(2, "write '--training.steps=...'", "train", f->config, "--training.steps", "3");
+    SAYS(2, "run: say how many ranks", "run", "--", "true");
+    SAYS(2, "run: no program given", "run", "-n", "2");
+    SAYS(2, "generate: no model folder given", "generate", "--prompt", "x");
+    SAYS(2, "give either --prompt TEXT or --tokens", "generate", f->directory);
+    SAYS(2, "--temperature is '-1': expected a number from 0", "generate", f->directory, "--prompt", "x",
+         "--temperature=-1");
+    SAYS(2, "inspect: no model folder given", "inspect");
+}
+
+static void options_stand_anywhere_and_win_over_the_file(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(0, "train", "--training.steps=7", "--print-config", f->config, "--optimizer.lr=0.5");
+
+    CHECK_CONTAINS(p.output, "  steps: 7\n");
+    CHECK_CONTAINS(p.output, "  lr: 0.5\n");
+    CHECK_CONTAINS(p.output, "  seq_len: 32\n");
+    CHECK_CONTAINS(p.output, "  # weight_decay:\n");
+    program_free(&p);
+}
+
+static void a_config_that_cannot_be_is_status_1(void **state)
+{
+    fixture *f = *state;
+    char *other = test_path(f->directory, "other.yaml"), expected[512];
+
+    SAYS(1, "cannot open '/nonexistent.yaml'", "train", "/nonexistent.yaml");
+    test_write_file(other, "training:\n  stepz: 3\n", 21);
+    snprintf(expected, sizeof expected, "fsdp: %s:2: training.stepz is not a key of training; did you mean 'steps'?",
+             other);
+    SAYS(1, expected, "train", other);
+    SAYS(1, "training.global_batch_size 12 is not a multiple of 8 (training.local_batch_size 4 x 2 ranks)", "train",
+         f->config, "-n", "2", "--training.global_batch_size=12");
+    SAYS(1, "parallelism.data_parallel_shard_degree is 3, but there are 2 ranks: expected -1 or 2", "train", f->config,
+         "-n", "2", "--parallelism.data_parallel_shard_degree=3");
+    SAYS(1, "no model preset 'llama-2m': there are gpt-10m,", "train", f->config, "--model.preset=llama-2m");
+    SAYS(1, "dim 48 is not", "train", f->config, "--model.preset=gpt-10m", "--model.n_heads=5");
+    SAYS(1, "training.seq_len 65 is more than the 64 positions of the model", "train", f->config,
+         "--training.seq_len=65");
+    free(other);
+}
+
+TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2),
+          T(options_stand_anywhere_and_win_over_the_file), T(a_config_that_cannot_be_is_status_1))

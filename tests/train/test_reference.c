@@ -1,0 +1,238 @@
+/* Reference runs: 20 steps of PyTorch's FSDP2, repeated by `fsdp train` with real rank processes. Losses, norms, final
+ * weights and communication must agree. What the files hold is told in their own README; FSDP_REFERENCE names the
+ * folder with all of them, of which tests/reference has a part. */
+#include <jansson.h>
+#include <math.h>
+
+#include "fsdp/hub.h"
+#include "train/run_program.h"
+
+typedef struct run {
+    const char *name, *model;
+    const char *final; /* the run whose final weights it must reach; NULL: none is known */
+} run;
+
+/* Worlds and accumulation change the last digits only, so runs of one model and optimizer end in the same place. */
+static const run runs[] = {
+    {"gpt2-ws1", "tiny-gpt2", "gpt2-ws2"},
+    {"gpt2-ws2", "tiny-gpt2", "gpt2-ws2"},
+    {"gpt2-ws3", "tiny-gpt2", "gpt2-ws2"},
+    {"gpt2-ws4", "tiny-gpt2", "gpt2-ws2"},
+    {"gpt2-adam-ws2", "tiny-gpt2", NULL},
+    {"gpt2-sgd-ws2", "tiny-gpt2", NULL},
+    {"gpt2-bf16-ws2", "tiny-gpt2", NULL},
+    {"gpt2-bf16-reduce-bf16-ws2", "tiny-gpt2", NULL},
+    {"llama-ws1", "tiny-llama", "llama-ws3"},
+    {"llama-ws2", "tiny-llama", "llama-ws3"},
+    {"llama-ws3", "tiny-llama", "llama-ws3"},
+    {"llama-ws4", "tiny-llama", "llama-ws3"},
+    {"llama-accum3-ws2", "tiny-llama", "llama-ws3"},
+    {"llama-accum3-sync-ws2", "tiny-llama", "llama-ws3"},
+    {"llama-noreshard-ws2", "tiny-llama", "llama-ws3"},
+    {"llama-bf16-ws2", "tiny-llama", NULL},
+    {"llama-tied-ws2", "tiny-llama-tied-st", "llama-tied-ws2"},
+};
+enum {
+    RUNS = sizeof runs / sizeof runs[0]
+};
+
+static double number(const json_t *object, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(object, key);
+
+    return value ? json_number_value(value) : otherwise;
+}
+
+static const char *text(const json_t *object, const char *key, const char *otherwise)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+
+    return value ? value : otherwise;
+}
+
+/* ---- from a reference file to a config ---- */
+
+static void write_config(const run *r, const json_t *reference, const char *directory, const char *path)
+{
+    const json_t *optim = json_object_get(reference, "optim"), *betas = json_object_get(optim, "betas");
+    const json_t *reshard = json_object_get(reference, "reshard_after_forward");
+    const char *param = text(reference, "param_dtype", "float32");
+    int accum = (int)number(reference, "accum", 1), world = (int)number(reference, "world_size", 1);
+    int batch = (int)number(reference, "global_batch", 0);
+    FILE *file = fopen(path, "w");
+
+    CHECK(file != NULL);
+    fprintf(file, "model:\n  path: %s/models/%s\n", REFERENCE, r->model);
+    fprintf(file, "data:\n  path: %s/tokens.bin\n  order: sequential\n", REFERENCE);
+    fprintf(file, "training:\n  steps: %d\n  seq_len: %d\n  global_batch_size: %d\n  local_batch_size: %d\n",
+            (int)number(reference, "steps", 0), (int)number(reference, "seq", 0), batch, batch / world / accum);
+    fprintf(file, "  max_norm: %g\n  mixed_precision_param: %s\n  mixed_precision_reduce: %s\n  no_sync: %s\n",
+            number(reference, "clip", 0), param, text(reference, "reduce_dtype", "float32"),
+            json_is_false(json_object_get(reference, "no_sync")) ? "false" : "true");
+    fprintf(file, "optimizer:\n  name: %s\n  lr: %.17g\n  weight_decay: %.17g\n  momentum: %.17g\n  nesterov: %s\n",
+            text(optim, "name", ""), number(optim, "lr", 0), number(optim, "weight_decay", 0),
+            number(optim, "momentum", 0), json_is_true(json_object_get(optim, "nesterov")) ? "true" : "false");
+    if (betas)
+        fprintf(file, "  beta1: %.17g\n  beta2: %.17g\n  eps: %.17g\n", json_number_value(json_array_get(betas, 0)),
+                json_number_value(json_array_get(betas, 1)), number(optim, "eps", 0));
+    fprintf(file, "parallelism:\n  fsdp_reshard_after_forward: %s\n", json_is_false(reshard) ? "never" : "always");
+    fprintf(file, "metrics:\n  jsonl: %s/metrics.jsonl\nexport:\n  path: %s/final\n", directory, directory);
+    fclose(file);
+}
+
+/* ---- comparing ---- */
+
+static void check_near(const char *what, int64_t step, double actual, double expected, double relative)
+{
+    if (!(fabs(actual - expected) <= relative * fabs(expected)))
+        TEST_FAIL("step %lld: %s is %.9g, expected %.9g (%.2e relative)", (long long)step, what, actual, expected,
+                  fabs(actual - expected) / fabs(expected));
+}
+
+static void check_count(const json_t *line, const char *key, const json_t *reference, const char *reference_key)
+{
+    double expected = number(json_object_get(reference, "comm_per_step"), reference_key, 0);
+    double actual = number(line, key, -1);
+
+    if (actual != expected)
+        TEST_FAIL("%s: %g calls in step 1, expected %g", key, actual, expected);
+}
+
+/* Live bytes must be the same from step 3 on, bytes on the wire from the first. */
+static void check_no_drift(const json_t *line, int64_t step, int64_t *live, int64_t *sent)
+{
+    int64_t now_live = (int64_t)number(line, "memory_live_bytes", -1),
+            now_sent = (int64_t)number(line, "bytes_sent", -1);
+
+    if (step == 3)
+        *live = now_live;
+    if (step > 3)
+        CHECK_EQ(now_live, *live);
+    if (step == 1)
+        *sent = now_sent;
+    CHECK_EQ(now_sent, *sent);
+    CHECK(number(line, "memory_peak_bytes", -1) >= (double)now_live);
+    CHECK(number(line, "tokens_per_second", -1) > 0 && number(line, "step_ms", -1) > 0);
+}
+
+static void check_metrics(const json_t *reference, const char *path)
+{
+    const json_t *losses = json_object_get(reference, "loss"), *norms = json_object_get(reference, "grad_norm");
+    double relative = json_object_get(reference, "param_dtype") ? 1e-2 : 2e-4;
+    double lr = number(json_object_get(reference, "optim"), "lr", 0);
+    int64_t step = 0, live = 0, sent = 0;
+    char line[1024];
+    FILE *file = fopen(path, "r");
+
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file)) {
+        json_t *object = json_loads(line, 0, NULL);
+
+        CHECK(object != NULL);
+        step++;
+        CHECK_EQ((int64_t)number(object, "step", 0), step);
+        check_near("loss", step, number(object, "loss", NAN),
+                   json_number_value(json_array_get(losses, (size_t)step - 1)), relative);
+        check_near("grad_norm", step, number(object, "grad_norm", NAN),
+                   json_number_value(json_array_get(norms, (size_t)step - 1)), relative);
+        check_near("lr", step, number(object, "lr", NAN), lr, 1e-8);
+        if (step == 1) {
+            check_count(object, "all_gather", reference, "c10d._allgather_base_");
+            check_count(object, "reduce_scatter", reference, "c10d._reduce_scatter_base_");
+            check_count(object, "all_reduce", reference, "c10d_functional.all_reduce");
+        }
+        check_no_drift(object, step, &live, &sent);
+        json_decref(object);
+    }
+    fclose(file);
+    CHECK_EQ(step, json_array_size(losses));
+}
+
+/* Every tensor of the exported folder against the reference's: |a - b| <= 1e-4 + 1e-3 |b|. */
+static void check_weights(const char *folder, const char *final)
+{
+    fsdp_safetensors *ours = NULL, *theirs = NULL;
+
+    CHECK_OK(fsdp_safetensors_open(folder, &ours));
+    CHECK_OK(fsdp_safetensors_open(final, &theirs));
+    for (int64_t i = 0; i < fsdp_safetensors_count(ours); i++) {
+        const fsdp_safetensors_entry *a = fsdp_safetensors_at(ours, i), *b = fsdp_safetensors_find(theirs, a->name);
+        float *left, *right; /* data in the file need not be aligned */
+
+        if (!b)
+            TEST_FAIL("'%s' is not in '%s'", a->name, final);
+        CHECK_EQ(a->dtype, FSDP_F32);
+        CHECK_EQ(a->bytes, b->bytes);
+        left = malloc(a->bytes);
+        right = malloc(a->bytes);
+        memcpy(left, a->data, a->bytes);
+        memcpy(right, b->data, a->bytes);
+        CHECK_CLOSE(left, right, a->bytes / sizeof(float), 1e-3, 1e-4);
+        free(left);
+        free(right);
+    }
+    CHECK(fsdp_safetensors_count(ours) >= 20);
+    fsdp_safetensors_close(ours);
+    fsdp_safetensors_close(theirs);
+}
+
+/* ---- one run ---- */
+
+/* "<folder>/runs/<name>", in the folder with all of them first; NULL when it is in neither. */
+static char *find_file(const char *name, const char *suffix)
+{
+    const char *folders[] = {getenv("FSDP_REFERENCE"), REFERENCE};
+    char file[256];
+
+    snprintf(file, sizeof file, "runs/%s%s", name, suffix);
+    for (int i = 0; i < 2; i++) {
+        char *path = folders[i] ? test_path(folders[i], file) : NULL;
+
+        if (path && access(path, R_OK) == 0)
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static void repeats_the_reference(void **state)
+{
+    const run *r = *state;
+    char *directory = test_directory(), *config = test_path(directory, "config.yaml");
+    char *metrics = test_path(directory, "metrics.jsonl"), *folder = test_path(directory, "final");
+    char *source = find_file(r->name, ".json"), *final = find_file(r->name, "-final.safetensors");
+    json_t *reference = source ? json_load_file(source, 0, NULL) : NULL;
+    char ranks[16];
+    program p;
+
+    CHECK(reference != NULL);
+    write_config(r, reference, directory, config);
+    snprintf(ranks, sizeof ranks, "%d", (int)number(reference, "world_size", 1));
+    p = program_run(directory, 0, (const char *const[]){PROGRAM, "train", config, "-n", ranks, NULL});
+    CHECK_CONTAINS(p.output, "step: 20  loss: ");
+    check_metrics(reference, metrics);
+    if (!final && r->final)
+        final = find_file(r->final, "-final.safetensors");
+    if (final)
+        check_weights(folder, final);
+
+    program_free(&p);
+    json_decref(reference);
+    free(config);
+    free(metrics);
+    free(folder);
+    free(source);
+    free(final);
+    test_directory_free(directory);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[RUNS];
+
+    setenv("OMP_NUM_THREADS", "1", 1);
+    for (int i = 0; i < RUNS; i++)
+        tests[i] = (struct CMUnitTest){
+            .name = runs[i].name, .test_func = repeats_the_reference, .initial_state = (void *)(uintptr_t)&runs[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# run_tests.sh BUILD-DIRECTORY [ctest arguments]: runs the tests, ends with "N passed, N failed, N skipped".
+# Counts the cases of a cmocka program one by one, every other test as one.
+set -u
+tools=$(cd "$(dirname "$0")" && pwd)
+build=$1
+shift
+
+export ASAN_OPTIONS="strict_string_checks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
+export LSAN_OPTIONS="suppressions=$tools/lsan.supp:print_suppressions=0:${LSAN_OPTIONS:-}"
+export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+export TSAN_OPTIONS="suppressions=$tools/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
+
+# ThreadSanitizer's fixed shadow does not fit the random layout of newer kernels.
+runner=()
+if grep -q '^FSDP_SANITIZE:STRING=.*thread' "$build/CMakeCache.txt" && setarch -R true 2>/dev/null; then
+    runner=(setarch -R)
+fi
+
+log=$build/Testing/Temporary/LastTest.log
+verdicts=$build/Testing/verdicts.log
+mkdir -p "$build/Testing"
+rm -f "$log"
+set -o pipefail
+"${runner[@]}" ctest --test-dir "$build" --output-on-failure --timeout 120 -j"$(nproc)" "$@" </dev/null 2>&1 |
+    tee "$verdicts"
+status=$?
+
+if [ ! -s "$log" ]; then
+    echo "0 passed, 1 failed, 0 skipped"
+    exit 1
+fi
+awk '
+    FNR == 1 { file++ }
+    # What ctest says of each test: "3/7 Test #3: name .....***Failed  0.01 sec"
+    file == 1 && /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
+        sub(/^.*Test +#[0-9]+: /, "")
+        verdict[$1] = /\*\*\*Skipped/ ? "skipped" : / Passed +[0-9.]+ sec/ ? "passed" : "failed"
+    }
+    # What cmocka says of each case in the test.
+    file == 2 && /^[0-9]+\/[0-9]+ Testing: / { name = $3 }
+    file == 2 && /^\[       OK \] /           { result[name "/" $4] = "passed" }
+    file == 2 && /^\[  SKIPPED \] [^0-9]/     { result[name "/" $4] = "skipped" }
+    file == 2 && /^\[  FAILED  \] [^0-9]/     { result[name "/" $4] = "failed" }
+    END {
+        for (key in result) {
+            test = key
+            sub(/\/.*/, "", test)
+            split_up[test] = 1
+            count[result[key]]++
+            if (result[key] == "failed") explained[test] = 1
+        }
+        # A test without cases counts as one; so does a failure that no case explains, as a leak or a crash.
+        for (test in verdict)
+            if (!split_up[test] || (verdict[test] == "failed" && !explained[test])) count[verdict[test]]++
+        printf "%d passed, %d failed, %d skipped\n", count["passed"], count["failed"], count["skipped"]
+        exit count["failed"] > 0
+    }
+' "$verdicts" "$log" || status=1
+exit $status
