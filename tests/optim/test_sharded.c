@@ -12,11 +12,11 @@ enum {
     MAX_NUMEL = 512
 };
 
-typedef enum kind {
+typedef enum algorithm {
     SGD,
     ADAM,
     ADAMW
-} kind;
+} algorithm;
 
 static const int64_t shapes[PARAMS][2] = {{1, 3}, {17, 5}, {6, 1}, {40, 9}, {3, 7}};
 
