@@ -50,7 +50,12 @@ struct fsdp_module {
 /* ---- building ---- */
 
 /* How a parameter gets its first values: element i of the whole parameter is a function of (seed, full name, i). */
-typedef enum fsdp_init_kind { FSDP_INIT_ZEROS, FSDP_INIT_ONES, FSDP_INIT_NORMAL, FSDP_INIT_UNIFORM } fsdp_init_kind;
+typedef enum fsdp_init_kind {
+    FSDP_INIT_ZEROS,
+    FSDP_INIT_ONES,
+    FSDP_INIT_NORMAL,
+    FSDP_INIT_UNIFORM
+} fsdp_init_kind;
 typedef struct fsdp_init {
     fsdp_init_kind kind;
     float a, b; /* normal: mean, deviation; uniform: [a, b) */
@@ -70,8 +75,8 @@ FSDP_API fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *
 /* *slot becomes another name of `parameter`, a parameter registered elsewhere in the tree (tied weights). */
 FSDP_API fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot,
                                                fsdp_tensor *parameter);
-/* A tensor that is part of the module but not trained; *slot is set by the caller, whose reference the module takes over,
- * also on failure. */
+/* A tensor that is part of the module but not trained; *slot is set by the caller, whose reference the module takes
+ * over, also on failure. */
 FSDP_API fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent);
 /* Takes over the caller's reference, also on failure. A NULL child returns the last error: constructors nest. */
 FSDP_API fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child);
@@ -108,11 +113,11 @@ FSDP_API fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream);
 
 /* ---- running ---- */
 
-/* Runs hooks and forward in a scope of its own. NULL if an input is NULL or anything failed; the message begins with the
- * type of the innermost module that failed. */
+/* Runs hooks and forward in a scope of its own. NULL if an input is NULL or anything failed; the message begins with
+ * the type of the innermost module that failed. */
 FSDP_API fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count);
-#define fsdp_call(module, ...)                                                                     \
-    fsdp_module_call((module), (fsdp_tensor *const[]){__VA_ARGS__},                                \
+#define fsdp_call(module, ...)                                      \
+    fsdp_module_call((module), (fsdp_tensor *const[]){__VA_ARGS__}, \
                      (int)(sizeof((fsdp_tensor *const[]){__VA_ARGS__}) / sizeof(fsdp_tensor *)))
 
 FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* the whole subtree */
@@ -146,8 +151,8 @@ FSDP_API fsdp_module *fsdp_silu_create(fsdp_context *context);
 FSDP_API fsdp_module *fsdp_relu_create(fsdp_context *context);
 FSDP_API fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed); /* identity in eval */
 
-/* Containers. Sequential calls its children in order and takes the references in `modules` over, also on failure; a NULL
- * among them makes it fail with the last error. ModuleList and ModuleDict only hold and name their children. */
+/* Containers. Sequential calls its children in order and takes the references in `modules` over, also on failure; a
+ * NULL among them makes it fail with the last error. ModuleList and ModuleDict only hold and name their children. */
 FSDP_API fsdp_module *fsdp_sequential_create(fsdp_context *context, fsdp_module *const *modules, int count);
 FSDP_API fsdp_module *fsdp_module_list_create(fsdp_context *context);
 FSDP_API fsdp_module *fsdp_module_dict_create(fsdp_context *context);

@@ -39,12 +39,14 @@ FSDP_API fsdp_tensor *fsdp_silu(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_relu(fsdp_tensor *x);
 /* silu(gate) * up */
 FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up);
-/* Zero with probability p, else x / (1 - p). The mask is a function of (key, element index). p 0 returns x. */
+/* Zero with probability p in [0, 1), else x / (1 - p). The mask is a function of (key, element index). p 0 returns x.
+ */
 FSDP_API fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key);
 /* To another dtype; the same tensor when it has it already. The gradient is cast back. */
 FSDP_API fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype);
 
-/* ---- normalisation, over the last dimension ---- */
+/* ---- normalisation, over the last dimension; weight and bias (C) may have a dtype of their own ---- */
+/* bias may be FSDP_NO_BIAS here and in fsdp_add_layernorm. */
 FSDP_API fsdp_tensor *fsdp_layernorm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, float eps);
 FSDP_API fsdp_tensor *fsdp_rmsnorm(fsdp_tensor *x, fsdp_tensor *weight, float eps);
 /* *sum = x + residual; returns norm(*sum): one pass instead of two. */
@@ -72,11 +74,12 @@ FSDP_API fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t heads, int
 FSDP_API fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t position0);
 
 /* ---- losses ---- */
-/* Mean over targets that are not -100 of the cross-entropy: logits (...,V), targets (...) i32  ->  () f32.
+/* Mean over targets that are not -100 of the cross-entropy: logits (...,V), targets (...) i32  ->  () f32; 0 and no
+ * gradient when all are -100.
  * A target outside [0,V) and not -100 is an error naming its position and value. */
 FSDP_API fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets);
 /* cross_entropy(linear(x, weight), targets) in chunks of rows: never holds all logits. x (...,C), weight (V,C). When a
- * gradient is wanted it is made in the same pass. */
+ * gradient is wanted it is made in the same pass; a leaf weight's goes straight to where its gradient will lie. */
 FSDP_API fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets);
 
 /* ---- reductions: () or along one dimension ---- */

@@ -47,8 +47,13 @@ fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state *state, co
 fsdp_status fsdp__publish_check(const char *folder);
 /* A new, empty folder beside `folder`; fsdp__free its name. */
 fsdp_status fsdp__publish_begin(const char *folder, char **out);
-/* `temporary` takes the name `folder`; what had it is removed. On failure everything is as it was. */
-fsdp_status fsdp__publish(fsdp_context *context, const char *temporary, const char *folder);
+/* `temporary` takes the name `folder`; what had that name is under `temporary` now, if it was there. On failure
+ * everything is as it was. */
+fsdp_status fsdp__publish(const char *temporary, const char *folder, bool *out_replaced);
+/* Takes it back. */
+fsdp_status fsdp__publish_undo(const char *temporary, const char *folder, bool replaced);
+/* Removes what was replaced. */
+void fsdp__publish_finish(fsdp_context *context, const char *temporary);
 
 /* ---- sampling ---- */
 

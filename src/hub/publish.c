@@ -136,29 +136,36 @@ static fsdp_status sync_parent(const char *folder)
     return status;
 }
 
-/* What stood under the name is not worth an error once the new folder is in place. */
-static void remove_replaced(fsdp_context *context, const char *temporary)
+static fsdp_status exchange(const char *temporary, const char *folder, bool replaces)
+{
+    return replaces ? swap(temporary, folder) : move(temporary, folder);
+}
+
+fsdp_status fsdp__publish(const char *temporary, const char *folder, bool *out_replaced)
+{
+    bool replaces = fsdp__path_exists(folder) != 0;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__file_sync_directory(temporary));
+    FSDP_TRY(exchange(temporary, folder, replaces));
+    status = sync_parent(folder);
+    if (status != FSDP_OK)
+        FSDP_KEEP_FIRST(status, fsdp__publish_undo(temporary, folder, replaces));
+    *out_replaced = replaces;
+    return status;
+}
+
+fsdp_status fsdp__publish_undo(const char *temporary, const char *folder, bool replaced)
+{
+    return replaced ? swap(temporary, folder) : move(folder, temporary);
+}
+
+/* A left-over is not worth an error once the new folder is in place. */
+void fsdp__publish_finish(fsdp_context *context, const char *temporary)
 {
     bool held = fsdp_hold_error(true);
 
     if (fsdp__remove_tree(temporary) != FSDP_OK)
         fsdp_log(context, FSDP_LOG_WARNING, "cannot remove '%s', the folder that was replaced", temporary);
     fsdp_release_error(held);
-}
-
-fsdp_status fsdp__publish(fsdp_context *context, const char *temporary, const char *folder)
-{
-    bool replaces = fsdp__path_exists(folder) != 0;
-    fsdp_status status;
-
-    FSDP_TRY(fsdp__file_sync_directory(temporary));
-    FSDP_TRY(replaces ? swap(temporary, folder) : move(temporary, folder));
-    status = sync_parent(folder);
-    if (status != FSDP_OK) {
-        FSDP_KEEP_FIRST(status, replaces ? swap(temporary, folder) : move(folder, temporary));
-        return status;
-    }
-    if (replaces)
-        remove_replaced(context, temporary);
-    return FSDP_OK;
 }

@@ -25,9 +25,10 @@ enum {
 
 /* A save in progress on one rank. */
 typedef struct saver {
-    char *folder;    /* final name, no slash at its end */
-    char *temporary; /* beside it */
-    bool made;       /* rank 0 has made `temporary` */
+    char *folder;             /* final name, no slash at its end */
+    char *temporary;          /* beside it */
+    bool made;                /* rank 0 has made `temporary` */
+    bool published, replaced; /* rank 0 has given it the name, and something had it before */
     const fsdp_state *state;
     const fsdp_model_config *config;
     fsdp_dtype dtype;
@@ -278,6 +279,30 @@ static fsdp_status write_files(saver *s)
 
 /* ---- all of it ---- */
 
+static fsdp_status publish(saver *s)
+{
+    if (!is_first(s))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__publish(s->temporary, s->folder, &s->replaced));
+    s->published = true;
+    return FSDP_OK;
+}
+
+/* Rank 0 leaves one folder behind: the new one, or what was there before. */
+static fsdp_status clean_up(saver *s, fsdp_status status)
+{
+    if (!s->made)
+        return status;
+    if (status == FSDP_OK) {
+        fsdp__publish_finish(fsdp_group_context(s->group), s->temporary);
+        return FSDP_OK;
+    }
+    if (s->published)
+        FSDP_KEEP_FIRST(status, fsdp__publish_undo(s->temporary, s->folder, s->replaced));
+    FSDP_KEEP_FIRST(status, fsdp__remove_tree(s->temporary));
+    return status;
+}
+
 fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, fsdp_group *group, uint64_t limit_bytes)
 {
@@ -288,11 +313,9 @@ fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state *state, co
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state, config and group are required");
     FSDP_TRY_GOTO(status, fsdp_agree(group, prepare(&s, folder, limit_bytes)), out);
     FSDP_TRY_GOTO(status, fsdp_agree(group, write_files(&s)), out);
-    status = is_first(&s) ? fsdp__publish(fsdp_group_context(group), s.temporary, s.folder) : FSDP_OK;
-    FSDP_TRY_GOTO(status, fsdp_agree(group, status), out);
+    FSDP_TRY_GOTO(status, fsdp_agree(group, publish(&s)), out);
 out:
-    if (status != FSDP_OK && s.made)
-        FSDP_KEEP_FIRST(status, fsdp__remove_tree(s.temporary));
+    status = clean_up(&s, status);
     fsdp__save_plan_release(&s.plan);
     fsdp__free(s.chunk);
     fsdp__free(s.temporary);

@@ -17,17 +17,27 @@ typedef struct preset {
     int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
 } preset;
 
+/* name, architecture, layers, dim, heads, key/value heads, ffn_dim, vocab_size, max_seq_len */
+#define PRESETS(X)                                                 \
+    X("gpt-10m", FSDP_GPT2, 6, 384, 6, 6, 1536, 256, 256)          \
+    X("gpt2-124m", FSDP_GPT2, 12, 768, 12, 12, 3072, 50304, 1024)  \
+    X("llama-1m", FSDP_LLAMA, 4, 128, 4, 2, 480, 256, 256)         \
+    X("llama-100m", FSDP_LLAMA, 12, 768, 12, 4, 2048, 32000, 2048) \
+    X("llama-1b", FSDP_LLAMA, 16, 2048, 32, 8, 8192, 128256, 8192) \
+    X("llama-8b", FSDP_LLAMA, 32, 4096, 32, 8, 14336, 128256, 8192)
+
 static const preset presets[] = {
-    {"gpt-10m", FSDP_GPT2, 6, 384, 6, 6, 1536, 256, 256},
-    {"gpt2-124m", FSDP_GPT2, 12, 768, 12, 12, 3072, 50304, 1024},
-    {"llama-1m", FSDP_LLAMA, 4, 128, 4, 2, 480, 256, 256},
-    {"llama-100m", FSDP_LLAMA, 12, 768, 12, 4, 2048, 32000, 2048},
-    {"llama-1b", FSDP_LLAMA, 16, 2048, 32, 8, 8192, 128256, 8192},
-    {"llama-8b", FSDP_LLAMA, 32, 4096, 32, 8, 14336, 128256, 8192},
+#define PRESET(...) {__VA_ARGS__},
+    PRESETS(PRESET)
+#undef PRESET
 };
 
-static const char *const preset_names[] = {"gpt-10m",  "gpt2-124m", "llama-1m", "llama-100m",
-                                           "llama-1b", "llama-8b",  NULL};
+static const char *const preset_names[] = {
+#define PRESET_NAME(name, ...) name,
+    PRESETS(PRESET_NAME)
+#undef PRESET_NAME
+        NULL,
+};
 
 const char *const *fsdp_model_preset_names(void)
 {

@@ -17,13 +17,13 @@ fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status)
 
 const char *fsdp__float_text(float value, char text[32])
 {
-    for (int digits = 1; digits <= 9; digits++) {
+    int digits = 1;
+
+    do
         snprintf(text, 32, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value)
-            break;
-    }
+    while (strtof(text, NULL) != value && digits++ < 9);
     if (!strpbrk(text, ".einf"))
-        strcat(text, ".0");
+        snprintf(text, 32, "%.1f", (double)value);
     return text;
 }
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 /* `text` with every line but the first indented by two. */
 static void put_indented(FILE *out, const char *text)
 {
@@ -64,7 +66,7 @@ static void put_module(FILE *out, const fsdp_module *module, char *const *childr
 static char *picture(const fsdp_module *module)
 {
     int64_t count = module->parts->child_count;
-    char **children = calloc((size_t)count + 1, sizeof *children), *text = NULL;
+    char **children = fsdp__calloc((size_t)count + 1, sizeof *children), *text = NULL;
     bool complete = children;
     FILE *out = NULL;
     size_t bytes;
@@ -84,7 +86,7 @@ static char *picture(const fsdp_module *module)
     }
     for (int64_t i = 0; children && i < count; i++)
         free(children[i]);
-    free(children);
+    fsdp__free(children);
     return text;
 }
 

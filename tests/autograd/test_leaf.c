@@ -172,7 +172,7 @@ static void gradients_can_be_set_where_they_fit(void **state)
     fsdp_tensor *good = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(1));
 
     (void)state;
-    CHECK_ERROR(fsdp_tensor_set_grad(x, two), FSDP_INVALID, "cannot have a float32 gradient (2)");
+    CHECK_ERROR(fsdp_tensor_set_grad(x, two), FSDP_INVALID, "cannot have a float32 gradient (2,)");
     CHECK_ERROR(fsdp_tensor_set_grad(x, half), FSDP_INVALID, "bfloat16");
     CHECK_ERROR(fsdp_tensor_set_grad(y, good), FSDP_STATE, "made by toy_scale");
     CHECK_OK(fsdp_tensor_set_grad(x, good));

@@ -120,6 +120,7 @@ static void check_slices(fsdp_context *context, void *arg)
     CHECK(!fsdp_mesh_equal(pp_tp, mesh));
     CHECK_OK(fsdp_mesh_slice(pp_tp, 1, (const char *const[]){"tp"}, &part));
     CHECK(fsdp_mesh_equal(part, tp));
+    fsdp_mesh_unref(part);
     CHECK_ERROR(fsdp_mesh_slice(tp, 1, (const char *const[]){"dp"}, &part), FSDP_NOT_FOUND, "no dimension 'dp'");
     CHECK_NULL(part);
     CHECK_ERROR(fsdp_mesh_slice(mesh, 2, (const char *const[]){"dp", "dp"}, &part), FSDP_INVALID, "both named 'dp'");

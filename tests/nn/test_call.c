@@ -1,0 +1,216 @@
+/* Calling: scopes, hooks, and what a failure says and undoes. */
+#include "nn/module.h"
+
+#include "ops/tools.h"
+
+typedef struct block {
+    fsdp_module base;
+    fsdp_module *inner;
+    fsdp_tensor *weight;
+} block;
+
+/* (2,3) -> (2,3), with intermediates that must not outlive the call when nothing is recorded */
+static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    block *b = (block *)self;
+
+    return fsdp_call(b->inner, fsdp_add(inputs[0], fsdp_scale(inputs[count - 1], 2)));
+}
+
+static const fsdp_module_type block_type = {.name = "Block", .forward = block_forward};
+
+static block *create(fsdp_context *context, int64_t in)
+{
+    block *b;
+
+    CHECK_OK(fsdp_module_create(context, &block_type, sizeof *b, &b));
+    b->inner = CHECK_PTR(fsdp_linear_create(context, fsdp_cpu(context), in, 3, NULL));
+    CHECK_OK(fsdp_module_add_child(&b->base, "inner", b->inner));
+    return b;
+}
+
+static fsdp_context *begin(void)
+{
+    fsdp_context *context = test_context();
+
+    CHECK_OK(fsdp_scope_begin(context));
+    return context;
+}
+
+static void end(fsdp_context *context)
+{
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void only_the_output_outlives_a_call(void **state)
+{
+    fsdp_context *context = begin();
+    block *b = create(context, 3);
+    fsdp_tensor *x = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 3}), *y;
+    int64_t before = tensor_bytes(context);
+
+    (void)state;
+    fsdp_no_grad_begin(context);
+    y = CHECK_PTR(fsdp_call(&b->base, x));
+    fsdp_no_grad_end(context);
+    CHECK_EQ(tensor_bytes(context) - before, 64);
+    CHECK_EQ(fsdp_tensor_size(y, 1), 3);
+    y = CHECK_PTR(fsdp_call(&b->base, x, x));
+    CHECK_OK(fsdp_backward(fsdp_sum(y)));
+    CHECK_PTR(fsdp_tensor_grad(((fsdp_layer *)b->inner)->weight));
+    fsdp_module_unref(&b->base);
+    end(context);
+}
+
+static void a_failure_names_the_innermost_module_once(void **state)
+{
+    fsdp_context *context = begin();
+    block *bad = create(context, 4);
+    fsdp_module *pair[] = {fsdp_relu_create(context), &bad->base}, *model = fsdp_sequential_create(context, pair, 2);
+    fsdp_tensor *x = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 3}), *y;
+
+    (void)state;
+    for (int times = 0; times < 2; times++) {
+        CHECK_NULL(fsdp_call(model, x));
+        CHECK_STRING(fsdp_last_error(), "Linear: linear: input (2, 3) does not fit weight (3, 4)");
+    }
+    y = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 2});
+    CHECK_NULL(fsdp_call(&bad->base, x, y));
+    CHECK_STRING(fsdp_last_error(), "Block: add: second (2, 2) does not fit first (2, 3)");
+    CHECK_NULL(fsdp_call(model, NULL));
+    CHECK_CONTAINS(fsdp_last_error(), "Block: add"); /* as it was */
+    fsdp_module_unref(model);
+
+    model = fsdp_module_list_create(context);
+    CHECK_NULL(fsdp_call(model, x));
+    CHECK_CONTAINS(fsdp_last_error(), "ModuleList cannot be called");
+    fsdp_module_unref(model);
+    end(context);
+}
+
+/* ---- hooks ---- */
+
+typedef struct spy {
+    char name, *log;
+    bool fail_before, fail_after, replace;
+} spy;
+
+static void note(const spy *s, char what)
+{
+    size_t used = strlen(s->log);
+
+    s->log[used] = what;
+    s->log[used + 1] = s->name;
+    s->log[used + 2] = '\0';
+}
+
+static fsdp_status before(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    const spy *s = arg;
+
+    (void)module, (void)count;
+    note(s, '<');
+    if (s->replace)
+        inputs[0] = fsdp_scale(inputs[0], 0);
+    return s->fail_before ? FSDP_FAIL(FSDP_COMM, "no way in") : FSDP_OK;
+}
+
+static fsdp_status after(void *arg, fsdp_module *module, fsdp_tensor **output)
+{
+    const spy *s = arg;
+
+    (void)module;
+    note(s, '>');
+    if (s->replace)
+        *output = fsdp_add(*output, fsdp_full(fsdp_tensor_device(*output), FSDP_F32, 0, NULL, 7));
+    return s->fail_after ? FSDP_FAIL(FSDP_COMM, "no way out") : FSDP_OK;
+}
+
+static void failed(void *arg, fsdp_module *module)
+{
+    (void)module;
+    note(arg, '!');
+}
+
+static void freed(void *arg)
+{
+    note(arg, '~');
+}
+
+static void spy_on(fsdp_module *module, spy *s)
+{
+    const fsdp__module_hooks hooks = {
+        .arg = s, .pre_forward = before, .post_forward = after, .failed = failed, .free_arg = freed};
+
+    CHECK_OK(fsdp__module_add_hooks(module, &hooks));
+}
+
+static void hooks_run_in_order_and_may_replace_inputs_and_output(void **state)
+{
+    char log[64] = "";
+    spy a = {.name = 'a', .log = log, .replace = true}, b = {.name = 'b', .log = log};
+    fsdp_context *context = begin();
+    fsdp_module *relu = fsdp_relu_create(context);
+    fsdp_tensor *x = make_floats(fsdp_cpu(context), 2, (const float[]){5, 5}), *inputs[] = {x};
+
+    (void)state;
+    spy_on(relu, &a);
+    spy_on(relu, &b);
+    CHECK_NEAR(first_of(fsdp_module_call(relu, inputs, 1)), 7, 0);
+    CHECK(inputs[0] == x); /* the caller's array is not touched */
+    CHECK_STRING(log, "<a<b>a>b");
+    fsdp_module_unref(relu);
+    CHECK_STRING(log, "<a<b>a>b~b~a");
+    end(context);
+}
+
+static void a_failure_undoes_what_hooks_began(void **state)
+{
+    char log[64] = "";
+    spy a = {.name = 'a', .log = log}, b = {.name = 'b', .log = log, .fail_before = true};
+    fsdp_context *context = begin();
+    fsdp_module *relu = fsdp_relu_create(context);
+    fsdp_tensor *x = make_floats(fsdp_cpu(context), 1, (const float[]){5});
+
+    (void)state;
+    spy_on(relu, &a);
+    spy_on(relu, &b);
+    CHECK_NULL(fsdp_call(relu, x));
+    CHECK_STRING(fsdp_last_error(), "ReLU: no way in");
+    CHECK_STRING(log, "<a<b!a"); /* b never began */
+    b.fail_before = false;
+    b.fail_after = true;
+    log[0] = '\0';
+    CHECK_NULL(fsdp_call(relu, x));
+    CHECK_STRING(fsdp_last_error(), "ReLU: no way out");
+    CHECK_STRING(log, "<a<b>a>b!b!a");
+    b.fail_after = false;
+    log[0] = '\0';
+    CHECK_NULL(fsdp_call(relu, fsdp_zeros(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(1))));
+    CHECK_STRING(log, "<a<b!b!a");
+    fsdp_module_unref(relu);
+    end(context);
+}
+
+static void many_inputs_are_passed_on(void **state)
+{
+    fsdp_context *context = begin();
+    block *b = create(context, 3);
+    fsdp_tensor *x = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 3});
+    fsdp_tensor *inputs[] = {x, x, x, x, x, x, x, x, x, x, x, x};
+
+    (void)state;
+    CHECK_PTR(fsdp_module_call(&b->base, inputs, 12));
+    CHECK_NULL(fsdp_module_call(&b->base, inputs, 0));
+    CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
+    CHECK_NULL(fsdp_call(NULL, x));
+    fsdp_module_unref(&b->base);
+    end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(only_the_output_outlives_a_call),
+          cmocka_unit_test(a_failure_names_the_innermost_module_once),
+          cmocka_unit_test(hooks_run_in_order_and_may_replace_inputs_and_output),
+          cmocka_unit_test(a_failure_undoes_what_hooks_began), cmocka_unit_test(many_inputs_are_passed_on))

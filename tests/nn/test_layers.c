@@ -1,0 +1,146 @@
+/* The standard layers: what they compute and how they begin. */
+#include "nn/module.h"
+
+#include <math.h>
+
+#include "ops/tools.h"
+
+static fsdp_context *context;
+static fsdp_device *cpu;
+
+static int setup(void **state)
+{
+    (void)state;
+    context = test_context();
+    cpu = fsdp_cpu(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+    return 0;
+}
+
+static void read_all(const fsdp_tensor *tensor, float *values)
+{
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(tensor), FSDP_F32, values));
+}
+
+/* A layer's output equals the operation on its parameters. */
+static void same(fsdp_module *module, fsdp_tensor *x, fsdp_tensor *expected)
+{
+    float left[256], right[256];
+    fsdp_tensor *y = CHECK_PTR(fsdp_call(module, x));
+
+    CHECK(fsdp_tensor_numel(y) <= 256 && fsdp_tensor_numel(y) == fsdp_tensor_numel(CHECK_PTR(expected)));
+    read_all(y, left);
+    read_all(expected, right);
+    CHECK_BYTES(left, right, (size_t)fsdp_tensor_numel(y) * sizeof(float));
+    fsdp_module_unref(module);
+}
+
+static void layers_compute_their_operations(void **state)
+{
+    fsdp_tensor *x = make_random(cpu, 1, 2, (const int64_t[]){4, 3});
+    fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, cpu, 3, 5, NULL));
+    fsdp_layer *layer = (fsdp_layer *)m;
+    const int32_t ids[] = {4, 0, 6};
+    fsdp_tensor *tokens = make_ids(cpu, 1, (const int64_t[]){3}, ids);
+
+    (void)state;
+    same(m, x, fsdp_linear(x, layer->weight, layer->bias));
+    m = fsdp_linear_create(context, cpu, 3, 5, &(fsdp_linear_options){.no_bias = true});
+    CHECK_NULL(((fsdp_layer *)m)->bias);
+    same(m, x, fsdp_linear(x, ((fsdp_layer *)m)->weight, FSDP_NO_BIAS));
+    m = fsdp_conv1d_create(context, cpu, 3, 5, NULL);
+    same(m, x, fsdp_conv1d(x, ((fsdp_layer *)m)->weight, ((fsdp_layer *)m)->bias));
+    m = fsdp_embedding_create(context, cpu, 7, 3, NULL);
+    same(m, tokens, fsdp_embedding(((fsdp_layer *)m)->weight, tokens));
+    m = fsdp_layernorm_create(context, cpu, 3, 1e-5f);
+    same(m, x, fsdp_layernorm(x, ((fsdp_layer *)m)->weight, ((fsdp_layer *)m)->bias, 1e-5f));
+    m = fsdp_rmsnorm_create(context, cpu, 3, 1e-6f);
+    same(m, x, fsdp_rmsnorm(x, ((fsdp_layer *)m)->weight, 1e-6f));
+    same(fsdp_gelu_create(context, true), x, fsdp_gelu_tanh(x));
+    same(fsdp_gelu_create(context, false), x, fsdp_gelu(x));
+    same(fsdp_silu_create(context), x, fsdp_silu(x));
+    same(fsdp_relu_create(context), x, fsdp_relu(x));
+}
+
+static void sequential_calls_its_children_in_order(void **state)
+{
+    fsdp_module *parts[] = {fsdp_silu_create(context), fsdp_relu_create(context), fsdp_gelu_create(context, true)};
+    fsdp_tensor *x = make_random(cpu, 1, 2, (const int64_t[]){4, 3});
+    fsdp_module *broken[] = {fsdp_relu_create(context), NULL, fsdp_relu_create(context)};
+
+    (void)state;
+    same(fsdp_sequential_create(context, parts, 3), x, fsdp_gelu_tanh(fsdp_relu(fsdp_silu(x))));
+    CHECK_NULL(fsdp_sequential_create(context, broken, 3)); /* and nothing leaks */
+}
+
+static void dropout_differs_from_call_to_call_and_rests_in_eval(void **state)
+{
+    fsdp_module *m = CHECK_PTR(fsdp_dropout_create(context, 0.5f, 42)), *twin = fsdp_dropout_create(context, 0.5f, 42);
+    fsdp_tensor *x = CHECK_PTR(fsdp_full(cpu, FSDP_F32, FSDP_SHAPE(200), 1));
+    float first[200], second[200], other[200];
+    int kept = 0;
+
+    (void)state;
+    read_all(fsdp_call(m, x), first);
+    read_all(fsdp_call(m, x), second);
+    read_all(fsdp_call(twin, x), other);
+    CHECK(memcmp(first, second, sizeof first) != 0);
+    CHECK_BYTES(first, other, sizeof first);
+    for (int i = 0; i < 200; i++) {
+        CHECK(first[i] == 0.0f || first[i] == 2.0f);
+        kept += first[i] != 0.0f;
+    }
+    CHECK(kept > 70 && kept < 130);
+    fsdp_module_train(m, false);
+    CHECK(fsdp_call(m, x) == x);
+    CHECK_NULL(fsdp_dropout_create(context, -0.1f, 0));
+    fsdp_module_unref(m);
+    fsdp_module_unref(twin);
+}
+
+/* Values depend on seed, name and index alone: a piece filled apart equals the piece of the whole. */
+static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(void **state)
+{
+    fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, cpu, 16, 50, NULL));
+    fsdp_layer *layer = (fsdp_layer *)m;
+    float values[800], piece[300];
+    const fsdp_init uniform = {FSDP_INIT_UNIFORM, -0.25f, 0.25f};
+    double sum = 0, square = 0;
+
+    (void)state;
+    CHECK_OK(fsdp_module_initialize(m, 5));
+    read_all(layer->weight, values);
+    for (int i = 0; i < 800; i++) {
+        CHECK(values[i] >= -0.25f && values[i] <= 0.25f);
+        sum += (double)values[i];
+        square += (double)(values[i] * values[i]);
+    }
+    CHECK_NEAR(sum / 800, 0, 0.02);
+    CHECK_NEAR(square / 800, 0.25 * 0.25 / 3, 0.002);
+    CHECK_OK(fsdp__init_fill(cpu, piece, FSDP_F32, 300, uniform, 5, "weight", 417));
+    CHECK_BYTES(piece, values + 417, sizeof piece);
+    fsdp_module_unref(m);
+
+    m = fsdp_embedding_create(context, cpu, 50, 16, NULL);
+    read_all(((fsdp_layer *)m)->weight, values);
+    square = 0;
+    for (int i = 0; i < 800; i++)
+        square += (double)(values[i] * values[i]);
+    CHECK_NEAR(square / 800, 1, 0.15);
+    fsdp_module_unref(m);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+TEST_MAIN(T(layers_compute_their_operations), T(sequential_calls_its_children_in_order),
+          T(dropout_differs_from_call_to_call_and_rests_in_eval),
+          T(first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces))

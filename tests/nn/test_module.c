@@ -1,0 +1,223 @@
+/* Trees: names, ties, lookups, switches, life and death. */
+#include "nn/module.h"
+
+#include "ops/tools.h"
+
+typedef struct net {
+    fsdp_module base;
+    fsdp_tensor *scale, *tied, *table;
+    int *destroyed;
+} net;
+
+static void destroy_net(fsdp_module *self)
+{
+    if (((net *)self)->destroyed)
+        ++*((net *)self)->destroyed;
+}
+
+static const fsdp_module_type net_type = {.name = "Net", .destroy = destroy_net};
+
+static const fsdp_init ones = {FSDP_INIT_ONES, 0, 0};
+
+/* scale; up and down (Linear 3 to 5, 5 to 3); tied is up.weight; table is a buffer. */
+static fsdp_status build(net *n, fsdp_device *device)
+{
+    fsdp_context *context = n->base.context;
+
+    FSDP_TRY(fsdp_module_add_parameter(&n->base, "scale", &n->scale, device, FSDP_F32, FSDP_SHAPE(3), ones));
+    FSDP_TRY(fsdp_module_add_child(&n->base, "up", fsdp_linear_create(context, device, 3, 5, NULL)));
+    FSDP_TRY(fsdp_module_add_child(&n->base, "down", fsdp_linear_create(context, device, 5, 3, NULL)));
+    FSDP_TRY(fsdp_module_tie_parameter(&n->base, "tied", &n->tied, fsdp_module_parameter(&n->base, "up.weight")));
+    FSDP_TRY(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_WORKSPACE, &n->table));
+    return fsdp_module_add_buffer(&n->base, "table", &n->table, true);
+}
+
+static fsdp_status create(fsdp_context *context, fsdp_device *device, net **out)
+{
+    net *n;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_module_create(context, &net_type, sizeof *n, &n));
+    status = build(n, device);
+    if (status != FSDP_OK) {
+        fsdp_module_unref(&n->base);
+        return status;
+    }
+    *out = n;
+    return FSDP_OK;
+}
+
+static void parameters_come_in_order_and_once(void **state)
+{
+    static const char *const names[] = {"scale", "tied", "up.bias", "down.weight", "down.bias"};
+    fsdp_context *context = test_context();
+    fsdp_parameters parameters;
+    net *n = NULL;
+
+    (void)state;
+    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_OK(fsdp_module_parameters(&n->base, &parameters));
+    CHECK_EQ(parameters.count, 5);
+    for (int i = 0; i < 5; i++)
+        CHECK_STRING(parameters.items[i].name, names[i]);
+    CHECK(parameters.items[1].tensor == fsdp_module_parameter(&n->base, "up.weight"));
+    fsdp_module_unref(&n->base);
+    CHECK_NEAR(first_of(parameters.items[0].tensor), 1, 0); /* the list holds them */
+    fsdp_parameters_release(&parameters);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void parts_are_found_by_name(void **state)
+{
+    fsdp_context *context = test_context();
+    const char *name = NULL;
+    net *n = NULL;
+
+    (void)state;
+    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_EQ(fsdp_module_child_count(&n->base), 2);
+    CHECK(fsdp_module_child_at(&n->base, 1, &name) == fsdp_module_child(&n->base, "down"));
+    CHECK_STRING(name, "down");
+    CHECK(fsdp_module_child(&n->base, "") == &n->base);
+    CHECK(fsdp_module_parameter(&n->base, "scale") == n->scale);
+    CHECK_NULL(fsdp_module_child(&n->base, "down.weight"));
+    CHECK_CONTAINS(fsdp_last_error(), "Net has no module 'down.weight'");
+    CHECK_NULL(fsdp_module_parameter(&n->base, "sideways.weight"));
+    CHECK_EQ(fsdp_last_status(), FSDP_NOT_FOUND);
+    CHECK_NULL(fsdp_module_parameter(&n->base, "table"));
+    CHECK_NULL(fsdp_module_child_at(&n->base, 2, NULL));
+    fsdp_module_unref(&n->base);
+    fsdp_context_free(context);
+}
+
+static void names_are_checked(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *slot = NULL, *again = NULL;
+    net *n = NULL;
+
+    (void)state;
+    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "a.b", &slot, fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2), ones),
+                FSDP_INVALID, "'a.b' is no name for a part of Net");
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "up", &slot, fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2), ones),
+                FSDP_INVALID, "Net has a part called 'up' already");
+    CHECK_NULL(slot);
+    CHECK_STATUS(fsdp_module_add_child(&n->base, "", fsdp_relu_create(context)), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_tie_parameter(&n->base, "scale", &again, n->scale), FSDP_INVALID);
+    CHECK_NULL(again);
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "ids", &slot, fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(2), ones),
+                FSDP_INVALID, "int32");
+    fsdp_clear_error();
+    CHECK_ERROR(fsdp_module_add_child(&n->base, "none", NULL), FSDP_INVALID, "child 'none' of Net is missing");
+    fsdp_module_unref(&n->base);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void switches_reach_the_whole_tree(void **state)
+{
+    fsdp_context *context = test_context();
+    net *n = NULL;
+
+    (void)state;
+    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK(n->base.training);
+    fsdp_module_train(&n->base, false);
+    CHECK(!fsdp_module_child(&n->base, "down")->training);
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_backward(fsdp_sum(n->tied)));
+    CHECK_PTR(fsdp_tensor_grad(n->tied));
+    fsdp_module_zero_grad(&n->base);
+    CHECK_NULL(fsdp_tensor_grad(n->tied));
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_module_set_requires_grad(&n->base, false));
+    CHECK(!fsdp_tensor_requires_grad(fsdp_module_parameter(&n->base, "down.bias")));
+    fsdp_module_unref(&n->base);
+    fsdp_context_free(context);
+}
+
+typedef struct log {
+    char text[256];
+} log;
+
+static fsdp_status write_down(void *arg, fsdp_module *module, const char *name)
+{
+    log *l = arg;
+    size_t used = strlen(l->text);
+
+    snprintf(l->text + used, sizeof l->text - used, "%s=%s ", name, module->type->name);
+    return strcmp(name, "stop") == 0 ? FSDP_FAIL(FSDP_INTERRUPTED, "stopped") : FSDP_OK;
+}
+
+static void a_walk_visits_each_module_once_under_its_first_name(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *root, *list = fsdp_module_list_create(context), *shared = fsdp_relu_create(context);
+    log down = {""}, up = {""};
+
+    (void)state;
+    CHECK_OK(fsdp_module_create(context, &net_type, sizeof(net), &root));
+    CHECK_OK(fsdp_module_list_append(list, fsdp_module_ref(shared)));
+    CHECK_OK(fsdp_module_list_append(list, fsdp_silu_create(context)));
+    CHECK_OK(fsdp_module_add_child(root, "list", list));
+    CHECK_OK(fsdp_module_add_child(root, "again", shared));
+    CHECK_OK(fsdp__module_walk(root, write_down, &down));
+    CHECK_STRING(down.text, "=Net list=ModuleList list.0=ReLU list.1=SiLU ");
+    CHECK_OK(fsdp__module_walk_up(root, write_down, &up));
+    CHECK_STRING(up.text, "list.0=ReLU list.1=SiLU list=ModuleList =Net ");
+    CHECK_OK(fsdp_module_add_child(root, "stop", fsdp_relu_create(context)));
+    CHECK_ERROR(fsdp__module_walk(root, write_down, &down), FSDP_INTERRUPTED, "stopped");
+    fsdp_module_unref(root);
+    fsdp_context_free(context);
+}
+
+static void a_module_lives_as_long_as_its_references(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *list = fsdp_module_list_create(context);
+    net *n = NULL;
+    int destroyed = 0;
+
+    (void)state;
+    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    n->destroyed = &destroyed;
+    CHECK_OK(fsdp_module_list_append(list, fsdp_module_ref(&n->base)));
+    fsdp_module_unref(list);
+    CHECK_EQ(destroyed, 0);
+    fsdp_module_unref(&n->base);
+    CHECK_EQ(destroyed, 1);
+    fsdp_module_unref(NULL);
+    fsdp_context_free(context);
+}
+
+static void every_failing_allocation_is_survived(void **state)
+{
+    fsdp_context *context = test_context();
+
+    (void)state;
+    for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
+        fsdp_device *cpu = fsdp_cpu(context);
+        fsdp_parameters parameters = {0, NULL};
+        net *n = NULL;
+        fsdp_status status = cpu ? create(context, cpu, &n) : fsdp_last_status();
+
+        if (status == FSDP_OK)
+            status = fsdp_module_parameters(&n->base, &parameters);
+        if (status == FSDP_OK)
+            status = fsdp_module_initialize(&n->base, 3);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        fsdp_parameters_release(&parameters);
+        if (n)
+            fsdp_module_unref(&n->base);
+        CHECK_EQ(test_live_bytes(context), 0);
+    }
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(parameters_come_in_order_and_once), cmocka_unit_test(parts_are_found_by_name),
+          cmocka_unit_test(names_are_checked), cmocka_unit_test(switches_reach_the_whole_tree),
+          cmocka_unit_test(a_walk_visits_each_module_once_under_its_first_name),
+          cmocka_unit_test(a_module_lives_as_long_as_its_references),
+          cmocka_unit_test(every_failing_allocation_is_survived))

@@ -1,0 +1,172 @@
+/* Bad arguments: a NULL result and a message that names the operation and what does not fit. */
+#include "fsdp/ops.h"
+
+#include "ops/tools.h"
+#include "tensor/tensor.h"
+
+static fsdp_context *context;
+static fsdp_device *cpu;
+
+static int setup(void **state)
+{
+    (void)state;
+    context = test_context();
+    cpu = fsdp_cpu(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+    return 0;
+}
+
+#define ZEROS(...) fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
+#define INTS(...) fsdp_zeros(cpu, FSDP_I32, FSDP_SHAPE(__VA_ARGS__))
+#define HALF(...) fsdp_zeros(cpu, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
+
+#define CHECK_FAILS(call, part)                     \
+    do {                                            \
+        fsdp_clear_error();                         \
+        CHECK_NULL(call);                           \
+        CHECK_EQ(fsdp_last_status(), FSDP_INVALID); \
+        CHECK_CONTAINS(fsdp_last_error(), part);    \
+    } while (0)
+
+static void shapes_that_do_not_fit_are_named(void **state)
+{
+    fsdp_tensor *sum, *parts[2];
+
+    (void)state;
+    CHECK_FAILS(fsdp_linear(ZEROS(2, 3), ZEROS(4, 5), FSDP_NO_BIAS), "linear: input (2, 3) does not fit weight (4, 5)");
+    CHECK_FAILS(fsdp_linear(ZEROS(2, 5), ZEROS(4, 5), ZEROS(5)), "linear: bias (5,) does not fit weight (4, 5)");
+    CHECK_FAILS(fsdp_linear(ZEROS(2, 5), ZEROS(5), FSDP_NO_BIAS), "linear: weight must be a matrix");
+    CHECK_FAILS(fsdp_conv1d(ZEROS(2, 5), ZEROS(4, 5), FSDP_NO_BIAS), "conv1d: input (2, 5) does not fit weight (4, 5)");
+    CHECK_FAILS(fsdp_matmul(ZEROS(2, 3, 4), ZEROS(3, 4, 5)), "matmul: left (2, 3, 4) does not fit right (3, 4, 5)");
+    CHECK_FAILS(fsdp_matmul(ZEROS(4), ZEROS(4, 5)), "matmul: left (4,) does not fit right (4, 5)");
+    CHECK_FAILS(fsdp_add(ZEROS(2, 3), ZEROS(2)), "add: second (2,) does not fit first (2, 3)");
+    CHECK_FAILS(fsdp_mul(ZEROS(3), ZEROS(2, 3)), "mul: second (2, 3) does not fit first (3,)");
+    CHECK_FAILS(fsdp_swiglu(ZEROS(2, 3), ZEROS(2, 4)), "swiglu: gate (2, 3) does not fit up (2, 4)");
+    CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(4), ZEROS(4), 1e-5f), "layernorm: input (2, 3) does not fit weight");
+    CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), ZEROS(4), 1e-5f),
+                "layernorm: input (2, 3) does not fit bias (4,)");
+    CHECK_FAILS(fsdp_add_rmsnorm(ZEROS(2, 3), ZEROS(3, 2), ZEROS(3), 1e-5f, &sum), "does not fit residual (3, 2)");
+    CHECK_NULL(sum);
+    CHECK_FAILS(fsdp_attention(ZEROS(1, 2, 3, 4), ZEROS(1, 2, 2, 4), ZEROS(1, 2, 2, 4), NULL), "attention: query");
+    CHECK_FAILS(fsdp_attention(ZEROS(1, 2, 2, 4), ZEROS(1, 2, 2, 4), ZEROS(1, 3, 2, 4), NULL), "attention: key");
+    CHECK_FAILS(fsdp_attention(ZEROS(1, 3, 2, 4), ZEROS(1, 2, 2, 4), ZEROS(1, 2, 2, 4),
+                               &(fsdp_attention_options){.causal = true}),
+                "3 queries and only 2 keys");
+    CHECK_FAILS(fsdp_attention_packed(ZEROS(1, 2, 10), 2, 1, NULL), "attention_packed: input (1, 2, 10) does not hold");
+    CHECK_FAILS(fsdp_rope(ZEROS(1, 2, 3, 5), ZEROS(2), 0), "rope: input must be");
+    CHECK_FAILS(fsdp_rope(ZEROS(1, 2, 3, 6), ZEROS(2), 0), "does not fit frequencies (2,)");
+    CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3, 4), INTS(2, 4)), "cross_entropy: input (2, 3, 4) does not fit targets");
+    CHECK_FAILS(fsdp_linear_cross_entropy(ZEROS(2, 3), ZEROS(7, 4), INTS(2)), "does not fit weight (7, 4)");
+    CHECK_FAILS(fsdp_sum_dim(ZEROS(2, 3), 2, false), "sum_dim: input (2, 3) has no dimension 2");
+    CHECK_FAILS(fsdp_reshape(ZEROS(2, 3), FSDP_SHAPE(4, -1)), "cannot reshape (2, 3) to (4, -1)");
+    CHECK_FAILS(fsdp_transpose(ZEROS(2, 3), 0, 2), "dimension 2");
+    CHECK_FAILS(fsdp_slice(ZEROS(2, 3), 1, 2, 2), "cannot narrow");
+    parts[0] = ZEROS(2, 3), parts[1] = ZEROS(3, 3);
+    CHECK_FAILS(fsdp_concat(parts, 2, 1), "concat: tensor (3, 3) does not fit the first (2, 3)");
+    CHECK_FAILS(fsdp_concat(parts, 0, 1), "concat: no tensors");
+}
+
+static void dtypes_that_do_not_fit_are_named(void **state)
+{
+    (void)state;
+    CHECK_FAILS(fsdp_linear(ZEROS(2, 3), HALF(4, 3), FSDP_NO_BIAS), "linear: inputs are float32 and bfloat16");
+    CHECK_FAILS(fsdp_gelu(INTS(2, 3)), "gelu: input must be floating, not int32 (2, 3)");
+    CHECK_FAILS(fsdp_embedding(ZEROS(2, 3), ZEROS(2)), "embedding: ids must be int32");
+    CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3), ZEROS(2)), "cross_entropy: targets must be int32");
+    CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), HALF(3), 1e-5f), "layernorm: bias must be float32, not bfloat16");
+    CHECK_FAILS(fsdp_dropout(ZEROS(2, 3), 1.0f, 0), "dropout: probability 1 is outside [0, 1)");
+    CHECK_FAILS(fsdp_cast(make_leaf(cpu, 1, 1, (const int64_t[]){2}), FSDP_I32), "it requires a gradient");
+    CHECK_FAILS(fsdp_add(ZEROS(2), fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2))), "add: inputs are on");
+}
+
+static void bad_indices_are_named_with_their_position(void **state)
+{
+    static const int32_t ids[] = {0, 1, 2, 1, 5, 0}, targets[] = {0, -100, 2, 1, -1, 0};
+    const int64_t shape[] = {2, 3};
+
+    (void)state;
+    CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(cpu, 2, shape, ids)),
+                "embedding: id 5 at position (1, 1) is outside [0, 5)");
+    CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(cpu, 2, shape, targets)), "id -100 at position (0, 1)");
+    CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3, 5), make_ids(cpu, 2, shape, targets)),
+                "cross_entropy: target -1 at position (1, 1) is outside [0, 5)");
+    CHECK_FAILS(fsdp_linear_cross_entropy(ZEROS(2, 3, 4), ZEROS(5, 4), make_ids(cpu, 2, shape, ids)),
+                "linear_cross_entropy: target 5 at position (1, 1)");
+}
+
+static void null_goes_through_everything_and_keeps_the_first_error(void **state)
+{
+    fsdp_tensor *x = ZEROS(2, 3), *sum, *bad, *parts[2];
+
+    (void)state;
+    CHECK_NULL(fsdp_linear(x, ZEROS(4, 5), FSDP_NO_BIAS));
+    bad = NULL;
+    parts[0] = x, parts[1] = bad;
+    CHECK_NULL(fsdp_add(fsdp_gelu(fsdp_linear(bad, x, x)), x));
+    CHECK_NULL(fsdp_linear(x, x, NULL)); /* a bias that was not made, unlike one left out */
+    CHECK_NULL(fsdp_matmul(x, bad));
+    CHECK_NULL(fsdp_embedding(bad, x));
+    CHECK_NULL(fsdp_scale(bad, 2));
+    CHECK_NULL(fsdp_swiglu(x, bad));
+    CHECK_NULL(fsdp_dropout(bad, 0.5f, 1));
+    CHECK_NULL(fsdp_cast(bad, FSDP_BF16));
+    CHECK_NULL(fsdp_layernorm(x, bad, x, 1));
+    CHECK_NULL(fsdp_add_layernorm(x, bad, x, x, 1, &sum));
+    CHECK_NULL(fsdp_softmax(bad));
+    CHECK_NULL(fsdp_attention(bad, x, x, NULL));
+    CHECK_NULL(fsdp_attention_packed(bad, 1, 1, NULL));
+    CHECK_NULL(fsdp_rope(bad, x, 0));
+    CHECK_NULL(fsdp_cross_entropy(bad, x));
+    CHECK_NULL(fsdp_linear_cross_entropy(x, x, bad));
+    CHECK_NULL(fsdp_sum(fsdp_mean(fsdp_sum_dim(bad, 0, false))));
+    CHECK_NULL(fsdp_reshape(fsdp_transpose(fsdp_slice(fsdp_contiguous(bad), 0, 0, 1), 0, 1), FSDP_SHAPE(1)));
+    CHECK_NULL(fsdp_concat(parts, 2, 0));
+    CHECK_CONTAINS(fsdp_last_error(), "linear: input (2, 3) does not fit weight (4, 5)");
+}
+
+static void a_parameter_without_bytes_is_an_error_and_not_a_crash(void **state)
+{
+    fsdp_tensor *weight = ZEROS(4, 3);
+
+    (void)state;
+    fsdp__storage_drop(weight->storage);
+    CHECK_NULL(fsdp_linear(ZEROS(2, 3), weight, FSDP_NO_BIAS));
+    CHECK_EQ(fsdp_last_status(), FSDP_STATE);
+    CHECK_CONTAINS(fsdp_last_error(), "linear: input (4, 3) has no bytes now");
+}
+
+static void tensors_without_elements_are_accepted(void **state)
+{
+    fsdp_tensor *x = ZEROS(0, 3), *weight = make_leaf(cpu, 1, 2, (const int64_t[]){4, 3}), *y, *none = ZEROS(0, 4);
+    double loss;
+
+    (void)state;
+    y = CHECK_PTR(fsdp_linear(x, weight, FSDP_NO_BIAS));
+    CHECK_EQ(fsdp_tensor_size(y, 0), 0);
+    CHECK_OK(fsdp_backward_from(&y, &none, 1, false));
+    CHECK_NEAR(first_of(fsdp_tensor_grad(weight)), 0, 0);
+    CHECK_PTR(fsdp_softmax(fsdp_add(fsdp_gelu(x), x)));
+    CHECK_PTR(fsdp_embedding(weight, INTS(0)));
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_sum(x)), &loss));
+    CHECK_NEAR(loss, 0, 0);
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_linear_cross_entropy(x, weight, INTS(0))), &loss));
+    CHECK_NEAR(loss, 0, 0);
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_cross_entropy(ZEROS(2, 3), fsdp_full(cpu, FSDP_I32, FSDP_SHAPE(2), -100))),
+                              &loss));
+    CHECK_NEAR(loss, 0, 0); /* nothing to predict */
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+TEST_MAIN(T(shapes_that_do_not_fit_are_named), T(dtypes_that_do_not_fit_are_named),
+          T(bad_indices_are_named_with_their_position), T(null_goes_through_everything_and_keeps_the_first_error),
+          T(a_parameter_without_bytes_is_an_error_and_not_a_crash), T(tensors_without_elements_are_accepted))

@@ -1,0 +1,278 @@
+/* A small model's forward and backward as a whole: memory, failures, same bits, the meta device, precision. */
+#include "fsdp/ops.h"
+
+#include "ops/tools.h"
+
+enum {
+    B = 2,
+    T = 5,
+    C = 6,
+    V = 11,
+    WEIGHTS = 8
+};
+
+/* Embedding, one attention block, one gated MLP, tied head. */
+typedef struct model {
+    fsdp_tensor *weights[WEIGHTS];
+    fsdp_tensor *frequencies, *tokens, *targets;
+} model;
+
+static void create(model *m, fsdp_device *device)
+{
+    static const int64_t shapes[WEIGHTS][2] = {{V, C}, {C, 0},     {3 * C, C}, {C, C},
+                                               {C, 0}, {2 * C, C}, {2 * C, C}, {C, 2 * C}};
+    int32_t tokens[B * T], targets[B * T];
+    const int64_t ids[] = {B, T};
+
+    for (int i = 0; i < WEIGHTS; i++)
+        m->weights[i] = make_leaf(device, (uint64_t)i, shapes[i][1] ? 2 : 1, shapes[i]);
+    m->frequencies = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(1), 0.5));
+    for (int i = 0; i < B * T; i++) {
+        tokens[i] = (i * 7 + 3) % V;
+        targets[i] = i % 4 == 2 ? -100 : (i * 5 + 1) % V;
+    }
+    m->tokens = make_ids(device, 2, ids, tokens);
+    m->targets = make_ids(device, 2, ids, targets);
+}
+
+static fsdp_tensor *forward(const model *m)
+{
+    fsdp_tensor *const *w = m->weights, *x = fsdp_embedding(w[0], m->tokens), *h, *q;
+
+    h = fsdp_linear(fsdp_layernorm(x, w[1], FSDP_NO_BIAS, 1e-5f), w[2], FSDP_NO_BIAS);
+    q = fsdp_reshape(h, FSDP_SHAPE(B, T, 9, 2));
+    h = fsdp_attention(fsdp_rope(fsdp_slice(q, 2, 0, 3), m->frequencies, 0), fsdp_slice(q, 2, 3, 3),
+                       fsdp_slice(q, 2, 6, 3), &(fsdp_attention_options){.causal = true});
+    h = fsdp_linear(fsdp_reshape(h, FSDP_SHAPE(B, T, C)), w[3], FSDP_NO_BIAS);
+    h = fsdp_add_rmsnorm(fsdp_dropout(h, 0.2f, 9), x, w[4], 1e-6f, &x);
+    h = fsdp_linear(fsdp_swiglu(fsdp_linear(h, w[5], FSDP_NO_BIAS), fsdp_linear(h, w[6], FSDP_NO_BIAS)), w[7],
+                    FSDP_NO_BIAS);
+    return fsdp_linear_cross_entropy(fsdp_add(x, h), w[0], m->targets);
+}
+
+static fsdp_status step(fsdp_context *context, const model *m)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    status = fsdp_backward(forward(m));
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+static void drop_gradients(const model *m)
+{
+    for (int i = 0; i < WEIGHTS; i++)
+        CHECK_OK(fsdp_tensor_set_grad(m->weights[i], NULL));
+}
+
+static void after_a_step_only_gradients_are_left(void **state)
+{
+    fsdp_context *context = test_context();
+    int64_t before, gradients = 0;
+    fsdp_memory_stats stats;
+    model m;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    create(&m, fsdp_cpu(context));
+    before = tensor_bytes(context);
+    for (int i = 0; i < WEIGHTS; i++)
+        gradients += (fsdp_tensor_numel(m.weights[i]) * 4 + 63) / 64 * 64;
+    for (int steps = 0; steps < 3; steps++) { /* accumulating makes nothing new */
+        CHECK_OK(step(context, &m));
+        CHECK_EQ(tensor_bytes(context), before + gradients);
+        fsdp_device_memory(fsdp_cpu(context), &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], gradients);
+    }
+    drop_gradients(&m);
+    CHECK_EQ(tensor_bytes(context), before);
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void without_gradients_nothing_is_kept(void **state)
+{
+    fsdp_context *context = test_context();
+    double with, without;
+    int64_t before;
+    model m;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    create(&m, fsdp_cpu(context));
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &with));
+    before = tensor_bytes(context);
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &without));
+    fsdp_scope_end(context, NULL);
+    fsdp_no_grad_end(context);
+    CHECK_EQ(tensor_bytes(context), before);
+    CHECK_NEAR(with, without, 0);
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+static void two_runs_give_the_same_bits(void **state)
+{
+    float first[V * C * 3], second[V * C * 3];
+    fsdp_context *context = test_context();
+    model m;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    create(&m, fsdp_cpu(context));
+    for (int i = 0; i < WEIGHTS; i++) {
+        int64_t numel = fsdp_tensor_numel(m.weights[i]);
+
+        CHECK(numel <= V * C * 3);
+        CHECK_OK(step(context, &m));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(m.weights[i]), FSDP_F32, first));
+        drop_gradients(&m);
+        CHECK_OK(step(context, &m));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(m.weights[i]), FSDP_F32, second));
+        drop_gradients(&m);
+        CHECK_BYTES(first, second, (size_t)numel * sizeof(float));
+    }
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+static void every_failing_allocation_leaves_the_model_usable(void **state)
+{
+    fsdp_context *context = test_context();
+    int64_t before;
+    model m;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    create(&m, fsdp_cpu(context));
+    before = tensor_bytes(context);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, step(context, &m));
+        drop_gradients(&m);
+        CHECK_EQ(tensor_bytes(context), before);
+    }
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+/* The meta device makes the same tensors at the same moments: a plan made there is exact. */
+static void meta_counts_the_bytes_that_the_cpu_uses(void **state)
+{
+    fsdp_memory_stats stats[2];
+
+    (void)state;
+    for (int meta = 0; meta < 2; meta++) {
+        fsdp_context *context = test_context();
+        fsdp_device *device = meta ? fsdp_meta(context) : fsdp_cpu(context);
+        model m;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        create(&m, device);
+        fsdp_device_reset_peak(device);
+        CHECK_OK(step(context, &m));
+        fsdp_device_memory(device, &stats[meta]);
+        fsdp_scope_end(context, NULL);
+        fsdp_context_free(context);
+    }
+    CHECK_EQ(stats[1].live_bytes[FSDP_MEMORY_ACTIVATION], stats[0].live_bytes[FSDP_MEMORY_ACTIVATION]);
+    CHECK_EQ(stats[1].peak_bytes[FSDP_MEMORY_ACTIVATION], stats[0].peak_bytes[FSDP_MEMORY_ACTIVATION]);
+    CHECK_EQ(stats[1].peak_bytes[FSDP_MEMORY_GRADIENT], stats[0].peak_bytes[FSDP_MEMORY_GRADIENT]);
+}
+
+static void bfloat16_weights_stay_near_the_float32_loss(void **state)
+{
+    fsdp_context *context = test_context();
+    double loss, low;
+    model m;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    create(&m, fsdp_cpu(context));
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &loss));
+    for (int i = 0; i < WEIGHTS; i++) {
+        m.weights[i] = CHECK_PTR(fsdp_detach(fsdp_cast(m.weights[i], FSDP_BF16)));
+        CHECK_OK(fsdp_tensor_set_requires_grad(m.weights[i], true));
+    }
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &low));
+    CHECK_NEAR(low, loss, 0.02 * loss);
+    CHECK_OK(step(context, &m));
+    CHECK_EQ(fsdp_tensor_dtype(fsdp_tensor_grad(m.weights[0])), FSDP_BF16);
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+/* More rows than one chunk, so that sums over chunks are met. */
+static void the_fused_head_equals_the_plain_one(void **state)
+{
+    enum {
+        ROWS = 300,
+        CLASSES = 37,
+        DIM = 5
+    };
+    fsdp_context *context = test_context();
+    float values[2][CLASSES * DIM], inputs[2][ROWS * DIM];
+    int32_t ids[ROWS];
+    double losses[2];
+
+    (void)state;
+    for (int i = 0; i < ROWS; i++)
+        ids[i] = i % 7 == 0 ? -100 : (i * 11) % CLASSES;
+    for (int fused = 0; fused < 2; fused++) {
+        fsdp_tensor *x, *weight, *targets, *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        x = make_leaf(fsdp_cpu(context), 1, 2, (const int64_t[]){ROWS, DIM});
+        weight = make_leaf(fsdp_cpu(context), 2, 2, (const int64_t[]){CLASSES, DIM});
+        targets = make_ids(fsdp_cpu(context), 1, (const int64_t[]){ROWS}, ids);
+        loss = fused ? fsdp_linear_cross_entropy(x, weight, targets)
+                     : fsdp_cross_entropy(fsdp_linear(x, weight, FSDP_NO_BIAS), targets);
+        CHECK_OK(fsdp_tensor_item(CHECK_PTR(loss), &losses[fused]));
+        CHECK_OK(fsdp_backward(fsdp_scale(loss, 2)));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(weight), FSDP_F32, values[fused]));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(x), FSDP_F32, inputs[fused]));
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_NEAR(losses[1], losses[0], 1e-6);
+    CHECK_CLOSE(values[1], values[0], CLASSES * DIM, 1e-5, 1e-6);
+    CHECK_CLOSE(inputs[1], inputs[0], ROWS * DIM, 1e-5, 1e-7);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+/* A kept graph can be walked again, also through losses that made their gradients in the forward. */
+static void a_kept_loss_gives_its_gradient_twice(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *loss, *weight;
+    float once[V * C], twice[V * C];
+    model m;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    create(&m, fsdp_cpu(context));
+    weight = m.weights[0];
+    loss = CHECK_PTR(forward(&m));
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(weight), FSDP_F32, once));
+    CHECK_OK(fsdp_backward(loss));
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(weight), FSDP_F32, twice));
+    for (int i = 0; i < V * C; i++)
+        once[i] *= 2;
+    CHECK_CLOSE(twice, once, V * C, 1e-5, 1e-7);
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(after_a_step_only_gradients_are_left), cmocka_unit_test(without_gradients_nothing_is_kept),
+          cmocka_unit_test(two_runs_give_the_same_bits),
+          cmocka_unit_test(every_failing_allocation_leaves_the_model_usable),
+          cmocka_unit_test(meta_counts_the_bytes_that_the_cpu_uses),
+          cmocka_unit_test(bfloat16_weights_stay_near_the_float32_loss),
+          cmocka_unit_test(the_fused_head_equals_the_plain_one), cmocka_unit_test(a_kept_loss_gives_its_gradient_twice))
