@@ -18,40 +18,40 @@
 #include "fsdp/device.h"
 
 /* X(NAME, name, class): class is what a profile files the time under. */
-#define FSDP__KERNEL_MAP(X)                                                                        \
-    X(MATMUL, matmul, GEMM)                                                                        \
-    X(COPY, copy, MEMORY)                                                                          \
-    X(FILL, fill, MEMORY)                                                                          \
-    X(CAST_SEGMENTS, cast_segments, MEMORY)                                                        \
-    X(REDUCE_RANKS, reduce_ranks, COMMUNICATION)                                                   \
-    X(BINARY, binary, ELEMENTWISE)                                                                 \
-    X(SCALE, scale, ELEMENTWISE)                                                                   \
-    X(REDUCE, reduce, ELEMENTWISE)                                                                 \
-    X(ACTIVATION_FORWARD, activation_forward, ELEMENTWISE)                                         \
-    X(ACTIVATION_BACKWARD, activation_backward, ELEMENTWISE)                                       \
-    X(SWIGLU_FORWARD, swiglu_forward, ELEMENTWISE)                                                 \
-    X(SWIGLU_BACKWARD, swiglu_backward, ELEMENTWISE)                                               \
-    X(NORM_FORWARD, norm_forward, ELEMENTWISE)                                                     \
-    X(NORM_BACKWARD, norm_backward, ELEMENTWISE)                                                   \
-    X(ROPE, rope, ELEMENTWISE)                                                                     \
-    X(ATTENTION_FORWARD, attention_forward, ATTENTION)                                             \
-    X(ATTENTION_BACKWARD, attention_backward, ATTENTION)                                           \
-    X(SOFTMAX_FORWARD, softmax_forward, ELEMENTWISE)                                               \
-    X(SOFTMAX_BACKWARD, softmax_backward, ELEMENTWISE)                                             \
-    X(CROSS_ENTROPY, cross_entropy, ELEMENTWISE)                                                   \
-    X(EMBEDDING_FORWARD, embedding_forward, ELEMENTWISE)                                           \
-    X(EMBEDDING_BACKWARD, embedding_backward, ELEMENTWISE)                                         \
-    X(DROPOUT, dropout, ELEMENTWISE)                                                               \
-    X(RANDOM, random, ELEMENTWISE)                                                                 \
-    X(SQUARED_NORM, squared_norm, OPTIMIZER)                                                       \
-    X(ADAM, adam, OPTIMIZER)                                                                       \
+#define FSDP__KERNEL_MAP(X)                                  \
+    X(MATMUL, matmul, GEMM)                                  \
+    X(COPY, copy, MEMORY)                                    \
+    X(FILL, fill, MEMORY)                                    \
+    X(CAST_SEGMENTS, cast_segments, MEMORY)                  \
+    X(REDUCE_RANKS, reduce_ranks, COMMUNICATION)             \
+    X(BINARY, binary, ELEMENTWISE)                           \
+    X(SCALE, scale, ELEMENTWISE)                             \
+    X(REDUCE, reduce, ELEMENTWISE)                           \
+    X(ACTIVATION_FORWARD, activation_forward, ELEMENTWISE)   \
+    X(ACTIVATION_BACKWARD, activation_backward, ELEMENTWISE) \
+    X(SWIGLU_FORWARD, swiglu_forward, ELEMENTWISE)           \
+    X(SWIGLU_BACKWARD, swiglu_backward, ELEMENTWISE)         \
+    X(NORM_FORWARD, norm_forward, ELEMENTWISE)               \
+    X(NORM_BACKWARD, norm_backward, ELEMENTWISE)             \
+    X(ROPE, rope, ELEMENTWISE)                               \
+    X(ATTENTION_FORWARD, attention_forward, ATTENTION)       \
+    X(ATTENTION_BACKWARD, attention_backward, ATTENTION)     \
+    X(SOFTMAX_FORWARD, softmax_forward, ELEMENTWISE)         \
+    X(SOFTMAX_BACKWARD, softmax_backward, ELEMENTWISE)       \
+    X(CROSS_ENTROPY, cross_entropy, ELEMENTWISE)             \
+    X(EMBEDDING_FORWARD, embedding_forward, ELEMENTWISE)     \
+    X(EMBEDDING_BACKWARD, embedding_backward, ELEMENTWISE)   \
+    X(DROPOUT, dropout, ELEMENTWISE)                         \
+    X(RANDOM, random, ELEMENTWISE)                           \
+    X(SQUARED_NORM, squared_norm, OPTIMIZER)                 \
+    X(ADAM, adam, OPTIMIZER)                                 \
     X(SGD, sgd, OPTIMIZER)
 
 typedef enum fsdp__kernel {
 #define FSDP__KERNEL_ENUM(NAME, name, class) FSDP__KERNEL_##NAME,
     FSDP__KERNEL_MAP(FSDP__KERNEL_ENUM)
 #undef FSDP__KERNEL_ENUM
-        FSDP__KERNELS
+    FSDP__KERNELS
 } fsdp__kernel;
 
 typedef enum fsdp__kernel_class {
@@ -66,7 +66,8 @@ typedef enum fsdp__kernel_class {
 
 /* C (m,n) = alpha * A (m,k) x B (k,n) [+ bias (n)] [+ C], `batch` times. A element (i,p) is at
  * a[i * a_row + p * a_col]; one of a_row, a_col is 1 (transposed when a_row is 1 and a_col is not). B likewise with
- * (p,j). C rows are c_row apart. Batch strides in elements, 0 repeats. Each operand has its own dtype; the sum is f32. */
+ * (p,j). C rows are c_row apart. Batch strides in elements, 0 repeats. Each operand has its own dtype; the sum is f32.
+ */
 typedef struct fsdp__matmul_args {
     const void *a, *b;
     void *c;
@@ -109,7 +110,11 @@ typedef struct fsdp__cast_segments_args {
     fsdp_dtype src_dtype, dst_dtype;
 } fsdp__cast_segments_args;
 
-typedef enum fsdp__rank_op { FSDP__RANK_SUM, FSDP__RANK_MAX, FSDP__RANK_MIN } fsdp__rank_op;
+typedef enum fsdp__rank_op {
+    FSDP__RANK_SUM,
+    FSDP__RANK_MAX,
+    FSDP__RANK_MIN
+} fsdp__rank_op;
 
 /* dst[i] = scale * (srcs[0][i] op srcs[1][i] op ...), in that order, f32 accumulator (integers: i64). A dst that is
  * one of srcs is in place. `scale` is for floating dtypes. */
@@ -124,7 +129,10 @@ typedef struct fsdp__reduce_ranks_args {
     bool accumulate; /* dst += result, one rounding */
 } fsdp__reduce_ranks_args;
 
-typedef enum fsdp__binary_op { FSDP__ADD, FSDP__MUL } fsdp__binary_op;
+typedef enum fsdp__binary_op {
+    FSDP__ADD,
+    FSDP__MUL
+} fsdp__binary_op;
 
 /* y (rows,cols) = a (rows,cols) op b, b (rows,cols) or, when b_is_row, (cols). In place when y == a or y == b. */
 typedef struct fsdp__binary_args {
@@ -200,8 +208,8 @@ typedef struct fsdp__swiglu_backward_args {
 /* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition in
  * front: s = x + residual, y = norm(s). Statistics are f32. */
 typedef struct fsdp__norm_forward_args {
-    const void *x, *residual; /* residual NULL: s is x and `sum` is not written */
-    void *sum;                /* s (rows,cols); NULL when residual is NULL. In place when sum == x or residual */
+    const void *x, *residual;  /* residual NULL: s is x and `sum` is not written */
+    void *sum;                 /* s (rows,cols); NULL when residual is NULL. In place when sum == x or residual */
     const void *weight, *bias; /* (cols); either may be NULL */
     void *y;
     float *mean, *rstd; /* (rows) saved for backward; mean NULL for RMSNorm; either may be NULL without a backward */
@@ -245,10 +253,10 @@ typedef struct fsdp__attention_forward_args {
     void *out;
     float *lse;
     int64_t batch, q_time, kv_time, heads, kv_heads, head_dim;
-    int64_t q_batch, q_stride_time, q_head;          /* strides of q */
-    int64_t k_batch, k_stride_time, k_head;          /* of k */
-    int64_t v_batch, v_stride_time, v_head;          /* of v */
-    int64_t out_batch, out_stride_time, out_head;    /* of out */
+    int64_t q_batch, q_stride_time, q_head;       /* strides of q */
+    int64_t k_batch, k_stride_time, k_head;       /* of k */
+    int64_t v_batch, v_stride_time, v_head;       /* of v */
+    int64_t out_batch, out_stride_time, out_head; /* of out */
     float scale;
     bool causal;
     fsdp_dtype dtype;
@@ -324,7 +332,10 @@ typedef struct fsdp__dropout_args {
     fsdp_dtype dtype;
 } fsdp__dropout_args;
 
-typedef enum fsdp__distribution { FSDP__NORMAL, FSDP__UNIFORM } fsdp__distribution;
+typedef enum fsdp__distribution {
+    FSDP__NORMAL,
+    FSDP__UNIFORM
+} fsdp__distribution;
 
 /* dst[i] = a + b * draw(key, offset + i): normal has mean a, deviation b; uniform lies in [a, a + b). base/rng.h */
 typedef struct fsdp__random_args {
@@ -361,7 +372,7 @@ typedef struct fsdp__adam_args {
     fsdp_dtype grad_dtype;
     double lr, beta1, beta2, eps, weight_decay; /* as torch has them: 1 - beta2 loses digits in f32 */
     float grad_scale;
-    int64_t step; /* t, from 1 */
+    int64_t step;   /* t, from 1 */
     bool decoupled; /* AdamW */
 } fsdp__adam_args;
 
@@ -391,10 +402,10 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
 /* The same in the calling thread, at once: for work that runs in the order of `stream` already. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 
-#define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                     \
+#define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                          \
     static inline fsdp_status fsdp__launch_##name(fsdp_stream *stream, const fsdp__##name##_args *args) \
-    {                                                                                              \
-        return fsdp__launch(stream, FSDP__KERNEL_##NAME, args);                                    \
+    {                                                                                                   \
+        return fsdp__launch(stream, FSDP__KERNEL_##NAME, args);                                         \
     }
 FSDP__KERNEL_MAP(FSDP__KERNEL_LAUNCH)
 #undef FSDP__KERNEL_LAUNCH

@@ -1,5 +1,5 @@
 /* Every kernel against the reference: one table, random uneven shapes from a fixed seed. */
-#include "backend/cases.h"
+#include "backend/cases_rows.h"
 
 typedef void (*case_maker)(test_case *);
 

@@ -4,6 +4,17 @@
 # No -fassociative-math: sums that may be reordered say so (omp simd reduction), and the range reduction of exp must
 # not be. No -ffinite-math-only: NaN and infinity must come out where they go in.
 set(FSDP_CPU_KERNEL_FLAGS -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  # Else the two sides of a clamp become two copies of all that follows, and a vector computes both.
+  list(APPEND FSDP_CPU_KERNEL_FLAGS -fno-thread-jumps)
+endif()
+set(isas v3 v4)
+if(FSDP_SANITIZE)
+  # Vectorising instrumented loops takes minutes a file and finds nothing more.
+  list(PREPEND FSDP_CPU_KERNEL_FLAGS -O1)
+  list(REMOVE_ITEM FSDP_CPU_KERNEL_FLAGS -O3)
+  set(isas)
+endif()
 if(NOT FSDP_OPENMP)
   list(APPEND FSDP_CPU_KERNEL_FLAGS -fopenmp-simd)
 endif()
@@ -11,11 +22,11 @@ endif()
 file(GLOB kernel_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/*.c)
 set_source_files_properties(${kernel_files} PROPERTIES COMPILE_OPTIONS "${FSDP_CPU_KERNEL_FLAGS}")
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+if(isas AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   set(v3_flags -march=x86-64-v3)
   set(v4_flags -march=x86-64-v4 -mprefer-vector-width=512)
   set(FSDP_CPU_KERNEL_VARIANTS)
-  foreach(isa v3 v4)
+  foreach(isa IN LISTS isas)
     foreach(file ${kernel_files})
       get_filename_component(name ${file} NAME_WE)
       set(variant ${PROJECT_BINARY_DIR}/cpu_kernels/${name}_${isa}.c)

@@ -10,8 +10,8 @@
 #include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels/pack.h"
 
-#define FSDP__Q_BLOCK 72  /* queries: a multiple of every FSDP__MR */
-#define FSDP__KV_BLOCK 64 /* keys: a multiple of every FSDP__NR */
+#define FSDP__Q_BLOCK 48   /* queries: a multiple of every FSDP__MR */
+#define FSDP__KV_BLOCK 128 /* keys: a multiple of every FSDP__NR */
 
 /* Keys that query t sees. */
 FSDP__INLINE int64_t fsdp__keys_seen(const fsdp__attention_forward_args *k, int64_t t)

@@ -127,7 +127,7 @@ static void gradient_row(float *restrict p, float *restrict ds, float lse, float
 {
 #pragma omp simd
     for (int64_t j = 0; j < seen; j++) {
-        p[j] = fsdp__expf(p[j] - lse);
+        p[j] = fsdp__expf_low(p[j] - lse);
         ds[j] = p[j] * (ds[j] - delta);
     }
     for (int64_t j = seen; j < end; j++)

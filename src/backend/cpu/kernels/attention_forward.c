@@ -54,24 +54,22 @@ typedef struct block {
 static void softmax_row(block *w, int64_t r, int64_t seen, int64_t width, int64_t d)
 {
     float *restrict s = w->scores + r * FSDP__KV_BLOCK, *restrict out = w->out + r * d;
-    float top = w->top[r], sum = 0.0f;
+    float top = fsdp__largest(FSDP_F32, s, seen), sum = 0.0f;
 
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < seen; j++)
-        top = s[j] > top ? s[j] : top;
     if (top > w->top[r]) {
-        float factor = fsdp__expf(w->top[r] - top); /* 0 at first */
+        float factor = fsdp__expf_low(w->top[r] - top); /* 0 at first */
         w->sum[r] *= factor;
         w->top[r] = top;
 #pragma omp simd
         for (int64_t c = 0; c < d; c++)
             out[c] *= factor;
     }
+    top = w->top[r];
     if (top == -INFINITY)
         top = 0.0f; /* nothing but -inf so far: every e^x is 0 */
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < seen; j++) {
-        s[j] = fsdp__expf(s[j] - top);
+        s[j] = fsdp__expf_low(s[j] - top);
         sum += s[j];
     }
     for (int64_t j = seen; j < width; j++)
@@ -96,8 +94,7 @@ static void add_keys(const plan *p, block *w, const float *keys, const float *va
     for (int64_t r = 0; r < w->rows; r++) {
         int64_t wide = width[r / FSDP__MR * FSDP__MR];
         if (wide > 0)
-            softmax_row(w, r, FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + r) - s0, wide), 0), wide,
-                        p->d_padded);
+            softmax_row(w, r, FSDP__MAX(FSDP__MIN(fsdp__keys_seen(p->k, w->t0 + r) - s0, wide), 0), wide, p->d_padded);
     }
     for (int64_t c = 0; c < p->d; c += FSDP__NR)
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)

@@ -32,7 +32,7 @@ FSDP__INLINE uint16_t fsdp__to_bf16(float x)
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
     uint32_t quiet = bits >> 16 | 0x40u;
 
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    return (uint16_t)(x != x ? quiet : rounded);
 }
 
 /* Integers only: a half's denormals are normal floats, but the way there must not pass through float denormals. */
@@ -91,6 +91,46 @@ FSDP__INLINE float fsdp__rounded(fsdp_dtype dtype, float x)
 FSDP__INLINE size_t fsdp__float_size(fsdp_dtype dtype)
 {
     return dtype == FSDP_F32 ? 4 : 2;
+}
+
+/* One vector of elements i, i + 1, ... */
+typedef float fsdp__vector __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
+typedef int32_t fsdp__mask __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
+
+FSDP__INLINE fsdp__vector fsdp__load_vector(fsdp_dtype dtype, const void *p, int64_t i)
+{
+    fsdp__vector v = {0};
+
+    if (dtype == FSDP_F32)
+        return *(const fsdp__vector *)((const float *)p + i);
+    for (int l = 0; l < FSDP__LANES; l++)
+        v[l] = fsdp__load(dtype, p, i + l);
+    return v;
+}
+
+/* Largest of n elements; -infinity when there is none; NaN do not count. By hand: compilers do not vectorise a
+ * maximum that must respect NaN. */
+FSDP__INLINE float fsdp__largest(fsdp_dtype dtype, const void *p, int64_t n)
+{
+    fsdp__vector a = (fsdp__vector){0} - __builtin_inff(), b = a;
+    float largest = -__builtin_inff();
+    int64_t i = 0;
+
+    for (; i + 2 * FSDP__LANES <= n; i += 2 * FSDP__LANES) {
+        fsdp__vector u = fsdp__load_vector(dtype, p, i), v = fsdp__load_vector(dtype, p, i + FSDP__LANES);
+        fsdp__mask more_u = u > a, more_v = v > b;
+        a = (fsdp__vector)((more_u & (fsdp__mask)u) | (~more_u & (fsdp__mask)a));
+        b = (fsdp__vector)((more_v & (fsdp__mask)v) | (~more_v & (fsdp__mask)b));
+    }
+    for (int l = 0; l < FSDP__LANES; l++) {
+        largest = a[l] > largest ? a[l] : largest;
+        largest = b[l] > largest ? b[l] : largest;
+    }
+    for (; i < n; i++) {
+        float x = fsdp__load(dtype, p, i);
+        largest = x > largest ? x : largest;
+    }
+    return largest;
 }
 
 /* Element `i` of p as an address. */

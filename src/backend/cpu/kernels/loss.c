@@ -8,18 +8,6 @@ typedef struct plan {
     double *losses; /* (rows) */
 } plan;
 
-FSDP__INLINE float row_max(fsdp_dtype dtype, const void *x, int64_t n)
-{
-    float top = -INFINITY;
-
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < n; i++) {
-        float v = fsdp__load(dtype, x, i);
-        top = v > top ? v : top;
-    }
-    return top;
-}
-
 /* Sum of e^(x - top), which goes to `e` as well when that is not NULL. */
 FSDP__INLINE float row_exp_sum(fsdp_dtype dtype, const void *x, float top, float *e, int64_t n)
 {
@@ -28,14 +16,14 @@ FSDP__INLINE float row_exp_sum(fsdp_dtype dtype, const void *x, float top, float
     if (e) {
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++) {
-            float v = fsdp__expf(fsdp__load(dtype, x, i) - top);
+            float v = fsdp__expf_low(fsdp__load(dtype, x, i) - top);
             e[i] = v;
             sum += v;
         }
     } else {
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++)
-            sum += fsdp__expf(fsdp__load(dtype, x, i) - top);
+            sum += fsdp__expf_low(fsdp__load(dtype, x, i) - top);
     }
     return sum;
 }
@@ -44,7 +32,7 @@ FSDP__INLINE float row_exp_sum(fsdp_dtype dtype, const void *x, float top, float
 FSDP__INLINE double row_loss(fsdp_dtype dtype, fsdp_dtype g_dtype, const void *x, void *g, int64_t target,
                              float loss_scale, int64_t n)
 {
-    float top = row_max(dtype, x, n), at_target = fsdp__load(dtype, x, target);
+    float top = fsdp__largest(dtype, x, n), at_target = fsdp__load(dtype, x, target);
     bool keep = g && g_dtype == FSDP_F32; /* exponentials can wait in the gradient itself */
     float sum = row_exp_sum(dtype, x, top, keep ? g : NULL, n);
     float factor = loss_scale / sum;
@@ -58,7 +46,7 @@ FSDP__INLINE double row_loss(fsdp_dtype dtype, fsdp_dtype g_dtype, const void *x
     } else if (g) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            fsdp__store(g_dtype, g, i, fsdp__expf(fsdp__load(dtype, x, i) - top) * factor);
+            fsdp__store(g_dtype, g, i, fsdp__expf_low(fsdp__load(dtype, x, i) - top) * factor);
         fsdp__store(g_dtype, g, target, loss_scale * (expf(at_target - top) / sum - 1.0f));
     }
     return (double)logf(sum) + (double)top - (double)at_target;

@@ -4,11 +4,10 @@
 
 #include "backend/cpu/kernels/dtype.h"
 
-/* e^x within 2 ulp; 0 below -87.3, infinity above 88.3, NaN for NaN. */
-FSDP__INLINE float fsdp__expf(float x)
+/* e^x for x that is not above 88: within 2 ulp, 0 below -87.3, NaN for NaN. */
+FSDP__INLINE float fsdp__expf_low(float x)
 {
     float c = x < -88.0f ? -88.0f : x;
-    c = c > 89.0f ? 89.0f : c;
     /* Adding 1.5 * 2^23 rounds to an integer, which then is in the low bits. */
     float shifted = c * 1.44269504f + 12582912.0f;
     float n = shifted - 12582912.0f;
@@ -22,6 +21,12 @@ FSDP__INLINE float fsdp__expf(float x)
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
     return p * fsdp__bits_float((fsdp__float_bits(shifted) - 0x4b400000u + 127u) << 23);
+}
+
+/* The same for every x: infinity above 88.3. */
+FSDP__INLINE float fsdp__expf(float x)
+{
+    return fsdp__expf_low(x > 89.0f ? 89.0f : x);
 }
 
 FSDP__INLINE float fsdp__sigmoidf(float x)

@@ -161,9 +161,19 @@ static void reduce_floats(const fsdp__reduce_ranks_args *k, int64_t begin, int64
 
         fsdp__widen(k->src_dtype, fsdp__at(k->src_dtype, k->srcs[0], at), n, sum);
         for (int s = 1; s < k->count; s++) {
-#define ADD(T) add_source(T, k->op, k->srcs[s], at, sum, n)
-            FSDP__EACH_FLOAT(k->src_dtype, ADD)
+#define ADD(T) add_source(T, FSDP__RANK_SUM, k->srcs[s], at, sum, n)
+#define LARGER(T) add_source(T, FSDP__RANK_MAX, k->srcs[s], at, sum, n)
+#define SMALLER(T) add_source(T, FSDP__RANK_MIN, k->srcs[s], at, sum, n)
+            if (k->op == FSDP__RANK_SUM) {
+                FSDP__EACH_FLOAT(k->src_dtype, ADD)
+            } else if (k->op == FSDP__RANK_MAX) {
+                FSDP__EACH_FLOAT(k->src_dtype, LARGER)
+            } else {
+                FSDP__EACH_FLOAT(k->src_dtype, SMALLER)
+            }
 #undef ADD
+#undef LARGER
+#undef SMALLER
         }
 #define STORE(T)                    \
     for (int64_t i = 0; i < n; i++) \
@@ -173,7 +183,6 @@ static void reduce_floats(const fsdp__reduce_ranks_args *k, int64_t begin, int64
     }
 }
 
-/* add_source is inlined with op at run time there; the loop above is for many ranks, maxima and minima. */
 static void reduce_integers(const fsdp__reduce_ranks_args *k, int64_t begin, int64_t end)
 {
 #define INTEGERS(type)                                                        \

@@ -1,21 +1,14 @@
 /* softmax.c - softmax over the last dimension, and its backward. */
 #include "backend/cpu/kernels/mathf.h"
 
-#include <math.h>
-
 FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t n)
 {
-    float top = -INFINITY, sum = 0.0f, factor;
+    float top = fsdp__largest(dtype, x, n), sum = 0.0f, factor;
 
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < n; i++) {
-        float v = fsdp__load(dtype, x, i);
-        top = v > top ? v : top;
-    }
     if (dtype == FSDP_F32) {
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++) {
-            float e = fsdp__expf(fsdp__load(dtype, x, i) - top);
+            float e = fsdp__expf_low(fsdp__load(dtype, x, i) - top);
             fsdp__store(dtype, y, i, e);
             sum += e;
         }
@@ -26,11 +19,11 @@ FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t 
     } else { /* e must not be rounded twice: made again */
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++)
-            sum += fsdp__expf(fsdp__load(dtype, x, i) - top);
+            sum += fsdp__expf_low(fsdp__load(dtype, x, i) - top);
         factor = 1.0f / sum;
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            fsdp__store(dtype, y, i, fsdp__expf(fsdp__load(dtype, x, i) - top) * factor);
+            fsdp__store(dtype, y, i, fsdp__expf_low(fsdp__load(dtype, x, i) - top) * factor);
     }
 }
 

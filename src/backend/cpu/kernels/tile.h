@@ -14,8 +14,6 @@
 #define FSDP__MR 6
 #endif
 
-typedef float fsdp__vector __attribute__((vector_size(4 * FSDP__LANES), aligned(4), may_alias));
-
 /* C (rows, NR) [+]= A (rows, k) x panel (k, NR). A element (i,p) is at a[i * a_row + p * a_col]. `rows` is constant. */
 FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *panel,
                                   float *c, int64_t c_row, bool accumulate)

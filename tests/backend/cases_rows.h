@@ -1,0 +1,334 @@
+/* cases_rows.h - the calls of kernels over rows: norms, losses, embeddings, attention; and of the optimizers. */
+#ifndef TESTS_BACKEND_CASES_ROWS_H
+#define TESTS_BACKEND_CASES_ROWS_H
+
+#include "backend/cases.h"
+
+/* ---- rows ---- */
+
+static void norm_forward_case(test_case *c)
+{
+    int64_t rows = a_size(c, 80), cols = between(c, 1, 600);
+    fsdp__norm_forward_args a = {.rows = rows,
+                                 .cols = cols,
+                                 .eps = 1e-5f,
+                                 .rms = coin(c),
+                                 .dtype = c->dtype,
+                                 .weight_dtype = coin(c) ? FSDP_F32 : c->dtype};
+
+    a.x = an_input(c, c->dtype, rows * cols, -3.0, 5.0);
+    if (coin(c)) {
+        a.residual = an_input(c, c->dtype, rows * cols, -3.0, 3.0);
+        a.sum = coin(c) ? (void *)(uintptr_t)a.x : an_output(c, c->dtype, rows * cols, 0.0, 0.0);
+        also_output(c, a.sum, 0.0, 0.0);
+    }
+    a.weight = between(c, 0, 3) ? an_input(c, a.weight_dtype, cols, -2.0, 2.0) : NULL;
+    a.bias = !a.rms && between(c, 0, 3) ? an_input(c, a.weight_dtype, cols, -2.0, 2.0) : NULL;
+    a.y = an_output(c, c->dtype, rows * cols, 2e-6, 4e-6);
+    a.mean = !a.rms && coin(c) ? an_output(c, FSDP_F32, rows, 2e-6, 2e-6) : NULL;
+    a.rstd = coin(c) ? an_output(c, FSDP_F32, rows, 4e-6, 0.0) : NULL;
+    if (cols == 1 && !a.rms)
+        a.eps = 0.5f; /* with one column the variance is rounding noise */
+    check(c, &a, "%ld x %ld, rms %d, residual %d, weight %d, bias %d", (long)rows, (long)cols, a.rms,
+          a.residual != NULL, a.weight != NULL, a.bias != NULL);
+}
+
+static void norm_backward_case(test_case *c)
+{
+    int64_t rows = a_size(c, 200), cols = between(c, 1, 400);
+    fsdp__norm_backward_args a = {.rows = rows,
+                                  .cols = cols,
+                                  .rms = coin(c),
+                                  .accumulate_weight = coin(c),
+                                  .accumulate_bias = coin(c),
+                                  .dtype = c->dtype,
+                                  .weight_dtype = coin(c) ? FSDP_F32 : c->dtype,
+                                  .dweight_dtype = coin(c) ? FSDP_F32 : c->dtype};
+
+    a.s = an_input(c, c->dtype, rows * cols, -2.0, 3.0);
+    a.dy = an_input(c, c->dtype, rows * cols, -2.0, 2.0);
+    a.dsum = coin(c) ? an_input(c, c->dtype, rows * cols, -2.0, 2.0) : NULL;
+    a.weight = between(c, 0, 3) ? an_input(c, a.weight_dtype, cols, -2.0, 2.0) : NULL;
+    a.mean = a.rms ? NULL : an_input(c, FSDP_F32, rows, -0.5, 0.5);
+    a.rstd = an_input(c, FSDP_F32, rows, 0.5, 1.5);
+    if (between(c, 0, 5)) {
+        a.dx = coin(c) ? (void *)(uintptr_t)(a.dsum && coin(c) ? a.dsum : a.dy)
+                       : an_output(c, c->dtype, rows * cols, 0.0, 0.0);
+        also_output(c, a.dx, 4e-6, 2e-5);
+    }
+    a.dweight = coin(c) ? an_output(c, a.dweight_dtype, cols, 4e-6, 2e-7 * (double)(rows + 20)) : NULL;
+    a.dbias = coin(c) ? an_output(c, a.dweight_dtype, cols, 4e-6, 2e-7 * (double)(rows + 20)) : NULL;
+    check(c, &a, "%ld x %ld, rms %d, dsum %d, weight %d, dx %d", (long)rows, (long)cols, a.rms, a.dsum != NULL,
+          a.weight != NULL, a.dx != NULL);
+}
+
+static void rope_case(test_case *c)
+{
+    int64_t d = 2 * between(c, 1, 40);
+    fsdp__rope_args a = {.batch = between(c, 1, 3),
+                         .time = a_size(c, 60),
+                         .heads = between(c, 1, 4),
+                         .head_dim = d,
+                         .position0 = between(c, 0, 5000),
+                         .dtype = c->dtype,
+                         .inverse = coin(c),
+                         .accumulate = coin(c)};
+
+    a.x_head = d + 2 * between(c, 0, 1);
+    a.x_time = a.heads * a.x_head + 1;
+    a.x_batch = a.time * a.x_time;
+    a.frequency = an_input(c, FSDP_F32, d / 2, 0.0, 1.0);
+    a.x = an_input(c, c->dtype, a.batch * a.x_batch, -2.0, 2.0);
+    if (coin(c)) {
+        a.y = (void *)(uintptr_t)a.x;
+        a.y_batch = a.x_batch, a.y_time = a.x_time, a.y_head = a.x_head;
+        a.accumulate = false;
+    } else {
+        a.y_head = a.time * d, a.y_time = d, a.y_batch = a.heads * a.time * d; /* heads first */
+        a.y = an_output(c, c->dtype, a.batch * a.y_batch, 0.0, 0.0);
+    }
+    also_output(c, a.y, 1e-6, 2e-6);
+    check(c, &a, "batch %ld time %ld heads %ld dim %ld from %ld", (long)a.batch, (long)a.time, (long)a.heads, (long)d,
+          (long)a.position0);
+}
+
+static void softmax_forward_case(test_case *c)
+{
+    fsdp__softmax_forward_args a = {.rows = a_size(c, 60), .cols = between(c, 1, 900), .dtype = c->dtype};
+
+    a.x = an_input(c, c->dtype, a.rows * a.cols, -12.0, 12.0);
+    a.y = coin(c) ? (void *)(uintptr_t)a.x : an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
+    also_output(c, a.y, 3e-6, 1e-7);
+    check(c, &a, "%ld x %ld", (long)a.rows, (long)a.cols);
+}
+
+static void softmax_backward_case(test_case *c)
+{
+    fsdp__softmax_backward_args a = {.rows = a_size(c, 60), .cols = between(c, 1, 900), .dtype = c->dtype};
+
+    a.y = an_input(c, c->dtype, a.rows * a.cols, 0.0, 2.0 / (double)a.cols);
+    a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
+    a.dx = an_output(c, c->dtype, a.rows * a.cols, 2e-6, 4e-6 / (double)a.cols);
+    check(c, &a, "%ld x %ld", (long)a.rows, (long)a.cols);
+}
+
+static void cross_entropy_case(test_case *c)
+{
+    int64_t rows = a_size(c, 60), cols = between(c, 1, 1500);
+    fsdp__cross_entropy_args a = {.rows = rows,
+                                  .cols = cols,
+                                  .loss_scale = coin(c) ? 1.0f : 0.01f,
+                                  .ignore_index = coin(c) ? -100 : (int32_t)between(c, 0, cols - 1),
+                                  .dtype = c->dtype,
+                                  .dlogits_dtype = coin(c) ? c->dtype : any_float(c),
+                                  .accumulate_loss = coin(c)};
+    int32_t *targets;
+
+    a.logits = an_input(c, c->dtype, rows * cols, -8.0, 8.0);
+    targets = an_input(c, FSDP_I32, rows, 0.0, (double)(cols - 1));
+    for (int64_t r = 0; r < rows; r++)
+        if (between(c, 0, 15) == 0)
+            targets[r] = coin(c) ? a.ignore_index : coin(c) ? (int32_t)cols : -7;
+    a.targets = targets;
+    if (between(c, 0, 3)) {
+        a.dlogits = a.dlogits_dtype == c->dtype && coin(c) ? (void *)(uintptr_t)a.logits
+                                                           : an_output(c, a.dlogits_dtype, rows * cols, 0.0, 0.0);
+        also_output(c, a.dlogits, 3e-6, 2e-7 * (double)a.loss_scale);
+    }
+    a.loss = an_output(c, FSDP_F32, 1, 2e-6, 2e-6 * (double)rows);
+    a.bad_row = coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
+    check(c, &a, "%ld x %ld, dlogits %s, ignore %d", (long)rows, (long)cols,
+          a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index);
+}
+
+static void embedding_forward_case(test_case *c)
+{
+    fsdp__embedding_forward_args a = {
+        .rows = a_size(c, 90), .cols = a_size(c, 500), .table_rows = between(c, 1, 50), .dtype = c->dtype};
+    int32_t *ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
+
+    if (a.rows > 0 && coin(c))
+        ids[between(c, 0, a.rows - 1)] = coin(c) ? -1 : (int32_t)a.table_rows;
+    a.ids = ids;
+    a.table = an_input(c, c->dtype, a.table_rows * a.cols, -2.0, 2.0);
+    a.y = an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
+    a.bad_row = coin(c) ? an_output(c, FSDP_I64, 1, 0.0, 0.0) : NULL;
+    check(c, &a, "%ld x %ld of %ld", (long)a.rows, (long)a.cols, (long)a.table_rows);
+}
+
+static void embedding_backward_case(test_case *c)
+{
+    fsdp__embedding_backward_args a = {.rows = a_size(c, 200),
+                                       .cols = coin(c) ? a_size(c, 60) : between(c, 1000, 1100),
+                                       .table_rows = between(c, 1, 60),
+                                       .dtype = c->dtype,
+                                       .dtable_dtype = coin(c) ? FSDP_F32 : c->dtype,
+                                       .accumulate = coin(c)};
+    int32_t *ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
+
+    if (a.rows > 0 && coin(c))
+        ids[between(c, 0, a.rows - 1)] = coin(c) ? -1 : (int32_t)a.table_rows;
+    a.ids = ids;
+    a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
+    a.dtable = an_output(c, a.dtable_dtype, a.table_rows * a.cols, 1e-6, 2e-7 * (double)(a.rows + 10));
+    check(c, &a, "%ld x %ld of %ld, accumulate %d", (long)a.rows, (long)a.cols, (long)a.table_rows, a.accumulate);
+}
+
+/* ---- attention ---- */
+
+/* Draws shapes, strides and inputs. Queries, keys and values may lie in one matrix, as they do after one product. */
+static fsdp__attention_forward_args attention_inputs(test_case *c)
+{
+    static const int64_t dims[] = {1, 16, 24, 33, 64, 128};
+    int64_t d = dims[between(c, 0, 5)], group = between(c, 1, 3);
+    fsdp__attention_forward_args a = {.batch = between(c, 1, 3),
+                                      .kv_heads = between(c, 1, 3),
+                                      .head_dim = d,
+                                      .scale = 1.0f / sqrtf((float)d),
+                                      .causal = coin(c),
+                                      .dtype = c->dtype};
+
+    a.heads = a.kv_heads * group;
+    a.q_time = between(c, 0, 2) ? between(c, 1, 110) : between(c, 1, 5);
+    a.kv_time = coin(c) ? a.q_time : between(c, 1, 130);
+    a.q_head = a.k_head = a.v_head = a.out_head = d;
+    if (a.kv_time == a.q_time && coin(c)) {
+        int64_t row = (a.heads + 2 * a.kv_heads) * d;
+        const char *qkv = an_input(c, c->dtype, a.batch * a.q_time * row, -2.0, 2.0);
+        a.q = qkv;
+        a.k = qkv + a.heads * d * (int64_t)fsdp_dtype_size(c->dtype);
+        a.v = qkv + (a.heads + a.kv_heads) * d * (int64_t)fsdp_dtype_size(c->dtype);
+        a.q_stride_time = a.k_stride_time = a.v_stride_time = row;
+        a.q_batch = a.k_batch = a.v_batch = a.q_time * row;
+    } else {
+        a.q_stride_time = a.heads * d + 1;
+        a.k_stride_time = a.v_stride_time = a.kv_heads * d;
+        a.q_batch = a.q_time * a.q_stride_time;
+        a.k_batch = a.v_batch = a.kv_time * a.k_stride_time;
+        a.q = an_input(c, c->dtype, a.batch * a.q_batch, -2.0, 2.0);
+        a.k = an_input(c, c->dtype, a.batch * a.k_batch, -2.0, 2.0);
+        a.v = an_input(c, c->dtype, a.batch * a.v_batch, -2.0, 2.0);
+    }
+    a.out_stride_time = a.heads * d + 2;
+    a.out_batch = a.q_time * a.out_stride_time;
+    return a;
+}
+
+static void attention_forward_case(test_case *c)
+{
+    fsdp__attention_forward_args a = attention_inputs(c);
+
+    a.out = an_output(c, c->dtype, a.batch * a.out_batch, 4e-6, 4e-6);
+    a.lse = coin(c) ? an_output(c, FSDP_F32, a.batch * a.heads * a.q_time, 2e-6, 1e-5) : NULL;
+    check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)a.batch, (long)a.q_time,
+          (long)a.kv_time, (long)a.heads, (long)a.kv_heads, (long)a.head_dim, a.causal);
+}
+
+static void attention_backward_case(test_case *c)
+{
+    fsdp__attention_backward_args a = {.forward = attention_inputs(c)};
+    fsdp__attention_forward_args *f = &a.forward;
+    double absolute = 2e-5 + rounding(c->dtype) * 0.5; /* out, which is rounded, is an input here */
+
+    f->out = an_input(c, c->dtype, f->batch * f->out_batch, 0.0, 0.0);
+    f->lse = an_input(c, FSDP_F32, f->batch * f->heads * f->q_time, 0.0, 0.0);
+    ref_attention_forward(f);
+    a.dout = an_input(c, c->dtype, f->batch * f->out_batch, -1.0, 1.0);
+    if (coin(c)) { /* gradients lie differently: heads first */
+        a.dq_head = f->q_time * f->head_dim, a.dq_stride_time = f->head_dim, a.dq_batch = f->heads * a.dq_head;
+        a.dk_head = f->kv_time * f->head_dim, a.dk_stride_time = f->head_dim, a.dk_batch = f->kv_heads * a.dk_head;
+        a.dv_head = a.dk_head, a.dv_stride_time = a.dk_stride_time, a.dv_batch = a.dk_batch;
+    }
+    a.dq = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dq_batch : f->q_batch), 1e-5, absolute);
+    a.dk = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dk_batch : f->k_batch), 1e-5, absolute);
+    a.dv = an_output(c, c->dtype, f->batch * (a.dq_batch ? a.dv_batch : f->v_batch), 1e-5, absolute);
+    check(c, &a, "batch %ld times %ld %ld heads %ld %ld dim %ld causal %d", (long)f->batch, (long)f->q_time,
+          (long)f->kv_time, (long)f->heads, (long)f->kv_heads, (long)f->head_dim, f->causal);
+}
+
+/* ---- optimizers ---- */
+
+static void squared_norm_case(test_case *c)
+{
+    fsdp__segment segments[SEGMENTS] = {{0}};
+    fsdp__squared_norm_args a = {.segments = segments, .count = between(c, 0, SEGMENTS), .dtype = c->dtype};
+    double sum, first = -1.0;
+
+    for (int64_t s = 0; s < a.count; s++) {
+        segments[s].numel = a_size(c, 50000);
+        segments[s].src = an_input(c, c->dtype, segments[s].numel, -2.0, 2.0);
+    }
+    a.out = &sum; /* f64, which no buffer holds: checked here */
+    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++) {
+        const fsdp__kernel_function *table = fsdp__cpu_isa_kernels(isa);
+        double expected;
+        ref_squared_norm(&a);
+        expected = sum;
+        for (int threads = 1; table && threads <= 3; threads++) {
+#ifdef _OPENMP
+            omp_set_num_threads(threads);
+#endif
+            CHECK_OK(table[c->kernel](c->stream, &a));
+            CHECK_NEAR(sum, expected, 1e-12 * expected);
+            first = threads == 1 ? sum : first;
+            CHECK(sum == first);
+        }
+    }
+    free_case(c);
+}
+
+static int64_t optimizer_segments(test_case *c, fsdp__optimizer_segment *segments, fsdp_dtype grad_dtype, bool second,
+                                  double tolerance)
+{
+    int64_t count = between(c, 0, 4);
+
+    for (int64_t s = 0; s < count; s++) {
+        fsdp__optimizer_segment *g = &segments[s];
+        g->numel = a_size(c, 20000);
+        g->param = an_output(c, FSDP_F32, g->numel, tolerance, tolerance);
+        g->grad = an_input(c, grad_dtype, g->numel, -1.0, 1.0);
+        g->moment1 = an_output(c, FSDP_F32, g->numel, 1e-6, 1e-6);
+        g->moment2 = second ? a_buffer(c, FSDP_F32, g->numel, 0.01, 1.0, true, 1e-6, 1e-6) : NULL;
+    }
+    return count;
+}
+
+static void adam_case(test_case *c)
+{
+    fsdp__optimizer_segment segments[SEGMENTS];
+    fsdp__adam_args a = {.segments = segments,
+                         .grad_dtype = c->dtype,
+                         .lr = 1e-3,
+                         .beta1 = 0.9,
+                         .beta2 = coin(c) ? 0.999 : 0.95,
+                         .eps = 1e-8,
+                         .weight_decay = coin(c) ? 0.1 : 0.0,
+                         .grad_scale = coin(c) ? 1.0f : 0.3f,
+                         .step = coin(c) ? 1 : between(c, 2, 1000),
+                         .decoupled = coin(c)};
+
+    a.count = optimizer_segments(c, segments, c->dtype, true, 1e-6);
+    check(c, &a, "%ld segments, step %ld, decay %g, decoupled %d", (long)a.count, (long)a.step, a.weight_decay,
+          a.decoupled);
+}
+
+static void sgd_case(test_case *c)
+{
+    fsdp__optimizer_segment segments[SEGMENTS];
+    fsdp__sgd_args a = {.segments = segments,
+                        .grad_dtype = c->dtype,
+                        .lr = 0.1,
+                        .momentum = coin(c) ? 0.9 : 0.0,
+                        .dampening = coin(c) ? 0.0 : 0.1,
+                        .weight_decay = coin(c) ? 0.01 : 0.0,
+                        .grad_scale = coin(c) ? 1.0f : 0.3f,
+                        .nesterov = coin(c),
+                        .first = coin(c)};
+
+    a.count = optimizer_segments(c, segments, c->dtype, false, 1e-6);
+    for (int64_t s = 0; a.momentum == 0.0 && s < a.count; s++)
+        segments[s].moment1 = NULL;
+    check(c, &a, "%ld segments, momentum %g, nesterov %d, first %d", (long)a.count, a.momentum, a.nesterov, a.first);
+}
+
+#endif
