@@ -1,7 +1,7 @@
 /* fsdp/comm.h - process groups and collectives over (pointer, count, dtype, stream).
  *
- * Every context has a world group. Further groups are subsets of its ranks. A collective must be called by every rank of
- * the group, in the same order with fitting arguments; each call carries a sequence number and a signature (kind,
+ * Every context has a world group. Further groups are subsets of its ranks. A collective must be called by every rank
+ * of the group, in the same order with fitting arguments; each call carries a sequence number and a signature (kind,
  * bytes, dtype, operation), and ranks that disagree all get one error that names both calls. A rank that dies, or calls
  * fsdp_abort, ends every other rank's call with an error that names it. After a failure the group is broken: every
  * later call fails at once.
@@ -22,7 +22,12 @@ extern "C" {
 
 typedef struct fsdp_group fsdp_group;
 
-typedef enum fsdp_reduce_op { FSDP_SUM, FSDP_AVG, FSDP_MAX, FSDP_MIN } fsdp_reduce_op;
+typedef enum fsdp_reduce_op {
+    FSDP_SUM,
+    FSDP_AVG,
+    FSDP_MAX,
+    FSDP_MIN
+} fsdp_reduce_op;
 
 /* ---- contexts that belong to a world ---- */
 
@@ -63,10 +68,12 @@ FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
  * In place is allowed where said. `count` is per rank; 0 is allowed. Complete on return of an inline stream: all
  * buffers may be reused. */
 
-/* recv (size * count) = the ranks' send (count) in rank order. In place: send == recv + rank * count. [collective] [stream] */
+/* recv (size * count) = the ranks' send (count) in rank order. In place: send == recv + rank * count. [collective]
+ * [stream] */
 FSDP_API fsdp_status fsdp_all_gather(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                                      fsdp_stream *stream);
-/* recv (count) = op over ranks of block `rank` of send (size * count). In place: recv == send + rank * count. [collective] [stream] */
+/* recv (count) = op over ranks of block `rank` of send (size * count). In place: recv == send + rank * count.
+ * [collective] [stream] */
 FSDP_API fsdp_status fsdp_reduce_scatter(fsdp_group *group, const void *send, void *recv, int64_t count,
                                          fsdp_dtype dtype, fsdp_reduce_op op, fsdp_stream *stream);
 /* recv (count) = op over ranks of send (count). In place: recv == send. [collective] [stream] */
@@ -84,7 +91,7 @@ FSDP_API fsdp_status fsdp_barrier(fsdp_group *group); /* [collective] [blocks] *
  * fsdp_objects_free(out, out_bytes). [collective] [blocks] */
 FSDP_API fsdp_status fsdp_gather_objects(fsdp_group *group, const void *object, size_t bytes, void ***out,
                                          size_t **out_bytes);
-/* Rank r gets objects[r] of `root` (NULL on the others). [collective] [blocks] */
+/* Rank r gets objects[r] of `root` (NULL on the others); the caller frees *out with free(). [collective] [blocks] */
 FSDP_API fsdp_status fsdp_scatter_objects(fsdp_group *group, int root, const void *const *objects, const size_t *bytes,
                                           void **out, size_t *out_bytes);
 FSDP_API void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes);
@@ -93,13 +100,14 @@ FSDP_API void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes
 FSDP_API fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine);
 
 /* ---- vectored collectives for sharded parameters ----
- * A block is one parameter: `whole` has numel elements of which group rank r owns [r * chunk, min(numel, (r+1) * chunk)),
- * and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in the same order.
+ * A block is one parameter: `whole` has numel elements of which group rank r owns [r * chunk, min(numel, (r+1) *
+ * chunk)), and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in the
+ * same order.
  *
  * Memory that peers can see makes them cheap (fsdp_group_alloc): where `whole` is common memory a gather is the cast of
  * one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is visible
  * memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other memory takes
- * packing and a plain collective. The result is the same bits.
+ * packing. The result is the same bits. The blocks of one gather lie all in common memory or none of them does.
  *
  * Reuse: peers may still read this rank's `whole` when the call is done here. It may be overwritten once a later
  * collective of the group is complete on this rank, or after fsdp_group_settle. fsdp_group_free_memory knows that. */
@@ -115,12 +123,13 @@ FSDP_API fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block 
                                             fsdp_dtype shard_dtype, fsdp_dtype whole_dtype, fsdp_stream *stream);
 
 typedef struct fsdp_reduce_options {
-    fsdp_dtype whole_dtype;  /* of the unreduced gradients */
-    fsdp_dtype reduce_dtype; /* each rank's contribution is rounded to it before it is added (f32 sum); NONE: whole_dtype */
-    fsdp_dtype shard_dtype;  /* of the result */
-    fsdp_reduce_op op;       /* SUM or AVG */
-    float scale;             /* extra factor on the result; 0 means 1 */
-    bool accumulate;         /* shard += result */
+    fsdp_dtype whole_dtype; /* of the unreduced gradients */
+    fsdp_dtype
+        reduce_dtype; /* each rank's contribution is rounded to it before it is added (f32 sum); NONE: whole_dtype */
+    fsdp_dtype shard_dtype; /* of the result */
+    fsdp_reduce_op op;      /* SUM or AVG */
+    float scale;            /* extra factor on the result; 0 means 1 */
+    bool accumulate;        /* shard += result */
 } fsdp_reduce_options;
 
 /* shard = op over ranks of their `whole`'s own rows of this rank. [collective] [stream] */
@@ -135,14 +144,15 @@ typedef enum fsdp_memory_sharing {
 /* Whether the group can give such memory (all its ranks on one machine). */
 FSDP_API bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing sharing);
 /* 64-byte aligned; COMMON is zeroed, [collective] with equal bytes on every rank; VISIBLE is local and reuses freed
- * blocks. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it is. */
+ * blocks. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it is.
+ */
 FSDP_API fsdp_status fsdp_group_alloc(fsdp_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out);
 /* VISIBLE memory is handed out again only after every peer is done reading it. COMMON: last rank frees; local call. */
 FSDP_API void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes);
 /* After it, no peer reads this rank's blocks of earlier calls any more: a barrier, or nothing when a later collective
  * has been complete. Not counted. [collective: all ranks or none] */
 FSDP_API fsdp_status fsdp_group_settle(fsdp_group *group);
-/* Forces the packing path (tests, comparison). Same on every rank. */
+/* Forces the packing path where memory is not common (tests, comparison). Same on every rank. */
 FSDP_API void fsdp_group_force_copy(fsdp_group *group, bool on);
 
 /* ---- counters ---- */
@@ -160,15 +170,16 @@ typedef enum fsdp_collective {
 
 typedef struct fsdp_comm_stats {
     int64_t calls[FSDP_COLLECTIVES];
-    /* What a ring algorithm sends per rank: all-gather and reduce-scatter of n padded bytes: (W-1)/W n; all-reduce twice
-     * that. The figures of the algorithm, whatever the transport does. Groups of one send and count nothing. */
+    /* What a ring algorithm sends per rank: all-gather and reduce-scatter of n padded bytes: (W-1)/W n; all-reduce
+     * twice that. The figures of the algorithm, whatever the transport does. Groups of one send and count nothing. */
     int64_t bytes_sent[FSDP_COLLECTIVES];
     int64_t bytes_moved[FSDP_COLLECTIVES]; /* really copied or read from peers by this rank */
 } fsdp_comm_stats;
 
 FSDP_API const char *fsdp_collective_name(fsdp_collective kind);
 FSDP_API void fsdp_group_stats(const fsdp_group *group, fsdp_comm_stats *out);
-FSDP_API void fsdp_context_comm_stats(const fsdp_context *context, fsdp_comm_stats *out); /* all groups, also freed ones */
+FSDP_API void fsdp_context_comm_stats(const fsdp_context *context,
+                                      fsdp_comm_stats *out); /* all groups, also freed ones */
 FSDP_API void fsdp_context_reset_comm_stats(fsdp_context *context);
 /* Host nanoseconds this rank has spent in collectives: all of it, and the part spent waiting for peers. */
 FSDP_API void fsdp_context_comm_time(const fsdp_context *context, int64_t *total_ns, int64_t *waiting_ns);

@@ -15,7 +15,7 @@ enum {
 typedef struct wish {
     uint64_t hash; /* of ranks and name */
     int32_t count;
-    int32_t first; /* lowest rank */
+    int32_t first; /* lowest rank; -1: it cannot say, and will report that */
 } wish;
 
 /* ---- life ---- */
@@ -122,7 +122,7 @@ static fsdp_status compare_wishes(const fsdp_group *world, const wish *all, cons
     int members = position_of(world->rank, ranks, count) >= 0 ? count : 1;
 
     for (int i = 0; i < members; i++)
-        if (all[ranks[i]].hash != mine->hash || all[ranks[i]].count != mine->count)
+        if (all[ranks[i]].first >= 0 && (all[ranks[i]].hash != mine->hash || all[ranks[i]].count != mine->count))
             return FSDP_FAIL(FSDP_MISMATCH,
                              "rank %d wants a group of %d ranks from rank %d on, rank %d one of %d from rank %d on, or "
                              "under another name",
@@ -134,7 +134,7 @@ static fsdp_status compare_wishes(const fsdp_group *world, const wish *all, cons
 static fsdp_status exchange_wishes(fsdp_group *world, const int *ranks, int count, const char *name, bool valid,
                                    wish *all)
 {
-    wish mine = {.hash = 0xcbf29ce484222325u, .count = count};
+    wish mine = {.hash = 0xcbf29ce484222325u, .count = count, .first = -1};
     fsdp__call call = {
         .name = FSDP__CALL_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
 

@@ -25,7 +25,7 @@ typedef struct suite_wholes {
 /* An empty one, one smaller than most worlds, uneven ones, and one that takes several pieces through staging. */
 static inline int64_t suite_numel(int block)
 {
-    static const int64_t numels[SUITE_BLOCKS] = {0, 3, 1000, 10007, 64, 700003};
+    static const int64_t numels[SUITE_BLOCKS] = {0, 3, 1000, 10007, 64, 200003};
 
     return numels[block];
 }
@@ -117,7 +117,7 @@ static inline void suite_gather_blocks(const suite *s, suite_memory memory, fsdp
         fsdp_block *block = &w.blocks[b];
         int64_t rows = suite_rows(block, rank), start = rank * block->chunk;
 
-        block->shard = rows == 0 ? NULL
+        block->shard = rows == 0  ? NULL
                        : in_place ? (char *)block->whole + (size_t)start * element
                                   : malloc((size_t)rows * fsdp_dtype_size(shard_dtype));
         for (int64_t i = 0; i < rows; i++)
@@ -128,8 +128,8 @@ static inline void suite_gather_blocks(const suite *s, suite_memory memory, fsdp
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         for (int64_t i = 0; i < w.blocks[b].numel; i++) {
             float shard = suite_weight(b, i);
-            float rounded = shard_dtype == FSDP_BF16 || whole_dtype == FSDP_BF16 ? suite_widen(suite_bf16(shard))
-                                                                                  : shard;
+            float rounded =
+                shard_dtype == FSDP_BF16 || whole_dtype == FSDP_BF16 ? suite_widen(suite_bf16(shard)) : shard;
             if (suite_get(w.blocks[b].whole, i, whole_dtype) != rounded)
                 TEST_FAIL("block %d, element %lld: %g, expected %g", b, (long long)i,
                           (double)suite_get(w.blocks[b].whole, i, whole_dtype), (double)rounded);
@@ -176,7 +176,7 @@ static inline void suite_reduce_blocks(const suite *s, suite_memory memory, cons
     }
     CHECK_OK(fsdp_reduce_scatter_blocks(s->group, w.blocks, SUITE_BLOCKS, o, s->stream));
     suite_sync(s);
-    *bits = malloc(1 << 23);
+    *bits = malloc(1 << 20);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         fsdp_block *block = &w.blocks[b];
         int64_t rows = suite_rows(block, rank);

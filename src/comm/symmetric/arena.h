@@ -15,7 +15,7 @@ enum {
     FSDP__ARENA_RANKS = 256,        /* on one machine */
     FSDP__ABORT_BYTES = 1024,       /* text of the reason */
     FSDP__PAYLOAD_BYTES = 64 << 10, /* small things a rank shows its group, twice: see [Note: parity] */
-    FSDP__STAGING_BYTES = 1 << 20   /* large things on their way through, twice */
+    FSDP__STAGING_BYTES = 256 << 10 /* large things on their way through, twice */
 };
 
 typedef enum fsdp__rank_state {

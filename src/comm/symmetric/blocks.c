@@ -1,6 +1,7 @@
 /* blocks.c - the vectored collectives of sharded parameters.
  *
- * gather   common memory: cast one's own rows into place, meet. Done.
+ * gather   common memory: cast one's own rows into place, meet. Done. There is no other way: a row of common memory has
+ *          one writer, who may write it again as soon as the others are through.
  *          visible memory: the same, then copy the peers' rows from their `whole` to the same place in one's own.
  *          other memory: the chunks of all blocks, one after the other, travel through the staging halves in pieces.
  * reduce   visible memory: add the peers' rows where they are, in rank order.
@@ -127,8 +128,6 @@ static bool all_visible(const exchange *x)
 {
     const fsdp__call *call = x->call;
 
-    if (call->force_copy || call->block_count > TABLE_BLOCKS)
-        return false;
     for (int64_t i = 0; i < call->block_count; i++) {
         const fsdp_block *b = &call->blocks[i];
         if (b->numel > 0 &&
@@ -149,13 +148,17 @@ static fsdp_status show_blocks(exchange *x, bool visible, path *out)
 {
     fsdp__symmetric_group *g = x->group;
     uint64_t *table = (uint64_t *)fsdp__payload_of(g, x->call, g->rank);
+    bool direct = !x->call->force_copy && x->call->block_count <= TABLE_BLOCKS;
     fsdp__entry entry = {.visible = visible};
     const fsdp__entry *first;
 
     for (int64_t i = 0; visible && i < x->call->block_count; i++) {
         const fsdp_block *b = &x->call->blocks[i];
-        table[i] = b->numel ? fsdp__to_offset(g, b->whole) : 0;
-        entry.blocks_hash = (entry.blocks_hash ^ table[i]) * 0x9e3779b97f4a7c15u;
+        uint64_t offset = b->numel ? fsdp__to_offset(g, b->whole) : 0;
+
+        if (direct)
+            table[i] = offset;
+        entry.blocks_hash = (entry.blocks_hash ^ offset) * 0x9e3779b97f4a7c15u;
         entry.blocks_hash ^= entry.blocks_hash >> 29;
     }
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
@@ -166,7 +169,7 @@ static fsdp_status show_blocks(exchange *x, bool visible, path *out)
         if (!other->visible)
             *out = PATH_STAGING;
         else if (*out == PATH_COMMON && other->blocks_hash != first->blocks_hash)
-            *out = PATH_VISIBLE;
+            *out = direct ? PATH_VISIBLE : PATH_STAGING;
     }
     return FSDP_OK;
 }
@@ -383,7 +386,7 @@ fsdp_status fsdp__symmetric_reduce_scatter_blocks(void *group, const fsdp__call 
     path way;
 
     FSDP_TRY(show_blocks(&x, all_visible(&x), &way));
-    if (way != PATH_STAGING) {
+    if (way == PATH_VISIBLE) {
         FSDP_TRY(reduce_visible(&x));
         return FSDP_OK;
     }

@@ -100,9 +100,10 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
         wait_for_step(group, old);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
-    if (atomic_load_explicit(&shared->generation, memory_order_acquire) & BROKEN)
-        return fsdp__arena_failure(group->world->arena);
-    return FSDP_OK;
+    /* Everybody came: this meeting counts, even if somebody has failed since. */
+    if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)BROKEN) != old)
+        return FSDP_OK;
+    return fsdp__arena_failure(group->world->arena);
 }
 
 /* ---- the entry of a call ---- */

@@ -1,0 +1,235 @@
+/* bench_collectives.c - what the collectives cost between processes of one machine.
+ *
+ *     bench_collectives [RANKS ...]          default: 2 4
+ *
+ * Starts itself on that many ranks. One line a size: n is the whole buffer (what a rank has after the gather, before
+ * the reduce-scatter, and in the all-reduce). Medians in microseconds, over all ranks the slowest. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fsdp/launch.h"
+
+#define CHECK(call)                                                \
+    do {                                                           \
+        if ((call) != FSDP_OK) {                                   \
+            fprintf(stderr, "%s: %s\n", #call, fsdp_last_error()); \
+            exit(1);                                               \
+        }                                                          \
+    } while (0)
+
+enum {
+    MAX_ROUNDS = 400
+};
+
+typedef struct bench {
+    fsdp_context *context;
+    fsdp_group *world;
+    fsdp_stream *stream;
+    fsdp_dtype dtype;
+    int64_t numel; /* of the whole, all ranks alike */
+    size_t bytes;
+    char *plain, *plain_part; /* memory of one's own */
+    char *visible, *common, *shard;
+} bench;
+
+typedef void (*operation)(bench *b);
+
+static double now_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static int64_t part(const bench *b)
+{
+    return b->numel / fsdp_group_size(b->world);
+}
+
+static fsdp_block block_in(const bench *b, char *whole, char *shard)
+{
+    return (fsdp_block){.whole = whole, .shard = shard, .numel = b->numel, .chunk = part(b)};
+}
+
+static void run_memcpy(bench *b)
+{
+    memcpy(b->plain, b->visible, b->bytes);
+}
+
+static void run_barrier(bench *b)
+{
+    CHECK(fsdp_barrier(b->world));
+}
+
+static void run_gather(bench *b)
+{
+    CHECK(fsdp_all_gather(b->world, b->plain_part, b->plain, part(b), b->dtype, b->stream));
+}
+
+static void run_gather_blocks(bench *b, char *whole, char *shard)
+{
+    fsdp_block block = block_in(b, whole, shard);
+
+    CHECK(fsdp_all_gather_blocks(b->world, &block, 1, b->dtype, b->dtype, b->stream));
+}
+
+static void run_gather_visible(bench *b)
+{
+    run_gather_blocks(b, b->visible, b->shard);
+}
+
+static void run_gather_common(bench *b)
+{
+    run_gather_blocks(b, b->common, b->shard);
+}
+
+static void run_gather_in_place(bench *b)
+{
+    size_t own = (size_t)(part(b) * fsdp_group_rank(b->world)) * fsdp_dtype_size(b->dtype);
+
+    run_gather_blocks(b, b->common, b->common + own);
+}
+
+static void run_scatter(bench *b)
+{
+    CHECK(fsdp_reduce_scatter(b->world, b->plain, b->plain_part, part(b), b->dtype, FSDP_SUM, b->stream));
+}
+
+static void run_scatter_visible(bench *b)
+{
+    fsdp_block block = block_in(b, b->visible, b->shard);
+    fsdp_reduce_options options = {.whole_dtype = b->dtype, .shard_dtype = b->dtype, .op = FSDP_AVG};
+
+    CHECK(fsdp_reduce_scatter_blocks(b->world, &block, 1, &options, b->stream));
+}
+
+static void run_reduce(bench *b)
+{
+    CHECK(fsdp_all_reduce(b->world, b->plain, b->plain, b->numel, b->dtype, FSDP_MAX, b->stream));
+}
+
+static void run_reduce_visible(bench *b)
+{
+    CHECK(fsdp_all_reduce(b->world, b->visible, b->visible, b->numel, b->dtype, FSDP_MAX, b->stream));
+}
+
+static int compare(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+
+    return (a > b) - (a < b);
+}
+
+/* Median over the rounds; then the slowest rank's. */
+static double measure(bench *b, operation run)
+{
+    static double times[MAX_ROUNDS];
+    int rounds = (int)fmin(MAX_ROUNDS, fmax(9, 4e8 / (double)(b->bytes + 100000)));
+    float median;
+
+    for (int i = -2; i < rounds; i++) {
+        double start;
+
+        CHECK(fsdp_barrier(b->world));
+        start = now_us();
+        run(b);
+        if (i >= 0)
+            times[i] = now_us() - start;
+    }
+    qsort(times, (size_t)rounds, sizeof *times, compare);
+    median = (float)times[rounds / 2];
+    CHECK(fsdp_all_reduce(b->world, &median, &median, 1, FSDP_F32, FSDP_MAX, b->stream));
+    return (double)median;
+}
+
+static void measure_size(bench *b)
+{
+    static const operation operations[] = {run_memcpy,        run_barrier,         run_gather,  run_gather_visible,
+                                           run_gather_common, run_gather_in_place, run_scatter, run_scatter_visible,
+                                           run_reduce,        run_reduce_visible};
+    size_t count = sizeof operations / sizeof *operations;
+    char *memory = malloc(2 * b->bytes);
+
+    if (!memory)
+        exit(1);
+    memset(memory, 0, 2 * b->bytes);
+    b->plain = memory;
+    b->plain_part = memory + b->bytes;
+    CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->visible));
+    CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->shard));
+    CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_COMMON, b->bytes, (void **)&b->common));
+    memset(b->visible, 0, b->bytes);
+    memset(b->shard, 0, b->bytes);
+    if (fsdp_group_rank(b->world) == 0)
+        printf("%8zu KB", b->bytes >> 10);
+    for (size_t i = 0; i < count; i++) {
+        double us = measure(b, operations[i]);
+        if (fsdp_group_rank(b->world) == 0)
+            printf(" %9.1f", us);
+    }
+    if (fsdp_group_rank(b->world) == 0)
+        printf("\n");
+    fflush(stdout);
+    CHECK(fsdp_group_settle(b->world));
+    fsdp_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->visible, b->bytes);
+    fsdp_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->shard, b->bytes);
+    fsdp_group_free_memory(b->world, FSDP_MEMORY_COMMON, b->common, b->bytes);
+    free(memory);
+}
+
+static int rank_main(double started_us)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
+    bench b = {0};
+    double joined;
+
+    CHECK(fsdp_context_from_env(&b.context));
+    joined = now_us();
+    b.world = fsdp_world(b.context);
+    b.stream = fsdp_device_stream(fsdp_cpu(b.context));
+    if (fsdp_group_rank(b.world) == 0)
+        printf("%d ranks, start to joined: %.1f ms\n", fsdp_group_size(b.world), (joined - started_us) / 1e3);
+    for (int d = 0; d < 2; d++) {
+        b.dtype = dtypes[d];
+        if (fsdp_group_rank(b.world) == 0)
+            printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b.dtype), "memcpy", "barrier",
+                   "AG", "AG vis", "AG common", "AG place", "RS", "RS vis", "AR", "AR vis");
+        for (size_t bytes = 1 << 10; bytes <= (size_t)64 << 20; bytes *= 4) {
+            b.bytes = bytes;
+            b.numel = (int64_t)(bytes / fsdp_dtype_size(b.dtype));
+            measure_size(&b);
+        }
+    }
+    fsdp_context_free(b.context);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *fallback[] = {argv[0], "2", "4"};
+    const char *const *worlds = argc > 1 ? (const char *const *)(uintptr_t)argv : fallback;
+    int count = argc > 1 ? argc : 3;
+    char program[4096], started[32];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+
+    if (getenv("FSDP_SHM_FD"))
+        return rank_main(atof(argv[1]));
+    if (length < 0)
+        return 1;
+    program[length] = '\0';
+    for (int i = 1; i < count; i++) {
+        const char *rank_argv[] = {program, started, NULL};
+
+        snprintf(started, sizeof started, "%.0f", now_us());
+        if (fsdp_launch(&(fsdp_launch_options){.ranks = atoi(worlds[i]), .argv = rank_argv}, NULL) != FSDP_OK) {
+            fprintf(stderr, "%s\n", fsdp_last_error());
+            return 1;
+        }
+    }
+    return 0;
+}

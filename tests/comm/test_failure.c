@@ -1,0 +1,337 @@
+/* test_failure.c - whatever fails on one rank ends the call on all, with one message, and nobody hangs. */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/shm/shm.h"
+#include "comm/suite_blocks.h"
+#include "support/ranks.h"
+
+enum {
+    WORLD = 3
+};
+
+static char messages[WORLD][1024];
+
+static fsdp_stream *cpu_stream(fsdp_context *context)
+{
+    return fsdp_device_stream(fsdp_cpu(context));
+}
+
+/* ---- ranks that disagree ---- */
+
+static void disagree(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    int rank = fsdp_group_rank(world);
+    float x[4096] = {0}, y[3 * 4096] = {0};
+    fsdp_status st;
+
+    (void)arg;
+    CHECK_OK(fsdp_barrier(world));
+    st = rank == 1 ? fsdp_reduce_scatter(world, y, x, 2048, FSDP_BF16, FSDP_SUM, cpu_stream(context))
+                   : fsdp_all_gather(world, x, y, 1024, FSDP_F32, cpu_stream(context));
+    CHECK_EQ(st, FSDP_MISMATCH);
+    snprintf(messages[rank], sizeof messages[rank], "%s", fsdp_last_error());
+    CHECK_ERROR(fsdp_barrier(world), FSDP_MISMATCH, "group 'world' is broken: ranks disagree");
+}
+
+static void ranks_that_disagree_get_one_message_that_names_both_calls(void **state)
+{
+    (void)state;
+    test_run_ranks(WORLD, disagree, NULL);
+    for (int r = 0; r < WORLD; r++)
+        CHECK_STRING(messages[r], "ranks disagree in group 'world': call 2 is all_gather of 4096 bytes float32 on "
+                                  "rank 0 but reduce_scatter sum of 4096 bytes bfloat16 on rank 1");
+}
+
+static void disagree_on_blocks(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    int rank = fsdp_group_rank(world);
+    float x[60] = {0}, y[60] = {0};
+    fsdp_block blocks[2] = {{x, y, 20, 10}, {x + 20, y + 20, rank == 2 ? 11 : 10, 10}};
+
+    (void)arg;
+    CHECK_ERROR(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, cpu_stream(context)), FSDP_MISMATCH,
+                "call 1 is all_gather_blocks of 2 blocks with 80 bytes float32 on rank 0 but all_gather_blocks of 2 "
+                "blocks with 80 bytes float32 on rank 2 with other options or block sizes");
+}
+
+static void ranks_with_other_block_sizes_disagree(void **state)
+{
+    (void)state;
+    test_run_ranks(WORLD, disagree_on_blocks, NULL);
+}
+
+/* ---- ranks that give up ---- */
+
+static void one_aborts(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    int pair[2] = {0, 2}, rank = fsdp_group_rank(world);
+    fsdp_group *others = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_group_create(context, pair, 2, "others", &others));
+    if (rank == 1) {
+        fsdp_abort(context, "no more coffee");
+        fsdp_abort(context, "and no tea");
+        CHECK_ERROR(fsdp_barrier(world), FSDP_COMM, "group 'world' is broken: no more coffee");
+        return;
+    }
+    CHECK_ERROR(fsdp_barrier(world), FSDP_COMM, "rank 1 failed: no more coffee");
+    /* groups without the failed rank end too: their work is of no use any more */
+    CHECK_ERROR(fsdp_barrier(others), FSDP_COMM, "rank 1 failed: no more coffee");
+    fsdp_group_free(others);
+}
+
+static void an_abort_reaches_everybody(void **state)
+{
+    (void)state;
+    test_run_ranks(WORLD, one_aborts, NULL);
+}
+
+static void one_leaves(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (fsdp_context_rank(context) != 1)
+        CHECK_ERROR(fsdp_barrier(fsdp_world(context)), FSDP_COMM, "rank 1 has left");
+}
+
+static void waiting_for_a_rank_that_left_is_an_error(void **state)
+{
+    int64_t start = fsdp__clock_ns();
+
+    (void)state;
+    test_run_ranks(WORLD, one_leaves, NULL);
+    CHECK(fsdp__clock_ns() - start < 2000000000);
+}
+
+static fsdp_status body_fails(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    if (fsdp_context_rank(context) == 2)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "no file 'x'");
+    FSDP_TRY(fsdp_barrier(fsdp_world(context)));
+    return FSDP_OK;
+}
+
+static fsdp_status body_works(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    FSDP_TRY(fsdp_barrier(fsdp_world(context)));
+    return FSDP_OK;
+}
+
+static void a_body_that_fails_ends_its_world(void **state)
+{
+    (void)state;
+    CHECK_OK(fsdp_run_threads(WORLD, NULL, body_works, NULL));
+    CHECK_ERROR(fsdp_run_threads(WORLD, NULL, body_fails, NULL), FSDP_NOT_FOUND, "rank 2: no file 'x'");
+}
+
+/* ---- the n-th resource fails ---- */
+
+static void work(fsdp_context *context, fsdp_status *out)
+{
+    fsdp_group *world = fsdp_world(context), *group = NULL;
+    int ranks[WORLD] = {0, 1, 2};
+    float x[600] = {0}, y[600] = {0};
+    fsdp_block block = {.whole = x, .shard = y, .numel = 10, .chunk = 4};
+    fsdp_reduce_options reduce = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
+    fsdp_stream *stream = NULL, *worker = NULL;
+    void **objects = NULL, *common = NULL, *visible = NULL;
+    size_t *sizes = NULL;
+    fsdp_status st = FSDP_OK;
+
+    if (!fsdp_cpu(context)) { /* a rank that fails before it joins a call says so */
+        fsdp_abort(context, NULL);
+        *out = FSDP_NO_MEMORY;
+        return;
+    }
+    stream = cpu_stream(context);
+    FSDP_TRY_GOTO(st, fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker), out);
+    FSDP_TRY_GOTO(st, fsdp_all_gather(world, x, y, 100, FSDP_F32, stream), out);
+    FSDP_TRY_GOTO(st, fsdp_group_create(context, ranks, WORLD, "all", &group), out);
+    FSDP_TRY_GOTO(st, fsdp_all_gather_blocks(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
+    FSDP_TRY_GOTO(st, fsdp_reduce_scatter_blocks(group, &block, 1, &reduce, worker), out);
+    FSDP_TRY_GOTO(st, fsdp_stream_synchronize(worker), out);
+    FSDP_TRY_GOTO(st, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);
+    FSDP_TRY_GOTO(st, fsdp_group_alloc(world, FSDP_MEMORY_COMMON, 100, &common), out);
+    FSDP_TRY_GOTO(st, fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, 100, &visible), out);
+    FSDP_TRY_GOTO(st, fsdp_all_reduce(world, x, y, 500, FSDP_F32, FSDP_MAX, stream), out);
+    FSDP_TRY_GOTO(st, fsdp_agree(world, FSDP_OK), out);
+    FSDP_TRY_GOTO(st, fsdp_barrier(world), out);
+out:
+    if (st != FSDP_OK)
+        fsdp_abort(context, NULL);
+    fsdp_group_free_memory(world, FSDP_MEMORY_COMMON, common, 100);
+    fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, visible, 100);
+    if (objects)
+        fsdp_objects_free(group, objects, sizes);
+    if (worker)
+        (void)fsdp_stream_synchronize(worker);
+    fsdp_stream_free(worker);
+    fsdp_group_free(group);
+    *out = st;
+}
+
+typedef struct fault {
+    fsdp__fault_kind kind;
+    long nth;
+    bool hit;
+} fault;
+
+static void quiet(void *arg, fsdp_log_level level, const char *line)
+{
+    (void)arg, (void)level, (void)line;
+}
+
+static void work_with_fault(fsdp_context *context, void *arg)
+{
+    fault *f = arg;
+    fsdp_status st = FSDP_OK;
+
+    fsdp_context_set_log(context, FSDP_LOG_ERROR, quiet, NULL);
+    if (fsdp_context_rank(context) == 1)
+        fsdp__fault_arm(f->kind, f->nth);
+    work(context, &st);
+    if (fsdp_context_rank(context) == 1) {
+        f->hit = fsdp__fault_hit(f->kind);
+        fsdp__fault_arm(f->kind, 0);
+        CHECK_EQ(st != FSDP_OK, f->hit);
+    }
+    if (st != FSDP_OK)
+        CHECK(*fsdp_last_error() != '\0');
+    (void)fsdp_context_rank(context);
+}
+
+static void every_nth(fsdp__fault_kind kind)
+{
+    fault f = {.kind = kind};
+
+    do {
+        f.nth++;
+        test_run_ranks(WORLD, work_with_fault, &f);
+    } while (f.hit);
+    CHECK(f.nth > 5);
+}
+
+static void the_nth_collective_may_fail(void **state)
+{
+    (void)state;
+    every_nth(FSDP__FAULT_COLLECTIVE);
+}
+
+static void the_nth_allocation_may_fail(void **state)
+{
+    (void)state;
+    every_nth(FSDP__FAULT_ALLOCATION);
+}
+
+static void making_a_world_may_fail(void **state)
+{
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_context *contexts[2] = {NULL};
+        fsdp_status st = fsdp_context_create_threads(2, NULL, contexts);
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        fsdp_context_free(contexts[0]);
+        fsdp_context_free(contexts[1]);
+    }
+}
+
+static void agreement(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    fsdp_status mine =
+        fsdp_context_rank(context) >= 1 ? FSDP_FAIL(FSDP_IO, "disk %d is full", fsdp_context_rank(context)) : FSDP_OK;
+
+    (void)arg;
+    CHECK_ERROR(fsdp_agree(world, mine), FSDP_IO, "rank 1: disk 1 is full");
+    CHECK_OK(fsdp_agree(world, FSDP_OK)); /* nothing is broken */
+}
+
+static void a_local_failure_becomes_everybodys(void **state)
+{
+    (void)state;
+    test_run_ranks(WORLD, agreement, NULL);
+}
+
+/* ---- processes that die, with nobody watching them ---- */
+
+static void rank_process(int fd, int rank)
+{
+    fsdp_context_options options = {.rank = rank, .world_size = WORLD, .threads = 1};
+    fsdp_context *context = NULL;
+    int code = 1;
+
+    if (fsdp__shm_join(fd, &options, &context) != FSDP_OK)
+        _exit(2);
+    if (rank == 1)
+        raise(SIGKILL);
+    if (fsdp_barrier(fsdp_world(context)) == FSDP_COMM && strstr(fsdp_last_error(), "rank 1 has died"))
+        code = 42;
+    fsdp_context_free(context);
+    _exit(code);
+}
+
+static void a_killed_process_is_named_without_a_launcher(void **state)
+{
+    fsdp__arena *arena = NULL;
+    pid_t pids[WORLD];
+    int64_t start = fsdp__clock_ns();
+    int status;
+
+    (void)state;
+    CHECK_OK(fsdp__shm_create(WORLD, &arena));
+    for (int r = 0; r < WORLD; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0)
+            rank_process(arena->fd, r);
+    }
+    for (int r = 0; r < WORLD; r += 2) {
+        CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
+        CHECK(WIFEXITED(status));
+        CHECK_EQ(WEXITSTATUS(status), 42);
+    }
+    CHECK(fsdp__clock_ns() - start < 2000000000);
+    CHECK_EQ(waitpid(pids[1], &status, 0), pids[1]); /* only now: it was a zombie all the time */
+    fsdp__arena_unref(arena);
+}
+
+static void only_the_memory_of_a_world_can_be_joined(void **state)
+{
+    fsdp_context *context = NULL;
+    fsdp__arena *arena = NULL;
+    FILE *file = tmpfile();
+
+    (void)state;
+    CHECK_ERROR(fsdp__shm_join(999, &(fsdp_context_options){.world_size = 1}, &context), FSDP_IO,
+                "cannot use file descriptor 999 as shared memory");
+    CHECK_ERROR(fsdp__shm_join(fileno(file), &(fsdp_context_options){.world_size = 1}, &context), FSDP_FORMAT,
+                "is not the shared memory of a world");
+    fclose(file);
+    CHECK_OK(fsdp__shm_create(1, &arena));
+    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 2}, &context), FSDP_INVALID,
+                "of a world of 1 ranks, this is rank 0 of 2");
+    CHECK_OK(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 1}, &context));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    fsdp_context_free(context);
+    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 1}, &context), FSDP_STATE,
+                "rank 0 has joined before");
+    fsdp__arena_unref(arena);
+}
+
+TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_calls),
+          cmocka_unit_test(ranks_with_other_block_sizes_disagree), cmocka_unit_test(an_abort_reaches_everybody),
+          cmocka_unit_test(waiting_for_a_rank_that_left_is_an_error),
+          cmocka_unit_test(a_body_that_fails_ends_its_world), cmocka_unit_test(the_nth_collective_may_fail),
+          cmocka_unit_test(the_nth_allocation_may_fail), cmocka_unit_test(making_a_world_may_fail),
+          cmocka_unit_test(a_local_failure_becomes_everybodys),
+          cmocka_unit_test(a_killed_process_is_named_without_a_launcher),
+          cmocka_unit_test(only_the_memory_of_a_world_can_be_joined))
