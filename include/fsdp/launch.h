@@ -14,9 +14,9 @@ extern "C" {
 FSDP_API fsdp_status fsdp_context_from_env(fsdp_context **out);
 
 typedef struct fsdp_launch_options {
-    int ranks;                /* processes to start on this machine, 1 or more */
-    const char *const *argv;  /* program and arguments, NULL-terminated; argv[0] is searched in PATH */
-    int grace_ms;             /* between SIGTERM and SIGKILL when ending ranks; 0: 2000 */
+    int ranks;               /* processes to start on this machine, 1 or more */
+    const char *const *argv; /* program and arguments, NULL-terminated; argv[0] is searched in PATH */
+    int grace_ms;            /* between SIGTERM and SIGKILL when ending ranks; 0: 2000 */
 } fsdp_launch_options;
 
 typedef struct fsdp_launch_report {

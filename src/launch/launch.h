@@ -12,7 +12,7 @@ typedef struct fsdp__child {
     pid_t pid; /* leads a process group of its own; 0: not started */
     bool running;
     bool was_signalled; /* by this process, to make it end */
-    int status; /* as waitpid gives it, once it has ended */
+    int status;         /* as waitpid gives it, once it has ended */
 } fsdp__child;
 
 /* ---- environment.c ---- */

@@ -1,0 +1,111 @@
+/* program_ranks.c - a rank process that does what its argument says. Run by test_launch.c under fsdp_launch. */
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/suite_blocks.h"
+#include "fsdp/launch.h"
+
+static void all_collectives(fsdp_context *context)
+{
+    suite s = {.group = fsdp_world(context), .stream = fsdp_device_stream(fsdp_cpu(context))};
+    int size = fsdp_group_size(s.group), rank = fsdp_group_rank(s.group), ranks[2] = {size - 2, size - 1};
+    fsdp_group *world = s.group, *last = NULL;
+
+    suite_plain(&s);
+    suite_blocks(&s);
+    suite_objects(s.group);
+    s.visible = true;
+    suite_plain_count(&s, FSDP_F32, 20011);
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &s.stream));
+    suite_plain_count(&s, FSDP_BF16, 20011);
+    suite_rank_order(&s, 20011);
+    CHECK_OK(fsdp_group_create(context, ranks, 2, "last two", &last));
+    if (rank >= size - 2) {
+        s.group = last;
+        suite_plain_count(&s, FSDP_F32, 3001);
+        suite_gather_blocks(&s, SUITE_COMMON, FSDP_F32, FSDP_F32, true);
+    }
+    fsdp_group_free(last);
+    CHECK_OK(fsdp_barrier(world));
+    fsdp_stream_free(s.stream);
+}
+
+/* Barriers until they fail; the error goes to the file. */
+static int barriers_until_failure(fsdp_context *context, const char *path)
+{
+    char line[1200];
+    FILE *file;
+
+    while (fsdp_barrier(fsdp_world(context)) == FSDP_OK)
+        continue;
+    snprintf(line, sizeof line, "%d: %s\n", fsdp_context_rank(context), fsdp_last_error());
+    file = fopen(path, "a");
+    if (!file)
+        return 9;
+    fputs(line, file);
+    fclose(file);
+    return 5;
+}
+
+static int act(fsdp_context *context, const char *what, const char *path)
+{
+    int rank = fsdp_context_rank(context);
+
+    if (strcmp(what, "collectives") == 0) {
+        all_collectives(context);
+        return 0;
+    }
+    if (strcmp(what, "variables") == 0) {
+        CHECK_EQ(fsdp_context_world_size(context), atoi(getenv("WORLD_SIZE")));
+        CHECK_EQ(fsdp_context_local_world_size(context), atoi(getenv("LOCAL_WORLD_SIZE")));
+        CHECK_EQ(rank, atoi(getenv("LOCAL_RANK")));
+        CHECK_EQ(fsdp_context_threads(context), atoi(getenv("OMP_NUM_THREADS")));
+        return 0;
+    }
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (strcmp(what, "kill") == 0 && rank == 1) {
+        usleep(20000);
+        raise(SIGKILL);
+    }
+    if (strcmp(what, "abort") == 0 && rank == 1) {
+        fsdp_abort(context, "out of luck");
+        usleep(200000);
+        return 7;
+    }
+    if (strcmp(what, "exit") == 0 && rank == 1)
+        _exit(3);
+    if (strcmp(what, "leave") == 0 && rank == 1)
+        return 0;
+    if (strcmp(what, "stubborn") == 0) {
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGINT, SIG_IGN);
+        if (rank == 1)
+            return 4;
+        for (;;)
+            pause();
+    }
+    return barriers_until_failure(context, path);
+}
+
+int main(int argc, char **argv)
+{
+    static test_thread escape;
+    static fsdp_context *context;
+    volatile int code = 1;
+
+    if (argc > 2 && strcmp(argv[1], "early") == 0 && strcmp(getenv("RANK"), "1") == 0)
+        return 6; /* before it joins */
+    test_enter_thread(&escape);
+    if (setjmp(escape.escape) == 0) {
+        CHECK_OK(fsdp_context_from_env(&context));
+        code = act(context, argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
+        CHECK_EQ(test_live_bytes(context), 0);
+        fsdp_context_free(context);
+    } else {
+        fprintf(stderr, "%s\n", escape.message);
+        if (context)
+            fsdp_abort(context, escape.message);
+    }
+    return code;
+}

@@ -1,0 +1,263 @@
+/* test_launch.c - ranks that are real processes: started, watched, ended; none is left behind. */
+#include <dirent.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "fsdp/launch.h"
+#include "support/test.h"
+
+static const char program[] = TEST_BINARY_DIR "/tests/program_ranks";
+
+static fsdp_status launch(int ranks, const char *what, const char *path, int grace_ms, fsdp_launch_report *report)
+{
+    const char *argv[] = {program, what, path, NULL};
+
+    return fsdp_launch(&(fsdp_launch_options){.ranks = ranks, .argv = argv, .grace_ms = grace_ms}, report);
+}
+
+/* No process of ours is left, not even a dead one. */
+static void check_nothing_left(void)
+{
+    CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
+}
+
+static void processes_give_naive_results(void **state)
+{
+    fsdp_launch_report report;
+
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        CHECK_OK(launch(ranks, "collectives", "", 0, &report));
+        CHECK_EQ(report.failed_rank, -1);
+        CHECK_EQ(report.exit_code, 0);
+        CHECK_STRING(report.reason, "");
+    }
+    check_nothing_left();
+}
+
+static void ranks_find_themselves_in_the_environment(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++)
+        CHECK_OK(launch(ranks, "variables", "", 0, NULL));
+    setenv("OMP_NUM_THREADS", "3", 1);
+    CHECK_OK(launch(2, "variables", "", 0, NULL));
+    unsetenv("OMP_NUM_THREADS");
+    check_nothing_left();
+}
+
+typedef struct ending {
+    const char *what;
+    int failed_rank, exit_code;
+    const char *reason;     /* of the report */
+    const char *peer_error; /* what each other rank got */
+} ending;
+
+static void check_ending(const ending *e, int ranks)
+{
+    char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
+    char expected[300];
+    fsdp_launch_report report;
+    int64_t start = fsdp__clock_ns();
+
+    CHECK_ERROR(launch(ranks, e->what, path, 0, &report), FSDP_COMM, e->reason);
+    CHECK(fsdp__clock_ns() - start < 2000000000);
+    CHECK_STRING(report.reason, e->reason);
+    CHECK_EQ(report.failed_rank, e->failed_rank);
+    CHECK_EQ(report.exit_code, e->exit_code);
+    errors = test_read_file(path, NULL);
+    for (int r = 0; r < ranks; r++) {
+        if (r == 1)
+            continue;
+        snprintf(expected, sizeof expected, "%d: %s\n", r, e->peer_error);
+        CHECK_CONTAINS(errors, expected);
+    }
+    free(errors);
+    free(path);
+    test_directory_free(directory);
+    check_nothing_left();
+}
+
+static void the_first_failing_rank_is_named_everywhere(void **state)
+{
+    static const ending endings[] = {
+        {"kill", 1, 128 + SIGKILL, "rank 1 was killed by signal 9 (Killed)", "rank 1 was killed by signal 9 (Killed)"},
+        {"abort", 1, 7, "rank 1 failed: out of luck", "rank 1 failed: out of luck"},
+        {"exit", 1, 3, "rank 1 exited with code 3", "rank 1 exited with code 3"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        check_ending(&endings[i], 2);
+        check_ending(&endings[i], 4);
+    }
+}
+
+static void a_rank_that_ends_before_joining_ends_the_others(void **state)
+{
+    fsdp_launch_report report;
+    int64_t start = fsdp__clock_ns();
+
+    (void)state;
+    CHECK_ERROR(launch(3, "early", "/dev/null", 0, &report), FSDP_COMM, "rank 1 exited with code 6");
+    CHECK_EQ(report.exit_code, 6);
+    CHECK(fsdp__clock_ns() - start < 2000000000);
+    check_nothing_left();
+}
+
+static void waiting_for_a_rank_that_left_fails(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
+    fsdp_launch_report report;
+
+    (void)state;
+    CHECK_STATUS(launch(2, "leave", path, 0, &report), FSDP_COMM);
+    CHECK_EQ(report.failed_rank, 0);
+    CHECK_EQ(report.exit_code, 5);
+    CHECK_STRING(report.reason, "rank 1 has left");
+    errors = test_read_file(path, NULL);
+    CHECK_STRING(errors, "0: rank 1 has left\n");
+    free(errors);
+    free(path);
+    test_directory_free(directory);
+    check_nothing_left();
+}
+
+static void ranks_that_will_not_end_are_killed(void **state)
+{
+    fsdp_launch_report report;
+    int64_t start = fsdp__clock_ns();
+
+    (void)state;
+    CHECK_ERROR(launch(3, "stubborn", "", 100, &report), FSDP_COMM, "rank 1 exited with code 4");
+    CHECK(fsdp__clock_ns() - start < 2000000000);
+    check_nothing_left();
+}
+
+static void a_program_that_cannot_start_is_named(void **state)
+{
+    const char *missing[] = {"./nope", NULL}, *folder[] = {"/tmp", NULL};
+    fsdp_launch_report report;
+
+    (void)state;
+    CHECK_ERROR(fsdp_launch(&(fsdp_launch_options){.ranks = 3, .argv = missing}, &report), FSDP_NOT_FOUND,
+                "cannot start './nope': No such file or directory");
+    CHECK_EQ(report.exit_code, 127);
+    CHECK_STRING(report.reason, "cannot start './nope': No such file or directory");
+    CHECK_ERROR(fsdp_launch(&(fsdp_launch_options){.ranks = 1, .argv = folder}, &report), FSDP_IO,
+                "cannot start '/tmp': Permission denied");
+    CHECK_ERROR(fsdp_launch(&(fsdp_launch_options){.ranks = 0, .argv = folder}, &report), FSDP_INVALID,
+                "at least one rank");
+    check_nothing_left();
+}
+
+static void programs_are_found_in_the_path(void **state)
+{
+    const char *yes[] = {"true", NULL}, *no[] = {"false", NULL};
+    fsdp_launch_report report;
+
+    (void)state;
+    CHECK_OK(fsdp_launch(&(fsdp_launch_options){.ranks = 2, .argv = yes}, &report));
+    CHECK_ERROR(fsdp_launch(&(fsdp_launch_options){.ranks = 2, .argv = no}, &report), FSDP_COMM, "exited with code 1");
+    check_nothing_left();
+}
+
+/* Processes whose command line holds `marker`. */
+static int processes_with(const char *marker)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+    int found = 0;
+
+    while ((entry = readdir(proc)) != NULL) {
+        char path[300], line[4096];
+        FILE *file;
+        size_t bytes;
+
+        snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        file = atoi(entry->d_name) > 0 ? fopen(path, "r") : NULL;
+        if (!file)
+            continue;
+        bytes = fread(line, 1, sizeof line - 1, file);
+        fclose(file);
+        for (size_t i = 0; i < bytes; i++)
+            if (line[i] == '\0')
+                line[i] = ' ';
+        line[bytes] = '\0';
+        found += strstr(line, marker) != NULL;
+    }
+    closedir(proc);
+    return found;
+}
+
+/* fsdp_launch in a process of its own that gets `signal` while its ranks run. Returns its wait status. */
+static int signal_launcher(int signal, const char *what, const char *marker)
+{
+    int status = 0, tries = 0;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        fsdp_launch_report report;
+        fsdp_status st = launch(2, what, marker, 100, &report);
+        _exit(st == FSDP_INTERRUPTED ? report.exit_code : 1);
+    }
+    while (processes_with(marker) < 2 && tries++ < 200)
+        usleep(10000);
+    usleep(100000);
+    kill(pid, signal);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    for (tries = 0; processes_with(marker) > 0 && tries < 100; tries++)
+        usleep(10000);
+    CHECK_EQ(processes_with(marker), 0);
+    return status;
+}
+
+static void signals_to_the_launcher_leave_no_process(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "interrupt-marker");
+    int status;
+
+    (void)state;
+    status = signal_launcher(SIGINT, "barriers", path);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
+    status = signal_launcher(SIGTERM, "stubborn", path);
+    CHECK(WIFEXITED(status));
+    status = signal_launcher(SIGKILL, "barriers", path);
+    CHECK(WIFSIGNALED(status));
+    free(path);
+    test_directory_free(directory);
+    check_nothing_left();
+}
+
+static void the_environment_is_checked(void **state)
+{
+    fsdp_context *context = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp_context_from_env(&context));
+    CHECK_EQ(fsdp_context_world_size(context), 1);
+    fsdp_context_free(context);
+    setenv("WORLD_SIZE", "4", 1);
+    CHECK_ERROR(fsdp_context_from_env(&context), FSDP_UNSUPPORTED, "start the ranks with 'fsdp run -n 4");
+    setenv("RANK", "4", 1);
+    CHECK_ERROR(fsdp_context_from_env(&context), FSDP_INVALID,
+                "environment variable RANK is '4', not a number from 0 to 3");
+    setenv("RANK", "two", 1);
+    CHECK_ERROR(fsdp_context_from_env(&context), FSDP_INVALID, "RANK is 'two'");
+    setenv("RANK", "0", 1);
+    setenv("FSDP_SHM_FD", "999", 1);
+    CHECK_ERROR(fsdp_context_from_env(&context), FSDP_IO, "file descriptor 999");
+    CHECK_NULL(context);
+    unsetenv("FSDP_SHM_FD");
+    unsetenv("WORLD_SIZE");
+    unsetenv("RANK");
+}
+
+TEST_MAIN(cmocka_unit_test(processes_give_naive_results), cmocka_unit_test(ranks_find_themselves_in_the_environment),
+          cmocka_unit_test(the_first_failing_rank_is_named_everywhere),
+          cmocka_unit_test(a_rank_that_ends_before_joining_ends_the_others),
+          cmocka_unit_test(waiting_for_a_rank_that_left_fails), cmocka_unit_test(ranks_that_will_not_end_are_killed),
+          cmocka_unit_test(a_program_that_cannot_start_is_named), cmocka_unit_test(programs_are_found_in_the_path),
+          cmocka_unit_test(signals_to_the_launcher_leave_no_process), cmocka_unit_test(the_environment_is_checked))
