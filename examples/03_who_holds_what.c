@@ -51,7 +51,7 @@ static fsdp_tensor *model_forward(fsdp_module *self, fsdp_tensor *const *inputs,
     fsdp_tensor *h = fsdp_call(m->block1, inputs[0]);
 
     (void)count;
-    print_held(m, "during the forward, after block1");
+    print_held(m, "in the forward, after block1");
     return fsdp_call(m->output_layer, fsdp_call(m->block2, h));
 }
 
@@ -85,37 +85,37 @@ static void print_held(my_model *m, const char *when)
         return;
     for (int64_t i = 0; i < p.count && used < (int)sizeof text; i++) {
         const fsdp_distribution *d = fsdp_tensor_distribution(p.items[i].tensor);
-        int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS], rows;
+        int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+        char rows[64] = "nothing";
 
         fsdp_tensor_box(p.items[i].tensor, offset, size);
-        rows = d ? d->global_shape[0] : size[0];
-        used += snprintf(text + used, sizeof text - (size_t)used, "  %-22s %s", p.items[i].name,
-                         !d        ? "whole: "
-                         : size[0] ? ""
-                                   : "nothing");
-        if (used < (int)sizeof text && size[0])
-            used += snprintf(text + used, sizeof text - (size_t)used, "rows %" PRId64 "-%" PRId64 " of %" PRId64,
-                             offset[0], offset[0] + size[0] - 1, rows);
-        if (used < (int)sizeof text)
-            used += snprintf(text + used, sizeof text - (size_t)used, "\n");
+        if (size[0])
+            snprintf(rows, sizeof rows, "rows %" PRId64 "-%" PRId64 " of %" PRId64, offset[0], offset[0] + size[0] - 1,
+                     d ? d->global_shape[0] : size[0]);
+        used += snprintf(text + used, sizeof text - (size_t)used, "  %-22s %s%s\n", p.items[i].name,
+                         d ? "" : "whole: ", rows);
     }
     fputs(text, stdout);
     fsdp_parameters_release(&p);
 }
 
-static fsdp_status show(fsdp_context *c, bool wrap_child, size_t *peak)
+static fsdp_status show(fsdp_context *c, int wrapped, size_t *peak)
 {
     fsdp_shard_options always = {.reshard_after_forward = FSDP_RESHARD_ALWAYS};
+    static const char *const titles[] = {"root only", "block2 wrapped", "block1 and block2 wrapped"};
     fsdp_memory_stats memory;
     my_model *m = NULL;
 
+    printf("---- rank %d: %s ----\n", fsdp_context_rank(c), titles[wrapped]);
     FSDP_TRY(model_create(c, &m));
-    if (wrap_child)
+    if (wrapped >= 1)
         FSDP_TRY(fsdp_fully_shard(m->block2, &always));
+    if (wrapped >= 2)
+        FSDP_TRY(fsdp_fully_shard(m->block1, &always));
     FSDP_TRY(fsdp_fully_shard(&m->base, &always));
     FSDP_TRY(fsdp_module_materialize(&m->base, fsdp_cpu(c)));
     FSDP_TRY(fsdp_module_initialize(&m->base, 1));
-    print_held(m, wrap_child ? "block2 wrapped, before the forward" : "root only, before the forward");
+    print_held(m, "before the forward");
     fsdp_device_reset_peak(fsdp_cpu(c));
     FSDP_TRY(fsdp_scope_begin(c));
     if (!fsdp_call(&m->base, fsdp_full(fsdp_cpu(c), FSDP_F32, FSDP_SHAPE(2, 10), 0.5)))
@@ -131,19 +131,19 @@ static fsdp_status show(fsdp_context *c, bool wrap_child, size_t *peak)
 int main(void)
 {
     fsdp_context *c = NULL;
-    size_t wrapped = 0, root_only = 0;
+    size_t peak[3] = {0};
     fsdp_status status = fsdp_context_from_env(&c);
 
-    if (status == FSDP_OK)
-        status = show(c, true, &wrapped);
-    if (status == FSDP_OK)
-        status = show(c, false, &root_only);
+    for (int wrapped = 0; wrapped < 3 && status == FSDP_OK; wrapped++)
+        status = show(c, wrapped, &peak[wrapped]);
     if (status != FSDP_OK) {
         fprintf(stderr, "03_who_holds_what: %s\n", fsdp_last_error());
         return 1;
     }
     if (fsdp_context_rank(c) == 0)
-        printf("peak of whole parameters: %zu bytes with block2 wrapped, %zu with the root only\n", wrapped, root_only);
+        printf(
+            "peak of whole parameters: %zu bytes with the root only, %zu with block2 wrapped, %zu with both blocks\n",
+            peak[0], peak[1], peak[2]);
     fsdp_context_free(c);
     return 0;
 }

@@ -21,4 +21,4 @@ echo "text:   $(wc -c <demo/data.txt) bytes from $fortunes"
 "$fsdp" train demo/config.yaml -n 2 "$@"
 echo
 echo "\$ fsdp generate demo/model --prompt \"The \""
-"$fsdp" generate demo/model --prompt "The " --max-new-tokens 400 --temperature 0.7 --top-k 40 --seed 1
+"$fsdp" generate demo/model --prompt "The " --max-new-tokens 400 --temperature 0.5 --seed 3

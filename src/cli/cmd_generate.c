@@ -116,13 +116,23 @@ static void print_ids(const request *r)
     putchar('\n');
 }
 
+/* The layers of a small model are over before a second thread has begun. */
+static fsdp_status create_context(const request *r, fsdp_context **out)
+{
+    const fsdp_context_options one_thread = {.threads = 1};
+
+    if (fsdp_model_config_parameters(&r->config) < 16 * 1000 * 1000)
+        return fsdp_context_create(&one_thread, out);
+    return fsdp_context_from_env(out);
+}
+
 static fsdp_status generate(request *r)
 {
     fsdp_context *context = NULL;
     fsdp_module *model = NULL;
     fsdp_status st = FSDP_OK;
 
-    FSDP_TRY(fsdp_context_create(NULL, &context));
+    FSDP_TRY(create_context(r, &context));
     FSDP_TRY_GOTO(st, load_model(context, r, &model), out);
     if (r->prompt)
         fputs(r->prompt, stdout);

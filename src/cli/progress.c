@@ -67,8 +67,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->first_loss = progress->last_loss = NAN;
     if (!progress->speaks)
         return;
-    printf("model:  %s (%s, %" PRId64 " layers of %" PRId64 "), %s parameters\n", summary->model,
-           m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", m->n_layers, m->dim,
+    printf("model:  %s (%s, %" PRId64 " layer%s of %" PRId64 "), %s parameters\n", summary->model,
+           m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", m->n_layers, plural(m->n_layers), m->dim,
            fsdp__short_count(summary->parameters, a, sizeof a));
     printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),

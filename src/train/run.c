@@ -170,6 +170,8 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
     fsdp_status st;
 
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
     st = create_optimizer(c, &parameters, &run->optimizer);
     fsdp_parameters_release(&parameters);
     run->schedule = (fsdp_schedule){
@@ -267,7 +269,6 @@ fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_parameters parameters = {0};
     fsdp_memory_stats memory;
 
     fsdp_device_memory(fsdp_cpu(run->context), &memory);
@@ -275,6 +276,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .model = c->model.path ? c->model.path : c->model.preset,
         .model_config = run->model_config,
         .parameters = fsdp_model_config_parameters(&run->model_config),
+        .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
@@ -282,11 +284,6 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .memory_bytes = memory.live_total_bytes,
         .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
     };
-    if (fsdp_module_parameters(run->model, &parameters) != FSDP_OK)
-        return;
-    for (int64_t i = 0; i < parameters.count; i++)
-        out->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
-    fsdp_parameters_release(&parameters);
 }
 
 /* ---- export and the whole ---- */

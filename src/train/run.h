@@ -10,9 +10,10 @@ struct fsdp_train_run {
     fsdp_context *context;
     const fsdp_train_config *config; /* borrowed */
     fsdp_model_config model_config;
-    int64_t microbatches; /* per step */
-    int64_t sequences;    /* per step, all ranks */
-    int64_t step;         /* steps done */
+    int64_t microbatches;     /* per step */
+    int64_t sequences;        /* per step, all ranks */
+    int64_t step;             /* steps done */
+    int64_t local_parameters; /* elements on this rank */
 
     fsdp_tokens *tokens;
     fsdp_loader *loader;

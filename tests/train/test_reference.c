@@ -115,10 +115,18 @@ static void check_no_drift(const json_t *line, int64_t step, int64_t *live, int6
     CHECK(number(line, "tokens_per_second", -1) > 0 && number(line, "step_ms", -1) > 0);
 }
 
+static double reference_at(const json_t *list, int64_t step)
+{
+    return json_number_value(json_array_get(list, (size_t)step - 1));
+}
+
 static void check_metrics(const json_t *reference, const char *path)
 {
     const json_t *losses = json_object_get(reference, "loss"), *norms = json_object_get(reference, "grad_norm");
-    double relative = json_object_get(reference, "param_dtype") ? 1e-2 : 2e-4;
+    bool bf16 = json_object_get(reference, "param_dtype") != NULL;
+    /* A bf16 run's norms scatter more than its losses: the reference's own are up to 1.1e-2 away from its f32 run's,
+     * and two roundings of the same computation up to twice that from each other. */
+    double loss_relative = bf16 ? 1e-2 : 2e-4, norm_relative = bf16 ? 2.2e-2 : 2e-4;
     double lr = number(json_object_get(reference, "optim"), "lr", 0);
     int64_t step = 0, live = 0, sent = 0;
     char line[1024];
@@ -131,10 +139,8 @@ static void check_metrics(const json_t *reference, const char *path)
         CHECK(object != NULL);
         step++;
         CHECK_EQ((int64_t)number(object, "step", 0), step);
-        check_near("loss", step, number(object, "loss", NAN),
-                   json_number_value(json_array_get(losses, (size_t)step - 1)), relative);
-        check_near("grad_norm", step, number(object, "grad_norm", NAN),
-                   json_number_value(json_array_get(norms, (size_t)step - 1)), relative);
+        check_near("loss", step, number(object, "loss", NAN), reference_at(losses, step), loss_relative);
+        check_near("grad_norm", step, number(object, "grad_norm", NAN), reference_at(norms, step), norm_relative);
         check_near("lr", step, number(object, "lr", NAN), lr, 1e-8);
         if (step == 1) {
             check_count(object, "all_gather", reference, "c10d._allgather_base_");
@@ -148,6 +154,15 @@ static void check_metrics(const json_t *reference, const char *path)
     CHECK_EQ(step, json_array_size(losses));
 }
 
+/* The gradient of an attention key's bias is zero but for rounding, and Adam steps by the sign of that: the reference's
+ * own runs differ there by more than elsewhere. GPT-2's c_attn.bias is query, key, value. */
+static double absolute_tolerance(const char *name, int64_t i, int64_t numel)
+{
+    bool key_bias = strstr(name, "attn.c_attn.bias") && i >= numel / 3 && i < numel / 3 * 2;
+
+    return key_bias ? 1e-3 : 1e-4;
+}
+
 /* Every tensor of the exported folder against the reference's: |a - b| <= 1e-4 + 1e-3 |b|. */
 static void check_weights(const char *folder, const char *final)
 {
@@ -157,19 +172,20 @@ static void check_weights(const char *folder, const char *final)
     CHECK_OK(fsdp_safetensors_open(final, &theirs));
     for (int64_t i = 0; i < fsdp_safetensors_count(ours); i++) {
         const fsdp_safetensors_entry *a = fsdp_safetensors_at(ours, i), *b = fsdp_safetensors_find(theirs, a->name);
-        float *left, *right; /* data in the file need not be aligned */
+        int64_t numel = (int64_t)(a->bytes / sizeof(float));
 
         if (!b)
             TEST_FAIL("'%s' is not in '%s'", a->name, final);
         CHECK_EQ(a->dtype, FSDP_F32);
         CHECK_EQ(a->bytes, b->bytes);
-        left = malloc(a->bytes);
-        right = malloc(a->bytes);
-        memcpy(left, a->data, a->bytes);
-        memcpy(right, b->data, a->bytes);
-        CHECK_CLOSE(left, right, a->bytes / sizeof(float), 1e-3, 1e-4);
-        free(left);
-        free(right);
+        for (int64_t at = 0; at < numel; at++) {
+            float left, right;
+
+            memcpy(&left, (const char *)a->data + at * 4, sizeof left); /* the file does not align them */
+            memcpy(&right, (const char *)b->data + at * 4, sizeof right);
+            if (!(fabs(left - right) <= absolute_tolerance(a->name, at, numel) + 1e-3 * fabs(right)))
+                TEST_FAIL("'%s' [%lld] is %.9g, expected %.9g", a->name, (long long)at, left, right);
+        }
     }
     CHECK(fsdp_safetensors_count(ours) >= 20);
     fsdp_safetensors_close(ours);
