@@ -45,31 +45,57 @@ static void check(fsdp_status st)
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"model", 1, NULL, 'm'},  {"batch", 1, NULL, 'b'},   {"seq", 1, NULL, 's'},
-        {"steps", 1, NULL, 'n'},  {"warmup", 1, NULL, 'w'},  {"mode", 1, NULL, 'o'},
-        {"bf16", 0, NULL, 'f'},   {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
-        {"worker", 0, NULL, 'k'}, {0},
+        {"model", 1, NULL, 'm'},
+        {"batch", 1, NULL, 'b'},
+        {"seq", 1, NULL, 's'},
+        {"steps", 1, NULL, 'n'},
+        {"warmup", 1, NULL, 'w'},
+        {"mode", 1, NULL, 'o'},
+        {"bf16", 0, NULL, 'f'},
+        {"reshard", 1, NULL, 'r'},
+        {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'},
+        {0},
     };
     options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .sharded = true};
     int c;
 
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
         switch (c) {
-        case 'm': o.model = optarg; break;
-        case 'b': o.batch = atol(optarg); break;
-        case 's': o.seq = atol(optarg); break;
-        case 'n': o.steps = atol(optarg); break;
-        case 'w': o.warmup = atol(optarg); break;
-        case 'o': o.sharded = strcmp(optarg, "none") != 0; break;
-        case 'f': o.bf16 = true; break;
+        case 'm':
+            o.model = optarg;
+            break;
+        case 'b':
+            o.batch = atol(optarg);
+            break;
+        case 's':
+            o.seq = atol(optarg);
+            break;
+        case 'n':
+            o.steps = atol(optarg);
+            break;
+        case 'w':
+            o.warmup = atol(optarg);
+            break;
+        case 'o':
+            o.sharded = strcmp(optarg, "none") != 0;
+            break;
+        case 'f':
+            o.bf16 = true;
+            break;
         case 'r':
             o.reshard = !strcmp(optarg, "always")  ? FSDP_RESHARD_ALWAYS
                         : !strcmp(optarg, "never") ? FSDP_RESHARD_NEVER
                                                    : FSDP_RESHARD_AUTO;
             break;
-        case 'c': o.copy = true; break;
-        case 'k': o.overlap = FSDP_OVERLAP_WORKER; break;
-        default: exit(2);
+        case 'c':
+            o.copy = true;
+            break;
+        case 'k':
+            o.overlap = FSDP_OVERLAP_WORKER;
+            break;
+        default:
+            exit(2);
         }
     }
     return o;
@@ -91,7 +117,8 @@ static double pss_mb(void)
 
 static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config)
 {
-    fsdp_shard_options shard = {.reshard_after_forward = o->reshard, .overlap = o->overlap, .no_shared_memory = o->copy};
+    fsdp_shard_options shard = {
+        .reshard_after_forward = o->reshard, .overlap = o->overlap, .no_shared_memory = o->copy};
     fsdp_module *model;
 
     check(fsdp_model_preset(o->model, config));
@@ -159,7 +186,8 @@ static void print(fsdp_context *context, const options *o, const fsdp_model_conf
         return;
     qsort(seconds, (size_t)o->steps, sizeof *seconds, by_value);
     rate = tokens / seconds[o->steps / 2];
-    printf("{\"model\": \"%s\", \"ranks\": %d, \"threads\": %d, \"batch\": %ld, \"seq\": %ld, \"bf16\": %s, \"params\": %lld, "
+    printf("{\"model\": \"%s\", \"ranks\": %d, \"threads\": %d, \"batch\": %ld, \"seq\": %ld, \"bf16\": %s, "
+           "\"params\": %lld, "
            "\"ms\": %.2f, \"ms_min\": %.2f, \"tok_s\": %.1f, \"tflops\": %.4f, \"loss\": %.4f, \"rss_mb\": %.0f, "
            "\"pss_sum_mb\": %.0f, \"ledger_peak_mb\": %.0f",
            o->model, ranks, fsdp_context_threads(context), o->batch, o->seq, o->bf16 ? "true" : "false",
@@ -172,8 +200,8 @@ static void print(fsdp_context *context, const options *o, const fsdp_model_conf
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE] / 1e6 / (double)o->steps,
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_MEMORY] / 1e6 / (double)o->steps,
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_OPTIMIZER] / 1e6 / (double)o->steps,
-           (double)(mine->comm_ns - mine->wait_ns) / 1e6 / (double)o->steps, (double)mine->wait_ns / 1e6 / (double)o->steps,
-           (double)mine->faults / (double)o->steps);
+           (double)(mine->comm_ns - mine->wait_ns) / 1e6 / (double)o->steps,
+           (double)mine->wait_ns / 1e6 / (double)o->steps, (double)mine->faults / (double)o->steps);
 }
 
 static int64_t faults(void)
@@ -191,7 +219,7 @@ int main(int argc, char **argv)
     fsdp_model_config config;
     fsdp_parameters parameters;
     fsdp_optimizer *adamw;
-    fsdp_adam_options adam = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    fsdp_adam_options adam = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     rank_report report = {0};
     struct rusage usage;
     double loss = 0, *seconds = calloc((size_t)o.steps, sizeof *seconds);

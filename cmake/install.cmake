@@ -3,6 +3,8 @@
 install(TARGETS fsdp_static fsdp_shared EXPORT fsdp-targets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/fsdp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+# The package may be moved: its paths start from where fsdp.pc lies.
+file(RELATIVE_PATH FSDP_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 set(FSDP_PC_PRIVATE "${DNNL_LIBRARY} -lm -lpthread")
 if(FSDP_OPENMP)
   string(APPEND FSDP_PC_PRIVATE " ${OpenMP_C_FLAGS}")

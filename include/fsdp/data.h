@@ -1,15 +1,16 @@
 /* fsdp/data.h - token streams and the batches cut from them.
  *
  * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 1024 int32, of them magic 20240520,
- * version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes: token = byte,
- * vocabulary 256. Several files are one stream, in the order given.
+ * version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes: token =
+ * byte, vocabulary 256. Several files are one stream, in the order given.
  *
  * A window is seq_len tokens and the same shifted by one as targets. Sequential order: with A microbatches a step, W
- * ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts at token
+ * ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts at
+ * token
  * (((s * A + a) * W + r) * B + b) * seq_len. The stream has n = (tokens - 1) / seq_len windows, rounded down: window
- * number g is window g mod n of epoch g / n, so past the end it starts again at 0. Shuffled order sends g mod n through a
- * permutation that depends on (seed, epoch, n) alone: every window once per epoch, in an order that does not depend on
- * A, W or B.
+ * number g is window g mod n of epoch g / n, so past the end it starts again at 0. Shuffled order sends g mod n through
+ * a permutation that depends on (seed, epoch, n) alone: every window once per epoch, in an order that does not depend
+ * on A, W or B.
  */
 #ifndef FSDP_DATA_H
 #define FSDP_DATA_H
@@ -20,7 +21,12 @@
 extern "C" {
 #endif
 
-typedef enum fsdp_token_format { FSDP_TOKENS_AUTO, FSDP_TOKENS_TEXT, FSDP_TOKENS_UINT16, FSDP_TOKENS_UINT32 } fsdp_token_format;
+typedef enum fsdp_token_format {
+    FSDP_TOKENS_AUTO,
+    FSDP_TOKENS_TEXT,
+    FSDP_TOKENS_UINT16,
+    FSDP_TOKENS_UINT32
+} fsdp_token_format;
 
 typedef struct fsdp_tokens fsdp_tokens; /* memory-mapped, read-only; may be shared by threads */
 
@@ -37,13 +43,13 @@ FSDP_API const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t posit
 
 typedef struct fsdp_loader_options {
     int64_t seq_len;
-    int64_t local_batch;    /* sequences per microbatch and rank (B) */
-    int64_t microbatches;   /* per step (A) */
+    int64_t local_batch;  /* sequences per microbatch and rank (B) */
+    int64_t microbatches; /* per step (A) */
     int rank, world_size;
     bool shuffle;
     uint64_t seed;
-    int64_t vocab_size;     /* a token at or beyond it is an error naming file and position; 0: not checked */
-    int workers;            /* threads that read ahead; 0: read in the caller */
+    int64_t vocab_size;       /* a token at or beyond it is an error naming file and position; 0: not checked */
+    int workers;              /* threads that read ahead; 0: read in the caller */
     int64_t start_microbatch; /* position to begin at (s * A + a) */
 } fsdp_loader_options;
 
@@ -61,7 +67,8 @@ typedef struct fsdp_batch {
     int64_t epoch;                   /* of the microbatch's first window over all ranks */
 } fsdp_batch;
 
-/* A failure (a token beyond the vocabulary) comes at the batch it belongs to and stays: the loader does not go past it. */
+/* A failure (a token beyond the vocabulary) comes at the batch it belongs to and stays: the loader does not go past it.
+ */
 FSDP_API fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out);
 
 #ifdef __cplusplus

@@ -53,9 +53,9 @@ FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double
 /* Total 2-norm of all gradients (of sharded ones over all ranks: one scalar all-reduce per sharded mesh dimension;
  * replicated ones count once), before clipping, into *norm (may be NULL). When it is over max_norm the next step
  * multiplies every gradient by max_norm / (norm + 1e-6): the factor is folded into the step, the gradients in memory
- * stay as they are. A second call before the step measures the same gradients and sets the factor anew; step and zero_grad
- * reset it. max_norm 0 or infinite: only the norm. Without any gradient the norm is 0; an infinite or NaN norm is
- * reported, and the factor is then what PyTorch's is (0, NaN). All ranks must call it. [collective] */
+ * stay as they are. A second call before the step measures the same gradients and sets the factor anew; step and
+ * zero_grad reset it. max_norm 0 or infinite: only the norm. Without any gradient the norm is 0; an infinite or NaN
+ * norm is reported, and the factor is then what PyTorch's is (0, NaN). All ranks must call it. [collective] */
 FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
 
 /* One step of every parameter that has a gradient. What can run out is acquired before anything is changed. */
@@ -66,7 +66,11 @@ FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
 /* Learning-rate schedules: factor of the base rate at optimizer step `step` (from 0). Warm-up rises linearly from
  * 1 / (warmup + 1) to 1, which step `warmup_steps` has; then constant, or linear or cosine decay from 1 to min_factor,
  * which step `total_steps` and all after it have. */
-typedef enum fsdp_decay { FSDP_DECAY_CONSTANT, FSDP_DECAY_LINEAR, FSDP_DECAY_COSINE } fsdp_decay;
+typedef enum fsdp_decay {
+    FSDP_DECAY_CONSTANT,
+    FSDP_DECAY_LINEAR,
+    FSDP_DECAY_COSINE
+} fsdp_decay;
 typedef struct fsdp_schedule {
     int64_t warmup_steps, total_steps;
     fsdp_decay decay;

@@ -34,15 +34,15 @@ typedef enum fsdp_reshard {
 
 /* FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. */
 typedef struct fsdp_mp_policy {
-    fsdp_dtype param_dtype;  /* gather and compute in this dtype; the shard keeps its own */
-    fsdp_dtype reduce_dtype; /* reduce gradients, and accumulate unreduced ones, in this dtype; NONE: as computed */
-    fsdp_dtype output_dtype; /* cast floating outputs of the module to this dtype */
+    fsdp_dtype param_dtype;   /* gather and compute in this dtype; the shard keeps its own */
+    fsdp_dtype reduce_dtype;  /* reduce gradients, and accumulate unreduced ones, in this dtype; NONE: as computed */
+    fsdp_dtype output_dtype;  /* cast floating outputs of the module to this dtype */
     bool keep_forward_inputs; /* FSDP2's cast_forward_inputs=False: do not cast floating inputs to param_dtype */
 } fsdp_mp_policy;
 
 /* How prefetched gathers and reductions run. */
 typedef enum fsdp_overlap {
-    FSDP_OVERLAP_AUTO,   /* inline on the CPU: ranks have no core to spare */
+    FSDP_OVERLAP_AUTO, /* inline on the CPU: ranks have no core to spare */
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
 } fsdp_overlap;
@@ -61,11 +61,13 @@ typedef struct fsdp_shard_options {
 FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* Several modules as one group (tied weights, small layers). Gathered when the first of them runs, resharded when all
  * have run. */
-FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options);
+FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count,
+                                              const fsdp_shard_options *options);
 
 /* ---- methods of a sharded module: FSDP_STATE when `module` was not given to fully_shard ---- */
 
-/* Gathers the module's own group now (nested ones not). A second call, or one before a forward, costs nothing. [collective] */
+/* Gathers the module's own group now (nested ones not). A second call, or one before a forward, costs nothing.
+ * [collective] */
 FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
 /* Frees the whole parameters and puts the shards back. Idempotent. */
 FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
@@ -75,7 +77,8 @@ FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 /* false: gradients stay whole on this rank and add up there; nothing is communicated in the backward (no_sync). For the
  * module and, with `recurse`, every sharded module below. */
 FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
-/* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step). */
+/* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step).
+ */
 FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
 FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
 FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
@@ -87,10 +90,15 @@ FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);
 
 /* ---- looking ---- */
 
-typedef enum fsdp_shard_state { FSDP_SHARDED, FSDP_GATHERING, FSDP_UNSHARDED } fsdp_shard_state;
+typedef enum fsdp_shard_state {
+    FSDP_SHARDED,
+    FSDP_GATHERING,
+    FSDP_UNSHARDED
+} fsdp_shard_state;
 
 typedef struct fsdp_shard_info {
-    const char *name;        /* dotted name of the group's module(s) from the root, "" for the root; NULL before the first forward */
+    const char
+        *name; /* dotted name of the group's module(s) from the root, "" for the root; NULL before the first forward */
     fsdp_shard_state state;
     int64_t parameter_count; /* tensors */
     int64_t numel;           /* elements of the whole group, without padding */
@@ -104,8 +112,8 @@ FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info
 
 /* Sees every transition of every group of the tree, on this rank's thread: for tests and for showing what happens. */
 typedef enum fsdp_shard_event {
-    FSDP_EVENT_UNSHARD,       /* gather issued */
-    FSDP_EVENT_WAIT,          /* whole parameters in place */
+    FSDP_EVENT_UNSHARD, /* gather issued */
+    FSDP_EVENT_WAIT,    /* whole parameters in place */
     FSDP_EVENT_RESHARD,
     FSDP_EVENT_PRE_FORWARD,
     FSDP_EVENT_POST_FORWARD,

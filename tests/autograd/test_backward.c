@@ -30,7 +30,7 @@ static void gradients_of_all_consumers_are_summed_before_the_producer_runs(void 
 static void outputs_without_a_gradient_are_passed_as_null(void **state)
 {
     fsdp_context *context = toy_begin();
-    fsdp_tensor *x = toy_leaf(context, 1), *twice, *once;
+    fsdp_tensor *x = toy_leaf(context, 1), *twice = NULL, *once = NULL;
 
     (void)state;
     once = toy_split(x, &twice);
