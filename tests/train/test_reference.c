@@ -10,27 +10,28 @@
 typedef struct run {
     const char *name, *model;
     const char *final; /* the run whose final weights it must reach; NULL: none is known */
+    const char *exact; /* of a run in bf16: the same in f32 */
 } run;
 
 /* Worlds and accumulation change the last digits only, so runs of one model and optimizer end in the same place. */
 static const run runs[] = {
-    {"gpt2-ws1", "tiny-gpt2", "gpt2-ws2"},
-    {"gpt2-ws2", "tiny-gpt2", "gpt2-ws2"},
-    {"gpt2-ws3", "tiny-gpt2", "gpt2-ws2"},
-    {"gpt2-ws4", "tiny-gpt2", "gpt2-ws2"},
-    {"gpt2-adam-ws2", "tiny-gpt2", NULL},
-    {"gpt2-sgd-ws2", "tiny-gpt2", NULL},
-    {"gpt2-bf16-ws2", "tiny-gpt2", NULL},
-    {"gpt2-bf16-reduce-bf16-ws2", "tiny-gpt2", NULL},
-    {"llama-ws1", "tiny-llama", "llama-ws3"},
-    {"llama-ws2", "tiny-llama", "llama-ws3"},
-    {"llama-ws3", "tiny-llama", "llama-ws3"},
-    {"llama-ws4", "tiny-llama", "llama-ws3"},
-    {"llama-accum3-ws2", "tiny-llama", "llama-ws3"},
-    {"llama-accum3-sync-ws2", "tiny-llama", "llama-ws3"},
-    {"llama-noreshard-ws2", "tiny-llama", "llama-ws3"},
-    {"llama-bf16-ws2", "tiny-llama", NULL},
-    {"llama-tied-ws2", "tiny-llama-tied-st", "llama-tied-ws2"},
+    {"gpt2-ws1", "tiny-gpt2", "gpt2-ws2", NULL},
+    {"gpt2-ws2", "tiny-gpt2", "gpt2-ws2", NULL},
+    {"gpt2-ws3", "tiny-gpt2", "gpt2-ws2", NULL},
+    {"gpt2-ws4", "tiny-gpt2", "gpt2-ws2", NULL},
+    {"gpt2-adam-ws2", "tiny-gpt2", NULL, NULL},
+    {"gpt2-sgd-ws2", "tiny-gpt2", NULL, NULL},
+    {"gpt2-bf16-ws2", "tiny-gpt2", NULL, "gpt2-ws2"},
+    {"gpt2-bf16-reduce-bf16-ws2", "tiny-gpt2", NULL, "gpt2-ws2"},
+    {"llama-ws1", "tiny-llama", "llama-ws3", NULL},
+    {"llama-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"llama-ws3", "tiny-llama", "llama-ws3", NULL},
+    {"llama-ws4", "tiny-llama", "llama-ws3", NULL},
+    {"llama-accum3-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"llama-accum3-sync-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"llama-noreshard-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"llama-bf16-ws2", "tiny-llama", NULL, "llama-ws2"},
+    {"llama-tied-ws2", "tiny-llama-tied-st", "llama-tied-ws2", NULL},
 };
 enum {
     RUNS = sizeof runs / sizeof runs[0]
@@ -120,13 +121,12 @@ static double reference_at(const json_t *list, int64_t step)
     return json_number_value(json_array_get(list, (size_t)step - 1));
 }
 
-static void check_metrics(const json_t *reference, const char *path)
+/* `exact` is the f32 run that a bf16 run is a rounding of. Norms of a bf16 run scatter more than its losses: one may be
+ * off by what the reference's own norm is off from the f32 run's, and a percent. NULL for a run in f32. */
+static void check_metrics(const json_t *reference, const json_t *exact, const char *path)
 {
     const json_t *losses = json_object_get(reference, "loss"), *norms = json_object_get(reference, "grad_norm");
-    bool bf16 = json_object_get(reference, "param_dtype") != NULL;
-    /* A bf16 run's norms scatter more than its losses: the reference's own are up to 1.1e-2 away from its f32 run's,
-     * and two roundings of the same computation up to twice that from each other. */
-    double loss_relative = bf16 ? 1e-2 : 2e-4, norm_relative = bf16 ? 2.2e-2 : 2e-4;
+    double relative = exact ? 1e-2 : 2e-4, norm, scatter;
     double lr = number(json_object_get(reference, "optim"), "lr", 0);
     int64_t step = 0, live = 0, sent = 0;
     char line[1024];
@@ -139,8 +139,10 @@ static void check_metrics(const json_t *reference, const char *path)
         CHECK(object != NULL);
         step++;
         CHECK_EQ((int64_t)number(object, "step", 0), step);
-        check_near("loss", step, number(object, "loss", NAN), reference_at(losses, step), loss_relative);
-        check_near("grad_norm", step, number(object, "grad_norm", NAN), reference_at(norms, step), norm_relative);
+        check_near("loss", step, number(object, "loss", NAN), reference_at(losses, step), relative);
+        norm = reference_at(norms, step);
+        scatter = exact ? fabs(reference_at(json_object_get(exact, "grad_norm"), step) / norm - 1) : 0;
+        check_near("grad_norm", step, number(object, "grad_norm", NAN), norm, relative + scatter);
         check_near("lr", step, number(object, "lr", NAN), lr, 1e-8);
         if (step == 1) {
             check_count(object, "all_gather", reference, "c10d._allgather_base_");
@@ -154,19 +156,13 @@ static void check_metrics(const json_t *reference, const char *path)
     CHECK_EQ(step, json_array_size(losses));
 }
 
-/* The gradient of an attention key's bias is zero but for rounding, and Adam steps by the sign of that: the reference's
- * own runs differ there by more than elsewhere. GPT-2's c_attn.bias is query, key, value. */
-static double absolute_tolerance(const char *name, int64_t i, int64_t numel)
-{
-    bool key_bias = strstr(name, "attn.c_attn.bias") && i >= numel / 3 && i < numel / 3 * 2;
-
-    return key_bias ? 1e-3 : 1e-4;
-}
-
-/* Every tensor of the exported folder against the reference's: |a - b| <= 1e-4 + 1e-3 |b|. */
+/* Every tensor of the exported folder against the reference's: |a - b| <= 1e-4 + 1e-3 |b|. Adam steps by the sign of a
+ * gradient that is zero but for rounding, so the reference's own worlds exceed that in up to six elements: a handful
+ * may, by a third of one step of the optimizer. */
 static void check_weights(const char *folder, const char *final)
 {
     fsdp_safetensors *ours = NULL, *theirs = NULL;
+    int exceeding = 0;
 
     CHECK_OK(fsdp_safetensors_open(folder, &ours));
     CHECK_OK(fsdp_safetensors_open(final, &theirs));
@@ -183,7 +179,9 @@ static void check_weights(const char *folder, const char *final)
 
             memcpy(&left, (const char *)a->data + at * 4, sizeof left); /* the file does not align them */
             memcpy(&right, (const char *)b->data + at * 4, sizeof right);
-            if (!(fabs(left - right) <= absolute_tolerance(a->name, at, numel) + 1e-3 * fabs(right)))
+            if (fabs(left - right) <= 1e-4 + 1e-3 * fabs(right))
+                continue;
+            if (++exceeding > 10 || !(fabs(left - right) <= 1e-3))
                 TEST_FAIL("'%s' [%lld] is %.9g, expected %.9g", a->name, (long long)at, left, right);
         }
     }
@@ -217,7 +215,9 @@ static void repeats_the_reference(void **state)
     char *directory = test_directory(), *config = test_path(directory, "config.yaml");
     char *metrics = test_path(directory, "metrics.jsonl"), *folder = test_path(directory, "final");
     char *source = find_file(r->name, ".json"), *final = find_file(r->name, "-final.safetensors");
+    char *exact_source = r->exact ? find_file(r->exact, ".json") : NULL;
     json_t *reference = source ? json_load_file(source, 0, NULL) : NULL;
+    json_t *exact = exact_source ? json_load_file(exact_source, 0, NULL) : NULL;
     char ranks[16];
     program p;
 
@@ -226,7 +226,8 @@ static void repeats_the_reference(void **state)
     snprintf(ranks, sizeof ranks, "%d", (int)number(reference, "world_size", 1));
     p = program_run(directory, 0, (const char *const[]){PROGRAM, "train", config, "-n", ranks, NULL});
     CHECK_CONTAINS(p.output, "step: 20  loss: ");
-    check_metrics(reference, metrics);
+    CHECK((exact != NULL) == (json_object_get(reference, "param_dtype") != NULL));
+    check_metrics(reference, exact, metrics);
     if (!final && r->final)
         final = find_file(r->final, "-final.safetensors");
     if (final)
@@ -234,6 +235,8 @@ static void repeats_the_reference(void **state)
 
     program_free(&p);
     json_decref(reference);
+    json_decref(exact);
+    free(exact_source);
     free(config);
     free(metrics);
     free(folder);
