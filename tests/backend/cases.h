@@ -24,26 +24,37 @@ static int64_t a_size(test_case *c, int64_t largest)
 static void matmul_case(test_case *c)
 {
     bool ta = coin(c), tb = coin(c);
-    int64_t m = a_size(c, 150), n = a_size(c, 150), k = a_size(c, 400), batch = between(c, 0, 3) ? 1 : between(c, 2, 4);
-    int64_t extra = between(c, 0, 3), a_ld = (ta ? m : k) + extra, b_ld = (tb ? k : n) + extra, c_ld = n + extra;
-    fsdp__matmul_args a = {.m = m,
-                           .n = n,
-                           .k = k,
-                           .a_row = ta ? 1 : a_ld,
-                           .a_col = ta ? a_ld : 1,
-                           .b_row = tb ? 1 : b_ld,
-                           .b_col = tb ? b_ld : 1,
-                           .c_row = c_ld,
-                           .batch = batch,
-                           .a_batch = (ta ? k : m) * a_ld,
-                           .b_batch = coin(c) ? 0 : (tb ? n : k) * b_ld,
-                           .c_batch = m * c_ld,
-                           .a_dtype = c->dtype,
-                           .b_dtype = coin(c) ? c->dtype : any_float(c),
-                           .c_dtype = coin(c) ? c->dtype : any_float(c),
-                           .bias_dtype = any_float(c),
-                           .alpha = coin(c) ? 1.0f : 0.37f,
-                           .accumulate = coin(c)};
+    int64_t side[] = {a_size(c, 150), a_size(c, 150), a_size(c, 400)}, m, n, k;
+    int64_t batch = between(c, 0, 3) ? 1 : between(c, 2, 4);
+    int64_t extra = between(c, 0, 3), a_ld, b_ld, c_ld;
+    fsdp__matmul_args a;
+
+    if (between(c, 0, 4) == 0) { /* more than one block in one direction */
+        int64_t large = between(c, 0, 2);
+        for (int i = 0; i < 3; i++)
+            side[i] = i == large ? between(c, 1025, 2600) : FSDP__MIN(side[i], 20);
+        batch = 1;
+    }
+    m = side[0], n = side[1], k = side[2];
+    a_ld = (ta ? m : k) + extra, b_ld = (tb ? k : n) + extra, c_ld = n + extra;
+    a = (fsdp__matmul_args){.m = m,
+                            .n = n,
+                            .k = k,
+                            .a_row = ta ? 1 : a_ld,
+                            .a_col = ta ? a_ld : 1,
+                            .b_row = tb ? 1 : b_ld,
+                            .b_col = tb ? b_ld : 1,
+                            .c_row = c_ld,
+                            .batch = batch,
+                            .a_batch = (ta ? k : m) * a_ld,
+                            .b_batch = coin(c) ? 0 : (tb ? n : k) * b_ld,
+                            .c_batch = m * c_ld,
+                            .a_dtype = c->dtype,
+                            .b_dtype = coin(c) ? c->dtype : any_float(c),
+                            .c_dtype = coin(c) ? c->dtype : any_float(c),
+                            .bias_dtype = any_float(c),
+                            .alpha = coin(c) ? 1.0f : 0.37f,
+                            .accumulate = coin(c)};
 
     a.a = an_input(c, a.a_dtype, batch * a.a_batch, -1.0, 1.0);
     a.b = an_input(c, a.b_dtype, (a.b_batch ? batch : 1) * (tb ? n : k) * b_ld, -1.0, 1.0);

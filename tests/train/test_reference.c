@@ -156,9 +156,15 @@ static void check_metrics(const json_t *reference, const json_t *exact, const ch
     CHECK_EQ(step, json_array_size(losses));
 }
 
+/* The gradient of an attention key's bias is zero but for rounding. GPT-2's c_attn.bias is query, key, value. */
+static bool is_key_bias(const char *name, int64_t i, int64_t numel)
+{
+    return strstr(name, "attn.c_attn.bias") && i >= numel / 3 && i < numel / 3 * 2;
+}
+
 /* Every tensor of the exported folder against the reference's: |a - b| <= 1e-4 + 1e-3 |b|. Adam steps by the sign of a
- * gradient that is zero but for rounding, so the reference's own worlds exceed that in up to six elements: a handful
- * may, by a third of one step of the optimizer. */
+ * gradient however small it is, so the reference's own worlds exceed that: a key's bias, and a handful of other
+ * elements, may, but by no more than a third of one step of the optimizer. */
 static void check_weights(const char *folder, const char *final)
 {
     fsdp_safetensors *ours = NULL, *theirs = NULL;
@@ -181,7 +187,8 @@ static void check_weights(const char *folder, const char *final)
             memcpy(&right, (const char *)b->data + at * 4, sizeof right);
             if (fabs(left - right) <= 1e-4 + 1e-3 * fabs(right))
                 continue;
-            if (++exceeding > 10 || !(fabs(left - right) <= 1e-3))
+            exceeding += !is_key_bias(a->name, at, numel);
+            if (exceeding > 10 || !(fabs(left - right) <= 1e-3))
                 TEST_FAIL("'%s' [%lld] is %.9g, expected %.9g", a->name, (long long)at, left, right);
         }
     }
