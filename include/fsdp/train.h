@@ -49,6 +49,7 @@ typedef struct fsdp_train_config {
         /* in place of the preset's; 0: as the preset */
         int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
         int tie_word_embeddings; /* 1, 0, -1: as the preset */
+        double dropout;          /* of embeddings and residual branches, none in attention; NaN: as folder or preset */
     } model;
     struct {
         char **paths;

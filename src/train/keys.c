@@ -72,6 +72,7 @@ const fsdp__key fsdp__keys[] = {
     INTEGER(model, vocab_size, 1, 1 << 28, 0, NULL, "in place of the preset's"),
     INTEGER(model, max_seq_len, 1, 1 << 28, 0, NULL, "in place of the preset's"),
     CHOICE(model, tie_word_embeddings, tie_word_embeddings, bool_choices, NULL, "in place of the preset's: the head is the embedding"),
+    NUMBER(model, dropout, 0, 1, FSDP__BELOW, NULL, "GPT-2: after the embeddings and in each residual branch; set, it is in place of the folder's three rates, and attention drops nothing"),
 
     PATHS(data, path, paths, "file, or list of files that make one stream"),
     CHOICE(data, format, format, format_choices, "auto", "text: bytes are tokens; auto: by llm.c's header, else by name (.txt, .bin, .u16, .u32)"),

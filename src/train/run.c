@@ -79,6 +79,11 @@ static fsdp_status open_inputs(fsdp_train_run *run)
         return FSDP_FAIL(FSDP_INVALID,
                          "training.seq_len %" PRId64 " is more than the %" PRId64 " positions of the model",
                          c->training.seq_len, run->model_config.max_seq_len);
+    if (run->model_config.attention_dropout > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "the model's config.json asks for dropout %g in attention, which cannot be trained: set "
+                         "model.dropout, for example --model.dropout=0",
+                         (double)run->model_config.attention_dropout);
     run->sequences = c->training.global_batch_size;
     if (run->sequences == -1)
         run->sequences = c->training.local_batch_size * ranks;

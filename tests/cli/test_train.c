@@ -1,5 +1,6 @@
 /* `fsdp train` from a text to a model folder, and what becomes of the folder. */
 #include <jansson.h>
+#include <sys/stat.h>
 
 #include "cli/fixture.h"
 
@@ -85,6 +86,38 @@ static void goes_on_from_an_exported_folder(void **state)
     program_free(&p);
 }
 
+/* A GPT-2 folder as it is on the hub has a rate of 0.1 everywhere: attention cannot drop in training, so one is asked.
+ */
+static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "gpt2"), *file = test_path(f->directory, "gpt2/config.json"), path[600];
+    const char *config = "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, "
+                         "\"n_layer\": 2, \"n_head\": 2}";
+    program p;
+
+    CHECK_EQ(mkdir(folder, 0777), 0);
+    test_write_file(file, config, strlen(config));
+    snprintf(path, sizeof path, "--model.path=%s", folder);
+    for (int drop = -1; drop <= 1; drop++) {
+        const char *rate = drop < 0 ? "--model.dropout=" : drop == 0 ? "--model.dropout=0" : "--model.dropout=0.1";
+
+        p = program_run(f->directory, drop < 0,
+                        (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", "--model.n_layers=",
+                                              "--model.dim=", "--model.n_heads=", "--model.n_kv_heads=",
+                                              "--model.ffn_dim=", "--model.max_seq_len=", "--model.init=random", path,
+                                              rate, "--training.steps=2", NULL});
+        if (drop < 0)
+            CHECK_CONTAINS(p.output, "asks for dropout 0.1 in attention, which cannot be trained: set model.dropout");
+        program_free(&p);
+    }
+    p = RUN(0, "inspect", f->model);
+    CHECK_CONTAINS(p.output, "GPT-2");
+    program_free(&p);
+    free(folder);
+    free(file);
+}
+
 static void the_same_run_gives_the_same_bits(void **state)
 {
     fixture *f = *state;
@@ -144,5 +177,6 @@ static void prints_how_long_the_first_step_takes(void **state)
 }
 
 TEST_MAIN(T(trains_exports_inspects_and_generates), T(goes_on_from_an_exported_folder),
-          T(the_same_run_gives_the_same_bits), T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
+          T(a_folder_that_drops_in_attention_needs_a_rate), T(the_same_run_gives_the_same_bits),
+          T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
           T(prints_how_long_the_first_step_takes))
