@@ -267,7 +267,7 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
         set_batch(&mine, batch);
         made = make_product(&mine);
         if (made != FSDP_OK) {
-#pragma omp critical(fsdp_matmul_status)
+#pragma omp atomic write
             st = made;
         }
     }
