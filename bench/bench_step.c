@@ -3,8 +3,10 @@
  *     bench_step --model gpt-10m --batch 8 --seq 256                     one process
  *     fsdp run -n 2 -- bench_step --model gpt-10m --batch 4 --seq 256    --batch is per rank
  *
- * The model has --seq positions and an untied head; AdamW; a step is forward, backward, step, zero_grad. The printed
- * loss is that of the first step: close to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
+ * --layers and --dim change the model (width in heads of 64, the feed-forward in proportion), --group gives that many
+ * blocks to one fully_shard. The model has --seq positions and an untied head; AdamW; a step is forward, backward,
+ * step, zero_grad. The printed loss is that of the first step: close to the logarithm of the vocabulary.
+ * bench/compare.py runs it beside a peer. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +25,8 @@
 typedef struct options {
     const char *model;
     long batch, seq, steps, warmup;
+    long layers, dim; /* 0: as the preset */
+    long group;       /* blocks of one gather */
     bool sharded, bf16, copy;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
@@ -45,19 +49,15 @@ static void check(fsdp_status st)
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"model", 1, NULL, 'm'},
-        {"batch", 1, NULL, 'b'},
-        {"seq", 1, NULL, 's'},
-        {"steps", 1, NULL, 'n'},
-        {"warmup", 1, NULL, 'w'},
-        {"mode", 1, NULL, 'o'},
-        {"bf16", 0, NULL, 'f'},
-        {"reshard", 1, NULL, 'r'},
-        {"no-shared-memory", 0, NULL, 'c'},
-        {"worker", 0, NULL, 'k'},
-        {0},
+        {"model", 1, NULL, 'm'},   {"batch", 1, NULL, 'b'},
+        {"seq", 1, NULL, 's'},     {"layers", 1, NULL, 'l'},
+        {"dim", 1, NULL, 'd'},     {"group", 1, NULL, 'g'},
+        {"steps", 1, NULL, 'n'},   {"warmup", 1, NULL, 'w'},
+        {"mode", 1, NULL, 'o'},    {"bf16", 0, NULL, 'f'},
+        {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'},  {0},
     };
-    options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .sharded = true};
+    options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .sharded = true};
     int c;
 
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -70,6 +70,15 @@ static options parse(int argc, char **argv)
             break;
         case 's':
             o.seq = atol(optarg);
+            break;
+        case 'l':
+            o.layers = atol(optarg);
+            break;
+        case 'd':
+            o.dim = atol(optarg);
+            break;
+        case 'g':
+            o.group = atol(optarg);
             break;
         case 'n':
             o.steps = atol(optarg);
@@ -115,6 +124,35 @@ static double pss_mb(void)
     return kb / 1024;
 }
 
+static void resize(fsdp_model_config *config, const options *o)
+{
+    if (o->layers)
+        config->n_layers = o->layers;
+    if (o->dim) {
+        config->ffn_dim = config->ffn_dim * o->dim / config->dim;
+        config->n_kv_heads = config->n_kv_heads == config->n_heads ? o->dim / 64 : 1;
+        config->n_heads = o->dim / 64;
+        config->head_dim = 64;
+        config->dim = o->dim;
+    }
+}
+
+/* --group blocks at a time, then the root. */
+static void shard_model(fsdp_module *model, const options *o, const fsdp_shard_options *shard)
+{
+    int64_t blocks = fsdp_model_block_count(model);
+    fsdp_module *together[64];
+
+    for (int64_t i = 0; i < blocks; i += o->group) {
+        int count = 0;
+
+        for (int64_t j = i; j < blocks && count < o->group && count < 64; j++)
+            together[count++] = fsdp_model_block(model, j);
+        check(fsdp_fully_shard_modules(together, count, shard));
+    }
+    check(fsdp_fully_shard(model, shard));
+}
+
 static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config)
 {
     fsdp_shard_options shard = {
@@ -122,16 +160,15 @@ static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_co
     fsdp_module *model;
 
     check(fsdp_model_preset(o->model, config));
+    resize(config, o);
     config->max_seq_len = o->seq;
     config->tie_word_embeddings = false;
     model = fsdp_model_create(context, fsdp_meta(context), config);
     check(model ? FSDP_OK : fsdp_last_status());
     if (o->bf16)
         shard.mp_policy = (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32};
-    for (int64_t i = 0; o->sharded && i < fsdp_model_block_count(model); i++)
-        check(fsdp_fully_shard(fsdp_model_block(model, i), &shard));
     if (o->sharded)
-        check(fsdp_fully_shard(model, &shard));
+        shard_model(model, o, &shard);
     check(fsdp_module_materialize(model, fsdp_cpu(context)));
     check(fsdp_module_initialize(model, 0));
     return model;
@@ -169,7 +206,7 @@ static void print(fsdp_context *context, const options *o, const fsdp_model_conf
 {
     void **objects;
     size_t *bytes;
-    double pss = 0, largest = 0, live = 0, rate;
+    double pss = 0, largest = 0, live = 0, together = 0, rate;
     int ranks = fsdp_context_world_size(context);
     double tokens = (double)(o->batch * o->seq * ranks);
 
@@ -180,6 +217,7 @@ static void print(fsdp_context *context, const options *o, const fsdp_model_conf
         pss += report->pss_mb;
         largest = fmax(largest, report->rss_mb);
         live = fmax(live, (double)report->memory.peak_total_bytes / 1048576);
+        together += (double)(report->memory.peak_total_bytes - (r > 0 ? report->memory.shared_bytes : 0)) / 1048576;
     }
     fsdp_objects_free(fsdp_world(context), objects, bytes);
     if (fsdp_context_rank(context) != 0)
@@ -189,10 +227,10 @@ static void print(fsdp_context *context, const options *o, const fsdp_model_conf
     printf("{\"model\": \"%s\", \"ranks\": %d, \"threads\": %d, \"batch\": %ld, \"seq\": %ld, \"bf16\": %s, "
            "\"params\": %lld, "
            "\"ms\": %.2f, \"ms_min\": %.2f, \"tok_s\": %.1f, \"tflops\": %.4f, \"loss\": %.4f, \"rss_mb\": %.0f, "
-           "\"pss_sum_mb\": %.0f, \"ledger_peak_mb\": %.0f",
+           "\"pss_sum_mb\": %.0f, \"ledger_peak_mb\": %.0f, \"ledger_sum_mb\": %.0f",
            o->model, ranks, fsdp_context_threads(context), o->batch, o->seq, o->bf16 ? "true" : "false",
            (long long)fsdp_model_config_parameters(config), seconds[o->steps / 2] * 1e3, seconds[0] * 1e3, rate,
-           rate * fsdp_model_config_flops_per_token(config, o->seq) / 1e12, loss, largest, pss, live);
+           rate * fsdp_model_config_flops_per_token(config, o->seq) / 1e12, loss, largest, pss, live, together);
     printf(", \"gemm_ms\": %.2f, \"attention_ms\": %.2f, \"elementwise_ms\": %.2f, \"memory_ms\": %.2f, "
            "\"optimizer_ms\": %.2f, \"comm_ms\": %.2f, \"wait_ms\": %.2f, \"faults\": %.1f}\n",
            (double)mine->kernel_ns[FSDP__KERNEL_CLASS_GEMM] / 1e6 / (double)o->steps,

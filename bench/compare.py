@@ -2,15 +2,19 @@
 """Runs bench_step and a peer alternately in one session and prints a Markdown table of medians and ratios.
 
     bench/compare.py --peer "PYTHON /path/to/torch_bench.py" [--build build] [--rows gpt-10m-1,...] [--repeats 3]
+    bench/compare.py --against OTHER_BUILD            two builds of ours: did a change make a step slower?
+    bench/compare.py ... --write docs/performance.md  puts the table between the file's "table" comments
 
-The peer is a program that takes --model, --batch, --seq, --steps, --warmup, --mode (fsdp2 | ddp | none), --threads and
---bf16, reads RANK and WORLD_SIZE, and prints one JSON line with tok_s, params, loss and rss_mb on rank 0. Without
---peer only our own rows are measured. Both sides must train the same model: equal parameter counts, first loss near
-the logarithm of the vocabulary."""
+A peer is a program that takes --model, --batch, --seq, --steps, --warmup, --mode (fsdp2 | ddp | none), --threads and
+--bf16, reads RANK and WORLD_SIZE, and prints one JSON line with tok_s, params, loss and rss_mb on rank 0. Without one
+only our own rows are measured. Both sides must train the same model: equal parameter counts, first loss near the
+logarithm of the vocabulary. The floor is the model's FLOPs at the rate of a large matrix product on all cores, measured
+at the start."""
 import argparse
 import json
 import math
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -29,6 +33,9 @@ ROWS = {
     "gpt2-124m-2": ("gpt2-124m", 2, 2, "fsdp2", []),
 }
 VOCABULARY = {"gpt-10m": 256, "llama-100m": 32000, "gpt2-124m": 50304}
+HEADER = ("| model | ranks x batch | tok/s (min-max) | of the floor | {peer} tok/s (min-max) | ratio | "
+          "MB: sum of PSS, largest rank | {peer} MB a rank | gemm / attention / other / optimizer / comm / waiting ms | "
+          "faults a step |\n|---|---|---|---|---|---|---|---|---|---|")
 
 
 def fail(message):
@@ -44,13 +51,11 @@ def last_json(text, what):
 
 def run_ours(build, row, steps, warmup):
     model, ranks, batch, _, extra = ROWS[row]
-    bench = [os.path.join(build, "bench", "bench_step"), "--model", model, "--batch", str(batch), "--seq", "256",
-             "--steps", str(steps), "--warmup", str(warmup)] + extra
-    if ranks > 1:
-        bench = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--"] + bench
-    done = subprocess.run(bench, capture_output=True, text=True)
+    command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step"),
+               "--model", model, "--batch", str(batch), "--seq", "256", "--steps", str(steps), "--warmup", str(warmup)]
+    done = subprocess.run(command + extra, capture_output=True, text=True)
     if done.returncode != 0:
-        fail(f"{' '.join(bench)} failed:\n{done.stderr}")
+        fail(f"{' '.join(command)} failed:\n{done.stderr}")
     return last_json(done.stdout, "bench_step")
 
 
@@ -70,50 +75,85 @@ def run_peer(peer, row, steps, warmup):
     return last_json(results[0][0], "the peer")
 
 
+def flop_rate(build):
+    """FLOP/s of a large matrix product with a thread a core."""
+    command = [os.path.join(build, "bench", "bench_kernels"), "-t", str(os.cpu_count()), "nothing"]
+    text = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, GOMP_SPINCOUNT="1000")).stdout
+    found = re.search(r"threads: ([0-9.]+) GF/s", text)
+    return float(found[1]) * 1e9 if found else fail(f"{' '.join(command)} printed no rate:\n{text}")
+
+
 def check_same_model(row, ours, peer):
     if ours["params"] != peer["params"]:
         fail(f"{row}: {ours['params']} parameters here, {peer['params']} there")
-    for loss in (ours["loss"],):
-        if abs(loss - math.log(VOCABULARY[ROWS[row][0]])) > 0.5:
-            fail(f"{row}: first loss {loss} is not near ln(vocabulary)")
+    if abs(ours["loss"] - math.log(VOCABULARY[ROWS[row][0]])) > 0.5:
+        fail(f"{row}: first loss {ours['loss']} is not near ln(vocabulary)")
+
+
+def spread(values, digits):
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
+
+
+def describe(row, ours, peers, rate):
+    model, ranks, batch, mode, extra = ROWS[row]
+    speed = [r["tok_s"] for r in ours]
+    middle = sorted(ours, key=lambda r: r["tok_s"])[len(ours) // 2]
+    other = middle["elementwise_ms"] + middle["memory_ms"]
+    split = [middle["gemm_ms"], middle["attention_ms"], other, middle["optimizer_ms"], middle["comm_ms"],
+             middle["wait_ms"]]
+    return " | ".join([
+        f"| {model}, {mode if ranks > 1 else 'one process'}{', bf16' if extra else ''}", f"{ranks} x {batch}",
+        spread(speed, 0), f"{statistics.median(r['tflops'] for r in ours) * 1e12 / rate:.0%}",
+        spread([r["tok_s"] for r in peers], 0) if peers else "",
+        spread([a / r["tok_s"] for a, r in zip(speed, peers)], 2) if peers else "",
+        f"{middle['pss_sum_mb']:.0f}, {middle['rss_mb']:.0f}", f"{peers[0]['rss_mb']:.0f}" if peers else "",
+        " / ".join(f"{ms:.0f}" for ms in split), f"{middle['faults']:.0f} |"])
+
+
+def put_between_comments(path, text):
+    with open(path, encoding="utf-8") as file:
+        old = file.read()
+    parts = re.split(r"(<!-- table: compare\.py -->\n|<!-- end -->)", old, maxsplit=2)
+    if len(parts) != 5:
+        fail(f"{path} has no line '<!-- table: compare.py -->' with a '<!-- end -->' after it")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(parts[0] + parts[1] + text + "\n" + parts[3] + parts[4])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="")
+    parser.add_argument("--against", default="", metavar="BUILD")
     parser.add_argument("--build", default="build")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--write", metavar="FILE")
     args = parser.parse_args()
+    rows = args.rows.split(",")
 
-    print("| row | ranks x batch | ours tok/s (min-max) | peer tok/s (min-max) | ratio | ours MB, largest rank / sum | "
-          "peer MB, one rank | gemm / attention / other / optimizer / comm / waiting ms |")
-    print("|---|---|---|---|---|---|---|---|")
-    for row in args.rows.split(","):
+    for row in rows:
         if row not in ROWS:
             fail(f"unknown row '{row}': one of {', '.join(ROWS)}")
+    if args.peer and args.against:
+        fail("--peer and --against exclude each other")
+    rate = flop_rate(args.build)
+    table = [HEADER.format(peer="PyTorch" if args.peer else "other")]
+    print(f"A large matrix product on all cores: {rate / 1e9:.0f} GFLOP/s\n\n{table[0]}", flush=True)
+    for row in rows:
         ours, peers = [], []
         for _ in range(args.repeats):
             ours.append(run_ours(args.build, row, args.steps, args.warmup))
-            if args.peer:
-                peers.append(run_peer(args.peer, row, args.steps, args.warmup))
+            if args.peer or args.against:
+                peers.append(run_peer(args.peer, row, args.steps, args.warmup) if args.peer
+                             else run_ours(args.against, row, args.steps, args.warmup))
                 check_same_model(row, ours[-1], peers[-1])
-        speed = [r["tok_s"] for r in ours]
-        peer_speed = [r["tok_s"] for r in peers]
-        ratios = [a / b for a, b in zip(speed, peer_speed)]
-        middle = sorted(ours, key=lambda r: r["tok_s"])[len(ours) // 2]
-        split = " / ".join(f"{middle[k]:.0f}" for k in ("gemm_ms", "attention_ms"))
-        split += f" / {middle['elementwise_ms'] + middle['memory_ms']:.0f} / {middle['optimizer_ms']:.0f}"
-        split += f" / {middle['comm_ms']:.0f} / {middle['wait_ms']:.0f}"
-        model, ranks, batch, mode, extra = ROWS[row]
-        name = f"{model}, {mode if ranks > 1 else 'one process'}{', bf16' if extra else ''}"
-        peer_text = f"{statistics.median(peer_speed):,.0f} ({min(peer_speed):,.0f}-{max(peer_speed):,.0f})" if peers else ""
-        ratio_text = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if peers else ""
-        print(f"| {name} | {ranks} x {batch} | {statistics.median(speed):,.0f} ({min(speed):,.0f}-{max(speed):,.0f}) | "
-              f"{peer_text} | {ratio_text} | {middle['rss_mb']:.0f} / {middle['pss_sum_mb']:.0f} | "
-              f"{peers[0]['rss_mb'] if peers else ''} | {split} |", flush=True)
+        table.append(describe(row, ours, peers, rate))
+        print(table[-1], flush=True)
+    if args.write:
+        put_between_comments(args.write, f"A large matrix product on all cores: {rate / 1e9:.0f} GFLOP/s.\n\n" +
+                             "\n".join(table))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Step time and memory of a sharded model against layers, width, sequence, ranks and blocks per group, as one SVG.
+
+    bench/grow.py [--build build] [--out docs/growth.svg] [--steps 5]
+
+gpt-10m over 2 ranks, 4 sequences of 256 tokens a rank, one thing changed at a time. Beside each time stands its floor
+(the model's FLOPs at the rate of a large matrix product on all cores), beside the memory (PSS of all ranks) what the
+ledger says they hold together."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from compare import fail, flop_rate, last_json
+
+# title: (x label, values, options for a value)
+SERIES = {
+    "layers": ([2, 4, 6, 9, 12], lambda x: ["--layers", str(x)]),
+    "width": ([128, 256, 384, 512, 768], lambda x: ["--dim", str(x)]),
+    "sequence": ([64, 128, 256, 512, 1024], lambda x: ["--seq", str(x)]),
+    "ranks, 8 sequences in all": ([1, 2, 4, 8], lambda x: ["ranks", str(x), "--batch", str(8 // x)]),
+    "blocks per group": ([1, 2, 3, 6], lambda x: ["--group", str(x)]),
+}
+PANEL, LEFT, TOP, GAP = 170, 52, 34, 62
+
+
+def measure(build, steps, extra):
+    ranks = 2
+    if extra[0] == "ranks":
+        ranks, extra = int(extra[1]), extra[2:]
+    options = {"--model": "gpt-10m", "--batch": "4", "--seq": "256", "--steps": str(steps), "--warmup": "3"}
+    options.update(zip(extra[::2], extra[1::2]))
+    command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step")]
+    command += [word for pair in options.items() for word in pair]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"{' '.join(command)} failed:\n{done.stderr}")
+    return last_json(done.stdout, "bench_step")
+
+
+def line(xs, ys, place, style):
+    points = " ".join(f"{place(x, y)[0]:.1f},{place(x, y)[1]:.1f}" for x, y in zip(xs, ys))
+    return f'<polyline points="{points}" fill="none" {style}/>'
+
+
+def panel(x0, y0, title, xs, measured, floor, unit):
+    most_x, most_y = max(xs), max(measured + floor) * 1.1
+
+    def place(x, y):
+        return x0 + PANEL * x / most_x, y0 + PANEL - PANEL * y / most_y
+
+    parts = [f'<rect x="{x0}" y="{y0}" width="{PANEL}" height="{PANEL}" fill="none" stroke="#bbb"/>',
+             f'<text x="{x0}" y="{y0 - 8}">{unit} against {title}</text>']
+    for part in (0, 0.5, 1):
+        value = most_y * part
+        parts.append(f'<text x="{x0 - 4}" y="{y0 + PANEL - PANEL * part + 4}" text-anchor="end">{value:,.0f}</text>')
+    for x in xs:
+        parts.append(f'<text x="{place(x, 0)[0]:.1f}" y="{y0 + PANEL + 14}" text-anchor="middle">{x}</text>')
+    parts.append(line(xs, floor, place, 'stroke="#999" stroke-dasharray="4 3"'))
+    parts.append(line(xs, measured, place, 'stroke="#06c" stroke-width="2"'))
+    parts += [f'<circle cx="{place(x, y)[0]:.1f}" cy="{place(x, y)[1]:.1f}" r="2.5" fill="#06c"/>'
+              for x, y in zip(xs, measured)]
+    return "\n".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--out", default="docs/growth.svg")
+    parser.add_argument("--steps", type=int, default=5)
+    args = parser.parse_args()
+    rate, body = flop_rate(args.build), []
+
+    print("| changed | value | ms a step | floor ms | MB, PSS of all ranks | MB in the ledger |\n|---|---|---|---|---|---|")
+    for column, (title, (xs, options)) in enumerate(SERIES.items()):
+        results = [measure(args.build, args.steps, options(x)) for x in xs]
+        times = [r["ms"] for r in results]
+        floors = [r["tflops"] * 1e12 * r["ms"] / rate for r in results]
+        memory = [r["pss_sum_mb"] for r in results]
+        ledger = [r["ledger_sum_mb"] for r in results]
+        for row in zip(xs, times, floors, memory, ledger):
+            print(f"| {title} | " + " | ".join(f"{value:.0f}" for value in row) + " |", flush=True)
+        x0 = LEFT + column * (PANEL + GAP)
+        body.append(panel(x0, TOP, title, xs, times, floors, "ms a step"))
+        body.append(panel(x0, TOP + PANEL + GAP, title, xs, memory, ledger, "MB"))
+    width, height = LEFT + len(SERIES) * (PANEL + GAP), TOP + 2 * PANEL + GAP + 60
+    body.append(f'<text x="{LEFT}" y="{height - 14}">blue: measured; dashed: the floor of the time, the ledger of the '
+                f'memory. Regular steps of gpt-10m, 2 ranks x 4 sequences of 256 tokens.</text>')
+    with open(args.out, "w", encoding="utf-8") as file:
+        file.write(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+                   f'font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n")
+
+
+if __name__ == "__main__":
+    main()
