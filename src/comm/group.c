@@ -47,18 +47,15 @@ fsdp_status fsdp__group_new(fsdp__comm *comm, const int *ranks, int count, int r
     return FSDP_OK;
 }
 
-/* Blocks that peers may still read pass to the world's care. */
+/* Blocks that peers may still read pass to the world's care; the world's own die with the heap, which keeps its pages.
+ */
 static void hand_over_held(fsdp_group *group)
 {
     fsdp_group *world = group->comm->world;
 
-    while (group->held) {
+    while (group->held && world && world != group) {
         fsdp__held_block *block = group->held;
         group->held = block->next;
-        if (!world || world == group) {
-            group->ops->free(group->comm->transport, block);
-            continue;
-        }
         block->issued = world->issued;
         block->next = world->held;
         world->held = block;
