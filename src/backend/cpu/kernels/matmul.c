@@ -105,29 +105,47 @@ typedef struct finish_plan {
     bool add;
 } finish_plan;
 
-FSDP__INLINE void finish_row(fsdp_dtype dtype, const finish_plan *f, const float *x, void *c)
+/* `x` and `bias` may be NULL; each is looked at once, not per element. */
+FSDP__INLINE void finish_row_with(fsdp_dtype dtype, fsdp_dtype bias_dtype, const float *x, const void *bias, void *c,
+                                  int64_t cols, bool add)
 {
-    const fsdp__matmul_args *k = f->p->k;
+#define ROW(value, before) \
+    _Pragma("omp simd") for (int64_t j = 0; j < cols; j++) fsdp__store(dtype, c, j, (value) + (before))
+    if (x && bias && add)
+        ROW(x[j] + fsdp__load(bias_dtype, bias, j), fsdp__load(dtype, c, j));
+    else if (x && bias)
+        ROW(x[j], fsdp__load(bias_dtype, bias, j));
+    else if (x && add)
+        ROW(x[j], fsdp__load(dtype, c, j));
+    else if (x)
+        ROW(x[j], 0.0f);
+    else if (bias && add)
+        ROW(fsdp__load(bias_dtype, bias, j), fsdp__load(dtype, c, j));
+    else if (bias)
+        ROW(fsdp__load(bias_dtype, bias, j), 0.0f);
+    else if (!add)
+        ROW(0.0f, 0.0f);
+#undef ROW
+}
 
-    for (int64_t j = 0; j < f->cols; j++) {
-        float v = x ? x[j] : 0.0f;
-        if (k->bias)
-            v += fsdp__load(k->bias_dtype, k->bias, f->n0 + j);
-        if (f->add)
-            v += fsdp__load(dtype, c, j);
-        fsdp__store(dtype, c, j, v);
-    }
+FSDP__INLINE void finish_row(fsdp_dtype dtype, fsdp_dtype bias_dtype, const float *x, const void *bias, void *c,
+                             int64_t cols, bool add)
+{
+#define WITH(B) finish_row_with(dtype, B, x, bias, c, cols, add)
+    FSDP__EACH_FLOAT(bias_dtype, WITH)
+#undef WITH
 }
 
 static void finish_rows(const void *args, int64_t begin, int64_t end)
 {
     const finish_plan *f = args;
     const fsdp__matmul_args *k = f->p->k;
+    const void *bias = k->bias ? fsdp__at(k->bias_dtype, k->bias, f->n0) : NULL;
 
     for (int64_t i = begin; i < end; i++) {
         void *c = fsdp__at(k->c_dtype, f->p->c, (f->m0 + i) * k->c_row + f->n0);
         const float *x = f->x ? f->x + i * f->x_row : NULL;
-#define FINISH(T) finish_row(T, f, x, c)
+#define FINISH(T) finish_row(T, k->bias_dtype, x, bias, c, f->cols, f->add)
         FSDP__EACH_FLOAT(k->c_dtype, FINISH)
 #undef FINISH
     }
