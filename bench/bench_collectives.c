@@ -199,7 +199,7 @@ static int rank_main(double started_us)
         if (fsdp_group_rank(b.world) == 0)
             printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b.dtype), "memcpy", "barrier",
                    "AG", "AG vis", "AG common", "AG place", "RS", "RS vis", "AR", "AR vis");
-        for (size_t bytes = 1 << 10; bytes <= (size_t)64 << 20; bytes *= 4) {
+        for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 4) {
             b.bytes = bytes;
             b.numel = (int64_t)(bytes / fsdp_dtype_size(b.dtype));
             measure_size(&b);
