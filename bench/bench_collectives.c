@@ -153,13 +153,13 @@ static void measure_size(bench *b)
                                            run_gather_common, run_gather_in_place, run_scatter, run_scatter_visible,
                                            run_reduce,        run_reduce_visible};
     size_t count = sizeof operations / sizeof *operations;
-    char *memory = malloc(2 * b->bytes);
+    char *memory = aligned_alloc(64, 2 * b->bytes + 256);
 
     if (!memory)
         exit(1);
-    memset(memory, 0, 2 * b->bytes);
-    b->plain = memory;
-    b->plain_part = memory + b->bytes;
+    memset(memory, 0, 2 * b->bytes + 256);
+    b->plain = memory + 256; /* not a multiple of 4096 away from what it is copied from: some processors stall then */
+    b->plain_part = b->plain + b->bytes;
     CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->visible));
     CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->shard));
     CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_COMMON, b->bytes, (void **)&b->common));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs bench_step and a peer alternately in one session and prints a Markdown table of medians and ratios.
+"""Runs bench_step and a peer alternately and prints a Markdown table of medians and ratios.
 
     bench/compare.py --peer "PYTHON /path/to/torch_bench.py" [--build build] [--rows gpt-10m-1,...] [--repeats 3]
     bench/compare.py --against OTHER_BUILD            two builds of ours: did a change make a step slower?

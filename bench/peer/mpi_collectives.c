@@ -75,9 +75,9 @@ int main(int argc, char **argv)
 
         count = (int)(bytes / sizeof(float));
         part_count = count / ranks;
-        plain = malloc(bytes);
-        whole = malloc(bytes);
-        part = malloc(bytes);
+        plain = aligned_alloc(64, bytes);
+        whole = aligned_alloc(64, bytes);
+        part = aligned_alloc(64, bytes);
         for (int i = 0; i < count; i++)
             plain[i] = whole[i] = part[i] = (float)i;
         times[0] = median_us(barrier, rounds);
