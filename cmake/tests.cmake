@@ -112,3 +112,10 @@ foreach(source IN LISTS sources)
     fsdp_test_properties(${name}_${ranks}_ranks examples)
   endif()
 endforeach()
+
+# ---- the installed library, as another project finds it ----
+
+if(TARGET fsdp AND NOT FSDP_SANITIZE)
+  add_test(NAME install COMMAND ${PROJECT_SOURCE_DIR}/tools/test_install.sh ${PROJECT_BINARY_DIR})
+  fsdp_test_properties(install examples)
+endif()

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# test_install.sh BUILD-DIRECTORY: installs into a new folder, then builds and runs an example as a user of the library
+# would: with pkg-config, and with CMake's find_package.
+set -eu
+source=$(cd "$(dirname "$0")/.." && pwd)
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/installed" >/dev/null
+library=$(dirname "$(find "$work/installed" -name libfsdp.so)")
+export LD_LIBRARY_PATH=$library PKG_CONFIG_PATH=$library/pkgconfig
+example=$source/examples/02_mlp_sharded.c
+
+# shellcheck disable=SC2046
+cc "$example" $(pkg-config --cflags --libs fsdp) -o "$work/by_pkg_config"
+"$work/installed/bin/fsdp" run -n 2 -- "$work/by_pkg_config" >"$work/first.txt"
+
+mkdir "$work/project"
+cat >"$work/project/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.20)
+project(example C)
+find_package(fsdp REQUIRED)
+add_executable(by_cmake $example)
+target_link_libraries(by_cmake fsdp::fsdp)
+EOF
+cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/installed" >/dev/null
+cmake --build "$work/project/build" >/dev/null
+"$work/installed/bin/fsdp" run -n 2 -- "$work/project/build/by_cmake" >"$work/second.txt"
+cmp "$work/first.txt" "$work/second.txt"
+test -s "$work/first.txt"
