@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "fsdp/launch.h"
 
 #define CHECK(call)                                                \
@@ -40,10 +40,7 @@ typedef void (*operation)(bench *b);
 
 static double now_us(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+    return (double)fsdp__clock_ns() / 1e3;
 }
 
 static int64_t part(const bench *b)

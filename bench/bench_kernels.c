@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "device/device.h"
+#include "fsdp/launch.h"
 
 typedef struct bench {
     fsdp_stream *stream;
@@ -495,6 +496,7 @@ int main(int argc, char **argv)
     const char *isa_name = NULL;
     fsdp_context *context = NULL;
 
+    fsdp_limit_spinning(argv);
     for (int option; (option = getopt(argc, argv, "t:i:")) != -1;) {
         if (option == 't')
             b.threads = atoi(optarg);

@@ -143,11 +143,12 @@ static void shard_model(fsdp_module *model, const options *o, const fsdp_shard_o
     int64_t blocks = fsdp_model_block_count(model);
     fsdp_module *together[64];
 
-    for (int64_t i = 0; i < blocks; i += o->group) {
+    for (int64_t i = 0; i < blocks;) {
         int count = 0;
 
-        for (int64_t j = i; j < blocks && count < o->group && count < 64; j++)
-            together[count++] = fsdp_model_block(model, j);
+        do
+            together[count++] = fsdp_model_block(model, i++);
+        while (i < blocks && count < o->group && count < 64);
         check(fsdp_fully_shard_modules(together, count, shard));
     }
     check(fsdp_fully_shard(model, shard));

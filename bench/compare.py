@@ -49,14 +49,20 @@ def last_json(text, what):
     fail(f"{what} printed no result:\n{text}")
 
 
-def run_ours(build, row, steps, warmup):
-    model, ranks, batch, _, extra = ROWS[row]
-    command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step"),
-               "--model", model, "--batch", str(batch), "--seq", "256", "--steps", str(steps), "--warmup", str(warmup)]
-    done = subprocess.run(command + extra, capture_output=True, text=True)
+def run_step(build, ranks, options):
+    """One bench_step on so many ranks; what it says of the run."""
+    command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step")]
+    command += options
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         fail(f"{' '.join(command)} failed:\n{done.stderr}")
     return last_json(done.stdout, "bench_step")
+
+
+def run_ours(build, row, steps, warmup):
+    model, ranks, batch, _, extra = ROWS[row]
+    return run_step(build, ranks, ["--model", model, "--batch", str(batch), "--seq", "256", "--steps", str(steps),
+                                   "--warmup", str(warmup)] + extra)
 
 
 def run_peer(peer, row, steps, warmup):
@@ -78,7 +84,7 @@ def run_peer(peer, row, steps, warmup):
 def flop_rate(build):
     """FLOP/s of a large matrix product with a thread a core."""
     command = [os.path.join(build, "bench", "bench_kernels"), "-t", str(os.cpu_count()), "nothing"]
-    text = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, GOMP_SPINCOUNT="1000")).stdout
+    text = subprocess.run(command, capture_output=True, text=True).stdout
     found = re.search(r"threads: ([0-9.]+) GF/s", text)
     return float(found[1]) * 1e9 if found else fail(f"{' '.join(command)} printed no rate:\n{text}")
 

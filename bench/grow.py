@@ -7,37 +7,26 @@ gpt-10m over 2 ranks, 4 sequences of 256 tokens a rank, one thing changed at a t
 (the model's FLOPs at the rate of a large matrix product on all cores), beside the memory (PSS of all ranks) what the
 ledger says they hold together."""
 import argparse
-import json
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from compare import fail, flop_rate, last_json
+from compare import flop_rate, run_step
 
-# title: (x label, values, options for a value)
+# title: (values, ranks and options for a value)
 SERIES = {
-    "layers": ([2, 4, 6, 9, 12], lambda x: ["--layers", str(x)]),
-    "width": ([128, 256, 384, 512, 768], lambda x: ["--dim", str(x)]),
-    "sequence": ([64, 128, 256, 512, 1024], lambda x: ["--seq", str(x)]),
-    "ranks": ([1, 2, 4, 8], lambda x: ["ranks", str(x), "--batch", str(8 // x)]),
-    "blocks per group": ([1, 2, 3, 6], lambda x: ["--group", str(x)]),
+    "layers": ([2, 4, 6, 9, 12], lambda x: (2, {"--layers": str(x)})),
+    "width": ([128, 256, 384, 512, 768], lambda x: (2, {"--dim": str(x)})),
+    "sequence": ([64, 128, 256, 512, 1024], lambda x: (2, {"--seq": str(x)})),
+    "ranks": ([1, 2, 4, 8], lambda x: (x, {"--batch": str(8 // x)})),
+    "blocks per group": ([1, 2, 3, 6], lambda x: (2, {"--group": str(x)})),
 }
 PANEL, LEFT, TOP, GAP = 170, 52, 34, 62
 
 
-def measure(build, steps, extra):
-    ranks = 2
-    if extra[0] == "ranks":
-        ranks, extra = int(extra[1]), extra[2:]
-    options = {"--model": "gpt-10m", "--batch": "4", "--seq": "256", "--steps": str(steps), "--warmup": "3"}
-    options.update(zip(extra[::2], extra[1::2]))
-    command = [os.path.join(build, "fsdp"), "run", "-n", str(ranks), "--", os.path.join(build, "bench", "bench_step")]
-    command += [word for pair in options.items() for word in pair]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"{' '.join(command)} failed:\n{done.stderr}")
-    return last_json(done.stdout, "bench_step")
+def measure(build, steps, ranks, changed):
+    options = {"--model": "gpt-10m", "--batch": "4", "--seq": "256", "--steps": str(steps), "--warmup": "3", **changed}
+    return run_step(build, ranks, [word for pair in options.items() for word in pair])
 
 
 def line(xs, ys, place, style):
@@ -92,8 +81,8 @@ def main():
     rate, columns = flop_rate(args.build), []
 
     print("| changed | value | ms a step | floor ms | MB, PSS of all ranks | MB in the ledger |\n|---|---|---|---|---|---|")
-    for title, (xs, options) in SERIES.items():
-        results = [measure(args.build, args.steps, options(x)) for x in xs]
+    for title, (xs, run) in SERIES.items():
+        results = [measure(args.build, args.steps, *run(x)) for x in xs]
         times = [r["ms"] for r in results]
         floors = [r["tflops"] * 1e12 * r["ms"] / rate for r in results]
         memory = [r["pss_sum_mb"] for r in results]

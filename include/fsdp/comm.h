@@ -124,8 +124,8 @@ FSDP_API fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block 
 
 typedef struct fsdp_reduce_options {
     fsdp_dtype whole_dtype; /* of the unreduced gradients */
-    fsdp_dtype
-        reduce_dtype; /* each rank's contribution is rounded to it before it is added (f32 sum); NONE: whole_dtype */
+    /* Each rank's contribution is rounded to it before it is added (f32 sum); NONE: whole_dtype. */
+    fsdp_dtype reduce_dtype;
     fsdp_dtype shard_dtype; /* of the result */
     fsdp_reduce_op op;      /* SUM or AVG */
     float scale;            /* extra factor on the result; 0 means 1 */

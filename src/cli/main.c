@@ -4,23 +4,21 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "fsdp/launch.h"
 #include "train/nearest.h"
 
 typedef struct command {
     const char *name, *usage, *does;
     int (*run)(int argc, char **argv);
-    bool computes; /* in this process */
 } command;
 
 static const command commands[] = {
     {"train", "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...]", "train a model, fully sharded",
-     fsdp__cmd_train, true},
-    {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run, false},
+     fsdp__cmd_train},
+    {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run},
     {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3", "continue a text with a model folder",
-     fsdp__cmd_generate, true},
+     fsdp__cmd_generate},
     {"inspect", "fsdp inspect FOLDER", "config, parameters, shapes, dtypes and sizes of a model folder",
-     fsdp__cmd_inspect, false},
+     fsdp__cmd_inspect},
 };
 enum {
     COMMANDS = sizeof commands / sizeof commands[0]
@@ -106,10 +104,7 @@ int main(int argc, char **argv)
         argc = 3;
     }
     for (int i = 0; i < COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0) {
-            if (commands[i].computes)
-                fsdp_limit_spinning(argv);
+        if (strcmp(commands[i].name, name) == 0)
             return commands[i].run(argc - 1, argv + 1);
-        }
     return unknown(name);
 }

@@ -47,8 +47,7 @@ fsdp_status fsdp__group_new(fsdp__comm *comm, const int *ranks, int count, int r
     return FSDP_OK;
 }
 
-/* Blocks that peers may still read pass to the world's care; the world's own die with the heap, which keeps its pages.
- */
+/* Blocks that peers may still read pass to the world's care. The world's own die with the heap, whose pages stay. */
 static void hand_over_held(fsdp_group *group)
 {
     fsdp_group *world = group->comm->world;

@@ -187,24 +187,11 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
 
 /* ---- what follows from the keys ---- */
 
-static void override_dropout(const fsdp_train_config *config, fsdp_model_config *model)
+/* The preset with its overrides, checked. */
+static fsdp_status preset_config(const fsdp_train_config *c, fsdp_model_config *out)
 {
-    if (isnan(config->model.dropout))
-        return;
-    model->embd_dropout = model->dropout = (float)config->model.dropout;
-    model->attention_dropout = 0;
-}
-
-fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out)
-{
-    const fsdp_train_config *c = config;
     fsdp_model_config m;
 
-    if (c->model.path) {
-        FSDP_TRY(fsdp_hub_read_config(c->model.path, out));
-        override_dropout(c, out);
-        return FSDP_OK;
-    }
     if (fsdp_model_preset(c->model.preset, &m) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
     if (c->model.n_kv_heads)
@@ -229,9 +216,18 @@ fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model
 #undef OVERRIDE
     if (c->model.tie_word_embeddings >= 0)
         m.tie_word_embeddings = c->model.tie_word_embeddings == 1;
-    override_dropout(c, &m);
     if (fsdp_model_config_check(&m) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "model");
     *out = m;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out)
+{
+    FSDP_TRY(config->model.path ? fsdp_hub_read_config(config->model.path, out) : preset_config(config, out));
+    if (!isnan(config->model.dropout)) {
+        out->embd_dropout = out->dropout = (float)config->model.dropout;
+        out->attention_dropout = 0;
+    }
     return FSDP_OK;
 }

@@ -29,6 +29,18 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
+    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
+                                          {"model.n_layers", "2"},
+                                          {"model.dim", "24"},
+                                          {"model.n_heads", "3"},
+                                          {"model.n_kv_heads", "1"},
+                                          {"model.ffn_dim", "50"},
+                                          {"data.workers", "0"},
+                                          {"training.steps", "3"},
+                                          {"training.seq_len", "16"},
+                                          {"training.global_batch_size", "12"},
+                                          {"training.local_batch_size", "1"},
+                                          {"metrics.log_freq", "1"}};
     fixture *f = calloc(1, sizeof *f);
     FILE *file;
 
@@ -40,19 +52,9 @@ static int setup(void **state)
         fprintf(file, "%d bottles of beer on the wall. ", 300 - i);
     fclose(file);
     CHECK_OK(fsdp_train_config_create(&f->config));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.preset", "llama-1m"));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.n_layers", "2"));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.dim", "24"));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.n_heads", "3"));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.n_kv_heads", "1"));
-    CHECK_OK(fsdp_train_config_set(f->config, "model.ffn_dim", "50"));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
     CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
-    CHECK_OK(fsdp_train_config_set(f->config, "data.workers", "0"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "3"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.seq_len", "16"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "12"));
-    CHECK_OK(fsdp_train_config_set(f->config, "training.local_batch_size", "1"));
-    CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "1"));
     *state = f;
     return 0;
 }
