@@ -496,7 +496,6 @@ int main(int argc, char **argv)
     const char *isa_name = NULL;
     fsdp_context *context = NULL;
 
-    fsdp_limit_spinning(argv);
     for (int option; (option = getopt(argc, argv, "t:i:")) != -1;) {
         if (option == 't')
             b.threads = atoi(optarg);

@@ -253,7 +253,7 @@ static int64_t faults(void)
 
 int main(int argc, char **argv)
 {
-    options o;
+    options o = parse(argc, argv);
     fsdp_context *context;
     fsdp_model_config config;
     fsdp_parameters parameters;
@@ -261,14 +261,10 @@ int main(int argc, char **argv)
     fsdp_adam_options adam = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     rank_report report = {0};
     struct rusage usage;
-    double loss = 0, *seconds;
-    int32_t *tokens;
+    double loss = 0, *seconds = calloc((size_t)o.steps, sizeof *seconds);
+    int32_t *tokens = calloc((size_t)(o.batch * o.seq) * 2, sizeof *tokens);
     int64_t comm_ns, wait_ns;
 
-    fsdp_limit_spinning(argv);
-    o = parse(argc, argv);
-    seconds = calloc((size_t)o.steps, sizeof *seconds);
-    tokens = calloc((size_t)(o.batch * o.seq) * 2, sizeof *tokens);
     check(fsdp_context_from_env(&context));
     fsdp_module *model = build(context, &o, &config);
     check(fsdp_module_parameters(model, &parameters));

@@ -13,12 +13,6 @@ extern "C" {
  * OMP_NUM_THREADS sets the compute threads. Blocks until all ranks have joined. [collective] */
 FSDP_API fsdp_status fsdp_context_from_env(fsdp_context **out);
 
-/* For a program that may also be started without fsdp_launch or `fsdp run`: call it first in main, with main's argv.
- * OpenMP's threads spin for milliseconds before they sleep, in the way of whoever shares their core, and read how long
- * when the program is loaded: unless OMP_WAIT_POLICY or GOMP_SPINCOUNT says how, this sets GOMP_SPINCOUNT to some
- * microseconds, as ranks that are launched have it, and runs the program again from its start. */
-FSDP_API void fsdp_limit_spinning(char **argv);
-
 typedef struct fsdp_launch_options {
     int ranks;               /* processes to start on this machine, 1 or more */
     const char *const *argv; /* program and arguments, NULL-terminated; argv[0] is searched in PATH */

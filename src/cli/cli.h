@@ -1,5 +1,5 @@
-/* cli.h - the commands of the program `fsdp`. Each gets its own arguments (argv[0] is the command's name, argv[-1] the
- * program's) and returns the exit status: 0, FAILED, or USAGE when the command line itself is wrong. */
+/* cli.h - the commands of the program `fsdp`. Each gets its own arguments (argv[0] is the command's name) and returns
+ * the exit status: 0, FAILED, or USAGE when the command line itself is wrong. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 

@@ -194,7 +194,6 @@ int fsdp__cmd_generate(int argc, char **argv)
     status = read_numbers(&r, most, temperature, top_k, seed);
     if (status)
         return status;
-    fsdp_limit_spinning(argv - 1);
     r.folder = args.positional[0];
     if (fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());

@@ -165,10 +165,8 @@ static int with_config(session *s, int argc, char **argv)
         return status;
     if (print)
         return fsdp_train_config_print(s->config, stdout) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
-    if (s->as_rank || ranks == 1) {
-        fsdp_limit_spinning(argv - 1); /* a rank's environment has it already: nothing happens */
+    if (s->as_rank || ranks == 1)
         return train(s);
-    }
     if (fsdp_train_config_check(s->config, (int)ranks) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     return launch((int)ranks, argc, argv);

@@ -29,24 +29,6 @@ int fsdp__allowed_cores(void)
 
 /* ---- writing ---- */
 
-/* Turns a thread without work spins before it sleeps: some microseconds, to catch loops that follow each other. By
- * default libgomp's threads spin for milliseconds, in the way of a rank beside them or of the other half of a core. */
-#define SPIN_COUNT 1000
-
-static bool waits_are_set(void)
-{
-    return getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT");
-}
-
-void fsdp_limit_spinning(char **argv)
-{
-    char text[16];
-
-    snprintf(text, sizeof text, "%d", SPIN_COUNT);
-    if (!waits_are_set() && setenv("GOMP_SPINCOUNT", text, 1) == 0)
-        (void)execv("/proc/self/exe", argv); /* if it fails, threads spin: slower, not wrong */
-}
-
 static bool is_set_by_us(const char *variable)
 {
     static const char *const names[] = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "FSDP_SHM_FD="};
@@ -64,13 +46,9 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
         int value;
         bool wanted;
     } own[] = {
-        {"RANK", rank, true},
-        {"WORLD_SIZE", ranks, true},
-        {"LOCAL_RANK", rank, true},
-        {"LOCAL_WORLD_SIZE", ranks, true},
-        {"FSDP_SHM_FD", shm_fd, true},
-        {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
-        {"GOMP_SPINCOUNT", SPIN_COUNT, !waits_are_set()},
+        {"RANK", rank, true},          {"WORLD_SIZE", ranks, true},
+        {"LOCAL_RANK", rank, true},    {"LOCAL_WORLD_SIZE", ranks, true},
+        {"FSDP_SHM_FD", shm_fd, true}, {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
     };
     size_t count = 0, at = 0, pointers;
     char **variables, *text;

@@ -61,7 +61,6 @@ static int act(fsdp_context *context, const char *what, const char *path)
         CHECK_EQ(fsdp_context_local_world_size(context), atoi(getenv("LOCAL_WORLD_SIZE")));
         CHECK_EQ(rank, atoi(getenv("LOCAL_RANK")));
         CHECK_EQ(fsdp_context_threads(context), atoi(getenv("OMP_NUM_THREADS")));
-        CHECK(getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"));
         return 0;
     }
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
@@ -95,10 +94,6 @@ int main(int argc, char **argv)
     static fsdp_context *context;
     volatile int code = 1;
 
-    if (argc > 1 && strcmp(argv[1], "spinning") == 0) {
-        fsdp_limit_spinning(argv);
-        return getenv("GOMP_SPINCOUNT") && argc == 3 && strcmp(argv[2], "kept") == 0 ? 0 : 8;
-    }
     if (argc > 2 && strcmp(argv[1], "early") == 0 && strcmp(getenv("RANK"), "1") == 0)
         return 6; /* before it joins */
     test_enter_thread(&escape);

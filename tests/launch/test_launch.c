@@ -48,30 +48,6 @@ static void ranks_find_themselves_in_the_environment(void **state)
     check_nothing_left();
 }
 
-static int exit_code_alone(const char *what, const char *path)
-{
-    pid_t pid = fork();
-    int status;
-
-    if (pid == 0) {
-        execl(program, program, what, path, (char *)NULL);
-        _exit(127);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void a_program_of_ones_own_can_limit_spinning(void **state)
-{
-    (void)state;
-    CHECK(!getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY"));
-    CHECK_EQ(exit_code_alone("spinning", "kept"), 0);
-    setenv("OMP_WAIT_POLICY", "active", 1); /* somebody decided */
-    CHECK_EQ(exit_code_alone("spinning", "kept"), 8);
-    unsetenv("OMP_WAIT_POLICY");
-    check_nothing_left();
-}
-
 typedef struct ending {
     const char *what;
     int failed_rank, exit_code;
@@ -280,7 +256,6 @@ static void the_environment_is_checked(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(processes_give_naive_results), cmocka_unit_test(ranks_find_themselves_in_the_environment),
-          cmocka_unit_test(a_program_of_ones_own_can_limit_spinning),
           cmocka_unit_test(the_first_failing_rank_is_named_everywhere),
           cmocka_unit_test(a_rank_that_ends_before_joining_ends_the_others),
           cmocka_unit_test(waiting_for_a_rank_that_left_fails), cmocka_unit_test(ranks_that_will_not_end_are_killed),

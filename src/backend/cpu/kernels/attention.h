@@ -1,9 +1,10 @@
 /* attention.h - what the two directions of attention share.
  *
  * [Note: attention by strips]
- * Time is cut into blocks of queries and blocks of keys. Keys and values are packed once per key head into strips
- * (pack.h), so that every product is a row of tiles (tile.h). The causal mask is never applied to scores: a tile of
- * query rows knows how many keys its last row sees, and neither scores nor sums go further. */
+ * Time is cut into blocks of queries and blocks of keys. Where a product needs a transpose on its right, keys or values
+ * are packed once per key head into strips (pack.h), so that every product is a row of tiles (tile.h). The causal mask
+ * is never applied to scores: a tile of query rows knows how many keys its last row sees, and neither scores nor sums
+ * go further. */
 #ifndef BACKEND_CPU_ATTENTION_H
 #define BACKEND_CPU_ATTENTION_H
 
@@ -29,25 +30,26 @@ FSDP__INLINE int64_t fsdp__first_query(const fsdp__attention_forward_args *k, in
     return FSDP__MAX(FSDP__MIN(first, k->q_time), 0);
 }
 
-/* n rows of `d` elements, `row` apart, to f32 rows of d, times `scale`. */
-static inline void fsdp__gather_rows(fsdp_dtype dtype, const void *src, int64_t row, int64_t n, int64_t d, float scale,
-                                     float *restrict dst)
+/* n rows of `d` elements, `row` apart, to f32 rows of d and zeros up to `padded`, times `scale`. */
+static inline void fsdp__gather_rows(fsdp_dtype dtype, const void *src, int64_t row, int64_t n, int64_t d,
+                                     int64_t padded, float scale, float *restrict dst)
 {
     for (int64_t i = 0; i < n; i++) {
-#define GATHER(T) \
-    _Pragma("omp simd") for (int64_t c = 0; c < d; c++) dst[i * d + c] = fsdp__load(T, src, i * row + c) * scale
+        float *restrict to = dst + i * padded;
+#define GATHER(T) _Pragma("omp simd") for (int64_t c = 0; c < d; c++) to[c] = fsdp__load(T, src, i * row + c) * scale
         FSDP__EACH_FLOAT(dtype, GATHER)
 #undef GATHER
+        for (int64_t c = d; c < padded; c++)
+            to[c] = 0.0f;
     }
 }
 
-/* Strips of a right-hand matrix whose element (p, j) is src[p * p_stride + j * j_stride], k x n. */
-static inline void fsdp__pack_right(fsdp_dtype dtype, const void *src, int64_t p_stride, int64_t j_stride, int64_t k,
-                                    int64_t n, float scale, float *dst)
+/* A tile whose left matrix lies in rows. Not inlined: it is large, and called from many places. */
+static __attribute__((noinline)) void fsdp__tile_across(int64_t rows, int64_t k, const float *a, int64_t a_row,
+                                                        const float *b, int64_t b_row, float *c, int64_t c_row,
+                                                        bool accumulate)
 {
-    for (int64_t j = 0; j < n; j += FSDP__NR)
-        fsdp__pack_strip(FSDP__NR, dtype, fsdp__at(dtype, src, j * j_stride), j_stride, p_stride, n - j, k, scale,
-                         dst + j * k);
+    fsdp__tile(rows, k, a, a_row, 1, b, b_row, c, c_row, accumulate);
 }
 
 #endif

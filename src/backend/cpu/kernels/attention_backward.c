@@ -4,7 +4,8 @@
  *     dS = P * (dO V^T - D)          dK = scale dS^T Q    dQ = scale dS K
  *
  * A thread owns a key head of one batch element with all query heads that use it, so no two threads add to the same
- * gradient. See [Note: attention by strips] in attention.h. */
+ * gradient; the schedule is static, so threads beyond the tasks need no scratch. See [Note: attention by strips] in
+ * attention.h. */
 #include "backend/cpu/kernels/attention.h"
 
 typedef struct plan {
@@ -17,31 +18,17 @@ typedef struct plan {
 
 /* A thread's scratch: everything of one query head and its key head, as f32. */
 typedef struct work {
-    float *q, *q_strips;       /* scaled queries: rows (T, d); strips of (rows, d) by query block */
-    float *dout, *dout_strips; /* the same of dO */
-    float *dq;                 /* (T, d_padded) */
-    float *delta, *lse;        /* (T) */
-    float *kt, *vt, *k_strips; /* strips of K^T, V^T (d, keys) and K (keys, d) by key block */
-    float *dk, *dv;            /* (S, d_padded) */
-    float *p, *ds;             /* (Q_BLOCK, KV_BLOCK) */
+    float *q, *dout, *dq; /* (T, d_padded); queries are scaled */
+    float *delta, *lse;   /* (T) */
+    float *kt, *vt;       /* strips of K^T, V^T (d, keys) by key block */
+    float *k, *dk, *dv;   /* (S, d_padded) */
+    float *p, *ds;        /* (Q_BLOCK, KV_BLOCK) */
 } work;
 
-static void tile_across(int64_t rows, int64_t k, const float *a, int64_t a_row, const float *panel, float *c,
-                        int64_t c_row, bool accumulate)
-{
-    if (rows == FSDP__MR)
-        fsdp__tile_rows(FSDP__MR, k, a, a_row, 1, panel, c, c_row, accumulate);
-    else
-        fsdp__tile(rows, k, a, a_row, 1, panel, c, c_row, accumulate);
-}
-
 /* A is read transposed, from rows of KV_BLOCK. */
-static void tile_along(int64_t rows, int64_t k, const float *a, const float *panel, float *c, int64_t c_row)
+static void tile_along(int64_t rows, int64_t k, const float *a, const float *b, float *c, int64_t row)
 {
-    if (rows == FSDP__MR)
-        fsdp__tile_rows(FSDP__MR, k, a, 1, FSDP__KV_BLOCK, panel, c, c_row, true);
-    else
-        fsdp__tile(rows, k, a, 1, FSDP__KV_BLOCK, panel, c, c_row, true);
+    fsdp__tile(rows, k, a, 1, FSDP__KV_BLOCK, b, row, c, row, true);
 }
 
 /* Lays the arrays out from `base`; returns how many floats they take. */
@@ -53,16 +40,14 @@ static int64_t lay_out(const plan *p, float *base, work *w)
 #define PLACE(field, n) (w->field = base ? base + at : NULL, at += fsdp__round_up(n, 16))
     PLACE(p, block);
     PLACE(ds, block);
-    PLACE(q, t * p->d);
-    PLACE(q_strips, t * p->d_padded);
-    PLACE(dout, t * p->d);
-    PLACE(dout_strips, t * p->d_padded);
+    PLACE(q, t * p->d_padded);
+    PLACE(dout, t * p->d_padded);
     PLACE(dq, t * p->d_padded);
     PLACE(delta, t);
     PLACE(lse, t);
     PLACE(kt, s * p->d);
     PLACE(vt, s * p->d);
-    PLACE(k_strips, s * p->d_padded);
+    PLACE(k, s * p->d_padded);
     PLACE(dk, s * p->d_padded);
     PLACE(dv, s * p->d_padded);
 #undef PLACE
@@ -80,11 +65,11 @@ static void load_keys(const plan *p, const work *w, int64_t b, int64_t h)
         int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
         const void *from = fsdp__at(k->dtype, keys, s0 * k->k_stride_time);
 
-        fsdp__pack_right(k->dtype, from, 1, k->k_stride_time, p->d, n, 1.0f, w->kt + s0 * p->d);
-        fsdp__pack_right(k->dtype, from, k->k_stride_time, 1, n, p->d, 1.0f, w->k_strips + s0 * p->d_padded);
+        fsdp__pack_transposed(k->dtype, from, k->k_stride_time, n, p->d, w->kt + s0 * p->d);
         from = fsdp__at(k->dtype, values, s0 * k->v_stride_time);
-        fsdp__pack_right(k->dtype, from, 1, k->v_stride_time, p->d, n, 1.0f, w->vt + s0 * p->d);
+        fsdp__pack_transposed(k->dtype, from, k->v_stride_time, n, p->d, w->vt + s0 * p->d);
     }
+    fsdp__gather_rows(k->dtype, keys, k->k_stride_time, k->kv_time, p->d, p->d_padded, 1.0f, w->k);
     memset(w->dk, 0, bytes);
     memset(w->dv, 0, bytes);
 }
@@ -106,15 +91,10 @@ static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
     const void *dout = fsdp__at(k->dtype, p->k->dout, b * k->out_batch + h * k->out_head);
     const void *out = fsdp__at(k->dtype, k->out, b * k->out_batch + h * k->out_head);
 
-    fsdp__gather_rows(k->dtype, q, k->q_stride_time, k->q_time, p->d, k->scale, w->q);
-    fsdp__gather_rows(k->dtype, dout, k->out_stride_time, k->q_time, p->d, 1.0f, w->dout);
-    for (int64_t t0 = 0; t0 < k->q_time; t0 += FSDP__Q_BLOCK) {
-        int64_t n = FSDP__MIN(k->q_time - t0, FSDP__Q_BLOCK);
-        fsdp__pack_right(FSDP_F32, w->q + t0 * p->d, p->d, 1, n, p->d, 1.0f, w->q_strips + t0 * p->d_padded);
-        fsdp__pack_right(FSDP_F32, w->dout + t0 * p->d, p->d, 1, n, p->d, 1.0f, w->dout_strips + t0 * p->d_padded);
-    }
+    fsdp__gather_rows(k->dtype, q, k->q_stride_time, k->q_time, p->d, p->d_padded, k->scale, w->q);
+    fsdp__gather_rows(k->dtype, dout, k->out_stride_time, k->q_time, p->d, p->d_padded, 1.0f, w->dout);
     for (int64_t t = 0; t < k->q_time; t++) {
-#define DELTA(T) w->delta[t] = dot(T, fsdp__at(T, out, t * k->out_stride_time), w->dout + t * p->d, p->d)
+#define DELTA(T) w->delta[t] = dot(T, fsdp__at(T, out, t * k->out_stride_time), w->dout + t * p->d_padded, p->d)
         FSDP__EACH_FLOAT(k->dtype, DELTA)
 #undef DELTA
     }
@@ -139,8 +119,7 @@ static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
 {
     const fsdp__attention_forward_args *k = &p->k->forward;
     int64_t d = p->d, dp = p->d_padded;
-    const float *kt = w->kt + s0 * d, *vt = w->vt + s0 * d, *k_strips = w->k_strips + s0 * dp;
-    const float *q_strips = w->q_strips + t0 * dp, *dout_strips = w->dout_strips + t0 * dp;
+    const float *kt = w->kt + s0 * d, *vt = w->vt + s0 * d;
 
     for (int64_t i = 0; i < rows; i += FSDP__MR) {
         int64_t m = FSDP__MIN(rows - i, FSDP__MR), t = t0 + i;
@@ -149,8 +128,8 @@ static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
         if (width <= 0)
             continue;
         for (int64_t j = 0; j < width; j += FSDP__NR) {
-            tile_across(m, d, w->q + t * d, d, kt + j * d, pi + j, FSDP__KV_BLOCK, false);
-            tile_across(m, d, w->dout + t * d, d, vt + j * d, dsi + j, FSDP__KV_BLOCK, false);
+            fsdp__tile_across(m, d, w->q + t * dp, dp, kt + j * d, FSDP__NR, pi + j, FSDP__KV_BLOCK, false);
+            fsdp__tile_across(m, d, w->dout + t * dp, dp, vt + j * d, FSDP__NR, dsi + j, FSDP__KV_BLOCK, false);
         }
         for (int64_t r = 0; r < m; r++) {
             int64_t seen = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(k, t + r) - s0, n), 0);
@@ -158,7 +137,7 @@ static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
                          FSDP__MIN(seen + FSDP__MR, n));
         }
         for (int64_t c = 0; c < d; c += FSDP__NR)
-            tile_across(m, width, dsi, FSDP__KV_BLOCK, k_strips + c * n, w->dq + t * dp + c, dp, true);
+            fsdp__tile_across(m, width, dsi, FSDP__KV_BLOCK, w->k + s0 * dp + c, dp, w->dq + t * dp + c, dp, true);
     }
     for (int64_t j = 0; j < n; j += FSDP__MR) {
         int64_t m = FSDP__MIN(n - j, FSDP__MR), r = FSDP__MAX(fsdp__first_query(k, s0 + j) - t0, 0);
@@ -166,8 +145,8 @@ static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
         if (r >= rows)
             break;
         for (int64_t c = 0; c < d; c += FSDP__NR) {
-            tile_along(m, rows - r, pj, dout_strips + c * rows + r * FSDP__NR, w->dv + (s0 + j) * dp + c, dp);
-            tile_along(m, rows - r, dsj, q_strips + c * rows + r * FSDP__NR, w->dk + (s0 + j) * dp + c, dp);
+            tile_along(m, rows - r, pj, w->dout + (t0 + r) * dp + c, w->dv + (s0 + j) * dp + c, dp);
+            tile_along(m, rows - r, dsj, w->q + (t0 + r) * dp + c, w->dk + (s0 + j) * dp + c, dp);
         }
     }
 }
@@ -234,7 +213,7 @@ fsdp_status KERNEL(attention_backward)(fsdp_stream *stream, const void *args)
     p.scratch = fsdp__stream_workspace(stream, (size_t)(p.scratch_floats * threads) * sizeof(float));
     if (!p.scratch)
         return FSDP_NO_MEMORY;
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)threads) if (cost > FSDP__PARALLEL_MIN && threads > 1)
+#pragma omp parallel for schedule(static, 1) if (cost > FSDP__PARALLEL_MIN && threads > 1)
     for (int64_t t = 0; t < tasks; t++)
         key_head(&p, t);
     return FSDP_OK;

@@ -17,16 +17,7 @@ typedef struct plan {
     int64_t scratch_floats;
 } plan;
 
-static void tile(int64_t rows, int64_t k, const float *a, int64_t a_row, const float *panel, float *c, int64_t c_row,
-                 bool accumulate)
-{
-    if (rows == FSDP__MR)
-        fsdp__tile_rows(FSDP__MR, k, a, a_row, 1, panel, c, c_row, accumulate);
-    else
-        fsdp__tile(rows, k, a, a_row, 1, panel, c, c_row, accumulate);
-}
-
-/* One block of keys of one pair: strips of K^T (d, keys), then strips of V (keys, d). */
+/* One block of keys of one pair: strips of K^T (d, keys), then rows of V (keys, d_padded). */
 static void pack_block(const plan *p, int64_t task)
 {
     const fsdp__attention_forward_args *k = p->k;
@@ -36,9 +27,9 @@ static void pack_block(const plan *p, int64_t task)
     const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + s0 * k->v_stride_time + h * k->v_head);
     float *to = p->packed + task / p->kv_blocks * p->head_floats;
 
-    fsdp__pack_right(k->dtype, keys, 1, k->k_stride_time, p->d, n, 1.0f, to + s0 * p->d);
+    fsdp__pack_transposed(k->dtype, keys, k->k_stride_time, n, p->d, to + s0 * p->d);
     to += p->kv_blocks * FSDP__KV_BLOCK * p->d;
-    fsdp__pack_right(k->dtype, values, k->v_stride_time, 1, n, p->d, 1.0f, to + s0 * p->d_padded);
+    fsdp__gather_rows(k->dtype, values, k->v_stride_time, n, p->d, p->d_padded, 1.0f, to + s0 * p->d_padded);
 }
 
 /* Scratch of one query block. */
@@ -89,8 +80,8 @@ static void add_keys(const plan *p, block *w, const float *keys, const float *va
     for (int64_t j = 0; j < n; j += FSDP__NR)
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)
             if (j < width[i])
-                tile(FSDP__MIN(w->rows - i, FSDP__MR), p->d, w->q + i * p->d, p->d, keys + j * p->d,
-                     w->scores + i * FSDP__KV_BLOCK + j, FSDP__KV_BLOCK, false);
+                fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), p->d, w->q + i * p->d, p->d, keys + j * p->d,
+                                  FSDP__NR, w->scores + i * FSDP__KV_BLOCK + j, FSDP__KV_BLOCK, false);
     for (int64_t r = 0; r < w->rows; r++) {
         int64_t wide = width[r / FSDP__MR * FSDP__MR];
         if (wide > 0)
@@ -99,8 +90,9 @@ static void add_keys(const plan *p, block *w, const float *keys, const float *va
     for (int64_t c = 0; c < p->d; c += FSDP__NR)
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)
             if (width[i] > 0)
-                tile(FSDP__MIN(w->rows - i, FSDP__MR), width[i], w->scores + i * FSDP__KV_BLOCK, FSDP__KV_BLOCK,
-                     values + c * n, w->out + i * p->d_padded + c, p->d_padded, true);
+                fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), width[i], w->scores + i * FSDP__KV_BLOCK,
+                                  FSDP__KV_BLOCK, values + c, p->d_padded, w->out + i * p->d_padded + c, p->d_padded,
+                                  true);
 }
 
 static void write_rows(const plan *p, const block *w, int64_t b, int64_t h)
@@ -138,7 +130,7 @@ static void query_block(const plan *p, int64_t task)
     w.q = w.scores + FSDP__Q_BLOCK * FSDP__KV_BLOCK;
     w.out = w.q + fsdp__round_up(FSDP__Q_BLOCK * p->d, 16);
     fsdp__gather_rows(k->dtype, fsdp__at(k->dtype, k->q, b * k->q_batch + w.t0 * k->q_stride_time + h * k->q_head),
-                      k->q_stride_time, w.rows, p->d, k->scale, w.q);
+                      k->q_stride_time, w.rows, p->d, p->d, k->scale, w.q);
     memset(w.out, 0, (size_t)(w.rows * p->d_padded) * sizeof(float));
     for (int64_t r = 0; r < w.rows; r++) {
         w.top[r] = -INFINITY;

@@ -221,6 +221,17 @@ static void set_scratch(product *p, const scratch_sizes *sizes, float *scratch)
     p->block_c = sizes->c ? scratch + sizes->a + sizes->b : NULL;
 }
 
+/* One batch of a product, with scratch of its own. */
+static fsdp_status batch_product(const product *plan, const scratch_sizes *sizes, float *scratch, int64_t batch)
+{
+    product mine = *plan;
+
+    if (scratch)
+        set_scratch(&mine, sizes, scratch);
+    set_batch(&mine, batch);
+    return make_product(&mine);
+}
+
 /* Multiplications of one product below which a batch is shared out whole, one product a thread. */
 #define SMALL_PRODUCT (1 << 21)
 
@@ -230,26 +241,28 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
     product plan = {.k = k};
     scratch_sizes sizes = plan_blocks(&plan);
     int64_t floats = fsdp__round_up(sizes.a + sizes.b + sizes.c, 16);
-    int threads = k->batch > 1 && k->m * k->n * k->k < SMALL_PRODUCT ? fsdp__threads() : 1;
+    bool share = k->batch > 1 && k->m * k->n * k->k < SMALL_PRODUCT;
     float *scratch = NULL;
     fsdp_status st = FSDP_OK;
 
     if (k->m == 0 || k->n == 0)
         return FSDP_OK;
     if (floats > 0) {
-        scratch = fsdp__stream_workspace(stream, (size_t)(floats * threads) * sizeof(float));
+        scratch = fsdp__stream_workspace(stream, (size_t)(floats * (share ? fsdp__threads() : 1)) * sizeof(float));
         if (!scratch)
             return FSDP_NO_MEMORY;
     }
-#pragma omp parallel for schedule(static) num_threads(threads)
+    /* No parallel region around products that use all threads, not even one of one thread: OpenMP starts new threads
+     * for each region inside another. */
+    if (!share) {
+        for (int64_t batch = 0; batch < k->batch && st == FSDP_OK; batch++)
+            st = batch_product(&plan, &sizes, scratch, batch);
+        return st;
+    }
+#pragma omp parallel for schedule(static)
     for (int64_t batch = 0; batch < k->batch; batch++) {
-        product mine = plan;
-        fsdp_status made;
+        fsdp_status made = batch_product(&plan, &sizes, scratch ? scratch + fsdp__thread() * floats : NULL, batch);
 
-        if (scratch)
-            set_scratch(&mine, &sizes, scratch + fsdp__thread() * floats);
-        set_batch(&mine, batch);
-        made = make_product(&mine);
         if (made != FSDP_OK) {
 #pragma omp atomic write
             st = made;

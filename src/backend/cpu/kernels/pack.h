@@ -1,7 +1,7 @@
-/* pack.h - matrices into strips for tile.h: `width` lanes side by side, index after index, as f32.
+/* pack.h - rows into strips for tile.h, transposed, as f32.
  *
- * A right-hand matrix (k, n) makes strips of FSDP__NR columns, a left-hand one (m, k) strips of FSDP__MR rows; either
- * way a strip is k runs of `width` floats, lanes beyond the matrix being zero. */
+ * The transpose (d, n) of n rows of d elements makes strips of FSDP__NR columns; a strip is d runs of FSDP__NR floats,
+ * columns beyond n being zero. */
 #ifndef BACKEND_CPU_PACK_H
 #define BACKEND_CPU_PACK_H
 
@@ -33,74 +33,51 @@ FSDP__INLINE void fsdp__transpose_8x8(fsdp__eight r[8])
     }
 }
 
-/* Lanes are rows of `src`, contiguous in k: eight lanes, eight indices at a time. */
-FSDP__INLINE void fsdp__pack_across(int width, const float *src, int64_t lane, int64_t lanes, int64_t k, float scale,
-                                    float *dst)
+/* One strip, of `lanes` rows or FSDP__NR: eight lanes, eight indices at a time. */
+FSDP__INLINE void fsdp__pack_strip(const float *src, int64_t row, int64_t lanes, int64_t d, float *dst)
 {
 #pragma GCC unroll 4
-    for (int first = 0; first < width; first += 8) {
-        int take = width - first < 8 ? width - first : 8;
+    for (int first = 0; first < FSDP__NR; first += 8) {
         int64_t there = lanes - first, p = 0;
-        if (there >= take) {
-            for (; p + 8 <= k; p += 8) {
+        if (there >= 8) {
+            for (; p + 8 <= d; p += 8) {
                 fsdp__eight r[8];
 #pragma GCC unroll 8
                 for (int i = 0; i < 8; i++)
-                    r[i] = *(const fsdp__eight *)(src + (first + (i < take ? i : 0)) * lane + p) * scale;
+                    r[i] = *(const fsdp__eight *)(src + (first + i) * row + p);
                 fsdp__transpose_8x8(r);
 #pragma GCC unroll 8
                 for (int i = 0; i < 8; i++)
-                    memcpy(dst + (p + i) * width + first, &r[i], (size_t)take * sizeof(float));
+                    *(fsdp__eight *)(dst + (p + i) * FSDP__NR + first) = r[i];
             }
         }
-        for (; p < k; p++)
-            for (int i = 0; i < take; i++)
-                dst[p * width + first + i] = i < there ? src[(first + i) * lane + p] * scale : 0.0f;
+        for (; p < d; p++)
+            for (int i = 0; i < 8; i++)
+                dst[p * FSDP__NR + first + i] = i < there ? src[(first + i) * row + p] : 0.0f;
     }
 }
 
-/* Indices are rows of `src`, contiguous in the lanes. */
-FSDP__INLINE void fsdp__pack_along(int width, fsdp_dtype dtype, const void *src, int64_t index, int64_t lanes,
-                                   int64_t k, float scale, float *dst)
-{
-    if (lanes >= width) {
-        for (int64_t p = 0; p < k; p++) {
-#pragma omp simd
-            for (int i = 0; i < width; i++)
-                dst[p * width + i] = fsdp__load(dtype, src, p * index + i) * scale;
-        }
-    } else {
-        for (int64_t p = 0; p < k; p++)
-            for (int i = 0; i < width; i++)
-                dst[p * width + i] = i < lanes ? fsdp__load(dtype, src, p * index + i) * scale : 0.0f;
-    }
-}
-
-/* Indices that are widened at a time before they are transposed. */
+/* Elements of a row that are widened at a time before they are transposed. */
 #define FSDP__PACK_PIECE 64
 
-/* One strip: element (lane i, index p) is src[i * lane + p * index], times `scale`. `width` is constant. */
-FSDP__INLINE void fsdp__pack_strip(int width, fsdp_dtype dtype, const void *src, int64_t lane, int64_t index,
-                                   int64_t lanes, int64_t k, float scale, float *dst)
+/* All strips of n rows of d elements, `row` apart. */
+static inline void fsdp__pack_transposed(fsdp_dtype dtype, const void *src, int64_t row, int64_t n, int64_t d,
+                                         float *dst)
 {
-    if (lane == 1) {
-#define ALONG(T) fsdp__pack_along(width, T, src, index, lanes, k, scale, dst)
-        FSDP__EACH_FLOAT(dtype, ALONG)
-#undef ALONG
-    } else if (index == 1 && dtype == FSDP_F32) {
-        fsdp__pack_across(width, src, lane, lanes, k, scale, dst);
-    } else if (index == 1) {
-        float wide[FSDP__NR * FSDP__PACK_PIECE];
-        for (int64_t at = 0; at < k; at += FSDP__PACK_PIECE) {
-            int64_t n = FSDP__MIN(k - at, FSDP__PACK_PIECE);
-            for (int64_t i = 0; i < FSDP__MIN(lanes, width); i++)
-                fsdp__widen(dtype, fsdp__at(dtype, src, i * lane + at), n, wide + i * FSDP__PACK_PIECE);
-            fsdp__pack_across(width, wide, FSDP__PACK_PIECE, lanes, n, scale, dst + at * width);
+    float wide[FSDP__NR * FSDP__PACK_PIECE];
+
+    for (int64_t j = 0; j < n; j += FSDP__NR, dst += FSDP__NR * d) {
+        int64_t lanes = FSDP__MIN(n - j, FSDP__NR);
+        if (dtype == FSDP_F32) {
+            fsdp__pack_strip((const float *)src + j * row, row, lanes, d, dst);
+            continue;
         }
-    } else {
-        for (int64_t p = 0; p < k; p++)
-            for (int i = 0; i < width; i++)
-                dst[p * width + i] = i < lanes ? fsdp__load(dtype, src, i * lane + p * index) * scale : 0.0f;
+        for (int64_t at = 0; at < d; at += FSDP__PACK_PIECE) {
+            int64_t piece = FSDP__MIN(d - at, FSDP__PACK_PIECE);
+            for (int64_t i = 0; i < lanes; i++)
+                fsdp__widen(dtype, fsdp__at(dtype, src, (j + i) * row + at), piece, wide + i * FSDP__PACK_PIECE);
+            fsdp__pack_strip(wide, FSDP__PACK_PIECE, lanes, piece, dst + at * FSDP__NR);
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 /* tile.h - the inner loop of every matrix product made here: a tile of C in registers.
  *
- * B lies in panels: FSDP__NR columns side by side, row after row, columns beyond the matrix being zero. A is read
- * element by element and may lie either way. */
+ * FSDP__NR columns of B lie side by side. A is read element by element and may lie either way. */
 #ifndef BACKEND_CPU_TILE_H
 #define BACKEND_CPU_TILE_H
 
@@ -14,9 +13,9 @@
 #define FSDP__MR 6
 #endif
 
-/* C (rows, NR) [+]= A (rows, k) x panel (k, NR). A element (i,p) is at a[i * a_row + p * a_col]. `rows` is constant. */
-FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *panel,
-                                  float *c, int64_t c_row, bool accumulate)
+/* C (rows, NR) [+]= A (rows, k) x B (k, NR). A element (i,p) is at a[i * a_row + p * a_col]. `rows` is constant. */
+FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                                  int64_t b_row, float *c, int64_t c_row, bool accumulate)
 {
     fsdp__vector low[FSDP__MR], high[FSDP__MR];
 
@@ -24,14 +23,14 @@ FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a
     for (int i = 0; i < rows; i++)
         low[i] = high[i] = (fsdp__vector){0};
     for (int64_t p = 0; p < k; p++) {
-        fsdp__vector b0 = *(const fsdp__vector *)panel, b1 = *(const fsdp__vector *)(panel + FSDP__LANES);
+        fsdp__vector b0 = *(const fsdp__vector *)b, b1 = *(const fsdp__vector *)(b + FSDP__LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             float x = a[i * a_row];
             low[i] += x * b0;
             high[i] += x * b1;
         }
-        panel += FSDP__NR;
+        b += b_row;
         a += a_col;
     }
 #pragma GCC unroll 16
@@ -47,12 +46,12 @@ FSDP__INLINE void fsdp__tile_rows(int rows, int64_t k, const float *a, int64_t a
 }
 
 /* The same for any number of rows up to FSDP__MR. */
-#define FSDP__TILE_CASE(rows)                                                   \
-    case rows:                                                                  \
-        fsdp__tile_rows(rows, k, a, a_row, a_col, panel, c, c_row, accumulate); \
+#define FSDP__TILE_CASE(rows)                                                      \
+    case rows:                                                                     \
+        fsdp__tile_rows(rows, k, a, a_row, a_col, b, b_row, c, c_row, accumulate); \
         break;
-FSDP__INLINE void fsdp__tile(int64_t rows, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *panel,
-                             float *c, int64_t c_row, bool accumulate)
+FSDP__INLINE void fsdp__tile(int64_t rows, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                             int64_t b_row, float *c, int64_t c_row, bool accumulate)
 {
     switch (rows) {
 #if FSDP__MR == 12
