@@ -72,55 +72,43 @@ static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int6
 
 /* ---- C ---- */
 
-/* Rows of C (or of its block) with what is not in the product: x + bias + C. */
-typedef struct finish_plan {
-    const product *p;
-    const float *x; /* (rows, cols); NULL: zeros */
-    int64_t m0, n0, cols;
-    bool add;
-} finish_plan;
+/* A block of C, (rows, cols) at `c`; `sum` is where it is summed up: `c` itself or the copy. */
+typedef struct result {
+    const fsdp__matmul_args *k;
+    void *c;
+    float *sum;
+    int64_t sum_row, n0, cols;
+} result;
 
-/* `x` and `bias` may be NULL; the compiler makes a loop for each combination. */
-FSDP__INLINE void finish_row_with(fsdp_dtype dtype, fsdp_dtype bias_dtype, const float *x, const void *bias, void *c,
-                                  int64_t cols, bool add)
+/* What is not in the product, C + bias, or zeros. */
+static void start_rows(const void *args, int64_t begin, int64_t end)
 {
-#pragma omp simd
-    for (int64_t j = 0; j < cols; j++) {
-        float v = x ? x[j] : 0.0f;
-        if (bias)
-            v += fsdp__load(bias_dtype, bias, j);
-        if (add)
-            v += fsdp__load(dtype, c, j);
-        fsdp__store(dtype, c, j, v);
-    }
-}
-
-FSDP__INLINE void finish_row(fsdp_dtype dtype, fsdp_dtype bias_dtype, const float *x, const void *bias, void *c,
-                             int64_t cols, bool add)
-{
-#define WITH(B) finish_row_with(dtype, B, x, bias, c, cols, add)
-    FSDP__EACH_FLOAT(bias_dtype, WITH)
-#undef WITH
-}
-
-static void finish_rows(const void *args, int64_t begin, int64_t end)
-{
-    const finish_plan *f = args;
-    const fsdp__matmul_args *k = f->p->k;
-    const void *bias = k->bias ? fsdp__at(k->bias_dtype, k->bias, f->n0) : NULL;
+    const result *r = args;
+    const fsdp__matmul_args *k = r->k;
+    const void *bias = k->bias ? fsdp__at(k->bias_dtype, k->bias, r->n0) : NULL;
 
     for (int64_t i = begin; i < end; i++) {
-        void *c = fsdp__at(k->c_dtype, f->p->c, (f->m0 + i) * k->c_row + f->n0);
-        const float *x = f->x ? f->x + i * f->cols : NULL;
-#define FINISH(T) finish_row(T, k->bias_dtype, x, bias, c, f->cols, f->add)
-        FSDP__EACH_FLOAT(k->c_dtype, FINISH)
-#undef FINISH
+        float *restrict sum = r->sum + i * r->sum_row;
+        if (!k->accumulate)
+            memset(sum, 0, (size_t)r->cols * sizeof(float));
+        else if (r->sum != r->c)
+            fsdp__widen(k->c_dtype, fsdp__at(k->c_dtype, r->c, i * k->c_row), r->cols, sum);
+        if (!bias)
+            continue;
+#define ADD(T)                            \
+    for (int64_t j = 0; j < r->cols; j++) \
+    sum[j] += fsdp__load(T, bias, j)
+        FSDP__EACH_FLOAT(k->bias_dtype, ADD)
+#undef ADD
     }
 }
 
-static void finish(const finish_plan *plan, int64_t rows)
+static void round_rows(const void *args, int64_t begin, int64_t end)
 {
-    fsdp__for_ranges(rows, plan->cols, finish_rows, plan);
+    const result *r = args;
+
+    for (int64_t i = begin; i < end; i++)
+        fsdp__narrow(r->k->c_dtype, r->sum + i * r->sum_row, r->cols, fsdp__at(r->k->c_dtype, r->c, i * r->k->c_row));
 }
 
 /* ---- the product ---- */
@@ -147,21 +135,21 @@ static fsdp_status sgemm(float alpha, const matrix *a, const matrix *b, int64_t 
 static fsdp_status make_block(const product *p, int64_t m0, int64_t n0, int64_t m, int64_t n)
 {
     const fsdp__matmul_args *k = p->k;
-    float *c = p->block_c ? p->block_c : (float *)p->c + m0 * k->c_row + n0;
-    int64_t c_row = p->block_c ? n : k->c_row;
-    finish_plan rest = {.p = p, .x = p->block_c, .m0 = m0, .n0 = n0, .cols = n, .add = k->accumulate};
-    bool onto = !p->block_c && (k->accumulate || k->bias);
+    result r = {.k = k, .c = fsdp__at(k->c_dtype, p->c, m0 * k->c_row + n0), .n0 = n0, .cols = n};
+    bool onto = k->accumulate || k->bias;
 
-    if (!p->block_c && k->bias)
-        finish(&rest, m); /* first: the product is added to it on the way out */
+    r.sum = p->block_c ? p->block_c : r.c;
+    r.sum_row = p->block_c ? n : k->c_row;
+    if (k->bias || k->k == 0 || (k->accumulate && p->block_c))
+        fsdp__for_ranges(m, n, start_rows, &r); /* the product is added to it on the way out */
     for (int64_t k0 = 0; k0 < k->k; k0 += p->k_step) {
         int64_t depth = FSDP__MIN(k->k - k0, p->k_step);
         matrix b = block_of(&p->b, k0, n0, depth, n, p->block_b), a = block_of(&p->a, m0, k0, m, depth, p->block_a);
 
-        FSDP_TRY(sgemm(k->alpha, &a, &b, m, n, depth, onto || k0 > 0 ? 1.0f : 0.0f, c, c_row));
+        FSDP_TRY(sgemm(k->alpha, &a, &b, m, n, depth, onto || k0 > 0 ? 1.0f : 0.0f, r.sum, r.sum_row));
     }
     if (p->block_c)
-        finish(&rest, m);
+        fsdp__for_ranges(m, n, round_rows, &r);
     return FSDP_OK;
 }
 
@@ -169,17 +157,11 @@ static fsdp_status make_product(const product *p)
 {
     const fsdp__matmul_args *k = p->k;
 
-    if (k->k == 0) {
-        finish(&(finish_plan){.p = p, .cols = k->n, .add = k->accumulate}, k->m);
-        return FSDP_OK;
-    }
     for (int64_t n0 = 0; n0 < k->n; n0 += p->n_step)
         for (int64_t m0 = 0; m0 < k->m; m0 += p->m_step)
             FSDP_TRY(make_block(p, m0, n0, FSDP__MIN(k->m - m0, p->m_step), FSDP__MIN(k->n - n0, p->n_step)));
     return FSDP_OK;
 }
-
-/* ---- entry ---- */
 
 /* A side in equal steps of at most BLOCK. */
 static int64_t step_of(int64_t side)
