@@ -32,7 +32,7 @@ static void matmul_case(test_case *c)
     if (between(c, 0, 7) == 0) { /* more than one block in one direction */
         int64_t large = between(c, 0, 2);
         for (int i = 0; i < 3; i++)
-            side[i] = i == large ? between(c, 1025, 2600) : FSDP__MIN(side[i], 12);
+            side[i] = i == large ? between(c, 1025, 3000) : FSDP__MIN(side[i], 12);
         batch = 1;
     }
     m = side[0], n = side[1], k = side[2];

@@ -2,13 +2,18 @@
  *
  * Matrices that are f32 are handed over as they are, and C is written in place. When one is 16 bits wide, or has rows
  * that overlap, the product is made of blocks: a block of each such operand is copied out as f32, and a block of such a
- * C is summed up as f32 and rounded once, when it is complete. */
+ * C is summed up as f32 and rounded once, when it is complete. Cores that multiply bf16 themselves are asked first. */
 #include <dnnl.h>
 
 #include "backend/cpu/kernels/dtype.h"
+#include "backend/cpu/native_matmul.h"
 
-/* Largest side of a block: the copies of A, B and C take 12 MiB, and the product is still a large one. */
-#define BLOCK 1024
+/* Largest sides of a block: the copies of A, B and C take 20 MiB, and the product is still a large one. */
+enum {
+    ROWS = 2048,
+    COLS = 1024,
+    DEPTH = 1024
+};
 
 /* Element (i,j) is at data[i * row + j * col]; one of the two strides is 1. */
 typedef struct matrix {
@@ -163,10 +168,10 @@ static fsdp_status make_product(const product *p)
     return FSDP_OK;
 }
 
-/* A side in equal steps of at most BLOCK. */
-static int64_t step_of(int64_t side)
+/* A side in equal steps of at most `most`. */
+static int64_t step_of(int64_t side, int64_t most)
 {
-    return fsdp__ceil_div(side, FSDP__MAX(fsdp__ceil_div(side, BLOCK), 1));
+    return fsdp__ceil_div(side, FSDP__MAX(fsdp__ceil_div(side, most), 1));
 }
 
 /* What a thread's scratch begins with, in floats; none for an operand that is not copied. */
@@ -181,9 +186,9 @@ static scratch_sizes plan_blocks(product *p)
     bool a = !fits(k->a_dtype, k->m, k->k, k->a_row, k->a_col), b = !fits(k->b_dtype, k->k, k->n, k->b_row, k->b_col);
     bool c = !fits(k->c_dtype, k->m, k->n, k->c_row, 1), any = a || b || c;
 
-    p->m_step = any ? step_of(k->m) : k->m;
-    p->n_step = any ? step_of(k->n) : k->n;
-    p->k_step = any ? step_of(k->k) : k->k;
+    p->m_step = any ? step_of(k->m, ROWS) : k->m;
+    p->n_step = any ? step_of(k->n, COLS) : k->n;
+    p->k_step = any ? step_of(k->k, DEPTH) : k->k;
     return (scratch_sizes){a ? p->m_step * p->k_step : 0, b ? p->k_step * p->n_step : 0, c ? p->m_step * p->n_step : 0};
 }
 
@@ -224,10 +229,15 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
     scratch_sizes sizes = plan_blocks(&plan);
     int64_t floats = fsdp__round_up(sizes.a + sizes.b + sizes.c, 16);
     bool share = k->batch > 1 && k->m * k->n * k->k < SMALL_PRODUCT;
+    bool done = false;
     float *scratch = NULL;
     fsdp_status st = FSDP_OK;
 
     if (k->m == 0 || k->n == 0)
+        return FSDP_OK;
+    if (k->a_dtype == FSDP_BF16 && k->b_dtype == FSDP_BF16 && fsdp__has_native_bf16())
+        FSDP_TRY(fsdp__native_matmul(k, &done));
+    if (done)
         return FSDP_OK;
     if (floats > 0) {
         scratch = fsdp__stream_workspace(stream, (size_t)(floats * (share ? fsdp__threads() : 1)) * sizeof(float));
