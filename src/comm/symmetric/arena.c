@@ -15,10 +15,6 @@
 #define PAGE ((size_t)4096)
 #define HEAP_STEP ((size_t)1 << 30)
 
-enum {
-    SPIN_TURNS = 1000
-};
-
 /* Offsets of the parts. The parts with a page to themselves come last, so that small worlds touch few pages. */
 typedef struct layout {
     size_t groups, slots, payloads, staging, heaps, end;
@@ -148,7 +144,7 @@ fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
     arena->control->magic = MAGIC;
     arena->control->world = world;
     arena->control->heap_bytes = heap_bytes;
-    arena->control->spin = world <= allowed_cores() ? SPIN_TURNS : 0;
+    arena->control->crowded = world > allowed_cores();
     arena->control->abort_rank = -1;
     use_huge_pages(arena);
     *out = arena;

@@ -49,7 +49,7 @@ typedef enum fsdp__abort_state {
 typedef struct fsdp__control {
     uint64_t magic;
     int32_t world;
-    int32_t spin;           /* turns a waiting rank spins before it sleeps */
+    int32_t crowded;        /* more ranks than cores */
     uint64_t heap_bytes;    /* of each rank */
     _Atomic int32_t keeper; /* process that started the ranks and watches them; 0: none */
     _Atomic uint64_t keeper_ticks;

@@ -1,7 +1,9 @@
 /* rendezvous.c - where ranks meet: the barrier, and the entry of every call with the comparison of signatures.
  *
  * Ranks count themselves in; the last one steps the generation, and the others wait for that: a short spin when every
- * rank has a core, then asleep in the kernel. Who sleeps looks now and then whether those it waits for still live. */
+ * rank has a core, a few turns of letting others run when not, then asleep in the kernel. Who sleeps looks now and then
+ * whether those it waits for still live. */
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +11,8 @@
 #include "comm/symmetric/symmetric.h"
 
 enum {
+    SPIN_TURNS = 1000,
+    YIELD_TURNS = 100,
     LOOK_MS = 200,
     BROKEN = 1 /* bit of the generation */
 };
@@ -30,8 +34,13 @@ unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, const fsdp__
 
 /* ---- the barrier ---- */
 
-static void relax(void)
+/* One turn of waiting without sleep: to be woken takes tens of microseconds. */
+static void wait_a_turn(bool crowded)
 {
+    if (crowded) {
+        (void)sched_yield();
+        return;
+    }
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -58,13 +67,14 @@ static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked
 static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
 {
     fsdp__shared_group *shared = group->shared;
+    bool crowded = group->world->arena->control->crowded;
     uint32_t ticket = old + 2;
     int64_t looked = fsdp__clock_ns();
 
-    for (int i = group->world->arena->control->spin; i > 0; i--) {
+    for (int i = crowded ? YIELD_TURNS : SPIN_TURNS; i > 0; i--) {
         if (atomic_load_explicit(&shared->generation, memory_order_acquire) != old)
             return;
-        relax();
+        wait_a_turn(crowded);
     }
     atomic_fetch_add(&shared->sleepers, 1);
     look_after(group, ticket, false);
