@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "device/device.h"
-#include "fsdp/launch.h"
 
 typedef struct bench {
     fsdp_stream *stream;

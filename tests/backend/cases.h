@@ -21,12 +21,35 @@ static int64_t a_size(test_case *c, int64_t largest)
 
 /* ---- matrices and memory ---- */
 
+/* Layouts, strides and memory of a product whose sides, batch and dtypes are set; a bias now and then. */
+static void draw_product(test_case *c, fsdp__matmul_args *a)
+{
+    bool ta = coin(c), tb = coin(c), biased = coin(c);
+    int64_t extra = between(c, 0, 3), a_ld = (ta ? a->m : a->k) + extra, b_ld = (tb ? a->k : a->n) + extra;
+
+    a->a_row = ta ? 1 : a_ld, a->a_col = ta ? a_ld : 1;
+    a->b_row = tb ? 1 : b_ld, a->b_col = tb ? b_ld : 1;
+    a->c_row = a->n + extra;
+    a->a_batch = (ta ? a->k : a->m) * a_ld;
+    a->b_batch = coin(c) ? 0 : (tb ? a->n : a->k) * b_ld;
+    a->c_batch = a->m * a->c_row;
+    a->accumulate = coin(c);
+    a->a = an_input(c, a->a_dtype, a->batch * a->a_batch, -1.0, 1.0);
+    a->b = an_input(c, a->b_dtype, (a->b_batch ? a->batch : 1) * (tb ? a->n : a->k) * b_ld, -1.0, 1.0);
+    a->c = an_output(c, a->c_dtype, a->batch * a->c_batch, 0.0, 4e-7 * (double)(a->k + 4));
+    if (biased)
+        a->bias = an_input(c, a->bias_dtype, a->n, -1.0, 1.0);
+}
+
+#define PRODUCT_TEXT "m %ld n %ld k %ld batch %ld a_row %ld b_row %ld bias %d alpha %g accumulate %d"
+#define PRODUCT_VALUES(a)                                                                                       \
+    (long)(a).m, (long)(a).n, (long)(a).k, (long)(a).batch, (long)(a).a_row, (long)(a).b_row, (a).bias != NULL, \
+        (double)(a).alpha, (a).accumulate
+
 static void matmul_case(test_case *c)
 {
-    bool ta = coin(c), tb = coin(c);
-    int64_t side[] = {a_size(c, 150), a_size(c, 150), a_size(c, 400)}, m, n, k;
+    int64_t side[] = {a_size(c, 150), a_size(c, 150), a_size(c, 400)};
     int64_t batch = between(c, 0, 3) ? 1 : between(c, 2, 4);
-    int64_t extra = between(c, 0, 3), a_ld, b_ld, c_ld;
     fsdp__matmul_args a;
 
     if (between(c, 0, 7) == 0) { /* more than one block in one direction */
@@ -35,34 +58,17 @@ static void matmul_case(test_case *c)
             side[i] = i == large ? between(c, 1025, 3000) : FSDP__MIN(side[i], 12);
         batch = 1;
     }
-    m = side[0], n = side[1], k = side[2];
-    a_ld = (ta ? m : k) + extra, b_ld = (tb ? k : n) + extra, c_ld = n + extra;
-    a = (fsdp__matmul_args){.m = m,
-                            .n = n,
-                            .k = k,
-                            .a_row = ta ? 1 : a_ld,
-                            .a_col = ta ? a_ld : 1,
-                            .b_row = tb ? 1 : b_ld,
-                            .b_col = tb ? b_ld : 1,
-                            .c_row = c_ld,
+    a = (fsdp__matmul_args){.m = side[0],
+                            .n = side[1],
+                            .k = side[2],
                             .batch = batch,
-                            .a_batch = (ta ? k : m) * a_ld,
-                            .b_batch = coin(c) ? 0 : (tb ? n : k) * b_ld,
-                            .c_batch = m * c_ld,
                             .a_dtype = c->dtype,
                             .b_dtype = coin(c) ? c->dtype : any_float(c),
                             .c_dtype = coin(c) ? c->dtype : any_float(c),
                             .bias_dtype = any_float(c),
-                            .alpha = coin(c) ? 1.0f : 0.37f,
-                            .accumulate = coin(c)};
-
-    a.a = an_input(c, a.a_dtype, batch * a.a_batch, -1.0, 1.0);
-    a.b = an_input(c, a.b_dtype, (a.b_batch ? batch : 1) * (tb ? n : k) * b_ld, -1.0, 1.0);
-    a.c = an_output(c, a.c_dtype, batch * a.c_batch, 0.0, 4e-7 * (double)(k + 4));
-    if (coin(c))
-        a.bias = an_input(c, a.bias_dtype, n, -1.0, 1.0);
-    check(c, &a, "m %ld n %ld k %ld batch %ld ta %d tb %d bias %d alpha %g accumulate %d", (long)m, (long)n, (long)k,
-          (long)batch, ta, tb, a.bias != NULL, (double)a.alpha, a.accumulate);
+                            .alpha = coin(c) ? 1.0f : 0.37f};
+    draw_product(c, &a);
+    check(c, &a, PRODUCT_TEXT, PRODUCT_VALUES(a));
 }
 
 static void copy_case(test_case *c)

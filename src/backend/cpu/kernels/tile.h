@@ -6,7 +6,7 @@
 
 #include "backend/cpu/kernels/dtype.h"
 
-#define FSDP__NR (2 * FSDP__LANES) /* columns of a panel */
+#define FSDP__NR (2 * FSDP__LANES) /* columns of a tile */
 #if FSDP__LANES == 16
 #define FSDP__MR 12 /* rows of a full tile: as many accumulators as registers allow */
 #else
