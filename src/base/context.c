@@ -2,12 +2,12 @@
 #include "base/context.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cores.h"
 
 enum {
     LINE_BYTES = 4096
@@ -23,17 +23,6 @@ struct fsdp_context {
         void (*free_state)(void *);
     } slots[FSDP__SLOTS];
 };
-
-static int allowed_cores(void)
-{
-    cpu_set_t set;
-    long online;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return CPU_COUNT(&set);
-    online = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than cpu_set_t holds */
-    return online > 0 ? (int)online : 1;
-}
 
 static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_options *out)
 {
@@ -55,7 +44,7 @@ static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_optio
     if (options.threads < 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads", options.threads);
     if (options.threads == 0)
-        options.threads = allowed_cores() / options.local_world_size;
+        options.threads = fsdp__allowed_cores() / options.local_world_size;
     if (options.threads == 0)
         options.threads = 1;
     *out = options;

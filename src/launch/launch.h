@@ -20,8 +20,6 @@ typedef struct fsdp__child {
 /* The environment of rank `rank` of `ranks`: this process's own with the rank's variables set. One allocation;
  * fsdp__free it. NULL and a last error when out of memory. */
 char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
-/* Cores this process may use. */
-int fsdp__allowed_cores(void);
 
 /* ---- spawn.c ---- */
 

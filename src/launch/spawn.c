@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cores.h"
 #include "launch/launch.h"
 
 /* What the child needs; all made before the fork. */

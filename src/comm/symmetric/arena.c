@@ -2,7 +2,6 @@
 #include "comm/symmetric/arena.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/cores.h"
 
 #define MAGIC 0x314d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
@@ -50,13 +50,6 @@ static size_t physical_bytes(void)
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
 
     return pages > 0 && page > 0 ? round_up((size_t)pages * (size_t)page, HEAP_STEP) : 16 * HEAP_STEP;
-}
-
-static int allowed_cores(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 /* ---- making and mapping ---- */
@@ -144,7 +137,7 @@ fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
     arena->control->magic = MAGIC;
     arena->control->world = world;
     arena->control->heap_bytes = heap_bytes;
-    arena->control->crowded = world > allowed_cores();
+    arena->control->crowded = world > fsdp__allowed_cores();
     arena->control->abort_rank = -1;
     use_huge_pages(arena);
     *out = arena;

@@ -1,0 +1,8 @@
+/* cores.h - how many processors there are for us. */
+#ifndef BASE_CORES_H
+#define BASE_CORES_H
+
+/* Cores this process may run on, 1 or more. */
+int fsdp__allowed_cores(void);
+
+#endif
