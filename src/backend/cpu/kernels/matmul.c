@@ -1,8 +1,9 @@
 /* matmul.c - the matrix product, for all layouts and dtypes: oneDNN's sgemm, and around it what sgemm does not have.
  *
- * Matrices that are f32 are handed over as they are, and C is written in place. When one is 16 bits wide, or has rows
- * that overlap, the product is made of blocks: a block of each such operand is copied out as f32, and a block of such a
- * C is summed up as f32 and rounded once, when it is complete. Cores that multiply bf16 themselves are asked first. */
+ * Matrices that are f32 are handed over as they are, and C is written in place. When one is 16 bits wide, has rows that
+ * overlap, or lies so that sgemm reads it slowly, the product is made of blocks: a block of each such operand is copied
+ * out as f32, and a block of such a C is summed up as f32 and rounded once, when it is complete. Cores that multiply
+ * bf16 themselves are asked first. */
 #include <dnnl.h>
 
 #include "backend/cpu/kernels/dtype.h"
@@ -40,10 +41,30 @@ static bool fits(fsdp_dtype dtype, int64_t rows, int64_t cols, int64_t row, int6
 
 /* ---- operands ---- */
 
+enum {
+    COLLIDING = 128, /* floats; runs that start a multiple of this apart share few sets of the first-level cache */
+    PADDING = 16     /* puts such runs into different sets */
+};
+
+/* Whether sgemm reads an operand slowly that has `stride` elements from one index of the depth to the next: of a
+ * product with a short side oneDNN packs nothing on AVX2, and runs that collide in the first-level cache then cost up
+ * to half of its speed. A copy is cheaper, if it is used for some rows. With AVX-512 oneDNN looks at strides itself. */
+static bool collides(const fsdp__matmul_args *k, int64_t stride)
+{
+    return FSDP__LANES < 16 && FSDP__MIN(FSDP__MIN(k->m, k->n), k->k) >= 64 && stride % COLLIDING == 0 &&
+           1.0 / (double)k->m + 1.0 / (double)k->n >= 0.0038;
+}
+
+/* Floats from one run of a copy to the next. */
+static int64_t pitch_of(int64_t length)
+{
+    return length % COLLIDING == 0 ? length + PADDING : length;
+}
+
 typedef struct copy_plan {
     fsdp_dtype dtype;
     const void *src;
-    int64_t stride, length; /* between runs, elements of a run */
+    int64_t stride, length, pitch; /* between runs, elements of a run, between runs of the copy */
     float *dst;
 } copy_plan;
 
@@ -52,11 +73,11 @@ static void copy_runs(const void *args, int64_t begin, int64_t end)
     const copy_plan *p = args;
 
     for (int64_t i = begin; i < end; i++)
-        fsdp__widen(p->dtype, fsdp__at(p->dtype, p->src, i * p->stride), p->length, p->dst + i * p->length);
+        fsdp__widen(p->dtype, fsdp__at(p->dtype, p->src, i * p->stride), p->length, p->dst + i * p->pitch);
 }
 
-/* Block (rows, cols) of `x` from element (i,j) on, as sgemm wants it: in place, or copied to `scratch` without gaps,
- * along the direction in which it lies. */
+/* Block (rows, cols) of `x` from element (i,j) on, as sgemm wants it: in place, or copied to `scratch` along the
+ * direction in which it lies. */
 static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int64_t cols, float *scratch)
 {
     bool across = x->col != 1; /* columns are runs */
@@ -70,9 +91,10 @@ static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int6
                        .src = block.data,
                        .stride = across ? x->col : x->row,
                        .length = across ? rows : cols,
+                       .pitch = pitch_of(across ? rows : cols),
                        .dst = scratch};
     fsdp__for_ranges(across ? cols : rows, plan.length, copy_runs, &plan);
-    return (matrix){.data = scratch, .dtype = FSDP_F32, .row = across ? 1 : cols, .col = across ? rows : 1};
+    return (matrix){.data = scratch, .dtype = FSDP_F32, .row = across ? 1 : plan.pitch, .col = across ? plan.pitch : 1};
 }
 
 /* ---- C ---- */
@@ -183,13 +205,15 @@ typedef struct scratch_sizes {
 static scratch_sizes plan_blocks(product *p)
 {
     const fsdp__matmul_args *k = p->k;
-    bool a = !fits(k->a_dtype, k->m, k->k, k->a_row, k->a_col), b = !fits(k->b_dtype, k->k, k->n, k->b_row, k->b_col);
+    bool a = !fits(k->a_dtype, k->m, k->k, k->a_row, k->a_col) || (k->a_col != 1 && collides(k, k->a_col));
+    bool b = !fits(k->b_dtype, k->k, k->n, k->b_row, k->b_col) || (k->b_col == 1 && collides(k, k->b_row));
     bool c = !fits(k->c_dtype, k->m, k->n, k->c_row, 1), any = a || b || c;
 
     p->m_step = any ? step_of(k->m, ROWS) : k->m;
     p->n_step = any ? step_of(k->n, COLS) : k->n;
     p->k_step = any ? step_of(k->k, DEPTH) : k->k;
-    return (scratch_sizes){a ? p->m_step * p->k_step : 0, b ? p->k_step * p->n_step : 0, c ? p->m_step * p->n_step : 0};
+    return (scratch_sizes){a ? (p->m_step + PADDING) * (p->k_step + PADDING) : 0,
+                           b ? (p->k_step + PADDING) * (p->n_step + PADDING) : 0, c ? p->m_step * p->n_step : 0};
 }
 
 static void set_batch(product *p, int64_t batch)
