@@ -8,7 +8,7 @@
 
 /* A chunk's logits take about this much, but a product needs some rows to be worth reading the weight for. */
 enum {
-    CHUNK_BYTES = 8 << 20,
+    CHUNK_BYTES = 64 << 20,
     CHUNK_MIN_ROWS = 128
 };
 
