@@ -9,6 +9,21 @@
 typedef void (*fsdp__segment_body)(const void *args, int64_t segment, int64_t begin, int64_t end);
 typedef int64_t (*fsdp__segment_numel)(const void *args, int64_t segment);
 
+/* One thread's share of `total` elements. Cuts fall on multiples of 64 elements of the whole. */
+static inline void fsdp__segments_share(int64_t count, fsdp__segment_numel numel, fsdp__segment_body body,
+                                        const void *args, int64_t total, int64_t thread, int64_t threads)
+{
+    int64_t share = fsdp__round_up(fsdp__ceil_div(total, threads), 64);
+    int64_t begin = share * thread, end = FSDP__MIN(begin + share, total), at = 0;
+
+    for (int64_t s = 0; s < count && at < end; s++) {
+        int64_t n = numel(args, s), from = FSDP__MAX(begin - at, 0), to = FSDP__MIN(end - at, n);
+        if (from < to)
+            body(args, s, from, to);
+        at += n;
+    }
+}
+
 static inline void fsdp__for_segments(int64_t count, fsdp__segment_numel numel, fsdp__segment_body body,
                                       const void *args)
 {
@@ -16,24 +31,16 @@ static inline void fsdp__for_segments(int64_t count, fsdp__segment_numel numel, 
 
     for (int64_t s = 0; s < count; s++)
         total += numel(args, s);
-#pragma omp parallel if (total > FSDP__PARALLEL_MIN)
-    {
-#ifdef _OPENMP
-        int64_t threads = omp_get_num_threads();
-#else
-        int64_t threads = 1;
-#endif
-        /* Cuts fall on multiples of 64 elements of the whole. */
-        int64_t share = fsdp__ceil_div(fsdp__ceil_div(total, threads), 64) * 64;
-        int64_t begin = share * fsdp__thread(), end = FSDP__MIN(begin + share, total), at = 0;
-
-        for (int64_t s = 0; s < count && at < end; s++) {
-            int64_t n = numel(args, s), from = FSDP__MAX(begin - at, 0), to = FSDP__MIN(end - at, n);
-            if (from < to)
-                body(args, s, from, to);
-            at += n;
-        }
+    if (total <= FSDP__PARALLEL_MIN) { /* a region of one thread takes time, too */
+        fsdp__segments_share(count, numel, body, args, total, 0, 1);
+        return;
     }
+#ifdef _OPENMP
+#pragma omp parallel
+    fsdp__segments_share(count, numel, body, args, total, fsdp__thread(), omp_get_num_threads());
+#else
+    fsdp__segments_share(count, numel, body, args, total, 0, 1);
+#endif
 }
 
 #endif
