@@ -102,11 +102,12 @@ static void load_queries(const plan *p, const work *w, int64_t b, int64_t h)
     memset(w->dq, 0, (size_t)(k->q_time * p->d_padded) * sizeof(float));
 }
 
-/* Scores to probabilities (p) and dO V^T to dS (ds) for one query; zeros as far as a tile may look beyond. */
+/* Scores to probabilities (p) and dO V^T to dS (ds) for one query, in whole vectors; zeros as far as a tile may look
+ * beyond. */
 static void gradient_row(float *restrict p, float *restrict ds, float lse, float delta, int64_t seen, int64_t end)
 {
 #pragma omp simd
-    for (int64_t j = 0; j < seen; j++) {
+    for (int64_t j = 0; j < fsdp__round_up(seen, FSDP__LANES); j++) {
         p[j] = fsdp__expf_low(p[j] - lse);
         ds[j] = p[j] * (ds[j] - delta);
     }
