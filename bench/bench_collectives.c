@@ -179,8 +179,7 @@ static void measure_size(bench *b)
     free(memory);
 }
 
-/* Cores that have been idle answer each other slowly at first; in a virtual machine that can last tenths of a second.
- */
+/* Cores that were idle answer each other slowly at first, in a virtual machine for tenths of a second. */
 static void warm_up(bench *b)
 {
     double end = now_us() + 1e6;

@@ -1,6 +1,6 @@
 /* linear_cross_entropy.c - the head and its loss, a few rows at a time.
  *
- * The logits of one chunk exist at a time, in f32. When gradients are wanted they are made while the chunk is warm:
+ * The logits of one chunk exist at a time, in f32. When gradients are wanted they are made before the next chunk:
  * dx chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. */
 #include "ops/loss.h"
 

@@ -41,29 +41,26 @@ typedef struct block {
     int64_t rows, t0;
 } block;
 
-/* Scores of one row become e^(score - running maximum); earlier sums and outputs are scaled to the new maximum. Whole
- * vectors only: what a vector has beyond `seen` becomes e^-inf. */
+/* Scores of one row become e^(score - running maximum); earlier sums and outputs are scaled to the new maximum. In
+ * whole tiles: what a tile has beyond `seen` becomes e^-inf. */
 static void softmax_row(block *w, int64_t r, int64_t seen, int64_t width, int64_t d)
 {
     float *restrict s = w->scores + r * FSDP__KV_BLOCK, *restrict out = w->out + r * d;
-    float top = w->top[r], sum = 0.0f;
-    int64_t wide = fsdp__round_up(width, FSDP__LANES);
+    int64_t wide = fsdp__round_up(width, FSDP__NR);
+    float top, sum = 0.0f;
 
     for (int64_t j = seen; j < wide; j++)
         s[j] = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < wide; j++)
-        top = s[j] > top ? s[j] : top;
+    top = fsdp__largest(FSDP_F32, s, wide);
     if (top > w->top[r]) {
-        if (w->sum[r] != 0.0f) {
-            float factor = fsdp__expf_low(w->top[r] - top);
-            w->sum[r] *= factor;
-#pragma omp simd
-            for (int64_t c = 0; c < d; c++)
-                out[c] *= factor;
-        }
+        float factor = fsdp__expf_low(w->top[r] - top); /* 0 at first */
+        w->sum[r] *= factor;
         w->top[r] = top;
+#pragma omp simd
+        for (int64_t c = 0; c < d; c++)
+            out[c] *= factor;
     }
+    top = w->top[r];
     if (top == -INFINITY)
         top = 0.0f; /* nothing but -inf so far: every e^x is 0 */
 #pragma omp simd reduction(+ : sum)

@@ -95,8 +95,7 @@ static inline void fsdp__for_ranges(int64_t n, int64_t unit, fsdp__range_body bo
     int64_t chunk = FSDP__MAX(FSDP__CHUNK / FSDP__MAX(unit, 1), 1), chunks = fsdp__ceil_div(n, chunk);
 
     if (n * unit <= FSDP__PARALLEL_MIN || chunks == 1) { /* a region of one thread takes time, too */
-        for (int64_t at = 0; at < n; at += chunk)
-            body(args, at, FSDP__MIN(at + chunk, n));
+        body(args, 0, n);
         return;
     }
 #pragma omp parallel for schedule(static)

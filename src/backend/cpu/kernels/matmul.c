@@ -81,6 +81,7 @@ static void copy_runs(const void *args, int64_t begin, int64_t end)
 static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int64_t cols, float *scratch)
 {
     bool across = x->col != 1; /* columns are runs */
+    int64_t runs = across ? cols : rows, length = across ? rows : cols, pitch = pitch_of(length);
     matrix block = *x;
     copy_plan plan;
 
@@ -90,11 +91,11 @@ static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int6
     plan = (copy_plan){.dtype = x->dtype,
                        .src = block.data,
                        .stride = across ? x->col : x->row,
-                       .length = across ? rows : cols,
-                       .pitch = pitch_of(across ? rows : cols),
+                       .length = length,
+                       .pitch = pitch,
                        .dst = scratch};
-    fsdp__for_ranges(across ? cols : rows, plan.length, copy_runs, &plan);
-    return (matrix){.data = scratch, .dtype = FSDP_F32, .row = across ? 1 : plan.pitch, .col = across ? plan.pitch : 1};
+    fsdp__for_ranges(runs, length, copy_runs, &plan);
+    return (matrix){.data = scratch, .dtype = FSDP_F32, .row = across ? 1 : pitch, .col = across ? pitch : 1};
 }
 
 /* ---- C ---- */
@@ -205,8 +206,8 @@ typedef struct scratch_sizes {
 static scratch_sizes plan_blocks(product *p)
 {
     const fsdp__matmul_args *k = p->k;
-    bool a = !fits(k->a_dtype, k->m, k->k, k->a_row, k->a_col) || (k->a_col != 1 && collides(k, k->a_col));
-    bool b = !fits(k->b_dtype, k->k, k->n, k->b_row, k->b_col) || (k->b_col == 1 && collides(k, k->b_row));
+    bool a = !fits(k->a_dtype, k->m, k->k, k->a_row, k->a_col) || collides(k, k->a_col);
+    bool b = !fits(k->b_dtype, k->k, k->n, k->b_row, k->b_col) || collides(k, k->b_row);
     bool c = !fits(k->c_dtype, k->m, k->n, k->c_row, 1), any = a || b || c;
 
     p->m_step = any ? step_of(k->m, ROWS) : k->m;

@@ -31,16 +31,14 @@ static inline void fsdp__for_segments(int64_t count, fsdp__segment_numel numel, 
 
     for (int64_t s = 0; s < count; s++)
         total += numel(args, s);
-    if (total <= FSDP__PARALLEL_MIN) { /* a region of one thread takes time, too */
-        fsdp__segments_share(count, numel, body, args, total, 0, 1);
+#ifdef _OPENMP
+    if (total > FSDP__PARALLEL_MIN) {
+#pragma omp parallel
+        fsdp__segments_share(count, numel, body, args, total, fsdp__thread(), omp_get_num_threads());
         return;
     }
-#ifdef _OPENMP
-#pragma omp parallel
-    fsdp__segments_share(count, numel, body, args, total, fsdp__thread(), omp_get_num_threads());
-#else
-    fsdp__segments_share(count, numel, body, args, total, 0, 1);
 #endif
+    fsdp__segments_share(count, numel, body, args, total, 0, 1); /* a region of one thread takes time, too */
 }
 
 #endif
