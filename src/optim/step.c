@@ -1,8 +1,9 @@
 /* step.c - one optimizer step as few passes over all tensors.
  *
  * First everything that can fail for want of memory: state tensors of parameters that step for the first time, and the
- * list of segments. Then the launches. Parameters of a group that have taken the same number of steps and have
- * gradients of the same dtype go in one; mostly that is all of them. */
+ * list of segments. Then whoever else reads the parameters is told that they will be written. Then the launches.
+ * Parameters of a group that have taken the same number of steps and have gradients of the same dtype go in one; mostly
+ * that is all of them. */
 #include "base/alloc.h"
 #include "device/device.h"
 #include "optim/optim.h"
@@ -75,6 +76,16 @@ static fsdp_status prepare(fsdp_optimizer *optimizer)
     if (total > 0 &&
         fsdp__grow(&optimizer->segments, total - 1, &optimizer->segment_capacity, sizeof(*optimizer->segments)) != 0)
         return FSDP_NO_MEMORY;
+    return FSDP_OK;
+}
+
+/* Of empty shards too: peers may wait for each other in it. It may move bytes, so it comes before any pointer. */
+static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            if (optimizer->groups[g].params[i].due)
+                FSDP_TRY(fsdp__tensor_begin_write(optimizer->groups[g].params[i].tensor));
     return FSDP_OK;
 }
 
@@ -175,6 +186,7 @@ fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
 {
     FSDP_TRY(settle(optimizer));
     FSDP_TRY(prepare(optimizer));
+    FSDP_TRY(begin_writes(optimizer));
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++)
             if (optimizer->groups[g].params[i].due)

@@ -65,6 +65,7 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 {
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
+    FSDP_TRY(fsdp__tensor_begin_write(dst));
     FSDP_TRY(fsdp__tensor_copy(dst, src, false));
     return FSDP_OK;
 }
@@ -99,6 +100,7 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
 
     if (!tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot fill: the tensor is NULL");
+    FSDP_TRY(fsdp__tensor_begin_write(tensor));
     FSDP_TRY(check_writable(tensor, "fill"));
     args.numel = fsdp_tensor_numel(tensor);
     if (args.numel == 0)
@@ -147,6 +149,7 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
 
     if (!tensor || fsdp_dtype_size(dtype) == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: tensor and dtype are required");
+    FSDP_TRY(fsdp__tensor_begin_write(tensor));
     FSDP_TRY(check_writable(tensor, "write"));
     if (fsdp_tensor_numel(tensor) == 0)
         return FSDP_OK;

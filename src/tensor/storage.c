@@ -66,3 +66,12 @@ void fsdp__storage_drop(fsdp__storage *storage)
     else
         fsdp__device_free(storage->device, data, storage->bytes, storage->kind);
 }
+
+fsdp_status fsdp__tensor_begin_write(fsdp_tensor *tensor)
+{
+    const fsdp__storage_guard *guard = &tensor->storage->guard;
+
+    if (guard->before_write)
+        FSDP_TRY(guard->before_write(guard->arg, tensor->storage));
+    return FSDP_OK;
+}

@@ -11,6 +11,12 @@
 
 typedef struct fsdp__storage fsdp__storage;
 
+/* Who wants to know before the bytes are written: see fsdp__tensor_begin_write. Zeros: nobody. */
+typedef struct fsdp__storage_guard {
+    fsdp_status (*before_write)(void *arg, fsdp__storage *storage);
+    void *arg;
+} fsdp__storage_guard;
+
 struct fsdp__storage {
     int64_t refs;
     fsdp_device *device;
@@ -21,6 +27,7 @@ struct fsdp__storage {
      * instead of freeing. NULL: the bytes are freed to the device. */
     void (*release)(void *arg, void *data);
     void *release_arg;
+    fsdp__storage_guard guard;
 };
 
 /* Bytes from the device at once, or none yet (`allocate` false). */
@@ -63,6 +70,9 @@ fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor);
 
 /* Same shape and dtype as asked, device of `like`, from the scope, counted as activation. */
 fsdp_tensor *fsdp__empty_like(const fsdp_tensor *like, fsdp_dtype dtype);
+
+/* Before bytes of `tensor` are written by anything but the engine. May wait, may change which storage state it has. */
+fsdp_status fsdp__tensor_begin_write(fsdp_tensor *tensor);
 
 /* ---- shape arithmetic (shape.c) ---- */
 int64_t fsdp__shape_numel(int ndim, const int64_t *shape); /* -1 on overflow or a negative size */

@@ -340,6 +340,77 @@ static void infinite_and_nan_norms_are_told(void **state)
     teardown(&f);
 }
 
+typedef struct guard_log {
+    const fixture *f;
+    fsdp__storage *told[PARAMS];
+    int count;
+    int refuse_at;      /* the how-manieth is refused; 0: none */
+    float bytes[NUMEL]; /* moves the parameter's bytes here */
+} guard_log;
+
+static fsdp_status note_write(void *arg, fsdp__storage *storage)
+{
+    guard_log *log = arg;
+    float now[NUMEL];
+
+    read_params(log->f, now);
+    CHECK_BYTES(now, reference_start, sizeof(now)); /* nothing is written before all were told */
+    log->told[log->count++] = storage;
+    if (log->count == log->refuse_at)
+        return FSDP_FAIL(FSDP_STATE, "peers still read");
+    if (storage == log->f->tensors[0]->storage) { /* may get other bytes */
+        memcpy(log->bytes, storage->data, storage->bytes);
+        fsdp__storage_drop(storage);
+        fsdp__storage_adopt(storage, log->bytes, NULL, NULL);
+    }
+    return FSDP_OK;
+}
+
+static void a_step_tells_before_it_writes(void **state)
+{
+    fsdp_sgd_options options = {.lr = 1};
+    fsdp_tensor *empty = NULL;
+    fixture f;
+
+    (void)state;
+    for (int refuse_at = 0; refuse_at <= 3; refuse_at++) {
+        guard_log log = {.f = &f, .refuse_at = refuse_at};
+        fsdp_optimizer *optimizer = NULL;
+        float after[NUMEL];
+
+        setup(&f);
+        CHECK_OK(
+            fsdp_tensor_create(fsdp_cpu(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_PARAMETER_SHARD, &empty));
+        CHECK_OK(fsdp_tensor_set_requires_grad(empty, true));
+        CHECK_OK(fsdp_sgd_create(&f.parameters, &options, &optimizer));
+        CHECK_OK(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"empty", empty}}, &options));
+        give_gradient(&f, 0, reference_grads);
+        give_gradient(&f, 2, reference_grads);
+        CHECK_OK(fsdp_tensor_set_grad(empty, empty));
+        for (int i = 0; i < PARAMS; i++)
+            f.tensors[i]->storage->guard = (fsdp__storage_guard){note_write, &log};
+        empty->storage->guard = (fsdp__storage_guard){note_write, &log};
+        if (refuse_at == 0) {
+            CHECK_OK(fsdp_optimizer_step(optimizer));
+            CHECK_EQ(log.count, 3); /* 'bias' has no gradient */
+            CHECK(log.told[0] == f.tensors[0]->storage && log.told[1] == f.tensors[2]->storage);
+            CHECK(log.told[2] == empty->storage);
+            for (int i = 0; i < 15; i++)
+                CHECK_NEAR(log.bytes[i], reference_start[i] - reference_grads[i], 0);
+        } else {
+            CHECK_ERROR(fsdp_optimizer_step(optimizer), FSDP_STATE, "peers still read");
+            CHECK_EQ(log.count, refuse_at);
+            read_params(&f, after);
+            CHECK_BYTES(after, reference_start, sizeof(after));
+            CHECK_EQ(optimizer->groups[0].params[0].steps, 0);
+        }
+        fsdp_optimizer_free(optimizer);
+        CHECK_OK(fsdp_tensor_set_grad(empty, NULL));
+        fsdp_tensor_unref(empty);
+        teardown(&f);
+    }
+}
+
 static void bad_parameters_are_named(void **state)
 {
     fsdp_adam_options options = fsdp_adam_options_default();
@@ -442,5 +513,6 @@ TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are
           cmocka_unit_test(groups_have_their_own_options),
           cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
           cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
-          cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(bad_parameters_are_named),
-          cmocka_unit_test(bad_options_are_refused), cmocka_unit_test(a_step_survives_every_failed_allocation))
+          cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(a_step_tells_before_it_writes),
+          cmocka_unit_test(bad_parameters_are_named), cmocka_unit_test(bad_options_are_refused),
+          cmocka_unit_test(a_step_survives_every_failed_allocation))

@@ -118,6 +118,76 @@ static void empty_storages_come_and_go_too(void **state)
     fsdp_context_free(context);
 }
 
+typedef struct guarded {
+    int writes;
+    const float *bytes; /* read when told: what was there before the write */
+    float seen;
+    bool refuse;
+} guarded;
+
+static fsdp_status before_write(void *arg, fsdp__storage *storage)
+{
+    guarded *g = arg;
+
+    g->writes++;
+    g->seen = g->bytes ? *g->bytes : 0;
+    if (g->refuse)
+        return FSDP_FAIL(FSDP_STATE, "storage of %zu bytes is in use", storage->bytes);
+    return FSDP_OK;
+}
+
+static void who_writes_says_so_first(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3, 5), 1));
+    fsdp_tensor *other = CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 5), 4)), *rows = NULL;
+    float values[15] = {2}, back[15];
+    guarded g = {.bytes = fsdp_tensor_data(t)};
+
+    (void)state;
+    CHECK_OK(fsdp__view_narrow(t, 0, 0, 2, &rows)); /* a write through any view counts */
+    t->storage->guard = (fsdp__storage_guard){before_write, &g};
+    CHECK_OK(fsdp_tensor_write(t, FSDP_F32, values));
+    CHECK_EQ(g.writes, 1);
+    CHECK_NEAR(g.seen, 1, 0);
+    CHECK_OK(fsdp_tensor_fill_(rows, 3));
+    CHECK_EQ(g.writes, 2);
+    CHECK_NEAR(g.seen, 2, 0);
+    CHECK_OK(fsdp_tensor_copy_(rows, other));
+    CHECK_EQ(g.writes, 3);
+    CHECK_NEAR(g.seen, 3, 0);
+    CHECK_OK(fsdp_tensor_read(t, FSDP_F32, back));
+    CHECK_OK(fsdp_tensor_copy_(other, rows));
+    CHECK_OK(fsdp__tensor_copy(rows, other, true)); /* the engine's own: nobody is told */
+    CHECK_EQ(g.writes, 3);
+
+    g.refuse = true;
+    CHECK_OK(fsdp_tensor_read(t, FSDP_F32, back));
+    CHECK_ERROR(fsdp_tensor_write(t, FSDP_F32, values), FSDP_STATE, "storage of 60 bytes is in use");
+    CHECK_STATUS(fsdp_tensor_fill_(t, 9), FSDP_STATE);
+    CHECK_STATUS(fsdp_tensor_copy_(rows, other), FSDP_STATE);
+    CHECK_OK(fsdp_tensor_read(t, FSDP_F32, values));
+    CHECK_BYTES(values, back, sizeof back);
+    fsdp_tensor_unref(rows);
+    fsdp_context_free(context);
+}
+
+/* Peers of a rank without elements may wait for it. */
+static void a_write_of_no_elements_is_told_too(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *t = CHECK_PTR(fsdp_empty(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(0, 5)));
+    guarded g = {.writes = 0};
+
+    (void)state;
+    t->storage->guard = (fsdp__storage_guard){before_write, &g};
+    CHECK_OK(fsdp_tensor_write(t, FSDP_F32, NULL));
+    CHECK_OK(fsdp_tensor_fill_(t, 1));
+    CHECK_OK(fsdp_tensor_copy_(t, t));
+    CHECK_EQ(g.writes, 3);
+    fsdp_context_free(context);
+}
+
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
@@ -144,4 +214,5 @@ static void any_allocation_may_fail(void **state)
 
 TEST_MAIN(cmocka_unit_test(views_survive_drop_and_restore), cmocka_unit_test(dropped_bytes_are_not_read),
           cmocka_unit_test(adopted_bytes_go_back_to_their_owner), cmocka_unit_test(empty_storages_come_and_go_too),
+          cmocka_unit_test(who_writes_says_so_first), cmocka_unit_test(a_write_of_no_elements_is_told_too),
           cmocka_unit_test(any_allocation_may_fail))
