@@ -382,7 +382,7 @@ static void ranks(bench *b, fsdp_dtype src, fsdp_dtype dst, int count, int64_t n
 {
     const void *srcs[8];
     fsdp__reduce_ranks_args a = {
-        .srcs = srcs, .count = count, .numel = numel, .src_dtype = src, .dst_dtype = dst, .scale = 0.5f};
+        .srcs = srcs, .count = count, .numel = numel, .src_dtype = src, .dst_dtype = dst, .divisor = (float)count};
     char text[64];
 
     WANT(REDUCE_RANKS)
@@ -482,7 +482,9 @@ static void run_all(bench *b)
         copies(b, t, 2048, 768);
         optimizers(b, t, 8 << 20);
         ranks(b, t, t, 2, 4 << 20);
+        ranks(b, t, t, 3, 4 << 20); /* a division: 3 has no exact inverse */
         ranks(b, t, FSDP_F32, 4, 4 << 20);
+        ranks(b, t, FSDP_F32, 5, 4 << 20);
     }
     casts(b, FSDP_F32, FSDP_BF16, 8 << 20);
     casts(b, FSDP_BF16, FSDP_F32, 8 << 20);

@@ -6,7 +6,8 @@
  * fsdp_abort, ends every other rank's call with an error that names it. After a failure the group is broken: every
  * later call fails at once.
  *
- * Reductions add in rank order with an f32 accumulator (integers: i64) and round once: the same bits on every run.
+ * Reductions add in rank order with an f32 accumulator (integers: i64) and round once: the same bits on every run. An
+ * average is that sum divided by the number of ranks (in f32, not multiplied by an inverse).
  *
  * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers must stay
  * valid until then. Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
@@ -128,11 +129,12 @@ typedef struct fsdp_reduce_options {
     fsdp_dtype reduce_dtype;
     fsdp_dtype shard_dtype; /* of the result */
     fsdp_reduce_op op;      /* SUM or AVG */
-    float scale;            /* extra factor on the result; 0 means 1 */
+    float divisor;          /* of the result, times the ranks for AVG; 0 means 1 */
     bool accumulate;        /* shard += result */
 } fsdp_reduce_options;
 
-/* shard = op over ranks of their `whole`'s own rows of this rank. [collective] [stream] */
+/* shard = op over ranks of their `whole`'s own rows of this rank; with a divisor, the sum over (divisor times ranks for
+ * AVG) by one f32 division. [collective] [stream] */
 FSDP_API fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count,
                                                 const fsdp_reduce_options *options, fsdp_stream *stream);
 

@@ -201,7 +201,7 @@ fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *bloc
     call.whole_dtype = options->whole_dtype;
     call.wire_dtype = reduce_dtype == FSDP_F32 ? options->whole_dtype : reduce_dtype; /* widening rounds nothing */
     call.op = options->op;
-    call.scale = options->scale == 0.0f ? 1.0f : options->scale;
+    call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
     FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_blocks, &call, stream));

@@ -55,7 +55,7 @@ typedef struct fsdp__call {
     fsdp_dtype shard_dtype, whole_dtype;
     fsdp_dtype
         wire_dtype; /* reduce_scatter_blocks: contributions are rounded to it; whole_dtype when none is rounded */
-    float scale;    /* reduce_scatter_blocks: on the result, on top of `op` */
+    float divisor;  /* reduce_scatter_blocks: of the result, times the ranks for AVG; 1: none */
     bool accumulate;
     bool force_copy; /* take the path for memory that peers do not see */
 

@@ -116,8 +116,8 @@ typedef enum fsdp__rank_op {
     FSDP__RANK_MIN
 } fsdp__rank_op;
 
-/* dst[i] = scale * (srcs[0][i] op srcs[1][i] op ...), in that order, f32 accumulator (integers: i64). A dst that is
- * one of srcs is in place. `scale` is for floating dtypes. */
+/* dst[i] = (srcs[0][i] op srcs[1][i] op ...) / divisor, in that order, f32 accumulator (integers: i64). A dst that is
+ * one of srcs is in place. */
 typedef struct fsdp__reduce_ranks_args {
     const void *const *srcs; /* must stay valid until the work is done */
     int count;
@@ -125,7 +125,7 @@ typedef struct fsdp__reduce_ranks_args {
     int64_t numel;
     fsdp_dtype src_dtype, dst_dtype;
     fsdp__rank_op op;
-    float scale;
+    float divisor;   /* of floating dtypes: the quotient is rounded once, to f32; 0 and 1: none */
     bool accumulate; /* dst += result, one rounding */
 } fsdp__reduce_ranks_args;
 

@@ -216,7 +216,7 @@ static fsdp_status reduce_scatter(fsdp__shard_group *group, fsdp__shard_tree *tr
                                    .reduce_dtype = group->reduce_dtype,
                                    .shard_dtype = group->orig_dtype,
                                    .op = group->divide_factor > 0 ? FSDP_SUM : FSDP_AVG,
-                                   .scale = group->divide_factor > 0 ? 1.0f / group->divide_factor : 1.0f,
+                                   .divisor = group->divide_factor,
                                    .accumulate = accumulate};
     int64_t count = 0;
     fsdp_status st = FSDP_OK;

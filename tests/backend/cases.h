@@ -136,6 +136,7 @@ static void cast_segments_case(test_case *c)
 static void reduce_ranks_case(test_case *c)
 {
     static const fsdp_dtype integers[] = {FSDP_I32, FSDP_I64, FSDP_U8};
+    static const float divisors[] = {0.0f, 1.0f, 4.0f, 3.0f, 0.7f};
     const void *srcs[7];
     bool integer = between(c, 0, 4) == 0;
     fsdp__reduce_ranks_args a = {.srcs = srcs,
@@ -143,7 +144,7 @@ static void reduce_ranks_case(test_case *c)
                                  .numel = a_size(c, 40000),
                                  .src_dtype = integer ? integers[between(c, 0, 2)] : c->dtype,
                                  .op = (fsdp__rank_op)between(c, 0, 2),
-                                 .scale = integer || coin(c) ? 1.0f : 0.25f,
+                                 .divisor = integer ? 1.0f : divisors[between(c, 0, 4)],
                                  .accumulate = coin(c)};
 
     a.dst_dtype = integer || coin(c) ? a.src_dtype : any_float(c);
@@ -155,8 +156,8 @@ static void reduce_ranks_case(test_case *c)
     } else {
         a.dst = a_buffer(c, a.dst_dtype, a.numel, 0.0, 2.0, true, 1e-6, 1e-6);
     }
-    check(c, &a, "%d ranks of %ld, op %d, %s to %s, accumulate %d", a.count, (long)a.numel, a.op,
-          fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype), a.accumulate);
+    check(c, &a, "%d ranks of %ld, op %d, %s to %s, divisor %g, accumulate %d", a.count, (long)a.numel, a.op,
+          fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype), (double)a.divisor, a.accumulate);
 }
 
 static void reduce_case(test_case *c)

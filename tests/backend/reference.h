@@ -176,7 +176,7 @@ static void ref_reduce_ranks(const fsdp__reduce_ranks_args *k)
             x = k->op == FSDP__RANK_SUM ? x + v : k->op == FSDP__RANK_MAX ? fmax(x, v) : fmin(x, v);
         }
         if (fsdp_dtype_is_floating(k->src_dtype))
-            x *= (double)k->scale;
+            x /= k->divisor != 0 ? (double)k->divisor : 1.0;
         if (k->accumulate)
             x += ref_get(k->dst_dtype, k->dst, i);
         ref_put(k->dst_dtype, k->dst, i, x);

@@ -205,8 +205,7 @@ static void a_nan_reaches_all_it_touches(void **state)
                                        .numel = N,
                                        .src_dtype = FSDP_F32,
                                        .dst_dtype = FSDP_F32,
-                                       .op = FSDP__RANK_MAX,
-                                       .scale = 1.0f},
+                                       .op = FSDP__RANK_MAX},
             see_nan, &all);
     for (fsdp__activation kind = FSDP__GELU_TANH; kind <= FSDP__RELU; kind++)
         run_all(FSDP__KERNEL_ACTIVATION_FORWARD,
@@ -225,6 +224,81 @@ static void see_masked(const void *unused)
         sum += out_row[i];
     }
     CHECK_NEAR(sum, 1.0, 1e-6);
+}
+
+enum {
+    RANKED = 1000,
+    MOST_RANKS = 6 /* more than the loops for a few have */
+};
+
+typedef struct quotients {
+    fsdp__reduce_ranks_args args;
+    float sums[RANKED], start; /* what dst holds before, when added to */
+    void *dst;
+} quotients;
+
+/* By the compiler's division. */
+static void see_quotients(const void *seen)
+{
+    const quotients *q = seen;
+    int differ = 0;
+
+    for (int i = 0; i < RANKED; i++) {
+        float quotient = q->sums[i] / q->args.divisor, actual;
+        float expected = q->args.accumulate ? q->start + quotient : quotient;
+        uint64_t rounded;
+
+        differ += quotient != q->sums[i] * (1.0f / q->args.divisor);
+        if (q->args.dst_dtype == FSDP_F32) {
+            memcpy(&actual, (const float *)q->dst + i, sizeof(actual));
+        } else {
+            ref_put(q->args.dst_dtype, &rounded, 0, (double)expected);
+            expected = (float)ref_get(q->args.dst_dtype, &rounded, 0);
+            actual = (float)ref_get(q->args.dst_dtype, q->dst, i);
+        }
+        if (actual != expected)
+            TEST_FAIL("element %d of %d ranks by %g: %.9g, expected %.9g", i, q->args.count, (double)q->args.divisor,
+                      (double)actual, (double)expected);
+        ref_put(q->args.dst_dtype, q->dst, i, (double)q->start); /* for the next instruction set */
+    }
+    CHECK((differ > 0) == (q->args.divisor != 4.0f));
+}
+
+static void sums_over_ranks_are_divided_not_scaled(void **state)
+{
+    static const float divisors[] = {3.0f, 5.0f, 0.7f, 6.0f, 4.0f};
+    static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    static uint16_t narrow[MOST_RANKS][RANKED];
+    static float values[MOST_RANKS][RANKED], out[RANKED];
+    const void *srcs[MOST_RANKS];
+
+    (void)state;
+    for (int count = 1; count <= MOST_RANKS; count++)
+        for (int t = 0; t < 27 * 2; t++) {
+            quotients q = {.start = 0.5f, .dst = out};
+
+            q.args = (fsdp__reduce_ranks_args){.srcs = srcs,
+                                               .count = count,
+                                               .dst = out,
+                                               .numel = RANKED,
+                                               .src_dtype = types[t % 3],
+                                               .dst_dtype = types[t / 3 % 3],
+                                               .divisor = divisors[(t / 9 + count) % 5],
+                                               .accumulate = t >= 27};
+            for (int i = 0; i < RANKED; i++) {
+                q.sums[i] = 0;
+                for (int r = 0; r < count; r++) {
+                    values[r][i] = (float)((i * 7 + r * 31) % 61 - 20); /* exact in every dtype, as are the sums */
+                    ref_put(q.args.src_dtype, q.args.src_dtype == FSDP_F32 ? (void *)values[r] : (void *)narrow[r], i,
+                            (double)values[r][i]);
+                    q.sums[i] += values[r][i];
+                }
+                ref_put(q.args.dst_dtype, out, i, (double)q.start);
+            }
+            for (int r = 0; r < count; r++)
+                srcs[r] = q.args.src_dtype == FSDP_F32 ? (void *)values[r] : (void *)narrow[r];
+            run_all(FSDP__KERNEL_REDUCE_RANKS, &q.args, see_quotients, &q);
+        }
 }
 
 static void minus_infinity_has_probability_zero(void **state)
@@ -282,5 +356,6 @@ static void exp_erf_sin_and_cos_are_accurate(void **state)
 
 TEST_MAIN(cmocka_unit_test(every_16_bit_value_survives_the_way_to_f32_and_back),
           cmocka_unit_test(f32_rounds_to_the_nearest_even_16_bit_value), cmocka_unit_test(a_nan_reaches_all_it_touches),
+          cmocka_unit_test(sums_over_ranks_are_divided_not_scaled),
           cmocka_unit_test(minus_infinity_has_probability_zero),
           cmocka_unit_test(an_infinite_gradient_shows_in_the_norm), cmocka_unit_test(exp_erf_sin_and_cos_are_accurate))

@@ -80,10 +80,10 @@ static inline int suite_reduced(int size, int64_t i, fsdp_dtype dtype, fsdp_redu
     return result;
 }
 
-/* Expected average: the f32 sum times 1/size, rounded once. */
+/* Expected average: the f32 sum divided by size, rounded once more to the dtype. */
 static inline void suite_store_average(void *buffer, int64_t i, fsdp_dtype dtype, int sum, int size)
 {
-    float x = (float)sum * (1.0f / (float)size);
+    float x = (float)sum / (float)size;
 
     if (dtype == FSDP_F32)
         ((float *)buffer)[i] = x;

@@ -142,7 +142,7 @@ static inline void suite_gather_blocks(const suite *s, suite_memory memory, fsdp
 
 static inline float suite_expected_sum(int size, int b, int64_t i, const fsdp_reduce_options *o)
 {
-    float sum = 0, scale = (o->op == FSDP_AVG ? 1.0f / (float)size : 1.0f);
+    float sum = 0, divisor = o->divisor == 0 ? 1 : o->divisor;
     fsdp_dtype reduce_dtype = o->reduce_dtype == FSDP_DTYPE_NONE ? o->whole_dtype : o->reduce_dtype;
 
     for (int r = 0; r < size; r++) {
@@ -151,16 +151,16 @@ static inline float suite_expected_sum(int size, int b, int64_t i, const fsdp_re
             x = suite_widen(suite_bf16(x));
         sum = r == 0 ? x : sum + x;
     }
-    return sum * (o->scale == 0 ? scale : o->scale * scale);
+    sum /= o->op == FSDP_AVG ? divisor * (float)size : divisor;
+    return o->accumulate ? 2.0f + sum : sum;
 }
 
-/* A result of the right value within rounding; the exact bits are compared between the paths. */
+/* The bits of sum, division and one rounding; they are compared between the paths too. */
 static inline void suite_reduce_blocks(const suite *s, suite_memory memory, const fsdp_reduce_options *o, void **bits,
                                        size_t *bits_bytes)
 {
     int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
     size_t element = fsdp_dtype_size(o->shard_dtype), used = 0;
-    double tolerance = o->shard_dtype == FSDP_BF16 ? 1.0 / 128 : 1e-5;
     suite_wholes w;
 
     suite_wholes_make(s->group, memory, o->whole_dtype, &w);
@@ -182,11 +182,13 @@ static inline void suite_reduce_blocks(const suite *s, suite_memory memory, cons
         int64_t rows = suite_rows(block, rank);
 
         for (int64_t i = 0; i < rows; i++) {
-            double expected = (double)suite_expected_sum(size, b, rank * block->chunk + i, o) + (o->accumulate ? 2 : 0);
-            double actual = (double)suite_get(block->shard, i, o->shard_dtype);
-            if (!(actual - expected <= tolerance * (1 + (expected < 0 ? -expected : expected)) &&
-                  expected - actual <= tolerance * (1 + (expected < 0 ? -expected : expected))))
-                TEST_FAIL("block %d, row %lld: %g, expected %g", b, (long long)i, actual, expected);
+            float expected = suite_expected_sum(size, b, rank * block->chunk + i, o);
+            float actual = suite_get(block->shard, i, o->shard_dtype);
+
+            if (o->shard_dtype == FSDP_BF16)
+                expected = suite_widen(suite_bf16(expected));
+            if (actual != expected)
+                TEST_FAIL("block %d, row %lld: %.9g, expected %.9g", b, (long long)i, (double)actual, (double)expected);
         }
         memcpy((char *)*bits + used, block->shard ? block->shard : "", (size_t)rows * element);
         used += (size_t)rows * element;
@@ -223,9 +225,10 @@ static inline void suite_blocks(const suite *s)
 {
     static const fsdp_reduce_options reductions[] = {
         {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
-        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM, .scale = 0.125f, .accumulate = true},
+        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM, .divisor = 8, .accumulate = true},
         {.whole_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
-        {.whole_dtype = FSDP_F32, .reduce_dtype = FSDP_BF16, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .scale = 3},
+        {.whole_dtype = FSDP_F32, .reduce_dtype = FSDP_BF16, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 3},
+        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 0.7f, .accumulate = true},
         {.whole_dtype = FSDP_BF16, .shard_dtype = FSDP_BF16, .op = FSDP_SUM},
     };
 

@@ -24,11 +24,11 @@ static void run_suite(fsdp_context *context, void *arg)
 
 static void plain_memory_gives_naive_results(void **state)
 {
-    static const int worlds[] = {1, 2, 3, 4, 8};
+    static const int worlds[] = {1, 2, 3, 4, 5, 8};
     variant v = {.mode = FSDP_STREAM_INLINE};
 
     (void)state;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         test_run_ranks(worlds[i], run_suite, &v);
 }
 
@@ -110,6 +110,67 @@ static void more_ranks_than_cores_make_progress(void **state)
 {
     (void)state;
     test_run_ranks(32, many_barriers, NULL);
+}
+
+enum {
+    AVERAGED = 200 /* on each rank */
+};
+
+/* Small integers, whose sums are exact and no multiple of the ranks. */
+static float held(int rank, int64_t i)
+{
+    return (float)((rank + 1) * (i % 97 - 48) + (rank == 0));
+}
+
+static float held_sum(int size, int64_t i)
+{
+    return (float)(size * (size + 1) / 2 * (i % 97 - 48) + 1);
+}
+
+static void check_quotients(const float *actual, int size, int64_t first, float divisor)
+{
+    int differ = 0;
+
+    for (int64_t i = 0; i < AVERAGED; i++) {
+        float expected = held_sum(size, first + i) / divisor;
+
+        CHECK_BYTES(&actual[i], &expected, sizeof expected);
+        differ += held_sum(size, first + i) * (1.0f / divisor) != expected;
+    }
+    CHECK(differ > 0); /* the values tell a division from a product with the inverse */
+}
+
+static void check_averages(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    int size = fsdp_group_size(world), rank = fsdp_group_rank(world);
+    float send[8 * AVERAGED], recv[8 * AVERAGED];
+    fsdp_block block = {.whole = send, .shard = recv, .numel = size * AVERAGED, .chunk = AVERAGED};
+    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+
+    (void)arg;
+    for (int64_t i = 0; i < size * AVERAGED; i++)
+        send[i] = held(rank, i);
+    CHECK_OK(fsdp_all_reduce(world, send, recv, AVERAGED, FSDP_F32, FSDP_AVG, stream));
+    check_quotients(recv, size, 0, (float)size);
+    CHECK_OK(fsdp_reduce_scatter(world, send, recv, AVERAGED, FSDP_F32, FSDP_AVG, stream));
+    check_quotients(recv, size, (int64_t)rank * AVERAGED, (float)size);
+    CHECK_OK(fsdp_reduce_scatter_blocks(world, &block, 1, &o, stream));
+    check_quotients(recv, size, (int64_t)rank * AVERAGED, (float)size);
+    o.divisor = 7; /* 7 * size in all */
+    CHECK_OK(fsdp_reduce_scatter_blocks(world, &block, 1, &o, stream));
+    check_quotients(recv, size, (int64_t)rank * AVERAGED, 7.0f * (float)size);
+    o.op = FSDP_SUM;
+    CHECK_OK(fsdp_reduce_scatter_blocks(world, &block, 1, &o, stream));
+    check_quotients(recv, size, (int64_t)rank * AVERAGED, 7);
+}
+
+static void an_average_is_a_division(void **state)
+{
+    (void)state;
+    test_run_ranks(3, check_averages, NULL);
+    test_run_ranks(5, check_averages, NULL);
 }
 
 static void a_context_without_a_world_is_a_group_of_one(void **state)
@@ -208,6 +269,6 @@ TEST_MAIN(cmocka_unit_test(plain_memory_gives_naive_results), cmocka_unit_test(s
           cmocka_unit_test(visible_memory_gives_the_same_results),
           cmocka_unit_test(worker_streams_give_the_same_results),
           cmocka_unit_test(calls_on_several_streams_keep_their_order),
-          cmocka_unit_test(more_ranks_than_cores_make_progress),
+          cmocka_unit_test(more_ranks_than_cores_make_progress), cmocka_unit_test(an_average_is_a_division),
           cmocka_unit_test(a_context_without_a_world_is_a_group_of_one),
           cmocka_unit_test(a_fake_world_has_one_real_rank), cmocka_unit_test(wrong_arguments_are_refused))

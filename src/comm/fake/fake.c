@@ -117,7 +117,7 @@ static fsdp_status reduce_one(fsdp_stream *stream, const fsdp__call *call, const
                                     .src_dtype = src_dtype,
                                     .dst_dtype = call->shard_dtype,
                                     .op = FSDP__RANK_SUM,
-                                    .scale = call->scale,
+                                    .divisor = call->divisor,
                                     .accumulate = call->accumulate};
 
     FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args));

@@ -274,7 +274,7 @@ fsdp_status fsdp__symmetric_all_gather_blocks(void *group, const fsdp__call *cal
 
 /* ---- reduce ---- */
 
-/* dst (+)= scaled sum over ranks of group->operands. */
+/* dst (+)= divided sum over ranks of group->operands. */
 static fsdp_status reduce(exchange *x, fsdp_dtype src_dtype, void *dst, int64_t numel)
 {
     const fsdp__call *call = x->call;
@@ -286,7 +286,7 @@ static fsdp_status reduce(exchange *x, fsdp_dtype src_dtype, void *dst, int64_t 
                                     .src_dtype = src_dtype,
                                     .dst_dtype = call->shard_dtype,
                                     .op = FSDP__RANK_SUM,
-                                    .scale = call->op == FSDP_AVG ? call->scale * (1.0f / (float)size) : call->scale,
+                                    .divisor = call->op == FSDP_AVG ? call->divisor * (float)size : call->divisor,
                                     .accumulate = call->accumulate};
 
     FSDP_TRY(fsdp__run_kernel(x->stream, FSDP__KERNEL_REDUCE_RANKS, &args));

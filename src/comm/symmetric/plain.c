@@ -75,7 +75,7 @@ static fsdp_status reduce(exchange *x, int64_t block, int64_t offset, void *dst,
                                     .src_dtype = x->call->dtype,
                                     .dst_dtype = x->call->dtype,
                                     .op = ops[x->call->op],
-                                    .scale = x->call->op == FSDP_AVG ? 1.0f / (float)g->size : 1.0f};
+                                    .divisor = x->call->op == FSDP_AVG ? (float)g->size : 1.0f};
 
     if (count <= 0)
         return FSDP_OK;

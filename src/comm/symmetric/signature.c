@@ -35,7 +35,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->wire_dtype = (uint8_t)call->wire_dtype;
     out->blocks = call->block_count;
     out->bytes = rows * (int64_t)fsdp_dtype_size(call->whole_dtype);
-    out->scale = call->scale;
+    out->divisor = call->divisor;
     out->accumulate = call->accumulate;
     out->force_copy = call->force_copy;
 }

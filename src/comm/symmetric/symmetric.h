@@ -29,7 +29,7 @@ typedef struct fsdp__signature {
     int64_t blocks; /* in vectored calls */
     uint64_t hash;  /* of the blocks' sizes */
     uint8_t name, dtype, other_dtype, op, root, accumulate, wire_dtype, force_copy;
-    float scale;
+    float divisor;
 } fsdp__signature;
 
 typedef struct fsdp__entry {

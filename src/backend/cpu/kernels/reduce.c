@@ -93,19 +93,45 @@ FSDP__INLINE float combine(fsdp__rank_op op, float a, float b)
     return b < a || b != b ? b : a;
 }
 
-FSDP__INLINE void store_ranks(const fsdp__reduce_ranks_args *k, fsdp_dtype dtype, int64_t i, float x)
+/* A division takes several times as long as a product. Of a power of two the inverse is exact, so the product with it
+ * has the quotient's bits; nothing else is replaced. */
+typedef struct rank_job {
+    const fsdp__reduce_ranks_args *k;
+    float divisor, inverse;
+    bool divides; /* else `inverse` is exact */
+} rank_job;
+
+static rank_job begin_ranks(const fsdp__reduce_ranks_args *k)
 {
-    x *= k->scale;
-    fsdp__store(dtype, k->dst, i, k->accumulate ? fsdp__load(dtype, k->dst, i) + x : x);
+    float divisor = k->divisor != 0.0f ? k->divisor : 1.0f;
+    uint32_t bits = fsdp__float_bits(divisor), exponent = bits >> 23 & 0xffu;
+    bool exact = (bits & 0x7fffffu) == 0 && exponent >= 1 && exponent <= 253; /* it and its inverse are normal */
+
+    return (rank_job){.k = k, .divisor = divisor, .inverse = 1.0f / divisor, .divides = !exact};
+}
+
+/* Element i of `sum` is that of `dst`. */
+FSDP__INLINE void store_ranks(const rank_job *j, bool divides, fsdp_dtype dtype, void *dst, const float *restrict sum,
+                              int64_t n)
+{
+    float divisor = j->divisor, inverse = j->inverse;
+    bool accumulate = j->k->accumulate;
+
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float x = divides ? sum[i] / divisor : sum[i] * inverse;
+        fsdp__store(dtype, dst, i, accumulate ? fsdp__load(dtype, dst, i) + x : x);
+    }
 }
 
 /* The common counts of f32 and bf16 sums, every source read once, nothing kept between. */
-FSDP__INLINE void sum_few(fsdp_dtype src, fsdp_dtype dst, const fsdp__reduce_ranks_args *k, int count, bool accumulate,
+FSDP__INLINE void sum_few(fsdp_dtype src, fsdp_dtype dst, const rank_job *j, int count, bool accumulate, bool divides,
                           int64_t begin, int64_t end)
 {
+    const fsdp__reduce_ranks_args *k = j->k;
     const void *s0 = k->srcs[0], *s1 = k->srcs[count > 1 ? 1 : 0], *s2 = k->srcs[count > 2 ? 2 : 0];
     const void *s3 = k->srcs[count > 3 ? 3 : 0];
-    float scale = k->scale;
+    float divisor = j->divisor, inverse = j->inverse;
     void *out = k->dst;
 
 #pragma omp simd
@@ -117,21 +143,24 @@ FSDP__INLINE void sum_few(fsdp_dtype src, fsdp_dtype dst, const fsdp__reduce_ran
             x += fsdp__load(src, s2, i);
         if (count > 3)
             x += fsdp__load(src, s3, i);
-        x *= scale;
+        x = divides ? x / divisor : x * inverse;
         fsdp__store(dst, out, i, accumulate ? fsdp__load(dst, out, i) + x : x);
     }
 }
 
-FSDP__INLINE void sum_few_counts(fsdp_dtype src, fsdp_dtype dst, const fsdp__reduce_ranks_args *k, int64_t begin,
-                                 int64_t end)
+FSDP__INLINE void sum_few_counts(fsdp_dtype src, fsdp_dtype dst, const rank_job *j, int64_t begin, int64_t end)
 {
-#define FEW(count)                                      \
-    if (k->accumulate)                                  \
-        sum_few(src, dst, k, count, true, begin, end);  \
-    else                                                \
-        sum_few(src, dst, k, count, false, begin, end); \
+#define FEW(count)                                             \
+    if (j->k->accumulate && j->divides)                        \
+        sum_few(src, dst, j, count, true, true, begin, end);   \
+    else if (j->k->accumulate)                                 \
+        sum_few(src, dst, j, count, true, false, begin, end);  \
+    else if (j->divides)                                       \
+        sum_few(src, dst, j, count, false, true, begin, end);  \
+    else                                                       \
+        sum_few(src, dst, j, count, false, false, begin, end); \
     break
-    switch (k->count) {
+    switch (j->k->count) {
     case 1:
         FEW(1);
     case 2:
@@ -152,8 +181,9 @@ FSDP__INLINE void add_source(fsdp_dtype dtype, fsdp__rank_op op, const void *src
         sum[i] = combine(op, sum[i], fsdp__load(dtype, src, at + i));
 }
 
-static void reduce_floats(const fsdp__reduce_ranks_args *k, int64_t begin, int64_t end)
+static void reduce_floats(const rank_job *j, int64_t begin, int64_t end)
 {
+    const fsdp__reduce_ranks_args *k = j->k;
     float sum[PIECE];
 
     for (int64_t at = begin; at < end; at += PIECE) {
@@ -175,9 +205,11 @@ static void reduce_floats(const fsdp__reduce_ranks_args *k, int64_t begin, int64
 #undef LARGER
 #undef SMALLER
         }
-#define STORE(T)                    \
-    for (int64_t i = 0; i < n; i++) \
-    store_ranks(k, T, at + i, sum[i])
+#define STORE(T)                                                  \
+    if (j->divides)                                               \
+        store_ranks(j, true, T, fsdp__at(T, k->dst, at), sum, n); \
+    else                                                          \
+        store_ranks(j, false, T, fsdp__at(T, k->dst, at), sum, n)
         FSDP__EACH_FLOAT(k->dst_dtype, STORE)
 #undef STORE
     }
@@ -213,27 +245,28 @@ static void reduce_integers(const fsdp__reduce_ranks_args *k, int64_t begin, int
 
 static void reduce_range(const void *args, int64_t begin, int64_t end)
 {
-    const fsdp__reduce_ranks_args *k = args;
+    const rank_job *j = args;
+    const fsdp__reduce_ranks_args *k = j->k;
     bool few = k->op == FSDP__RANK_SUM && k->count <= 4;
 
     if (k->src_dtype == FSDP_I32 || k->src_dtype == FSDP_I64 || k->src_dtype == FSDP_U8 || k->src_dtype == FSDP_BOOL)
         reduce_integers(k, begin, end);
     else if (few && k->src_dtype == FSDP_F32 && k->dst_dtype == FSDP_F32)
-        sum_few_counts(FSDP_F32, FSDP_F32, k, begin, end);
+        sum_few_counts(FSDP_F32, FSDP_F32, j, begin, end);
     else if (few && k->src_dtype == FSDP_BF16 && k->dst_dtype == FSDP_BF16)
-        sum_few_counts(FSDP_BF16, FSDP_BF16, k, begin, end);
+        sum_few_counts(FSDP_BF16, FSDP_BF16, j, begin, end);
     else if (few && k->src_dtype == FSDP_BF16 && k->dst_dtype == FSDP_F32)
-        sum_few_counts(FSDP_BF16, FSDP_F32, k, begin, end);
+        sum_few_counts(FSDP_BF16, FSDP_F32, j, begin, end);
     else if (few && k->src_dtype == FSDP_F32 && k->dst_dtype == FSDP_BF16)
-        sum_few_counts(FSDP_F32, FSDP_BF16, k, begin, end);
+        sum_few_counts(FSDP_F32, FSDP_BF16, j, begin, end);
     else
-        reduce_floats(k, begin, end);
+        reduce_floats(j, begin, end);
 }
 
 fsdp_status KERNEL(reduce_ranks)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
-    const fsdp__reduce_ranks_args *k = args;
+    rank_job job = begin_ranks(args);
 
-    fsdp__for_ranges(k->numel, 1, reduce_range, k);
+    fsdp__for_ranges(job.k->numel, 1, reduce_range, &job);
     return FSDP_OK;
 }
