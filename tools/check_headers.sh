@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every public header compiles by itself, as strict C17 and as C++17.
+# Every public header compiles by itself, as strict C17 and as C++17, and so do uses of the macros in C++.
 set -eu
 cd "$(dirname "$0")/.."
 failed=0
@@ -9,5 +9,6 @@ for header in include/fsdp/*.h; do
         clang -x $language -fsyntax-only -Iinclude -Wall -Wextra -Wpedantic -Werror - <<<"#include <$name>" || failed=1
     done
 done
+clang++ -std=c++17 -fsyntax-only -Iinclude -Wall -Wextra -Wpedantic -Werror tests/nn/uses.cpp || failed=1
 [ $failed = 0 ] && echo "headers: ok"
 exit $failed

@@ -116,9 +116,20 @@ FSDP_API fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream);
 /* Runs hooks and forward in a scope of its own. NULL if an input is NULL or anything failed; the message begins with
  * the type of the innermost module that failed. */
 FSDP_API fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count);
+#ifdef __cplusplus
+extern "C++" {
+template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_tensor *first, Inputs... rest)
+{
+    fsdp_tensor *const inputs[] = {first, rest...};
+
+    return fsdp_module_call(module, inputs, int(1 + sizeof...(rest)));
+}
+}
+#else
 #define fsdp_call(module, ...)                                      \
     fsdp_module_call((module), (fsdp_tensor *const[]){__VA_ARGS__}, \
                      (int)(sizeof((fsdp_tensor *const[]){__VA_ARGS__}) / sizeof(fsdp_tensor *)))
+#endif
 
 FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* the whole subtree */
 FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */

@@ -50,12 +50,30 @@ FSDP_API fsdp_tensor *fsdp_full(fsdp_device *device, fsdp_dtype dtype, int ndim,
 FSDP_API fsdp_tensor *fsdp_from_data(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                      const void *data);
 
-/* Shape literal: fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)). */
+/* Shape literal: fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)). In C++ it lasts until the end of that expression. */
+#ifdef __cplusplus
+extern "C++" {
+template <int count> struct fsdp__shape {
+    static constexpr int ndim = count;
+    int64_t sizes[count];
+    const int64_t *data() const
+    {
+        return sizes;
+    }
+};
+template <typename... Sizes> fsdp__shape<sizeof...(Sizes)> fsdp__shape_of(Sizes... sizes)
+{
+    return {{static_cast<int64_t>(sizes)...}};
+}
+}
+#define FSDP_SHAPE(...) int(decltype(fsdp__shape_of(__VA_ARGS__))::ndim), fsdp__shape_of(__VA_ARGS__).data()
+#else
 #define FSDP_SHAPE(...)                                                          \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) \
     {                                                                            \
         __VA_ARGS__                                                              \
     }
+#endif
 
 /* ---- properties ---- */
 
