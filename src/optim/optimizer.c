@@ -61,6 +61,9 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
     if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
         return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': it is on the meta device; materialize the module first",
                          name);
+    if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot optimize '%s': it is gathered now and will be gone; reshard its module first", name);
     if (fsdp_tensor_dtype(tensor) != FSDP_F32)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': it is %s, only float32 is possible", name,
                          fsdp_dtype_name(fsdp_tensor_dtype(tensor)));

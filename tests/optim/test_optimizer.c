@@ -431,6 +431,12 @@ static void bad_parameters_are_named(void **state)
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_STATE, "'bias': it is on the meta device");
     f.items[1].tensor = half;
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "'bias': it is bfloat16");
+    half->dtype = FSDP_F16;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "'bias': it is float16");
+    half->storage->kind = FSDP_MEMORY_UNSHARDED_PARAMETER;
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_STATE,
+                "cannot optimize 'bias': it is gathered now and will be gone; reshard its module first");
+    half->storage->kind = FSDP_MEMORY_PARAMETER_SHARD;
     f.items[1].tensor = turned;
     CHECK_ERROR(fsdp_adamw_create(&f.parameters, &options, &optimizer), FSDP_UNSUPPORTED, "not contiguous");
     f.items[1].tensor = f.tensors[0];
@@ -439,6 +445,31 @@ static void bad_parameters_are_named(void **state)
     fsdp_tensor_unref(meta);
     fsdp_tensor_unref(half);
     fsdp_tensor_unref(turned);
+    teardown(&f);
+}
+
+/* A parameter that has become another since the optimizer was made. */
+static void a_step_names_parameters_of_16_bits(void **state)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_BF16, FSDP_F16};
+    fsdp_optimizer *optimizer = NULL;
+    float after[NUMEL];
+    fixture f;
+
+    (void)state;
+    setup(&f);
+    CHECK_OK(fsdp_sgd_create(&f.parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    for (int i = 0; i < PARAMS; i++)
+        give_gradient(&f, i, reference_grads);
+    for (int d = 0; d < 2; d++) {
+        f.tensors[2]->dtype = dtypes[d];
+        CHECK_ERROR(fsdp_optimizer_step(optimizer), FSDP_UNSUPPORTED,
+                    d ? "'last': it is float16" : "'last': it is bfloat16");
+    }
+    f.tensors[2]->dtype = FSDP_F32;
+    read_params(&f, after);
+    CHECK_BYTES(after, reference_start, sizeof(after)); /* the others have not stepped either */
+    fsdp_optimizer_free(optimizer);
     teardown(&f);
 }
 
@@ -514,5 +545,5 @@ TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are
           cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
           cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
           cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(a_step_tells_before_it_writes),
-          cmocka_unit_test(bad_parameters_are_named), cmocka_unit_test(bad_options_are_refused),
-          cmocka_unit_test(a_step_survives_every_failed_allocation))
+          cmocka_unit_test(bad_parameters_are_named), cmocka_unit_test(a_step_names_parameters_of_16_bits),
+          cmocka_unit_test(bad_options_are_refused), cmocka_unit_test(a_step_survives_every_failed_allocation))
