@@ -29,7 +29,8 @@ typedef struct fsdp_sgd_options {
 } fsdp_sgd_options;
 
 /* Holds references to the parameters (f32, contiguous; sharded ones as their local shard). State is made at the first
- * step. Parameters that require no gradient are kept out. Errors name the parameter: on the meta device, not f32, not
+ * step; of parameters that are sharded later it is cut to this rank's rows at the next. Parameters that require no
+ * gradient are kept out. Errors name the parameter: on the meta device, gathered by fsdp_module_unshard, not f32, not
  * contiguous, given twice. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
                                        fsdp_optimizer **out);

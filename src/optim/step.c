@@ -1,11 +1,14 @@
 /* step.c - one optimizer step as few passes over all tensors.
  *
- * First everything that can fail for want of memory: state tensors of parameters that step for the first time, and the
- * list of segments. Then whoever else reads the parameters is told that they will be written. Then the launches.
- * Parameters of a group that have taken the same number of steps and have gradients of the same dtype go in one; mostly
- * that is all of them. */
+ * First everything that can fail for want of memory: state tensors of parameters that step for the first time or have
+ * been sharded since the last, and the list of segments. Then whoever else reads the parameters is told that they will
+ * be written. Then the launches. Parameters of a group that have taken the same number of steps and have gradients of
+ * the same dtype go in one; mostly that is all of them. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "device/device.h"
+#include "fsdp/dist.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
@@ -34,8 +37,6 @@ static fsdp_status make_moment(const fsdp_tensor *like, fsdp_tensor **out)
     fsdp_status status = FSDP_OK;
     fsdp_tensor *moment = NULL;
 
-    if (*out)
-        return FSDP_OK;
     FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE,
                                 &moment));
     FSDP_TRY_GOTO(status, fsdp_tensor_fill_(moment, 0), out);
@@ -46,7 +47,42 @@ out:
     return status;
 }
 
-/* Checks the parameters that have a gradient, makes their state and marks them. */
+static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
+{
+    return tensor->ndim == ndim && memcmp(tensor->shape, shape, (size_t)ndim * sizeof(*shape)) == 0;
+}
+
+/* The state of a parameter that was sharded after its last step is still whole: every rank has stepped alike so far, so
+ * this rank's rows are cut out of it. */
+static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
+{
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
+    char whole[FSDP__SHAPE_TEXT], shape[FSDP__SHAPE_TEXT];
+    fsdp_tensor *rows;
+
+    if (!distribution || !has_shape(*moment, distribution->ndim, distribution->global_shape))
+        return FSDP_FAIL(
+            FSDP_STATE,
+            "cannot optimize '%s': its shape is %s but its state was made for shape %s; make a new optimizer",
+            param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, shape),
+            fsdp__shape_text((*moment)->ndim, (*moment)->shape, whole));
+    FSDP_TRY(fsdp_distribute_tensor(*moment, distribution->mesh, distribution->placements, &rows));
+    fsdp_tensor_unref(*moment);
+    *moment = rows;
+    return FSDP_OK;
+}
+
+/* Zeros before the first step. */
+static fsdp_status fit_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
+{
+    if (!*moment)
+        FSDP_TRY(make_moment(param->tensor, moment));
+    else if (!fsdp__shape_equal(*moment, param->tensor))
+        FSDP_TRY(cut_moment(param, moment));
+    return FSDP_OK;
+}
+
+/* Checks the parameters that have a gradient, makes their state fit and marks them. */
 static fsdp_status prepare(fsdp_optimizer *optimizer)
 {
     int64_t total = 0;
@@ -65,9 +101,9 @@ static fsdp_status prepare(fsdp_optimizer *optimizer)
             if (!grad)
                 continue;
             if (adam || group->options.sgd.momentum != 0)
-                FSDP_TRY(make_moment(param->tensor, &param->moment1));
+                FSDP_TRY(fit_moment(param, &param->moment1));
             if (adam)
-                FSDP_TRY(make_moment(param->tensor, &param->moment2));
+                FSDP_TRY(fit_moment(param, &param->moment2));
             param->due = true;
         }
         total += group->count;

@@ -1,4 +1,5 @@
-/* An optimizer on shards: the same bits as on the whole, and the same norm, for every world. */
+/* An optimizer on shards: the same bits as on the whole, and the same norm, for every world; also when it was made, and
+ * has stepped, before the model was sharded. */
 #include <math.h>
 
 #include "device/impl.h"
@@ -6,6 +7,7 @@
 #include "fsdp/optim.h"
 #include "optim/optim.h"
 #include "support/ranks.h"
+#include "tensor/tensor.h"
 
 enum {
     PARAMS = 5,
@@ -260,6 +262,118 @@ static void plain_parameters_count_once_and_partial_ones_are_refused(void **stat
     test_run_ranks(3, check_plain_and_partial, NULL);
 }
 
+/* The tensor becomes its piece, as fully_shard makes it one: who holds it keeps it. */
+static void shard_in_place(fsdp_tensor *tensor, fsdp_mesh *mesh, const fsdp_placement *placements)
+{
+    fsdp_tensor *piece = NULL;
+    fsdp__storage *whole = tensor->storage;
+
+    CHECK_OK(fsdp_distribute_tensor(tensor, mesh, placements, &piece));
+    tensor->storage = piece->storage;
+    piece->storage = whole;
+    memcpy(tensor->shape, piece->shape, sizeof(tensor->shape));
+    memcpy(tensor->strides, piece->strides, sizeof(tensor->strides));
+    CHECK_OK(fsdp_tensor_set_distribution(tensor, fsdp_tensor_distribution(piece)));
+    fsdp_tensor_unref(piece);
+}
+
+static int64_t state_bytes(fsdp_context *context)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(fsdp_cpu(context), &stats);
+    return (int64_t)stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE];
+}
+
+static int64_t moment_bytes(const fsdp__optimizer_param *param)
+{
+    const fsdp_tensor *moments[] = {param->moment1, param->moment2};
+    int64_t bytes = 0;
+
+    for (int i = 0; i < 2; i++) {
+        if (!moments[i])
+            continue;
+        CHECK(fsdp__shape_equal(moments[i], param->tensor));
+        CHECK_EQ(moments[i]->storage->kind, FSDP_MEMORY_OPTIMIZER_STATE);
+        bytes += (int64_t)fsdp__device_rounded((size_t)fsdp_tensor_numel(moments[i]) * sizeof(float));
+    }
+    return bytes;
+}
+
+/* Both step whole, then one is sharded between two steps. */
+static void compare_late(fsdp_context *context, fsdp_mesh *mesh, const fsdp_placement (*placements)[2], algorithm kind)
+{
+    model sharded = {.mesh = NULL}, whole = {.mesh = NULL};
+    int64_t whole_bytes, bytes = 0;
+
+    model_init(&whole, context, kind);
+    give_gradients(&whole, context, 1);
+    CHECK_OK(fsdp_optimizer_step(whole.optimizer));
+    CHECK_OK(fsdp_optimizer_zero_grad(whole.optimizer));
+    whole_bytes = state_bytes(context);
+    model_init(&sharded, context, kind);
+    give_gradients(&sharded, context, 1);
+    CHECK_OK(fsdp_optimizer_step(sharded.optimizer));
+    CHECK_OK(fsdp_optimizer_zero_grad(sharded.optimizer));
+    for (int i = 0; i < PARAMS; i++)
+        shard_in_place(sharded.tensors[i], mesh, placements[i]);
+    sharded.mesh = mesh;
+    sharded.placements = placements;
+    for (int step = 2; step <= 4; step++) { /* parameter 2 has no gradient in step 2: its state is cut in step 3 */
+        give_gradients(&sharded, context, step);
+        give_gradients(&whole, context, step);
+        CHECK_OK(fsdp_optimizer_step(sharded.optimizer));
+        CHECK_OK(fsdp_optimizer_step(whole.optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(sharded.optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(whole.optimizer));
+        check_same_bits(&sharded, &whole);
+    }
+    for (int i = 0; i < PARAMS; i++)
+        bytes += moment_bytes(&sharded.optimizer->groups[0].params[i]);
+    CHECK_EQ(state_bytes(context), whole_bytes + bytes);
+
+    /* State that is neither the parameter's nor the whole one's. */
+    fsdp_tensor_unref(sharded.optimizer->groups[0].params[1].moment1);
+    sharded.optimizer->groups[0].params[1].moment1 = make(context, 2, 1);
+    give_gradients(&sharded, context, 1);
+    CHECK_ERROR(fsdp_optimizer_step(sharded.optimizer), FSDP_STATE, "cannot optimize 'b': its shape is ");
+    CHECK_CONTAINS(fsdp_last_error(), "but its state was made for shape (6, 1); make a new optimizer");
+    CHECK_EQ(sharded.optimizer->groups[0].params[0].steps, 4);
+    model_free(&sharded);
+    model_free(&whole);
+}
+
+static void check_late(fsdp_context *context, void *arg)
+{
+    static const fsdp_placement rows[PARAMS][2] = {{S(0)}, {S(0)}, {S(0)}, {S(0)}, {S(0)}};
+    static const fsdp_placement mixed[PARAMS][2] = {{R, S(0)}, {S(0), S(0)}, {S(0), R}, {S(1), S(0)}, {R, R}};
+    static const char *const names[] = {"replicate", "shard"};
+    int64_t world = fsdp_context_world_size(context), shape[] = {2, world / 2};
+    fsdp_mesh *mesh = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
+    for (algorithm kind = SGD; kind <= ADAMW; kind++)
+        compare_late(context, mesh, rows, kind);
+    fsdp_mesh_unref(mesh);
+    if (world % 2 == 0) {
+        CHECK_OK(fsdp_mesh_create(context, 2, shape, names, &mesh));
+        compare_late(context, mesh, mixed, ADAMW);
+        fsdp_mesh_unref(mesh);
+    }
+    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+}
+
+static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
+{
+    static const int worlds[] = {1, 2, 3, 5, 6};
+
+    (void)state;
+    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+        test_run_ranks(worlds[w], check_late, NULL);
+}
+
 TEST_MAIN(cmocka_unit_test(shards_of_rows_step_as_the_whole),
           cmocka_unit_test(replicas_count_once_on_meshes_of_two_dimensions),
-          cmocka_unit_test(plain_parameters_count_once_and_partial_ones_are_refused))
+          cmocka_unit_test(plain_parameters_count_once_and_partial_ones_are_refused),
+          cmocka_unit_test(state_of_earlier_steps_is_cut_to_the_shards))
