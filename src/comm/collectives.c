@@ -1,5 +1,6 @@
 /* collectives.c - the public collectives: the one place where arguments are checked, calls counted and handed on. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "comm/comm.h"
 #include "device/device.h"
@@ -176,6 +177,7 @@ fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, 
         return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_blocks in group '%s' from dtype %d to dtype %d", group->name,
                          (int)shard_dtype, (int)whole_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(whole_dtype));
+    memcpy(call.label, group->label, sizeof call.label);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, group->ops->all_gather_blocks, &call, stream));
     group->last_blocks = group->issued;
     return FSDP_OK;
@@ -204,6 +206,7 @@ fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *bloc
     call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
+    memcpy(call.label, group->label, sizeof call.label);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_blocks, &call, stream));
     group->last_blocks = group->issued;
     return FSDP_OK;

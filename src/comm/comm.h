@@ -29,6 +29,7 @@ struct fsdp_group {
     int *ranks; /* global, ascending */
     int rank, size;
     bool force_copy;
+    char label[FSDP__LABEL_BYTES]; /* of the vectored calls issued from now on */
 
     /* [Note: turns]
      * Calls are numbered when they are issued and run in that order, one at a time, also when they stand on different

@@ -10,6 +10,7 @@
 #ifndef COMM_COMM_OPS_H
 #define COMM_COMM_OPS_H
 
+#include "comm/label.h"
 #include "fsdp/comm.h"
 
 /* What the caller called: for signatures and messages. */
@@ -58,6 +59,7 @@ typedef struct fsdp__call {
     float divisor;  /* reduce_scatter_blocks: of the result, times the ranks for AVG; 1: none */
     bool accumulate;
     bool force_copy; /* take the path for memory that peers do not see */
+    char label[FSDP__LABEL_BYTES];
 
     size_t bytes;           /* common memory asked for */
     fsdp_status own_status; /* of group_alloc: this rank cannot take part */

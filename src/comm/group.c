@@ -1,4 +1,5 @@
 /* group.c - process groups: making them by common consent, and the memory they hand out. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -239,6 +240,17 @@ fsdp_context *fsdp_group_context(const fsdp_group *group)
 void fsdp_group_force_copy(fsdp_group *group, bool on)
 {
     group->force_copy = on;
+}
+
+void fsdp__group_set_label(fsdp_group *group, const char *label)
+{
+    size_t length = label ? strlen(label) : 0;
+
+    memset(group->label, 0, sizeof group->label); /* labels are compared as bytes */
+    if (length < sizeof group->label)
+        memcpy(group->label, label ? label : "", length);
+    else
+        snprintf(group->label, sizeof group->label, "%.*s...", (int)sizeof group->label - 4, label);
 }
 
 /* ---- memory that peers see ---- */

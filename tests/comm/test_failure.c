@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/label.h"
 #include "comm/shm/shm.h"
 #include "comm/suite_blocks.h"
 #include "support/ranks.h"
@@ -63,6 +64,88 @@ static void ranks_with_other_block_sizes_disagree(void **state)
 {
     (void)state;
     test_run_ranks(WORLD, disagree_on_blocks, NULL);
+}
+
+typedef struct labelled {
+    const char *labels[WORLD];
+    fsdp_stream_mode mode;
+    bool reduce;
+    const char *expected; /* NULL: they agree */
+} labelled;
+
+static void gather_labelled(fsdp_context *context, void *arg)
+{
+    const labelled *l = arg;
+    fsdp_group *world = fsdp_world(context);
+    int rank = fsdp_group_rank(world);
+    float x[60] = {0}, y[60] = {0};
+    fsdp_block blocks[2] = {{x, y, 20, 10}, {x + 20, y + 20, 20, 10}};
+    fsdp_reduce_options options = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    char label[200];
+    fsdp_stream *stream;
+    fsdp_status st;
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), l->mode, &stream));
+    fsdp__group_set_label(world, "embedding, and a long one, so that all its bytes are seen to go");
+    CHECK_OK(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, stream));
+    if (l->labels[rank]) {
+        snprintf(label, sizeof label, "%s", l->labels[rank]);
+        fsdp__group_set_label(world, label);
+        memset(label, '?', sizeof label); /* it was copied */
+    } else {
+        fsdp__group_set_label(world, NULL);
+    }
+    CHECK_OK(fsdp_all_reduce(world, x, x, 1, FSDP_F32, FSDP_SUM, stream)); /* carries none */
+    CHECK_OK(fsdp_barrier(world));
+    st = l->reduce ? fsdp_reduce_scatter_blocks(world, blocks, 2, &options, stream)
+                   : fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, stream);
+    fsdp__group_set_label(world, "later"); /* the call has its own */
+    if (st == FSDP_OK)
+        st = fsdp_stream_synchronize(stream);
+    CHECK_EQ(st, l->expected ? FSDP_MISMATCH : FSDP_OK);
+    if (l->expected)
+        CHECK_CONTAINS(fsdp_last_error(), l->expected);
+    fsdp_stream_free(stream);
+}
+
+static void ranks_that_disagree_are_told_what_each_was_doing(void **state)
+{
+    static const char *const long_label =
+        "model.layers.0 and model.layers.1 and model.layers.2 and model.layers.3 and model.layers.4";
+    labelled all[] = {
+        {.labels = {"blocks.0", "blocks.0", "blocks.0"}},
+        {.labels = {NULL, "", NULL}},
+        {.labels = {long_label, long_label, long_label}},
+        {.labels = {"blocks.0", "blocks.0", "blocks.1"},
+         .expected = "ranks disagree in group 'world': call 4 is all_gather_blocks of 2 blocks with 80 bytes float32 "
+                     "for 'blocks.0' on rank 0 but all_gather_blocks of 2 blocks with 80 bytes float32 for 'blocks.1' "
+                     "on rank 2"},
+        {.labels = {"blocks.0", NULL, "blocks.0"},
+         .reduce = true,
+         .expected = "call 4 is reduce_scatter_blocks average of 2 blocks with 80 bytes float32 for 'blocks.0' on rank "
+                     "0 but reduce_scatter_blocks average of 2 blocks with 80 bytes float32 on rank 1"},
+        {.labels = {"x", long_label, "x"},
+         .reduce = true,
+         .expected = "for 'x' on rank 0 but reduce_scatter_blocks average of 2 blocks with 80 bytes float32 for "
+                     "'model.layers.0 and model.layers.1 and model.layers.2 and mod...' on rank 1"},
+        {.labels = {long_label, "embedding, and a long one, so that all its bytes are seen to go",
+                    "012345678901234567890123456789012345678901234567890123456789abc"},
+         .expected = "for 'model.layers.0 and model.layers.1 and model.layers.2 and mod...' on rank 0 but "
+                     "all_gather_blocks of 2 blocks with 80 bytes float32 for 'embedding, and a long one, so that all "
+                     "its bytes are seen to go' on rank 1"},
+        {.labels = {"012345678901234567890123456789012345678901234567890123456789abc",
+                    "012345678901234567890123456789012345678901234567890123456789abc",
+                    "012345678901234567890123456789012345678901234567890123456789abcd"},
+         .expected = "789abc' on rank 0 but all_gather_blocks of 2 blocks with 80 bytes float32 for "
+                     "'012345678901234567890123456789012345678901234567890123456789...' on rank 2"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int mode = 0; mode < 2; mode++) {
+            all[i].mode = mode ? FSDP_STREAM_WORKER : FSDP_STREAM_INLINE;
+            test_run_ranks(WORLD, gather_labelled, &all[i]);
+        }
 }
 
 /* ---- ranks that give up ---- */
@@ -328,8 +411,9 @@ static void only_the_memory_of_a_world_can_be_joined(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_calls),
-          cmocka_unit_test(ranks_with_other_block_sizes_disagree), cmocka_unit_test(an_abort_reaches_everybody),
-          cmocka_unit_test(waiting_for_a_rank_that_left_is_an_error),
+          cmocka_unit_test(ranks_with_other_block_sizes_disagree),
+          cmocka_unit_test(ranks_that_disagree_are_told_what_each_was_doing),
+          cmocka_unit_test(an_abort_reaches_everybody), cmocka_unit_test(waiting_for_a_rank_that_left_is_an_error),
           cmocka_unit_test(a_body_that_fails_ends_its_world), cmocka_unit_test(the_nth_collective_may_fail),
           cmocka_unit_test(the_nth_allocation_may_fail), cmocka_unit_test(making_a_world_may_fail),
           cmocka_unit_test(a_local_failure_becomes_everybodys),

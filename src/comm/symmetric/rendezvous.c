@@ -122,7 +122,7 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, const fsdp__call 
 {
     const fsdp__signature *a = &fsdp__entry_of(group, call, 0)->signature;
     const fsdp__signature *b = &fsdp__entry_of(group, call, other)->signature;
-    char first[128], second[128], text[512], number[48] = "";
+    char first[224], second[224], text[640], number[48] = "";
 
     fsdp__signature_text(a, first, sizeof first);
     fsdp__signature_text(b, second, sizeof second);

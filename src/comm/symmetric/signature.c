@@ -38,6 +38,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->divisor = call->divisor;
     out->accumulate = call->accumulate;
     out->force_copy = call->force_copy;
+    memcpy(out->label, call->label, sizeof out->label);
 }
 
 static const char *op_text(const fsdp__signature *s)
@@ -49,7 +50,7 @@ static const char *op_text(const fsdp__signature *s)
     return reduces && s->op <= FSDP_MIN ? texts[s->op] : "";
 }
 
-void fsdp__signature_text(const fsdp__signature *s, char *text, size_t bytes)
+static void call_text(const fsdp__signature *s, char *text, size_t bytes)
 {
     const char *name = fsdp__call_text((fsdp__call_name)s->name);
     const char *dtype = s->dtype ? fsdp_dtype_name((fsdp_dtype)s->dtype) : "";
@@ -65,4 +66,14 @@ void fsdp__signature_text(const fsdp__signature *s, char *text, size_t bytes)
         snprintf(text, bytes, "%s of %" PRId64 " bytes", name, s->bytes);
     else
         snprintf(text, bytes, "%s", name);
+}
+
+void fsdp__signature_text(const fsdp__signature *s, char *text, size_t bytes)
+{
+    size_t length;
+
+    call_text(s, text, bytes);
+    length = strlen(text);
+    if (s->label[0])
+        snprintf(text + length, bytes - length, " for '%s'", s->label);
 }

@@ -30,6 +30,7 @@ typedef struct fsdp__signature {
     uint64_t hash;  /* of the blocks' sizes */
     uint8_t name, dtype, other_dtype, op, root, accumulate, wire_dtype, force_copy;
     float divisor;
+    char label[FSDP__LABEL_BYTES]; /* what the call is for */
 } fsdp__signature;
 
 typedef struct fsdp__entry {
@@ -102,7 +103,7 @@ unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, const fsdp__
 /* ---- signature.c ---- */
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
-/* "all_gather of 4096 bytes float32" */
+/* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
 void fsdp__signature_text(const fsdp__signature *signature, char *text, size_t bytes);
 
 /* ---- plain.c, blocks.c ---- */
