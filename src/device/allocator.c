@@ -79,6 +79,7 @@ struct fsdp__allocator {
     size_t live_count, live_capacity;
 
     fsdp_memory_stats stats;
+    bool behind; /* work that was queued before may still use what was given back */
 };
 
 /* What a request of zero bytes gets. */
@@ -94,7 +95,7 @@ size_t fsdp__device_rounded(size_t bytes)
 static void poison(const fsdp__allocator *a, void *data, size_t bytes)
 {
 #ifdef ADDRESS_SANITIZER
-    if (a->source.has_bytes)
+    if (a->source.has_bytes && !a->behind)
         ASAN_POISON_MEMORY_REGION(data, bytes);
 #else
     (void)a, (void)data, (void)bytes;
@@ -370,6 +371,15 @@ fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__all
     pthread_mutex_init(&a->mutex, NULL);
     *out = a;
     return FSDP_OK;
+}
+
+void fsdp__allocator_runs_behind(fsdp__allocator *allocator)
+{
+    pthread_mutex_lock(&allocator->mutex);
+    allocator->behind = true;
+    for (segment *s = allocator->segments; s; s = s->next)
+        unpoison(allocator, s->data, s->bytes);
+    pthread_mutex_unlock(&allocator->mutex);
 }
 
 void fsdp__allocator_free(fsdp__allocator *a)

@@ -20,6 +20,8 @@ typedef struct fsdp__segment_source {
 } fsdp__segment_source;
 
 fsdp_status fsdp__allocator_create(const fsdp__segment_source *source, fsdp__allocator **out);
+/* Blocks that were given back are still used by work that was queued before: sanitizers are not to forbid them. */
+void fsdp__allocator_runs_behind(fsdp__allocator *allocator);
 /* Returns all segments. Blocks still live die with them. NULL is allowed. */
 void fsdp__allocator_free(fsdp__allocator *allocator);
 

@@ -122,6 +122,18 @@ fsdp_context *fsdp_device_context(const fsdp_device *device)
     return device->context;
 }
 
+fsdp_status fsdp__device_run_on_worker(fsdp_device *device)
+{
+    fsdp_stream *stream = NULL;
+
+    FSDP_TRY(fsdp_stream_synchronize(device->stream));
+    FSDP_TRY(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
+    fsdp_stream_free(device->stream);
+    device->stream = stream;
+    fsdp__allocator_runs_behind(device->allocator);
+    return FSDP_OK;
+}
+
 fsdp_stream *fsdp_device_stream(fsdp_device *device)
 {
     return device->stream;

@@ -39,6 +39,9 @@ fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, co
 /* The first failure of the work done so far, which it clears; waits for nothing. After waiting for an event of the
  * stream it tells whether the work before the event went well. */
 fsdp_status fsdp__stream_check(fsdp_stream *stream);
+/* Makes the device's own stream one with a thread: a device that runs behind the host, for tests of overlap. Before
+ * anything has kept the stream. */
+fsdp_status fsdp__device_run_on_worker(fsdp_device *device);
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream);
 bool fsdp__stream_is_inline(const fsdp_stream *stream);
 

@@ -1,4 +1,5 @@
 /* stream.c - streams and events of any device: arguments are checked here, the backend does the rest. */
+#include "base/fault.h"
 #include "device/impl.h"
 
 fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
@@ -52,12 +53,28 @@ bool fsdp__stream_is_inline(const fsdp_stream *stream)
     return stream->mode == FSDP_STREAM_INLINE;
 }
 
+/* [Note: scratch of worker streams]
+ * Work asks for scratch when it runs. Behind the host the allocator is not to be asked then: a block that the host has
+ * given back already may be in use by work that is queued before. Such streams have memory of their own. */
+static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
+{
+    fsdp_device *device = stream->device;
+
+    if (fsdp__stream_is_inline(stream))
+        return fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &stream->workspace);
+    if (fsdp__fault(FSDP__FAULT_ALLOCATION))
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes of scratch: fault injected", bytes);
+    FSDP_TRY(device->backend->segment_alloc(bytes, &stream->workspace));
+    fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
+    return FSDP_OK;
+}
+
 void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes)
 {
     if (stream->workspace && bytes <= stream->workspace_bytes)
         return stream->workspace;
     fsdp__stream_drop_workspace(stream);
-    if (fsdp__device_alloc(stream->device, bytes, FSDP_MEMORY_WORKSPACE, &stream->workspace) != FSDP_OK)
+    if (take_workspace(stream, bytes) != FSDP_OK)
         return NULL;
     stream->workspace_bytes = bytes;
     return stream->workspace;
@@ -65,7 +82,16 @@ void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes)
 
 void fsdp__stream_drop_workspace(fsdp_stream *stream)
 {
-    fsdp__device_free(stream->device, stream->workspace, stream->workspace_bytes, FSDP_MEMORY_WORKSPACE);
+    fsdp_device *device = stream->device;
+
+    if (!stream->workspace)
+        return;
+    if (fsdp__stream_is_inline(stream)) {
+        fsdp__device_free(device, stream->workspace, stream->workspace_bytes, FSDP_MEMORY_WORKSPACE);
+    } else {
+        device->backend->segment_free(stream->workspace, stream->workspace_bytes);
+        fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, -(int64_t)stream->workspace_bytes, false);
+    }
     stream->workspace = NULL;
     stream->workspace_bytes = 0;
 }

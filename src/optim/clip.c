@@ -152,6 +152,8 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
         }
         FSDP_TRY_GOTO(status, fsdp__device_alloc(n.device, sizeof(*n.scalars), FSDP_MEMORY_WORKSPACE, &scalars), out);
         n.scalars = scalars;
+        /* The host writes there too: whoever had the block before must be through with it. */
+        FSDP_TRY_GOTO(status, fsdp_stream_synchronize(fsdp_device_stream(n.device)), out);
         FSDP_TRY_GOTO(status, total_squares(&n, &squares), out);
     }
     *out = sqrt(squares);
