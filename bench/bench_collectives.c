@@ -172,7 +172,7 @@ static void measure_size(bench *b)
     if (fsdp_group_rank(b->world) == 0)
         printf("\n");
     fflush(stdout);
-    CHECK(fsdp_group_settle(b->world));
+    CHECK(fsdp_barrier(b->world));
     fsdp_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->visible, b->bytes);
     fsdp_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->shard, b->bytes);
     fsdp_group_free_memory(b->world, FSDP_MEMORY_COMMON, b->common, b->bytes);

@@ -111,7 +111,7 @@ FSDP_API fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine);
  * packing. The result is the same bits. The blocks of one gather lie all in common memory or none of them does.
  *
  * Reuse: peers may still read this rank's `whole` when the call is done here. It may be overwritten once a later
- * collective of the group is complete on this rank, or after fsdp_group_settle. fsdp_group_free_memory knows that. */
+ * collective of the group (a barrier, say) is complete on this rank. fsdp_group_free_memory knows that. */
 
 typedef struct fsdp_block {
     void *whole;
@@ -151,9 +151,6 @@ FSDP_API bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing 
 FSDP_API fsdp_status fsdp_group_alloc(fsdp_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out);
 /* VISIBLE memory is handed out again only after every peer is done reading it. COMMON: last rank frees; local call. */
 FSDP_API void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes);
-/* After it, no peer reads this rank's blocks of earlier calls any more: a barrier, or nothing when a later collective
- * has been complete. Not counted. [collective: all ranks or none] */
-FSDP_API fsdp_status fsdp_group_settle(fsdp_group *group);
 /* Forces the packing path where memory is not common (tests, comparison). Same on every rank. */
 FSDP_API void fsdp_group_force_copy(fsdp_group *group, bool on);
 

@@ -179,7 +179,6 @@ fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, 
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(whole_dtype));
     memcpy(call.label, group->label, sizeof call.label);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, group->ops->all_gather_blocks, &call, stream));
-    group->last_blocks = group->issued;
     return FSDP_OK;
 }
 
@@ -208,6 +207,5 @@ fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *bloc
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
     memcpy(call.label, group->label, sizeof call.label);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_blocks, &call, stream));
-    group->last_blocks = group->issued;
     return FSDP_OK;
 }

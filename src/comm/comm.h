@@ -36,8 +36,7 @@ struct fsdp_group {
      * streams: a call waits until its predecessor has run. That cannot lock up, as a stream waits only for what was
      * issued before. */
     uint64_t issued;
-    uint64_t known_done;  /* calls up to this one have run, known from the order of the program alone */
-    uint64_t last_blocks; /* the last call after which peers may read this rank's memory */
+    uint64_t known_done; /* calls up to this one have run, known from the order of the program alone */
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     uint64_t done; /* under the mutex */
@@ -95,6 +94,9 @@ fsdp_status fsdp__comm_issue_host(fsdp_group *group, fsdp_collective kind, fsdp_
                                   const fsdp__call *call);
 /* Common memory: a host call whose failure is everybody's and breaks nothing unless the transport failed. */
 fsdp_status fsdp__comm_issue_alloc(fsdp_group *group, fsdp__call *call, void **out);
+bool fsdp__comm_is_broken(const fsdp_group *group);
+/* Fails with what broke the group. */
+fsdp_status fsdp__comm_fail_broken(fsdp_group *group);
 /* Waits until the first `sequence` calls of the group have run here. [blocks] */
 void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence);
 

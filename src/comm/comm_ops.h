@@ -10,7 +10,7 @@
 #ifndef COMM_COMM_OPS_H
 #define COMM_COMM_OPS_H
 
-#include "comm/label.h"
+#include "comm/internal.h"
 #include "fsdp/comm.h"
 
 /* What the caller called: for signatures and messages. */
@@ -28,7 +28,7 @@
     X(AGREE, "agree")                                 \
     X(GROUP_CREATE, "group_create")                   \
     X(GROUP_ALLOC, "group_alloc")                     \
-    X(GROUP_SETTLE, "group_settle")
+    X(ANY, "any")
 
 typedef enum fsdp__call_name {
 #define FSDP__CALL_ENUM(NAME, text) FSDP__CALL_##NAME,
@@ -106,6 +106,27 @@ typedef struct fsdp__comm_ops {
     void (*free)(void *transport, void *pointer);
     fsdp_status (*alloc_common)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
     void (*free_common)(void *group, void *pointer);
+
+    /* Readers of common memory: all or none, with alloc_common. A rank's reads of a region are numbered from 1.
+     * `read_begin` and `read_end` are called as the program says so, the latter returns the number of the read that
+     * ended; `read_done` with that number when the work before has run. */
+    void (*read_begin)(void *group, void *pointer);
+    uint64_t (*read_end)(void *group, void *pointer);
+    void (*read_done)(void *group, void *pointer, uint64_t number);
+    uint64_t (*reads_ended)(void *group, void *pointer);
+    /* Whether every rank is done with reads up to `number`; else a rank of the group that is not in `*behind`. */
+    bool (*readers_done)(void *group, void *pointer, uint64_t number, int *behind);
+    /* Whether the program of group rank `rank` has ended read `number`: then it will be done by itself. */
+    bool (*reader_ended)(void *group, void *pointer, uint64_t number, int rank);
+    /* Sleeps for a while, or until a read is done. Fails when rank `behind` is gone or the world has ended. */
+    fsdp_status (*await_reader)(void *group, void *pointer, uint64_t number, int behind);
+    /* The program of this rank (its host thread) waits and does nothing else: +1, -1. Whether it does. */
+    void (*host_waits)(void *transport, int change);
+    bool (*host_is_waiting)(void *transport);
+    /* Whether the program of group rank `rank` waits, and for this rank: in a meeting of the group to which this rank
+     * has not come, or for a read of common memory that this rank has not ended. */
+    bool (*awaits_meeting)(void *group, int rank);
+    bool (*awaits_read)(void *group, int rank);
 } fsdp__comm_ops;
 
 /* The transport without peers: every rank of the world is taken to hold what this one holds. Also used for groups of

@@ -342,18 +342,3 @@ void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void
     block->next = group->held;
     group->held = block;
 }
-
-fsdp_status fsdp_group_settle(fsdp_group *group)
-{
-    fsdp__call call = {.name = FSDP__CALL_GROUP_SETTLE};
-
-    FSDP_TRY(fsdp__comm_enter(group, call.name));
-    if (group->size == 1 || group->last_blocks == 0)
-        return FSDP_OK;
-    if (group->issued > group->last_blocks) {
-        fsdp__comm_wait_done(group, group->last_blocks + 1);
-        return FSDP_OK;
-    }
-    FSDP_TRY(fsdp__comm_issue_host(group, FSDP_BARRIER, group->ops->barrier, &call));
-    return FSDP_OK;
-}

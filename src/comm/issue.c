@@ -1,5 +1,6 @@
 /* issue.c - the way of every collective: counted, numbered, run in its turn, and what its failure does. */
 #include "comm/comm.h"
+#include "comm/internal.h"
 
 #include <string.h>
 
@@ -16,7 +17,7 @@ typedef struct job {
     fsdp__call call;
 } job;
 
-static fsdp_status fail_broken(fsdp_group *group)
+fsdp_status fsdp__comm_fail_broken(fsdp_group *group)
 {
     fsdp__comm *comm = group->comm;
     fsdp_status status;
@@ -29,7 +30,7 @@ static fsdp_status fail_broken(fsdp_group *group)
     return FSDP_FAIL(status, "group '%s' is broken: %s", group->name, text);
 }
 
-static bool is_broken(const fsdp_group *group)
+bool fsdp__comm_is_broken(const fsdp_group *group)
 {
     return atomic_load_explicit(&group->comm->broken, memory_order_acquire);
 }
@@ -38,8 +39,8 @@ fsdp_status fsdp__comm_enter(fsdp_group *group, fsdp__call_name name)
 {
     if (!group)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: the group is NULL", fsdp__call_text(name));
-    if (is_broken(group))
-        return fail_broken(group);
+    if (fsdp__comm_is_broken(group))
+        return fsdp__comm_fail_broken(group);
     if (fsdp__fault(FSDP__FAULT_COLLECTIVE)) {
         fsdp_status st =
             FSDP_FAIL(FSDP_COMM, "cannot %s in group '%s': fault injected", fsdp__call_text(name), group->name);
@@ -103,8 +104,8 @@ static fsdp_status run_call(fsdp_group *group, fsdp_collective kind, fsdp__colle
 
     turn_begin(group, call->sequence);
     start = fsdp__clock_ns();
-    if (is_broken(group)) {
-        st = fail_broken(group);
+    if (fsdp__comm_is_broken(group)) {
+        st = fsdp__comm_fail_broken(group);
     } else {
         st = run(group->transport_group, call, stream, &traffic);
         account(group, kind, &traffic, start);
@@ -153,7 +154,9 @@ fsdp_status fsdp__comm_issue(fsdp_group *group, fsdp_collective kind, fsdp__coll
     j.call.sequence = ++group->issued;
     j.call.force_copy = group->force_copy;
     if (fsdp__stream_is_inline(stream)) {
+        fsdp__group_host_waits(group, +1);
         st = run_call(group, kind, run, &j.call, stream);
+        fsdp__group_host_waits(group, -1);
         group->known_done = group->issued;
         return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
     }
@@ -177,6 +180,14 @@ fsdp_status fsdp__comm_issue_host(fsdp_group *group, fsdp_collective kind, fsdp_
         return fsdp_fail_hop(st, __FILE__, __LINE__);
     }
     FSDP_TRY(fsdp__comm_issue(group, kind, run, call, fsdp_device_stream(cpu)));
+    if (!fsdp__stream_is_inline(fsdp_device_stream(cpu))) {
+        fsdp_status st;
+
+        fsdp__group_host_waits(group, +1);
+        st = fsdp_stream_synchronize(fsdp_device_stream(cpu));
+        fsdp__group_host_waits(group, -1);
+        FSDP_TRY(st);
+    }
     return FSDP_OK;
 }
 
@@ -189,7 +200,8 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_group *group, fsdp__call *call, void **o
     call->sequence = ++group->issued;
     turn_begin(group, call->sequence);
     start = fsdp__clock_ns();
-    st = is_broken(group) ? fail_broken(group) : group->ops->alloc_common(group->transport_group, call, &traffic, out);
+    st = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
+                                     : group->ops->alloc_common(group->transport_group, call, &traffic, out);
     account(group, FSDP_COLLECTIVES, &traffic, start);
     turn_end(group);
     group->known_done = group->issued;

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "comm/comm.h"
+#include "comm/internal.h"
 
 enum {
     SMALL_OBJECT = 1024 /* up to here all objects travel padded, in one gather */
@@ -198,5 +199,16 @@ fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine)
     FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_AGREE));
     fsdp__comm_count(group, FSDP_OBJECTS, 0);
     FSDP_TRY(fsdp__comm_agree(group, FSDP__CALL_AGREE, mine));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__group_any(fsdp_group *group, uint8_t *flags, int64_t count)
+{
+    fsdp__call call = {
+        .name = FSDP__CALL_ANY, .send = flags, .recv = flags, .count = count, .dtype = FSDP_U8, .op = FSDP_MAX};
+
+    FSDP_TRY(fsdp__comm_enter(group, call.name));
+    if (group->size > 1)
+        FSDP_TRY(fsdp__comm_issue_host(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call));
     return FSDP_OK;
 }

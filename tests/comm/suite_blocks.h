@@ -96,7 +96,7 @@ static inline void suite_wholes_make(fsdp_group *group, suite_memory memory, fsd
 
 static inline void suite_wholes_free(fsdp_group *group, suite_wholes *w)
 {
-    CHECK_OK(fsdp_group_settle(group));
+    CHECK_OK(fsdp_barrier(group)); /* peers are through with it */
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         if (w->shared)
             fsdp_group_free_memory(group, w->sharing, w->blocks[b].whole, w->bytes[b]);

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/label.h"
+#include "comm/internal.h"
 #include "comm/shm/shm.h"
 #include "comm/suite_blocks.h"
 #include "support/ranks.h"

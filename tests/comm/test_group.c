@@ -226,29 +226,6 @@ static void memory_of_calls_in_flight_is_reused(void **state)
     test_run_ranks(2, steady_memory, NULL);
 }
 
-static void settling(fsdp_context *context, void *arg)
-{
-    fsdp_group *world = fsdp_world(context);
-    fsdp_comm_stats before, after;
-    float whole[10], shard[5] = {0};
-    fsdp_block block = {.whole = whole, .shard = shard, .numel = 10, .chunk = 5};
-
-    (void)arg;
-    CHECK_OK(fsdp_group_settle(world));
-    CHECK_OK(fsdp_all_gather_blocks(world, &block, 1, FSDP_F32, FSDP_F32, fsdp_device_stream(fsdp_cpu(context))));
-    fsdp_group_stats(world, &before);
-    CHECK_OK(fsdp_group_settle(world));
-    CHECK_OK(fsdp_group_settle(world));
-    fsdp_group_stats(world, &after);
-    CHECK_BYTES(&before, &after, sizeof before);
-}
-
-static void settling_is_not_counted(void **state)
-{
-    (void)state;
-    test_run_ranks(2, settling, NULL);
-}
-
 /* ---- counters ---- */
 
 static void counted(fsdp_context *context, void *arg)
@@ -309,4 +286,4 @@ TEST_MAIN(cmocka_unit_test(rows_and_columns_of_a_mesh_are_groups), cmocka_unit_t
           cmocka_unit_test(mistakes_in_making_a_group_are_everybodys),
           cmocka_unit_test(places_of_freed_groups_are_used_again), cmocka_unit_test(visible_memory_waits_for_readers),
           cmocka_unit_test(common_memory_is_one_region_for_all), cmocka_unit_test(memory_of_calls_in_flight_is_reused),
-          cmocka_unit_test(settling_is_not_counted), cmocka_unit_test(counters_are_those_of_a_ring))
+          cmocka_unit_test(counters_are_those_of_a_ring))

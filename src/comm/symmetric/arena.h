@@ -28,6 +28,8 @@ typedef struct fsdp__shared_rank {
     _Alignas(64) _Atomic uint32_t state;
     _Atomic int32_t pid;          /* 0: a thread, or not joined */
     _Atomic uint64_t start_ticks; /* of the process, so that a reused number is not taken for it */
+    _Atomic uint64_t awaited;     /* the common region whose readers it waits for, as an offset; 0: it does not */
+    _Atomic uint32_t waits;       /* its program waits for other ranks and does nothing else */
 } fsdp__shared_rank;
 
 /* A barrier, and who it belongs to. */

@@ -1,7 +1,7 @@
 /* memory.c - memory that peers see: each rank's heap in the arena, and regions common to a group.
  *
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
- * common region lies in the heap of the group's first rank and begins with a count of the ranks that gave it back; the
+ * common region lies in the heap of the group's first rank and begins with a header (readers.c); the
  * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
  * giving one back at the same time: every run frees at the same points. */
 #include <stdio.h>
@@ -29,16 +29,6 @@ typedef struct fsdp__heap_source {
     int hole_count;
     range holes[MAX_HOLES]; /* when there are more, the rest is address space lost, not memory */
 } heap_source;
-
-typedef struct fsdp__common_block {
-    struct fsdp__common_block *next; /* only the owner follows it */
-    _Atomic int32_t given_back;
-    int32_t ranks;
-} common_block;
-
-enum {
-    HEADER_BYTES = 64
-};
 
 /* ---- segments ---- */
 
@@ -123,8 +113,8 @@ void fsdp__symmetric_free(void *transport, void *pointer)
 
 static void take_back(fsdp__symmetric_group *group)
 {
-    for (common_block **link = &group->freed; *link;) {
-        common_block *block = *link;
+    for (fsdp__common_block **link = &group->freed; *link;) {
+        fsdp__common_block *block = *link;
         if (atomic_load(&block->given_back) < block->ranks) {
             link = &block->next;
             continue;
@@ -137,16 +127,19 @@ static void take_back(fsdp__symmetric_group *group)
 /* The first rank's part, while the others wait for the second meeting. */
 static fsdp_status make_common(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
 {
+    size_t header = fsdp__common_header(group);
     void *memory = NULL;
-    common_block *block;
+    fsdp__common_block *block;
 
     take_back(group);
-    if (bytes > SIZE_MAX - HEADER_BYTES)
+    if (bytes > SIZE_MAX - header)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
-    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + HEADER_BYTES, &memory));
-    memset(memory, 0, bytes + HEADER_BYTES);
+    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header, &memory));
+    memset(memory, 0, bytes + header);
     block = memory;
     block->ranks = group->size;
+    for (int r = 0; r < group->size; r++)
+        block->readers[group->ranks[r]].member = true;
     *out = fsdp__to_offset(group, memory);
     return FSDP_OK;
 }
@@ -181,14 +174,14 @@ fsdp_status fsdp__symmetric_alloc_common(void *g, const fsdp__call *call, fsdp__
     FSDP_TRY(fsdp__rendezvous(group, traffic));
     if (theirs->status != FSDP_OK)
         return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s", group->ranks[0], theirs->message);
-    *out = (char *)fsdp__from_offset(group, theirs->offset) + HEADER_BYTES;
+    *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__common_header(group);
     return FSDP_OK;
 }
 
 void fsdp__symmetric_free_common(void *g, void *pointer)
 {
     fsdp__symmetric_group *group = g;
-    common_block *block = (common_block *)((char *)pointer - HEADER_BYTES);
+    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
 
     if (group->rank == 0) {
         block->next = group->freed;

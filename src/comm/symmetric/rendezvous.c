@@ -116,6 +116,16 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     return fsdp__arena_failure(group->world->arena);
 }
 
+bool fsdp__symmetric_awaits_meeting(void *g, int rank)
+{
+    fsdp__symmetric_group *group = g;
+    uint32_t ticket = (atomic_load(&group->shared->generation) & ~(uint32_t)BROKEN) + 2;
+
+    return atomic_load(&group->world->arena->control->ranks[group->ranks[rank]].waits) > 0 &&
+           atomic_load(&slot_of(group, rank)->ticket) == ticket &&
+           atomic_load(&slot_of(group, group->rank)->ticket) != ticket;
+}
+
 /* ---- the entry of a call ---- */
 
 static fsdp_status fail_mismatch(fsdp__symmetric_group *group, const fsdp__call *call, int other)

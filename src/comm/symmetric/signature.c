@@ -36,7 +36,6 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->blocks = call->block_count;
     out->bytes = rows * (int64_t)fsdp_dtype_size(call->whole_dtype);
     out->divisor = call->divisor;
-    out->accumulate = call->accumulate;
     out->force_copy = call->force_copy;
     memcpy(out->label, call->label, sizeof out->label);
 }

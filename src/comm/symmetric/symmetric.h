@@ -28,7 +28,7 @@ typedef struct fsdp__signature {
     int64_t bytes;  /* per rank */
     int64_t blocks; /* in vectored calls */
     uint64_t hash;  /* of the blocks' sizes */
-    uint8_t name, dtype, other_dtype, op, root, accumulate, wire_dtype, force_copy;
+    uint8_t name, dtype, other_dtype, op, root, wire_dtype, force_copy;
     float divisor;
     char label[FSDP__LABEL_BYTES]; /* what the call is for */
 } fsdp__signature;
@@ -87,7 +87,12 @@ void fsdp__symmetric_close(void *transport);
     .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                     \
     .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .alloc = fsdp__symmetric_alloc,           \
     .free = fsdp__symmetric_free, .alloc_common = fsdp__symmetric_alloc_common,                               \
-    .free_common = fsdp__symmetric_free_common
+    .free_common = fsdp__symmetric_free_common, .read_begin = fsdp__symmetric_read_begin,                     \
+    .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                             \
+    .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                 \
+    .reader_ended = fsdp__symmetric_reader_ended, .await_reader = fsdp__symmetric_await_reader,               \
+    .host_waits = fsdp__symmetric_host_waits, .host_is_waiting = fsdp__symmetric_host_is_waiting,             \
+    .awaits_meeting = fsdp__symmetric_awaits_meeting, .awaits_read = fsdp__symmetric_awaits_read
 
 /* ---- rendezvous.c ---- */
 
@@ -97,6 +102,8 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
  * After it, fsdp__entry_of reads the peers' entries. */
 fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry,
                        fsdp__traffic *traffic);
+/* Whether the program of group rank `rank` waits in a meeting to which this rank has not come. */
+bool fsdp__symmetric_awaits_meeting(void *group, int rank);
 const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, const fsdp__call *call, int rank);
 unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, const fsdp__call *call, int rank);
 
@@ -125,6 +132,41 @@ fsdp_status fsdp__symmetric_alloc(void *transport, size_t bytes, void **out);
 void fsdp__symmetric_free(void *transport, void *pointer);
 fsdp_status fsdp__symmetric_alloc_common(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
 void fsdp__symmetric_free_common(void *group, void *pointer);
+
+/* ---- readers.c ---- */
+
+/* Where a rank is in its reads of a common region. */
+typedef struct fsdp__reader {
+    _Alignas(64) _Atomic uint64_t done; /* reads that are over, as peers see it */
+    _Atomic uint64_t ended;             /* that the program has ended: they will be over by themselves */
+    _Atomic uint64_t awaited;           /* this rank waits for all to be done with reads up to this; 0: it does not */
+    uint64_t begun;
+    bool member; /* of the region's group */
+} fsdp__reader;
+
+/* In front of a common region. */
+typedef struct fsdp__common_block {
+    struct fsdp__common_block *next; /* only the owner follows it */
+    _Atomic int32_t given_back;
+    int32_t ranks;
+    _Atomic uint32_t moved; /* steps when a reader is done and somebody sleeps */
+    _Atomic uint32_t sleepers;
+    fsdp__reader readers[]; /* by global rank */
+} fsdp__common_block;
+
+size_t fsdp__common_header(const fsdp__symmetric_group *group);
+fsdp__common_block *fsdp__common_block_of(const fsdp__symmetric_group *group, void *pointer);
+
+void fsdp__symmetric_read_begin(void *group, void *pointer);
+uint64_t fsdp__symmetric_read_end(void *group, void *pointer);
+void fsdp__symmetric_read_done(void *group, void *pointer, uint64_t number);
+uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer);
+bool fsdp__symmetric_readers_done(void *group, void *pointer, uint64_t number, int *behind);
+bool fsdp__symmetric_reader_ended(void *group, void *pointer, uint64_t number, int rank);
+fsdp_status fsdp__symmetric_await_reader(void *group, void *pointer, uint64_t number, int behind);
+void fsdp__symmetric_host_waits(void *transport, int change);
+bool fsdp__symmetric_host_is_waiting(void *transport);
+bool fsdp__symmetric_awaits_read(void *group, int rank);
 
 /* Addresses on their way between ranks. */
 static inline uint64_t fsdp__to_offset(const fsdp__symmetric_group *group, const void *pointer)

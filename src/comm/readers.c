@@ -1,0 +1,159 @@
+/* readers.c - who still reads common memory, and the writer who waits for them.
+ *
+ * [Note: a wait that cannot end]
+ * A rank tells where it is in shared memory and goes on; only who writes looks, and waits for the ranks that lag. A
+ * rank that lags and waits for the writer in its turn would wait for ever, and the writer too. That is an error in the
+ * program, and it can be seen: the programs of both wait, the lagging rank has not ended its read, and it stands in a
+ * call that this rank has not made although it has made all it was told to, or it awaits a read that this rank has not
+ * ended. Ranks that make the same calls in the same order never come to this: who stands in a later call has ended the
+ * read before. It must be seen twice in a row, so that a rank that is just on its way is not taken for it. */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "comm/internal.h"
+#include "device/device.h"
+
+/* What travels through a stream. */
+typedef struct reading {
+    fsdp_group *group;
+    void *common;
+    uint64_t number;
+} reading;
+
+static bool has_readers(const fsdp_group *group, const void *common)
+{
+    return group && common && group->size > 1 && group->ops->read_begin;
+}
+
+void fsdp__group_begin_read(fsdp_group *group, void *common)
+{
+    if (has_readers(group, common))
+        group->ops->read_begin(group->transport_group, common);
+}
+
+static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
+{
+    const reading *r = argument;
+
+    (void)stream;
+    r->group->ops->read_done(r->group->transport_group, r->common, r->number);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__group_end_read(fsdp_group *group, void *common, fsdp_stream *stream)
+{
+    reading r = {.group = group, .common = common};
+
+    if (!has_readers(group, common))
+        return FSDP_OK;
+    r.number = group->ops->read_end(group->transport_group, common);
+    FSDP_TRY(fsdp__stream_enqueue(stream, publish_done, &r, sizeof r));
+    return FSDP_OK;
+}
+
+/* Whether this rank has made every call that it was told to. */
+static bool is_idle(fsdp_group *group)
+{
+    bool idle;
+
+    pthread_mutex_lock(&group->mutex);
+    idle = group->done == group->issued;
+    pthread_mutex_unlock(&group->mutex);
+    return idle;
+}
+
+static int position_in(const fsdp_group *group, int global_rank)
+{
+    for (int r = 0; r < group->size; r++)
+        if (group->ranks[r] == global_rank)
+            return r;
+    return -1;
+}
+
+/* Says where rank `behind` of the group waits for this rank; false when it does not. */
+static bool waits_for_us(const reading *r, int behind, char *where, size_t bytes)
+{
+    for (fsdp_group *group = r->group->comm->groups; group; group = group->next) {
+        int position = position_in(group, r->group->ranks[behind]);
+
+        if (position < 0 || group->size < 2 || !group->ops->awaits_meeting || !is_idle(group) ||
+            !group->ops->awaits_meeting(group->transport_group, position))
+            continue;
+        snprintf(where, bytes, "in a collective of group '%s'", group->name);
+        return true;
+    }
+    snprintf(where, bytes, "to end a read");
+    return r->group->ops->awaits_read(r->group->transport_group, behind);
+}
+
+/* Whether this rank and `behind` wait for each other: see the note above. */
+static bool is_cycle(const reading *r, int behind, char *where, size_t bytes)
+{
+    const fsdp_group *group = r->group;
+
+    return behind != group->rank && group->ops->host_is_waiting(group->comm->transport) &&
+           waits_for_us(r, behind, where, bytes) &&
+           !group->ops->reader_ended(group->transport_group, r->common, r->number, behind);
+}
+
+static fsdp_status await_all(const reading *r)
+{
+    fsdp_group *group = r->group;
+    int behind, seen = 0;
+    char where[128];
+
+    while (!group->ops->readers_done(group->transport_group, r->common, r->number, &behind)) {
+        int me = group->ranks[group->rank], peer = group->ranks[behind];
+
+        if (fsdp__comm_is_broken(group))
+            return fsdp__comm_fail_broken(group);
+        seen = is_cycle(r, behind, where, sizeof where) ? seen + 1 : 0;
+        if (seen == 2)
+            return FSDP_FAIL(FSDP_STATE,
+                             "rank %d cannot write to memory that rank %d still reads, and rank %d waits for rank %d "
+                             "%s: all ranks must make the same calls in the same order",
+                             me, peer, peer, me, where);
+        FSDP_TRY(group->ops->await_reader(group->transport_group, r->common, r->number, behind));
+    }
+    return FSDP_OK;
+}
+
+void fsdp__group_host_waits(fsdp_group *group, int change)
+{
+    if (group->ops->host_waits)
+        group->ops->host_waits(group->comm->transport, change);
+}
+
+static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
+{
+    const reading *r = argument;
+    fsdp__comm *comm = r->group->comm;
+    bool on_host = fsdp__stream_is_inline(stream);
+    int64_t start = fsdp__clock_ns();
+    fsdp_status st;
+
+    if (on_host)
+        fsdp__group_host_waits(r->group, +1);
+    st = await_all(r);
+    if (on_host)
+        fsdp__group_host_waits(r->group, -1);
+    atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
+    if (st != FSDP_OK)
+        fsdp__comm_break(comm, st, fsdp_last_error());
+    return st;
+}
+
+fsdp_status fsdp__group_await_readers(fsdp_group *group, void *common, fsdp_stream *stream)
+{
+    reading r = {.group = group, .common = common};
+    int behind;
+
+    if (!has_readers(group, common))
+        return FSDP_OK;
+    r.number = group->ops->reads_ended(group->transport_group, common);
+    if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, common, r.number, &behind))
+        return FSDP_OK; /* the usual case: without clock and queue */
+    FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));
+    return FSDP_OK;
+}

@@ -1,0 +1,126 @@
+/* readers.c - where each rank is in its reads of a common region: a few words in front of the region. See [Note:
+ * readers and writers] in comm/readers.c. */
+#include "comm/symmetric/symmetric.h"
+
+enum {
+    LOOK_MS = 200 /* asleep for at most so long: then whether the reader still lives is looked at */
+};
+
+/* Counters first, then the region: a multiple of 64 bytes. */
+size_t fsdp__common_header(const fsdp__symmetric_group *group)
+{
+    return sizeof(fsdp__common_block) + (size_t)group->world->arena->control->world * sizeof(fsdp__reader);
+}
+
+fsdp__common_block *fsdp__common_block_of(const fsdp__symmetric_group *group, void *pointer)
+{
+    return (fsdp__common_block *)((char *)pointer - fsdp__common_header(group));
+}
+
+static fsdp__reader *own_reader(const fsdp__symmetric_group *group, void *pointer)
+{
+    return &fsdp__common_block_of(group, pointer)->readers[group->world->rank];
+}
+
+void fsdp__symmetric_read_begin(void *group, void *pointer)
+{
+    own_reader(group, pointer)->begun++;
+}
+
+uint64_t fsdp__symmetric_read_end(void *group, void *pointer)
+{
+    fsdp__reader *reader = own_reader(group, pointer);
+
+    atomic_store(&reader->ended, reader->begun);
+    return reader->begun;
+}
+
+uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer)
+{
+    return atomic_load(&own_reader(group, pointer)->ended);
+}
+
+void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+
+    atomic_store(&block->readers[group->world->rank].done, number);
+    if (atomic_load(&block->sleepers) > 0) {
+        atomic_fetch_add(&block->moved, 1);
+        fsdp__futex_wake_all(&block->moved);
+    }
+}
+
+bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number, int *behind)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+
+    for (int r = 0; r < group->size; r++)
+        if (atomic_load_explicit(&block->readers[group->ranks[r]].done, memory_order_acquire) < number) {
+            *behind = r;
+            return false;
+        }
+    return true;
+}
+
+bool fsdp__symmetric_reader_ended(void *g, void *pointer, uint64_t number, int rank)
+{
+    fsdp__symmetric_group *group = g;
+
+    return atomic_load(&fsdp__common_block_of(group, pointer)->readers[group->ranks[rank]].ended) >= number;
+}
+
+fsdp_status fsdp__symmetric_await_reader(void *g, void *pointer, uint64_t number, int behind)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__arena *arena = group->world->arena;
+    fsdp__shared_rank *own = &arena->control->ranks[group->world->rank];
+    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+    uint32_t moved;
+
+    atomic_store(&own_reader(group, pointer)->awaited, number);
+    atomic_store(&own->awaited, fsdp__to_offset(group, block));
+    atomic_fetch_add(&block->sleepers, 1);
+    moved = atomic_load(&block->moved);
+    if (atomic_load(&block->readers[group->ranks[behind]].done) < number)
+        fsdp__futex_wait(&block->moved, moved, LOOK_MS);
+    atomic_fetch_sub(&block->sleepers, 1);
+    atomic_store(&own->awaited, 0);
+    atomic_store(&own_reader(group, pointer)->awaited, 0);
+    fsdp__arena_check_left(arena, group->ranks[behind]);
+    fsdp__arena_check_alive(arena, group->ranks[behind]);
+    fsdp__arena_check_keeper(arena);
+    return fsdp__arena_aborted(arena) ? fsdp__arena_failure(arena) : FSDP_OK;
+}
+
+void fsdp__symmetric_host_waits(void *transport, int change)
+{
+    fsdp__symmetric *symmetric = transport;
+    _Atomic uint32_t *waits = &symmetric->arena->control->ranks[symmetric->rank].waits;
+
+    /* One writer, so no exchange is needed. */
+    atomic_store_explicit(waits, atomic_load_explicit(waits, memory_order_relaxed) + (uint32_t)change,
+                          memory_order_release);
+}
+
+bool fsdp__symmetric_host_is_waiting(void *transport)
+{
+    fsdp__symmetric *symmetric = transport;
+
+    return atomic_load(&symmetric->arena->control->ranks[symmetric->rank].waits) > 0;
+}
+
+/* The peer may wait in a region of ranks that this one is not among. */
+bool fsdp__symmetric_awaits_read(void *g, int rank)
+{
+    fsdp__symmetric_group *group = g;
+    int peer = group->ranks[rank];
+    const fsdp__shared_rank *shared = &group->world->arena->control->ranks[peer];
+    uint64_t offset = atomic_load(&shared->waits) > 0 ? atomic_load(&shared->awaited) : 0;
+    const fsdp__common_block *block = fsdp__from_offset(group, offset);
+    const fsdp__reader *own = offset ? &block->readers[group->world->rank] : NULL;
+
+    return own && own->member && atomic_load(&own->ended) < atomic_load(&block->readers[peer].awaited);
+}

@@ -1,0 +1,475 @@
+/* test_readers.c - who writes to common memory waits for the peers that still read it, for no others, and not for ever.
+ */
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+#include "comm/internal.h"
+#include "device/device.h"
+#include "support/ranks.h"
+
+enum {
+    WORLDS = 5,
+    BYTES = 640,
+    SLOW_US = 4000,
+    ROUNDS = 3
+};
+
+/* One rank reads late, each in its turn; the reads end on a stream of this mode. */
+typedef struct reads {
+    fsdp_stream_mode mode;
+    int late;
+    atomic_int read[WORLDS];  /* reads that the rank has really ended */
+    atomic_int waited, write; /* ranks that have waited; whether the late one may go on */
+    char messages[WORLDS][1024];
+} reads;
+
+static void pause_until(atomic_int *what, int value)
+{
+    while (atomic_load(what) < value)
+        usleep(200);
+}
+
+/* A group of one has none, and is given the rank's own. */
+static void *common(fsdp_group *group)
+{
+    void *region = NULL;
+
+    if (fsdp_group_size(group) == 1)
+        return calloc(1, BYTES);
+    CHECK_OK(fsdp_group_alloc(group, FSDP_MEMORY_COMMON, BYTES, &region));
+    return region;
+}
+
+static void let_go(fsdp_group *group, void *region)
+{
+    if (fsdp_group_size(group) == 1)
+        free(region);
+    else
+        fsdp_group_free_memory(group, FSDP_MEMORY_COMMON, region, BYTES);
+}
+
+static fsdp_stream *open_stream(fsdp_context *context, fsdp_stream_mode mode)
+{
+    fsdp_stream *stream;
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), mode, &stream));
+    return stream;
+}
+
+/* ---- waiting ---- */
+
+typedef struct reading {
+    reads *r;
+    int rank, round;
+} reading;
+
+static fsdp_status read_on_stream(fsdp_stream *stream, const void *arg)
+{
+    const reading *now = arg;
+
+    (void)stream;
+    if (now->rank == now->r->late)
+        usleep(SLOW_US);
+    atomic_store(&now->r->read[now->rank], now->round + 1);
+    return FSDP_OK;
+}
+
+static fsdp_status look_on_stream(fsdp_stream *stream, const void *arg)
+{
+    const reading *now = arg;
+
+    (void)stream;
+    for (int r = 0; r < WORLDS; r++)
+        if (atomic_load(&now->r->read[r]) < now->round + 1)
+            return FSDP_FAIL(FSDP_INVALID, "rank %d writes while rank %d reads", now->rank, r);
+    return FSDP_OK;
+}
+
+static void everybody_waits(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = open_stream(context, r->mode);
+    void *region = common(world);
+
+    for (int round = 0; round < ROUNDS; round++) {
+        const reading now = {r, fsdp_context_rank(context), round};
+
+        fsdp__group_begin_read(world, region);
+        CHECK_OK(fsdp__stream_enqueue(stream, read_on_stream, &now, sizeof now));
+        CHECK_OK(fsdp__group_end_read(world, region, stream));
+        CHECK_OK(fsdp__group_await_readers(world, region, stream));
+        CHECK_OK(fsdp__stream_enqueue(stream, look_on_stream, &now, sizeof now));
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        CHECK_OK(fsdp_barrier(world)); /* writing is done */
+    }
+    let_go(world, region);
+    fsdp_stream_free(stream);
+}
+
+static void a_writer_waits_for_the_peers_that_lag(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= WORLDS; world++)
+        for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++)
+            for (int late = 0; late < world; late++) {
+                reads r = {.mode = (fsdp_stream_mode)mode, .late = late};
+
+                for (int absent = world; absent < WORLDS; absent++)
+                    r.read[absent] = ROUNDS;
+                test_run_ranks(world, everybody_waits, &r);
+            }
+}
+
+/* The late rank is in its next read already, or away, until all the others have waited. */
+static void others_wait(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = open_stream(context, r->mode);
+    void *region = common(world);
+
+    fsdp__group_begin_read(world, region);
+    CHECK_OK(fsdp__group_end_read(world, region, stream));
+    if (fsdp_context_rank(context) == r->late) {
+        fsdp__group_begin_read(world, region);
+        pause_until(&r->waited, fsdp_group_size(world) - 1);
+    } else {
+        CHECK_OK(fsdp__group_await_readers(world, region, stream));
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        atomic_fetch_add(&r->waited, 1);
+        fsdp__group_begin_read(world, region);
+    }
+    CHECK_OK(fsdp__group_end_read(world, region, stream));
+    CHECK_OK(fsdp__group_await_readers(world, region, stream));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    CHECK_OK(fsdp_barrier(world));
+    let_go(world, region);
+    fsdp_stream_free(stream);
+}
+
+static void a_writer_does_not_wait_for_peers_that_have_ended(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= WORLDS; world++)
+        for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
+            reads r = {.mode = (fsdp_stream_mode)mode, .late = world / 2};
+
+            test_run_ranks(world, others_wait, &r);
+        }
+}
+
+static void two_regions(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = open_stream(context, r->mode);
+    void *one = common(world), *other = common(world);
+
+    fsdp__group_begin_read(world, one);
+    fsdp__group_begin_read(world, other);
+    CHECK_OK(fsdp__group_end_read(world, other, stream));
+    if (fsdp_context_rank(context) == r->late) {
+        pause_until(&r->waited, fsdp_group_size(world) - 1);
+        atomic_store(&r->read[r->late], 1);
+        CHECK_OK(fsdp__group_end_read(world, one, stream));
+    } else {
+        CHECK_OK(fsdp__group_await_readers(world, other, stream)); /* of which the late rank is done */
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        atomic_fetch_add(&r->waited, 1);
+        CHECK_OK(fsdp__group_end_read(world, one, stream));
+        CHECK_OK(fsdp__group_await_readers(world, one, stream));
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        CHECK_EQ(atomic_load(&r->read[r->late]), 1);
+    }
+    CHECK_OK(fsdp_barrier(world));
+    let_go(world, other);
+    let_go(world, one);
+    fsdp_stream_free(stream);
+}
+
+static void regions_have_readers_of_their_own(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= WORLDS; world++)
+        for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++) {
+            reads r = {.mode = (fsdp_stream_mode)mode, .late = world - 1};
+
+            test_run_ranks(world, two_regions, &r);
+        }
+}
+
+static void alone(fsdp_context *context, void *arg)
+{
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+    int own[1] = {fsdp_context_rank(context)};
+    fsdp_group *group;
+    void *region;
+
+    (void)arg;
+    CHECK_OK(fsdp_group_create(context, own, 1, "alone", &group));
+    region = common(group);
+    fsdp__group_begin_read(group, region); /* a read that nobody ends */
+    CHECK_OK(fsdp__group_await_readers(group, region, stream));
+    CHECK_OK(fsdp__group_end_read(group, region, stream));
+    CHECK_OK(fsdp__group_await_readers(group, region, stream));
+    fsdp__group_begin_read(fsdp_world(context), NULL);
+    CHECK_OK(fsdp__group_end_read(fsdp_world(context), NULL, stream));
+    CHECK_OK(fsdp__group_await_readers(fsdp_world(context), NULL, stream));
+    let_go(group, region);
+    fsdp_group_free(group);
+}
+
+static void alone_there_is_nobody_to_wait_for(void **state)
+{
+    (void)state;
+    test_run_ranks(1, alone, NULL);
+    test_run_ranks(2, alone, NULL);
+}
+
+/* ---- peers that wait themselves, but not for the writer ---- */
+
+/* Ranks 1 and 2 meet each other while 1 reads and 0 waits for it. */
+static void meet_elsewhere(fsdp_context *context, void *arg)
+{
+    const reads *r = arg;
+    fsdp_group *world = fsdp_world(context), *pair = NULL;
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+    int rank = fsdp_context_rank(context), ranks[2] = {1, 2};
+    void *region = common(world);
+
+    CHECK_OK(fsdp_group_create(context, ranks, 2, "pair", &pair));
+    fsdp__group_begin_read(world, region);
+    if (rank == r->late)
+        usleep(SLOW_US);
+    if (rank > 0)
+        CHECK_OK(fsdp_barrier(pair));
+    CHECK_OK(fsdp__group_end_read(world, region, stream));
+    CHECK_OK(fsdp__group_await_readers(world, region, stream));
+    CHECK_OK(fsdp_barrier(world));
+    let_go(world, region);
+    fsdp_group_free(pair);
+}
+
+static void a_peer_may_wait_for_others(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 3; late++) {
+        reads r = {.late = late};
+
+        test_run_ranks(3, meet_elsewhere, &r);
+    }
+}
+
+/* A collective on a worker stream of the reader waits for the writer, but its program goes on. */
+static void collective_on_a_worker(fsdp_context *context, void *arg)
+{
+    const reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *worker = open_stream(context, FSDP_STREAM_WORKER);
+    int rank = fsdp_context_rank(context), size = fsdp_group_size(world);
+    float x[3] = {(float)rank, 1, 2}, y[3 * WORLDS];
+    void *region = common(world);
+
+    fsdp__group_begin_read(world, region);
+    if (rank == r->late) {
+        CHECK_OK(fsdp_all_gather(world, x, y, 3, FSDP_F32, worker));
+        usleep(SLOW_US);
+    }
+    CHECK_OK(fsdp__group_end_read(world, region, fsdp_device_stream(fsdp_cpu(context))));
+    CHECK_OK(fsdp__group_await_readers(world, region, fsdp_device_stream(fsdp_cpu(context))));
+    if (rank != r->late)
+        CHECK_OK(fsdp_all_gather(world, x, y, 3, FSDP_F32, worker));
+    CHECK_OK(fsdp_stream_synchronize(worker));
+    CHECK_EQ(y[3 * (size - 1)], size - 1);
+    let_go(world, region);
+    fsdp_stream_free(worker);
+}
+
+static void what_waits_on_a_worker_stream_holds_nobody_up(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= WORLDS; world++)
+        for (int late = 0; late < world; late++) {
+            reads r = {.late = late};
+
+            test_run_ranks(world, collective_on_a_worker, &r);
+        }
+}
+
+/* ---- peers that wait for the writer ---- */
+
+static void keep_message(fsdp_context *context, reads *r, fsdp_status st)
+{
+    CHECK(st != FSDP_OK);
+    snprintf(r->messages[fsdp_context_rank(context)], sizeof r->messages[0], "%s", fsdp_last_error());
+    CHECK(fsdp_barrier(fsdp_world(context)) != FSDP_OK); /* the world has ended */
+}
+
+static void barrier_while_reading(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+    void *region = common(world);
+    int rank = fsdp_context_rank(context);
+
+    fsdp__group_begin_read(world, region);
+    if (rank == r->late)
+        usleep(SLOW_US);
+    if (rank == 1) {
+        keep_message(context, r, fsdp_barrier(world));
+        return;
+    }
+    CHECK_OK(fsdp__group_end_read(world, region, stream));
+    keep_message(context, r, rank == 0 ? fsdp__group_await_readers(world, region, stream) : fsdp_barrier(world));
+}
+
+static void a_collective_while_reading_is_an_error_that_names_both(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= WORLDS; world++)
+        for (int late = 0; late < 2; late++) {
+            reads r = {.late = late};
+
+            test_run_ranks(world, barrier_while_reading, &r);
+            for (int rank = 0; rank < world; rank++) {
+                CHECK_CONTAINS(r.messages[rank], "rank 0 cannot write to memory that rank 1 still reads");
+                CHECK_CONTAINS(r.messages[rank], "rank 1 waits for rank 0 in a collective of group 'world'");
+            }
+        }
+}
+
+static void await_each_other(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+    int rank = fsdp_context_rank(context);
+    void *regions[2] = {common(world), common(world)};
+
+    for (int i = 0; i < 2; i++)
+        fsdp__group_begin_read(world, regions[i]);
+    if (rank == r->late)
+        usleep(SLOW_US);
+    if (rank < 2) {
+        CHECK_OK(fsdp__group_end_read(world, regions[rank], stream));
+        keep_message(context, r, fsdp__group_await_readers(world, regions[rank], stream));
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp__group_end_read(world, regions[i], stream));
+    keep_message(context, r, fsdp_barrier(world));
+}
+
+static void writers_that_wait_for_each_other_are_an_error_that_names_both(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= WORLDS; world++)
+        for (int late = 0; late < 2; late++) {
+            reads r = {.late = late};
+
+            test_run_ranks(world, await_each_other, &r);
+            for (int rank = 0; rank < world; rank++) {
+                CHECK_CONTAINS(r.messages[rank], "cannot write to memory that rank");
+                CHECK_CONTAINS(r.messages[rank], "rank 0");
+                CHECK_CONTAINS(r.messages[rank], "rank 1");
+                CHECK_CONTAINS(r.messages[rank], "to end a read");
+            }
+        }
+}
+
+/* ---- peers that end ---- */
+
+static void leave_while_reading(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_group *world = fsdp_world(context);
+    fsdp_stream *stream = open_stream(context, r->mode);
+    void *region = common(world);
+    int rank = fsdp_context_rank(context);
+    fsdp_status st;
+
+    fsdp__group_begin_read(world, region);
+    if (rank == r->late)
+        usleep(SLOW_US);
+    if (rank == 1) {
+        if (r->write)
+            fsdp_abort(context, "no more");
+        fsdp_stream_free(stream);
+        return;
+    }
+    CHECK_OK(fsdp__group_end_read(world, region, stream));
+    st = fsdp__group_await_readers(world, region, stream);
+    if (st == FSDP_OK)
+        st = fsdp_stream_synchronize(stream);
+    CHECK(st != FSDP_OK);
+    CHECK_CONTAINS(fsdp_last_error(), r->write ? "no more" : "rank 1 has left");
+    fsdp_stream_free(stream);
+}
+
+static void a_reader_that_ends_ends_the_waiting(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= WORLDS; world += WORLDS - 2)
+        for (int mode = FSDP_STREAM_INLINE; mode <= FSDP_STREAM_WORKER; mode++)
+            for (int variant = 0; variant < 4; variant++) {
+                reads r = {.mode = (fsdp_stream_mode)mode, .late = variant % 2, .write = variant / 2};
+
+                test_run_ranks(world, leave_while_reading, &r);
+            }
+}
+
+/* ---- who of all has a flag ---- */
+
+static void flags(fsdp_context *context, void *arg)
+{
+    fsdp_group *world = fsdp_world(context);
+    int rank = fsdp_context_rank(context), size = fsdp_group_size(world);
+    fsdp_comm_stats before, after;
+    uint8_t any[300];
+
+    (void)arg;
+    fsdp_group_stats(world, &before);
+    for (int64_t count = 0; count <= (int64_t)sizeof any; count += 1 + count * 5) {
+        for (int64_t i = 0; i < count; i++)
+            any[i] = i % 7 == rank; /* none at 5 and 6 */
+        CHECK_OK(fsdp__group_any(world, any, count));
+        for (int64_t i = 0; i < count; i++)
+            CHECK_EQ(any[i], i % 7 < size);
+    }
+    fsdp_group_stats(world, &after);
+    CHECK_BYTES(&after, &before, sizeof before);
+}
+
+static void a_flag_of_any_rank_is_seen_by_all(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= WORLDS; world++)
+        test_run_ranks(world, flags, NULL);
+}
+
+static void other_flags(fsdp_context *context, void *arg)
+{
+    uint8_t any[3] = {0};
+
+    (void)arg;
+    CHECK_ERROR(fsdp__group_any(fsdp_world(context), any, 2 + (fsdp_context_rank(context) == 1)), FSDP_MISMATCH,
+                "ranks disagree in group 'world'");
+}
+
+static void ranks_with_other_counts_of_flags_disagree(void **state)
+{
+    (void)state;
+    test_run_ranks(3, other_flags, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(a_writer_waits_for_the_peers_that_lag),
+          cmocka_unit_test(a_writer_does_not_wait_for_peers_that_have_ended),
+          cmocka_unit_test(regions_have_readers_of_their_own), cmocka_unit_test(alone_there_is_nobody_to_wait_for),
+          cmocka_unit_test(a_peer_may_wait_for_others), cmocka_unit_test(what_waits_on_a_worker_stream_holds_nobody_up),
+          cmocka_unit_test(a_collective_while_reading_is_an_error_that_names_both),
+          cmocka_unit_test(writers_that_wait_for_each_other_are_an_error_that_names_both),
+          cmocka_unit_test(a_reader_that_ends_ends_the_waiting), cmocka_unit_test(a_flag_of_any_rank_is_seen_by_all),
+          cmocka_unit_test(ranks_with_other_counts_of_flags_disagree))
