@@ -23,10 +23,18 @@ function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77)
 endfunction()
 
-# An executable that links a layer, the layers below it, and the test support that fits.
+# An executable that links a layer, the layers below it, and the test support that fits. A source that needs layers
+# beside its own has a line "Links: layer layer" in a comment.
 function(fsdp_test_executable name layer source)
   set(objects $<TARGET_OBJECTS:fsdp_test_support>)
   set(link ${fsdp_link_${layer}})
+  file(STRINGS ${source} more REGEX "Links: [a-z ]+" LIMIT_COUNT 1)
+  string(REGEX REPLACE ".*Links: ([a-z ]+).*" "\\1" more "${more}")
+  string(REGEX MATCHALL "[a-z]+" more "${more}")
+  foreach(used IN LISTS more)
+    list(APPEND link ${fsdp_link_${used}})
+  endforeach()
+  list(REMOVE_DUPLICATES link)
   list(REMOVE_ITEM link cli)  # has a main of its own: its tests start the program
   foreach(used IN LISTS link)
     list(APPEND objects ${fsdp_objects_${used}})

@@ -11,7 +11,19 @@
  *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
  *
  * Outside forward and backward the module's parameters are distributed tensors: local rows by the chunk rule of
- * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and states see those.
+ * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and states see those, also while the
+ * engine keeps a group whole for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do the
+ * module's fields name whole, plain tensors, which are to be read and not written.
+ *
+ * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits until no peer reads the old values, for no
+ * longer, and makes everything stale that was made from them: what was whole is resharded, the next use gathers anew,
+ * the backward of an earlier forward too. One rank alone may write, except between a forward and its backward, where
+ * all ranks do or none, and not to a group that another rank holds unsharded while it writes to one that this rank
+ * holds (each would wait for the other: an error that names both). While its own module's forward or backward runs, a
+ * shard cannot be written.
+ *
+ * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
+ * is added.
  *
  * The model does not know: with or without these calls it computes the same. All ranks must make the same calls in the
  * same order; forwards and backwards are collective over the mesh.
@@ -56,8 +68,9 @@ typedef struct fsdp_shard_options {
 } fsdp_shard_options;
 
 /* One module. options may be NULL. Errors (module unchanged): a container that cannot be called, applied twice, a
- * parameter without dimensions, one that is not contiguous, a mesh of more dimensions. Parameters with bytes are cut to
- * this rank's rows now (all ranks must hold the same values); meta parameters stay meta. [collective] */
+ * parameter without dimensions, one that is not contiguous or has a gradient already, a mesh of more dimensions.
+ * Parameters with bytes are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay
+ * meta. [collective] */
 FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* Several modules as one group (tied weights, small layers). Gathered when the first of them runs, resharded when all
  * have run. */
@@ -66,16 +79,18 @@ FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int c
 
 /* ---- methods of a sharded module: FSDP_STATE when `module` was not given to fully_shard ---- */
 
-/* Gathers the module's own group now (nested ones not). A second call, or one before a forward, costs nothing.
- * [collective] */
+/* Gathers the module's own group now (nested ones not); its fields name whole tensors until the reshard, which is
+ * fsdp_module_reshard, a forward or backward that reshards, or a write to a shard. A second call, or one before a
+ * forward, costs nothing. [collective] */
 FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
-/* Frees the whole parameters and puts the shards back. Idempotent. */
+/* Frees the whole parameters and puts the shards back. Idempotent; a local call. */
 FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
 /* The same for every sharded module of the subtree. */
 FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 
-/* false: gradients stay whole on this rank and add up there; nothing is communicated in the backward (no_sync). For the
- * module and, with `recurse`, every sharded module below. */
+/* false: gradients stay whole on this rank and add up there; nothing is communicated in the backward (no_sync). The
+ * next backward with true reduces what has added up. zero_grad drops it. For the module and, with `recurse`, every
+ * sharded module below. */
 FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
 /* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step).
  */

@@ -85,7 +85,8 @@ FSDP_API int64_t fsdp_tensor_numel(const fsdp_tensor *tensor);
 FSDP_API fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *tensor);
 FSDP_API fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor);
 FSDP_API bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor);
-/* First element; NULL on the meta device, for zero elements, and while the storage's bytes are dropped. */
+/* First element; NULL on the meta device, for zero elements, and while the storage's bytes are dropped. Whoever writes
+ * through the pointer calls fsdp_tensor_begin_write before, and asks for the pointer after that. */
 FSDP_API void *fsdp_tensor_data(const fsdp_tensor *tensor);
 
 /* Host copy of all elements in row-major order, converted to `dtype`. `data` holds numel elements. [blocks] */
@@ -94,6 +95,11 @@ FSDP_API fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, co
 /* One element of a tensor that has exactly one. [blocks] */
 FSDP_API fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out);
 
+/* The caller is going to write to the tensor's bytes by a way of its own (the functions here do it themselves, and so
+ * do optimizers). Of a sharded parameter peers may be reading the bytes, and what was derived from them becomes stale:
+ * this waits for the former and drops the latter. Tensors without elements count too. FSDP_STATE, naming the parameter,
+ * while its module's forward or backward runs, and for a parameter that is gathered. [blocks] */
+FSDP_API fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor);
 /* In place, no gradient: same shape; casts. / set every element. */
 FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);
 FSDP_API fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value);

@@ -55,6 +55,26 @@ bool fsdp__grad_is_one(const fsdp_tensor *grad);
  * reference. A NULL source removes it. */
 typedef fsdp_status (*fsdp__grad_source)(void *arg, fsdp_tensor *leaf, fsdp_tensor **out);
 fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg);
+/* Who keeps something beside a leaf's gradient (the sharding engine) hears of what happens to the leaf: a gradient
+ * arrives or is set where there was none, its gradient was set or dropped, its requires_grad was set. The engine's own
+ * changes go through the functions below, which tell nobody. A NULL owner removes it. */
+typedef struct fsdp__leaf_owner {
+    fsdp_status (*grad_made)(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad); /* it is about to become the gradient */
+    void (*grad_set)(void *arg, fsdp_tensor *leaf);
+    void (*requires_grad_set)(void *arg, bool requires_grad);
+} fsdp__leaf_owner;
+fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg);
+void *fsdp__leaf_owner_arg(const fsdp_tensor *leaf, const fsdp__leaf_owner *owner); /* NULL when it is not the owner */
+/* Replaces the gradient (takes a reference; NULL drops it). Of a leaf without autograd state: nothing. */
+void fsdp__put_grad(fsdp_tensor *leaf, fsdp_tensor *grad);
+/* Of a leaf that has autograd state. */
+void fsdp__mirror_requires_grad(fsdp_tensor *leaf, bool requires_grad);
+/* A gradient arrives: hooks see it, then it is added or becomes the gradient. Give away the only reference to have it
+ * adopted without a copy. In a scope. */
+fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad);
+bool fsdp__has_grad_hooks(const fsdp_tensor *leaf);
+/* fsdp_tensor_add_grad_hook that owns `arg` from its success on: `free_arg` runs when the tensor or its graph goes. */
+fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg));
 /* For an operation that makes a leaf's gradient before the backward runs (fused head and loss): the tensor that would
  * become the gradient if there is none yet (from the source, not yet the leaf's grad), else a temporary of the leaf's
  * shape. Pass it to fsdp__node_give later: it becomes the gradient without a copy if it was not a temporary. One
@@ -65,9 +85,10 @@ fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out);
 /* ---- boundaries ---- */
 /* Replaces those of `tensors` that require a gradient by identities of them (from the scope), recorded as one node:
  * in the backward `callback` runs when the gradients of all of them are known, before they are passed on. Does
- * nothing (and never calls) when none requires a gradient or nothing is recorded; `*recorded` tells. */
+ * nothing (and never calls) when none requires a gradient or nothing is recorded; `*recorded` tells. What was recorded
+ * owns `arg`: `free_arg` (or NULL) runs when the graph goes. */
 fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, fsdp_status (*callback)(void *arg), void *arg,
-                           bool *recorded);
+                           void (*free_arg)(void *arg), bool *recorded);
 
 bool fsdp__in_backward(const fsdp_context *context);
 

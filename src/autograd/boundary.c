@@ -5,6 +5,7 @@
 typedef struct boundary {
     fsdp_status (*callback)(void *arg);
     void *arg;
+    void (*free_arg)(void *arg);
 } boundary;
 
 static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads)
@@ -18,12 +19,20 @@ static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads
     return FSDP_OK;
 }
 
-static const fsdp__op boundary_op = {.name = "boundary", .backward = boundary_backward};
+static void boundary_free(void *pointer)
+{
+    const boundary *state = pointer;
+
+    if (state->free_arg)
+        state->free_arg(state->arg);
+}
+
+static const fsdp__op boundary_op = {.name = "boundary", .backward = boundary_backward, .free_state = boundary_free};
 
 fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, fsdp_status (*callback)(void *arg), void *arg,
-                           bool *recorded)
+                           void (*free_arg)(void *arg), bool *recorded)
 {
-    const boundary state = {callback, arg};
+    const boundary state = {callback, arg, free_arg};
     fsdp_tensor **inputs, **outputs;
     fsdp_status status = FSDP_OK;
     int wanted = 0;

@@ -41,16 +41,16 @@ fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out)
 
 /* ---- hooks ---- */
 
-fsdp_status fsdp__hooks_add(fsdp__hook **hooks, fsdp_grad_hook call, void *arg)
+fsdp_status fsdp__hooks_add(fsdp__hook **hooks, const fsdp__hook *hook)
 {
-    fsdp__hook *hook = fsdp__malloc(sizeof *hook);
+    fsdp__hook *copy = fsdp__malloc(sizeof *copy);
 
-    if (!hook)
+    if (!copy)
         return FSDP_NO_MEMORY;
-    *hook = (fsdp__hook){call, arg, NULL};
+    *copy = *hook;
     while (*hooks)
         hooks = &(*hooks)->next;
-    *hooks = hook;
+    *hooks = copy;
     return FSDP_OK;
 }
 
@@ -59,6 +59,8 @@ void fsdp__hooks_free(fsdp__hook *hooks)
     while (hooks) {
         fsdp__hook *next = hooks->next;
 
+        if (hooks->free_arg)
+            hooks->free_arg(hooks->arg);
         fsdp__free(hooks);
         hooks = next;
     }
@@ -84,15 +86,47 @@ fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_t
     return FSDP_OK;
 }
 
-fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg)
+fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg))
 {
     fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
+    const fsdp__hook made = {.call = hook, .arg = arg, .free_arg = free_arg};
 
     if (!tensor || !hook)
         return FSDP_FAIL(FSDP_INVALID, "a gradient hook needs a tensor and a function");
     if (!state || !state->requires_grad)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a gradient hook: the tensor does not require a gradient");
-    return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, hook, arg);
+    return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
+}
+
+fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg)
+{
+    return fsdp__add_grad_hook(tensor, hook, arg, NULL);
+}
+
+bool fsdp__has_grad_hooks(const fsdp_tensor *leaf)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state && state->hooks;
+}
+
+/* ---- owners ---- */
+
+fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg)
+{
+    fsdp__grad_state *state;
+
+    FSDP_TRY(fsdp__grad_state_make(leaf, &state));
+    state->owner = owner;
+    state->owner_arg = arg;
+    return FSDP_OK;
+}
+
+void *fsdp__leaf_owner_arg(const fsdp_tensor *leaf, const fsdp__leaf_owner *owner)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state && state->owner == owner ? state->owner_arg : NULL;
 }
 
 /* ---- properties ---- */
@@ -114,7 +148,14 @@ fsdp_status fsdp_tensor_set_requires_grad(fsdp_tensor *tensor, bool requires_gra
                          state->producer->op->name);
     FSDP_TRY(fsdp__grad_state_make(tensor, &state));
     state->requires_grad = requires_grad;
+    if (state->owner)
+        state->owner->requires_grad_set(state->owner_arg, requires_grad);
     return FSDP_OK;
+}
+
+void fsdp__mirror_requires_grad(fsdp_tensor *leaf, bool requires_grad)
+{
+    fsdp__grad_state_get(leaf)->requires_grad = requires_grad;
 }
 
 bool fsdp_tensor_requires_grad(const fsdp_tensor *tensor)
@@ -138,11 +179,20 @@ fsdp_tensor *fsdp_tensor_grad(const fsdp_tensor *tensor)
     return state ? state->grad : NULL;
 }
 
+void fsdp__put_grad(fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+    fsdp_tensor *before = state ? state->grad : NULL;
+
+    if (state)
+        state->grad = fsdp_tensor_ref(grad);
+    fsdp_tensor_unref(before);
+}
+
 fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
 {
     char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
     fsdp__grad_state *state;
-    fsdp_tensor *before;
 
     if (!tensor)
         return FSDP_FAIL(FSDP_INVALID, "set_grad: no tensor");
@@ -158,9 +208,11 @@ fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
     if (state->producer)
         return FSDP_FAIL(FSDP_STATE, "only leaves keep a gradient; this tensor was made by %s",
                          state->producer->op->name);
-    before = state->grad;
-    state->grad = fsdp_tensor_ref(grad);
-    fsdp_tensor_unref(before);
+    if (grad && state->owner)
+        FSDP_TRY(state->owner->grad_made(state->owner_arg, tensor, grad));
+    fsdp__put_grad(tensor, grad);
+    if (state->owner)
+        state->owner->grad_set(state->owner_arg, tensor);
     return FSDP_OK;
 }
 

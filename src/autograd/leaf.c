@@ -6,6 +6,20 @@
 
 /* ---- the tensor that becomes the gradient ---- */
 
+static fsdp_status plain_grad(fsdp_tensor *leaf, const fsdp__grad_state *state, fsdp_tensor **out)
+{
+    fsdp_status status;
+
+    FSDP_TRY(
+        fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_GRADIENT, out));
+    status = state->owner ? state->owner->grad_made(state->owner_arg, leaf, *out) : FSDP_OK;
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_tensor_unref(*out);
+    *out = NULL;
+    return status;
+}
+
 /* From the source, or fresh. A source is not asked again while a tensor it gave is out on reservation: it may well give
  * the same bytes. */
 static fsdp_status new_grad(fsdp_tensor *leaf, fsdp__grad_state *state, fsdp_tensor **out)
@@ -13,8 +27,7 @@ static fsdp_status new_grad(fsdp_tensor *leaf, fsdp__grad_state *state, fsdp_ten
     fsdp_tensor *grad = NULL;
 
     if (!state->source || state->reserved)
-        return fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_GRADIENT,
-                                  out);
+        return plain_grad(leaf, state, out);
     FSDP_TRY(state->source(state->source_arg, leaf, &grad));
     if (!grad || !fsdp__shape_equal(grad, leaf) || grad->dtype != leaf->dtype || !fsdp_tensor_is_contiguous(grad)) {
         fsdp_tensor_unref(grad);
@@ -100,6 +113,8 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
     if (state->grad)
         return fsdp__tensor_copy(state->grad, grad, true);
     if (!state->source && adoptable(grad)) {
+        if (state->owner)
+            FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, grad));
         if (grad->storage->kind != FSDP_MEMORY_GRADIENT)
             become_gradient(grad);
         state->grad = fsdp_tensor_ref(grad);
@@ -213,7 +228,7 @@ void fsdp__node_rollback(fsdp__node *node)
         fsdp__edge *edge = &node->inputs[i];
 
         if (edge->target_installed)
-            (void)fsdp_tensor_set_grad(edge->leaf, NULL);
+            fsdp__put_grad(edge->leaf, NULL);
         fsdp_tensor_unref(edge->target);
         fsdp_tensor_unref(edge->given);
         edge->target = edge->given = NULL;

@@ -21,6 +21,7 @@ typedef struct fsdp__run fsdp__run;
 typedef struct fsdp__hook {
     fsdp_grad_hook call;
     void *arg;
+    void (*free_arg)(void *arg); /* NULL: the caller's */
     struct fsdp__hook *next;
 } fsdp__hook;
 
@@ -35,6 +36,8 @@ struct fsdp__grad_state {
     fsdp__hook *hooks;    /* leaves; those of other tensors live on their node */
     fsdp__grad_source source;
     void *source_arg;
+    const fsdp__leaf_owner *owner;
+    void *owner_arg;
     /* A tensor handed out by fsdp__reserve_grad and its leaf know each other until one of them dies. */
     fsdp__grad_state *reserved;     /* on the leaf */
     fsdp__grad_state *reserved_for; /* on the tensor */
@@ -113,7 +116,7 @@ fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor);
 fsdp__grad_state *fsdp__grad_state_get(const fsdp_tensor *tensor); /* NULL when the tensor has none */
 fsdp_status fsdp__grad_state_make(fsdp_tensor *tensor, fsdp__grad_state **out);
 /* Appends in order; frees all. */
-fsdp_status fsdp__hooks_add(fsdp__hook **hooks, fsdp_grad_hook call, void *arg);
+fsdp_status fsdp__hooks_add(fsdp__hook **hooks, const fsdp__hook *hook);
 void fsdp__hooks_free(fsdp__hook *hooks);
 /* Runs them on `*grad`, which stays borrowed; checks what they replace it with. */
 fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad);
@@ -129,7 +132,6 @@ void fsdp__node_release(fsdp__node *node);
 fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad);
 
 /* ---- leaf.c ---- */
-fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad);
 /* After an op's backward returned: passes targets on; leaf gradients that were given wait for the second. */
 fsdp_status fsdp__node_commit_targets(fsdp__node *node);
 fsdp_status fsdp__node_commit_leaves(fsdp__node *node);

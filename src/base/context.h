@@ -8,11 +8,11 @@
 typedef enum fsdp__slot {
     FSDP__SLOT_CPU,      /* device/: fsdp_device */
     FSDP__SLOT_META,     /* device/: fsdp_device */
-    FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
     FSDP__SLOT_LAUNCH,   /* launch/ */
-    FSDP__SLOT_SHARD,    /* shard/: the default mesh, counts per process group */
+    FSDP__SLOT_SHARD,    /* shard/: the default mesh, and what is counted for all roots */
+    FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Goes first: its tensors may hold any of the above */
     FSDP__SLOTS
 } fsdp__slot;
 

@@ -170,8 +170,8 @@ static fsdp_status read_entry(const fsdp_state_entry *entry, const fsdp_safetens
     piece p = {.source = source, .numel = fsdp_tensor_numel(entry->tensor)};
     fsdp_status status = FSDP_OK;
 
-    if (p.numel == 0)
-        return FSDP_OK;
+    if (p.numel == 0) /* others write their rows of it */
+        return fsdp_tensor_begin_write(entry->tensor);
     FSDP_TRY_GOTO(status, fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, read_run, &p),
                   out);
     FSDP_TRY_GOTO(status, fsdp_tensor_write(entry->tensor, source->dtype, p.data), out);

@@ -78,16 +78,27 @@ static fsdp_status materialize_hooks(void *arg, fsdp_module *module, const char 
     return FSDP_OK;
 }
 
+/* A part of a sharded group alone: only the module that was sharded knows which rows these are. */
+static fsdp_status check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,
+                                       const char *name)
+{
+    if (!parameter->distribution.state)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "cannot %s '%s%s%s': it is sharded with an outer module; %s that", what, module,
+                     *module ? "." : "", name, what);
+}
+
 static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char *name)
 {
     const materialization *m = arg;
 
-    (void)name;
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         fsdp_tensor *parameter = *module->parts->parameters[i].slot;
 
-        if (on_meta(parameter) && !managed(&m->managers, parameter))
-            FSDP_TRY(give_bytes(parameter, m->device, FSDP_MEMORY_PARAMETER_SHARD));
+        if (!on_meta(parameter) || managed(&m->managers, parameter))
+            continue;
+        FSDP_TRY(check_not_elsewhere(parameter, "materialize", name, module->parts->parameters[i].name));
+        FSDP_TRY(give_bytes(parameter, m->device, FSDP_MEMORY_PARAMETER_SHARD));
     }
     for (int64_t i = 0; i < module->parts->buffer_count; i++) {
         const fsdp__buffer_slot *slot = &module->parts->buffers[i];
@@ -168,6 +179,7 @@ static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *
 
         if (slot->tied || managed(&init->managers, parameter))
             continue;
+        FSDP_TRY(check_not_elsewhere(parameter, "initialize", name, slot->name));
         full = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
         if (!full)
             return FSDP_NO_MEMORY;

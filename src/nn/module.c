@@ -70,7 +70,7 @@ void fsdp_module_unref(fsdp_module *module)
         fsdp__module_hooks *hooks = &parts->hooks[--parts->hook_count];
 
         if (hooks->free_arg)
-            hooks->free_arg(hooks->arg);
+            hooks->free_arg(hooks->arg, module);
     }
     if (module->type->destroy)
         module->type->destroy(module);
@@ -212,7 +212,7 @@ fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks
 
     if (fsdp__grow(&parts->hooks, parts->hook_count, &parts->hook_capacity, sizeof *parts->hooks) != 0) {
         if (hooks->free_arg)
-            hooks->free_arg(hooks->arg);
+            hooks->free_arg(hooks->arg, module);
         return FSDP_NO_MEMORY;
     }
     parts->hooks[parts->hook_count++] = *hooks;
@@ -230,7 +230,7 @@ void fsdp__module_remove_hooks(fsdp_module *module, const void *arg)
         if (hooks.arg != arg)
             parts->hooks[kept++] = hooks;
         else if (hooks.free_arg)
-            hooks.free_arg(hooks.arg);
+            hooks.free_arg(hooks.arg, module);
     }
     parts->hook_count = kept;
 }

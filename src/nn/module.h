@@ -22,7 +22,8 @@ typedef struct fsdp__module_hooks {
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. */
     void (*failed)(void *arg, fsdp_module *module);
-    void (*free_arg)(void *arg);
+    /* The hooks are removed, or the module goes: all it has is still there. */
+    void (*free_arg)(void *arg, fsdp_module *module);
 } fsdp__module_hooks;
 
 typedef struct fsdp__parameter_slot {

@@ -121,7 +121,7 @@ static fsdp_status begin_writes(const fsdp_optimizer *optimizer)
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++)
             if (optimizer->groups[g].params[i].due)
-                FSDP_TRY(fsdp__tensor_begin_write(optimizer->groups[g].params[i].tensor));
+                FSDP_TRY(fsdp_tensor_begin_write(optimizer->groups[g].params[i].tensor));
     return FSDP_OK;
 }
 

@@ -22,11 +22,8 @@ static fsdp_status check_parameter(const fsdp__shard_group *group, const char *n
     if (!fsdp_dtype_is_floating(t->dtype))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot shard '%s': %s is not a floating dtype", name,
                          fsdp_dtype_name(t->dtype));
-    if (fsdp_tensor_distribution(t))
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot shard '%s': it shares its tensor with a parameter that an earlier "
-                         "fully_shard call took: give tied modules to one call",
-                         name);
+    if (fsdp_tensor_grad(t))
+        return FSDP_FAIL(FSDP_STATE, "cannot shard '%s': it has a gradient of its whole shape; zero_grad first", name);
     if (group->param_count > 0) {
         const fsdp_tensor *first = group->params[0].sharded;
 
@@ -43,6 +40,24 @@ static fsdp_status check_parameter(const fsdp__shard_group *group, const char *n
     return FSDP_OK;
 }
 
+/* The parameter is in a group already: by this very field (an outer module was given first) or by another (a tie). */
+static fsdp_status fail_taken(const fsdp__parameter_slot *slot, const fsdp__shard_param *owner)
+{
+    bool same_field = false;
+
+    for (int64_t i = 0; owner && i < owner->slot_count; i++)
+        same_field = same_field || owner->slots[i].field == slot->slot;
+    if (same_field)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot shard '%s': a fully_shard call on an outer module took it: shard from the bottom up, "
+                         "children before their parents, and before all of them what several parents share",
+                         slot->name);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot shard '%s': it shares its tensor with a parameter that an earlier fully_shard call took: "
+                     "give tied modules to one call",
+                     slot->name);
+}
+
 /* Adds a parameter, or a further field of one that the group has. `sharded` is what the first one will become. */
 static fsdp_status select_parameter(fsdp__shard_group *group, fsdp_module *module, const fsdp__parameter_slot *slot)
 {
@@ -55,6 +70,8 @@ static fsdp_status select_parameter(fsdp__shard_group *group, fsdp_module *modul
         if (group->params[i].sharded == t)
             p = &group->params[i];
     if (!p) {
+        if (fsdp_tensor_distribution(t) || fsdp__param_of(t))
+            return fail_taken(slot, fsdp__param_of(t));
         FSDP_TRY(check_parameter(group, slot->name, t));
         if (fsdp__grow(&group->params, group->param_count, &group->param_capacity, sizeof *group->params))
             return FSDP_NO_MEMORY;
@@ -113,7 +130,7 @@ static fsdp_status choose_mesh(fsdp__shard_group *group, fsdp_context *context, 
     group->comm = fsdp_mesh_group(mesh, 0);
     group->ranks = fsdp_group_size(group->comm);
     group->rank = fsdp_group_rank(group->comm);
-    return fsdp__lane_of(group->comm, &group->lane);
+    return FSDP_OK;
 }
 
 static fsdp_status choose_dtypes(fsdp__shard_group *group, const fsdp_mp_policy *policy)
@@ -150,7 +167,6 @@ static fsdp_status state_create(fsdp_module *const *modules, int count, const fs
     }
     memcpy(state->modules, modules, (size_t)count * sizeof *modules);
     state->module_count = count;
-    state->group.use_mark = -1;
     state->group.reduce_grads = state->group.reshard_after_backward = true;
     state->group.reshard_after_forward = options->reshard_after_forward != FSDP_RESHARD_NEVER;
     FSDP_TRY_GOTO(st, fsdp__tree_create(modules[0]->context, state, &state->tree), out);
@@ -169,8 +185,10 @@ static fsdp_status shard_parameters(fsdp__shard_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__shard_param *p = &group->params[i];
-        fsdp_status st = fsdp__param_init(p, p->sharded, group->mesh);
+        fsdp_status st;
 
+        p->group = group;
+        st = fsdp__param_init(p, p->sharded, group->mesh);
         if (st == FSDP_OK)
             continue;
         while (i-- > 0)
@@ -196,8 +214,11 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
     FSDP_TRY_GOTO(st, fsdp__state_attach(sel.state), out);
     FSDP_TRY_GOTO(st, shard_parameters(group), detach);
     if (group->param_count > 0 && !fsdp_device_is_meta(fsdp_tensor_device(group->params[0].sharded)))
-        st = fsdp__group_allocate(group, fsdp_tensor_device(group->params[0].sharded));
-    goto out; /* from here on a failure leaves a sharded module: the world has failed with it */
+        st = fsdp__state_allocate(sel.state, fsdp_tensor_device(group->params[0].sharded));
+    if (st == FSDP_OK)
+        goto out;
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp__param_undo(&group->params[i]);
 detach:
     fsdp__state_detach(sel.state);
 out:
@@ -252,18 +273,24 @@ static fsdp_status change_states(fsdp_module *module, bool recurse, void (*apply
 fsdp_status fsdp_module_unshard(fsdp_module *module)
 {
     fsdp__shard_state *state;
+    fsdp__shard_group *group;
 
     FSDP_TRY(state_of(module, &state));
-    if (state->group.device)
-        FSDP_TRY(fsdp__tree_open_stream(state->tree, state->group.device, FSDP_OVERLAP_INLINE));
+    group = &state->group;
+    if (group->device)
+        FSDP_TRY(fsdp__tree_open_stream(state->tree, group->device, FSDP_OVERLAP_INLINE));
+    if (!state->tree->forward_root && !state->tree->callback_queued)
+        FSDP_TRY(fsdp__tree_drop_stale(state->tree));
     FSDP_TRY(fsdp__state_unshard(state));
-    return fsdp__group_wait(&state->group, state->tree);
+    FSDP_TRY(fsdp__group_wait(group, state->tree));
+    group->explicit = group->state == FSDP_UNSHARDED;
+    return FSDP_OK;
 }
 
 static void reshard(fsdp__shard_state *state, bool unused)
 {
     (void)unused;
-    fsdp__state_reshard(state);
+    fsdp__state_give_up(state);
 }
 
 fsdp_status fsdp_module_reshard(fsdp_module *module)
@@ -293,7 +320,7 @@ fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
     fsdp__shard_state *state;
 
     FSDP_TRY(state_of(module, &state));
-    state->tree->last_backward = last;
+    fsdp__tree_set_last_backward(state->tree, last);
     return FSDP_OK;
 }
 

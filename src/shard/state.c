@@ -6,7 +6,10 @@
  *     post_backward  reshard; reduce the gradients
  *     end of backward: whoever has not been through post_backward (inputs without gradient, the root), and the rest
  */
+#include <string.h>
+
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "shard/shard.h"
 
 fsdp__shard_state *fsdp__state_of(const fsdp_module *module)
@@ -14,11 +17,17 @@ fsdp__shard_state *fsdp__state_of(const fsdp_module *module)
     return module->parts->shard_state;
 }
 
+fsdp__shard_state *fsdp__state_ref(fsdp__shard_state *state)
+{
+    state->refs++;
+    return state;
+}
+
 void fsdp__state_unref(fsdp__shard_state *state)
 {
     if (!state || --state->refs > 0)
         return;
-    fsdp__group_release(&state->group);
+    fsdp__group_release(&state->group, state->tree);
     if (state->tree)
         fsdp__tree_leave(state->tree, state);
     fsdp__free(state->modules);
@@ -28,11 +37,23 @@ void fsdp__state_unref(fsdp__shard_state *state)
     fsdp__free(state);
 }
 
+/* What the group's collectives are for, until it is taken away: for ranks that disagree. */
+static void set_label(const fsdp__shard_state *state, bool on)
+{
+    const char *name = state->name && !*state->name ? "the root" : state->name;
+
+    fsdp__group_set_label(state->group.comm, on ? name : NULL);
+}
+
 fsdp_status fsdp__state_unshard(fsdp__shard_state *state)
 {
     bool sharded = state->group.state == FSDP_SHARDED && state->group.param_count > 0;
+    fsdp_status st;
 
-    FSDP_TRY(fsdp__group_unshard(&state->group, state->tree));
+    set_label(state, true);
+    st = fsdp__group_unshard(&state->group, state->tree);
+    set_label(state, false);
+    FSDP_TRY(st);
     if (sharded)
         fsdp__tree_notify(state->tree, state, FSDP_EVENT_UNSHARD);
     return FSDP_OK;
@@ -52,9 +73,45 @@ void fsdp__state_reshard(fsdp__shard_state *state)
 {
     bool whole = state->group.state != FSDP_SHARDED;
 
-    fsdp__group_reshard(&state->group);
+    fsdp__group_reshard(&state->group, state->tree);
     if (whole)
         fsdp__tree_notify(state->tree, state, FSDP_EVENT_RESHARD);
+}
+
+void fsdp__state_give_up(fsdp__shard_state *state)
+{
+    fsdp__shard_group *group = &state->group;
+    bool whole = group->kept || group->state != FSDP_SHARDED;
+
+    fsdp__state_reshard(state);
+    group->kept = whole;
+}
+
+/* ---- writes ---- */
+
+static fsdp_status fail_in_use(const fsdp__shard_state *state, const fsdp__storage *storage)
+{
+    const fsdp__shard_param *param = state->group.params;
+    char text[256];
+
+    while (param->sharded->storage != storage && param < &state->group.params[state->group.param_count - 1])
+        param++;
+    return FSDP_FAIL(FSDP_STATE, "cannot write to parameter %s: a %s of its module is running",
+                     fsdp__param_text(param, text, sizeof text),
+                     state->training == FSDP__FORWARD ? "forward" : "backward");
+}
+
+fsdp_status fsdp__state_begin_write(fsdp__shard_state *state, const fsdp__storage *storage)
+{
+    fsdp__shard_group *group = &state->group;
+
+    if (state->training == FSDP__FORWARD || state->training == FSDP__PRE_BACKWARD)
+        return fail_in_use(state, storage);
+    fsdp__state_give_up(state);
+    group->written = true;
+    if (group->layout == FSDP__LAYOUT_IN_PLACE)
+        FSDP_TRY(fsdp__group_await_peers(group, fsdp_device_stream(group->device)));
+    return FSDP_OK;
 }
 
 /* ---- backward ---- */
@@ -64,56 +121,81 @@ static fsdp_status post_backward(void *arg)
     fsdp__shard_state *state = arg;
     fsdp__shard_group *group = &state->group;
     bool reduced;
+    fsdp_status st;
 
     state->training = FSDP__POST_BACKWARD;
     fsdp__tree_notify(state->tree, state, FSDP_EVENT_POST_BACKWARD);
     if (group->param_count == 0)
         return FSDP_OK;
-    fsdp__group_used(group);
     if (group->reshard_after_backward)
         fsdp__state_reshard(state);
     if (!group->reduce_grads)
         return fsdp__group_keep_gradients(group);
-    FSDP_TRY(fsdp__group_reduce(group, state->tree, &reduced));
+    set_label(state, true);
+    st = fsdp__group_reduce(group, state->tree, &reduced);
+    set_label(state, false);
+    FSDP_TRY(st);
     if (reduced)
         fsdp__tree_notify(state->tree, state, FSDP_EVENT_REDUCE);
     return FSDP_OK;
 }
 
-/* Reductions are complete, nothing is gathered that should not be, and this rank may change its shards. */
+/* Reductions are complete, and nothing is gathered that should not be. */
 static fsdp_status finish(fsdp__shard_tree *tree)
 {
-    for (int64_t i = 0; i < tree->state_count; i++) {
-        fsdp__shard_group *group = &tree->states[i]->group;
-
-        if (group->device)
-            FSDP_TRY(fsdp__tree_finish_reduction(tree, group->device));
-        if (group->state == FSDP_GATHERING) /* a prefetch that this backward did not need */
-            fsdp__state_reshard(tree->states[i]);
-    }
+    FSDP_TRY(fsdp__tree_finish_reduction(tree));
     for (int64_t i = 0; i < tree->state_count; i++)
-        FSDP_TRY(fsdp__group_take_turn(&tree->states[i]->group, tree));
+        if (tree->states[i]->group.state == FSDP_GATHERING) /* a prefetch that this backward did not need */
+            fsdp__state_reshard(tree->states[i]);
+    fsdp__tree_drop_spares(tree);
     fsdp__tree_forget_order(tree);
     return FSDP_OK;
+}
+
+/* In the order of the backward, whoever has not been through it. What a forward uses, around this backward, goes on. */
+static fsdp_status complete_backward(fsdp__shard_tree *tree)
+{
+    for (int64_t i = tree->state_count - 1; i >= 0; i--)
+        if (tree->states[i]->training != FSDP__POST_BACKWARD && tree->states[i]->training != FSDP__FORWARD)
+            FSDP_TRY(post_backward(tree->states[i]));
+    for (int64_t i = 0; i < tree->state_count; i++) {
+        fsdp__shard_state *state = tree->states[i];
+
+        if (state->training == FSDP__FORWARD)
+            continue;
+        state->training = FSDP__IDLE;
+        fsdp__group_leave(&state->group);
+    }
+    return tree->last_backward ? finish(tree) : FSDP_OK;
 }
 
 static fsdp_status end_of_backward(void *arg, fsdp_status walked)
 {
     fsdp__shard_tree *tree = arg;
+    fsdp_status st = FSDP_OK;
 
     tree->callback_queued = false;
-    if (walked != FSDP_OK) {
+    if (walked == FSDP_OK)
+        st = complete_backward(tree);
+    if (walked != FSDP_OK || st != FSDP_OK)
         (void)fsdp__tree_reset(tree);
-        return FSDP_OK; /* the walk's own failure is the one to report */
-    }
-    for (int64_t i = tree->state_count - 1; i >= 0; i--) {
-        fsdp__shard_state *state = tree->states[i];
+    for (int64_t i = tree->state_count - 1; i >= 0; i--) /* from the end: who was kept only by this leaves the list */
+        fsdp__state_unref(tree->states[i]);
+    fsdp__tree_unref(tree);
+    return st; /* the walk's own failure is reported by the walk */
+}
 
-        if (state->training != FSDP__POST_BACKWARD)
-            FSDP_TRY(post_backward(state));
-        state->training = FSDP__IDLE;
-    }
-    return tree->last_backward ? finish(tree) : FSDP_OK;
+/* The model may be gone, and its graph goes piece by piece as it is walked: all of the tree stays until the end. */
+static fsdp_status begin_backward(fsdp__shard_tree *tree)
+{
+    if (tree->callback_queued)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_backward_queue_callback(tree->context, end_of_backward, tree));
+    tree->callback_queued = true;
+    tree->refs++;
+    for (int64_t i = 0; i < tree->state_count; i++)
+        (void)fsdp__state_ref(tree->states[i]);
+    return FSDP_OK;
 }
 
 static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **grad)
@@ -123,10 +205,7 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
 
     (void)output;
     (void)grad;
-    if (!tree->callback_queued) {
-        FSDP_TRY(fsdp_backward_queue_callback(tree->context, end_of_backward, tree));
-        tree->callback_queued = true;
-    }
+    FSDP_TRY(begin_backward(tree));
     if (state->training == FSDP__PRE_BACKWARD)
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
@@ -154,6 +233,23 @@ static fsdp_status cast_inputs(const fsdp__shard_state *state, fsdp_tensor **inp
     return FSDP_OK;
 }
 
+/* The gathers of this iteration start after what was written to the shards since the last: waited for once here, so
+ * that none of them has to wait for the computing that goes on meanwhile. */
+static fsdp_status follow_writes(fsdp__shard_tree *tree)
+{
+    for (int64_t i = 0; i < tree->state_count; i++) {
+        fsdp_device *device = tree->states[i]->group.device;
+
+        if (!tree->states[i]->group.written)
+            continue;
+        FSDP_TRY(fsdp__tree_follow_compute(tree, device));
+        for (int64_t j = i; j < tree->state_count; j++)
+            if (tree->states[j]->group.device == device)
+                tree->states[j]->group.written = false;
+    }
+    return FSDP_OK;
+}
+
 /* Once per iteration, by the outermost module. */
 static fsdp_status begin_iteration(fsdp__shard_state *state)
 {
@@ -162,26 +258,22 @@ static fsdp_status begin_iteration(fsdp__shard_state *state)
     FSDP_TRY(fsdp__tree_initialise(state));
     if (tree->forward_root)
         return FSDP_OK;
-    /* Whole parameters that stayed over the optimizer's step lie in common memory: everyone's rows must be there. */
-    for (int64_t i = 0; i < tree->state_count; i++) {
-        fsdp__shard_group *group = &tree->states[i]->group;
-
-        if (group->state == FSDP_UNSHARDED && group->layout == FSDP__LAYOUT_IN_PLACE && group->ranks > 1) {
-            group->use_mark = group->lane->issued;
-            FSDP_TRY(fsdp__group_take_turn(group, tree));
-            break;
-        }
-    }
+    FSDP_TRY(fsdp__tree_drop_stale(tree));
+    FSDP_TRY(follow_writes(tree));
     tree->forward_root = state;
     return FSDP_OK;
 }
 
-static fsdp_status pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+/* What a graph that will call the state holds of it. */
+static void unref_state(void *state)
 {
-    fsdp__shard_state *state = arg;
-    bool recorded;
+    fsdp__state_unref(state);
+}
 
-    (void)module;
+static fsdp_status enter_forward(fsdp__shard_state *state, fsdp_tensor **inputs, int count)
+{
+    bool first = state->training != FSDP__FORWARD, recorded = false;
+
     if (state->training == FSDP__PRE_BACKWARD) { /* recomputing a forward inside the backward */
         FSDP_TRY(fsdp__state_unshard(state));
         FSDP_TRY(wait_unsharded(state));
@@ -193,7 +285,29 @@ static fsdp_status pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inp
     FSDP_TRY(cast_inputs(state, inputs, count));
     FSDP_TRY(fsdp__state_unshard(state));
     FSDP_TRY(wait_unsharded(state));
-    return fsdp__boundary(inputs, count, post_backward, state, &recorded);
+    if (first) /* of several modules the first: the backward comes to it last */
+        FSDP_TRY(fsdp__boundary(inputs, count, post_backward, state, unref_state, &recorded));
+    if (recorded)
+        (void)fsdp__state_ref(state);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__state_pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    fsdp__shard_state *state = arg;
+    fsdp_status st;
+
+    state->depth++;
+    st = enter_forward(state, inputs, count);
+    if (st != FSDP_OK) /* a hook that fails is not told that its module failed */
+        fsdp__state_failed(arg, module);
+    return st;
+}
+
+void fsdp__state_forget_ran(fsdp__shard_state *state)
+{
+    memset(state->ran, 0, (size_t)state->module_count * sizeof *state->ran);
+    state->ran_count = 0;
 }
 
 /* All modules of the state have run. */
@@ -201,11 +315,8 @@ static fsdp_status leave_forward(fsdp__shard_state *state)
 {
     fsdp__shard_tree *tree = state->tree;
 
-    for (int64_t i = 0; i < state->module_count; i++)
-        state->ran[i] = false;
-    state->ran_count = 0;
+    fsdp__state_forget_ran(state);
     state->training = FSDP__IDLE;
-    fsdp__group_used(&state->group);
     if (state->group.reshard_after_forward)
         fsdp__state_reshard(state);
     if (fsdp_grad_enabled(tree->context))
@@ -214,23 +325,27 @@ static fsdp_status leave_forward(fsdp__shard_state *state)
     return FSDP_OK;
 }
 
-/* The outermost forward ends: groups of which a module did not run are done as well. */
+/* The outermost forward ends: groups of which a module did not run are done as well, and fields name shards again. What
+ * a backward uses, around this forward, goes on. */
 static fsdp_status end_iteration(fsdp__shard_tree *tree)
 {
-    for (int64_t i = 0; i < tree->state_count; i++)
-        if (tree->states[i]->ran_count > 0)
-            FSDP_TRY(leave_forward(tree->states[i]));
+    for (int64_t i = 0; i < tree->state_count; i++) {
+        fsdp__shard_state *state = tree->states[i];
+
+        if (state->training == FSDP__PRE_BACKWARD)
+            continue;
+        if (state->training == FSDP__FORWARD)
+            FSDP_TRY(leave_forward(state));
+        fsdp__group_leave(&state->group);
+    }
     tree->forward_root = NULL;
-    if (fsdp_grad_enabled(tree->context))
-        return FSDP_OK;
-    for (int64_t i = 0; i < tree->state_count; i++) /* no reduction will follow */
-        FSDP_TRY(fsdp__group_take_turn(&tree->states[i]->group, tree));
+    if (!fsdp_grad_enabled(tree->context) && !tree->callback_queued)
+        fsdp__tree_drop_spares(tree);
     return FSDP_OK;
 }
 
-static fsdp_status post_forward(void *arg, fsdp_module *module, fsdp_tensor **output)
+static fsdp_status exit_forward(fsdp__shard_state *state, fsdp_module *module, fsdp_tensor **output)
 {
-    fsdp__shard_state *state = arg;
     fsdp__shard_tree *tree = state->tree;
 
     if (state->training == FSDP__PRE_BACKWARD)
@@ -240,130 +355,56 @@ static fsdp_status post_forward(void *arg, fsdp_module *module, fsdp_tensor **ou
             state->ran[i] = true;
             state->ran_count++;
         }
-    if (state->ran_count == state->module_count)
+    if (state->ran_count == state->module_count && state->depth == 0) /* a module may call itself */
         FSDP_TRY(leave_forward(state));
-    if (fsdp_tensor_requires_grad(*output))
-        FSDP_TRY(fsdp_tensor_add_grad_hook(*output, pre_backward, state));
-    if (tree->forward_root == state)
+    if (fsdp_tensor_requires_grad(*output)) {
+        FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
+        (void)fsdp__state_ref(state);
+    }
+    if (tree->forward_root == state && state->depth == 0)
         FSDP_TRY(end_iteration(tree));
     return cast_floating(output, state->policy.output_dtype);
 }
 
-static void failed(void *arg, fsdp_module *module)
+fsdp_status fsdp__state_post_forward(void *arg, fsdp_module *module, fsdp_tensor **output)
 {
     fsdp__shard_state *state = arg;
-
-    (void)module;
-    if (state->tree->forward_root == state)
-        (void)fsdp__tree_reset(state->tree);
-}
-
-/* ---- building ---- */
-
-static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *device)
-{
-    fsdp__shard_state *state = arg;
-
-    (void)module;
-    return fsdp__group_allocate(&state->group, device);
-}
-
-static bool manages(void *arg, const fsdp_tensor *parameter)
-{
-    const fsdp__shard_group *group = &((fsdp__shard_state *)arg)->group;
-
-    for (int64_t i = 0; i < group->param_count; i++)
-        if (group->params[i].sharded == parameter || group->params[i].unsharded == parameter)
-            return true;
-    return false;
-}
-
-typedef struct initialization {
-    fsdp__shard_group *group;
-    uint64_t seed;
-    const char *prefix; /* dotted name of the module that the walk starts from */
-} initialization;
-
-/* First values of this rank's rows of one parameter. */
-static fsdp_status initialize_param(const initialization *in, const fsdp__shard_param *param, fsdp_init init,
-                                    const char *module_name, const char *name)
-{
-    const fsdp__shard_group *group = in->group;
-    char *full =
-        fsdp__sprintf("%s%s%s%s%s", in->prefix, *in->prefix ? "." : "", module_name, *module_name ? "." : "", name);
     fsdp_status st;
 
-    if (!full)
-        return FSDP_NO_MEMORY;
-    st = fsdp__init_fill(group->device, param->sharded->storage->data, group->orig_dtype,
-                         fsdp__param_shard_numel(param), init, in->seed, full, param->first_row * param->row_numel);
-    fsdp__free(full);
+    state->depth--;
+    st = exit_forward(state, module, output);
+    if (st != FSDP_OK)
+        state->depth++; /* the module has failed, and will say so */
     return st;
 }
 
-/* The parameters of the group that were registered first in `module`. */
-static fsdp_status initialize_module(void *arg, fsdp_module *module, const char *name)
+/* A forward inside a backward has failed: what the backward uses, and the gradients it has made, stay. */
+static void abandon_forward(fsdp__shard_tree *tree)
 {
-    const initialization *in = arg;
+    for (int64_t i = 0; i < tree->state_count; i++) {
+        fsdp__shard_state *state = tree->states[i];
 
-    for (int64_t s = 0; s < module->parts->parameter_count; s++) {
-        const fsdp__parameter_slot *slot = &module->parts->parameters[s];
-
-        for (int64_t i = 0; i < in->group->param_count; i++) {
-            const fsdp__shard_param *p = &in->group->params[i];
-
-            if (p->slots[0].field == slot->slot)
-                FSDP_TRY(initialize_param(in, p, slot->init, name, slot->name));
+        if (state->training == FSDP__FORWARD) {
+            state->training = FSDP__IDLE;
+            fsdp__state_forget_ran(state);
+            fsdp__state_reshard(state);
+        } else if (state->training != FSDP__PRE_BACKWARD) {
+            fsdp__group_leave(&state->group);
         }
     }
-    return FSDP_OK;
+    tree->forward_root = NULL;
 }
 
-static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, const char *module_name)
+void fsdp__state_failed(void *arg, fsdp_module *module)
 {
     fsdp__shard_state *state = arg;
-    fsdp__shard_group *group = &state->group;
-    initialization in = {.group = group, .seed = seed, .prefix = module_name};
 
-    if (group->param_count == 0)
-        return FSDP_OK;
-    if (group->layout == FSDP__LAYOUT_NONE)
-        return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", module_name);
-    FSDP_TRY(fsdp__group_take_turn(group, state->tree));
-    return fsdp__module_walk(module, initialize_module, &in);
-}
-
-fsdp_status fsdp__state_attach(fsdp__shard_state *state)
-{
-    for (int64_t i = 0; i < state->module_count; i++) {
-        fsdp__module_hooks hooks = {.arg = state,
-                                    .pre_forward = pre_forward,
-                                    .post_forward = post_forward,
-                                    .failed = failed,
-                                    .materialize = materialize,
-                                    .manages = manages,
-                                    .initialize = initialize,
-                                    .free_arg = (void (*)(void *))fsdp__state_unref};
-
-        fsdp_status st;
-
-        state->refs++;
-        st = fsdp__module_add_hooks(state->modules[i], &hooks);
-        if (st != FSDP_OK) {
-            fsdp__state_detach(state);
-            return st;
-        }
-        state->modules[i]->parts->shard_state = state;
-    }
-    return FSDP_OK;
-}
-
-void fsdp__state_detach(fsdp__shard_state *state)
-{
-    for (int64_t i = 0; i < state->module_count; i++) {
-        if (state->modules[i]->parts->shard_state != state)
-            continue;
-        state->modules[i]->parts->shard_state = NULL;
-        fsdp__module_remove_hooks(state->modules[i], state);
-    }
+    (void)module;
+    state->depth--;
+    if (state->tree->forward_root != state || state->depth > 0)
+        return;
+    if (state->tree->callback_queued)
+        abandon_forward(state->tree);
+    else
+        (void)fsdp__tree_reset(state->tree);
 }

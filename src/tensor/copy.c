@@ -33,9 +33,8 @@ static fsdp_status launch_copy(fsdp_device *device, const fsdp__copy_args *args)
     return fsdp__launch_copy(fsdp_device_stream(device), args);
 }
 
-fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
 {
-    fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
     char to[FSDP__SHAPE_TEXT], from[FSDP__SHAPE_TEXT];
 
     if (!fsdp__shape_equal(dst, src))
@@ -44,11 +43,18 @@ fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool acc
     if (dst->storage->device != src->storage->device)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy from device '%s' to device '%s'",
                          fsdp_device_name(src->storage->device), fsdp_device_name(dst->storage->device));
+    FSDP_TRY(check_bytes(src, "copy from"));
+    return check_writable(dst, "copy to");
+}
+
+fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
+{
+    fsdp__copy_args args = {.src_dtype = src->dtype, .dst_dtype = dst->dtype, .accumulate = accumulate};
+
+    FSDP_TRY(check_copy(dst, src));
     if (accumulate && !(fsdp_dtype_is_floating(dst->dtype) && fsdp_dtype_is_floating(src->dtype)))
         return FSDP_FAIL(FSDP_INVALID, "cannot add %s to %s: both must be floating", fsdp_dtype_name(src->dtype),
                          fsdp_dtype_name(dst->dtype));
-    FSDP_TRY(check_bytes(src, "copy from"));
-    FSDP_TRY(check_writable(dst, "copy to"));
     if (fsdp_tensor_numel(dst) == 0)
         return FSDP_OK;
     args.src = fsdp_tensor_data(src);
@@ -65,7 +71,8 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
 {
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
-    FSDP_TRY(fsdp__tensor_begin_write(dst));
+    FSDP_TRY(check_copy(dst, src));
+    FSDP_TRY(fsdp_tensor_begin_write(dst));
     FSDP_TRY(fsdp__tensor_copy(dst, src, false));
     return FSDP_OK;
 }
@@ -100,8 +107,8 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
 
     if (!tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot fill: the tensor is NULL");
-    FSDP_TRY(fsdp__tensor_begin_write(tensor));
     FSDP_TRY(check_writable(tensor, "fill"));
+    FSDP_TRY(fsdp_tensor_begin_write(tensor));
     args.numel = fsdp_tensor_numel(tensor);
     if (args.numel == 0)
         return FSDP_OK;
@@ -149,12 +156,12 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
 
     if (!tensor || fsdp_dtype_size(dtype) == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: tensor and dtype are required");
-    FSDP_TRY(fsdp__tensor_begin_write(tensor));
     FSDP_TRY(check_writable(tensor, "write"));
+    if (!data && fsdp_tensor_numel(tensor) > 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: its elements are NULL");
+    FSDP_TRY(fsdp_tensor_begin_write(tensor));
     if (fsdp_tensor_numel(tensor) == 0)
         return FSDP_OK;
-    if (!data)
-        return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: its elements are NULL");
     args.dst = fsdp_tensor_data(tensor);
     args.dst_dtype = tensor->dtype;
     args.ndim = tensor->ndim;

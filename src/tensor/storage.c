@@ -67,11 +67,20 @@ void fsdp__storage_drop(fsdp__storage *storage)
         fsdp__device_free(storage->device, data, storage->bytes, storage->kind);
 }
 
-fsdp_status fsdp__tensor_begin_write(fsdp_tensor *tensor)
+fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor)
 {
-    const fsdp__storage_guard *guard = &tensor->storage->guard;
+    const fsdp__storage_guard *guard = tensor ? &tensor->storage->guard : NULL;
 
+    if (!guard)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write to a tensor: it is NULL");
     if (guard->before_write)
         FSDP_TRY(guard->before_write(guard->arg, tensor->storage));
     return FSDP_OK;
+}
+
+void fsdp__storage_await(fsdp__storage *storage)
+{
+    if (fsdp_stream_wait_event(fsdp_device_stream(storage->device), storage->written) != FSDP_OK)
+        (void)fsdp_event_synchronize(storage->written); /* no memory to queue the wait: the host waits */
+    storage->written = NULL;
 }

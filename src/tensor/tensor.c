@@ -184,8 +184,10 @@ bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor)
 
 void *fsdp_tensor_data(const fsdp_tensor *tensor)
 {
-    const fsdp__storage *storage = tensor->storage;
+    fsdp__storage *storage = tensor->storage;
 
+    if (storage->written)
+        fsdp__storage_await(storage);
     if (!storage->data || fsdp_device_is_meta(storage->device) || fsdp_tensor_numel(tensor) == 0)
         return NULL;
     return (char *)storage->data + (size_t)tensor->offset * fsdp_dtype_size(tensor->dtype);

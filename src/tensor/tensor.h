@@ -11,7 +11,7 @@
 
 typedef struct fsdp__storage fsdp__storage;
 
-/* Who wants to know before the bytes are written: see fsdp__tensor_begin_write. Zeros: nobody. */
+/* Who wants to know before the bytes are written: see fsdp_tensor_begin_write. All zero: nobody. */
 typedef struct fsdp__storage_guard {
     fsdp_status (*before_write)(void *arg, fsdp__storage *storage);
     void *arg;
@@ -28,6 +28,9 @@ struct fsdp__storage {
     void (*release)(void *arg, void *data);
     void *release_arg;
     fsdp__storage_guard guard;
+    /* Work on another stream that still writes the bytes: the device's stream waits for it before the next access.
+     * Borrowed: who sets it takes it away when the work is known to be done. */
+    fsdp_event *written;
 };
 
 /* Bytes from the device at once, or none yet (`allocate` false). */
@@ -38,6 +41,8 @@ void fsdp__storage_unref(fsdp__storage *storage);
 fsdp_status fsdp__storage_restore(fsdp__storage *storage);
 /* The caller's bytes; the storage must have none. `release` may be NULL: borrowed. */
 void fsdp__storage_adopt(fsdp__storage *storage, void *data, void (*release)(void *arg, void *data), void *arg);
+/* Takes `storage->written` away after waiting for it on the device's stream. */
+void fsdp__storage_await(fsdp__storage *storage);
 /* Lets the bytes go, by `release` or to the device. Nothing to do when it has none. */
 void fsdp__storage_drop(fsdp__storage *storage);
 
@@ -70,9 +75,6 @@ fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor);
 
 /* Same shape and dtype as asked, device of `like`, from the scope, counted as activation. */
 fsdp_tensor *fsdp__empty_like(const fsdp_tensor *like, fsdp_dtype dtype);
-
-/* Before bytes of `tensor` are written by anything but the engine. May wait, may change which storage state it has. */
-fsdp_status fsdp__tensor_begin_write(fsdp_tensor *tensor);
 
 /* ---- shape arithmetic (shape.c) ---- */
 int64_t fsdp__shape_numel(int ndim, const int64_t *shape); /* -1 on overflow or a negative size */

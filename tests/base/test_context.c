@@ -107,7 +107,7 @@ static void slots_are_freed_in_reverse_order(void **state)
     fsdp__context_attach(context, FSDP__SLOT_LAUNCH, cpu, NULL);
     CHECK(fsdp__context_get(context, FSDP__SLOT_SCOPE) == scope);
     fsdp_context_free(context);
-    CHECK_STRING(freed, "msc");
+    CHECK_STRING(freed, "smc");
 }
 
 typedef struct log_lines {

@@ -134,8 +134,9 @@ static void failed(void *arg, fsdp_module *module)
     note(arg, '!');
 }
 
-static void freed(void *arg)
+static void freed(void *arg, fsdp_module *module)
 {
+    (void)module;
     note(arg, '~');
 }
 

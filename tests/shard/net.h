@@ -10,6 +10,7 @@
 #include "device/kernels.h"
 #include "fsdp/shard.h"
 #include "support/ranks.h"
+#include "tensor/tensor.h"
 
 enum {
     NET_IN = 5,
@@ -131,6 +132,8 @@ FSDP__UNUSED static void net_sgd(fsdp_module *module, float lr)
     for (int64_t i = 0; i < parameters.count; i++) {
         fsdp_tensor *p = parameters.items[i].tensor, *g = fsdp_tensor_grad(p);
 
+        if (g)
+            CHECK_OK(fsdp_tensor_begin_write(p));
         if (g && fsdp_tensor_numel(p) > 0)
             CHECK_OK(fsdp__launch_scale(fsdp_device_stream(fsdp_tensor_device(p)),
                                         &(fsdp__scale_args){.x = fsdp_tensor_data(g),
