@@ -1,0 +1,434 @@
+/* The random-order test: 5 to 40 public calls, drawn from a seed, give the same in every residence of memory, inline
+ * and on worker streams, at any speed of the ranks; and in f32 what plain models give.
+ *
+ * A sequence that fails is printed with its seed. In the environment:
+ *     FSDP_ORDER_SEED=n    runs only sequence n
+ *     FSDP_ORDER_CALLS=k   cuts sequences off after k calls, to find the shortest that fails
+ *     FSDP_ORDER_TRACE=1   prints calls as rank 0 makes them
+ * A new call is a line of `kinds`, a function that draws it (order_draw.h) and one that carries it out (order_calls.h).
+ * Links: optim state */
+#include <math.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+#include "device/device.h"
+#include "shard/order_build.h"
+#include "shard/order_draw.h"
+
+/* ---- the calls ---- */
+
+static const struct {
+    const char *name;
+    int weight;
+    bool (*draw)(order_draw *draw, order_call *call);
+    order_run_call sharded, plain; /* NULL: nothing to do */
+} kinds[ORDER_KINDS] = {
+    [ORDER_FORWARD] = {"forward", 14, draw_forward, play_forward, play_forward},
+    [ORDER_FORWARD_PART] = {"forward of a block", 4, draw_forward_part, play_forward, play_forward},
+    [ORDER_EVALUATE] = {"evaluate", 7, draw_evaluate, play_evaluate, play_evaluate},
+    [ORDER_BACKWARD] = {"backward", 14, draw_backward, play_backward, plain_backward},
+    [ORDER_BACKWARD_KEEP] = {"backward, graph kept", 3, draw_backward_keep, play_backward, plain_backward},
+    [ORDER_DROP] = {"drop a loss", 3, draw_drop, play_drop, play_drop},
+    [ORDER_UNSHARD] = {"unshard", 6, draw_unshard, play_unshard, NULL},
+    [ORDER_RESHARD] = {"reshard", 3, draw_reshard, play_reshard, NULL},
+    [ORDER_RESHARD_ALL] = {"reshard_all", 2, draw_reshard_all, play_reshard_all, NULL},
+    [ORDER_READ_WHOLE] = {"read whole", 4, draw_in_window, play_read_whole, play_read_whole},
+    [ORDER_READ_FULL] = {"read full", 2, draw_always, play_read_full, play_read_full},
+    [ORDER_READ_GRADIENTS] = {"read gradients", 2, draw_settled, play_read_gradients, play_read_gradients},
+    [ORDER_ZERO_GRAD] = {"zero_grad", 6, draw_zero_grad, play_zero_grad, play_zero_grad},
+    [ORDER_OPTIMIZER_ZERO_GRAD] = {"optimizer zero_grad", 4, draw_optimizer_zero_grad, play_optimizer_zero_grad,
+                                   play_optimizer_zero_grad},
+    [ORDER_STEP] = {"step", 14, draw_step, play_step, play_step},
+    [ORDER_CLIP] = {"clip", 3, draw_clip, play_clip, play_clip},
+    [ORDER_FREEZE] = {"freeze", 3, draw_freeze, play_freeze, play_freeze},
+    [ORDER_UNFREEZE] = {"unfreeze", 4, draw_unfreeze, play_freeze, play_freeze},
+    [ORDER_FREEZE_ONE] = {"freeze or unfreeze one", 3, draw_freeze_one, play_freeze_one, play_freeze_one},
+    [ORDER_SYNC_OFF] = {"sync off", 3, draw_sync_off, play_sync, NULL},
+    [ORDER_SYNC_ON] = {"sync on", 4, draw_sync_on, play_sync, NULL},
+    [ORDER_LAST_OFF] = {"not the last backward", 1, draw_last_off, play_last, NULL},
+    [ORDER_LAST_ON] = {"the last backward", 2, draw_last_on, play_last, NULL},
+    [ORDER_SET_RESHARD_FORWARD] = {"set reshard after forward", 2, draw_set_reshard_forward, play_set_reshard_forward,
+                                   NULL},
+    [ORDER_SET_RESHARD_BACKWARD] = {"set reshard after backward", 2, draw_set_reshard_backward,
+                                    play_set_reshard_backward, NULL},
+    [ORDER_SET_DIVIDE] = {"set divide factor", 1, draw_set_divide, play_set_divide, play_set_divide},
+    [ORDER_WRITE] = {"write", 2, draw_write, play_write, play_write},
+    [ORDER_FILL] = {"fill", 2, draw_write, play_write, play_write},
+    [ORDER_COPY] = {"copy", 2, draw_write, play_write, play_write},
+    [ORDER_INITIALIZE] = {"initialize", 2, draw_initialize, play_initialize, play_initialize},
+    [ORDER_SAVE] = {"save", 2, draw_save, play_save, play_save},
+    [ORDER_LOAD] = {"load", 2, draw_load, play_load, play_load},
+    [ORDER_NEW_OPTIMIZER] = {"new optimizer", 2, draw_new_optimizer, play_new_optimizer, play_new_optimizer},
+    [ORDER_RESET] = {"reset", 1, draw_reset, play_reset, plain_reset},
+    [ORDER_REBUILD] = {"free the model and build it", 1, draw_rebuild, play_rebuild, play_rebuild},
+    [ORDER_FAIL_FORWARD] = {"forward that fails", 1, draw_fail_forward, play_fail_forward, plain_reset},
+    [ORDER_FAIL_SHAPE] = {"forward of a wrong shape", 1, draw_fail_forward, play_fail_shape, plain_reset},
+    [ORDER_FAIL_BACKWARD] = {"backward that fails", 1, draw_fail_backward, play_fail_backward, plain_fail_backward},
+    [ORDER_REFUSE_SHARD] = {"refused: fully_shard again", 1, draw_refuse_shard, play_refuse_shard, NULL},
+    [ORDER_REFUSE_UNSHARD] = {"refused: unshard of a part", 1, draw_refuse_unshard, play_refuse_unshard, NULL},
+    [ORDER_REFUSE_WALKED] = {"refused: backward again", 1, draw_refuse_walked, play_refuse_walked, play_refuse_walked},
+    [ORDER_REFUSE_STATE] = {"refused: state while whole", 1, draw_in_window, play_refuse_state, NULL},
+    [ORDER_REFUSE_OPTIMIZER] = {"refused: optimizer while whole", 1, draw_refuse_optimizer, play_refuse_optimizer,
+                                NULL},
+    [ORDER_REFUSE_WRITE] = {"refused: write to a whole one", 1, draw_refuse_write, play_refuse_write, NULL},
+};
+
+/* Orders that are likely to go wrong: calls on one model, with others between them now and then. Ended by ORDER_KINDS.
+ */
+enum {
+    PHRASE_CALLS = 8
+};
+static const order_kind phrases[][PHRASE_CALLS] = {
+    {ORDER_OPTIMIZER_ZERO_GRAD, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_BACKWARD, ORDER_UNSHARD, ORDER_READ_WHOLE, ORDER_RESHARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_EVALUATE, ORDER_FREEZE, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_EVALUATE, ORDER_ZERO_GRAD, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_EVALUATE, ORDER_NEW_OPTIMIZER, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_BACKWARD, ORDER_EVALUATE, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_BACKWARD, ORDER_FORWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_FORWARD, ORDER_BACKWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_BACKWARD_KEEP, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_DROP, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_WRITE, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_SYNC_OFF, ORDER_FORWARD, ORDER_BACKWARD, ORDER_SYNC_ON, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP,
+     ORDER_KINDS},
+    {ORDER_SYNC_OFF, ORDER_FORWARD, ORDER_BACKWARD, ORDER_ZERO_GRAD, ORDER_SYNC_ON, ORDER_FORWARD, ORDER_BACKWARD,
+     ORDER_KINDS},
+    {ORDER_UNSHARD, ORDER_FREEZE_ONE, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_UNSHARD, ORDER_ZERO_GRAD, ORDER_STEP, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_BACKWARD, ORDER_UNSHARD, ORDER_STEP, ORDER_EVALUATE, ORDER_KINDS},
+};
+
+/* ---- drawing a program ---- */
+
+static bool add_call(order_draw *d, order_kind kind, int model)
+{
+    order_program *p = d->program;
+    order_call call = {
+        .kind = kind, .model = model, .target = -1, .param = -1, .slot = -1, .number = -1, .recurse = -1};
+
+    if (p->count >= d->limit || !kinds[kind].draw(d, &call))
+        return false;
+    for (int m = 0; m < p->models; m++)
+        call.whole[m] = order_params_of(&p->plans[m], d->sketches[m].windows);
+    p->calls[p->count++] = call;
+    return true;
+}
+
+static order_kind random_kind(order_draw *d)
+{
+    int total = 0, at, kind = 0;
+
+    for (int k = 0; k < ORDER_KINDS; k++)
+        total += kinds[k].weight;
+    for (at = pick(d, total); at >= kinds[kind].weight; kind++)
+        at -= kinds[kind].weight;
+    return (order_kind)kind;
+}
+
+static int random_model(order_draw *d)
+{
+    return d->program->models > 1 && order_chance(&d->random, 35);
+}
+
+static void draw_phrase(order_draw *d)
+{
+    const order_kind *phrase = phrases[pick(d, (int)FSDP__COUNT_OF(phrases))];
+    int model = random_model(d);
+
+    for (; *phrase != ORDER_KINDS; phrase++) {
+        if (order_chance(&d->random, 15))
+            add_call(d, random_kind(d), random_model(d));
+        d->root_only = order_chance(&d->random, 60);
+        add_call(d, *phrase, model);
+        d->root_only = false;
+    }
+}
+
+/* After a backward that was not the last, one that is. */
+static void settle(order_draw *d, int model)
+{
+    if (!d->sketches[model].unsettled)
+        return;
+    d->root_only = true;
+    add_call(d, ORDER_LAST_ON, model);
+    while (!add_call(d, ORDER_FORWARD, model))
+        add_call(d, ORDER_DROP, model);
+    add_call(d, ORDER_DROP, model);
+    add_call(d, ORDER_UNFREEZE, model);
+    add_call(d, ORDER_FORWARD, model);
+    for (int i = 0; i < ORDER_SLOTS && d->sketches[model].unsettled; i++)
+        add_call(d, ORDER_BACKWARD, model);
+    d->root_only = false;
+}
+
+static void draw_plan(order_draw *d, order_plan *plan)
+{
+    plan->blocks = 1 + pick(d, ORDER_MAX_BLOCKS);
+    plan->form = (order_form)pick(d, ORDER_FORMS);
+    plan->grouping = (order_grouping)pick(d, ORDER_GROUPINGS);
+    if ((plan->grouping == ORDER_GROUP_PAIR_BLOCKS && plan->blocks < 2) ||
+        (plan->grouping == ORDER_GROUP_PAIR_ENDS && plan->form == ORDER_FORM_FUSED))
+        plan->grouping = ORDER_GROUP_BLOCKS;
+    plan->real = pick(d, 2);
+    order_plan_finish(plan);
+    for (int g = 0; g < plan->group_count; g++)
+        plan->reshard[g] = (fsdp_reshard)pick(d, 3);
+    if (plan->form == ORDER_FORM_TWICE && plan->targets[1].group > 0)
+        d->program->exact = false; /* the gradients of both uses are reduced apart */
+}
+
+/* Depends on the seed alone; `limit` cuts off. */
+static void draw_program(uint64_t seed, int limit, order_program *p)
+{
+    order_draw d = {.random = seed * 0x2545f4914f6cdd1du + 1, .program = p};
+
+    *p = (order_program){.seed = seed, .exact = true};
+    p->world = 1 + pick(&d, ORDER_MAX_WORLD);
+    p->models = 1 + pick(&d, 2);
+    p->bf16 = order_chance(&d.random, 40);
+    p->reduce_f32 = p->bf16 && pick(&d, 2);
+    for (int m = 0; m < p->models; m++) {
+        draw_plan(&d, &p->plans[m]);
+        order_sketch_begin(&d.sketches[m], &p->plans[m]);
+    }
+    d.limit = 5 + pick(&d, 36);
+    d.limit = limit > 0 && limit < d.limit ? limit : d.limit;
+    for (int m = 0; m < p->models; m++)
+        if (order_chance(&d.random, 85))
+            add_call(&d, ORDER_NEW_OPTIMIZER, m);
+    while (p->count < d.limit)
+        if (order_chance(&d.random, 25))
+            draw_phrase(&d);
+        else
+            add_call(&d, random_kind(&d), random_model(&d));
+    d.limit = ORDER_MAX_CALLS;
+    for (int m = 0; m < p->models; m++)
+        settle(&d, m);
+}
+
+/* ---- running it ---- */
+
+/* Now and then a rank is late. */
+static void dawdle(const order_player *player)
+{
+    uint64_t random = player->program->seed * 1000003u + (uint64_t)(player->first_rank * 977 + player->at);
+
+    if (player->program->world == 1 || player->plain)
+        return;
+    if (order_chance(&random, 15))
+        usleep((useconds_t)order_below(&random, 2000));
+    if (order_below(&random, 400) == 0)
+        usleep(10000);
+}
+
+static void make_call(order_player *player, const order_call *call)
+{
+    order_run_call run = player->plain ? kinds[call->kind].plain : kinds[call->kind].sharded;
+
+    if (player->first_rank == 0 && getenv("FSDP_ORDER_TRACE"))
+        order_print_call(stderr, player->program, player->at, kinds[call->kind].name);
+    dawdle(player);
+    if (!run)
+        return;
+    CHECK_OK(fsdp_scope_begin(player->context));
+    run(player, call);
+    fsdp_scope_end(player->context, NULL);
+}
+
+static void play(fsdp_context *context, void *arg)
+{
+    order_run *run = arg;
+    const order_program *p = run->program;
+    order_player player = {.program = p,
+                           .run = run,
+                           .context = context,
+                           .plain = run->residence == NULL,
+                           .first_rank = fsdp_context_rank(context),
+                           .ranks = run->residence ? 1 : p->world,
+                           .logs = run->logs};
+
+    if (run->residence && run->residence->behind)
+        CHECK_OK(fsdp__device_run_on_worker(fsdp_cpu(context)));
+    for (int m = 0; m < p->models; m++)
+        order_build(&player, run, m);
+    for (player.at = 0; player.at < p->count; player.at++) {
+        run->at[player.first_rank] = player.at;
+        make_call(&player, &p->calls[player.at]);
+    }
+    player.at--;
+    for (int m = 0; m < p->models; m++) {
+        const order_call end = {.model = m, .whole = {p->calls[player.at].whole[0], p->calls[player.at].whole[1]}};
+
+        order_observe(&player, m, &end);
+        play_read_full(&player, &end);
+    }
+    for (int m = 0; m < p->models; m++)
+        order_tear_down(&player.models[m], false);
+}
+
+/* Whether all ranks came to the end; what failed has been printed. */
+static bool run_ranks(order_run *run)
+{
+    test_thread *guard = calloc(1, sizeof *guard);
+    volatile bool passed = false;
+
+    test_enter_thread(guard);
+    if (setjmp(guard->escape) == 0) {
+        test_run_ranks(run->residence ? run->program->world : 1, play, run);
+        passed = true;
+    }
+    test_leave_thread();
+    free(guard);
+    return passed;
+}
+
+/* ---- comparing ---- */
+
+typedef enum equality {
+    BITS,
+    VALUES, /* -0 equals 0, NaN equals NaN */
+    CLOSE   /* sums were made in another order, in several steps one after the other */
+} equality;
+
+static bool equal(float a, float b, equality how)
+{
+    if (how == BITS)
+        return memcmp(&a, &b, sizeof a) == 0;
+    if (a == b || (isnan(a) && isnan(b)))
+        return true;
+    return how == CLOSE && fabsf(a - b) <= 1e-5f + 1e-4f * fabsf(b);
+}
+
+static bool same_entry(const order_entry *a, const order_entry *b)
+{
+    return a->call == b->call && a->model == b->model && a->param == b->param && a->count == b->count &&
+           strcmp(a->what, b->what) == 0;
+}
+
+/* Prints the first difference. `*call` becomes the one that showed it. */
+static bool same_log(const order_run *run, const order_run *other, int rank, equality how, int *call)
+{
+    const order_log *a = &run->logs[rank], *b = &other->logs[rank];
+
+    for (int64_t i = 0; i < a->count && i < b->count; i++) {
+        const order_entry *x = &a->entries[i], *y = &b->entries[i];
+        equality wanted = how == VALUES && strcmp(x->what, "norm") == 0 ? CLOSE : how;
+
+        *call = x->call;
+        if (!same_entry(x, y)) {
+            print_error("rank %d saw '%s' (model %c, parameter %d, %lld values), not '%s' (%d, %lld values)\n", rank,
+                        x->what, 'A' + x->model, x->param, (long long)x->count, y->what, y->param, (long long)y->count);
+            return false;
+        }
+        for (int64_t k = 0; k < x->count; k++)
+            if (!equal(x->values[k], y->values[k], wanted)) {
+                print_error("rank %d, model %c: %s of parameter %d, element %lld: %.9g, not %.9g\n", rank,
+                            'A' + x->model, x->what, x->param, (long long)k, (double)x->values[k],
+                            (double)y->values[k]);
+                return false;
+            }
+    }
+    if (a->count != b->count)
+        print_error("rank %d saw %lld things, not %lld\n", rank, (long long)a->count, (long long)b->count);
+    return a->count == b->count;
+}
+
+static bool same_run(const order_run *run, const order_run *other, equality how, int *call)
+{
+    for (int r = 0; r < run->program->world; r++)
+        if (!same_log(run, other, r, how, call)) {
+            print_error("in '%s', as against '%s'\n", run->residence->name,
+                        other->residence ? other->residence->name : "plain");
+            return false;
+        }
+    return true;
+}
+
+/* Also what follows: a rank that is ahead may be the one that went wrong. */
+static void print_failure(const order_program *p, int call)
+{
+    print_error("at call %d of this sequence, FSDP_ORDER_SEED=%llu repeats it:\n", call + 1,
+                (unsigned long long)p->seed);
+    order_print_program(stderr, p);
+    for (int i = 0; i < p->count; i++) {
+        if (i == call + 1)
+            print_error("  ---\n");
+        order_print_call(stderr, p, i, kinds[p->calls[i].kind].name);
+    }
+}
+
+/* ---- the test ---- */
+
+static int number_from(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text ? atoi(text) : 0;
+}
+
+static bool play_residence(order_run *run, const order_run *plain, const order_run *first, int *call)
+{
+    if (!run_ranks(run)) {
+        print_error("in '%s'\n", run->residence ? run->residence->name : "plain");
+        for (int r = 0; r < run->program->world; r++)
+            *call = run->at[r] > *call ? run->at[r] : *call;
+        return false;
+    }
+    if (plain && !same_run(run, plain, run->program->exact ? VALUES : CLOSE, call))
+        return false;
+    return !first || same_run(run, first, BITS, call);
+}
+
+static bool sequence_passes(uint64_t seed)
+{
+    order_run runs[FSDP__COUNT_OF(order_residences)] = {{0}}, plain = {0};
+    order_program program;
+    bool passes;
+    int call = 0;
+
+    draw_program(seed, number_from("FSDP_ORDER_CALLS"), &program);
+    plain.program = &program;
+    passes = program.bf16 || play_residence(&plain, NULL, NULL, &call);
+    for (size_t i = 0; i < FSDP__COUNT_OF(order_residences) && passes; i++) {
+        runs[i].program = &program;
+        runs[i].residence = &order_residences[i];
+        passes = play_residence(&runs[i], program.bf16 ? NULL : &plain, i > 0 ? &runs[0] : NULL, &call);
+    }
+    if (!passes)
+        print_failure(&program, call);
+    for (int r = 0; r < ORDER_MAX_WORLD; r++) {
+        order_log_free(&plain.logs[r]);
+        for (size_t i = 0; i < FSDP__COUNT_OF(order_residences); i++)
+            order_log_free(&runs[i].logs[r]);
+    }
+    return passes;
+}
+
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+#ifndef UNDER_TSAN
+#define UNDER_TSAN 0
+#endif
+
+static void every_order_gives_the_same(void **state)
+{
+    int only = number_from("FSDP_ORDER_SEED"), count = test_long() ? 20000 : UNDER_TSAN ? 40 : 200, failed = 0;
+
+    (void)state;
+    if (only) {
+        CHECK(sequence_passes((uint64_t)only));
+        return;
+    }
+    for (int seed = 1; seed <= count; seed++)
+        failed += !sequence_passes((uint64_t)seed);
+    if (failed)
+        TEST_FAIL("%d of %d sequences failed", failed, count);
+}
+
+TEST_MAIN(cmocka_unit_test(every_order_gives_the_same))
