@@ -1,0 +1,207 @@
+/* Gathers run beside the computing, on a device that runs behind the host: a gather waits for what it reads and for the
+ * memory it gets, and for nothing else.
+ *
+ * The device's own stream has a thread. In the forward of one block it stands at a gate, which only opens once the
+ * gather of a later block is done: a gather that waited for the device's stream would never be. */
+#include <pthread.h>
+#include <time.h>
+
+#include "device/device.h"
+#include "shard/net.h"
+#include "shard/shard.h"
+
+enum {
+    BLOCKS = 4,
+    GATED = 1,      /* the block that does not end before ... */
+    GATHERED = 2,   /* ... this one is whole */
+    GIVE_UP_S = 60, /* a gate that nobody opens fails the test instead of hanging it */
+};
+
+typedef struct gate {
+    pthread_mutex_t mutex;
+    pthread_cond_t moved;
+    bool open, forced;
+} gate;
+
+static void gate_open(gate *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->open = true;
+    pthread_cond_broadcast(&g->moved);
+    pthread_mutex_unlock(&g->mutex);
+}
+
+static fsdp_status stand(fsdp_stream *stream, const void *argument)
+{
+    gate *g = *(gate *const *)argument;
+    struct timespec end;
+
+    (void)stream;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += GIVE_UP_S;
+    pthread_mutex_lock(&g->mutex);
+    while (!g->open && !g->forced)
+        g->forced = pthread_cond_timedwait(&g->moved, &g->mutex, &end) != 0;
+    pthread_mutex_unlock(&g->mutex);
+    return FSDP_OK;
+}
+
+/* A block whose forward lets the device's stream stand at a gate, when there is one. */
+typedef struct gated_block {
+    net_block block;
+    gate *gate;
+} gated_block;
+
+static fsdp_tensor *gated_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    gate *g = ((gated_block *)self)->gate;
+
+    if (g && fsdp__stream_enqueue(fsdp_device_stream(fsdp_cpu(self->context)), stand, &g, sizeof g) != FSDP_OK)
+        return NULL;
+    return net_block_forward(self, inputs, count);
+}
+
+static const fsdp_module_type gated_type = {.name = "Gated", .forward = gated_forward};
+
+static fsdp_module *gated_block_create(fsdp_context *context, fsdp_device *device)
+{
+    gated_block *b;
+
+    CHECK_OK(fsdp_module_create(context, &gated_type, sizeof *b, &b));
+    b->block.up = fsdp_linear_create(context, device, NET_DIM, NET_FFN, NULL);
+    b->block.down = fsdp_linear_create(context, device, NET_FFN, NET_DIM, NULL);
+    CHECK_OK(fsdp_module_add_child(&b->block.base, "up", b->block.up));
+    CHECK_OK(fsdp_module_add_child(&b->block.base, "down", b->block.down));
+    return &b->block.base;
+}
+
+static fsdp_module *create(fsdp_context *context, const fsdp_shard_options *options)
+{
+    fsdp_device *meta = fsdp_meta(context);
+    fsdp_module *module = net_create(context, meta, 0);
+
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_module_list_append(((net *)module)->blocks, gated_block_create(context, meta)));
+    net_shard(module, options);
+    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    return module;
+}
+
+static fsdp_tensor *evaluate(fsdp_module *module, fsdp_tensor *x)
+{
+    fsdp_tensor *logits;
+
+    fsdp_no_grad_begin(module->context);
+    logits = CHECK_PTR(fsdp_call(module, x));
+    fsdp_no_grad_end(module->context);
+    return logits;
+}
+
+static void check_overlap(fsdp_context *context, void *arg)
+{
+    fsdp_device *cpu = fsdp_cpu(context);
+    gate g = {.mutex = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+    float plain[NET_ROWS * NET_OUT], gated[NET_ROWS * NET_OUT];
+    fsdp_tensor *x, *targets, *logits;
+    fsdp_module *module;
+
+    CHECK_OK(fsdp__device_run_on_worker(cpu));
+    module = create(context, arg);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_OK(fsdp_tensor_read(evaluate(module, x), FSDP_F32, plain));
+
+    ((gated_block *)net_block_at(module, GATED))->gate = &g;
+    CHECK_OK(fsdp_module_reshard(module));
+    logits = evaluate(module, x); /* the host is through, the device stands in block 1 */
+    CHECK_OK(fsdp_event_synchronize(fsdp__state_of(net_block_at(module, GATHERED))->group.gathered));
+    gate_open(&g);
+    CHECK_OK(fsdp_tensor_read(logits, FSDP_F32, gated));
+    CHECK(!g.forced);
+    CHECK_BYTES(gated, plain, 3 * NET_OUT * sizeof(float));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void a_gather_does_not_wait_for_the_computing(void **state)
+{
+    const fsdp_mp_policy bf16 = {.param_dtype = FSDP_BF16};
+    fsdp_shard_options options[] = {
+        {.overlap = FSDP_OVERLAP_WORKER},
+        {.overlap = FSDP_OVERLAP_WORKER, .mp_policy = bf16},
+        {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true},
+        {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true, .mp_policy = bf16},
+    };
+
+    (void)state;
+    for (int world = 2; world <= 5; world++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+            test_run_ranks(world, check_overlap, &options[i]);
+}
+
+/* ---- what that costs ---- */
+
+typedef struct bound {
+    bool behind;    /* the device runs behind the host */
+    size_t peak[2]; /* of whole parameters: evaluation, training */
+} bound;
+
+static void measure(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true};
+    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_memory_stats stats;
+    fsdp_module *module;
+    fsdp_tensor *x, *targets;
+    bound all = *(bound *)arg, *b = &all;
+
+    if (b->behind)
+        CHECK_OK(fsdp__device_run_on_worker(cpu));
+    module = create(context, &options);
+    for (int step = 0; step < 3; step++) {
+        fsdp_device_reset_peak(cpu);
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, 0, 0, 3, &x, &targets);
+        (void)evaluate(module, x);
+        fsdp_scope_end(context, NULL);
+        fsdp_device_memory(cpu, &stats);
+        b->peak[0] = stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
+        CHECK_OK(fsdp_module_reshard_all(module));
+        fsdp_device_reset_peak(cpu);
+        net_forward_backward(module, step, 0, 1);
+        fsdp_device_memory(cpu, &stats);
+        b->peak[1] = stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+    if (fsdp_context_rank(context) == 0)
+        *(bound *)arg = all;
+}
+
+/* Bytes of the whole parameters of a Linear(in, out), for one rank, and for two as the sizes here are. */
+static size_t linear_bytes(int64_t in, int64_t out)
+{
+    int64_t rows = (out + 1) / 2 * 2;
+
+    return (size_t)((rows * in * 4 + 63) / 64 * 64 + (rows * 4 + 63) / 64 * 64);
+}
+
+static void at_most_the_root_and_two_blocks_are_whole(void **state)
+{
+    size_t block = linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM);
+    size_t root = linear_bytes(NET_IN, NET_DIM) + linear_bytes(NET_DIM, NET_OUT) + 2 * 64;
+    bound in_step = {0}, behind = {.behind = true};
+
+    (void)state;
+    test_run_ranks(2, measure, &in_step);
+    CHECK_EQ(in_step.peak[0], root + block);
+    CHECK_EQ(in_step.peak[1], root + 2 * block);
+    test_run_ranks(2, measure, &behind);
+    CHECK_EQ(behind.peak[0], root + 2 * block);
+    CHECK_EQ(behind.peak[1], root + 2 * block);
+}
+
+TEST_MAIN(cmocka_unit_test(a_gather_does_not_wait_for_the_computing),
+          cmocka_unit_test(at_most_the_root_and_two_blocks_are_whole))

@@ -1,0 +1,229 @@
+/* Trees of sharded modules: what is refused and how it is said, several process groups in one tree, settings made
+ * before the first forward. Links: optim */
+#include "shard/shard.h"
+#include "shard/ways.h"
+
+enum {
+    BLOCKS = 2
+};
+
+/* ---- messages ---- */
+
+static void parent_first(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS);
+
+    (void)arg;
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_ERROR(fsdp_fully_shard(net_block_at(module, 1), NULL), FSDP_INVALID, "bottom up");
+    CHECK(!strstr(fsdp_last_error(), "tied"));
+    CHECK(!fsdp_module_is_sharded(net_block_at(module, 1)));
+    CHECK_OK(fsdp_module_unshard(module)); /* the same in a window */
+    CHECK_ERROR(fsdp_fully_shard(net_block_at(module, 0), NULL), FSDP_INVALID, "bottom up");
+    CHECK_OK(fsdp_module_reshard(module));
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+static void a_parent_before_its_child_is_refused_as_such(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, parent_first, NULL);
+}
+
+static void tied_apart(fsdp_context *context, void *arg)
+{
+    fsdp_module *first = fsdp_linear_create(context, fsdp_cpu(context), 7, 7, NULL), *both;
+    fsdp_layer *second;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_create(context, first->type, sizeof *second, &second));
+    CHECK_OK(fsdp_module_tie_parameter(&second->base, "weight", &second->weight, ((fsdp_layer *)first)->weight));
+    both = CHECK_PTR(fsdp_sequential_create(context, (fsdp_module *const[]){first, &second->base}, 2));
+    CHECK_OK(fsdp_fully_shard(first, NULL));
+    CHECK_ERROR(fsdp_fully_shard(&second->base, NULL), FSDP_INVALID, "tied modules");
+    CHECK_CONTAINS(fsdp_last_error(), "'weight'");
+    CHECK(!strstr(fsdp_last_error(), "bottom up"));
+    CHECK_ERROR(fsdp_fully_shard(both, NULL), FSDP_INVALID, "tied modules");
+    CHECK(!fsdp_module_is_sharded(both));
+    fsdp_module_unref(both);
+}
+
+static void a_tie_across_groups_is_refused_as_such(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, tied_apart, NULL);
+}
+
+static void forward_on_meta(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_materialize(CHECK_PTR(fsdp_module_child(module, "blocks.0")), fsdp_cpu(context)));
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x, targets));
+    CHECK_CONTAINS(fsdp_last_error(), "'input.weight', 'input.bias', 'norm.weight' and 3 more");
+    CHECK_CONTAINS(fsdp_last_error(), "meta device");
+    CHECK_CONTAINS(fsdp_last_error(), "fsdp_module_materialize");
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+static void a_forward_on_meta_names_the_parameters(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, forward_on_meta, NULL);
+}
+
+/* The blocks have equal shapes: only their names differ. */
+static void run_other_block(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
+    int block = fsdp_context_rank(context) == run->slow;
+    fsdp_tensor *x, *y;
+
+    (void)ways_evaluate(run, module, 0);
+    dawdle(context, run);
+    CHECK_OK(fsdp_scope_begin(context));
+    x = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM));
+    y = fsdp_call(net_block_at(module, run->world > 1 && block), x);
+    if (run->world > 1) {
+        CHECK_NULL(y);
+        CHECK_CONTAINS(fsdp_last_error(), "blocks.0");
+        CHECK_CONTAINS(fsdp_last_error(), "blocks.1");
+    } else {
+        CHECK_PTR(y);
+    }
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void ranks_that_run_other_modules_are_told_both_names(void **state)
+{
+    (void)state;
+    in_every_way(run_other_block, WAYS_ALONE);
+}
+
+/* ---- several process groups ---- */
+
+/* Block 0 on a mesh of its own, block 1 on a part of a mesh of two dimensions, the rest on all ranks. */
+static fsdp_module *net_on_meshes(fsdp_context *context, const way_run *run, fsdp_reshard reshard)
+{
+    int64_t world = fsdp_context_world_size(context);
+    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS);
+    fsdp_shard_options options = run->options;
+    fsdp_mesh *line, *square, *part;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    if (!run->way)
+        return module;
+    options.reshard_after_forward = reshard;
+    CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &line));
+    CHECK_OK(fsdp_mesh_create(context, 2, (int64_t[]){1, world}, (const char *const[]){"one", "all"}, &square));
+    CHECK_OK(fsdp_mesh_slice(square, 1, (const char *const[]){"all"}, &part));
+    options.mesh = line;
+    CHECK_OK(fsdp_fully_shard(net_block_at(module, 0), &options));
+    options.mesh = part;
+    CHECK_OK(fsdp_fully_shard(net_block_at(module, 1), &options));
+    options.mesh = NULL;
+    CHECK_OK(fsdp_fully_shard(module, &options));
+    fsdp_mesh_unref(part);
+    fsdp_mesh_unref(square);
+    fsdp_mesh_unref(line);
+    return module;
+}
+
+static void train_on_meshes(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = net_on_meshes(context, run, run->arg ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AUTO);
+    fsdp_optimizer *optimizer = ways_optimizer(module);
+    float loss;
+
+    for (int step = 0; step < 2; step++) {
+        ways_backward(run, module, step);
+        loss = ways_evaluate(run, module, 9);
+        dawdle(context, run);
+        CHECK_NEAR(ways_evaluate(run, module, 9), loss, 0);
+        ways_step(optimizer);
+        note_weights(run, module);
+    }
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+static void write_on_meshes(fsdp_context *context, way_run *run)
+{
+    static const char *const names[] = {"blocks.0.up.weight", "blocks.1.up.weight", "head.weight"};
+    fsdp_module *module = net_on_meshes(context, run, run->arg ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AUTO);
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(names); i++) { /* one rank writes to one of the groups */
+        float before = ways_evaluate(run, module, 1), kept, fresh;
+
+        if (fsdp_context_rank(context) == run->world / 2)
+            CHECK_OK(fsdp_tensor_fill_(CHECK_PTR(fsdp_module_parameter(module, names[i])), 0.3));
+        kept = ways_evaluate(run, module, 1);
+        CHECK_OK(fsdp_module_reshard_all(module));
+        fresh = ways_evaluate(run, module, 1);
+        CHECK_NEAR(kept, fresh, 0);
+        CHECK(kept != before);
+    }
+    note_weights(run, module);
+    fsdp_module_unref(module);
+}
+
+static void groups_on_several_process_groups_settle_each(void **state)
+{
+    (void)state;
+    for (int never = 0; never < 2; never++) {
+        in_every_way_with(train_on_meshes, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, never);
+        in_every_way_with(write_on_meshes, WAYS_ALONE, never);
+    }
+}
+
+/* ---- before the first forward ---- */
+
+static void set_on_child(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO), *child = net_block_at(module, 1);
+    const fsdp__shard_tree *tree;
+
+    if (run->arg) { /* the later call wins */
+        CHECK_OK(fsdp_module_set_is_last_backward(module, false));
+        CHECK_OK(fsdp_module_set_is_last_backward(child, true));
+    } else {
+        CHECK_OK(fsdp_module_set_is_last_backward(module, true));
+        CHECK_OK(fsdp_module_set_is_last_backward(child, false));
+    }
+    ways_backward(run, module, 0);
+    tree = fsdp__state_of(module)->tree;
+    CHECK_EQ(tree->last_backward, run->arg);
+    CHECK_EQ(tree->order_count > 0, !run->arg); /* the order is kept for the backwards to come */
+    CHECK_OK(fsdp_module_set_is_last_backward(child, true));
+    ways_backward(run, module, 1);
+    CHECK_EQ(tree->order_count, 0);
+    fsdp_module_unref(module);
+}
+
+static void is_last_backward_on_a_child_before_the_first_forward_holds(void **state)
+{
+    (void)state;
+    for (int last = 0; last < 2; last++)
+        in_every_way_with(set_on_child, WAYS_ALONE, last);
+}
+
+TEST_MAIN(cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
+          cmocka_unit_test(a_tie_across_groups_is_refused_as_such),
+          cmocka_unit_test(a_forward_on_meta_names_the_parameters),
+          cmocka_unit_test(ranks_that_run_other_modules_are_told_both_names),
+          cmocka_unit_test(groups_on_several_process_groups_settle_each),
+          cmocka_unit_test(is_last_backward_on_a_child_before_the_first_forward_holds))
