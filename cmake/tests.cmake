@@ -15,9 +15,12 @@ foreach(target fsdp_test_support fsdp_test_memory fsdp_test_ranks)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 endforeach()
 
+set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds a test may take; empty: what fits a short run")
 set(test_timeout 120)
-if(FSDP_SANITIZE)
-  set(test_timeout 400)  # seconds; ThreadSanitizer is 5 to 15 times slower
+if(FSDP_TEST_TIMEOUT)
+  set(test_timeout ${FSDP_TEST_TIMEOUT})
+elseif(FSDP_SANITIZE)
+  set(test_timeout 400)  # ThreadSanitizer is 5 to 15 times slower
 endif()
 function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77)
