@@ -85,7 +85,7 @@ static fsdp_status reduction_begin(reduction *r)
     fsdp__reduce_in_flight *flight = &r->tree->in_flight;
     size_t most = (size_t)r->group->param_count;
 
-    FSDP_TRY(fsdp__tree_finish_reduction(r->tree)); /* one in flight; hooks of its shards may change what is here */
+    FSDP_TRY(fsdp__tree_finish_reduction(r->tree)); /* one in flight; none that hooks wait for, see below */
     for (int64_t i = 0; i < r->group->param_count; i++)
         r->kept = r->kept || r->group->params[i].kept;
     if (r->kept)
