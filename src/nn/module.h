@@ -20,8 +20,8 @@ typedef struct fsdp__module_hooks {
     fsdp_status (*initialize)(void *arg, fsdp_module *module, uint64_t seed, const char *module_name);
     /* Whether materialising and initialising `parameter` is the hook's business. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
-    /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. A pre_forward that fails itself
-     * undoes what it began by itself: this is not called. */
+    /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. A pre_forward that fails
+     * itself undoes what it began by itself: this is not called. */
     void (*failed)(void *arg, fsdp_module *module);
     /* The hooks are removed, or the module goes: all it has is still there. */
     void (*free_arg)(void *arg, fsdp_module *module);

@@ -39,6 +39,28 @@ static void refusals(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
+/* Only the module that was sharded knows which rows a part of it holds. */
+static void part(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_module *up = ((net_block *)net_block_at(module, 0))->up;
+
+    (void)arg;
+    net_shard(module, NULL);
+    CHECK_ERROR(fsdp_module_materialize(up, fsdp_cpu(context)), FSDP_STATE, "'weight': it is sharded with an outer");
+    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+    CHECK_ERROR(fsdp_module_initialize(up, 1), FSDP_STATE, "'weight': it is sharded with an outer");
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    fsdp_module_unref(module);
+}
+
+static void a_part_of_a_sharded_module_gets_no_values_alone(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        test_run_ranks(worlds[w], part, NULL);
+}
+
 static void what_cannot_be_sharded_is_refused(void **state)
 {
     (void)state;
@@ -403,7 +425,8 @@ static void the_divide_factor_replaces_the_number_of_ranks(void **state)
         test_run_ranks(worlds[w], divide, NULL);
 }
 
-TEST_MAIN(cmocka_unit_test(what_cannot_be_sharded_is_refused),
+TEST_MAIN(cmocka_unit_test(a_part_of_a_sharded_module_gets_no_values_alone),
+          cmocka_unit_test(what_cannot_be_sharded_is_refused),
           cmocka_unit_test(a_forward_before_materialisation_is_refused),
           cmocka_unit_test(parameters_are_distributed_tensors_of_local_rows),
           cmocka_unit_test(first_values_do_not_depend_on_the_world),
