@@ -1,12 +1,16 @@
 /* attach.c - a state on its modules: their hooks, the bytes and first values of their parameters. */
+#include "shard/attach.h"
+
 #include "base/alloc.h"
-#include "shard/shard.h"
+#include "shard/allocate.h"
+#include "shard/gradients.h"
+#include "shard/hooks.h"
 
 /* ---- bytes and values ---- */
 
 static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *device)
 {
-    fsdp__shard_state *state = arg;
+    fsdp__module_state *state = arg;
 
     (void)module;
     return fsdp__state_allocate(state, device);
@@ -14,66 +18,57 @@ static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *devi
 
 static bool manages(void *arg, const fsdp_tensor *parameter)
 {
-    const fsdp__shard_group *group = &((fsdp__shard_state *)arg)->group;
+    const fsdp__param *param = fsdp__param_of(parameter);
 
-    for (int64_t i = 0; i < group->param_count; i++)
-        if (group->params[i].sharded == parameter || group->params[i].unsharded == parameter)
-            return true;
-    return false;
+    return param && param->group->state == arg;
 }
 
 typedef struct initialization {
-    fsdp__shard_group *group;
+    fsdp__module_state *state;
     uint64_t seed;
     const char *prefix; /* dotted name of the module that the walk starts from */
 } initialization;
 
 /* First values of this rank's rows of one parameter. */
-static fsdp_status initialize_param(const initialization *in, const fsdp__shard_param *param, fsdp_init init,
+static fsdp_status initialize_param(const initialization *in, const fsdp__param *param, fsdp_init init,
                                     const char *module_name, const char *name)
 {
-    const fsdp__shard_group *group = in->group;
     char *full =
         fsdp__sprintf("%s%s%s%s%s", in->prefix, *in->prefix ? "." : "", module_name, *module_name ? "." : "", name);
     fsdp_status st;
 
     if (!full)
         return FSDP_NO_MEMORY;
-    st = fsdp__init_fill(group->device, param->sharded->storage->data, group->orig_dtype,
-                         fsdp__param_shard_numel(param), init, in->seed, full, param->first_row * param->row_numel);
+    st = fsdp__init_fill(param->sharded->storage->device, param->sharded->storage->data, param->orig_dtype,
+                         fsdp__param_shard_numel(param), init, in->seed, full, param->piece.at);
     fsdp__free(full);
     return st;
 }
 
-/* The parameters of the group that were registered first in `module`. */
+/* The parameters of the state that were registered first in `module`. */
 static fsdp_status initialize_module(void *arg, fsdp_module *module, const char *name)
 {
     const initialization *in = arg;
 
-    for (int64_t s = 0; s < module->parts->parameter_count; s++) {
-        const fsdp__parameter_slot *slot = &module->parts->parameters[s];
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
+        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
+        const fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
 
-        for (int64_t i = 0; i < in->group->param_count; i++) {
-            const fsdp__shard_param *p = &in->group->params[i];
-
-            if (p->slot_count > 0 && p->slots[0].field == slot->slot)
-                FSDP_TRY(initialize_param(in, p, slot->init, name, slot->name));
-        }
+        if (p && p->group->state == in->state && p->field_count > 0 && p->fields[0].field == slot->slot)
+            FSDP_TRY(initialize_param(in, p, slot->init, name, slot->name));
     }
     return FSDP_OK;
 }
 
 static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, const char *module_name)
 {
-    fsdp__shard_state *state = arg;
-    fsdp__shard_group *group = &state->group;
-    initialization in = {.group = group, .seed = seed, .prefix = module_name};
+    fsdp__module_state *state = arg;
+    initialization in = {.state = state, .seed = seed, .prefix = module_name};
 
-    if (group->param_count == 0)
-        return FSDP_OK;
-    if (group->layout == FSDP__LAYOUT_NONE)
+    if (fsdp__state_is_meta(state))
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", module_name);
-    FSDP_TRY(fsdp__state_begin_write(state, group->params[0].sharded->storage));
+    for (int64_t i = 0; i < state->group_count; i++) /* one write for all parameters of the group */
+        FSDP_TRY(fsdp_tensor_begin_write(state->groups[i]->params[0].sharded));
     return fsdp__module_walk(module, initialize_module, &in);
 }
 
@@ -89,7 +84,7 @@ static bool is_below(const fsdp_module *root, const fsdp_module *module)
 }
 
 /* From a module of the state that is still there. */
-static bool is_reached(const fsdp__shard_state *state, const fsdp_module *module)
+static bool is_reached(const fsdp__module_state *state, const fsdp_module *module)
 {
     bool reached = false;
 
@@ -98,53 +93,34 @@ static bool is_reached(const fsdp__shard_state *state, const fsdp_module *module
     return reached;
 }
 
+/* The param's fields in modules that are still reached. */
+static void forget_fields(const fsdp__module_state *state, fsdp__param *p)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < p->field_count; i++)
+        if (is_reached(state, p->fields[i].module))
+            p->fields[kept++] = p->fields[i];
+    p->field_count = kept;
+}
+
 /* A module goes while a graph, or another module of the state, still needs the state: it must not look there again. */
 static void forget_module(void *arg, fsdp_module *module)
 {
-    fsdp__shard_state *state = arg;
+    fsdp__module_state *state = arg;
 
-    if (state->group.layout != FSDP__LAYOUT_NONE)
-        fsdp__group_reshard(&state->group, state->tree); /* no listener hears of a module that goes */
+    for (int64_t i = 0; i < state->group_count && !fsdp__state_is_meta(state); i++)
+        fsdp__group_reshard(state->groups[i], state->comm); /* no listener hears of a module that goes */
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module)
             state->modules[i] = NULL;
-    for (int64_t i = 0; i < state->group.param_count; i++) {
-        fsdp__shard_param *p = &state->group.params[i];
-        int64_t kept = 0;
-
-        for (int64_t s = 0; s < p->slot_count; s++)
-            if (is_reached(state, p->slots[s].module))
-                p->slots[kept++] = p->slots[s];
-        p->slot_count = kept;
-    }
+    for (int64_t i = 0; i < state->group_count; i++)
+        for (int64_t p = 0; p < state->groups[i]->param_count; p++)
+            forget_fields(state, &state->groups[i]->params[p]);
     fsdp__state_unref(state);
 }
 
-fsdp_status fsdp__state_attach(fsdp__shard_state *state)
-{
-    for (int64_t i = 0; i < state->module_count; i++) {
-        fsdp__module_hooks hooks = {.arg = state,
-                                    .pre_forward = fsdp__state_pre_forward,
-                                    .post_forward = fsdp__state_post_forward,
-                                    .failed = fsdp__state_failed,
-                                    .materialize = materialize,
-                                    .manages = manages,
-                                    .initialize = initialize,
-                                    .free_arg = forget_module};
-        fsdp_status st;
-
-        (void)fsdp__state_ref(state);
-        st = fsdp__module_add_hooks(state->modules[i], &hooks);
-        if (st != FSDP_OK) {
-            fsdp__state_detach(state);
-            return st;
-        }
-        state->modules[i]->parts->shard_state = state;
-    }
-    return FSDP_OK;
-}
-
-void fsdp__state_detach(fsdp__shard_state *state)
+static void detach(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->module_count; i++) {
         if (!state->modules[i] || state->modules[i]->parts->shard_state != state)
@@ -152,4 +128,48 @@ void fsdp__state_detach(fsdp__shard_state *state)
         state->modules[i]->parts->shard_state = NULL;
         fsdp__module_remove_hooks(state->modules[i], state);
     }
+}
+
+static fsdp_status attach(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->module_count; i++) {
+        fsdp__module_hooks hooks = {.arg = state,
+                                    .pre_forward = fsdp__hook_pre_forward,
+                                    .post_forward = fsdp__hook_post_forward,
+                                    .failed = fsdp__hook_failed,
+                                    .materialize = materialize,
+                                    .manages = manages,
+                                    .initialize = initialize,
+                                    .free_arg = forget_module};
+
+        (void)fsdp__state_ref(state);
+        FSDP_TRY(fsdp__module_add_hooks(state->modules[i], &hooks));
+        state->modules[i]->parts->shard_state = state;
+    }
+    return FSDP_OK;
+}
+
+/* Where the parameters are. All are on one device. */
+static fsdp_device *device_of(const fsdp__module_state *state)
+{
+    return fsdp_tensor_device(state->groups[0]->params[0].sharded);
+}
+
+fsdp_status fsdp__state_attach(fsdp__module_state *state)
+{
+    int64_t sharded = 0;
+    fsdp_status st;
+
+    FSDP_TRY_GOTO(st, attach(state), out);
+    for (; sharded < state->group_count; sharded++)
+        FSDP_TRY_GOTO(st, fsdp__group_shard_parameters(state->groups[sharded]), out);
+    if (state->group_count > 0 && !fsdp_device_is_meta(device_of(state)))
+        st = fsdp__state_allocate(state, device_of(state));
+out:
+    if (st == FSDP_OK)
+        return FSDP_OK;
+    while (sharded-- > 0)
+        fsdp__group_unwrap_parameters(state->groups[sharded]);
+    detach(state);
+    return st;
 }

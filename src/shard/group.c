@@ -1,54 +1,113 @@
-/* group.c - the life cycle of one group's whole parameters: unshard, wait, leave, reshard. Where the bytes lie is
- * memory.c's; gradients are reduce.c's; when each of these happens is state.c's. */
+/* group.c - the life cycle of one group's unsharded parameters: unshard, wait, leave, reshard. Where the bytes live is
+ * residence.c's; gradients are gradients.c's; when each of these happens is the state's business. */
+#include "shard/group.h"
+
+#include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "comm/internal.h"
-#include "shard/shard.h"
 
-/* ---- readers and writers: see the note in shard.h ---- */
-
-static bool is_common(const fsdp__shard_group *group)
+fsdp_status fsdp__group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
 {
-    return group->ranks > 1 && (group->layout == FSDP__LAYOUT_IN_PLACE || group->layout == FSDP__LAYOUT_CAST);
+    if (fsdp__grow(&group->params, group->param_count, &group->param_capacity, sizeof *group->params))
+        return FSDP_NO_MEMORY;
+    *out = &group->params[group->param_count++];
+    fsdp__param_init(*out, tensor);
+    return FSDP_OK;
 }
 
-void fsdp__group_resume_reading(fsdp__shard_group *group)
+static void publish(fsdp__param_group *group, bool unsharded)
 {
-    if (group->reading || !is_common(group))
-        return;
-    fsdp__group_begin_read(group->comm, group->whole->data);
-    group->reading = true;
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp__param_publish(&group->params[i], unsharded);
 }
 
-void fsdp__group_stop_reading(fsdp__shard_group *group)
+/* ---- their memory comes and goes ---- */
+
+static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (!group->reading)
-        return;
-    group->reading = false;
-    if (fsdp__group_end_read(group->comm, group->whole->data, fsdp_device_stream(group->device)) != FSDP_OK)
-        fsdp_abort(fsdp_group_context(group->comm), fsdp_last_error()); /* or writers wait for ever */
+    fsdp__residence *r = &group->residence;
+    fsdp_status st;
+
+    FSDP_TRY(fsdp__spares_take(&comm->spares, r->unsharded_bytes, comm->stream, &r->unsharded));
+    group->fresh = !r->unsharded;
+    if (!group->fresh)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded));
+    st = fsdp__region_fill(r->unsharded);
+    if (st != FSDP_OK) {
+        fsdp__region_unref(r->unsharded);
+        r->unsharded = NULL;
+    }
+    return st;
 }
 
-fsdp_status fsdp__group_await_peers(fsdp__shard_group *group, fsdp_stream *stream)
+/* Counts the unsharded parameters as gathered, in every residence. */
+static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    return is_common(group) ? fsdp__group_await_readers(group->comm, group->whole->data, stream) : FSDP_OK;
+    fsdp__residence *r = &group->residence;
+
+    if (r->kind == FSDP__RESIDENCE_COPY) {
+        FSDP_TRY(take_memory(group, comm));
+        comm->spares.out += !group->of_root;
+    } else {
+        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
+    }
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp__storage_adopt(group->params[i].unsharded->storage,
+                            (char *)r->unsharded->data + group->params[i].unsharded_offset, NULL, NULL);
+    return FSDP_OK;
+}
+
+static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__residence *r = &group->residence;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__storage_drop(group->params[i].unsharded->storage);
+        fsdp_tensor_unref(group->params[i].gathering);
+        group->params[i].gathering = NULL;
+    }
+    if (r->kind == FSDP__RESIDENCE_COPY) {
+        comm->spares.out -= !group->of_root;
+        fsdp__spares_give(&comm->spares, r->unsharded);
+        r->unsharded = NULL;
+    } else {
+        fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)r->unsharded_bytes, true);
+    }
 }
 
 /* ---- gathering ---- */
 
 /* The gather waits for who wrote the shards and for who had its memory before. Of shards that were written since the
  * iteration began, and of memory new from the device, nothing better is known than "after all that the device's stream
- * has been given". A spare region, and common memory that is cast into, have waits of their own. */
-static fsdp_status order_gather(fsdp__shard_group *group, fsdp__shard_tree *tree)
+ * has been given". A spare region, and shared memory that is cast into, have waits of their own. */
+static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->layout == FSDP__LAYOUT_CAST)
-        FSDP_TRY(fsdp__group_await_peers(group, tree->stream));
-    if (group->written || group->fresh_whole)
-        FSDP_TRY(fsdp__tree_follow_compute(tree, group->device));
-    group->written = group->fresh_whole = false;
+    if (group->residence.kind == FSDP__RESIDENCE_CAST)
+        FSDP_TRY(fsdp__residence_await_readers(&group->residence, comm->stream));
+    if (group->written || group->fresh)
+        FSDP_TRY(fsdp__comm_context_follow_compute(comm, group->residence.device));
+    group->written = group->fresh = false;
     return FSDP_OK;
 }
 
-static fsdp_status gather(fsdp__shard_group *group, fsdp__shard_tree *tree)
+/* What the gather reads of this rank: the shard, or what a function makes of it. */
+static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const void **out)
+{
+    *out = p->sharded->storage->data;
+    if (!p->gather.pre_gather)
+        return FSDP_OK;
+    FSDP_TRY(p->gather.pre_gather(p->gather.arg, p->sharded, &p->gathering));
+    if (!fsdp__shape_equal(p->gathering, p->sharded) || p->gathering->dtype != p->orig_dtype ||
+        !fsdp_tensor_is_contiguous(p->gathering))
+        return FSDP_FAIL(FSDP_INVALID, "pre_gather of parameter '%s' gave a tensor unlike its shard",
+                         p->name ? p->name : "?");
+    *out = fsdp_tensor_data(p->gathering);
+    group->written = true; /* by the device's stream: the gather comes after it */
+    return FSDP_OK;
+}
+
+static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_block *blocks = fsdp__calloc((size_t)group->param_count, sizeof *blocks);
     fsdp_status st = FSDP_OK;
@@ -56,90 +115,113 @@ static fsdp_status gather(fsdp__shard_group *group, fsdp__shard_tree *tree)
     if (!blocks)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp__shard_param *p = &group->params[i];
+        fsdp__param *p = &group->params[i];
+        const void *source;
 
+        FSDP_TRY_GOTO(st, choose_source(group, p, &source), out);
         blocks[i] = (fsdp_block){.whole = p->unsharded->storage->data,
-                                 .shard = p->sharded->storage->data,
+                                 .shard = (void *)(uintptr_t)source,
                                  .numel = fsdp__param_numel(p),
-                                 .chunk = fsdp__param_chunk_numel(p)};
+                                 .chunk = p->chunk_numel};
     }
-    FSDP_TRY_GOTO(st, order_gather(group, tree), out);
+    FSDP_TRY_GOTO(st, order_gather(group, comm), out);
     FSDP_TRY_GOTO(st,
-                  fsdp_all_gather_blocks(group->comm, blocks, group->param_count, group->orig_dtype, group->param_dtype,
-                                         tree->stream),
+                  fsdp_all_gather_blocks(group->residence.mesh.shard_pg, blocks, group->param_count,
+                                         group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream),
                   out);
-    st = fsdp_event_record(group->gathered, tree->stream);
+    st = fsdp_event_record(group->gathered, comm->stream);
 out:
     fsdp__free(blocks);
     return st;
 }
 
-fsdp_status fsdp__group_unshard(fsdp__shard_group *group, fsdp__shard_tree *tree)
+fsdp_status fsdp__group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_status st;
 
-    if (group->state != FSDP_SHARDED || group->param_count == 0)
+    if (group->sharded_state != FSDP_SHARDED)
         return FSDP_OK; /* a prefetch was here first */
-    if (group->layout == FSDP__LAYOUT_NONE)
+    if (group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot unshard parameters on the meta device: call fsdp_module_materialize first");
-    FSDP_TRY(fsdp__group_whole_begin(group, tree));
-    st = gather(group, tree);
+    FSDP_TRY(begin_unsharded(group, comm));
+    st = gather(group, comm);
     if (st != FSDP_OK) {
-        fsdp__group_whole_end(group, tree);
+        end_unsharded(group, comm);
         return st;
     }
-    fsdp__group_resume_reading(group);
-    group->state = FSDP_GATHERING;
+    fsdp__residence_begin_read(&group->residence);
+    group->sharded_state = FSDP_GATHERING;
     return FSDP_OK;
 }
 
-fsdp_status fsdp__group_wait(fsdp__shard_group *group, fsdp__shard_tree *tree)
+static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->state == FSDP_SHARDED)
-        return FSDP_OK;
-    if (group->state == FSDP_GATHERING) {
-        fsdp_status st;
+    fsdp_group *pg = group->residence.mesh.shard_pg;
+    fsdp_status st;
 
-        fsdp__group_host_waits(group->comm, +1);
-        st = fsdp_stream_wait_event(fsdp_device_stream(group->device), group->gathered);
-        fsdp__group_host_waits(group->comm, -1);
-        if (st == FSDP_OK)
-            st = fsdp__stream_check(tree->stream);
+    fsdp__group_host_waits(pg, +1);
+    st = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
+    fsdp__group_host_waits(pg, -1);
+    if (st == FSDP_OK)
+        st = fsdp__stream_check(comm->stream);
+    for (int64_t i = 0; i < group->param_count && st == FSDP_OK; i++) {
+        fsdp__param *p = &group->params[i];
+
+        fsdp_tensor_unref(p->gathering); /* given back in the order of the device's stream, which waits */
+        p->gathering = NULL;
+        if (p->gather.post_gather)
+            st = p->gather.post_gather(p->gather.arg, p->unsharded);
+    }
+    return st;
+}
+
+fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->sharded_state == FSDP_SHARDED)
+        return FSDP_OK;
+    if (group->sharded_state == FSDP_GATHERING) {
+        fsdp_status st = arrive(group, comm);
+
         if (st != FSDP_OK) {
-            fsdp__group_reshard(group, tree); /* what lies there is not the parameters */
+            fsdp__group_reshard(group, comm); /* what lies there is not the parameters */
             return st;
         }
-        group->state = FSDP_UNSHARDED;
+        group->sharded_state = FSDP_UNSHARDED;
     }
-    fsdp__group_resume_reading(group);
-    for (int64_t i = 0; i < group->param_count; i++)
-        fsdp__param_publish(&group->params[i], true);
+    fsdp__residence_begin_read(&group->residence);
+    publish(group, true);
     return FSDP_OK;
 }
 
-void fsdp__group_leave(fsdp__shard_group *group)
+void fsdp__group_leave(fsdp__param_group *group)
 {
-    if (group->state != FSDP_UNSHARDED || group->explicit)
+    if (group->sharded_state != FSDP_UNSHARDED || group->explicit)
         return;
-    for (int64_t i = 0; i < group->param_count; i++)
-        fsdp__param_publish(&group->params[i], false);
-    fsdp__group_stop_reading(group);
-    group->kept = true;
+    publish(group, false);
+    fsdp__residence_end_read(&group->residence);
+    group->stays_unsharded = true;
 }
 
-void fsdp__group_reshard(fsdp__shard_group *group, fsdp__shard_tree *tree)
+void fsdp__group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    group->explicit = group->kept = false;
-    if (group->state == FSDP_SHARDED)
+    group->explicit = group->stays_unsharded = false;
+    if (group->sharded_state == FSDP_SHARDED)
         return;
     /* A prefetch that nobody waited for must land before its memory goes. */
-    if (group->state == FSDP_GATHERING &&
-        fsdp_stream_wait_event(fsdp_device_stream(group->device), group->gathered) != FSDP_OK)
+    if (group->sharded_state == FSDP_GATHERING &&
+        fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
         (void)fsdp_event_synchronize(group->gathered);
-    for (int64_t i = 0; i < group->param_count; i++)
-        fsdp__param_publish(&group->params[i], false);
-    fsdp__group_stop_reading(group);
-    fsdp__group_whole_end(group, tree);
-    group->state = FSDP_SHARDED;
+    publish(group, false);
+    fsdp__residence_end_read(&group->residence);
+    end_unsharded(group, comm);
+    group->sharded_state = FSDP_SHARDED;
+}
+
+void fsdp__group_give_up(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    bool unsharded = group->stays_unsharded || group->sharded_state != FSDP_SHARDED;
+
+    fsdp__group_reshard(group, comm);
+    group->stays_unsharded = unsharded;
 }

@@ -1,125 +1,60 @@
-/* reduce.c - from whole gradients on each rank to each rank's rows of their sum. */
+/* reduce.c - one reduction of a group's gradients. What it reads and writes is collected in the communication context's
+ * `in_flight`. */
+#include "shard/reduce.h"
+
+#include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "shard/shard.h"
+#include "comm/internal.h"
 
-/* ---- gradients that stay whole ---- */
+typedef struct reduction {
+    fsdp__param_group *group;
+    fsdp__comm_context *comm;
+    fsdp__param **params; /* those that have a gradient to reduce */
+    fsdp_block *blocks;
+    int64_t count;
+    bool accumulated; /* some come from backwards without reduction */
+    bool hooked;      /* some shard has gradient hooks: results arrive when all is done */
+    bool add;         /* the result is added to gradients that shards have */
+} reduction;
 
-void fsdp__param_drop_whole_gradient(fsdp__shard_param *param)
-{
-    bool had = param->kept || (param->unsharded && fsdp_tensor_grad(param->unsharded));
-
-    if (param->unsharded)
-        fsdp__put_grad(param->unsharded, NULL);
-    fsdp_tensor_unref(param->kept);
-    param->kept = NULL;
-    /* A graph that is kept may hold the dropped gradient (fused head): its place is not given out again. */
-    if (had)
-        fsdp__group_leave_rooms(param->group);
-}
-
-void fsdp__group_drop_whole_gradients(fsdp__shard_group *group)
+static bool has_unreduced(const fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++)
-        fsdp__param_drop_whole_gradient(&group->params[i]);
-}
-
-/* Whether unreduced gradients are kept in another dtype than they are computed in. */
-static bool keeps_apart(const fsdp__shard_group *group)
-{
-    return group->reduce_dtype != FSDP_DTYPE_NONE && group->reduce_dtype != group->param_dtype;
-}
-
-/* Adds the gradients of this backward to those kept in the reduce dtype. */
-static fsdp_status fold(fsdp__shard_group *group)
-{
-    for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp__shard_param *p = &group->params[i];
-        fsdp_tensor *grad = fsdp_tensor_grad(p->unsharded);
-        bool first = p->kept == NULL;
-
-        if (!grad)
-            continue;
-        if (first)
-            FSDP_TRY(fsdp__group_whole_gradient(group, p, FSDP__ROOM_KEPT, &p->kept));
-        FSDP_TRY(fsdp__tensor_copy(p->kept, grad, !first));
-        fsdp__put_grad(p->unsharded, NULL);
-    }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__group_keep_gradients(fsdp__shard_group *group)
-{
-    return keeps_apart(group) ? fold(group) : FSDP_OK; /* else they add up where they are */
-}
-
-/* The whole gradient to reduce, NULL when this parameter has none. */
-static fsdp_tensor *unreduced(const fsdp__shard_param *param)
-{
-    return param->kept ? param->kept : fsdp_tensor_grad(param->unsharded);
-}
-
-static bool has_unreduced(const fsdp__shard_group *group)
-{
-    for (int64_t i = 0; i < group->param_count; i++)
-        if (unreduced(&group->params[i]))
+        if (fsdp__param_unreduced(&group->params[i]))
             return true;
     return false;
 }
 
-/* ---- one reduction ---- */
-
-/* What the reduction of a group reads and writes is collected in the tree's `in_flight`. */
-typedef struct reduction {
-    fsdp__shard_group *group;
-    fsdp__shard_tree *tree;
-    fsdp__shard_param **params; /* those that have a gradient to reduce */
-    fsdp_block *blocks;
-    int64_t count;
-    bool kept;       /* some come from backwards without reduction */
-    bool hooked;     /* some shard has gradient hooks: results arrive when all is done */
-    bool accumulate; /* the result is added to gradients that shards have */
-} reduction;
-
-static fsdp_status reduction_begin(reduction *r)
+static fsdp_status begin(reduction *r)
 {
-    fsdp__reduce_in_flight *flight = &r->tree->in_flight;
     size_t most = (size_t)r->group->param_count;
 
-    FSDP_TRY(fsdp__tree_finish_reduction(r->tree)); /* one in flight; none that hooks wait for, see below */
+    FSDP_TRY(fsdp__comm_context_finish_reduction(r->comm)); /* one in flight; none that hooks wait for, see below */
     for (int64_t i = 0; i < r->group->param_count; i++)
-        r->kept = r->kept || r->group->params[i].kept;
-    if (r->kept)
-        FSDP_TRY(fold(r->group));
+        r->accumulated = r->accumulated || r->group->params[i].accumulated_grad;
+    if (r->accumulated)
+        FSDP_TRY(fsdp__group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
     r->blocks = fsdp__calloc(most, sizeof *r->blocks);
     if (!r->params || !r->blocks)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < r->group->param_count; i++) {
-        fsdp__shard_param *p = &r->group->params[i];
+        fsdp__param *p = &r->group->params[i];
 
-        if (!unreduced(p))
+        if (!fsdp__param_unreduced(p))
             continue;
         r->params[r->count++] = p;
         r->hooked = r->hooked || fsdp__has_grad_hooks(p->sharded);
-        r->accumulate = r->accumulate || fsdp_tensor_grad(p->sharded);
+        r->add = r->add || fsdp_tensor_grad(p->sharded);
     }
-    r->accumulate = r->accumulate && !r->hooked;
-    if (flight->capacity >= r->count)
-        return FSDP_OK;
-    fsdp__free(flight->whole);
-    *flight = (fsdp__reduce_in_flight){.done = flight->done};
-    flight->whole = fsdp__calloc(3 * (size_t)r->count, sizeof(fsdp_tensor *));
-    if (!flight->whole)
-        return FSDP_NO_MEMORY;
-    flight->gradients = flight->whole + r->count;
-    flight->arriving = flight->gradients + r->count;
-    flight->capacity = r->count;
-    return FSDP_OK;
+    r->add = r->add && !r->hooked;
+    return fsdp__in_flight_reserve(&r->comm->in_flight, r->count);
 }
 
+/* ---- where results go ---- */
+
 /* A gradient of the shard, a distributed tensor like it, from `offset` elements of `storage` on. */
-static fsdp_status make_gradient(const fsdp__shard_param *param, fsdp__storage *storage, int64_t offset,
-                                 fsdp_tensor **out)
+static fsdp_status make_gradient(const fsdp__param *param, fsdp__storage *storage, int64_t offset, fsdp_tensor **out)
 {
     const fsdp_tensor *like = param->sharded;
     fsdp_status st;
@@ -134,7 +69,7 @@ static fsdp_status make_gradient(const fsdp__shard_param *param, fsdp__storage *
 }
 
 /* A gradient that the caller set may lie in strides: the reduction adds to rows that lie together. */
-static fsdp_status make_contiguous(fsdp__shard_param *param)
+static fsdp_status make_contiguous(fsdp__param *param)
 {
     fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
     fsdp_status st;
@@ -151,18 +86,18 @@ out:
     return st;
 }
 
-/* Where results that hooks will see go: a storage each, so that they can become gradients as they are. */
+/* Results that hooks will see: a storage each, so that they can become gradients as they are. */
 static fsdp_status make_arriving(reduction *r)
 {
-    fsdp__reduce_in_flight *flight = &r->tree->in_flight;
+    fsdp__in_flight *flight = &r->comm->in_flight;
 
     for (int64_t i = 0; i < r->count; i++) {
-        fsdp__shard_param *p = r->params[i];
-        size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(r->group->orig_dtype);
+        fsdp__param *p = r->params[i];
+        size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
         fsdp__storage *storage;
         fsdp_status st;
 
-        FSDP_TRY(fsdp__storage_create(r->group->device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
+        FSDP_TRY(fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
         st = make_gradient(p, storage, 0, &flight->gradients[i]);
         fsdp__storage_unref(storage);
         FSDP_TRY(st);
@@ -172,30 +107,39 @@ static fsdp_status make_arriving(reduction *r)
     return FSDP_OK;
 }
 
-/* Where the other results go: to the gradients that shards have, or to new ones, which lie in one storage. */
-static fsdp_status make_in_place(reduction *r)
+/* One storage for those results that find no gradient to go to; NULL when all do. */
+static fsdp_status make_storage(reduction *r, fsdp__storage **out)
 {
-    fsdp__reduce_in_flight *flight = &r->tree->in_flight;
-    size_t bytes = 0, size = fsdp_dtype_size(r->group->orig_dtype);
-    fsdp__storage *storage = NULL;
-    int64_t offset = 0;
-    fsdp_status st = FSDP_OK;
+    size_t bytes = 0;
 
+    *out = NULL;
     for (int64_t i = 0; i < r->count; i++) {
         FSDP_TRY(make_contiguous(r->params[i]));
         if (!fsdp_tensor_grad(r->params[i]->sharded))
-            bytes += fsdp__device_rounded((size_t)fsdp__param_chunk_numel(r->params[i]) * size);
+            bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
     }
-    if (bytes > 0)
-        FSDP_TRY(fsdp__storage_create(r->group->device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
+    if (bytes == 0)
+        return FSDP_OK;
+    return fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, out);
+}
+
+/* The other results go to the gradients that shards have, or to new ones. */
+static fsdp_status make_in_place(reduction *r)
+{
+    fsdp__in_flight *flight = &r->comm->in_flight;
+    fsdp__storage *storage;
+    int64_t offset = 0;
+    fsdp_status st = FSDP_OK;
+
+    FSDP_TRY(make_storage(r, &storage));
     for (int64_t i = 0; i < r->count; i++) {
-        fsdp__shard_param *p = r->params[i];
+        fsdp__param *p = r->params[i];
         fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
 
         if (!grad) {
             FSDP_TRY_GOTO(st, make_gradient(p, storage, offset, &grad), out);
-            offset += (int64_t)(fsdp__device_rounded((size_t)fsdp__param_chunk_numel(p) * size) / size);
-            st = r->accumulate ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK;
+            offset += (int64_t)(fsdp__param_padded_bytes(p, 1, p->orig_dtype) / fsdp_dtype_size(p->orig_dtype));
+            st = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK;
         }
         flight->gradients[i] = grad;
         flight->count = i + 1;
@@ -206,144 +150,68 @@ out:
     return st;
 }
 
-static fsdp_status issue(reduction *r)
+/* ---- issuing ---- */
+
+static fsdp_status issue(reduction *r, float divide_factor)
 {
-    const fsdp__shard_group *group = r->group;
-    fsdp__reduce_in_flight *flight = &r->tree->in_flight;
-    const fsdp_reduce_options options = {.whole_dtype = r->kept ? group->reduce_dtype : group->param_dtype,
-                                         .reduce_dtype = group->reduce_dtype,
-                                         .shard_dtype = group->orig_dtype,
-                                         .op = group->divide_factor > 0 ? FSDP_SUM : FSDP_AVG,
-                                         .divisor = group->divide_factor,
-                                         .accumulate = r->accumulate};
+    const fsdp__residence *residence = &r->group->residence;
+    const fsdp__param *like = r->params[0];
+    fsdp__in_flight *flight = &r->comm->in_flight;
+    const fsdp_reduce_options options = {.whole_dtype = r->accumulated ? like->reduce_dtype : like->param_dtype,
+                                         .reduce_dtype = like->reduce_dtype,
+                                         .shard_dtype = like->orig_dtype,
+                                         .op = divide_factor > 0 ? FSDP_SUM : FSDP_AVG,
+                                         .divisor = divide_factor,
+                                         .accumulate = r->add};
 
     for (int64_t i = 0; i < r->count; i++) {
-        flight->whole[i] = fsdp_tensor_ref(unreduced(r->params[i]));
-        r->blocks[i] = (fsdp_block){.whole = fsdp_tensor_data(flight->whole[i]),
+        flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(r->params[i]));
+        r->blocks[i] = (fsdp_block){.whole = fsdp_tensor_data(flight->unsharded[i]),
                                     .shard = fsdp_tensor_data(flight->gradients[i]),
                                     .numel = fsdp__param_numel(r->params[i]),
-                                    .chunk = fsdp__param_chunk_numel(r->params[i])};
+                                    .chunk = r->params[i]->chunk_numel};
     }
-    FSDP_TRY(fsdp__tree_follow_compute(r->tree, group->device));
-    FSDP_TRY(fsdp_reduce_scatter_blocks(group->comm, r->blocks, r->count, &options, r->tree->stream));
-    FSDP_TRY(fsdp_event_record(flight->done, r->tree->stream));
-    for (int64_t i = 0; i < r->count && !fsdp__stream_is_inline(r->tree->stream); i++)
-        flight->gradients[i]->storage->written = flight->done;
-    return FSDP_OK;
+    FSDP_TRY(fsdp__comm_context_follow_compute(r->comm, residence->device));
+    FSDP_TRY(fsdp_reduce_scatter_blocks(residence->mesh.shard_pg, r->blocks, r->count, &options, r->comm->stream));
+    return fsdp__in_flight_depart(flight, r->comm->stream);
 }
 
-fsdp_status fsdp__group_reduce(fsdp__shard_group *group, fsdp__shard_tree *tree, bool *reduced)
+/* The flight has the gradients now. */
+static void hand_over(reduction *r)
 {
-    reduction r = {.group = group, .tree = tree};
+    for (int64_t i = 0; i < r->count; i++) {
+        fsdp__param *p = r->params[i];
+
+        if (!r->hooked)
+            fsdp__put_grad(p->sharded, r->comm->in_flight.gradients[i]);
+        fsdp__put_grad(p->unsharded, NULL);
+        fsdp_tensor_unref(p->accumulated_grad);
+        p->accumulated_grad = NULL;
+    }
+    fsdp__group_leave_gradient_buffers(r->group);
+}
+
+fsdp_status fsdp__group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor, bool *reduced)
+{
+    reduction r = {.group = group, .comm = comm};
     fsdp_status st = FSDP_OK;
 
     *reduced = false;
     if (!has_unreduced(group))
         return FSDP_OK;
-    FSDP_TRY_GOTO(st, reduction_begin(&r), out);
+    FSDP_TRY_GOTO(st, begin(&r), out);
     if (r.count == 0)
         goto out;
     FSDP_TRY_GOTO(st, r.hooked ? make_arriving(&r) : make_in_place(&r), out);
-    FSDP_TRY_GOTO(st, issue(&r), out);
-    for (int64_t i = 0; i < r.count; i++) { /* the flight has them now */
-        if (!r.hooked)
-            fsdp__put_grad(r.params[i]->sharded, tree->in_flight.gradients[i]);
-        fsdp__put_grad(r.params[i]->unsharded, NULL);
-        fsdp_tensor_unref(r.params[i]->kept);
-        r.params[i]->kept = NULL;
-    }
-    fsdp__group_leave_rooms(group);
-    if (r.hooked || fsdp__stream_is_inline(tree->stream)) /* hooks run at the same moment on any stream */
-        FSDP_TRY_GOTO(st, fsdp__tree_finish_reduction(tree), out);
+    FSDP_TRY_GOTO(st, issue(&r, divide_factor), out);
+    hand_over(&r);
+    if (r.hooked || fsdp__stream_is_inline(comm->stream)) /* hooks run at the same moment on any stream */
+        FSDP_TRY_GOTO(st, fsdp__comm_context_finish_reduction(comm), out);
     *reduced = true;
 out:
     fsdp__free(r.params);
     fsdp__free(r.blocks);
     if (st != FSDP_OK)
-        fsdp__tree_drop_reduction(tree);
+        fsdp__comm_context_drop_reduction(comm);
     return st;
-}
-
-/* ---- the one in flight ---- */
-
-static void let_go(fsdp_tensor **tensor)
-{
-    fsdp_tensor_unref(*tensor);
-    *tensor = NULL;
-}
-
-/* The result becomes the shard's gradient, or is added to it, after hooks have seen it. */
-static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor *gradient)
-{
-    fsdp_status st;
-
-    FSDP_TRY(fsdp_scope_begin(context));
-    st = fsdp__leaf_accumulate(shard, gradient);
-    fsdp_scope_end(context, NULL);
-    return st;
-}
-
-/* The i-th result is there for who uses the device's stream. */
-static void is_written(const fsdp__reduce_in_flight *flight, int64_t i)
-{
-    if (flight->gradients[i]->storage->written == flight->done)
-        flight->gradients[i]->storage->written = NULL;
-}
-
-static void drop(fsdp__reduce_in_flight *flight, int64_t i)
-{
-    let_go(&flight->whole[i]);
-    let_go(&flight->gradients[i]);
-    let_go(&flight->arriving[i]);
-}
-
-/* Takes the i-th out and hands it to its shard, if that waits for it. */
-static fsdp_status land(fsdp_context *context, fsdp__reduce_in_flight *flight, int64_t i, bool wanted)
-{
-    fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]), *shard = fsdp_tensor_ref(flight->arriving[i]);
-    fsdp_status st = FSDP_OK;
-
-    drop(flight, i);
-    if (shard && wanted)
-        st = arrive(context, shard, gradient);
-    fsdp_tensor_unref(gradient);
-    fsdp_tensor_unref(shard);
-    return st;
-}
-
-fsdp_status fsdp__tree_finish_reduction(fsdp__shard_tree *tree)
-{
-    fsdp__reduce_in_flight landing = tree->in_flight;
-    fsdp_status st;
-
-    if (landing.count == 0)
-        return FSDP_OK;
-    FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(tree->stream)), landing.done));
-    st = fsdp__stream_check(tree->stream);
-    tree->in_flight = (fsdp__reduce_in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
-    for (int64_t i = 0; i < landing.count; i++)
-        is_written(&landing, i);
-    for (int64_t i = 0; i < landing.count; i++)
-        FSDP_KEEP_FIRST(st, land(tree->context, &landing, i, st == FSDP_OK));
-    if (tree->in_flight.capacity > 0) {
-        fsdp__free(landing.whole);
-        return st;
-    }
-    landing.count = 0;
-    tree->in_flight = landing;
-    return st;
-}
-
-void fsdp__tree_drop_reduction(fsdp__shard_tree *tree)
-{
-    fsdp__reduce_in_flight *flight = &tree->in_flight;
-
-    if (flight->count == 0)
-        return;
-    (void)fsdp_stream_synchronize(tree->stream);
-    for (int64_t i = 0; i < flight->count; i++) {
-        is_written(flight, i);
-        drop(flight, i);
-    }
-    flight->count = 0;
 }

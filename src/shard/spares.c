@@ -1,24 +1,33 @@
-/* spares.c - memory for gathers that run beside the computing.
- *
- * Where the device's stream runs behind the host, a group that is resharded may still be read, and the next gather is
- * to run beside that. So it gets other memory as long as no more than two groups besides the root have some; the third
- * waits for the first one's last reader, and takes its place: where groups have unequal sizes it gets new memory, and
- * waits for all that the device's stream has been given. Inline, memory goes back at once. */
-#include "shard/shard.h"
+/* spares.c - memory for gathers that run beside the computing. */
+#include "shard/spares.h"
 
-fsdp_status fsdp__tree_take_spare(fsdp__shard_tree *tree, size_t bytes, fsdp__region **out)
+fsdp_status fsdp__spares_open(fsdp__spares *spares, fsdp_device *device)
 {
-    fsdp__spare_region oldest = tree->spares[0];
-    int root_out = tree->root && tree->root->group.layout == FSDP__LAYOUT_COPY && tree->root->group.whole;
+    for (int i = 0; i < FSDP__SPARE_REGIONS; i++)
+        if (!spares->regions[i].free)
+            FSDP_TRY(fsdp_event_create(device, &spares->regions[i].free));
+    return FSDP_OK;
+}
+
+void fsdp__spares_close(fsdp__spares *spares)
+{
+    fsdp__spares_drop(spares);
+    for (int i = 0; i < FSDP__SPARE_REGIONS; i++)
+        fsdp_event_free(spares->regions[i].free);
+}
+
+fsdp_status fsdp__spares_take(fsdp__spares *spares, size_t bytes, fsdp_stream *stream, fsdp__region **out)
+{
+    fsdp__spare_region oldest = spares->regions[0];
 
     *out = NULL;
-    if (tree->spare_count == 0 || tree->regions_out - root_out + tree->spare_count < FSDP__SPARE_REGIONS)
+    if (spares->count == 0 || spares->out + spares->count < FSDP__SPARE_REGIONS)
         return FSDP_OK;
     if (oldest.region->bytes == bytes)
-        FSDP_TRY(fsdp_stream_wait_event(tree->stream, oldest.free));
-    tree->spares[0] = tree->spares[1];
-    tree->spares[1] = (fsdp__spare_region){.free = oldest.free};
-    tree->spare_count--;
+        FSDP_TRY(fsdp_stream_wait_event(stream, oldest.free));
+    spares->regions[0] = spares->regions[1];
+    spares->regions[1] = (fsdp__spare_region){.free = oldest.free};
+    spares->count--;
     if (oldest.region->bytes == bytes)
         *out = oldest.region;
     else
@@ -26,23 +35,24 @@ fsdp_status fsdp__tree_take_spare(fsdp__shard_tree *tree, size_t bytes, fsdp__re
     return FSDP_OK;
 }
 
-void fsdp__tree_give_spare(fsdp__shard_tree *tree, fsdp_device *device, fsdp__region *region)
+void fsdp__spares_give(fsdp__spares *spares, fsdp__region *region)
 {
-    fsdp__spare_region *spare = &tree->spares[tree->spare_count];
+    fsdp_stream *compute = fsdp_device_stream(region->device);
+    fsdp__spare_region *spare = &spares->regions[spares->count];
 
-    if (fsdp__stream_is_inline(fsdp_device_stream(device)) || tree->spare_count == FSDP__SPARE_REGIONS ||
-        fsdp_event_record(spare->free, fsdp_device_stream(device)) != FSDP_OK) {
+    if (fsdp__stream_is_inline(compute) || spares->count == FSDP__SPARE_REGIONS ||
+        fsdp_event_record(spare->free, compute) != FSDP_OK) {
         fsdp__region_unref(region);
         return;
     }
     spare->region = region;
-    tree->spare_count++;
+    spares->count++;
 }
 
-void fsdp__tree_drop_spares(fsdp__shard_tree *tree)
+void fsdp__spares_drop(fsdp__spares *spares)
 {
-    while (tree->spare_count > 0) {
-        fsdp__spare_region *spare = &tree->spares[--tree->spare_count];
+    while (spares->count > 0) {
+        fsdp__spare_region *spare = &spares->regions[--spares->count];
 
         fsdp__region_unref(spare->region);
         spare->region = NULL;

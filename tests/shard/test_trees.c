@@ -1,6 +1,6 @@
 /* Trees of sharded modules: what is refused and how it is said, several process groups in one tree, settings made
  * before the first forward. Links: optim */
-#include "shard/shard.h"
+#include "shard/root.h"
 #include "shard/ways.h"
 
 enum {
@@ -195,7 +195,7 @@ static void groups_on_several_process_groups_settle_each(void **state)
 static void set_on_child(fsdp_context *context, way_run *run)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO), *child = net_block_at(module, 1);
-    const fsdp__shard_tree *tree;
+    const fsdp__root *root;
 
     if (run->arg) { /* the later call wins */
         CHECK_OK(fsdp_module_set_is_last_backward(module, false));
@@ -205,12 +205,12 @@ static void set_on_child(fsdp_context *context, way_run *run)
         CHECK_OK(fsdp_module_set_is_last_backward(child, false));
     }
     ways_backward(run, module, 0);
-    tree = fsdp__state_of(module)->tree;
-    CHECK_EQ(tree->last_backward, run->arg);
-    CHECK_EQ(tree->order_count > 0, !run->arg); /* the order is kept for the backwards to come */
+    root = fsdp__state_of(module)->root;
+    CHECK_EQ(root->last_backward, run->arg);
+    CHECK_EQ(root->order_count > 0, !run->arg); /* the order is kept for the backwards to come */
     CHECK_OK(fsdp_module_set_is_last_backward(child, true));
     ways_backward(run, module, 1);
-    CHECK_EQ(tree->order_count, 0);
+    CHECK_EQ(root->order_count, 0);
     fsdp_module_unref(module);
 }
 

@@ -1,15 +1,16 @@
-/* initialise.c - lazy initialisation: with the first forward the sharded modules below the outermost become one tree.
- */
+/* lazy_init.c - names, checks, and one root for all. */
+#include "shard/lazy_init.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "shard/shard.h"
+#include "shard/gradients.h"
 
 typedef struct collection {
-    fsdp__shard_tree *tree;
-    fsdp__shard_state *root;
-    char **names; /* of tree->states, while they are collected */
+    fsdp__root *root;
+    fsdp__module_state *outermost;
+    char **names; /* of root->states, while they are collected */
     int64_t name_capacity;
 } collection;
 
@@ -18,9 +19,9 @@ static fsdp_status name_parameters(fsdp_module *module, const char *name)
 {
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        fsdp__shard_param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
+        fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
 
-        if (!p || p->name || p->slot_count == 0 || p->slots[0].field != slot->slot)
+        if (!p || p->name || p->field_count == 0 || p->fields[0].field != slot->slot)
             continue;
         p->name = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
         if (!p->name)
@@ -32,16 +33,16 @@ static fsdp_status name_parameters(fsdp_module *module, const char *name)
 static fsdp_status collect_state(void *arg, fsdp_module *module, const char *name)
 {
     collection *c = arg;
-    fsdp__shard_state *state = fsdp__state_of(module);
-    fsdp__shard_tree *tree = c->tree;
+    fsdp__module_state *state = fsdp__state_of(module);
+    fsdp__root *root = c->root;
     int64_t i = 0;
 
     FSDP_TRY(name_parameters(module, name));
     if (!state)
         return FSDP_OK;
-    while (i < tree->state_count && tree->states[i] != state)
+    while (i < root->state_count && root->states[i] != state)
         i++;
-    if (i < tree->state_count) { /* a further module of one group: "norm, output" */
+    if (i < root->state_count) { /* a further module of one group: "norm, output" */
         char *joined = fsdp__sprintf("%s, %s", c->names[i], name);
 
         if (!joined)
@@ -50,23 +51,23 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
         c->names[i] = joined;
         return FSDP_OK;
     }
-    if (state != c->root && state->initialised)
+    if (state != c->outermost && state->initialised)
         return FSDP_FAIL(FSDP_STATE,
                          "'%s' has already run, by itself or inside another outermost module: run the first forward "
                          "through the outermost sharded module, and share no sharded module between two of them",
                          name);
-    if (fsdp__grow(&tree->states, i, &tree->state_capacity, sizeof(fsdp__shard_state *)) ||
-        fsdp__grow(&c->names, i, &c->name_capacity, sizeof(char *)))
+    if (fsdp__grow(&root->states, i, &root->state_capacity, sizeof *root->states) ||
+        fsdp__grow(&c->names, i, &c->name_capacity, sizeof *c->names))
         return FSDP_NO_MEMORY;
     c->names[i] = fsdp__strdup(name);
     if (!c->names[i])
         return FSDP_NO_MEMORY;
-    tree->states[tree->state_count++] = state;
+    root->states[root->state_count++] = state;
     return FSDP_OK;
 }
 
 /* "'a.weight', 'a.bias' and 3 more" */
-static void list_parameters(const fsdp__shard_group *group, char *text, size_t bytes)
+static void list_parameters(const fsdp__param_group *group, char *text, size_t bytes)
 {
     enum {
         NAMED = 3
@@ -87,13 +88,13 @@ static void list_parameters(const fsdp__shard_group *group, char *text, size_t b
 
 static fsdp_status check_ready(const collection *c)
 {
-    for (int64_t i = 0; i < c->tree->state_count; i++) {
-        const fsdp__shard_group *group = &c->tree->states[i]->group;
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__module_state *state = c->root->states[i];
         char names[900];
 
-        if (group->param_count == 0 || group->layout != FSDP__LAYOUT_NONE)
+        if (!fsdp__state_is_meta(state))
             continue;
-        list_parameters(group, names, sizeof names);
+        list_parameters(state->groups[0], names, sizeof names);
         return FSDP_FAIL(FSDP_STATE,
                          "parameters %s are still on the meta device: call fsdp_module_materialize before the first "
                          "forward",
@@ -102,55 +103,63 @@ static fsdp_status check_ready(const collection *c)
     return FSDP_OK;
 }
 
+static fsdp_status open_comm(const collection *c)
+{
+    fsdp_device *device = NULL;
+
+    for (int64_t i = 0; i < c->root->state_count && !device; i++)
+        device = fsdp__state_device(c->root->states[i]);
+    return device ? fsdp__comm_context_open(&c->root->comm, device, c->outermost->overlap) : FSDP_OK;
+}
+
+/* Of all the settings that its states were given while they were roots of their own, the latest holds. */
+static void take_settings(fsdp__root *root, const fsdp__root *other)
+{
+    if (other->last_backward_set <= root->last_backward_set)
+        return;
+    root->last_backward = other->last_backward;
+    root->last_backward_set = other->last_backward_set;
+}
+
 /* Nothing here fails. */
 static void commit(collection *c)
 {
-    fsdp__shard_tree *tree = c->tree;
+    fsdp__root *root = c->root;
 
-    for (int64_t i = 0; i < tree->state_count; i++) {
-        fsdp__shard_state *state = tree->states[i];
+    for (int64_t i = 0; i < root->state_count; i++) {
+        fsdp__module_state *state = root->states[i];
 
         state->name = c->names[i];
         c->names[i] = NULL;
         state->initialised = true;
         if (state->reshard == FSDP_RESHARD_AUTO)
-            state->group.reshard_after_forward = state != c->root;
-        if (state->tree != tree) {
-            if (state->tree->last_backward_set > tree->last_backward_set) {
-                tree->last_backward = state->tree->last_backward;
-                tree->last_backward_set = state->tree->last_backward_set;
-            }
-            tree->regions_out += state->tree->regions_out;
-            fsdp__tree_unref(state->tree);
-            state->tree = tree;
-            tree->refs++;
+            state->reshard_after_forward = state != c->outermost;
+        if (state->root != root) {
+            take_settings(root, state->root);
+            fsdp__root_join(root, state);
         }
     }
 }
 
-fsdp_status fsdp__tree_initialise(fsdp__shard_state *root)
+fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
 {
-    collection c = {.tree = root->tree, .root = root};
-    fsdp_device *device = NULL;
+    collection c = {.root = outermost->root, .outermost = outermost};
     fsdp_status st = FSDP_OK;
 
-    if (root->initialised)
+    if (outermost->initialised)
         return FSDP_OK;
-    if (root->module_count != 1)
+    if (outermost->module_count != 1)
         return FSDP_FAIL(FSDP_STATE, "the outermost fully_shard call must name a single module, this one names %lld",
-                         (long long)root->module_count);
-    FSDP_TRY_GOTO(st, fsdp__module_walk(root->modules[0], collect_state, &c), out);
+                         (long long)outermost->module_count);
+    FSDP_TRY_GOTO(st, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
     FSDP_TRY_GOTO(st, check_ready(&c), out);
-    for (int64_t i = 0; i < c.tree->state_count && !device; i++)
-        device = c.tree->states[i]->group.device;
-    if (device)
-        FSDP_TRY_GOTO(st, fsdp__tree_open_stream(c.tree, device, root->overlap), out);
+    FSDP_TRY_GOTO(st, open_comm(&c), out);
     commit(&c);
 out:
-    for (int64_t i = 0; c.names && i < c.tree->state_count; i++)
+    for (int64_t i = 0; c.names && i < c.root->state_count; i++)
         fsdp__free(c.names[i]);
     fsdp__free(c.names);
     if (st != FSDP_OK)
-        c.tree->state_count = 0;
+        c.root->state_count = 0;
     return st;
 }

@@ -1,0 +1,247 @@
+/* allocate.c - from a choice of parameters to groups with memory, and back. */
+#include "shard/allocate.h"
+
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "shard/gradients.h"
+
+/* ---- layout ---- */
+
+/* Every parameter begins at a multiple of this many bytes: the allocator's, so that what the ledger counts adds up. */
+static int64_t aligned_elements(fsdp_dtype dtype)
+{
+    return (int64_t)(fsdp__device_rounded(1) / fsdp_dtype_size(dtype));
+}
+
+static fsdp_status lay_out(fsdp__param_group *group)
+{
+    fsdp__residence *r = &group->residence;
+    const fsdp__param *like = group->params;
+    size_t shard_size = fsdp_dtype_size(like->orig_dtype), unsharded_size = fsdp_dtype_size(like->param_dtype);
+    const fsdp__layout_options options = {.kind = FSDP__LAYOUT_PER_PARAMETER,
+                                          .ranks = r->mesh.ranks,
+                                          .rank = r->mesh.rank,
+                                          .shard_align = aligned_elements(like->orig_dtype),
+                                          .gathered_align = aligned_elements(like->param_dtype)};
+    fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
+    fsdp__layout layout = {0};
+    fsdp_status st;
+
+    if (!extents)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < group->param_count; i++)
+        extents[i] = group->params[i].extent;
+    FSDP_TRY_GOTO(st, fsdp__layout_make(extents, group->param_count, &options, &layout), out);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+
+        p->piece = layout.entries[i].piece;
+        p->chunk_numel = layout.entries[i].chunk_numel;
+        p->shard_offset = (size_t)p->piece.in_shard * shard_size;
+        p->unsharded_offset = (size_t)layout.entries[i].in_gathered * unsharded_size;
+    }
+    r->shard_bytes = (size_t)layout.shard_numel * shard_size;
+    r->unsharded_bytes = (size_t)layout.gathered_numel * unsharded_size;
+out:
+    fsdp__layout_release(&layout);
+    fsdp__free(extents);
+    return st;
+}
+
+static void unwrap(fsdp__param *param)
+{
+    fsdp__param_disown(param);
+    fsdp__param_unwrap(param);
+}
+
+fsdp_status fsdp__group_shard_parameters(fsdp__param_group *group)
+{
+    FSDP_TRY(lay_out(group));
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        fsdp_status st;
+
+        p->group = group;
+        st = fsdp__param_own_sharded(p);
+        if (st == FSDP_OK) {
+            st = fsdp__param_shard(p, &group->residence.mesh);
+            if (st == FSDP_OK)
+                continue;
+            fsdp__param_disown(p);
+        }
+        while (i-- > 0)
+            unwrap(&group->params[i]);
+        return st;
+    }
+    return FSDP_OK;
+}
+
+void fsdp__group_unwrap_parameters(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++)
+        unwrap(&group->params[i]);
+}
+
+/* ---- building ---- */
+
+static fsdp__residence_kind choose_residence(const fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+    bool cast = false;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+
+        if (p->gather.pre_gather || p->gather.post_gather)
+            return FSDP__RESIDENCE_COPY;
+        cast = cast || p->param_dtype != p->orig_dtype;
+    }
+    if (!cast && (r->mesh.ranks == 1 || r->share))
+        return FSDP__RESIDENCE_IN_PLACE;
+    return r->mesh.ranks > 1 && r->share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
+}
+
+static fsdp_status refuse_write(void *arg, fsdp__storage *storage)
+{
+    fsdp__param_group *group = arg;
+    char text[128];
+
+    for (int64_t i = 0; group && i < group->param_count; i++)
+        if (group->params[i].unsharded->storage == storage)
+            return FSDP_FAIL(FSDP_STATE,
+                             "cannot write to the gathered tensor of parameter %s: what is written there goes to no "
+                             "rank; reshard its module and write to the shard",
+                             fsdp__param_text(&group->params[i], text, sizeof text));
+    return FSDP_FAIL(FSDP_STATE, "cannot write to a gathered parameter whose module is gone");
+}
+
+static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
+{
+    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(param->param_dtype);
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(param->sharded);
+    fsdp__storage *storage;
+    fsdp_status st;
+
+    FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
+    storage->guard = (fsdp__storage_guard){refuse_write, group};
+    st = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL, 0,
+                                  &param->unsharded);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(st);
+    FSDP_TRY(fsdp_tensor_set_requires_grad(param->unsharded, fsdp_tensor_requires_grad(param->sharded)));
+    return fsdp__param_own_unsharded(param);
+}
+
+/* Everything of this rank alone: objects, and the storages that the shards will move to. */
+static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
+{
+    *storages = fsdp__calloc((size_t)group->param_count, sizeof **storages);
+    if (!*storages)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group), device));
+    FSDP_TRY(fsdp_event_create(device, &group->gathered));
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
+
+        FSDP_TRY(make_unsharded(group, p));
+        FSDP_TRY(fsdp__storage_create(device, bytes, FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[i]));
+    }
+    return FSDP_OK;
+}
+
+/* Puts the shard of `p` on the group's memory, with the values it had if it had any. */
+static void move_shard(fsdp__param_group *group, fsdp__param *p, fsdp__storage *storage)
+{
+    const fsdp__residence *r = &group->residence;
+    size_t in_place = p->unsharded_offset + (size_t)p->piece.at * fsdp_dtype_size(p->orig_dtype);
+    const void *values = fsdp_tensor_data(p->sharded);
+
+    if (r->shards)
+        fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
+    else
+        fsdp__region_lend_guarded(r->unsharded, in_place, storage);
+    if (values)
+        memcpy(storage->data, values, storage->bytes);
+    fsdp__storage_unref(p->sharded->storage);
+    p->sharded->storage = storage;
+    p->sharded->offset = 0;
+}
+
+static void undo(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp_tensor_unref(group->params[i].unsharded);
+        group->params[i].unsharded = NULL;
+    }
+    fsdp__residence_close(&group->residence);
+    fsdp_event_free(group->gathered);
+    group->gathered = NULL;
+}
+
+/* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
+static fsdp_status fill(fsdp__param_group *const *groups, int64_t count, fsdp_status ready)
+{
+    const fsdp_group *agreed = NULL;
+
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp__mesh_info *mesh = &groups[i]->residence.mesh;
+
+        if (mesh->ranks > 1 && mesh->shard_pg != agreed)
+            ready = fsdp_agree(mesh->shard_pg, ready);
+        agreed = mesh->shard_pg;
+    }
+    for (int64_t i = 0; i < count && ready == FSDP_OK; i++)
+        ready = fsdp__residence_fill(&groups[i]->residence);
+    return ready;
+}
+
+fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
+                                  fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
+{
+    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, by parameter */
+    fsdp_status st = storages ? FSDP_OK : FSDP_NO_MEMORY;
+
+    for (int64_t i = 0; i < count && st == FSDP_OK; i++)
+        st = prepare(groups[i], device, &storages[i]);
+    if (st == FSDP_OK)
+        st = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
+    st = fill(groups, count, st);
+    for (int64_t i = 0; i < count && st == FSDP_OK; i++) {
+        for (int64_t p = 0; p < groups[i]->param_count; p++) {
+            move_shard(groups[i], &groups[i]->params[p], storages[i][p]);
+            storages[i][p] = NULL;
+        }
+        fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
+    }
+    for (int64_t i = 0; i < count && st != FSDP_OK; i++)
+        undo(groups[i]);
+    for (int64_t i = 0; storages && i < count; i++) {
+        for (int64_t p = 0; storages[i] && p < groups[i]->param_count; p++)
+            fsdp__storage_unref(storages[i][p]);
+        fsdp__free(storages[i]);
+    }
+    fsdp__free(storages);
+    return st;
+}
+
+void fsdp__group_free(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->residence.kind != FSDP__RESIDENCE_NONE)
+        fsdp__group_reshard(group, comm);
+    fsdp__group_drop_gradients(group);
+    fsdp__group_leave_gradient_buffers(group);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param_disown(&group->params[i]);
+        fsdp__param_release(&group->params[i]);
+    }
+    fsdp__free(group->params);
+    for (int use = 0; use < FSDP__GRADIENT_USES; use++)
+        fsdp__free(group->gradients[use].has_place);
+    fsdp__residence_close(&group->residence);
+    fsdp__mesh_info_release(&group->residence.mesh);
+    fsdp_event_free(group->gathered);
+    fsdp__free(group);
+}

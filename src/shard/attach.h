@@ -1,0 +1,11 @@
+/* attach.h - a state takes hold of its modules: what every front door does once it has chosen the parameters. */
+#ifndef SHARD_ATTACH_H
+#define SHARD_ATTACH_H
+
+#include "shard/root.h"
+
+/* Hooks the state's modules, turns the parameters of its groups into shards, and gives them memory if they have bytes.
+ * On failure nothing has changed. [collective] */
+fsdp_status fsdp__state_attach(fsdp__module_state *state);
+
+#endif

@@ -1,0 +1,200 @@
+/* gradients.c - whole gradients, from the backward that computes them to the reduction that reads them. */
+#include "shard/gradients.h"
+
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+
+/* ---- memory ---- */
+
+static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *asked, fsdp__gradient_buffer *buffer,
+                               fsdp_dtype dtype, fsdp__region **out)
+{
+    size_t bytes = 0;
+
+    if (!buffer->has_place)
+        buffer->has_place = fsdp__calloc((size_t)group->param_count, sizeof *buffer->has_place);
+    if (!buffer->has_place)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+
+        buffer->has_place[i] = p == asked || fsdp_tensor_requires_grad(p->sharded);
+        if (buffer->has_place[i])
+            bytes += fsdp__param_padded_bytes(p, group->residence.mesh.ranks, dtype);
+    }
+    FSDP_TRY(fsdp__residence_gradients(&group->residence, bytes, out));
+    (*out)->weak = &buffer->region;
+    buffer->region = *out;
+    return FSDP_OK;
+}
+
+static void leave_buffer(fsdp__gradient_buffer *buffer)
+{
+    if (buffer->region)
+        buffer->region->weak = NULL;
+    buffer->region = NULL;
+}
+
+void fsdp__group_leave_gradient_buffers(fsdp__param_group *group)
+{
+    leave_buffer(&group->gradients[FSDP__GRADIENT_COMPUTED]);
+    leave_buffer(&group->gradients[FSDP__GRADIENT_ACCUMULATED]);
+}
+
+/* Memory for a whole gradient of `param`. The caller owns `*out`. */
+static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsdp_tensor **out)
+{
+    fsdp__param_group *group = param->group;
+    fsdp__gradient_buffer *buffer = &group->gradients[use];
+    fsdp_dtype dtype = use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
+    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(dtype), offset = 0;
+    const fsdp_tensor *like = param->unsharded;
+    int64_t index = param - group->params;
+    fsdp__storage *storage;
+    fsdp__region *region;
+    fsdp_status st;
+
+    FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
+    /* Unfrozen since the buffer was made: another one, next to what is used of the old one. */
+    if (buffer->region && !buffer->has_place[index])
+        leave_buffer(buffer);
+    region = buffer->region;
+    if (region)
+        region->refs++;
+    else
+        FSDP_TRY_GOTO(st, open_buffer(group, param, buffer, dtype, &region), out);
+    for (int64_t i = 0; i < index; i++)
+        if (buffer->has_place[i])
+            offset += fsdp__param_padded_bytes(&group->params[i], group->residence.mesh.ranks, dtype);
+    fsdp__region_lend(region, offset, storage);
+    fsdp__region_unref(region); /* the storage has it now */
+    st = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
+out:
+    fsdp__storage_unref(storage);
+    return st;
+}
+
+/* ---- gradients that stay whole ---- */
+
+fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param)
+{
+    return param->accumulated_grad ? param->accumulated_grad : fsdp_tensor_grad(param->unsharded);
+}
+
+static void drop(fsdp__param *param)
+{
+    bool had = param->accumulated_grad || (param->unsharded && fsdp_tensor_grad(param->unsharded));
+
+    if (param->unsharded)
+        fsdp__put_grad(param->unsharded, NULL);
+    fsdp_tensor_unref(param->accumulated_grad);
+    param->accumulated_grad = NULL;
+    /* A graph that is kept may hold the dropped gradient (fused head): its place is not given out again. */
+    if (had)
+        fsdp__group_leave_gradient_buffers(param->group);
+}
+
+void fsdp__group_drop_gradients(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++)
+        drop(&group->params[i]);
+}
+
+fsdp_status fsdp__group_fold_gradients(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+        fsdp_tensor *grad = fsdp_tensor_grad(p->unsharded);
+        bool first = p->accumulated_grad == NULL;
+
+        if (!grad)
+            continue;
+        if (first)
+            FSDP_TRY(make_gradient(p, FSDP__GRADIENT_ACCUMULATED, &p->accumulated_grad));
+        FSDP_TRY(fsdp__tensor_copy(p->accumulated_grad, grad, !first));
+        fsdp__put_grad(p->unsharded, NULL);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__group_keep_gradients(fsdp__param_group *group)
+{
+    const fsdp__param *p = group->params;
+
+    if (p->reduce_dtype == FSDP_DTYPE_NONE || p->reduce_dtype == p->param_dtype)
+        return FSDP_OK; /* they add up where they are */
+    return fsdp__group_fold_gradients(group);
+}
+
+/* ---- what callers do to the two tensors ---- */
+
+/* A gradient that the caller sets or drops is all there is: of a shard, what waits to be reduced goes; of an unsharded
+ * parameter, where it is what waits to be reduced, the shard's goes, and what backwards without reduction kept. */
+static void grad_set(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param *param = arg;
+    fsdp_tensor *set = leaf == param->unsharded ? fsdp_tensor_ref(fsdp_tensor_grad(leaf)) : NULL;
+
+    if (leaf == param->unsharded)
+        fsdp__put_grad(param->sharded, NULL);
+    drop(param);
+    if (set)
+        fsdp__put_grad(leaf, set);
+    fsdp_tensor_unref(set);
+}
+
+/* A shard's gradient is a distributed tensor like it, wherever it comes from. */
+static fsdp_status grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    const fsdp__param *param = arg;
+
+    if (leaf != param->sharded || fsdp_tensor_distribution(grad))
+        return FSDP_OK;
+    return fsdp_tensor_set_distribution(grad, fsdp_tensor_distribution(leaf));
+}
+
+static void requires_grad_set(void *arg, bool requires_grad)
+{
+    const fsdp__param *param = arg;
+
+    fsdp__mirror_requires_grad(param->sharded, requires_grad);
+    if (param->unsharded)
+        fsdp__mirror_requires_grad(param->unsharded, requires_grad);
+}
+
+static const fsdp__leaf_owner leaf_owner = {grad_made, grad_set, requires_grad_set};
+
+fsdp__param *fsdp__param_of(const fsdp_tensor *tensor)
+{
+    return fsdp__leaf_owner_arg(tensor, &leaf_owner);
+}
+
+fsdp_status fsdp__param_own_sharded(fsdp__param *param)
+{
+    return fsdp__set_leaf_owner(param->sharded, &leaf_owner, param);
+}
+
+/* The first gradient of an unsharded parameter in a backward goes straight to where the reduction reads it. */
+static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
+{
+    (void)leaf;
+    return make_gradient(arg, FSDP__GRADIENT_COMPUTED, out);
+}
+
+fsdp_status fsdp__param_own_unsharded(fsdp__param *param)
+{
+    FSDP_TRY(fsdp__set_leaf_owner(param->unsharded, &leaf_owner, param));
+    return fsdp__set_grad_source(param->unsharded, gradient_source, param);
+}
+
+void fsdp__param_disown(fsdp__param *param)
+{
+    (void)fsdp__set_leaf_owner(param->sharded, NULL, NULL);
+    if (!param->unsharded)
+        return;
+    (void)fsdp__set_leaf_owner(param->unsharded, NULL, NULL);
+    (void)fsdp__set_grad_source(param->unsharded, NULL, NULL);
+    param->unsharded->storage->guard.arg = NULL;
+}

@@ -1,0 +1,59 @@
+/* group.h - a group of parameters: gathered in one all-gather, reduced in one reduce-scatter (FSDP2's FSDPParamGroup).
+ *
+ *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
+ *
+ * The parameters of a group lie on one device, over one mesh, and have equal dtypes. */
+#ifndef SHARD_GROUP_H
+#define SHARD_GROUP_H
+
+#include "shard/comm_context.h"
+#include "shard/param.h"
+#include "shard/residence.h"
+
+/* Memory for whole gradients is made for a group at once: as they are computed, and as they are accumulated in the
+ * reduce dtype between backwards without reduction. */
+typedef enum fsdp__gradient_use {
+    FSDP__GRADIENT_COMPUTED,
+    FSDP__GRADIENT_ACCUMULATED,
+    FSDP__GRADIENT_USES
+} fsdp__gradient_use;
+
+/* One region, with room for the parameters that were not frozen when it was made. */
+typedef struct fsdp__gradient_buffer {
+    fsdp__region *region; /* weak: it lives as long as a gradient in it */
+    bool *has_place;      /* by parameter */
+} fsdp__gradient_buffer;
+
+typedef struct fsdp__param_group {
+    struct fsdp__module_state *state; /* whose it is */
+    fsdp__param *params;
+    int64_t param_count, param_capacity;
+    fsdp__residence residence;
+    fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
+
+    fsdp_shard_state sharded_state;
+    fsdp_event *gathered;
+    bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
+    bool stays_unsharded; /* after a use, as all ranks know: [Note: staying unsharded] in root.h */
+    bool asked;           /* in the running exchange */
+    bool written;         /* the shards, by the device's stream, since a gather last waited for that */
+    bool fresh;           /* COPY: the unsharded parameters' memory is new from the device */
+    bool of_root;         /* of the outermost state: its memory does not count in spares.out */
+} fsdp__param_group;
+
+/* Adds a parameter, in the order of the calls; pointers to earlier ones are invalid then. */
+fsdp_status fsdp__group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);
+
+/* ---- the life cycle of the unsharded parameters ---- All are idempotent. */
+
+/* [collective] */
+fsdp_status fsdp__group_unshard(fsdp__param_group *group, fsdp__comm_context *comm);
+/* A use begins: unsharded parameters are there, fields name them. */
+fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm);
+/* A use ends, and the group stays unsharded. */
+void fsdp__group_leave(fsdp__param_group *group);
+void fsdp__group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
+/* The same on this rank alone, by a write or by the caller's will: see [Note: staying unsharded] in root.h. */
+void fsdp__group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
+
+#endif

@@ -1,0 +1,257 @@
+/* hooks.c - what happens when. */
+#include "shard/hooks.h"
+
+#include "autograd/autograd.h"
+#include "shard/lazy_init.h"
+
+/* ---- backward ---- */
+
+static fsdp_status post_backward(void *arg)
+{
+    fsdp__module_state *state = arg;
+
+    state->training = FSDP__POST_BACKWARD;
+    fsdp__state_notify(state, FSDP_EVENT_POST_BACKWARD);
+    if (state->reshard_after_backward)
+        fsdp__state_reshard(state);
+    return fsdp__state_reduce(state);
+}
+
+/* A prefetch that this backward did not need. */
+static bool is_gathering(const fsdp__module_state *state)
+{
+    return state->group_count > 0 && state->groups[0]->sharded_state == FSDP_GATHERING;
+}
+
+/* Reductions are complete, and nothing is gathered that should not be. */
+static fsdp_status finish(fsdp__root *root)
+{
+    FSDP_TRY(fsdp__comm_context_finish_reduction(&root->comm));
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (is_gathering(root->states[i]))
+            fsdp__state_reshard(root->states[i]);
+    fsdp__spares_drop(&root->comm.spares);
+    fsdp__root_forget_order(root);
+    return FSDP_OK;
+}
+
+/* In the order of the backward, whoever has not been through it. What a forward uses, around this backward, goes on. */
+static fsdp_status complete_backward(fsdp__root *root)
+{
+    for (int64_t i = root->state_count - 1; i >= 0; i--)
+        if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
+            FSDP_TRY(post_backward(root->states[i]));
+    for (int64_t i = 0; i < root->state_count; i++) {
+        fsdp__module_state *state = root->states[i];
+
+        if (state->training == FSDP__FORWARD)
+            continue;
+        state->training = FSDP__IDLE;
+        fsdp__state_leave(state);
+    }
+    return root->last_backward ? finish(root) : FSDP_OK;
+}
+
+static fsdp_status end_of_backward(void *arg, fsdp_status walked)
+{
+    fsdp__root *root = arg;
+    fsdp_status st = FSDP_OK;
+
+    root->in_backward = false;
+    if (walked == FSDP_OK)
+        st = complete_backward(root);
+    if (walked != FSDP_OK || st != FSDP_OK)
+        (void)fsdp__root_reset(root);
+    for (int64_t i = root->state_count - 1; i >= 0; i--) /* from the end: who was kept only by this leaves the list */
+        fsdp__state_unref(root->states[i]);
+    fsdp__root_unref(root);
+    return st; /* the walk's own failure is reported by the walk */
+}
+
+/* The model may be gone, and its graph goes piece by piece as it is walked: all of the tree stays until the end. */
+static fsdp_status begin_backward(fsdp__root *root)
+{
+    if (root->in_backward)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_backward_queue_callback(root->context, end_of_backward, root));
+    root->in_backward = true;
+    (void)fsdp__root_ref(root);
+    for (int64_t i = 0; i < root->state_count; i++)
+        (void)fsdp__state_ref(root->states[i]);
+    return FSDP_OK;
+}
+
+static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **grad)
+{
+    fsdp__module_state *state = arg, *previous;
+    fsdp__root *root = state->root;
+
+    (void)output;
+    (void)grad;
+    FSDP_TRY(begin_backward(root));
+    if (state->training == FSDP__PRE_BACKWARD)
+        return FSDP_OK;
+    state->training = FSDP__PRE_BACKWARD;
+    fsdp__state_notify(state, FSDP_EVENT_PRE_BACKWARD);
+    FSDP_TRY(fsdp__state_unshard(state));
+    FSDP_TRY(fsdp__state_wait(state));
+    previous = fsdp__root_previous(root, state);
+    return previous ? fsdp__state_unshard(previous) : FSDP_OK;
+}
+
+/* ---- forward ---- */
+
+static fsdp_status cast_floating(fsdp_tensor **tensor, fsdp_dtype dtype)
+{
+    if (dtype == FSDP_DTYPE_NONE || !fsdp_dtype_is_floating((*tensor)->dtype))
+        return FSDP_OK;
+    *tensor = fsdp_cast(*tensor, dtype);
+    return *tensor ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status cast_inputs(const fsdp__module_state *state, fsdp_tensor **inputs, int count)
+{
+    for (int i = 0; i < count && !state->policy.keep_forward_inputs; i++)
+        FSDP_TRY(cast_floating(&inputs[i], state->policy.param_dtype));
+    return FSDP_OK;
+}
+
+/* What a graph that will call the state holds of it. */
+static void unref_state(void *state)
+{
+    fsdp__state_unref(state);
+}
+
+static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs, int count)
+{
+    bool first = state->training != FSDP__FORWARD, recorded = false;
+
+    if (state->training == FSDP__PRE_BACKWARD) { /* recomputing a forward inside the backward */
+        FSDP_TRY(fsdp__state_unshard(state));
+        FSDP_TRY(fsdp__state_wait(state));
+        return cast_inputs(state, inputs, count);
+    }
+    FSDP_TRY(fsdp__lazy_init(state));
+    FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
+    state->training = FSDP__FORWARD;
+    fsdp__state_notify(state, FSDP_EVENT_PRE_FORWARD);
+    FSDP_TRY(cast_inputs(state, inputs, count));
+    FSDP_TRY(fsdp__state_unshard(state));
+    FSDP_TRY(fsdp__state_wait(state));
+    if (first) /* of several modules the first: the backward comes to it last */
+        FSDP_TRY(fsdp__boundary(inputs, count, post_backward, state, unref_state, &recorded));
+    if (recorded)
+        (void)fsdp__state_ref(state);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    fsdp__module_state *state = arg;
+    fsdp_status st;
+
+    state->depth++;
+    st = enter_forward(state, inputs, count);
+    if (st != FSDP_OK) /* a hook that fails is not told that its module failed */
+        fsdp__hook_failed(arg, module);
+    return st;
+}
+
+/* All modules of the state have run. */
+static fsdp_status leave_forward(fsdp__module_state *state)
+{
+    fsdp__root *root = state->root;
+
+    fsdp__state_forget_ran(state);
+    state->training = FSDP__IDLE;
+    if (state->reshard_after_forward)
+        fsdp__state_reshard(state);
+    if (fsdp_grad_enabled(root->context))
+        FSDP_TRY(fsdp__root_record_order(root, state));
+    fsdp__state_notify(state, FSDP_EVENT_POST_FORWARD);
+    return FSDP_OK;
+}
+
+/* The outermost forward ends: groups of which a module did not run are done as well, and fields name shards again. What
+ * a backward uses, around this forward, goes on. */
+static fsdp_status end_iteration(fsdp__root *root)
+{
+    for (int64_t i = 0; i < root->state_count; i++) {
+        fsdp__module_state *state = root->states[i];
+
+        if (state->training == FSDP__PRE_BACKWARD)
+            continue;
+        if (state->training == FSDP__FORWARD)
+            FSDP_TRY(leave_forward(state));
+        fsdp__state_leave(state);
+    }
+    root->forward_root = NULL;
+    if (!fsdp_grad_enabled(root->context) && !root->in_backward)
+        fsdp__spares_drop(&root->comm.spares);
+    return FSDP_OK;
+}
+
+static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **output)
+{
+    fsdp__root *root = state->root;
+
+    if (state->training == FSDP__PRE_BACKWARD)
+        return cast_floating(output, state->policy.output_dtype);
+    for (int64_t i = 0; i < state->module_count; i++)
+        if (state->modules[i] == module && !state->ran[i]) {
+            state->ran[i] = true;
+            state->ran_count++;
+        }
+    if (state->ran_count == state->module_count && state->depth == 0) /* a module may call itself */
+        FSDP_TRY(leave_forward(state));
+    if (fsdp_tensor_requires_grad(*output)) {
+        FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
+        (void)fsdp__state_ref(state);
+    }
+    if (root->forward_root == state && state->depth == 0)
+        FSDP_TRY(end_iteration(root));
+    return cast_floating(output, state->policy.output_dtype);
+}
+
+fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor **output)
+{
+    fsdp__module_state *state = arg;
+    fsdp_status st;
+
+    state->depth--;
+    st = exit_forward(state, module, output);
+    if (st != FSDP_OK)
+        state->depth++; /* the module has failed, and will say so */
+    return st;
+}
+
+/* A forward inside a backward has failed: what the backward uses, and the gradients it has made, stay. */
+static void abandon_forward(fsdp__root *root)
+{
+    for (int64_t i = 0; i < root->state_count; i++) {
+        fsdp__module_state *state = root->states[i];
+
+        if (state->training == FSDP__FORWARD) {
+            state->training = FSDP__IDLE;
+            fsdp__state_forget_ran(state);
+            fsdp__state_reshard(state);
+        } else if (state->training != FSDP__PRE_BACKWARD) {
+            fsdp__state_leave(state);
+        }
+    }
+    root->forward_root = NULL;
+}
+
+void fsdp__hook_failed(void *arg, fsdp_module *module)
+{
+    fsdp__module_state *state = arg;
+
+    (void)module;
+    state->depth--;
+    if (state->root->forward_root != state || state->depth > 0)
+        return;
+    if (state->root->in_backward)
+        abandon_forward(state->root);
+    else
+        (void)fsdp__root_reset(state->root);
+}

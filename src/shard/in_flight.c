@@ -1,0 +1,118 @@
+/* in_flight.c - a reduction from its issue to its landing. */
+#include "shard/in_flight.h"
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "device/device.h"
+
+fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count)
+{
+    fsdp_tensor **tensors;
+
+    if (flight->capacity >= count)
+        return FSDP_OK;
+    tensors = fsdp__calloc(3 * (size_t)count, sizeof *tensors);
+    if (!tensors)
+        return FSDP_NO_MEMORY;
+    fsdp__free(flight->unsharded);
+    *flight = (fsdp__in_flight){.unsharded = tensors,
+                                .gradients = tensors + count,
+                                .arriving = tensors + 2 * count,
+                                .capacity = count,
+                                .done = flight->done};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight, fsdp_stream *stream)
+{
+    FSDP_TRY(fsdp_event_record(flight->done, stream));
+    for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(stream); i++)
+        flight->gradients[i]->storage->written = flight->done;
+    return FSDP_OK;
+}
+
+static void let_go(fsdp_tensor **tensor)
+{
+    fsdp_tensor_unref(*tensor);
+    *tensor = NULL;
+}
+
+/* The i-th result is there for who uses the device's stream. */
+static void is_written(const fsdp__in_flight *flight, int64_t i)
+{
+    if (flight->gradients[i]->storage->written == flight->done)
+        flight->gradients[i]->storage->written = NULL;
+}
+
+static void drop(fsdp__in_flight *flight, int64_t i)
+{
+    let_go(&flight->unsharded[i]);
+    let_go(&flight->gradients[i]);
+    let_go(&flight->arriving[i]);
+}
+
+/* The result becomes the shard's gradient, or is added to it, after hooks have seen it. */
+static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor *gradient)
+{
+    fsdp_status st;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    st = fsdp__leaf_accumulate(shard, gradient);
+    fsdp_scope_end(context, NULL);
+    return st;
+}
+
+/* Takes the i-th out and hands it to its shard, if that waits for it. */
+static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t i, bool wanted)
+{
+    fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]), *shard = fsdp_tensor_ref(flight->arriving[i]);
+    fsdp_status st = FSDP_OK;
+
+    drop(flight, i);
+    if (shard && wanted)
+        st = arrive(context, shard, gradient);
+    fsdp_tensor_unref(gradient);
+    fsdp_tensor_unref(shard);
+    return st;
+}
+
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp_stream *stream)
+{
+    fsdp__in_flight landing = *flight;
+    fsdp_status st;
+
+    if (landing.count == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(stream)), landing.done));
+    st = fsdp__stream_check(stream);
+    *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
+    for (int64_t i = 0; i < landing.count; i++)
+        is_written(&landing, i);
+    for (int64_t i = 0; i < landing.count; i++)
+        FSDP_KEEP_FIRST(st, land(context, &landing, i, st == FSDP_OK));
+    if (flight->capacity > 0) {
+        fsdp__free(landing.unsharded);
+        return st;
+    }
+    landing.count = 0;
+    *flight = landing;
+    return st;
+}
+
+void fsdp__in_flight_drop(fsdp__in_flight *flight, fsdp_stream *stream)
+{
+    if (flight->count == 0)
+        return;
+    (void)fsdp_stream_synchronize(stream);
+    for (int64_t i = 0; i < flight->count; i++) {
+        is_written(flight, i);
+        drop(flight, i);
+    }
+    flight->count = 0;
+}
+
+void fsdp__in_flight_close(fsdp__in_flight *flight)
+{
+    fsdp__free(flight->unsharded);
+    fsdp_event_free(flight->done);
+}

@@ -1,0 +1,60 @@
+/* layout.h - how the parameters of a group lie in it: a small table of pieces. Arithmetic only.
+ *
+ * Every parameter is seen as (outer, rows, inner) elements, where `rows` is its sharded dimension, outer the product of
+ * the dimensions before it and inner that of those behind it. All numbers are elements.
+ *
+ *   PER_PARAMETER  (FSDP2) each parameter is cut by itself: rank r has rows [r c, (r+1) c) of it, c = ceil(rows /
+ * ranks); trailing ranks may have a short part or none. In memory each begins at a multiple of the alignment. FLAT
+ * (FSDP1) the parameters, each seen as one run, lie one after the other as one vector; the vector is cut into equal
+ * parts, its last one padded. A rank may have all, a part, or nothing of a parameter.
+ */
+#ifndef SHARD_LAYOUT_H
+#define SHARD_LAYOUT_H
+
+#include "fsdp/status.h"
+
+#include <stdint.h>
+
+typedef enum fsdp__layout_kind {
+    FSDP__LAYOUT_PER_PARAMETER,
+    FSDP__LAYOUT_FLAT
+} fsdp__layout_kind;
+
+typedef struct fsdp__extent {
+    int64_t outer, rows, inner;
+} fsdp__extent;
+
+/* What one rank has of one parameter: `outer` runs of `inner` elements. They are `stride` apart in the parameter, from
+ * `at` on, and lie one after the other in the rank's shard of the group, from `in_shard` on. */
+typedef struct fsdp__piece {
+    int64_t parameter;
+    int64_t at, in_shard;
+    int64_t outer, stride, inner; /* inner 0: nothing */
+} fsdp__piece;
+
+typedef struct fsdp__layout {
+    fsdp__layout_kind kind;
+    int64_t count;          /* parameters, and pieces: one each */
+    int64_t shard_numel;    /* of every rank's shard of the group, padding included */
+    int64_t gathered_numel; /* of the whole parameters, padding included */
+    struct fsdp__layout_entry {
+        fsdp__piece piece;   /* this rank's */
+        int64_t chunk_numel; /* the longest part that a rank has, by which the parameter is padded. FLAT: 0 */
+        int64_t in_gathered; /* where the whole parameter begins */
+    } * entries;
+} fsdp__layout;
+
+typedef struct fsdp__layout_options {
+    fsdp__layout_kind kind;
+    int64_t ranks, rank;
+    int64_t shard_align, gathered_align; /* each parameter begins at a multiple; 1: they touch */
+} fsdp__layout_options;
+
+/* `out` is to be released. */
+fsdp_status fsdp__layout_make(const fsdp__extent *extents, int64_t count, const fsdp__layout_options *options,
+                              fsdp__layout *out);
+void fsdp__layout_release(fsdp__layout *layout);
+int64_t fsdp__extent_numel(const fsdp__extent *extent);
+int64_t fsdp__piece_numel(const fsdp__piece *piece);
+
+#endif

@@ -1,0 +1,176 @@
+/* methods.c - the methods of a sharded module, whichever front door it came through. */
+#include "shard/root.h"
+
+static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
+{
+    if (!module)
+        return FSDP_FAIL(FSDP_INVALID, "a module is required");
+    *out = fsdp__state_of(module);
+    if (!*out)
+        return FSDP_FAIL(FSDP_STATE, "this %s was not given to fully_shard", module->type->name);
+    return FSDP_OK;
+}
+
+/* Applies `change` to the module's state and, with `recurse`, to those of the modules below. */
+typedef struct change {
+    void (*apply)(fsdp__module_state *state, bool value);
+    bool value;
+} change;
+
+static fsdp_status apply_change(void *arg, fsdp_module *module, const char *name)
+{
+    const change *c = arg;
+
+    (void)name;
+    if (fsdp__state_of(module))
+        c->apply(fsdp__state_of(module), c->value);
+    return FSDP_OK;
+}
+
+static fsdp_status change_states(fsdp_module *module, bool recurse, void (*apply)(fsdp__module_state *, bool),
+                                 bool value)
+{
+    fsdp__module_state *state;
+    change c = {.apply = apply, .value = value};
+
+    FSDP_TRY(state_of(module, &state));
+    return recurse ? fsdp__module_walk(module, apply_change, &c) : apply_change(&c, module, "");
+}
+
+fsdp_status fsdp_module_unshard(fsdp_module *module)
+{
+    fsdp__module_state *state;
+    fsdp_device *device;
+
+    FSDP_TRY(state_of(module, &state));
+    device = fsdp__state_device(state);
+    if (device)
+        FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
+    if (!state->root->forward_root && !state->root->in_backward)
+        FSDP_TRY(fsdp__root_drop_stale(state->root));
+    FSDP_TRY(fsdp__state_unshard(state));
+    FSDP_TRY(fsdp__state_wait(state));
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
+    return FSDP_OK;
+}
+
+static void reshard(fsdp__module_state *state, bool unused)
+{
+    (void)unused;
+    fsdp__state_give_up(state);
+}
+
+fsdp_status fsdp_module_reshard(fsdp_module *module)
+{
+    return change_states(module, false, reshard, true);
+}
+
+fsdp_status fsdp_module_reshard_all(fsdp_module *module)
+{
+    change c = {.apply = reshard, .value = true};
+
+    return fsdp__module_walk(module, apply_change, &c);
+}
+
+static void set_gradient_sync(fsdp__module_state *state, bool sync)
+{
+    state->reduce_grads = sync;
+}
+
+fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse)
+{
+    return change_states(module, recurse, set_gradient_sync, sync);
+}
+
+fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    fsdp__root_set_last_backward(state->root, last);
+    return FSDP_OK;
+}
+
+static void set_reshard_after_forward(fsdp__module_state *state, bool on)
+{
+    state->reshard = on ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER; /* no longer automatic */
+    state->reshard_after_forward = on;
+}
+
+fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
+{
+    return change_states(module, recurse, set_reshard_after_forward, on);
+}
+
+static void set_reshard_after_backward(fsdp__module_state *state, bool on)
+{
+    state->reshard_after_backward = on;
+}
+
+fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool on, bool recurse)
+{
+    return change_states(module, recurse, set_reshard_after_backward, on);
+}
+
+fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    if (!(factor >= 0))
+        return FSDP_FAIL(FSDP_INVALID, "gradient divide factor %g: expected a positive number, or 0 for the default",
+                         (double)factor);
+    state->divide_factor = factor;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_reset_iteration(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    if (state->root->state != state)
+        return FSDP_FAIL(FSDP_STATE, "only the outermost sharded module can reset an iteration");
+    return fsdp__root_reset(state->root);
+}
+
+bool fsdp_module_is_sharded(fsdp_module *module)
+{
+    return module && fsdp__state_of(module);
+}
+
+static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
+{
+    int ranks = group->residence.mesh.ranks;
+
+    out->parameter_count += group->param_count;
+    out->shares_memory = out->shares_memory && group->residence.kind == FSDP__RESIDENCE_IN_PLACE && ranks > 1;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        out->numel += fsdp__param_numel(&group->params[i]);
+        out->padded_numel += group->params[i].chunk_numel * ranks;
+        out->shard_numel += fsdp__param_shard_numel(&group->params[i]);
+    }
+}
+
+fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    *out = (fsdp_shard_info){.name = state->name, .shares_memory = state->group_count > 0};
+    if (state->group_count > 0)
+        out->state = state->groups[0]->sharded_state;
+    for (int64_t i = 0; i < state->group_count; i++)
+        add_group(state->groups[i], out);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listener listener, void *arg)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(root, &state));
+    state->root->listener = (fsdp__listener){listener, arg};
+    return FSDP_OK;
+}

@@ -1,0 +1,68 @@
+/* param.h - one parameter: the local rows that the outside sees (`sharded`), and the whole one that the forward and
+ * backward use (`unsharded`), which has bytes only while its group is unsharded (FSDP2's FSDPParam).
+ *
+ * [Note: what fields name]
+ * Outside a forward or backward the fields of modules name the shards, also where the engine keeps a group unsharded
+ * (`stays_unsharded`) for the next use. From fsdp_module_unshard to the reshard (`explicit`) they name the unsharded
+ * parameters. */
+#ifndef SHARD_PARAM_H
+#define SHARD_PARAM_H
+
+#include "nn/module.h"
+#include "shard/layout.h"
+#include "shard/mesh_info.h"
+
+/* A field of a module that names a parameter. */
+typedef struct fsdp__param_field {
+    fsdp_module *module;
+    fsdp_tensor **field;
+} fsdp__param_field;
+
+/* Called around the gathers of a parameter (FSDP2's extensions fsdp_pre_all_gather and fsdp_post_all_gather). Its group
+ * takes the COPY residence: nobody else reads what they change. */
+typedef struct fsdp__gather_functions {
+    /* The tensor that is gathered in place of the shard, of its shape and dtype: `*out`, a reference for the caller. */
+    fsdp_status (*pre_gather)(void *arg, fsdp_tensor *sharded, fsdp_tensor **out);
+    /* The unsharded parameter is there, for work of the device's stream; it may be changed in place. */
+    fsdp_status (*post_gather)(void *arg, fsdp_tensor *unsharded);
+    void *arg;
+} fsdp__gather_functions;
+
+typedef struct fsdp__param {
+    struct fsdp__param_group *group;
+    fsdp_tensor *sharded;   /* the tensor the model was built with, now this rank's rows */
+    fsdp_tensor *unsharded; /* a leaf of the whole shape; made with the group's memory */
+    char *name;             /* dotted, from the root; NULL before lazy initialisation */
+    fsdp__param_field *fields;
+    int64_t field_count, field_capacity;
+    fsdp__extent extent;                              /* of the whole parameter */
+    fsdp__piece piece;                                /* this rank's: see layout.h */
+    int64_t chunk_numel;                              /* padded elements of one rank */
+    size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
+    fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; NONE: as computed */
+    fsdp_tensor *gathering;                           /* what pre_gather made, while the gather may read it */
+    fsdp__gather_functions gather;
+    fsdp_tensor *accumulated_grad; /* in reduce_dtype, of backwards without reduction; or NULL */
+} fsdp__param;
+
+/* A parameter of a group to come: takes a reference of `tensor`, the one the model was built with. */
+void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
+/* Turns the model's tensor into its distributed self: shape and distribution of this rank's rows, still without the
+ * group's memory. Extent and piece are known. */
+fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh);
+/* Back to the plain whole tensor; while the group has no memory only. */
+void fsdp__param_unwrap(fsdp__param *param);
+void fsdp__param_release(fsdp__param *param);
+
+fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field);
+/* Puts the unsharded parameter, or the shard, into every field that names it. */
+void fsdp__param_publish(fsdp__param *param, bool unsharded);
+/* "'name'" when it is known, else its place in the group's modules; for messages. */
+const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes);
+
+int64_t fsdp__param_numel(const fsdp__param *param);
+int64_t fsdp__param_shard_numel(const fsdp__param *param);
+/* Of the whole parameter in `dtype`, as it lies in memory: rows padded to a multiple of the ranks, rounded up. */
+size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype dtype);
+
+#endif

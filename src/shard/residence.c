@@ -1,0 +1,106 @@
+/* residence.c - the regions of a group, and who reads in them. */
+#include "shard/residence.h"
+
+#include "comm/internal.h"
+
+/* Still without bytes. */
+static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
+{
+    if (kind == FSDP__RESIDENCE_IN_PLACE) {
+        if (r->mesh.ranks == 1)
+            return fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->unsharded);
+        return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_COMMON, r->unsharded_bytes,
+                                     FSDP_MEMORY_PARAMETER_SHARD, r->shard_bytes, &r->unsharded);
+    }
+    if (kind == FSDP__RESIDENCE_CAST)
+        FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_COMMON, r->unsharded_bytes,
+                                       FSDP_MEMORY_UNSHARDED_PARAMETER, 0, &r->unsharded));
+    return fsdp__region_of_device(r->device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards);
+}
+
+fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device)
+{
+    residence->device = device;
+    FSDP_TRY(make_regions(residence, kind));
+    if (residence->shards)
+        FSDP_TRY(fsdp__region_fill(residence->shards));
+    residence->kind = kind;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__residence_fill(fsdp__residence *residence)
+{
+    return residence->unsharded ? fsdp__region_fill(residence->unsharded) : FSDP_OK;
+}
+
+void fsdp__residence_close(fsdp__residence *residence)
+{
+    fsdp__residence_set_writer(residence, NULL, NULL);
+    fsdp__region_unref(residence->shards);
+    fsdp__region_unref(residence->unsharded);
+    residence->shards = residence->unsharded = NULL;
+    residence->device = NULL;
+    residence->kind = FSDP__RESIDENCE_NONE;
+}
+
+void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before_write)(void *, const fsdp__storage *),
+                                void *writer)
+{
+    fsdp__region *place = residence->shards ? residence->shards : residence->unsharded;
+
+    if (!place)
+        return;
+    place->before_write = before_write;
+    place->writer = writer;
+}
+
+fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t bytes, fsdp__region **out)
+{
+    fsdp_status st;
+
+    if (residence->mesh.ranks > 1 && residence->share)
+        FSDP_TRY(fsdp__region_of_ranks(residence->device, &residence->mesh, FSDP_MEMORY_VISIBLE, bytes,
+                                       FSDP_MEMORY_GRADIENT, bytes, out));
+    else
+        FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_GRADIENT, out));
+    st = fsdp__region_fill(*out);
+    if (st != FSDP_OK) {
+        fsdp__region_unref(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+bool fsdp__residence_is_shared(const fsdp__residence *residence)
+{
+    return residence->mesh.ranks > 1 &&
+           (residence->kind == FSDP__RESIDENCE_IN_PLACE || residence->kind == FSDP__RESIDENCE_CAST);
+}
+
+/* ---- readers and writers ---- */
+
+void fsdp__residence_begin_read(fsdp__residence *residence)
+{
+    if (residence->reading || !fsdp__residence_is_shared(residence))
+        return;
+    fsdp__group_begin_read(residence->mesh.shard_pg, residence->unsharded->data);
+    residence->reading = true;
+}
+
+void fsdp__residence_end_read(fsdp__residence *residence)
+{
+    fsdp_group *pg = residence->mesh.shard_pg;
+
+    if (!residence->reading)
+        return;
+    residence->reading = false;
+    if (fsdp__group_end_read(pg, residence->unsharded->data, fsdp_device_stream(residence->device)) != FSDP_OK)
+        fsdp_abort(fsdp_group_context(pg), fsdp_last_error()); /* or writers wait for ever */
+}
+
+fsdp_status fsdp__residence_await_readers(fsdp__residence *residence, fsdp_stream *stream)
+{
+    if (!fsdp__residence_is_shared(residence))
+        return FSDP_OK;
+    return fsdp__group_await_readers(residence->mesh.shard_pg, residence->unsharded->data, stream);
+}

@@ -1,0 +1,242 @@
+/* root.c - the states below one outermost module: their order and their iteration. */
+#include "shard/root.h"
+
+#include "base/alloc.h"
+#include "comm/internal.h"
+#include "shard/defaults.h"
+
+/* ---- life cycle ---- */
+
+fsdp_status fsdp__root_create(fsdp_context *context, fsdp__module_state *state)
+{
+    fsdp__root *root = fsdp__calloc(1, sizeof *root);
+
+    if (!root)
+        return FSDP_NO_MEMORY;
+    root->refs = 1;
+    root->context = root->comm.context = context;
+    root->state = state;
+    root->last_backward = true;
+    fsdp__root_join(root, state);
+    fsdp__root_unref(root);
+    return FSDP_OK;
+}
+
+fsdp__root *fsdp__root_ref(fsdp__root *root)
+{
+    root->refs++;
+    return root;
+}
+
+void fsdp__root_unref(fsdp__root *root)
+{
+    if (!root || --root->refs > 0)
+        return;
+    fsdp__comm_context_close(&root->comm);
+    fsdp__free(root->states);
+    fsdp__free(root->order);
+    fsdp__free(root);
+}
+
+void fsdp__root_join(fsdp__root *root, fsdp__module_state *state)
+{
+    fsdp__root *left = state->root;
+
+    state->root = fsdp__root_ref(root);
+    state->comm = &root->comm;
+    state->listener = &root->listener;
+    /* Memory that groups have now counts where they give it back; that of the outermost state does not count. */
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+        bool out = group->residence.kind == FSDP__RESIDENCE_COPY && group->residence.unsharded;
+
+        group->of_root = state == root->state;
+        root->comm.spares.out += out && !group->of_root;
+    }
+    fsdp__root_unref(left);
+}
+
+static void leave(fsdp__root *root, fsdp__module_state *state)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (root->states[i] != state)
+            root->states[kept++] = root->states[i];
+    root->state_count = kept;
+    fsdp__root_forget_order(root);
+    if (root->forward_root == state)
+        root->forward_root = NULL;
+    if (root->state == state)
+        root->state = NULL;
+}
+
+fsdp__module_state *fsdp__state_ref(fsdp__module_state *state)
+{
+    state->refs++;
+    return state;
+}
+
+void fsdp__state_unref(fsdp__module_state *state)
+{
+    fsdp__root *root;
+
+    if (!state || --state->refs > 0)
+        return;
+    root = state->root;
+    if (root)
+        leave(root, state);
+    fsdp__state_free(state); /* its groups give memory back to the root */
+    fsdp__root_unref(root);
+}
+
+/* ---- order ---- */
+
+fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
+{
+    if (fsdp__grow(&root->order, root->order_count, &root->order_capacity, sizeof *root->order) ||
+        fsdp__grow(&state->order_marks, state->order_count, &state->order_capacity, sizeof *state->order_marks))
+        return FSDP_NO_MEMORY;
+    state->order_marks[state->order_count++] = root->order_count;
+    root->order[root->order_count++] = state;
+    return FSDP_OK;
+}
+
+fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state)
+{
+    int64_t mark;
+
+    if (state->order_count == 0)
+        return NULL;
+    mark = state->order_marks[--state->order_count];
+    return mark > 0 && mark <= root->order_count ? root->order[mark - 1] : NULL;
+}
+
+void fsdp__root_forget_order(fsdp__root *root)
+{
+    root->order_count = 0;
+    for (int64_t i = 0; i < root->state_count; i++)
+        root->states[i]->order_count = 0;
+}
+
+/* ---- what stayed unsharded ---- */
+
+enum {
+    EXCHANGED = 256 /* groups in one exchange */
+};
+
+/* A walk over all groups below a root. Before lazy initialisation that is the outermost state alone. */
+typedef struct walk {
+    fsdp__module_state *const *states;
+    int64_t state_count, state, group;
+} walk;
+
+static walk walk_of(fsdp__root *root)
+{
+    if (root->state_count > 0)
+        return (walk){.states = root->states, .state_count = root->state_count};
+    return (walk){.states = &root->state, .state_count = root->state ? 1 : 0};
+}
+
+static fsdp__param_group *next_group(walk *w)
+{
+    while (w->state < w->state_count && w->group == w->states[w->state]->group_count) {
+        w->state++;
+        w->group = 0;
+    }
+    return w->state < w->state_count ? w->states[w->state]->groups[w->group++] : NULL;
+}
+
+static bool is_to_ask(const fsdp__param_group *group)
+{
+    bool unsharded = group->stays_unsharded || group->explicit || group->sharded_state == FSDP_GATHERING;
+
+    return unsharded && group->residence.mesh.ranks > 1 && !group->asked;
+}
+
+/* Asks about `first` and all groups that `rest` still comes to and that share its process group, as many as fit. */
+static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
+{
+    fsdp_group *pg = first->residence.mesh.shard_pg;
+    fsdp__param_group *asked[EXCHANGED];
+    uint8_t stale[EXCHANGED];
+    int64_t n = 0;
+
+    for (fsdp__param_group *group = first; group && n < EXCHANGED; group = next_group(&rest)) {
+        if (!is_to_ask(group) || group->residence.mesh.shard_pg != pg)
+            continue;
+        group->asked = true;
+        stale[n] = group->sharded_state == FSDP_SHARDED;
+        asked[n++] = group;
+        fsdp__residence_end_read(&group->residence); /* a writer who is late may be waiting for that */
+    }
+    FSDP_TRY(fsdp__group_any(pg, stale, n));
+    for (int64_t i = 0; i < n; i++)
+        if (stale[i])
+            fsdp__state_reshard(asked[i]->state);
+    for (int64_t i = 0; i < n; i++)
+        if (asked[i]->sharded_state != FSDP_SHARDED)
+            fsdp__residence_begin_read(&asked[i]->residence);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__root_drop_stale(fsdp__root *root)
+{
+    fsdp__param_group *group;
+
+    for (walk w = walk_of(root); (group = next_group(&w));)
+        group->asked = false;
+    for (walk w = walk_of(root); (group = next_group(&w));)
+        if (is_to_ask(group))
+            FSDP_TRY(exchange_stale(group, w));
+    return FSDP_OK;
+}
+
+/* ---- iteration ---- */
+
+void fsdp__root_set_last_backward(fsdp__root *root, bool last)
+{
+    root->last_backward = last;
+    root->last_backward_set = fsdp__next_setting(root->context);
+}
+
+/* The gathers of this iteration start after what was written to the shards since the last: waited for once here, so
+ * that none of them has to wait for the computing that goes on meanwhile. */
+static fsdp_status follow_writes(fsdp__root *root)
+{
+    fsdp__param_group *group, *other;
+
+    for (walk w = walk_of(root); (group = next_group(&w));) {
+        if (!group->written)
+            continue;
+        FSDP_TRY(fsdp__comm_context_follow_compute(&root->comm, group->residence.device));
+        group->written = false;
+        for (walk rest = w; (other = next_group(&rest));)
+            if (other->residence.device == group->residence.device)
+                other->written = false;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state)
+{
+    if (root->forward_root)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__root_drop_stale(root));
+    FSDP_TRY(follow_writes(root));
+    root->forward_root = state;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__root_reset(fsdp__root *root)
+{
+    fsdp_status st = root->comm.stream ? fsdp_stream_synchronize(root->comm.stream) : FSDP_OK;
+
+    fsdp__comm_context_drop_reduction(&root->comm);
+    for (int64_t i = 0; i < root->state_count; i++)
+        fsdp__state_reset(root->states[i]);
+    fsdp__spares_drop(&root->comm.spares);
+    fsdp__root_forget_order(root);
+    root->forward_root = NULL;
+    return st;
+}

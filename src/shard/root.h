@@ -1,0 +1,61 @@
+/* root.h - what the states below one outermost module share: their order, the running iteration, one communication
+ * context (FSDP2's FSDPStateContext).
+ *
+ * [Note: staying unsharded]
+ * Whether a group is still unsharded from an earlier use must be one decision of all ranks, but any rank may have
+ * written its rows since, or resharded by hand. So a forward of the outermost module, and an unshard by the caller,
+ * begin with one small exchange about the groups that were unsharded (`stays_unsharded`, `explicit`, or gathered
+ * ahead): has anybody given it up? Then all do, and gather again. Between a forward and its backward nobody asks: there
+ * all ranks must write, or none. */
+#ifndef SHARD_ROOT_H
+#define SHARD_ROOT_H
+
+#include "shard/state.h"
+
+typedef struct fsdp__root {
+    int64_t refs; /* one per state that points here */
+    fsdp_context *context;
+    fsdp__module_state *state; /* the outermost; NULL when it has been freed */
+    fsdp__module_state *
+        *states; /* in the order of the module walk, the outermost first; borrowed, they leave when freed */
+    int64_t state_count, state_capacity;
+    fsdp__comm_context comm;
+    fsdp__listener listener;
+    fsdp__module_state *forward_root; /* whose forward is running as the outermost; NULL outside */
+    bool in_backward;                 /* a backward runs; the root and its states are held */
+    bool last_backward;
+    int64_t last_backward_set;  /* when it was set, among the roots of the context */
+    fsdp__module_state **order; /* states in the order their forwards ended */
+    int64_t order_count, order_capacity;
+} fsdp__root;
+
+/* A root of `state` alone, which it joins. */
+fsdp_status fsdp__root_create(fsdp_context *context, fsdp__module_state *state);
+fsdp__root *fsdp__root_ref(fsdp__root *root);
+void fsdp__root_unref(fsdp__root *root);
+/* `state` leaves the root it has and joins `root`. */
+void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
+
+/* Who holds a state. The last one frees it: out of its root's lists, with its groups. */
+fsdp__module_state *fsdp__state_ref(fsdp__module_state *state);
+void fsdp__state_unref(fsdp__module_state *state);
+
+/* ---- order ---- */
+
+fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state);
+/* The state whose forward ended before `state`'s latest one not yet gone back through; NULL when none. */
+fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state);
+void fsdp__root_forget_order(fsdp__root *root);
+
+/* ---- iteration ---- */
+
+void fsdp__root_set_last_backward(fsdp__root *root, bool last);
+/* Once per iteration, by the outermost module that runs: drops what is stale, and follows what was written. Does
+ * nothing inside a running forward. [collective] */
+fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state);
+/* Reshards what stayed unsharded and has been written to on any rank: see [Note: staying unsharded]. [collective] */
+fsdp_status fsdp__root_drop_stale(fsdp__root *root);
+/* Everything sharded, nothing in flight, no gradient of the running iteration. */
+fsdp_status fsdp__root_reset(fsdp__root *root);
+
+#endif

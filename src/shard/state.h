@@ -1,0 +1,76 @@
+/* state.h - one call of a front door, as the engine sees it: its modules and its groups of parameters (FSDP2's
+ * FSDPState), and what is done to all of the groups together. When it is done is hooks.c's business. */
+#ifndef SHARD_STATE_H
+#define SHARD_STATE_H
+
+#include "shard/group.h"
+
+typedef enum fsdp__training {
+    FSDP__IDLE,
+    FSDP__FORWARD,
+    FSDP__PRE_BACKWARD,
+    FSDP__POST_BACKWARD
+} fsdp__training;
+
+typedef struct fsdp__module_state {
+    int64_t refs;          /* one per module it hooks, one per place in a graph that will call it */
+    fsdp_module **modules; /* borrowed: the hooks live on them. NULL where one is gone */
+    int64_t module_count;
+    bool *ran; /* which of the modules ran in this forward */
+    int64_t ran_count;
+    int64_t depth; /* calls of its modules that are running, one inside the other */
+
+    fsdp__param_group **groups; /* none when the modules have no parameters left */
+    int64_t group_count, group_capacity;
+    fsdp_mp_policy policy;
+    fsdp_reshard reshard;
+    fsdp_overlap overlap;
+    bool reshard_after_forward, reshard_after_backward, reduce_grads;
+    float divide_factor; /* 0: the number of ranks */
+
+    fsdp__training training;
+    struct fsdp__root *root;  /* its own until lazy initialisation, then the outermost state's */
+    fsdp__comm_context *comm; /* the root's */
+    bool initialised;         /* lazily */
+    char *name;               /* comma-joined module names from the root; NULL before */
+    int64_t *order_marks;     /* where this state stands in the root's order, oldest first */
+    int64_t order_count, order_capacity;
+    const struct fsdp__listener *listener; /* the root's */
+} fsdp__module_state;
+
+/* Who sees the transitions of a root's states. */
+typedef struct fsdp__listener {
+    fsdp_shard_listener function;
+    void *arg;
+} fsdp__listener;
+
+fsdp_status fsdp__state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                               fsdp__module_state **out);
+/* The state alone: who holds it, and its place below a root, are root.c's. */
+void fsdp__state_free(fsdp__module_state *state);
+/* One more group; the state frees it. */
+fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share, fsdp__param_group **out);
+fsdp__module_state *fsdp__state_of(const fsdp_module *module); /* NULL when not sharded */
+/* Gives all groups their memory: see fsdp__groups_allocate. [collective] */
+fsdp_status fsdp__state_allocate(fsdp__module_state *state, fsdp_device *device);
+/* Whether parameters have no bytes yet. */
+bool fsdp__state_is_meta(const fsdp__module_state *state);
+/* NULL while it has none. */
+fsdp_device *fsdp__state_device(const fsdp__module_state *state);
+/* Which of its modules have run in this forward: none. */
+void fsdp__state_forget_ran(fsdp__module_state *state);
+void fsdp__state_notify(const fsdp__module_state *state, fsdp_shard_event event);
+
+/* [collective] */
+fsdp_status fsdp__state_unshard(fsdp__module_state *state);
+fsdp_status fsdp__state_wait(fsdp__module_state *state);
+void fsdp__state_leave(fsdp__module_state *state);
+void fsdp__state_reshard(fsdp__module_state *state);
+/* See fsdp__group_give_up. */
+void fsdp__state_give_up(fsdp__module_state *state);
+/* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */
+fsdp_status fsdp__state_reduce(fsdp__module_state *state);
+/* Everything sharded, no gradient that was not reduced, idle. */
+void fsdp__state_reset(fsdp__module_state *state);
+
+#endif
