@@ -2,7 +2,8 @@
  *
  * fsdp_fully_shard makes the parameters of a module that no nested call has taken one *group*: they are gathered in
  * one all-gather before the module's forward (and again before its backward if they were resharded in between), and
- * their gradients leave in one reduce-scatter after its backward. Call it from the bottom up, last on the root:
+ * their gradients leave in one reduce-scatter after its backward. (Parameters of several dtypes make a group each.)
+ * Call it from the bottom up, last on the root:
  *
  *     for (int64_t i = 0; i < blocks; i++)
  *         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(model, i), NULL));
