@@ -120,10 +120,13 @@ static void forget_module(void *arg, fsdp_module *module)
     fsdp__state_unref(state);
 }
 
+const char fsdp__state_key = 0;
+
 fsdp_status fsdp__state_attach(fsdp__shard_state *state)
 {
     for (int64_t i = 0; i < state->module_count; i++) {
-        fsdp__module_hooks hooks = {.arg = state,
+        fsdp__module_hooks hooks = {.key = &fsdp__state_key,
+                                    .arg = state,
                                     .pre_forward = fsdp__state_pre_forward,
                                     .post_forward = fsdp__state_post_forward,
                                     .failed = fsdp__state_failed,
@@ -139,17 +142,13 @@ fsdp_status fsdp__state_attach(fsdp__shard_state *state)
             fsdp__state_detach(state);
             return st;
         }
-        state->modules[i]->parts->shard_state = state;
     }
     return FSDP_OK;
 }
 
 void fsdp__state_detach(fsdp__shard_state *state)
 {
-    for (int64_t i = 0; i < state->module_count; i++) {
-        if (!state->modules[i] || state->modules[i]->parts->shard_state != state)
-            continue;
-        state->modules[i]->parts->shard_state = NULL;
-        fsdp__module_remove_hooks(state->modules[i], state);
-    }
+    for (int64_t i = 0; i < state->module_count; i++)
+        if (state->modules[i])
+            fsdp__module_remove_hooks(state->modules[i], state);
 }

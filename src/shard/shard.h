@@ -320,6 +320,7 @@ void fsdp__state_forget_ran(fsdp__shard_state *state);
 fsdp__shard_state *fsdp__state_ref(fsdp__shard_state *state);
 void fsdp__state_unref(fsdp__shard_state *state);
 fsdp__shard_state *fsdp__state_of(const fsdp_module *module); /* NULL when not sharded */
+extern const char fsdp__state_key;                            /* its address is the key of a state's hooks */
 fsdp_status fsdp__state_unshard(fsdp__shard_state *state);
 void fsdp__state_reshard(fsdp__shard_state *state);
 /* The same on this rank alone, by a write or by the caller's will: see [Note: kept whole]. */

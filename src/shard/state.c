@@ -14,7 +14,7 @@
 
 fsdp__shard_state *fsdp__state_of(const fsdp_module *module)
 {
-    return module->parts->shard_state;
+    return fsdp__module_hooks_arg(module, &fsdp__state_key);
 }
 
 fsdp__shard_state *fsdp__state_ref(fsdp__shard_state *state)
