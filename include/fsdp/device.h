@@ -42,7 +42,6 @@ FSDP_API fsdp_dtype fsdp_dtype_from_name(const char *name);
     X(PARAMETER_SHARD, "parameter shard")         \
     X(UNSHARDED_PARAMETER, "unsharded parameter") \
     X(GRADIENT, "gradient")                       \
-    X(REDUCE_BUFFER, "reduce buffer")             \
     X(OPTIMIZER_STATE, "optimizer state")         \
     X(ACTIVATION, "activation")                   \
     X(WORKSPACE, "workspace")

@@ -85,6 +85,8 @@
 #include "fsdp/data.h"
 #include "fsdp/device.h"
 #include "fsdp/dist.h"
+#include "fsdp/format.h"
+#include "fsdp/generate.h"
 #include "fsdp/hub.h"
 #include "fsdp/launch.h"
 #include "fsdp/models.h"

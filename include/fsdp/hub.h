@@ -1,4 +1,4 @@
-/* fsdp/hub.h - Hugging Face model folders: config.json and safetensors, read and written from shards.
+/* fsdp/hub.h - Hugging Face model folders: config.json and safetensors, read into shards and written from them.
  *
  * Every reader checks what it reads (sizes, offsets, names, dtypes) and names file, tensor and key in its error. */
 #ifndef FSDP_HUB_H
@@ -10,32 +10,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- safetensors files ---- */
-
-typedef struct fsdp_safetensors fsdp_safetensors;
-
-typedef struct fsdp_safetensors_entry {
-    const char *name;
-    fsdp_dtype dtype;
-    int ndim;
-    int64_t shape[FSDP_MAX_DIMS];
-    const void *data; /* in the memory map */
-    size_t bytes;
-    const char *file; /* path of the file it is in */
-} fsdp_safetensors_entry;
-
-/* One file, or all files of an index, or a folder with model.safetensors or model.safetensors.index.json. Headers are
- * checked whole (sizes, overlaps, gaps, ranges, duplicate names) before anything is returned. Nothing is read of the
- * data: it is mapped. */
-FSDP_API fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out);
-FSDP_API void fsdp_safetensors_close(fsdp_safetensors *file);
-FSDP_API int64_t fsdp_safetensors_count(const fsdp_safetensors *file);
-FSDP_API const fsdp_safetensors_entry *fsdp_safetensors_at(const fsdp_safetensors *file,
-                                                           int64_t index); /* by name order */
-FSDP_API const fsdp_safetensors_entry *fsdp_safetensors_find(const fsdp_safetensors *file, const char *name);
-
-/* ---- model folders ---- */
 
 FSDP_API fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out);
 
@@ -55,23 +29,6 @@ FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state *state, 
 
 /* Copies tokenizer.json and what else belongs to the tokenizer, as far as it is there. One rank calls it. */
 FSDP_API fsdp_status fsdp_hub_copy_tokenizer(const char *from_folder, const char *to_folder);
-
-/* ---- generation ---- */
-
-typedef struct fsdp_generate_options {
-    int64_t max_new_tokens;
-    float temperature; /* 0: the most likely token */
-    int64_t top_k;     /* 0: all */
-    uint64_t seed;
-} fsdp_generate_options;
-
-/* Appends tokens to `tokens` (capacity count + max_new_tokens), one by one over the last max_seq_len of them; `each`
- * (may be NULL) sees every new token and ends the generation by returning false: rank 0's answer counts. Every rank of
- * a world calls it, with rank 0's arguments, and gets the same tokens. Same seed, same tokens. *count grows.
- * [collective] */
-FSDP_API fsdp_status fsdp_generate(fsdp_module *model, int32_t *tokens, int64_t *count,
-                                   const fsdp_generate_options *options, bool (*each)(void *arg, int32_t token),
-                                   void *arg);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include "config/args.h"
 #include "fsdp/fsdp.h"
 
 enum {
@@ -18,31 +19,6 @@ int fsdp__cmd_inspect(int argc, char **argv);
 /* "fsdp: <message>" on stderr; returns FSDP__USAGE, or FSDP__FAILED. */
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);
 int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
-
-/* ---- args.c: options in any place, "--name=value" or "--name value", until "--" ---- */
-
-typedef struct fsdp__option {
-    const char *name;   /* without dashes */
-    char letter;        /* 0: none */
-    const char **value; /* takes a value: where it goes; NULL: a flag */
-    bool *flag;
-} fsdp__option;
-
-typedef struct fsdp__args {
-    const fsdp__option *options; /* up to a NULL name */
-    /* Sees "--section.key=value" options (key, value); NULL: they are unknown. Returns 0 or an exit status. */
-    int (*dotted)(void *arg, const char *key, const char *value);
-    void *arg;
-    const char *positional[2];
-    int positional_count, positional_most;
-    char **rest; /* what follows "--"; NULL when there was none */
-} fsdp__args;
-
-/* 0, or FSDP__USAGE after saying why. `command` is for messages. */
-int fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv);
-/* Whole numbers and numbers of options; `name` is for the message. 0 or FSDP__USAGE. */
-int fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out);
-int fsdp__args_number(const char *name, const char *text, double least, double most, double *out);
 
 /* ---- progress.c ---- */
 

@@ -150,23 +150,23 @@ out:
 
 /* ---- command ---- */
 
-static int read_numbers(request *r, const char *most, const char *temperature, const char *top_k, const char *seed)
+static fsdp_status read_numbers(request *r, const char *most, const char *temperature, const char *top_k,
+                                const char *seed)
 {
     int64_t value = 0;
     double number = 0.8;
-    int status = 0;
 
-    if (most && (status = fsdp__args_integer("--max-new-tokens", most, 0, 1 << 24, &r->options.max_new_tokens)) != 0)
-        return status;
-    if (temperature && (status = fsdp__args_number("--temperature", temperature, 0, 1000, &number)) != 0)
-        return status;
-    if (top_k && (status = fsdp__args_integer("--top-k", top_k, 0, 1 << 24, &r->options.top_k)) != 0)
-        return status;
-    if (seed && (status = fsdp__args_integer("--seed", seed, 0, INT64_MAX, &value)) != 0)
-        return status;
+    if (most)
+        FSDP_TRY(fsdp__args_integer("--max-new-tokens", most, 0, 1 << 24, &r->options.max_new_tokens));
+    if (temperature)
+        FSDP_TRY(fsdp__args_number("--temperature", temperature, 0, 1000, &number));
+    if (top_k)
+        FSDP_TRY(fsdp__args_integer("--top-k", top_k, 0, 1 << 24, &r->options.top_k));
+    if (seed)
+        FSDP_TRY(fsdp__args_integer("--seed", seed, 0, INT64_MAX, &value));
     r->options.temperature = (float)number;
     r->options.seed = (uint64_t)value;
-    return 0;
+    return FSDP_OK;
 }
 
 int fsdp__cmd_generate(int argc, char **argv)
@@ -179,10 +179,10 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"top-k", 0, &top_k, NULL},         {"seed", 0, &seed, NULL},
                                     {"help", 'h', NULL, &help},         {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
-    int status = fsdp__args_parse(&args, "generate", argc, argv);
+    int status;
 
-    if (status)
-        return status;
+    if (fsdp__args_parse(&args, "generate", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (help) {
         usage();
         return 0;
@@ -191,9 +191,8 @@ int fsdp__cmd_generate(int argc, char **argv)
         return fsdp__usage_error("generate: no model folder given; see 'fsdp generate --help'");
     if (!r.prompt == !r.ids)
         return fsdp__usage_error("generate: give either --prompt TEXT or --tokens 1,2,3");
-    status = read_numbers(&r, most, temperature, top_k, seed);
-    if (status)
-        return status;
+    if (read_numbers(&r, most, temperature, top_k, seed) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     r.folder = args.positional[0];
     if (fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());

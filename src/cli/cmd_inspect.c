@@ -74,10 +74,9 @@ int fsdp__cmd_inspect(int argc, char **argv)
     fsdp__args args = {.options = options, .positional_most = 1};
     fsdp_model_config config;
     fsdp_safetensors *file = NULL;
-    int status = fsdp__args_parse(&args, "inspect", argc, argv);
 
-    if (status)
-        return status;
+    if (fsdp__args_parse(&args, "inspect", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (help) {
         puts("fsdp inspect FOLDER\n\nConfig, parameters, shapes, dtypes and sizes of a Hugging Face folder.");
         return 0;

@@ -23,10 +23,9 @@ int fsdp__cmd_run(int argc, char **argv)
     fsdp_launch_options launch = {0};
     fsdp_launch_report report = {0};
     int64_t ranks = 0;
-    int status = fsdp__args_parse(&args, "run", argc, argv);
 
-    if (status)
-        return status;
+    if (fsdp__args_parse(&args, "run", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (help) {
         usage();
         return 0;
@@ -35,9 +34,8 @@ int fsdp__cmd_run(int argc, char **argv)
         return fsdp__usage_error("run: say how many ranks: fsdp run -n 2 -- PROGRAM");
     if (!args.rest || !args.rest[0])
         return fsdp__usage_error("run: no program given: fsdp run -n %s -- PROGRAM [ARGS]", ranks_text);
-    status = fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks);
-    if (status)
-        return status;
+    if (fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     launch.ranks = (int)ranks;
     launch.argv = (const char *const *)args.rest;
     fflush(NULL);

@@ -114,22 +114,21 @@ static int launch(int ranks, int argc, char **argv)
     return fsdp__failure("%s", fsdp_last_error());
 }
 
-static int set_override(void *arg, const char *key, const char *value)
+static fsdp_status set_override(void *arg, const char *key, const char *value)
 {
     session *s = arg;
+    fsdp_status st = fsdp_train_config_set(s->config, key, value);
 
-    if (fsdp_train_config_set(s->config, key, value) == FSDP_OK)
-        return 0;
-    return fsdp__usage_error("--%s: %s", key, fsdp_last_error());
+    return st == FSDP_OK ? st : fsdp_fail_prefix(st, "--%s", key);
 }
 
 /* Options may stand before the file, and win over it: the file is read in a first pass. */
-static int skip_override(void *arg, const char *key, const char *value)
+static fsdp_status skip_override(void *arg, const char *key, const char *value)
 {
     (void)arg;
     (void)key;
     (void)value;
-    return 0;
+    return FSDP_OK;
 }
 
 static int with_config(session *s, int argc, char **argv)
@@ -144,10 +143,9 @@ static int with_config(session *s, int argc, char **argv)
     fsdp__args args = {.options = options, .dotted = skip_override, .positional_most = 1, .arg = s};
     fsdp__args again = {.options = options, .dotted = set_override, .positional_most = 1, .arg = s};
     int64_t ranks = 1;
-    int status = fsdp__args_parse(&args, "train", argc, argv);
 
-    if (status)
-        return status;
+    if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (help) {
         usage();
         return 0;
@@ -156,13 +154,12 @@ static int with_config(session *s, int argc, char **argv)
         return fsdp__usage_error("train: no config file given; see 'fsdp train --help'");
     if (args.rest)
         return fsdp__usage_error("train: nothing may follow '--'");
-    if (ranks_text && (status = fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks)) != 0)
-        return status;
+    if (ranks_text && fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (args.positional_count && fsdp_train_config_load(s->config, args.positional[0]) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    status = fsdp__args_parse(&again, "train", argc, argv);
-    if (status)
-        return status;
+    if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (print)
         return fsdp_train_config_print(s->config, stdout) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
     if (s->as_rank || ranks == 1)

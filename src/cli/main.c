@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "train/nearest.h"
+#include "config/nearest.h"
 
 typedef struct command {
     const char *name, *usage, *does;

@@ -3,8 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "format/json.h"
 #include "hub/hub.h"
-#include "hub/json.h"
 
 #define CONFIG_LIMIT_BYTES ((size_t)16 << 20)
 

@@ -1,6 +1,6 @@
 /* config_write.c - config.json and generation_config.json as transformers reads them, old versions and new. */
+#include "format/json.h"
 #include "hub/hub.h"
-#include "hub/json.h"
 
 /* An object being filled: a failed insertion is remembered and reported once. */
 typedef struct writer {

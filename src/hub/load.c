@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "fsdp/format.h"
 #include "hub/hub.h"
 #include "tensor/tensor.h"
 

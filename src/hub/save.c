@@ -14,6 +14,8 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "format/plan.h"
+#include "format/publish.h"
 #include "hub/hub.h"
 #include "tensor/tensor.h"
 
@@ -22,6 +24,8 @@
 enum {
     CHUNK_NUMEL = 1 << 20 /* converted and written at a time */
 };
+
+static const fsdp__folder_kind model_folder = {.noun = "model", .mark = "config.json"};
 
 /* A save in progress on one rank. */
 typedef struct saver {
@@ -127,8 +131,8 @@ out:
 
 static fsdp_status create_files(saver *s)
 {
-    FSDP_TRY(fsdp__publish_check(s->folder));
-    FSDP_TRY(fsdp__publish_begin(s->folder, &s->temporary));
+    FSDP_TRY(fsdp__publish_check(s->folder, &model_folder));
+    FSDP_TRY(fsdp__publish_begin(s->folder, &model_folder, &s->temporary));
     s->made = true;
     FSDP_TRY(create_json(s));
     if (fsdp__path_exists(s->folder)) /* the tokenizer stays when the model is replaced */
@@ -139,6 +143,27 @@ static fsdp_status create_files(saver *s)
         FSDP_TRY(create_file(s, file->name, file->header, file->header_bytes, file->total_bytes));
     }
     return FSDP_OK;
+}
+
+/* Follows from names, global shapes, dtype and limit alone: the same on every rank. */
+static fsdp_status make_plan(saver *s, uint64_t limit_bytes)
+{
+    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)s->state->count, sizeof(*entries));
+    fsdp_status status;
+
+    if (!entries)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", s->folder);
+    for (int64_t i = 0; i < s->state->count; i++) {
+        const fsdp_state_entry *from = &s->state->entries[i];
+        fsdp_safetensors_entry *entry = &entries[i];
+
+        *entry = (fsdp_safetensors_entry){.name = from->name, .dtype = s->dtype, .ndim = from->ndim};
+        memcpy(entry->shape, from->global_shape, sizeof(entry->shape));
+        entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(s->dtype);
+    }
+    status = fsdp__save_plan_create(entries, s->state->count, limit_bytes, &s->plan);
+    fsdp__free(entries);
+    return status;
 }
 
 static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
@@ -154,7 +179,7 @@ static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
     if (!s->folder || !s->chunk)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
     FSDP_TRY(check_arguments(s));
-    FSDP_TRY(fsdp__save_plan_create(s->state, s->dtype, limit_bytes, &s->plan));
+    FSDP_TRY(make_plan(s, limit_bytes));
     return is_first(s) ? create_files(s) : FSDP_OK;
 }
 

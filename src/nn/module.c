@@ -222,17 +222,28 @@ fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks
 void fsdp__module_remove_hooks(fsdp_module *module, const void *arg)
 {
     struct fsdp__module_parts *parts = module->parts;
-    int64_t kept = 0;
 
-    for (int64_t i = 0; i < parts->hook_count; i++) {
+    for (int64_t i = 0; i < parts->hook_count;) {
         fsdp__module_hooks hooks = parts->hooks[i];
 
-        if (hooks.arg != arg)
-            parts->hooks[kept++] = hooks;
-        else if (hooks.free_arg)
+        if (hooks.arg != arg) {
+            i++;
+            continue;
+        }
+        /* Taken out before free_arg runs: nobody finds them by their key any more. */
+        parts->hook_count--;
+        memmove(&parts->hooks[i], &parts->hooks[i + 1], (size_t)(parts->hook_count - i) * sizeof *parts->hooks);
+        if (hooks.free_arg)
             hooks.free_arg(hooks.arg, module);
     }
-    parts->hook_count = kept;
+}
+
+void *fsdp__module_hooks_arg(const fsdp_module *module, const void *key)
+{
+    for (int64_t i = 0; i < module->parts->hook_count; i++)
+        if (module->parts->hooks[i].key == key)
+            return module->parts->hooks[i].arg;
+    return NULL;
 }
 
 /* ---- switches of a subtree ---- */

@@ -7,7 +7,8 @@
 
 /* Called around a module's forward, in the order added (post hooks too). All may be NULL. */
 typedef struct fsdp__module_hooks {
-    void *arg;
+    const void *key; /* whose hooks they are: the address of a static of the layer that adds them, or NULL */
+    void *arg;       /* what that layer keeps with the module: fsdp__module_hooks_arg gives it back */
     /* May replace inputs. */
     fsdp_status (*pre_forward)(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
     /* May replace the output. Runs only when the forward succeeded. */
@@ -58,14 +59,15 @@ struct fsdp__module_parts {
     int64_t child_count, child_capacity;
     fsdp__module_hooks *hooks;
     int64_t hook_count, hook_capacity;
-    bool failed;       /* its last call failed: the message names it already */
-    void *shard_state; /* shard/: the engine's state for this module; freed by its hooks' free_arg */
+    bool failed; /* its last call failed: the message names it already */
 };
 
 /* Takes hooks->arg over (freed with the module), also on failure. */
 fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks *hooks);
 /* Removes the hooks added with `arg` and frees it. */
 void fsdp__module_remove_hooks(fsdp_module *module, const void *arg);
+/* The `arg` of the hooks added under `key`; NULL when there are none. */
+void *fsdp__module_hooks_arg(const fsdp_module *module, const void *key);
 
 /* As fsdp_module_add_buffer, with a function that fills it: now if it has bytes, else when it gets some. */
 fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,

@@ -122,18 +122,16 @@ static void forget_module(void *arg, fsdp_module *module)
 
 static void detach(fsdp__module_state *state)
 {
-    for (int64_t i = 0; i < state->module_count; i++) {
-        if (!state->modules[i] || state->modules[i]->parts->shard_state != state)
-            continue;
-        state->modules[i]->parts->shard_state = NULL;
-        fsdp__module_remove_hooks(state->modules[i], state);
-    }
+    for (int64_t i = 0; i < state->module_count; i++)
+        if (state->modules[i])
+            fsdp__module_remove_hooks(state->modules[i], state);
 }
 
 static fsdp_status attach(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->module_count; i++) {
-        fsdp__module_hooks hooks = {.arg = state,
+        fsdp__module_hooks hooks = {.key = &fsdp__state_key,
+                                    .arg = state,
                                     .pre_forward = fsdp__hook_pre_forward,
                                     .post_forward = fsdp__hook_post_forward,
                                     .failed = fsdp__hook_failed,
@@ -144,7 +142,6 @@ static fsdp_status attach(fsdp__module_state *state)
 
         (void)fsdp__state_ref(state);
         FSDP_TRY(fsdp__module_add_hooks(state->modules[i], &hooks));
-        state->modules[i]->parts->shard_state = state;
     }
     return FSDP_OK;
 }

@@ -68,9 +68,11 @@ fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bo
     return FSDP_OK;
 }
 
+const char fsdp__state_key = 0;
+
 fsdp__module_state *fsdp__state_of(const fsdp_module *module)
 {
-    return module->parts->shard_state;
+    return fsdp__module_hooks_arg(module, &fsdp__state_key);
 }
 
 bool fsdp__state_is_meta(const fsdp__module_state *state)

@@ -51,6 +51,7 @@ void fsdp__state_free(fsdp__module_state *state);
 /* One more group; the state frees it. */
 fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share, fsdp__param_group **out);
 fsdp__module_state *fsdp__state_of(const fsdp_module *module); /* NULL when not sharded */
+extern const char fsdp__state_key;                             /* its address is the key of a state's hooks */
 /* Gives all groups their memory: see fsdp__groups_allocate. [collective] */
 fsdp_status fsdp__state_allocate(fsdp__module_state *state, fsdp_device *device);
 /* Whether parameters have no bytes yet. */

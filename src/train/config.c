@@ -1,127 +1,57 @@
-/* config.c - a config's life, its text forms, and the checks that need more than one key. */
+/* config.c - the config of a run: the calls over its table of keys, the checks that need more than one key, and the
+ * model it asks for. */
+#include "train/config.h"
+
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
-#include "train/config.h"
-#include "train/keys.h"
-#include "train/yaml.h"
+#include "config/config.h"
 
-#define LARGEST_FILE ((size_t)1 << 20)
-
-/* ---- life ---- */
+/* ---- the table's calls ---- */
 
 fsdp_status fsdp_train_config_create(fsdp_train_config **out)
 {
-    fsdp_status st = FSDP_OK;
     fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
+    fsdp_status st;
 
     *out = NULL;
     if (!config)
         return FSDP_NO_MEMORY;
-    for (int i = 0; i < fsdp__key_count; i++) {
-        const fsdp__key *key = &fsdp__keys[i];
-
-        FSDP_TRY_GOTO(st, fsdp__key_set(config, key, key->initial ? key->initial : ""), out);
+    st = fsdp__config_default(&fsdp__train_keys, config);
+    if (st != FSDP_OK) {
+        fsdp_train_config_free(config);
+        return st;
     }
     *out = config;
-    config = NULL;
-out:
-    fsdp_train_config_free(config);
-    return st;
+    return FSDP_OK;
 }
 
 void fsdp_train_config_free(fsdp_train_config *config)
 {
-    if (!config)
-        return;
-    for (int i = 0; i < fsdp__key_count; i++)
-        if (fsdp__keys[i].type == FSDP__KEY_TEXT)
-            fsdp__free(*(char **)((char *)config + fsdp__keys[i].offset));
-    for (int64_t i = 0; i < config->data.path_count; i++)
-        fsdp__free(config->data.paths[i]);
-    fsdp__free(config->data.paths);
+    if (config)
+        fsdp__config_release(&fsdp__train_keys, config);
     fsdp__free(config);
 }
 
-/* ---- setting ---- */
-
 fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
-    fsdp_status st;
-    char *text = NULL;
-    size_t bytes = 0;
-
-    FSDP_TRY(fsdp__file_read(path, LARGEST_FILE, &text, &bytes));
-    st = fsdp__yaml_apply(config, path, text, bytes);
-    fsdp__free(text);
-    return st;
+    return fsdp__config_load(&fsdp__train_keys, config, path);
 }
 
 fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value)
 {
-    const char *dot = strchr(key, '.');
-    const fsdp__key *found;
-    char section[64];
-
-    if (!dot || (size_t)(dot - key) >= sizeof section)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' is not a key: expected section.name, such as training.steps", key);
-    memcpy(section, key, (size_t)(dot - key));
-    section[dot - key] = '\0';
-    found = fsdp__key_find(section, dot + 1);
-    if (found)
-        return fsdp__key_set(config, found, value);
-    for (int i = 0; fsdp__sections[i]; i++)
-        if (strcmp(fsdp__sections[i], section) == 0)
-            return fsdp__key_unknown(section, dot + 1);
-    return fsdp__key_unknown(section, NULL);
+    return fsdp__config_set(&fsdp__train_keys, config, key, value);
 }
-
-/* ---- printing ---- */
 
 fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream)
 {
-    const char *section = "";
-
-    for (int i = 0; i < fsdp__key_count; i++) {
-        const fsdp__key *key = &fsdp__keys[i];
-        char *text = NULL;
-
-        if (strcmp(section, key->section) != 0)
-            fprintf(stream, "%s:\n", key->section);
-        section = key->section;
-        if (!fsdp__key_text(config, key, &text)) {
-            fprintf(stream, "  # %s:\n", key->name);
-            continue;
-        }
-        if (!text)
-            return FSDP_NO_MEMORY;
-        fprintf(stream, "  %s: %s\n", key->name, text);
-        fsdp__free(text);
-    }
-    return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
+    return fsdp__config_print(&fsdp__train_keys, config, stream);
 }
 
 fsdp_status fsdp_train_config_help(FILE *stream)
 {
-    const char *section = "";
-
-    for (int i = 0; i < fsdp__key_count; i++) {
-        const fsdp__key *key = &fsdp__keys[i];
-        char allowed[256];
-
-        if (strcmp(section, key->section) != 0)
-            fprintf(stream, "%s%s:\n", i ? "\n" : "", key->section);
-        section = key->section;
-        fsdp__key_allowed(key, allowed, sizeof allowed);
-        fprintf(stream, "  %-27s %s", key->name, allowed);
-        if (key->initial)
-            fprintf(stream, "; default %s", key->initial);
-        fprintf(stream, "\n  %-27s   %s\n", "", key->help);
-    }
-    return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the help") : FSDP_OK;
+    return fsdp__config_help(&fsdp__train_keys, stream);
 }
 
 /* ---- checks ---- */

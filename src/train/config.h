@@ -1,10 +1,13 @@
-/* config.h - what follows from a config's keys. */
+/* config.h - the table of a run's keys, and what follows from them. */
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H
 
 #include "base/compiler.h"
+#include "config/keys.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
+
+extern const fsdp__key_table fsdp__train_keys;
 
 /* The folder's config.json, or the preset with its overrides, checked. */
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);

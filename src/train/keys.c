@@ -1,10 +1,8 @@
-/* keys.c - the table of config keys, and what messages say about it. */
-#include "train/keys.h"
+/* keys.c - the table of a training run's keys. */
+#include "train/config.h"
 
 #include <math.h>
-#include <string.h>
-
-#include "train/nearest.h"
+#include <stddef.h>
 
 static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
 static const fsdp__choice bool_choices[] = {{"true", 1}, {"false", 0}, {NULL, 0}};
@@ -22,7 +20,6 @@ static const fsdp__choice decay_choices[] = {
 static const fsdp__choice reshard_choices[] = {
     {"default", FSDP_RESHARD_AUTO}, {"always", FSDP_RESHARD_ALWAYS}, {"never", FSDP_RESHARD_NEVER}, {NULL, 0}};
 
-#define LARGE 9e18 /* integers: as large as they get */
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* section, name, field, range, default, help */
 #define INTEGER(section, name, least, most, range, initial, help)                                      \
@@ -60,7 +57,7 @@ static const fsdp__choice reshard_choices[] = {
     }
 
 /* clang-format off */
-const fsdp__key fsdp__keys[] = {
+static const fsdp__key keys[] = {
     TEXT(model, path, "Hugging Face folder to start from"),
     TEXT(model, preset, "in place of a folder: gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b"),
     CHOICE(model, init, pretrained, init_choices, NULL, "first weights; not set: pretrained with model.path, random with model.preset"),
@@ -80,12 +77,12 @@ const fsdp__key fsdp__keys[] = {
     CHOICE(data, order, shuffle, order_choices, "sequential", "sequential: window after window; shuffled: every window once an epoch, by training.seed"),
     INTEGER(data, workers, 0, 64, 0, "1", "threads that read ahead; 0: read in the step"),
 
-    INTEGER(training, steps, 1, LARGE, 0, "1000", "optimizer steps"),
+    INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "optimizer steps"),
     INTEGER(training, seq_len, 1, 1 << 28, 0, "256", "tokens a sequence"),
     INTEGER(training, global_batch_size, 1, 1 << 30, FSDP__OR_MINUS, "-1", "sequences a step over all ranks; -1: local_batch_size x ranks"),
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences a microbatch and rank; accumulation is global / (local x ranks)"),
     NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clip gradients to this total norm; 0: do not clip"),
-    INTEGER(training, seed, 0, LARGE, 0, "42", "of first weights and shuffling"),
+    INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "of first weights and shuffling"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, compute_choices, "float32", "gather parameters and compute in it; shards stay float32"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, compute_choices, "float32", "reduce gradients in it"),
     BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),
@@ -99,111 +96,27 @@ const fsdp__key fsdp__keys[] = {
     NUMBER(optimizer, momentum, 0, INFINITY, 0, "0", "sgd"),
     BOOL(optimizer, nesterov, "false", "sgd; needs momentum"),
 
-    INTEGER(lr_scheduler, warmup_steps, 0, LARGE, 0, "0", "steps in which the rate rises linearly"),
+    INTEGER(lr_scheduler, warmup_steps, 0, FSDP__KEY_LARGE, 0, "0", "steps in which the rate rises linearly"),
     CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "after the warm-up, until training.steps"),
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "part of the base rate that is left at the end"),
 
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all"),
     CHOICE(parallelism, fsdp_reshard_after_forward, reshard_after_forward, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done"),
 
-    INTEGER(metrics, log_freq, 1, LARGE, 0, "10", "steps between log lines"),
+    INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
     TEXT(metrics, jsonl, "file for one JSON object per step"),
 
     SAVE_TEXT(path, "Hugging Face folder written at the end"),
     SAVE_CHOICE(dtype, export_choices, "float32", "of the exported weights"),
 };
 /* clang-format on */
-const int fsdp__key_count = (int)(sizeof fsdp__keys / sizeof fsdp__keys[0]);
 
-const char *const fsdp__sections[] = {"model",       "data",    "training", "optimizer", "lr_scheduler",
-                                      "parallelism", "metrics", "export",   NULL};
+static const char *const sections[] = {"model",       "data",    "training", "optimizer", "lr_scheduler",
+                                       "parallelism", "metrics", "export",   NULL};
 
-const fsdp__key *fsdp__key_find(const char *section, const char *name)
-{
-    for (int i = 0; i < fsdp__key_count; i++)
-        if (strcmp(fsdp__keys[i].section, section) == 0 && strcmp(fsdp__keys[i].name, name) == 0)
-            return &fsdp__keys[i];
-    return NULL;
-}
+_Static_assert(offsetof(fsdp_train_config, data.path_count) ==
+                   offsetof(fsdp_train_config, data.paths) + sizeof(char **),
+               "the count of a list stands behind it");
 
-static void allowed_choices(const fsdp__choice *choices, char *text, size_t text_bytes)
-{
-    size_t used = 0;
-
-    for (const fsdp__choice *c = choices; c->text && used < text_bytes; c++) {
-        const char *before = c == choices ? "" : c[1].text ? ", " : " or ";
-
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", before, c->text);
-    }
-}
-
-static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
-{
-    bool integer = key->type == FSDP__KEY_INTEGER;
-    bool open = integer ? key->most >= LARGE : isinf(key->most);
-    char least[48], most[64] = "";
-
-    snprintf(least, sizeof least, "%s %.10g", key->range & FSDP__ABOVE ? "greater than" : "from", key->least);
-    if (!open)
-        snprintf(most, sizeof most, "%s %.10g", key->range & FSDP__BELOW ? " to below" : " to", key->most);
-    snprintf(text, text_bytes, "%s%s %s%s", key->range & FSDP__OR_MINUS ? "-1 or " : "",
-             integer ? "an integer" : "a number", least, most);
-}
-
-void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
-{
-    switch (key->type) {
-    case FSDP__KEY_INTEGER:
-    case FSDP__KEY_NUMBER:
-        allowed_range(key, text, text_bytes);
-        break;
-    case FSDP__KEY_BOOL:
-    case FSDP__KEY_CHOICE:
-        allowed_choices(key->choices, text, text_bytes);
-        break;
-    case FSDP__KEY_TEXT:
-        snprintf(text, text_bytes, "a text");
-        break;
-    case FSDP__KEY_PATHS:
-        snprintf(text, text_bytes, "a file or a list of files");
-        break;
-    }
-}
-
-/* ---- unknown names ---- */
-
-fsdp_status fsdp__key_unknown(const char *section, const char *name)
-{
-    const char *names[64];
-    const char *near;
-    int count = 0;
-
-    if (!name) {
-        near = fsdp__nearest(section, fsdp__sections);
-        if (near)
-            return FSDP_FAIL(FSDP_INVALID, "%s is not a section; did you mean '%s'?", section, near);
-        return FSDP_FAIL(FSDP_INVALID,
-                         "%s is not a section: expected model, data, training, optimizer, lr_scheduler, "
-                         "parallelism, metrics or export",
-                         section);
-    }
-    for (int i = 0; i < fsdp__key_count; i++)
-        if (strcmp(fsdp__keys[i].section, section) == 0)
-            names[count++] = fsdp__keys[i].name;
-    names[count] = NULL;
-    near = fsdp__nearest(name, names);
-    if (near)
-        return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key of %s; did you mean '%s'?", section, name, section, near);
-    for (int i = 0; i < fsdp__key_count; i++)
-        if (strcmp(fsdp__keys[i].name, name) == 0)
-            return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key of %s; did you mean '%s.%s'?", section, name, section,
-                             fsdp__keys[i].section, name);
-    {
-        char list[512] = "";
-        size_t used = 0;
-
-        for (int i = 0; i < count && used < sizeof list; i++)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
-        return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key of %s, which has: %s", section, name, section, list);
-    }
-}
+const fsdp__key_table fsdp__train_keys = {
+    .keys = keys, .count = (int)FSDP__COUNT_OF(keys), .sections = sections, .example = "training.steps"};

@@ -1,7 +1,7 @@
 /* Any bytes as a safetensors file: what is accepted lies within them, in order, without overlap. */
 #include <stdlib.h>
 
-#include "hub/safetensors.h"
+#include "format/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

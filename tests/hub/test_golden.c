@@ -1,6 +1,7 @@
 /* Logits, losses and gradients of three Hugging Face folders, held to those of PyTorch and transformers. */
 #include <math.h>
 
+#include "fsdp/format.h"
 #include "fsdp/hub.h"
 #include "support/test.h"
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "fsdp/format.h"
 #include "hub/hub.h"
 #include "support/ranks.h"
 

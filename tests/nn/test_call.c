@@ -195,6 +195,29 @@ static void a_failure_undoes_what_hooks_began(void **state)
     end(context);
 }
 
+static void a_layer_finds_what_it_keeps_with_a_module_by_its_key(void **state)
+{
+    static const char key, other;
+    char log[64] = "";
+    spy a = {.name = 'a', .log = log}, b = {.name = 'b', .log = log};
+    const fsdp__module_hooks mine = {.key = &key, .arg = &b, .free_arg = freed};
+    fsdp_context *context = begin();
+    fsdp_module *relu = fsdp_relu_create(context);
+
+    (void)state;
+    CHECK_NULL(fsdp__module_hooks_arg(relu, &key));
+    spy_on(relu, &a);
+    CHECK_OK(fsdp__module_add_hooks(relu, &mine));
+    CHECK(fsdp__module_hooks_arg(relu, &key) == &b);
+    CHECK_NULL(fsdp__module_hooks_arg(relu, &other));
+    fsdp__module_remove_hooks(relu, &b);
+    CHECK_NULL(fsdp__module_hooks_arg(relu, &key));
+    CHECK_STRING(log, "~b");
+    fsdp_module_unref(relu);
+    CHECK_STRING(log, "~b~a");
+    end(context);
+}
+
 static void many_inputs_are_passed_on(void **state)
 {
     fsdp_context *context = begin();
@@ -214,4 +237,6 @@ static void many_inputs_are_passed_on(void **state)
 TEST_MAIN(cmocka_unit_test(only_the_output_outlives_a_call),
           cmocka_unit_test(a_failure_names_the_innermost_module_once),
           cmocka_unit_test(hooks_run_in_order_and_may_replace_inputs_and_output),
-          cmocka_unit_test(a_failure_undoes_what_hooks_began), cmocka_unit_test(many_inputs_are_passed_on))
+          cmocka_unit_test(a_failure_undoes_what_hooks_began),
+          cmocka_unit_test(a_layer_finds_what_it_keeps_with_a_module_by_its_key),
+          cmocka_unit_test(many_inputs_are_passed_on))

@@ -81,53 +81,37 @@ static void names_are_dotted_and_tied_parameters_come_once(void **state)
     fsdp_context_free(context);
 }
 
-/* What the sharding engine leaves behind: a mark on the module it was given, distributions on its parameters. */
+/* While a sharded module is kept whole, its fields name tensors of this kind of memory. */
 static void gathered_parameters_are_refused(void **state)
 {
-    static int mark;
     fsdp_context *context = test_context();
-    fsdp_module *tree = make_tree(context), *blocks = fsdp_module_child(tree, "blocks");
-    fsdp_module *first = fsdp_module_child(tree, "blocks.0");
-    const char *const managed[] = {"blocks.0.weight", "blocks.0.other"};
-    fsdp_distribution d = {.placement_count = 1, .ndim = 2};
+    fsdp_module *tree = make_tree(context);
+    fsdp__parameter_slot *slot = &fsdp_module_child(tree, "blocks.0")->parts->parameters[0];
+    fsdp_tensor *shard = *slot->slot, *whole = NULL;
     fsdp_state *list = NULL;
-    fsdp_mesh *mesh = NULL;
 
     (void)state;
-    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
-    d.mesh = mesh;
-    d.placements[0] = (fsdp_placement){.kind = FSDP_SHARD};
-    first->parts->shard_state = &mark;
+    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, fsdp_tensor_ndim(shard), fsdp_tensor_shape(shard),
+                                FSDP_MEMORY_UNSHARDED_PARAMETER, &whole));
+    *slot->slot = whole;
     CHECK_ERROR(fsdp_state_from_module(tree, &list), FSDP_STATE, "parameter 'blocks.0.weight' is gathered");
     CHECK_NULL(list);
-    for (int i = 0; i < 2; i++) {
-        fsdp_tensor *tensor = fsdp_module_parameter(tree, managed[i]);
-
-        memcpy(d.global_shape, fsdp_tensor_shape(tensor), 2 * sizeof(int64_t));
-        CHECK_OK(fsdp_tensor_set_distribution(tensor, &d));
-    }
-    CHECK_OK(fsdp_state_from_module(tree, &list)); /* its siblings are no concern of it */
+    *slot->slot = shard;
+    CHECK_OK(fsdp_state_from_module(tree, &list));
     CHECK_EQ(list->count, 6);
     fsdp_state_free(list);
-    /* A sharded parent has the parameters of its children. */
-    blocks->parts->shard_state = &mark;
-    CHECK_ERROR(fsdp_state_from_module(tree, &list), FSDP_STATE, "'blocks.1.weight' is gathered");
-    first->parts->shard_state = blocks->parts->shard_state = NULL;
+    fsdp_tensor_unref(whole);
     fsdp_module_unref(tree);
-    fsdp_mesh_unref(mesh);
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
 
 static void it_survives_every_failed_allocation(void **state)
 {
-    static int mark;
     fsdp_context *context = test_context();
-    fsdp_module *tree = make_tree(context), *last = make_part(context);
+    fsdp_module *tree = make_tree(context);
 
     (void)state;
-    CHECK_OK(fsdp_module_add_child(tree, "last", last)); /* sharded, without parameters */
-    last->parts->shard_state = &mark;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_state *list = (fsdp_state *)1;
         fsdp_status status = fsdp_state_from_module(tree, &list);
@@ -137,7 +121,6 @@ static void it_survives_every_failed_allocation(void **state)
         fsdp_state_free(list);
     }
     CHECK_STATUS(fsdp_state_from_module(NULL, &(fsdp_state *){NULL}), FSDP_INVALID);
-    last->parts->shard_state = NULL;
     fsdp_module_unref(tree);
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "fsdp/format.h"
 #include "fsdp/hub.h"
 #include "train/run_program.h"
 

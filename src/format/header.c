@@ -4,8 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "hub/json.h"
-#include "hub/safetensors.h"
+#include "format/json.h"
+#include "format/safetensors.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -45,6 +45,15 @@ typedef struct header {
 
 #define BAD_TENSOR(header, name, format, ...) \
     FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s': " format, (header)->path, (name), __VA_ARGS__)
+
+const char *fsdp__safetensors_dtype_name(fsdp_dtype dtype)
+{
+    size_t i = 0;
+
+    while (dtypes[i].dtype != dtype)
+        i++;
+    return dtypes[i].name;
+}
 
 static fsdp_status read_dtype(const header *h, const char *name, const json_t *tensor, fsdp_dtype *out)
 {

@@ -5,7 +5,7 @@
 #include "base/compiler.h"
 #include "base/rng.h"
 #include "fsdp/comm.h"
-#include "hub/hub.h"
+#include "generate/generate.h"
 
 /* A generation in progress. */
 typedef struct generator {

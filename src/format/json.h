@@ -1,6 +1,6 @@
 /* json.h - JSON text with errors that name file and key. */
-#ifndef HUB_JSON_H
-#define HUB_JSON_H
+#ifndef FORMAT_JSON_H
+#define FORMAT_JSON_H
 
 #include <jansson.h>
 

@@ -1,8 +1,7 @@
 /* Safetensors files, indexes and folders: what is accepted, and what each broken one is told. */
 #include <sys/stat.h>
 
-#include "fsdp/hub.h"
-#include "hub/safetensors.h"
+#include "format/safetensors.h"
 #include "support/test.h"
 
 /* A file with this header and `data_bytes` bytes 0, 1, 2, ... of data. */

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "hub/json.h"
-#include "hub/safetensors.h"
+#include "format/json.h"
+#include "format/safetensors.h"
 
 /* Files lie beside the index: a name with a slash could point anywhere. */
 static bool plain_file_name(const char *name)

@@ -1,36 +1,33 @@
 /* yaml.c - the schema for libcyaml is made from the table of keys. Every value is read as text and then checked by the
  * table, so that the file and the command line give the same messages. libcyaml keeps no line numbers in what it loads
  * but says them when it refuses something: [Note: asking for a line]. */
-#include "train/yaml.h"
+#include "config/yaml.h"
 
 #include <ctype.h>
 #include <cyaml/cyaml.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "train/keys.h"
-
-#define MOST_KEYS 16 /* in a section */
-#define SECTIONS 8
 
 /* ---- what libcyaml fills ---- */
 
 typedef struct values {
-    char *text[MOST_KEYS]; /* in the order of the table */
-    char **list;           /* of the key that may be a list */
+    char *text[FSDP__KEYS_PER_SECTION]; /* in the order of the table */
+    char **list;                        /* of the key that may be a list */
     uint32_t list_count;
 } values;
 
 typedef struct document {
-    values *sections[SECTIONS];
+    values *sections[FSDP__KEY_SECTIONS];
 } document;
 
 typedef struct schema {
     cyaml_schema_value_t root, list_entry;
-    cyaml_schema_field_t sections[SECTIONS + 2]; /* one for a question, one for the end */
-    cyaml_schema_field_t keys[SECTIONS][MOST_KEYS + 2];
+    cyaml_schema_field_t sections[FSDP__KEY_SECTIONS + 2]; /* one for a question, one for the end */
+    cyaml_schema_field_t keys[FSDP__KEY_SECTIONS][FSDP__KEYS_PER_SECTION + 2];
 } schema;
 
 /* Where a problem is: the innermost place and the names that lead to it. */
@@ -99,7 +96,8 @@ static cyaml_schema_field_t refusing_field(const char *name)
 
 /* `lists`: keys that may be lists are read as lists. `ask_section`, `ask_name`: the key (or, without a name, the
  * section) that is asked for, or NULL. */
-static void schema_make(schema *s, bool lists, const char *ask_section, const char *ask_name)
+static void schema_make(schema *s, const fsdp__key_table *table, bool lists, const char *ask_section,
+                        const char *ask_name)
 {
     int count;
 
@@ -108,13 +106,13 @@ static void schema_make(schema *s, bool lists, const char *ask_section, const ch
                                            .flags = CYAML_FLAG_POINTER,
                                            .data_size = sizeof(char),
                                            .string = {.min = 0, .max = CYAML_UNLIMITED}};
-    for (count = 0; fsdp__sections[count]; count++) {
-        const char *section = fsdp__sections[count];
+    for (count = 0; table->sections[count]; count++) {
+        const char *section = table->sections[count];
         cyaml_schema_field_t *fields = s->keys[count];
         int used = 0, index = 0;
 
-        for (int i = 0; i < fsdp__key_count; i++) {
-            const fsdp__key *key = &fsdp__keys[i];
+        for (int i = 0; i < table->count; i++) {
+            const fsdp__key *key = &table->keys[i];
 
             if (strcmp(key->section, section) != 0)
                 continue;
@@ -234,13 +232,14 @@ static int next_line_of_key(const char *text, int line, const char *name)
 }
 
 /* The line of a key, or of a section when name is NULL. */
-static int ask_line(const char *text, size_t bytes, bool lists, const char *section, const char *name, int otherwise)
+static int ask_line(const fsdp__key_table *table, const char *text, size_t bytes, bool lists, const char *section,
+                    const char *name, int otherwise)
 {
     schema s;
     problem p;
     document *d = NULL;
 
-    schema_make(&s, lists, section, name);
+    schema_make(&s, table, lists, section, name);
     if (load(&s, text, bytes, &d, &p)) {
         unload(&s, d);
         return otherwise;
@@ -250,14 +249,26 @@ static int ask_line(const char *text, size_t bytes, bool lists, const char *sect
 
 /* ---- messages ---- */
 
-static fsdp_status refuse_kind(const problem *p, bool lists, const char *is)
+/* The whole file is something else: names the first sections. */
+static fsdp_status refuse_top(const fsdp__key_table *table, const char *is)
+{
+    char names[256] = "";
+    size_t used = 0;
+    int i = 0;
+
+    for (; table->sections[i] && i < 3 && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s:", i ? ", " : "", table->sections[i]);
+    return FSDP_FAIL(FSDP_FORMAT, "%s: expected sections (%s%s)", is, names, table->sections[i] ? ", ..." : "");
+}
+
+static fsdp_status refuse_kind(const fsdp__key_table *table, const problem *p, bool lists, const char *is)
 {
     const char *name = p->names[0], *section = p->names[FSDP__MAX(p->name_count, 1) - 1];
-    const fsdp__key *key = p->name_count > 1 ? fsdp__key_find(section, name) : NULL;
+    const fsdp__key *key = p->name_count > 1 ? fsdp__key_find(table, section, name) : NULL;
     char allowed[256];
 
     if (p->name_count == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "%s: expected sections (model:, data:, training:, ...)", is);
+        return refuse_top(table, is);
     if (key && lists && key->type == FSDP__KEY_PATHS)
         return FSDP_FAIL(FSDP_FORMAT, "%s.%s holds %s: expected a list of files", section, name, is);
     if (!key)
@@ -267,7 +278,8 @@ static fsdp_status refuse_kind(const problem *p, bool lists, const char *is)
 }
 
 /* libcyaml refused the file: says it in the words of the table. */
-static fsdp_status explain(const char *path, const char *text, size_t bytes, bool lists, const problem *p)
+static fsdp_status explain(const fsdp__key_table *table, const char *path, const char *text, size_t bytes, bool lists,
+                           const problem *p)
 {
     const char *section = p->name_count ? p->names[p->name_count - 1] : NULL;
     int line = p->line ? p->line : 1;
@@ -275,8 +287,8 @@ static fsdp_status explain(const char *path, const char *text, size_t bytes, boo
     if (strncmp(p->text, "Unexpected key: ", 16) == 0) {
         const char *name = p->text + 16;
 
-        line = ask_line(text, bytes, lists, section ? section : name, section ? name : NULL, line);
-        (void)fsdp__key_unknown(section ? section : name, section ? name : NULL);
+        line = ask_line(table, text, bytes, lists, section ? section : name, section ? name : NULL, line);
+        (void)fsdp__key_unknown(table, section ? section : name, section ? name : NULL);
     } else if (strncmp(p->text, "Mapping field already seen: ", 28) == 0) {
         const char *name = p->text + 28;
         bool nested = section && strcmp(section, name) != 0;
@@ -284,13 +296,13 @@ static fsdp_status explain(const char *path, const char *text, size_t bytes, boo
         line = next_line_of_key(text, line, name);
         (void)FSDP_FAIL(FSDP_FORMAT, "%s%s%s is given twice", nested ? section : "", nested ? "." : "", name);
     } else if (strstr(p->text, "got event: SEQUENCE_START")) {
-        (void)refuse_kind(p, lists, "a list");
+        (void)refuse_kind(table, p, lists, "a list");
         line = line_of_key(text, line, p->names[0]);
     } else if (strstr(p->text, "got event: MAPPING_START")) {
-        (void)refuse_kind(p, lists, "a section");
+        (void)refuse_kind(table, p, lists, "a section");
         line = line_of_key(text, line, p->names[0]);
     } else if (strstr(p->text, "got event: SCALAR")) {
-        (void)refuse_kind(p, lists, "a single value");
+        (void)refuse_kind(table, p, lists, "a single value");
     } else if (strncmp(p->text, "libyaml: ", 9) == 0) {
         (void)FSDP_FAIL(FSDP_FORMAT, "not YAML from here on: %s", p->text + 9);
     } else {
@@ -301,12 +313,13 @@ static fsdp_status explain(const char *path, const char *text, size_t bytes, boo
 
 /* ---- values ---- */
 
-static fsdp_status apply_section(fsdp_train_config *config, const char *section, const values *v, const fsdp__key **at)
+static fsdp_status apply_section(const fsdp__key_table *table, void *config, const char *section, const values *v,
+                                 const fsdp__key **at)
 {
     int index = 0;
 
-    for (int i = 0; i < fsdp__key_count; i++) {
-        const fsdp__key *key = &fsdp__keys[i];
+    for (int i = 0; i < table->count; i++) {
+        const fsdp__key *key = &table->keys[i];
 
         if (strcmp(key->section, section) != 0)
             continue;
@@ -322,7 +335,8 @@ static fsdp_status apply_section(fsdp_train_config *config, const char *section,
     return FSDP_OK;
 }
 
-fsdp_status fsdp__yaml_apply(fsdp_train_config *config, const char *path, const char *text, size_t bytes)
+fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const char *path, const char *text,
+                             size_t bytes)
 {
     fsdp_status st = FSDP_OK;
     schema s;
@@ -331,23 +345,23 @@ fsdp_status fsdp__yaml_apply(fsdp_train_config *config, const char *path, const 
     const fsdp__key *at = NULL;
     bool lists = false;
 
-    schema_make(&s, false, NULL, NULL);
+    schema_make(&s, table, false, NULL, NULL);
     if (!load(&s, text, bytes, &d, &p)) {
-        const fsdp__key *key = p.name_count == 2 ? fsdp__key_find(p.names[1], p.names[0]) : NULL;
+        const fsdp__key *key = p.name_count == 2 ? fsdp__key_find(table, p.names[1], p.names[0]) : NULL;
 
         lists = key && key->type == FSDP__KEY_PATHS && strstr(p.text, "got event: SEQUENCE_START");
         if (!lists)
-            return explain(path, text, bytes, false, &p);
-        schema_make(&s, true, NULL, NULL);
+            return explain(table, path, text, bytes, false, &p);
+        schema_make(&s, table, true, NULL, NULL);
         d = NULL;
         if (!load(&s, text, bytes, &d, &p))
-            return explain(path, text, bytes, true, &p);
+            return explain(table, path, text, bytes, true, &p);
     }
-    for (int i = 0; d && fsdp__sections[i] && st == FSDP_OK; i++)
+    for (int i = 0; d && table->sections[i] && st == FSDP_OK; i++)
         if (d->sections[i])
-            st = apply_section(config, fsdp__sections[i], d->sections[i], &at);
+            st = apply_section(table, config, table->sections[i], d->sections[i], &at);
     if (st != FSDP_OK && st != FSDP_NO_MEMORY && at)
-        fsdp_fail_prefix(st, "%s:%d", path, ask_line(text, bytes, lists, at->section, at->name, 1));
+        fsdp_fail_prefix(st, "%s:%d", path, ask_line(table, text, bytes, lists, at->section, at->name, 1));
     if (d)
         unload(&s, d);
     return st;

@@ -1,5 +1,5 @@
 /* nearest.c - edit distance in which two swapped neighbours count once. */
-#include "train/nearest.h"
+#include "config/nearest.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,28 +1,15 @@
-/* layout.c - where each tensor goes in the files to be written. */
+/* plan.c - where each tensor goes in the files to be written. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "hub/hub.h"
-#include "hub/json.h"
+#include "format/json.h"
+#include "format/plan.h"
+#include "format/safetensors.h"
 
 enum {
     LENGTH_BYTES = 8
 };
-
-static const char *dtype_name(fsdp_dtype dtype)
-{
-    return dtype == FSDP_F32 ? "F32" : dtype == FSDP_BF16 ? "BF16" : "F16";
-}
-
-static uint64_t entry_bytes(const fsdp_state_entry *entry, fsdp_dtype dtype)
-{
-    uint64_t numel = 1;
-
-    for (int dim = 0; dim < entry->ndim; dim++)
-        numel *= (uint64_t)entry->global_shape[dim];
-    return numel * fsdp_dtype_size(dtype);
-}
 
 static fsdp_status out_of_memory(void)
 {
@@ -30,11 +17,12 @@ static fsdp_status out_of_memory(void)
 }
 
 /* Splits the entries over files in order; the last file of *plan takes what follows. */
-static fsdp_status split(const fsdp_state *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *plan)
+static fsdp_status split(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
+                         fsdp__save_plan *plan)
 {
-    for (int64_t i = 0; i < state->count || plan->file_count == 0; i++) {
+    for (int64_t i = 0; i < count || plan->file_count == 0; i++) {
         fsdp__save_file *last = plan->file_count ? &plan->files[plan->file_count - 1] : NULL;
-        uint64_t bytes = i < state->count ? entry_bytes(&state->entries[i], dtype) : 0;
+        uint64_t bytes = i < count ? entries[i].bytes : 0;
 
         if (!last || (last->count > 0 && last->total_bytes + bytes > limit_bytes)) {
             FSDP_TRY(fsdp__grow(&plan->files, plan->file_count, &plan->file_capacity, sizeof(*plan->files)) != 0
@@ -43,7 +31,7 @@ static fsdp_status split(const fsdp_state *state, fsdp_dtype dtype, uint64_t lim
             last = &plan->files[plan->file_count++];
             *last = (fsdp__save_file){.first = i};
         }
-        if (i == state->count)
+        if (i == count)
             break;                            /* a model without parameters still has a file */
         plan->offsets[i] = last->total_bytes; /* in the data; the header is added when its length is known */
         last->total_bytes += bytes;
@@ -52,23 +40,23 @@ static fsdp_status split(const fsdp_state *state, fsdp_dtype dtype, uint64_t lim
     return FSDP_OK;
 }
 
-static json_t *entry_json(const fsdp_state_entry *entry, fsdp_dtype dtype, uint64_t begin)
+static json_t *entry_json(const fsdp_safetensors_entry *entry, uint64_t begin)
 {
     json_t *shape = json_array();
     bool failed = !shape;
 
     for (int dim = 0; dim < entry->ndim && !failed; dim++)
-        failed = json_array_append_new(shape, json_integer(entry->global_shape[dim])) != 0;
+        failed = json_array_append_new(shape, json_integer(entry->shape[dim])) != 0;
     if (failed) {
         json_decref(shape);
         return NULL;
     }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name(dtype), "shape", shape, "data_offsets",
-                     (json_int_t)begin, (json_int_t)(begin + entry_bytes(entry, dtype)));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", fsdp__safetensors_dtype_name(entry->dtype), "shape", shape,
+                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + entry->bytes));
 }
 
 /* The file's JSON; free() it. NULL when out of memory. */
-static char *header_text(const fsdp_state *state, fsdp_dtype dtype, const fsdp__save_plan *plan,
+static char *header_text(const fsdp_safetensors_entry *entries, const fsdp__save_plan *plan,
                          const fsdp__save_file *file)
 {
     json_t *object = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
@@ -76,9 +64,9 @@ static char *header_text(const fsdp_state *state, fsdp_dtype dtype, const fsdp__
     char *text;
 
     for (int64_t i = file->first; i < file->first + file->count && !failed; i++) {
-        const fsdp_state_entry *entry = &state->entries[i];
+        const fsdp_safetensors_entry *entry = &entries[i];
 
-        failed = json_object_set_new(object, entry->name, entry_json(entry, dtype, plan->offsets[i])) != 0;
+        failed = json_object_set_new(object, entry->name, entry_json(entry, plan->offsets[i])) != 0;
     }
     text = failed ? NULL : json_dumps(object, JSON_COMPACT);
     json_decref(object);
@@ -86,9 +74,9 @@ static char *header_text(const fsdp_state *state, fsdp_dtype dtype, const fsdp__
 }
 
 /* The header as it lies in the file: length, text, and spaces up to a multiple of 8. */
-static fsdp_status make_header(const fsdp_state *state, fsdp_dtype dtype, fsdp__save_plan *plan, fsdp__save_file *file)
+static fsdp_status make_header(const fsdp_safetensors_entry *entries, fsdp__save_plan *plan, fsdp__save_file *file)
 {
-    char *text = header_text(state, dtype, plan, file);
+    char *text = header_text(entries, plan, file);
     size_t length = text ? strlen(text) : 0, padded = (length + 7) / 8 * 8;
 
     file->header = text ? fsdp__malloc(LENGTH_BYTES + padded) : NULL;
@@ -120,7 +108,7 @@ static fsdp_status name_files(fsdp__save_plan *plan)
     return FSDP_OK;
 }
 
-static fsdp_status make_index(const fsdp_state *state, fsdp_dtype dtype, fsdp__save_plan *plan)
+static fsdp_status make_index(const fsdp_safetensors_entry *entries, fsdp__save_plan *plan)
 {
     json_t *map = json_object(), *index;
     bool failed = !map;
@@ -128,8 +116,8 @@ static fsdp_status make_index(const fsdp_state *state, fsdp_dtype dtype, fsdp__s
 
     for (int64_t f = 0; f < plan->file_count; f++) {
         for (int64_t i = plan->files[f].first; i < plan->files[f].first + plan->files[f].count && !failed; i++) {
-            failed = json_object_set_new(map, state->entries[i].name, json_string(plan->files[f].name)) != 0;
-            bytes += entry_bytes(&state->entries[i], dtype);
+            failed = json_object_set_new(map, entries[i].name, json_string(plan->files[f].name)) != 0;
+            bytes += entries[i].bytes;
         }
     }
     if (failed) {
@@ -142,23 +130,24 @@ static fsdp_status make_index(const fsdp_state *state, fsdp_dtype dtype, fsdp__s
     return plan->index ? FSDP_OK : out_of_memory();
 }
 
-static fsdp_status make_plan(const fsdp_state *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *plan)
+static fsdp_status make_plan(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
+                             fsdp__save_plan *plan)
 {
-    plan->offsets = fsdp__calloc((size_t)state->count, sizeof(*plan->offsets));
+    plan->offsets = fsdp__calloc((size_t)count, sizeof(*plan->offsets));
     if (!plan->offsets)
         return out_of_memory();
-    FSDP_TRY(split(state, dtype, limit_bytes, plan));
+    FSDP_TRY(split(entries, count, limit_bytes, plan));
     FSDP_TRY(name_files(plan));
     for (int64_t i = 0; i < plan->file_count; i++)
-        FSDP_TRY(make_header(state, dtype, plan, &plan->files[i]));
-    return plan->file_count > 1 ? make_index(state, dtype, plan) : FSDP_OK;
+        FSDP_TRY(make_header(entries, plan, &plan->files[i]));
+    return plan->file_count > 1 ? make_index(entries, plan) : FSDP_OK;
 }
 
-fsdp_status fsdp__save_plan_create(const fsdp_state *state, fsdp_dtype dtype, uint64_t limit_bytes,
+fsdp_status fsdp__save_plan_create(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
                                    fsdp__save_plan *out)
 {
     fsdp__save_plan plan = {0};
-    fsdp_status status = make_plan(state, dtype, limit_bytes, &plan);
+    fsdp_status status = make_plan(entries, count, limit_bytes, &plan);
 
     if (status != FSDP_OK) {
         fsdp__save_plan_release(&plan);

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/file.h"
-#include "hub/hub.h"
+#include "format/publish.h"
 
 /* Whether this write must fail; it then fails like a full disk. */
 static bool write_fault(void)
@@ -35,33 +35,34 @@ static fsdp_status is_empty(const char *folder, bool *out)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__publish_check(const char *folder)
+fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind)
 {
     struct stat info;
-    bool empty = false, model;
-    char *config;
+    bool empty = false, marked;
+    char *mark;
 
     if (stat(folder, &info) != 0)
         return errno == ENOENT
                    ? FSDP_OK
-                   : FSDP_FAIL(FSDP_IO, "cannot write the model to '%s': %s", folder, strerrordesc_np(errno));
+                   : FSDP_FAIL(FSDP_IO, "cannot write the %s to '%s': %s", kind->noun, folder, strerrordesc_np(errno));
     if (!S_ISDIR(info.st_mode))
-        return FSDP_FAIL(FSDP_INVALID, "cannot write the model to '%s': it exists and is not a folder", folder);
-    FSDP_TRY(is_empty(folder, &empty));
-    config = fsdp__path_join(folder, "config.json");
-    if (!config)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
-    model = fsdp__path_exists(config);
-    fsdp__free(config);
-    if (!empty && !model)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot write the model to '%s': it holds files but no config.json, so it is not a model "
-                         "folder: name another",
+        return FSDP_FAIL(FSDP_INVALID, "cannot write the %s to '%s': it exists and is not a folder", kind->noun,
                          folder);
+    FSDP_TRY(is_empty(folder, &empty));
+    mark = fsdp__path_join(folder, kind->mark);
+    if (!mark)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the %s to '%s'", kind->noun, folder);
+    marked = fsdp__path_exists(mark);
+    fsdp__free(mark);
+    if (!empty && !marked)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "cannot write the %s to '%s': it holds files but no %s, so it is not a %s folder: name another", kind->noun,
+            folder, kind->mark, kind->noun);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__publish_begin(const char *folder, char **out)
+fsdp_status fsdp__publish_begin(const char *folder, const fsdp__folder_kind *kind, char **out)
 {
     const char *slash = strrchr(folder, '/');
     char *parent = slash && slash > folder ? fsdp__sprintf("%.*s", (int)(slash - folder), folder) : NULL;
@@ -76,7 +77,7 @@ fsdp_status fsdp__publish_begin(const char *folder, char **out)
         char *name = fsdp__sprintf("%s.saving-%ld-%d", folder, (long)getpid(), attempt);
 
         if (!name)
-            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the %s to '%s'", kind->noun, folder);
         if (!write_fault() && mkdir(name, 0777) == 0) {
             *out = name;
             return FSDP_OK;

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "hub/hub.h"
+#include "generate/generate.h"
 
 /* Highest first; among equals the lowest id. */
 static int by_logit(const void *a, const void *b)

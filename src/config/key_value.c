@@ -2,17 +2,14 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "train/keys.h"
+#include "config/keys.h"
 
 /* ---- text to value ---- */
-
-_Static_assert(offsetof(fsdp_train_config, data.path_count) ==
-                   offsetof(fsdp_train_config, data.paths) + sizeof(char **),
-               "the count of a list stands behind it");
 
 static bool is_unset(const char *text)
 {
@@ -102,7 +99,7 @@ static fsdp_status set_text(char **field, const char *text)
 }
 
 /* "[a, 'b c']": the flow style of YAML, for the command line. */
-static fsdp_status set_path_list(fsdp_train_config *config, const fsdp__key *key, const char *text)
+static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text)
 {
     fsdp_status st = FSDP_OK;
     char *copy = NULL, *next, *item;
@@ -140,7 +137,7 @@ out:
     return st;
 }
 
-fsdp_status fsdp__key_set(fsdp_train_config *config, const fsdp__key *key, const char *text)
+fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
 {
     void *field = (char *)config + key->offset;
     char allowed[256];
@@ -179,8 +176,7 @@ fsdp_status fsdp__key_set(fsdp_train_config *config, const fsdp__key *key, const
     return FSDP_FAIL(FSDP_INVALID, "%s.%s is '%s': expected %s", key->section, key->name, text, allowed);
 }
 
-fsdp_status fsdp__key_set_paths(fsdp_train_config *config, const fsdp__key *key, const char *const *paths,
-                                int64_t count)
+fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count)
 {
     char ***list = (char ***)((char *)config + key->offset);
     int64_t *length = (int64_t *)(list + 1);
@@ -277,7 +273,7 @@ static char *number_text(double value)
     return fsdp__strdup(text);
 }
 
-bool fsdp__key_text(const fsdp_train_config *config, const fsdp__key *key, char **text)
+bool fsdp__key_text(const void *config, const fsdp__key *key, char **text)
 {
     const void *field = (const char *)config + key->offset;
 

@@ -1,5 +1,5 @@
 /* json.c - JSON text with errors that name file and key. */
-#include "hub/json.h"
+#include "format/json.h"
 
 #include <math.h>
 #include <stdio.h>

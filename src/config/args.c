@@ -1,13 +1,15 @@
 /* args.c - the command line. */
+#include "config/args.h"
+
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "train/nearest.h"
+#include "config/nearest.h"
 
-static int unknown_option(const fsdp__args *args, const char *command, const char *text)
+static fsdp_status unknown_option(const fsdp__args *args, const char *command, const char *text)
 {
     const char *names[32], *near;
     char name[64];
@@ -19,8 +21,8 @@ static int unknown_option(const fsdp__args *args, const char *command, const cha
     names[count] = NULL;
     near = text[1] == '-' ? fsdp__nearest(name, names) : NULL;
     if (near)
-        return fsdp__usage_error("%s: unknown option '%s'; did you mean '--%s'?", command, text, near);
-    return fsdp__usage_error("%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
+        return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; did you mean '--%s'?", command, text, near);
+    return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
 }
 
 static const fsdp__option *find_option(const fsdp__args *args, const char *text)
@@ -35,66 +37,63 @@ static const fsdp__option *find_option(const fsdp__args *args, const char *text)
     return NULL;
 }
 
-static int take_dotted(fsdp__args *args, const char *command, const char *text)
+static fsdp_status take_dotted(fsdp__args *args, const char *command, const char *text)
 {
     const char *equals = strchr(text, '=');
     char key[128];
 
     if (!equals)
-        return fsdp__usage_error("%s: '%s' needs a value: write '%s=...'", command, text, text);
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' needs a value: write '%s=...'", command, text, text);
     snprintf(key, sizeof key, "%.*s", (int)(equals - text - 2), text + 2);
     return args->dotted(args->arg, key, equals + 1);
 }
 
 /* An option that is known: `*at` moves to its value when that is the next argument. */
-static int take_option(const fsdp__option *o, const char *command, int argc, char **argv, int *at)
+static fsdp_status take_option(const fsdp__option *o, const char *command, int argc, char **argv, int *at)
 {
     const char *text = argv[*at];
     const char *value = text[1] == '-' ? strchr(text, '=') : text[2] ? text + 1 : NULL;
 
     if (!o->value) {
         if (value)
-            return fsdp__usage_error("%s: '--%s' takes no value", command, o->name);
+            return FSDP_FAIL(FSDP_INVALID, "%s: '--%s' takes no value", command, o->name);
         *o->flag = true;
-        return 0;
+        return FSDP_OK;
     }
     if (!value && *at + 1 >= argc)
-        return fsdp__usage_error("%s: '%s' needs a value", command, text);
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' needs a value", command, text);
     *o->value = value ? value + 1 : argv[++*at];
-    return 0;
+    return FSDP_OK;
 }
 
-int fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv)
+fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         const char *text = argv[i];
         const fsdp__option *o;
-        int status = 0;
 
         if (strcmp(text, "--") == 0) {
             args->rest = argv + i + 1;
-            return 0;
+            return FSDP_OK;
         }
         if (text[0] != '-' || text[1] == '\0') {
             if (args->positional_count == args->positional_most)
-                return fsdp__usage_error("%s: unexpected argument '%s'", command, text);
+                return FSDP_FAIL(FSDP_INVALID, "%s: unexpected argument '%s'", command, text);
             args->positional[args->positional_count++] = text;
             continue;
         }
         o = find_option(args, text);
         if (o)
-            status = take_option(o, command, argc, argv, &i);
+            FSDP_TRY(take_option(o, command, argc, argv, &i));
         else if (args->dotted && strncmp(text, "--", 2) == 0 && memchr(text, '.', strcspn(text, "=")))
-            status = take_dotted(args, command, text);
+            FSDP_TRY(take_dotted(args, command, text));
         else
-            status = unknown_option(args, command, text);
-        if (status)
-            return status;
+            return unknown_option(args, command, text);
     }
-    return 0;
+    return FSDP_OK;
 }
 
-int fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out)
+fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out)
 {
     char *end;
     long long value;
@@ -102,19 +101,19 @@ int fsdp__args_integer(const char *name, const char *text, int64_t least, int64_
     errno = 0;
     value = strtoll(text, &end, 10);
     if (end == text || *end || errno || value < least || value > most)
-        return fsdp__usage_error("%s is '%s': expected an integer from %" PRId64 " to %" PRId64, name, text, least,
-                                 most);
+        return FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected an integer from %" PRId64 " to %" PRId64, name, text,
+                         least, most);
     *out = value;
-    return 0;
+    return FSDP_OK;
 }
 
-int fsdp__args_number(const char *name, const char *text, double least, double most, double *out)
+fsdp_status fsdp__args_number(const char *name, const char *text, double least, double most, double *out)
 {
     char *end;
     double value = strtod(text, &end);
 
     if (end == text || *end || !(value >= least && value <= most))
-        return fsdp__usage_error("%s is '%s': expected a number from %g to %g", name, text, least, most);
+        return FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected a number from %g to %g", name, text, least, most);
     *out = value;
-    return 0;
+    return FSDP_OK;
 }

@@ -1,7 +1,8 @@
-/* Generation: sampling rules, determinism, windows, every rank alike. */
+/* Generation: sampling rules, determinism, windows, every rank alike. Links: hub */
 #include <math.h>
 
-#include "hub/hub.h"
+#include "fsdp/hub.h"
+#include "generate/generate.h"
 #include "support/ranks.h"
 
 #define FOLDER TEST_SOURCE_DIR "/tests/reference/models/tiny-llama"

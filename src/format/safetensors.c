@@ -1,5 +1,5 @@
 /* safetensors.c - one file, or all files of an index, mapped and checked. */
-#include "hub/safetensors.h"
+#include "format/safetensors.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -1,0 +1,130 @@
+/* config.c - a whole config by its table of keys: its life and its text forms. */
+#include "config/config.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "config/yaml.h"
+
+#define LARGEST_FILE ((size_t)1 << 20)
+
+/* ---- life ---- */
+
+/* The YAML reader has room for so many. */
+static fsdp_status check_table(const fsdp__key_table *table)
+{
+    int sections = 0;
+
+    for (; table->sections[sections]; sections++) {
+        int count = 0;
+
+        for (int i = 0; i < table->count; i++)
+            count += strcmp(table->keys[i].section, table->sections[sections]) == 0;
+        if (count > FSDP__KEYS_PER_SECTION)
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "section %s has %d keys: at most %d are possible",
+                             table->sections[sections], count, FSDP__KEYS_PER_SECTION);
+    }
+    if (sections > FSDP__KEY_SECTIONS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a config has %d sections: at most %d are possible", sections,
+                         FSDP__KEY_SECTIONS);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__config_default(const fsdp__key_table *table, void *config)
+{
+    FSDP_TRY(check_table(table));
+    for (int i = 0; i < table->count; i++) {
+        const fsdp__key *key = &table->keys[i];
+
+        FSDP_TRY(fsdp__key_set(config, key, key->initial ? key->initial : ""));
+    }
+    return FSDP_OK;
+}
+
+void fsdp__config_release(const fsdp__key_table *table, void *config)
+{
+    for (int i = 0; i < table->count; i++) {
+        void *field = (char *)config + table->keys[i].offset;
+
+        if (table->keys[i].type == FSDP__KEY_TEXT) {
+            fsdp__free(*(char **)field);
+            *(char **)field = NULL;
+        } else if (table->keys[i].type == FSDP__KEY_PATHS) {
+            (void)fsdp__key_set_paths(config, &table->keys[i], NULL, 0);
+        }
+    }
+}
+
+/* ---- setting ---- */
+
+fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path)
+{
+    fsdp_status st;
+    char *text = NULL;
+    size_t bytes = 0;
+
+    FSDP_TRY(fsdp__file_read(path, LARGEST_FILE, &text, &bytes));
+    st = fsdp__yaml_apply(table, config, path, text, bytes);
+    fsdp__free(text);
+    return st;
+}
+
+fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value)
+{
+    const char *dot = strchr(key, '.');
+    const fsdp__key *found;
+    char section[64];
+
+    if (!dot || (size_t)(dot - key) >= sizeof section)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is not a key: expected section.name, such as %s", key, table->example);
+    memcpy(section, key, (size_t)(dot - key));
+    section[dot - key] = '\0';
+    found = fsdp__key_find(table, section, dot + 1);
+    return found ? fsdp__key_set(config, found, value) : fsdp__key_unknown(table, section, dot + 1);
+}
+
+/* ---- printing ---- */
+
+fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config, FILE *stream)
+{
+    const char *section = "";
+
+    for (int i = 0; i < table->count; i++) {
+        const fsdp__key *key = &table->keys[i];
+        char *text = NULL;
+
+        if (strcmp(section, key->section) != 0)
+            fprintf(stream, "%s:\n", key->section);
+        section = key->section;
+        if (!fsdp__key_text(config, key, &text)) {
+            fprintf(stream, "  # %s:\n", key->name);
+            continue;
+        }
+        if (!text)
+            return FSDP_NO_MEMORY;
+        fprintf(stream, "  %s: %s\n", key->name, text);
+        fsdp__free(text);
+    }
+    return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
+}
+
+fsdp_status fsdp__config_help(const fsdp__key_table *table, FILE *stream)
+{
+    const char *section = "";
+
+    for (int i = 0; i < table->count; i++) {
+        const fsdp__key *key = &table->keys[i];
+        char allowed[256];
+
+        if (strcmp(section, key->section) != 0)
+            fprintf(stream, "%s%s:\n", i ? "\n" : "", key->section);
+        section = key->section;
+        fsdp__key_allowed(key, allowed, sizeof allowed);
+        fprintf(stream, "  %-27s %s", key->name, allowed);
+        if (key->initial)
+            fprintf(stream, "; default %s", key->initial);
+        fprintf(stream, "\n  %-27s   %s\n", "", key->help);
+    }
+    return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the help") : FSDP_OK;
+}

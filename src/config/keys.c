@@ -1,0 +1,119 @@
+/* keys.c - what a table of config keys says about itself: names, ranges, and the nearest name to a wrong one. */
+#include "config/keys.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/nearest.h"
+
+const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *section, const char *name)
+{
+    for (int i = 0; i < table->count; i++)
+        if (strcmp(table->keys[i].section, section) == 0 && strcmp(table->keys[i].name, name) == 0)
+            return &table->keys[i];
+    return NULL;
+}
+
+static void allowed_choices(const fsdp__choice *choices, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    for (const fsdp__choice *c = choices; c->text && used < text_bytes; c++) {
+        const char *before = c == choices ? "" : c[1].text ? ", " : " or ";
+
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", before, c->text);
+    }
+}
+
+static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
+{
+    bool integer = key->type == FSDP__KEY_INTEGER;
+    bool open = integer ? key->most >= FSDP__KEY_LARGE : isinf(key->most);
+    char least[48], most[64] = "";
+
+    snprintf(least, sizeof least, "%s %.10g", key->range & FSDP__ABOVE ? "greater than" : "from", key->least);
+    if (!open)
+        snprintf(most, sizeof most, "%s %.10g", key->range & FSDP__BELOW ? " to below" : " to", key->most);
+    snprintf(text, text_bytes, "%s%s %s%s", key->range & FSDP__OR_MINUS ? "-1 or " : "",
+             integer ? "an integer" : "a number", least, most);
+}
+
+void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
+{
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+    case FSDP__KEY_NUMBER:
+        allowed_range(key, text, text_bytes);
+        break;
+    case FSDP__KEY_BOOL:
+    case FSDP__KEY_CHOICE:
+        allowed_choices(key->choices, text, text_bytes);
+        break;
+    case FSDP__KEY_TEXT:
+        snprintf(text, text_bytes, "a text");
+        break;
+    case FSDP__KEY_PATHS:
+        snprintf(text, text_bytes, "a file or a list of files");
+        break;
+    }
+}
+
+/* ---- unknown names ---- */
+
+/* "a, b or c" */
+static void list_sections(const fsdp__key_table *table, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; table->sections[i] && used < text_bytes; i++) {
+        const char *before = i == 0 ? "" : table->sections[i + 1] ? ", " : " or ";
+
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", before, table->sections[i]);
+    }
+}
+
+static fsdp_status unknown_section(const fsdp__key_table *table, const char *section)
+{
+    const char *near = fsdp__nearest(section, table->sections);
+    char list[512];
+
+    if (near)
+        return FSDP_FAIL(FSDP_INVALID, "%s is not a section; did you mean '%s'?", section, near);
+    list_sections(table, list, sizeof list);
+    return FSDP_FAIL(FSDP_INVALID, "%s is not a section: expected %s", section, list);
+}
+
+static bool is_section(const fsdp__key_table *table, const char *section)
+{
+    for (int i = 0; table->sections[i]; i++)
+        if (strcmp(table->sections[i], section) == 0)
+            return true;
+    return false;
+}
+
+fsdp_status fsdp__key_unknown(const fsdp__key_table *table, const char *section, const char *name)
+{
+    const char *names[FSDP__KEYS_PER_SECTION + 1], *near;
+    char list[512] = "";
+    size_t used = 0;
+    int count = 0;
+
+    if (!name || !is_section(table, section))
+        return unknown_section(table, section);
+    for (int i = 0; i < table->count && count < FSDP__KEYS_PER_SECTION; i++)
+        if (strcmp(table->keys[i].section, section) == 0)
+            names[count++] = table->keys[i].name;
+    names[count] = NULL;
+    near = fsdp__nearest(name, names);
+    if (near)
+        return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key of %s; did you mean '%s'?", section, name, section, near);
+    for (int i = 0; i < table->count; i++)
+        if (strcmp(table->keys[i].name, name) == 0)
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key of %s; did you mean '%s.%s'?", section, name, section,
+                             table->keys[i].section, name);
+    for (int i = 0; i < count && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is not a key of %s, which has: %s", section, name, section, list);
+}

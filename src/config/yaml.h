@@ -1,0 +1,11 @@
+/* yaml.h - a config file into a config, through libcyaml. */
+#ifndef CONFIG_YAML_H
+#define CONFIG_YAML_H
+
+#include "config/keys.h"
+
+/* Sets the keys that `text` names; `path` is for messages. */
+fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const char *path, const char *text,
+                             size_t bytes);
+
+#endif
