@@ -163,7 +163,7 @@ static void move_shard(fsdp__param_group *group, fsdp__param *p, fsdp__storage *
         fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
     else
         fsdp__region_lend_guarded(r->unsharded, in_place, storage);
-    if (values)
+    if (values) /* of a model that was built with bytes: this rank's rows, from the model's own memory */
         memcpy(storage->data, values, storage->bytes);
     fsdp__storage_unref(p->sharded->storage);
     p->sharded->storage = storage;
@@ -209,6 +209,7 @@ fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t coun
     if (st == FSDP_OK)
         st = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
     st = fill(groups, count, st);
+    /* Nothing fails from here on, on any rank: the model's tensors may change. */
     for (int64_t i = 0; i < count && st == FSDP_OK; i++) {
         for (int64_t p = 0; p < groups[i]->param_count; p++) {
             move_shard(groups[i], &groups[i]->params[p], storages[i][p]);
@@ -230,7 +231,7 @@ fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t coun
 void fsdp__group_free(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->residence.kind != FSDP__RESIDENCE_NONE)
-        fsdp__group_reshard(group, comm);
+        fsdp__group_reshard(group, comm); /* so that peers' writers do not wait for a reader that is gone */
     fsdp__group_drop_gradients(group);
     fsdp__group_leave_gradient_buffers(group);
     for (int64_t i = 0; i < group->param_count; i++) {

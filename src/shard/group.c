@@ -52,6 +52,7 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
     } else {
         fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
     }
+    /* Views that a graph saved of these storages have their bytes again. */
     for (int64_t i = 0; i < group->param_count; i++)
         fsdp__storage_adopt(group->params[i].unsharded->storage,
                             (char *)r->unsharded->data + group->params[i].unsharded_offset, NULL, NULL);
@@ -150,6 +151,8 @@ fsdp_status fsdp__group_unshard(fsdp__param_group *group, fsdp__comm_context *co
         end_unsharded(group, comm);
         return st;
     }
+    /* From here on this rank is a reader, and before it has looked: a peer may be through with its whole use, and
+     * write, before this one's device gets to it. */
     fsdp__residence_begin_read(&group->residence);
     group->sharded_state = FSDP_GATHERING;
     return FSDP_OK;
@@ -160,7 +163,7 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp_group *pg = group->residence.mesh.shard_pg;
     fsdp_status st;
 
-    fsdp__group_host_waits(pg, +1);
+    fsdp__group_host_waits(pg, +1); /* inline, the gather has run: this returns at once */
     st = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
     fsdp__group_host_waits(pg, -1);
     if (st == FSDP_OK)
@@ -189,7 +192,7 @@ fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
         }
         group->sharded_state = FSDP_UNSHARDED;
     }
-    fsdp__residence_begin_read(&group->residence);
+    fsdp__residence_begin_read(&group->residence); /* again, where it stayed unsharded from an earlier use */
     publish(group, true);
     return FSDP_OK;
 }
@@ -212,6 +215,8 @@ void fsdp__group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
     if (group->sharded_state == FSDP_GATHERING &&
         fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
         (void)fsdp_event_synchronize(group->gathered);
+    /* Fields first: whoever is told of the reshard sees shards. The end of the read is counted behind the last kernel
+     * of the device's stream, so peers may write no earlier than that. */
     publish(group, false);
     fsdp__residence_end_read(&group->residence);
     end_unsharded(group, comm);

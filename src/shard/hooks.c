@@ -12,6 +12,7 @@ static fsdp_status post_backward(void *arg)
 
     state->training = FSDP__POST_BACKWARD;
     fsdp__state_notify(state, FSDP_EVENT_POST_BACKWARD);
+    /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     if (state->reshard_after_backward)
         fsdp__state_reshard(state);
     return fsdp__state_reduce(state);
@@ -38,6 +39,7 @@ static fsdp_status finish(fsdp__root *root)
 /* In the order of the backward, whoever has not been through it. What a forward uses, around this backward, goes on. */
 static fsdp_status complete_backward(fsdp__root *root)
 {
+    /* The order must be the same on all ranks, as these are collectives: that of the module walk is, backwards. */
     for (int64_t i = root->state_count - 1; i >= 0; i--)
         if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(post_backward(root->states[i]));
@@ -89,12 +91,13 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     (void)output;
     (void)grad;
     FSDP_TRY(begin_backward(root));
-    if (state->training == FSDP__PRE_BACKWARD)
+    if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
     fsdp__state_notify(state, FSDP_EVENT_PRE_BACKWARD);
     FSDP_TRY(fsdp__state_unshard(state));
     FSDP_TRY(fsdp__state_wait(state));
+    /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
     previous = fsdp__root_previous(root, state);
     return previous ? fsdp__state_unshard(previous) : FSDP_OK;
 }
@@ -140,7 +143,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     FSDP_TRY(fsdp__state_wait(state));
     if (first) /* of several modules the first: the backward comes to it last */
         FSDP_TRY(fsdp__boundary(inputs, count, post_backward, state, unref_state, &recorded));
-    if (recorded)
+    if (recorded) /* the graph's own reference: the modules may be freed before the backward */
         (void)fsdp__state_ref(state);
     return FSDP_OK;
 }
@@ -166,7 +169,7 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     state->training = FSDP__IDLE;
     if (state->reshard_after_forward)
         fsdp__state_reshard(state);
-    if (fsdp_grad_enabled(root->context))
+    if (fsdp_grad_enabled(root->context)) /* nobody goes back through an evaluation */
         FSDP_TRY(fsdp__root_record_order(root, state));
     fsdp__state_notify(state, FSDP_EVENT_POST_FORWARD);
     return FSDP_OK;
@@ -186,6 +189,7 @@ static fsdp_status end_iteration(fsdp__root *root)
         fsdp__state_leave(state);
     }
     root->forward_root = NULL;
+    /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody wants it. */
     if (!fsdp_grad_enabled(root->context) && !root->in_backward)
         fsdp__spares_drop(&root->comm.spares);
     return FSDP_OK;
@@ -204,6 +208,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         }
     if (state->ran_count == state->module_count && state->depth == 0) /* a module may call itself */
         FSDP_TRY(leave_forward(state));
+    /* Before the cast: the gradient that the hook sees has been through the cast's backward. */
     if (fsdp_tensor_requires_grad(*output)) {
         FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
         (void)fsdp__state_ref(state);
@@ -249,7 +254,7 @@ void fsdp__hook_failed(void *arg, fsdp_module *module)
     (void)module;
     state->depth--;
     if (state->root->forward_root != state || state->depth > 0)
-        return;
+        return; /* the outermost module fails too, unless it goes on without this one */
     if (state->root->in_backward)
         abandon_forward(state->root);
     else

@@ -84,13 +84,13 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
     if (landing.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(stream)), landing.done));
-    st = fsdp__stream_check(stream);
+    st = fsdp__stream_check(stream); /* does not wait: the event has told that the reduction is over */
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
     for (int64_t i = 0; i < landing.count; i++)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
         FSDP_KEEP_FIRST(st, land(context, &landing, i, st == FSDP_OK));
-    if (flight->capacity > 0) {
+    if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
         fsdp__free(landing.unsharded);
         return st;
     }
@@ -103,7 +103,7 @@ void fsdp__in_flight_drop(fsdp__in_flight *flight, fsdp_stream *stream)
 {
     if (flight->count == 0)
         return;
-    (void)fsdp_stream_synchronize(stream);
+    (void)fsdp_stream_synchronize(stream); /* what it reads and writes goes now */
     for (int64_t i = 0; i < flight->count; i++) {
         is_written(flight, i);
         drop(flight, i);

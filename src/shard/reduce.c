@@ -47,7 +47,7 @@ static fsdp_status begin(reduction *r)
         r->hooked = r->hooked || fsdp__has_grad_hooks(p->sharded);
         r->add = r->add || fsdp_tensor_grad(p->sharded);
     }
-    r->add = r->add && !r->hooked;
+    r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
     return fsdp__in_flight_reserve(&r->comm->in_flight, r->count);
 }
 
@@ -139,10 +139,10 @@ static fsdp_status make_in_place(reduction *r)
         if (!grad) {
             FSDP_TRY_GOTO(st, make_gradient(p, storage, offset, &grad), out);
             offset += (int64_t)(fsdp__param_padded_bytes(p, 1, p->orig_dtype) / fsdp_dtype_size(p->orig_dtype));
-            st = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK;
+            st = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
         }
         flight->gradients[i] = grad;
-        flight->count = i + 1;
+        flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
         FSDP_TRY_GOTO(st, st, out);
     }
 out:
@@ -171,6 +171,7 @@ static fsdp_status issue(reduction *r, float divide_factor)
                                     .numel = fsdp__param_numel(r->params[i]),
                                     .chunk = r->params[i]->chunk_numel};
     }
+    /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute(r->comm, residence->device));
     FSDP_TRY(fsdp_reduce_scatter_blocks(residence->mesh.shard_pg, r->blocks, r->count, &options, r->comm->stream));
     return fsdp__in_flight_depart(flight, r->comm->stream);

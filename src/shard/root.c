@@ -108,7 +108,7 @@ fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *st
 
     if (state->order_count == 0)
         return NULL;
-    mark = state->order_marks[--state->order_count];
+    mark = state->order_marks[--state->order_count]; /* a module that ran twice is gone back through twice */
     return mark > 0 && mark <= root->order_count ? root->order[mark - 1] : NULL;
 }
 
@@ -170,7 +170,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
         asked[n++] = group;
         fsdp__residence_end_read(&group->residence); /* a writer who is late may be waiting for that */
     }
-    FSDP_TRY(fsdp__group_any(pg, stale, n));
+    FSDP_TRY(fsdp__group_any(pg, stale, n)); /* now all ranks decide alike */
     for (int64_t i = 0; i < n; i++)
         if (stale[i])
             fsdp__state_reshard(asked[i]->state);
@@ -222,7 +222,7 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
 {
     if (root->forward_root)
         return FSDP_OK;
-    FSDP_TRY(fsdp__root_drop_stale(root));
+    FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
     FSDP_TRY(follow_writes(root));
     root->forward_root = state;
     return FSDP_OK;
@@ -232,7 +232,7 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
 {
     fsdp_status st = root->comm.stream ? fsdp_stream_synchronize(root->comm.stream) : FSDP_OK;
 
-    fsdp__comm_context_drop_reduction(&root->comm);
+    fsdp__comm_context_drop_reduction(&root->comm); /* before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
         fsdp__state_reset(root->states[i]);
     fsdp__spares_drop(&root->comm.spares);

@@ -226,8 +226,9 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
 
     if (state->training == FSDP__FORWARD || state->training == FSDP__PRE_BACKWARD)
         return fail_in_use(state, group, storage);
-    fsdp__state_give_up(state);
+    fsdp__state_give_up(state); /* before waiting: this rank's own read must not be what peers wait for */
     group->written = true;
+    /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
     return FSDP_OK;
