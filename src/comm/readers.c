@@ -10,8 +10,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "comm/comm.h"
-#include "comm/internal.h"
+#include "comm/failure.h"
 #include "device/device.h"
 
 /* What travels through a stream. */

@@ -1,9 +1,9 @@
 /* signature.c - what a rank says about a call, and how it reads in a message. */
+#include "comm/symmetric/signature.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "comm/symmetric/symmetric.h"
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
