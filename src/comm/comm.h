@@ -57,4 +57,13 @@ struct fsdp__comm {
     char broken_text[768];
 };
 
+/* Where a global rank stands in a list of them; -1: nowhere. */
+static inline int fsdp__position_of(int rank, const int *ranks, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return i;
+    return -1;
+}
+
 #endif

@@ -35,19 +35,11 @@ static fsdp_status check_ranks(const fsdp_group *world, const int *ranks, int co
     return FSDP_OK;
 }
 
-static int position_of(int rank, const int *ranks, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (ranks[i] == rank)
-            return i;
-    return -1;
-}
-
 /* Do all the ranks that I list, list the same? (Who is not in a group looks at its first rank.) */
 static fsdp_status compare_wishes(const fsdp_group *world, const wish *all, const int *ranks, int count)
 {
     const wish *mine = &all[world->rank];
-    int members = position_of(world->rank, ranks, count) >= 0 ? count : 1;
+    int members = fsdp__position_of(world->rank, ranks, count) >= 0 ? count : 1;
 
     for (int i = 0; i < members; i++)
         if (all[ranks[i]].first >= 0 && (all[ranks[i]].hash != mine->hash || all[ranks[i]].count != mine->count))
@@ -121,7 +113,7 @@ fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count
         if (st == FSDP_OK)
             st = compare_wishes(world, all, ranks, count);
         if (st == FSDP_OK)
-            st = open_group(comm, ranks, count, position_of(world->rank, ranks, count), name, &group);
+            st = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
         agreed = fsdp__comm_agree(world, FSDP__CALL_GROUP_CREATE, st);
     }
     fsdp__free(all);

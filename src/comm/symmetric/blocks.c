@@ -62,8 +62,7 @@ static fsdp_status show_blocks(exchange *x, bool visible, path *out)
 
         if (direct)
             table[i] = offset;
-        entry.blocks_hash = (entry.blocks_hash ^ offset) * 0x9e3779b97f4a7c15u;
-        entry.blocks_hash ^= entry.blocks_hash >> 29;
+        entry.blocks_hash = fsdp__mix(entry.blocks_hash, offset);
     }
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
     first = fsdp__entry_of(g, 0);

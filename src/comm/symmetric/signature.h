@@ -15,6 +15,12 @@ typedef struct fsdp__signature {
     char label[FSDP__LABEL_BYTES]; /* what the call is for */
 } fsdp__signature;
 
+static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
 /* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
 void fsdp__signature_text(const fsdp__signature *signature, char *text, size_t bytes);
