@@ -1,4 +1,5 @@
 /* test_packed.c - a transport that has only the plain collectives: vectored ones are packed, with the same bits. */
+#include "base/fault.h"
 #include "comm/suite_blocks.h"
 #include "comm/symmetric/symmetric.h"
 #include "support/ranks.h"
@@ -299,5 +300,56 @@ static void ranks_that_disagree_are_told(void **state)
     run_worlds(FSDP_STREAM_INLINE, disagree);
 }
 
+/* Pieces lie in memory that may not be had: rank 1 fails, and all learn of it. */
+typedef struct shortage {
+    long nth;
+    bool hit;
+    fsdp_status status[3]; /* of each rank */
+} shortage;
+
+static shortage now;
+
+static void run_short(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    float whole[9] = {0}, shard[3] = {0};
+    fsdp_block block = {.whole = whole, .shard = shard, .numel = 9, .chunk = 3};
+    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+    int rank = fsdp_group_rank(packed);
+    fsdp_status st;
+
+    (void)direct;
+    if (rank == 1)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, now.nth);
+    st = fsdp_all_gather_blocks(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
+    if (st == FSDP_OK)
+        st = fsdp_reduce_scatter_blocks(packed, &block, 1, &o, stream);
+    if (rank == 1) {
+        now.hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    } else if (st != FSDP_OK) {
+        CHECK_CONTAINS(fsdp_last_error(), "rank 1 failed: ");
+    }
+    now.status[rank] = st;
+}
+
+static void a_rank_without_memory_ends_the_call_of_all(void **state)
+{
+    int failed = 0;
+
+    (void)state;
+    for (now = (shortage){.nth = 1}; now.nth == 1 || now.hit; now.nth++) {
+        plain_world w = {.mode = FSDP_STREAM_INLINE, .body = run_short};
+
+        CHECK_OK(fsdp__arena_create(3, false, &w.arena));
+        test_run_ranks(3, enter_plain_world, &w);
+        fsdp__arena_unref(w.arena);
+        for (int r = 0; r < 3; r++)
+            CHECK_EQ(now.status[r] != FSDP_OK, now.hit);
+        failed += now.hit;
+    }
+    CHECK(failed >= 3); /* scratch and piece of the gather, scratch of the reduction */
+}
+
 TEST_MAIN(cmocka_unit_test(packing_gives_naive_results), cmocka_unit_test(packing_gives_the_bits_of_the_direct_path),
-          cmocka_unit_test(bytes_of_packing_are_counted), cmocka_unit_test(ranks_that_disagree_are_told))
+          cmocka_unit_test(bytes_of_packing_are_counted), cmocka_unit_test(ranks_that_disagree_are_told),
+          cmocka_unit_test(a_rank_without_memory_ends_the_call_of_all))
