@@ -18,6 +18,7 @@ check: packages-check
 	@python3 tools/check_layers.py
 	@python3 tools/check_style.py
 	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp_shared fsdp_static && tools/check_symbols.sh $(B)
+	@python3 tools/check_files.py $(B)
 
 asan: packages
 	@$(SANITIZED)=address,undefined -B build-asan $(CMAKE_FLAGS) >/dev/null && cmake --build build-asan

@@ -1,5 +1,5 @@
 # One OBJECT library a layer, in the order of src/LAYERS, which is also what check_layers.py enforces. A layer without
-# sources has none. Sets
+# sources has none; optional folders are those of optional.cmake. Sets
 #   fsdp_layers           the layers, from the bottom up
 #   fsdp_objects_<layer>  the layer's objects
 #   fsdp_link_<layer>     the layers a program needs that uses this one
@@ -14,6 +14,9 @@ foreach(line IN LISTS lines)
   list(APPEND fsdp_layers ${layer})
 
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.c)
+  foreach(folder IN LISTS fsdp_absent_folders)
+    list(FILTER sources EXCLUDE REGEX "^${PROJECT_SOURCE_DIR}/src/${folder}/")
+  endforeach()
   set(fsdp_objects_${layer})
   if(sources)
     add_library(fsdp_${layer}_objects OBJECT ${sources})

@@ -1,6 +1,7 @@
 # tests/<layer>/test_x.c     an executable test_<layer>_x and a test of that name, label <layer>; exit status 77: skipped
 # tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
 # tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
+# tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
 # examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N"
 
@@ -83,6 +84,15 @@ foreach(layer IN LISTS fsdp_layers)
     set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp FSDP_BUILD=${PROJECT_BINARY_DIR}
                                                    FSDP_SOURCE=${PROJECT_SOURCE_DIR})
   endforeach()
+endforeach()
+
+file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/tools/test_*.sh)
+foreach(script IN LISTS scripts)
+  get_filename_component(file ${script} NAME_WE)
+  string(REPLACE "test_" "tools_" name ${file})
+  add_test(NAME ${name} COMMAND bash ${script})
+  fsdp_test_properties(${name} tools)
+  set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP_SOURCE=${PROJECT_SOURCE_DIR})
 endforeach()
 
 # ---- fuzzers: under libFuzzer with FSDP_FUZZ, else with a driver that any compiler builds ----

@@ -21,20 +21,20 @@ SYSTEM = set(
 
 
 def read_rules():
-    layers, public, vendor = {}, {}, {}
+    layers, public, vendor, oneway = {}, {}, {}, {}
     for line in (ROOT / "src/LAYERS").read_text().splitlines():
         line = line.split("#")[0].strip()
         if not line:
             continue
         subject, _, rest = line.partition(":")
         kind, _, name = subject.rpartition(" ")
-        target = {"": layers, "header": public, "vendor": vendor}[kind]
+        target = {"": layers, "header": public, "vendor": vendor, "oneway": oneway}[kind]
         target[name.strip()] = rest.split()
-    return layers, public, vendor
+    return layers, public, vendor, oneway
 
 
 def check_file(path, layer, rules):
-    layers, public, vendor = rules
+    layers, public, vendor, _ = rules
     allowed = {layer, "base", *layers[layer]}
     relative = path.relative_to(ROOT)
     text = path.read_text()
@@ -66,7 +66,7 @@ def check_file(path, layer, rules):
 
 def main():
     rules = read_rules()
-    layers, public, _ = rules
+    layers, public = rules[:2]
     problems, count = [], 0
     for path in sorted((ROOT / "src").rglob("*.[ch]")):
         layer = path.relative_to(ROOT).parts[1]

@@ -2,8 +2,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "comm/comm.h"
-#include "device/device.h"
+#include "comm/counters.h"
+#include "comm/issue.h"
+#include "comm/vectored.h"
 
 static bool known_dtype(fsdp_dtype dtype)
 {
@@ -161,6 +162,18 @@ static fsdp_status check_blocks(fsdp_group *group, const fsdp__call *call, fsdp_
     return FSDP_OK;
 }
 
+/* The transport's own way, or that which all have. */
+static fsdp_status issue_vectored(fsdp_group *group, fsdp_collective kind, fsdp__collective own,
+                                  fsdp__collective packed, fsdp__call *call, fsdp_stream *stream)
+{
+    memcpy(call->label, group->label, sizeof call->label);
+    if (own)
+        FSDP_TRY(fsdp__comm_issue(group, kind, own, call, stream));
+    else
+        FSDP_TRY(fsdp__comm_issue_above(group, kind, packed, call, stream));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count, fsdp_dtype shard_dtype,
                                    fsdp_dtype whole_dtype, fsdp_stream *stream)
 {
@@ -177,8 +190,8 @@ fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, 
         return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_blocks in group '%s' from dtype %d to dtype %d", group->name,
                          (int)shard_dtype, (int)whole_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(whole_dtype));
-    memcpy(call.label, group->label, sizeof call.label);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, group->ops->all_gather_blocks, &call, stream));
+    FSDP_TRY(issue_vectored(group, FSDP_ALL_GATHER, group->ops->all_gather_blocks, fsdp__vectored_all_gather_blocks,
+                            &call, stream));
     return FSDP_OK;
 }
 
@@ -205,7 +218,7 @@ fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *bloc
     call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
-    memcpy(call.label, group->label, sizeof call.label);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_blocks, &call, stream));
+    FSDP_TRY(issue_vectored(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_blocks,
+                            fsdp__vectored_reduce_scatter_blocks, &call, stream));
     return FSDP_OK;
 }

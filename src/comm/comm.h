@@ -1,4 +1,4 @@
-/* comm.h - groups, and what a context knows of its world. For comm/ only. */
+/* comm.h - what a context knows of its world, and what a group is. For comm/ only. */
 #ifndef COMM_COMM_INTERNAL_H
 #define COMM_COMM_INTERNAL_H
 
@@ -31,10 +31,7 @@ struct fsdp_group {
     bool force_copy;
     char label[FSDP__LABEL_BYTES]; /* of the vectored calls issued from now on */
 
-    /* [Note: turns]
-     * Calls are numbered when they are issued and run in that order, one at a time, also when they stand on different
-     * streams: a call waits until its predecessor has run. That cannot lock up, as a stream waits only for what was
-     * issued before. */
+    /* See [Note: turns] in turns.h. */
     uint64_t issued;
     uint64_t known_done; /* calls up to this one have run, known from the order of the program alone */
     pthread_mutex_t mutex;
@@ -60,49 +57,13 @@ struct fsdp__comm {
     char broken_text[768];
 };
 
-/* ---- comm.c ---- */
-
-/* Gives the context its world. Owns `transport` from the call on, also when it fails. `world_group` is the transport's
- * group of all ranks (freed by ops->group_free); both are NULL for the fake transport. */
-fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, void *transport, void *world_group,
-                              int rank, int size);
-fsdp__comm *fsdp__comm_get(fsdp_context *context); /* NULL and a last error when out of memory */
-
-/* Makes every later call of this rank fail with `text`, and those of its peers with "rank N failed: text". The first
- * reason stays. Any thread. */
-void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text);
-
-/* ---- group.c ---- */
-
-/* Without a transport's group yet; the list and counters know it. */
-fsdp_status fsdp__group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
-                            fsdp_group **out);
-void fsdp__group_destroy(fsdp_group *group);
-
-/* ---- issue.c ---- */
-
-/* How a public call enters: refuses a NULL or broken group, and is the fault point. */
-fsdp_status fsdp__comm_enter(fsdp_group *group, fsdp__call_name name);
-/* Counts one call of `kind` and what a ring would send for it. Groups of one count nothing. */
-void fsdp__comm_count(fsdp_group *group, fsdp_collective kind, int64_t bytes_sent);
-/* Numbers the call and runs `run` in the order of `stream` and of the group; a failure breaks the world. `call` and
- * its blocks are copied when the work runs later. On a device without bytes nothing happens. [stream] */
-fsdp_status fsdp__comm_issue(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call,
-                             fsdp_stream *stream);
-/* The same on the host, done on return. [blocks] */
-fsdp_status fsdp__comm_issue_host(fsdp_group *group, fsdp_collective kind, fsdp__collective run,
-                                  const fsdp__call *call);
-/* Common memory: a host call whose failure is everybody's and breaks nothing unless the transport failed. */
-fsdp_status fsdp__comm_issue_alloc(fsdp_group *group, fsdp__call *call, void **out);
-bool fsdp__comm_is_broken(const fsdp_group *group);
-/* Fails with what broke the group. */
-fsdp_status fsdp__comm_fail_broken(fsdp_group *group);
-/* Waits until the first `sequence` calls of the group have run here. [blocks] */
-void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence);
-
-/* ---- objects.c ---- */
-
-/* fsdp_agree under another name. */
-fsdp_status fsdp__comm_agree(fsdp_group *group, fsdp__call_name name, fsdp_status mine);
+/* Where a global rank stands in a list of them; -1: nowhere. */
+static inline int fsdp__position_of(int rank, const int *ranks, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return i;
+    return -1;
+}
 
 #endif

@@ -4,9 +4,20 @@
  * comm/ checks every argument, counts, numbers the calls of each group and keeps a failure sticky, once, above all
  * transports. A transport moves bytes, compares the ranks' signatures and ends everybody's calls when one rank fails.
  *
- * The collectives of a group run one at a time in the order of their numbers, on any thread, inside the work of
- * `stream` (so kernels go through fsdp__run_kernel), and block until they are done. Groups of one rank and streams of a
- * device without bytes never reach a transport. */
+ * [Note: issued on a stream]
+ * The collectives of a group are called one at a time in the order of their numbers, each from inside the work of
+ * `stream`, on whatever thread runs that work; those of different groups may run side by side. What a slot does to the
+ * buffers it does in the order of the stream: by kernels (fsdp__run_kernel) or by calls of the transport's own library
+ * that are given the stream. It follows no pointer to device memory itself; call->blocks and the call are the host's.
+ * When it returns, what it has issued may still be running, on a device that runs by itself, and is complete where the
+ * stream's next work begins:
+ *   - one that works on the memory itself (threads, shm) blocks until its peers are there and runs kernels;
+ *   - NCCL enqueues its operation on the stream beneath and returns; that several streams keep the order of the group
+ *     is then an event between them, which the transport records after each call and awaits before the next;
+ *   - MPI needs buffers that the host may read: where the device's memory is not, it copies into its own through the
+ *     stream, waits for the stream, calls MPI, and copies back; where it is, the work before has run already.
+ * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
+ * pieces lie there (vectored.h). Groups of one rank and streams of a device without bytes never reach a transport. */
 #ifndef COMM_COMM_OPS_H
 #define COMM_COMM_OPS_H
 
@@ -87,6 +98,9 @@ typedef struct fsdp__comm_ops {
 
     /* Required. In place as fsdp/comm.h allows it. */
     fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
+    /* NULL: packed, and exchanged by all_gather and all_to_all, which then get the vectored call (its name, blocks and
+     * label, for the signature) with send, recv, count and dtype of a piece, several times with one number. Required
+     * with alloc_common: rows of common memory have one writer, which packing knows nothing of. */
     fsdp__collective all_gather_blocks, reduce_scatter_blocks;
 
     /* Required. `group_open` on every member, then (when all of them succeeded) `group_ready`, which cannot fail, then

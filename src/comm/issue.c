@@ -1,39 +1,25 @@
-/* issue.c - the way of every collective: counted, numbered, run in its turn, and what its failure does. */
-#include "comm/comm.h"
-#include "comm/internal.h"
+/* issue.c - the way of every collective: entered, numbered, run in its turn, and what its failure does. */
+#include "comm/issue.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "comm/counters.h"
+#include "comm/failure.h"
+#include "comm/internal.h"
+#include "comm/turns.h"
 #include "device/device.h"
 
 /* What travels through a stream. The blocks follow the job when it is copied. */
 typedef struct job {
     fsdp_group *group;
     fsdp__collective run;
+    void *target; /* what `run` calls the group */
     fsdp_collective kind;
     fsdp__call call;
 } job;
-
-fsdp_status fsdp__comm_fail_broken(fsdp_group *group)
-{
-    fsdp__comm *comm = group->comm;
-    fsdp_status status;
-    char text[sizeof comm->broken_text];
-
-    pthread_mutex_lock(&comm->mutex);
-    status = comm->broken_status;
-    memcpy(text, comm->broken_text, sizeof text);
-    pthread_mutex_unlock(&comm->mutex);
-    return FSDP_FAIL(status, "group '%s' is broken: %s", group->name, text);
-}
-
-bool fsdp__comm_is_broken(const fsdp_group *group)
-{
-    return atomic_load_explicit(&group->comm->broken, memory_order_acquire);
-}
 
 fsdp_status fsdp__comm_enter(fsdp_group *group, fsdp__call_name name)
 {
@@ -50,69 +36,24 @@ fsdp_status fsdp__comm_enter(fsdp_group *group, fsdp__call_name name)
     return FSDP_OK;
 }
 
-void fsdp__comm_count(fsdp_group *group, fsdp_collective kind, int64_t bytes_sent)
+static fsdp_status run_call(const job *j, fsdp_stream *stream)
 {
-    if (group->size == 1)
-        return;
-    group->counters.calls[kind]++;
-    group->counters.bytes_sent[kind] += bytes_sent;
-    group->comm->counters.calls[kind]++;
-    group->comm->counters.bytes_sent[kind] += bytes_sent;
-}
-
-/* ---- turns, see [Note: turns] ---- */
-
-static void turn_begin(fsdp_group *group, uint64_t sequence)
-{
-    fsdp__comm_wait_done(group, sequence - 1);
-}
-
-static void turn_end(fsdp_group *group)
-{
-    pthread_mutex_lock(&group->mutex);
-    group->done++;
-    pthread_cond_broadcast(&group->moved);
-    pthread_mutex_unlock(&group->mutex);
-}
-
-void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence)
-{
-    pthread_mutex_lock(&group->mutex);
-    while (group->done < sequence)
-        pthread_cond_wait(&group->moved, &group->mutex);
-    pthread_mutex_unlock(&group->mutex);
-}
-
-static void account(fsdp_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
-{
-    fsdp__comm *comm = group->comm;
-
-    if (group->size > 1 && kind < FSDP_COLLECTIVES) {
-        atomic_fetch_add_explicit(&group->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
-        atomic_fetch_add_explicit(&comm->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
-    }
-    atomic_fetch_add_explicit(&comm->total_ns, fsdp__clock_ns() - start_ns, memory_order_relaxed);
-    atomic_fetch_add_explicit(&comm->waiting_ns, traffic->waiting_ns, memory_order_relaxed);
-}
-
-static fsdp_status run_call(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call,
-                            fsdp_stream *stream)
-{
+    fsdp_group *group = j->group;
     fsdp__traffic traffic = {0};
     int64_t start;
     fsdp_status st;
 
-    turn_begin(group, call->sequence);
+    fsdp__turn_begin(group, j->call.sequence);
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
         st = fsdp__comm_fail_broken(group);
     } else {
-        st = run(group->transport_group, call, stream, &traffic);
-        account(group, kind, &traffic, start);
+        st = j->run(j->target, &j->call, stream, &traffic);
+        fsdp__comm_account(group, j->kind, &traffic, start);
         if (st != FSDP_OK)
             fsdp__comm_break(group->comm, st, fsdp_last_error());
     }
-    turn_end(group);
+    fsdp__turn_end(group);
     return st;
 }
 
@@ -121,7 +62,7 @@ static fsdp_status run_job(fsdp_stream *stream, const void *argument)
     job copy = *(const job *)argument;
 
     copy.call.blocks = (const fsdp_block *)((const char *)argument + sizeof copy);
-    return run_call(copy.group, copy.kind, copy.run, &copy.call, stream);
+    return run_call(&copy, stream);
 }
 
 /* A copy of the job and its blocks in one piece, for the queue to copy. */
@@ -143,30 +84,47 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
     return st;
 }
 
-fsdp_status fsdp__comm_issue(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call,
-                             fsdp_stream *stream)
+static fsdp_status issue(job *j, fsdp_stream *stream)
 {
-    job j = {group, run, kind, *call};
+    fsdp_group *group = j->group;
     fsdp_status st;
 
     if (fsdp_device_is_meta(fsdp__stream_device(stream)))
         return FSDP_OK;
-    j.call.sequence = ++group->issued;
-    j.call.force_copy = group->force_copy;
+    j->call.sequence = ++group->issued;
+    j->call.force_copy = group->force_copy;
     if (fsdp__stream_is_inline(stream)) {
         fsdp__group_host_waits(group, +1);
-        st = run_call(group, kind, run, &j.call, stream);
+        st = run_call(j, stream);
         fsdp__group_host_waits(group, -1);
         group->known_done = group->issued;
         return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
     }
-    st = enqueue(stream, &j);
+    st = enqueue(stream, j);
     if (st != FSDP_OK) {
         /* Peers wait for this call, and later ones of this rank for its turn. */
         group->issued--;
         fsdp__comm_break(group->comm, st, fsdp_last_error());
         return fsdp_fail_hop(st, __FILE__, __LINE__);
     }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__comm_issue(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call,
+                             fsdp_stream *stream)
+{
+    job j = {.group = group, .run = run, .target = group->transport_group, .kind = kind, .call = *call};
+
+    FSDP_TRY(issue(&j, stream));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__comm_issue_above(fsdp_group *group, fsdp_collective kind, fsdp__collective run,
+                                   const fsdp__call *call, fsdp_stream *stream)
+{
+    job j = {.group = group, .run = run, .target = group, .kind = kind, .call = *call};
+
+    FSDP_TRY(issue(&j, stream));
     return FSDP_OK;
 }
 
@@ -198,12 +156,12 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_group *group, fsdp__call *call, void **o
     fsdp_status st;
 
     call->sequence = ++group->issued;
-    turn_begin(group, call->sequence);
+    fsdp__turn_begin(group, call->sequence);
     start = fsdp__clock_ns();
     st = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
                                      : group->ops->alloc_common(group->transport_group, call, &traffic, out);
-    account(group, FSDP_COLLECTIVES, &traffic, start);
-    turn_end(group);
+    fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
+    fsdp__turn_end(group);
     group->known_done = group->issued;
     return st;
 }

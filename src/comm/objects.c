@@ -1,10 +1,13 @@
 /* objects.c - small things between hosts, on top of the plain collectives of any transport. */
+#include "comm/objects.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/comm.h"
-#include "comm/internal.h"
+#include "comm/counters.h"
+#include "comm/failure.h"
+#include "comm/issue.h"
 
 enum {
     SMALL_OBJECT = 1024 /* up to here all objects travel padded, in one gather */

@@ -10,8 +10,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "comm/comm.h"
-#include "comm/internal.h"
+#include "comm/failure.h"
 #include "device/device.h"
 
 /* What travels through a stream. */
@@ -63,19 +62,11 @@ static bool is_idle(fsdp_group *group)
     return idle;
 }
 
-static int position_in(const fsdp_group *group, int global_rank)
-{
-    for (int r = 0; r < group->size; r++)
-        if (group->ranks[r] == global_rank)
-            return r;
-    return -1;
-}
-
 /* Says where rank `behind` of the group waits for this rank; false when it does not. */
 static bool waits_for_us(const reading *r, int behind, char *where, size_t bytes)
 {
     for (fsdp_group *group = r->group->comm->groups; group; group = group->next) {
-        int position = position_in(group, r->group->ranks[behind]);
+        int position = fsdp__position_of(r->group->ranks[behind], group->ranks, group->size);
 
         if (position < 0 || group->size < 2 || !group->ops->awaits_meeting || !is_idle(group) ||
             !group->ops->awaits_meeting(group->transport_group, position))

@@ -1,6 +1,4 @@
-/* environment.c - the variables that tell a process which rank it is. The only place that reads the environment. */
-#include <errno.h>
-#include <fcntl.h>
+/* environment.c - the variables that tell a process which rank it is: written for the ranks, read by them. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +8,8 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "launch/launch.h"
+#include "launch/transports.h"
+#include "launch/variables.h"
 
 enum {
     VARIABLE_BYTES = 48
@@ -19,12 +19,12 @@ enum {
 
 static bool is_set_by_us(const char *variable)
 {
-    static const char *const names[] = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "FSDP_SHM_FD="};
+    static const char *const names[] = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE="};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)
             return true;
-    return false;
+    return fsdp__is_transport_variable(variable);
 }
 
 char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
@@ -34,9 +34,12 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
         int value;
         bool wanted;
     } own[] = {
-        {"RANK", rank, true},          {"WORLD_SIZE", ranks, true},
-        {"LOCAL_RANK", rank, true},    {"LOCAL_WORLD_SIZE", ranks, true},
-        {"FSDP_SHM_FD", shm_fd, true}, {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
+        {"RANK", rank, true},
+        {"WORLD_SIZE", ranks, true},
+        {"LOCAL_RANK", rank, true},
+        {"LOCAL_WORLD_SIZE", ranks, true},
+        {FSDP__SHM_VARIABLE, shm_fd, true},
+        {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
     };
     size_t count = 0, at = 0, pointers;
     char **variables, *text;
@@ -64,57 +67,28 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
 
 /* ---- reading ---- */
 
-/* `*out` stays as it is when the variable is not set. */
-static fsdp_status read_number(const char *name, int low, int high, int *out)
-{
-    const char *text = getenv(name);
-    char *end;
-    long value;
-
-    if (!text || !*text)
-        return FSDP_OK;
-    errno = 0;
-    value = strtol(text, &end, 10);
-    if (errno || *end || value < low || value > high)
-        return FSDP_FAIL(FSDP_INVALID, "environment variable %s is '%s', not a number from %d to %d", name, text, low,
-                         high);
-    *out = (int)value;
-    return FSDP_OK;
-}
-
-/* OpenMP allows a list, one number per level of nesting; the first is ours. */
-static int read_threads(void)
-{
-    const char *text = getenv("OMP_NUM_THREADS");
-    long value = text ? strtol(text, NULL, 10) : 0;
-
-    return value > 0 && value <= 4096 ? (int)value : 0;
-}
-
 fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
-    fsdp_context_options options = {.world_size = 1, .threads = read_threads()};
-    int fd = -1;
+    fsdp_context_options options = {.world_size = 1, .threads = fsdp__read_threads()};
+    const fsdp__transport *transport = fsdp__transport_wanted();
 
     if (!out)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a context: no place for the result");
     *out = NULL;
-    FSDP_TRY(read_number("WORLD_SIZE", 1, INT_MAX, &options.world_size));
-    FSDP_TRY(read_number("RANK", 0, options.world_size - 1, &options.rank));
+    FSDP_TRY(fsdp__read_number("WORLD_SIZE", 1, INT_MAX, &options.world_size));
+    FSDP_TRY(fsdp__read_number("RANK", 0, options.world_size - 1, &options.rank));
     options.local_rank = options.rank;
     options.local_world_size = options.world_size;
-    FSDP_TRY(read_number("LOCAL_WORLD_SIZE", 1, options.world_size, &options.local_world_size));
-    FSDP_TRY(read_number("LOCAL_RANK", 0, options.local_world_size - 1, &options.local_rank));
-    FSDP_TRY(read_number("FSDP_SHM_FD", 0, INT_MAX, &fd));
-    if (fd < 0 && options.world_size > 1)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "WORLD_SIZE is %d but FSDP_SHM_FD is not set: start the ranks with 'fsdp run -n %d -- ...'",
-                         options.world_size, options.world_size);
-    if (fd < 0) {
+    FSDP_TRY(fsdp__read_number("LOCAL_WORLD_SIZE", 1, options.world_size, &options.local_world_size));
+    FSDP_TRY(fsdp__read_number("LOCAL_RANK", 0, options.local_world_size - 1, &options.local_rank));
+    if (transport)
+        FSDP_TRY(transport->join(&options, out));
+    else if (options.world_size == 1)
         FSDP_TRY(fsdp_context_create(&options, out));
-        return FSDP_OK;
-    }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts have no business there */
-    FSDP_TRY(fsdp__shm_join(fd, &options, out));
+    else
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "WORLD_SIZE is %d but " FSDP__SHM_VARIABLE " is not set: start the ranks with 'fsdp run -n %d "
+                         "-- ...'",
+                         options.world_size, options.world_size);
     return FSDP_OK;
 }

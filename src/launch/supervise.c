@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "comm/symmetric/watch.h"
 #include "launch/launch.h"
 
 enum {

@@ -45,6 +45,12 @@ static void ranks_find_themselves_in_the_environment(void **state)
     setenv("OMP_NUM_THREADS", "3", 1);
     CHECK_OK(launch(2, "variables", "", 0, NULL));
     unsetenv("OMP_NUM_THREADS");
+    /* as in a launcher that a rank of another world has started */
+    setenv("FSDP_SHM_FD", "999", 1);
+    setenv("WORLD_SIZE", "7", 1);
+    CHECK_OK(launch(2, "variables", "", 0, NULL));
+    unsetenv("WORLD_SIZE");
+    unsetenv("FSDP_SHM_FD");
     check_nothing_left();
 }
 
@@ -247,6 +253,10 @@ static void the_environment_is_checked(void **state)
     setenv("RANK", "two", 1);
     CHECK_ERROR(fsdp_context_from_env(&context), FSDP_INVALID, "RANK is 'two'");
     setenv("RANK", "0", 1);
+    setenv("FSDP_SHM_FD", "", 1);
+    CHECK_ERROR(fsdp_context_from_env(&context), FSDP_UNSUPPORTED, "WORLD_SIZE is 4 but FSDP_SHM_FD is not set");
+    setenv("FSDP_SHM_FD", "three", 1);
+    CHECK_ERROR(fsdp_context_from_env(&context), FSDP_INVALID, "FSDP_SHM_FD is 'three', not a number from 0");
     setenv("FSDP_SHM_FD", "999", 1);
     CHECK_ERROR(fsdp_context_from_env(&context), FSDP_IO, "file descriptor 999");
     CHECK_NULL(context);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "comm/blocks.h"
 #include "comm/comm.h"
 #include "device/kernels.h"
 
@@ -66,13 +67,6 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
 
 /* ---- blocks ---- */
 
-static int64_t rows_of(const fsdp_block *block, int rank)
-{
-    int64_t left = block->numel - rank * block->chunk;
-
-    return left < 0 ? 0 : FSDP__MIN(left, block->chunk);
-}
-
 static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
                         int64_t numel, fsdp__traffic *traffic)
 {
@@ -93,10 +87,10 @@ static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_
 
     for (int64_t i = 0; i < call->block_count; i++) {
         const fsdp_block *b = &call->blocks[i];
-        int64_t own = rows_of(b, group->rank);
+        int64_t own = fsdp__block_rows(b, group->rank);
 
         for (int r = 0; r < group->size; r++) {
-            int64_t rows = rows_of(b, r), held = FSDP__MIN(rows, own);
+            int64_t rows = fsdp__block_rows(b, r), held = FSDP__MIN(rows, own);
             char *dst = (char *)b->whole + (size_t)(r * b->chunk) * element;
 
             FSDP_TRY(cast(stream, b->shard, call->shard_dtype, dst, call->whole_dtype, held, traffic));
@@ -107,21 +101,11 @@ static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_
     return FSDP_OK;
 }
 
-static fsdp_status reduce_one(fsdp_stream *stream, const fsdp__call *call, const void *src, fsdp_dtype src_dtype,
-                              void *dst, int64_t numel)
+/* This rank's contribution, for the sum of all. */
+static fsdp_status sum_one(fsdp_stream *stream, const fsdp__call *call, const void *src, fsdp_dtype src_dtype,
+                           void *dst, int64_t numel)
 {
-    fsdp__reduce_ranks_args args = {.srcs = &src,
-                                    .count = 1,
-                                    .dst = dst,
-                                    .numel = numel,
-                                    .src_dtype = src_dtype,
-                                    .dst_dtype = call->shard_dtype,
-                                    .op = FSDP__RANK_SUM,
-                                    .divisor = call->divisor,
-                                    .accumulate = call->accumulate};
-
-    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args));
-    return FSDP_OK;
+    return fsdp__sum_rows(call, stream, &src, 1, src_dtype, dst, numel);
 }
 
 static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, const char *src, char *dst,
@@ -136,7 +120,7 @@ static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, c
         int64_t n = FSDP__MIN(piece, numel - at);
         FSDP_TRY(
             cast(stream, src + (size_t)at * whole_element, call->whole_dtype, rounded, call->wire_dtype, n, &ignored));
-        FSDP_TRY(reduce_one(stream, call, rounded, call->wire_dtype, dst + (size_t)at * shard_element, n));
+        FSDP_TRY(sum_one(stream, call, rounded, call->wire_dtype, dst + (size_t)at * shard_element, n));
     }
     return FSDP_OK;
 }
@@ -149,15 +133,14 @@ static fsdp_status fake_reduce_scatter_blocks(void *g, const fsdp__call *call, f
 
     for (int64_t i = 0; i < call->block_count; i++) {
         const fsdp_block *b = &call->blocks[i];
-        int64_t rows = rows_of(b, group->rank);
+        int64_t rows = fsdp__block_rows(b, group->rank);
         const char *src = (const char *)b->whole + (size_t)(group->rank * b->chunk) * element;
 
         if (rows == 0)
             continue;
         traffic->moved_bytes += rows * (int64_t)element;
-        FSDP_TRY(call->wire_dtype == call->whole_dtype
-                     ? reduce_one(stream, call, src, call->whole_dtype, b->shard, rows)
-                     : reduce_rounded(stream, call, src, b->shard, rows));
+        FSDP_TRY(call->wire_dtype == call->whole_dtype ? sum_one(stream, call, src, call->whole_dtype, b->shard, rows)
+                                                       : reduce_rounded(stream, call, src, b->shard, rows));
     }
     return FSDP_OK;
 }

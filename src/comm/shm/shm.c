@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "comm/symmetric/symmetric.h"
+#include "comm/symmetric/watch.h"
 
 static const fsdp__comm_ops shm_ops = {.name = "shm", FSDP__SYMMETRIC_OPS};
 

@@ -4,13 +4,16 @@
  * common region lies in the heap of the group's first rank and begins with a header (readers.c); the
  * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
  * giving one back at the same time: every run frees at the same points. */
+#include "comm/symmetric/memory.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/symmetric/symmetric.h"
+#include "comm/symmetric/readers.h"
+#include "comm/symmetric/rendezvous.h"
 
 enum {
     MAX_HOLES = 64
@@ -159,12 +162,12 @@ fsdp_status fsdp__symmetric_alloc_common(void *g, const fsdp__call *call, fsdp__
 
     FSDP_TRY(fsdp__show(group, call, &entry, traffic));
     for (int r = 0; r < group->size; r++) {
-        int32_t status = fsdp__entry_of(group, call, r)->own_status;
+        int32_t status = fsdp__entry_of(group, r)->own_status;
         if (status != FSDP_OK)
             return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes common to group '%s'",
                              group->ranks[r], call->bytes, group->name);
     }
-    theirs = (answer *)fsdp__payload_of(group, call, 0);
+    theirs = (answer *)fsdp__payload_of(group, 0);
     if (group->rank == 0) {
         memset(theirs, 0, sizeof *theirs);
         theirs->status = make_common(group, call->bytes, &theirs->offset);

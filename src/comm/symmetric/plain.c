@@ -6,10 +6,13 @@
  *   staging  otherwise piece by piece through the rank's two staging halves: one barrier a piece
  * The reading code is the same. It sees a piece as `sources[r]`, where block b of rank r's contribution begins at
  * element b * stride. Cost per rank of a reduction of n bytes over W ranks: it reads n bytes, once. */
+#include "comm/symmetric/plain.h"
+
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/symmetric/symmetric.h"
+#include "comm/symmetric/rendezvous.h"
+#include "device/kernels.h"
 
 enum {
     SMALL_BYTES = 4096,        /* contributions up to here travel as payload */
@@ -103,10 +106,10 @@ static fsdp_status through_payload(exchange *x, consumer consume)
     fsdp__symmetric_group *g = x->group;
     fsdp__entry entry = {0};
 
-    FSDP_TRY(stage(x, fsdp__payload_of(g, x->call, g->rank), 0, x->call->count));
+    FSDP_TRY(stage(x, fsdp__payload_to_show(g), 0, x->call->count));
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
     for (int r = 0; r < g->size; r++)
-        x->sources[r] = fsdp__payload_of(g, x->call, r);
+        x->sources[r] = fsdp__payload_of(g, r);
     x->stride = x->call->count;
     FSDP_TRY(consume(x, 0, x->call->count));
     return FSDP_OK;
@@ -155,7 +158,7 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
     FSDP_TRY(fsdp__show(g, call, &entry, x->traffic));
     *direct = !call->force_copy;
     for (int r = 0; r < g->size; r++)
-        *direct = *direct && fsdp__entry_of(g, call, r)->visible;
+        *direct = *direct && fsdp__entry_of(g, r)->visible;
     return FSDP_OK;
 }
 
@@ -170,7 +173,7 @@ static fsdp_status exchange_all(exchange *x, consumer consume)
     if (!direct)
         return through_staging(x, consume);
     for (int r = 0; r < g->size; r++)
-        x->sources[r] = fsdp__from_offset(g, fsdp__entry_of(g, x->call, r)->send);
+        x->sources[r] = fsdp__from_offset(g, fsdp__entry_of(g, r)->send);
     x->stride = x->call->count;
     FSDP_TRY(consume(x, 0, x->call->count));
     FSDP_TRY(fsdp__rendezvous(g, x->traffic)); /* nobody reads the buffers any more */
@@ -320,7 +323,7 @@ static fsdp_status all_reduce_direct(exchange *x)
     void **results = g->results;
 
     for (int r = 0; r < g->size; r++) {
-        const fsdp__entry *entry = fsdp__entry_of(g, x->call, r);
+        const fsdp__entry *entry = fsdp__entry_of(g, r);
         x->sources[r] = fsdp__from_offset(g, entry->send);
         results[r] = fsdp__from_offset(g, entry->recv);
     }

@@ -1,6 +1,8 @@
 /* readers.c - where each rank is in its reads of a common region: a few words in front of the region. See [Note:
  * readers and writers] in comm/readers.c. */
-#include "comm/symmetric/symmetric.h"
+#include "comm/symmetric/readers.h"
+
+#include "comm/symmetric/watch.h"
 
 enum {
     LOOK_MS = 200 /* asleep for at most so long: then whether the reader still lives is looked at */

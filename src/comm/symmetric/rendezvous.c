@@ -3,12 +3,14 @@
  * Ranks count themselves in; the last one steps the generation, and the others wait for that: a short spin when every
  * rank has a core, a few turns of letting others run when not, then asleep in the kernel. Who sleeps looks now and then
  * whether those it waits for still live. */
+#include "comm/symmetric/rendezvous.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/symmetric/symmetric.h"
+#include "comm/symmetric/watch.h"
 
 enum {
     SPIN_TURNS = 1000,
@@ -22,14 +24,20 @@ static fsdp__slot *slot_of(const fsdp__symmetric_group *group, int rank)
     return fsdp__arena_slot(group->world->arena, group->index, group->ranks[rank]);
 }
 
-const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, const fsdp__call *call, int rank)
+const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank)
 {
-    return &slot_of(group, rank)->entries[call->sequence % 2];
+    return &slot_of(group, rank)->entries[group->shown % 2];
 }
 
-unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, const fsdp__call *call, int rank)
+unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, int rank)
 {
-    return fsdp__arena_payload(group->world->arena, group->index, group->ranks[rank], (int)(call->sequence % 2));
+    return fsdp__arena_payload(group->world->arena, group->index, group->ranks[rank], (int)(group->shown % 2));
+}
+
+unsigned char *fsdp__payload_to_show(const fsdp__symmetric_group *group)
+{
+    return fsdp__arena_payload(group->world->arena, group->index, group->ranks[group->rank],
+                               (int)((group->shown + 1) % 2));
 }
 
 /* ---- the barrier ---- */
@@ -128,10 +136,10 @@ bool fsdp__symmetric_awaits_meeting(void *g, int rank)
 
 /* ---- the entry of a call ---- */
 
-static fsdp_status fail_mismatch(fsdp__symmetric_group *group, const fsdp__call *call, int other)
+static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
 {
-    const fsdp__signature *a = &fsdp__entry_of(group, call, 0)->signature;
-    const fsdp__signature *b = &fsdp__entry_of(group, call, other)->signature;
+    const fsdp__signature *a = &fsdp__entry_of(group, 0)->signature;
+    const fsdp__signature *b = &fsdp__entry_of(group, other)->signature;
     char first[224], second[224], text[640], number[48] = "";
 
     fsdp__signature_text(a, first, sizeof first);
@@ -152,11 +160,11 @@ fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsd
     const fsdp__signature *first;
 
     fsdp__signature_fill(call, &entry->signature);
-    own->entries[call->sequence % 2] = *entry;
+    own->entries[++group->shown % 2] = *entry;
     FSDP_TRY(fsdp__rendezvous(group, traffic));
-    first = &fsdp__entry_of(group, call, 0)->signature;
+    first = &fsdp__entry_of(group, 0)->signature;
     for (int r = 1; r < group->size; r++)
-        if (memcmp(first, &fsdp__entry_of(group, call, r)->signature, sizeof *first) != 0)
-            return fail_mismatch(group, call, r);
+        if (memcmp(first, &fsdp__entry_of(group, r)->signature, sizeof *first) != 0)
+            return fail_mismatch(group, r);
     return FSDP_OK;
 }

@@ -1,15 +1,9 @@
 /* signature.c - what a rank says about a call, and how it reads in a message. */
+#include "comm/symmetric/signature.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "comm/symmetric/symmetric.h"
-
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-}
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
 {
@@ -27,7 +21,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
         return;
     }
     for (int64_t i = 0; i < call->block_count; i++) {
-        out->hash = mix(mix(out->hash, (uint64_t)call->blocks[i].numel), (uint64_t)call->blocks[i].chunk);
+        out->hash = fsdp__mix(fsdp__mix(out->hash, (uint64_t)call->blocks[i].numel), (uint64_t)call->blocks[i].chunk);
         rows += call->blocks[i].chunk;
     }
     out->dtype = (uint8_t)call->whole_dtype;

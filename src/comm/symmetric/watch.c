@@ -1,5 +1,5 @@
 /* watch.c - how a world ends: the abort record, ranks that leave, ranks that die. */
-#include "comm/symmetric/arena.h"
+#include "comm/symmetric/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/comm.h"
 #include "comm/symmetric/symmetric.h"
 
 static const fsdp__comm_ops threads_ops = {.name = "threads", FSDP__SYMMETRIC_OPS};

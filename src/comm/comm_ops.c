@@ -1,0 +1,13 @@
+/* comm_ops.c - how calls are named in messages. */
+#include "comm/comm_ops.h"
+
+const char *fsdp__call_text(fsdp__call_name name)
+{
+    static const char *const texts[] = {
+#define CALL_TEXT(NAME, text) text,
+        FSDP__CALL_MAP(CALL_TEXT)
+#undef CALL_TEXT
+    };
+
+    return (unsigned)name < FSDP__CALLS ? texts[name] : "unknown call";
+}

@@ -1,0 +1,96 @@
+/* counters.c - calls, bytes and time of each group and of the context. */
+#include "comm/counters.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/context.h"
+
+/* ---- counting ---- */
+
+void fsdp__comm_count(fsdp_group *group, fsdp_collective kind, int64_t bytes_sent)
+{
+    if (group->size == 1)
+        return;
+    group->counters.calls[kind]++;
+    group->counters.bytes_sent[kind] += bytes_sent;
+    group->comm->counters.calls[kind]++;
+    group->comm->counters.bytes_sent[kind] += bytes_sent;
+}
+
+void fsdp__comm_account(fsdp_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
+{
+    fsdp__comm *comm = group->comm;
+
+    if (group->size > 1 && kind < FSDP_COLLECTIVES) {
+        atomic_fetch_add_explicit(&group->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&comm->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
+    }
+    atomic_fetch_add_explicit(&comm->total_ns, fsdp__clock_ns() - start_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->waiting_ns, traffic->waiting_ns, memory_order_relaxed);
+}
+
+/* ---- what was counted ---- */
+
+const char *fsdp_collective_name(fsdp_collective kind)
+{
+    static const char *const names[FSDP_COLLECTIVES] = {
+        [FSDP_ALL_GATHER] = "all_gather", [FSDP_REDUCE_SCATTER] = "reduce_scatter", [FSDP_ALL_REDUCE] = "all_reduce",
+        [FSDP_BROADCAST] = "broadcast",   [FSDP_ALL_TO_ALL] = "all_to_all",         [FSDP_BARRIER] = "barrier",
+        [FSDP_OBJECTS] = "objects",
+    };
+
+    return (unsigned)kind < FSDP_COLLECTIVES ? names[kind] : "unknown";
+}
+
+static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
+{
+    for (int i = 0; i < FSDP_COLLECTIVES; i++) {
+        out->calls[i] = counters->calls[i];
+        out->bytes_sent[i] = counters->bytes_sent[i];
+        out->bytes_moved[i] = atomic_load_explicit(&counters->bytes_moved[i], memory_order_relaxed);
+    }
+}
+
+static void clear_counters(fsdp__counters *counters)
+{
+    for (int i = 0; i < FSDP_COLLECTIVES; i++) {
+        counters->calls[i] = counters->bytes_sent[i] = 0;
+        atomic_store_explicit(&counters->bytes_moved[i], 0, memory_order_relaxed);
+    }
+}
+
+void fsdp_group_stats(const fsdp_group *group, fsdp_comm_stats *out)
+{
+    read_counters(&group->counters, out);
+}
+
+void fsdp_context_comm_stats(const fsdp_context *context, fsdp_comm_stats *out)
+{
+    const fsdp__comm *comm = fsdp__context_get(context, FSDP__SLOT_COMM);
+
+    memset(out, 0, sizeof *out);
+    if (comm)
+        read_counters(&comm->counters, out);
+}
+
+void fsdp_context_reset_comm_stats(fsdp_context *context)
+{
+    fsdp__comm *comm = fsdp__context_get(context, FSDP__SLOT_COMM);
+
+    if (!comm)
+        return;
+    clear_counters(&comm->counters);
+    for (fsdp_group *group = comm->groups; group; group = group->next)
+        clear_counters(&group->counters);
+    atomic_store_explicit(&comm->total_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&comm->waiting_ns, 0, memory_order_relaxed);
+}
+
+void fsdp_context_comm_time(const fsdp_context *context, int64_t *total_ns, int64_t *waiting_ns)
+{
+    const fsdp__comm *comm = fsdp__context_get(context, FSDP__SLOT_COMM);
+
+    *total_ns = comm ? atomic_load_explicit(&comm->total_ns, memory_order_relaxed) : 0;
+    *waiting_ns = comm ? atomic_load_explicit(&comm->waiting_ns, memory_order_relaxed) : 0;
+}

@@ -1,0 +1,56 @@
+/* failure.c - a context's world breaks at most once, and stays broken. */
+#include "comm/failure.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/context.h"
+
+void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
+{
+    char all[1024];
+    bool first;
+
+    pthread_mutex_lock(&comm->mutex);
+    first = !atomic_load_explicit(&comm->broken, memory_order_relaxed);
+    if (first) {
+        comm->broken_status = status;
+        snprintf(comm->broken_text, sizeof comm->broken_text, "%s", text);
+        atomic_store_explicit(&comm->broken, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&comm->mutex);
+    if (!first || !comm->transport)
+        return;
+    snprintf(all, sizeof all, "rank %d failed: %s", comm->world->ranks[comm->world->rank], text);
+    comm->ops->abort(comm->transport, all);
+}
+
+fsdp_status fsdp__comm_fail_broken(fsdp_group *group)
+{
+    fsdp__comm *comm = group->comm;
+    fsdp_status status;
+    char text[sizeof comm->broken_text];
+
+    pthread_mutex_lock(&comm->mutex);
+    status = comm->broken_status;
+    memcpy(text, comm->broken_text, sizeof text);
+    pthread_mutex_unlock(&comm->mutex);
+    return FSDP_FAIL(status, "group '%s' is broken: %s", group->name, text);
+}
+
+bool fsdp__comm_is_broken(const fsdp_group *group)
+{
+    return atomic_load_explicit(&group->comm->broken, memory_order_acquire);
+}
+
+void fsdp_abort(fsdp_context *context, const char *why)
+{
+    fsdp__comm *comm = context ? fsdp__context_get(context, FSDP__SLOT_COMM) : NULL;
+    const char *last = fsdp_last_error();
+
+    if (!comm)
+        return;
+    if (!why || !*why)
+        why = *last ? last : "aborted";
+    fsdp__comm_break(comm, FSDP_COMM, why);
+}

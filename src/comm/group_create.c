@@ -1,0 +1,128 @@
+/* group_create.c - new groups, made by common consent of all ranks of the world. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "comm/failure.h"
+#include "comm/group.h"
+#include "comm/issue.h"
+#include "comm/objects.h"
+#include "comm/world.h"
+
+/* What each rank tells the others about the group it wants to be in. */
+typedef struct wish {
+    uint64_t hash; /* of ranks and name */
+    int32_t count;
+    int32_t first; /* lowest rank; -1: it cannot say, and will report that */
+} wish;
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ p[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static fsdp_status check_ranks(const fsdp_group *world, const int *ranks, int count)
+{
+    if (!ranks || count < 1)
+        return FSDP_FAIL(FSDP_INVALID, "a group needs at least one rank");
+    for (int i = 0; i < count; i++)
+        if (ranks[i] < 0 || ranks[i] >= world->size || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return FSDP_FAIL(FSDP_INVALID, "its ranks must ascend and lie in [0, %d), rank %d does not", world->size,
+                             ranks[i]);
+    return FSDP_OK;
+}
+
+/* Do all the ranks that I list, list the same? (Who is not in a group looks at its first rank.) */
+static fsdp_status compare_wishes(const fsdp_group *world, const wish *all, const int *ranks, int count)
+{
+    const wish *mine = &all[world->rank];
+    int members = fsdp__position_of(world->rank, ranks, count) >= 0 ? count : 1;
+
+    for (int i = 0; i < members; i++)
+        if (all[ranks[i]].first >= 0 && (all[ranks[i]].hash != mine->hash || all[ranks[i]].count != mine->count))
+            return FSDP_FAIL(FSDP_MISMATCH,
+                             "rank %d wants a group of %d ranks from rank %d on, rank %d one of %d from rank %d on, or "
+                             "under another name",
+                             world->ranks[world->rank], (int)mine->count, (int)mine->first, ranks[i],
+                             (int)all[ranks[i]].count, (int)all[ranks[i]].first);
+    return FSDP_OK;
+}
+
+static fsdp_status exchange_wishes(fsdp_group *world, const int *ranks, int count, const char *name, bool valid,
+                                   wish *all)
+{
+    wish mine = {.hash = 0xcbf29ce484222325u, .count = count, .first = -1};
+    fsdp__call call = {
+        .name = FSDP__CALL_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
+
+    if (valid) {
+        mine.first = ranks[0];
+        mine.hash = hash_bytes(hash_bytes(mine.hash, ranks, (size_t)count * sizeof *ranks), name, strlen(name));
+    }
+    FSDP_TRY(fsdp__comm_issue_host(world, FSDP_OBJECTS, world->ops->all_gather, &call));
+    return FSDP_OK;
+}
+
+/* This rank's own part; a failure becomes everybody's afterwards. */
+static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
+                              fsdp_group **out)
+{
+    fsdp__group_spec spec = {.name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
+    fsdp_group *group = NULL;
+    fsdp_status st;
+
+    if (rank < 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__group_new(comm, ranks, count, rank, name, &group));
+    if (group->ops != &fsdp__comm_fake_ops) {
+        st = group->ops->group_open(comm->transport, &spec, &group->transport_group);
+        if (st != FSDP_OK) {
+            fsdp__group_destroy(group);
+            return fsdp_fail_hop(st, __FILE__, __LINE__);
+        }
+    }
+    *out = group;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count, const char *name, fsdp_group **out)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+    fsdp_group *world, *group = NULL;
+    wish *all;
+    fsdp_status st, agreed;
+
+    if (!comm)
+        return fsdp_last_status();
+    if (!out || !name)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a group: a name and a place for the result are required");
+    *out = NULL;
+    world = comm->world;
+    FSDP_TRY(fsdp__comm_enter(world, FSDP__CALL_GROUP_CREATE));
+    all = fsdp__calloc((size_t)world->size, sizeof *all);
+    if (!all) {
+        fsdp__comm_break(comm, FSDP_NO_MEMORY, fsdp_last_error());
+        return FSDP_NO_MEMORY;
+    }
+    st = check_ranks(world, ranks, count);
+    agreed = exchange_wishes(world, ranks, count, name, st == FSDP_OK, all);
+    if (agreed == FSDP_OK) {
+        if (st == FSDP_OK)
+            st = compare_wishes(world, all, ranks, count);
+        if (st == FSDP_OK)
+            st = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
+        agreed = fsdp__comm_agree(world, FSDP__CALL_GROUP_CREATE, st);
+    }
+    fsdp__free(all);
+    if (agreed != FSDP_OK) {
+        fsdp__group_destroy(group);
+        return fsdp_fail_prefix(agreed, "cannot create group '%s'", name);
+    }
+    if (group && group->ops->group_ready)
+        group->ops->group_ready(group->transport_group);
+    *out = group;
+    return FSDP_OK;
+}

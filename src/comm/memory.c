@@ -1,0 +1,113 @@
+/* memory.c - memory that peers see, as a group hands it out. */
+#include "comm/memory.h"
+
+#include "base/fault.h"
+#include "comm/issue.h"
+#include "comm/turns.h"
+
+enum {
+    HEADER_BYTES = 64, /* in front of a visible block, so that giving it back needs no memory */
+    CALLS_IN_FLIGHT = 2
+};
+
+bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing sharing)
+{
+    (void)sharing;
+    return group->size > 1 && group->ops->alloc;
+}
+
+/* Whether all peers have left call number `issued` behind: they have when a later one is done here. What has run by
+ * itself is known from the program's order; of calls on workers the last few are left in flight and older ones waited
+ * for, so that the same program always finds the same blocks free. */
+static bool is_released(fsdp_group *group, uint64_t issued)
+{
+    if (group->known_done > issued)
+        return true;
+    if (group->issued <= issued + CALLS_IN_FLIGHT)
+        return false;
+    fsdp__comm_wait_done(group, issued + 1);
+    return true;
+}
+
+static void release_held(fsdp__comm *comm)
+{
+    for (fsdp_group *group = comm->groups; group; group = group->next)
+        for (fsdp__held_block **link = &group->held; *link;) {
+            fsdp__held_block *block = *link;
+            if (!is_released(group, block->issued)) {
+                link = &block->next;
+                continue;
+            }
+            *link = block->next;
+            group->ops->free(comm->transport, block);
+        }
+}
+
+static fsdp_status alloc_visible(fsdp_group *group, size_t bytes, void **out)
+{
+    void *block = NULL;
+
+    if (fsdp__fault(FSDP__FAULT_ALLOCATION))
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see: fault injected", bytes);
+    if (bytes > SIZE_MAX - HEADER_BYTES)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see", bytes);
+    release_held(group->comm);
+    FSDP_TRY(group->ops->alloc(group->comm->transport, bytes + HEADER_BYTES, &block));
+    *out = (char *)block + HEADER_BYTES;
+    return FSDP_OK;
+}
+
+static fsdp_status alloc_common(fsdp_group *group, size_t bytes, void **out)
+{
+    fsdp__call call = {.name = FSDP__CALL_GROUP_ALLOC, .bytes = bytes};
+
+    FSDP_TRY(fsdp__comm_enter(group, call.name));
+    if (fsdp__fault(FSDP__FAULT_ALLOCATION))
+        call.own_status = FSDP_NO_MEMORY;
+    release_held(group->comm);
+    FSDP_TRY(fsdp__comm_issue_alloc(group, &call, out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_group_alloc(fsdp_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out)
+{
+    if (!group || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot allocate shared memory: group and out are required");
+    *out = NULL;
+    if (!fsdp_group_can_share(group, sharing))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "group '%s' of %d ranks (transport '%s') has no memory that peers see",
+                         group->name, group->size, group->ops->name);
+    FSDP_TRY(sharing == FSDP_MEMORY_COMMON ? alloc_common(group, bytes, out) : alloc_visible(group, bytes, out));
+    return FSDP_OK;
+}
+
+void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes)
+{
+    fsdp__held_block *block;
+
+    (void)bytes;
+    if (!pointer)
+        return;
+    if (sharing == FSDP_MEMORY_COMMON) {
+        group->ops->free_common(group->transport_group, pointer);
+        return;
+    }
+    block = (fsdp__held_block *)((char *)pointer - HEADER_BYTES);
+    block->issued = group->issued;
+    block->next = group->held;
+    group->held = block;
+}
+
+/* The world's own die with the heap, whose pages stay. */
+void fsdp__memory_hand_over(fsdp_group *group)
+{
+    fsdp_group *world = group->comm->world;
+
+    while (group->held && world && world != group) {
+        fsdp__held_block *block = group->held;
+        group->held = block->next;
+        block->issued = world->issued;
+        block->next = world->held;
+        world->held = block;
+    }
+}

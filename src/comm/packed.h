@@ -1,0 +1,37 @@
+/* packed.h - vectored collectives for memory that peers do not see: pack, exchange, unpack.
+ *
+ * The chunks of all blocks, one after the other, are a vector that is equally long on every rank. It travels in pieces
+ * of bounded size. Of each piece of a gather a rank packs its own rows, converted; of each piece of a reduction the
+ * rows of every rank, rounded to the wire dtype, each rank's apart. The pieces are exchanged; then a gather copies
+ * everybody's rows to their places, and a reduction adds up its own rows, in rank order. That is why a reduction
+ * exchanges contributions (all_to_all) and does not use a transport's own reduce_scatter, which would add in an order
+ * and a precision of its own: the bits are those of the ways that pack nothing. */
+#ifndef COMM_PACKED_H
+#define COMM_PACKED_H
+
+#include "comm/comm_ops.h"
+
+/* How pieces travel. */
+typedef struct fsdp__carrier fsdp__carrier;
+struct fsdp__carrier {
+    int rank, size;
+    int64_t room;          /* elements of one rank's part of a piece, at most */
+    bool reads_peers;      /* parts lie in the memory of those who packed them: reading them is moving them */
+    void **parts;          /* scratch, `size` entries */
+    const void **operands; /* the same */
+
+    /* Where this rank packs a piece of which each rank has `count` elements; a reduction packs those for rank r at
+     * element r * count. NULL and a last error when out of memory. */
+    void *(*place)(fsdp__carrier *carrier, int64_t count);
+    /* All ranks have packed. parts[r]: where the `count` elements that rank r packed for this rank lie now. They are
+     * read before the next piece is packed. */
+    fsdp_status (*exchange)(fsdp__carrier *carrier, int64_t count);
+};
+
+/* The vectored call by way of `carrier`. Every rank makes the same exchanges, and at least one. */
+fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+                                fsdp__traffic *traffic);
+fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
+                                fsdp__traffic *traffic);
+
+#endif

@@ -1,0 +1,127 @@
+/* group.c - groups take places in the arena. */
+#include "comm/symmetric/group.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum {
+    WORLD_INDEX = 0,
+    WORLD_KEY = 1
+};
+
+static fsdp_status group_new(fsdp__symmetric *world, const fsdp__group_spec *spec, fsdp__symmetric_group **out)
+{
+    fsdp__symmetric_group *group = fsdp__calloc(1, sizeof *group);
+    size_t count = (size_t)spec->count;
+
+    if (!group)
+        return FSDP_NO_MEMORY;
+    group->world = world;
+    group->index = -1;
+    group->rank = spec->rank;
+    group->size = spec->count;
+    group->name = fsdp__strdup(spec->name);
+    group->ranks = fsdp__malloc(count * sizeof *group->ranks);
+    group->sources = fsdp__calloc(count, sizeof *group->sources);
+    group->results = fsdp__calloc(count, sizeof *group->results);
+    group->operands = fsdp__calloc(count, sizeof *group->operands);
+    if (!group->name || !group->ranks || !group->sources || !group->results || !group->operands) {
+        fsdp__symmetric_group_free(group);
+        return FSDP_NO_MEMORY;
+    }
+    memcpy(group->ranks, spec->ranks, count * sizeof *group->ranks);
+    *out = group;
+    return FSDP_OK;
+}
+
+static void bind(fsdp__symmetric_group *group, int index)
+{
+    group->index = index;
+    group->shared = fsdp__arena_group(group->world->arena, index);
+}
+
+fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out)
+{
+    int size = symmetric->arena->control->world;
+    int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
+    fsdp__group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
+    fsdp_status st;
+
+    if (!ranks)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < size; i++)
+        ranks[i] = i;
+    st = group_new(symmetric, &spec, out);
+    fsdp__free(ranks);
+    if (st != FSDP_OK)
+        return fsdp_fail_hop(st, __FILE__, __LINE__);
+    bind(*out, WORLD_INDEX);
+    atomic_store(&(*out)->shared->key, WORLD_KEY);
+    atomic_store(&(*out)->shared->members, INT32_MAX); /* never freed */
+    return FSDP_OK;
+}
+
+/* The first rank takes a free place and writes a key on it that the others look for. */
+static fsdp_status claim(fsdp__symmetric_group *group)
+{
+    fsdp__arena *arena = group->world->arena;
+
+    for (int i = WORLD_INDEX + 1; i < FSDP__ARENA_GROUPS; i++) {
+        fsdp__shared_group *shared = fsdp__arena_group(arena, i);
+        uint64_t unused = 0;
+
+        if (!atomic_compare_exchange_strong(&shared->key, &unused, group->key))
+            continue;
+        atomic_store(&shared->members, group->size);
+        bind(group, i);
+        group->claimed = true;
+        return FSDP_OK;
+    }
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "%d process groups are alive, more are not possible: free some",
+                     FSDP__ARENA_GROUPS);
+}
+
+fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__group_spec *spec, void **out)
+{
+    fsdp__symmetric_group *group = NULL;
+    fsdp_status st;
+
+    FSDP_TRY(group_new(transport, spec, &group));
+    group->key = (spec->ticket << 16) | (uint64_t)(spec->ranks[0] + 1);
+    if (group->rank == 0) {
+        st = claim(group);
+        if (st != FSDP_OK) {
+            fsdp__symmetric_group_free(group);
+            return fsdp_fail_hop(st, __FILE__, __LINE__);
+        }
+    }
+    *out = group;
+    return FSDP_OK;
+}
+
+/* All members have opened, so the place is marked. */
+void fsdp__symmetric_group_ready(void *g)
+{
+    fsdp__symmetric_group *group = g;
+    fsdp__arena *arena = group->world->arena;
+
+    for (int i = WORLD_INDEX + 1; group->index < 0 && i < FSDP__ARENA_GROUPS; i++)
+        if (atomic_load(&fsdp__arena_group(arena, i)->key) == group->key)
+            bind(group, i);
+    group->claimed = false; /* from now on every member counts */
+}
+
+void fsdp__symmetric_group_free(void *g)
+{
+    fsdp__symmetric_group *group = g;
+
+    if (group->shared && (group->claimed || atomic_fetch_sub(&group->shared->members, 1) == 1))
+        atomic_store(&group->shared->key, 0);
+    fsdp__free(group->operands);
+    fsdp__free(group->results);
+    fsdp__free(group->sources);
+    fsdp__free(group->ranks);
+    fsdp__free(group->name);
+    fsdp__free(group);
+}

@@ -1,0 +1,52 @@
+/* group.h - a rank and its groups, as places in an arena. */
+#ifndef COMM_SYMMETRIC_GROUP_H
+#define COMM_SYMMETRIC_GROUP_H
+
+#include "comm/comm_ops.h"
+#include "comm/symmetric/arena.h"
+#include "device/allocator.h"
+
+/* One rank's view of the arena. */
+typedef struct fsdp__symmetric {
+    fsdp__arena *arena;
+    int rank;
+    bool all_visible;      /* peers see every address of this rank (threads) */
+    fsdp__allocator *heap; /* of blocks in this rank's part of the arena */
+    struct fsdp__heap_source *source;
+} fsdp__symmetric;
+
+typedef struct fsdp__symmetric_group {
+    fsdp__symmetric *world;
+    fsdp__shared_group *shared;
+    char *name;
+    int index; /* in the arena; -1 until group_ready */
+    int rank, size;
+    int *ranks; /* global */
+    uint64_t key;
+    bool claimed;              /* this rank is the first and has taken the place */
+    uint64_t shown;            /* entries this rank has shown: see [Note: parity] in rendezvous.h */
+    void **sources, **results; /* scratch, `size` entries each; one call runs at a time */
+    const void **operands;
+    struct fsdp__common_block *freed; /* common memory of this rank's heap that peers may still hold */
+} fsdp__symmetric_group;
+
+/* That of all ranks. */
+fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out);
+
+/* Of the table of a transport. */
+fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__group_spec *spec, void **out);
+void fsdp__symmetric_group_ready(void *group);
+void fsdp__symmetric_group_free(void *group);
+
+/* Addresses on their way between ranks. */
+static inline uint64_t fsdp__to_offset(const fsdp__symmetric_group *group, const void *pointer)
+{
+    return (uint64_t)((uintptr_t)pointer - (uintptr_t)group->world->arena->base);
+}
+
+static inline void *fsdp__from_offset(const fsdp__symmetric_group *group, uint64_t offset)
+{
+    return (void *)((uintptr_t)group->world->arena->base + (uintptr_t)offset);
+}
+
+#endif

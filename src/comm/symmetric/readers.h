@@ -1,0 +1,41 @@
+/* readers.h - who still reads a common region. */
+#ifndef COMM_SYMMETRIC_READERS_H
+#define COMM_SYMMETRIC_READERS_H
+
+#include "comm/symmetric/group.h"
+
+/* Where a rank is in its reads of a common region. */
+typedef struct fsdp__reader {
+    _Alignas(64) _Atomic uint64_t done; /* reads that are over, as peers see it */
+    _Atomic uint64_t ended;             /* that the program has ended: they will be over by themselves */
+    _Atomic uint64_t awaited;           /* this rank waits for all to be done with reads up to this; 0: it does not */
+    uint64_t begun;
+    bool member; /* of the region's group */
+} fsdp__reader;
+
+/* In front of a common region. */
+typedef struct fsdp__common_block {
+    struct fsdp__common_block *next; /* only the owner follows it */
+    _Atomic int32_t given_back;
+    int32_t ranks;
+    _Atomic uint32_t moved; /* steps when a reader is done and somebody sleeps */
+    _Atomic uint32_t sleepers;
+    fsdp__reader readers[]; /* by global rank */
+} fsdp__common_block;
+
+size_t fsdp__common_header(const fsdp__symmetric_group *group);
+fsdp__common_block *fsdp__common_block_of(const fsdp__symmetric_group *group, void *pointer);
+
+/* Of the table of a transport. */
+void fsdp__symmetric_read_begin(void *group, void *pointer);
+uint64_t fsdp__symmetric_read_end(void *group, void *pointer);
+void fsdp__symmetric_read_done(void *group, void *pointer, uint64_t number);
+uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer);
+bool fsdp__symmetric_readers_done(void *group, void *pointer, uint64_t number, int *behind);
+bool fsdp__symmetric_reader_ended(void *group, void *pointer, uint64_t number, int rank);
+fsdp_status fsdp__symmetric_await_reader(void *group, void *pointer, uint64_t number, int behind);
+void fsdp__symmetric_host_waits(void *transport, int change);
+bool fsdp__symmetric_host_is_waiting(void *transport);
+bool fsdp__symmetric_awaits_read(void *group, int rank);
+
+#endif

@@ -1,0 +1,44 @@
+/* rendezvous.h - where ranks meet, and what they show each other there.
+ *
+ * [Note: parity]
+ * Each rank has a slot per group with two entries, and two payloads; what it shows for the n-th time uses number n % 2.
+ * It writes those of n + 2 only after the meeting of n + 1, which its peers enter after they have read those of n. So
+ * what a rank shows can be read until it shows something again, without a barrier at the end. The same holds for
+ * staging halves, piece by piece, and for peers' blocks (fsdp/comm.h, "Reuse"). */
+#ifndef COMM_SYMMETRIC_RENDEZVOUS_H
+#define COMM_SYMMETRIC_RENDEZVOUS_H
+
+#include "comm/symmetric/group.h"
+#include "comm/symmetric/signature.h"
+
+typedef struct fsdp__entry {
+    fsdp__signature signature;
+    /* Not compared. Addresses are offsets from the arena's base. */
+    uint64_t send, recv;
+    uint64_t blocks_hash; /* of the addresses of all blocks' `whole` */
+    bool visible;         /* all this call's memory can be read by peers */
+    int32_t own_status;   /* of group_alloc */
+} fsdp__entry;
+
+typedef struct fsdp__slot {
+    _Atomic uint32_t ticket; /* generation that this rank's last barrier leads to */
+    _Alignas(64) fsdp__entry entries[2];
+} fsdp__slot;
+
+_Static_assert(sizeof(fsdp__slot) <= FSDP__SLOT_BYTES, "a slot has its place in the arena");
+
+/* All ranks of the group have come here, and what they wrote before is visible. Fails when the world is broken. */
+fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic);
+/* The beginning of a call, or of each of several exchanges that it is made of: shows this rank's entry and payload,
+ * meets, compares signatures. `entry->signature` is filled from `call`. After it fsdp__entry_of and fsdp__payload_of
+ * read the peers'. */
+fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry,
+                       fsdp__traffic *traffic);
+/* Whether the program of group rank `rank` waits in a meeting to which this rank has not come. */
+bool fsdp__symmetric_awaits_meeting(void *group, int rank);
+const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank);
+unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, int rank);
+/* Where this rank writes the payload that it will show next. */
+unsigned char *fsdp__payload_to_show(const fsdp__symmetric_group *group);
+
+#endif

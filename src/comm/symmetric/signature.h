@@ -1,0 +1,28 @@
+/* signature.h - what a rank says about a call, to be compared. */
+#ifndef COMM_SYMMETRIC_SIGNATURE_H
+#define COMM_SYMMETRIC_SIGNATURE_H
+
+#include "comm/comm_ops.h"
+
+/* What a rank says about a call; all ranks' must be equal. */
+typedef struct fsdp__signature {
+    uint64_t sequence;
+    int64_t bytes;  /* per rank */
+    int64_t blocks; /* in vectored calls */
+    uint64_t hash;  /* of the blocks' sizes */
+    uint8_t name, dtype, other_dtype, op, root, wire_dtype, force_copy;
+    float divisor;
+    char label[FSDP__LABEL_BYTES]; /* what the call is for */
+} fsdp__signature;
+
+static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
+/* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
+void fsdp__signature_text(const fsdp__signature *signature, char *text, size_t bytes);
+
+#endif

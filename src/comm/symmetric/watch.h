@@ -1,0 +1,25 @@
+/* watch.h - the end of a world: a failure that all are told of, ranks that leave, ranks that die. */
+#ifndef COMM_SYMMETRIC_WATCH_H
+#define COMM_SYMMETRIC_WATCH_H
+
+#include "comm/symmetric/arena.h"
+
+/* Ends every rank's calls, now and later. The first reason stays; `rank` is to blame (-1: nobody). */
+void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const char *text);
+bool fsdp__arena_aborted(const fsdp__arena *arena);
+/* Fails with the reason, which must be set or about to be. */
+fsdp_status fsdp__arena_failure(const fsdp__arena *arena);
+/* `rank` takes part no more; who waits for it is told. */
+void fsdp__arena_leave(fsdp__arena *arena, int rank);
+/* Aborts with the rank's name when one that is awaited in a barrier has left (cheap), or has died (asks the system). */
+void fsdp__arena_check_left(fsdp__arena *arena, int rank);
+void fsdp__arena_check_alive(fsdp__arena *arena, int rank);
+void fsdp__arena_check_keeper(fsdp__arena *arena);
+/* A process as the system tells it apart from later ones with the same number; 0 when unknown. */
+uint64_t fsdp__process_start_ticks(int pid);
+
+/* Sleeps while *word is `value`, at most `timeout_ms`. */
+void fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
+void fsdp__futex_wake_all(_Atomic uint32_t *word);
+
+#endif

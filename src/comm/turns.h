@@ -1,0 +1,18 @@
+/* turns.h - when a numbered call may run. */
+#ifndef COMM_TURNS_H
+#define COMM_TURNS_H
+
+#include "comm/comm.h"
+
+/* [Note: turns]
+ * Calls are numbered when they are issued and run in that order, one at a time, also when they stand on different
+ * streams: a call waits until its predecessor has run. That cannot lock up, as a stream waits only for what was issued
+ * before. */
+
+/* Around the running of call `sequence`. [blocks] */
+void fsdp__turn_begin(fsdp_group *group, uint64_t sequence);
+void fsdp__turn_end(fsdp_group *group);
+/* Waits until the first `sequence` calls of the group have run here. [blocks] */
+void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence);
+
+#endif

@@ -1,0 +1,90 @@
+/* vectored.c - pieces carried by a transport's plain collectives. */
+#include "comm/vectored.h"
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/blocks.h"
+#include "comm/comm.h"
+#include "comm/packed.h"
+#include "device/device.h"
+
+enum {
+    PIECE_BYTES = 4 << 20, /* of all ranks together */
+    PART_BYTES = 16 << 10, /* of one rank, at least */
+    ALIGN = 64             /* elements */
+};
+
+typedef struct plain_carrier {
+    fsdp__carrier carrier; /* first */
+    const fsdp_group *group;
+    fsdp__call call; /* the vectored one; its plain fields change from piece to piece */
+    fsdp_stream *stream;
+    fsdp__traffic *traffic;
+    bool scatters;
+} plain_carrier;
+
+/* Gathers are in place: one buffer of `size` parts. A scatter has one to send and one to receive. */
+static void *plain_place(fsdp__carrier *carrier, int64_t count)
+{
+    plain_carrier *p = (plain_carrier *)carrier;
+    int64_t parts = carrier->size * carrier->room;
+    /* The two kernels of blocks.h need no workspace of their own. */
+    void *buffer =
+        fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts) * fsdp_dtype_size(p->call.dtype));
+
+    if (!buffer)
+        return NULL;
+    p->call.count = count;
+    p->call.recv = p->scatters ? fsdp__place(buffer, parts, p->call.dtype) : buffer;
+    p->call.send = p->scatters ? buffer : fsdp__place(buffer, carrier->rank * count, p->call.dtype);
+    return (void *)(uintptr_t)p->call.send;
+}
+
+static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t count)
+{
+    plain_carrier *p = (plain_carrier *)carrier;
+    const fsdp_group *group = p->group;
+    fsdp__collective run = p->scatters ? group->ops->all_to_all : group->ops->all_gather;
+
+    FSDP_TRY(run(group->transport_group, &p->call, p->stream, p->traffic));
+    for (int r = 0; r < carrier->size; r++)
+        carrier->parts[r] = fsdp__place(p->call.recv, r * count, p->call.dtype);
+    return FSDP_OK;
+}
+
+static fsdp_status run_packed(const fsdp_group *group, const fsdp__call *call, fsdp_stream *stream,
+                              fsdp__traffic *traffic, bool scatters)
+{
+    size_t ranks = (size_t)group->size;
+    void **scratch = fsdp__calloc(2 * ranks, sizeof *scratch);
+    plain_carrier p = {.group = group, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
+    int64_t part = FSDP__MAX(PIECE_BYTES / group->size, PART_BYTES);
+    fsdp_status st;
+
+    if (!scratch)
+        return FSDP_NO_MEMORY;
+    p.call.dtype = scatters ? call->wire_dtype : call->whole_dtype;
+    p.carrier = (fsdp__carrier){.rank = group->rank,
+                                .size = group->size,
+                                .room = part / (int64_t)fsdp_dtype_size(p.call.dtype) / ALIGN * ALIGN,
+                                .parts = scratch,
+                                .operands = (const void **)(scratch + ranks),
+                                .place = plain_place,
+                                .exchange = plain_exchange};
+    st = scatters ? fsdp__packed_reduce(&p.carrier, call, stream, traffic)
+                  : fsdp__packed_gather(&p.carrier, call, stream, traffic);
+    fsdp__free(scratch);
+    return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
+}
+
+fsdp_status fsdp__vectored_all_gather_blocks(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                             fsdp__traffic *traffic)
+{
+    return run_packed(group, call, stream, traffic, false);
+}
+
+fsdp_status fsdp__vectored_reduce_scatter_blocks(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                 fsdp__traffic *traffic)
+{
+    return run_packed(group, call, stream, traffic, true);
+}

@@ -1,0 +1,105 @@
+/* world.c - the world of a context, attached to it once. */
+#include "comm/world.h"
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "comm/group.h"
+
+static void comm_free(void *state)
+{
+    fsdp__comm *comm = state;
+
+    if (comm->world)
+        fsdp__group_destroy(comm->world);
+    if (comm->transport)
+        comm->ops->close(comm->transport);
+    pthread_mutex_destroy(&comm->mutex);
+    fsdp__free(comm);
+}
+
+static fsdp_status make_world(fsdp__comm *comm, int rank, int size)
+{
+    int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
+    fsdp_status st;
+
+    if (!ranks)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < size; i++)
+        ranks[i] = i;
+    st = fsdp__group_new(comm, ranks, size, rank, "world", &comm->world);
+    fsdp__free(ranks);
+    return st;
+}
+
+fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, void *transport, void *world_group,
+                              int rank, int size)
+{
+    fsdp__comm *comm = fsdp__calloc(1, sizeof *comm);
+    fsdp_status st;
+
+    if (!comm) {
+        if (world_group)
+            ops->group_free(world_group);
+        if (transport)
+            ops->close(transport);
+        return FSDP_NO_MEMORY;
+    }
+    pthread_mutex_init(&comm->mutex, NULL);
+    comm->context = context;
+    comm->ops = ops;
+    comm->transport = transport;
+    st = make_world(comm, rank, size);
+    if (st != FSDP_OK) {
+        if (world_group)
+            ops->group_free(world_group);
+        comm_free(comm);
+        return fsdp_fail_prefix(st, "cannot make the world group");
+    }
+    if (comm->world->ops == ops && world_group)
+        comm->world->transport_group = world_group;
+    else if (world_group)
+        ops->group_free(world_group); /* alone: no transport needed */
+    fsdp__context_attach(context, FSDP__SLOT_COMM, comm, comm_free);
+    return FSDP_OK;
+}
+
+fsdp__comm *fsdp__comm_get(fsdp_context *context)
+{
+    fsdp__comm *comm;
+
+    if (!context) {
+        (void)FSDP_FAIL(FSDP_INVALID, "cannot communicate: the context is NULL");
+        return NULL;
+    }
+    comm = fsdp__context_get(context, FSDP__SLOT_COMM);
+    if (comm)
+        return comm;
+    if (fsdp__comm_attach(context, &fsdp__comm_fake_ops, NULL, NULL, 0, 1) != FSDP_OK)
+        return NULL;
+    return fsdp__context_get(context, FSDP__SLOT_COMM);
+}
+
+fsdp_group *fsdp_world(fsdp_context *context)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+
+    return comm ? comm->world : NULL;
+}
+
+fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **out)
+{
+    fsdp_context_options options = {.rank = rank, .world_size = world_size, .local_rank = 0, .local_world_size = 1};
+    fsdp_context *context = NULL;
+    fsdp_status st = FSDP_OK;
+
+    if (!out || world_size < 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a fake world of %d ranks", world_size);
+    *out = NULL;
+    FSDP_TRY_GOTO(st, fsdp_context_create(&options, &context), out);
+    FSDP_TRY_GOTO(st, fsdp__comm_attach(context, &fsdp__comm_fake_ops, NULL, NULL, rank, world_size), out);
+    *out = context;
+    context = NULL;
+out:
+    fsdp_context_free(context);
+    return st;
+}

@@ -1,0 +1,355 @@
+/* test_packed.c - a transport that has only the plain collectives: vectored ones are packed, with the same bits. */
+#include "base/fault.h"
+#include "comm/suite_blocks.h"
+#include "comm/symmetric/symmetric.h"
+#include "support/ranks.h"
+
+/* What any transport must have, and nothing else. */
+static const fsdp__comm_ops plain_ops = {
+    .name = "plain",
+    .all_gather = fsdp__symmetric_all_gather,
+    .reduce_scatter = fsdp__symmetric_reduce_scatter,
+    .all_reduce = fsdp__symmetric_all_reduce,
+    .broadcast = fsdp__symmetric_broadcast,
+    .all_to_all = fsdp__symmetric_all_to_all,
+    .barrier = fsdp__symmetric_barrier,
+    .group_open = fsdp__symmetric_group_open,
+    .group_ready = fsdp__symmetric_group_ready,
+    .group_free = fsdp__symmetric_group_free,
+    .abort = fsdp__symmetric_abort,
+    .close = fsdp__symmetric_close,
+};
+
+typedef struct plain_world {
+    fsdp__arena *arena;
+    fsdp_stream_mode mode;
+    void (*body)(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream);
+} plain_world;
+
+/* A second context of the rank, in a world of the same ranks whose transport is the plain one. */
+static void enter_plain_world(fsdp_context *context, void *arg)
+{
+    const plain_world *w = arg;
+    fsdp_context_options options = {
+        .rank = fsdp_context_rank(context), .world_size = fsdp_context_world_size(context), .threads = 1};
+    fsdp_context *second = NULL;
+    fsdp_stream *stream;
+
+    CHECK_OK(fsdp_context_create(&options, &second));
+    CHECK_OK(fsdp__symmetric_attach(second, &plain_ops, w->arena, options.rank, true, options.world_size > 1));
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(second), w->mode, &stream));
+    CHECK(!fsdp_group_can_share(fsdp_world(second), FSDP_MEMORY_VISIBLE));
+    w->body(fsdp_world(context), fsdp_world(second), stream);
+    fsdp_stream_free(stream);
+    CHECK_EQ(test_live_bytes(second), 0);
+    fsdp_context_free(second);
+}
+
+static void run_worlds(fsdp_stream_mode mode, void (*body)(fsdp_group *, fsdp_group *, fsdp_stream *))
+{
+    static const int worlds[] = {1, 2, 3, 4, 8};
+
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        plain_world w = {.mode = mode, .body = body};
+
+        CHECK_OK(fsdp__arena_create(worlds[i], false, &w.arena));
+        test_run_ranks(worlds[i], enter_plain_world, &w);
+        fsdp__arena_unref(w.arena);
+    }
+}
+
+/* ---- against naive results ---- */
+
+static void run_suite(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    suite s = {.group = packed, .stream = stream};
+
+    (void)direct;
+    suite_blocks(&s);
+}
+
+static void packing_gives_naive_results(void **state)
+{
+    (void)state;
+    run_worlds(FSDP_STREAM_INLINE, run_suite);
+    run_worlds(FSDP_STREAM_WORKER, run_suite);
+}
+
+/* ---- against the direct path, bit by bit ---- */
+
+enum {
+    BLOCKS = 5
+};
+
+/* Uneven, empty, smaller than most worlds, and (the last, where it is long) of several pieces in every world. */
+static const int64_t numels[2][BLOCKS] = {{1, 0, 999, 5003, 64}, {7, 0, 999, 1, 1200007}};
+
+static uint64_t hash_of(uint64_t x)
+{
+    x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+    return x ^ (x >> 29);
+}
+
+/* Any finite bits of moderate size, so that every rounding and the order of additions show. */
+static void fill_bits(void *buffer, int64_t numel, fsdp_dtype dtype, uint64_t seed)
+{
+    for (int64_t i = 0; i < numel; i++) {
+        uint64_t x = hash_of(seed * 1000003 + (uint64_t)i);
+
+        if (dtype == FSDP_F32)
+            ((uint32_t *)buffer)[i] = (uint32_t)((x >> 63) << 31 | 0x3e000000 | (x & 0x1ffffff));
+        else if (dtype == FSDP_BF16)
+            ((uint16_t *)buffer)[i] = (uint16_t)((x >> 63) << 15 | 0x3e00 | (x & 0x1ff));
+        else if (dtype == FSDP_F16)
+            ((uint16_t *)buffer)[i] = (uint16_t)((x >> 63) << 15 | 0x3000 | (x & 0xfff));
+        else if (dtype == FSDP_BOOL)
+            ((uint8_t *)buffer)[i] = x & 1;
+        else
+            memcpy((char *)buffer + (size_t)i * fsdp_dtype_size(dtype), &x, fsdp_dtype_size(dtype));
+    }
+}
+
+/* The same blocks twice: whole memory that peers see, where the group has such, and other memory. */
+typedef struct twins {
+    fsdp_group *direct;
+    fsdp_block blocks[2][BLOCKS];
+    size_t whole_bytes[BLOCKS], shard_bytes[BLOCKS];
+} twins;
+
+static void *whole_alloc(fsdp_group *group, size_t bytes)
+{
+    void *whole = NULL;
+
+    if (!fsdp_group_can_share(group, FSDP_MEMORY_VISIBLE))
+        return CHECK_PTR(calloc(1, bytes + 1));
+    CHECK_OK(fsdp_group_alloc(group, FSDP_MEMORY_VISIBLE, bytes, &whole));
+    return whole;
+}
+
+static void whole_free(fsdp_group *group, void *whole, size_t bytes)
+{
+    if (fsdp_group_can_share(group, FSDP_MEMORY_VISIBLE))
+        fsdp_group_free_memory(group, FSDP_MEMORY_VISIBLE, whole, bytes);
+    else
+        free(whole);
+}
+
+static void twins_make(fsdp_group *direct, const int64_t *numel, fsdp_dtype whole_dtype, fsdp_dtype shard_dtype,
+                       twins *t)
+{
+    int size = fsdp_group_size(direct), rank = fsdp_group_rank(direct);
+
+    t->direct = direct;
+    for (int b = 0; b < BLOCKS; b++) {
+        fsdp_block block = {.numel = numel[b], .chunk = (numel[b] + size - 1) / size};
+
+        t->whole_bytes[b] = (size_t)numel[b] * fsdp_dtype_size(whole_dtype);
+        t->shard_bytes[b] = (size_t)suite_rows(&block, rank) * fsdp_dtype_size(shard_dtype);
+        for (int twin = 0; twin < 2; twin++) {
+            block.whole = twin == 0 ? whole_alloc(direct, t->whole_bytes[b]) : CHECK_PTR(malloc(t->whole_bytes[b] + 1));
+            block.shard = CHECK_PTR(malloc(t->shard_bytes[b] + 1));
+            fill_bits(block.whole, numel[b], whole_dtype, (uint64_t)(rank * BLOCKS + b));
+            fill_bits(block.shard, suite_rows(&block, rank), shard_dtype, (uint64_t)(1000 + rank * BLOCKS + b));
+            t->blocks[twin][b] = block;
+        }
+    }
+}
+
+static void twins_compare_and_free(twins *t)
+{
+    CHECK_OK(fsdp_barrier(t->direct)); /* peers are through with it */
+    for (int b = 0; b < BLOCKS; b++) {
+        CHECK_BYTES(t->blocks[1][b].whole, t->blocks[0][b].whole, t->whole_bytes[b]);
+        CHECK_BYTES(t->blocks[1][b].shard, t->blocks[0][b].shard, t->shard_bytes[b]);
+        whole_free(t->direct, t->blocks[0][b].whole, t->whole_bytes[b]);
+        free(t->blocks[1][b].whole);
+        free(t->blocks[0][b].shard);
+        free(t->blocks[1][b].shard);
+    }
+}
+
+static void compare_gather(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream, const int64_t *numel,
+                           fsdp_dtype shard_dtype, fsdp_dtype whole_dtype)
+{
+    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_group_context(direct)));
+    twins t;
+
+    twins_make(direct, numel, whole_dtype, shard_dtype, &t);
+    CHECK_OK(fsdp_all_gather_blocks(direct, t.blocks[0], BLOCKS, shard_dtype, whole_dtype, own));
+    CHECK_OK(fsdp_all_gather_blocks(packed, t.blocks[1], BLOCKS, shard_dtype, whole_dtype, stream));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    twins_compare_and_free(&t);
+}
+
+static void compare_reduction(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream, const int64_t *numel,
+                              const fsdp_reduce_options *o)
+{
+    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_group_context(direct)));
+    twins t;
+
+    twins_make(direct, numel, o->whole_dtype, o->shard_dtype, &t);
+    CHECK_OK(fsdp_reduce_scatter_blocks(direct, t.blocks[0], BLOCKS, o, own));
+    CHECK_OK(fsdp_reduce_scatter_blocks(packed, t.blocks[1], BLOCKS, o, stream));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    twins_compare_and_free(&t);
+}
+
+static void compare_all(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    static const fsdp_dtype floating[] = {FSDP_F32, FSDP_BF16, FSDP_F16},
+                            other[] = {FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL};
+
+    for (int d = 0; d < 4; d++)
+        compare_gather(direct, packed, stream, numels[0], other[d], other[d]);
+    for (int d = 0; d < 27; d++) {
+        fsdp_reduce_options o = {.whole_dtype = floating[d / 9],
+                                 .reduce_dtype = floating[d / 3 % 3],
+                                 .shard_dtype = floating[d % 3],
+                                 .op = d % 2 ? FSDP_SUM : FSDP_AVG,
+                                 .divisor = d % 4 ? 0.7f : 0.0f};
+
+        if (d < 9)
+            compare_gather(direct, packed, stream, numels[0], floating[d / 3], floating[d % 3]);
+        compare_reduction(direct, packed, stream, numels[0], &o);
+        o.accumulate = true;
+        compare_reduction(direct, packed, stream, numels[0], &o);
+    }
+}
+
+static void compare_pieces(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .accumulate = true};
+
+    compare_gather(direct, packed, stream, numels[1], FSDP_F32, FSDP_F32);
+    compare_gather(direct, packed, stream, numels[1], FSDP_BF16, FSDP_F32);
+    compare_reduction(direct, packed, stream, numels[1], &o);
+}
+
+static void packing_gives_the_bits_of_the_direct_path(void **state)
+{
+    (void)state;
+    run_worlds(FSDP_STREAM_INLINE, compare_all);
+    run_worlds(FSDP_STREAM_INLINE, compare_pieces);
+    run_worlds(FSDP_STREAM_WORKER, compare_pieces);
+}
+
+/* ---- counters and failures ---- */
+
+enum {
+    ROWS = 5000 /* of a rank, too many for a payload */
+};
+
+/* One gather and one reduction of memory that peers do not see. */
+static void move_rows(fsdp_group *group, fsdp_stream *stream, fsdp_comm_stats *out)
+{
+    int64_t numel = fsdp_group_size(group) * ROWS;
+    float *whole = calloc((size_t)numel, sizeof *whole), *shard = calloc(ROWS, sizeof *shard);
+    fsdp_block block = {.whole = whole, .shard = shard, .numel = numel, .chunk = ROWS};
+    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+
+    CHECK_OK(fsdp_all_gather_blocks(group, &block, 1, FSDP_F32, FSDP_F32, stream));
+    CHECK_OK(fsdp_reduce_scatter_blocks(group, &block, 1, &o, stream));
+    fsdp_group_stats(group, out);
+    free(shard);
+    free(whole);
+}
+
+static void count_bytes(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    int64_t size = fsdp_group_size(packed), all = size * ROWS * 4, own = ROWS * 4;
+    fsdp_comm_stats stats;
+
+    if (size == 1)
+        return; /* counts nothing */
+    move_rows(packed, stream, &stats);
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 1);
+    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 1);
+    CHECK_EQ(stats.calls[FSDP_ALL_TO_ALL], 0);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], all - own);
+    CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], all - own);
+    /* own rows packed, peers' received, all put in their places; all packed, all received, summed where they are */
+    CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], own + (all - own) + all);
+    CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + all);
+    move_rows(direct, fsdp_device_stream(fsdp_cpu(fsdp_group_context(direct))), &stats);
+    /* through staging: peers' rows are read where they were packed */
+    CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], own + all);
+    CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + (all - own));
+}
+
+static void bytes_of_packing_are_counted(void **state)
+{
+    (void)state;
+    run_worlds(FSDP_STREAM_INLINE, count_bytes);
+}
+
+static void disagree(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    int rank = fsdp_group_rank(packed), size = fsdp_group_size(packed);
+    float whole[100] = {0}, shard[100] = {0};
+    fsdp_block block = {.whole = whole, .shard = shard, .numel = rank == size - 1 ? 99 : 100, .chunk = 100};
+
+    (void)direct;
+    if (size > 1)
+        CHECK_ERROR(fsdp_all_gather_blocks(packed, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_MISMATCH,
+                    "call 1 is all_gather_blocks of 1 blocks with 400 bytes float32 on rank 0 but all_gather_blocks");
+}
+
+static void ranks_that_disagree_are_told(void **state)
+{
+    (void)state;
+    run_worlds(FSDP_STREAM_INLINE, disagree);
+}
+
+/* Pieces lie in memory that may not be had: rank 1 fails, and all learn of it. */
+typedef struct shortage {
+    long nth;
+    bool hit;
+    fsdp_status status[3]; /* of each rank */
+} shortage;
+
+static shortage now;
+
+static void run_short(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+{
+    float whole[9] = {0}, shard[3] = {0};
+    fsdp_block block = {.whole = whole, .shard = shard, .numel = 9, .chunk = 3};
+    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+    int rank = fsdp_group_rank(packed);
+    fsdp_status st;
+
+    (void)direct;
+    if (rank == 1)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, now.nth);
+    st = fsdp_all_gather_blocks(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
+    if (st == FSDP_OK)
+        st = fsdp_reduce_scatter_blocks(packed, &block, 1, &o, stream);
+    if (rank == 1) {
+        now.hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    } else if (st != FSDP_OK) {
+        CHECK_CONTAINS(fsdp_last_error(), "rank 1 failed: ");
+    }
+    now.status[rank] = st;
+}
+
+static void a_rank_without_memory_ends_the_call_of_all(void **state)
+{
+    int failed = 0;
+
+    (void)state;
+    for (now = (shortage){.nth = 1}; now.nth == 1 || now.hit; now.nth++) {
+        plain_world w = {.mode = FSDP_STREAM_INLINE, .body = run_short};
+
+        CHECK_OK(fsdp__arena_create(3, false, &w.arena));
+        test_run_ranks(3, enter_plain_world, &w);
+        fsdp__arena_unref(w.arena);
+        for (int r = 0; r < 3; r++)
+            CHECK_EQ(now.status[r] != FSDP_OK, now.hit);
+        failed += now.hit;
+    }
+    CHECK(failed >= 3); /* scratch and piece of the gather, scratch of the reduction */
+}
+
+TEST_MAIN(cmocka_unit_test(packing_gives_naive_results), cmocka_unit_test(packing_gives_the_bits_of_the_direct_path),
+          cmocka_unit_test(bytes_of_packing_are_counted), cmocka_unit_test(ranks_that_disagree_are_told),
+          cmocka_unit_test(a_rank_without_memory_ends_the_call_of_all))
