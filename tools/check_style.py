@@ -26,7 +26,7 @@ ALLOWED = {
 
 # file: why it may be longer.
 LONG = {
-    "tests/ops/reference.h": "numbers made by a script",
+    "tests/numbers/ops.h": "numbers made by a script",
     "tests/backend/reference.h": "a list of plain kernels, read one at a time",
 }
 
