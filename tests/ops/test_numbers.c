@@ -3,8 +3,8 @@
 
 #include <math.h>
 
+#include "autograd/tools.h"
 #include "numbers/ops.h"
-#include "ops/tools.h"
 
 enum {
     MAX_NUMEL = 512
