@@ -11,7 +11,7 @@ set(test_dir ${PROJECT_BINARY_DIR}/tests)
 # The helpers of each folder are an archive: what a program does not use may need layers that it does not link. A helper
 # may use those of layers below its own. Sets fsdp_test_helpers, from the bottom up.
 set(fsdp_test_helpers)
-foreach(folder support ${fsdp_layers})
+foreach(folder support oracle ${fsdp_layers})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.c)
   list(FILTER sources EXCLUDE REGEX "/(test|program)_[^/]*$")
   if(sources)

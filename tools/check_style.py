@@ -27,7 +27,6 @@ ALLOWED = {
 # file: why it may be longer.
 LONG = {
     "tests/numbers/ops.h": "numbers made by a script",
-    "tests/backend/reference.h": "a list of plain kernels, read one at a time",
 }
 
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
