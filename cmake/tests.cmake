@@ -2,18 +2,27 @@
 # tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
 # tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
+# tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
 # examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N"
 
 find_library(CMOCKA_LIBRARY cmocka REQUIRED)
 set(test_dir ${PROJECT_BINARY_DIR}/tests)
 
-add_library(fsdp_test_support OBJECT ${PROJECT_SOURCE_DIR}/tests/support/test.c)
-add_library(fsdp_test_memory OBJECT ${PROJECT_SOURCE_DIR}/tests/support/memory.c)  # needs device
-add_library(fsdp_test_ranks OBJECT ${PROJECT_SOURCE_DIR}/tests/support/ranks.c)    # needs comm
-foreach(target fsdp_test_support fsdp_test_memory fsdp_test_ranks)
-  target_link_libraries(${target} PRIVATE fsdp_common)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+# The helpers of each folder are an archive: what a program does not use may need layers that it does not link. A helper
+# may use those of layers below its own. Sets fsdp_test_helpers, from the bottom up.
+set(fsdp_test_helpers)
+foreach(folder support oracle ${fsdp_layers})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.c)
+  list(FILTER sources EXCLUDE REGEX "/(test|program)_[^/]*$")
+  if(sources)
+    add_library(fsdp_test_${folder} STATIC ${sources})
+    target_link_libraries(fsdp_test_${folder} PRIVATE fsdp_common)
+    target_include_directories(fsdp_test_${folder} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_definitions(fsdp_test_${folder} PRIVATE TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                                           TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
+    list(APPEND fsdp_test_helpers fsdp_test_${folder})
+  endif()
 endforeach()
 
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds a test may take; empty: what fits a short run")
@@ -27,10 +36,10 @@ function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77)
 endfunction()
 
-# An executable that links a layer, the layers below it, and the test support that fits. A source that needs layers
+# An executable that links a layer, the layers below it, and the helpers of all of them. A source that needs layers
 # beside its own has a line "Links: layer layer" in a comment.
 function(fsdp_test_executable name layer source)
-  set(objects $<TARGET_OBJECTS:fsdp_test_support>)
+  set(objects)
   set(link ${fsdp_link_${layer}})
   file(STRINGS ${source} more REGEX "Links: [a-z ]+" LIMIT_COUNT 1)
   string(REGEX REPLACE ".*Links: ([a-z ]+).*" "\\1" more "${more}")
@@ -43,17 +52,13 @@ function(fsdp_test_executable name layer source)
   foreach(used IN LISTS link)
     list(APPEND objects ${fsdp_objects_${used}})
   endforeach()
-  if("device" IN_LIST link)
-    list(APPEND objects $<TARGET_OBJECTS:fsdp_test_memory>)
-  endif()
-  if("comm" IN_LIST link AND fsdp_objects_comm)
-    list(APPEND objects $<TARGET_OBJECTS:fsdp_test_ranks>)
-  endif()
+  set(helpers ${fsdp_test_helpers})
+  list(REVERSE helpers)
   add_executable(${name} ${source} ${objects})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  target_link_libraries(${name} PRIVATE fsdp_common ${CMOCKA_LIBRARY})
+  target_link_libraries(${name} PRIVATE ${helpers} fsdp_common ${CMOCKA_LIBRARY})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
   # These start the program itself.
   if(TARGET fsdp AND layer MATCHES "^(launch|train|cli)$")

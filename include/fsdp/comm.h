@@ -61,8 +61,8 @@ FSDP_API const char *fsdp_group_name(const fsdp_group *group);
 FSDP_API int fsdp_group_global_rank(const fsdp_group *group, int rank);
 FSDP_API fsdp_context *fsdp_group_context(const fsdp_group *group);
 
-/* Ends every rank's collectives, now and later, with this rank's last error as the reason. Whoever fails before joining
- * a collective must call it, or peers wait for ever. Any number of times. */
+/* Ends every rank's collectives, now and later, for the reason `why`. Whoever fails before joining a collective
+ * must call it, or peers wait for ever. Any number of times. */
 FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
 
 /* ---- collectives on plain buffers ----
@@ -89,7 +89,7 @@ FSDP_API fsdp_status fsdp_all_to_all(fsdp_group *group, const void *send, void *
 FSDP_API fsdp_status fsdp_barrier(fsdp_group *group); /* [collective] [blocks] */
 
 /* Small objects of any size per rank. Every rank gets all of them: out[r] has out_bytes[r] bytes; the caller frees with
- * fsdp_objects_free(out, out_bytes). [collective] [blocks] */
+ * fsdp_objects_free(group, out, out_bytes). [collective] [blocks] */
 FSDP_API fsdp_status fsdp_gather_objects(fsdp_group *group, const void *object, size_t bytes, void ***out,
                                          size_t **out_bytes);
 /* Rank r gets objects[r] of `root` (NULL on the others); the caller frees *out with free(). [collective] [blocks] */

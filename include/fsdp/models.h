@@ -1,7 +1,8 @@
 /* fsdp/models.h - GPT-2 and Llama with Hugging Face's module tree and parameter names.
  *
- * Both are called with tokens (B,T) i32 for logits (B,T,V), or with tokens and targets (B,T) for the mean
- * cross-entropy () without ever holding all logits. Positions start at 0; GPT-2 takes at most max_seq_len of them.
+ * Both are called with tokens (B,T) i32 for logits (B,T,V), or with tokens and targets (B,T) for the mean cross-
+ * entropy, a scalar of shape (), without ever holding all logits. Positions start at 0; GPT-2 takes at most max_seq_len
+ * of them.
  *
  *     fsdp_call(model, tokens)            logits
  *     fsdp_call(model, tokens, targets)   loss

@@ -20,8 +20,5 @@ struct fsdp_mesh {
 /* Checks that `placements` (one per mesh dimension) fit a tensor of `ndim` dimensions. */
 fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim);
 bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b);
-/* "(Shard(0), Replicate)" into `text`; returns `text`. */
-#define FSDP__PLACEMENTS_TEXT 128
-const char *fsdp__placements_text(int count, const fsdp_placement *placements, char text[FSDP__PLACEMENTS_TEXT]);
 
 #endif

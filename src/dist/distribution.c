@@ -1,5 +1,4 @@
 /* distribution.c - who holds which part: the chunk rule, placements, boxes, and what hangs on a tensor. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -22,28 +21,6 @@ bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b)
     if (a.kind != b.kind)
         return false;
     return a.kind == FSDP_SHARD ? a.dim == b.dim : a.kind == FSDP_PARTIAL ? a.op == b.op : true;
-}
-
-const char *fsdp__placements_text(int count, const fsdp_placement *placements, char text[FSDP__PLACEMENTS_TEXT])
-{
-    static const char *const ops[] = {[FSDP_SUM] = "sum", [FSDP_AVG] = "avg", [FSDP_MAX] = "max", [FSDP_MIN] = "min"};
-    size_t used = 0;
-
-    text[0] = '\0';
-    for (int i = 0; i < count && used < FSDP__PLACEMENTS_TEXT - 24; i++) {
-        const char *separator = i == 0 ? "(" : ", ";
-        size_t room = FSDP__PLACEMENTS_TEXT - used;
-
-        if (placements[i].kind == FSDP_SHARD)
-            used += (size_t)snprintf(text + used, room, "%sShard(%d)", separator, placements[i].dim);
-        else if (placements[i].kind == FSDP_PARTIAL)
-            used += (size_t)snprintf(text + used, room, "%sPartial(%s)", separator,
-                                     placements[i].op <= FSDP_MIN ? ops[placements[i].op] : "?");
-        else
-            used += (size_t)snprintf(text + used, room, "%sReplicate", separator);
-    }
-    snprintf(text + used, FSDP__PLACEMENTS_TEXT - used, ")");
-    return text;
 }
 
 fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim)

@@ -5,9 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/alloc.h"
-#include "base/file.h"
-
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out)
 {
     json_error_t error;
@@ -22,18 +19,6 @@ fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, j
     }
     *out = value;
     return FSDP_OK;
-}
-
-fsdp_status fsdp__json_read(const char *path, size_t limit_bytes, json_t **out)
-{
-    fsdp_status status;
-    size_t bytes = 0;
-    char *text = NULL;
-
-    FSDP_TRY(fsdp__file_read(path, limit_bytes, &text, &bytes));
-    status = fsdp__json_parse(path, text, bytes, out);
-    fsdp__free(text);
-    return status;
 }
 
 static const char *type_text(const json_t *value)

@@ -9,8 +9,6 @@
 /* `path` is for messages. Keys given twice are refused, and anything but one object. The caller json_decref's `*out`.
  */
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out);
-/* The same from a file of at most `limit_bytes`. */
-fsdp_status fsdp__json_read(const char *path, size_t limit_bytes, json_t **out);
 
 /* An object of a file: what the readers below need for their messages. */
 typedef struct fsdp__json_object {

@@ -35,16 +35,36 @@ static fsdp_status is_empty(const char *folder, bool *out)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind)
+/* The folder's name without a slash at its end; fsdp__free it, NULL when out of memory. */
+static char *bare_name(const char *folder)
+{
+    size_t length = strlen(folder);
+
+    while (length > 1 && folder[length - 1] == '/')
+        length--;
+    return fsdp__sprintf("%.*s", (int)length, folder);
+}
+
+/* Of a name without a slash at its end; fsdp__free it, NULL when out of memory. */
+static char *parent_name(const char *folder)
+{
+    const char *slash = strrchr(folder, '/');
+
+    return slash ? fsdp__sprintf("%.*s", (int)(slash == folder ? 1 : slash - folder), folder) : fsdp__strdup(".");
+}
+
+/* What stands under the name, if anything, may be replaced. */
+static fsdp_status check_replaced(const char *folder, const fsdp__folder_kind *kind)
 {
     struct stat info;
     bool empty = false, marked;
     char *mark;
 
-    if (stat(folder, &info) != 0)
-        return errno == ENOENT
-                   ? FSDP_OK
-                   : FSDP_FAIL(FSDP_IO, "cannot write the %s to '%s': %s", kind->noun, folder, strerrordesc_np(errno));
+    if (stat(folder, &info) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR) /* nothing there; what is wrong above it is found with the parent */
+            return FSDP_OK;
+        return FSDP_FAIL(FSDP_IO, "cannot write the %s to '%s': %s", kind->noun, folder, strerrordesc_np(errno));
+    }
     if (!S_ISDIR(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "cannot write the %s to '%s': it exists and is not a folder", kind->noun,
                          folder);
@@ -62,17 +82,36 @@ fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kin
     return FSDP_OK;
 }
 
+/* The folder it will stand in: is there afterwards, and can be written to. */
+static fsdp_status check_parent(const char *folder, const fsdp__folder_kind *kind)
+{
+    char *parent = parent_name(folder);
+    fsdp_status status = parent ? fsdp__make_directories(parent) : FSDP_NO_MEMORY;
+
+    if (status != FSDP_OK)
+        fsdp_fail_prefix(status, "cannot write the %s to '%s'", kind->noun, folder);
+    else if (access(parent, W_OK) != 0)
+        status = FSDP_FAIL(FSDP_IO, "cannot write the %s to '%s': %s", kind->noun, folder, strerrordesc_np(errno));
+    fsdp__free(parent);
+    return status;
+}
+
+fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind)
+{
+    char *name = bare_name(folder);
+    fsdp_status status;
+
+    if (!name)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the %s to '%s'", kind->noun, folder);
+    status = check_replaced(name, kind);
+    if (status == FSDP_OK)
+        status = check_parent(name, kind);
+    fsdp__free(name);
+    return status;
+}
+
 fsdp_status fsdp__publish_begin(const char *folder, const fsdp__folder_kind *kind, char **out)
 {
-    const char *slash = strrchr(folder, '/');
-    char *parent = slash && slash > folder ? fsdp__sprintf("%.*s", (int)(slash - folder), folder) : NULL;
-
-    if (slash && slash > folder) {
-        fsdp_status status = parent ? fsdp__make_directories(parent) : FSDP_NO_MEMORY;
-
-        fsdp__free(parent);
-        FSDP_TRY(status);
-    }
     for (int attempt = 0; attempt < 1000; attempt++) {
         char *name = fsdp__sprintf("%s.saving-%ld-%d", folder, (long)getpid(), attempt);
 
@@ -127,9 +166,7 @@ static fsdp_status swap(const char *temporary, const char *folder)
 
 static fsdp_status sync_parent(const char *folder)
 {
-    const char *slash = strrchr(folder, '/');
-    char *parent =
-        slash ? fsdp__sprintf("%.*s", (int)(slash == folder ? 1 : slash - folder), folder) : fsdp__strdup(".");
+    char *parent = parent_name(folder);
     fsdp_status status = parent ? fsdp__file_sync_directory(parent)
                                 : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", folder);
 

@@ -10,9 +10,10 @@ typedef struct fsdp__folder_kind {
     const char *noun, *mark;
 } fsdp__folder_kind;
 
-/* FSDP_OK when one of this kind may be written to `folder`: it does not exist, is empty, or holds one. */
+/* FSDP_OK when one of this kind may be written to `folder`: it does not exist, is empty, or holds one, and the folder
+ * it stands in can be written to. That one is made if it is not there. */
 fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind);
-/* A new, empty folder beside `folder`; fsdp__free its name. */
+/* A new, empty folder beside `folder`, whose name has no slash at its end and has been checked; fsdp__free its name. */
 fsdp_status fsdp__publish_begin(const char *folder, const fsdp__folder_kind *kind, char **out);
 /* `temporary` takes the name `folder`; what had that name is under `temporary` now, if it was there. On failure
  * everything is as it was. */

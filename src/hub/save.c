@@ -129,9 +129,14 @@ out:
     return status;
 }
 
+fsdp_status fsdp__hub_check_folder(const char *folder)
+{
+    return fsdp__publish_check(folder, &model_folder);
+}
+
 static fsdp_status create_files(saver *s)
 {
-    FSDP_TRY(fsdp__publish_check(s->folder, &model_folder));
+    FSDP_TRY(fsdp__hub_check_folder(s->folder));
     FSDP_TRY(fsdp__publish_begin(s->folder, &model_folder, &s->temporary));
     s->made = true;
     FSDP_TRY(create_json(s));

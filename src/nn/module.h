@@ -16,8 +16,8 @@ typedef struct fsdp__module_hooks {
     /* Asked by fsdp_module_materialize, children before parents, before any plain parameter gets bytes: gives bytes to
      * the parameters it manages. */
     fsdp_status (*materialize)(void *arg, fsdp_module *module, fsdp_device *device);
-    /* Asked by fsdp_module_initialize before it fills parameters itself: fills those that the hook manages. `name` is
-     * the module's dotted name in the tree that is initialised, "" for its root. */
+    /* Asked by fsdp_module_initialize before it fills parameters itself: fills those that the hook manages.
+     * `module_name` is the module's dotted name in the tree that is initialised, "" for its root. */
     fsdp_status (*initialize)(void *arg, fsdp_module *module, uint64_t seed, const char *module_name);
     /* Whether materialising and initialising `parameter` is the hook's business. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);

@@ -1,13 +1,9 @@
 /* run.c - builds a run from the config, tears it down in reverse, and drives it from first step to export. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
+#include "hub/hub.h"
 #include "train/config.h"
 #include "train/run.h"
 
@@ -38,36 +34,6 @@ static fsdp_status open_data(fsdp_train_run *run)
     return fsdp_loader_create(run->tokens, &options, &run->loader);
 }
 
-/* The export is hours away: whether it can be written is found out now, by making the folder it will stand in. */
-static fsdp_status check_export_path(const char *path)
-{
-    char *parent = fsdp__strdup(path), *slash;
-    struct stat info;
-    fsdp_status st = FSDP_OK;
-
-    if (!parent)
-        return FSDP_NO_MEMORY;
-    for (size_t n = strlen(parent); n > 1 && parent[n - 1] == '/'; n--)
-        parent[n - 1] = '\0';
-    slash = strrchr(parent, '/');
-    if (stat(parent, &info) == 0 && !S_ISDIR(info.st_mode)) {
-        st = FSDP_FAIL(FSDP_IO, "export.path: cannot write '%s': it is a file", path);
-        goto out;
-    }
-    if (!slash || slash == parent)
-        memcpy(parent, slash ? "/" : ".", 2);
-    else
-        *slash = '\0';
-    st = fsdp__make_directories(parent);
-    if (st != FSDP_OK)
-        fsdp_fail_prefix(st, "export.path: cannot write '%s'", path);
-    else if (access(parent, W_OK) != 0)
-        st = FSDP_FAIL(FSDP_IO, "export.path: cannot write '%s': %s", path, strerror(errno));
-out:
-    fsdp__free(parent);
-    return st;
-}
-
 static fsdp_status open_inputs(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -91,8 +57,9 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(open_data(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
-    if (c->save.path)
-        FSDP_TRY(check_export_path(c->save.path));
+    /* The export is hours away: whether it can be written is found out now. */
+    if (c->save.path && fsdp__hub_check_folder(c->save.path) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "export.path");
     if (c->metrics.jsonl)
         FSDP_TRY(fsdp__metrics_open(c->metrics.jsonl, &run->jsonl));
     return FSDP_OK;
@@ -188,7 +155,26 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
     return st;
 }
 
-/* ---- life ---- */
+/* ---- who knows of a failure ---- */
+
+/* How a part of a run ended on this rank. `everywhere`: all ranks ended there with the same error, so nobody waits for
+ * this one. Otherwise the others must be told, by ending the world. */
+typedef struct outcome {
+    fsdp_status status;
+    bool everywhere;
+} outcome;
+
+/* Work in which a rank may fail while its peers go on. */
+static outcome alone(fsdp_status mine)
+{
+    return (outcome){mine, false};
+}
+
+/* Work at whose end all ranks have agreed; they have not when one is gone, or when they differ. */
+static outcome agreed(fsdp_status st)
+{
+    return (outcome){st, st != FSDP_COMM && st != FSDP_MISMATCH};
+}
 
 /* fsdp_agree, but a rank that failed itself keeps its own words. */
 static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
@@ -207,48 +193,53 @@ static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
     return st;
 }
 
-fsdp_status fsdp__train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out,
-                                   bool *agreed)
+/* The next part of a run: nothing follows a failed one. */
+#define PART(part)                   \
+    do {                             \
+        outcome part_ = (part);      \
+                                     \
+        if (part_.status != FSDP_OK) \
+            return part_;            \
+    } while (0)
+
+/* ---- life ---- */
+
+static outcome build(fsdp_train_run *run)
 {
-    fsdp_status st = FSDP_OK;
+    PART(agreed(agree(run, open_inputs(run))));
+    PART(alone(make_model(run)));
+    PART(agreed(agree(run, fill_model(run))));
+    return agreed(agree(run, make_optimizer(run)));
+}
+
+/* A failure that the others do not know of ends the world. */
+static outcome create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
+{
     fsdp_train_run *run = fsdp__calloc(1, sizeof *run);
+    outcome built = alone(FSDP_NO_MEMORY);
+    bool held;
 
     *out = NULL;
-    *agreed = false;
-    if (!run) {
-        fsdp_abort(context, fsdp_last_error());
-        return FSDP_NO_MEMORY;
-    }
-    run->context = context;
-    run->config = config;
-    *agreed = true;
-    FSDP_TRY_GOTO(st, agree(run, open_inputs(run)), out);
-    *agreed = false;
-    FSDP_TRY_GOTO(st, make_model(run), out);
-    *agreed = true;
-    FSDP_TRY_GOTO(st, agree(run, fill_model(run)), out);
-    FSDP_TRY_GOTO(st, agree(run, make_optimizer(run)), out);
-    *out = run;
-    run = NULL;
-out:
-    if (st == FSDP_COMM || st == FSDP_MISMATCH)
-        *agreed = false;
-    if (st != FSDP_OK && !*agreed)
-        fsdp_abort(context, fsdp_last_error());
     if (run) {
-        bool held = fsdp_hold_error(true);
-
-        fsdp_train_run_free(run);
-        fsdp_release_error(held);
+        run->context = context;
+        run->config = config;
+        built = build(run);
     }
-    return st;
+    if (built.status == FSDP_OK) {
+        *out = run;
+        return built;
+    }
+    if (!built.everywhere)
+        fsdp_abort(context, fsdp_last_error());
+    held = fsdp_hold_error(true);
+    fsdp_train_run_free(run);
+    fsdp_release_error(held);
+    return built;
 }
 
 fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
 {
-    bool agreed;
-
-    return fsdp__train_run_create(context, config, out, &agreed);
+    return create(context, config, out).status;
 }
 
 void fsdp_train_run_free(fsdp_train_run *run)
@@ -311,17 +302,15 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     return agree(run, st);
 }
 
-/* Says what happened where it should be said. Where all ranks agree, rank 0 speaks and then ends the world: the others
+/* Says what happened where it should be said. Where all ranks know, rank 0 speaks and then ends the world: the others
  * wait for that, because a launcher may end all ranks as soon as one is gone. */
-static void tell(fsdp_context *context, const fsdp_train_listener *listener, fsdp_status st, bool agreed)
+static void report_failure(fsdp_context *context, const fsdp_train_listener *listener, outcome failure)
 {
-    bool speaks, held;
+    bool speaks = !failure.everywhere || fsdp_context_rank(context) == 0;
+    bool held;
 
-    if (st == FSDP_COMM || st == FSDP_MISMATCH)
-        agreed = false;
-    speaks = !agreed || fsdp_context_rank(context) == 0;
-    if (speaks && listener && listener->failed)
-        listener->failed(listener->arg, st, fsdp_last_error());
+    if (speaks && listener->failed)
+        listener->failed(listener->arg, failure.status, fsdp_last_error());
     held = fsdp_hold_error(true);
     if (speaks)
         fsdp_abort(context, fsdp_last_error());
@@ -336,40 +325,50 @@ static fsdp_status train_steps(fsdp_train_run *run, const fsdp_train_listener *l
 
     while (run->step < run->config->training.steps) {
         FSDP_TRY(fsdp_train_step(run, &report));
-        if (listener && listener->stepped)
+        if (listener->stepped)
             listener->stepped(listener->arg, &report);
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener)
+static fsdp_status close_metrics(fsdp_train_run *run)
 {
-    fsdp_status st = FSDP_OK;
-    fsdp_train_run *run = NULL;
-    fsdp_train_summary summary;
-    bool agreed = false;
+    FILE *jsonl = run->jsonl;
 
-    FSDP_TRY_GOTO(st, fsdp__train_run_create(context, config, &run, &agreed), out);
-    if (listener && listener->started) {
-        fsdp_train_run_summary(run, &summary);
+    run->jsonl = NULL;
+    return fsdp__metrics_close(jsonl, run->config->metrics.jsonl);
+}
+
+/* From first step to export; *run is the caller's to free, also after a failure. */
+static outcome drive(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,
+                     fsdp_train_run **run)
+{
+    fsdp_train_summary summary;
+
+    PART(create(context, config, run));
+    if (listener->started) {
+        fsdp_train_run_summary(*run, &summary);
         listener->started(listener->arg, &summary);
     }
-    agreed = false;
-    FSDP_TRY_GOTO(st, train_steps(run, listener), out);
-    if (run->jsonl) {
-        FILE *jsonl = run->jsonl;
-
-        run->jsonl = NULL;
-        st = fsdp__metrics_close(jsonl, config->metrics.jsonl);
-    }
-    agreed = true;
-    FSDP_TRY_GOTO(st, agree(run, st), out);
-    FSDP_TRY_GOTO(st, fsdp_train_export(run), out);
-    if (config->save.path && listener && listener->exported)
+    PART(alone(train_steps(*run, listener)));
+    PART(agreed(agree(*run, close_metrics(*run))));
+    PART(agreed(fsdp_train_export(*run)));
+    if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);
-out:
-    if (st != FSDP_OK)
-        tell(context, listener, st, agreed);
+    return agreed(FSDP_OK);
+}
+
+fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener)
+{
+    static const fsdp_train_listener nobody;
+    fsdp_train_run *run = NULL;
+    outcome end;
+
+    if (!listener)
+        listener = &nobody;
+    end = drive(context, config, listener, &run);
+    if (end.status != FSDP_OK)
+        report_failure(context, listener, end);
     fsdp_train_run_free(run);
-    return st;
+    return end.status;
 }

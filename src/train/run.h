@@ -23,10 +23,6 @@ struct fsdp_train_run {
     FILE *jsonl; /* rank 0 only */
 };
 
-/* As fsdp_train_run_create; *agreed tells whether every rank has failed with the same error and nobody waits. */
-fsdp_status fsdp__train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out,
-                                   bool *agreed);
-
 /* ---- metrics.c ---- */
 
 fsdp_status fsdp__metrics_open(const char *path, FILE **out);

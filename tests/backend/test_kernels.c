@@ -1,31 +1,27 @@
-/* Every kernel against the reference: one table, random uneven shapes from a fixed seed. */
-#include "backend/cases_rows.h"
+/* The tables of kernels, held to the oracle; and the native matrix product, which is a part of one. */
+#include "backend/cpu/kernels_table.h"
 #include "backend/cpu/native_matmul.h"
+#include "oracle/cases.h"
+#include "oracle/hold.h"
 
-typedef void (*case_maker)(test_case *);
-
-/* A kernel without an entry fails the test below. */
-#define CASES(NAME, name, class) [FSDP__KERNEL_##NAME] = name##_case,
-static const case_maker makers[FSDP__KERNELS] = {FSDP__KERNEL_MAP(CASES)};
-
-static void every_kernel_agrees_with_its_reference(void **state)
+/* Every instruction set of this machine, and the one that the device has chosen. oneDNN, which has the products, shares
+ * out the terms of a sum over its threads. */
+static void every_kernel_of_the_cpu_agrees_with_the_oracle(void **state)
 {
-    static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     fsdp_context *context = test_context();
-    fsdp_device *cpu = fsdp_cpu(context);
-    int rounds = test_long() ? 200 : 10;
+    fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context));
+    oracle_table tables[FSDP__CPU_ISAS + 1];
+    int count = 0;
 
     (void)state;
-    CHECK(cpu != NULL);
-    for (fsdp__kernel kernel = 0; kernel < FSDP__KERNELS; kernel++)
-        for (int round = 0; round < rounds; round++)
-            for (size_t t = 0; t < FSDP__COUNT_OF(types); t++) {
-                test_case c = {.stream = fsdp_device_stream(cpu),
-                               .key = fsdp__rng_key((uint64_t)round, fsdp__kernel_infos[kernel].name) + t,
-                               .dtype = types[t],
-                               .kernel = kernel};
-                makers[kernel](&c);
-            }
+    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++)
+        if (fsdp__cpu_isa_kernels(isa))
+            tables[count++] = (oracle_table){.name = fsdp__cpu_isa_name(isa),
+                                             .kernels = fsdp__cpu_isa_kernels(isa),
+                                             .most_threads = 3,
+                                             .products_by_threads = true};
+    tables[count++] = (oracle_table){.name = "cpu", .kernels = fsdp__backend_cpu.kernels, .most_threads = 1};
+    oracle_hold(fsdp_device_stream(cpu), tables, count, test_long() ? 200 : 10);
     fsdp_context_free(context);
 }
 
@@ -68,13 +64,13 @@ static void check_products(fsdp_dtype dtype)
     }
 }
 
-static void native_products_of_f32_agree_with_their_reference(void **state)
+static void native_products_of_f32_agree_with_the_oracle(void **state)
 {
     (void)state;
     check_products(FSDP_F32);
 }
 
-static void native_products_of_bf16_agree_with_their_reference(void **state)
+static void native_products_of_bf16_agree_with_the_oracle(void **state)
 {
     (void)state;
     if (!fsdp__has_native_bf16())
@@ -117,7 +113,7 @@ static void what_the_native_product_does_not_take_is_left_alone(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(every_kernel_agrees_with_its_reference),
-          cmocka_unit_test(native_products_of_f32_agree_with_their_reference),
-          cmocka_unit_test(native_products_of_bf16_agree_with_their_reference),
+TEST_MAIN(cmocka_unit_test(every_kernel_of_the_cpu_agrees_with_the_oracle),
+          cmocka_unit_test(native_products_of_f32_agree_with_the_oracle),
+          cmocka_unit_test(native_products_of_bf16_agree_with_the_oracle),
           cmocka_unit_test(what_the_native_product_does_not_take_is_left_alone))

@@ -1,7 +1,11 @@
 /* Values that are not ordinary numbers, and the accuracy of the elementary functions. */
+#include <math.h>
+
 #include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels_table.h"
-#include "backend/reference.h"
+#include "base/compiler.h"
+#include "base/rng.h"
+#include "oracle/oracle.h"
 #include "support/test.h"
 
 #define HALVES 65536
@@ -27,7 +31,7 @@ static float wide[HALVES];
 static void see_wide(const void *dtype)
 {
     for (int i = 0; i < HALVES; i++) {
-        double expected = ref_get(*(const fsdp_dtype *)dtype, halves, i);
+        double expected = oracle_get(*(const fsdp_dtype *)dtype, halves, i);
         CHECK((isnan(expected) && isnan(wide[i])) || (double)wide[i] == expected || fabs(expected) < 0x1p-126);
     }
 }
@@ -35,8 +39,8 @@ static void see_wide(const void *dtype)
 static void see_back(const void *dtype)
 {
     for (int i = 0; i < HALVES; i++) {
-        double expected = ref_get(*(const fsdp_dtype *)dtype, halves, i);
-        CHECK((isnan(expected) && isnan(ref_get(*(const fsdp_dtype *)dtype, halves_back, i))) ||
+        double expected = oracle_get(*(const fsdp_dtype *)dtype, halves, i);
+        CHECK((isnan(expected) && isnan(oracle_get(*(const fsdp_dtype *)dtype, halves_back, i))) ||
               halves_back[i] == halves[i]);
     }
 }
@@ -71,10 +75,10 @@ static void see_rounded(const void *dtype)
     for (int i = 0; i < HALVES; i++) {
         uint64_t memory = 0;
         uint16_t expected;
-        ref_put(t, &memory, 0, (double)wide[i]);
+        oracle_put(t, &memory, 0, (double)wide[i]);
         memcpy(&expected, &memory, sizeof(expected));
         if (isnan(wide[i]))
-            CHECK(isnan(ref_get(t, halves_back, i)));
+            CHECK(isnan(oracle_get(t, halves_back, i)));
         else if (fabsf(wide[i]) >= 0x1p-126f)
             CHECK_EQ(halves_back[i], expected);
     }
@@ -252,14 +256,14 @@ static void see_quotients(const void *seen)
         if (q->args.dst_dtype == FSDP_F32) {
             memcpy(&actual, (const float *)q->dst + i, sizeof(actual));
         } else {
-            ref_put(q->args.dst_dtype, &rounded, 0, (double)expected);
-            expected = (float)ref_get(q->args.dst_dtype, &rounded, 0);
-            actual = (float)ref_get(q->args.dst_dtype, q->dst, i);
+            oracle_put(q->args.dst_dtype, &rounded, 0, (double)expected);
+            expected = (float)oracle_get(q->args.dst_dtype, &rounded, 0);
+            actual = (float)oracle_get(q->args.dst_dtype, q->dst, i);
         }
         if (actual != expected)
             TEST_FAIL("element %d of %d ranks by %g: %.9g, expected %.9g", i, q->args.count, (double)q->args.divisor,
                       (double)actual, (double)expected);
-        ref_put(q->args.dst_dtype, q->dst, i, (double)q->start); /* for the next instruction set */
+        oracle_put(q->args.dst_dtype, q->dst, i, (double)q->start); /* for the next instruction set */
     }
     CHECK((differ > 0) == (q->args.divisor != 4.0f));
 }
@@ -289,11 +293,11 @@ static void sums_over_ranks_are_divided_not_scaled(void **state)
                 q.sums[i] = 0;
                 for (int r = 0; r < count; r++) {
                     values[r][i] = (float)((i * 7 + r * 31) % 61 - 20); /* exact in every dtype, as are the sums */
-                    ref_put(q.args.src_dtype, q.args.src_dtype == FSDP_F32 ? (void *)values[r] : (void *)narrow[r], i,
-                            (double)values[r][i]);
+                    oracle_put(q.args.src_dtype, q.args.src_dtype == FSDP_F32 ? (void *)values[r] : (void *)narrow[r],
+                               i, (double)values[r][i]);
                     q.sums[i] += values[r][i];
                 }
-                ref_put(q.args.dst_dtype, out, i, (double)q.start);
+                oracle_put(q.args.dst_dtype, out, i, (double)q.start);
             }
             for (int r = 0; r < count; r++)
                 srcs[r] = q.args.src_dtype == FSDP_F32 ? (void *)values[r] : (void *)narrow[r];

@@ -48,7 +48,11 @@ static void bad_inputs_are_named_once(void **state)
     ends_with(f, "empty", option);
     ends_with(f, "cannot tell the format", "--data.path=" REFERENCE "/models/tiny-gpt2/model.safetensors");
     ends_with(f, "metrics.jsonl: cannot write '/proc/none/m.jsonl'", "--metrics.jsonl=/proc/none/m.jsonl");
-    ends_with(f, "export.path: cannot write '/proc/none/model'", "--export.path=/proc/none/model");
+    ends_with(f, "export.path: cannot write the model to '/proc/none/model'", "--export.path=/proc/none/model");
+    snprintf(option, sizeof option, "--export.path=%s/", f->data);
+    ends_with(f, "it exists and is not a folder", option);
+    snprintf(option, sizeof option, "--export.path=%s", f->directory);
+    ends_with(f, "it holds files but no config.json", option);
     snprintf(option, sizeof option, "--export.path=%s/below", f->data);
     ends_with(f, "a file of that name exists", option);
     free(other);

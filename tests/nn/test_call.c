@@ -1,7 +1,7 @@
 /* Calling: scopes, hooks, and what a failure says and undoes. */
 #include "nn/module.h"
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 
 typedef struct block {
     fsdp_module base;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 
 static fsdp_context *context;
 static fsdp_device *cpu;

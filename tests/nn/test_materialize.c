@@ -1,7 +1,7 @@
 /* Built without bytes, given bytes later. */
 #include "nn/module.h"
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 
 typedef struct net {
     fsdp_module base;

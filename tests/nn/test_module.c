@@ -1,7 +1,7 @@
 /* Trees: names, ties, lookups, switches, life and death. */
 #include "nn/module.h"
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 
 typedef struct net {
     fsdp_module base;

@@ -1,4 +1,4 @@
-/* The printed tree against PyTorch's own text (printed.txt). */
+/* The printed tree against PyTorch's own text (tests/numbers/nn_printed.txt). */
 #include "fsdp/nn.h"
 
 #include "support/test.h"
@@ -77,7 +77,7 @@ static void a_tree_is_printed_as_pytorch_prints_it(void **state)
 {
     fsdp_context *context = test_context();
     fsdp_module *model = make_model(context);
-    char *printed = NULL, *expected = test_read_file(TEST_SOURCE_DIR "/tests/nn/printed.txt", NULL);
+    char *printed = NULL, *expected = test_read_file(TEST_SOURCE_DIR "/tests/numbers/nn_printed.txt", NULL);
     size_t bytes = 0;
     FILE *stream = open_memstream(&printed, &bytes);
 

@@ -1,7 +1,7 @@
 /* Bad arguments: a NULL result and a message that names the operation and what does not fit. */
 #include "fsdp/ops.h"
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 #include "tensor/tensor.h"
 
 static fsdp_context *context;

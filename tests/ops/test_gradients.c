@@ -1,7 +1,7 @@
 /* Every operation's gradient against difference quotients, on uneven shapes, views and repeated inputs. */
 #include "fsdp/ops.h"
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 
 typedef fsdp_tensor *const *tensors;
 

@@ -1,7 +1,7 @@
 /* A small model's forward and backward as a whole: memory, failures, same bits, the meta device, precision. */
 #include "fsdp/ops.h"
 
-#include "ops/tools.h"
+#include "autograd/tools.h"
 
 enum {
     B = 2,

@@ -30,184 +30,28 @@ typedef struct net_block {
     fsdp_module *up, *down;
 } net_block;
 
-static fsdp_tensor *net_block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    net_block *b = (net_block *)self;
-
-    (void)count;
-    return fsdp_add(inputs[0], fsdp_call(b->down, fsdp_gelu(fsdp_call(b->up, inputs[0]))));
-}
-
+fsdp_tensor *net_block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count);
 /* x (n,5) -> logits (n,6); with targets (n) -> loss () */
-static fsdp_tensor *net_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    net *n = (net *)self;
-    fsdp_tensor *x = fsdp_call(n->input, inputs[0]);
-
-    for (int64_t i = 0; i < fsdp_module_child_count(n->blocks); i++)
-        x = fsdp_call(fsdp_module_child_at(n->blocks, i, NULL), x);
-    x = fsdp_call(n->head, fsdp_call(n->norm, x));
-    return count > 1 ? fsdp_cross_entropy(x, inputs[1]) : x;
-}
-
-static const fsdp_module_type net_block_type = {.name = "Block", .forward = net_block_forward};
-static const fsdp_module_type net_type = {.name = "Net", .forward = net_forward};
-
-static fsdp_module *net_block_create(fsdp_context *context, fsdp_device *device)
-{
-    net_block *b;
-
-    CHECK_OK(fsdp_module_create(context, &net_block_type, sizeof *b, &b));
-    b->up = fsdp_linear_create(context, device, NET_DIM, NET_FFN, NULL);
-    b->down = fsdp_linear_create(context, device, NET_FFN, NET_DIM, NULL);
-    CHECK_OK(fsdp_module_add_child(&b->base, "up", b->up));
-    CHECK_OK(fsdp_module_add_child(&b->base, "down", b->down));
-    return &b->base;
-}
-
-FSDP__UNUSED static fsdp_module *net_create(fsdp_context *context, fsdp_device *device, int blocks)
-{
-    net *n;
-
-    CHECK_OK(fsdp_module_create(context, &net_type, sizeof *n, &n));
-    n->input = fsdp_linear_create(context, device, NET_IN, NET_DIM, NULL);
-    n->blocks = fsdp_module_list_create(context);
-    n->norm = fsdp_layernorm_create(context, device, NET_DIM, 1e-5f);
-    n->head = fsdp_linear_create(context, device, NET_DIM, NET_OUT, NULL);
-    CHECK_OK(fsdp_module_add_child(&n->base, "input", n->input));
-    CHECK_OK(fsdp_module_add_child(&n->base, "blocks", n->blocks));
-    CHECK_OK(fsdp_module_add_child(&n->base, "norm", n->norm));
-    CHECK_OK(fsdp_module_add_child(&n->base, "head", n->head));
-    for (int i = 0; i < blocks; i++)
-        CHECK_OK(fsdp_module_list_append(n->blocks, net_block_create(context, device)));
-    return &n->base;
-}
-
-FSDP__UNUSED static fsdp_module *net_block_at(fsdp_module *module, int64_t index)
-{
-    return fsdp_module_child_at(((net *)module)->blocks, index, NULL);
-}
-
+fsdp_tensor *net_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count);
+extern const fsdp_module_type net_block_type;
+extern const fsdp_module_type net_type;
+fsdp_module *net_block_create(fsdp_context *context, fsdp_device *device);
+fsdp_module *net_create(fsdp_context *context, fsdp_device *device, int blocks);
+fsdp_module *net_block_at(fsdp_module *module, int64_t index);
 /* Every block, then the root. */
-FSDP__UNUSED static void net_shard(fsdp_module *module, const fsdp_shard_options *options)
-{
-    for (int64_t i = 0; i < fsdp_module_child_count(((net *)module)->blocks); i++)
-        CHECK_OK(fsdp_fully_shard(net_block_at(module, i), options));
-    CHECK_OK(fsdp_fully_shard(module, options));
-}
-
+void net_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* Built on the meta device, sharded, given bytes and values: no rank ever holds all of it. */
-FSDP__UNUSED static fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options)
-{
-    fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
-
-    net_shard(module, options);
-    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
-    CHECK_OK(fsdp_module_initialize(module, 1));
-    return module;
-}
-
+fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options);
 /* Rows [first, first + rows) of the global batch of step `step`. Belong to the scope. */
-FSDP__UNUSED static void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor **x,
-                                   fsdp_tensor **targets)
-{
-    float values[NET_ROWS * NET_IN];
-    int32_t classes[NET_ROWS];
-
-    for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < NET_IN; j++)
-            values[i * NET_IN + j] = (float)(((first + i) * 31 + j * 17 + step * 7) % 23) / 11.0f - 1.0f;
-        classes[i] = ((first + i) * 5 + step) % NET_OUT;
-    }
-    *x = CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(rows, NET_IN), values));
-    *targets = CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(rows), classes));
-}
-
+void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor **x, fsdp_tensor **targets);
 /* p -= lr * gradient on every parameter (shard or whole), then the gradients are dropped. */
-FSDP__UNUSED static void net_sgd(fsdp_module *module, float lr)
-{
-    fsdp_parameters parameters;
-
-    CHECK_OK(fsdp_module_parameters(module, &parameters));
-    for (int64_t i = 0; i < parameters.count; i++) {
-        fsdp_tensor *p = parameters.items[i].tensor, *g = fsdp_tensor_grad(p);
-
-        if (g)
-            CHECK_OK(fsdp_tensor_begin_write(p));
-        if (g && fsdp_tensor_numel(p) > 0)
-            CHECK_OK(fsdp__launch_scale(fsdp_device_stream(fsdp_tensor_device(p)),
-                                        &(fsdp__scale_args){.x = fsdp_tensor_data(g),
-                                                            .y = fsdp_tensor_data(p),
-                                                            .alpha = -lr,
-                                                            .numel = fsdp_tensor_numel(p),
-                                                            .dtype = FSDP_F32,
-                                                            .accumulate = true}));
-    }
-    fsdp_parameters_release(&parameters);
-    fsdp_module_zero_grad(module);
-}
-
+void net_sgd(fsdp_module *module, float lr);
 /* Forward and backward of this rank's part of microbatch `micro` of `micros`. Returns the loss of that part. */
-FSDP__UNUSED static float net_forward_backward(fsdp_module *module, int step, int micro, int micros)
-{
-    fsdp_context *context = module->context;
-    int world = fsdp_context_world_size(context), rank = fsdp_context_rank(context);
-    int rows = NET_ROWS / world / micros;
-    fsdp_tensor *x, *targets, *loss;
-    double value;
-
-    CHECK_OK(fsdp_scope_begin(context));
-    net_batch(context, step, (micro * world + rank) * rows, rows, &x, &targets);
-    loss = CHECK_PTR(fsdp_call(module, x, targets));
-    CHECK_OK(fsdp_tensor_item(loss, &value));
-    CHECK_OK(fsdp_backward(fsdp_scale(loss, 1.0 / micros)));
-    fsdp_scope_end(context, NULL);
-    return (float)value;
-}
-
-FSDP__UNUSED static void net_train(fsdp_module *module, int steps)
-{
-    for (int step = 0; step < steps; step++) {
-        net_forward_backward(module, step, 0, 1);
-        net_sgd(module, 0.1f);
-    }
-}
-
+float net_forward_backward(fsdp_module *module, int step, int micro, int micros);
+void net_train(fsdp_module *module, int steps);
 /* All parameters, whole, one after the other in order of the module tree. free() it. [collective] */
-FSDP__UNUSED static float *net_values(fsdp_module *module, int64_t *count)
-{
-    fsdp_parameters parameters;
-    float *values = NULL;
-
-    *count = 0;
-    CHECK_OK(fsdp_module_parameters(module, &parameters));
-    for (int64_t i = 0; i < parameters.count; i++) {
-        fsdp_tensor *whole;
-
-        CHECK_OK(fsdp_full_tensor(parameters.items[i].tensor, &whole));
-        values = realloc(values, (size_t)(*count + fsdp_tensor_numel(whole)) * sizeof(float));
-        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values + *count));
-        *count += fsdp_tensor_numel(whole);
-        fsdp_tensor_unref(whole);
-    }
-    fsdp_parameters_release(&parameters);
-    return values;
-}
-
+float *net_values(fsdp_module *module, int64_t *count);
 /* What `steps` steps of the plain network on one rank give: the values everything is compared with. free() it. */
-FSDP__UNUSED static float *net_expected(int blocks, int steps, int64_t *count)
-{
-    fsdp_context *context = test_context();
-    fsdp_module *module = net_create(context, fsdp_cpu(context), blocks);
-    float *values;
-
-    CHECK_OK(fsdp_module_initialize(module, 1));
-    net_train(module, steps);
-    values = net_values(module, count);
-    fsdp_module_unref(module);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
-    return values;
-}
+float *net_expected(int blocks, int steps, int64_t *count);
 
 #endif

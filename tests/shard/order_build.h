@@ -11,15 +11,11 @@ typedef struct order_residence {
     bool behind; /* the device runs behind the host */
 } order_residence;
 
-/* With bf16 parameters shared memory is CAST. */
-static const order_residence order_residences[] = {
-    {"shared memory, inline", false, FSDP_OVERLAP_INLINE, false},
-    {"shared memory, worker streams", false, FSDP_OVERLAP_WORKER, false},
-    {"shared memory, behind the host", false, FSDP_OVERLAP_WORKER, true},
-    {"copy, inline", true, FSDP_OVERLAP_INLINE, false},
-    {"copy, worker streams", true, FSDP_OVERLAP_WORKER, false},
-    {"copy, behind the host", true, FSDP_OVERLAP_WORKER, true},
+enum {
+    ORDER_RESIDENCES = 6
 };
+/* With bf16 parameters shared memory is CAST. */
+extern const order_residence order_residences[ORDER_RESIDENCES];
 
 struct order_run {
     const order_program *program;
@@ -28,66 +24,9 @@ struct order_run {
     int at[ORDER_MAX_WORLD]; /* call that each rank is in */
 };
 
-static void shard_group(order_model *m, const order_run *run, int group)
-{
-    const order_program *p = run->program;
-    fsdp_module *modules[ORDER_MAX_TARGETS];
-    int count = 0;
-    fsdp_shard_options options = {.reshard_after_forward = m->plan->reshard[group],
-                                  .overlap = run->residence->overlap,
-                                  .no_shared_memory = run->residence->copy};
-
-    if (p->bf16)
-        options.mp_policy.param_dtype = FSDP_BF16;
-    if (p->reduce_f32)
-        options.mp_policy.reduce_dtype = FSDP_F32;
-    for (int t = 0; t < m->plan->target_count; t++)
-        if (m->plan->targets[t].group == group)
-            modules[count++] = module_at(m, t);
-    CHECK_OK(fsdp_fully_shard_modules(modules, count, &options));
-}
-
-static void order_build(order_player *player, const order_run *run, int index)
-{
-    order_model *m = &player->models[index];
-    const order_plan *plan = m->plan = &run->program->plans[index];
-    bool real = plan->real || player->plain;
-    uint64_t seed = (uint64_t)index + 10;
-
-    m->module = order_net_create(player->context, real ? fsdp_cpu(player->context) : fsdp_meta(player->context),
-                                 plan->blocks, plan->form);
-    if (real)
-        CHECK_OK(fsdp_module_initialize(m->module, seed));
-    for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
-        shard_group(m, run, g);
-    if (!real) {
-        CHECK_OK(fsdp_module_materialize(m->module, fsdp_cpu(player->context)));
-        CHECK_OK(fsdp_module_initialize(m->module, seed));
-    }
-    CHECK_OK(fsdp_module_parameters(m->module, &m->parameters));
-}
-
+void order_build(order_player *player, const order_run *run, int index);
 /* Losses may outlive the model they came from. */
-static void order_tear_down(order_model *m, bool losses_last)
-{
-    for (int slot = 0; slot < ORDER_SLOTS && !losses_last; slot++)
-        drop_losses(m, slot);
-    drop_unreduced(m, m->plan->all_params);
-    fsdp_optimizer_free(m->optimizer);
-    fsdp_state_free(m->state);
-    for (int p = 0; p < m->plan->param_count; p++)
-        free(m->saved[p]);
-    fsdp_parameters_release(&m->parameters);
-    fsdp_module_unref(m->module);
-    for (int slot = 0; slot < ORDER_SLOTS; slot++)
-        drop_losses(m, slot);
-    *m = (order_model){0};
-}
-
-static void play_rebuild(order_player *player, const order_call *call)
-{
-    order_tear_down(model_of(player, call), call->number);
-    order_build(player, player->run, call->model);
-}
+void order_tear_down(order_model *m, bool losses_last);
+void play_rebuild(order_player *player, const order_call *call);
 
 #endif

@@ -20,24 +20,8 @@ enum {
 
 /* ---- drawing numbers: splitmix64, the same everywhere ---- */
 
-static uint64_t order_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static int order_below(uint64_t *state, int count)
-{
-    return (int)(order_random(state) % (uint64_t)count);
-}
-
-static bool order_chance(uint64_t *state, int percent)
-{
-    return order_below(state, 100) < percent;
-}
+int order_below(uint64_t *state, int count);
+bool order_chance(uint64_t *state, int percent);
 
 /* ---- a model and its groups ---- */
 
@@ -70,82 +54,14 @@ typedef struct order_plan {
     order_target targets[ORDER_MAX_TARGETS]; /* root, blocks, input, norm, head */
 } order_plan;
 
-static int order_group_of_block(const order_plan *plan, int block)
-{
-    switch (plan->grouping) {
-    case ORDER_GROUP_ROOT:
-        return -1;
-    case ORDER_GROUP_PAIR_BLOCKS:
-        return block < 2 ? 1 : block;
-    default:
-        return block + 1;
-    }
-}
-
-static void order_add_target(order_plan *plan, const char *name, uint32_t params, int group)
-{
-    order_target *t = &plan->targets[plan->target_count++];
-
-    snprintf(t->name, sizeof t->name, "%s", name);
-    t->params = params;
-    t->group = group;
-    t->groups_in = group < 0 ? 0 : 1u << group;
-    plan->group_params[group < 0 ? 0 : group] |= params;
-    if (group >= plan->group_count)
-        plan->group_count = group + 1;
-}
-
 /* Everything that follows from blocks, form and grouping. */
-static void order_plan_finish(order_plan *plan)
-{
-    int n = plan->blocks, ends = plan->grouping == ORDER_GROUP_PAIR_ENDS ? n + 1 : -1;
-    char name[16];
-
-    plan->param_count = 4 * n + 6;
-    plan->all_params = plan->forward_params = (1u << plan->param_count) - 1;
-    if (plan->form == ORDER_FORM_FUSED)
-        plan->forward_params &= ~(1u << (plan->param_count - 1)); /* the head's bias */
-    plan->group_count = 1;
-    order_add_target(plan, "", 0, 0);
-    for (int b = 0; b < n; b++) {
-        snprintf(name, sizeof name, "blocks.%d", b);
-        order_add_target(plan, name, 0xfu << (2 + 4 * b), order_group_of_block(plan, b));
-    }
-    order_add_target(plan, "input", 3u, -1);
-    order_add_target(plan, "norm", 3u << (4 * n + 2), ends);
-    order_add_target(plan, "head", 3u << (4 * n + 4), ends);
-    plan->all_groups = (1u << plan->group_count) - 1;
-    plan->targets[0].params = plan->all_params;
-    plan->targets[0].groups_in = plan->all_groups;
-}
-
+void order_plan_finish(order_plan *plan);
 /* The parameters of a set of groups. */
-static uint32_t order_params_of(const order_plan *plan, uint32_t groups)
-{
-    uint32_t params = 0;
-
-    for (int g = 0; g < plan->group_count; g++)
-        if (groups >> g & 1)
-            params |= plan->group_params[g];
-    return params;
-}
-
+uint32_t order_params_of(const order_plan *plan, uint32_t groups);
 /* The groups that any of the parameters is in. */
-static uint32_t order_groups_of(const order_plan *plan, uint32_t params)
-{
-    uint32_t groups = 0;
-
-    for (int g = 0; g < plan->group_count; g++)
-        if (plan->group_params[g] & params)
-            groups |= 1u << g;
-    return groups;
-}
-
+uint32_t order_groups_of(const order_plan *plan, uint32_t params);
 /* The parameters of a block and of all that runs before it. */
-static uint32_t order_params_up_to(int block)
-{
-    return (1u << (4 * block + 6)) - 1;
-}
+uint32_t order_params_up_to(int block);
 
 /* ---- calls ---- */
 
@@ -222,45 +138,7 @@ typedef struct order_program {
     int count;
 } order_program;
 
-static void order_print_call(FILE *stream, const order_program *p, int index, const char *name)
-{
-    const order_call *c = &p->calls[index];
-    const struct {
-        const char *name;
-        int value;
-    } fields[] = {{"parameter", c->param}, {"loss", c->slot}, {"number", c->number}, {"recurse", c->recurse}};
-
-    fprintf(stream, "  %2d. %s model %c", index + 1, name, 'A' + c->model);
-    if (c->target >= 0)
-        fprintf(stream, " %s", c->target == 0 ? "root" : p->plans[c->model].targets[c->target].name);
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].value >= 0)
-            fprintf(stream, " %s=%d", fields[i].name, fields[i].value);
-    if (c->value != 0)
-        fprintf(stream, " value=%g", (double)c->value);
-    fputc('\n', stream);
-}
-
-static void order_print_program(FILE *stream, const order_program *p)
-{
-    static const char *const forms[] = {"head", "fused head", "block 0 twice"},
-                             *const groupings[] = {"blocks and root", "root only", "blocks 0+1, the others, root",
-                                                   "norm+head, blocks, root"},
-                             *const reshards[] = {"auto", "always", "never"};
-
-    fprintf(stream, "seed %llu, world %d, %s\n", (unsigned long long)p->seed, p->world,
-            !p->bf16        ? "f32"
-            : p->reduce_f32 ? "bf16, reduced in f32"
-                            : "bf16");
-    for (int m = 0; m < p->models; m++) {
-        const order_plan *plan = &p->plans[m];
-
-        fprintf(stream, "  model %c: %d blocks, %s, groups: %s, reshard after forward:", 'A' + m, plan->blocks,
-                forms[plan->form], groupings[plan->grouping]);
-        for (int g = 0; g < plan->group_count; g++)
-            fprintf(stream, " %s", reshards[plan->reshard[g]]);
-        fprintf(stream, "%s\n", plan->real ? "" : ", built on the meta device");
-    }
-}
+void order_print_call(FILE *stream, const order_program *p, int index, const char *name);
+void order_print_program(FILE *stream, const order_program *p);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "fsdp/format.h"
 #include "fsdp/hub.h"
-#include "train/run_program.h"
+#include "support/program.h"
 
 typedef struct run {
     const char *name, *model;

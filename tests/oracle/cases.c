@@ -1,12 +1,9 @@
-/* cases.h - for every kernel a function that draws one call: shapes, strides, flags, dtypes. Here matrices, memory and
- * elementwise kernels; cases_rows.h has the rest. */
-#ifndef TESTS_BACKEND_CASES_H
-#define TESTS_BACKEND_CASES_H
+/* cases.c - the calls of matrix, memory and elementwise kernels. */
+#include "oracle/cases.h"
 
-#include "backend/harness.h"
+#include "base/compiler.h"
 
-/* An uneven size: mostly small, sometimes past a vector, a block or a thread's share; 0 now and then. */
-static int64_t a_size(test_case *c, int64_t largest)
+int64_t a_size(test_case *c, int64_t largest)
 {
     switch (between(c, 0, 5)) {
     case 0:
@@ -21,8 +18,7 @@ static int64_t a_size(test_case *c, int64_t largest)
 
 /* ---- matrices and memory ---- */
 
-/* Layouts, strides and memory of a product whose sides, batch and dtypes are set; a bias now and then. */
-static void draw_product(test_case *c, fsdp__matmul_args *a)
+void draw_product(test_case *c, fsdp__matmul_args *a)
 {
     bool ta = coin(c), tb = coin(c), biased = coin(c);
     int64_t extra = between(c, 0, 3), a_ld = (ta ? a->m : a->k) + extra, b_ld = (tb ? a->k : a->n) + extra;
@@ -41,12 +37,7 @@ static void draw_product(test_case *c, fsdp__matmul_args *a)
         a->bias = an_input(c, a->bias_dtype, a->n, -1.0, 1.0);
 }
 
-#define PRODUCT_TEXT "m %ld n %ld k %ld batch %ld a_row %ld b_row %ld bias %d alpha %g accumulate %d"
-#define PRODUCT_VALUES(a)                                                                                       \
-    (long)(a).m, (long)(a).n, (long)(a).k, (long)(a).batch, (long)(a).a_row, (long)(a).b_row, (a).bias != NULL, \
-        (double)(a).alpha, (a).accumulate
-
-static void matmul_case(test_case *c)
+void matmul_case(test_case *c)
 {
     int64_t side[] = {a_size(c, 150), a_size(c, 150), a_size(c, 400)};
     int64_t batch = between(c, 0, 3) ? 1 : between(c, 2, 4);
@@ -74,7 +65,7 @@ static void matmul_case(test_case *c)
     check(c, &a, PRODUCT_TEXT, PRODUCT_VALUES(a));
 }
 
-static void copy_case(test_case *c)
+void copy_case(test_case *c)
 {
     static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL};
     fsdp__copy_args a = {.ndim = (int)between(c, 0, 4), .src_dtype = c->dtype};
@@ -107,7 +98,7 @@ static void copy_case(test_case *c)
           a.accumulate);
 }
 
-static void fill_case(test_case *c)
+void fill_case(test_case *c)
 {
     static const fsdp_dtype types[] = {FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL};
     fsdp__fill_args a = {.dtype = coin(c) ? c->dtype : types[between(c, 0, 3)], .numel = a_size(c, 40000)};
@@ -117,9 +108,7 @@ static void fill_case(test_case *c)
     check(c, &a, "%ld x %g", (long)a.numel, a.value);
 }
 
-#define SEGMENTS 5
-
-static void cast_segments_case(test_case *c)
+void cast_segments_case(test_case *c)
 {
     fsdp__segment segments[SEGMENTS];
     fsdp__cast_segments_args a = {.segments = segments, .count = between(c, 0, SEGMENTS), .src_dtype = c->dtype};
@@ -133,7 +122,7 @@ static void cast_segments_case(test_case *c)
     check(c, &a, "%ld segments, %s to %s", (long)a.count, fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype));
 }
 
-static void reduce_ranks_case(test_case *c)
+void reduce_ranks_case(test_case *c)
 {
     static const fsdp_dtype integers[] = {FSDP_I32, FSDP_I64, FSDP_U8};
     static const float divisors[] = {0.0f, 1.0f, 4.0f, 3.0f, 0.7f};
@@ -160,7 +149,7 @@ static void reduce_ranks_case(test_case *c)
           fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype), (double)a.divisor, a.accumulate);
 }
 
-static void reduce_case(test_case *c)
+void reduce_case(test_case *c)
 {
     fsdp__reduce_args a = {.outer = between(c, 1, 4),
                            .reduced = coin(c) ? a_size(c, 300) : a_size(c, 20000),
@@ -177,7 +166,7 @@ static void reduce_case(test_case *c)
 
 /* ---- elementwise ---- */
 
-static void binary_case(test_case *c)
+void binary_case(test_case *c)
 {
     fsdp__binary_args a = {.rows = a_size(c, 60),
                            .cols = a_size(c, 700),
@@ -193,7 +182,7 @@ static void binary_case(test_case *c)
     check(c, &a, "%ld x %ld, row %d, op %d, in place %d", (long)a.rows, (long)a.cols, a.b_is_row, a.op, a.y == a.a);
 }
 
-static void scale_case(test_case *c)
+void scale_case(test_case *c)
 {
     fsdp__scale_args a = {
         .alpha = (float)real(c, -2.0, 2.0), .numel = a_size(c, 40000), .dtype = c->dtype, .accumulate = coin(c)};
@@ -205,7 +194,7 @@ static void scale_case(test_case *c)
     check(c, &a, "%ld, scalar %d, accumulate %d", (long)a.numel, a.scalar != NULL, a.accumulate);
 }
 
-static void activation_forward_case(test_case *c)
+void activation_forward_case(test_case *c)
 {
     fsdp__activation_forward_args a = {.rows = a_size(c, 60),
                                        .cols = a_size(c, 700),
@@ -219,7 +208,7 @@ static void activation_forward_case(test_case *c)
     check(c, &a, "kind %d, %ld x %ld, bias %d", a.kind, (long)a.rows, (long)a.cols, a.bias != NULL);
 }
 
-static void activation_backward_case(test_case *c)
+void activation_backward_case(test_case *c)
 {
     fsdp__activation_backward_args a = {.rows = a_size(c, 60),
                                         .cols = a_size(c, 700),
@@ -234,7 +223,7 @@ static void activation_backward_case(test_case *c)
     check(c, &a, "kind %d, %ld x %ld, bias %d", a.kind, (long)a.rows, (long)a.cols, a.bias != NULL);
 }
 
-static void swiglu_forward_case(test_case *c)
+void swiglu_forward_case(test_case *c)
 {
     int64_t rows = a_size(c, 50), cols = a_size(c, 400);
     fsdp__swiglu_forward_args a = {
@@ -246,7 +235,7 @@ static void swiglu_forward_case(test_case *c)
     check(c, &a, "%ld x %ld", (long)rows, (long)cols);
 }
 
-static void swiglu_backward_case(test_case *c)
+void swiglu_backward_case(test_case *c)
 {
     int64_t rows = a_size(c, 50), cols = a_size(c, 400);
     fsdp__swiglu_backward_args a = {.rows = rows,
@@ -267,7 +256,7 @@ static void swiglu_backward_case(test_case *c)
     check(c, &a, "%ld x %ld, in place %d", (long)rows, (long)cols, a.dgate == a.gate);
 }
 
-static void dropout_case(test_case *c)
+void dropout_case(test_case *c)
 {
     fsdp__dropout_args a = {.numel = a_size(c, 40000),
                             .key = draw(c),
@@ -281,7 +270,7 @@ static void dropout_case(test_case *c)
     check(c, &a, "%ld from %lu, p %g", (long)a.numel, (unsigned long)a.offset, (double)a.p);
 }
 
-static void random_case(test_case *c)
+void random_case(test_case *c)
 {
     fsdp__random_args a = {.numel = a_size(c, 40000),
                            .key = draw(c),
@@ -294,5 +283,3 @@ static void random_case(test_case *c)
     a.dst = an_output(c, c->dtype, a.numel, 0.0, a.a == 0.0f ? 0.0 : 1e-7);
     check(c, &a, "%ld from %lu, distribution %d", (long)a.numel, (unsigned long)a.offset, a.distribution);
 }
-
-#endif

@@ -1,28 +1,7 @@
-/* run_program.h - starts the program `fsdp` (or any other) and keeps what it printed. */
-#ifndef TESTS_TRAIN_RUN_PROGRAM_H
-#define TESTS_TRAIN_RUN_PROGRAM_H
+/* program.c - a program as a child process. */
+#include "support/program.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "support/test.h"
-
-#define PROGRAM TEST_BINARY_DIR "/fsdp"
-#define REFERENCE TEST_SOURCE_DIR "/tests/reference"
-
-typedef struct program {
-    pid_t pid;
-    char *output_path;
-    char *output; /* stdout and stderr, after program_wait */
-    int status;   /* exit status, 128 + signal when killed */
-} program;
-
-/* `argv` is NULL-terminated; output goes to "<directory>/output". */
-static inline program program_start(const char *directory, const char *const *argv)
+program program_start(const char *directory, const char *const *argv)
 {
     program p = {0};
 
@@ -42,8 +21,7 @@ static inline program program_start(const char *directory, const char *const *ar
     return p;
 }
 
-/* Waits at most `seconds`; a program that takes longer is killed with its group and the test fails. */
-static inline void program_wait(program *p, double seconds)
+void program_wait(program *p, double seconds)
 {
     int status = 0;
     size_t bytes;
@@ -64,14 +42,13 @@ static inline void program_wait(program *p, double seconds)
     p->output = test_read_file(p->output_path, &bytes);
 }
 
-static inline void program_free(program *p)
+void program_free(program *p)
 {
     free(p->output);
     free(p->output_path);
 }
 
-/* Starts, waits, and checks the exit status. */
-static inline program program_run(const char *directory, int expected, const char *const *argv)
+program program_run(const char *directory, int expected, const char *const *argv)
 {
     program p = program_start(directory, argv);
 
@@ -80,5 +57,3 @@ static inline program program_run(const char *directory, int expected, const cha
         TEST_FAIL("exit status %d, expected %d; it printed:\n%s", p.status, expected, p.output);
     return p;
 }
-
-#endif

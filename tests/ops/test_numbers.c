@@ -1,28 +1,28 @@
-/* Every operation and its gradients against PyTorch's numbers (reference.h). */
+/* Every operation and its gradients against PyTorch's numbers (tests/numbers/ops.h). */
 #include "fsdp/ops.h"
 
 #include <math.h>
 
-#include "ops/reference.h"
-#include "ops/tools.h"
+#include "autograd/tools.h"
+#include "numbers/ops.h"
 
 enum {
     MAX_NUMEL = 512
 };
 
-static const reference_tensor *find(const char *name, const char *part)
+static const number_tensor *find(const char *name, const char *part)
 {
     char full[64];
 
     snprintf(full, sizeof full, "%s.%s", name, part);
-    for (size_t i = 0; i < sizeof references / sizeof *references; i++)
-        if (strcmp(references[i].name, full) == 0)
-            return &references[i];
-    TEST_FAIL("reference.h has no '%s'", full);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(numbers[i].name, full) == 0)
+            return &numbers[i];
+    TEST_FAIL("numbers/ops.h has no '%s'", full);
 }
 
 /* One case: its device, name, and leaves by the order in which they were asked for. */
-typedef struct reference_case {
+typedef struct number_case {
     fsdp_device *device;
     const char *name;
     fsdp_dtype dtype;
@@ -30,16 +30,16 @@ typedef struct reference_case {
     const char *leaf_names[8];
     fsdp_tensor *leaves[8];
     int leaf_count;
-} reference_case;
+} number_case;
 
-static fsdp_tensor *load(reference_case *c, const char *part)
+static fsdp_tensor *load(number_case *c, const char *part)
 {
-    const reference_tensor *r = find(c->name, part);
+    const number_tensor *r = find(c->name, part);
 
     return CHECK_PTR(fsdp_cast(CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, r->ndim, r->shape, r->data)), c->dtype));
 }
 
-static fsdp_tensor *leaf(reference_case *c, const char *part)
+static fsdp_tensor *leaf(number_case *c, const char *part)
 {
     fsdp_tensor *tensor = load(c, part);
 
@@ -49,17 +49,17 @@ static fsdp_tensor *leaf(reference_case *c, const char *part)
     return tensor;
 }
 
-static fsdp_tensor *ids(reference_case *c, const char *part)
+static fsdp_tensor *ids(number_case *c, const char *part)
 {
-    const reference_tensor *r = find(c->name, part);
+    const number_tensor *r = find(c->name, part);
     fsdp_tensor *floats = CHECK_PTR(fsdp_from_data(c->device, FSDP_F32, r->ndim, r->shape, r->data));
 
     return CHECK_PTR(fsdp_cast(floats, FSDP_I32));
 }
 
-static void compare(const reference_case *c, const char *part, const fsdp_tensor *tensor)
+static void compare(const number_case *c, const char *part, const fsdp_tensor *tensor)
 {
-    const reference_tensor *r = find(c->name, part);
+    const number_tensor *r = find(c->name, part);
     float values[MAX_NUMEL];
     int64_t numel = fsdp_tensor_numel(CHECK_PTR(tensor));
 
@@ -71,12 +71,12 @@ static void compare(const reference_case *c, const char *part, const fsdp_tensor
     CHECK_CLOSE(values, r->data, numel, c->rtol, c->atol);
 }
 
-typedef void (*reference_body)(reference_case *c, fsdp_tensor *outputs[2]);
+typedef void (*number_body)(number_case *c, fsdp_tensor *outputs[2]);
 
-static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, reference_body body)
+static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, number_body body)
 {
     fsdp_context *context = test_context();
-    reference_case c = {.name = name, .dtype = dtype, .rtol = rtol, .atol = atol};
+    number_case c = {.name = name, .dtype = dtype, .rtol = rtol, .atol = atol};
     fsdp_tensor *outputs[2] = {NULL, NULL}, *weights[2] = {NULL, NULL};
     char part[16];
     int count;
@@ -101,15 +101,15 @@ static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, re
     fsdp_context_free(context);
 }
 
-#define CASE(name, expression)                                          \
-    static void name##_body(reference_case *c, fsdp_tensor *outputs[2]) \
-    {                                                                   \
-        outputs[0] = (expression);                                      \
-    }                                                                   \
-    static void name##_is_as_in_pytorch(void **state)                   \
-    {                                                                   \
-        (void)state;                                                    \
-        run(#name, FSDP_F32, 2e-5, 3e-6, name##_body);                  \
+#define CASE(name, expression)                                       \
+    static void name##_body(number_case *c, fsdp_tensor *outputs[2]) \
+    {                                                                \
+        outputs[0] = (expression);                                   \
+    }                                                                \
+    static void name##_is_as_in_pytorch(void **state)                \
+    {                                                                \
+        (void)state;                                                 \
+        run(#name, FSDP_F32, 2e-5, 3e-6, name##_body);               \
     }
 
 #define X leaf(c, "x")
@@ -155,12 +155,12 @@ static fsdp_tensor *shapes(fsdp_tensor *x, fsdp_tensor *z)
 
 CASE(shapes, shapes(X, leaf(c, "z")))
 
-static void linear_bf16_body(reference_case *c, fsdp_tensor *outputs[2])
+static void linear_bf16_body(number_case *c, fsdp_tensor *outputs[2])
 {
     outputs[0] = fsdp_linear(X, leaf(c, "weight"), leaf(c, "bias"));
 }
 
-static void rmsnorm_bf16_body(reference_case *c, fsdp_tensor *outputs[2])
+static void rmsnorm_bf16_body(number_case *c, fsdp_tensor *outputs[2])
 {
     outputs[0] = fsdp_rmsnorm(X, leaf(c, "weight"), 1e-6f);
 }

@@ -1,13 +1,7 @@
-/* tools.h - small things the tests of autograd, ops and nn share. */
-#ifndef TESTS_OPS_TOOLS_H
-#define TESTS_OPS_TOOLS_H
+/* tools.c - tensors for tests, and what they hold. */
+#include "autograd/tools.h"
 
-#include "base/rng.h"
-#include "fsdp/autograd.h"
-#include "support/test.h"
-
-/* Live bytes of tensors. The scratch that kernels keep with their stream stays until the context dies. */
-static inline int64_t tensor_bytes(fsdp_context *context)
+int64_t tensor_bytes(fsdp_context *context)
 {
     fsdp_memory_stats stats;
 
@@ -15,8 +9,7 @@ static inline int64_t tensor_bytes(fsdp_context *context)
     return (int64_t)(stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE]);
 }
 
-/* Normal values in the scope, the same on every run. */
-static inline fsdp_tensor *make_random(fsdp_device *device, uint64_t key, int ndim, const int64_t *shape)
+fsdp_tensor *make_random(fsdp_device *device, uint64_t key, int ndim, const int64_t *shape)
 {
     fsdp_tensor *tensor = CHECK_PTR(fsdp_empty(device, FSDP_F32, ndim, shape));
     int64_t numel = fsdp_tensor_numel(tensor);
@@ -30,7 +23,7 @@ static inline fsdp_tensor *make_random(fsdp_device *device, uint64_t key, int nd
     return tensor;
 }
 
-static inline fsdp_tensor *make_leaf(fsdp_device *device, uint64_t key, int ndim, const int64_t *shape)
+fsdp_tensor *make_leaf(fsdp_device *device, uint64_t key, int ndim, const int64_t *shape)
 {
     fsdp_tensor *tensor = make_random(device, key, ndim, shape);
 
@@ -38,18 +31,17 @@ static inline fsdp_tensor *make_leaf(fsdp_device *device, uint64_t key, int ndim
     return tensor;
 }
 
-static inline fsdp_tensor *make_floats(fsdp_device *device, int64_t count, const float *values)
+fsdp_tensor *make_floats(fsdp_device *device, int64_t count, const float *values)
 {
     return CHECK_PTR(fsdp_from_data(device, FSDP_F32, 1, &count, values));
 }
 
-static inline fsdp_tensor *make_ids(fsdp_device *device, int ndim, const int64_t *shape, const int32_t *ids)
+fsdp_tensor *make_ids(fsdp_device *device, int ndim, const int64_t *shape, const int32_t *ids)
 {
     return CHECK_PTR(fsdp_from_data(device, FSDP_I32, ndim, shape, ids));
 }
 
-/* First element. */
-static inline double first_of(const fsdp_tensor *tensor)
+double first_of(const fsdp_tensor *tensor)
 {
     float values[64];
 
@@ -57,5 +49,3 @@ static inline double first_of(const fsdp_tensor *tensor)
     CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
     return (double)values[0];
 }
-
-#endif

@@ -1,18 +1,18 @@
-/* reference.h - made by make_reference.py with PyTorch 2.15.0. */
-#ifndef TESTS_OPS_REFERENCE_H
-#define TESTS_OPS_REFERENCE_H
+/* numbers/ops.h - made by ops.py with PyTorch 2.15.0. */
+#ifndef TESTS_NUMBERS_OPS_H
+#define TESTS_NUMBERS_OPS_H
 
 #include <stdint.h>
 
-typedef struct reference_tensor {
+typedef struct number_tensor {
     const char *name;
     int ndim;
     int64_t shape[4];
     const float *data;
-} reference_tensor;
+} number_tensor;
 
 /* clang-format off */
-static const reference_tensor references[] = {
+static const number_tensor numbers[] = {
 {"linear.x", 3, {2, 3, 5}, (const float[]){
     0.489634544f, 0.567158759f, 1.55074525f, -0.358335406f, 0.679168403f, -0.0396351591f, -0.138001457f, -0.447063565f,
     1.18700218f, -0.26247412f, 0.983306646f, 0.819258511f, -0.257514954f, 1.74802017f, 0.121713519f, -0.237880602f,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/optim/reference.h: parameters after some steps of torch.optim's optimizers (made with torch 2.15).
+"""Writes tests/numbers/optim.h: parameters after some steps of torch.optim's optimizers (made with torch 2.15).
 
-    python3 tests/optim/make_reference.py > tests/optim/reference.h
+    python3 tests/numbers/optim.py > tests/numbers/optim.h
 
 Three parameters; the second one has no gradient in step 2 and the third only from step 3 on, so that steps are counted
 per parameter. Where max_norm is not 0, gradients are clipped before each step and the norms are kept.
@@ -61,15 +61,15 @@ def main():
     torch.manual_seed(0)
     start = [torch.randn(shape) for shape in SHAPES]
     grads = [[torch.randn(shape) * (0.05 if step % 2 else 0.4) for shape in SHAPES] for step in range(STEPS)]
-    print("/* reference.h - what torch.optim makes of three parameters; written by make_reference.py. */")
-    print("#ifndef TESTS_OPTIM_REFERENCE_H\n#define TESTS_OPTIM_REFERENCE_H\n")
+    print("/* numbers/optim.h - what torch.optim makes of three parameters; written by optim.py. */")
+    print("#ifndef TESTS_NUMBERS_OPTIM_H\n#define TESTS_NUMBERS_OPTIM_H\n")
     print("/* clang-format off */")
-    array("reference_start", [x for p in start for x in p.flatten().tolist()])
-    array("reference_grads", [x for step in grads for p in step for x in p.flatten().tolist()])
+    array("numbers_start", [x for p in start for x in p.flatten().tolist()])
+    array("numbers_grads", [x for step in grads for p in step for x in p.flatten().tolist()])
     for name, cls, options, max_norm in CASES:
         kept, norms = run(cls, options, max_norm, start, grads)
-        array(f"reference_{name}", kept)
-        array(f"reference_{name}_norms", norms)
+        array(f"numbers_{name}", kept)
+        array(f"numbers_{name}_norms", norms)
     print("/* clang-format on */\n\n#endif")
 
 

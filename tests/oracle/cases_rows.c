@@ -1,12 +1,13 @@
-/* cases_rows.h - the calls of kernels over rows: norms, losses, embeddings, attention; and of the optimizers. */
-#ifndef TESTS_BACKEND_CASES_ROWS_H
-#define TESTS_BACKEND_CASES_ROWS_H
+/* cases_rows.c - the calls of kernels over rows: norms, losses, embeddings, attention; and of the optimizers. */
+#include "oracle/cases.h"
 
-#include "backend/cases.h"
+#include <math.h>
+
+#include "base/compiler.h"
 
 /* ---- rows ---- */
 
-static void norm_forward_case(test_case *c)
+void norm_forward_case(test_case *c)
 {
     int64_t rows = a_size(c, 80), cols = between(c, 1, 600);
     fsdp__norm_forward_args a = {.rows = rows,
@@ -33,7 +34,7 @@ static void norm_forward_case(test_case *c)
           a.residual != NULL, a.weight != NULL, a.bias != NULL);
 }
 
-static void norm_backward_case(test_case *c)
+void norm_backward_case(test_case *c)
 {
     int64_t rows = a_size(c, 200), cols = between(c, 1, 400);
     fsdp__norm_backward_args a = {.rows = rows,
@@ -62,7 +63,7 @@ static void norm_backward_case(test_case *c)
           a.weight != NULL, a.dx != NULL);
 }
 
-static void rope_case(test_case *c)
+void rope_case(test_case *c)
 {
     int64_t d = 2 * between(c, 1, 40);
     fsdp__rope_args a = {.batch = between(c, 1, 3),
@@ -92,7 +93,7 @@ static void rope_case(test_case *c)
           (long)a.position0);
 }
 
-static void softmax_forward_case(test_case *c)
+void softmax_forward_case(test_case *c)
 {
     fsdp__softmax_forward_args a = {.rows = a_size(c, 60), .cols = between(c, 1, 900), .dtype = c->dtype};
 
@@ -102,7 +103,7 @@ static void softmax_forward_case(test_case *c)
     check(c, &a, "%ld x %ld", (long)a.rows, (long)a.cols);
 }
 
-static void softmax_backward_case(test_case *c)
+void softmax_backward_case(test_case *c)
 {
     fsdp__softmax_backward_args a = {.rows = a_size(c, 60), .cols = between(c, 1, 900), .dtype = c->dtype};
 
@@ -112,7 +113,7 @@ static void softmax_backward_case(test_case *c)
     check(c, &a, "%ld x %ld", (long)a.rows, (long)a.cols);
 }
 
-static void cross_entropy_case(test_case *c)
+void cross_entropy_case(test_case *c)
 {
     int64_t rows = a_size(c, 60), cols = between(c, 1, 1500);
     fsdp__cross_entropy_args a = {.rows = rows,
@@ -141,7 +142,7 @@ static void cross_entropy_case(test_case *c)
           a.dlogits ? fsdp_dtype_name(a.dlogits_dtype) : "none", a.ignore_index);
 }
 
-static void embedding_forward_case(test_case *c)
+void embedding_forward_case(test_case *c)
 {
     fsdp__embedding_forward_args a = {
         .rows = a_size(c, 90), .cols = a_size(c, 500), .table_rows = between(c, 1, 50), .dtype = c->dtype};
@@ -156,7 +157,7 @@ static void embedding_forward_case(test_case *c)
     check(c, &a, "%ld x %ld of %ld", (long)a.rows, (long)a.cols, (long)a.table_rows);
 }
 
-static void embedding_backward_case(test_case *c)
+void embedding_backward_case(test_case *c)
 {
     fsdp__embedding_backward_args a = {.rows = a_size(c, 200),
                                        .cols = coin(c) ? a_size(c, 60) : between(c, 1000, 1100),
@@ -214,7 +215,7 @@ static fsdp__attention_forward_args attention_inputs(test_case *c)
     return a;
 }
 
-static void attention_forward_case(test_case *c)
+void attention_forward_case(test_case *c)
 {
     fsdp__attention_forward_args a = attention_inputs(c);
 
@@ -224,7 +225,7 @@ static void attention_forward_case(test_case *c)
           (long)a.kv_time, (long)a.heads, (long)a.kv_heads, (long)a.head_dim, a.causal);
 }
 
-static void attention_backward_case(test_case *c)
+void attention_backward_case(test_case *c)
 {
     fsdp__attention_backward_args a = {.forward = attention_inputs(c)};
     fsdp__attention_forward_args *f = &a.forward;
@@ -232,7 +233,7 @@ static void attention_backward_case(test_case *c)
 
     f->out = an_input(c, c->dtype, f->batch * f->out_batch, 0.0, 0.0);
     f->lse = an_input(c, FSDP_F32, f->batch * f->heads * f->q_time, 0.0, 0.0);
-    ref_attention_forward(f);
+    oracle_attention_forward(f);
     a.dout = an_input(c, c->dtype, f->batch * f->out_batch, -1.0, 1.0);
     if (coin(c)) { /* gradients lie differently: heads first */
         a.dq_head = f->q_time * f->head_dim, a.dq_stride_time = f->head_dim, a.dq_batch = f->heads * a.dq_head;
@@ -248,32 +249,27 @@ static void attention_backward_case(test_case *c)
 
 /* ---- optimizers ---- */
 
-static void squared_norm_case(test_case *c)
+void squared_norm_case(test_case *c)
 {
     fsdp__segment segments[SEGMENTS] = {{0}};
     fsdp__squared_norm_args a = {.segments = segments, .count = between(c, 0, SEGMENTS), .dtype = c->dtype};
-    double sum, first = -1.0;
+    double sum, expected, first = -1.0;
 
     for (int64_t s = 0; s < a.count; s++) {
         segments[s].numel = a_size(c, 50000);
         segments[s].src = an_input(c, c->dtype, segments[s].numel, -2.0, 2.0);
     }
     a.out = &sum; /* f64, which no buffer holds: checked here */
-    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++) {
-        const fsdp__kernel_function *table = fsdp__cpu_isa_kernels(isa);
-        double expected;
-        ref_squared_norm(&a);
-        expected = sum;
-        for (int threads = 1; table && threads <= 3; threads++) {
-#ifdef _OPENMP
-            omp_set_num_threads(threads);
-#endif
-            CHECK_OK(table[c->kernel](c->stream, &a));
+    oracle_squared_norm(&a);
+    expected = sum;
+    for (int i = 0; i < c->table_count; i++)
+        for (int threads = 1; threads <= c->tables[i].most_threads; threads++) {
+            use_threads(threads);
+            CHECK_OK(c->tables[i].kernels[c->kernel](c->stream, &a));
             CHECK_NEAR(sum, expected, 1e-12 * expected);
             first = threads == 1 ? sum : first;
             CHECK(sum == first);
         }
-    }
     free_case(c);
 }
 
@@ -293,7 +289,7 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_segment *segment
     return count;
 }
 
-static void adam_case(test_case *c)
+void adam_case(test_case *c)
 {
     fsdp__optimizer_segment segments[SEGMENTS];
     fsdp__adam_args a = {.segments = segments,
@@ -312,7 +308,7 @@ static void adam_case(test_case *c)
           a.decoupled);
 }
 
-static void sgd_case(test_case *c)
+void sgd_case(test_case *c)
 {
     fsdp__optimizer_segment segments[SEGMENTS];
     fsdp__sgd_args a = {.segments = segments,
@@ -330,5 +326,3 @@ static void sgd_case(test_case *c)
         segments[s].moment1 = NULL;
     check(c, &a, "%ld segments, momentum %g, nesterov %d, first %d", (long)a.count, a.momentum, a.nesterov, a.first);
 }
-
-#endif

@@ -1,6 +1,6 @@
-"""Writes reference.h: inputs, outputs and gradients of every operation, computed by PyTorch.
+"""Writes ops.h: inputs, outputs and gradients of every operation, computed by PyTorch.
 
-    python make_reference.py > reference.h
+    python tests/numbers/ops.py > tests/numbers/ops.h
 
 The gradients are those of sum(weights * output)."""
 
@@ -110,10 +110,10 @@ bf16 = lambda *shape: torch.randn(*shape).bfloat16()
 case("linear_bf16", lambda x, weight, bias: F.linear(x, weight, bias), x=bf16(3, 6), weight=bf16(4, 6), bias=bf16(4))
 case("rmsnorm_bf16", lambda x, weight: F.rms_norm(x, (7,), weight, 1e-6), x=bf16(3, 7), weight=bf16(7))
 
-print("/* reference.h - made by make_reference.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("#ifndef TESTS_OPS_REFERENCE_H\n#define TESTS_OPS_REFERENCE_H\n\n#include <stdint.h>\n")
-print("typedef struct reference_tensor {\n    const char *name;\n    int ndim;\n    int64_t shape[4];\n    const float *data;\n}"
-      " reference_tensor;\n\n/* clang-format off */\nstatic const reference_tensor references[] = {")
+print("/* numbers/ops.h - made by ops.py with PyTorch", torch.__version__.split("+")[0] + ". */")
+print("#ifndef TESTS_NUMBERS_OPS_H\n#define TESTS_NUMBERS_OPS_H\n\n#include <stdint.h>\n")
+print("typedef struct number_tensor {\n    const char *name;\n    int ndim;\n    int64_t shape[4];\n    const float *data;\n}"
+      " number_tensor;\n\n/* clang-format off */\nstatic const number_tensor numbers[] = {")
 for name, shape, values in tensors:
     sizes = ", ".join(map(str, shape)) or "0"
     print(f'{{"{name}", {len(shape)}, {{{sizes}}}, (const float[]){{')

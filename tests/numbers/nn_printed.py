@@ -1,6 +1,6 @@
-"""Writes printed.txt: what PyTorch prints for the tree that test_print.c builds.
+"""Writes nn_printed.txt: what PyTorch prints for the tree that tests/nn/test_print.c builds.
 
-    python make_reference.py > printed.txt"""
+    python tests/numbers/nn_printed.py > tests/numbers/nn_printed.txt"""
 
 from torch import nn
 

@@ -1,46 +1,16 @@
-/* harness.h - runs one kernel call on the reference and on every table there is, and compares all memory it could
- * touch.
- *
- * A case makes its buffers with an_input() and an_output(), points a struct of arguments at them and calls check().
- * check() runs the reference, puts the buffers back as they were, runs a table, compares; for every instruction set
- * with 1, 2 and 3 threads, which must all give the same bits (but for matrix products, whose bits must be the same
- * each time with as many threads). Guard bytes around the buffers must stay as they are. */
-#ifndef TESTS_BACKEND_HARNESS_H
-#define TESTS_BACKEND_HARNESS_H
+/* trial.c - a case's numbers and buffers, and the comparison. */
+#include "oracle/trial.h"
 
+#include <math.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-#include "backend/cpu/kernels_table.h"
-#include "backend/reference.h"
-#include "base/compiler.h"
-#include "device/device.h"
-#include "support/test.h"
-
 #define GUARD 256
+
 #define GUARD_BYTE 0xA5
 
-typedef struct buffer {
-    unsigned char *block;                      /* guard, data, guard */
-    unsigned char *initial, *expected, *first; /* contents before, of the reference, of one thread */
-    fsdp_dtype dtype;
-    int64_t numel;
-    bool output;
-    double relative, absolute; /* tolerance beyond one rounding to dtype */
-} buffer;
-
-typedef struct test_case {
-    fsdp_stream *stream;
-    uint64_t key, draws; /* random numbers of this case */
-    fsdp_dtype dtype;    /* the case's main dtype */
-    buffer buffers[24];
-    int count;
-    char text[256]; /* shape and flags, for messages */
-    fsdp__kernel kernel;
-} test_case;
-
-static uint32_t draw(test_case *c)
+uint32_t draw(test_case *c)
 {
     uint32_t words[4];
 
@@ -48,23 +18,22 @@ static uint32_t draw(test_case *c)
     return words[0];
 }
 
-/* A random integer in [low, high]. */
-static int64_t between(test_case *c, int64_t low, int64_t high)
+int64_t between(test_case *c, int64_t low, int64_t high)
 {
     return low + (int64_t)(draw(c) % (uint64_t)(high - low + 1));
 }
 
-static bool coin(test_case *c)
+bool coin(test_case *c)
 {
     return draw(c) >> 31;
 }
 
-static double real(test_case *c, double low, double high)
+double real(test_case *c, double low, double high)
 {
     return low + (high - low) * (double)draw(c) * 0x1p-32;
 }
 
-static fsdp_dtype any_float(test_case *c)
+fsdp_dtype any_float(test_case *c)
 {
     static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
 
@@ -81,9 +50,8 @@ static size_t bytes_of(const buffer *b)
     return (size_t)b->numel * fsdp_dtype_size(b->dtype);
 }
 
-/* `numel` random values of [low, high]. An odd offset from alignment must not matter: 4 bytes further every time. */
-static void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high, bool output,
-                      double relative, double absolute)
+void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high, bool output, double relative,
+               double absolute)
 {
     buffer *b = &c->buffers[c->count++];
     size_t bytes = (size_t)numel * fsdp_dtype_size(dtype);
@@ -95,26 +63,24 @@ static void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low,
     b->first = malloc(bytes + 2 * GUARD);
     memset(b->block, GUARD_BYTE, bytes + 2 * GUARD);
     for (int64_t i = 0; i < numel; i++)
-        ref_put(dtype, data_of(b), i,
-                dtype == FSDP_I32 || dtype == FSDP_I64 || dtype == FSDP_U8
-                    ? (double)between(c, (int64_t)low, (int64_t)high)
-                    : real(c, low, high));
+        oracle_put(dtype, data_of(b), i,
+                   dtype == FSDP_I32 || dtype == FSDP_I64 || dtype == FSDP_U8
+                       ? (double)between(c, (int64_t)low, (int64_t)high)
+                       : real(c, low, high));
     return data_of(b);
 }
 
-static void *an_input(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high)
+void *an_input(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double high)
 {
     return a_buffer(c, dtype, numel, low, high, false, 0.0, 0.0);
 }
 
-/* Also for memory that is read and written. Starts with random values: those not written must stay. */
-static void *an_output(test_case *c, fsdp_dtype dtype, int64_t numel, double relative, double absolute)
+void *an_output(test_case *c, fsdp_dtype dtype, int64_t numel, double relative, double absolute)
 {
     return a_buffer(c, dtype, numel, -1.0, 1.0, true, relative, absolute);
 }
 
-/* The buffer at `data` is written too. */
-static void also_output(test_case *c, const void *data, double relative, double absolute)
+void also_output(test_case *c, const void *data, double relative, double absolute)
 {
     for (int i = 0; i < c->count; i++)
         if (data_of(&c->buffers[i]) == data) {
@@ -124,7 +90,7 @@ static void also_output(test_case *c, const void *data, double relative, double 
         }
 }
 
-static void free_case(test_case *c)
+void free_case(test_case *c)
 {
     for (int i = 0; i < c->count; i++) {
         free(c->buffers[i].block);
@@ -135,7 +101,7 @@ static void free_case(test_case *c)
     c->count = 0;
 }
 
-static double rounding(fsdp_dtype dtype)
+double rounding(fsdp_dtype dtype)
 {
     return dtype == FSDP_BF16 ? 0x1p-8 : dtype == FSDP_F16 ? 0x1p-11 : dtype == FSDP_F32 ? 0x1p-24 : 0.0;
 }
@@ -151,7 +117,7 @@ static void compare(const test_case *c, int index, const char *who)
     const buffer *b = &c->buffers[index];
 
     for (int64_t i = 0; i < b->numel; i++) {
-        double got = ref_get(b->dtype, data_of(b), i), want = ref_get(b->dtype, b->expected + GUARD, i);
+        double got = oracle_get(b->dtype, data_of(b), i), want = oracle_get(b->dtype, b->expected + GUARD, i);
         /* Both sides round: a value next to a boundary may come out one step apart. */
         double tolerance = (2.0 * rounding(b->dtype) + b->relative) * fabs(want) + b->absolute + smallest(b->dtype);
         bool same = (isnan(got) && isnan(want)) || got == want;
@@ -165,8 +131,7 @@ static void compare(const test_case *c, int index, const char *who)
     }
 }
 
-/* Every buffer against what it should hold, and its guards. */
-static void compare_all(const test_case *c, const char *who)
+void compare_all(const test_case *c, const char *who)
 {
     for (int i = 0; i < c->count; i++) {
         const buffer *b = &c->buffers[i];
@@ -181,12 +146,21 @@ static void compare_all(const test_case *c, const char *who)
     }
 }
 
-static void run(test_case *c, fsdp__kernel_function function, const void *args, const char *who)
+void run(test_case *c, fsdp__kernel_function function, const void *args, const char *who)
 {
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].block, c->buffers[i].initial, bytes_of(&c->buffers[i]) + 2 * GUARD);
     if (function(c->stream, args) != FSDP_OK)
         TEST_FAIL("%s %s (%s): %s", fsdp__kernel_infos[c->kernel].name, c->text, who, fsdp_last_error());
+}
+
+void use_threads(int threads)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
 }
 
 static void keep_first(test_case *c)
@@ -203,30 +177,25 @@ static void check_bits(const test_case *c, const char *who)
                       who, i);
 }
 
-static void check_table(test_case *c, const fsdp__kernel_function *table, const void *args, const char *name,
-                        int most_threads)
+static void check_table(test_case *c, const oracle_table *table, const void *args)
 {
-    bool by_threads = c->kernel == FSDP__KERNEL_MATMUL; /* oneDNN shares out the terms of a sum */
+    bool by_threads = table->products_by_threads && c->kernel == FSDP__KERNEL_MATMUL;
 
-    for (int threads = 1; threads <= most_threads; threads++) {
+    for (int threads = 1; threads <= table->most_threads; threads++) {
         char who[32];
-        snprintf(who, sizeof(who), "%s, %d threads", name, threads);
-#ifdef _OPENMP
-        omp_set_num_threads(threads);
-#endif
-        run(c, table[c->kernel], args, who);
+        snprintf(who, sizeof(who), "%s, %d threads", table->name, threads);
+        use_threads(threads);
+        run(c, table->kernels[c->kernel], args, who);
         if (threads == 1 || by_threads) {
             compare_all(c, who);
             keep_first(c);
-            run(c, table[c->kernel], args, who);
+            run(c, table->kernels[c->kernel], args, who);
         }
         check_bits(c, who);
     }
 }
 
-/* Runs the reference and keeps what it gave. The text says what was drawn. */
-static void expect(test_case *c, const void *args, const char *format, ...) FSDP_PRINTF(3, 4);
-static void expect(test_case *c, const void *args, const char *format, ...)
+void expect(test_case *c, const void *args, const char *format, ...)
 {
     va_list list;
 
@@ -235,22 +204,14 @@ static void expect(test_case *c, const void *args, const char *format, ...)
     va_end(list);
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].initial, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
-    run(c, reference_kernels[c->kernel], args, "reference");
+    run(c, oracle_kernels[c->kernel], args, "oracle");
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].expected, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
 }
 
-/* Runs every table, then frees the buffers. */
-static void check_everywhere(test_case *c, const void *args)
+void check_everywhere(test_case *c, const void *args)
 {
-    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++)
-        if (fsdp__cpu_isa_kernels(isa))
-            check_table(c, fsdp__cpu_isa_kernels(isa), args, fsdp__cpu_isa_name(isa), 3);
-    check_table(c, fsdp__backend_cpu.kernels, args, "cpu", 1);
+    for (int i = 0; i < c->table_count; i++)
+        check_table(c, &c->tables[i], args);
     free_case(c);
 }
-
-/* The call against the reference, everywhere. */
-#define check(c, args, ...) (expect((c), (args), __VA_ARGS__), check_everywhere((c), (args)))
-
-#endif

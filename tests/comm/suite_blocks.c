@@ -1,0 +1,238 @@
+/* suite_blocks.c - the vectored collectives held to naive ones. */
+#include "comm/suite_blocks.h"
+
+enum {
+    SUITE_BLOCKS = 6
+};
+
+typedef struct suite_wholes {
+    fsdp_block blocks[SUITE_BLOCKS];
+    fsdp_memory_sharing sharing;
+    bool shared;
+    size_t bytes[SUITE_BLOCKS];
+} suite_wholes;
+
+/* An empty one, one smaller than most worlds, uneven ones, and one that takes several pieces through staging. */
+static int64_t suite_numel(int block)
+{
+    static const int64_t numels[SUITE_BLOCKS] = {0, 3, 1000, 10007, 64, 200003};
+
+    return numels[block];
+}
+
+int64_t suite_rows(const fsdp_block *b, int rank)
+{
+    int64_t left = b->numel - rank * b->chunk;
+
+    return left < 0 ? 0 : left < b->chunk ? left : b->chunk;
+}
+
+/* Element i of parameter b: needs more bits than bf16 has. */
+static float suite_weight(int b, int64_t i)
+{
+    return (float)((i * 31 + b * 17) % 2003 - 1000) / 7.0f;
+}
+
+/* What rank r adds to element i. */
+static float suite_gradient(int r, int b, int64_t i)
+{
+    return (float)((i * 13 + b * 5 + r * 101) % 1999 - 999) / (float)(11 + r);
+}
+
+static void suite_put(void *buffer, int64_t i, fsdp_dtype dtype, float x)
+{
+    if (dtype == FSDP_F32)
+        ((float *)buffer)[i] = x;
+    else
+        ((uint16_t *)buffer)[i] = suite_bf16(x);
+}
+
+static float suite_widen(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static float suite_get(const void *buffer, int64_t i, fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 ? ((const float *)buffer)[i] : suite_widen(((const uint16_t *)buffer)[i]);
+}
+
+static void suite_wholes_make(fsdp_group *group, suite_memory memory, fsdp_dtype dtype, suite_wholes *out)
+{
+    int size = fsdp_group_size(group), rank = fsdp_group_rank(group);
+
+    out->sharing = memory == SUITE_COMMON ? FSDP_MEMORY_COMMON : FSDP_MEMORY_VISIBLE;
+    out->shared = memory != SUITE_PRIVATE && !(memory == SUITE_MIXED && rank == size - 1) &&
+                  fsdp_group_can_share(group, out->sharing);
+    for (int b = 0; b < SUITE_BLOCKS; b++) {
+        fsdp_block *block = &out->blocks[b];
+
+        block->numel = suite_numel(b);
+        block->chunk = (block->numel + size - 1) / size;
+        out->bytes[b] = (size_t)block->numel * fsdp_dtype_size(dtype);
+        if (out->shared)
+            CHECK_OK(fsdp_group_alloc(group, out->sharing, out->bytes[b], &block->whole));
+        else
+            block->whole = malloc(out->bytes[b] + 1);
+        CHECK(block->whole != NULL);
+        if (memory != SUITE_COMMON)
+            memset(block->whole, 0xcc, out->bytes[b]);
+    }
+}
+
+static void suite_wholes_free(fsdp_group *group, suite_wholes *w)
+{
+    CHECK_OK(fsdp_barrier(group)); /* peers are through with it */
+    for (int b = 0; b < SUITE_BLOCKS; b++) {
+        if (w->shared)
+            fsdp_group_free_memory(group, w->sharing, w->blocks[b].whole, w->bytes[b]);
+        else
+            free(w->blocks[b].whole);
+    }
+}
+
+void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_dtype, fsdp_dtype whole_dtype,
+                         bool in_place)
+{
+    int rank = fsdp_group_rank(s->group);
+    size_t element = fsdp_dtype_size(whole_dtype);
+    suite_wholes w;
+
+    suite_wholes_make(s->group, memory, whole_dtype, &w);
+    for (int b = 0; b < SUITE_BLOCKS; b++) {
+        fsdp_block *block = &w.blocks[b];
+        int64_t rows = suite_rows(block, rank), start = rank * block->chunk;
+
+        block->shard = rows == 0  ? NULL
+                       : in_place ? (char *)block->whole + (size_t)start * element
+                                  : malloc((size_t)rows * fsdp_dtype_size(shard_dtype));
+        for (int64_t i = 0; i < rows; i++)
+            suite_put(block->shard, i, shard_dtype, suite_weight(b, start + i));
+    }
+    CHECK_OK(fsdp_all_gather_blocks(s->group, w.blocks, SUITE_BLOCKS, shard_dtype, whole_dtype, s->stream));
+    suite_sync(s);
+    for (int b = 0; b < SUITE_BLOCKS; b++) {
+        for (int64_t i = 0; i < w.blocks[b].numel; i++) {
+            float shard = suite_weight(b, i);
+            float rounded =
+                shard_dtype == FSDP_BF16 || whole_dtype == FSDP_BF16 ? suite_widen(suite_bf16(shard)) : shard;
+            if (suite_get(w.blocks[b].whole, i, whole_dtype) != rounded)
+                TEST_FAIL("block %d, element %lld: %g, expected %g", b, (long long)i,
+                          (double)suite_get(w.blocks[b].whole, i, whole_dtype), (double)rounded);
+        }
+        if (!in_place)
+            free(w.blocks[b].shard);
+    }
+    suite_wholes_free(s->group, &w);
+}
+
+static float suite_expected_sum(int size, int b, int64_t i, const fsdp_reduce_options *o)
+{
+    float sum = 0, divisor = o->divisor == 0 ? 1 : o->divisor;
+    fsdp_dtype reduce_dtype = o->reduce_dtype == FSDP_DTYPE_NONE ? o->whole_dtype : o->reduce_dtype;
+
+    for (int r = 0; r < size; r++) {
+        float x = suite_gradient(r, b, i);
+        if (o->whole_dtype == FSDP_BF16 || reduce_dtype == FSDP_BF16)
+            x = suite_widen(suite_bf16(x));
+        sum = r == 0 ? x : sum + x;
+    }
+    sum /= o->op == FSDP_AVG ? divisor * (float)size : divisor;
+    return o->accumulate ? 2.0f + sum : sum;
+}
+
+/* The bits of sum, division and one rounding; they are compared between the paths too. */
+static void suite_reduce_blocks(const suite *s, suite_memory memory, const fsdp_reduce_options *o, void **bits,
+                                size_t *bits_bytes)
+{
+    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    size_t element = fsdp_dtype_size(o->shard_dtype), used = 0;
+    suite_wholes w;
+
+    suite_wholes_make(s->group, memory, o->whole_dtype, &w);
+    for (int b = 0; b < SUITE_BLOCKS; b++) {
+        fsdp_block *block = &w.blocks[b];
+        int64_t rows = suite_rows(block, rank);
+
+        for (int64_t i = 0; i < block->numel; i++)
+            suite_put(block->whole, i, o->whole_dtype, suite_gradient(rank, b, i));
+        block->shard = rows ? malloc((size_t)rows * element) : NULL;
+        for (int64_t i = 0; i < rows; i++)
+            suite_put(block->shard, i, o->shard_dtype, o->accumulate ? 2.0f : 1e30f);
+    }
+    CHECK_OK(fsdp_reduce_scatter_blocks(s->group, w.blocks, SUITE_BLOCKS, o, s->stream));
+    suite_sync(s);
+    *bits = malloc(1 << 20);
+    for (int b = 0; b < SUITE_BLOCKS; b++) {
+        fsdp_block *block = &w.blocks[b];
+        int64_t rows = suite_rows(block, rank);
+
+        for (int64_t i = 0; i < rows; i++) {
+            float expected = suite_expected_sum(size, b, rank * block->chunk + i, o);
+            float actual = suite_get(block->shard, i, o->shard_dtype);
+
+            if (o->shard_dtype == FSDP_BF16)
+                expected = suite_widen(suite_bf16(expected));
+            if (actual != expected)
+                TEST_FAIL("block %d, row %lld: %.9g, expected %.9g", b, (long long)i, (double)actual, (double)expected);
+        }
+        memcpy((char *)*bits + used, block->shard ? block->shard : "", (size_t)rows * element);
+        used += (size_t)rows * element;
+        free(block->shard);
+    }
+    *bits_bytes = used;
+    suite_wholes_free(s->group, &w);
+}
+
+static void suite_reduce_blocks_all_paths(const suite *s, const fsdp_reduce_options *o)
+{
+    void *first = NULL, *bits;
+    size_t first_bytes = 0, bytes;
+
+    for (int path = 0; path < 4; path++) {
+        suite_memory memory = path == 3 ? SUITE_VISIBLE : (suite_memory)path;
+
+        fsdp_group_force_copy(s->group, path == 3);
+        suite_reduce_blocks(s, memory, o, &bits, &bytes);
+        fsdp_group_force_copy(s->group, false);
+        if (!first) {
+            first = bits;
+            first_bytes = bytes;
+            continue;
+        }
+        CHECK_EQ(bytes, first_bytes);
+        CHECK_BYTES(bits, first, bytes);
+        free(bits);
+    }
+    free(first);
+}
+
+void suite_blocks(const suite *s)
+{
+    static const fsdp_reduce_options reductions[] = {
+        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
+        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM, .divisor = 8, .accumulate = true},
+        {.whole_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
+        {.whole_dtype = FSDP_F32, .reduce_dtype = FSDP_BF16, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 3},
+        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 0.7f, .accumulate = true},
+        {.whole_dtype = FSDP_BF16, .shard_dtype = FSDP_BF16, .op = FSDP_SUM},
+    };
+
+    for (int memory = SUITE_PRIVATE; memory <= SUITE_COMMON; memory++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_group_force_copy(s->group, copy);
+            suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_F32, false);
+            suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_F32, true);
+            suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_BF16, false);
+            suite_gather_blocks(s, (suite_memory)memory, FSDP_BF16, FSDP_F32, false);
+        }
+    fsdp_group_force_copy(s->group, false);
+    for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)
+        suite_reduce_blocks_all_paths(s, &reductions[i]);
+    CHECK_OK(fsdp_all_gather_blocks(s->group, NULL, 0, FSDP_F32, FSDP_F32, s->stream));
+    suite_sync(s);
+}

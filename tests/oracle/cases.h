@@ -1,0 +1,24 @@
+/* cases.h - for every kernel a function that draws one call (shapes, strides, flags, dtypes) and checks it. */
+#ifndef TESTS_ORACLE_CASES_H
+#define TESTS_ORACLE_CASES_H
+
+#include "oracle/trial.h"
+
+#define SEGMENTS 5 /* of the calls over segments, at most */
+
+/* matmul_case, copy_case, ... A kernel without one does not link. */
+#define ORACLE_CASE(NAME, name, class) void name##_case(test_case *c);
+FSDP__KERNEL_MAP(ORACLE_CASE)
+#undef ORACLE_CASE
+
+/* An uneven size: mostly small, sometimes past a vector, a block or a thread's share; 0 now and then. */
+int64_t a_size(test_case *c, int64_t largest);
+
+/* Layouts, strides and memory of a product whose sides, batch and dtypes are set; a bias now and then. */
+void draw_product(test_case *c, fsdp__matmul_args *a);
+#define PRODUCT_TEXT "m %ld n %ld k %ld batch %ld a_row %ld b_row %ld bias %d alpha %g accumulate %d"
+#define PRODUCT_VALUES(a)                                                                                       \
+    (long)(a).m, (long)(a).n, (long)(a).k, (long)(a).batch, (long)(a).a_row, (long)(a).b_row, (a).bias != NULL, \
+        (double)(a).alpha, (a).accumulate
+
+#endif

@@ -1,0 +1,25 @@
+/* hold.c - every kernel, every dtype. */
+#include "oracle/hold.h"
+
+#include "oracle/cases.h"
+
+#define ORACLE_CASE(NAME, name, class) [FSDP__KERNEL_##NAME] = name##_case,
+static void (*const makers[FSDP__KERNELS])(test_case *) = {FSDP__KERNEL_MAP(ORACLE_CASE)};
+#undef ORACLE_CASE
+
+void oracle_hold(fsdp_stream *stream, const oracle_table *tables, int count, int rounds)
+{
+    static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+
+    for (fsdp__kernel kernel = 0; kernel < FSDP__KERNELS; kernel++)
+        for (int round = 0; round < rounds; round++)
+            for (size_t t = 0; t < FSDP__COUNT_OF(types); t++) {
+                test_case c = {.stream = stream,
+                               .tables = tables,
+                               .table_count = count,
+                               .key = fsdp__rng_key((uint64_t)round, fsdp__kernel_infos[kernel].name) + t,
+                               .dtype = types[t],
+                               .kernel = kernel};
+                makers[kernel](&c);
+            }
+}

@@ -1,0 +1,92 @@
+/* matrices.c - matrices and memory. */
+#include "oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void oracle_matmul(const fsdp__matmul_args *k)
+{
+    for (int64_t e = 0; e < k->batch; e++)
+        for (int64_t i = 0; i < k->m; i++)
+            for (int64_t j = 0; j < k->n; j++) {
+                int64_t at = e * k->c_batch + i * k->c_row + j;
+                double sum = 0.0;
+                for (int64_t p = 0; p < k->k; p++)
+                    sum += oracle_get(k->a_dtype, k->a, e * k->a_batch + i * k->a_row + p * k->a_col) *
+                           oracle_get(k->b_dtype, k->b, e * k->b_batch + p * k->b_row + j * k->b_col);
+                sum *= (double)k->alpha;
+                if (k->bias)
+                    sum += oracle_get(k->bias_dtype, k->bias, j);
+                if (k->accumulate)
+                    sum += oracle_get(k->c_dtype, k->c, at);
+                oracle_put(k->c_dtype, k->c, at, sum);
+            }
+}
+
+void oracle_copy(const fsdp__copy_args *k)
+{
+    int64_t numel = 1;
+    double *values;
+
+    for (int d = 0; d < k->ndim; d++)
+        numel *= k->shape[d];
+    values = malloc((size_t)numel * sizeof(*values) + 1); /* all reads before all writes: in place */
+    for (int write = 0; write < 2; write++)
+        for (int64_t e = 0; e < numel; e++) {
+            int64_t rest = e, src = 0, dst = 0;
+            for (int d = k->ndim - 1; d >= 0; d--) {
+                src += rest % k->shape[d] * k->src_strides[d];
+                dst += rest % k->shape[d] * k->dst_strides[d];
+                rest /= k->shape[d];
+            }
+            if (!write)
+                values[e] = oracle_get(k->src_dtype, k->src, src);
+            else
+                oracle_put(k->dst_dtype, k->dst, dst,
+                           values[e] + (k->accumulate ? oracle_get(k->dst_dtype, k->dst, dst) : 0.0));
+        }
+    free(values);
+}
+
+void oracle_fill(const fsdp__fill_args *k)
+{
+    for (int64_t i = 0; i < k->numel; i++)
+        oracle_put(k->dtype, k->dst, i, k->value);
+}
+
+void oracle_cast_segments(const fsdp__cast_segments_args *k)
+{
+    for (int64_t s = 0; s < k->count; s++)
+        for (int64_t i = 0; i < k->segments[s].numel; i++)
+            oracle_put(k->dst_dtype, k->segments[s].dst, i, oracle_get(k->src_dtype, k->segments[s].src, i));
+}
+
+void oracle_reduce_ranks(const fsdp__reduce_ranks_args *k)
+{
+    for (int64_t i = 0; i < k->numel; i++) {
+        double x = oracle_get(k->src_dtype, k->srcs[0], i);
+        for (int s = 1; s < k->count; s++) {
+            double v = oracle_get(k->src_dtype, k->srcs[s], i);
+            x = k->op == FSDP__RANK_SUM ? x + v : k->op == FSDP__RANK_MAX ? fmax(x, v) : fmin(x, v);
+        }
+        if (fsdp_dtype_is_floating(k->src_dtype))
+            x /= k->divisor != 0 ? (double)k->divisor : 1.0;
+        if (k->accumulate)
+            x += oracle_get(k->dst_dtype, k->dst, i);
+        oracle_put(k->dst_dtype, k->dst, i, x);
+    }
+}
+
+void oracle_reduce(const fsdp__reduce_args *k)
+{
+    for (int64_t o = 0; o < k->outer; o++)
+        for (int64_t i = 0; i < k->inner; i++) {
+            double sum = 0.0;
+            for (int64_t r = 0; r < k->reduced; r++)
+                sum += oracle_get(k->x_dtype, k->x, (o * k->reduced + r) * k->inner + i);
+            sum *= (double)k->alpha;
+            if (k->accumulate)
+                sum += oracle_get(k->y_dtype, k->y, o * k->inner + i);
+            oracle_put(k->y_dtype, k->y, o * k->inner + i, sum);
+        }
+}

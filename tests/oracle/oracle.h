@@ -1,0 +1,22 @@
+/* oracle.h - every kernel of device/kernels.h as plainly as possible: one loop nest over doubles each, values fetched
+ * and rounded one at a time. They are a table of kernels like a backend's, which backends are held to (oracle/hold.h).
+ */
+#ifndef TESTS_ORACLE_ORACLE_H
+#define TESTS_ORACLE_ORACLE_H
+
+#include "device/kernels.h"
+
+extern const fsdp__kernel_function oracle_kernels[FSDP__KERNELS];
+
+/* The kernels themselves: oracle_matmul(const fsdp__matmul_args *k), ... */
+#define ORACLE_KERNEL(NAME, name, class) void oracle_##name(const fsdp__##name##_args *k);
+FSDP__KERNEL_MAP(ORACLE_KERNEL)
+#undef ORACLE_KERNEL
+
+/* Element i of memory of a dtype. */
+double oracle_get(fsdp_dtype dtype, const void *p, int64_t i);
+void oracle_put(fsdp_dtype dtype, void *p, int64_t i, double x);
+/* What memory of this dtype makes of x. */
+double oracle_round(fsdp_dtype dtype, double x);
+
+#endif

@@ -1,0 +1,166 @@
+/* rows.c - kernels over rows. */
+#include "oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void oracle_norm_forward(const fsdp__norm_forward_args *k)
+{
+    for (int64_t r = 0; r < k->rows; r++) {
+        double mean = 0.0, variance = 0.0, rstd;
+        const void *s = k->residual ? k->sum : k->x;
+        for (int64_t c = 0; k->residual && c < k->cols; c++)
+            oracle_put(k->dtype, k->sum, r * k->cols + c,
+                       oracle_get(k->dtype, k->x, r * k->cols + c) +
+                           oracle_get(k->dtype, k->residual, r * k->cols + c));
+        for (int64_t c = 0; !k->rms && c < k->cols; c++)
+            mean += oracle_get(k->dtype, s, r * k->cols + c) / (double)k->cols;
+        for (int64_t c = 0; c < k->cols; c++)
+            variance += pow(oracle_get(k->dtype, s, r * k->cols + c) - mean, 2.0) / (double)k->cols;
+        rstd = 1.0 / sqrt(variance + (double)k->eps);
+        for (int64_t c = 0; c < k->cols; c++) {
+            double y = (oracle_get(k->dtype, s, r * k->cols + c) - mean) * rstd;
+            y = y * (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0);
+            oracle_put(k->dtype, k->y, r * k->cols + c, y + (k->bias ? oracle_get(k->weight_dtype, k->bias, c) : 0.0));
+        }
+        if (k->mean && !k->rms)
+            k->mean[r] = (float)mean;
+        if (k->rstd)
+            k->rstd[r] = (float)rstd;
+    }
+}
+
+void oracle_norm_backward(const fsdp__norm_backward_args *k)
+{
+    int64_t n = k->cols;
+    double *dw = calloc((size_t)n + 1, sizeof(double)), *db = calloc((size_t)n + 1, sizeof(double));
+
+    for (int64_t r = 0; r < k->rows; r++) {
+        double mean = k->rms ? 0.0 : (double)k->mean[r], rstd = (double)k->rstd[r], sum = 0.0, dot = 0.0;
+        for (int64_t c = 0; c < n; c++) {
+            double dy = oracle_get(k->dtype, k->dy, r * n + c),
+                   x = (oracle_get(k->dtype, k->s, r * n + c) - mean) * rstd;
+            double g = dy * (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0);
+            dw[c] += dy * x;
+            db[c] += dy;
+            sum += k->rms ? 0.0 : g / (double)n;
+            dot += g * x / (double)n;
+        }
+        for (int64_t c = 0; k->dx && c < n; c++) {
+            double g =
+                oracle_get(k->dtype, k->dy, r * n + c) * (k->weight ? oracle_get(k->weight_dtype, k->weight, c) : 1.0);
+            double x = (oracle_get(k->dtype, k->s, r * n + c) - mean) * rstd;
+            double extra = k->dsum ? oracle_get(k->dtype, k->dsum, r * n + c) : 0.0;
+            oracle_put(k->dtype, k->dx, r * n + c, (g - sum - x * dot) * rstd + extra);
+        }
+    }
+    for (int64_t c = 0; c < n; c++) {
+        fsdp_dtype t = k->dweight_dtype;
+        if (k->dweight)
+            oracle_put(t, k->dweight, c, dw[c] + (k->accumulate_weight ? oracle_get(t, k->dweight, c) : 0.0));
+        if (k->dbias)
+            oracle_put(t, k->dbias, c, db[c] + (k->accumulate_bias ? oracle_get(t, k->dbias, c) : 0.0));
+    }
+    free(dw);
+    free(db);
+}
+
+void oracle_rope(const fsdp__rope_args *k)
+{
+    int64_t half = k->head_dim / 2;
+
+    for (int64_t e = 0; e < k->batch * k->time * k->heads * half; e++) {
+        int64_t i = e % half, h = e / half % k->heads, t = e / half / k->heads % k->time;
+        int64_t b = e / half / k->heads / k->time;
+        int64_t x = b * k->x_batch + t * k->x_time + h * k->x_head + i;
+        int64_t y = b * k->y_batch + t * k->y_time + h * k->y_head + i;
+        double angle = (double)((float)(k->position0 + t) * k->frequency[i]) * (k->inverse ? -1.0 : 1.0);
+        double low = oracle_get(k->dtype, k->x, x), high = oracle_get(k->dtype, k->x, x + half);
+        double add0 = k->accumulate ? oracle_get(k->dtype, k->y, y) : 0.0;
+        double add1 = k->accumulate ? oracle_get(k->dtype, k->y, y + half) : 0.0;
+        oracle_put(k->dtype, k->y, y, low * cos(angle) - high * sin(angle) + add0);
+        oracle_put(k->dtype, k->y, y + half, high * cos(angle) + low * sin(angle) + add1);
+    }
+}
+
+void oracle_softmax_forward(const fsdp__softmax_forward_args *k)
+{
+    for (int64_t r = 0; r < k->rows; r++) {
+        double top = -INFINITY, sum = 0.0;
+        for (int64_t c = 0; c < k->cols; c++)
+            top = fmax(top, oracle_get(k->dtype, k->x, r * k->cols + c));
+        for (int64_t c = 0; c < k->cols; c++)
+            sum += exp(oracle_get(k->dtype, k->x, r * k->cols + c) - top);
+        for (int64_t c = 0; c < k->cols; c++)
+            oracle_put(k->dtype, k->y, r * k->cols + c, exp(oracle_get(k->dtype, k->x, r * k->cols + c) - top) / sum);
+    }
+}
+
+void oracle_softmax_backward(const fsdp__softmax_backward_args *k)
+{
+    for (int64_t r = 0; r < k->rows; r++) {
+        double dot = 0.0;
+        for (int64_t c = 0; c < k->cols; c++)
+            dot += oracle_get(k->dtype, k->y, r * k->cols + c) * oracle_get(k->dtype, k->dy, r * k->cols + c);
+        for (int64_t c = 0; c < k->cols; c++) {
+            int64_t i = r * k->cols + c;
+            oracle_put(k->dtype, k->dx, i, oracle_get(k->dtype, k->y, i) * (oracle_get(k->dtype, k->dy, i) - dot));
+        }
+    }
+}
+
+void oracle_cross_entropy(const fsdp__cross_entropy_args *k)
+{
+    double loss = 0.0;
+    bool bad = false;
+
+    for (int64_t r = 0; r < k->rows; r++) {
+        int32_t target = k->targets[r];
+        bool counts = target != k->ignore_index && target >= 0 && target < k->cols;
+        double top = -INFINITY, sum = 0.0;
+        if (target != k->ignore_index && !counts && !bad && k->bad_row) {
+            *k->bad_row = r;
+            bad = true;
+        }
+        for (int64_t c = 0; c < k->cols; c++)
+            top = fmax(top, oracle_get(k->dtype, k->logits, r * k->cols + c));
+        for (int64_t c = 0; c < k->cols; c++)
+            sum += exp(oracle_get(k->dtype, k->logits, r * k->cols + c) - top);
+        if (counts)
+            loss += log(sum) + top - oracle_get(k->dtype, k->logits, r * k->cols + target);
+        for (int64_t c = 0; k->dlogits && c < k->cols; c++) {
+            double p = exp(oracle_get(k->dtype, k->logits, r * k->cols + c) - top) / sum;
+            oracle_put(k->dlogits_dtype, k->dlogits, r * k->cols + c,
+                       counts ? (double)k->loss_scale * (p - (c == target)) : 0.0);
+        }
+    }
+    *k->loss = (float)((double)k->loss_scale * loss + (k->accumulate_loss ? (double)*k->loss : 0.0));
+}
+
+void oracle_embedding_forward(const fsdp__embedding_forward_args *k)
+{
+    bool bad = false;
+
+    for (int64_t r = 0; r < k->rows; r++) {
+        bool valid = k->ids[r] >= 0 && k->ids[r] < k->table_rows;
+        if (!valid && !bad && k->bad_row) {
+            *k->bad_row = r;
+            bad = true;
+        }
+        for (int64_t c = 0; c < k->cols; c++)
+            oracle_put(k->dtype, k->y, r * k->cols + c,
+                       valid ? oracle_get(k->dtype, k->table, k->ids[r] * k->cols + c) : 0.0);
+    }
+}
+
+void oracle_embedding_backward(const fsdp__embedding_backward_args *k)
+{
+    for (int64_t id = 0; id < k->table_rows; id++)
+        for (int64_t c = 0; c < k->cols; c++) {
+            double sum = k->accumulate ? oracle_get(k->dtable_dtype, k->dtable, id * k->cols + c) : 0.0;
+            for (int64_t r = 0; r < k->rows; r++)
+                if (k->ids[r] == id)
+                    sum += oracle_get(k->dtype, k->dy, r * k->cols + c);
+            oracle_put(k->dtable_dtype, k->dtable, id * k->cols + c, sum);
+        }
+}

@@ -1,0 +1,409 @@
+/* order_draw.c - one function a call, and the choice between them. */
+#include "shard/order_draw.h"
+
+/* ---- forward and backward ---- */
+
+bool draw_forward(order_draw *d, order_call *c)
+{
+    const order_plan *plan = order_plan_of(d, c);
+    order_sketch *s = order_sketch_of(d, c);
+
+    if (!free_slot(d, c))
+        return false;
+    if (c->target < 0)
+        c->target = 0;
+    c->number = pick(d, 8);
+    s->slots[c->slot] =
+        (order_slot){.state = ORDER_SLOT_ALIVE,
+                     .target = c->target,
+                     .params = (c->target == 0 ? plan->forward_params : target_of(d, c)->params) & ~s->frozen};
+    pass_forward(d, c);
+    return true;
+}
+
+/* A block that is sharded on its own, or with others. */
+static bool part_target(order_draw *d, order_call *c)
+{
+    c->target = 1 + pick(d, order_plan_of(d, c)->blocks);
+    return order_sketch_of(d, c)->ran && target_of(d, c)->group >= 0;
+}
+
+bool draw_forward_part(order_draw *d, order_call *c)
+{
+    return part_target(d, c) && draw_forward(d, c);
+}
+
+bool draw_evaluate(order_draw *d, order_call *c)
+{
+    if (!order_chance(&d->random, 20) || !part_target(d, c))
+        c->target = 0;
+    c->number = pick(d, 8);
+    pass_forward(d, c);
+    return true;
+}
+
+/* A group of several modules is reduced as each of them has gone back: what was unreduced before goes with the first,
+ * what comes now may go with a later one. */
+static bool reduces_in_parts(const order_draw *d, const order_call *c, uint32_t unreduced)
+{
+    const order_plan *plan = order_plan_of(d, c);
+
+    return (plan->grouping == ORDER_GROUP_PAIR_BLOCKS && unreduced & plan->group_params[1]) ||
+           (plan->grouping == ORDER_GROUP_PAIR_ENDS && unreduced & plan->group_params[plan->group_count - 1]);
+}
+
+static void walk_back(order_draw *d, order_call *c, order_slot_state after)
+{
+    const order_plan *plan = order_plan_of(d, c);
+    order_sketch *s = order_sketch_of(d, c);
+    uint32_t reduced;
+
+    c->params = order_params_of(plan, s->sync);
+    if (s->slots[c->slot].params == 0)
+        return; /* it will be refused */
+    if (reduces_in_parts(d, c, s->unreduced & c->params))
+        d->program->exact = false;
+    s->unreduced |= s->slots[c->slot].params;
+    reduced = s->unreduced & c->params;
+    s->reduced |= reduced;
+    s->unreduced &= ~reduced;
+    s->windows &= ~s->reshards_backward;
+    s->unsettled = !s->last;
+    s->slots[c->slot].state = after;
+}
+
+bool draw_backward(order_draw *d, order_call *c)
+{
+    if (!alive_slot(d, c))
+        return false;
+    walk_back(d, c, ORDER_SLOT_WALKED);
+    return true;
+}
+
+bool draw_backward_keep(order_draw *d, order_call *c)
+{
+    if (!alive_slot(d, c))
+        return false;
+    walk_back(d, c, ORDER_SLOT_KEPT);
+    return true;
+}
+
+bool draw_drop(order_draw *d, order_call *c)
+{
+    if (!alive_slot(d, c))
+        return false;
+    order_sketch_of(d, c)->slots[c->slot].state = ORDER_SLOT_EMPTY;
+    return true;
+}
+
+/* ---- whole and sharded ---- */
+
+bool draw_unshard(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->windows |= 1u << target_of(d, c)->group;
+    return true;
+}
+
+bool draw_reshard(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->windows &= ~(1u << target_of(d, c)->group);
+    return true;
+}
+
+bool draw_reshard_all(order_draw *d, order_call *c)
+{
+    any_target(d, c);
+    order_sketch_of(d, c)->windows &= ~target_of(d, c)->groups_in;
+    return true;
+}
+
+bool draw_in_window(order_draw *d, order_call *c)
+{
+    return order_sketch_of(d, c)->windows != 0;
+}
+
+bool draw_always(order_draw *d, order_call *c)
+{
+    (void)d;
+    (void)c;
+    return true;
+}
+
+bool draw_settled(order_draw *d, order_call *c)
+{
+    return !order_sketch_of(d, c)->unsettled;
+}
+
+/* ---- gradients and the optimizer ---- */
+
+bool draw_zero_grad(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+
+    if (s->unsettled)
+        return false;
+    any_target(d, c);
+    s->reduced &= ~target_of(d, c)->params;
+    s->unreduced &= ~target_of(d, c)->params;
+    return true;
+}
+
+bool draw_optimizer_zero_grad(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+
+    if (s->unsettled || !s->optimizer)
+        return false;
+    c->params = s->optimized;
+    s->reduced &= ~s->optimized;
+    s->unreduced &= ~s->optimized;
+    s->clipped = false;
+    return true;
+}
+
+bool draw_step(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+
+    if (s->unsettled || !s->optimizer)
+        return false;
+    write_params(d, c, s->optimized & s->reduced);
+    if (s->clipped && d->program->world > 1)
+        d->program->exact = false; /* the factor follows from a norm that is summed over ranks in f32 */
+    s->clipped = false;
+    return true;
+}
+
+bool draw_clip(order_draw *d, order_call *c)
+{
+    static const float norms[] = {0, 0, 0.5f, 2.0f};
+    order_sketch *s = order_sketch_of(d, c);
+
+    if (s->unsettled || !s->optimizer)
+        return false;
+    c->value = norms[pick(d, 4)];
+    s->clipped = c->value > 0;
+    return true;
+}
+
+bool draw_new_optimizer(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+    uint32_t trained = order_plan_of(d, c)->all_params & ~s->frozen;
+
+    if (s->windows || !trained)
+        return false;
+    c->number = pick(d, 2); /* SGD or AdamW */
+    s->optimized = trained;
+    s->optimizer = true;
+    s->clipped = false;
+    return true;
+}
+
+bool draw_freeze(order_draw *d, order_call *c)
+{
+    any_target(d, c);
+    order_sketch_of(d, c)->frozen |= target_of(d, c)->params;
+    return true;
+}
+
+bool draw_unfreeze(order_draw *d, order_call *c)
+{
+    any_target(d, c);
+    order_sketch_of(d, c)->frozen &= ~target_of(d, c)->params;
+    return true;
+}
+
+bool draw_freeze_one(order_draw *d, order_call *c)
+{
+    any_param(d, c);
+    order_sketch_of(d, c)->frozen ^= 1u << c->param;
+    c->number = order_sketch_of(d, c)->frozen >> c->param & 1;
+    return true;
+}
+
+/* ---- settings ---- */
+
+static uint32_t groups_of_setting(order_draw *d, order_call *c)
+{
+    c->recurse = d->root_only || pick(d, 2);
+    return c->recurse ? target_of(d, c)->groups_in : 1u << target_of(d, c)->group;
+}
+
+bool draw_sync_off(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->sync &= ~groups_of_setting(d, c);
+    return true;
+}
+
+bool draw_sync_on(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->sync |= groups_of_setting(d, c);
+    return true;
+}
+
+bool draw_last_off(order_draw *d, order_call *c)
+{
+    c->target = 0;
+    order_sketch_of(d, c)->last = false;
+    return true;
+}
+
+bool draw_last_on(order_draw *d, order_call *c)
+{
+    c->target = 0;
+    order_sketch_of(d, c)->last = true;
+    return true;
+}
+
+bool draw_set_reshard_forward(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+    uint32_t groups;
+
+    if (!sharded_target(d, c))
+        return false;
+    c->number = pick(d, 2);
+    groups = groups_of_setting(d, c);
+    for (int g = 0; g < order_plan_of(d, c)->group_count; g++)
+        if (groups >> g & 1)
+            s->reshard[g] = c->number ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER;
+    return true;
+}
+
+bool draw_set_reshard_backward(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+    uint32_t groups;
+
+    if (!sharded_target(d, c))
+        return false;
+    c->number = pick(d, 2);
+    groups = groups_of_setting(d, c);
+    s->reshards_backward = c->number ? s->reshards_backward | groups : s->reshards_backward & ~groups;
+    return true;
+}
+
+bool draw_set_divide(order_draw *d, order_call *c)
+{
+    static const float factors[] = {0, 2, 3};
+
+    c->value = factors[pick(d, 3)];
+    return sharded_target(d, c);
+}
+
+/* ---- values ---- */
+
+bool draw_write(order_draw *d, order_call *c)
+{
+    any_param(d, c);
+    c->number = pick(d, 100);
+    write_params(d, c, 1u << c->param);
+    return true;
+}
+
+bool draw_initialize(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    c->number = pick(d, 4);
+    write_params(d, c, target_of(d, c)->params);
+    return true;
+}
+
+bool draw_save(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+
+    s->saved = s->saved || s->windows == 0;
+    return s->windows == 0;
+}
+
+bool draw_load(order_draw *d, order_call *c)
+{
+    if (!order_sketch_of(d, c)->saved)
+        return false;
+    write_params(d, c, order_plan_of(d, c)->all_params);
+    return true;
+}
+
+/* ---- failures ---- */
+
+bool draw_reset(order_draw *d, order_call *c)
+{
+    if (!order_sketch_of(d, c)->ran)
+        return false;
+    reset(order_sketch_of(d, c));
+    return true;
+}
+
+bool draw_rebuild(order_draw *d, order_call *c)
+{
+    c->number = pick(d, 2); /* whether losses outlive it */
+    order_sketch_begin(order_sketch_of(d, c), order_plan_of(d, c));
+    return true;
+}
+
+bool draw_fail_forward(order_draw *d, order_call *c)
+{
+    c->number = pick(d, order_plan_of(d, c)->blocks);
+    order_sketch_of(d, c)->ran = true;
+    reset(order_sketch_of(d, c));
+    return true;
+}
+
+bool draw_fail_backward(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+    order_slot *slot;
+    uint32_t before;
+
+    if (!alive_slot(d, c))
+        return false;
+    slot = &s->slots[c->slot];
+    c->number = slot->target == 0 ? pick(d, order_plan_of(d, c)->blocks) : slot->target - 1;
+    before = slot->target == 0 ? order_params_up_to(c->number) : slot->params;
+    if (!(slot->params & before))
+        return false; /* no gradient arrives there */
+    slot->state = ORDER_SLOT_EMPTY;
+    reset(s);
+    s->reduced = 0;
+    return true;
+}
+
+bool draw_refuse_shard(order_draw *d, order_call *c)
+{
+    return sharded_target(d, c);
+}
+
+bool draw_refuse_unshard(order_draw *d, order_call *c)
+{
+    c->target = pick(d, order_plan_of(d, c)->target_count);
+    return target_of(d, c)->group < 0;
+}
+
+bool draw_refuse_walked(order_draw *d, order_call *c)
+{
+    return slot_in(d, c, 1u << ORDER_SLOT_WALKED);
+}
+
+bool draw_refuse_optimizer(order_draw *d, order_call *c)
+{
+    const order_sketch *s = order_sketch_of(d, c);
+
+    return order_params_of(order_plan_of(d, c), s->windows) & ~s->frozen;
+}
+
+bool draw_refuse_write(order_draw *d, order_call *c)
+{
+    any_param(d, c);
+    return c->windowed;
+}

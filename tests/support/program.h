@@ -1,0 +1,33 @@
+/* program.h - starts the program `fsdp` (or any other) and keeps what it printed. */
+#ifndef TESTS_SUPPORT_PROGRAM_H
+#define TESTS_SUPPORT_PROGRAM_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/test.h"
+
+#define PROGRAM TEST_BINARY_DIR "/fsdp"
+
+#define REFERENCE TEST_SOURCE_DIR "/tests/reference"
+
+typedef struct program {
+    pid_t pid;
+    char *output_path;
+    char *output; /* stdout and stderr, after program_wait */
+    int status;   /* exit status, 128 + signal when killed */
+} program;
+
+/* `argv` is NULL-terminated; output goes to "<directory>/output". */
+program program_start(const char *directory, const char *const *argv);
+/* Waits at most `seconds`; a program that takes longer is killed with its group and the test fails. */
+void program_wait(program *p, double seconds);
+void program_free(program *p);
+/* Starts, waits, and checks the exit status. */
+program program_run(const char *directory, int expected, const char *const *argv);
+
+#endif
