@@ -3,7 +3,7 @@
 #ifndef TESTS_BACKEND_CASES_H
 #define TESTS_BACKEND_CASES_H
 
-#include "backend/harness.h"
+#include "backend/check.h"
 
 /* An uneven size: mostly small, sometimes past a vector, a block or a thread's share; 0 now and then. */
 static int64_t a_size(test_case *c, int64_t largest)

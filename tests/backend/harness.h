@@ -1,9 +1,9 @@
 /* harness.h - runs one kernel call on the reference and on every table there is, and compares all memory it could
  * touch.
  *
- * A case makes its buffers with an_input() and an_output(), points a struct of arguments at them and calls check().
- * check() runs the reference, puts the buffers back as they were, runs a table, compares; for every instruction set
- * with 1, 2 and 3 threads, which must all give the same bits (but for matrix products, whose bits must be the same
+ * A case makes its buffers with an_input() and an_output(), points a struct of arguments at them and calls check()
+ * (check.h). It runs the reference, puts the buffers back as they were, runs a table, compares; for every instruction
+ * set with 1, 2 and 3 threads, which must all give the same bits (but for matrix products, whose bits must be the same
  * each time with as many threads). Guard bytes around the buffers must stay as they are. */
 #ifndef TESTS_BACKEND_HARNESS_H
 #define TESTS_BACKEND_HARNESS_H
@@ -32,8 +32,9 @@ typedef struct buffer {
 
 typedef struct test_case {
     fsdp_stream *stream;
-    uint64_t key, draws; /* random numbers of this case */
-    fsdp_dtype dtype;    /* the case's main dtype */
+    fsdp_device *elsewhere; /* where the call is made once more; NULL: nowhere */
+    uint64_t key, draws;    /* random numbers of this case */
+    fsdp_dtype dtype;       /* the case's main dtype */
     buffer buffers[24];
     int count;
     char text[256]; /* shape and flags, for messages */
@@ -239,18 +240,5 @@ static void expect(test_case *c, const void *args, const char *format, ...)
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].expected, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
 }
-
-/* Runs every table, then frees the buffers. */
-static void check_everywhere(test_case *c, const void *args)
-{
-    for (fsdp__cpu_isa isa = 0; isa < FSDP__CPU_ISAS; isa++)
-        if (fsdp__cpu_isa_kernels(isa))
-            check_table(c, fsdp__cpu_isa_kernels(isa), args, fsdp__cpu_isa_name(isa), 3);
-    check_table(c, fsdp__backend_cpu.kernels, args, "cpu", 1);
-    free_case(c);
-}
-
-/* The call against the reference, everywhere. */
-#define check(c, args, ...) (expect((c), (args), __VA_ARGS__), check_everywhere((c), (args)))
 
 #endif

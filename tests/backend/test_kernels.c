@@ -12,15 +12,16 @@ static void every_kernel_agrees_with_its_reference(void **state)
 {
     static const fsdp_dtype types[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     fsdp_context *context = test_context();
-    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_device *cpu = fsdp_cpu(context), *sim = fsdp__device_open(context, "sim", 0);
     int rounds = test_long() ? 200 : 10;
 
     (void)state;
-    CHECK(cpu != NULL);
+    CHECK(cpu != NULL && sim != NULL);
     for (fsdp__kernel kernel = 0; kernel < FSDP__KERNELS; kernel++)
         for (int round = 0; round < rounds; round++)
             for (size_t t = 0; t < FSDP__COUNT_OF(types); t++) {
                 test_case c = {.stream = fsdp_device_stream(cpu),
+                               .elsewhere = sim,
                                .key = fsdp__rng_key((uint64_t)round, fsdp__kernel_infos[kernel].name) + t,
                                .dtype = types[t],
                                .kernel = kernel};
