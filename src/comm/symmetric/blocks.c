@@ -258,6 +258,7 @@ fsdp_status fsdp__symmetric_all_gather_blocks(void *group, const fsdp__call *cal
     int half = 0;
     path way;
 
+    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     if (visible)
         FSDP_TRY(place_own_rows(&x)); /* peers read them after the meeting */
     FSDP_TRY(show_blocks(&x, visible, &way));
@@ -385,6 +386,7 @@ fsdp_status fsdp__symmetric_reduce_scatter_blocks(void *group, const fsdp__call 
     int half = 0;
     path way;
 
+    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     FSDP_TRY(show_blocks(&x, all_visible(&x), &way));
     if (way == PATH_VISIBLE) {
         FSDP_TRY(reduce_visible(&x));

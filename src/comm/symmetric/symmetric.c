@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "comm/comm.h"
+#include "device/device.h"
 
 enum {
     WORLD_INDEX = 0,
@@ -108,6 +109,45 @@ void fsdp__symmetric_group_free(void *g)
     fsdp__free(group);
 }
 
+/* ---- devices ---- */
+
+fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream)
+{
+    fsdp_device *device = fsdp__stream_device(stream);
+    fsdp_status st = FSDP_OK;
+    size_t bytes;
+    void *passage;
+
+    if (fsdp__device_host_access(device))
+        return FSDP_OK;
+    passage = fsdp__arena_passage(symmetric->arena, &bytes);
+    pthread_mutex_lock(&symmetric->mutex);
+    for (int64_t i = 0; i < symmetric->device_count; i++)
+        if (symmetric->devices[i] == device)
+            goto out;
+    if (fsdp__grow(&symmetric->devices, symmetric->device_count, &symmetric->device_capacity,
+                   sizeof *symmetric->devices) != 0) {
+        st = FSDP_NO_MEMORY;
+        goto out;
+    }
+    FSDP_TRY_GOTO(st, fsdp__device_register_host(device, passage, bytes), out);
+    symmetric->devices[symmetric->device_count++] = device;
+out:
+    pthread_mutex_unlock(&symmetric->mutex);
+    return st;
+}
+
+static void close_devices(fsdp__symmetric *symmetric)
+{
+    size_t bytes;
+    void *passage = fsdp__arena_passage(symmetric->arena, &bytes);
+
+    for (int64_t i = 0; i < symmetric->device_count; i++)
+        fsdp__device_unregister_host(symmetric->devices[i], passage, bytes);
+    fsdp__free(symmetric->devices);
+    pthread_mutex_destroy(&symmetric->mutex);
+}
+
 /* ---- the world ---- */
 
 void fsdp__symmetric_abort(void *transport, const char *text)
@@ -123,6 +163,7 @@ void fsdp__symmetric_close(void *transport)
 
     if (atomic_load(&symmetric->arena->control->ranks[symmetric->rank].state) == FSDP__RANK_JOINED)
         fsdp__arena_leave(symmetric->arena, symmetric->rank);
+    close_devices(symmetric);
     fsdp__symmetric_memory_close(symmetric);
     fsdp__arena_unref(symmetric->arena);
     fsdp__free(symmetric);
@@ -162,6 +203,7 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
     symmetric->all_visible = all_visible;
+    pthread_mutex_init(&symmetric->mutex, NULL);
     FSDP_TRY_GOTO(st, fsdp__symmetric_memory_open(symmetric), out);
     FSDP_TRY_GOTO(st, world_group(symmetric, &world), out);
     atomic_store(&arena->control->ranks[rank].state, FSDP__RANK_JOINED);

@@ -8,6 +8,8 @@
 #ifndef COMM_SYMMETRIC_SYMMETRIC_H
 #define COMM_SYMMETRIC_SYMMETRIC_H
 
+#include <pthread.h>
+
 #include "comm/comm_ops.h"
 #include "comm/symmetric/arena.h"
 #include "device/allocator.h"
@@ -20,6 +22,9 @@ typedef struct fsdp__symmetric {
     bool all_visible;      /* peers see every address of this rank (threads) */
     fsdp__allocator *heap; /* of blocks in this rank's part of the arena */
     struct fsdp__heap_source *source;
+    pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
+    fsdp_device **devices; /* that know the arena's payloads and staging: see fsdp__symmetric_open_device */
+    int64_t device_count, device_capacity;
 } fsdp__symmetric;
 
 /* What a rank says about a call; all ranks' must be equal. */
@@ -70,6 +75,9 @@ typedef struct fsdp__symmetric_group {
  * arena. [collective] */
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
                                    bool all_visible, bool wait);
+
+/* A device whose kernels do not reach all host memory must know that through which its collectives travel. */
+fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream);
 
 fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__group_spec *spec, void **out);
 void fsdp__symmetric_group_ready(void *group);
