@@ -1,6 +1,4 @@
 /* memory.c - where a group's bytes lie: see [Note: three layouts of a group]. */
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/internal.h"
@@ -13,11 +11,17 @@ static size_t padded_bytes(const fsdp__shard_group *group, const fsdp__shard_par
     return fsdp__device_rounded((size_t)(fsdp__param_chunk_numel(param) * group->ranks) * fsdp_dtype_size(dtype));
 }
 
+/* Whether the group's memory may be what ranks share: the caller allows it and the device computes there. */
+static bool shares(const fsdp__shard_group *group)
+{
+    return group->ranks > 1 && group->share && fsdp__device_shared_memory(group->device);
+}
+
 static fsdp__layout choose_layout(const fsdp__shard_group *group)
 {
-    if (group->param_dtype == group->orig_dtype && (group->ranks == 1 || group->share))
+    if (group->param_dtype == group->orig_dtype && (group->ranks == 1 || shares(group)))
         return FSDP__LAYOUT_IN_PLACE;
-    return group->ranks > 1 && group->share ? FSDP__LAYOUT_CAST : FSDP__LAYOUT_COPY;
+    return shares(group) ? FSDP__LAYOUT_CAST : FSDP__LAYOUT_COPY;
 }
 
 static void plan(fsdp__shard_group *group)
@@ -75,7 +79,7 @@ static fsdp_status open_room(fsdp__shard_group *group, const fsdp__shard_param *
         p->has_room[room] = p == asked || fsdp_tensor_requires_grad(p->sharded);
         bytes += p->has_room[room] ? padded_bytes(group, p, dtype) : 0;
     }
-    if (group->ranks > 1 && group->share)
+    if (shares(group))
         FSDP_TRY(fsdp__region_of_ranks(group, FSDP_MEMORY_VISIBLE, bytes, FSDP_MEMORY_GRADIENT, bytes, out));
     else
         FSDP_TRY(fsdp__region_of_device(group->device, bytes, FSDP_MEMORY_GRADIENT, out));
@@ -207,22 +211,35 @@ static fsdp_status prepare(fsdp__shard_state *state, fsdp__layout layout, fsdp__
     return fsdp_stream_synchronize(fsdp_device_stream(group->device)); /* who made the values has made them */
 }
 
-/* Moves the shards onto the group's memory, with the values they had if they had any. */
+/* Gives the new storages their memory, and the values that the shards had if they had any. */
+static fsdp_status fill_storages(const fsdp__shard_group *group, fsdp__storage **storages)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__shard_param *p = &group->params[i];
+        const void *values = fsdp_tensor_data(p->sharded);
+        size_t offset;
+        fsdp__region *region = shard_place(group, p, &offset);
+
+        fsdp__region_lend(region, offset, storages[i]);
+        if (values)
+            FSDP_TRY(
+                fsdp__copy_on_device(fsdp_device_stream(group->device), storages[i]->data, values, storages[i]->bytes));
+    }
+    return FSDP_OK;
+}
+
+/* Moves the shards onto the group's memory. */
 static void commit(fsdp__shard_state *state, fsdp__layout layout, fsdp__storage **storages)
 {
     fsdp__shard_group *group = &state->group;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__shard_param *p = &group->params[i];
-        const void *values = fsdp_tensor_data(p->sharded);
         size_t offset;
         fsdp__region *region = shard_place(group, p, &offset);
 
-        fsdp__region_lend(region, offset, storages[i]);
         storages[i]->guard = (fsdp__storage_guard){before_shard_write, region};
         region->state = state;
-        if (values)
-            memcpy(storages[i]->data, values, storages[i]->bytes);
         fsdp__storage_unref(p->sharded->storage);
         p->sharded->storage = storages[i];
         p->sharded->offset = 0;
@@ -248,8 +265,8 @@ static void undo(fsdp__shard_group *group)
 fsdp_status fsdp__state_allocate(fsdp__shard_state *state, fsdp_device *device)
 {
     fsdp__shard_group *group = &state->group;
-    fsdp__layout layout = choose_layout(group);
     fsdp__storage **storages;
+    fsdp__layout layout;
     fsdp_status st;
 
     if (group->layout != FSDP__LAYOUT_NONE || group->param_count == 0)
@@ -257,6 +274,7 @@ fsdp_status fsdp__state_allocate(fsdp__shard_state *state, fsdp_device *device)
     if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
     group->device = device;
+    layout = choose_layout(group);
     storages = fsdp__calloc((size_t)group->param_count, sizeof *storages);
     st = storages ? prepare(state, layout, storages) : FSDP_NO_MEMORY;
     /* Common memory is taken by all ranks or by none, so nobody goes there before all are ready. */
@@ -265,6 +283,7 @@ fsdp_status fsdp__state_allocate(fsdp__shard_state *state, fsdp_device *device)
     FSDP_TRY_GOTO(st, st, out);
     if (group->whole)
         FSDP_TRY_GOTO(st, fsdp__region_fill(group->whole), out);
+    FSDP_TRY_GOTO(st, fill_storages(group, storages), out);
     commit(state, layout, storages);
 out:
     if (st != FSDP_OK)
