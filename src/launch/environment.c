@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "device/device.h"
 #include "launch/launch.h"
 
 enum {
@@ -91,9 +92,36 @@ static int read_threads(void)
     return value > 0 && value <= 4096 ? (int)value : 0;
 }
 
+/* For tests of whole programs: the device that front doors are to take. */
+static fsdp_status read_test_device(fsdp_context *context)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+    fsdp_device *device;
+
+    if (!name)
+        return FSDP_OK;
+    device = fsdp__device_open(context, name, 0);
+    if (!device)
+        return fsdp_last_status();
+    fsdp__set_front_device(device);
+    return FSDP_OK;
+}
+
+static fsdp_status create(int fd, const fsdp_context_options *options, fsdp_context **out)
+{
+    if (fd < 0) {
+        FSDP_TRY(fsdp_context_create(options, out));
+        return FSDP_OK;
+    }
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts have no business there */
+    FSDP_TRY(fsdp__shm_join(fd, options, out));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
     fsdp_context_options options = {.world_size = 1, .threads = read_threads()};
+    fsdp_status st;
     int fd = -1;
 
     if (!out)
@@ -110,11 +138,11 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "WORLD_SIZE is %d but FSDP_SHM_FD is not set: start the ranks with 'fsdp run -n %d -- ...'",
                          options.world_size, options.world_size);
-    if (fd < 0) {
-        FSDP_TRY(fsdp_context_create(&options, out));
-        return FSDP_OK;
+    FSDP_TRY(create(fd, &options, out));
+    st = read_test_device(*out);
+    if (st != FSDP_OK) {
+        fsdp_context_free(*out);
+        *out = NULL;
     }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts have no business there */
-    FSDP_TRY(fsdp__shm_join(fd, &options, out));
-    return FSDP_OK;
+    return st;
 }
