@@ -66,6 +66,20 @@ function(fsdp_test_executable name layer source)
   endif()
 endfunction()
 
+# The suites of these layers run a second time on the device that the host cannot touch (src/backend/sim), as
+# <test>.sim, but for the programs that cannot:
+set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub train)
+set(FSDP_SIM_EXCEPT)
+
+# Registers <name>.sim.
+function(fsdp_test_on_sim name layer)
+  if(layer IN_LIST FSDP_SIM_LAYERS AND NOT name IN_LIST FSDP_SIM_EXCEPT)
+    add_test(NAME ${name}.sim COMMAND ${name})
+    fsdp_test_properties(${name}.sim ${layer})
+    set_property(TEST ${name}.sim PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=sim)
+  endif()
+endfunction()
+
 foreach(layer IN LISTS fsdp_layers)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.c)
   foreach(source IN LISTS sources)
@@ -74,6 +88,7 @@ foreach(layer IN LISTS fsdp_layers)
     fsdp_test_executable(${name} ${layer} ${source})
     add_test(NAME ${name} COMMAND ${name})
     fsdp_test_properties(${name} ${layer})
+    fsdp_test_on_sim(${name} ${layer})
   endforeach()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/program_*.c)
   foreach(source IN LISTS sources)

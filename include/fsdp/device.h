@@ -71,7 +71,8 @@ typedef struct fsdp_device fsdp_device;
 /* The context's devices; made on first use, owned by the context. NULL (and a last error) when out of memory. */
 FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
 FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
-FSDP_API const char *fsdp_device_name(const fsdp_device *device);
+FSDP_API const char *fsdp_device_name(const fsdp_device *device); /* "cpu"; with an ordinal where there are several */
+FSDP_API int fsdp_device_ordinal(const fsdp_device *device);      /* from 0, among devices of its kind */
 FSDP_API bool fsdp_device_is_meta(const fsdp_device *device);
 FSDP_API fsdp_context *fsdp_device_context(const fsdp_device *device);
 

@@ -6,8 +6,7 @@
 #include "fsdp/context.h"
 
 typedef enum fsdp__slot {
-    FSDP__SLOT_CPU,      /* device/: fsdp_device */
-    FSDP__SLOT_META,     /* device/: fsdp_device */
+    FSDP__SLOT_DEVICES,  /* device/: those that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
     FSDP__SLOT_LAUNCH,   /* launch/ */

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/cli.h"
+#include "device/device.h"
 
 typedef struct request {
     const char *folder, *prompt, *ids;
@@ -89,7 +90,7 @@ static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_modu
     *out = NULL;
     if (!model)
         return fsdp_last_status();
-    FSDP_TRY_GOTO(st, fsdp_module_materialize(model, fsdp_cpu(context)), out);
+    FSDP_TRY_GOTO(st, fsdp_module_materialize(model, fsdp__front_device(context)), out);
     FSDP_TRY_GOTO(st, fsdp_state_from_module(model, &state), out);
     FSDP_TRY_GOTO(st, fsdp_hub_load(r->folder, state, &r->config), out);
     fsdp_module_train(model, false);

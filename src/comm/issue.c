@@ -130,19 +130,19 @@ fsdp_status fsdp__comm_issue_above(fsdp_group *group, fsdp_collective kind, fsdp
 
 fsdp_status fsdp__comm_issue_host(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call)
 {
-    fsdp_device *cpu = fsdp_cpu(group->comm->context);
+    fsdp_stream *host = fsdp__host_stream(group->comm->context);
 
-    if (!cpu) {
+    if (!host) {
         fsdp_status st = fsdp_last_status();
         fsdp__comm_break(group->comm, st, fsdp_last_error());
         return fsdp_fail_hop(st, __FILE__, __LINE__);
     }
-    FSDP_TRY(fsdp__comm_issue(group, kind, run, call, fsdp_device_stream(cpu)));
-    if (!fsdp__stream_is_inline(fsdp_device_stream(cpu))) {
+    FSDP_TRY(fsdp__comm_issue(group, kind, run, call, host));
+    if (!fsdp__stream_is_inline(host)) {
         fsdp_status st;
 
         fsdp__group_host_waits(group, +1);
-        st = fsdp_stream_synchronize(fsdp_device_stream(cpu));
+        st = fsdp_stream_synchronize(host);
         fsdp__group_host_waits(group, -1);
         FSDP_TRY(st);
     }

@@ -506,6 +506,23 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
     return b != NULL;
 }
 
+bool fsdp__allocator_covers(fsdp__allocator *a, const void *pointer, size_t bytes)
+{
+    const unsigned char *at = pointer;
+    const segment *s;
+    const block *b = NULL;
+    bool covers;
+
+    pthread_mutex_lock(&a->mutex);
+    for (s = a->segments; s && !(at >= s->data && at < s->data + s->bytes); s = s->next)
+        continue;
+    for (b = s ? s->first : NULL; b && at >= s->data + b->offset + b->bytes; b = b->after)
+        continue;
+    covers = b && b->live && bytes <= (size_t)(s->data + b->offset + b->bytes - at);
+    pthread_mutex_unlock(&a->mutex);
+    return covers;
+}
+
 void fsdp__allocator_account(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)
 {
     size_t magnitude = delta_bytes < 0 ? (size_t)-delta_bytes : (size_t)delta_bytes;

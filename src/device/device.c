@@ -8,36 +8,22 @@
 #include "base/context.h"
 #include "base/fault.h"
 
-static fsdp_status backend_segment_alloc(void *backend, size_t bytes, void **out)
+/* The context's devices. */
+typedef struct device_list {
+    fsdp_device *first;
+    fsdp_device *front; /* NULL: the CPU */
+} device_list;
+
+/* ---- one device ---- */
+
+static fsdp_status backend_segment_alloc(void *device, size_t bytes, void **out)
 {
-    return ((const fsdp__backend *)backend)->segment_alloc(bytes, out);
+    return ((fsdp_device *)device)->backend->segment_alloc(device, bytes, out);
 }
 
-static void backend_segment_free(void *backend, void *segment, size_t bytes)
+static void backend_segment_free(void *device, void *segment, size_t bytes)
 {
-    ((const fsdp__backend *)backend)->segment_free(segment, bytes);
-}
-
-fsdp_status fsdp__device_create(fsdp_context *context, const fsdp__backend *backend, fsdp_device **out)
-{
-    fsdp_status st = FSDP_OK;
-    fsdp__segment_source source = {backend->name, backend->has_bytes, backend_segment_alloc, backend_segment_free,
-                                   (void *)(uintptr_t)backend};
-    fsdp_device *device = fsdp__calloc(1, sizeof *device);
-
-    if (!device)
-        return FSDP_NO_MEMORY;
-    device->backend = backend;
-    device->context = context;
-    FSDP_TRY_GOTO(st, fsdp__allocator_create(&source, &device->allocator), out);
-    FSDP_TRY_GOTO(st, fsdp_stream_create(device, FSDP_STREAM_INLINE, &device->stream), out);
-    if (backend->prepare_thread)
-        backend->prepare_thread(device);
-    *out = device;
-    device = NULL;
-out:
-    fsdp__device_destroy(device);
-    return st;
+    ((fsdp_device *)device)->backend->segment_free(device, segment, bytes);
 }
 
 /* Live bytes at the end are a leak of the layers above: say of what kind. */
@@ -54,11 +40,11 @@ static void report_leaks(const fsdp_device *device)
         if (stats.live_bytes[kind])
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %zu", used ? ", " : "",
                                      fsdp_memory_kind_name((fsdp_memory_kind)kind), stats.live_bytes[kind]);
-    fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s' freed with %zu live bytes: %s", device->backend->name,
+    fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s' freed with %zu live bytes: %s", device->name,
              stats.live_total_bytes, text);
 }
 
-void fsdp__device_destroy(fsdp_device *device)
+static void device_free(fsdp_device *device)
 {
     if (!device)
         return;
@@ -66,50 +52,153 @@ void fsdp__device_destroy(fsdp_device *device)
     if (device->allocator)
         report_leaks(device);
     fsdp__allocator_free(device->allocator);
+    if (device->state)
+        device->backend->close(device);
     fsdp__free(device);
 }
 
-static void destroy_slot(void *state)
+/* A device, its allocator and its default stream. */
+static fsdp_status device_create(fsdp_context *context, const fsdp__backend *backend, int ordinal, fsdp_device **out)
 {
-    fsdp__device_destroy(state);
+    fsdp_status st = FSDP_OK;
+    fsdp_device *device = fsdp__calloc(1, sizeof *device);
+    fsdp__segment_source source = {device ? device->name : NULL, backend->has_bytes, backend_segment_alloc,
+                                   backend_segment_free, device};
+
+    if (!device)
+        return FSDP_NO_MEMORY;
+    device->backend = backend;
+    device->context = context;
+    device->ordinal = ordinal;
+    if (backend->most == 1)
+        snprintf(device->name, sizeof device->name, "%s", backend->name);
+    else
+        snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
+    if (backend->open)
+        FSDP_TRY_GOTO(st, backend->open(device), out);
+    FSDP_TRY_GOTO(st, fsdp__allocator_create(&source, &device->allocator), out);
+    FSDP_TRY_GOTO(st, fsdp_stream_create(device, FSDP_STREAM_INLINE, &device->stream), out);
+    if (!fsdp__stream_is_inline(device->stream))
+        fsdp__allocator_runs_behind(device->allocator);
+    if (backend->prepare_thread)
+        backend->prepare_thread(device);
+    *out = device;
+    device = NULL;
+out:
+    device_free(device);
+    return st;
 }
 
-static fsdp_device *get_or_create(fsdp_context *context, fsdp__slot slot, const char *name)
+/* ---- the context's devices ---- */
+
+static void list_free(void *state)
 {
-    fsdp_device *device;
+    device_list *list = state;
+
+    while (list->first) {
+        fsdp_device *device = list->first;
+
+        list->first = device->next;
+        device_free(device);
+    }
+    fsdp__free(list);
+}
+
+static device_list *list_of(fsdp_context *context)
+{
+    device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    if (list)
+        return list;
+    list = fsdp__calloc(1, sizeof *list);
+    if (list)
+        fsdp__context_attach(context, FSDP__SLOT_DEVICES, list, list_free);
+    return list;
+}
+
+static fsdp_device *find(const fsdp_context *context, const char *name, int ordinal)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    for (fsdp_device *device = list ? list->first : NULL; device; device = device->next)
+        if (device->ordinal == ordinal && strcmp(device->backend->name, name) == 0)
+            return device;
+    return NULL;
+}
+
+fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, int ordinal)
+{
+    return find(context, name, ordinal);
+}
+
+fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordinal)
+{
     const fsdp__backend *backend;
+    fsdp_device *device, **end;
+    device_list *list;
 
     if (!context) {
         (void)FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': the context is NULL", name);
         return NULL;
     }
-    device = fsdp__context_get(context, slot);
+    device = find(context, name, ordinal);
     if (device)
         return device;
     backend = fsdp__backend_find(name);
-    if (!backend) {
-        (void)FSDP_FAIL(FSDP_UNSUPPORTED, "cannot open device '%s': not compiled in", name);
+    if (!backend || ordinal < 0 || ordinal >= backend->most) {
+        (void)(backend ? FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': ordinal %d is not below %d", name, ordinal,
+                                   backend->most)
+                       : FSDP_FAIL(FSDP_UNSUPPORTED, "cannot open device '%s': not compiled in", name));
         return NULL;
     }
-    if (fsdp__device_create(context, backend, &device) != FSDP_OK)
+    list = list_of(context);
+    if (!list || device_create(context, backend, ordinal, &device) != FSDP_OK)
         return NULL;
-    fsdp__context_attach(context, slot, device, destroy_slot);
+    for (end = &list->first; *end; end = &(*end)->next)
+        continue;
+    *end = device;
     return device;
 }
 
 fsdp_device *fsdp_cpu(fsdp_context *context)
 {
-    return get_or_create(context, FSDP__SLOT_CPU, "cpu");
+    return fsdp__device_open(context, "cpu", 0);
 }
 
 fsdp_device *fsdp_meta(fsdp_context *context)
 {
-    return get_or_create(context, FSDP__SLOT_META, "meta");
+    return fsdp__device_open(context, "meta", 0);
 }
+
+fsdp_device *fsdp__front_device(fsdp_context *context)
+{
+    const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
+
+    return list && list->front ? list->front : fsdp_cpu(context);
+}
+
+void fsdp__set_front_device(fsdp_device *device)
+{
+    list_of(device->context)->front = device;
+}
+
+fsdp_stream *fsdp__host_stream(fsdp_context *context)
+{
+    fsdp_device *cpu = fsdp_cpu(context);
+
+    return cpu ? cpu->stream : NULL;
+}
+
+/* ---- what it is ---- */
 
 const char *fsdp_device_name(const fsdp_device *device)
 {
-    return device->backend->name;
+    return device->name;
+}
+
+int fsdp_device_ordinal(const fsdp_device *device)
+{
+    return device->ordinal;
 }
 
 bool fsdp_device_is_meta(const fsdp_device *device)
@@ -122,10 +211,22 @@ fsdp_context *fsdp_device_context(const fsdp_device *device)
     return device->context;
 }
 
+bool fsdp__device_host_access(const fsdp_device *device)
+{
+    return device->backend->host_access;
+}
+
+bool fsdp__device_shared_memory(const fsdp_device *device)
+{
+    return device->backend->shared_memory;
+}
+
 fsdp_status fsdp__device_run_on_worker(fsdp_device *device)
 {
     fsdp_stream *stream = NULL;
 
+    if (!fsdp__stream_is_inline(device->stream))
+        return FSDP_OK;
     FSDP_TRY(fsdp_stream_synchronize(device->stream));
     FSDP_TRY(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
     fsdp_stream_free(device->stream);
@@ -153,7 +254,7 @@ fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_ki
 {
     if (fsdp__fault(FSDP__FAULT_ALLOCATION))
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes of %s on device '%s': fault injected", bytes,
-                         fsdp_memory_kind_name(kind), device->backend->name);
+                         fsdp_memory_kind_name(kind), device->name);
     FSDP_TRY(fsdp__allocator_take(device->allocator, bytes, kind, out));
     return FSDP_OK;
 }
@@ -163,8 +264,8 @@ void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_me
     if (!pointer || bytes == 0)
         return;
     if (!fsdp__allocator_give(device->allocator, pointer))
-        fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s': freed %zu bytes of %s that were not live",
-                 device->backend->name, bytes, fsdp_memory_kind_name(kind));
+        fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s': freed %zu bytes of %s that were not live", device->name,
+                 bytes, fsdp_memory_kind_name(kind));
 }
 
 void fsdp__device_account(fsdp_device *device, fsdp_memory_kind kind, int64_t delta_bytes, bool shared)

@@ -13,6 +13,10 @@
 struct fsdp_device {
     const fsdp__backend *backend;
     fsdp_context *context;
+    int ordinal;
+    char name[24];     /* "cpu", "sim:1" */
+    void *state;       /* the backend's own */
+    fsdp_device *next; /* of the context's devices, in the order in which they were opened */
     fsdp__allocator *allocator;
     fsdp_stream *stream;                             /* the default one */
     _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
@@ -28,10 +32,6 @@ struct fsdp_stream {
 struct fsdp_event {
     fsdp_device *device;
 };
-
-/* A device, its allocator and its default stream. */
-fsdp_status fsdp__device_create(fsdp_context *context, const fsdp__backend *backend, fsdp_device **out);
-void fsdp__device_destroy(fsdp_device *device);
 
 /* NULL when no backend of that name is compiled in. */
 const fsdp__backend *fsdp__backend_find(const char *name);

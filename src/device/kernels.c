@@ -1,6 +1,7 @@
 /* kernels.c - the table of kernels and the one way to start one. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "device/impl.h"
 
@@ -10,14 +11,11 @@ const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
 #undef KERNEL_INFO
 };
 
-/* What travels through the queue of a worker stream: which kernel, then its arguments. */
+/* What travels through the queue of a worker stream: which kernel, its arguments, and behind them its table. */
 typedef struct kernel_call {
     fsdp__kernel kernel;
-    union {
-#define KERNEL_ARGS(NAME, name, class) fsdp__##name##_args name;
-        FSDP__KERNEL_MAP(KERNEL_ARGS)
-#undef KERNEL_ARGS
-    } args;
+    size_t table_bytes;
+    fsdp__kernel_args args;
 } kernel_call;
 
 /* One pair of clock reads a launch: 50 ns against kernels of microseconds. */
@@ -38,14 +36,31 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
 static fsdp_status run_call(fsdp_stream *stream, const void *argument)
 {
     const kernel_call *call = argument;
+    fsdp__kernel_args args;
 
-    return fsdp__run_kernel(stream, call->kernel, &call->args);
+    if (call->table_bytes == 0)
+        return fsdp__run_kernel(stream, call->kernel, &call->args);
+    /* The queue has moved the table. */
+    memcpy(&args, &call->args, fsdp__kernel_infos[call->kernel].args_bytes);
+    fsdp__kernel_set_table(call->kernel, &args, call + 1);
+    return fsdp__run_kernel(stream, call->kernel, &args);
+}
+
+static fsdp_status queue_call(fsdp_stream *stream, kernel_call *call, size_t bytes)
+{
+    const fsdp__backend *backend = stream->device->backend;
+
+    if (backend->check_launch)
+        FSDP_TRY(backend->check_launch(stream, call->kernel, &call->args));
+    return fsdp__stream_enqueue(stream, run_call, call, bytes);
 }
 
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
-    kernel_call call;
-    size_t bytes;
+    kernel_call call = {.kernel = kernel}, *with_table;
+    size_t args_bytes = fsdp__kernel_infos[kernel].args_bytes;
+    const void *table;
+    fsdp_status st;
 
     if (!stream->device->backend->kernels)
         return FSDP_OK;
@@ -53,11 +68,18 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
         FSDP_TRY(fsdp__run_kernel(stream, kernel, args));
         return FSDP_OK;
     }
-    bytes = fsdp__kernel_infos[kernel].args_bytes;
-    call.kernel = kernel;
-    memcpy(&call.args, args, bytes);
-    FSDP_TRY(fsdp__stream_enqueue(stream, run_call, &call, offsetof(kernel_call, args) + bytes));
-    return FSDP_OK;
+    memcpy(&call.args, args, args_bytes);
+    call.table_bytes = fsdp__kernel_table(kernel, args, &table);
+    if (call.table_bytes == 0)
+        return queue_call(stream, &call, offsetof(kernel_call, args) + args_bytes);
+    with_table = fsdp__malloc(sizeof call + call.table_bytes);
+    if (!with_table)
+        return FSDP_NO_MEMORY;
+    *with_table = call;
+    memcpy(with_table + 1, table, call.table_bytes);
+    st = queue_call(stream, with_table, sizeof call + call.table_bytes);
+    fsdp__free(with_table);
+    return st;
 }
 
 void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES])

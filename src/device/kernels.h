@@ -105,7 +105,7 @@ typedef struct fsdp__segment {
 } fsdp__segment;
 
 typedef struct fsdp__cast_segments_args {
-    const fsdp__segment *segments; /* must stay valid until the work is done */
+    const fsdp__segment *segments; /* a table: see fsdp__launch */
     int64_t count;
     fsdp_dtype src_dtype, dst_dtype;
 } fsdp__cast_segments_args;
@@ -119,7 +119,7 @@ typedef enum fsdp__rank_op {
 /* dst[i] = (srcs[0][i] op srcs[1][i] op ...) / divisor, in that order, f32 accumulator (integers: i64). A dst that is
  * one of srcs is in place. */
 typedef struct fsdp__reduce_ranks_args {
-    const void *const *srcs; /* must stay valid until the work is done */
+    const void *const *srcs; /* a table */
     int count;
     void *dst;
     int64_t numel;
@@ -349,7 +349,7 @@ typedef struct fsdp__random_args {
 
 /* *out = sum over all segments' src of x^2, in f64, in an order fixed by the sizes alone. */
 typedef struct fsdp__squared_norm_args {
-    const fsdp__segment *segments; /* only src, numel */
+    const fsdp__segment *segments; /* a table; only src, numel */
     int64_t count;
     fsdp_dtype dtype;
     double *out;
@@ -367,7 +367,7 @@ typedef struct fsdp__optimizer_segment {
  * p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam
  * adds weight_decay * p to g. */
 typedef struct fsdp__adam_args {
-    const fsdp__optimizer_segment *segments; /* must stay valid until the work is done */
+    const fsdp__optimizer_segment *segments; /* a table */
     int64_t count;
     fsdp_dtype grad_dtype;
     double lr, beta1, beta2, eps, weight_decay; /* as torch has them: 1 - beta2 loses digits in f32 */
@@ -379,7 +379,7 @@ typedef struct fsdp__adam_args {
 /* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = first ? g : momentum buf + (1 - dampening) g;
  * g = nesterov ? g + momentum buf : buf; p -= lr g. */
 typedef struct fsdp__sgd_args {
-    const fsdp__optimizer_segment *segments;
+    const fsdp__optimizer_segment *segments; /* a table */
     int64_t count;
     fsdp_dtype grad_dtype;
     double lr, momentum, dampening, weight_decay;
@@ -389,6 +389,41 @@ typedef struct fsdp__sgd_args {
 
 typedef fsdp_status (*fsdp__kernel_function)(fsdp_stream *stream, const void *args);
 
+/* The arguments of any kernel. */
+typedef union fsdp__kernel_args {
+#define FSDP__KERNEL_ARGS(NAME, name, class) fsdp__##name##_args name;
+    FSDP__KERNEL_MAP(FSDP__KERNEL_ARGS)
+#undef FSDP__KERNEL_ARGS
+} fsdp__kernel_args;
+
+/* ---- kernel_buffers.c: the memory that a kernel uses ---- */
+
+typedef enum fsdp__access {
+    FSDP__READS = 1,
+    FSDP__WRITES = 2,
+    FSDP__READS_AND_WRITES = 3
+} fsdp__access;
+
+/* The kernel uses nothing outside [pointer, pointer + bytes) of its buffers, and reads or writes there as `access`
+ * says; between rows that are strided there may be bytes that it leaves alone. `name` is the field of the arguments. */
+typedef struct fsdp__buffer {
+    const char *name;
+    const void *pointer;
+    size_t bytes;
+    fsdp__access access;
+} fsdp__buffer;
+
+/* Gives the address that is put in the place of the buffer's. */
+typedef void *(*fsdp__buffer_visit)(void *arg, const fsdp__buffer *buffer);
+
+/* Visits each buffer of a call that is not NULL and has bytes. `args` and its table (below) are written to. */
+void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit visit, void *arg);
+
+/* Some calls have a table in host memory, an array of pointers to buffers: its bytes, 0 when there is none. */
+size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out);
+/* Puts another in its place. */
+void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table);
+
 typedef struct fsdp__kernel_info {
     const char *name;
     size_t args_bytes;
@@ -397,7 +432,8 @@ typedef struct fsdp__kernel_info {
 
 extern const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS];
 
-/* Runs the device's kernel on `stream`; the struct is copied, what it points to must live until the work is done. */
+/* Runs the device's kernel on `stream`. The struct is copied, and so is its table where the work is queued: both are
+ * the caller's again on return. What they point to must live until the work is done. [stream] */
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 /* The same in the calling thread, at once: for work that runs in the order of `stream` already. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);

@@ -7,6 +7,7 @@
 static const fsdp__backend *const backends[] = {
     &fsdp__backend_cpu,
     &fsdp__backend_meta,
+    &fsdp__backend_sim,
 };
 
 const fsdp__backend *fsdp__backend_find(const char *name)

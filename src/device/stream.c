@@ -64,7 +64,8 @@ static fsdp_status take_workspace(fsdp_stream *stream, size_t bytes)
         return fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &stream->workspace);
     if (fsdp__fault(FSDP__FAULT_ALLOCATION))
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes of scratch: fault injected", bytes);
-    FSDP_TRY(device->backend->segment_alloc(bytes, &stream->workspace));
+    FSDP_TRY(device->backend->scratch_alloc ? device->backend->scratch_alloc(bytes, &stream->workspace)
+                                            : device->backend->segment_alloc(device, bytes, &stream->workspace));
     fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, (int64_t)bytes, false);
     return FSDP_OK;
 }
@@ -89,7 +90,10 @@ void fsdp__stream_drop_workspace(fsdp_stream *stream)
     if (fsdp__stream_is_inline(stream)) {
         fsdp__device_free(device, stream->workspace, stream->workspace_bytes, FSDP_MEMORY_WORKSPACE);
     } else {
-        device->backend->segment_free(stream->workspace, stream->workspace_bytes);
+        if (device->backend->scratch_free)
+            device->backend->scratch_free(stream->workspace, stream->workspace_bytes);
+        else
+            device->backend->segment_free(device, stream->workspace, stream->workspace_bytes);
         fsdp__device_account(device, FSDP_MEMORY_WORKSPACE, -(int64_t)stream->workspace_bytes, false);
     }
     stream->workspace = NULL;

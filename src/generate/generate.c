@@ -1,9 +1,11 @@
 /* generate.c - one token after the other. */
 #include <math.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/rng.h"
+#include "device/device.h"
 #include "fsdp/comm.h"
 #include "generate/generate.h"
 
@@ -66,11 +68,28 @@ static fsdp_status forward(generator *g, const int32_t *tokens, int64_t count)
     return status;
 }
 
+/* Rank 0's, by host memory that the device reaches. */
+static fsdp_status broadcast_answer(const generator *g, int32_t answer[2])
+{
+    size_t bytes = 2 * sizeof *answer;
+    fsdp_stream *stream = fsdp_device_stream(g->device);
+    fsdp_status status, done;
+    void *memory;
+
+    FSDP_TRY(fsdp__device_alloc_host(g->device, bytes, &memory));
+    memcpy(memory, answer, bytes);
+    status = fsdp_broadcast(fsdp_world(g->context), memory, 2, FSDP_I32, 0, stream);
+    done = fsdp_stream_synchronize(stream);
+    memcpy(answer, memory, bytes);
+    fsdp__device_free_host(g->device, memory, bytes);
+    FSDP_TRY(status);
+    return done;
+}
+
 /* The next token, and whether to go on: rank 0's word. */
 static fsdp_status next(generator *g, const int32_t *tokens, int64_t count, int64_t made,
                         bool (*each)(void *arg, int32_t token), void *arg, int32_t out[2])
 {
-    fsdp_group *world = fsdp_world(g->context);
     float draw = fsdp__rng_uniform(g->key, (uint64_t)made);
     int rank = fsdp_context_rank(g->context);
 
@@ -79,7 +98,7 @@ static fsdp_status next(generator *g, const int32_t *tokens, int64_t count, int6
                           g->scratch, &out[0]));
     out[1] = rank == 0 && each ? each(arg, out[0]) : true;
     if (fsdp_context_world_size(g->context) > 1)
-        FSDP_TRY(fsdp_broadcast(world, out, 2, FSDP_I32, 0, fsdp_device_stream(fsdp_cpu(g->context))));
+        FSDP_TRY(broadcast_answer(g, out));
     if (rank != 0 && each)
         each(arg, out[0]);
     return FSDP_OK;

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "device/device.h"
 #include "launch/launch.h"
 #include "launch/transports.h"
 #include "launch/variables.h"
@@ -67,10 +68,26 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
 
 /* ---- reading ---- */
 
+/* For tests of whole programs: the device that front doors are to take. */
+static fsdp_status read_test_device(fsdp_context *context)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+    fsdp_device *device;
+
+    if (!name)
+        return FSDP_OK;
+    device = fsdp__device_open(context, name, 0);
+    if (!device)
+        return fsdp_last_status();
+    fsdp__set_front_device(device);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
     fsdp_context_options options = {.world_size = 1, .threads = fsdp__read_threads()};
     const fsdp__transport *transport = fsdp__transport_wanted();
+    fsdp_status st;
 
     if (!out)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a context: no place for the result");
@@ -90,5 +107,10 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
                          "WORLD_SIZE is %d but " FSDP__SHM_VARIABLE " is not set: start the ranks with 'fsdp run -n %d "
                          "-- ...'",
                          options.world_size, options.world_size);
-    return FSDP_OK;
+    st = read_test_device(*out);
+    if (st != FSDP_OK) {
+        fsdp_context_free(*out);
+        *out = NULL;
+    }
+    return st;
 }

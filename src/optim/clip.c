@@ -18,6 +18,11 @@ typedef struct norm_set {
     unsigned sharded; /* bit i: mesh dimension i splits the tensors */
 } norm_set;
 
+typedef struct norm_scalars {
+    double squares;
+    float reduced;
+} norm_scalars;
+
 /* Everything one norm needs; the arrays have room for every parameter. */
 typedef struct norm_job {
     const fsdp_optimizer *optimizer;
@@ -25,11 +30,7 @@ typedef struct norm_job {
     norm_set *sets;
     int64_t set_count;
     fsdp__segment *segments;
-    /* Device memory for the results of kernels and collectives. */
-    struct norm_scalars {
-        double squares;
-        float reduced;
-    } * scalars;
+    norm_scalars *scalars; /* device memory for the results of kernels and collectives */
 } norm_job;
 
 static bool same_set(const norm_set *a, const norm_set *b)
@@ -71,11 +72,22 @@ static fsdp_status find_sets(norm_job *n)
     return FSDP_OK;
 }
 
+/* Done on return. */
+static fsdp_status read_scalar(const norm_job *n, void *out, const void *scalar, size_t bytes)
+{
+    fsdp_stream *stream = fsdp_device_stream(n->device);
+
+    FSDP_TRY(fsdp__copy_to_host(stream, out, scalar, bytes));
+    FSDP_TRY(fsdp_stream_synchronize(stream));
+    return FSDP_OK;
+}
+
 /* Adds the squares of this rank's gradients of one set and dtype. */
 static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *squares)
 {
     fsdp__squared_norm_args args = {.segments = n->segments, .dtype = dtype, .out = &n->scalars->squares};
     fsdp_stream *stream = fsdp_device_stream(n->device);
+    double sum = 0;
 
     for (int g = 0; g < n->optimizer->group_count; g++)
         for (int64_t i = 0; i < n->optimizer->groups[g].count; i++) {
@@ -92,8 +104,8 @@ static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtyp
     if (args.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_squared_norm(stream, &args));
-    FSDP_TRY(fsdp_stream_synchronize(stream));
-    *squares += n->scalars->squares;
+    FSDP_TRY(read_scalar(n, &sum, &n->scalars->squares, sizeof sum));
+    *squares += sum;
     return FSDP_OK;
 }
 
@@ -101,15 +113,23 @@ static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtyp
 static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double *squares)
 {
     fsdp_stream *stream = fsdp_device_stream(n->device);
+    fsdp_status status, done;
+    float reduced;
 
     for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++) {
         if (!(set->sharded >> i & 1) || fsdp_mesh_size(set->mesh, i) == 1)
             continue;
-        n->scalars->reduced = (float)*squares;
-        FSDP_TRY(fsdp_all_reduce(fsdp_mesh_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1, FSDP_F32,
-                                 FSDP_SUM, stream));
-        FSDP_TRY(fsdp_stream_synchronize(stream));
-        *squares = n->scalars->reduced;
+        reduced = (float)*squares;
+        FSDP_TRY(fsdp__copy_to_device(stream, &n->scalars->reduced, &reduced, sizeof reduced));
+        status = fsdp_all_reduce(fsdp_mesh_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1, FSDP_F32,
+                                 FSDP_SUM, stream);
+        if (status == FSDP_OK)
+            status = fsdp__copy_to_host(stream, &reduced, &n->scalars->reduced, sizeof reduced);
+        /* Also after a failure: what was queued reads and writes the variable here. */
+        done = fsdp_stream_synchronize(stream);
+        FSDP_TRY(status);
+        FSDP_TRY(done);
+        *squares = reduced;
     }
     return FSDP_OK;
 }
@@ -152,8 +172,6 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
         }
         FSDP_TRY_GOTO(status, fsdp__device_alloc(n.device, sizeof(*n.scalars), FSDP_MEMORY_WORKSPACE, &scalars), out);
         n.scalars = scalars;
-        /* The host writes there too: whoever had the block before must be through with it. */
-        FSDP_TRY_GOTO(status, fsdp_stream_synchronize(fsdp_device_stream(n.device)), out);
         FSDP_TRY_GOTO(status, total_squares(&n, &squares), out);
     }
     *out = sqrt(squares);

@@ -174,7 +174,8 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                                      });
 }
 
-/* Launches parameter `first` and all after it in the group that fit the same launch. */
+/* Launches parameter `first` and all after it in the group that fit the same launch. None of them has stepped when that
+ * fails: a queue may be out of memory. */
 static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
 {
     fsdp__optimizer_segment *segments = optimizer->segments + optimizer->segment_count;
@@ -185,11 +186,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
         fsdp__optimizer_param *param = &group->params[i];
         int64_t numel = fsdp_tensor_numel(param->tensor);
 
-        if (!param->due || !same_launch(optimizer, &leader, param))
-            continue;
-        param->due = false;
-        param->steps++;
-        if (numel == 0)
+        if (!param->due || !same_launch(optimizer, &leader, param) || numel == 0)
             continue;
         segments[count++] = (fsdp__optimizer_segment){
             .param = fsdp_tensor_data(param->tensor),
@@ -202,25 +199,19 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
     optimizer->segment_count += count;
     if (count > 0)
         FSDP_TRY(launch(optimizer, group, segments, count, &leader));
-    return FSDP_OK;
-}
+    for (int64_t i = first; i < group->count; i++) {
+        fsdp__optimizer_param *param = &group->params[i];
 
-/* The segments of the last step may still be read by a stream that is not inline. */
-static fsdp_status settle(const fsdp_optimizer *optimizer)
-{
-    for (int g = 0; g < optimizer->group_count; g++)
-        if (optimizer->groups[g].count > 0) {
-            fsdp_stream *stream = fsdp_device_stream(optimizer->groups[g].params[0].tensor->storage->device);
-
-            if (!fsdp__stream_is_inline(stream))
-                FSDP_TRY(fsdp_stream_synchronize(stream));
-        }
+        if (!param->due || !same_launch(optimizer, &leader, param))
+            continue;
+        param->due = false;
+        param->steps++;
+    }
     return FSDP_OK;
 }
 
 fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
 {
-    FSDP_TRY(settle(optimizer));
     FSDP_TRY(prepare(optimizer));
     FSDP_TRY(begin_writes(optimizer));
     for (int g = 0; g < optimizer->group_count; g++)

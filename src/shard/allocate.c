@@ -1,8 +1,6 @@
 /* allocate.c - from a choice of parameters to groups with memory, and back. */
 #include "shard/allocate.h"
 
-#include <string.h>
-
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "shard/gradients.h"
@@ -88,8 +86,8 @@ void fsdp__group_unwrap_parameters(fsdp__param_group *group)
 
 static fsdp__residence_kind choose_residence(const fsdp__param_group *group)
 {
-    const fsdp__residence *r = &group->residence;
-    bool cast = false;
+    int ranks = group->residence.mesh.ranks;
+    bool share = ranks > 1 && group->residence.share, cast = false;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
@@ -98,9 +96,9 @@ static fsdp__residence_kind choose_residence(const fsdp__param_group *group)
             return FSDP__RESIDENCE_COPY;
         cast = cast || p->param_dtype != p->orig_dtype;
     }
-    if (!cast && (r->mesh.ranks == 1 || r->share))
+    if (!cast && (ranks == 1 || share))
         return FSDP__RESIDENCE_IN_PLACE;
-    return r->mesh.ranks > 1 && r->share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
+    return share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
 }
 
 static fsdp_status refuse_write(void *arg, fsdp__storage *storage)
@@ -140,6 +138,8 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     *storages = fsdp__calloc((size_t)group->param_count, sizeof **storages);
     if (!*storages)
         return FSDP_NO_MEMORY;
+    if (!fsdp__device_shared_memory(device))
+        group->residence.share = false;
     FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group), device));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -152,10 +152,9 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     return FSDP_OK;
 }
 
-/* Puts the shard of `p` on the group's memory, with the values it had if it had any. */
-static void move_shard(fsdp__param_group *group, fsdp__param *p, fsdp__storage *storage)
+/* Gives `storage` its place in the group's memory, with the values that the shard of `p` had if it had any. */
+static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fsdp__storage *storage)
 {
-    const fsdp__residence *r = &group->residence;
     size_t in_place = p->unsharded_offset + (size_t)p->piece.at * fsdp_dtype_size(p->orig_dtype);
     const void *values = fsdp_tensor_data(p->sharded);
 
@@ -163,11 +162,29 @@ static void move_shard(fsdp__param_group *group, fsdp__param *p, fsdp__storage *
         fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
     else
         fsdp__region_lend_guarded(r->unsharded, in_place, storage);
-    if (values) /* of a model that was built with bytes: this rank's rows, from the model's own memory */
-        memcpy(storage->data, values, storage->bytes);
-    fsdp__storage_unref(p->sharded->storage);
-    p->sharded->storage = storage;
-    p->sharded->offset = 0;
+    if (!values) /* on the meta device until now */
+        return FSDP_OK;
+    return fsdp__copy_on_device(fsdp_device_stream(r->device), storage->data, values, storage->bytes);
+}
+
+static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *const *storages)
+{
+    for (int64_t i = 0; i < group->param_count; i++)
+        FSDP_TRY(fill_shard(&group->residence, &group->params[i], storages[i]));
+    return FSDP_OK;
+}
+
+/* Moves the shards there. */
+static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
+{
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp_tensor *shard = group->params[i].sharded;
+
+        fsdp__storage_unref(shard->storage);
+        shard->storage = storages[i];
+        shard->offset = 0;
+        storages[i] = NULL;
+    }
 }
 
 static void undo(fsdp__param_group *group)
@@ -181,8 +198,8 @@ static void undo(fsdp__param_group *group)
     group->gathered = NULL;
 }
 
-/* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
-static fsdp_status fill(fsdp__param_group *const *groups, int64_t count, fsdp_status ready)
+/* What went wrong on one rank went wrong on all. */
+static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status st)
 {
     const fsdp_group *agreed = NULL;
 
@@ -190,31 +207,38 @@ static fsdp_status fill(fsdp__param_group *const *groups, int64_t count, fsdp_st
         const fsdp__mesh_info *mesh = &groups[i]->residence.mesh;
 
         if (mesh->ranks > 1 && mesh->shard_pg != agreed)
-            ready = fsdp_agree(mesh->shard_pg, ready);
+            st = fsdp_agree(mesh->shard_pg, st);
         agreed = mesh->shard_pg;
     }
-    for (int64_t i = 0; i < count && ready == FSDP_OK; i++)
-        ready = fsdp__residence_fill(&groups[i]->residence);
-    return ready;
+    return st;
 }
 
-fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
-                                  fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
+/* All that can fail; the model's tensors are as they were. */
+static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_device *device, fsdp__storage ***storages)
 {
-    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, by parameter */
     fsdp_status st = storages ? FSDP_OK : FSDP_NO_MEMORY;
 
     for (int64_t i = 0; i < count && st == FSDP_OK; i++)
         st = prepare(groups[i], device, &storages[i]);
     if (st == FSDP_OK)
         st = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
-    st = fill(groups, count, st);
-    /* Nothing fails from here on, on any rank: the model's tensors may change. */
+    /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
+    FSDP_TRY(agree(groups, count, st));
+    for (int64_t i = 0; i < count; i++)
+        FSDP_TRY(fsdp__residence_fill(&groups[i]->residence));
+    for (int64_t i = 0; i < count && st == FSDP_OK; i++)
+        st = fill_shards(groups[i], storages[i]);
+    return agree(groups, count, st);
+}
+
+fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
+                                  fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
+{
+    fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, by parameter */
+    fsdp_status st = make(groups, count, device, storages);
+
     for (int64_t i = 0; i < count && st == FSDP_OK; i++) {
-        for (int64_t p = 0; p < groups[i]->param_count; p++) {
-            move_shard(groups[i], &groups[i]->params[p], storages[i][p]);
-            storages[i][p] = NULL;
-        }
+        move_shards(groups[i], storages[i]);
         fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
     }
     for (int64_t i = 0; i < count && st != FSDP_OK; i++)

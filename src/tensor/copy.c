@@ -124,9 +124,75 @@ fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
 
 /* ---- host ---- */
 
+/* One side of a copy whose other side is the tensor: all its elements in row-major order, in any dtype. */
+typedef struct packed {
+    void *data;
+    fsdp_dtype dtype;
+    size_t bytes;
+} packed;
+
+/* Between the tensor and elements that the device's kernels reach. */
+static fsdp_status copy_packed(const fsdp_tensor *tensor, const packed *elements, bool to_tensor)
+{
+    fsdp__copy_args args = {.ndim = tensor->ndim};
+    int64_t strides[FSDP_MAX_DIMS] = {0};
+
+    memcpy(args.shape, tensor->shape, sizeof args.shape);
+    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, strides);
+    args.src = to_tensor ? elements->data : fsdp_tensor_data(tensor);
+    args.dst = to_tensor ? fsdp_tensor_data(tensor) : elements->data;
+    args.src_dtype = to_tensor ? elements->dtype : tensor->dtype;
+    args.dst_dtype = to_tensor ? tensor->dtype : elements->dtype;
+    memcpy(args.src_strides, to_tensor ? strides : tensor->strides, sizeof args.src_strides);
+    memcpy(args.dst_strides, to_tensor ? tensor->strides : strides, sizeof args.dst_strides);
+    return launch_copy(tensor->storage->device, &args);
+}
+
+/* Bytes as they are, or nothing on the meta device. */
+static fsdp_status copy_bytes(fsdp_device *device, void *on_device, void *on_host, size_t bytes, bool to_device)
+{
+    fsdp_stream *stream = fsdp_device_stream(device);
+
+    return to_device ? fsdp__copy_to_device(stream, on_device, on_host, bytes)
+                     : fsdp__copy_to_host(stream, on_host, on_device, bytes);
+}
+
+/* A device that the host cannot reach: strides and conversion are its kernels' work, next to the tensor. */
+static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *host, bool to_tensor)
+{
+    fsdp_device *device = tensor->storage->device;
+    packed staged = *host;
+    fsdp_status st;
+
+    if (host->dtype == tensor->dtype && fsdp_tensor_is_contiguous(tensor))
+        return copy_bytes(device, fsdp_tensor_data(tensor), host->data, host->bytes, to_tensor);
+    FSDP_TRY(fsdp__device_alloc(device, host->bytes, FSDP_MEMORY_WORKSPACE, &staged.data));
+    if (to_tensor)
+        FSDP_TRY_GOTO(st, copy_bytes(device, staged.data, host->data, host->bytes, true), out);
+    FSDP_TRY_GOTO(st, copy_packed(tensor, &staged, to_tensor), out);
+    if (!to_tensor)
+        FSDP_TRY_GOTO(st, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
+out:
+    fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
+    return st;
+}
+
+/* Done on return: the caller's memory is free again, and what it reads there is true. */
+static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data, bool to_tensor)
+{
+    fsdp_device *device = tensor->storage->device;
+    packed host = {data, dtype, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)};
+    fsdp_status st, done;
+
+    st = fsdp__device_host_access(device) ? copy_packed(tensor, &host, to_tensor)
+                                          : copy_through_device(tensor, &host, to_tensor);
+    done = fsdp_stream_synchronize(fsdp_device_stream(device)); /* also for what was queued before a failure */
+    st = st != FSDP_OK ? st : done;
+    return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
+}
+
 fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)
 {
-    fsdp__copy_args args = {.dst = data, .dst_dtype = dtype};
     char text[FSDP__SHAPE_TEXT];
 
     if (!tensor || fsdp_dtype_size(dtype) == 0)
@@ -139,37 +205,20 @@ fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
     if (!data)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: no place for its elements");
     FSDP_TRY(check_bytes(tensor, "read"));
-    args.src = fsdp_tensor_data(tensor);
-    args.src_dtype = tensor->dtype;
-    args.ndim = tensor->ndim;
-    memcpy(args.shape, tensor->shape, sizeof args.shape);
-    memcpy(args.src_strides, tensor->strides, sizeof args.src_strides);
-    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, args.dst_strides);
-    FSDP_TRY(launch_copy(tensor->storage->device, &args));
-    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(tensor->storage->device)));
+    FSDP_TRY(copy_host(tensor, dtype, data, false));
     return FSDP_OK;
 }
 
 fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void *data)
 {
-    fsdp__copy_args args = {.src = data, .src_dtype = dtype};
-
     if (!tensor || fsdp_dtype_size(dtype) == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: tensor and dtype are required");
     FSDP_TRY(check_writable(tensor, "write"));
     if (!data && fsdp_tensor_numel(tensor) > 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a tensor: its elements are NULL");
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
-    if (fsdp_tensor_numel(tensor) == 0)
-        return FSDP_OK;
-    args.dst = fsdp_tensor_data(tensor);
-    args.dst_dtype = tensor->dtype;
-    args.ndim = tensor->ndim;
-    memcpy(args.shape, tensor->shape, sizeof args.shape);
-    memcpy(args.dst_strides, tensor->strides, sizeof args.dst_strides);
-    fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, args.src_strides);
-    FSDP_TRY(launch_copy(tensor->storage->device, &args));
-    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(tensor->storage->device)));
+    if (fsdp_tensor_numel(tensor) > 0)
+        FSDP_TRY(copy_host(tensor, dtype, (void *)(uintptr_t)data, true));
     return FSDP_OK;
 }
 

@@ -58,14 +58,14 @@ fsdp_status fsdp__metrics_close(FILE *file, const char *path)
 
 /* ---- the cost of a step ---- */
 
-void fsdp__meter_begin(fsdp__meter *meter, fsdp_context *context)
+void fsdp__meter_begin(fsdp__meter *meter, fsdp_device *device)
 {
-    fsdp_device_reset_peak(fsdp_cpu(context));
-    fsdp_context_comm_stats(context, &meter->comm);
+    fsdp_device_reset_peak(device);
+    fsdp_context_comm_stats(fsdp_device_context(device), &meter->comm);
     meter->began_ns = fsdp__clock_ns();
 }
 
-void fsdp__meter_end(const fsdp__meter *meter, fsdp_context *context, int64_t tokens, fsdp_train_report *report)
+void fsdp__meter_end(const fsdp__meter *meter, fsdp_device *device, int64_t tokens, fsdp_train_report *report)
 {
     static const fsdp_collective counted[] = {FSDP_ALL_GATHER, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, FSDP_BROADCAST,
                                               FSDP_ALL_TO_ALL};
@@ -73,8 +73,8 @@ void fsdp__meter_end(const fsdp__meter *meter, fsdp_context *context, int64_t to
     fsdp_memory_stats memory;
     fsdp_comm_stats comm;
 
-    fsdp_device_memory(fsdp_cpu(context), &memory);
-    fsdp_context_comm_stats(context, &comm);
+    fsdp_device_memory(device, &memory);
+    fsdp_context_comm_stats(fsdp_device_context(device), &comm);
     report->step_ms = seconds * 1e3;
     report->tokens_per_second = (double)tokens / seconds;
     report->memory_live_bytes = memory.live_total_bytes;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "device/device.h"
 #include "hub/hub.h"
 #include "train/config.h"
 #include "train/run.h"
@@ -85,13 +86,16 @@ static fsdp_status make_model(fsdp_train_run *run)
 {
     fsdp_shard_options options = shard_options(run->config);
 
+    run->device = fsdp__front_device(run->context);
+    if (!run->device)
+        return fsdp_last_status();
     run->model = fsdp_model_create(run->context, fsdp_meta(run->context), &run->model_config);
     if (!run->model)
         return fsdp_last_status();
     for (int64_t i = 0; i < fsdp_model_block_count(run->model); i++)
         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
     FSDP_TRY(fsdp_fully_shard(run->model, &options));
-    return fsdp_module_materialize(run->model, fsdp_cpu(run->context));
+    return fsdp_module_materialize(run->model, run->device);
 }
 
 static fsdp_status fill_model(fsdp_train_run *run)
@@ -267,7 +271,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
     const fsdp_train_config *c = run->config;
     fsdp_memory_stats memory;
 
-    fsdp_device_memory(fsdp_cpu(run->context), &memory);
+    fsdp_device_memory(run->device, &memory);
     *out = (fsdp_train_summary){
         .model = c->model.path ? c->model.path : c->model.preset,
         .model_config = run->model_config,

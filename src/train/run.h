@@ -8,6 +8,7 @@
 
 struct fsdp_train_run {
     fsdp_context *context;
+    fsdp_device *device;             /* that the run computes on */
     const fsdp_train_config *config; /* borrowed */
     fsdp_model_config model_config;
     int64_t microbatches;     /* per step */
@@ -35,9 +36,9 @@ typedef struct fsdp__meter {
     fsdp_comm_stats comm; /* when it began */
 } fsdp__meter;
 
-void fsdp__meter_begin(fsdp__meter *meter, fsdp_context *context);
+void fsdp__meter_begin(fsdp__meter *meter, fsdp_device *device);
 /* Fills the report's time, memory and communication. */
-void fsdp__meter_end(const fsdp__meter *meter, fsdp_context *context, int64_t tokens, fsdp_train_report *report);
+void fsdp__meter_end(const fsdp__meter *meter, fsdp_device *device, int64_t tokens, fsdp_train_report *report);
 /* Mean of `mine` over all ranks, uncounted among the step's collectives. [collective] */
 fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean);
 

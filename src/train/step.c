@@ -16,7 +16,7 @@ static fsdp_status set_sync(fsdp_train_run *run, bool last)
 static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *epoch)
 {
     const fsdp_train_config *config = run->config;
-    fsdp_device *device = fsdp_cpu(run->context);
+    fsdp_device *device = run->device;
     int64_t shape[2] = {config->training.local_batch_size, config->training.seq_len};
     fsdp_status st = FSDP_OK;
     fsdp_batch batch;
@@ -66,7 +66,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     double loss = 0;
     fsdp__meter meter;
 
-    fsdp__meter_begin(&meter, run->context);
+    fsdp__meter_begin(&meter, run->device);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
         FSDP_TRY(microbatch(run, &loss, &report->epoch));
@@ -75,9 +75,9 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->lr = set_learning_rate(run);
     FSDP_TRY(fsdp_optimizer_step(run->optimizer));
     FSDP_TRY(fsdp_optimizer_zero_grad(run->optimizer));
-    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(fsdp_cpu(run->context))));
+    FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     report->step = ++run->step;
-    fsdp__meter_end(&meter, run->context, tokens, report);
+    fsdp__meter_end(&meter, run->device, tokens, report);
 
     report->loss = NAN;
     if (is_reported(run, report->step))

@@ -18,7 +18,7 @@ static fsdp_status from_flat(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
 
 static flat flat_create(fsdp_context *context)
 {
-    return (flat){CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(4), -7)), 0};
+    return (flat){CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(4), -7)), 0};
 }
 
 static double in_flat(const flat *f)
@@ -60,7 +60,7 @@ static void a_given_gradient_is_adopted_only_when_nobody_else_sees_it(void **sta
     fsdp_memory_stats stats;
 
     (void)state;
-    gradient = make_floats(fsdp_cpu(context), 1, &three);
+    gradient = make_floats(test_device(context), 1, &three);
     y = toy_add(a, b);
     CHECK_OK(fsdp_backward_from(&y, &gradient, 1, false));
     CHECK(fsdp_tensor_data(fsdp_tensor_grad(a)) != fsdp_tensor_data(fsdp_tensor_grad(b)));
@@ -72,7 +72,7 @@ static void a_given_gradient_is_adopted_only_when_nobody_else_sees_it(void **sta
 
     CHECK_OK(fsdp_tensor_set_grad(a, NULL));
     CHECK_OK(fsdp_backward(toy_scale(a, 2))); /* adopted, and counted as what it has become */
-    fsdp_device_memory(fsdp_cpu(context), &stats);
+    fsdp_device_memory(test_device(context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 2 * 64);
     toy_end(context);
 }
@@ -167,9 +167,9 @@ static void a_source_that_gives_nonsense_fails_the_backward(void **state)
 static void gradients_can_be_set_where_they_fit(void **state)
 {
     fsdp_context *context = toy_begin();
-    fsdp_tensor *x = toy_leaf(context, 1), *two = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2));
-    fsdp_tensor *half = fsdp_zeros(fsdp_cpu(context), FSDP_BF16, FSDP_SHAPE(1)), *y = toy_scale(x, 2);
-    fsdp_tensor *good = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(1));
+    fsdp_tensor *x = toy_leaf(context, 1), *two = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2));
+    fsdp_tensor *half = fsdp_zeros(test_device(context), FSDP_BF16, FSDP_SHAPE(1)), *y = toy_scale(x, 2);
+    fsdp_tensor *good = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1));
 
     (void)state;
     CHECK_ERROR(fsdp_tensor_set_grad(x, two), FSDP_INVALID, "cannot have a float32 gradient (2,)");
@@ -179,7 +179,7 @@ static void gradients_can_be_set_where_they_fit(void **state)
     CHECK_OK(fsdp_backward(y));
     CHECK_NEAR(first_of(good), 2, 0);
     CHECK_ERROR(fsdp_tensor_set_requires_grad(y, false), FSDP_STATE, "fsdp_detach");
-    CHECK_ERROR(fsdp_tensor_set_requires_grad(fsdp_zeros(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(1)), true),
+    CHECK_ERROR(fsdp_tensor_set_requires_grad(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1)), true),
                 FSDP_INVALID, "int32");
     toy_end(context);
 }

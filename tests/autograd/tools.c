@@ -5,7 +5,7 @@ int64_t tensor_bytes(fsdp_context *context)
 {
     fsdp_memory_stats stats;
 
-    fsdp_device_memory(fsdp_cpu(context), &stats);
+    fsdp_device_memory(test_device(context), &stats);
     return (int64_t)(stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE]);
 }
 

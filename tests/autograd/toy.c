@@ -116,7 +116,7 @@ void toy_end(fsdp_context *context)
 
 fsdp_tensor *toy_leaf(fsdp_context *context, float value)
 {
-    fsdp_tensor *leaf = make_floats(fsdp_cpu(context), 1, &value);
+    fsdp_tensor *leaf = make_floats(test_device(context), 1, &value);
 
     CHECK_OK(fsdp_tensor_set_requires_grad(leaf, true));
     return leaf;

@@ -6,11 +6,11 @@
 
 /* Every instruction set of this machine, and the one that the device has chosen. oneDNN, which has the products, shares
  * out the terms of a sum over its threads. */
-static void every_kernel_of_the_cpu_agrees_with_the_oracle(void **state)
+static void every_kernel_agrees_with_the_oracle(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context));
-    oracle_table tables[FSDP__CPU_ISAS + 1];
+    fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context)), *sim = CHECK_PTR(fsdp__device_open(context, "sim", 0));
+    oracle_table tables[FSDP__CPU_ISAS + 2];
     int count = 0;
 
     (void)state;
@@ -20,7 +20,9 @@ static void every_kernel_of_the_cpu_agrees_with_the_oracle(void **state)
                                              .kernels = fsdp__cpu_isa_kernels(isa),
                                              .most_threads = 3,
                                              .products_by_threads = true};
-    tables[count++] = (oracle_table){.name = "cpu", .kernels = fsdp__backend_cpu.kernels, .most_threads = 1};
+    tables[count++] =
+        (oracle_table){.name = "cpu", .kernels = fsdp__backend_cpu.kernels, .most_threads = 1, .lists = true};
+    tables[count++] = (oracle_table){.name = "sim:0", .device = sim}; /* the same kernels: the same bits as before */
     oracle_hold(fsdp_device_stream(cpu), tables, count, test_long() ? 200 : 10);
     fsdp_context_free(context);
 }
@@ -113,7 +115,7 @@ static void what_the_native_product_does_not_take_is_left_alone(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(every_kernel_of_the_cpu_agrees_with_the_oracle),
+TEST_MAIN(cmocka_unit_test(every_kernel_agrees_with_the_oracle),
           cmocka_unit_test(native_products_of_f32_agree_with_the_oracle),
           cmocka_unit_test(native_products_of_bf16_agree_with_the_oracle),
           cmocka_unit_test(what_the_native_product_does_not_take_is_left_alone))

@@ -102,7 +102,7 @@ static void slots_are_freed_in_reverse_order(void **state)
     memset(freed, 0, sizeof(freed));
     CHECK_NULL(fsdp__context_get(context, FSDP__SLOT_SCOPE));
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, note_free);
-    fsdp__context_attach(context, FSDP__SLOT_CPU, cpu, note_free);
+    fsdp__context_attach(context, FSDP__SLOT_DEVICES, cpu, note_free);
     fsdp__context_attach(context, FSDP__SLOT_SCOPE, scope, note_free);
     fsdp__context_attach(context, FSDP__SLOT_LAUNCH, cpu, NULL);
     CHECK(fsdp__context_get(context, FSDP__SLOT_SCOPE) == scope);

@@ -98,7 +98,7 @@ static void check_attachment(fsdp_context *context, void *arg)
 
     (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &mesh));
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, 2, shape, FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 2, shape, FSDP_MEMORY_PARAMETER_SHARD, &tensor));
     CHECK_NULL(fsdp_tensor_distribution(tensor));
     fsdp_tensor_box(tensor, offset, size);
     CHECK_EQ(offset[0], 0);

@@ -103,7 +103,7 @@ static fsdp_tensor *counting(fsdp_context *context, fsdp_dtype dtype, int ndim, 
     fsdp_tensor *tensor = NULL;
     float data[MAX_NUMEL];
 
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), dtype, ndim, shape, FSDP_MEMORY_ACTIVATION, &tensor));
+    CHECK_OK(fsdp_tensor_create(test_device(context), dtype, ndim, shape, FSDP_MEMORY_ACTIVATION, &tensor));
     for (int i = 0; i < MAX_NUMEL; i++)
         data[i] = (float)i;
     CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, data));

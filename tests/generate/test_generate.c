@@ -78,7 +78,7 @@ static fsdp_module *load(fsdp_context *context)
 
     CHECK_OK(fsdp_hub_read_config(FOLDER, &config));
     config.max_seq_len = 12;
-    model = CHECK_PTR(fsdp_model_create(context, fsdp_cpu(context), &config));
+    model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
     CHECK_OK(fsdp_state_from_module(model, &state));
     CHECK_OK(fsdp_hub_load(FOLDER, state, &config));
     fsdp_state_free(state);
@@ -113,7 +113,7 @@ static void greedy_tokens_are_the_argmax_of_a_forward_over_the_window(void **sta
         fsdp_tensor *input;
 
         CHECK_OK(fsdp_scope_begin(context));
-        input = fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(1, window), tokens + at - window);
+        input = fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(1, window), tokens + at - window);
         CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, input)), FSDP_F32, logits));
         fsdp_scope_end(context, NULL);
         CHECK_EQ(tokens[at], argmax(logits + (window - 1) * 259, 259));

@@ -25,7 +25,7 @@ static fixture load(const char *name)
     snprintf(golden, sizeof(golden), "%s%s/golden.safetensors", MODELS, name);
     CHECK_OK(fsdp_hub_read_config(folder, &f.config));
     f.model = CHECK_PTR(fsdp_model_create(f.context, fsdp_meta(f.context), &f.config));
-    CHECK_OK(fsdp_module_materialize(f.model, fsdp_cpu(f.context)));
+    CHECK_OK(fsdp_module_materialize(f.model, test_device(f.context)));
     CHECK_OK(fsdp_state_from_module(f.model, &parameters));
     CHECK_OK(fsdp_hub_load(folder, parameters, &f.config));
     fsdp_state_free(parameters);
@@ -49,7 +49,7 @@ static fsdp_tensor *golden_ids(const fixture *f, const char *name)
 {
     const fsdp_safetensors_entry *entry = golden(f, name);
 
-    return CHECK_PTR(fsdp_from_data(fsdp_cpu(f->context), FSDP_I32, entry->ndim, entry->shape, entry->data));
+    return CHECK_PTR(fsdp_from_data(test_device(f->context), FSDP_I32, entry->ndim, entry->shape, entry->data));
 }
 
 static void check_tensor(const fixture *f, const char *name, fsdp_tensor *tensor)

@@ -82,8 +82,8 @@ static void add_parameter(fsdp_state *state, fsdp_mesh *mesh, const char *name, 
     int64_t shape[2] = {rows, columns};
     fsdp_tensor *whole = NULL, *local = NULL;
 
-    CHECK_OK(
-        fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, columns ? 2 : 1, shape, FSDP_MEMORY_PARAMETER_SHARD, &whole));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, columns ? 2 : 1, shape, FSDP_MEMORY_PARAMETER_SHARD,
+                                &whole));
     CHECK_OK(fsdp_tensor_fill_(whole, -1));
     CHECK_OK(fsdp_distribute_tensor(whole, mesh, &by_rows, &local));
     CHECK_OK(fsdp_state_add(state, name, local));

@@ -53,7 +53,7 @@ static void add_parameter(fsdp_state *state, fsdp_mesh *mesh, int index)
     fsdp_tensor *whole = NULL, *local = NULL;
     float values[512];
 
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(fsdp_mesh_context(mesh)), FSDP_F32, parameters[index].ndim,
+    CHECK_OK(fsdp_tensor_create(test_device(fsdp_mesh_context(mesh)), FSDP_F32, parameters[index].ndim,
                                 parameters[index].shape, FSDP_MEMORY_PARAMETER_SHARD, &whole));
     for (int64_t i = 0; i < fsdp_tensor_numel(whole); i++)
         values[i] = value_of(index, i);

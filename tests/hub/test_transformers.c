@@ -26,7 +26,7 @@ static fsdp_status rewrite(fsdp_context *context, void *arg)
 
     snprintf(from, sizeof(from), "%s%s", MODELS, j->model);
     FSDP_TRY(fsdp_hub_read_config(from, &config));
-    model = fsdp_model_create(context, fsdp_cpu(context), &config);
+    model = fsdp_model_create(context, test_device(context), &config);
     FSDP_TRY(model ? FSDP_OK : fsdp_last_status());
     FSDP_TRY(fsdp_state_from_module(model, &state));
     FSDP_TRY(fsdp_hub_load(from, state, &config));

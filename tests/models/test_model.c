@@ -27,13 +27,13 @@ static int64_t live_bytes(fsdp_context *context)
 {
     fsdp_memory_stats stats;
 
-    fsdp_device_memory(fsdp_cpu(context), &stats);
+    fsdp_device_memory(test_device(context), &stats);
     return (int64_t)(stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE]);
 }
 
 static fsdp_module *create(fsdp_context *context, const fsdp_model_config *config)
 {
-    return CHECK_PTR(fsdp_model_create(context, fsdp_cpu(context), config));
+    return CHECK_PTR(fsdp_model_create(context, test_device(context), config));
 }
 
 static void check_printed(fsdp_architecture architecture, const char *expected)
@@ -125,7 +125,7 @@ static fsdp_tensor *some_tokens(fsdp_context *context, int64_t B, int64_t T, int
 
     for (int64_t i = 0; i < B * T; i++)
         ids[i] = (int32_t)((first + 5 * i) % 17);
-    return CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(B, T), ids));
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(B, T), ids));
 }
 
 static void the_loss_is_the_cross_entropy_of_the_logits(void **state)
@@ -264,7 +264,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_NULL(fsdp_call(model, some_tokens(context, 1, 10, 1)));
     CHECK_CONTAINS(fsdp_last_error(), "sequence of 10 tokens is longer than the model's 9 positions");
-    CHECK_NULL(fsdp_call(model, CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(1, 4)))));
+    CHECK_NULL(fsdp_call(model, CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 4)))));
     CHECK_CONTAINS(fsdp_last_error(), "takes tokens as int32 (B,T)");
     tokens = some_tokens(context, 1, 4, 1);
     CHECK_NULL(fsdp_call(model, tokens, tokens, tokens));
@@ -276,7 +276,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
     CHECK_NULL(fsdp_model_get_config(fsdp_model_block(model, 0)));
     fsdp_module_unref(model);
     config.dim = 13;
-    CHECK_NULL(fsdp_model_create(context, fsdp_cpu(context), &config));
+    CHECK_NULL(fsdp_model_create(context, test_device(context), &config));
     CHECK_CONTAINS(fsdp_last_error(), "dim 13 is not a multiple of n_heads 3");
     fsdp_context_free(context);
 }
@@ -314,11 +314,11 @@ static void a_failed_allocation_leaves_nothing(void **state)
     for (int architecture = 0; architecture < 2; architecture++) {
         fsdp_context *context = test_context();
         fsdp_model_config config = tiny(architecture ? FSDP_LLAMA : FSDP_GPT2, true);
-        fsdp_device *cpu = fsdp_cpu(context);
+        fsdp_device *device = test_device(context);
 
         config.n_layers = 1;
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-            fsdp_module *model = fsdp_model_create(context, cpu, &config);
+            fsdp_module *model = fsdp_model_create(context, device, &config);
 
             CHECK_FAULT(FSDP__FAULT_ALLOCATION, model ? FSDP_OK : fsdp_last_status());
             fsdp_module_unref(model);

@@ -24,7 +24,7 @@ static block *create(fsdp_context *context, int64_t in)
     block *b;
 
     CHECK_OK(fsdp_module_create(context, &block_type, sizeof *b, &b));
-    b->inner = CHECK_PTR(fsdp_linear_create(context, fsdp_cpu(context), in, 3, NULL));
+    b->inner = CHECK_PTR(fsdp_linear_create(context, test_device(context), in, 3, NULL));
     CHECK_OK(fsdp_module_add_child(&b->base, "inner", b->inner));
     return b;
 }
@@ -48,7 +48,7 @@ static void only_the_output_outlives_a_call(void **state)
 {
     fsdp_context *context = begin();
     block *b = create(context, 3);
-    fsdp_tensor *x = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 3}), *y;
+    fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3}), *y;
     int64_t before = tensor_bytes(context);
 
     (void)state;
@@ -69,14 +69,14 @@ static void a_failure_names_the_innermost_module_once(void **state)
     fsdp_context *context = begin();
     block *bad = create(context, 4);
     fsdp_module *pair[] = {fsdp_relu_create(context), &bad->base}, *model = fsdp_sequential_create(context, pair, 2);
-    fsdp_tensor *x = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 3}), *y;
+    fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3}), *y;
 
     (void)state;
     for (int times = 0; times < 2; times++) {
         CHECK_NULL(fsdp_call(model, x));
         CHECK_STRING(fsdp_last_error(), "Linear: linear: input (2, 3) does not fit weight (3, 4)");
     }
-    y = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 2});
+    y = make_random(test_device(context), 1, 2, (const int64_t[]){2, 2});
     CHECK_NULL(fsdp_call(&bad->base, x, y));
     CHECK_STRING(fsdp_last_error(), "Block: add: second (2, 2) does not fit first (2, 3)");
     CHECK_NULL(fsdp_call(model, NULL));
@@ -154,7 +154,7 @@ static void hooks_run_in_order_and_may_replace_inputs_and_output(void **state)
     spy a = {.name = 'a', .log = log, .replace = true}, b = {.name = 'b', .log = log};
     fsdp_context *context = begin();
     fsdp_module *relu = fsdp_relu_create(context);
-    fsdp_tensor *x = make_floats(fsdp_cpu(context), 2, (const float[]){5, 5}), *inputs[] = {x};
+    fsdp_tensor *x = make_floats(test_device(context), 2, (const float[]){5, 5}), *inputs[] = {x};
 
     (void)state;
     spy_on(relu, &a);
@@ -173,7 +173,7 @@ static void a_failure_undoes_what_hooks_began(void **state)
     spy a = {.name = 'a', .log = log}, b = {.name = 'b', .log = log, .fail_before = true};
     fsdp_context *context = begin();
     fsdp_module *relu = fsdp_relu_create(context);
-    fsdp_tensor *x = make_floats(fsdp_cpu(context), 1, (const float[]){5});
+    fsdp_tensor *x = make_floats(test_device(context), 1, (const float[]){5});
 
     (void)state;
     spy_on(relu, &a);
@@ -189,7 +189,7 @@ static void a_failure_undoes_what_hooks_began(void **state)
     CHECK_STRING(log, "<a<b>a>b!b!a");
     b.fail_after = false;
     log[0] = '\0';
-    CHECK_NULL(fsdp_call(relu, fsdp_zeros(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(1))));
+    CHECK_NULL(fsdp_call(relu, fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1))));
     CHECK_STRING(log, "<a<b!b!a");
     fsdp_module_unref(relu);
     end(context);
@@ -222,7 +222,7 @@ static void many_inputs_are_passed_on(void **state)
 {
     fsdp_context *context = begin();
     block *b = create(context, 3);
-    fsdp_tensor *x = make_random(fsdp_cpu(context), 1, 2, (const int64_t[]){2, 3});
+    fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3});
     fsdp_tensor *inputs[] = {x, x, x, x, x, x, x, x, x, x, x, x};
 
     (void)state;

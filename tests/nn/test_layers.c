@@ -6,13 +6,13 @@
 #include "autograd/tools.h"
 
 static fsdp_context *context;
-static fsdp_device *cpu;
+static fsdp_device *device;
 
 static int setup(void **state)
 {
     (void)state;
     context = test_context();
-    cpu = fsdp_cpu(context);
+    device = test_device(context);
     CHECK_OK(fsdp_scope_begin(context));
     return 0;
 }
@@ -46,24 +46,24 @@ static void same(fsdp_module *module, fsdp_tensor *x, fsdp_tensor *expected)
 
 static void layers_compute_their_operations(void **state)
 {
-    fsdp_tensor *x = make_random(cpu, 1, 2, (const int64_t[]){4, 3});
-    fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, cpu, 3, 5, NULL));
+    fsdp_tensor *x = make_random(device, 1, 2, (const int64_t[]){4, 3});
+    fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, device, 3, 5, NULL));
     fsdp_layer *layer = (fsdp_layer *)m;
     const int32_t ids[] = {4, 0, 6};
-    fsdp_tensor *tokens = make_ids(cpu, 1, (const int64_t[]){3}, ids);
+    fsdp_tensor *tokens = make_ids(device, 1, (const int64_t[]){3}, ids);
 
     (void)state;
     same(m, x, fsdp_linear(x, layer->weight, layer->bias));
-    m = fsdp_linear_create(context, cpu, 3, 5, &(fsdp_linear_options){.no_bias = true});
+    m = fsdp_linear_create(context, device, 3, 5, &(fsdp_linear_options){.no_bias = true});
     CHECK_NULL(((fsdp_layer *)m)->bias);
     same(m, x, fsdp_linear(x, ((fsdp_layer *)m)->weight, FSDP_NO_BIAS));
-    m = fsdp_conv1d_create(context, cpu, 3, 5, NULL);
+    m = fsdp_conv1d_create(context, device, 3, 5, NULL);
     same(m, x, fsdp_conv1d(x, ((fsdp_layer *)m)->weight, ((fsdp_layer *)m)->bias));
-    m = fsdp_embedding_create(context, cpu, 7, 3, NULL);
+    m = fsdp_embedding_create(context, device, 7, 3, NULL);
     same(m, tokens, fsdp_embedding(((fsdp_layer *)m)->weight, tokens));
-    m = fsdp_layernorm_create(context, cpu, 3, 1e-5f);
+    m = fsdp_layernorm_create(context, device, 3, 1e-5f);
     same(m, x, fsdp_layernorm(x, ((fsdp_layer *)m)->weight, ((fsdp_layer *)m)->bias, 1e-5f));
-    m = fsdp_rmsnorm_create(context, cpu, 3, 1e-6f);
+    m = fsdp_rmsnorm_create(context, device, 3, 1e-6f);
     same(m, x, fsdp_rmsnorm(x, ((fsdp_layer *)m)->weight, 1e-6f));
     same(fsdp_gelu_create(context, true), x, fsdp_gelu_tanh(x));
     same(fsdp_gelu_create(context, false), x, fsdp_gelu(x));
@@ -74,7 +74,7 @@ static void layers_compute_their_operations(void **state)
 static void sequential_calls_its_children_in_order(void **state)
 {
     fsdp_module *parts[] = {fsdp_silu_create(context), fsdp_relu_create(context), fsdp_gelu_create(context, true)};
-    fsdp_tensor *x = make_random(cpu, 1, 2, (const int64_t[]){4, 3});
+    fsdp_tensor *x = make_random(device, 1, 2, (const int64_t[]){4, 3});
     fsdp_module *broken[] = {fsdp_relu_create(context), NULL, fsdp_relu_create(context)};
 
     (void)state;
@@ -85,7 +85,7 @@ static void sequential_calls_its_children_in_order(void **state)
 static void dropout_differs_from_call_to_call_and_rests_in_eval(void **state)
 {
     fsdp_module *m = CHECK_PTR(fsdp_dropout_create(context, 0.5f, 42)), *twin = fsdp_dropout_create(context, 0.5f, 42);
-    fsdp_tensor *x = CHECK_PTR(fsdp_full(cpu, FSDP_F32, FSDP_SHAPE(200), 1));
+    fsdp_tensor *x = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(200), 1));
     float first[200], second[200], other[200];
     int kept = 0;
 
@@ -110,8 +110,9 @@ static void dropout_differs_from_call_to_call_and_rests_in_eval(void **state)
 /* Values depend on seed, name and index alone: a piece filled apart equals the piece of the whole. */
 static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(void **state)
 {
-    fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, cpu, 16, 50, NULL));
+    fsdp_module *m = CHECK_PTR(fsdp_linear_create(context, device, 16, 50, NULL));
     fsdp_layer *layer = (fsdp_layer *)m;
+    fsdp_tensor *apart;
     float values[800], piece[300];
     const fsdp_init uniform = {FSDP_INIT_UNIFORM, -0.25f, 0.25f};
     double sum = 0, square = 0;
@@ -126,11 +127,13 @@ static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(
     }
     CHECK_NEAR(sum / 800, 0, 0.02);
     CHECK_NEAR(square / 800, 0.25 * 0.25 / 3, 0.002);
-    CHECK_OK(fsdp__init_fill(cpu, piece, FSDP_F32, 300, uniform, 5, "weight", 417));
+    apart = CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(300)));
+    CHECK_OK(fsdp__init_fill(device, fsdp_tensor_data(apart), FSDP_F32, 300, uniform, 5, "weight", 417));
+    read_all(apart, piece);
     CHECK_BYTES(piece, values + 417, sizeof piece);
     fsdp_module_unref(m);
 
-    m = fsdp_embedding_create(context, cpu, 50, 16, NULL);
+    m = fsdp_embedding_create(context, device, 50, 16, NULL);
     read_all(((fsdp_layer *)m)->weight, values);
     square = 0;
     for (int i = 0; i < 800; i++)

@@ -42,12 +42,12 @@ static void read_all(const fsdp_tensor *tensor, float *values)
 static void a_meta_model_becomes_the_model_that_was_built_with_bytes(void **state)
 {
     fsdp_context *context = test_context();
-    net *late = create(context, fsdp_meta(context)), *early = create(context, fsdp_cpu(context));
+    net *late = create(context, fsdp_meta(context)), *early = create(context, test_device(context));
     fsdp_tensor *weight = ((fsdp_layer *)late->up)->weight;
     float left[15], right[15];
 
     (void)state;
-    CHECK_OK(fsdp_module_materialize(&late->base, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_materialize(&late->base, test_device(context)));
     CHECK_NEAR(first_of(late->filled), 9, 0);
     CHECK_NEAR(first_of(early->filled), 9, 0);
     CHECK_NEAR(first_of(late->zeroed), 0, 0);
@@ -60,7 +60,7 @@ static void a_meta_model_becomes_the_model_that_was_built_with_bytes(void **stat
     CHECK_BYTES(left, right, sizeof left);
     read_all(((fsdp_layer *)late->down)->weight, right);
     CHECK(memcmp(left, right, sizeof left) != 0);
-    CHECK_OK(fsdp_module_materialize(&late->base, fsdp_cpu(context))); /* nothing left to do */
+    CHECK_OK(fsdp_module_materialize(&late->base, test_device(context))); /* nothing left to do */
     read_all(weight, right);
     CHECK_BYTES(left, right, sizeof left);
     CHECK_OK(fsdp_module_initialize(&late->base, 12));
@@ -118,7 +118,7 @@ static void managed_parameters_are_left_to_their_hook(void **state)
     (void)state;
     CHECK_OK(fsdp_module_list_append(list, &n->base));
     CHECK_OK(fsdp__module_add_hooks(&n->base, &hooks));
-    CHECK_OK(fsdp_module_materialize(list, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_materialize(list, test_device(context)));
     CHECK_OK(fsdp_module_initialize(list, 4));
     CHECK_STRING(m.log, "mi:0");
     CHECK(fsdp_device_is_meta(fsdp_tensor_device(n->tied)));
@@ -135,8 +135,8 @@ static void every_failing_allocation_is_survived(void **state)
 
     (void)state;
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
-        fsdp_device *cpu = fsdp_cpu(context);
-        fsdp_status status = cpu ? fsdp_module_materialize(&n->base, cpu) : fsdp_last_status();
+        fsdp_device *device = test_device(context);
+        fsdp_status status = device ? fsdp_module_materialize(&n->base, device) : fsdp_last_status();
 
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         if (status == FSDP_OK)

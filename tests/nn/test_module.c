@@ -55,7 +55,7 @@ static void parameters_come_in_order_and_once(void **state)
     net *n = NULL;
 
     (void)state;
-    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_OK(create(context, test_device(context), &n));
     CHECK_OK(fsdp_module_parameters(&n->base, &parameters));
     CHECK_EQ(parameters.count, 5);
     for (int i = 0; i < 5; i++)
@@ -75,7 +75,7 @@ static void parts_are_found_by_name(void **state)
     net *n = NULL;
 
     (void)state;
-    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_OK(create(context, test_device(context), &n));
     CHECK_EQ(fsdp_module_child_count(&n->base), 2);
     CHECK(fsdp_module_child_at(&n->base, 1, &name) == fsdp_module_child(&n->base, "down"));
     CHECK_STRING(name, "down");
@@ -98,16 +98,16 @@ static void names_are_checked(void **state)
     net *n = NULL;
 
     (void)state;
-    CHECK_OK(create(context, fsdp_cpu(context), &n));
-    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "a.b", &slot, fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2), ones),
+    CHECK_OK(create(context, test_device(context), &n));
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "a.b", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2), ones),
                 FSDP_INVALID, "'a.b' is no name for a part of Net");
-    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "up", &slot, fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2), ones),
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "up", &slot, test_device(context), FSDP_F32, FSDP_SHAPE(2), ones),
                 FSDP_INVALID, "Net has a part called 'up' already");
     CHECK_NULL(slot);
     CHECK_STATUS(fsdp_module_add_child(&n->base, "", fsdp_relu_create(context)), FSDP_INVALID);
     CHECK_STATUS(fsdp_module_tie_parameter(&n->base, "scale", &again, n->scale), FSDP_INVALID);
     CHECK_NULL(again);
-    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "ids", &slot, fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(2), ones),
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "ids", &slot, test_device(context), FSDP_I32, FSDP_SHAPE(2), ones),
                 FSDP_INVALID, "int32");
     fsdp_clear_error();
     CHECK_ERROR(fsdp_module_add_child(&n->base, "none", NULL), FSDP_INVALID, "child 'none' of Net is missing");
@@ -122,7 +122,7 @@ static void switches_reach_the_whole_tree(void **state)
     net *n = NULL;
 
     (void)state;
-    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_OK(create(context, test_device(context), &n));
     CHECK(n->base.training);
     fsdp_module_train(&n->base, false);
     CHECK(!fsdp_module_child(&n->base, "down")->training);
@@ -181,7 +181,7 @@ static void a_module_lives_as_long_as_its_references(void **state)
     int destroyed = 0;
 
     (void)state;
-    CHECK_OK(create(context, fsdp_cpu(context), &n));
+    CHECK_OK(create(context, test_device(context), &n));
     n->destroyed = &destroyed;
     CHECK_OK(fsdp_module_list_append(list, fsdp_module_ref(&n->base)));
     fsdp_module_unref(list);
@@ -198,10 +198,10 @@ static void every_failing_allocation_is_survived(void **state)
 
     (void)state;
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
-        fsdp_device *cpu = fsdp_cpu(context);
+        fsdp_device *device = test_device(context);
         fsdp_parameters parameters = {0, NULL};
         net *n = NULL;
-        fsdp_status status = cpu ? create(context, cpu, &n) : fsdp_last_status();
+        fsdp_status status = device ? create(context, device, &n) : fsdp_last_status();
 
         if (status == FSDP_OK)
             status = fsdp_module_parameters(&n->base, &parameters);

@@ -5,13 +5,13 @@
 #include "tensor/tensor.h"
 
 static fsdp_context *context;
-static fsdp_device *cpu;
+static fsdp_device *device;
 
 static int setup(void **state)
 {
     (void)state;
     context = test_context();
-    cpu = fsdp_cpu(context);
+    device = test_device(context);
     CHECK_OK(fsdp_scope_begin(context));
     return 0;
 }
@@ -25,9 +25,9 @@ static int teardown(void **state)
     return 0;
 }
 
-#define ZEROS(...) fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
-#define INTS(...) fsdp_zeros(cpu, FSDP_I32, FSDP_SHAPE(__VA_ARGS__))
-#define HALF(...) fsdp_zeros(cpu, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
+#define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
+#define INTS(...) fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(__VA_ARGS__))
+#define HALF(...) fsdp_zeros(device, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
 
 #define CHECK_FAILS(call, part)                     \
     do {                                            \
@@ -84,7 +84,7 @@ static void dtypes_that_do_not_fit_are_named(void **state)
     CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3), ZEROS(2)), "cross_entropy: targets must be int32");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), HALF(3), 1e-5f), "layernorm: bias must be float32, not bfloat16");
     CHECK_FAILS(fsdp_dropout(ZEROS(2, 3), 1.0f, 0), "dropout: probability 1 is outside [0, 1)");
-    CHECK_FAILS(fsdp_cast(make_leaf(cpu, 1, 1, (const int64_t[]){2}), FSDP_I32), "it requires a gradient");
+    CHECK_FAILS(fsdp_cast(make_leaf(device, 1, 1, (const int64_t[]){2}), FSDP_I32), "it requires a gradient");
     CHECK_FAILS(fsdp_add(ZEROS(2), fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2))), "add: inputs are on");
 }
 
@@ -94,12 +94,12 @@ static void bad_indices_are_named_with_their_position(void **state)
     const int64_t shape[] = {2, 3};
 
     (void)state;
-    CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(cpu, 2, shape, ids)),
+    CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(device, 2, shape, ids)),
                 "embedding: id 5 at position (1, 1) is outside [0, 5)");
-    CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(cpu, 2, shape, targets)), "id -100 at position (0, 1)");
-    CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3, 5), make_ids(cpu, 2, shape, targets)),
+    CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(device, 2, shape, targets)), "id -100 at position (0, 1)");
+    CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3, 5), make_ids(device, 2, shape, targets)),
                 "cross_entropy: target -1 at position (1, 1) is outside [0, 5)");
-    CHECK_FAILS(fsdp_linear_cross_entropy(ZEROS(2, 3, 4), ZEROS(5, 4), make_ids(cpu, 2, shape, ids)),
+    CHECK_FAILS(fsdp_linear_cross_entropy(ZEROS(2, 3, 4), ZEROS(5, 4), make_ids(device, 2, shape, ids)),
                 "linear_cross_entropy: target 5 at position (1, 1)");
 }
 
@@ -146,7 +146,7 @@ static void a_parameter_without_bytes_is_an_error_and_not_a_crash(void **state)
 
 static void tensors_without_elements_are_accepted(void **state)
 {
-    fsdp_tensor *x = ZEROS(0, 3), *weight = make_leaf(cpu, 1, 2, (const int64_t[]){4, 3}), *y, *none = ZEROS(0, 4);
+    fsdp_tensor *x = ZEROS(0, 3), *weight = make_leaf(device, 1, 2, (const int64_t[]){4, 3}), *y, *none = ZEROS(0, 4);
     double loss;
 
     (void)state;
@@ -160,8 +160,8 @@ static void tensors_without_elements_are_accepted(void **state)
     CHECK_NEAR(loss, 0, 0);
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_linear_cross_entropy(x, weight, INTS(0))), &loss));
     CHECK_NEAR(loss, 0, 0);
-    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_cross_entropy(ZEROS(2, 3), fsdp_full(cpu, FSDP_I32, FSDP_SHAPE(2), -100))),
-                              &loss));
+    CHECK_OK(fsdp_tensor_item(
+        CHECK_PTR(fsdp_cross_entropy(ZEROS(2, 3), fsdp_full(device, FSDP_I32, FSDP_SHAPE(2), -100))), &loss));
     CHECK_NEAR(loss, 0, 0); /* nothing to predict */
 }
 

@@ -14,7 +14,7 @@ static void check(fsdp_gradcheck_function function, void *arg, const int64_t *sh
 
     CHECK_OK(fsdp_scope_begin(context));
     for (; shapes[0] >= 0; shapes += shapes[0] + 1, count++)
-        inputs[count] = make_leaf(fsdp_cpu(context), (uint64_t)count + 1, (int)shapes[0], shapes + 1);
+        inputs[count] = make_leaf(test_device(context), (uint64_t)count + 1, (int)shapes[0], shapes + 1);
     CHECK_OK(fsdp_gradcheck(function, arg, inputs, count, 4e-3, 2e-3, 1e-2));
     fsdp_scope_end(context, NULL);
     CHECK_EQ(tensor_bytes(context), 0);
@@ -175,7 +175,7 @@ static void a_wrong_gradient_is_found(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    x = make_leaf(fsdp_cpu(context), 1, 1, (const int64_t[]){3});
+    x = make_leaf(test_device(context), 1, 1, (const int64_t[]){3});
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_MISMATCH, "input 0 element");
     CHECK_OK(fsdp_tensor_set_requires_grad(x, false));
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_INVALID, "input 0 must be");

@@ -81,7 +81,7 @@ static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, nu
     char part[16];
     int count;
 
-    c.device = fsdp_cpu(context);
+    c.device = test_device(context);
     CHECK_OK(fsdp_scope_begin(context));
     body(&c, outputs);
     compare(&c, "y", outputs[0]);

@@ -75,14 +75,14 @@ static void after_a_step_only_gradients_are_left(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    create(&m, fsdp_cpu(context));
+    create(&m, test_device(context));
     before = tensor_bytes(context);
     for (int i = 0; i < WEIGHTS; i++)
         gradients += (fsdp_tensor_numel(m.weights[i]) * 4 + 63) / 64 * 64;
     for (int steps = 0; steps < 3; steps++) { /* accumulating makes nothing new */
         CHECK_OK(step(context, &m));
         CHECK_EQ(tensor_bytes(context), before + gradients);
-        fsdp_device_memory(fsdp_cpu(context), &stats);
+        fsdp_device_memory(test_device(context), &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], gradients);
     }
     drop_gradients(&m);
@@ -101,7 +101,7 @@ static void without_gradients_nothing_is_kept(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    create(&m, fsdp_cpu(context));
+    create(&m, test_device(context));
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &with));
     before = tensor_bytes(context);
     fsdp_no_grad_begin(context);
@@ -123,7 +123,7 @@ static void two_runs_give_the_same_bits(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    create(&m, fsdp_cpu(context));
+    create(&m, test_device(context));
     for (int i = 0; i < WEIGHTS; i++) {
         int64_t numel = fsdp_tensor_numel(m.weights[i]);
 
@@ -148,7 +148,7 @@ static void every_failing_allocation_leaves_the_model_usable(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    create(&m, fsdp_cpu(context));
+    create(&m, test_device(context));
     before = tensor_bytes(context);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, step(context, &m));
@@ -168,7 +168,7 @@ static void meta_counts_the_bytes_that_the_cpu_uses(void **state)
     (void)state;
     for (int meta = 0; meta < 2; meta++) {
         fsdp_context *context = test_context();
-        fsdp_device *device = meta ? fsdp_meta(context) : fsdp_cpu(context);
+        fsdp_device *device = meta ? fsdp_meta(context) : test_device(context);
         model m;
 
         CHECK_OK(fsdp_scope_begin(context));
@@ -192,7 +192,7 @@ static void bfloat16_weights_stay_near_the_float32_loss(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    create(&m, fsdp_cpu(context));
+    create(&m, test_device(context));
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &loss));
     for (int i = 0; i < WEIGHTS; i++) {
         m.weights[i] = CHECK_PTR(fsdp_detach(fsdp_cast(m.weights[i], FSDP_BF16)));
@@ -227,9 +227,9 @@ static void the_fused_head_equals_the_plain_one(void **state)
         fsdp_tensor *x, *weight, *targets, *loss;
 
         CHECK_OK(fsdp_scope_begin(context));
-        x = make_leaf(fsdp_cpu(context), 1, 2, (const int64_t[]){ROWS, DIM});
-        weight = make_leaf(fsdp_cpu(context), 2, 2, (const int64_t[]){CLASSES, DIM});
-        targets = make_ids(fsdp_cpu(context), 1, (const int64_t[]){ROWS}, ids);
+        x = make_leaf(test_device(context), 1, 2, (const int64_t[]){ROWS, DIM});
+        weight = make_leaf(test_device(context), 2, 2, (const int64_t[]){CLASSES, DIM});
+        targets = make_ids(test_device(context), 1, (const int64_t[]){ROWS}, ids);
         loss = fused ? fsdp_linear_cross_entropy(x, weight, targets)
                      : fsdp_cross_entropy(fsdp_linear(x, weight, FSDP_NO_BIAS), targets);
         CHECK_OK(fsdp_tensor_item(CHECK_PTR(loss), &losses[fused]));
@@ -255,7 +255,7 @@ static void a_kept_loss_gives_its_gradient_twice(void **state)
 
     (void)state;
     CHECK_OK(fsdp_scope_begin(context));
-    create(&m, fsdp_cpu(context));
+    create(&m, test_device(context));
     weight = m.weights[0];
     loss = CHECK_PTR(forward(&m));
     CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));

@@ -32,7 +32,7 @@ static fsdp_tensor *make_tensor(fsdp_context *context, int param, fsdp_dtype dty
 {
     fsdp_tensor *tensor = NULL;
 
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), dtype, param_ndim[param], param_shape[param], kind, &tensor));
+    CHECK_OK(fsdp_tensor_create(test_device(context), dtype, param_ndim[param], param_shape[param], kind, &tensor));
     CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values + param_first[param]));
     return tensor;
 }
@@ -52,7 +52,7 @@ static void teardown(fixture *f)
 {
     for (int i = 0; i < PARAMS; i++)
         fsdp_tensor_unref(f->tensors[i]);
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(f->context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(f->context)));
     CHECK_EQ(test_live_bytes(f->context), 0);
     fsdp_context_free(f->context);
 }
@@ -239,16 +239,16 @@ static void state_is_counted_and_made_at_the_first_step(void **state)
     (void)state;
     setup(&f);
     CHECK_OK(fsdp_adamw_create(&f.parameters, &options, &optimizer));
-    fsdp_device_memory(fsdp_cpu(f.context), &stats);
+    fsdp_device_memory(test_device(f.context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 0);
     CHECK_OK(fsdp_optimizer_step(optimizer)); /* no gradient: nothing to do */
-    fsdp_device_memory(fsdp_cpu(f.context), &stats);
+    fsdp_device_memory(test_device(f.context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 0);
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < PARAMS; i++)
             give_gradient(&f, i, numbers_grads);
         CHECK_OK(fsdp_optimizer_step(optimizer));
-        fsdp_device_memory(fsdp_cpu(f.context), &stats);
+        fsdp_device_memory(test_device(f.context), &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE], 2 * (64 + 64 + 64));
     }
     fsdp_optimizer_free(optimizer);
@@ -346,7 +346,7 @@ typedef struct guard_log {
     fsdp__storage *told[PARAMS];
     int count;
     int refuse_at;      /* the how-manieth is refused; 0: none */
-    float bytes[NUMEL]; /* moves the parameter's bytes here */
+    fsdp_tensor *moved; /* moves the parameter's bytes here */
 } guard_log;
 
 static fsdp_status note_write(void *arg, fsdp__storage *storage)
@@ -360,9 +360,9 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
     if (log->count == log->refuse_at)
         return FSDP_FAIL(FSDP_STATE, "peers still read");
     if (storage == log->f->tensors[0]->storage) { /* may get other bytes */
-        memcpy(log->bytes, storage->data, storage->bytes);
+        CHECK_OK(fsdp_tensor_copy_(log->moved, log->f->tensors[0]));
         fsdp__storage_drop(storage);
-        fsdp__storage_adopt(storage, log->bytes, NULL, NULL);
+        fsdp__storage_adopt(storage, fsdp_tensor_data(log->moved), NULL, NULL);
     }
     return FSDP_OK;
 }
@@ -380,8 +380,10 @@ static void a_step_tells_before_it_writes(void **state)
         float after[NUMEL];
 
         setup(&f);
-        CHECK_OK(
-            fsdp_tensor_create(fsdp_cpu(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_PARAMETER_SHARD, &empty));
+        CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, FSDP_SHAPE(0, 3), FSDP_MEMORY_PARAMETER_SHARD,
+                                    &empty));
+        CHECK_OK(fsdp_tensor_create(test_device(f.context), FSDP_F32, param_ndim[0], param_shape[0],
+                                    FSDP_MEMORY_PARAMETER_SHARD, &log.moved));
         CHECK_OK(fsdp_tensor_set_requires_grad(empty, true));
         CHECK_OK(fsdp_sgd_create(&f.parameters, &options, &optimizer));
         CHECK_OK(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, &(fsdp_parameter){"empty", empty}}, &options));
@@ -396,8 +398,9 @@ static void a_step_tells_before_it_writes(void **state)
             CHECK_EQ(log.count, 3); /* 'bias' has no gradient */
             CHECK(log.told[0] == f.tensors[0]->storage && log.told[1] == f.tensors[2]->storage);
             CHECK(log.told[2] == empty->storage);
+            CHECK_OK(fsdp_tensor_read(log.moved, FSDP_F32, after));
             for (int i = 0; i < 15; i++)
-                CHECK_NEAR(log.bytes[i], numbers_start[i] - numbers_grads[i], 0);
+                CHECK_NEAR(after[i], numbers_start[i] - numbers_grads[i], 0);
         } else {
             CHECK_ERROR(fsdp_optimizer_step(optimizer), FSDP_STATE, "peers still read");
             CHECK_EQ(log.count, refuse_at);
@@ -406,6 +409,7 @@ static void a_step_tells_before_it_writes(void **state)
             CHECK_EQ(optimizer->groups[0].params[0].steps, 0);
         }
         fsdp_optimizer_free(optimizer);
+        fsdp_tensor_unref(log.moved);
         CHECK_OK(fsdp_tensor_set_grad(empty, NULL));
         fsdp_tensor_unref(empty);
         teardown(&f);

@@ -39,7 +39,8 @@ static fsdp_tensor *make(fsdp_context *context, int param, int step)
 
     for (int64_t i = 0; i < shapes[param][0] * shapes[param][1]; i++)
         data[i] = value(param, step, i);
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, 2, shapes[param], FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+    CHECK_OK(
+        fsdp_tensor_create(test_device(context), FSDP_F32, 2, shapes[param], FSDP_MEMORY_PARAMETER_SHARD, &tensor));
     CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, data));
     return tensor;
 }
@@ -169,7 +170,7 @@ static void check_rows(fsdp_context *context, void *arg)
     for (algorithm kind = SGD; kind <= ADAMW; kind++)
         compare(context, mesh, rows, kind, world > 1);
     fsdp_mesh_unref(mesh);
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void shards_of_rows_step_as_the_whole(void **state)
@@ -202,7 +203,7 @@ static void check_mixed(fsdp_context *context, void *arg)
     compare(context, mesh, mixed, ADAMW, 4);
     compare(context, mesh, hybrid, SGD, 1);
     fsdp_mesh_unref(mesh);
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void replicas_count_once_on_meshes_of_two_dimensions(void **state)
@@ -253,7 +254,7 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
     fsdp_tensor_unref(plain);
     model_free(&m);
     fsdp_mesh_unref(m.mesh);
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void plain_parameters_count_once_and_partial_ones_are_refused(void **state)
@@ -281,7 +282,7 @@ static int64_t state_bytes(fsdp_context *context)
 {
     fsdp_memory_stats stats;
 
-    fsdp_device_memory(fsdp_cpu(context), &stats);
+    fsdp_device_memory(test_device(context), &stats);
     return (int64_t)stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE];
 }
 
@@ -361,7 +362,7 @@ static void check_late(fsdp_context *context, void *arg)
         compare_late(context, mesh, mixed, ADAMW);
         fsdp_mesh_unref(mesh);
     }
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void state_of_earlier_steps_is_cut_to_the_shards(void **state)

@@ -6,8 +6,6 @@
 #include <omp.h>
 #endif
 
-#define GUARD 256
-
 #define GUARD_BYTE 0xA5
 
 uint32_t draw(test_case *c)
@@ -40,12 +38,12 @@ fsdp_dtype any_float(test_case *c)
     return types[between(c, 0, 2)];
 }
 
-static void *data_of(const buffer *b)
+void *data_of(const buffer *b)
 {
     return b->block + GUARD;
 }
 
-static size_t bytes_of(const buffer *b)
+size_t bytes_of(const buffer *b)
 {
     return (size_t)b->numel * fsdp_dtype_size(b->dtype);
 }
@@ -169,7 +167,7 @@ static void keep_first(test_case *c)
         memcpy(c->buffers[i].first, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
 }
 
-static void check_bits(const test_case *c, const char *who)
+void check_bits(const test_case *c, const char *who)
 {
     for (int i = 0; i < c->count; i++)
         if (memcmp(c->buffers[i].block, c->buffers[i].first, bytes_of(&c->buffers[i]) + 2 * GUARD) != 0)
@@ -177,7 +175,7 @@ static void check_bits(const test_case *c, const char *who)
                       who, i);
 }
 
-static void check_table(test_case *c, const oracle_table *table, const void *args)
+void check_table(test_case *c, const oracle_table *table, const void *args)
 {
     bool by_threads = table->products_by_threads && c->kernel == FSDP__KERNEL_MATMUL;
 
@@ -207,11 +205,4 @@ void expect(test_case *c, const void *args, const char *format, ...)
     run(c, oracle_kernels[c->kernel], args, "oracle");
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].expected, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);
-}
-
-void check_everywhere(test_case *c, const void *args)
-{
-    for (int i = 0; i < c->table_count; i++)
-        check_table(c, &c->tables[i], args);
-    free_case(c);
 }

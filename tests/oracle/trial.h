@@ -13,12 +13,18 @@
 #include "oracle/oracle.h"
 #include "support/test.h"
 
-/* Kernels that are held to the oracle. */
+enum {
+    GUARD = 256 /* bytes before and behind a buffer */
+};
+
+/* Kernels that are held to the oracle: of the host's memory, or of a device of its own. */
 typedef struct oracle_table {
     const char *name;
     const fsdp__kernel_function *kernels;
     int most_threads;         /* they run with 1, 2, ... of them */
     bool products_by_threads; /* the bits of a matrix product depend on their number */
+    bool lists;               /* the list of buffers (device/kernel_buffers.h) is held to what they do */
+    fsdp_device *device;      /* the call is launched there, on copies of the buffers; `kernels` is not asked for */
 } oracle_table;
 
 typedef struct buffer {
@@ -58,15 +64,21 @@ void *an_output(test_case *c, fsdp_dtype dtype, int64_t numel, double relative, 
 /* The buffer at `data` is written too. */
 void also_output(test_case *c, const void *data, double relative, double absolute);
 void free_case(test_case *c);
+void *data_of(const buffer *b);
+size_t bytes_of(const buffer *b);
 double rounding(fsdp_dtype dtype);
 /* Every buffer against what it should hold, and its guards. */
 void compare_all(const test_case *c, const char *who);
 void run(test_case *c, fsdp__kernel_function function, const void *args, const char *who);
 /* Threads of kernels, where they have any. */
 void use_threads(int threads);
+/* The buffers hold the very bits that one thread gave. */
+void check_bits(const test_case *c, const char *who);
+/* With every number of threads of the table. */
+void check_table(test_case *c, const oracle_table *table, const void *args);
 /* Runs the oracle and keeps what it gave. The text says what was drawn. */
 void expect(test_case *c, const void *args, const char *format, ...) FSDP_PRINTF(3, 4);
-/* Runs every table, then frees the buffers. */
+/* Runs every table (everywhere.c), then frees the buffers. */
 void check_everywhere(test_case *c, const void *args);
 
 /* The call on every table against the oracle. */

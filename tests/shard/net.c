@@ -71,7 +71,7 @@ fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_opt
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
 
     net_shard(module, options);
-    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_OK(fsdp_module_initialize(module, 1));
     return module;
 }
@@ -86,8 +86,8 @@ void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor
             values[i * NET_IN + j] = (float)(((first + i) * 31 + j * 17 + step * 7) % 23) / 11.0f - 1.0f;
         classes[i] = ((first + i) * 5 + step) % NET_OUT;
     }
-    *x = CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(rows, NET_IN), values));
-    *targets = CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(rows), classes));
+    *x = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(rows, NET_IN), values));
+    *targets = CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(rows), classes));
 }
 
 void net_sgd(fsdp_module *module, float lr)
@@ -161,7 +161,7 @@ float *net_values(fsdp_module *module, int64_t *count)
 float *net_expected(int blocks, int steps, int64_t *count)
 {
     fsdp_context *context = test_context();
-    fsdp_module *module = net_create(context, fsdp_cpu(context), blocks);
+    fsdp_module *module = net_create(context, test_device(context), blocks);
     float *values;
 
     CHECK_OK(fsdp_module_initialize(module, 1));

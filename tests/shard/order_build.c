@@ -36,14 +36,14 @@ void order_build(order_player *player, const order_run *run, int index)
     bool real = plan->real || player->plain;
     uint64_t seed = (uint64_t)index + 10;
 
-    m->module = order_net_create(player->context, real ? fsdp_cpu(player->context) : fsdp_meta(player->context),
+    m->module = order_net_create(player->context, real ? test_device(player->context) : fsdp_meta(player->context),
                                  plan->blocks, plan->form);
     if (real)
         CHECK_OK(fsdp_module_initialize(m->module, seed));
     for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
         shard_group(m, run, g);
     if (!real) {
-        CHECK_OK(fsdp_module_materialize(m->module, fsdp_cpu(player->context)));
+        CHECK_OK(fsdp_module_materialize(m->module, test_device(player->context)));
         CHECK_OK(fsdp_module_initialize(m->module, seed));
     }
     CHECK_OK(fsdp_module_parameters(m->module, &m->parameters));

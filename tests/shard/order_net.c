@@ -85,7 +85,7 @@ fsdp_tensor *order_inputs(fsdp_context *context, int number, int rank, int colum
     for (int i = 0; i < ORDER_ROWS; i++)
         for (int j = 0; j < columns; j++)
             values[i * columns + j] = (float)(((rank * ORDER_ROWS + i) * 31 + j * 17 + number * 7) % 23) / 11.0f - 1.0f;
-    return CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(ORDER_ROWS, columns), values));
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(ORDER_ROWS, columns), values));
 }
 
 fsdp_tensor *order_targets(fsdp_context *context, int number, int rank)
@@ -94,5 +94,5 @@ fsdp_tensor *order_targets(fsdp_context *context, int number, int rank)
 
     for (int i = 0; i < ORDER_ROWS; i++)
         classes[i] = ((rank * ORDER_ROWS + i) * 5 + number) % ORDER_OUT;
-    return CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(ORDER_ROWS), classes));
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(ORDER_ROWS), classes));
 }

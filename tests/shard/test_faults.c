@@ -25,9 +25,11 @@ static fsdp_status step(fsdp_module *module)
 
     if (st != FSDP_OK)
         return st;
-    x = fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
-    loss = fsdp_call(module, x, fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(6), classes));
+    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
+    loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
     st = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (st == FSDP_OK) /* a device behind the host tells of its failures then */
+        st = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
     fsdp_scope_end(context, NULL);
     return st;
 }
@@ -37,7 +39,7 @@ static fsdp_status shard_all(fsdp_module *module, const fsdp_shard_options *opti
     for (int i = 0; i < BLOCKS; i++)
         FSDP_TRY(fsdp_fully_shard(net_block_at(module, i), options));
     FSDP_TRY(fsdp_fully_shard(module, options));
-    FSDP_TRY(fsdp_module_materialize(module, fsdp_cpu(module->context)));
+    FSDP_TRY(fsdp_module_materialize(module, test_device(module->context)));
     FSDP_TRY(fsdp_module_initialize(module, 1));
     return FSDP_OK;
 }
@@ -59,7 +61,7 @@ static void run_with_fault(fsdp_context *context, void *arg)
     bool mine = fsdp_context_rank(context) == 1;
     fsdp_status st;
 
-    fsdp_cpu(context);
+    test_device(context);
     if (mine)
         fsdp__fault_arm(f->kind, f->nth);
     st = run(module, &f->options);

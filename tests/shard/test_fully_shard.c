@@ -11,7 +11,7 @@ enum {
 
 static void refusals(fsdp_context *context, void *arg)
 {
-    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS), *block = net_block_at(module, 0);
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 0);
     fsdp_mp_policy odd = {.param_dtype = FSDP_I32};
     fsdp_tensor *x, *targets;
 
@@ -29,7 +29,7 @@ static void refusals(fsdp_context *context, void *arg)
 
     /* A nested module that has run as a root of its own cannot become part of another tree. */
     CHECK_OK(fsdp_scope_begin(context));
-    CHECK_PTR(fsdp_call(block, fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM))));
+    CHECK_PTR(fsdp_call(block, fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM))));
     CHECK_OK(fsdp_fully_shard(module, NULL));
     net_batch(context, 0, 0, 3, &x, &targets);
     CHECK_NULL(fsdp_call(module, x, targets));
@@ -47,8 +47,8 @@ static void part(fsdp_context *context, void *arg)
 
     (void)arg;
     net_shard(module, NULL);
-    CHECK_ERROR(fsdp_module_materialize(up, fsdp_cpu(context)), FSDP_STATE, "'weight': it is sharded with an outer");
-    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+    CHECK_ERROR(fsdp_module_materialize(up, test_device(context)), FSDP_STATE, "'weight': it is sharded with an outer");
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_ERROR(fsdp_module_initialize(up, 1), FSDP_STATE, "'weight': it is sharded with an outer");
     CHECK_OK(fsdp_module_initialize(module, 1));
     fsdp_module_unref(module);
@@ -94,7 +94,7 @@ static void a_forward_before_materialisation_is_refused(void **state)
 
 static void looks(fsdp_context *context, void *arg)
 {
-    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS);
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
     fsdp_tensor *before = fsdp_module_parameter(module, "blocks.1.up.weight"), *after;
     const fsdp_distribution *distribution;
     int64_t world = fsdp_context_world_size(context), start, rows;
@@ -224,7 +224,7 @@ static fsdp_module *tied_create(fsdp_context *context)
     fsdp_layer *second;
 
     CHECK_OK(fsdp_module_create(context, &tied_type, sizeof *t, &t));
-    t->first = fsdp_linear_create(context, fsdp_cpu(context), 7, 7, NULL);
+    t->first = fsdp_linear_create(context, test_device(context), 7, 7, NULL);
     CHECK_OK(fsdp_module_add_child(&t->base, "first", t->first));
     CHECK_OK(fsdp_module_create(context, t->first->type, sizeof *second, &second));
     CHECK_OK(fsdp_module_tie_parameter(&second->base, "weight", &second->weight, ((fsdp_layer *)t->first)->weight));
@@ -245,7 +245,7 @@ static void train_tied(fsdp_module *module, float *out)
     for (int step = 0; step < 3; step++) {
         CHECK_OK(fsdp_scope_begin(context));
         CHECK_OK(fsdp_backward(
-            CHECK_PTR(fsdp_call(module, fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 7), x)))));
+            CHECK_PTR(fsdp_call(module, fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(2, 7), x)))));
         fsdp_scope_end(context, NULL);
         net_sgd(module, 0.5f);
     }
@@ -313,7 +313,7 @@ static void skip_block(fsdp_context *context, void *arg)
         net_forward_backward(module, step, 0, 1);
         CHECK_NULL(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.1.up.weight")));
         CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.up.weight")));
-        fsdp_device_memory(fsdp_cpu(context), &stats);
+        fsdp_device_memory(test_device(context), &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0); /* a prefetch for it has been let go */
         net_sgd(module, 0.1f);
     }

@@ -105,7 +105,7 @@ static void a_gradient_that_the_caller_set_is_added_to(void **state)
 
 static void shard_with_gradient(fsdp_context *context, void *arg)
 {
-    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS);
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
 
     (void)arg;
     net_forward_backward(module, 0, 0, 1);
@@ -248,7 +248,7 @@ static void drop_kept(fsdp_context *context, way_run *run)
         dawdle(context, run);
         ways_backward(run, module, 8);
         drop_all(module, optimizer, run->arg % 3);
-        fsdp_device_memory(fsdp_cpu(context), &stats);
+        fsdp_device_memory(test_device(context), &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
         if (run->way)
             CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
@@ -288,9 +288,9 @@ static void train_little(fsdp_context *context, way_run *run)
     CHECK_OK(fsdp_module_set_requires_grad(module, false));
     CHECK_OK(fsdp_tensor_set_requires_grad(shard_at(module, name), true));
     for (int step = 0; step < 2; step++) {
-        fsdp_device_reset_peak(fsdp_cpu(context));
+        fsdp_device_reset_peak(test_device(context));
         ways_backward(run, module, step);
-        fsdp_device_memory(fsdp_cpu(context), &stats);
+        fsdp_device_memory(test_device(context), &stats);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], whole + shard);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shard);
         note_gradient(run, shard_at(module, name));
@@ -330,7 +330,7 @@ static void drop_fused_loss(fsdp_context *context, way_run *run)
             (void)ways_loss(run, module, 5);
             fsdp_scope_end(context, NULL);
             dawdle(context, run);
-            fsdp_device_memory(fsdp_cpu(context), &stats);
+            fsdp_device_memory(test_device(context), &stats);
             CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
         }
         ways_backward(run, module, step);

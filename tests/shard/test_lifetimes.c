@@ -197,7 +197,7 @@ static void nothing_is_left_of_a_model_and_its_graph(void **state)
 /* Norm and head are one group; the head stays when the net goes. */
 static void free_one_of_two(fsdp_context *context, way_run *run)
 {
-    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS), *head = ((net *)module)->head;
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS), *head = ((net *)module)->head;
     fsdp_parameters shards;
     fsdp_tensor *loss;
 
@@ -306,7 +306,7 @@ static bool materialize_with_fault(fsdp_context *context, way_run *run, long n)
 
     *mine = fsdp_context_rank(context) == run->slow ? n : 0;
     module = net_with_fault(context, run, mine);
-    st = fsdp_module_materialize(module, fsdp_cpu(context));
+    st = fsdp_module_materialize(module, test_device(context));
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
     if (fsdp_barrier(fsdp_world(context)) != FSDP_OK) { /* in the ranks' agreement itself: nothing goes on */
         CHECK(st != FSDP_OK);
@@ -320,7 +320,7 @@ static bool materialize_with_fault(fsdp_context *context, way_run *run, long n)
         check_all_or_none(module);
         check_all_or_none(net_block_at(module, 0));
         check_all_or_none(net_block_at(module, 1));
-        CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+        CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     }
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_OK(fsdp_module_unshard(module));
@@ -373,7 +373,7 @@ static fsdp_status leave_a_graph(fsdp_context *context, void *arg)
 
     FSDP_TRY(fsdp_fully_shard(net_block_at(module, 0), arg));
     FSDP_TRY(fsdp_fully_shard(module, arg));
-    FSDP_TRY(fsdp_module_materialize(module, fsdp_cpu(context)));
+    FSDP_TRY(fsdp_module_materialize(module, test_device(context)));
     FSDP_TRY(fsdp_module_initialize(module, 1));
     net_batch(context, 0, 0, 3, &x, &targets);
     if (!fsdp_call(module, x, targets))

@@ -58,14 +58,14 @@ static void check_stages(fsdp_context *context, void *arg)
     group_bytes block = block_bytes(world), root = root_bytes(world);
     size_t shards = BLOCKS * block.shard + root.shard, always, first_live = 0;
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
-    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_device *device = test_device(context);
     fsdp_memory_stats stats;
 
     net_shard(module, &options);
-    fsdp_device_memory(cpu, &stats);
+    fsdp_device_memory(device, &stats);
     CHECK_EQ(stats.live_total_bytes, 0); /* meta parameters take nothing */
-    CHECK_OK(fsdp_module_materialize(module, cpu));
-    fsdp_device_memory(cpu, &stats);
+    CHECK_OK(fsdp_module_materialize(module, device));
+    fsdp_device_memory(device, &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
     CHECK_EQ(stats.peak_total_bytes, shards); /* no rank ever held more */
     CHECK_OK(fsdp_module_initialize(module, 1));
@@ -75,9 +75,9 @@ static void check_stages(fsdp_context *context, void *arg)
         size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
         size_t last = root.whole + BLOCKS * block.shard + root.shard;
 
-        fsdp_device_reset_peak(cpu);
+        fsdp_device_reset_peak(device);
         net_forward_backward(module, step, 0, 1);
-        fsdp_device_memory(cpu, &stats);
+        fsdp_device_memory(device, &stats);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER],
                  options.reshard_after_forward == FSDP_RESHARD_NEVER ? root.whole + BLOCKS * block.whole : always);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], FSDP__MAX(before_last, last));
@@ -86,7 +86,7 @@ static void check_stages(fsdp_context *context, void *arg)
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 0);
         net_sgd(module, 0.1f);
-        fsdp_device_memory(cpu, &stats);
+        fsdp_device_memory(device, &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
         if (step == 2)
             first_live = stats.live_total_bytes;
@@ -101,6 +101,7 @@ static void live_and_peak_bytes_equal_the_closed_form(void **state)
     static const int worlds[] = {1, 2, 3, 4, 8};
 
     (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int variant = 0; variant < 4; variant++) {
             fsdp_shard_options options = {.reshard_after_forward =
@@ -117,9 +118,9 @@ static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *contex
     fsdp_memory_stats warm, later;
 
     net_train(module, 3);
-    fsdp_device_memory(fsdp_cpu(context), &warm);
+    fsdp_device_memory(test_device(context), &warm);
     net_train(module, 5);
-    fsdp_device_memory(fsdp_cpu(context), &later);
+    fsdp_device_memory(test_device(context), &later);
     CHECK_EQ(later.system_allocations, warm.system_allocations);
     CHECK_EQ(later.reserved_bytes, warm.reserved_bytes);
     fsdp_module_unref(module);

@@ -29,14 +29,14 @@ static one *one_create(fsdp_context *context, int64_t size)
     one *o;
 
     CHECK_OK(fsdp_module_create(context, &one_type, sizeof *o, &o));
-    CHECK_OK(fsdp_module_add_parameter(&o->base, "weight", &o->weight, fsdp_cpu(context), FSDP_F32, 1, &size,
+    CHECK_OK(fsdp_module_add_parameter(&o->base, "weight", &o->weight, test_device(context), FSDP_F32, 1, &size,
                                        (fsdp_init){.kind = FSDP_INIT_ONES}));
     return o;
 }
 
 static fsdp_tensor *one_call(one *o, float value, int64_t size)
 {
-    return CHECK_PTR(fsdp_call(&o->base, fsdp_full(fsdp_cpu(o->base.context), FSDP_F32, 1, &size, value)));
+    return CHECK_PTR(fsdp_call(&o->base, fsdp_full(test_device(o->base.context), FSDP_F32, 1, &size, value)));
 }
 
 static void dtypes(fsdp_context *context, void *arg)

@@ -27,7 +27,7 @@ static const fsdp_module_type lookup_type = {.name = "Lookup", .forward = lookup
 
 static fsdp_module *lookup_create(fsdp_context *context, const way_run *run, fsdp_reshard reshard)
 {
-    fsdp_device *device = run->way ? fsdp_meta(context) : fsdp_cpu(context);
+    fsdp_device *device = run->way ? fsdp_meta(context) : test_device(context);
     fsdp_shard_options options = run->options;
     lookup *l;
 
@@ -40,7 +40,7 @@ static fsdp_module *lookup_create(fsdp_context *context, const way_run *run, fsd
     if (run->way) {
         CHECK_OK(fsdp_fully_shard(l->block, &options));
         CHECK_OK(fsdp_fully_shard(&l->base, &options));
-        CHECK_OK(fsdp_module_materialize(&l->base, fsdp_cpu(context)));
+        CHECK_OK(fsdp_module_materialize(&l->base, test_device(context)));
     }
     CHECK_OK(fsdp_module_initialize(&l->base, 1));
     return &l->base;
@@ -59,7 +59,7 @@ static fsdp_tensor *look_up(fsdp_module *module, int step, int first, int rows)
     for (int i = 0; i < rows; i++)
         ids[i] = ((first + i) * 3 + step) % IDS;
     return CHECK_PTR(
-        fsdp_call(module, CHECK_PTR(fsdp_from_data(fsdp_cpu(module->context), FSDP_I32, FSDP_SHAPE(rows), ids))));
+        fsdp_call(module, CHECK_PTR(fsdp_from_data(test_device(module->context), FSDP_I32, FSDP_SHAPE(rows), ids))));
 }
 
 /* This rank's rows; all ranks' in a plain run. */
@@ -143,7 +143,7 @@ static fsdp_status evaluate_block(void *arg, fsdp_tensor *tensor, fsdp_tensor **
     fsdp_no_grad_begin(context);
     note_item(in, mean_of_squares(fsdp_call(
                       net_block_at(in->module, 0),
-                      CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM), values)))));
+                      CHECK_PTR(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM), values)))));
     fsdp_no_grad_end(context);
     dawdle(context, in->run);
     return FSDP_OK;
@@ -433,7 +433,7 @@ static fsdp_status fail_inside(void *arg, fsdp_tensor *tensor, fsdp_tensor **gra
     (void)grad;
     fsdp_no_grad_begin(context);
     block->type = &failing_block_type;
-    CHECK_NULL(fsdp_call(in->module, fsdp_from_data(fsdp_cpu(context), FSDP_I32, FSDP_SHAPE(1), &id)));
+    CHECK_NULL(fsdp_call(in->module, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(1), &id)));
     block->type = &net_block_type;
     fsdp_no_grad_end(context);
     return FSDP_OK;

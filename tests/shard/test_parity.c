@@ -33,7 +33,7 @@ static void shard_as_asked(fsdp_module *module, const run *r)
 static void train(fsdp_context *context, void *arg)
 {
     run *r = arg;
-    fsdp_module *module = net_create(context, r->real ? fsdp_cpu(context) : fsdp_meta(context), BLOCKS);
+    fsdp_module *module = net_create(context, r->real ? test_device(context) : fsdp_meta(context), BLOCKS);
     int64_t count;
     float *values;
 
@@ -41,7 +41,7 @@ static void train(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_module_initialize(module, 1));
     shard_as_asked(module, r);
     if (!r->real) {
-        CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+        CHECK_OK(fsdp_module_materialize(module, test_device(context)));
         CHECK_OK(fsdp_module_initialize(module, 1));
     }
     net_train(module, STEPS);

@@ -249,7 +249,7 @@ static void play(fsdp_context *context, void *arg)
                            .logs = run->logs};
 
     if (run->residence && run->residence->behind)
-        CHECK_OK(fsdp__device_run_on_worker(fsdp_cpu(context)));
+        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
     for (int m = 0; m < p->models; m++)
         order_build(&player, run, m);
     for (player.at = 0; player.at < p->count; player.at++) {

@@ -139,8 +139,8 @@ static void write_all(fsdp_module *module, int kind)
             CHECK_OK(fsdp_tensor_write(p, FSDP_F32, values));
         else if (kind == 1)
             CHECK_OK(
-                fsdp_tensor_copy_(p, CHECK_PTR(fsdp_from_data(fsdp_cpu(module->context), FSDP_F32, fsdp_tensor_ndim(p),
-                                                              fsdp_tensor_shape(p), values))));
+                fsdp_tensor_copy_(p, CHECK_PTR(fsdp_from_data(test_device(module->context), FSDP_F32,
+                                                              fsdp_tensor_ndim(p), fsdp_tensor_shape(p), values))));
         else
             CHECK_OK(fsdp_tensor_fill_(p, 0.02 * (double)(i + 1)));
         fsdp_scope_end(module->context, NULL);
@@ -429,7 +429,7 @@ static void write_in_window(fsdp_context *context, way_run *run)
         CHECK_ERROR(fsdp_tensor_fill_(whole, 1.0), FSDP_STATE, name);
         CHECK_ERROR(fsdp_tensor_write(whole, FSDP_F32, values), FSDP_STATE, name);
         CHECK_OK(fsdp_scope_begin(context));
-        CHECK_ERROR(fsdp_tensor_copy_(whole, fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(NET_OUT, NET_DIM))),
+        CHECK_ERROR(fsdp_tensor_copy_(whole, fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(NET_OUT, NET_DIM))),
                     FSDP_STATE, name);
         fsdp_scope_end(context, NULL);
         note_tensor(run, whole);

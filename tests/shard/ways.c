@@ -81,7 +81,7 @@ fsdp_module *ways_net(fsdp_context *context, const way_run *run, int blocks, fsd
     options.reshard_after_forward = reshard;
     if (run->way)
         return net_sharded(context, blocks, &options);
-    module = net_create(context, fsdp_cpu(context), blocks);
+    module = net_create(context, test_device(context), blocks);
     CHECK_OK(fsdp_module_initialize(module, 1));
     return module;
 }

@@ -20,14 +20,14 @@ static fsdp_module *make_part(fsdp_context *context)
 
 static void add_weight(fsdp_module *module, const char *name, fsdp_tensor **slot, int64_t rows)
 {
-    CHECK_OK(fsdp_module_add_parameter(module, name, slot, fsdp_cpu(module->context), FSDP_F32, 2,
+    CHECK_OK(fsdp_module_add_parameter(module, name, slot, test_device(module->context), FSDP_F32, 2,
                                        (const int64_t[]){rows, 3}, (fsdp_init){.kind = FSDP_INIT_ONES}));
 }
 
 static void add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent)
 {
-    CHECK_OK(
-        fsdp_tensor_create(fsdp_cpu(module->context), FSDP_F32, 1, (const int64_t[]){4}, FSDP_MEMORY_ACTIVATION, slot));
+    CHECK_OK(fsdp_tensor_create(test_device(module->context), FSDP_F32, 1, (const int64_t[]){4}, FSDP_MEMORY_ACTIVATION,
+                                slot));
     CHECK_OK(fsdp_module_add_buffer(module, name, slot, persistent));
 }
 

@@ -9,7 +9,7 @@ static fsdp_tensor *make(fsdp_context *context, int ndim, const int64_t *shape)
 {
     fsdp_tensor *tensor = NULL;
 
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, ndim, shape, FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, ndim, shape, FSDP_MEMORY_PARAMETER_SHARD, &tensor));
     CHECK_OK(fsdp_tensor_fill_(tensor, 1));
     return tensor;
 }

@@ -1,19 +1,32 @@
-/* support/memory.c - what a context's devices hold. */
+/* support/memory.c - what a context's devices hold, and the one that tests compute on. */
 #include "base/context.h"
-#include "fsdp/device.h"
+#include "device/device.h"
 #include "support/test.h"
+
+fsdp_device *test_device(fsdp_context *context)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+    fsdp_device *device = fsdp__device_open(context, name ? name : "cpu", 0);
+
+    if (device)
+        fsdp__set_front_device(device);
+    return device;
+}
 
 int64_t test_live_bytes(fsdp_context *context)
 {
+    static const char *const names[] = {"cpu", "meta", "sim", "sim"};
+    static const int ordinals[] = {0, 0, 0, 1};
     int64_t bytes = 0;
 
-    for (int meta = 0; meta < 2; meta++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        /* A device that was never used must not be made by asking. */
+        const fsdp_device *device = fsdp__device_find(context, names[i], ordinals[i]);
         fsdp_memory_stats stats;
 
-        /* A device that was never used must not be made by asking. */
-        if (!fsdp__context_get(context, meta ? FSDP__SLOT_META : FSDP__SLOT_CPU))
+        if (!device)
             continue;
-        fsdp_device_memory(meta ? fsdp_meta(context) : fsdp_cpu(context), &stats);
+        fsdp_device_memory(device, &stats);
         /* Streams keep their workspace for as long as they live. */
         bytes += (int64_t)(stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE]);
     }

@@ -35,6 +35,21 @@ void test_fail(const char *file, int line, const char *format, ...)
     abort(); /* not reached: _fail jumps back to cmocka */
 }
 
+bool test_on_cpu(void)
+{
+    const char *name = getenv("FSDP_TEST_DEVICE");
+
+    return !name || strcmp(name, "cpu") == 0;
+}
+
+void test_only_on_cpu(const char *reason)
+{
+    if (test_on_cpu())
+        return;
+    print_message("skipped on '%s': %s\n", getenv("FSDP_TEST_DEVICE"), reason);
+    skip();
+}
+
 void test_check_eq(int64_t actual, int64_t expected, const char *actual_text, const char *expected_text,
                    const char *file, int line)
 {

@@ -29,6 +29,7 @@
 
 #include "base/fault.h"
 #include "fsdp/context.h"
+#include "fsdp/device.h"
 
 /* main() of a test program. */
 #define TEST_MAIN(...)                                    \
@@ -43,7 +44,14 @@
 fsdp_context *test_context(void);
 /* Whether this is `make test-long`: more seeds, more steps. */
 bool test_long(void);
-/* Bytes that live on the context's cpu and meta devices, but for the workspace that streams keep. */
+/* What a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then take too.
+ * The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and fsdp_tensor_write. */
+fsdp_device *test_device(fsdp_context *context);
+/* Whether that is the CPU; and skips the case, with the reason, where it is not: for what can only be asked of a device
+ * that is in step with the host, or that computes on memory which ranks share. */
+bool test_on_cpu(void);
+void test_only_on_cpu(const char *reason);
+/* Bytes that live on the context's devices, but for the workspace that streams keep. */
 int64_t test_live_bytes(fsdp_context *context);
 
 /* A new empty directory; test_directory_free removes it with all it holds. */

@@ -191,7 +191,7 @@ static char *printed(const fsdp_tensor *t)
 
 static fsdp_tensor *tensor_of(fsdp_context *context, const example *e)
 {
-    fsdp_tensor *t = CHECK_PTR(fsdp_empty(fsdp_cpu(context), e->dtype, e->ndim, e->shape));
+    fsdp_tensor *t = CHECK_PTR(fsdp_empty(test_device(context), e->dtype, e->ndim, e->shape));
     int64_t numel = fsdp_tensor_numel(t);
     float *values = calloc((size_t)numel + 1, sizeof *values);
 
@@ -265,7 +265,7 @@ static void meta_tensors_print_their_shape(void **state)
 static void a_failed_write_is_reported(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_tensor *t = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3)));
+    fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(3)));
     FILE *full = fopen("/dev/full", "w");
 
     (void)state;

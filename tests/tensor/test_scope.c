@@ -5,7 +5,7 @@
 
 static fsdp_tensor *one(fsdp_context *context)
 {
-    return CHECK_PTR(fsdp_empty(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3)));
+    return CHECK_PTR(fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(3)));
 }
 
 static int64_t live_tensors(fsdp_context *context)
@@ -59,7 +59,7 @@ static void a_tensor_of_an_outer_scope_may_be_kept(void **state)
     fsdp_tensor *outer, *owned = NULL;
 
     (void)state;
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3), FSDP_MEMORY_GRADIENT, &owned));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(3), FSDP_MEMORY_GRADIENT, &owned));
     CHECK_OK(fsdp_scope_begin(context));
     outer = one(context);
     CHECK_OK(fsdp_scope_begin(context));
@@ -155,7 +155,7 @@ static void any_allocation_may_fail(void **state)
         for (int i = 0; i < 20 && st == FSDP_OK; i++) {
             st = fsdp_scope_begin(context);
             open += st == FSDP_OK;
-            if (st == FSDP_OK && (!fsdp_cpu(context) || !fsdp_empty(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3))))
+            if (st == FSDP_OK && (!test_device(context) || !fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(3))))
                 st = fsdp_last_status();
         }
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);

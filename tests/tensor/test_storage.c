@@ -14,7 +14,8 @@ static void views_survive_drop_and_restore(void **state)
     (void)state;
     for (int i = 0; i < 15; i++)
         values[i] = (float)i;
-    CHECK_OK(fsdp__storage_create(fsdp_cpu(context), sizeof values, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
+    CHECK_OK(
+        fsdp__storage_create(test_device(context), sizeof values, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, FSDP_SHAPE(3, 5), NULL, 0, &whole));
     CHECK_OK(fsdp__view_narrow(whole, 0, 1, 1, &row));
     fsdp__storage_unref(storage); /* the views hold it */
@@ -41,8 +42,8 @@ static void views_survive_drop_and_restore(void **state)
 static void dropped_bytes_are_not_read(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_tensor *a = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 3)));
-    fsdp_tensor *b = CHECK_PTR(fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 3)));
+    fsdp_tensor *a = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
+    fsdp_tensor *b = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     float values[6];
 
     (void)state;
@@ -72,7 +73,7 @@ static void adopted_bytes_go_back_to_their_owner(void **state)
     void *released = NULL;
 
     (void)state;
-    CHECK_OK(fsdp__storage_create(fsdp_cpu(context), sizeof bytes, FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
+    CHECK_OK(fsdp__storage_create(test_device(context), sizeof bytes, FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
     fsdp__storage_adopt(storage, bytes, note_release, &released);
     CHECK_OK(fsdp__storage_restore(storage)); /* it has some */
     CHECK(storage->data == bytes);
@@ -104,7 +105,7 @@ static void empty_storages_come_and_go_too(void **state)
     fsdp_tensor *t = NULL;
 
     (void)state;
-    CHECK_OK(fsdp__storage_create(fsdp_cpu(context), 0, FSDP_MEMORY_PARAMETER_SHARD, true, &storage));
+    CHECK_OK(fsdp__storage_create(test_device(context), 0, FSDP_MEMORY_PARAMETER_SHARD, true, &storage));
     CHECK(storage->data != NULL);
     CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, FSDP_SHAPE(0, 5), NULL, 0, &t));
     CHECK_NULL(fsdp_tensor_data(t));
@@ -120,7 +121,7 @@ static void empty_storages_come_and_go_too(void **state)
 
 typedef struct guarded {
     int writes;
-    const float *bytes; /* read when told: what was there before the write */
+    const fsdp_tensor *tensor; /* read when told: what was there before the write */
     float seen;
     bool refuse;
 } guarded;
@@ -128,9 +129,13 @@ typedef struct guarded {
 static fsdp_status before_write(void *arg, fsdp__storage *storage)
 {
     guarded *g = arg;
+    float values[15];
 
     g->writes++;
-    g->seen = g->bytes ? *g->bytes : 0;
+    if (g->tensor) {
+        CHECK_OK(fsdp_tensor_read(g->tensor, FSDP_F32, values));
+        g->seen = values[0];
+    }
     if (g->refuse)
         return FSDP_FAIL(FSDP_STATE, "storage of %zu bytes is in use", storage->bytes);
     return FSDP_OK;
@@ -139,10 +144,10 @@ static fsdp_status before_write(void *arg, fsdp__storage *storage)
 static void who_writes_says_so_first(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_tensor *t = CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(3, 5), 1));
-    fsdp_tensor *other = CHECK_PTR(fsdp_full(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2, 5), 4)), *rows = NULL;
+    fsdp_tensor *t = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(3, 5), 1));
+    fsdp_tensor *other = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, 5), 4)), *rows = NULL;
     float values[15] = {2}, back[15];
-    guarded g = {.bytes = fsdp_tensor_data(t)};
+    guarded g = {.tensor = t};
 
     (void)state;
     CHECK_OK(fsdp__view_narrow(t, 0, 0, 2, &rows)); /* a write through any view counts */
@@ -176,7 +181,7 @@ static void who_writes_says_so_first(void **state)
 static void a_write_of_no_elements_is_told_too(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_tensor *t = CHECK_PTR(fsdp_empty(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(0, 5)));
+    fsdp_tensor *t = CHECK_PTR(fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(0, 5)));
     guarded g = {.writes = 0};
 
     (void)state;
@@ -195,10 +200,10 @@ static void any_allocation_may_fail(void **state)
         fsdp_context *context = NULL;
         fsdp__storage *storage = NULL;
         fsdp_status st = fsdp_context_create(NULL, &context);
-        fsdp_device *cpu = st == FSDP_OK ? fsdp_cpu(context) : NULL;
+        fsdp_device *device = st == FSDP_OK ? test_device(context) : NULL;
 
         if (st == FSDP_OK)
-            st = cpu ? fsdp__storage_create(cpu, 1000, FSDP_MEMORY_GRADIENT, true, &storage) : fsdp_last_status();
+            st = device ? fsdp__storage_create(device, 1000, FSDP_MEMORY_GRADIENT, true, &storage) : fsdp_last_status();
         if (st == FSDP_OK) {
             fsdp__storage_drop(storage);
             st = fsdp__storage_restore(storage);

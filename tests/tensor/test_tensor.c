@@ -10,7 +10,7 @@ static void a_new_tensor_is_contiguous_and_counted(void **state)
     fsdp_memory_stats stats;
 
     (void)state;
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_BF16, FSDP_SHAPE(3, 1, 7), FSDP_MEMORY_GRADIENT, &t));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_BF16, FSDP_SHAPE(3, 1, 7), FSDP_MEMORY_GRADIENT, &t));
     CHECK_EQ(fsdp_tensor_ndim(t), 3);
     CHECK_BYTES(fsdp_tensor_shape(t), ((int64_t[]){3, 1, 7}), 3 * sizeof(int64_t));
     CHECK_BYTES(fsdp_tensor_strides(t), ((int64_t[]){7, 7, 1}), 3 * sizeof(int64_t));
@@ -20,10 +20,10 @@ static void a_new_tensor_is_contiguous_and_counted(void **state)
     CHECK_EQ(fsdp_tensor_size(t, -4), -1);
     CHECK_EQ(fsdp_tensor_numel(t), 21);
     CHECK_EQ(fsdp_tensor_dtype(t), FSDP_BF16);
-    CHECK(fsdp_tensor_device(t) == fsdp_cpu(context));
+    CHECK(fsdp_tensor_device(t) == test_device(context));
     CHECK(fsdp_tensor_is_contiguous(t));
     CHECK(fsdp_tensor_data(t) != NULL);
-    fsdp_device_memory(fsdp_cpu(context), &stats);
+    fsdp_device_memory(test_device(context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 64);
     fsdp_tensor_unref(t);
     CHECK_EQ(test_live_bytes(context), 0);
@@ -36,7 +36,7 @@ static void a_tensor_lives_as_long_as_its_last_reference(void **state)
     fsdp_tensor *t = NULL;
 
     (void)state;
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(5), FSDP_MEMORY_ACTIVATION, &t));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(5), FSDP_MEMORY_ACTIVATION, &t));
     CHECK(fsdp_tensor_ref(t) == t);
     fsdp_tensor_unref(t);
     CHECK_EQ(test_live_bytes(context), 64);
@@ -50,7 +50,7 @@ static void a_tensor_lives_as_long_as_its_last_reference(void **state)
 static void scalars_and_empty_tensors_are_tensors(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_device *devices[2] = {fsdp_cpu(context), fsdp_meta(context)};
+    fsdp_device *devices[2] = {test_device(context), fsdp_meta(context)};
 
     (void)state;
     for (int d = 0; d < 2; d++) {
@@ -98,25 +98,26 @@ static void a_meta_tensor_has_a_shape_and_no_bytes(void **state)
 static void bad_shapes_are_refused(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_device *cpu = fsdp_cpu(context);
+    fsdp_device *device = test_device(context);
     const int64_t big[] = {INT64_MAX / 2, 3}, shape[] = {1, 1, 1, 1, 1, 1, 1};
     fsdp_tensor *t = NULL;
 
     (void)state;
     CHECK_STATUS(fsdp_tensor_create(NULL, FSDP_F32, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
-    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_DTYPE_NONE, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+    CHECK_ERROR(fsdp_tensor_create(device, FSDP_DTYPE_NONE, 1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
                 "unknown dtype 0");
-    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, 7, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+    CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, 7, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
                 "7 dimensions: 0 to 6 are possible");
-    CHECK_STATUS(fsdp_tensor_create(cpu, FSDP_F32, -1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
-    CHECK_STATUS(fsdp_tensor_create(cpu, FSDP_F32, 2, NULL, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
-    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, FSDP_SHAPE(3, -2), FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+    CHECK_STATUS(fsdp_tensor_create(device, FSDP_F32, -1, shape, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_STATUS(fsdp_tensor_create(device, FSDP_F32, 2, NULL, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(3, -2), FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
                 "shape (3, -2): sizes are negative");
-    CHECK_STATUS(fsdp_tensor_create(cpu, FSDP_F32, 2, big, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
-    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, 1, big, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID, "too many bytes");
-    CHECK_ERROR(fsdp_tensor_create(cpu, FSDP_F32, FSDP_SHAPE(1 << 30, 1 << 28), FSDP_MEMORY_ACTIVATION, &t),
+    CHECK_STATUS(fsdp_tensor_create(device, FSDP_F32, 2, big, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, 1, big, FSDP_MEMORY_ACTIVATION, &t), FSDP_INVALID,
+                "too many bytes");
+    CHECK_ERROR(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(1 << 30, 1 << 28), FSDP_MEMORY_ACTIVATION, &t),
                 FSDP_NO_MEMORY, "cannot create a tensor of shape (1073741824, 268435456): cannot allocate");
-    CHECK_NULL(fsdp_empty(cpu, FSDP_F32, FSDP_SHAPE(-1)));
+    CHECK_NULL(fsdp_empty(device, FSDP_F32, FSDP_SHAPE(-1)));
     CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
     CHECK_NULL(t);
     CHECK_NULL(fsdp__empty_like(NULL, FSDP_F32));
@@ -136,7 +137,7 @@ static void what_hangs_on_a_tensor_dies_with_it(void **state)
     int freed = 0;
 
     (void)state;
-    CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_ACTIVATION, &t));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_ACTIVATION, &t));
     t->autograd = (fsdp__attachment){&freed, add_one};
     t->distribution = (fsdp__attachment){&freed, add_one};
     CHECK_OK(fsdp__tensor_alias(t, &alias));
@@ -158,28 +159,28 @@ static void any_allocation_may_fail(void **state)
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp_context *context = NULL;
             fsdp_status st = fsdp_context_create(NULL, &context);
-            fsdp_device *cpu = st == FSDP_OK ? fsdp_cpu(context) : NULL;
+            fsdp_device *device = st == FSDP_OK ? test_device(context) : NULL;
             fsdp_tensor *t = NULL, *like = NULL;
 
-            if (cpu) {
+            if (device) {
                 switch (which) {
                 case 0:
-                    (void)fsdp_tensor_create(cpu, FSDP_F32, FSDP_SHAPE(2, 3), FSDP_MEMORY_ACTIVATION, &t);
+                    (void)fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(2, 3), FSDP_MEMORY_ACTIVATION, &t);
                     break;
                 case 1:
-                    t = fsdp_tensor_ref(fsdp_empty(cpu, FSDP_F32, FSDP_SHAPE(2, 3)));
+                    t = fsdp_tensor_ref(fsdp_empty(device, FSDP_F32, FSDP_SHAPE(2, 3)));
                     break;
                 case 2:
-                    t = fsdp_tensor_ref(fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)));
+                    t = fsdp_tensor_ref(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(2, 3)));
                     break;
                 case 3:
-                    t = fsdp_tensor_ref(fsdp_full(cpu, FSDP_F32, FSDP_SHAPE(2, 3), 4));
+                    t = fsdp_tensor_ref(fsdp_full(device, FSDP_F32, FSDP_SHAPE(2, 3), 4));
                     break;
                 case 4:
-                    t = fsdp_tensor_ref(fsdp_from_data(cpu, FSDP_F32, FSDP_SHAPE(2, 3), data));
+                    t = fsdp_tensor_ref(fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(2, 3), data));
                     break;
                 default:
-                    like = fsdp_empty(cpu, FSDP_F32, FSDP_SHAPE(2, 3));
+                    like = fsdp_empty(device, FSDP_F32, FSDP_SHAPE(2, 3));
                     t = fsdp_tensor_ref(fsdp__empty_like(like, FSDP_BF16));
                 }
             }

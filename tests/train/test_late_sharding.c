@@ -25,7 +25,7 @@ static fsdp_module *late_net(fsdp_context *context, const late *l, fsdp_optimize
 {
     const fsdp_adam_options adam = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     const fsdp_sgd_options sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
-    fsdp_module *module = net_create(context, fsdp_cpu(context), BLOCKS);
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
     fsdp_parameters parameters;
 
     CHECK_OK(fsdp_module_initialize(module, 3));
@@ -49,12 +49,22 @@ static void late_backward(fsdp_module *module, int step)
     fsdp_scope_end(context, NULL);
 }
 
+/* A host copy; free() it. */
+static float *floats_of(const fsdp_tensor *tensor)
+{
+    float *values = malloc((size_t)fsdp_tensor_numel(tensor) * sizeof *values + 1);
+
+    CHECK(values != NULL);
+    CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
+    return values;
+}
+
 /* What an average over ranks with the same gradients gives: W sums and a division, not always the same bits. */
 static void average_alone(const fsdp_optimizer *optimizer, int world)
 {
     for (int64_t i = 0; i < optimizer->groups[0].count; i++) {
         fsdp_tensor *grad = fsdp_tensor_grad(optimizer->groups[0].params[i].tensor);
-        float *g = fsdp_tensor_data(grad);
+        float *g = floats_of(grad);
 
         for (int64_t k = 0; k < fsdp_tensor_numel(grad); k++) {
             float sum = g[k];
@@ -63,6 +73,8 @@ static void average_alone(const fsdp_optimizer *optimizer, int world)
                 sum += g[k];
             g[k] = sum / (float)world;
         }
+        CHECK_OK(fsdp_tensor_write(grad, FSDP_F32, g));
+        free(g);
     }
 }
 
@@ -77,10 +89,15 @@ static void check_late_bits(const fsdp_optimizer *sharded, const fsdp_optimizer 
     for (int64_t i = 0; i < plain->groups[0].count; i++) {
         const fsdp_tensor *whole = plain->groups[0].params[i].tensor;
         fsdp_tensor *full = NULL;
+        float *values, *expected;
 
         CHECK_OK(fsdp_full_tensor(sharded->groups[0].params[i].tensor, &full));
         CHECK(fsdp__shape_equal(full, whole));
-        CHECK_BYTES(fsdp_tensor_data(full), fsdp_tensor_data(whole), (size_t)fsdp_tensor_numel(full) * sizeof(float));
+        values = floats_of(full);
+        expected = floats_of(whole);
+        CHECK_BYTES(values, expected, (size_t)fsdp_tensor_numel(full) * sizeof(float));
+        free(values);
+        free(expected);
         fsdp_tensor_unref(full);
     }
 }
@@ -108,7 +125,7 @@ static int64_t state_bytes(fsdp_context *context)
 {
     fsdp_memory_stats stats;
 
-    fsdp_device_memory(fsdp_cpu(context), &stats);
+    fsdp_device_memory(test_device(context), &stats);
     return (int64_t)stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE];
 }
 
@@ -146,7 +163,7 @@ static void check_late(fsdp_context *context, void *arg)
     fsdp_optimizer_free(alone);
     fsdp_module_unref(module);
     fsdp_module_unref(plain);
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
@@ -200,7 +217,7 @@ static void check_late_faults(fsdp_context *context, void *arg)
         fsdp_module_unref(plain);
         CHECK_OK(fsdp_all_reduce(world, &hit, &hit, 1, FSDP_I32, FSDP_MAX, fsdp_device_stream(fsdp_cpu(context))));
     }
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void cutting_state_survives_every_failed_allocation(void **state)
@@ -236,7 +253,7 @@ static void check_refused_dtypes(fsdp_context *context, void *arg)
             table *t;
 
             CHECK_OK(fsdp_module_create(context, &type, sizeof *t, &t));
-            CHECK_OK(fsdp_module_add_parameter(&t->base, "weight", &t->weight, fsdp_cpu(context), dtypes[d],
+            CHECK_OK(fsdp_module_add_parameter(&t->base, "weight", &t->weight, test_device(context), dtypes[d],
                                                FSDP_SHAPE(5, 3), (fsdp_init){.kind = FSDP_INIT_ONES}));
             if (sharded)
                 CHECK_OK(fsdp_fully_shard(&t->base, NULL));
@@ -282,7 +299,7 @@ static void check_gathered(fsdp_context *context, void *arg)
         fsdp_optimizer_free(optimizer);
         fsdp_module_unref(module);
     }
-    fsdp__stream_drop_workspace(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
 }
 
 static void gathered_parameters_are_refused(void **state)

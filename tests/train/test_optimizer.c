@@ -16,7 +16,7 @@ static void train(fsdp_context *context, void *arg)
 {
     run *r = arg;
     fsdp_adam_options options = fsdp_adam_options_default();
-    fsdp_module *module = net_create(context, fsdp_cpu(context), 1);
+    fsdp_module *module = net_create(context, test_device(context), 1);
     fsdp_parameters parameters;
     fsdp_optimizer *adamw;
     float *values;

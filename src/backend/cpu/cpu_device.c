@@ -43,7 +43,7 @@ static void cpu_prepare_creator(fsdp_device *device)
 /* ---- memory ---- */
 
 /* Aligned to a huge page, or a segment would have none at its ends: what lies outside is returned at once. */
-static fsdp_status cpu_segment_alloc(size_t bytes, void **out)
+fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out)
 {
     size_t whole = bytes + HUGE_PAGE, head;
     unsigned char *range = MAP_FAILED;
@@ -63,17 +63,40 @@ static fsdp_status cpu_segment_alloc(size_t bytes, void **out)
     return FSDP_OK;
 }
 
-static void cpu_segment_free(void *segment, size_t bytes)
+void fsdp__cpu_memory_free(void *memory, size_t bytes)
 {
-    (void)munmap(segment, bytes);
+    (void)munmap(memory, bytes);
+}
+
+static fsdp_status cpu_segment_alloc(fsdp_device *device, size_t bytes, void **out)
+{
+    (void)device;
+    return fsdp__cpu_memory_alloc(bytes, out);
+}
+
+static void cpu_segment_free(fsdp_device *device, void *segment, size_t bytes)
+{
+    (void)device;
+    fsdp__cpu_memory_free(segment, bytes);
+}
+
+/* All memory is the host's: both directions are the kernel that copies. */
+static fsdp_status cpu_copy(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
+{
+    return fsdp__copy_on_device(stream, dst, src, bytes);
 }
 
 const fsdp__backend fsdp__backend_cpu = {
     .name = "cpu",
+    .most = 1,
     .has_bytes = true,
+    .host_access = true,
+    .shared_memory = true,
     .prepare_thread = cpu_prepare_creator,
     .segment_alloc = cpu_segment_alloc,
     .segment_free = cpu_segment_free,
+    .copy_to_device = cpu_copy,
+    .copy_to_host = cpu_copy,
     .stream_create = fsdp__cpu_stream_create,
     .stream_free = fsdp__cpu_stream_free,
     .stream_enqueue = fsdp__cpu_stream_enqueue,

@@ -1,4 +1,4 @@
-/* cpu_device.h - between cpu_device.c and cpu_stream.c. */
+/* cpu_device.h - between cpu_device.c and cpu_stream.c, and for backends that compute on the CPU too (backend/sim). */
 #ifndef BACKEND_CPU_CPU_DEVICE_H
 #define BACKEND_CPU_CPU_DEVICE_H
 
@@ -6,6 +6,13 @@
 
 /* Floating point mode and number of compute threads of the calling thread. */
 void fsdp__cpu_prepare_thread(const fsdp_device *device);
+
+/* Segments of ordinary memory, aligned to huge pages. */
+fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);
+void fsdp__cpu_memory_free(void *memory, size_t bytes);
+
+/* A worker stream that calls `pause(arg)` in front of each of its items. */
+fsdp_status fsdp__cpu_worker_create(fsdp_device *device, void (*pause)(void *arg), void *arg, fsdp_stream **out);
 
 /* The stream and event slots of the backend's table (device/backend.h). */
 fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);

@@ -43,6 +43,8 @@ typedef struct cpu_stream {
     line *line;
     pthread_t thread;
     bool started;
+    void (*pause)(void *arg); /* NULL: none */
+    void *pause_arg;
     pthread_mutex_t mutex;
     pthread_cond_t arrived;
     item *first, *last;
@@ -157,6 +159,8 @@ static void *worker(void *arg)
         fsdp_status st = FSDP_OK;
 
         fsdp_clear_error();
+        if (stream->pause)
+            stream->pause(stream->pause_arg);
         if (it->until.line)
             mark_wait(it->until);
         else
@@ -209,30 +213,52 @@ static mark mark_of(cpu_stream *stream)
     return m;
 }
 
-fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+static cpu_stream *stream_new(fsdp_device *device, fsdp_stream_mode mode)
 {
     cpu_stream *stream = fsdp__calloc(1, sizeof *stream);
+
+    if (stream) {
+        stream->base.device = device;
+        stream->base.mode = mode;
+    }
+    return stream;
+}
+
+fsdp_status fsdp__cpu_worker_create(fsdp_device *device, void (*pause)(void *arg), void *arg, fsdp_stream **out)
+{
+    cpu_stream *stream = stream_new(device, FSDP_STREAM_WORKER);
     int error;
 
     if (!stream)
         return FSDP_NO_MEMORY;
-    stream->base.device = device;
-    stream->base.mode = mode;
-    if (mode == FSDP_STREAM_WORKER) {
-        pthread_mutex_init(&stream->mutex, NULL);
-        pthread_cond_init(&stream->arrived, NULL);
-        stream->line = line_create();
-        if (!stream->line) {
-            fsdp__cpu_stream_free(&stream->base);
-            return FSDP_NO_MEMORY;
-        }
-        error = pthread_create(&stream->thread, NULL, worker, stream);
-        if (error != 0) {
-            fsdp__cpu_stream_free(&stream->base);
-            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread of a stream: %s", strerror(error));
-        }
-        stream->started = true;
+    stream->pause = pause;
+    stream->pause_arg = arg;
+    pthread_mutex_init(&stream->mutex, NULL);
+    pthread_cond_init(&stream->arrived, NULL);
+    stream->line = line_create();
+    if (!stream->line) {
+        fsdp__cpu_stream_free(&stream->base);
+        return FSDP_NO_MEMORY;
     }
+    error = pthread_create(&stream->thread, NULL, worker, stream);
+    if (error != 0) {
+        fsdp__cpu_stream_free(&stream->base);
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread of a stream: %s", strerror(error));
+    }
+    stream->started = true;
+    *out = &stream->base;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__cpu_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    cpu_stream *stream;
+
+    if (mode == FSDP_STREAM_WORKER)
+        return fsdp__cpu_worker_create(device, NULL, NULL, out);
+    stream = stream_new(device, mode);
+    if (!stream)
+        return FSDP_NO_MEMORY;
     *out = &stream->base;
     return FSDP_OK;
 }

@@ -9,18 +9,20 @@
 #include "base/alloc.h"
 #include "device/impl.h"
 
-static fsdp_status meta_segment_alloc(size_t bytes, void **out)
+static fsdp_status meta_segment_alloc(fsdp_device *device, size_t bytes, void **out)
 {
     void *segment = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
+    (void)device;
     if (segment == MAP_FAILED)
         return FSDP_FAIL(FSDP_NO_MEMORY, "no address range of %zu bytes: %s", bytes, strerror(errno));
     *out = segment;
     return FSDP_OK;
 }
 
-static void meta_segment_free(void *segment, size_t bytes)
+static void meta_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
+    (void)device;
     (void)munmap(segment, bytes);
 }
 
@@ -93,6 +95,7 @@ static fsdp_status meta_event_synchronize(fsdp_event *event)
 
 const fsdp__backend fsdp__backend_meta = {
     .name = "meta",
+    .most = 1,
     .has_bytes = false,
     .segment_alloc = meta_segment_alloc,
     .segment_free = meta_segment_free,

@@ -5,18 +5,31 @@
 #include "base/compiler.h"
 #include "comm/blocks.h"
 #include "comm/comm.h"
+#include "device/device.h"
 #include "device/kernels.h"
 
 enum {
-    ROUND_BYTES = 8192 /* of the stack, for rounding before a reduction */
+    ROUND_BYTES = 8192 /* of scratch, for rounding before a reduction; the kernels used here ask for none */
 };
 
-static void copy(fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
+static bool host_reaches(const fsdp_stream *stream)
 {
+    return fsdp__device_host_access(fsdp__stream_device(stream));
+}
+
+static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
+{
+    const fsdp__segment segment = {src, dst, (int64_t)bytes};
+    const fsdp__cast_segments_args args = {&segment, 1, FSDP_U8, FSDP_U8};
+
     if (dst == src || bytes == 0)
-        return;
-    memmove(dst, src, bytes);
+        return FSDP_OK;
     traffic->moved_bytes += (int64_t)bytes;
+    if (!host_reaches(stream))
+        FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SEGMENTS, &args));
+    else
+        memmove(dst, src, bytes);
+    return FSDP_OK;
 }
 
 static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
@@ -24,9 +37,8 @@ static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream 
     const fsdp_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    (void)stream;
     for (int r = 0; r < group->size; r++)
-        copy(traffic, (char *)call->recv + (size_t)r * bytes, call->send, bytes);
+        FSDP_TRY(copy(stream, traffic, (char *)call->recv + (size_t)r * bytes, call->send, bytes));
     return FSDP_OK;
 }
 
@@ -35,16 +47,13 @@ static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_str
     const fsdp_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    (void)stream;
-    copy(traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
-    return FSDP_OK;
+    return copy(stream, traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
 }
 
 static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    (void)g, (void)stream;
-    copy(traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
-    return FSDP_OK;
+    (void)g;
+    return copy(stream, traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
 }
 
 static fsdp_status fake_nothing(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
@@ -58,10 +67,9 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
     const fsdp_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    (void)stream;
     for (int r = 0; r < group->size; r++)
-        copy(traffic, (char *)call->recv + (size_t)r * bytes, (const char *)call->send + (size_t)group->rank * bytes,
-             bytes);
+        FSDP_TRY(copy(stream, traffic, (char *)call->recv + (size_t)r * bytes,
+                      (const char *)call->send + (size_t)group->rank * bytes, bytes));
     return FSDP_OK;
 }
 
@@ -80,6 +88,13 @@ static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dty
     return FSDP_OK;
 }
 
+static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
+{
+    const fsdp__fill_args args = {.dst = dst, .dtype = FSDP_U8, .numel = (int64_t)bytes};
+
+    return fsdp__run_kernel(stream, FSDP__KERNEL_FILL, &args);
+}
+
 static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     const fsdp_group *group = g;
@@ -95,7 +110,7 @@ static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_
 
             FSDP_TRY(cast(stream, b->shard, call->shard_dtype, dst, call->whole_dtype, held, traffic));
             if (held < rows)
-                memset(dst + (size_t)held * element, 0, (size_t)(rows - held) * element);
+                FSDP_TRY(zero(stream, dst + (size_t)held * element, (size_t)(rows - held) * element));
         }
     }
     return FSDP_OK;
@@ -111,11 +126,13 @@ static fsdp_status sum_one(fsdp_stream *stream, const fsdp__call *call, const vo
 static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, const char *src, char *dst,
                                   int64_t numel)
 {
-    _Alignas(64) unsigned char rounded[ROUND_BYTES];
+    unsigned char *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
     int64_t piece = ROUND_BYTES / (int64_t)fsdp_dtype_size(call->wire_dtype);
     size_t whole_element = fsdp_dtype_size(call->whole_dtype), shard_element = fsdp_dtype_size(call->shard_dtype);
     fsdp__traffic ignored = {0};
 
+    if (!rounded)
+        return FSDP_NO_MEMORY;
     for (int64_t at = 0; at < numel; at += piece) {
         int64_t n = FSDP__MIN(piece, numel - at);
         FSDP_TRY(

@@ -216,6 +216,14 @@ unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank
     return arena->base + layout_of(arena).staging + (2 * pair(arena, group, rank) + (size_t)half) * FSDP__STAGING_BYTES;
 }
 
+unsigned char *fsdp__arena_passage(const fsdp__arena *arena, size_t *bytes)
+{
+    layout l = layout_of(arena);
+
+    *bytes = l.heaps - l.payloads;
+    return arena->base + l.payloads;
+}
+
 unsigned char *fsdp__arena_heap(const fsdp__arena *arena, int rank)
 {
     return arena->base + layout_of(arena).heaps + (size_t)rank * arena->control->heap_bytes;

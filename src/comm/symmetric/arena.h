@@ -82,6 +82,8 @@ fsdp__shared_group *fsdp__arena_group(const fsdp__arena *arena, int group);
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank); /* FSDP__SLOT_BYTES each */
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half);
 unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank, int half);
+/* All payloads and staging: the memory through which calls travel whose buffers peers do not see. */
+unsigned char *fsdp__arena_passage(const fsdp__arena *arena, size_t *bytes);
 unsigned char *fsdp__arena_heap(const fsdp__arena *arena, int rank);
 /* Whether [pointer, pointer + bytes) lies in the ranks' heaps. */
 bool fsdp__arena_holds(const fsdp__arena *arena, const void *pointer, size_t bytes);

@@ -12,6 +12,7 @@
 #include "base/compiler.h"
 #include "comm/blocks.h"
 #include "comm/packed.h"
+#include "comm/symmetric/devices.h"
 #include "comm/symmetric/rendezvous.h"
 
 enum {
@@ -182,6 +183,7 @@ fsdp_status fsdp__symmetric_all_gather_blocks(void *group, const fsdp__call *cal
     staging s = through_staging(&x, call->whole_dtype, false);
     path way;
 
+    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     if (visible)
         FSDP_TRY(place_own_rows(&x)); /* peers read them after the meeting */
     FSDP_TRY(show_blocks(&x, visible, &way));
@@ -253,6 +255,7 @@ fsdp_status fsdp__symmetric_reduce_scatter_blocks(void *group, const fsdp__call 
     staging s = through_staging(&x, call->wire_dtype, true);
     path way;
 
+    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     FSDP_TRY(show_blocks(&x, all_visible(&x), &way));
     if (way == PATH_VISIBLE) {
         FSDP_TRY(reduce_visible(&x));

@@ -2,6 +2,8 @@
 #ifndef COMM_SYMMETRIC_GROUP_H
 #define COMM_SYMMETRIC_GROUP_H
 
+#include <pthread.h>
+
 #include "comm/comm_ops.h"
 #include "comm/symmetric/arena.h"
 #include "device/allocator.h"
@@ -13,6 +15,9 @@ typedef struct fsdp__symmetric {
     bool all_visible;      /* peers see every address of this rank (threads) */
     fsdp__allocator *heap; /* of blocks in this rank's part of the arena */
     struct fsdp__heap_source *source;
+    pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
+    fsdp_device **devices; /* that know the arena's payloads and staging: see devices.h */
+    int64_t device_count, device_capacity;
 } fsdp__symmetric;
 
 typedef struct fsdp__symmetric_group {

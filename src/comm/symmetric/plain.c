@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "comm/symmetric/devices.h"
 #include "comm/symmetric/rendezvous.h"
+#include "device/device.h"
 #include "device/kernels.h"
 
 enum {
@@ -46,7 +48,7 @@ static fsdp_status copy(exchange *x, void *dst, const void *src, size_t bytes)
     if (dst == src || bytes == 0)
         return FSDP_OK;
     x->traffic->moved_bytes += (int64_t)bytes;
-    if (bytes >= PARALLEL_BYTES)
+    if (bytes >= PARALLEL_BYTES || !fsdp__device_host_access(fsdp__stream_device(x->stream)))
         FSDP_TRY(fsdp__run_kernel(x->stream, FSDP__KERNEL_CAST_SEGMENTS, &args));
     else
         memcpy(dst, src, bytes);
@@ -140,7 +142,8 @@ static bool peers_see(const exchange *x, const void *pointer, int64_t count)
 {
     const fsdp__symmetric *world = x->group->world;
 
-    return world->all_visible || fsdp__arena_holds(world->arena, pointer, (size_t)count * x->element);
+    return (world->all_visible && fsdp__device_host_access(fsdp__stream_device(x->stream))) ||
+           fsdp__arena_holds(world->arena, pointer, (size_t)count * x->element);
 }
 
 /* Shows where this rank's buffers are; whether all ranks' are visible. */
@@ -167,6 +170,7 @@ static fsdp_status exchange_all(exchange *x, consumer consume)
     fsdp__symmetric_group *g = x->group;
     bool direct;
 
+    FSDP_TRY(fsdp__symmetric_open_device(g->world, x->stream));
     if ((size_t)(x->blocks * x->call->count) * x->element <= SMALL_BYTES)
         return through_payload(x, consume);
     FSDP_TRY(show_buffers(x, false, &direct));
@@ -339,6 +343,7 @@ fsdp_status fsdp__symmetric_all_reduce(void *group, const fsdp__call *call, fsdp
     exchange x = begin(group, call, stream, traffic, false);
     bool direct;
 
+    FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     if ((size_t)call->count * x.element <= SMALL_BYTES)
         return through_payload(&x, consume_all_reduce);
     FSDP_TRY(show_buffers(&x, true, &direct));

@@ -2,6 +2,7 @@
 #include "comm/symmetric/symmetric.h"
 
 #include "base/alloc.h"
+#include "comm/symmetric/devices.h"
 #include "comm/symmetric/watch.h"
 #include "comm/world.h"
 
@@ -18,6 +19,7 @@ void fsdp__symmetric_close(void *transport)
 
     if (atomic_load(&symmetric->arena->control->ranks[symmetric->rank].state) == FSDP__RANK_JOINED)
         fsdp__arena_leave(symmetric->arena, symmetric->rank);
+    fsdp__symmetric_close_devices(symmetric);
     fsdp__symmetric_memory_close(symmetric);
     fsdp__arena_unref(symmetric->arena);
     fsdp__free(symmetric);
@@ -36,6 +38,7 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
     symmetric->all_visible = all_visible;
+    pthread_mutex_init(&symmetric->mutex, NULL);
     FSDP_TRY_GOTO(st, fsdp__symmetric_memory_open(symmetric), out);
     FSDP_TRY_GOTO(st, fsdp__symmetric_group_world(symmetric, &world), out);
     atomic_store(&arena->control->ranks[rank].state, FSDP__RANK_JOINED);

@@ -1,0 +1,298 @@
+/* sim_device.c - a device for tests: host memory that the host can never touch.
+ *
+ * [Note: two mappings]
+ * A segment is a memory file mapped twice. The addresses that the device hands out are never readable nor writable, at
+ * no moment, so whoever follows one stops there and then. Kernels use the second mapping, at addresses that nobody
+ * outside this folder learns; sim_kernels.c moves their arguments there. All streams run on threads of their own behind
+ * the host, with small random pauses between their items (FSDP_SIM_SEED chooses which), so that nothing is in time by
+ * luck. Memory that ranks share is not the device's: parameters are copied (shard/shard.h), collectives go through host
+ * memory that was registered. */
+#include "backend/sim/sim_device.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/cpu/cpu_device.h"
+#include "base/alloc.h"
+#include "base/rng.h"
+
+enum {
+    DEVICES = 8,
+    PAUSE_MOST_NS = 20000
+};
+
+/* Memory that kernels reach. */
+typedef struct range {
+    struct range *next;
+    unsigned char *address, *mapped; /* what pointers say, and where kernels go; equal for host memory */
+    size_t bytes;
+} range;
+
+typedef struct sim_state {
+    pthread_mutex_t mutex;
+    range *ranges; /* under the mutex */
+    uint64_t seed;
+    _Atomic uint64_t pauses; /* that were drawn */
+} sim_state;
+
+static fsdp_status sim_open(fsdp_device *device)
+{
+    const char *seed = getenv("FSDP_SIM_SEED");
+    sim_state *state = fsdp__calloc(1, sizeof *state);
+
+    if (!state)
+        return FSDP_NO_MEMORY;
+    pthread_mutex_init(&state->mutex, NULL);
+    state->seed = seed ? strtoull(seed, NULL, 10) : 1;
+    device->state = state;
+    return FSDP_OK;
+}
+
+static void sim_close(fsdp_device *device)
+{
+    sim_state *state = device->state;
+
+    while (state->ranges) {
+        range *r = state->ranges;
+
+        state->ranges = r->next;
+        fsdp__free(r);
+    }
+    pthread_mutex_destroy(&state->mutex);
+    fsdp__free(state);
+}
+
+/* ---- ranges ---- */
+
+static fsdp_status range_add(fsdp_device *device, void *address, void *mapped, size_t bytes)
+{
+    sim_state *state = device->state;
+    range *r = fsdp__malloc(sizeof *r);
+
+    if (!r)
+        return FSDP_NO_MEMORY;
+    *r = (range){.address = address, .mapped = mapped, .bytes = bytes};
+    pthread_mutex_lock(&state->mutex);
+    r->next = state->ranges;
+    state->ranges = r;
+    pthread_mutex_unlock(&state->mutex);
+    return FSDP_OK;
+}
+
+/* Where the range was mapped, or NULL when there was none. */
+static void *range_remove(fsdp_device *device, const void *address)
+{
+    sim_state *state = device->state;
+    range **link, *found;
+    void *mapped = NULL;
+
+    pthread_mutex_lock(&state->mutex);
+    for (link = &state->ranges; *link && (*link)->address != address; link = &(*link)->next)
+        continue;
+    found = *link;
+    if (found) {
+        *link = found->next;
+        mapped = found->mapped;
+    }
+    pthread_mutex_unlock(&state->mutex);
+    fsdp__free(found);
+    return mapped;
+}
+
+void *fsdp__sim_translate(const fsdp_device *device, const void *pointer, size_t bytes)
+{
+    sim_state *state = device->state;
+    uintptr_t at = (uintptr_t)pointer;
+    void *mapped = NULL;
+
+    pthread_mutex_lock(&state->mutex);
+    for (const range *r = state->ranges; r && !mapped; r = r->next) {
+        uintptr_t first = (uintptr_t)r->address;
+
+        if (at >= first && at - first <= r->bytes && bytes <= r->bytes - (at - first))
+            mapped = r->mapped + (at - first);
+    }
+    pthread_mutex_unlock(&state->mutex);
+    return mapped;
+}
+
+/* ---- memory: see [Note: two mappings] ---- */
+
+static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **out)
+{
+    void *address = MAP_FAILED, *mapped = MAP_FAILED;
+    int file = memfd_create("fsdp-sim", MFD_CLOEXEC);
+    fsdp_status st = FSDP_OK;
+
+    if (file >= 0 && ftruncate(file, (off_t)bytes) == 0) {
+        address = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+        mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    }
+    if (address == MAP_FAILED || mapped == MAP_FAILED)
+        st = FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
+    else
+        st = range_add(device, address, mapped, bytes);
+    if (file >= 0)
+        (void)close(file); /* the mappings keep it */
+    if (st == FSDP_OK) {
+        *out = address;
+        return FSDP_OK;
+    }
+    if (address != MAP_FAILED)
+        (void)munmap(address, bytes);
+    if (mapped != MAP_FAILED)
+        (void)munmap(mapped, bytes);
+    return st;
+}
+
+static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
+{
+    void *mapped = range_remove(device, segment);
+
+    (void)munmap(segment, bytes);
+    (void)munmap(mapped, bytes);
+}
+
+static fsdp_status sim_host_register(fsdp_device *device, void *memory, size_t bytes)
+{
+    return range_add(device, memory, memory, bytes);
+}
+
+static void sim_host_unregister(fsdp_device *device, void *memory, size_t bytes)
+{
+    (void)bytes;
+    (void)range_remove(device, memory);
+}
+
+static fsdp_status sim_host_alloc(fsdp_device *device, size_t bytes, void **out)
+{
+    void *memory = fsdp__malloc(bytes);
+    fsdp_status st = memory ? range_add(device, memory, memory, bytes) : FSDP_NO_MEMORY;
+
+    if (st != FSDP_OK) {
+        fsdp__free(memory);
+        return st;
+    }
+    *out = memory;
+    return FSDP_OK;
+}
+
+static void sim_host_free(fsdp_device *device, void *memory, size_t bytes)
+{
+    sim_host_unregister(device, memory, bytes);
+    fsdp__free(memory);
+}
+
+/* ---- copies ---- */
+
+typedef struct transfer {
+    void *dst;
+    const void *src;
+    size_t bytes;
+} transfer;
+
+static fsdp_status run_transfer(fsdp_stream *stream, const void *argument)
+{
+    const transfer *t = argument;
+
+    (void)stream;
+    memcpy(t->dst, t->src, t->bytes);
+    return FSDP_OK;
+}
+
+/* Both sides as kernels see them. */
+static fsdp_status queue_transfer(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
+{
+    transfer t = {dst, src, bytes};
+
+    return fsdp__stream_enqueue(stream, run_transfer, &t, sizeof t);
+}
+
+static fsdp_status device_side(fsdp_stream *stream, const void *pointer, size_t bytes, const char *what, void **out)
+{
+    *out = fsdp__allocator_covers(stream->device->allocator, pointer, bytes)
+               ? fsdp__sim_translate(stream->device, pointer, bytes)
+               : NULL;
+    if (!*out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy %zu bytes %s device '%s': no block of its memory at %p holds them",
+                         bytes, what, fsdp_device_name(stream->device), pointer);
+    return FSDP_OK;
+}
+
+static fsdp_status sim_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+{
+    void *mapped;
+
+    FSDP_TRY(device_side(stream, device, bytes, "to", &mapped));
+    return queue_transfer(stream, mapped, host, bytes);
+}
+
+static fsdp_status sim_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    void *mapped;
+
+    FSDP_TRY(device_side(stream, device, bytes, "from", &mapped));
+    return queue_transfer(stream, host, mapped, bytes);
+}
+
+/* ---- streams ---- */
+
+/* Mostly none, so that a step of many small kernels does not take longer by much. */
+static void pause_at_random(void *arg)
+{
+    sim_state *state = arg;
+    uint32_t draw[4];
+
+    fsdp__philox(state->seed, atomic_fetch_add_explicit(&state->pauses, 1, memory_order_relaxed), draw);
+    if (draw[0] % 8 == 0)
+        (void)sched_yield();
+    if (draw[1] % 64 == 0) {
+        struct timespec ns = {0, draw[2] % PAUSE_MOST_NS};
+
+        (void)nanosleep(&ns, NULL);
+    }
+}
+
+static fsdp_status sim_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
+{
+    (void)mode;
+    return fsdp__cpu_worker_create(device, pause_at_random, device->state, out);
+}
+
+const fsdp__backend fsdp__backend_sim = {
+    .name = "sim",
+    .most = DEVICES,
+    .has_bytes = true,
+    .host_access = false,
+    .shared_memory = false,
+    .open = sim_open,
+    .close = sim_close,
+    .segment_alloc = sim_segment_alloc,
+    .segment_free = sim_segment_free,
+    .scratch_alloc = fsdp__cpu_memory_alloc,
+    .scratch_free = fsdp__cpu_memory_free,
+    .host_alloc = sim_host_alloc,
+    .host_free = sim_host_free,
+    .host_register = sim_host_register,
+    .host_unregister = sim_host_unregister,
+    .copy_to_device = sim_copy_to_device,
+    .copy_to_host = sim_copy_to_host,
+    .stream_create = sim_stream_create,
+    .stream_free = fsdp__cpu_stream_free,
+    .stream_enqueue = fsdp__cpu_stream_enqueue,
+    .stream_synchronize = fsdp__cpu_stream_synchronize,
+    .stream_check = fsdp__cpu_stream_check,
+    .event_create = fsdp__cpu_event_create,
+    .event_free = fsdp__cpu_event_free,
+    .event_record = fsdp__cpu_event_record,
+    .stream_wait_event = fsdp__cpu_stream_wait_event,
+    .event_synchronize = fsdp__cpu_event_synchronize,
+    .kernels = fsdp__sim_kernels,
+    .check_launch = fsdp__sim_check_launch,
+};

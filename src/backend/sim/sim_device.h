@@ -1,0 +1,15 @@
+/* sim_device.h - between sim_device.c and sim_kernels.c. */
+#ifndef BACKEND_SIM_SIM_DEVICE_H
+#define BACKEND_SIM_SIM_DEVICE_H
+
+#include "device/impl.h"
+
+/* Where a kernel finds [pointer, pointer + bytes), whole: the second mapping of device memory, the address itself of
+ * host memory that was registered. NULL: it is neither. [thread-safe] */
+void *fsdp__sim_translate(const fsdp_device *device, const void *pointer, size_t bytes);
+
+/* The device's kernel table, and what refuses a launch with memory that is not the device's. */
+extern const fsdp__kernel_function fsdp__sim_kernels[FSDP__KERNELS];
+fsdp_status fsdp__sim_check_launch(fsdp_stream *stream, fsdp__kernel kernel, void *args);
+
+#endif

@@ -1,0 +1,42 @@
+/* devices.c - devices that have to be told of the arena. */
+#include "comm/symmetric/devices.h"
+
+#include "base/alloc.h"
+#include "device/device.h"
+
+fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream)
+{
+    fsdp_device *device = fsdp__stream_device(stream);
+    fsdp_status st = FSDP_OK;
+    size_t bytes;
+    void *passage;
+
+    if (fsdp__device_host_access(device))
+        return FSDP_OK;
+    passage = fsdp__arena_passage(symmetric->arena, &bytes);
+    pthread_mutex_lock(&symmetric->mutex);
+    for (int64_t i = 0; i < symmetric->device_count; i++)
+        if (symmetric->devices[i] == device)
+            goto out;
+    if (fsdp__grow(&symmetric->devices, symmetric->device_count, &symmetric->device_capacity,
+                   sizeof *symmetric->devices) != 0) {
+        st = FSDP_NO_MEMORY;
+        goto out;
+    }
+    FSDP_TRY_GOTO(st, fsdp__device_register_host(device, passage, bytes), out);
+    symmetric->devices[symmetric->device_count++] = device;
+out:
+    pthread_mutex_unlock(&symmetric->mutex);
+    return st;
+}
+
+void fsdp__symmetric_close_devices(fsdp__symmetric *symmetric)
+{
+    size_t bytes;
+    void *passage = fsdp__arena_passage(symmetric->arena, &bytes);
+
+    for (int64_t i = 0; i < symmetric->device_count; i++)
+        fsdp__device_unregister_host(symmetric->devices[i], passage, bytes);
+    fsdp__free(symmetric->devices);
+    pthread_mutex_destroy(&symmetric->mutex);
+}

@@ -1,0 +1,61 @@
+/* copy.c - bytes between the host and a device, and host memory that a device reaches. */
+#include "base/alloc.h"
+#include "device/impl.h"
+
+/* ---- host memory ---- */
+
+fsdp_status fsdp__device_alloc_host(fsdp_device *device, size_t bytes, void **out)
+{
+    if (device->backend->host_alloc) {
+        FSDP_TRY(device->backend->host_alloc(device, bytes, out));
+        return FSDP_OK;
+    }
+    *out = fsdp__malloc(bytes);
+    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+void fsdp__device_free_host(fsdp_device *device, void *memory, size_t bytes)
+{
+    if (memory && device->backend->host_free)
+        device->backend->host_free(device, memory, bytes);
+    else
+        fsdp__free(memory);
+}
+
+fsdp_status fsdp__device_register_host(fsdp_device *device, void *memory, size_t bytes)
+{
+    if (device->backend->host_register)
+        FSDP_TRY(device->backend->host_register(device, memory, bytes));
+    return FSDP_OK;
+}
+
+void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t bytes)
+{
+    if (device->backend->host_unregister)
+        device->backend->host_unregister(device, memory, bytes);
+}
+
+/* ---- copies ---- */
+
+fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+{
+    if (bytes > 0 && stream->device->backend->copy_to_device)
+        FSDP_TRY(stream->device->backend->copy_to_device(stream, device, host, bytes));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    if (bytes > 0 && stream->device->backend->copy_to_host)
+        FSDP_TRY(stream->device->backend->copy_to_host(stream, host, device, bytes));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
+{
+    const fsdp__segment segment = {src, dst, (int64_t)bytes};
+
+    if (bytes > 0)
+        FSDP_TRY(fsdp__launch_cast_segments(stream, &(fsdp__cast_segments_args){&segment, 1, FSDP_U8, FSDP_U8}));
+    return FSDP_OK;
+}

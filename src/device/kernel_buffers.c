@@ -1,0 +1,394 @@
+/* kernel_buffers.c - what memory each kernel reads and writes: one function a kernel, next to what kernels.h says of
+ * it.
+ *
+ * A device that cannot be touched from outside its kernels moves their arguments by this list; tests hold it against
+ * what the kernels do. */
+#include "device/kernels.h"
+
+/* Who visits. The functions below put its answers into the arguments. */
+typedef struct visitor {
+    fsdp__buffer_visit visit;
+    void *arg;
+} visitor;
+
+static void *visit(const visitor *v, const char *name, const void *pointer, size_t bytes, fsdp__access access)
+{
+    const fsdp__buffer buffer = {name, pointer, bytes, access};
+
+    return pointer && bytes > 0 ? v->visit(v->arg, &buffer) : (void *)(uintptr_t)pointer;
+}
+
+#define READS(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS)
+#define WRITES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__WRITES)
+#define CHANGES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS_AND_WRITES)
+/* Adds to what is there, or replaces it. */
+#define ADDS(field, bytes, adds) \
+    a->field = visit(v, #field, a->field, (bytes), (adds) ? FSDP__READS_AND_WRITES : FSDP__WRITES)
+
+/* ---- sizes ---- */
+
+static size_t elements(fsdp_dtype dtype, int64_t numel)
+{
+    return numel > 0 ? (size_t)numel * fsdp_dtype_size(dtype) : 0;
+}
+
+/* From the first to the last element of up to four dimensions with strides. */
+typedef struct extent {
+    int64_t size, stride;
+} extent;
+
+static size_t strided(fsdp_dtype dtype, const extent *dims, int count)
+{
+    int64_t last = 0;
+
+    for (int d = 0; d < count; d++) {
+        if (dims[d].size <= 0)
+            return 0;
+        last += (dims[d].size - 1) * dims[d].stride;
+    }
+    return elements(dtype, last + 1);
+}
+
+#define STRIDED(dtype, ...) \
+    strided((dtype), (const extent[]){__VA_ARGS__}, (int)(sizeof((const extent[]){__VA_ARGS__}) / sizeof(extent)))
+
+/* ---- matrices and memory ---- */
+
+static void matmul(fsdp__matmul_args *a, const visitor *v)
+{
+    READS(a, STRIDED(a->a_dtype, {a->batch, a->a_batch}, {a->m, a->a_row}, {a->k, a->a_col}));
+    READS(b, STRIDED(a->b_dtype, {a->batch, a->b_batch}, {a->k, a->b_row}, {a->n, a->b_col}));
+    READS(bias, a->m > 0 ? elements(a->bias_dtype, a->n) : 0);
+    ADDS(c, STRIDED(a->c_dtype, {a->batch, a->c_batch}, {a->m, a->c_row}, {a->n, 1}), a->accumulate);
+}
+
+static void copy(fsdp__copy_args *a, const visitor *v)
+{
+    extent from[6], to[6];
+
+    for (int d = 0; d < a->ndim; d++) {
+        from[d] = (extent){a->shape[d], a->src_strides[d]};
+        to[d] = (extent){a->shape[d], a->dst_strides[d]};
+    }
+    READS(src, strided(a->src_dtype, from, a->ndim));
+    ADDS(dst, strided(a->dst_dtype, to, a->ndim), a->accumulate);
+}
+
+static void fill(fsdp__fill_args *a, const visitor *v)
+{
+    WRITES(dst, elements(a->dtype, a->numel));
+}
+
+static void cast_segments(fsdp__cast_segments_args *args, const visitor *v)
+{
+    fsdp__segment *segments = (fsdp__segment *)(uintptr_t)args->segments;
+
+    for (int64_t i = 0; i < args->count; i++) {
+        fsdp__segment *a = &segments[i];
+
+        READS(src, elements(args->src_dtype, a->numel));
+        WRITES(dst, elements(args->dst_dtype, a->numel));
+    }
+}
+
+static void reduce_ranks(fsdp__reduce_ranks_args *a, const visitor *v)
+{
+    const void **srcs = (const void **)(uintptr_t)a->srcs;
+
+    for (int i = 0; i < a->count; i++)
+        srcs[i] = visit(v, "srcs", srcs[i], elements(a->src_dtype, a->numel), FSDP__READS);
+    ADDS(dst, elements(a->dst_dtype, a->numel), a->accumulate);
+}
+
+/* ---- elementwise ---- */
+
+static void binary(fsdp__binary_args *a, const visitor *v)
+{
+    READS(a, elements(a->dtype, a->rows * a->cols));
+    READS(b, a->rows > 0 ? elements(a->dtype, a->b_is_row ? a->cols : a->rows * a->cols) : 0);
+    WRITES(y, elements(a->dtype, a->rows * a->cols));
+}
+
+static void scale(fsdp__scale_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->numel));
+    READS(scalar, sizeof(float));
+    ADDS(y, elements(a->dtype, a->numel), a->accumulate);
+}
+
+static void reduce(fsdp__reduce_args *a, const visitor *v)
+{
+    READS(x, elements(a->x_dtype, a->outer * a->reduced * a->inner));
+    ADDS(y, elements(a->y_dtype, a->outer * a->inner), a->accumulate);
+}
+
+static void activation_forward(fsdp__activation_forward_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->rows * a->cols));
+    READS(bias, elements(a->dtype, a->cols));
+    WRITES(y, elements(a->dtype, a->rows * a->cols));
+}
+
+static void activation_backward(fsdp__activation_backward_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->rows * a->cols));
+    READS(bias, elements(a->dtype, a->cols));
+    READS(dy, elements(a->dtype, a->rows * a->cols));
+    WRITES(dx, elements(a->dtype, a->rows * a->cols));
+}
+
+static void swiglu_forward(fsdp__swiglu_forward_args *a, const visitor *v)
+{
+    READS(gate, STRIDED(a->dtype, {a->rows, a->gate_row}, {a->cols, 1}));
+    READS(up, STRIDED(a->dtype, {a->rows, a->up_row}, {a->cols, 1}));
+    WRITES(y, STRIDED(a->dtype, {a->rows, a->y_row}, {a->cols, 1}));
+}
+
+static void swiglu_backward(fsdp__swiglu_backward_args *a, const visitor *v)
+{
+    READS(gate, STRIDED(a->dtype, {a->rows, a->gate_row}, {a->cols, 1}));
+    READS(up, STRIDED(a->dtype, {a->rows, a->up_row}, {a->cols, 1}));
+    READS(dy, STRIDED(a->dtype, {a->rows, a->dy_row}, {a->cols, 1}));
+    WRITES(dgate, STRIDED(a->dtype, {a->rows, a->dgate_row}, {a->cols, 1}));
+    WRITES(dup, STRIDED(a->dtype, {a->rows, a->dup_row}, {a->cols, 1}));
+}
+
+static void dropout(fsdp__dropout_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->numel));
+    WRITES(y, elements(a->dtype, a->numel));
+}
+
+static void random_(fsdp__random_args *a, const visitor *v)
+{
+    WRITES(dst, elements(a->dtype, a->numel));
+}
+
+/* ---- rows ---- */
+
+static void norm_forward(fsdp__norm_forward_args *a, const visitor *v)
+{
+    size_t matrix = elements(a->dtype, a->rows * a->cols), row = elements(a->weight_dtype, a->cols);
+
+    READS(x, matrix);
+    READS(residual, matrix);
+    READS(weight, row);
+    READS(bias, row);
+    WRITES(sum, matrix);
+    WRITES(y, matrix);
+    WRITES(mean, elements(FSDP_F32, a->rows));
+    WRITES(rstd, elements(FSDP_F32, a->rows));
+}
+
+static void norm_backward(fsdp__norm_backward_args *a, const visitor *v)
+{
+    size_t matrix = elements(a->dtype, a->rows * a->cols), row = elements(a->dweight_dtype, a->cols);
+
+    READS(s, matrix);
+    READS(dy, matrix);
+    READS(dsum, matrix);
+    READS(weight, elements(a->weight_dtype, a->cols));
+    READS(mean, elements(FSDP_F32, a->rows));
+    READS(rstd, elements(FSDP_F32, a->rows));
+    WRITES(dx, matrix);
+    ADDS(dweight, row, a->accumulate_weight);
+    ADDS(dbias, row, a->accumulate_bias);
+}
+
+static void softmax_forward(fsdp__softmax_forward_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->rows * a->cols));
+    WRITES(y, elements(a->dtype, a->rows * a->cols));
+}
+
+static void softmax_backward(fsdp__softmax_backward_args *a, const visitor *v)
+{
+    READS(y, elements(a->dtype, a->rows * a->cols));
+    READS(dy, elements(a->dtype, a->rows * a->cols));
+    WRITES(dx, elements(a->dtype, a->rows * a->cols));
+}
+
+static void cross_entropy(fsdp__cross_entropy_args *a, const visitor *v)
+{
+    READS(logits, elements(a->dtype, a->rows * a->cols));
+    READS(targets, elements(FSDP_I32, a->rows));
+    WRITES(dlogits, elements(a->dlogits_dtype, a->rows * a->cols));
+    ADDS(loss, sizeof *a->loss, a->accumulate_loss);
+    CHANGES(bad_row, sizeof *a->bad_row);
+}
+
+static void embedding_forward(fsdp__embedding_forward_args *a, const visitor *v)
+{
+    READS(table, elements(a->dtype, a->table_rows * a->cols));
+    READS(ids, elements(FSDP_I32, a->rows));
+    WRITES(y, elements(a->dtype, a->rows * a->cols));
+    CHANGES(bad_row, sizeof *a->bad_row);
+}
+
+static void embedding_backward(fsdp__embedding_backward_args *a, const visitor *v)
+{
+    READS(ids, elements(FSDP_I32, a->rows));
+    READS(dy, elements(a->dtype, a->rows * a->cols));
+    ADDS(dtable, elements(a->dtable_dtype, a->table_rows * a->cols), a->accumulate);
+}
+
+/* ---- attention ---- */
+
+/* Heads of (batch, time, heads, D) with strides. */
+static size_t heads_bytes(fsdp_dtype dtype, extent batch, extent time, extent heads, int64_t head_dim)
+{
+    return STRIDED(dtype, batch, time, heads, {head_dim, 1});
+}
+
+static void rope(fsdp__rope_args *a, const visitor *v)
+{
+    READS(x, heads_bytes(a->dtype, (extent){a->batch, a->x_batch}, (extent){a->time, a->x_time},
+                         (extent){a->heads, a->x_head}, a->head_dim));
+    READS(frequency, elements(FSDP_F32, a->head_dim / 2));
+    ADDS(y,
+         heads_bytes(a->dtype, (extent){a->batch, a->y_batch}, (extent){a->time, a->y_time},
+                     (extent){a->heads, a->y_head}, a->head_dim),
+         a->accumulate);
+}
+
+static size_t query_bytes(const fsdp__attention_forward_args *a, int64_t batch, int64_t time, int64_t head)
+{
+    return heads_bytes(a->dtype, (extent){a->batch, batch}, (extent){a->q_time, time}, (extent){a->heads, head},
+                       a->head_dim);
+}
+
+static size_t key_bytes(const fsdp__attention_forward_args *a, int64_t batch, int64_t time, int64_t head)
+{
+    return heads_bytes(a->dtype, (extent){a->batch, batch}, (extent){a->kv_time, time}, (extent){a->kv_heads, head},
+                       a->head_dim);
+}
+
+/* q, k, v, and what the forward leaves: written by it, read by the backward. */
+static void attention(fsdp__attention_forward_args *a, const visitor *v, fsdp__access left)
+{
+    size_t out = query_bytes(a, a->out_batch, a->out_stride_time, a->out_head);
+
+    READS(q, query_bytes(a, a->q_batch, a->q_stride_time, a->q_head));
+    READS(k, key_bytes(a, a->k_batch, a->k_stride_time, a->k_head));
+    READS(v, key_bytes(a, a->v_batch, a->v_stride_time, a->v_head));
+    a->out = visit(v, "out", a->out, out, left);
+    a->lse = visit(v, "lse", a->lse, elements(FSDP_F32, a->batch * a->heads * a->q_time), left);
+}
+
+static void attention_forward(fsdp__attention_forward_args *a, const visitor *v)
+{
+    attention(a, v, FSDP__WRITES);
+}
+
+static void attention_backward(fsdp__attention_backward_args *a, const visitor *v)
+{
+    const fsdp__attention_forward_args *f = &a->forward;
+    bool own = a->dq_batch != 0;
+
+    attention(&a->forward, v, FSDP__READS);
+    READS(dout, query_bytes(f, f->out_batch, f->out_stride_time, f->out_head));
+    WRITES(dq, own ? query_bytes(f, a->dq_batch, a->dq_stride_time, a->dq_head)
+                   : query_bytes(f, f->q_batch, f->q_stride_time, f->q_head));
+    WRITES(dk, own ? key_bytes(f, a->dk_batch, a->dk_stride_time, a->dk_head)
+                   : key_bytes(f, f->k_batch, f->k_stride_time, f->k_head));
+    WRITES(dv, own ? key_bytes(f, a->dv_batch, a->dv_stride_time, a->dv_head)
+                   : key_bytes(f, f->v_batch, f->v_stride_time, f->v_head));
+}
+
+/* ---- optimizers ---- */
+
+static void squared_norm(fsdp__squared_norm_args *a, const visitor *v)
+{
+    fsdp__segment *segments = (fsdp__segment *)(uintptr_t)a->segments;
+
+    for (int64_t i = 0; i < a->count; i++)
+        segments[i].src = visit(v, "src", segments[i].src, elements(a->dtype, segments[i].numel), FSDP__READS);
+    WRITES(out, sizeof *a->out);
+}
+
+static void optimizer_segments(const fsdp__optimizer_segment *table, int64_t count, fsdp_dtype grad_dtype,
+                               const visitor *v)
+{
+    fsdp__optimizer_segment *segments = (fsdp__optimizer_segment *)(uintptr_t)table;
+
+    for (int64_t i = 0; i < count; i++) {
+        fsdp__optimizer_segment *a = &segments[i];
+
+        CHANGES(param, elements(FSDP_F32, a->numel));
+        READS(grad, elements(grad_dtype, a->numel));
+        CHANGES(moment1, elements(FSDP_F32, a->numel));
+        CHANGES(moment2, elements(FSDP_F32, a->numel));
+    }
+}
+
+static void adam(fsdp__adam_args *a, const visitor *v)
+{
+    optimizer_segments(a->segments, a->count, a->grad_dtype, v);
+}
+
+static void sgd(fsdp__sgd_args *a, const visitor *v)
+{
+    optimizer_segments(a->segments, a->count, a->grad_dtype, v);
+}
+
+/* ---- the list ---- */
+
+#define random random_ /* not the C library's */
+void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit visit_one, void *arg)
+{
+    const visitor v = {visit_one, arg};
+
+    switch (kernel) {
+#define CASE(NAME, name, class) \
+    case FSDP__KERNEL_##NAME:   \
+        name(args, &v);         \
+        break;
+        FSDP__KERNEL_MAP(CASE)
+#undef CASE
+    case FSDP__KERNELS:
+        break;
+    }
+}
+
+/* ---- tables ---- */
+
+/* The kernels that have one, and the field that names it. */
+#define TABLES(X)                             \
+    X(CAST_SEGMENTS, cast_segments, segments) \
+    X(REDUCE_RANKS, reduce_ranks, srcs)       \
+    X(SQUARED_NORM, squared_norm, segments)   \
+    X(ADAM, adam, segments)                   \
+    X(SGD, sgd, segments)
+
+size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)
+{
+    const fsdp__kernel_args *a = args;
+
+    switch (kernel) {
+#define CASE(NAME, name, field) \
+    case FSDP__KERNEL_##NAME:   \
+        *out = a->name.field;   \
+        return (size_t)a->name.count * sizeof *a->name.field;
+        TABLES(CASE)
+#undef CASE
+    default:
+        *out = NULL;
+        return 0;
+    }
+}
+
+void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table)
+{
+    fsdp__kernel_args *a = args;
+
+    switch (kernel) {
+#define CASE(NAME, name, field) \
+    case FSDP__KERNEL_##NAME:   \
+        a->name.field = table;  \
+        break;
+        TABLES(CASE)
+#undef CASE
+    default:
+        break;
+    }
+}
