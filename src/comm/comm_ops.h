@@ -5,8 +5,10 @@
  * transports. A transport moves bytes, compares the ranks' signatures and ends everybody's calls when one rank fails.
  *
  * The collectives of a group run one at a time in the order of their numbers, on any thread, inside the work of
- * `stream` (so kernels go through fsdp__run_kernel), and block until they are done. Groups of one rank and streams of a
- * device without bytes never reach a transport. */
+ * `stream`, and block until they are done. Their buffers are memory of the stream's device: a transport touches them by
+ * fsdp__run_kernel, and follows a pointer itself only where fsdp__device_host_access says that the host may. Host
+ * memory that kernels are given besides, such as a staging buffer, is registered with the device first. Groups of one
+ * rank and streams of a device without bytes never reach a transport. */
 #ifndef COMM_COMM_OPS_H
 #define COMM_COMM_OPS_H
 
