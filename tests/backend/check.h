@@ -25,22 +25,20 @@ static void *note_buffer(void *arg, const fsdp__buffer *found)
     return (void *)(uintptr_t)found->pointer;
 }
 
-static bool holds(const fsdp__buffer *b, const unsigned char *at)
+/* What the list says of each byte of a buffer: fsdp__access, or 0. free() it. */
+static unsigned char *access_map(const listed *l, const buffer *b)
 {
-    const unsigned char *first = b->pointer;
+    uintptr_t first = (uintptr_t)data_of(b), end = first + bytes_of(b);
+    unsigned char *map = calloc(bytes_of(b) + 1, 1);
 
-    return at >= first && at < first + b->bytes;
-}
+    CHECK(map != NULL);
+    for (int i = 0; i < l->count; i++) {
+        uintptr_t at = (uintptr_t)l->buffers[i].pointer;
 
-/* What the list says of the byte at `at`: fsdp__access, or 0. */
-static int listed_access(const listed *l, const unsigned char *at)
-{
-    int access = 0;
-
-    for (int i = 0; i < l->count; i++)
-        if (holds(&l->buffers[i], at))
-            access |= (int)l->buffers[i].access;
-    return access;
+        for (size_t k = 0; at >= first && at < end && k < l->buffers[i].bytes; k++)
+            map[at - first + k] |= (unsigned char)l->buffers[i].access;
+    }
+    return map;
 }
 
 /* Every listed buffer lies in one of the case's. */
@@ -87,28 +85,30 @@ static void own_args_free(own_args *own)
     free(own->table);
 }
 
-/* Byte i of buffer b after a run in which bytes not listed as read began as POISON. */
-static void check_byte(const test_case *c, const listed *l, int b, size_t i)
+/* Buffer b after a run in which bytes not listed as read began as POISON. */
+static void check_bytes(const test_case *c, int b, const unsigned char *map)
 {
     const buffer *seen = &c->buffers[b];
-    const unsigned char *data = (const unsigned char *)data_of(seen) + i;
-    unsigned char expected = seen->first[GUARD + i], initial = seen->initial[GUARD + i];
-    int access = listed_access(l, data);
-    unsigned char before = access & FSDP__READS ? initial : POISON;
-    bool left_alone = *data == before && expected == initial;
+    const unsigned char *data = data_of(seen), *expected = seen->first + GUARD, *initial = seen->initial + GUARD;
 
-    if (!(access & FSDP__WRITES) && *data != before)
-        TEST_FAIL("%s %s: wrote byte %zu of buffer %d, which is not listed", fsdp__kernel_infos[c->kernel].name,
-                  c->text, i, b);
-    if (access & FSDP__WRITES && *data != expected && !left_alone)
-        TEST_FAIL("%s %s: byte %zu of buffer %d depends on bytes that are not listed as read",
-                  fsdp__kernel_infos[c->kernel].name, c->text, i, b);
+    for (size_t i = 0; i < bytes_of(seen); i++) {
+        unsigned char before = map[i] & FSDP__READS ? initial[i] : POISON;
+        bool left_alone = data[i] == before && expected[i] == initial[i];
+
+        if (!(map[i] & FSDP__WRITES) && data[i] != before)
+            TEST_FAIL("%s %s: wrote byte %zu of buffer %d, which is not listed", fsdp__kernel_infos[c->kernel].name,
+                      c->text, i, b);
+        if (map[i] & FSDP__WRITES && data[i] != expected[i] && !left_alone)
+            TEST_FAIL("%s %s: byte %zu of buffer %d depends on bytes that are not listed as read",
+                      fsdp__kernel_infos[c->kernel].name, c->text, i, b);
+    }
 }
 
 /* The kernel runs again with every byte changed that it is not said to read: the result must not know, and what it is
  * not said to write must be as it was. */
 static void check_list(test_case *c, fsdp__kernel_function function, const void *args)
 {
+    unsigned char *maps[FSDP__COUNT_OF(c->buffers)];
     own_args own = own_args_of(c->kernel, args);
     listed l = {.count = 0};
 
@@ -118,16 +118,18 @@ static void check_list(test_case *c, fsdp__kernel_function function, const void 
     for (int b = 0; b < c->count; b++) {
         unsigned char *data = data_of(&c->buffers[b]);
 
+        maps[b] = access_map(&l, &c->buffers[b]);
         memcpy(c->buffers[b].block, c->buffers[b].initial, bytes_of(&c->buffers[b]) + 2 * GUARD);
         for (size_t i = 0; i < bytes_of(&c->buffers[b]); i++)
-            if (!(listed_access(&l, data + i) & FSDP__READS))
+            if (!(maps[b][i] & FSDP__READS))
                 data[i] = POISON;
     }
     if (function(c->stream, args) != FSDP_OK)
         TEST_FAIL("%s %s: %s", fsdp__kernel_infos[c->kernel].name, c->text, fsdp_last_error());
-    for (int b = 0; b < c->count; b++)
-        for (size_t i = 0; i < bytes_of(&c->buffers[b]); i++)
-            check_byte(c, &l, b, i);
+    for (int b = 0; b < c->count; b++) {
+        check_bytes(c, b, maps[b]);
+        free(maps[b]);
+    }
 }
 
 /* ---- on another device ---- */

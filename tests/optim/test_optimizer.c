@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "device/impl.h"
 #include "optim/optim.h"
 #include "reference.h"
 #include "support/test.h"
@@ -52,7 +51,7 @@ static void teardown(fixture *f)
 {
     for (int i = 0; i < PARAMS; i++)
         fsdp_tensor_unref(f->tensors[i]);
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(f->context)));
+    test_drop_workspace(f->context);
     CHECK_EQ(test_live_bytes(f->context), 0);
     fsdp_context_free(f->context);
 }
