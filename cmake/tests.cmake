@@ -67,9 +67,18 @@ function(fsdp_test_executable name layer source)
 endfunction()
 
 # The suites of these layers run a second time on the device that the host cannot touch (src/backend/sim), as
-# <test>.sim, but for the programs that cannot:
+# <test>.sim, but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
 set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub train)
-set(FSDP_SIM_EXCEPT)
+set(FSDP_SIM_EXCEPT
+  test_dist_mesh          # ranks and groups, and collectives of host memory
+  test_hub_config         # config.json
+  test_hub_safetensors    # files
+  test_hub_transformers   # what another program says of a saved folder
+  test_models_config      # sizes
+  test_nn_print           # names and shapes
+  test_state_box          # boxes
+  test_optim_schedule     # a formula
+  test_train_config)      # keys and values
 
 # Registers <name>.sim.
 function(fsdp_test_on_sim name layer)

@@ -9,8 +9,9 @@
  * Reductions add in rank order with an f32 accumulator (integers: i64) and round once: the same bits on every run. An
  * average is that sum divided by the number of ranks (in f32, not multiplied by an inverse).
  *
- * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers must stay
- * valid until then. Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
+ * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
+ * of the stream's device and must stay valid until then. Nobody spins for long: waiting ranks sleep, so there may be
+ * more ranks than cores.
  */
 #ifndef FSDP_COMM_H
 #define FSDP_COMM_H

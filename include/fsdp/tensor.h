@@ -85,8 +85,9 @@ FSDP_API int64_t fsdp_tensor_numel(const fsdp_tensor *tensor);
 FSDP_API fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *tensor);
 FSDP_API fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor);
 FSDP_API bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor);
-/* First element; NULL on the meta device, for zero elements, and while the storage's bytes are dropped. Whoever writes
- * through the pointer calls fsdp_tensor_begin_write before, and asks for the pointer after that. */
+/* First element, as the device's kernels address it: the host follows the pointer only to the CPU. NULL on the meta
+ * device, for zero elements, and while the storage's bytes are dropped. Whoever writes through the pointer calls
+ * fsdp_tensor_begin_write before, and asks for the pointer after that. */
 FSDP_API void *fsdp_tensor_data(const fsdp_tensor *tensor);
 
 /* Host copy of all elements in row-major order, converted to `dtype`. `data` holds numel elements. [blocks] */

@@ -8,9 +8,10 @@
  * The collectives of a group are called one at a time in the order of their numbers, each from inside the work of
  * `stream`, on whatever thread runs that work; those of different groups may run side by side. What a slot does to the
  * buffers it does in the order of the stream: by kernels (fsdp__run_kernel) or by calls of the transport's own library
- * that are given the stream. It follows no pointer to device memory itself; call->blocks and the call are the host's.
- * When it returns, what it has issued may still be running, on a device that runs by itself, and is complete where the
- * stream's next work begins:
+ * that are given the stream. It follows a pointer itself only where
+ * fsdp__device_host_access says that the host may; host memory that kernels are given besides, such as a staging
+ * buffer, is registered with the device first. call->blocks and the call are the host's. When it returns, what it has
+ * issued may still be running, on a device that runs by itself, and is complete where the stream's next work begins:
  *   - one that works on the memory itself (threads, shm) blocks until its peers are there and runs kernels;
  *   - NCCL enqueues its operation on the stream beneath and returns; that several streams keep the order of the group
  *     is then an event between them, which the transport records after each call and awaits before the next;

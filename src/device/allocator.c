@@ -167,6 +167,16 @@ static void live_insert(fsdp__allocator *a, block *b)
     a->live_count++;
 }
 
+/* The place of the block that begins at `pointer`, or an empty one. The table is not empty. */
+static size_t live_place(const fsdp__allocator *a, const void *pointer)
+{
+    size_t at = live_home(a, pointer);
+
+    while (a->live[at] && address(a->live[at]) != pointer)
+        at = (at + 1) & (a->live_capacity - 1);
+    return at;
+}
+
 static block *live_remove(fsdp__allocator *a, const void *pointer)
 {
     size_t mask = a->live_capacity - 1, hole, i;
@@ -174,9 +184,7 @@ static block *live_remove(fsdp__allocator *a, const void *pointer)
 
     if (a->live_count == 0)
         return NULL;
-    hole = live_home(a, pointer);
-    while (a->live[hole] && address(a->live[hole]) != pointer)
-        hole = (hole + 1) & mask;
+    hole = live_place(a, pointer);
     found = a->live[hole];
     if (!found)
         return NULL;
@@ -506,19 +514,30 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
     return b != NULL;
 }
 
+/* The block that holds the byte at `pointer`, live or free; NULL outside all segments. Mostly it begins there. */
+static const block *block_around(const fsdp__allocator *a, const void *pointer)
+{
+    const block *b = a->live_count ? a->live[live_place(a, pointer)] : NULL;
+    uintptr_t at = (uintptr_t)pointer;
+    const segment *s = a->segments;
+
+    if (b)
+        return b;
+    while (s && !(at >= (uintptr_t)s->data && at - (uintptr_t)s->data < s->bytes))
+        s = s->next;
+    for (b = s ? s->first : NULL; b && at >= (uintptr_t)address(b) + b->bytes; b = b->after)
+        continue;
+    return b;
+}
+
 bool fsdp__allocator_covers(fsdp__allocator *a, const void *pointer, size_t bytes)
 {
-    const unsigned char *at = pointer;
-    const segment *s;
-    const block *b = NULL;
+    const block *b;
     bool covers;
 
     pthread_mutex_lock(&a->mutex);
-    for (s = a->segments; s && !(at >= s->data && at < s->data + s->bytes); s = s->next)
-        continue;
-    for (b = s ? s->first : NULL; b && at >= s->data + b->offset + b->bytes; b = b->after)
-        continue;
-    covers = b && b->live && bytes <= (size_t)(s->data + b->offset + b->bytes - at);
+    b = block_around(a, pointer);
+    covers = b && b->live && bytes <= (uintptr_t)address(b) + b->bytes - (uintptr_t)pointer;
     pthread_mutex_unlock(&a->mutex);
     return covers;
 }

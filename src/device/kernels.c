@@ -55,19 +55,14 @@ static fsdp_status queue_call(fsdp_stream *stream, kernel_call *call, size_t byt
     return fsdp__stream_enqueue(stream, run_call, call, bytes);
 }
 
-fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
+/* Copies the arguments, and the table behind them. */
+static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     kernel_call call = {.kernel = kernel}, *with_table;
     size_t args_bytes = fsdp__kernel_infos[kernel].args_bytes;
     const void *table;
     fsdp_status st;
 
-    if (!stream->device->backend->kernels)
-        return FSDP_OK;
-    if (stream->mode == FSDP_STREAM_INLINE) {
-        FSDP_TRY(fsdp__run_kernel(stream, kernel, args));
-        return FSDP_OK;
-    }
     memcpy(&call.args, args, args_bytes);
     call.table_bytes = fsdp__kernel_table(kernel, args, &table);
     if (call.table_bytes == 0)
@@ -77,9 +72,19 @@ fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *a
         return FSDP_NO_MEMORY;
     *with_table = call;
     memcpy(with_table + 1, table, call.table_bytes);
+    fsdp__kernel_set_table(kernel, &with_table->args, with_table + 1);
     st = queue_call(stream, with_table, sizeof call + call.table_bytes);
     fsdp__free(with_table);
     return st;
+}
+
+fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
+{
+    if (!stream->device->backend->kernels)
+        return FSDP_OK;
+    FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
+                                                : launch_later(stream, kernel, args));
+    return FSDP_OK;
 }
 
 void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES])

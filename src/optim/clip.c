@@ -1,9 +1,9 @@
 /* clip.c - the 2-norm of all gradients, and the factor that the next step scales them by.
  *
- * Gradients are put in sets that are spread over the same dimensions of the same mesh. A set's squares are summed on
- * this rank in f64, then over each of those dimensions by an all-reduce of one f32, as PyTorch does; a set that every
- * rank holds whole counts once and is not communicated. The sets follow from the parameters alone, not from who has a
- * gradient, so that all ranks make the same calls. */
+ * Gradients are put in sets that lie on one device and are spread over the same dimensions of the same mesh. A set's
+ * squares are summed on this rank in f64, then over each of those dimensions by an all-reduce of one f32, as PyTorch
+ * does; a set that every rank holds whole counts once and is not communicated. The sets follow from the parameters
+ * alone, not from who has a gradient, so that all ranks make the same calls. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -14,6 +14,7 @@
 #include "tensor/tensor.h"
 
 typedef struct norm_set {
+    fsdp_device *device;
     fsdp_mesh *mesh;  /* NULL when nothing is split */
     unsigned sharded; /* bit i: mesh dimension i splits the tensors */
 } norm_set;
@@ -26,23 +27,23 @@ typedef struct norm_scalars {
 /* Everything one norm needs; the arrays have room for every parameter. */
 typedef struct norm_job {
     const fsdp_optimizer *optimizer;
-    fsdp_device *device;
     norm_set *sets;
     int64_t set_count;
     fsdp__segment *segments;
-    norm_scalars *scalars; /* device memory for the results of kernels and collectives */
+    norm_scalars *scalars; /* on the device of the set at hand: results of kernels and collectives */
 } norm_job;
 
 static bool same_set(const norm_set *a, const norm_set *b)
 {
-    return a->sharded == b->sharded && (a->mesh == b->mesh || fsdp_mesh_equal(a->mesh, b->mesh));
+    return a->device == b->device && a->sharded == b->sharded &&
+           (a->mesh == b->mesh || fsdp_mesh_equal(a->mesh, b->mesh));
 }
 
 static fsdp_status set_of(const fsdp__optimizer_param *param, norm_set *out)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
 
-    *out = (norm_set){.mesh = NULL};
+    *out = (norm_set){.device = fsdp_tensor_device(param->tensor)};
     for (int i = 0; distribution && i < distribution->placement_count; i++) {
         if (distribution->placements[i].kind == FSDP_PARTIAL)
             return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot take the norm of '%s': it is partial over mesh dimension '%s'",
@@ -73,10 +74,8 @@ static fsdp_status find_sets(norm_job *n)
 }
 
 /* Done on return. */
-static fsdp_status read_scalar(const norm_job *n, void *out, const void *scalar, size_t bytes)
+static fsdp_status read_scalar(fsdp_stream *stream, void *out, const void *scalar, size_t bytes)
 {
-    fsdp_stream *stream = fsdp_device_stream(n->device);
-
     FSDP_TRY(fsdp__copy_to_host(stream, out, scalar, bytes));
     FSDP_TRY(fsdp_stream_synchronize(stream));
     return FSDP_OK;
@@ -86,7 +85,7 @@ static fsdp_status read_scalar(const norm_job *n, void *out, const void *scalar,
 static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *squares)
 {
     fsdp__squared_norm_args args = {.segments = n->segments, .dtype = dtype, .out = &n->scalars->squares};
-    fsdp_stream *stream = fsdp_device_stream(n->device);
+    fsdp_stream *stream = fsdp_device_stream(set->device);
     double sum = 0;
 
     for (int g = 0; g < n->optimizer->group_count; g++)
@@ -104,7 +103,7 @@ static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtyp
     if (args.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_squared_norm(stream, &args));
-    FSDP_TRY(read_scalar(n, &sum, &n->scalars->squares, sizeof sum));
+    FSDP_TRY(read_scalar(stream, &sum, &n->scalars->squares, sizeof sum));
     *squares += sum;
     return FSDP_OK;
 }
@@ -112,7 +111,7 @@ static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtyp
 /* Sum over the ranks that hold the other pieces. */
 static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double *squares)
 {
-    fsdp_stream *stream = fsdp_device_stream(n->device);
+    fsdp_stream *stream = fsdp_device_stream(set->device);
     fsdp_status status, done;
     float reduced;
 
@@ -134,22 +133,22 @@ static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double
     return FSDP_OK;
 }
 
-static fsdp_status total_squares(norm_job *n, double *out)
+/* Over all ranks. */
+static fsdp_status set_squares(norm_job *n, const norm_set *set, double *out)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
-    double total = 0;
+    fsdp_status status = FSDP_OK;
+    void *scalars = NULL;
 
-    FSDP_TRY(find_sets(n));
-    for (int64_t s = 0; s < n->set_count; s++) {
-        double squares = 0;
-
-        for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
-            FSDP_TRY(add_squares(n, &n->sets[s], dtypes[d], &squares));
-        FSDP_TRY(reduce_squares(n, &n->sets[s], &squares));
-        total += squares;
-    }
-    *out = total;
-    return FSDP_OK;
+    *out = 0;
+    FSDP_TRY(fsdp__device_alloc(set->device, sizeof(*n->scalars), FSDP_MEMORY_WORKSPACE, &scalars));
+    n->scalars = scalars;
+    for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
+        FSDP_TRY_GOTO(status, add_squares(n, set, dtypes[d], out), out);
+    FSDP_TRY_GOTO(status, reduce_squares(n, set, out), out);
+out:
+    fsdp__device_free(set->device, scalars, sizeof(*n->scalars), FSDP_MEMORY_WORKSPACE);
+    return status;
 }
 
 static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
@@ -157,12 +156,10 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
     norm_job n = {.optimizer = optimizer};
     fsdp_status status = FSDP_OK;
     int64_t count = 0;
-    void *scalars = NULL;
-    double squares = 0;
+    double total = 0;
 
     for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++, count++)
-            n.device = fsdp_tensor_device(optimizer->groups[g].params[i].tensor);
+        count += optimizer->groups[g].count;
     if (count > 0) {
         n.sets = fsdp__malloc((size_t)count * sizeof(*n.sets));
         n.segments = fsdp__malloc((size_t)count * sizeof(*n.segments));
@@ -170,14 +167,16 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
             status = FSDP_NO_MEMORY;
             goto out;
         }
-        FSDP_TRY_GOTO(status, fsdp__device_alloc(n.device, sizeof(*n.scalars), FSDP_MEMORY_WORKSPACE, &scalars), out);
-        n.scalars = scalars;
-        FSDP_TRY_GOTO(status, total_squares(&n, &squares), out);
+        FSDP_TRY_GOTO(status, find_sets(&n), out);
     }
-    *out = sqrt(squares);
+    for (int64_t s = 0; s < n.set_count; s++) {
+        double squares;
+
+        FSDP_TRY_GOTO(status, set_squares(&n, &n.sets[s], &squares), out);
+        total += squares;
+    }
+    *out = sqrt(total);
 out:
-    if (scalars)
-        fsdp__device_free(n.device, scalars, sizeof(*n.scalars), FSDP_MEMORY_WORKSPACE);
     fsdp__free(n.segments);
     fsdp__free(n.sets);
     return status;

@@ -130,7 +130,8 @@ static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_p
 {
     bool steps = optimizer->kind == FSDP__OPTIMIZER_SGD ? (a->steps == 0) == (b->steps == 0) : a->steps == b->steps;
 
-    return steps && fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
+    return steps && a->tensor->storage->device == b->tensor->storage->device &&
+           fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
 }
 
 static float *moment_data(const fsdp_tensor *moment)

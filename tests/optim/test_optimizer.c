@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/compiler.h"
 #include "device/impl.h"
 #include "numbers/optim.h"
 #include "optim/optim.h"
@@ -52,7 +53,7 @@ static void teardown(fixture *f)
 {
     for (int i = 0; i < PARAMS; i++)
         fsdp_tensor_unref(f->tensors[i]);
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(f->context)));
+    test_drop_workspace(f->context);
     CHECK_EQ(test_live_bytes(f->context), 0);
     fsdp_context_free(f->context);
 }
@@ -416,6 +417,46 @@ static void a_step_tells_before_it_writes(void **state)
     }
 }
 
+/* One parameter on the CPU, one each on two devices that the host cannot touch. */
+static void a_step_and_a_norm_work_where_the_tensors_are(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *devices[] = {fsdp_cpu(context), fsdp__device_open(context, "sim", 0),
+                              fsdp__device_open(context, "sim", 1)};
+    fsdp_parameter items[FSDP__COUNT_OF(devices)];
+    const float gradient[2] = {1, 2}, start[2] = {10, 20};
+    fsdp_optimizer *optimizer = NULL;
+    double norm;
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(devices); i++) {
+        fsdp_tensor *grad, *tensor = NULL;
+
+        CHECK_OK(
+            fsdp_tensor_create(CHECK_PTR(devices[i]), FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+        CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, start));
+        CHECK_OK(fsdp_tensor_set_requires_grad(tensor, true));
+        grad = CHECK_PTR(fsdp_from_data(devices[i], FSDP_F32, FSDP_SHAPE(2), gradient));
+        CHECK_OK(fsdp_tensor_set_grad(tensor, grad));
+        items[i] = (fsdp_parameter){param_names[i], tensor};
+    }
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){FSDP__COUNT_OF(devices), items},
+                             &(fsdp_sgd_options){.lr = 1, .momentum = 0.5f}, &optimizer));
+    CHECK_OK(fsdp_clip_grad_norm(optimizer, 0, &norm));
+    CHECK_NEAR(norm * norm, 15, 1e-5);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    fsdp_optimizer_free(optimizer);
+    for (size_t i = 0; i < FSDP__COUNT_OF(devices); i++) {
+        float now[2];
+
+        CHECK_OK(fsdp_tensor_read(items[i].tensor, FSDP_F32, now));
+        CHECK_NEAR(now[0], 9, 0);
+        CHECK_NEAR(now[1], 18, 0);
+        fsdp_tensor_unref(items[i].tensor);
+    }
+    fsdp_context_free(context);
+}
+
 static void bad_parameters_are_named(void **state)
 {
     fsdp_adam_options options = fsdp_adam_options_default();
@@ -550,5 +591,6 @@ TEST_MAIN(cmocka_unit_test(sgd_is_pytorchs), cmocka_unit_test(adam_and_adamw_are
           cmocka_unit_test(state_is_counted_and_made_at_the_first_step),
           cmocka_unit_test(frozen_parameters_are_left_alone), cmocka_unit_test(the_clip_factor_holds_for_one_step),
           cmocka_unit_test(infinite_and_nan_norms_are_told), cmocka_unit_test(a_step_tells_before_it_writes),
-          cmocka_unit_test(bad_parameters_are_named), cmocka_unit_test(a_step_names_parameters_of_16_bits),
-          cmocka_unit_test(bad_options_are_refused), cmocka_unit_test(a_step_survives_every_failed_allocation))
+          cmocka_unit_test(a_step_and_a_norm_work_where_the_tensors_are), cmocka_unit_test(bad_parameters_are_named),
+          cmocka_unit_test(a_step_names_parameters_of_16_bits), cmocka_unit_test(bad_options_are_refused),
+          cmocka_unit_test(a_step_survives_every_failed_allocation))

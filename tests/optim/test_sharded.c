@@ -2,7 +2,7 @@
  * has stepped, before the model was sharded. */
 #include <math.h>
 
-#include "device/impl.h"
+#include "device/device.h"
 #include "fsdp/dist.h"
 #include "fsdp/optim.h"
 #include "optim/optim.h"
@@ -170,7 +170,7 @@ static void check_rows(fsdp_context *context, void *arg)
     for (algorithm kind = SGD; kind <= ADAMW; kind++)
         compare(context, mesh, rows, kind, world > 1);
     fsdp_mesh_unref(mesh);
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void shards_of_rows_step_as_the_whole(void **state)
@@ -203,7 +203,7 @@ static void check_mixed(fsdp_context *context, void *arg)
     compare(context, mesh, mixed, ADAMW, 4);
     compare(context, mesh, hybrid, SGD, 1);
     fsdp_mesh_unref(mesh);
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void replicas_count_once_on_meshes_of_two_dimensions(void **state)
@@ -254,7 +254,7 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
     fsdp_tensor_unref(plain);
     model_free(&m);
     fsdp_mesh_unref(m.mesh);
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void plain_parameters_count_once_and_partial_ones_are_refused(void **state)
@@ -362,7 +362,7 @@ static void check_late(fsdp_context *context, void *arg)
         compare_late(context, mesh, mixed, ADAMW);
         fsdp_mesh_unref(mesh);
     }
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void state_of_earlier_steps_is_cut_to_the_shards(void **state)

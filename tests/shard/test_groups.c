@@ -245,7 +245,8 @@ static void fail_around(fsdp_context *context, void *arg)
             before = test_live_bytes(context);
         }
         CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, texts[i]);
-        CHECK_EQ(test_live_bytes(context), before);
+        if (test_on_cpu()) /* else the memory waits for the next gather */
+            CHECK_EQ(test_live_bytes(context), before);
         param->gather = (fsdp__gather_functions){0};
     }
     CHECK_OK(fsdp_module_unshard(module));

@@ -1,6 +1,6 @@
 /* support/memory.c - what a context's devices hold, and the one that tests compute on. */
 #include "base/context.h"
-#include "device/device.h"
+#include "device/impl.h"
 #include "support/test.h"
 
 fsdp_device *test_device(fsdp_context *context)
@@ -31,4 +31,12 @@ int64_t test_live_bytes(fsdp_context *context)
         bytes += (int64_t)(stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE]);
     }
     return bytes;
+}
+
+void test_drop_workspace(fsdp_context *context)
+{
+    fsdp_stream *stream = fsdp_device_stream(test_device(context));
+
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    fsdp__stream_drop_workspace(stream);
 }

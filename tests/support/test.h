@@ -54,6 +54,9 @@ void test_only_on_cpu(const char *reason);
 /* Bytes that live on the context's devices, but for the workspace that streams keep. */
 int64_t test_live_bytes(fsdp_context *context);
 
+/* Waits for the stream of the test's device and frees its workspace, so that live bytes can be compared with all. */
+void test_drop_workspace(fsdp_context *context);
+
 /* A new empty directory; test_directory_free removes it with all it holds. */
 char *test_directory(void);
 void test_directory_free(char *path);

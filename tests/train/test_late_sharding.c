@@ -1,7 +1,7 @@
 /* An optimizer and fully_shard, in every order: made and stepped before, made while gathered, on dtypes it cannot. */
 #include "optim/optim.h"
 
-#include "device/impl.h"
+#include "device/device.h"
 #include "fsdp/dist.h"
 #include "shard/net.h"
 #include "tensor/tensor.h"
@@ -163,7 +163,7 @@ static void check_late(fsdp_context *context, void *arg)
     fsdp_optimizer_free(alone);
     fsdp_module_unref(module);
     fsdp_module_unref(plain);
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
@@ -217,7 +217,7 @@ static void check_late_faults(fsdp_context *context, void *arg)
         fsdp_module_unref(plain);
         CHECK_OK(fsdp_all_reduce(world, &hit, &hit, 1, FSDP_I32, FSDP_MAX, fsdp_device_stream(fsdp_cpu(context))));
     }
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void cutting_state_survives_every_failed_allocation(void **state)
@@ -299,7 +299,7 @@ static void check_gathered(fsdp_context *context, void *arg)
         fsdp_optimizer_free(optimizer);
         fsdp_module_unref(module);
     }
-    fsdp__stream_drop_workspace(fsdp_device_stream(test_device(context)));
+    test_drop_workspace(context);
 }
 
 static void gathered_parameters_are_refused(void **state)

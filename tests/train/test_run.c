@@ -116,6 +116,7 @@ static void run_rank(fsdp_context *context, void *arg)
     fsdp_train_listener listener = {
         .arg = s, .started = started, .stepped = stepped, .exported = exported, .failed = failed};
 
+    CHECK_PTR(test_device(context));
     if (faulty)
         fsdp__fault_arm(f->kind, f->nth);
     s->status = fsdp_train(context, f->config, &listener);

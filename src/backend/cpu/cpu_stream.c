@@ -131,22 +131,36 @@ static void keep_failure(cpu_stream *stream, fsdp_status st)
     pthread_mutex_unlock(&stream->mutex);
 }
 
-/* The next item, or NULL when the queue is empty for good. */
-static item *next_item(cpu_stream *stream)
+/* All items that are queued, in order, or NULL when there will be none: one lock for many. */
+static item *take_items(cpu_stream *stream)
 {
-    item *it;
+    item *first;
 
     pthread_mutex_lock(&stream->mutex);
     while (!stream->first && !stream->stop)
         pthread_cond_wait(&stream->arrived, &stream->mutex);
-    it = stream->first;
-    if (it) {
-        stream->first = it->next;
-        if (!stream->first)
-            stream->last = NULL;
-    }
+    first = stream->first;
+    stream->first = stream->last = NULL;
     pthread_mutex_unlock(&stream->mutex);
-    return it;
+    return first;
+}
+
+static void run_item(cpu_stream *stream, item *it)
+{
+    fsdp_status st = FSDP_OK;
+
+    fsdp_clear_error();
+    if (stream->pause)
+        stream->pause(stream->pause_arg);
+    if (it->until.line)
+        mark_wait(it->until);
+    else
+        st = it->work(&stream->base, it->argument);
+    if (st != FSDP_OK)
+        keep_failure(stream, st);
+    line_unref(it->until.line);
+    fsdp__free(it);
+    line_step(stream->line);
 }
 
 static void *worker(void *arg)
@@ -155,22 +169,11 @@ static void *worker(void *arg)
     item *it;
 
     fsdp__cpu_prepare_thread(stream->base.device);
-    while ((it = next_item(stream)) != NULL) {
-        fsdp_status st = FSDP_OK;
-
-        fsdp_clear_error();
-        if (stream->pause)
-            stream->pause(stream->pause_arg);
-        if (it->until.line)
-            mark_wait(it->until);
-        else
-            st = it->work(&stream->base, it->argument);
-        if (st != FSDP_OK)
-            keep_failure(stream, st);
-        line_unref(it->until.line);
-        fsdp__free(it);
-        line_step(stream->line);
-    }
+    while ((it = take_items(stream)) != NULL)
+        for (item *next; it; it = next) {
+            next = it->next;
+            run_item(stream, it);
+        }
     return NULL;
 }
 
@@ -193,8 +196,8 @@ static fsdp_status push(cpu_stream *stream, mark until, fsdp__stream_work work, 
         stream->first = it;
     stream->last = it;
     stream->queued++;
-    pthread_cond_signal(&stream->arrived);
     pthread_mutex_unlock(&stream->mutex);
+    pthread_cond_signal(&stream->arrived); /* after: the worker is not to wake up for a mutex that is held */
     return FSDP_OK;
 }
 

@@ -250,7 +250,7 @@ static void pause_at_random(void *arg)
     uint32_t draw[4];
 
     fsdp__philox(state->seed, atomic_fetch_add_explicit(&state->pauses, 1, memory_order_relaxed), draw);
-    if (draw[0] % 8 == 0)
+    if (draw[0] % 32 == 0)
         (void)sched_yield();
     if (draw[1] % 64 == 0) {
         struct timespec ns = {0, draw[2] % PAUSE_MOST_NS};
