@@ -27,7 +27,7 @@ enum {
 
 typedef struct bench {
     fsdp_context *context;
-    fsdp_group *world;
+    fsdp_process_group *world;
     fsdp_stream *stream;
     fsdp_dtype dtype;
     int64_t numel; /* of the whole, all ranks alike */
@@ -45,7 +45,7 @@ static double now_us(void)
 
 static int64_t part(const bench *b)
 {
-    return b->numel / fsdp_group_size(b->world);
+    return b->numel / fsdp_process_group_size(b->world);
 }
 
 static fsdp_block block_in(const bench *b, char *whole, char *shard)
@@ -87,7 +87,7 @@ static void run_gather_common(bench *b)
 
 static void run_gather_in_place(bench *b)
 {
-    size_t own = (size_t)(part(b) * fsdp_group_rank(b->world)) * fsdp_dtype_size(b->dtype);
+    size_t own = (size_t)(part(b) * fsdp_process_group_rank(b->world)) * fsdp_dtype_size(b->dtype);
 
     run_gather_blocks(b, b->common, b->common + own);
 }
@@ -157,25 +157,25 @@ static void measure_size(bench *b)
     memset(memory, 0, 2 * b->bytes + 256);
     b->plain = memory + 256; /* not a multiple of 4096 away from what it is copied from: some processors stall then */
     b->plain_part = b->plain + b->bytes;
-    CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->visible));
-    CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->shard));
-    CHECK(fsdp_group_alloc(b->world, FSDP_MEMORY_COMMON, b->bytes, (void **)&b->common));
+    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->visible));
+    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->shard));
+    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_COMMON, b->bytes, (void **)&b->common));
     memset(b->visible, 0, b->bytes);
     memset(b->shard, 0, b->bytes);
-    if (fsdp_group_rank(b->world) == 0)
+    if (fsdp_process_group_rank(b->world) == 0)
         printf("%8zu KB", b->bytes >> 10);
     for (size_t i = 0; i < count; i++) {
         double us = measure(b, operations[i]);
-        if (fsdp_group_rank(b->world) == 0)
+        if (fsdp_process_group_rank(b->world) == 0)
             printf(" %9.1f", us);
     }
-    if (fsdp_group_rank(b->world) == 0)
+    if (fsdp_process_group_rank(b->world) == 0)
         printf("\n");
     fflush(stdout);
     CHECK(fsdp_barrier(b->world));
-    fsdp_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->visible, b->bytes);
-    fsdp_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->shard, b->bytes);
-    fsdp_group_free_memory(b->world, FSDP_MEMORY_COMMON, b->common, b->bytes);
+    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->visible, b->bytes);
+    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->shard, b->bytes);
+    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_COMMON, b->common, b->bytes);
     free(memory);
 }
 
@@ -203,12 +203,12 @@ static int rank_main(double started_us)
     joined = now_us();
     b.world = fsdp_world(b.context);
     b.stream = fsdp_device_stream(fsdp_cpu(b.context));
-    if (fsdp_group_rank(b.world) == 0)
-        printf("%d ranks, start to joined: %.1f ms\n", fsdp_group_size(b.world), (joined - started_us) / 1e3);
+    if (fsdp_process_group_rank(b.world) == 0)
+        printf("%d ranks, start to joined: %.1f ms\n", fsdp_process_group_size(b.world), (joined - started_us) / 1e3);
     warm_up(&b);
     for (int d = 0; d < 2; d++) {
         b.dtype = dtypes[d];
-        if (fsdp_group_rank(b.world) == 0)
+        if (fsdp_process_group_rank(b.world) == 0)
             printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b.dtype), "memcpy", "barrier",
                    "AG", "AG vis", "AG common", "AG place", "RS", "RS vis", "AR", "AR vis");
         for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 4) {

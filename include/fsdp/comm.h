@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-typedef struct fsdp_group fsdp_group;
+typedef struct fsdp_process_group fsdp_process_group;
 
 typedef enum fsdp_reduce_op {
     FSDP_SUM,
@@ -50,17 +50,17 @@ FSDP_API fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_con
 /* ---- groups ---- */
 
 /* All ranks of the context; a group of one when the context was made by fsdp_context_create. Owned by the context. */
-FSDP_API fsdp_group *fsdp_world(fsdp_context *context);
+FSDP_API fsdp_process_group *fsdp_world(fsdp_context *context);
 /* `ranks` are global ranks, ascending, without repetition. Ranks outside get *out = NULL. All ranks of the world call
  * it, in the same order of groups (different subsets may be made by one call per rank: rows of a mesh). [collective] */
-FSDP_API fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count, const char *name,
-                                       fsdp_group **out);
-FSDP_API void fsdp_group_free(fsdp_group *group); /* not for the world; NULL is allowed */
-FSDP_API int fsdp_group_rank(const fsdp_group *group);
-FSDP_API int fsdp_group_size(const fsdp_group *group);
-FSDP_API const char *fsdp_group_name(const fsdp_group *group);
-FSDP_API int fsdp_group_global_rank(const fsdp_group *group, int rank);
-FSDP_API fsdp_context *fsdp_group_context(const fsdp_group *group);
+FSDP_API fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, int count, const char *name,
+                                               fsdp_process_group **out);
+FSDP_API void fsdp_process_group_free(fsdp_process_group *group); /* not for the world; NULL is allowed */
+FSDP_API int fsdp_process_group_rank(const fsdp_process_group *group);
+FSDP_API int fsdp_process_group_size(const fsdp_process_group *group);
+FSDP_API const char *fsdp_process_group_name(const fsdp_process_group *group);
+FSDP_API int fsdp_process_group_global_rank(const fsdp_process_group *group, int rank);
+FSDP_API fsdp_context *fsdp_process_group_context(const fsdp_process_group *group);
 
 /* Ends every rank's collectives, now and later, for the reason `why`. Whoever fails before joining a collective
  * must call it, or peers wait for ever. Any number of times. */
@@ -72,47 +72,48 @@ FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
 
 /* recv (size * count) = the ranks' send (count) in rank order. In place: send == recv + rank * count. [collective]
  * [stream] */
-FSDP_API fsdp_status fsdp_all_gather(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
-                                     fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                                     fsdp_dtype dtype, fsdp_stream *stream);
 /* recv (count) = op over ranks of block `rank` of send (size * count). In place: recv == send + rank * count.
  * [collective] [stream] */
-FSDP_API fsdp_status fsdp_reduce_scatter(fsdp_group *group, const void *send, void *recv, int64_t count,
+FSDP_API fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, void *recv, int64_t count,
                                          fsdp_dtype dtype, fsdp_reduce_op op, fsdp_stream *stream);
 /* recv (count) = op over ranks of send (count). In place: recv == send. [collective] [stream] */
-FSDP_API fsdp_status fsdp_all_reduce(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
-                                     fsdp_reduce_op op, fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                                     fsdp_dtype dtype, fsdp_reduce_op op, fsdp_stream *stream);
 /* buffer (count) = that of group rank `root`. [collective] [stream] */
-FSDP_API fsdp_status fsdp_broadcast(fsdp_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
+FSDP_API fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
                                     fsdp_stream *stream);
 /* Block r of recv = block `rank` of rank r's send; both (size * count), not in place. [collective] [stream] */
-FSDP_API fsdp_status fsdp_all_to_all(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
-                                     fsdp_stream *stream);
-FSDP_API fsdp_status fsdp_barrier(fsdp_group *group); /* [collective] [blocks] */
+FSDP_API fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                                     fsdp_dtype dtype, fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_barrier(fsdp_process_group *group); /* [collective] [blocks] */
 
 /* Small objects of any size per rank. Every rank gets all of them: out[r] has out_bytes[r] bytes; the caller frees with
  * fsdp_objects_free(group, out, out_bytes). [collective] [blocks] */
-FSDP_API fsdp_status fsdp_gather_objects(fsdp_group *group, const void *object, size_t bytes, void ***out,
+FSDP_API fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, size_t bytes, void ***out,
                                          size_t **out_bytes);
 /* Rank r gets objects[r] of `root` (NULL on the others); the caller frees *out with free(). [collective] [blocks] */
-FSDP_API fsdp_status fsdp_scatter_objects(fsdp_group *group, int root, const void *const *objects, const size_t *bytes,
-                                          void **out, size_t *out_bytes);
-FSDP_API void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes);
+FSDP_API fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void *const *objects,
+                                          const size_t *bytes, void **out, size_t *out_bytes);
+FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes);
 /* All ranks learn the worst: FSDP_OK only if `mine` is FSDP_OK on every rank, else the lowest failing rank's status and
  * message, prefixed "rank N: ". Makes a local failure everybody's without breaking the group. [collective] [blocks] */
-FSDP_API fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine);
+FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
 /* ---- vectored collectives for sharded parameters ----
  * A block is one parameter: `whole` has numel elements of which group rank r owns [r * chunk, min(numel, (r+1) *
  * chunk)), and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in the
  * same order.
  *
- * Memory that peers can see makes them cheap (fsdp_group_alloc): where `whole` is common memory a gather is the cast of
- * one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is visible
- * memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other memory takes
- * packing. The result is the same bits. The blocks of one gather lie all in common memory or none of them does.
+ * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `whole` is common memory a gather is the
+ * cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
+ * visible memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other
+ * memory takes packing. The result is the same bits. The blocks of one gather lie all in common memory or none of them
+ * does.
  *
  * Reuse: peers may still read this rank's `whole` when the call is done here. It may be overwritten once a later
- * collective of the group (a barrier, say) is complete on this rank. fsdp_group_free_memory knows that. */
+ * collective of the group (a barrier, say) is complete on this rank. fsdp_process_group_free_memory knows that. */
 
 typedef struct fsdp_block {
     void *whole;
@@ -121,7 +122,7 @@ typedef struct fsdp_block {
 } fsdp_block;
 
 /* whole = the ranks' shards, converted. `blocks` is copied. [collective] [stream] */
-FSDP_API fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count,
+FSDP_API fsdp_status fsdp_all_gather_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
                                             fsdp_dtype shard_dtype, fsdp_dtype whole_dtype, fsdp_stream *stream);
 
 typedef struct fsdp_reduce_options {
@@ -136,7 +137,7 @@ typedef struct fsdp_reduce_options {
 
 /* shard = op over ranks of their `whole`'s own rows of this rank; with a divisor, the sum over (divisor times ranks for
  * AVG) by one f32 division. [collective] [stream] */
-FSDP_API fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count,
+FSDP_API fsdp_status fsdp_reduce_scatter_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
                                                 const fsdp_reduce_options *options, fsdp_stream *stream);
 
 typedef enum fsdp_memory_sharing {
@@ -145,15 +146,17 @@ typedef enum fsdp_memory_sharing {
 } fsdp_memory_sharing;
 
 /* Whether the group can give such memory (all its ranks on one machine). */
-FSDP_API bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing sharing);
+FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing);
 /* 64-byte aligned; COMMON is zeroed, [collective] with equal bytes on every rank; VISIBLE is local and reuses freed
  * blocks. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it is.
  */
-FSDP_API fsdp_status fsdp_group_alloc(fsdp_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out);
+FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,
+                                              void **out);
 /* VISIBLE memory is handed out again only after every peer is done reading it. COMMON: last rank frees; local call. */
-FSDP_API void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes);
+FSDP_API void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer,
+                                             size_t bytes);
 /* Forces the packing path where memory is not common (tests, comparison). Same on every rank. */
-FSDP_API void fsdp_group_force_copy(fsdp_group *group, bool on);
+FSDP_API void fsdp_process_group_force_copy(fsdp_process_group *group, bool on);
 
 /* ---- counters ---- */
 
@@ -177,7 +180,7 @@ typedef struct fsdp_comm_stats {
 } fsdp_comm_stats;
 
 FSDP_API const char *fsdp_collective_name(fsdp_collective kind);
-FSDP_API void fsdp_group_stats(const fsdp_group *group, fsdp_comm_stats *out);
+FSDP_API void fsdp_process_group_stats(const fsdp_process_group *group, fsdp_comm_stats *out);
 FSDP_API void fsdp_context_comm_stats(const fsdp_context *context,
                                       fsdp_comm_stats *out); /* all groups, also freed ones */
 FSDP_API void fsdp_context_reset_comm_stats(fsdp_context *context);

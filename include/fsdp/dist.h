@@ -35,8 +35,8 @@ FSDP_API int64_t fsdp_mesh_size(const fsdp_mesh *mesh, int dim); /* dim -1: all 
 FSDP_API const char *fsdp_mesh_dim_name(const fsdp_mesh *mesh, int dim);
 FSDP_API int fsdp_mesh_coordinate(const fsdp_mesh *mesh, int dim); /* this rank's */
 FSDP_API int fsdp_mesh_rank_at(const fsdp_mesh *mesh, const int *coordinates);
-FSDP_API fsdp_group *fsdp_mesh_group(const fsdp_mesh *mesh, int dim);     /* borrowed */
-FSDP_API int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name); /* -1 when absent */
+FSDP_API fsdp_process_group *fsdp_mesh_process_group(const fsdp_mesh *mesh, int dim); /* borrowed */
+FSDP_API int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name);             /* -1 when absent */
 FSDP_API fsdp_context *fsdp_mesh_context(const fsdp_mesh *mesh);
 FSDP_API bool fsdp_mesh_equal(const fsdp_mesh *a, const fsdp_mesh *b); /* same ranks, shape and names */
 

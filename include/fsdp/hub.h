@@ -25,7 +25,7 @@ FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state *state, const 
  * config.json) or is empty; its tokenizer files are kept. A failure on any rank is everybody's error and leaves nothing
  * under the final name that was not there. `dtype` F32, BF16 or F16. [collective] */
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
-                                   fsdp_dtype dtype, fsdp_group *group);
+                                   fsdp_dtype dtype, fsdp_process_group *group);
 
 /* Copies tokenizer.json and what else belongs to the tokenizer, as far as it is there. One rank calls it. */
 FSDP_API fsdp_status fsdp_hub_copy_tokenizer(const char *from_folder, const char *to_folder);

@@ -12,7 +12,7 @@ static bool known_dtype(fsdp_dtype dtype)
 }
 
 /* Checks what every plain collective has. `copies`: how often `count` elements stand in the larger buffer. */
-static fsdp_status check(fsdp_group *group, fsdp__call_name name, const fsdp__call *call, int64_t copies,
+static fsdp_status check(fsdp_process_group *group, fsdp__call_name name, const fsdp__call *call, int64_t copies,
                          fsdp_stream *stream)
 {
     int64_t bytes;
@@ -34,7 +34,7 @@ static fsdp_status check(fsdp_group *group, fsdp__call_name name, const fsdp__ca
     return FSDP_OK;
 }
 
-static fsdp_status check_reduction(const fsdp_group *group, const fsdp__call *call)
+static fsdp_status check_reduction(const fsdp_process_group *group, const fsdp__call *call)
 {
     if ((unsigned)call->op > FSDP_MIN)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': unknown reduction %d", fsdp__call_text(call->name),
@@ -51,7 +51,7 @@ static int64_t bytes_of(const fsdp__call *call)
     return call->count * (int64_t)fsdp_dtype_size(call->dtype);
 }
 
-fsdp_status fsdp_all_gather(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
+fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_stream *stream)
 {
     fsdp__call call = {.name = FSDP__CALL_ALL_GATHER, .send = send, .recv = recv, .count = count, .dtype = dtype};
@@ -62,8 +62,8 @@ fsdp_status fsdp_all_gather(fsdp_group *group, const void *send, void *recv, int
     return FSDP_OK;
 }
 
-fsdp_status fsdp_reduce_scatter(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
-                                fsdp_reduce_op op, fsdp_stream *stream)
+fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                                fsdp_dtype dtype, fsdp_reduce_op op, fsdp_stream *stream)
 {
     fsdp__call call = {
         .name = FSDP__CALL_REDUCE_SCATTER, .send = send, .recv = recv, .count = count, .dtype = dtype, .op = op};
@@ -75,7 +75,7 @@ fsdp_status fsdp_reduce_scatter(fsdp_group *group, const void *send, void *recv,
     return FSDP_OK;
 }
 
-fsdp_status fsdp_all_reduce(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
+fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_reduce_op op, fsdp_stream *stream)
 {
     fsdp__call call = {
@@ -89,7 +89,7 @@ fsdp_status fsdp_all_reduce(fsdp_group *group, const void *send, void *recv, int
     return FSDP_OK;
 }
 
-fsdp_status fsdp_broadcast(fsdp_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
+fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
                            fsdp_stream *stream)
 {
     fsdp__call call = {
@@ -104,7 +104,7 @@ fsdp_status fsdp_broadcast(fsdp_group *group, void *buffer, int64_t count, fsdp_
     return FSDP_OK;
 }
 
-fsdp_status fsdp_all_to_all(fsdp_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
+fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_stream *stream)
 {
     fsdp__call call = {.name = FSDP__CALL_ALL_TO_ALL, .send = send, .recv = recv, .count = count, .dtype = dtype};
@@ -117,7 +117,7 @@ fsdp_status fsdp_all_to_all(fsdp_group *group, const void *send, void *recv, int
     return FSDP_OK;
 }
 
-fsdp_status fsdp_barrier(fsdp_group *group)
+fsdp_status fsdp_barrier(fsdp_process_group *group)
 {
     fsdp__call call = {.name = FSDP__CALL_BARRIER};
 
@@ -129,14 +129,15 @@ fsdp_status fsdp_barrier(fsdp_group *group)
 
 /* ---- blocks ---- */
 
-static fsdp_status fail_block(const fsdp_group *group, fsdp__call_name name, int64_t i, const char *what)
+static fsdp_status fail_block(const fsdp_process_group *group, fsdp__call_name name, int64_t i, const char *what)
 {
     return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': block %" PRId64 ": %s", fsdp__call_text(name), group->name,
                      i, what);
 }
 
 /* Adds up the chunks: what a rank gives or gets, padding included. */
-static fsdp_status check_blocks(fsdp_group *group, const fsdp__call *call, fsdp_stream *stream, int64_t *out_rows)
+static fsdp_status check_blocks(fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream,
+                                int64_t *out_rows)
 {
     int64_t rows = 0;
 
@@ -163,7 +164,7 @@ static fsdp_status check_blocks(fsdp_group *group, const fsdp__call *call, fsdp_
 }
 
 /* The transport's own way, or that which all have. */
-static fsdp_status issue_vectored(fsdp_group *group, fsdp_collective kind, fsdp__collective own,
+static fsdp_status issue_vectored(fsdp_process_group *group, fsdp_collective kind, fsdp__collective own,
                                   fsdp__collective packed, fsdp__call *call, fsdp_stream *stream)
 {
     memcpy(call->label, group->label, sizeof call->label);
@@ -174,8 +175,8 @@ static fsdp_status issue_vectored(fsdp_group *group, fsdp_collective kind, fsdp_
     return FSDP_OK;
 }
 
-fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count, fsdp_dtype shard_dtype,
-                                   fsdp_dtype whole_dtype, fsdp_stream *stream)
+fsdp_status fsdp_all_gather_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
+                                   fsdp_dtype shard_dtype, fsdp_dtype whole_dtype, fsdp_stream *stream)
 {
     fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_BLOCKS,
                        .blocks = blocks,
@@ -195,7 +196,7 @@ fsdp_status fsdp_all_gather_blocks(fsdp_group *group, const fsdp_block *blocks, 
     return FSDP_OK;
 }
 
-fsdp_status fsdp_reduce_scatter_blocks(fsdp_group *group, const fsdp_block *blocks, int64_t count,
+fsdp_status fsdp_reduce_scatter_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
                                        const fsdp_reduce_options *options, fsdp_stream *stream)
 {
     fsdp__call call = {.name = FSDP__CALL_REDUCE_SCATTER_BLOCKS, .blocks = blocks, .block_count = count};

@@ -20,11 +20,11 @@ typedef struct fsdp__held_block {
     uint64_t issued; /* calls issued when it was freed */
 } fsdp__held_block;
 
-struct fsdp_group {
+struct fsdp_process_group {
     fsdp__comm *comm;
     const fsdp__comm_ops *ops; /* of the world, or fake for a group of one */
     void *transport_group;
-    fsdp_group *next; /* in comm->groups */
+    fsdp_process_group *next; /* in comm->groups */
     char *name;
     int *ranks; /* global, ascending */
     int rank, size;
@@ -46,9 +46,9 @@ struct fsdp__comm {
     fsdp_context *context;
     const fsdp__comm_ops *ops;
     void *transport;
-    fsdp_group *world;
-    fsdp_group *groups;      /* all live ones */
-    fsdp__counters counters; /* of all groups, also freed ones */
+    fsdp_process_group *world;
+    fsdp_process_group *groups; /* all live ones */
+    fsdp__counters counters;    /* of all groups, also freed ones */
     _Atomic int64_t total_ns, waiting_ns;
 
     _Atomic bool broken;

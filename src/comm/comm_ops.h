@@ -38,8 +38,8 @@
     X(GATHER_OBJECTS, "gather_objects")               \
     X(SCATTER_OBJECTS, "scatter_objects")             \
     X(AGREE, "agree")                                 \
-    X(GROUP_CREATE, "group_create")                   \
-    X(GROUP_ALLOC, "group_alloc")                     \
+    X(PROCESS_GROUP_CREATE, "process_group_create")   \
+    X(PROCESS_GROUP_ALLOC, "process_group_alloc")     \
     X(ANY, "any")
 
 typedef enum fsdp__call_name {
@@ -84,12 +84,12 @@ typedef struct fsdp__traffic {
 } fsdp__traffic;
 
 /* A new group: `ranks` are `count` (2 or more) global ranks of which this one is ranks[rank]. */
-typedef struct fsdp__group_spec {
+typedef struct fsdp__process_group_spec {
     const char *name;
     const int *ranks;
     int count, rank;
-    uint64_t ticket; /* the same number on all ranks for one fsdp_group_create, another for the next */
-} fsdp__group_spec;
+    uint64_t ticket; /* the same number on all ranks for one fsdp_process_group_create, another for the next */
+} fsdp__process_group_spec;
 
 typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsdp_stream *stream,
                                         fsdp__traffic *traffic);
@@ -106,7 +106,7 @@ typedef struct fsdp__comm_ops {
 
     /* Required. `group_open` on every member, then (when all of them succeeded) `group_ready`, which cannot fail, then
      * collectives. `group_free` at any time; no collective is running. */
-    fsdp_status (*group_open)(void *transport, const fsdp__group_spec *spec, void **out);
+    fsdp_status (*group_open)(void *transport, const fsdp__process_group_spec *spec, void **out);
     void (*group_ready)(void *group);
     void (*group_free)(void *group);
 
@@ -145,7 +145,7 @@ typedef struct fsdp__comm_ops {
 } fsdp__comm_ops;
 
 /* The transport without peers: every rank of the world is taken to hold what this one holds. Also used for groups of
- * one rank. `transport` is NULL, `group` the fsdp_group. */
+ * one rank. `transport` is NULL, `group` the fsdp_process_group. */
 extern const fsdp__comm_ops fsdp__comm_fake_ops;
 
 #endif

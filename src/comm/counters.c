@@ -8,7 +8,7 @@
 
 /* ---- counting ---- */
 
-void fsdp__comm_count(fsdp_group *group, fsdp_collective kind, int64_t bytes_sent)
+void fsdp__comm_count(fsdp_process_group *group, fsdp_collective kind, int64_t bytes_sent)
 {
     if (group->size == 1)
         return;
@@ -18,7 +18,7 @@ void fsdp__comm_count(fsdp_group *group, fsdp_collective kind, int64_t bytes_sen
     group->comm->counters.bytes_sent[kind] += bytes_sent;
 }
 
-void fsdp__comm_account(fsdp_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
+void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
 {
     fsdp__comm *comm = group->comm;
 
@@ -60,7 +60,7 @@ static void clear_counters(fsdp__counters *counters)
     }
 }
 
-void fsdp_group_stats(const fsdp_group *group, fsdp_comm_stats *out)
+void fsdp_process_group_stats(const fsdp_process_group *group, fsdp_comm_stats *out)
 {
     read_counters(&group->counters, out);
 }
@@ -81,7 +81,7 @@ void fsdp_context_reset_comm_stats(fsdp_context *context)
     if (!comm)
         return;
     clear_counters(&comm->counters);
-    for (fsdp_group *group = comm->groups; group; group = group->next)
+    for (fsdp_process_group *group = comm->groups; group; group = group->next)
         clear_counters(&group->counters);
     atomic_store_explicit(&comm->total_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&comm->waiting_ns, 0, memory_order_relaxed);

@@ -25,7 +25,7 @@ void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
     comm->ops->abort(comm->transport, all);
 }
 
-fsdp_status fsdp__comm_fail_broken(fsdp_group *group)
+fsdp_status fsdp__comm_fail_broken(fsdp_process_group *group)
 {
     fsdp__comm *comm = group->comm;
     fsdp_status status;
@@ -38,7 +38,7 @@ fsdp_status fsdp__comm_fail_broken(fsdp_group *group)
     return FSDP_FAIL(status, "group '%s' is broken: %s", group->name, text);
 }
 
-bool fsdp__comm_is_broken(const fsdp_group *group)
+bool fsdp__comm_is_broken(const fsdp_process_group *group)
 {
     return atomic_load_explicit(&group->comm->broken, memory_order_acquire);
 }

@@ -11,10 +11,10 @@ enum {
 /* Every vectored collective issued on the group from now on is "for 'label'", until another label is set: ranks that
  * disagree are told what each of them was doing. Ranks' labels must be equal, as their arguments must. Copied; one of
  * 64 bytes or more is cut and ends in "..."; NULL or "": none. */
-void fsdp__group_set_label(fsdp_group *group, const char *label);
+void fsdp__process_group_set_label(fsdp_process_group *group, const char *label);
 
 /* flags[i] (0 or 1) becomes 1 where it is on any rank. Not counted. [collective] [blocks] */
-fsdp_status fsdp__group_any(fsdp_group *group, uint8_t *flags, int64_t count);
+fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, int64_t count);
 
 /* Common memory has readers and writers, and only writers wait. A rank that reads in a region what its peers wrote
  * there calls begin_read first and end_read after its last read; all ranks make the same reads of a region, in one
@@ -22,12 +22,13 @@ fsdp_status fsdp__group_any(fsdp_group *group, uint8_t *flags, int64_t count);
  * the peers that are still in the reads that this rank has ended, and for nobody else. Peers that read next must learn
  * by a collective that the writing is done. Where the awaited peer itself waits for this rank, the world is ended with
  * a message that names both: [Note: a wait that cannot end] in readers.c. Nothing happens in groups of one rank. */
-void fsdp__group_begin_read(fsdp_group *group, void *common);
-fsdp_status fsdp__group_end_read(fsdp_group *group, void *common, fsdp_stream *stream);      /* [stream] */
-fsdp_status fsdp__group_await_readers(fsdp_group *group, void *common, fsdp_stream *stream); /* [stream] */
+void fsdp__process_group_begin_read(fsdp_process_group *group, void *common);
+fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *common, fsdp_stream *stream); /* [stream] */
+fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *common,
+                                              fsdp_stream *stream); /* [stream] */
 
 /* The caller waits for work of a stream that may be waiting for other ranks: between +1 and -1 it makes no calls. Only
  * ranks whose programs wait count in the search for a wait that cannot end. */
-void fsdp__group_host_waits(fsdp_group *group, int change);
+void fsdp__process_group_host_waits(fsdp_process_group *group, int change);
 
 #endif

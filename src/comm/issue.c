@@ -14,14 +14,14 @@
 
 /* What travels through a stream. The blocks follow the job when it is copied. */
 typedef struct job {
-    fsdp_group *group;
+    fsdp_process_group *group;
     fsdp__collective run;
     void *target; /* what `run` calls the group */
     fsdp_collective kind;
     fsdp__call call;
 } job;
 
-fsdp_status fsdp__comm_enter(fsdp_group *group, fsdp__call_name name)
+fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name)
 {
     if (!group)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: the group is NULL", fsdp__call_text(name));
@@ -38,7 +38,7 @@ fsdp_status fsdp__comm_enter(fsdp_group *group, fsdp__call_name name)
 
 static fsdp_status run_call(const job *j, fsdp_stream *stream)
 {
-    fsdp_group *group = j->group;
+    fsdp_process_group *group = j->group;
     fsdp__traffic traffic = {0};
     int64_t start;
     fsdp_status st;
@@ -86,7 +86,7 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 
 static fsdp_status issue(job *j, fsdp_stream *stream)
 {
-    fsdp_group *group = j->group;
+    fsdp_process_group *group = j->group;
     fsdp_status st;
 
     if (fsdp_device_is_meta(fsdp__stream_device(stream)))
@@ -94,9 +94,9 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     j->call.sequence = ++group->issued;
     j->call.force_copy = group->force_copy;
     if (fsdp__stream_is_inline(stream)) {
-        fsdp__group_host_waits(group, +1);
+        fsdp__process_group_host_waits(group, +1);
         st = run_call(j, stream);
-        fsdp__group_host_waits(group, -1);
+        fsdp__process_group_host_waits(group, -1);
         group->known_done = group->issued;
         return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
     }
@@ -110,8 +110,8 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__comm_issue(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call,
-                             fsdp_stream *stream)
+fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
+                             const fsdp__call *call, fsdp_stream *stream)
 {
     job j = {.group = group, .run = run, .target = group->transport_group, .kind = kind, .call = *call};
 
@@ -119,7 +119,7 @@ fsdp_status fsdp__comm_issue(fsdp_group *group, fsdp_collective kind, fsdp__coll
     return FSDP_OK;
 }
 
-fsdp_status fsdp__comm_issue_above(fsdp_group *group, fsdp_collective kind, fsdp__collective run,
+fsdp_status fsdp__comm_issue_above(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                                    const fsdp__call *call, fsdp_stream *stream)
 {
     job j = {.group = group, .run = run, .target = group, .kind = kind, .call = *call};
@@ -128,7 +128,8 @@ fsdp_status fsdp__comm_issue_above(fsdp_group *group, fsdp_collective kind, fsdp
     return FSDP_OK;
 }
 
-fsdp_status fsdp__comm_issue_host(fsdp_group *group, fsdp_collective kind, fsdp__collective run, const fsdp__call *call)
+fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
+                                  const fsdp__call *call)
 {
     fsdp_stream *host = fsdp__host_stream(group->comm->context);
 
@@ -141,15 +142,15 @@ fsdp_status fsdp__comm_issue_host(fsdp_group *group, fsdp_collective kind, fsdp_
     if (!fsdp__stream_is_inline(host)) {
         fsdp_status st;
 
-        fsdp__group_host_waits(group, +1);
+        fsdp__process_group_host_waits(group, +1);
         st = fsdp_stream_synchronize(host);
-        fsdp__group_host_waits(group, -1);
+        fsdp__process_group_host_waits(group, -1);
         FSDP_TRY(st);
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__comm_issue_alloc(fsdp_group *group, fsdp__call *call, void **out)
+fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, void **out)
 {
     fsdp__traffic traffic = {0};
     int64_t start;

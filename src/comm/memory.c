@@ -10,7 +10,7 @@ enum {
     CALLS_IN_FLIGHT = 2
 };
 
-bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing sharing)
+bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing)
 {
     (void)sharing;
     return group->size > 1 && group->ops->alloc;
@@ -19,7 +19,7 @@ bool fsdp_group_can_share(const fsdp_group *group, fsdp_memory_sharing sharing)
 /* Whether all peers have left call number `issued` behind: they have when a later one is done here. What has run by
  * itself is known from the program's order; of calls on workers the last few are left in flight and older ones waited
  * for, so that the same program always finds the same blocks free. */
-static bool is_released(fsdp_group *group, uint64_t issued)
+static bool is_released(fsdp_process_group *group, uint64_t issued)
 {
     if (group->known_done > issued)
         return true;
@@ -31,7 +31,7 @@ static bool is_released(fsdp_group *group, uint64_t issued)
 
 static void release_held(fsdp__comm *comm)
 {
-    for (fsdp_group *group = comm->groups; group; group = group->next)
+    for (fsdp_process_group *group = comm->groups; group; group = group->next)
         for (fsdp__held_block **link = &group->held; *link;) {
             fsdp__held_block *block = *link;
             if (!is_released(group, block->issued)) {
@@ -43,7 +43,7 @@ static void release_held(fsdp__comm *comm)
         }
 }
 
-static fsdp_status alloc_visible(fsdp_group *group, size_t bytes, void **out)
+static fsdp_status alloc_visible(fsdp_process_group *group, size_t bytes, void **out)
 {
     void *block = NULL;
 
@@ -57,9 +57,9 @@ static fsdp_status alloc_visible(fsdp_group *group, size_t bytes, void **out)
     return FSDP_OK;
 }
 
-static fsdp_status alloc_common(fsdp_group *group, size_t bytes, void **out)
+static fsdp_status alloc_common(fsdp_process_group *group, size_t bytes, void **out)
 {
-    fsdp__call call = {.name = FSDP__CALL_GROUP_ALLOC, .bytes = bytes};
+    fsdp__call call = {.name = FSDP__CALL_PROCESS_GROUP_ALLOC, .bytes = bytes};
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     if (fsdp__fault(FSDP__FAULT_ALLOCATION))
@@ -69,19 +69,19 @@ static fsdp_status alloc_common(fsdp_group *group, size_t bytes, void **out)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_group_alloc(fsdp_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out)
+fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes, void **out)
 {
     if (!group || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot allocate shared memory: group and out are required");
     *out = NULL;
-    if (!fsdp_group_can_share(group, sharing))
+    if (!fsdp_process_group_can_share(group, sharing))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "group '%s' of %d ranks (transport '%s') has no memory that peers see",
                          group->name, group->size, group->ops->name);
     FSDP_TRY(sharing == FSDP_MEMORY_COMMON ? alloc_common(group, bytes, out) : alloc_visible(group, bytes, out));
     return FSDP_OK;
 }
 
-void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes)
+void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes)
 {
     fsdp__held_block *block;
 
@@ -99,9 +99,9 @@ void fsdp_group_free_memory(fsdp_group *group, fsdp_memory_sharing sharing, void
 }
 
 /* The world's own die with the heap, whose pages stay. */
-void fsdp__memory_hand_over(fsdp_group *group)
+void fsdp__memory_hand_over(fsdp_process_group *group)
 {
-    fsdp_group *world = group->comm->world;
+    fsdp_process_group *world = group->comm->world;
 
     while (group->held && world && world != group) {
         fsdp__held_block *block = group->held;

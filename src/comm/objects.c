@@ -14,13 +14,14 @@ enum {
 };
 
 /* After a failure on this rank alone peers would wait for it. */
-static fsdp_status give_up(fsdp_group *group, fsdp_status status)
+static fsdp_status give_up(fsdp_process_group *group, fsdp_status status)
 {
     fsdp__comm_break(group->comm, status, fsdp_last_error());
     return fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
-static fsdp_status gather_bytes(fsdp_group *group, fsdp__call_name name, const void *send, void *recv, size_t bytes)
+static fsdp_status gather_bytes(fsdp_process_group *group, fsdp__call_name name, const void *send, void *recv,
+                                size_t bytes)
 {
     fsdp__call call = {.name = name, .send = send, .recv = recv, .count = (int64_t)bytes, .dtype = FSDP_U8};
 
@@ -28,7 +29,8 @@ static fsdp_status gather_bytes(fsdp_group *group, fsdp__call_name name, const v
     return FSDP_OK;
 }
 
-static fsdp_status broadcast_bytes(fsdp_group *group, fsdp__call_name name, void *buffer, size_t bytes, int root)
+static fsdp_status broadcast_bytes(fsdp_process_group *group, fsdp__call_name name, void *buffer, size_t bytes,
+                                   int root)
 {
     fsdp__call call = {
         .name = name, .send = buffer, .recv = buffer, .count = (int64_t)bytes, .dtype = FSDP_U8, .root = root};
@@ -39,7 +41,7 @@ static fsdp_status broadcast_bytes(fsdp_group *group, fsdp__call_name name, void
 
 /* ---- gather ---- */
 
-static fsdp_status gather_small(fsdp_group *group, const void *object, size_t largest, void **objects,
+static fsdp_status gather_small(fsdp_process_group *group, const void *object, size_t largest, void **objects,
                                 const size_t *bytes)
 {
     unsigned char *all = fsdp__calloc((size_t)group->size + 1, largest), *mine;
@@ -58,7 +60,7 @@ out:
     return st;
 }
 
-static fsdp_status gather_large(fsdp_group *group, const void *object, void **objects, const size_t *bytes)
+static fsdp_status gather_large(fsdp_process_group *group, const void *object, void **objects, const size_t *bytes)
 {
     if (bytes[group->rank])
         memcpy(objects[group->rank], object, bytes[group->rank]);
@@ -68,7 +70,8 @@ static fsdp_status gather_large(fsdp_group *group, const void *object, void **ob
     return FSDP_OK;
 }
 
-fsdp_status fsdp_gather_objects(fsdp_group *group, const void *object, size_t bytes, void ***out, size_t **out_bytes)
+fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, size_t bytes, void ***out,
+                                size_t **out_bytes)
 {
     uint64_t own = bytes;
     size_t *sizes, largest = 0;
@@ -107,7 +110,7 @@ out:
     return st;
 }
 
-void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes)
+void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
 {
     for (int r = 0; objects && r < group->size; r++)
         fsdp__free(objects[r]);
@@ -117,7 +120,7 @@ void fsdp_objects_free(fsdp_group *group, void **objects, size_t *bytes)
 
 /* ---- scatter ---- */
 
-fsdp_status fsdp_scatter_objects(fsdp_group *group, int root, const void *const *objects, const size_t *bytes,
+fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void *const *objects, const size_t *bytes,
                                  void **out, size_t *out_bytes)
 {
     bool is_root;
@@ -178,7 +181,7 @@ typedef struct verdict {
     char message[508];
 } verdict;
 
-fsdp_status fsdp__comm_agree(fsdp_group *group, fsdp__call_name name, fsdp_status mine)
+fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
 {
     verdict own = {.status = mine}, *all = fsdp__calloc((size_t)group->size, sizeof *all);
     fsdp_status st = FSDP_OK;
@@ -197,7 +200,7 @@ out:
     return st;
 }
 
-fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine)
+fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine)
 {
     FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_AGREE));
     fsdp__comm_count(group, FSDP_OBJECTS, 0);
@@ -205,7 +208,7 @@ fsdp_status fsdp_agree(fsdp_group *group, fsdp_status mine)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__group_any(fsdp_group *group, uint8_t *flags, int64_t count)
+fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, int64_t count)
 {
     fsdp__call call = {
         .name = FSDP__CALL_ANY, .send = flags, .recv = flags, .count = count, .dtype = FSDP_U8, .op = FSDP_MAX};

@@ -5,6 +5,6 @@
 #include "comm/comm.h"
 
 /* fsdp_agree under another name. */
-fsdp_status fsdp__comm_agree(fsdp_group *group, fsdp__call_name name, fsdp_status mine);
+fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine);
 
 #endif

@@ -15,17 +15,17 @@
 
 /* What travels through a stream. */
 typedef struct reading {
-    fsdp_group *group;
+    fsdp_process_group *group;
     void *common;
     uint64_t number;
 } reading;
 
-static bool has_readers(const fsdp_group *group, const void *common)
+static bool has_readers(const fsdp_process_group *group, const void *common)
 {
     return group && common && group->size > 1 && group->ops->read_begin;
 }
 
-void fsdp__group_begin_read(fsdp_group *group, void *common)
+void fsdp__process_group_begin_read(fsdp_process_group *group, void *common)
 {
     if (has_readers(group, common))
         group->ops->read_begin(group->transport_group, common);
@@ -40,7 +40,7 @@ static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__group_end_read(fsdp_group *group, void *common, fsdp_stream *stream)
+fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *common, fsdp_stream *stream)
 {
     reading r = {.group = group, .common = common};
 
@@ -52,7 +52,7 @@ fsdp_status fsdp__group_end_read(fsdp_group *group, void *common, fsdp_stream *s
 }
 
 /* Whether this rank has made every call that it was told to. */
-static bool is_idle(fsdp_group *group)
+static bool is_idle(fsdp_process_group *group)
 {
     bool idle;
 
@@ -65,7 +65,7 @@ static bool is_idle(fsdp_group *group)
 /* Says where rank `behind` of the group waits for this rank; false when it does not. */
 static bool waits_for_us(const reading *r, int behind, char *where, size_t bytes)
 {
-    for (fsdp_group *group = r->group->comm->groups; group; group = group->next) {
+    for (fsdp_process_group *group = r->group->comm->groups; group; group = group->next) {
         int position = fsdp__position_of(r->group->ranks[behind], group->ranks, group->size);
 
         if (position < 0 || group->size < 2 || !group->ops->awaits_meeting || !is_idle(group) ||
@@ -81,7 +81,7 @@ static bool waits_for_us(const reading *r, int behind, char *where, size_t bytes
 /* Whether this rank and `behind` wait for each other: see the note above. */
 static bool is_cycle(const reading *r, int behind, char *where, size_t bytes)
 {
-    const fsdp_group *group = r->group;
+    const fsdp_process_group *group = r->group;
 
     return behind != group->rank && group->ops->host_is_waiting(group->comm->transport) &&
            waits_for_us(r, behind, where, bytes) &&
@@ -90,7 +90,7 @@ static bool is_cycle(const reading *r, int behind, char *where, size_t bytes)
 
 static fsdp_status await_all(const reading *r)
 {
-    fsdp_group *group = r->group;
+    fsdp_process_group *group = r->group;
     int behind, seen = 0;
     char where[128];
 
@@ -110,7 +110,7 @@ static fsdp_status await_all(const reading *r)
     return FSDP_OK;
 }
 
-void fsdp__group_host_waits(fsdp_group *group, int change)
+void fsdp__process_group_host_waits(fsdp_process_group *group, int change)
 {
     if (group->ops->host_waits)
         group->ops->host_waits(group->comm->transport, change);
@@ -125,17 +125,17 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     fsdp_status st;
 
     if (on_host)
-        fsdp__group_host_waits(r->group, +1);
+        fsdp__process_group_host_waits(r->group, +1);
     st = await_all(r);
     if (on_host)
-        fsdp__group_host_waits(r->group, -1);
+        fsdp__process_group_host_waits(r->group, -1);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
     if (st != FSDP_OK)
         fsdp__comm_break(comm, st, fsdp_last_error());
     return st;
 }
 
-fsdp_status fsdp__group_await_readers(fsdp_group *group, void *common, fsdp_stream *stream)
+fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *common, fsdp_stream *stream)
 {
     reading r = {.group = group, .common = common};
     int behind;

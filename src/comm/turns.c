@@ -1,7 +1,7 @@
 /* turns.c - the calls of a group run one at a time, in the order in which they were issued: see [Note: turns]. */
 #include "comm/turns.h"
 
-void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence)
+void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence)
 {
     pthread_mutex_lock(&group->mutex);
     while (group->done < sequence)
@@ -9,12 +9,12 @@ void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence)
     pthread_mutex_unlock(&group->mutex);
 }
 
-void fsdp__turn_begin(fsdp_group *group, uint64_t sequence)
+void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence)
 {
     fsdp__comm_wait_done(group, sequence - 1);
 }
 
-void fsdp__turn_end(fsdp_group *group)
+void fsdp__turn_end(fsdp_process_group *group)
 {
     pthread_mutex_lock(&group->mutex);
     group->done++;

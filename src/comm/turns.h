@@ -10,9 +10,9 @@
  * before. */
 
 /* Around the running of call `sequence`. [blocks] */
-void fsdp__turn_begin(fsdp_group *group, uint64_t sequence);
-void fsdp__turn_end(fsdp_group *group);
+void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence);
+void fsdp__turn_end(fsdp_process_group *group);
 /* Waits until the first `sequence` calls of the group have run here. [blocks] */
-void fsdp__comm_wait_done(fsdp_group *group, uint64_t sequence);
+void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence);
 
 #endif

@@ -16,7 +16,7 @@ enum {
 
 typedef struct plain_carrier {
     fsdp__carrier carrier; /* first */
-    const fsdp_group *group;
+    const fsdp_process_group *group;
     fsdp__call call; /* the vectored one; its plain fields change from piece to piece */
     fsdp_stream *stream;
     fsdp__traffic *traffic;
@@ -43,7 +43,7 @@ static void *plain_place(fsdp__carrier *carrier, int64_t count)
 static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t count)
 {
     plain_carrier *p = (plain_carrier *)carrier;
-    const fsdp_group *group = p->group;
+    const fsdp_process_group *group = p->group;
     fsdp__collective run = p->scatters ? group->ops->all_to_all : group->ops->all_gather;
 
     FSDP_TRY(run(group->transport_group, &p->call, p->stream, p->traffic));
@@ -52,7 +52,7 @@ static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t count)
     return FSDP_OK;
 }
 
-static fsdp_status run_packed(const fsdp_group *group, const fsdp__call *call, fsdp_stream *stream,
+static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream,
                               fsdp__traffic *traffic, bool scatters)
 {
     size_t ranks = (size_t)group->size;

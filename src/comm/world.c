@@ -3,14 +3,14 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "comm/group.h"
+#include "comm/process_group.h"
 
 static void comm_free(void *state)
 {
     fsdp__comm *comm = state;
 
     if (comm->world)
-        fsdp__group_destroy(comm->world);
+        fsdp__process_group_destroy(comm->world);
     if (comm->transport)
         comm->ops->close(comm->transport);
     pthread_mutex_destroy(&comm->mutex);
@@ -26,7 +26,7 @@ static fsdp_status make_world(fsdp__comm *comm, int rank, int size)
         return FSDP_NO_MEMORY;
     for (int i = 0; i < size; i++)
         ranks[i] = i;
-    st = fsdp__group_new(comm, ranks, size, rank, "world", &comm->world);
+    st = fsdp__process_group_new(comm, ranks, size, rank, "world", &comm->world);
     fsdp__free(ranks);
     return st;
 }
@@ -79,7 +79,7 @@ fsdp__comm *fsdp__comm_get(fsdp_context *context)
     return fsdp__context_get(context, FSDP__SLOT_COMM);
 }
 
-fsdp_group *fsdp_world(fsdp_context *context)
+fsdp_process_group *fsdp_world(fsdp_context *context)
 {
     fsdp__comm *comm = fsdp__comm_get(context);
 

@@ -13,7 +13,7 @@ struct fsdp_mesh {
     int64_t shape[FSDP_MAX_MESH_DIMS];
     char *names[FSDP_MAX_MESH_DIMS];
     int coordinate[FSDP_MAX_MESH_DIMS];
-    fsdp_group *groups[FSDP_MAX_MESH_DIMS];
+    fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
     int *ranks; /* global ranks, row-major */
 };
 

@@ -77,7 +77,8 @@ static fsdp_status make_group(fsdp_mesh *mesh, int dim)
         coordinates[dim] = i;
         ranks[i] = mesh->ranks[index_of(mesh, coordinates)];
     }
-    FSDP_TRY_GOTO(status, fsdp_group_create(mesh->context, ranks, count, mesh->names[dim], &mesh->groups[dim]), out);
+    FSDP_TRY_GOTO(status, fsdp_process_group_create(mesh->context, ranks, count, mesh->names[dim], &mesh->groups[dim]),
+                  out);
 out:
     fsdp__free(ranks);
     return status;
@@ -199,7 +200,7 @@ void fsdp_mesh_unref(fsdp_mesh *mesh)
         return;
     for (int d = mesh->ndim - 1; d >= 0; d--) {
         if (!mesh->parent)
-            fsdp_group_free(mesh->groups[d]);
+            fsdp_process_group_free(mesh->groups[d]);
         fsdp__free(mesh->names[d]);
     }
     fsdp__free(mesh->ranks);
@@ -232,7 +233,7 @@ int fsdp_mesh_rank_at(const fsdp_mesh *mesh, const int *coordinates)
     return mesh->ranks[index_of(mesh, coordinates)];
 }
 
-fsdp_group *fsdp_mesh_group(const fsdp_mesh *mesh, int dim)
+fsdp_process_group *fsdp_mesh_process_group(const fsdp_mesh *mesh, int dim)
 {
     return mesh->groups[dim];
 }

@@ -20,7 +20,7 @@ typedef struct block {
 
 /* One change of one mesh dimension's placement. */
 typedef struct step {
-    fsdp_group *group;
+    fsdp_process_group *group;
     fsdp_stream *stream;
     fsdp_dtype dtype;
     int ndim;

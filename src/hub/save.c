@@ -36,7 +36,7 @@ typedef struct saver {
     const fsdp_state *state;
     const fsdp_model_config *config;
     fsdp_dtype dtype;
-    fsdp_group *group;
+    fsdp_process_group *group;
     fsdp__save_plan plan;
     int fd; /* of the file being written */
     char *path;
@@ -45,7 +45,7 @@ typedef struct saver {
 
 static bool is_first(const saver *s)
 {
-    return fsdp_group_rank(s->group) == 0;
+    return fsdp_process_group_rank(s->group) == 0;
 }
 
 /* ---- files ---- */
@@ -324,7 +324,7 @@ static fsdp_status clean_up(saver *s, fsdp_status status)
     if (!s->made)
         return status;
     if (status == FSDP_OK) {
-        fsdp__publish_finish(fsdp_group_context(s->group), s->temporary);
+        fsdp__publish_finish(fsdp_process_group_context(s->group), s->temporary);
         return FSDP_OK;
     }
     if (s->published)
@@ -334,7 +334,7 @@ static fsdp_status clean_up(saver *s, fsdp_status status)
 }
 
 fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
-                                 fsdp_dtype dtype, fsdp_group *group, uint64_t limit_bytes)
+                                 fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
 {
     saver s = {.state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
     fsdp_status status;
@@ -354,7 +354,7 @@ out:
 }
 
 fsdp_status fsdp_hub_save(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
-                          fsdp_dtype dtype, fsdp_group *group)
+                          fsdp_dtype dtype, fsdp_process_group *group)
 {
     return fsdp__hub_save_split(folder, state, config, dtype, group, DEFAULT_LIMIT_BYTES);
 }

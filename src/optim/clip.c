@@ -120,8 +120,8 @@ static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double
             continue;
         reduced = (float)*squares;
         FSDP_TRY(fsdp__copy_to_device(stream, &n->scalars->reduced, &reduced, sizeof reduced));
-        status = fsdp_all_reduce(fsdp_mesh_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1, FSDP_F32,
-                                 FSDP_SUM, stream);
+        status = fsdp_all_reduce(fsdp_mesh_process_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1,
+                                 FSDP_F32, FSDP_SUM, stream);
         if (status == FSDP_OK)
             status = fsdp__copy_to_host(stream, &reduced, &n->scalars->reduced, sizeof reduced);
         /* Also after a failure: what was queued reads and writes the variable here. */

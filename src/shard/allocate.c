@@ -54,7 +54,7 @@ static void unwrap(fsdp__param *param)
     fsdp__param_unwrap(param);
 }
 
-fsdp_status fsdp__group_shard_parameters(fsdp__param_group *group)
+fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
 {
     FSDP_TRY(lay_out(group));
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -76,7 +76,7 @@ fsdp_status fsdp__group_shard_parameters(fsdp__param_group *group)
     return FSDP_OK;
 }
 
-void fsdp__group_unwrap_parameters(fsdp__param_group *group)
+void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++)
         unwrap(&group->params[i]);
@@ -201,7 +201,7 @@ static void undo(fsdp__param_group *group)
 /* What went wrong on one rank went wrong on all. */
 static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status st)
 {
-    const fsdp_group *agreed = NULL;
+    const fsdp_process_group *agreed = NULL;
 
     for (int64_t i = 0; i < count; i++) {
         const fsdp__mesh_info *mesh = &groups[i]->residence.mesh;
@@ -231,8 +231,8 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     return agree(groups, count, st);
 }
 
-fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
-                                  fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
+fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
+                                        fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
 {
     fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, by parameter */
     fsdp_status st = make(groups, count, device, storages);
@@ -252,12 +252,12 @@ fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t coun
     return st;
 }
 
-void fsdp__group_free(fsdp__param_group *group, fsdp__comm_context *comm)
+void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->residence.kind != FSDP__RESIDENCE_NONE)
-        fsdp__group_reshard(group, comm); /* so that peers' writers do not wait for a reader that is gone */
-    fsdp__group_drop_gradients(group);
-    fsdp__group_leave_gradient_buffers(group);
+        fsdp__param_group_reshard(group, comm); /* so that peers' writers do not wait for a reader that is gone */
+    fsdp__param_group_drop_gradients(group);
+    fsdp__param_group_leave_gradient_buffers(group);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param_disown(&group->params[i]);
         fsdp__param_release(&group->params[i]);

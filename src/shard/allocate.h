@@ -6,17 +6,17 @@
 
 /* Lays out the group's parameters and turns their tensors into shards, still without the group's memory. A failure
  * changes nothing. */
-fsdp_status fsdp__group_shard_parameters(fsdp__param_group *group);
+fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group);
 /* Undoes that; while the group has no memory only. */
-void fsdp__group_unwrap_parameters(fsdp__param_group *group);
+void fsdp__param_group_unwrap_parameters(fsdp__param_group *group);
 
 /* Gives every group its residence and memory on `device` and makes the unsharded parameters' tensors; the sharded
  * tensors get bytes (undefined, or this rank's rows of the values they had). Writes to the shards of a group ask
  * `before_write(group, storage)` first. All groups on all ranks succeed, or none and nothing has changed.
  * [collective] */
-fsdp_status fsdp__groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
-                                  fsdp_status (*before_write)(void *group, const fsdp__storage *storage));
+fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
+                                        fsdp_status (*before_write)(void *group, const fsdp__storage *storage));
 /* Frees the group; who holds its tensors keeps them. */
-void fsdp__group_free(fsdp__param_group *group, fsdp__comm_context *comm);
+void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm);
 
 #endif

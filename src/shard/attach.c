@@ -110,7 +110,7 @@ static void forget_module(void *arg, fsdp_module *module)
     fsdp__module_state *state = arg;
 
     for (int64_t i = 0; i < state->group_count && !fsdp__state_is_meta(state); i++)
-        fsdp__group_reshard(state->groups[i], state->comm); /* no listener hears of a module that goes */
+        fsdp__param_group_reshard(state->groups[i], state->comm); /* no listener hears of a module that goes */
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module)
             state->modules[i] = NULL;
@@ -159,14 +159,14 @@ fsdp_status fsdp__state_attach(fsdp__module_state *state)
 
     FSDP_TRY_GOTO(st, attach(state), out);
     for (; sharded < state->group_count; sharded++)
-        FSDP_TRY_GOTO(st, fsdp__group_shard_parameters(state->groups[sharded]), out);
+        FSDP_TRY_GOTO(st, fsdp__param_group_shard_parameters(state->groups[sharded]), out);
     if (state->group_count > 0 && !fsdp_device_is_meta(device_of(state)))
         st = fsdp__state_allocate(state, device_of(state));
 out:
     if (st == FSDP_OK)
         return FSDP_OK;
     while (sharded-- > 0)
-        fsdp__group_unwrap_parameters(state->groups[sharded]);
+        fsdp__param_group_unwrap_parameters(state->groups[sharded]);
     detach(state);
     return st;
 }

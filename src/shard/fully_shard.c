@@ -90,7 +90,7 @@ static fsdp_status select_new(selection *sel, const fsdp__parameter_slot *slot, 
         return fail_taken(slot, fsdp__param_of(t));
     FSDP_TRY(check_parameter(sel->state, slot->name, t));
     FSDP_TRY(choose_group(sel, t, &group));
-    FSDP_TRY(fsdp__group_add(group, t, out));
+    FSDP_TRY(fsdp__param_group_add(group, t, out));
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
     (*out)->reduce_dtype = policy->reduce_dtype;
     return FSDP_OK;

@@ -37,7 +37,7 @@ static void leave_buffer(fsdp__gradient_buffer *buffer)
     buffer->region = NULL;
 }
 
-void fsdp__group_leave_gradient_buffers(fsdp__param_group *group)
+void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group)
 {
     leave_buffer(&group->gradients[FSDP__GRADIENT_COMPUTED]);
     leave_buffer(&group->gradients[FSDP__GRADIENT_ACCUMULATED]);
@@ -93,16 +93,16 @@ static void drop(fsdp__param *param)
     param->accumulated_grad = NULL;
     /* A graph that is kept may hold the dropped gradient (fused head): its place is not given out again. */
     if (had)
-        fsdp__group_leave_gradient_buffers(param->group);
+        fsdp__param_group_leave_gradient_buffers(param->group);
 }
 
-void fsdp__group_drop_gradients(fsdp__param_group *group)
+void fsdp__param_group_drop_gradients(fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++)
         drop(&group->params[i]);
 }
 
-fsdp_status fsdp__group_fold_gradients(fsdp__param_group *group)
+fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
@@ -119,13 +119,13 @@ fsdp_status fsdp__group_fold_gradients(fsdp__param_group *group)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__group_keep_gradients(fsdp__param_group *group)
+fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
 {
     const fsdp__param *p = group->params;
 
     if (p->reduce_dtype == FSDP_DTYPE_NONE || p->reduce_dtype == p->param_dtype)
         return FSDP_OK; /* they add up where they are */
-    return fsdp__group_fold_gradients(group);
+    return fsdp__param_group_fold_gradients(group);
 }
 
 /* ---- what callers do to the two tensors ---- */

@@ -16,12 +16,12 @@ fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 /* The whole gradient to reduce, NULL when the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
 /* Gradients of this backward stay whole on this rank until a later one is reduced. */
-fsdp_status fsdp__group_keep_gradients(fsdp__param_group *group);
+fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group);
 /* Adds the gradients of this backward to those accumulated in the reduce dtype. */
-fsdp_status fsdp__group_fold_gradients(fsdp__param_group *group);
+fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group);
 /* Forgets whole gradients that were not reduced. */
-void fsdp__group_drop_gradients(fsdp__param_group *group);
+void fsdp__param_group_drop_gradients(fsdp__param_group *group);
 /* Later gradients get memory of their own: what is in the buffers now belongs to those who hold it. */
-void fsdp__group_leave_gradient_buffers(fsdp__param_group *group);
+void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "comm/internal.h"
 
-fsdp_status fsdp__group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
+fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
 {
     if (fsdp__grow(&group->params, group->param_count, &group->param_capacity, sizeof *group->params))
         return FSDP_NO_MEMORY;
@@ -136,7 +136,7 @@ out:
     return st;
 }
 
-fsdp_status fsdp__group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
+fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_status st;
 
@@ -160,12 +160,12 @@ fsdp_status fsdp__group_unshard(fsdp__param_group *group, fsdp__comm_context *co
 
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    fsdp_group *pg = group->residence.mesh.shard_pg;
+    fsdp_process_group *pg = group->residence.mesh.shard_pg;
     fsdp_status st;
 
-    fsdp__group_host_waits(pg, +1); /* inline, the gather has run: this returns at once */
+    fsdp__process_group_host_waits(pg, +1); /* inline, the gather has run: this returns at once */
     st = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
-    fsdp__group_host_waits(pg, -1);
+    fsdp__process_group_host_waits(pg, -1);
     if (st == FSDP_OK)
         st = fsdp__stream_check(comm->stream);
     for (int64_t i = 0; i < group->param_count && st == FSDP_OK; i++) {
@@ -179,7 +179,7 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     return st;
 }
 
-fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
+fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->sharded_state == FSDP_SHARDED)
         return FSDP_OK;
@@ -187,7 +187,7 @@ fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
         fsdp_status st = arrive(group, comm);
 
         if (st != FSDP_OK) {
-            fsdp__group_reshard(group, comm); /* what lies there is not the parameters */
+            fsdp__param_group_reshard(group, comm); /* what lies there is not the parameters */
             return st;
         }
         group->sharded_state = FSDP_UNSHARDED;
@@ -197,7 +197,7 @@ fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
     return FSDP_OK;
 }
 
-void fsdp__group_leave(fsdp__param_group *group)
+void fsdp__param_group_leave(fsdp__param_group *group)
 {
     if (group->sharded_state != FSDP_UNSHARDED || group->explicit)
         return;
@@ -206,7 +206,7 @@ void fsdp__group_leave(fsdp__param_group *group)
     group->stays_unsharded = true;
 }
 
-void fsdp__group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
+void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     group->explicit = group->stays_unsharded = false;
     if (group->sharded_state == FSDP_SHARDED)
@@ -223,10 +223,10 @@ void fsdp__group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
     group->sharded_state = FSDP_SHARDED;
 }
 
-void fsdp__group_give_up(fsdp__param_group *group, fsdp__comm_context *comm)
+void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     bool unsharded = group->stays_unsharded || group->sharded_state != FSDP_SHARDED;
 
-    fsdp__group_reshard(group, comm);
+    fsdp__param_group_reshard(group, comm);
     group->stays_unsharded = unsharded;
 }

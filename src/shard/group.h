@@ -42,18 +42,18 @@ typedef struct fsdp__param_group {
 } fsdp__param_group;
 
 /* Adds a parameter, in the order of the calls; pointers to earlier ones are invalid then. */
-fsdp_status fsdp__group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);
+fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);
 
 /* ---- the life cycle of the unsharded parameters ---- All are idempotent. */
 
 /* [collective] */
-fsdp_status fsdp__group_unshard(fsdp__param_group *group, fsdp__comm_context *comm);
+fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm);
 /* A use begins: unsharded parameters are there, fields name them. */
-fsdp_status fsdp__group_wait(fsdp__param_group *group, fsdp__comm_context *comm);
+fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm);
 /* A use ends, and the group stays unsharded. */
-void fsdp__group_leave(fsdp__param_group *group);
-void fsdp__group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
+void fsdp__param_group_leave(fsdp__param_group *group);
+void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
 /* The same on this rank alone, by a write or by the caller's will: see [Note: staying unsharded] in root.h. */
-void fsdp__group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
+void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
 
 #endif

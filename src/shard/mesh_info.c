@@ -3,10 +3,12 @@
 
 fsdp__mesh_info fsdp__mesh_info_of(fsdp_mesh *mesh)
 {
-    fsdp_group *pg = fsdp_mesh_group(mesh, 0);
+    fsdp_process_group *pg = fsdp_mesh_process_group(mesh, 0);
 
-    return (fsdp__mesh_info){
-        .mesh = fsdp_mesh_ref(mesh), .shard_pg = pg, .ranks = fsdp_group_size(pg), .rank = fsdp_group_rank(pg)};
+    return (fsdp__mesh_info){.mesh = fsdp_mesh_ref(mesh),
+                             .shard_pg = pg,
+                             .ranks = fsdp_process_group_size(pg),
+                             .rank = fsdp_process_group_rank(pg)};
 }
 
 void fsdp__mesh_info_release(fsdp__mesh_info *info)

@@ -33,7 +33,7 @@ static fsdp_status begin(reduction *r)
     for (int64_t i = 0; i < r->group->param_count; i++)
         r->accumulated = r->accumulated || r->group->params[i].accumulated_grad;
     if (r->accumulated)
-        FSDP_TRY(fsdp__group_fold_gradients(r->group));
+        FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
     r->blocks = fsdp__calloc(most, sizeof *r->blocks);
     if (!r->params || !r->blocks)
@@ -189,10 +189,11 @@ static void hand_over(reduction *r)
         fsdp_tensor_unref(p->accumulated_grad);
         p->accumulated_grad = NULL;
     }
-    fsdp__group_leave_gradient_buffers(r->group);
+    fsdp__param_group_leave_gradient_buffers(r->group);
 }
 
-fsdp_status fsdp__group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor, bool *reduced)
+fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor,
+                                     bool *reduced)
 {
     reduction r = {.group = group, .comm = comm};
     fsdp_status st = FSDP_OK;

@@ -6,6 +6,7 @@
 
 /* Sums the whole gradients over the ranks into the shards' gradients, divided by `divide_factor` (0: by the number of
  * ranks). `*reduced`: whether there were any. [collective] */
-fsdp_status fsdp__group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor, bool *reduced);
+fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor,
+                                     bool *reduced);
 
 #endif

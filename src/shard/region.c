@@ -30,7 +30,7 @@ fsdp_status fsdp__region_fill(fsdp__region *region)
 {
     if (!region->pg)
         return fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data);
-    FSDP_TRY(fsdp_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
+    FSDP_TRY(fsdp_process_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
     fsdp__device_account(region->device, region->kind, (int64_t)region->counted_bytes, false);
     return FSDP_OK;
 }
@@ -44,7 +44,7 @@ void fsdp__region_unref(fsdp__region *region)
     if (region->pg && region->data) {
         if (region->sharing == FSDP_MEMORY_COMMON) /* work of the stream may still count readers in it */
             (void)fsdp_stream_synchronize(fsdp_device_stream(region->device));
-        fsdp_group_free_memory(region->pg, region->sharing, region->data, region->bytes);
+        fsdp_process_group_free_memory(region->pg, region->sharing, region->data, region->bytes);
         fsdp__device_account(region->device, region->kind, -(int64_t)region->counted_bytes, false);
     } else if (region->data) {
         fsdp__device_free(region->device, region->data, region->bytes, region->kind);
@@ -74,7 +74,7 @@ static fsdp_status before_write(void *arg, fsdp__storage *storage)
     if (!region->pg)
         return FSDP_OK;
     /* The model is gone here, but peers may be in their last use of it. */
-    return fsdp__group_await_readers(region->pg, region->data, fsdp_device_stream(region->device));
+    return fsdp__process_group_await_readers(region->pg, region->data, fsdp_device_stream(region->device));
 }
 
 void fsdp__region_lend_guarded(fsdp__region *region, size_t offset, fsdp__storage *storage)

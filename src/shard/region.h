@@ -16,7 +16,7 @@ typedef struct fsdp__region {
     fsdp_device *device;
     fsdp_memory_kind kind;
     fsdp_mesh *mesh; /* holds `pg`; NULL: the device's own memory */
-    fsdp_group *pg;
+    fsdp_process_group *pg;
     fsdp_memory_sharing sharing;
     struct fsdp__region **weak; /* is set to NULL when the region goes; may be NULL */
     /* Asked before a write to a storage that fsdp__region_lend_guarded lent bytes; NULL: nobody is left to ask. */

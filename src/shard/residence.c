@@ -83,24 +83,24 @@ void fsdp__residence_begin_read(fsdp__residence *residence)
 {
     if (residence->reading || !fsdp__residence_is_shared(residence))
         return;
-    fsdp__group_begin_read(residence->mesh.shard_pg, residence->unsharded->data);
+    fsdp__process_group_begin_read(residence->mesh.shard_pg, residence->unsharded->data);
     residence->reading = true;
 }
 
 void fsdp__residence_end_read(fsdp__residence *residence)
 {
-    fsdp_group *pg = residence->mesh.shard_pg;
+    fsdp_process_group *pg = residence->mesh.shard_pg;
 
     if (!residence->reading)
         return;
     residence->reading = false;
-    if (fsdp__group_end_read(pg, residence->unsharded->data, fsdp_device_stream(residence->device)) != FSDP_OK)
-        fsdp_abort(fsdp_group_context(pg), fsdp_last_error()); /* or writers wait for ever */
+    if (fsdp__process_group_end_read(pg, residence->unsharded->data, fsdp_device_stream(residence->device)) != FSDP_OK)
+        fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* or writers wait for ever */
 }
 
 fsdp_status fsdp__residence_await_readers(fsdp__residence *residence, fsdp_stream *stream)
 {
     if (!fsdp__residence_is_shared(residence))
         return FSDP_OK;
-    return fsdp__group_await_readers(residence->mesh.shard_pg, residence->unsharded->data, stream);
+    return fsdp__process_group_await_readers(residence->mesh.shard_pg, residence->unsharded->data, stream);
 }

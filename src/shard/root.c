@@ -157,7 +157,7 @@ static bool is_to_ask(const fsdp__param_group *group)
 /* Asks about `first` and all groups that `rest` still comes to and that share its process group, as many as fit. */
 static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
 {
-    fsdp_group *pg = first->residence.mesh.shard_pg;
+    fsdp_process_group *pg = first->residence.mesh.shard_pg;
     fsdp__param_group *asked[EXCHANGED];
     uint8_t stale[EXCHANGED];
     int64_t n = 0;
@@ -170,7 +170,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
         asked[n++] = group;
         fsdp__residence_end_read(&group->residence); /* a writer who is late may be waiting for that */
     }
-    FSDP_TRY(fsdp__group_any(pg, stale, n)); /* now all ranks decide alike */
+    FSDP_TRY(fsdp__process_group_any(pg, stale, n)); /* now all ranks decide alike */
     for (int64_t i = 0; i < n; i++)
         if (stale[i])
             fsdp__state_reshard(asked[i]->state);

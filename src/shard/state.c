@@ -38,7 +38,7 @@ fsdp_status fsdp__state_create(fsdp_module *const *modules, int count, const fsd
 void fsdp__state_free(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
-        fsdp__group_free(state->groups[i], state->comm);
+        fsdp__param_group_free(state->groups[i], state->comm);
     fsdp__free(state->groups);
     fsdp__free(state->modules);
     fsdp__free(state->ran);
@@ -59,8 +59,8 @@ fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bo
         return FSDP_NO_MEMORY;
     r = &group->residence;
     r->mesh = fsdp__mesh_info_of(mesh);
-    r->share = share && fsdp_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_COMMON) &&
-               fsdp_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_VISIBLE);
+    r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_COMMON) &&
+               fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_VISIBLE);
     group->state = state;
     group->of_root = true; /* until a root says otherwise */
     state->groups[state->group_count++] = group;
@@ -107,7 +107,7 @@ static void set_label(const fsdp__module_state *state, const fsdp__param_group *
 {
     const char *name = state->name && !*state->name ? "the root" : state->name;
 
-    fsdp__group_set_label(group->residence.mesh.shard_pg, on ? name : NULL);
+    fsdp__process_group_set_label(group->residence.mesh.shard_pg, on ? name : NULL);
 }
 
 fsdp_status fsdp__state_unshard(fsdp__module_state *state)
@@ -120,7 +120,7 @@ fsdp_status fsdp__state_unshard(fsdp__module_state *state)
 
         issued = issued || group->sharded_state == FSDP_SHARDED;
         set_label(state, group, true);
-        st = fsdp__group_unshard(group, state->comm);
+        st = fsdp__param_group_unshard(group, state->comm);
         set_label(state, group, false);
         FSDP_TRY(st);
     }
@@ -135,7 +135,7 @@ fsdp_status fsdp__state_wait(fsdp__module_state *state)
 
     for (int64_t i = 0; i < state->group_count; i++) {
         gathering = gathering || state->groups[i]->sharded_state == FSDP_GATHERING;
-        FSDP_TRY(fsdp__group_wait(state->groups[i], state->comm));
+        FSDP_TRY(fsdp__param_group_wait(state->groups[i], state->comm));
     }
     if (gathering)
         fsdp__state_notify(state, FSDP_EVENT_WAIT);
@@ -145,7 +145,7 @@ fsdp_status fsdp__state_wait(fsdp__module_state *state)
 void fsdp__state_leave(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
-        fsdp__group_leave(state->groups[i]);
+        fsdp__param_group_leave(state->groups[i]);
 }
 
 static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, fsdp__comm_context *))
@@ -162,12 +162,12 @@ static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, 
 
 void fsdp__state_reshard(fsdp__module_state *state)
 {
-    reshard(state, fsdp__group_reshard);
+    reshard(state, fsdp__param_group_reshard);
 }
 
 void fsdp__state_give_up(fsdp__module_state *state)
 {
-    reshard(state, fsdp__group_give_up);
+    reshard(state, fsdp__param_group_give_up);
 }
 
 fsdp_status fsdp__state_reduce(fsdp__module_state *state)
@@ -180,11 +180,11 @@ fsdp_status fsdp__state_reduce(fsdp__module_state *state)
         fsdp_status st;
 
         if (!state->reduce_grads) {
-            FSDP_TRY(fsdp__group_keep_gradients(group));
+            FSDP_TRY(fsdp__param_group_keep_gradients(group));
             continue;
         }
         set_label(state, group, true);
-        st = fsdp__group_reduce(group, state->comm, state->divide_factor, &reduced);
+        st = fsdp__param_group_reduce(group, state->comm, state->divide_factor, &reduced);
         set_label(state, group, false);
         FSDP_TRY(st);
         any = any || reduced;
@@ -197,7 +197,7 @@ fsdp_status fsdp__state_reduce(fsdp__module_state *state)
 void fsdp__state_reset(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
-        fsdp__group_drop_gradients(state->groups[i]);
+        fsdp__param_group_drop_gradients(state->groups[i]);
     fsdp__state_reshard(state);
     state->training = FSDP__IDLE;
     fsdp__state_forget_ran(state);
@@ -240,5 +240,5 @@ fsdp_status fsdp__state_allocate(fsdp__module_state *state, fsdp_device *device)
         return FSDP_OK;
     if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
-    return fsdp__groups_allocate(state->groups, state->group_count, device, begin_write);
+    return fsdp__param_groups_allocate(state->groups, state->group_count, device, begin_write);
 }

@@ -52,7 +52,7 @@ void fsdp__state_free(fsdp__module_state *state);
 fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share, fsdp__param_group **out);
 fsdp__module_state *fsdp__state_of(const fsdp_module *module); /* NULL when not sharded */
 extern const char fsdp__state_key;                             /* its address is the key of a state's hooks */
-/* Gives all groups their memory: see fsdp__groups_allocate. [collective] */
+/* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
 fsdp_status fsdp__state_allocate(fsdp__module_state *state, fsdp_device *device);
 /* Whether parameters have no bytes yet. */
 bool fsdp__state_is_meta(const fsdp__module_state *state);
@@ -67,7 +67,7 @@ fsdp_status fsdp__state_unshard(fsdp__module_state *state);
 fsdp_status fsdp__state_wait(fsdp__module_state *state);
 void fsdp__state_leave(fsdp__module_state *state);
 void fsdp__state_reshard(fsdp__module_state *state);
-/* See fsdp__group_give_up. */
+/* See fsdp__param_group_give_up. */
 void fsdp__state_give_up(fsdp__module_state *state);
 /* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */
 fsdp_status fsdp__state_reduce(fsdp__module_state *state);

@@ -89,7 +89,7 @@ void fsdp__meter_end(const fsdp__meter *meter, fsdp_device *device, int64_t toke
 
 fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean)
 {
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     int ranks = fsdp_context_world_size(context);
     void **all = NULL;
     size_t *bytes = NULL;

@@ -84,8 +84,8 @@ static void *suite_alloc(const suite *s, size_t bytes)
 {
     void *buffer = NULL;
 
-    if (s->visible && fsdp_group_can_share(s->group, FSDP_MEMORY_VISIBLE))
-        CHECK_OK(fsdp_group_alloc(s->group, FSDP_MEMORY_VISIBLE, bytes, &buffer));
+    if (s->visible && fsdp_process_group_can_share(s->group, FSDP_MEMORY_VISIBLE))
+        CHECK_OK(fsdp_process_group_alloc(s->group, FSDP_MEMORY_VISIBLE, bytes, &buffer));
     else
         buffer = malloc(bytes ? bytes : 1);
     CHECK(buffer != NULL);
@@ -95,8 +95,8 @@ static void *suite_alloc(const suite *s, size_t bytes)
 
 static void suite_free(const suite *s, void *buffer, size_t bytes)
 {
-    if (s->visible && fsdp_group_can_share(s->group, FSDP_MEMORY_VISIBLE))
-        fsdp_group_free_memory(s->group, FSDP_MEMORY_VISIBLE, buffer, bytes);
+    if (s->visible && fsdp_process_group_can_share(s->group, FSDP_MEMORY_VISIBLE))
+        fsdp_process_group_free_memory(s->group, FSDP_MEMORY_VISIBLE, buffer, bytes);
     else
         free(buffer);
 }
@@ -110,7 +110,7 @@ void suite_sync(const suite *s)
 
 static void suite_all_gather(const suite *s, fsdp_dtype dtype, int64_t count, bool in_place)
 {
-    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t element = fsdp_dtype_size(dtype), bytes = (size_t)count * element, all = bytes * (size_t)size;
     char *recv = suite_alloc(s, all), *expected = malloc(all + 1);
     char *send = in_place ? recv + (size_t)rank * bytes : suite_alloc(s, bytes);
@@ -130,7 +130,7 @@ static void suite_all_gather(const suite *s, fsdp_dtype dtype, int64_t count, bo
 
 static void suite_reduce_scatter(const suite *s, fsdp_dtype dtype, int64_t count, fsdp_reduce_op op, bool in_place)
 {
-    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t element = fsdp_dtype_size(dtype), bytes = (size_t)count * element, all = bytes * (size_t)size;
     char *send = suite_alloc(s, all), *expected = malloc(bytes + 1);
     char *recv = in_place ? send + (size_t)rank * bytes : suite_alloc(s, bytes);
@@ -155,7 +155,7 @@ static void suite_reduce_scatter(const suite *s, fsdp_dtype dtype, int64_t count
 
 static void suite_all_reduce(const suite *s, fsdp_dtype dtype, int64_t count, fsdp_reduce_op op, bool in_place)
 {
-    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t bytes = (size_t)count * fsdp_dtype_size(dtype);
     char *send = suite_alloc(s, bytes), *recv = in_place ? send : suite_alloc(s, bytes), *expected = malloc(bytes + 1);
 
@@ -182,7 +182,7 @@ static void suite_broadcast(const suite *s, fsdp_dtype dtype, int64_t count, int
     char *buffer = suite_alloc(s, bytes), *expected = malloc(bytes + 1);
 
     for (int64_t i = 0; i < count; i++) {
-        suite_store(buffer, i, dtype, suite_value(fsdp_group_rank(s->group), i, dtype));
+        suite_store(buffer, i, dtype, suite_value(fsdp_process_group_rank(s->group), i, dtype));
         suite_store(expected, i, dtype, suite_value(root, i, dtype));
     }
     CHECK_OK(fsdp_broadcast(s->group, buffer, count, dtype, root, s->stream));
@@ -194,7 +194,7 @@ static void suite_broadcast(const suite *s, fsdp_dtype dtype, int64_t count, int
 
 static void suite_all_to_all(const suite *s, fsdp_dtype dtype, int64_t count)
 {
-    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t all = (size_t)count * fsdp_dtype_size(dtype) * (size_t)size;
     char *send = suite_alloc(s, all), *recv = suite_alloc(s, all), *expected = malloc(all + 1);
 
@@ -212,7 +212,7 @@ static void suite_all_to_all(const suite *s, fsdp_dtype dtype, int64_t count)
 
 void suite_rank_order(const suite *s, int64_t count)
 {
-    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t bytes = (size_t)count * sizeof(float);
     float *buffer = suite_alloc(s, bytes), *expected = malloc(bytes);
 
@@ -243,7 +243,7 @@ void suite_plain_count(const suite *s, fsdp_dtype dtype, int64_t count)
         }
     }
     suite_broadcast(s, dtype, count, 0);
-    suite_broadcast(s, dtype, count, fsdp_group_size(s->group) - 1);
+    suite_broadcast(s, dtype, count, fsdp_process_group_size(s->group) - 1);
     suite_all_to_all(s, dtype, count);
 }
 
@@ -265,9 +265,9 @@ void suite_plain(const suite *s)
     CHECK_OK(fsdp_barrier(s->group));
 }
 
-static void suite_objects_sized(fsdp_group *group, size_t scale)
+static void suite_objects_sized(fsdp_process_group *group, size_t scale)
 {
-    int size = fsdp_group_size(group), rank = fsdp_group_rank(group), root = size - 1;
+    int size = fsdp_process_group_size(group), rank = fsdp_process_group_rank(group), root = size - 1;
     size_t bytes = (size_t)rank * scale, *sizes = NULL, got = 0;
     const void **given = calloc((size_t)size, sizeof *given);
     size_t *given_bytes = calloc((size_t)size, sizeof *given_bytes);
@@ -297,7 +297,7 @@ static void suite_objects_sized(fsdp_group *group, size_t scale)
     free((void *)given);
 }
 
-void suite_objects(fsdp_group *group)
+void suite_objects(fsdp_process_group *group)
 {
     suite_objects_sized(group, 0);
     suite_objects_sized(group, 7);

@@ -8,9 +8,9 @@
 #include "support/test.h"
 
 typedef struct suite {
-    fsdp_group *group;
+    fsdp_process_group *group;
     fsdp_stream *stream;
-    bool visible; /* buffers from fsdp_group_alloc, where the group has such memory */
+    bool visible; /* buffers from fsdp_process_group_alloc, where the group has such memory */
 } suite;
 
 /* ---- numbers: small integers are exact in every dtype ---- */
@@ -31,6 +31,6 @@ void suite_rank_order(const suite *s, int64_t count);
 void suite_plain_count(const suite *s, fsdp_dtype dtype, int64_t count);
 /* Small, staged in several pieces, and never a round number. */
 void suite_plain(const suite *s);
-void suite_objects(fsdp_group *group);
+void suite_objects(fsdp_process_group *group);
 
 #endif

@@ -61,13 +61,13 @@ static float suite_get(const void *buffer, int64_t i, fsdp_dtype dtype)
     return dtype == FSDP_F32 ? ((const float *)buffer)[i] : suite_widen(((const uint16_t *)buffer)[i]);
 }
 
-static void suite_wholes_make(fsdp_group *group, suite_memory memory, fsdp_dtype dtype, suite_wholes *out)
+static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fsdp_dtype dtype, suite_wholes *out)
 {
-    int size = fsdp_group_size(group), rank = fsdp_group_rank(group);
+    int size = fsdp_process_group_size(group), rank = fsdp_process_group_rank(group);
 
     out->sharing = memory == SUITE_COMMON ? FSDP_MEMORY_COMMON : FSDP_MEMORY_VISIBLE;
     out->shared = memory != SUITE_PRIVATE && !(memory == SUITE_MIXED && rank == size - 1) &&
-                  fsdp_group_can_share(group, out->sharing);
+                  fsdp_process_group_can_share(group, out->sharing);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         fsdp_block *block = &out->blocks[b];
 
@@ -75,7 +75,7 @@ static void suite_wholes_make(fsdp_group *group, suite_memory memory, fsdp_dtype
         block->chunk = (block->numel + size - 1) / size;
         out->bytes[b] = (size_t)block->numel * fsdp_dtype_size(dtype);
         if (out->shared)
-            CHECK_OK(fsdp_group_alloc(group, out->sharing, out->bytes[b], &block->whole));
+            CHECK_OK(fsdp_process_group_alloc(group, out->sharing, out->bytes[b], &block->whole));
         else
             block->whole = malloc(out->bytes[b] + 1);
         CHECK(block->whole != NULL);
@@ -84,12 +84,12 @@ static void suite_wholes_make(fsdp_group *group, suite_memory memory, fsdp_dtype
     }
 }
 
-static void suite_wholes_free(fsdp_group *group, suite_wholes *w)
+static void suite_wholes_free(fsdp_process_group *group, suite_wholes *w)
 {
     CHECK_OK(fsdp_barrier(group)); /* peers are through with it */
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         if (w->shared)
-            fsdp_group_free_memory(group, w->sharing, w->blocks[b].whole, w->bytes[b]);
+            fsdp_process_group_free_memory(group, w->sharing, w->blocks[b].whole, w->bytes[b]);
         else
             free(w->blocks[b].whole);
     }
@@ -98,7 +98,7 @@ static void suite_wholes_free(fsdp_group *group, suite_wholes *w)
 void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_dtype, fsdp_dtype whole_dtype,
                          bool in_place)
 {
-    int rank = fsdp_group_rank(s->group);
+    int rank = fsdp_process_group_rank(s->group);
     size_t element = fsdp_dtype_size(whole_dtype);
     suite_wholes w;
 
@@ -149,7 +149,7 @@ static float suite_expected_sum(int size, int b, int64_t i, const fsdp_reduce_op
 static void suite_reduce_blocks(const suite *s, suite_memory memory, const fsdp_reduce_options *o, void **bits,
                                 size_t *bits_bytes)
 {
-    int size = fsdp_group_size(s->group), rank = fsdp_group_rank(s->group);
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t element = fsdp_dtype_size(o->shard_dtype), used = 0;
     suite_wholes w;
 
@@ -196,9 +196,9 @@ static void suite_reduce_blocks_all_paths(const suite *s, const fsdp_reduce_opti
     for (int path = 0; path < 4; path++) {
         suite_memory memory = path == 3 ? SUITE_VISIBLE : (suite_memory)path;
 
-        fsdp_group_force_copy(s->group, path == 3);
+        fsdp_process_group_force_copy(s->group, path == 3);
         suite_reduce_blocks(s, memory, o, &bits, &bytes);
-        fsdp_group_force_copy(s->group, false);
+        fsdp_process_group_force_copy(s->group, false);
         if (!first) {
             first = bits;
             first_bytes = bytes;
@@ -224,13 +224,13 @@ void suite_blocks(const suite *s)
 
     for (int memory = SUITE_PRIVATE; memory <= SUITE_COMMON; memory++)
         for (int copy = 0; copy < 2; copy++) {
-            fsdp_group_force_copy(s->group, copy);
+            fsdp_process_group_force_copy(s->group, copy);
             suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_F32, false);
             suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_F32, true);
             suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_BF16, false);
             suite_gather_blocks(s, (suite_memory)memory, FSDP_BF16, FSDP_F32, false);
         }
-    fsdp_group_force_copy(s->group, false);
+    fsdp_process_group_force_copy(s->group, false);
     for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)
         suite_reduce_blocks_all_paths(s, &reductions[i]);
     CHECK_OK(fsdp_all_gather_blocks(s->group, NULL, 0, FSDP_F32, FSDP_F32, s->stream));

@@ -13,9 +13,9 @@ static void run_suite(fsdp_context *context, void *arg)
     suite s = {.group = fsdp_world(context), .visible = v->visible};
 
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), v->mode, &s.stream));
-    fsdp_group_force_copy(s.group, v->force_copy);
+    fsdp_process_group_force_copy(s.group, v->force_copy);
     suite_plain(&s);
-    fsdp_group_force_copy(s.group, false);
+    fsdp_process_group_force_copy(s.group, false);
     if (!v->visible)
         suite_blocks(&s);
     suite_objects(s.group);
@@ -65,8 +65,8 @@ enum {
 /* Calls on two workers and the host, all in one group: they run in the order they were issued. */
 static void interleave(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int size = fsdp_group_size(world), rank = fsdp_group_rank(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world);
     fsdp_stream *streams[2];
     int64_t sums[FLIGHT], *gathered = calloc((size_t)(FLIGHT * size), sizeof *gathered);
 
@@ -142,8 +142,8 @@ static void check_quotients(const float *actual, int size, int64_t first, float 
 
 static void check_averages(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int size = fsdp_group_size(world), rank = fsdp_group_rank(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world);
     float send[8 * AVERAGED], recv[8 * AVERAGED];
     fsdp_block block = {.whole = send, .shard = recv, .numel = size * AVERAGED, .chunk = AVERAGED};
     fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
@@ -180,9 +180,9 @@ static void a_context_without_a_world_is_a_group_of_one(void **state)
     fsdp_comm_stats stats;
 
     (void)state;
-    CHECK_EQ(fsdp_group_size(s.group), 1);
-    CHECK_EQ(fsdp_group_rank(s.group), 0);
-    CHECK_STRING(fsdp_group_name(s.group), "world");
+    CHECK_EQ(fsdp_process_group_size(s.group), 1);
+    CHECK_EQ(fsdp_process_group_rank(s.group), 0);
+    CHECK_STRING(fsdp_process_group_name(s.group), "world");
     suite_plain(&s);
     suite_blocks(&s);
     suite_objects(s.group);
@@ -192,7 +192,7 @@ static void a_context_without_a_world_is_a_group_of_one(void **state)
         CHECK_EQ(stats.bytes_sent[i], 0);
         CHECK_EQ(stats.bytes_moved[i], 0);
     }
-    CHECK(!fsdp_group_can_share(s.group, FSDP_MEMORY_COMMON));
+    CHECK(!fsdp_process_group_can_share(s.group, FSDP_MEMORY_COMMON));
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
@@ -204,7 +204,7 @@ static void a_fake_world_has_one_real_rank(void **state)
         RANK = 17
     };
     fsdp_context *context = NULL;
-    fsdp_group *world, *row = NULL;
+    fsdp_process_group *world, *row = NULL;
     fsdp_stream *stream, *meta;
     float one[2] = {3, 4}, all[2 * WORLD] = {0};
     int ranks[4] = {16, 17, 18, 19};
@@ -215,8 +215,8 @@ static void a_fake_world_has_one_real_rank(void **state)
     world = fsdp_world(context);
     stream = fsdp_device_stream(fsdp_cpu(context));
     meta = fsdp_device_stream(fsdp_meta(context));
-    CHECK_EQ(fsdp_group_size(world), WORLD);
-    CHECK_EQ(fsdp_group_rank(world), RANK);
+    CHECK_EQ(fsdp_process_group_size(world), WORLD);
+    CHECK_EQ(fsdp_process_group_rank(world), RANK);
     CHECK_OK(fsdp_all_gather(world, one, all, 2, FSDP_F32, stream));
     CHECK_EQ(all[2 * 999 + 1], 4);
     all[2 * RANK] = 11;
@@ -224,10 +224,10 @@ static void a_fake_world_has_one_real_rank(void **state)
     CHECK_EQ(one[0], 11);
     /* pointers of a device without bytes are not followed */
     CHECK_OK(fsdp_all_reduce(world, (void *)64, (void *)64, 1000, FSDP_F32, FSDP_SUM, meta));
-    CHECK_OK(fsdp_group_create(context, ranks, 4, "row", &row));
-    CHECK_EQ(fsdp_group_size(row), 4);
-    CHECK_EQ(fsdp_group_rank(row), 1);
-    fsdp_group_free(row);
+    CHECK_OK(fsdp_process_group_create(context, ranks, 4, "row", &row));
+    CHECK_EQ(fsdp_process_group_size(row), 4);
+    CHECK_EQ(fsdp_process_group_rank(row), 1);
+    fsdp_process_group_free(row);
     fsdp_context_comm_stats(context, &stats);
     CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 1);
     CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], 999 * 8);
@@ -239,7 +239,7 @@ static void a_fake_world_has_one_real_rank(void **state)
 static void wrong_arguments_are_refused(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     float x[4] = {0};
     fsdp_block block = {.whole = x, .shard = x, .numel = 4, .chunk = 3};

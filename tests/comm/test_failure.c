@@ -24,8 +24,8 @@ static fsdp_stream *cpu_stream(fsdp_context *context)
 
 static void disagree(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int rank = fsdp_group_rank(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_process_group_rank(world);
     float x[4096] = {0}, y[3 * 4096] = {0};
     fsdp_status st;
 
@@ -49,8 +49,8 @@ static void ranks_that_disagree_get_one_message_that_names_both_calls(void **sta
 
 static void disagree_on_blocks(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int rank = fsdp_group_rank(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_process_group_rank(world);
     float x[60] = {0}, y[60] = {0};
     fsdp_block blocks[2] = {{x, y, 20, 10}, {x + 20, y + 20, rank == 2 ? 11 : 10, 10}};
 
@@ -76,8 +76,8 @@ typedef struct labelled {
 static void gather_labelled(fsdp_context *context, void *arg)
 {
     const labelled *l = arg;
-    fsdp_group *world = fsdp_world(context);
-    int rank = fsdp_group_rank(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_process_group_rank(world);
     float x[60] = {0}, y[60] = {0};
     fsdp_block blocks[2] = {{x, y, 20, 10}, {x + 20, y + 20, 20, 10}};
     fsdp_reduce_options options = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
@@ -86,20 +86,20 @@ static void gather_labelled(fsdp_context *context, void *arg)
     fsdp_status st;
 
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), l->mode, &stream));
-    fsdp__group_set_label(world, "embedding, and a long one, so that all its bytes are seen to go");
+    fsdp__process_group_set_label(world, "embedding, and a long one, so that all its bytes are seen to go");
     CHECK_OK(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, stream));
     if (l->labels[rank]) {
         snprintf(label, sizeof label, "%s", l->labels[rank]);
-        fsdp__group_set_label(world, label);
+        fsdp__process_group_set_label(world, label);
         memset(label, '?', sizeof label); /* it was copied */
     } else {
-        fsdp__group_set_label(world, NULL);
+        fsdp__process_group_set_label(world, NULL);
     }
     CHECK_OK(fsdp_all_reduce(world, x, x, 1, FSDP_F32, FSDP_SUM, stream)); /* carries none */
     CHECK_OK(fsdp_barrier(world));
     st = l->reduce ? fsdp_reduce_scatter_blocks(world, blocks, 2, &options, stream)
                    : fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, stream);
-    fsdp__group_set_label(world, "later"); /* the call has its own */
+    fsdp__process_group_set_label(world, "later"); /* the call has its own */
     if (st == FSDP_OK)
         st = fsdp_stream_synchronize(stream);
     CHECK_EQ(st, l->expected ? FSDP_MISMATCH : FSDP_OK);
@@ -152,12 +152,12 @@ static void ranks_that_disagree_are_told_what_each_was_doing(void **state)
 
 static void one_aborts(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int pair[2] = {0, 2}, rank = fsdp_group_rank(world);
-    fsdp_group *others = NULL;
+    fsdp_process_group *world = fsdp_world(context);
+    int pair[2] = {0, 2}, rank = fsdp_process_group_rank(world);
+    fsdp_process_group *others = NULL;
 
     (void)arg;
-    CHECK_OK(fsdp_group_create(context, pair, 2, "others", &others));
+    CHECK_OK(fsdp_process_group_create(context, pair, 2, "others", &others));
     if (rank == 1) {
         fsdp_abort(context, "no more coffee");
         fsdp_abort(context, "and no tea");
@@ -167,7 +167,7 @@ static void one_aborts(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_barrier(world), FSDP_COMM, "rank 1 failed: no more coffee");
     /* groups without the failed rank end too: their work is of no use any more */
     CHECK_ERROR(fsdp_barrier(others), FSDP_COMM, "rank 1 failed: no more coffee");
-    fsdp_group_free(others);
+    fsdp_process_group_free(others);
 }
 
 static void an_abort_reaches_everybody(void **state)
@@ -220,7 +220,7 @@ static void a_body_that_fails_ends_its_world(void **state)
 
 static void work(fsdp_context *context, fsdp_status *out)
 {
-    fsdp_group *world = fsdp_world(context), *group = NULL;
+    fsdp_process_group *world = fsdp_world(context), *group = NULL;
     int ranks[WORLD] = {0, 1, 2};
     float x[600] = {0}, y[600] = {0};
     fsdp_block block = {.whole = x, .shard = y, .numel = 10, .chunk = 4};
@@ -238,27 +238,27 @@ static void work(fsdp_context *context, fsdp_status *out)
     stream = cpu_stream(context);
     FSDP_TRY_GOTO(st, fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker), out);
     FSDP_TRY_GOTO(st, fsdp_all_gather(world, x, y, 100, FSDP_F32, stream), out);
-    FSDP_TRY_GOTO(st, fsdp_group_create(context, ranks, WORLD, "all", &group), out);
+    FSDP_TRY_GOTO(st, fsdp_process_group_create(context, ranks, WORLD, "all", &group), out);
     FSDP_TRY_GOTO(st, fsdp_all_gather_blocks(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
     FSDP_TRY_GOTO(st, fsdp_reduce_scatter_blocks(group, &block, 1, &reduce, worker), out);
     FSDP_TRY_GOTO(st, fsdp_stream_synchronize(worker), out);
     FSDP_TRY_GOTO(st, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);
-    FSDP_TRY_GOTO(st, fsdp_group_alloc(world, FSDP_MEMORY_COMMON, 100, &common), out);
-    FSDP_TRY_GOTO(st, fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, 100, &visible), out);
+    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 100, &common), out);
+    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 100, &visible), out);
     FSDP_TRY_GOTO(st, fsdp_all_reduce(world, x, y, 500, FSDP_F32, FSDP_MAX, stream), out);
     FSDP_TRY_GOTO(st, fsdp_agree(world, FSDP_OK), out);
     FSDP_TRY_GOTO(st, fsdp_barrier(world), out);
 out:
     if (st != FSDP_OK)
         fsdp_abort(context, NULL);
-    fsdp_group_free_memory(world, FSDP_MEMORY_COMMON, common, 100);
-    fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, visible, 100);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_COMMON, common, 100);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, visible, 100);
     if (objects)
         fsdp_objects_free(group, objects, sizes);
     if (worker)
         (void)fsdp_stream_synchronize(worker);
     fsdp_stream_free(worker);
-    fsdp_group_free(group);
+    fsdp_process_group_free(group);
     *out = st;
 }
 
@@ -330,7 +330,7 @@ static void making_a_world_may_fail(void **state)
 
 static void agreement(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_status mine =
         fsdp_context_rank(context) >= 1 ? FSDP_FAIL(FSDP_IO, "disk %d is full", fsdp_context_rank(context)) : FSDP_OK;
 

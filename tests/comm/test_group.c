@@ -10,19 +10,19 @@ static void rows_and_columns(fsdp_context *context, void *arg)
 {
     int rank = fsdp_context_rank(context), row = rank / 3, column = rank % 3;
     int row_ranks[3] = {row * 3, row * 3 + 1, row * 3 + 2}, column_ranks[2] = {column, column + 3};
-    fsdp_group *rows = NULL, *columns = NULL;
+    fsdp_process_group *rows = NULL, *columns = NULL;
     suite s = {.stream = fsdp_device_stream(fsdp_cpu(context))};
 
     (void)arg;
-    CHECK_OK(fsdp_group_create(context, row_ranks, 3, "row", &rows));
-    CHECK_OK(fsdp_group_create(context, column_ranks, 2, "column", &columns));
-    CHECK_EQ(fsdp_group_size(rows), 3);
-    CHECK_EQ(fsdp_group_rank(rows), column);
-    CHECK_EQ(fsdp_group_size(columns), 2);
-    CHECK_EQ(fsdp_group_rank(columns), row);
-    CHECK_EQ(fsdp_group_global_rank(columns, 1), column + 3);
-    CHECK_EQ(fsdp_group_global_rank(columns, 2), -1);
-    CHECK(fsdp_group_context(rows) == context);
+    CHECK_OK(fsdp_process_group_create(context, row_ranks, 3, "row", &rows));
+    CHECK_OK(fsdp_process_group_create(context, column_ranks, 2, "column", &columns));
+    CHECK_EQ(fsdp_process_group_size(rows), 3);
+    CHECK_EQ(fsdp_process_group_rank(rows), column);
+    CHECK_EQ(fsdp_process_group_size(columns), 2);
+    CHECK_EQ(fsdp_process_group_rank(columns), row);
+    CHECK_EQ(fsdp_process_group_global_rank(columns, 1), column + 3);
+    CHECK_EQ(fsdp_process_group_global_rank(columns, 2), -1);
+    CHECK(fsdp_process_group_context(rows) == context);
     s.group = rows;
     suite_plain_count(&s, FSDP_F32, 3001);
     suite_gather_blocks(&s, SUITE_COMMON, FSDP_F32, FSDP_F32, false);
@@ -30,8 +30,8 @@ static void rows_and_columns(fsdp_context *context, void *arg)
     suite_plain_count(&s, FSDP_BF16, 5003);
     suite_gather_blocks(&s, SUITE_VISIBLE, FSDP_F32, FSDP_BF16, false);
     suite_objects(columns);
-    fsdp_group_free(columns);
-    fsdp_group_free(rows);
+    fsdp_process_group_free(columns);
+    fsdp_process_group_free(rows);
 }
 
 static void rows_and_columns_of_a_mesh_are_groups(void **state)
@@ -43,23 +43,23 @@ static void rows_and_columns_of_a_mesh_are_groups(void **state)
 static void partial_group(fsdp_context *context, void *arg)
 {
     int ranks[2] = {1, 3}, own = fsdp_context_rank(context), alone[1] = {own};
-    fsdp_group *group = NULL, *one = NULL;
+    fsdp_process_group *group = NULL, *one = NULL;
     suite s = {.stream = fsdp_device_stream(fsdp_cpu(context))};
 
     (void)arg;
-    CHECK_OK(fsdp_group_create(context, ranks, 2, "odd", &group));
+    CHECK_OK(fsdp_process_group_create(context, ranks, 2, "odd", &group));
     CHECK_EQ(group != NULL, own % 2 == 1);
     if (group) {
         s.group = group;
         suite_plain_count(&s, FSDP_I32, 100);
     }
-    CHECK_OK(fsdp_group_create(context, alone, 1, "alone", &one));
+    CHECK_OK(fsdp_process_group_create(context, alone, 1, "alone", &one));
     s.group = one;
-    CHECK_EQ(fsdp_group_size(one), 1);
+    CHECK_EQ(fsdp_process_group_size(one), 1);
     suite_plain_count(&s, FSDP_I32, 100);
-    fsdp_group_free(one);
-    fsdp_group_free(group);
-    fsdp_group_free(NULL);
+    fsdp_process_group_free(one);
+    fsdp_process_group_free(group);
+    fsdp_process_group_free(NULL);
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
 }
 
@@ -72,24 +72,25 @@ static void ranks_outside_a_group_get_none(void **state)
 static void group_mistakes(fsdp_context *context, void *arg)
 {
     int rank = fsdp_context_rank(context), descending[2] = {1, 0}, pair[2] = {0, 1}, lonely[1] = {1};
-    fsdp_group *group = (fsdp_group *)context;
+    fsdp_process_group *group = (fsdp_process_group *)context;
 
     (void)arg;
-    CHECK_ERROR(fsdp_group_create(context, descending, 2, "x", &group), FSDP_INVALID,
+    CHECK_ERROR(fsdp_process_group_create(context, descending, 2, "x", &group), FSDP_INVALID,
                 "cannot create group 'x': rank 0: its ranks must ascend");
     CHECK_NULL(group);
-    CHECK_ERROR(fsdp_group_create(context, pair, 0, "x", &group), FSDP_INVALID, "at least one rank");
+    CHECK_ERROR(fsdp_process_group_create(context, pair, 0, "x", &group), FSDP_INVALID, "at least one rank");
     /* one rank alone is wrong: everybody learns it */
-    CHECK_ERROR(fsdp_group_create(context, rank == 1 ? descending : pair, 2, "x", &group), FSDP_INVALID,
+    CHECK_ERROR(fsdp_process_group_create(context, rank == 1 ? descending : pair, 2, "x", &group), FSDP_INVALID,
                 "rank 1: its ranks must ascend");
-    CHECK_ERROR(fsdp_group_create(context, rank == 1 ? lonely : pair, rank == 1 ? 1 : 2, "x", &group), FSDP_MISMATCH,
+    CHECK_ERROR(fsdp_process_group_create(context, rank == 1 ? lonely : pair, rank == 1 ? 1 : 2, "x", &group),
+                FSDP_MISMATCH,
                 "rank 0: rank 0 wants a group of 2 ranks from rank 0 on, rank 1 one of 1 from rank 1 on");
-    CHECK_ERROR(fsdp_group_create(context, pair, 2, rank == 1 ? "y" : "x", &group), FSDP_MISMATCH,
+    CHECK_ERROR(fsdp_process_group_create(context, pair, 2, rank == 1 ? "y" : "x", &group), FSDP_MISMATCH,
                 "under another name");
     /* and nothing is broken */
-    CHECK_OK(fsdp_group_create(context, pair, 2, "x", &group));
+    CHECK_OK(fsdp_process_group_create(context, pair, 2, "x", &group));
     CHECK_OK(fsdp_barrier(group));
-    fsdp_group_free(group);
+    fsdp_process_group_free(group);
 }
 
 static void mistakes_in_making_a_group_are_everybodys(void **state)
@@ -101,17 +102,17 @@ static void mistakes_in_making_a_group_are_everybodys(void **state)
 static void many_groups(fsdp_context *context, void *arg)
 {
     int pair[2] = {0, 1};
-    fsdp_group *groups[63] = {NULL}, *one_more = NULL;
+    fsdp_process_group *groups[63] = {NULL}, *one_more = NULL;
 
     (void)arg;
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 63; i++)
-            CHECK_OK(fsdp_group_create(context, pair, 2, "many", &groups[i]));
-        CHECK_ERROR(fsdp_group_create(context, pair, 2, "many", &one_more), FSDP_UNSUPPORTED,
+            CHECK_OK(fsdp_process_group_create(context, pair, 2, "many", &groups[i]));
+        CHECK_ERROR(fsdp_process_group_create(context, pair, 2, "many", &one_more), FSDP_UNSUPPORTED,
                     "rank 0: 64 process groups are alive");
         for (int i = 0; i < 63; i++) {
             CHECK_OK(fsdp_barrier(groups[i]));
-            fsdp_group_free(groups[i]);
+            fsdp_process_group_free(groups[i]);
         }
         CHECK_OK(fsdp_barrier(fsdp_world(context)));
     }
@@ -127,24 +128,25 @@ static void places_of_freed_groups_are_used_again(void **state)
 
 static void visible_memory(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     void *a = NULL, *b = NULL, *c = NULL;
 
     (void)arg;
-    CHECK(fsdp_group_can_share(world, FSDP_MEMORY_VISIBLE));
-    CHECK_OK(fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &a));
+    CHECK(fsdp_process_group_can_share(world, FSDP_MEMORY_VISIBLE));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &a));
     CHECK_EQ((uintptr_t)a % 64, 0);
     memset(a, 1, 1000);
-    fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, a, 1000);
-    fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, NULL, 1000);
-    CHECK_OK(fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &b));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, a, 1000);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, NULL, 1000);
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &b));
     CHECK(b != a); /* peers may still be reading */
     CHECK_OK(fsdp_barrier(world));
-    CHECK_OK(fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &c));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &c));
     CHECK(c == a); /* no more */
-    fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, b, 1000);
-    fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, c, 1000);
-    CHECK_ERROR(fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, SIZE_MAX / 2, &a), FSDP_NO_MEMORY, "cannot allocate");
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, b, 1000);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, c, 1000);
+    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, SIZE_MAX / 2, &a), FSDP_NO_MEMORY,
+                "cannot allocate");
     CHECK_NULL(a);
 }
 
@@ -156,31 +158,32 @@ static void visible_memory_waits_for_readers(void **state)
 
 static void common_memory(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int rank = fsdp_group_rank(world), size = fsdp_group_size(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_process_group_rank(world), size = fsdp_process_group_size(world);
     int64_t *first = NULL, *again = NULL;
 
     (void)arg;
-    CHECK_OK(fsdp_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&first));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&first));
     CHECK_EQ(first[rank], 0);
     first[rank] = rank + 1;
     CHECK_OK(fsdp_barrier(world));
     for (int r = 0; r < size; r++)
         CHECK_EQ(first[r], r + 1);
     CHECK_OK(fsdp_barrier(world));
-    fsdp_group_free_memory(world, FSDP_MEMORY_COMMON, first, 1000);
-    CHECK_OK(fsdp_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&again));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_COMMON, first, 1000);
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&again));
     CHECK(again == first);
     CHECK_EQ(again[rank], 0); /* zeroed again */
     CHECK_OK(fsdp_barrier(world));
-    fsdp_group_free_memory(world, FSDP_MEMORY_COMMON, again, 1000);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_COMMON, again, 1000);
     /* a failure is everybody's and breaks nothing */
     if (rank == size - 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
-    CHECK_ERROR(fsdp_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&again), FSDP_NO_MEMORY,
+    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&again), FSDP_NO_MEMORY,
                 "cannot allocate 1000 bytes common to group 'world'");
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
-    CHECK_ERROR(fsdp_group_alloc(world, FSDP_MEMORY_COMMON, SIZE_MAX / 2, (void **)&again), FSDP_NO_MEMORY, "rank 0");
+    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, SIZE_MAX / 2, (void **)&again), FSDP_NO_MEMORY,
+                "rank 0");
     CHECK_OK(fsdp_barrier(world));
 }
 
@@ -193,7 +196,7 @@ static void common_memory_is_one_region_for_all(void **state)
 /* The same program finds its memory in the same places, also with calls in flight on a worker. */
 static void steady_memory(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream;
     uintptr_t lowest = UINTPTR_MAX, highest = 0;
 
@@ -205,7 +208,7 @@ static void steady_memory(fsdp_context *context, void *arg)
 
         for (int k = 0; k < 500; k++)
             shard[k] = (float)i;
-        CHECK_OK(fsdp_group_alloc(world, FSDP_MEMORY_VISIBLE, 4000, (void **)&whole));
+        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 4000, (void **)&whole));
         lowest = (uintptr_t)whole < lowest ? (uintptr_t)whole : lowest;
         highest = (uintptr_t)whole > highest ? (uintptr_t)whole : highest;
         block.whole = whole;
@@ -215,7 +218,7 @@ static void steady_memory(fsdp_context *context, void *arg)
             CHECK_EQ(whole[0], i);
             CHECK_EQ(whole[999], i);
         }
-        fsdp_group_free_memory(world, FSDP_MEMORY_VISIBLE, whole, 4000);
+        fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, whole, 4000);
         CHECK_OK(fsdp_stream_synchronize(stream)); /* `shard` ends here */
     }
     CHECK(highest - lowest <= 5 * 4200); /* a handful of places, over and over */
@@ -232,9 +235,9 @@ static void memory_of_calls_in_flight_is_reused(void **state)
 
 static void counted(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context), *all = NULL;
+    fsdp_process_group *world = fsdp_world(context), *all = NULL;
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
-    int size = fsdp_group_size(world), ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    int size = fsdp_process_group_size(world), ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     float *x = calloc(8000, sizeof *x), *y = calloc(8000, sizeof *y);
     fsdp_block blocks[2] = {{.whole = x, .shard = y, .numel = 10, .chunk = (10 + size - 1) / size},
                             {.whole = x + 100, .shard = y + 100, .numel = 1, .chunk = 1}};
@@ -251,7 +254,7 @@ static void counted(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_BF16, stream));
     CHECK_OK(fsdp_reduce_scatter_blocks(world, blocks, 2, &reduce, stream));
     CHECK_OK(fsdp_barrier(world));
-    fsdp_group_stats(world, &s);
+    fsdp_process_group_stats(world, &s);
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 2);
     CHECK_EQ(s.bytes_sent[FSDP_ALL_GATHER], (size - 1) * (40 + rows * 2));
     CHECK_EQ(s.calls[FSDP_REDUCE_SCATTER], 2);
@@ -260,23 +263,23 @@ static void counted(fsdp_context *context, void *arg)
     CHECK_EQ(s.bytes_sent[FSDP_ALL_REDUCE], 2 * (size - 1) * 4000);
     CHECK(s.bytes_moved[FSDP_ALL_REDUCE] > 0);
     CHECK_EQ(s.calls[FSDP_BARRIER], 1);
-    CHECK_OK(fsdp_group_create(context, ranks, size, "all", &all));
+    CHECK_OK(fsdp_process_group_create(context, ranks, size, "all", &all));
     CHECK_OK(fsdp_all_gather(all, x, y, 10, FSDP_F32, stream));
-    fsdp_group_stats(all, &s);
+    fsdp_process_group_stats(all, &s);
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 1);
-    fsdp_group_free(all);
+    fsdp_process_group_free(all);
     fsdp_context_comm_stats(context, &s);
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 3);    /* of freed groups too */
     CHECK_EQ(s.calls[FSDP_OBJECTS], 0);       /* making a group counts nothing */
     for (int late = 0; late < size; late++) { /* who always comes last has waited for nobody */
-        if (fsdp_group_rank(world) == late)
+        if (fsdp_process_group_rank(world) == late)
             usleep(10000);
         CHECK_OK(fsdp_barrier(world));
     }
     fsdp_context_comm_time(context, &total_ns, &waiting_ns);
     CHECK(total_ns > 0 && waiting_ns > 0 && waiting_ns <= total_ns);
     fsdp_context_reset_comm_stats(context);
-    fsdp_group_stats(world, &s);
+    fsdp_process_group_stats(world, &s);
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 0);
     free(x);
     free(y);

@@ -23,7 +23,7 @@ static const fsdp__comm_ops plain_ops = {
 typedef struct plain_world {
     fsdp__arena *arena;
     fsdp_stream_mode mode;
-    void (*body)(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream);
+    void (*body)(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream);
 } plain_world;
 
 /* A second context of the rank, in a world of the same ranks whose transport is the plain one. */
@@ -38,14 +38,14 @@ static void enter_plain_world(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_context_create(&options, &second));
     CHECK_OK(fsdp__symmetric_attach(second, &plain_ops, w->arena, options.rank, true, options.world_size > 1));
     CHECK_OK(fsdp_stream_create(fsdp_cpu(second), w->mode, &stream));
-    CHECK(!fsdp_group_can_share(fsdp_world(second), FSDP_MEMORY_VISIBLE));
+    CHECK(!fsdp_process_group_can_share(fsdp_world(second), FSDP_MEMORY_VISIBLE));
     w->body(fsdp_world(context), fsdp_world(second), stream);
     fsdp_stream_free(stream);
     CHECK_EQ(test_live_bytes(second), 0);
     fsdp_context_free(second);
 }
 
-static void run_worlds(fsdp_stream_mode mode, void (*body)(fsdp_group *, fsdp_group *, fsdp_stream *))
+static void run_worlds(fsdp_stream_mode mode, void (*body)(fsdp_process_group *, fsdp_process_group *, fsdp_stream *))
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
 
@@ -60,7 +60,7 @@ static void run_worlds(fsdp_stream_mode mode, void (*body)(fsdp_group *, fsdp_gr
 
 /* ---- against naive results ---- */
 
-static void run_suite(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+static void run_suite(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
     suite s = {.group = packed, .stream = stream};
 
@@ -111,33 +111,33 @@ static void fill_bits(void *buffer, int64_t numel, fsdp_dtype dtype, uint64_t se
 
 /* The same blocks twice: whole memory that peers see, where the group has such, and other memory. */
 typedef struct twins {
-    fsdp_group *direct;
+    fsdp_process_group *direct;
     fsdp_block blocks[2][BLOCKS];
     size_t whole_bytes[BLOCKS], shard_bytes[BLOCKS];
 } twins;
 
-static void *whole_alloc(fsdp_group *group, size_t bytes)
+static void *whole_alloc(fsdp_process_group *group, size_t bytes)
 {
     void *whole = NULL;
 
-    if (!fsdp_group_can_share(group, FSDP_MEMORY_VISIBLE))
+    if (!fsdp_process_group_can_share(group, FSDP_MEMORY_VISIBLE))
         return CHECK_PTR(calloc(1, bytes + 1));
-    CHECK_OK(fsdp_group_alloc(group, FSDP_MEMORY_VISIBLE, bytes, &whole));
+    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_VISIBLE, bytes, &whole));
     return whole;
 }
 
-static void whole_free(fsdp_group *group, void *whole, size_t bytes)
+static void whole_free(fsdp_process_group *group, void *whole, size_t bytes)
 {
-    if (fsdp_group_can_share(group, FSDP_MEMORY_VISIBLE))
-        fsdp_group_free_memory(group, FSDP_MEMORY_VISIBLE, whole, bytes);
+    if (fsdp_process_group_can_share(group, FSDP_MEMORY_VISIBLE))
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_VISIBLE, whole, bytes);
     else
         free(whole);
 }
 
-static void twins_make(fsdp_group *direct, const int64_t *numel, fsdp_dtype whole_dtype, fsdp_dtype shard_dtype,
+static void twins_make(fsdp_process_group *direct, const int64_t *numel, fsdp_dtype whole_dtype, fsdp_dtype shard_dtype,
                        twins *t)
 {
-    int size = fsdp_group_size(direct), rank = fsdp_group_rank(direct);
+    int size = fsdp_process_group_size(direct), rank = fsdp_process_group_rank(direct);
 
     t->direct = direct;
     for (int b = 0; b < BLOCKS; b++) {
@@ -168,10 +168,10 @@ static void twins_compare_and_free(twins *t)
     }
 }
 
-static void compare_gather(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream, const int64_t *numel,
-                           fsdp_dtype shard_dtype, fsdp_dtype whole_dtype)
+static void compare_gather(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream,
+                           const int64_t *numel, fsdp_dtype shard_dtype, fsdp_dtype whole_dtype)
 {
-    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_group_context(direct)));
+    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
     twins t;
 
     twins_make(direct, numel, whole_dtype, shard_dtype, &t);
@@ -181,10 +181,10 @@ static void compare_gather(fsdp_group *direct, fsdp_group *packed, fsdp_stream *
     twins_compare_and_free(&t);
 }
 
-static void compare_reduction(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream, const int64_t *numel,
-                              const fsdp_reduce_options *o)
+static void compare_reduction(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream,
+                              const int64_t *numel, const fsdp_reduce_options *o)
 {
-    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_group_context(direct)));
+    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
     twins t;
 
     twins_make(direct, numel, o->whole_dtype, o->shard_dtype, &t);
@@ -194,7 +194,7 @@ static void compare_reduction(fsdp_group *direct, fsdp_group *packed, fsdp_strea
     twins_compare_and_free(&t);
 }
 
-static void compare_all(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+static void compare_all(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
     static const fsdp_dtype floating[] = {FSDP_F32, FSDP_BF16, FSDP_F16},
                             other[] = {FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL};
@@ -216,7 +216,7 @@ static void compare_all(fsdp_group *direct, fsdp_group *packed, fsdp_stream *str
     }
 }
 
-static void compare_pieces(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+static void compare_pieces(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
     fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .accumulate = true};
 
@@ -240,23 +240,23 @@ enum {
 };
 
 /* One gather and one reduction of memory that peers do not see. */
-static void move_rows(fsdp_group *group, fsdp_stream *stream, fsdp_comm_stats *out)
+static void move_rows(fsdp_process_group *group, fsdp_stream *stream, fsdp_comm_stats *out)
 {
-    int64_t numel = fsdp_group_size(group) * ROWS;
+    int64_t numel = fsdp_process_group_size(group) * ROWS;
     float *whole = calloc((size_t)numel, sizeof *whole), *shard = calloc(ROWS, sizeof *shard);
     fsdp_block block = {.whole = whole, .shard = shard, .numel = numel, .chunk = ROWS};
     fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
 
     CHECK_OK(fsdp_all_gather_blocks(group, &block, 1, FSDP_F32, FSDP_F32, stream));
     CHECK_OK(fsdp_reduce_scatter_blocks(group, &block, 1, &o, stream));
-    fsdp_group_stats(group, out);
+    fsdp_process_group_stats(group, out);
     free(shard);
     free(whole);
 }
 
-static void count_bytes(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+static void count_bytes(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
-    int64_t size = fsdp_group_size(packed), all = size * ROWS * 4, own = ROWS * 4;
+    int64_t size = fsdp_process_group_size(packed), all = size * ROWS * 4, own = ROWS * 4;
     fsdp_comm_stats stats;
 
     if (size == 1)
@@ -270,7 +270,7 @@ static void count_bytes(fsdp_group *direct, fsdp_group *packed, fsdp_stream *str
     /* own rows packed, peers' received, all put in their places; all packed, all received, summed where they are */
     CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], own + (all - own) + all);
     CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + all);
-    move_rows(direct, fsdp_device_stream(fsdp_cpu(fsdp_group_context(direct))), &stats);
+    move_rows(direct, fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct))), &stats);
     /* through staging: peers' rows are read where they were packed */
     CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], own + all);
     CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + (all - own));
@@ -282,9 +282,9 @@ static void bytes_of_packing_are_counted(void **state)
     run_worlds(FSDP_STREAM_INLINE, count_bytes);
 }
 
-static void disagree(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+static void disagree(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
-    int rank = fsdp_group_rank(packed), size = fsdp_group_size(packed);
+    int rank = fsdp_process_group_rank(packed), size = fsdp_process_group_size(packed);
     float whole[100] = {0}, shard[100] = {0};
     fsdp_block block = {.whole = whole, .shard = shard, .numel = rank == size - 1 ? 99 : 100, .chunk = 100};
 
@@ -309,12 +309,12 @@ typedef struct shortage {
 
 static shortage now;
 
-static void run_short(fsdp_group *direct, fsdp_group *packed, fsdp_stream *stream)
+static void run_short(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
     float whole[9] = {0}, shard[3] = {0};
     fsdp_block block = {.whole = whole, .shard = shard, .numel = 9, .chunk = 3};
     fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
-    int rank = fsdp_group_rank(packed);
+    int rank = fsdp_process_group_rank(packed);
     fsdp_status st;
 
     (void)direct;

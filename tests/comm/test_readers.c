@@ -31,22 +31,22 @@ static void pause_until(atomic_int *what, int value)
 }
 
 /* A group of one has none, and is given the rank's own. */
-static void *common(fsdp_group *group)
+static void *common(fsdp_process_group *group)
 {
     void *region = NULL;
 
-    if (fsdp_group_size(group) == 1)
+    if (fsdp_process_group_size(group) == 1)
         return calloc(1, BYTES);
-    CHECK_OK(fsdp_group_alloc(group, FSDP_MEMORY_COMMON, BYTES, &region));
+    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_COMMON, BYTES, &region));
     return region;
 }
 
-static void let_go(fsdp_group *group, void *region)
+static void let_go(fsdp_process_group *group, void *region)
 {
-    if (fsdp_group_size(group) == 1)
+    if (fsdp_process_group_size(group) == 1)
         free(region);
     else
-        fsdp_group_free_memory(group, FSDP_MEMORY_COMMON, region, BYTES);
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_COMMON, region, BYTES);
 }
 
 static fsdp_stream *open_stream(fsdp_context *context, fsdp_stream_mode mode)
@@ -89,17 +89,17 @@ static fsdp_status look_on_stream(fsdp_stream *stream, const void *arg)
 static void everybody_waits(fsdp_context *context, void *arg)
 {
     reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
     void *region = common(world);
 
     for (int round = 0; round < ROUNDS; round++) {
         const reading now = {r, fsdp_context_rank(context), round};
 
-        fsdp__group_begin_read(world, region);
+        fsdp__process_group_begin_read(world, region);
         CHECK_OK(fsdp__stream_enqueue(stream, read_on_stream, &now, sizeof now));
-        CHECK_OK(fsdp__group_end_read(world, region, stream));
-        CHECK_OK(fsdp__group_await_readers(world, region, stream));
+        CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+        CHECK_OK(fsdp__process_group_await_readers(world, region, stream));
         CHECK_OK(fsdp__stream_enqueue(stream, look_on_stream, &now, sizeof now));
         CHECK_OK(fsdp_stream_synchronize(stream));
         CHECK_OK(fsdp_barrier(world)); /* writing is done */
@@ -126,23 +126,23 @@ static void a_writer_waits_for_the_peers_that_lag(void **state)
 static void others_wait(fsdp_context *context, void *arg)
 {
     reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
     void *region = common(world);
 
-    fsdp__group_begin_read(world, region);
-    CHECK_OK(fsdp__group_end_read(world, region, stream));
+    fsdp__process_group_begin_read(world, region);
+    CHECK_OK(fsdp__process_group_end_read(world, region, stream));
     if (fsdp_context_rank(context) == r->late) {
-        fsdp__group_begin_read(world, region);
-        pause_until(&r->waited, fsdp_group_size(world) - 1);
+        fsdp__process_group_begin_read(world, region);
+        pause_until(&r->waited, fsdp_process_group_size(world) - 1);
     } else {
-        CHECK_OK(fsdp__group_await_readers(world, region, stream));
+        CHECK_OK(fsdp__process_group_await_readers(world, region, stream));
         CHECK_OK(fsdp_stream_synchronize(stream));
         atomic_fetch_add(&r->waited, 1);
-        fsdp__group_begin_read(world, region);
+        fsdp__process_group_begin_read(world, region);
     }
-    CHECK_OK(fsdp__group_end_read(world, region, stream));
-    CHECK_OK(fsdp__group_await_readers(world, region, stream));
+    CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+    CHECK_OK(fsdp__process_group_await_readers(world, region, stream));
     CHECK_OK(fsdp_stream_synchronize(stream));
     CHECK_OK(fsdp_barrier(world));
     let_go(world, region);
@@ -163,23 +163,23 @@ static void a_writer_does_not_wait_for_peers_that_have_ended(void **state)
 static void two_regions(fsdp_context *context, void *arg)
 {
     reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
     void *one = common(world), *other = common(world);
 
-    fsdp__group_begin_read(world, one);
-    fsdp__group_begin_read(world, other);
-    CHECK_OK(fsdp__group_end_read(world, other, stream));
+    fsdp__process_group_begin_read(world, one);
+    fsdp__process_group_begin_read(world, other);
+    CHECK_OK(fsdp__process_group_end_read(world, other, stream));
     if (fsdp_context_rank(context) == r->late) {
-        pause_until(&r->waited, fsdp_group_size(world) - 1);
+        pause_until(&r->waited, fsdp_process_group_size(world) - 1);
         atomic_store(&r->read[r->late], 1);
-        CHECK_OK(fsdp__group_end_read(world, one, stream));
+        CHECK_OK(fsdp__process_group_end_read(world, one, stream));
     } else {
-        CHECK_OK(fsdp__group_await_readers(world, other, stream)); /* of which the late rank is done */
+        CHECK_OK(fsdp__process_group_await_readers(world, other, stream)); /* of which the late rank is done */
         CHECK_OK(fsdp_stream_synchronize(stream));
         atomic_fetch_add(&r->waited, 1);
-        CHECK_OK(fsdp__group_end_read(world, one, stream));
-        CHECK_OK(fsdp__group_await_readers(world, one, stream));
+        CHECK_OK(fsdp__process_group_end_read(world, one, stream));
+        CHECK_OK(fsdp__process_group_await_readers(world, one, stream));
         CHECK_OK(fsdp_stream_synchronize(stream));
         CHECK_EQ(atomic_load(&r->read[r->late]), 1);
     }
@@ -204,21 +204,21 @@ static void alone(fsdp_context *context, void *arg)
 {
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int own[1] = {fsdp_context_rank(context)};
-    fsdp_group *group;
+    fsdp_process_group *group;
     void *region;
 
     (void)arg;
-    CHECK_OK(fsdp_group_create(context, own, 1, "alone", &group));
+    CHECK_OK(fsdp_process_group_create(context, own, 1, "alone", &group));
     region = common(group);
-    fsdp__group_begin_read(group, region); /* a read that nobody ends */
-    CHECK_OK(fsdp__group_await_readers(group, region, stream));
-    CHECK_OK(fsdp__group_end_read(group, region, stream));
-    CHECK_OK(fsdp__group_await_readers(group, region, stream));
-    fsdp__group_begin_read(fsdp_world(context), NULL);
-    CHECK_OK(fsdp__group_end_read(fsdp_world(context), NULL, stream));
-    CHECK_OK(fsdp__group_await_readers(fsdp_world(context), NULL, stream));
+    fsdp__process_group_begin_read(group, region); /* a read that nobody ends */
+    CHECK_OK(fsdp__process_group_await_readers(group, region, stream));
+    CHECK_OK(fsdp__process_group_end_read(group, region, stream));
+    CHECK_OK(fsdp__process_group_await_readers(group, region, stream));
+    fsdp__process_group_begin_read(fsdp_world(context), NULL);
+    CHECK_OK(fsdp__process_group_end_read(fsdp_world(context), NULL, stream));
+    CHECK_OK(fsdp__process_group_await_readers(fsdp_world(context), NULL, stream));
     let_go(group, region);
-    fsdp_group_free(group);
+    fsdp_process_group_free(group);
 }
 
 static void alone_there_is_nobody_to_wait_for(void **state)
@@ -234,22 +234,22 @@ static void alone_there_is_nobody_to_wait_for(void **state)
 static void meet_elsewhere(fsdp_context *context, void *arg)
 {
     const reads *r = arg;
-    fsdp_group *world = fsdp_world(context), *pair = NULL;
+    fsdp_process_group *world = fsdp_world(context), *pair = NULL;
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int rank = fsdp_context_rank(context), ranks[2] = {1, 2};
     void *region = common(world);
 
-    CHECK_OK(fsdp_group_create(context, ranks, 2, "pair", &pair));
-    fsdp__group_begin_read(world, region);
+    CHECK_OK(fsdp_process_group_create(context, ranks, 2, "pair", &pair));
+    fsdp__process_group_begin_read(world, region);
     if (rank == r->late)
         usleep(SLOW_US);
     if (rank > 0)
         CHECK_OK(fsdp_barrier(pair));
-    CHECK_OK(fsdp__group_end_read(world, region, stream));
-    CHECK_OK(fsdp__group_await_readers(world, region, stream));
+    CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+    CHECK_OK(fsdp__process_group_await_readers(world, region, stream));
     CHECK_OK(fsdp_barrier(world));
     let_go(world, region);
-    fsdp_group_free(pair);
+    fsdp_process_group_free(pair);
 }
 
 static void a_peer_may_wait_for_others(void **state)
@@ -266,19 +266,19 @@ static void a_peer_may_wait_for_others(void **state)
 static void collective_on_a_worker(fsdp_context *context, void *arg)
 {
     const reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *worker = open_stream(context, FSDP_STREAM_WORKER);
-    int rank = fsdp_context_rank(context), size = fsdp_group_size(world);
+    int rank = fsdp_context_rank(context), size = fsdp_process_group_size(world);
     float x[3] = {(float)rank, 1, 2}, y[3 * WORLDS];
     void *region = common(world);
 
-    fsdp__group_begin_read(world, region);
+    fsdp__process_group_begin_read(world, region);
     if (rank == r->late) {
         CHECK_OK(fsdp_all_gather(world, x, y, 3, FSDP_F32, worker));
         usleep(SLOW_US);
     }
-    CHECK_OK(fsdp__group_end_read(world, region, fsdp_device_stream(fsdp_cpu(context))));
-    CHECK_OK(fsdp__group_await_readers(world, region, fsdp_device_stream(fsdp_cpu(context))));
+    CHECK_OK(fsdp__process_group_end_read(world, region, fsdp_device_stream(fsdp_cpu(context))));
+    CHECK_OK(fsdp__process_group_await_readers(world, region, fsdp_device_stream(fsdp_cpu(context))));
     if (rank != r->late)
         CHECK_OK(fsdp_all_gather(world, x, y, 3, FSDP_F32, worker));
     CHECK_OK(fsdp_stream_synchronize(worker));
@@ -310,20 +310,21 @@ static void keep_message(fsdp_context *context, reads *r, fsdp_status st)
 static void barrier_while_reading(fsdp_context *context, void *arg)
 {
     reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     void *region = common(world);
     int rank = fsdp_context_rank(context);
 
-    fsdp__group_begin_read(world, region);
+    fsdp__process_group_begin_read(world, region);
     if (rank == r->late)
         usleep(SLOW_US);
     if (rank == 1) {
         keep_message(context, r, fsdp_barrier(world));
         return;
     }
-    CHECK_OK(fsdp__group_end_read(world, region, stream));
-    keep_message(context, r, rank == 0 ? fsdp__group_await_readers(world, region, stream) : fsdp_barrier(world));
+    CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+    keep_message(context, r,
+                 rank == 0 ? fsdp__process_group_await_readers(world, region, stream) : fsdp_barrier(world));
 }
 
 static void a_collective_while_reading_is_an_error_that_names_both(void **state)
@@ -344,22 +345,22 @@ static void a_collective_while_reading_is_an_error_that_names_both(void **state)
 static void await_each_other(fsdp_context *context, void *arg)
 {
     reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int rank = fsdp_context_rank(context);
     void *regions[2] = {common(world), common(world)};
 
     for (int i = 0; i < 2; i++)
-        fsdp__group_begin_read(world, regions[i]);
+        fsdp__process_group_begin_read(world, regions[i]);
     if (rank == r->late)
         usleep(SLOW_US);
     if (rank < 2) {
-        CHECK_OK(fsdp__group_end_read(world, regions[rank], stream));
-        keep_message(context, r, fsdp__group_await_readers(world, regions[rank], stream));
+        CHECK_OK(fsdp__process_group_end_read(world, regions[rank], stream));
+        keep_message(context, r, fsdp__process_group_await_readers(world, regions[rank], stream));
         return;
     }
     for (int i = 0; i < 2; i++)
-        CHECK_OK(fsdp__group_end_read(world, regions[i], stream));
+        CHECK_OK(fsdp__process_group_end_read(world, regions[i], stream));
     keep_message(context, r, fsdp_barrier(world));
 }
 
@@ -385,13 +386,13 @@ static void writers_that_wait_for_each_other_are_an_error_that_names_both(void *
 static void leave_while_reading(fsdp_context *context, void *arg)
 {
     reads *r = arg;
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
     void *region = common(world);
     int rank = fsdp_context_rank(context);
     fsdp_status st;
 
-    fsdp__group_begin_read(world, region);
+    fsdp__process_group_begin_read(world, region);
     if (rank == r->late)
         usleep(SLOW_US);
     if (rank == 1) {
@@ -400,8 +401,8 @@ static void leave_while_reading(fsdp_context *context, void *arg)
         fsdp_stream_free(stream);
         return;
     }
-    CHECK_OK(fsdp__group_end_read(world, region, stream));
-    st = fsdp__group_await_readers(world, region, stream);
+    CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+    st = fsdp__process_group_await_readers(world, region, stream);
     if (st == FSDP_OK)
         st = fsdp_stream_synchronize(stream);
     CHECK(st != FSDP_OK);
@@ -425,21 +426,21 @@ static void a_reader_that_ends_ends_the_waiting(void **state)
 
 static void flags(fsdp_context *context, void *arg)
 {
-    fsdp_group *world = fsdp_world(context);
-    int rank = fsdp_context_rank(context), size = fsdp_group_size(world);
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_context_rank(context), size = fsdp_process_group_size(world);
     fsdp_comm_stats before, after;
     uint8_t any[300];
 
     (void)arg;
-    fsdp_group_stats(world, &before);
+    fsdp_process_group_stats(world, &before);
     for (int64_t count = 0; count <= (int64_t)sizeof any; count += 1 + count * 5) {
         for (int64_t i = 0; i < count; i++)
             any[i] = i % 7 == rank; /* none at 5 and 6 */
-        CHECK_OK(fsdp__group_any(world, any, count));
+        CHECK_OK(fsdp__process_group_any(world, any, count));
         for (int64_t i = 0; i < count; i++)
             CHECK_EQ(any[i], i % 7 < size);
     }
-    fsdp_group_stats(world, &after);
+    fsdp_process_group_stats(world, &after);
     CHECK_BYTES(&after, &before, sizeof before);
 }
 
@@ -455,7 +456,7 @@ static void other_flags(fsdp_context *context, void *arg)
     uint8_t any[3] = {0};
 
     (void)arg;
-    CHECK_ERROR(fsdp__group_any(fsdp_world(context), any, 2 + (fsdp_context_rank(context) == 1)), FSDP_MISMATCH,
+    CHECK_ERROR(fsdp__process_group_any(fsdp_world(context), any, 2 + (fsdp_context_rank(context) == 1)), FSDP_MISMATCH,
                 "ranks disagree in group 'world'");
 }
 

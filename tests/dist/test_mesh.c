@@ -38,19 +38,19 @@ static void check_mesh(fsdp_context *context, void *arg)
     }
     CHECK_EQ(fsdp_mesh_rank_at(mesh, at), rank);
     for (int d = 0; d < c->ndim; d++) {
-        fsdp_group *group = fsdp_mesh_group(mesh, d);
+        fsdp_process_group *group = fsdp_mesh_process_group(mesh, d);
         int other[4];
 
         CHECK_EQ(fsdp_mesh_size(mesh, d), c->shape[d]);
         CHECK_STRING(fsdp_mesh_dim_name(mesh, d), names[d]);
         CHECK_EQ(fsdp_mesh_find_dim(mesh, names[d]), d);
         CHECK_EQ(fsdp_mesh_coordinate(mesh, d), at[d]);
-        CHECK_EQ(fsdp_group_size(group), c->shape[d]);
-        CHECK_EQ(fsdp_group_rank(group), at[d]);
+        CHECK_EQ(fsdp_process_group_size(group), c->shape[d]);
+        CHECK_EQ(fsdp_process_group_rank(group), at[d]);
         memcpy(other, at, sizeof(other));
         for (int i = 0; i < c->shape[d]; i++) {
             other[d] = i;
-            CHECK_EQ(fsdp_group_global_rank(group, i), fsdp_mesh_rank_at(mesh, other));
+            CHECK_EQ(fsdp_process_group_global_rank(group, i), fsdp_mesh_rank_at(mesh, other));
         }
     }
     CHECK_EQ(fsdp_mesh_find_dim(mesh, "none"), -1);
@@ -81,7 +81,7 @@ static void check_groups_talk(fsdp_context *context, void *arg)
         int32_t mine = fsdp_context_rank(context), all[3] = {-1, -1, -1};
         int at[2] = {fsdp_mesh_coordinate(mesh, 0), fsdp_mesh_coordinate(mesh, 1)};
 
-        CHECK_OK(fsdp_all_gather(fsdp_mesh_group(mesh, d), &mine, all, 1, FSDP_I32, stream));
+        CHECK_OK(fsdp_all_gather(fsdp_mesh_process_group(mesh, d), &mine, all, 1, FSDP_I32, stream));
         CHECK_OK(fsdp_stream_synchronize(stream));
         for (at[d] = 0; at[d] < shape[d]; at[d]++)
             CHECK_EQ(all[at[d]], fsdp_mesh_rank_at(mesh, at));
@@ -108,7 +108,7 @@ static void check_slices(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_mesh_slice(mesh, 2, (const char *const[]){"tp", "pp"}, &turned));
     CHECK_EQ(fsdp_mesh_ndim(tp), 1);
     CHECK_EQ(fsdp_mesh_size(tp, -1), 2);
-    CHECK(fsdp_mesh_group(tp, 0) == fsdp_mesh_group(mesh, 2));
+    CHECK(fsdp_mesh_process_group(tp, 0) == fsdp_mesh_process_group(mesh, 2));
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(fsdp_mesh_rank_at(tp, &i), rank / 2 * 2 + i);
         for (int j = 0; j < 2; j++) {
@@ -127,7 +127,7 @@ static void check_slices(fsdp_context *context, void *arg)
     CHECK_STATUS(fsdp_mesh_slice(mesh, 4, names, &part), FSDP_INVALID);
     /* Slices keep the mesh that owns their groups. */
     fsdp_mesh_unref(mesh);
-    CHECK_EQ(fsdp_group_size(fsdp_mesh_group(tp, 0)), 2);
+    CHECK_EQ(fsdp_process_group_size(fsdp_mesh_process_group(tp, 0)), 2);
     fsdp_mesh_unref(pp_tp);
     fsdp_mesh_unref(turned);
     fsdp_mesh_unref(tp);

@@ -346,7 +346,7 @@ static void a_failed_allocation_leaves_nothing(void **state)
         fsdp_context *context = test_context();
         fsdp_mesh *mesh = NULL;
         fsdp_state *whole = make_state(context, &mesh);
-        fsdp_group *world = fsdp_world(context);
+        fsdp_process_group *world = fsdp_world(context);
         fsdp_status status;
 
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);

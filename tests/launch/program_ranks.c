@@ -9,8 +9,9 @@
 static void all_collectives(fsdp_context *context)
 {
     suite s = {.group = fsdp_world(context), .stream = fsdp_device_stream(fsdp_cpu(context))};
-    int size = fsdp_group_size(s.group), rank = fsdp_group_rank(s.group), ranks[2] = {size - 2, size - 1};
-    fsdp_group *world = s.group, *last = NULL;
+    int size = fsdp_process_group_size(s.group), rank = fsdp_process_group_rank(s.group),
+        ranks[2] = {size - 2, size - 1};
+    fsdp_process_group *world = s.group, *last = NULL;
 
     suite_plain(&s);
     suite_blocks(&s);
@@ -20,13 +21,13 @@ static void all_collectives(fsdp_context *context)
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &s.stream));
     suite_plain_count(&s, FSDP_BF16, 20011);
     suite_rank_order(&s, 20011);
-    CHECK_OK(fsdp_group_create(context, ranks, 2, "last two", &last));
+    CHECK_OK(fsdp_process_group_create(context, ranks, 2, "last two", &last));
     if (rank >= size - 2) {
         s.group = last;
         suite_plain_count(&s, FSDP_F32, 3001);
         suite_gather_blocks(&s, SUITE_COMMON, FSDP_F32, FSDP_F32, true);
     }
-    fsdp_group_free(last);
+    fsdp_process_group_free(last);
     CHECK_OK(fsdp_barrier(world));
     fsdp_stream_free(s.stream);
 }

@@ -183,7 +183,7 @@ static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
 static void check_late_faults(fsdp_context *context, void *arg)
 {
     const late l = {.kind = ADAMW};
-    fsdp_group *world = fsdp_world(context);
+    fsdp_process_group *world = fsdp_world(context);
     int32_t hit = 1;
 
     (void)arg;
@@ -199,7 +199,7 @@ static void check_late_faults(fsdp_context *context, void *arg)
         net_shard(module, &l.options);
         late_backward(plain, 1);
         late_backward(module, 1);
-        average_alone(alone, fsdp_group_size(world));
+        average_alone(alone, fsdp_process_group_size(world));
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
         status = fsdp_optimizer_step(optimizer);
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);

@@ -34,7 +34,7 @@ static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, 
 
 static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_group *group = g;
+    const fsdp_process_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
     for (int r = 0; r < group->size; r++)
@@ -44,7 +44,7 @@ static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream 
 
 static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_group *group = g;
+    const fsdp_process_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
     return copy(stream, traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
@@ -64,7 +64,7 @@ static fsdp_status fake_nothing(void *g, const fsdp__call *call, fsdp_stream *st
 
 static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_group *group = g;
+    const fsdp_process_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
     for (int r = 0; r < group->size; r++)
@@ -97,7 +97,7 @@ static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
 
 static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_group *group = g;
+    const fsdp_process_group *group = g;
     size_t element = fsdp_dtype_size(call->whole_dtype);
 
     for (int64_t i = 0; i < call->block_count; i++) {
@@ -145,7 +145,7 @@ static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, c
 static fsdp_status fake_reduce_scatter_blocks(void *g, const fsdp__call *call, fsdp_stream *stream,
                                               fsdp__traffic *traffic)
 {
-    const fsdp_group *group = g;
+    const fsdp_process_group *group = g;
     size_t element = fsdp_dtype_size(call->whole_dtype);
 
     for (int64_t i = 0; i < call->block_count; i++) {

@@ -10,7 +10,7 @@ enum {
     WORLD_KEY = 1
 };
 
-static fsdp_status group_new(fsdp__symmetric *world, const fsdp__group_spec *spec, fsdp__symmetric_group **out)
+static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_spec *spec, fsdp__symmetric_group **out)
 {
     fsdp__symmetric_group *group = fsdp__calloc(1, sizeof *group);
     size_t count = (size_t)spec->count;
@@ -45,7 +45,7 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
 {
     int size = symmetric->arena->control->world;
     int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
-    fsdp__group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
+    fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
     fsdp_status st;
 
     if (!ranks)
@@ -82,7 +82,7 @@ static fsdp_status claim(fsdp__symmetric_group *group)
                      FSDP__ARENA_GROUPS);
 }
 
-fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__group_spec *spec, void **out)
+fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
 {
     fsdp__symmetric_group *group = NULL;
     fsdp_status st;

@@ -39,7 +39,7 @@ typedef struct fsdp__symmetric_group {
 fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out);
 
 /* Of the table of a transport. */
-fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__group_spec *spec, void **out);
+fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
 void fsdp__symmetric_group_ready(void *group);
 void fsdp__symmetric_group_free(void *group);
 

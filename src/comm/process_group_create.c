@@ -1,9 +1,9 @@
-/* group_create.c - new groups, made by common consent of all ranks of the world. */
+/* process_group_create.c - new groups, made by common consent of all ranks of the world. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "comm/failure.h"
-#include "comm/group.h"
+#include "comm/process_group.h"
 #include "comm/issue.h"
 #include "comm/objects.h"
 #include "comm/world.h"
@@ -24,7 +24,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-static fsdp_status check_ranks(const fsdp_group *world, const int *ranks, int count)
+static fsdp_status check_ranks(const fsdp_process_group *world, const int *ranks, int count)
 {
     if (!ranks || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "a group needs at least one rank");
@@ -36,7 +36,7 @@ static fsdp_status check_ranks(const fsdp_group *world, const int *ranks, int co
 }
 
 /* Do all the ranks that I list, list the same? (Who is not in a group looks at its first rank.) */
-static fsdp_status compare_wishes(const fsdp_group *world, const wish *all, const int *ranks, int count)
+static fsdp_status compare_wishes(const fsdp_process_group *world, const wish *all, const int *ranks, int count)
 {
     const wish *mine = &all[world->rank];
     int members = fsdp__position_of(world->rank, ranks, count) >= 0 ? count : 1;
@@ -51,12 +51,12 @@ static fsdp_status compare_wishes(const fsdp_group *world, const wish *all, cons
     return FSDP_OK;
 }
 
-static fsdp_status exchange_wishes(fsdp_group *world, const int *ranks, int count, const char *name, bool valid,
+static fsdp_status exchange_wishes(fsdp_process_group *world, const int *ranks, int count, const char *name, bool valid,
                                    wish *all)
 {
     wish mine = {.hash = 0xcbf29ce484222325u, .count = count, .first = -1};
     fsdp__call call = {
-        .name = FSDP__CALL_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
+        .name = FSDP__CALL_PROCESS_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
 
     if (valid) {
         mine.first = ranks[0];
@@ -68,19 +68,20 @@ static fsdp_status exchange_wishes(fsdp_group *world, const int *ranks, int coun
 
 /* This rank's own part; a failure becomes everybody's afterwards. */
 static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
-                              fsdp_group **out)
+                              fsdp_process_group **out)
 {
-    fsdp__group_spec spec = {.name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
-    fsdp_group *group = NULL;
+    fsdp__process_group_spec spec = {
+        .name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
+    fsdp_process_group *group = NULL;
     fsdp_status st;
 
     if (rank < 0)
         return FSDP_OK;
-    FSDP_TRY(fsdp__group_new(comm, ranks, count, rank, name, &group));
+    FSDP_TRY(fsdp__process_group_new(comm, ranks, count, rank, name, &group));
     if (group->ops != &fsdp__comm_fake_ops) {
         st = group->ops->group_open(comm->transport, &spec, &group->transport_group);
         if (st != FSDP_OK) {
-            fsdp__group_destroy(group);
+            fsdp__process_group_destroy(group);
             return fsdp_fail_hop(st, __FILE__, __LINE__);
         }
     }
@@ -88,10 +89,11 @@ static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int
     return FSDP_OK;
 }
 
-fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count, const char *name, fsdp_group **out)
+fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, int count, const char *name,
+                                      fsdp_process_group **out)
 {
     fsdp__comm *comm = fsdp__comm_get(context);
-    fsdp_group *world, *group = NULL;
+    fsdp_process_group *world, *group = NULL;
     wish *all;
     fsdp_status st, agreed;
 
@@ -101,7 +103,7 @@ fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count
         return FSDP_FAIL(FSDP_INVALID, "cannot create a group: a name and a place for the result are required");
     *out = NULL;
     world = comm->world;
-    FSDP_TRY(fsdp__comm_enter(world, FSDP__CALL_GROUP_CREATE));
+    FSDP_TRY(fsdp__comm_enter(world, FSDP__CALL_PROCESS_GROUP_CREATE));
     all = fsdp__calloc((size_t)world->size, sizeof *all);
     if (!all) {
         fsdp__comm_break(comm, FSDP_NO_MEMORY, fsdp_last_error());
@@ -114,11 +116,11 @@ fsdp_status fsdp_group_create(fsdp_context *context, const int *ranks, int count
             st = compare_wishes(world, all, ranks, count);
         if (st == FSDP_OK)
             st = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
-        agreed = fsdp__comm_agree(world, FSDP__CALL_GROUP_CREATE, st);
+        agreed = fsdp__comm_agree(world, FSDP__CALL_PROCESS_GROUP_CREATE, st);
     }
     fsdp__free(all);
     if (agreed != FSDP_OK) {
-        fsdp__group_destroy(group);
+        fsdp__process_group_destroy(group);
         return fsdp_fail_prefix(agreed, "cannot create group '%s'", name);
     }
     if (group && group->ops->group_ready)

@@ -1,5 +1,5 @@
-/* group.c - what every group is: its ranks, its name, its settings. */
-#include "comm/group.h"
+/* process_group.c - what every group is: its ranks, its name, its settings. */
+#include "comm/process_group.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,9 +11,10 @@
 
 /* ---- life ---- */
 
-fsdp_status fsdp__group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name, fsdp_group **out)
+fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
+                                    fsdp_process_group **out)
 {
-    fsdp_group *group = fsdp__calloc(1, sizeof *group);
+    fsdp_process_group *group = fsdp__calloc(1, sizeof *group);
 
     if (!group)
         return FSDP_NO_MEMORY;
@@ -30,7 +31,7 @@ fsdp_status fsdp__group_new(fsdp__comm *comm, const int *ranks, int count, int r
     group->name = fsdp__strdup(name);
     group->ranks = fsdp__malloc((size_t)count * sizeof *ranks);
     if (!group->name || !group->ranks) {
-        fsdp__group_destroy(group);
+        fsdp__process_group_destroy(group);
         return FSDP_NO_MEMORY;
     }
     memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
@@ -38,13 +39,13 @@ fsdp_status fsdp__group_new(fsdp__comm *comm, const int *ranks, int count, int r
     return FSDP_OK;
 }
 
-void fsdp__group_destroy(fsdp_group *group)
+void fsdp__process_group_destroy(fsdp_process_group *group)
 {
     if (!group)
         return;
     fsdp__comm_wait_done(group, group->issued);
     fsdp__memory_hand_over(group);
-    for (fsdp_group **link = &group->comm->groups; *link; link = &(*link)->next)
+    for (fsdp_process_group **link = &group->comm->groups; *link; link = &(*link)->next)
         if (*link == group) {
             *link = group->next;
             break;
@@ -58,45 +59,45 @@ void fsdp__group_destroy(fsdp_group *group)
     fsdp__free(group);
 }
 
-void fsdp_group_free(fsdp_group *group)
+void fsdp_process_group_free(fsdp_process_group *group)
 {
     if (group && group != group->comm->world)
-        fsdp__group_destroy(group);
+        fsdp__process_group_destroy(group);
 }
 
 /* ---- what it is ---- */
 
-int fsdp_group_rank(const fsdp_group *group)
+int fsdp_process_group_rank(const fsdp_process_group *group)
 {
     return group->rank;
 }
 
-int fsdp_group_size(const fsdp_group *group)
+int fsdp_process_group_size(const fsdp_process_group *group)
 {
     return group->size;
 }
 
-const char *fsdp_group_name(const fsdp_group *group)
+const char *fsdp_process_group_name(const fsdp_process_group *group)
 {
     return group->name;
 }
 
-int fsdp_group_global_rank(const fsdp_group *group, int rank)
+int fsdp_process_group_global_rank(const fsdp_process_group *group, int rank)
 {
     return rank >= 0 && rank < group->size ? group->ranks[rank] : -1;
 }
 
-fsdp_context *fsdp_group_context(const fsdp_group *group)
+fsdp_context *fsdp_process_group_context(const fsdp_process_group *group)
 {
     return group->comm->context;
 }
 
-void fsdp_group_force_copy(fsdp_group *group, bool on)
+void fsdp_process_group_force_copy(fsdp_process_group *group, bool on)
 {
     group->force_copy = on;
 }
 
-void fsdp__group_set_label(fsdp_group *group, const char *label)
+void fsdp__process_group_set_label(fsdp_process_group *group, const char *label)
 {
     size_t length = label ? strlen(label) : 0;
 
