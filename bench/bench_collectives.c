@@ -30,7 +30,7 @@ typedef struct bench {
     fsdp_process_group *world;
     fsdp_stream *stream;
     fsdp_dtype dtype;
-    int64_t numel; /* of the whole, all ranks alike */
+    int64_t numel; /* of the unsharded, all ranks alike */
     size_t bytes;
     char *plain, *plain_part; /* memory of one's own */
     char *visible, *common, *shard;
@@ -48,9 +48,9 @@ static int64_t part(const bench *b)
     return b->numel / fsdp_process_group_size(b->world);
 }
 
-static fsdp_block block_in(const bench *b, char *whole, char *shard)
+static fsdp_sharded_buffer block_in(const bench *b, char *unsharded, char *shard)
 {
-    return (fsdp_block){.whole = whole, .shard = shard, .numel = b->numel, .chunk = part(b)};
+    return (fsdp_sharded_buffer){.unsharded = unsharded, .shard = shard, .numel = b->numel, .chunk = part(b)};
 }
 
 static void run_memcpy(bench *b)
@@ -68,11 +68,11 @@ static void run_gather(bench *b)
     CHECK(fsdp_all_gather(b->world, b->plain_part, b->plain, part(b), b->dtype, b->stream));
 }
 
-static void run_gather_blocks(bench *b, char *whole, char *shard)
+static void run_gather_blocks(bench *b, char *unsharded, char *shard)
 {
-    fsdp_block block = block_in(b, whole, shard);
+    fsdp_sharded_buffer block = block_in(b, unsharded, shard);
 
-    CHECK(fsdp_all_gather_blocks(b->world, &block, 1, b->dtype, b->dtype, b->stream));
+    CHECK(fsdp_all_gather_coalesced(b->world, &block, 1, b->dtype, b->dtype, b->stream));
 }
 
 static void run_gather_visible(bench *b)
@@ -99,10 +99,10 @@ static void run_scatter(bench *b)
 
 static void run_scatter_visible(bench *b)
 {
-    fsdp_block block = block_in(b, b->visible, b->shard);
-    fsdp_reduce_options options = {.whole_dtype = b->dtype, .shard_dtype = b->dtype, .op = FSDP_AVG};
+    fsdp_sharded_buffer block = block_in(b, b->visible, b->shard);
+    fsdp_reduce_options options = {.unsharded_dtype = b->dtype, .shard_dtype = b->dtype, .op = FSDP_AVG};
 
-    CHECK(fsdp_reduce_scatter_blocks(b->world, &block, 1, &options, b->stream));
+    CHECK(fsdp_reduce_scatter_coalesced(b->world, &block, 1, &options, b->stream));
 }
 
 static void run_reduce(bench *b)

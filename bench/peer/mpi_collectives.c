@@ -12,7 +12,7 @@ enum {
     ROUNDS = 200
 };
 
-static float *plain, *part, *whole;
+static float *plain, *part, *unsharded;
 static int count, part_count;
 
 static void barrier(void)

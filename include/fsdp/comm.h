@@ -101,33 +101,34 @@ FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_
  * message, prefixed "rank N: ". Makes a local failure everybody's without breaking the group. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
-/* ---- vectored collectives for sharded parameters ----
- * A block is one parameter: `whole` has numel elements of which group rank r owns [r * chunk, min(numel, (r+1) *
- * chunk)), and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in the
- * same order.
+/* ---- coalesced collectives for sharded parameters ----
+ * A sharded buffer is one parameter: `unsharded` has numel elements of which group rank r owns [r * chunk, min(numel,
+ * (r+1) * chunk)), and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in
+ * the same order.
  *
- * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `whole` is common memory a gather is the
- * cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
+ * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `unsharded` is common memory a gather is
+ * the cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
  * visible memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other
- * memory takes packing. The result is the same bits. The blocks of one gather lie all in common memory or none of them
+ * memory takes packing. The result is the same bits. The buffers of one gather lie all in common memory or none of them
  * does.
  *
- * Reuse: peers may still read this rank's `whole` when the call is done here. It may be overwritten once a later
+ * Reuse: peers may still read this rank's `unsharded` when the call is done here. It may be overwritten once a later
  * collective of the group (a barrier, say) is complete on this rank. fsdp_process_group_free_memory knows that. */
 
-typedef struct fsdp_block {
-    void *whole;
+typedef struct fsdp_sharded_buffer {
+    void *unsharded;
     void *shard;
     int64_t numel, chunk;
-} fsdp_block;
+} fsdp_sharded_buffer;
 
-/* whole = the ranks' shards, converted. `blocks` is copied. [collective] [stream] */
-FSDP_API fsdp_status fsdp_all_gather_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
-                                            fsdp_dtype shard_dtype, fsdp_dtype whole_dtype, fsdp_stream *stream);
+/* unsharded = the ranks' shards, converted. `buffers` is copied. [collective] [stream] */
+FSDP_API fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers,
+                                               int64_t count, fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype,
+                                               fsdp_stream *stream);
 
 typedef struct fsdp_reduce_options {
-    fsdp_dtype whole_dtype; /* of the unreduced gradients */
-    /* Each rank's contribution is rounded to it before it is added (f32 sum); NONE: whole_dtype. */
+    fsdp_dtype unsharded_dtype; /* of the unreduced gradients */
+    /* Each rank's contribution is rounded to it before it is added (f32 sum); NONE: unsharded_dtype. */
     fsdp_dtype reduce_dtype;
     fsdp_dtype shard_dtype; /* of the result */
     fsdp_reduce_op op;      /* SUM or AVG */
@@ -135,10 +136,11 @@ typedef struct fsdp_reduce_options {
     bool accumulate;        /* shard += result */
 } fsdp_reduce_options;
 
-/* shard = op over ranks of their `whole`'s own rows of this rank; with a divisor, the sum over (divisor times ranks for
- * AVG) by one f32 division. [collective] [stream] */
-FSDP_API fsdp_status fsdp_reduce_scatter_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
-                                                const fsdp_reduce_options *options, fsdp_stream *stream);
+/* shard = op over ranks of this rank's rows of their `unsharded`; with a divisor, the sum over (divisor times
+ * ranks for AVG) by one f32 division. [collective] [stream] */
+FSDP_API fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers,
+                                                   int64_t count, const fsdp_reduce_options *options,
+                                                   fsdp_stream *stream);
 
 typedef enum fsdp_memory_sharing {
     FSDP_MEMORY_VISIBLE, /* this rank's own, readable by peers */
@@ -148,7 +150,8 @@ typedef enum fsdp_memory_sharing {
 /* Whether the group can give such memory (all its ranks on one machine). */
 FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing);
 /* 64-byte aligned; COMMON is zeroed, [collective] with equal bytes on every rank; VISIBLE is local and reuses freed
- * blocks. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it is.
+ * buffers. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it
+ * is.
  */
 FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,
                                               void **out);

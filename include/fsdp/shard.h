@@ -106,16 +106,16 @@ FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);
 
 /* ---- looking ---- */
 
-typedef enum fsdp_shard_state {
+typedef enum fsdp_sharded_state {
     FSDP_SHARDED,
     FSDP_GATHERING,
     FSDP_UNSHARDED
-} fsdp_shard_state;
+} fsdp_sharded_state;
 
 typedef struct fsdp_shard_info {
     const char
         *name; /* dotted name of the group's module(s) from the root, "" for the root; NULL before the first forward */
-    fsdp_shard_state state;
+    fsdp_sharded_state state;
     int64_t parameter_count; /* tensors */
     int64_t numel;           /* elements of the whole group, without padding */
     int64_t padded_numel;    /* rows padded to a multiple of the ranks: what is counted on the wire */

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-typedef struct fsdp_state_entry {
+typedef struct fsdp_state_dict_entry {
     char *name;
     fsdp_tensor *tensor; /* local piece, contiguous; the state holds a reference */
     int ndim;
@@ -20,22 +20,23 @@ typedef struct fsdp_state_entry {
     bool replicated; /* every rank of the world holds this box: one of them writes it */
     bool writer;     /* this rank writes its box: false for an empty one; of replicas in the tensor's mesh the first in
                       * every replicated dimension, of a plain tensor rank 0 */
-} fsdp_state_entry;
+} fsdp_state_dict_entry;
 
-typedef struct fsdp_state {
+typedef struct fsdp_state_dict {
     int64_t count;
-    fsdp_state_entry *entries; /* in the order added */
-} fsdp_state;
+    fsdp_state_dict_entry *entries; /* in the order added */
+} fsdp_state_dict;
 
 /* Parameters (and persistent buffers) of a module under their dotted names, tied ones once under their first name. The
  * module must be sharded state (fsdp_module_reshard of what is not): an error names a parameter that is gathered. */
-FSDP_API fsdp_status fsdp_state_from_module(fsdp_module *module, fsdp_state **out);
-FSDP_API fsdp_status fsdp_state_create(fsdp_state **out);
+FSDP_API fsdp_status fsdp_state_dict_from_module(fsdp_module *module, fsdp_state_dict **out);
+FSDP_API fsdp_status fsdp_state_dict_create(fsdp_state_dict **out);
 /* Adds a tensor under a name that is not there yet; box and shape from its distribution. Refused: a taken name, a
  * tensor that is not contiguous or is partial over a mesh dimension. */
-FSDP_API fsdp_status fsdp_state_add(fsdp_state *state, const char *name, fsdp_tensor *tensor);
-FSDP_API void fsdp_state_free(fsdp_state *state);
-FSDP_API const fsdp_state_entry *fsdp_state_find(const fsdp_state *state, const char *name); /* NULL when absent */
+FSDP_API fsdp_status fsdp_state_dict_add(fsdp_state_dict *state, const char *name, fsdp_tensor *tensor);
+FSDP_API void fsdp_state_dict_free(fsdp_state_dict *state);
+FSDP_API const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *state,
+                                                           const char *name); /* NULL when absent */
 
 /* ---- box arithmetic ---- */
 /* Intersection of two boxes; false when empty (then a size is 0). */

@@ -83,7 +83,7 @@ static int ids_to_tokens(request *r)
 
 static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_module **out)
 {
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), &r->config);
     fsdp_status st = FSDP_OK;
 
@@ -91,13 +91,13 @@ static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_modu
     if (!model)
         return fsdp_last_status();
     FSDP_TRY_GOTO(st, fsdp_module_materialize(model, fsdp__front_device(context)), out);
-    FSDP_TRY_GOTO(st, fsdp_state_from_module(model, &state), out);
+    FSDP_TRY_GOTO(st, fsdp_state_dict_from_module(model, &state), out);
     FSDP_TRY_GOTO(st, fsdp_hub_load(r->folder, state, &r->config), out);
     fsdp_module_train(model, false);
     *out = model;
     model = NULL;
 out:
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_module_unref(model);
     return st;
 }

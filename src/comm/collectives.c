@@ -2,9 +2,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "comm/coalesced.h"
 #include "comm/counters.h"
 #include "comm/issue.h"
-#include "comm/vectored.h"
 
 static bool known_dtype(fsdp_dtype dtype)
 {
@@ -127,7 +127,7 @@ fsdp_status fsdp_barrier(fsdp_process_group *group)
     return FSDP_OK;
 }
 
-/* ---- blocks ---- */
+/* ---- buffers ---- */
 
 static fsdp_status fail_block(const fsdp_process_group *group, fsdp__call_name name, int64_t i, const char *what)
 {
@@ -145,16 +145,16 @@ static fsdp_status check_blocks(fsdp_process_group *group, const fsdp__call *cal
     if (!stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': the stream is NULL", fsdp__call_text(call->name),
                          group->name);
-    if (call->block_count < 0 || (call->block_count > 0 && !call->blocks))
-        return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': no blocks", fsdp__call_text(call->name), group->name);
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
+    if (call->buffer_count < 0 || (call->buffer_count > 0 && !call->buffers))
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': no buffers", fsdp__call_text(call->name), group->name);
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t padded;
 
         if (b->numel < 0 || b->chunk < 0 || __builtin_mul_overflow(b->chunk, (int64_t)group->size, &padded) ||
             padded < b->numel || __builtin_add_overflow(rows, b->chunk, &rows))
             return fail_block(group, call->name, i, "the ranks' chunks do not cover it");
-        if (b->numel > 0 && !b->whole)
+        if (b->numel > 0 && !b->unsharded)
             return fail_block(group, call->name, i, "whole is NULL");
         if (!b->shard && group->rank * b->chunk < b->numel)
             return fail_block(group, call->name, i, "this rank has rows but its shard is NULL");
@@ -175,51 +175,51 @@ static fsdp_status issue_vectored(fsdp_process_group *group, fsdp_collective kin
     return FSDP_OK;
 }
 
-fsdp_status fsdp_all_gather_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
-                                   fsdp_dtype shard_dtype, fsdp_dtype whole_dtype, fsdp_stream *stream)
+fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers, int64_t count,
+                                      fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype, fsdp_stream *stream)
 {
-    fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_BLOCKS,
-                       .blocks = blocks,
-                       .block_count = count,
+    fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_COALESCED,
+                       .buffers = buffers,
+                       .buffer_count = count,
                        .shard_dtype = shard_dtype,
-                       .whole_dtype = whole_dtype};
+                       .unsharded_dtype = unsharded_dtype};
     int64_t rows;
 
     FSDP_TRY(check_blocks(group, &call, stream, &rows));
-    if (!known_dtype(shard_dtype) ||
-        (shard_dtype != whole_dtype && !(fsdp_dtype_is_floating(shard_dtype) && fsdp_dtype_is_floating(whole_dtype))))
-        return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_blocks in group '%s' from dtype %d to dtype %d", group->name,
-                         (int)shard_dtype, (int)whole_dtype);
-    fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(whole_dtype));
-    FSDP_TRY(issue_vectored(group, FSDP_ALL_GATHER, group->ops->all_gather_blocks, fsdp__vectored_all_gather_blocks,
-                            &call, stream));
+    if (!known_dtype(shard_dtype) || (shard_dtype != unsharded_dtype && !(fsdp_dtype_is_floating(shard_dtype) &&
+                                                                          fsdp_dtype_is_floating(unsharded_dtype))))
+        return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_coalesced in group '%s' from dtype %d to dtype %d",
+                         group->name, (int)shard_dtype, (int)unsharded_dtype);
+    fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(unsharded_dtype));
+    FSDP_TRY(issue_vectored(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced,
+                            fsdp__coalesced_all_gather_coalesced, &call, stream));
     return FSDP_OK;
 }
 
-fsdp_status fsdp_reduce_scatter_blocks(fsdp_process_group *group, const fsdp_block *blocks, int64_t count,
-                                       const fsdp_reduce_options *options, fsdp_stream *stream)
+fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers, int64_t count,
+                                          const fsdp_reduce_options *options, fsdp_stream *stream)
 {
-    fsdp__call call = {.name = FSDP__CALL_REDUCE_SCATTER_BLOCKS, .blocks = blocks, .block_count = count};
+    fsdp__call call = {.name = FSDP__CALL_REDUCE_SCATTER_COALESCED, .buffers = buffers, .buffer_count = count};
     fsdp_dtype reduce_dtype;
     int64_t rows;
 
     FSDP_TRY(check_blocks(group, &call, stream, &rows));
     if (!options || (options->op != FSDP_SUM && options->op != FSDP_AVG))
-        return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_blocks in group '%s': op must be sum or average",
+        return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_coalesced in group '%s': op must be sum or average",
                          group->name);
-    reduce_dtype = options->reduce_dtype == FSDP_DTYPE_NONE ? options->whole_dtype : options->reduce_dtype;
-    if (!fsdp_dtype_is_floating(options->whole_dtype) || !fsdp_dtype_is_floating(options->shard_dtype) ||
+    reduce_dtype = options->reduce_dtype == FSDP_DTYPE_NONE ? options->unsharded_dtype : options->reduce_dtype;
+    if (!fsdp_dtype_is_floating(options->unsharded_dtype) || !fsdp_dtype_is_floating(options->shard_dtype) ||
         !fsdp_dtype_is_floating(reduce_dtype))
-        return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_blocks in group '%s': all dtypes must be floating",
+        return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_coalesced in group '%s': all dtypes must be floating",
                          group->name);
     call.shard_dtype = options->shard_dtype;
-    call.whole_dtype = options->whole_dtype;
-    call.wire_dtype = reduce_dtype == FSDP_F32 ? options->whole_dtype : reduce_dtype; /* widening rounds nothing */
+    call.unsharded_dtype = options->unsharded_dtype;
+    call.wire_dtype = reduce_dtype == FSDP_F32 ? options->unsharded_dtype : reduce_dtype; /* widening rounds nothing */
     call.op = options->op;
     call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
-    FSDP_TRY(issue_vectored(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_blocks,
-                            fsdp__vectored_reduce_scatter_blocks, &call, stream));
+    FSDP_TRY(issue_vectored(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
+                            fsdp__coalesced_reduce_scatter_coalesced, &call, stream));
     return FSDP_OK;
 }

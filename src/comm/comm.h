@@ -14,11 +14,11 @@ typedef struct fsdp__counters {
     _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];                 /* when it runs, maybe on a worker */
 } fsdp__counters;
 
-/* A freed block of visible memory that peers may still be reading; it begins with this. */
-typedef struct fsdp__held_block {
-    struct fsdp__held_block *next;
+/* Freed visible memory that peers may still be reading; it begins with this. */
+typedef struct fsdp__held_memory {
+    struct fsdp__held_memory *next;
     uint64_t issued; /* calls issued when it was freed */
-} fsdp__held_block;
+} fsdp__held_memory;
 
 struct fsdp_process_group {
     fsdp__comm *comm;
@@ -29,7 +29,7 @@ struct fsdp_process_group {
     int *ranks; /* global, ascending */
     int rank, size;
     bool force_copy;
-    char label[FSDP__LABEL_BYTES]; /* of the vectored calls issued from now on */
+    char label[FSDP__LABEL_BYTES]; /* of the coalesced calls issued from now on */
 
     /* See [Note: turns] in turns.h. */
     uint64_t issued;
@@ -38,7 +38,7 @@ struct fsdp_process_group {
     pthread_cond_t moved;
     uint64_t done; /* under the mutex */
 
-    fsdp__held_block *held; /* newest first */
+    fsdp__held_memory *held; /* newest first */
     fsdp__counters counters;
 };
 

@@ -10,15 +10,15 @@
  * buffers it does in the order of the stream: by kernels (fsdp__run_kernel) or by calls of the transport's own library
  * that are given the stream. It follows a pointer itself only where
  * fsdp__device_host_access says that the host may; host memory that kernels are given besides, such as a staging
- * buffer, is registered with the device first. call->blocks and the call are the host's. When it returns, what it has
+ * buffer, is registered with the device first. call->buffers and the call are the host's. When it returns, what it has
  * issued may still be running, on a device that runs by itself, and is complete where the stream's next work begins:
- *   - one that works on the memory itself (threads, shm) blocks until its peers are there and runs kernels;
+ *   - one that works on the memory itself (threads, shm) buffers until its peers are there and runs kernels;
  *   - NCCL enqueues its operation on the stream beneath and returns; that several streams keep the order of the group
  *     is then an event between them, which the transport records after each call and awaits before the next;
  *   - MPI needs buffers that the host may read: where the device's memory is not, it copies into its own through the
  *     stream, waits for the stream, calls MPI, and copies back; where it is, the work before has run already.
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
- * pieces lie there (vectored.h). Groups of one rank and streams of a device without bytes never reach a transport. */
+ * pieces lie there (coalesced.h). Groups of one rank and streams of a device without bytes never reach a transport. */
 #ifndef COMM_COMM_OPS_H
 #define COMM_COMM_OPS_H
 
@@ -26,20 +26,20 @@
 #include "fsdp/comm.h"
 
 /* What the caller called: for signatures and messages. */
-#define FSDP__CALL_MAP(X)                             \
-    X(ALL_GATHER, "all_gather")                       \
-    X(REDUCE_SCATTER, "reduce_scatter")               \
-    X(ALL_REDUCE, "all_reduce")                       \
-    X(BROADCAST, "broadcast")                         \
-    X(ALL_TO_ALL, "all_to_all")                       \
-    X(BARRIER, "barrier")                             \
-    X(ALL_GATHER_BLOCKS, "all_gather_blocks")         \
-    X(REDUCE_SCATTER_BLOCKS, "reduce_scatter_blocks") \
-    X(GATHER_OBJECTS, "gather_objects")               \
-    X(SCATTER_OBJECTS, "scatter_objects")             \
-    X(AGREE, "agree")                                 \
-    X(PROCESS_GROUP_CREATE, "process_group_create")   \
-    X(PROCESS_GROUP_ALLOC, "process_group_alloc")     \
+#define FSDP__CALL_MAP(X)                                   \
+    X(ALL_GATHER, "all_gather")                             \
+    X(REDUCE_SCATTER, "reduce_scatter")                     \
+    X(ALL_REDUCE, "all_reduce")                             \
+    X(BROADCAST, "broadcast")                               \
+    X(ALL_TO_ALL, "all_to_all")                             \
+    X(BARRIER, "barrier")                                   \
+    X(ALL_GATHER_COALESCED, "all_gather_coalesced")         \
+    X(REDUCE_SCATTER_COALESCED, "reduce_scatter_coalesced") \
+    X(GATHER_OBJECTS, "gather_objects")                     \
+    X(SCATTER_OBJECTS, "scatter_objects")                   \
+    X(AGREE, "agree")                                       \
+    X(PROCESS_GROUP_CREATE, "process_group_create")         \
+    X(PROCESS_GROUP_ALLOC, "process_group_alloc")           \
     X(ANY, "any")
 
 typedef enum fsdp__call_name {
@@ -63,12 +63,12 @@ typedef struct fsdp__call {
     fsdp_reduce_op op;
     int root;
 
-    const fsdp_block *blocks; /* block_count of them */
-    int64_t block_count;
-    fsdp_dtype shard_dtype, whole_dtype;
-    fsdp_dtype
-        wire_dtype; /* reduce_scatter_blocks: contributions are rounded to it; whole_dtype when none is rounded */
-    float divisor;  /* reduce_scatter_blocks: of the result, times the ranks for AVG; 1: none */
+    const fsdp_sharded_buffer *buffers; /* buffer_count of them */
+    int64_t buffer_count;
+    fsdp_dtype shard_dtype, unsharded_dtype;
+    fsdp_dtype wire_dtype; /* reduce_scatter_coalesced: contributions are rounded to it; unsharded_dtype when none is
+                              rounded */
+    float divisor;         /* reduce_scatter_coalesced: of the result, times the ranks for AVG; 1: none */
     bool accumulate;
     bool force_copy; /* take the path for memory that peers do not see */
     char label[FSDP__LABEL_BYTES];
@@ -99,10 +99,10 @@ typedef struct fsdp__comm_ops {
 
     /* Required. In place as fsdp/comm.h allows it. */
     fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
-    /* NULL: packed, and exchanged by all_gather and all_to_all, which then get the vectored call (its name, blocks and
-     * label, for the signature) with send, recv, count and dtype of a piece, several times with one number. Required
-     * with alloc_common: rows of common memory have one writer, which packing knows nothing of. */
-    fsdp__collective all_gather_blocks, reduce_scatter_blocks;
+    /* NULL: packed, and exchanged by all_gather and all_to_all, which then get the coalesced call (its name, buffers
+     * and label, for the signature) with send, recv, count and dtype of a piece, several times with one number.
+     * Required with alloc_common: rows of common memory have one writer, which packing knows nothing of. */
+    fsdp__collective all_gather_coalesced, reduce_scatter_coalesced;
 
     /* Required. `group_open` on every member, then (when all of them succeeded) `group_ready`, which cannot fail, then
      * collectives. `group_free` at any time; no collective is running. */

@@ -12,7 +12,7 @@
 #include "comm/turns.h"
 #include "device/device.h"
 
-/* What travels through a stream. The blocks follow the job when it is copied. */
+/* What travels through a stream. The buffers follow the job when it is copied. */
 typedef struct job {
     fsdp_process_group *group;
     fsdp__collective run;
@@ -61,14 +61,14 @@ static fsdp_status run_job(fsdp_stream *stream, const void *argument)
 {
     job copy = *(const job *)argument;
 
-    copy.call.blocks = (const fsdp_block *)((const char *)argument + sizeof copy);
+    copy.call.buffers = (const fsdp_sharded_buffer *)((const char *)argument + sizeof copy);
     return run_call(&copy, stream);
 }
 
-/* A copy of the job and its blocks in one piece, for the queue to copy. */
+/* A copy of the job and its buffers in one piece, for the queue to copy. */
 static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 {
-    size_t blocks_bytes = (size_t)j->call.block_count * sizeof(fsdp_block), bytes = sizeof *j + blocks_bytes;
+    size_t blocks_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer), bytes = sizeof *j + blocks_bytes;
     char *whole;
     fsdp_status st;
 
@@ -78,7 +78,7 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
     if (!whole)
         return FSDP_NO_MEMORY;
     memcpy(whole, j, sizeof *j);
-    memcpy(whole + sizeof *j, j->call.blocks, blocks_bytes);
+    memcpy(whole + sizeof *j, j->call.buffers, blocks_bytes);
     st = fsdp__stream_enqueue(stream, run_job, whole, bytes);
     fsdp__free(whole);
     return st;

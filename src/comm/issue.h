@@ -7,7 +7,7 @@
 /* How a public call enters: refuses a NULL or broken group, and is the fault point. */
 fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name);
 /* Numbers the call and runs `run` in the order of `stream` and of the group; a failure breaks the world. `call` and
- * its blocks are copied when the work runs later. On a device without bytes nothing happens. [stream] */
+ * its buffers are copied when the work runs later. On a device without bytes nothing happens. [stream] */
 fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                              const fsdp__call *call, fsdp_stream *stream);
 /* The same for a `run` that is not a transport's own: it gets the fsdp_process_group. [stream] */

@@ -6,7 +6,7 @@
 #include "comm/turns.h"
 
 enum {
-    HEADER_BYTES = 64, /* in front of a visible block, so that giving it back needs no memory */
+    HEADER_BYTES = 64, /* in front of visible memory, so that giving it back needs no memory */
     CALLS_IN_FLIGHT = 2
 };
 
@@ -18,7 +18,7 @@ bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_s
 
 /* Whether all peers have left call number `issued` behind: they have when a later one is done here. What has run by
  * itself is known from the program's order; of calls on workers the last few are left in flight and older ones waited
- * for, so that the same program always finds the same blocks free. */
+ * for, so that the same program always finds the same buffers free. */
 static bool is_released(fsdp_process_group *group, uint64_t issued)
 {
     if (group->known_done > issued)
@@ -32,28 +32,28 @@ static bool is_released(fsdp_process_group *group, uint64_t issued)
 static void release_held(fsdp__comm *comm)
 {
     for (fsdp_process_group *group = comm->groups; group; group = group->next)
-        for (fsdp__held_block **link = &group->held; *link;) {
-            fsdp__held_block *block = *link;
-            if (!is_released(group, block->issued)) {
-                link = &block->next;
+        for (fsdp__held_memory **link = &group->held; *link;) {
+            fsdp__held_memory *held = *link;
+            if (!is_released(group, held->issued)) {
+                link = &held->next;
                 continue;
             }
-            *link = block->next;
-            group->ops->free(comm->transport, block);
+            *link = held->next;
+            group->ops->free(comm->transport, held);
         }
 }
 
 static fsdp_status alloc_visible(fsdp_process_group *group, size_t bytes, void **out)
 {
-    void *block = NULL;
+    void *held = NULL;
 
     if (fsdp__fault(FSDP__FAULT_ALLOCATION))
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see: fault injected", bytes);
     if (bytes > SIZE_MAX - HEADER_BYTES)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes that peers see", bytes);
     release_held(group->comm);
-    FSDP_TRY(group->ops->alloc(group->comm->transport, bytes + HEADER_BYTES, &block));
-    *out = (char *)block + HEADER_BYTES;
+    FSDP_TRY(group->ops->alloc(group->comm->transport, bytes + HEADER_BYTES, &held));
+    *out = (char *)held + HEADER_BYTES;
     return FSDP_OK;
 }
 
@@ -83,7 +83,7 @@ fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_shar
 
 void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer, size_t bytes)
 {
-    fsdp__held_block *block;
+    fsdp__held_memory *held;
 
     (void)bytes;
     if (!pointer)
@@ -92,10 +92,10 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
         group->ops->free_common(group->transport_group, pointer);
         return;
     }
-    block = (fsdp__held_block *)((char *)pointer - HEADER_BYTES);
-    block->issued = group->issued;
-    block->next = group->held;
-    group->held = block;
+    held = (fsdp__held_memory *)((char *)pointer - HEADER_BYTES);
+    held->issued = group->issued;
+    held->next = group->held;
+    group->held = held;
 }
 
 /* The world's own die with the heap, whose pages stay. */
@@ -104,10 +104,10 @@ void fsdp__memory_hand_over(fsdp_process_group *group)
     fsdp_process_group *world = group->comm->world;
 
     while (group->held && world && world != group) {
-        fsdp__held_block *block = group->held;
-        group->held = block->next;
-        block->issued = world->issued;
-        block->next = world->held;
-        world->held = block;
+        fsdp__held_memory *held = group->held;
+        group->held = held->next;
+        held->issued = world->issued;
+        held->next = world->held;
+        world->held = held;
     }
 }

@@ -4,7 +4,7 @@
 
 #include "comm/comm.h"
 
-/* Freed blocks that peers of the group may still read pass to the world's care. */
+/* Freed buffers that peers of the group may still read pass to the world's care. */
 void fsdp__memory_hand_over(fsdp_process_group *group);
 
 #endif

@@ -2,7 +2,7 @@
 #include "comm/packed.h"
 
 #include "base/compiler.h"
-#include "comm/blocks.h"
+#include "comm/sharded_buffer.h"
 
 typedef struct exchange {
     fsdp__carrier *carrier;
@@ -11,14 +11,14 @@ typedef struct exchange {
     fsdp__traffic *traffic;
 } exchange;
 
-/* Where the next piece begins in the vector: element `offset` of a block's chunk. */
+/* Where the next piece begins in the vector: element `offset` of a buffer's chunk. */
 typedef struct cursor {
-    int64_t block, offset;
+    int64_t buffer, offset;
 } cursor;
 
-/* What one block has of a piece. */
+/* What one buffer has of a piece. */
 typedef struct part {
-    const fsdp_block *block;
+    const fsdp_sharded_buffer *buffer;
     int64_t offset; /* in the chunk */
     int64_t at;     /* in the piece */
     int64_t numel;  /* padding included */
@@ -30,8 +30,8 @@ static int64_t total_chunks(const fsdp__call *call)
 {
     int64_t total = 0;
 
-    for (int64_t i = 0; i < call->block_count; i++)
-        total += call->blocks[i].chunk;
+    for (int64_t i = 0; i < call->buffer_count; i++)
+        total += call->buffers[i].chunk;
     return total;
 }
 
@@ -40,12 +40,12 @@ static bool next_part(const fsdp__call *call, cursor *c, int64_t *at, int64_t co
 {
     if (*at == count)
         return false;
-    while (c->offset == call->blocks[c->block].chunk) {
-        c->block++;
+    while (c->offset == call->buffers[c->buffer].chunk) {
+        c->buffer++;
         c->offset = 0;
     }
-    *out = (part){.block = &call->blocks[c->block], .offset = c->offset, .at = *at};
-    out->numel = FSDP__MIN(out->block->chunk - c->offset, count - *at);
+    *out = (part){.buffer = &call->buffers[c->buffer], .offset = c->offset, .at = *at};
+    out->numel = FSDP__MIN(out->buffer->chunk - c->offset, count - *at);
     c->offset += out->numel;
     *at += out->numel;
     return true;
@@ -54,14 +54,14 @@ static bool next_part(const fsdp__call *call, cursor *c, int64_t *at, int64_t co
 /* How much of `p` is not padding at rank r. */
 static int64_t valid_of(const part *p, int rank)
 {
-    int64_t left = fsdp__block_rows(p->block, rank) - p->offset;
+    int64_t left = fsdp__sharded_buffer_rows(p->buffer, rank) - p->offset;
 
     return left < 0 ? 0 : FSDP__MIN(left, p->numel);
 }
 
-static char *whole_of(const exchange *x, const part *p, int rank)
+static char *unsharded_of(const exchange *x, const part *p, int rank)
 {
-    return fsdp__place(p->block->whole, rank * p->block->chunk + p->offset, x->call->whole_dtype);
+    return fsdp__place(p->buffer->unsharded, rank * p->buffer->chunk + p->offset, x->call->unsharded_dtype);
 }
 
 /* ---- gather ---- */
@@ -70,7 +70,7 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t count)
 {
     const fsdp__call *call = x->call;
     fsdp__copies in = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->shard_dtype, .dst_dtype = call->whole_dtype};
+        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->shard_dtype, .dst_dtype = call->unsharded_dtype};
     char *packed = x->carrier->place(x->carrier, count);
     int64_t at = 0;
     part p;
@@ -78,8 +78,8 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t count)
     if (!packed)
         return fsdp_last_status();
     while (next_part(call, &c, &at, count, &p))
-        FSDP_TRY(fsdp__copies_add(&in, fsdp__place(packed, p.at, call->whole_dtype),
-                                  fsdp__place(p.block->shard, p.offset, call->shard_dtype),
+        FSDP_TRY(fsdp__copies_add(&in, fsdp__place(packed, p.at, call->unsharded_dtype),
+                                  fsdp__place(p.buffer->shard, p.offset, call->shard_dtype),
                                   valid_of(&p, x->carrier->rank)));
     return fsdp__copies_flush(&in);
 }
@@ -88,7 +88,7 @@ static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t count)
 static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t count)
 {
     const fsdp__carrier *k = x->carrier;
-    fsdp_dtype dtype = x->call->whole_dtype;
+    fsdp_dtype dtype = x->call->unsharded_dtype;
     fsdp__copies out = {.stream = x->stream, .traffic = x->traffic, .src_dtype = dtype, .dst_dtype = dtype};
     cursor walk = *c;
 
@@ -100,7 +100,7 @@ static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t count)
         walk = *c;
         while (next_part(x->call, &walk, &at, count, &p))
             FSDP_TRY(
-                fsdp__copies_add(&out, whole_of(x, &p, r), fsdp__place(k->parts[r], p.at, dtype), valid_of(&p, r)));
+                fsdp__copies_add(&out, unsharded_of(x, &p, r), fsdp__place(k->parts[r], p.at, dtype), valid_of(&p, r)));
     }
     *c = walk;
     return fsdp__copies_flush(&out);
@@ -130,7 +130,7 @@ static fsdp_status pack_all_rows(const exchange *x, cursor c, int64_t count)
 {
     const fsdp__call *call = x->call;
     fsdp__copies in = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->whole_dtype, .dst_dtype = call->wire_dtype};
+        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->unsharded_dtype, .dst_dtype = call->wire_dtype};
     char *packed = x->carrier->place(x->carrier, count);
 
     if (!packed)
@@ -142,7 +142,7 @@ static fsdp_status pack_all_rows(const exchange *x, cursor c, int64_t count)
 
         while (next_part(call, &walk, &at, count, &p))
             FSDP_TRY(fsdp__copies_add(&in, fsdp__place(packed, to * count + p.at, call->wire_dtype),
-                                      whole_of(x, &p, to), valid_of(&p, to)));
+                                      unsharded_of(x, &p, to), valid_of(&p, to)));
     }
     return fsdp__copies_flush(&in);
 }
@@ -165,7 +165,7 @@ static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t count)
         if (k->reads_peers)
             x->traffic->moved_bytes += (k->size - 1) * rows * (int64_t)fsdp_dtype_size(call->wire_dtype);
         FSDP_TRY(fsdp__sum_rows(call, x->stream, k->operands, k->size, call->wire_dtype,
-                                fsdp__place(p.block->shard, p.offset, call->shard_dtype), rows));
+                                fsdp__place(p.buffer->shard, p.offset, call->shard_dtype), rows));
     }
     return FSDP_OK;
 }

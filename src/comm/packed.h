@@ -1,6 +1,6 @@
-/* packed.h - vectored collectives for memory that peers do not see: pack, exchange, unpack.
+/* packed.h - coalesced collectives for memory that peers do not see: pack, exchange, unpack.
  *
- * The chunks of all blocks, one after the other, are a vector that is equally long on every rank. It travels in pieces
+ * The chunks of all buffers, one after the other, are a vector that is equally long on every rank. It travels in pieces
  * of bounded size. Of each piece of a gather a rank packs its own rows, converted; of each piece of a reduction the
  * rows of every rank, rounded to the wire dtype, each rank's apart. The pieces are exchanged; then a gather copies
  * everybody's rows to their places, and a reduction adds up its own rows, in rank order. That is why a reduction
@@ -28,7 +28,7 @@ struct fsdp__carrier {
     fsdp_status (*exchange)(fsdp__carrier *carrier, int64_t count);
 };
 
-/* The vectored call by way of `carrier`. Every rank makes the same exchanges, and at least one. */
+/* The coalesced call by way of `carrier`. Every rank makes the same exchanges, and at least one. */
 fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic);
 fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,

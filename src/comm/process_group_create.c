@@ -3,9 +3,9 @@
 
 #include "base/alloc.h"
 #include "comm/failure.h"
-#include "comm/process_group.h"
 #include "comm/issue.h"
 #include "comm/objects.h"
+#include "comm/process_group.h"
 #include "comm/world.h"
 
 /* What each rank tells the others about the group it wants to be in. */

@@ -17,7 +17,7 @@ const char *fsdp__embedding_name(fsdp_architecture architecture);
 /* Whether a model can be saved as `folder`, as far as it can be known before; makes the folder it will stand in. */
 fsdp_status fsdp__hub_check_folder(const char *folder);
 /* fsdp_hub_save with another limit per file. [collective] */
-fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
+fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);
 
 #endif

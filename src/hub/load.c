@@ -10,7 +10,7 @@
 typedef struct loader {
     const char *folder;
     const fsdp_model_config *config;
-    const fsdp_state *state;
+    const fsdp_state_dict *state;
     fsdp_safetensors *files;
     const fsdp_safetensors_entry **sources; /* per entry of the state */
     bool *used;                             /* per tensor of the files */
@@ -41,7 +41,8 @@ static const fsdp_safetensors_entry *find_source(const loader *l, const char *na
     return found;
 }
 
-static fsdp_status check_source(const loader *l, const fsdp_state_entry *entry, const fsdp_safetensors_entry *source)
+static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *entry,
+                                const fsdp_safetensors_entry *source)
 {
     char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
 
@@ -99,7 +100,7 @@ static fsdp_status compare_run(void *arg, int64_t global, int64_t local, int64_t
 /* A stored head of a tied model must be the embedding again; each rank looks at the rows it holds. */
 static fsdp_status check_tied_head(const loader *l, const fsdp_safetensors_entry *head)
 {
-    const fsdp_state_entry *entry = fsdp_state_find(l->state, fsdp__embedding_name(l->config->architecture));
+    const fsdp_state_dict_entry *entry = fsdp_state_dict_find(l->state, fsdp__embedding_name(l->config->architecture));
     alias pair = {.head = head, .embedding = entry ? l->sources[entry - l->state->entries] : NULL};
 
     if (!entry)
@@ -166,7 +167,7 @@ static fsdp_status read_run(void *arg, int64_t global, int64_t local, int64_t nu
     return FSDP_OK;
 }
 
-static fsdp_status read_entry(const fsdp_state_entry *entry, const fsdp_safetensors_entry *source)
+static fsdp_status read_entry(const fsdp_state_dict_entry *entry, const fsdp_safetensors_entry *source)
 {
     piece p = {.source = source, .numel = fsdp_tensor_numel(entry->tensor)};
     fsdp_status status = FSDP_OK;
@@ -181,7 +182,7 @@ out:
     return status;
 }
 
-fsdp_status fsdp_hub_load(const char *folder, fsdp_state *state, const fsdp_model_config *config)
+fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config)
 {
     loader l = {.folder = folder, .config = config, .state = state};
     fsdp_status status = FSDP_OK;

@@ -33,7 +33,7 @@ typedef struct saver {
     char *temporary;          /* beside it */
     bool made;                /* rank 0 has made `temporary` */
     bool published, replaced; /* rank 0 has given it the name, and something had it before */
-    const fsdp_state *state;
+    const fsdp_state_dict *state;
     const fsdp_model_config *config;
     fsdp_dtype dtype;
     fsdp_process_group *group;
@@ -159,7 +159,7 @@ static fsdp_status make_plan(saver *s, uint64_t limit_bytes)
     if (!entries)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", s->folder);
     for (int64_t i = 0; i < s->state->count; i++) {
-        const fsdp_state_entry *from = &s->state->entries[i];
+        const fsdp_state_dict_entry *from = &s->state->entries[i];
         fsdp_safetensors_entry *entry = &entries[i];
 
         *entry = (fsdp_safetensors_entry){.name = from->name, .dtype = s->dtype, .ndim = from->ndim};
@@ -233,7 +233,7 @@ static fsdp_status share_folder(saver *s)
 /* A run of one tensor's elements. */
 typedef struct run_writer {
     saver *s;
-    const fsdp_state_entry *entry;
+    const fsdp_state_dict_entry *entry;
     uint64_t offset; /* of the whole tensor in its file */
 } run_writer;
 
@@ -266,7 +266,7 @@ static fsdp_status write_run(void *arg, int64_t global, int64_t local, int64_t n
     return FSDP_OK;
 }
 
-static bool writes(const fsdp_state_entry *entry)
+static bool writes(const fsdp_state_dict_entry *entry)
 {
     return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
 }
@@ -274,7 +274,7 @@ static bool writes(const fsdp_state_entry *entry)
 static fsdp_status write_entries(saver *s, const fsdp__save_file *file)
 {
     for (int64_t i = file->first; i < file->first + file->count; i++) {
-        const fsdp_state_entry *entry = &s->state->entries[i];
+        const fsdp_state_dict_entry *entry = &s->state->entries[i];
         run_writer w = {.s = s, .entry = entry, .offset = s->plan.offsets[i]};
 
         if (writes(entry))
@@ -333,7 +333,7 @@ static fsdp_status clean_up(saver *s, fsdp_status status)
     return status;
 }
 
-fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
+fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
 {
     saver s = {.state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
@@ -353,7 +353,7 @@ out:
     return status;
 }
 
-fsdp_status fsdp_hub_save(const char *folder, const fsdp_state *state, const fsdp_model_config *config,
+fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                           fsdp_dtype dtype, fsdp_process_group *group)
 {
     return fsdp__hub_save_split(folder, state, config, dtype, group, DEFAULT_LIMIT_BYTES);

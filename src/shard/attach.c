@@ -13,7 +13,7 @@ static fsdp_status materialize(void *arg, fsdp_module *module, fsdp_device *devi
     fsdp__module_state *state = arg;
 
     (void)module;
-    return fsdp__state_allocate(state, device);
+    return fsdp__module_state_allocate(state, device);
 }
 
 static bool manages(void *arg, const fsdp_tensor *parameter)
@@ -65,7 +65,7 @@ static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, con
     fsdp__module_state *state = arg;
     initialization in = {.state = state, .seed = seed, .prefix = module_name};
 
-    if (fsdp__state_is_meta(state))
+    if (fsdp__module_state_is_meta(state))
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", module_name);
     for (int64_t i = 0; i < state->group_count; i++) /* one write for all parameters of the group */
         FSDP_TRY(fsdp_tensor_begin_write(state->groups[i]->params[0].sharded));
@@ -109,7 +109,7 @@ static void forget_module(void *arg, fsdp_module *module)
 {
     fsdp__module_state *state = arg;
 
-    for (int64_t i = 0; i < state->group_count && !fsdp__state_is_meta(state); i++)
+    for (int64_t i = 0; i < state->group_count && !fsdp__module_state_is_meta(state); i++)
         fsdp__param_group_reshard(state->groups[i], state->comm); /* no listener hears of a module that goes */
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module)
@@ -117,7 +117,7 @@ static void forget_module(void *arg, fsdp_module *module)
     for (int64_t i = 0; i < state->group_count; i++)
         for (int64_t p = 0; p < state->groups[i]->param_count; p++)
             forget_fields(state, &state->groups[i]->params[p]);
-    fsdp__state_unref(state);
+    fsdp__module_state_unref(state);
 }
 
 static void detach(fsdp__module_state *state)
@@ -130,7 +130,7 @@ static void detach(fsdp__module_state *state)
 static fsdp_status attach(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->module_count; i++) {
-        fsdp__module_hooks hooks = {.key = &fsdp__state_key,
+        fsdp__module_hooks hooks = {.key = &fsdp__module_state_key,
                                     .arg = state,
                                     .pre_forward = fsdp__hook_pre_forward,
                                     .post_forward = fsdp__hook_post_forward,
@@ -140,7 +140,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .initialize = initialize,
                                     .free_arg = forget_module};
 
-        (void)fsdp__state_ref(state);
+        (void)fsdp__module_state_ref(state);
         FSDP_TRY(fsdp__module_add_hooks(state->modules[i], &hooks));
     }
     return FSDP_OK;
@@ -152,7 +152,7 @@ static fsdp_device *device_of(const fsdp__module_state *state)
     return fsdp_tensor_device(state->groups[0]->params[0].sharded);
 }
 
-fsdp_status fsdp__state_attach(fsdp__module_state *state)
+fsdp_status fsdp__module_state_attach(fsdp__module_state *state)
 {
     int64_t sharded = 0;
     fsdp_status st;
@@ -161,7 +161,7 @@ fsdp_status fsdp__state_attach(fsdp__module_state *state)
     for (; sharded < state->group_count; sharded++)
         FSDP_TRY_GOTO(st, fsdp__param_group_shard_parameters(state->groups[sharded]), out);
     if (state->group_count > 0 && !fsdp_device_is_meta(device_of(state)))
-        st = fsdp__state_allocate(state, device_of(state));
+        st = fsdp__module_state_allocate(state, device_of(state));
 out:
     if (st == FSDP_OK)
         return FSDP_OK;

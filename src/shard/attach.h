@@ -6,6 +6,6 @@
 
 /* Hooks the state's modules, turns the parameters of its groups into shards, and gives them memory if they have bytes.
  * On failure nothing has changed. [collective] */
-fsdp_status fsdp__state_attach(fsdp__module_state *state);
+fsdp_status fsdp__module_state_attach(fsdp__module_state *state);
 
 #endif

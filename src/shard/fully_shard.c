@@ -68,7 +68,7 @@ static fsdp_status choose_group(selection *sel, const fsdp_tensor *t, fsdp__para
             *out = state->groups[i];
             return FSDP_OK;
         }
-    return fsdp__state_add_group(sel->state, sel->mesh, sel->share, out);
+    return fsdp__module_state_add_group(sel->state, sel->mesh, sel->share, out);
 }
 
 static fsdp__param *find_selected(const fsdp__module_state *state, const fsdp_tensor *t)
@@ -120,7 +120,7 @@ static fsdp_status select_module(selection *sel, fsdp_module *module)
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         FSDP_TRY(select_parameter(sel, module, &module->parts->parameters[i]));
     for (int64_t i = 0; i < module->parts->child_count; i++)
-        if (!fsdp__state_of(module->parts->children[i].module))
+        if (!fsdp__module_state_of(module->parts->children[i].module))
             FSDP_TRY(select_module(sel, module->parts->children[i].module));
     return FSDP_OK;
 }
@@ -137,7 +137,7 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
         if (!modules[i]->type->forward)
             return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for, give its children",
                              modules[i]->type->name);
-        if (fsdp__state_of(modules[i]))
+        if (fsdp__module_state_of(modules[i]))
             return FSDP_FAIL(FSDP_STATE, "fully_shard has already been applied to this %s: only once per module",
                              modules[i]->type->name);
         for (int j = 0; j < i; j++)
@@ -180,16 +180,16 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
     options = options ? options : &defaults;
     sel.share = !options->no_shared_memory;
     FSDP_TRY(check_modules(modules, count));
-    FSDP_TRY(fsdp__state_create(modules, count, options, &sel.state));
+    FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));
     FSDP_TRY_GOTO(st, fsdp__root_create(modules[0]->context, sel.state), out);
     FSDP_TRY_GOTO(st, choose_mesh(&sel, modules[0]->context, options->mesh), out);
     for (int i = 0; i < count; i++)
         FSDP_TRY_GOTO(st, select_module(&sel, modules[i]), out);
     FSDP_TRY_GOTO(st, check_policy(&options->mp_policy), out);
-    st = fsdp__state_attach(sel.state);
+    st = fsdp__module_state_attach(sel.state);
 out:
     fsdp__free(sel.seen);
-    fsdp__state_unref(sel.state);
+    fsdp__module_state_unref(sel.state);
     return st;
 }
 

@@ -110,29 +110,29 @@ static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    fsdp_block *blocks = fsdp__calloc((size_t)group->param_count, sizeof *blocks);
+    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
     fsdp_status st = FSDP_OK;
 
-    if (!blocks)
+    if (!buffers)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
         const void *source;
 
         FSDP_TRY_GOTO(st, choose_source(group, p, &source), out);
-        blocks[i] = (fsdp_block){.whole = p->unsharded->storage->data,
-                                 .shard = (void *)(uintptr_t)source,
-                                 .numel = fsdp__param_numel(p),
-                                 .chunk = p->chunk_numel};
+        buffers[i] = (fsdp_sharded_buffer){.unsharded = p->unsharded->storage->data,
+                                           .shard = (void *)(uintptr_t)source,
+                                           .numel = fsdp__param_numel(p),
+                                           .chunk = p->chunk_numel};
     }
     FSDP_TRY_GOTO(st, order_gather(group, comm), out);
     FSDP_TRY_GOTO(st,
-                  fsdp_all_gather_blocks(group->residence.mesh.shard_pg, blocks, group->param_count,
-                                         group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream),
+                  fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count,
+                                            group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream),
                   out);
     st = fsdp_event_record(group->gathered, comm->stream);
 out:
-    fsdp__free(blocks);
+    fsdp__free(buffers);
     return st;
 }
 

@@ -31,7 +31,7 @@ typedef struct fsdp__param_group {
     fsdp__residence residence;
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
 
-    fsdp_shard_state sharded_state;
+    fsdp_sharded_state sharded_state;
     fsdp_event *gathered;
     bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
     bool stays_unsharded; /* after a use, as all ranks know: [Note: staying unsharded] in root.h */

@@ -11,11 +11,11 @@ static fsdp_status post_backward(void *arg)
     fsdp__module_state *state = arg;
 
     state->training = FSDP__POST_BACKWARD;
-    fsdp__state_notify(state, FSDP_EVENT_POST_BACKWARD);
+    fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     if (state->reshard_after_backward)
-        fsdp__state_reshard(state);
-    return fsdp__state_reduce(state);
+        fsdp__module_state_reshard(state);
+    return fsdp__module_state_reduce(state);
 }
 
 /* A prefetch that this backward did not need. */
@@ -30,7 +30,7 @@ static fsdp_status finish(fsdp__root *root)
     FSDP_TRY(fsdp__comm_context_finish_reduction(&root->comm));
     for (int64_t i = 0; i < root->state_count; i++)
         if (is_gathering(root->states[i]))
-            fsdp__state_reshard(root->states[i]);
+            fsdp__module_state_reshard(root->states[i]);
     fsdp__spares_drop(&root->comm.spares);
     fsdp__root_forget_order(root);
     return FSDP_OK;
@@ -49,7 +49,7 @@ static fsdp_status complete_backward(fsdp__root *root)
         if (state->training == FSDP__FORWARD)
             continue;
         state->training = FSDP__IDLE;
-        fsdp__state_leave(state);
+        fsdp__module_state_leave(state);
     }
     return root->last_backward ? finish(root) : FSDP_OK;
 }
@@ -65,7 +65,7 @@ static fsdp_status end_of_backward(void *arg, fsdp_status walked)
     if (walked != FSDP_OK || st != FSDP_OK)
         (void)fsdp__root_reset(root);
     for (int64_t i = root->state_count - 1; i >= 0; i--) /* from the end: who was kept only by this leaves the list */
-        fsdp__state_unref(root->states[i]);
+        fsdp__module_state_unref(root->states[i]);
     fsdp__root_unref(root);
     return st; /* the walk's own failure is reported by the walk */
 }
@@ -79,7 +79,7 @@ static fsdp_status begin_backward(fsdp__root *root)
     root->in_backward = true;
     (void)fsdp__root_ref(root);
     for (int64_t i = 0; i < root->state_count; i++)
-        (void)fsdp__state_ref(root->states[i]);
+        (void)fsdp__module_state_ref(root->states[i]);
     return FSDP_OK;
 }
 
@@ -94,12 +94,12 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
-    fsdp__state_notify(state, FSDP_EVENT_PRE_BACKWARD);
-    FSDP_TRY(fsdp__state_unshard(state));
-    FSDP_TRY(fsdp__state_wait(state));
+    fsdp__module_state_notify(state, FSDP_EVENT_PRE_BACKWARD);
+    FSDP_TRY(fsdp__module_state_unshard(state));
+    FSDP_TRY(fsdp__module_state_wait(state));
     /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
     previous = fsdp__root_previous(root, state);
-    return previous ? fsdp__state_unshard(previous) : FSDP_OK;
+    return previous ? fsdp__module_state_unshard(previous) : FSDP_OK;
 }
 
 /* ---- forward ---- */
@@ -122,7 +122,7 @@ static fsdp_status cast_inputs(const fsdp__module_state *state, fsdp_tensor **in
 /* What a graph that will call the state holds of it. */
 static void unref_state(void *state)
 {
-    fsdp__state_unref(state);
+    fsdp__module_state_unref(state);
 }
 
 static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs, int count)
@@ -130,21 +130,21 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     bool first = state->training != FSDP__FORWARD, recorded = false;
 
     if (state->training == FSDP__PRE_BACKWARD) { /* recomputing a forward inside the backward */
-        FSDP_TRY(fsdp__state_unshard(state));
-        FSDP_TRY(fsdp__state_wait(state));
+        FSDP_TRY(fsdp__module_state_unshard(state));
+        FSDP_TRY(fsdp__module_state_wait(state));
         return cast_inputs(state, inputs, count);
     }
     FSDP_TRY(fsdp__lazy_init(state));
     FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
     state->training = FSDP__FORWARD;
-    fsdp__state_notify(state, FSDP_EVENT_PRE_FORWARD);
+    fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     FSDP_TRY(cast_inputs(state, inputs, count));
-    FSDP_TRY(fsdp__state_unshard(state));
-    FSDP_TRY(fsdp__state_wait(state));
+    FSDP_TRY(fsdp__module_state_unshard(state));
+    FSDP_TRY(fsdp__module_state_wait(state));
     if (first) /* of several modules the first: the backward comes to it last */
         FSDP_TRY(fsdp__boundary(inputs, count, post_backward, state, unref_state, &recorded));
     if (recorded) /* the graph's own reference: the modules may be freed before the backward */
-        (void)fsdp__state_ref(state);
+        (void)fsdp__module_state_ref(state);
     return FSDP_OK;
 }
 
@@ -165,13 +165,13 @@ static fsdp_status leave_forward(fsdp__module_state *state)
 {
     fsdp__root *root = state->root;
 
-    fsdp__state_forget_ran(state);
+    fsdp__module_state_forget_ran(state);
     state->training = FSDP__IDLE;
     if (state->reshard_after_forward)
-        fsdp__state_reshard(state);
+        fsdp__module_state_reshard(state);
     if (fsdp_grad_enabled(root->context)) /* nobody goes back through an evaluation */
         FSDP_TRY(fsdp__root_record_order(root, state));
-    fsdp__state_notify(state, FSDP_EVENT_POST_FORWARD);
+    fsdp__module_state_notify(state, FSDP_EVENT_POST_FORWARD);
     return FSDP_OK;
 }
 
@@ -186,7 +186,7 @@ static fsdp_status end_iteration(fsdp__root *root)
             continue;
         if (state->training == FSDP__FORWARD)
             FSDP_TRY(leave_forward(state));
-        fsdp__state_leave(state);
+        fsdp__module_state_leave(state);
     }
     root->forward_root = NULL;
     /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody wants it. */
@@ -211,7 +211,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     /* Before the cast: the gradient that the hook sees has been through the cast's backward. */
     if (fsdp_tensor_requires_grad(*output)) {
         FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
-        (void)fsdp__state_ref(state);
+        (void)fsdp__module_state_ref(state);
     }
     if (root->forward_root == state && state->depth == 0)
         FSDP_TRY(end_iteration(root));
@@ -238,10 +238,10 @@ static void abandon_forward(fsdp__root *root)
 
         if (state->training == FSDP__FORWARD) {
             state->training = FSDP__IDLE;
-            fsdp__state_forget_ran(state);
-            fsdp__state_reshard(state);
+            fsdp__module_state_forget_ran(state);
+            fsdp__module_state_reshard(state);
         } else if (state->training != FSDP__PRE_BACKWARD) {
-            fsdp__state_leave(state);
+            fsdp__module_state_leave(state);
         }
     }
     root->forward_root = NULL;

@@ -33,7 +33,7 @@ static fsdp_status name_parameters(fsdp_module *module, const char *name)
 static fsdp_status collect_state(void *arg, fsdp_module *module, const char *name)
 {
     collection *c = arg;
-    fsdp__module_state *state = fsdp__state_of(module);
+    fsdp__module_state *state = fsdp__module_state_of(module);
     fsdp__root *root = c->root;
     int64_t i = 0;
 
@@ -92,7 +92,7 @@ static fsdp_status check_ready(const collection *c)
         const fsdp__module_state *state = c->root->states[i];
         char names[900];
 
-        if (!fsdp__state_is_meta(state))
+        if (!fsdp__module_state_is_meta(state))
             continue;
         list_parameters(state->groups[0], names, sizeof names);
         return FSDP_FAIL(FSDP_STATE,
@@ -108,7 +108,7 @@ static fsdp_status open_comm(const collection *c)
     fsdp_device *device = NULL;
 
     for (int64_t i = 0; i < c->root->state_count && !device; i++)
-        device = fsdp__state_device(c->root->states[i]);
+        device = fsdp__module_state_device(c->root->states[i]);
     return device ? fsdp__comm_context_open(&c->root->comm, device, c->outermost->overlap) : FSDP_OK;
 }
 

@@ -5,7 +5,7 @@ static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
 {
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "a module is required");
-    *out = fsdp__state_of(module);
+    *out = fsdp__module_state_of(module);
     if (!*out)
         return FSDP_FAIL(FSDP_STATE, "this %s was not given to fully_shard", module->type->name);
     return FSDP_OK;
@@ -22,8 +22,8 @@ static fsdp_status apply_change(void *arg, fsdp_module *module, const char *name
     const change *c = arg;
 
     (void)name;
-    if (fsdp__state_of(module))
-        c->apply(fsdp__state_of(module), c->value);
+    if (fsdp__module_state_of(module))
+        c->apply(fsdp__module_state_of(module), c->value);
     return FSDP_OK;
 }
 
@@ -43,13 +43,13 @@ fsdp_status fsdp_module_unshard(fsdp_module *module)
     fsdp_device *device;
 
     FSDP_TRY(state_of(module, &state));
-    device = fsdp__state_device(state);
+    device = fsdp__module_state_device(state);
     if (device)
         FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
     if (!state->root->forward_root && !state->root->in_backward)
         FSDP_TRY(fsdp__root_drop_stale(state->root));
-    FSDP_TRY(fsdp__state_unshard(state));
-    FSDP_TRY(fsdp__state_wait(state));
+    FSDP_TRY(fsdp__module_state_unshard(state));
+    FSDP_TRY(fsdp__module_state_wait(state));
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
     return FSDP_OK;
@@ -58,7 +58,7 @@ fsdp_status fsdp_module_unshard(fsdp_module *module)
 static void reshard(fsdp__module_state *state, bool unused)
 {
     (void)unused;
-    fsdp__state_give_up(state);
+    fsdp__module_state_give_up(state);
 }
 
 fsdp_status fsdp_module_reshard(fsdp_module *module)
@@ -137,7 +137,7 @@ fsdp_status fsdp_module_reset_iteration(fsdp_module *module)
 
 bool fsdp_module_is_sharded(fsdp_module *module)
 {
-    return module && fsdp__state_of(module);
+    return module && fsdp__module_state_of(module);
 }
 
 static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)

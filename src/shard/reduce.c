@@ -10,7 +10,7 @@ typedef struct reduction {
     fsdp__param_group *group;
     fsdp__comm_context *comm;
     fsdp__param **params; /* those that have a gradient to reduce */
-    fsdp_block *blocks;
+    fsdp_sharded_buffer *buffers;
     int64_t count;
     bool accumulated; /* some come from backwards without reduction */
     bool hooked;      /* some shard has gradient hooks: results arrive when all is done */
@@ -35,8 +35,8 @@ static fsdp_status begin(reduction *r)
     if (r->accumulated)
         FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
-    r->blocks = fsdp__calloc(most, sizeof *r->blocks);
-    if (!r->params || !r->blocks)
+    r->buffers = fsdp__calloc(most, sizeof *r->buffers);
+    if (!r->params || !r->buffers)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < r->group->param_count; i++) {
         fsdp__param *p = &r->group->params[i];
@@ -157,7 +157,7 @@ static fsdp_status issue(reduction *r, float divide_factor)
     const fsdp__residence *residence = &r->group->residence;
     const fsdp__param *like = r->params[0];
     fsdp__in_flight *flight = &r->comm->in_flight;
-    const fsdp_reduce_options options = {.whole_dtype = r->accumulated ? like->reduce_dtype : like->param_dtype,
+    const fsdp_reduce_options options = {.unsharded_dtype = r->accumulated ? like->reduce_dtype : like->param_dtype,
                                          .reduce_dtype = like->reduce_dtype,
                                          .shard_dtype = like->orig_dtype,
                                          .op = divide_factor > 0 ? FSDP_SUM : FSDP_AVG,
@@ -166,14 +166,14 @@ static fsdp_status issue(reduction *r, float divide_factor)
 
     for (int64_t i = 0; i < r->count; i++) {
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(r->params[i]));
-        r->blocks[i] = (fsdp_block){.whole = fsdp_tensor_data(flight->unsharded[i]),
-                                    .shard = fsdp_tensor_data(flight->gradients[i]),
-                                    .numel = fsdp__param_numel(r->params[i]),
-                                    .chunk = r->params[i]->chunk_numel};
+        r->buffers[i] = (fsdp_sharded_buffer){.unsharded = fsdp_tensor_data(flight->unsharded[i]),
+                                              .shard = fsdp_tensor_data(flight->gradients[i]),
+                                              .numel = fsdp__param_numel(r->params[i]),
+                                              .chunk = r->params[i]->chunk_numel};
     }
     /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute(r->comm, residence->device));
-    FSDP_TRY(fsdp_reduce_scatter_blocks(residence->mesh.shard_pg, r->blocks, r->count, &options, r->comm->stream));
+    FSDP_TRY(fsdp_reduce_scatter_coalesced(residence->mesh.shard_pg, r->buffers, r->count, &options, r->comm->stream));
     return fsdp__in_flight_depart(flight, r->comm->stream);
 }
 
@@ -212,7 +212,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     *reduced = true;
 out:
     fsdp__free(r.params);
-    fsdp__free(r.blocks);
+    fsdp__free(r.buffers);
     if (st != FSDP_OK)
         fsdp__comm_context_drop_reduction(comm);
     return st;

@@ -71,13 +71,13 @@ static void leave(fsdp__root *root, fsdp__module_state *state)
         root->state = NULL;
 }
 
-fsdp__module_state *fsdp__state_ref(fsdp__module_state *state)
+fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state)
 {
     state->refs++;
     return state;
 }
 
-void fsdp__state_unref(fsdp__module_state *state)
+void fsdp__module_state_unref(fsdp__module_state *state)
 {
     fsdp__root *root;
 
@@ -86,7 +86,7 @@ void fsdp__state_unref(fsdp__module_state *state)
     root = state->root;
     if (root)
         leave(root, state);
-    fsdp__state_free(state); /* its groups give memory back to the root */
+    fsdp__module_state_free(state); /* its groups give memory back to the root */
     fsdp__root_unref(root);
 }
 
@@ -173,7 +173,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
     FSDP_TRY(fsdp__process_group_any(pg, stale, n)); /* now all ranks decide alike */
     for (int64_t i = 0; i < n; i++)
         if (stale[i])
-            fsdp__state_reshard(asked[i]->state);
+            fsdp__module_state_reshard(asked[i]->state);
     for (int64_t i = 0; i < n; i++)
         if (asked[i]->sharded_state != FSDP_SHARDED)
             fsdp__residence_begin_read(&asked[i]->residence);
@@ -234,7 +234,7 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
 
     fsdp__comm_context_drop_reduction(&root->comm); /* before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
-        fsdp__state_reset(root->states[i]);
+        fsdp__module_state_reset(root->states[i]);
     fsdp__spares_drop(&root->comm.spares);
     fsdp__root_forget_order(root);
     root->forward_root = NULL;

@@ -37,8 +37,8 @@ void fsdp__root_unref(fsdp__root *root);
 void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
 
 /* Who holds a state. The last one frees it: out of its root's lists, with its groups. */
-fsdp__module_state *fsdp__state_ref(fsdp__module_state *state);
-void fsdp__state_unref(fsdp__module_state *state);
+fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state);
+void fsdp__module_state_unref(fsdp__module_state *state);
 
 /* ---- order ---- */
 

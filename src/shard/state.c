@@ -10,8 +10,8 @@
 
 /* ---- life ---- */
 
-fsdp_status fsdp__state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                               fsdp__module_state **out)
+fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                                      fsdp__module_state **out)
 {
     fsdp__module_state *state = fsdp__calloc(1, sizeof *state);
 
@@ -26,7 +26,7 @@ fsdp_status fsdp__state_create(fsdp_module *const *modules, int count, const fsd
     state->modules = fsdp__calloc((size_t)count, sizeof *state->modules);
     state->ran = fsdp__calloc((size_t)count, sizeof *state->ran);
     if (!state->modules || !state->ran) {
-        fsdp__state_free(state);
+        fsdp__module_state_free(state);
         return FSDP_NO_MEMORY;
     }
     memcpy(state->modules, modules, (size_t)count * sizeof *modules);
@@ -35,7 +35,7 @@ fsdp_status fsdp__state_create(fsdp_module *const *modules, int count, const fsd
     return FSDP_OK;
 }
 
-void fsdp__state_free(fsdp__module_state *state)
+void fsdp__module_state_free(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_free(state->groups[i], state->comm);
@@ -47,7 +47,8 @@ void fsdp__state_free(fsdp__module_state *state)
     fsdp__free(state);
 }
 
-fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share, fsdp__param_group **out)
+fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share,
+                                         fsdp__param_group **out)
 {
     fsdp__param_group *group;
     fsdp__residence *r;
@@ -68,30 +69,30 @@ fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bo
     return FSDP_OK;
 }
 
-const char fsdp__state_key = 0;
+const char fsdp__module_state_key = 0;
 
-fsdp__module_state *fsdp__state_of(const fsdp_module *module)
+fsdp__module_state *fsdp__module_state_of(const fsdp_module *module)
 {
-    return fsdp__module_hooks_arg(module, &fsdp__state_key);
+    return fsdp__module_hooks_arg(module, &fsdp__module_state_key);
 }
 
-bool fsdp__state_is_meta(const fsdp__module_state *state)
+bool fsdp__module_state_is_meta(const fsdp__module_state *state)
 {
     return state->group_count > 0 && state->groups[0]->residence.kind == FSDP__RESIDENCE_NONE;
 }
 
-fsdp_device *fsdp__state_device(const fsdp__module_state *state)
+fsdp_device *fsdp__module_state_device(const fsdp__module_state *state)
 {
     return state->group_count > 0 ? state->groups[0]->residence.device : NULL;
 }
 
-void fsdp__state_forget_ran(fsdp__module_state *state)
+void fsdp__module_state_forget_ran(fsdp__module_state *state)
 {
     memset(state->ran, 0, (size_t)state->module_count * sizeof *state->ran);
     state->ran_count = 0;
 }
 
-void fsdp__state_notify(const fsdp__module_state *state, fsdp_shard_event event)
+void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event)
 {
     for (int64_t i = 0; state->listener && state->listener->function && i < state->module_count; i++)
         if (state->modules[i]) {
@@ -110,7 +111,7 @@ static void set_label(const fsdp__module_state *state, const fsdp__param_group *
     fsdp__process_group_set_label(group->residence.mesh.shard_pg, on ? name : NULL);
 }
 
-fsdp_status fsdp__state_unshard(fsdp__module_state *state)
+fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
 {
     bool issued = false;
 
@@ -125,11 +126,11 @@ fsdp_status fsdp__state_unshard(fsdp__module_state *state)
         FSDP_TRY(st);
     }
     if (issued)
-        fsdp__state_notify(state, FSDP_EVENT_UNSHARD);
+        fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__state_wait(fsdp__module_state *state)
+fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
 {
     bool gathering = false;
 
@@ -138,11 +139,11 @@ fsdp_status fsdp__state_wait(fsdp__module_state *state)
         FSDP_TRY(fsdp__param_group_wait(state->groups[i], state->comm));
     }
     if (gathering)
-        fsdp__state_notify(state, FSDP_EVENT_WAIT);
+        fsdp__module_state_notify(state, FSDP_EVENT_WAIT);
     return FSDP_OK;
 }
 
-void fsdp__state_leave(fsdp__module_state *state)
+void fsdp__module_state_leave(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_leave(state->groups[i]);
@@ -157,20 +158,20 @@ static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, 
         how(state->groups[i], state->comm);
     }
     if (unsharded)
-        fsdp__state_notify(state, FSDP_EVENT_RESHARD);
+        fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
 }
 
-void fsdp__state_reshard(fsdp__module_state *state)
+void fsdp__module_state_reshard(fsdp__module_state *state)
 {
     reshard(state, fsdp__param_group_reshard);
 }
 
-void fsdp__state_give_up(fsdp__module_state *state)
+void fsdp__module_state_give_up(fsdp__module_state *state)
 {
     reshard(state, fsdp__param_group_give_up);
 }
 
-fsdp_status fsdp__state_reduce(fsdp__module_state *state)
+fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
 {
     bool any = false;
 
@@ -190,17 +191,17 @@ fsdp_status fsdp__state_reduce(fsdp__module_state *state)
         any = any || reduced;
     }
     if (any)
-        fsdp__state_notify(state, FSDP_EVENT_REDUCE);
+        fsdp__module_state_notify(state, FSDP_EVENT_REDUCE);
     return FSDP_OK;
 }
 
-void fsdp__state_reset(fsdp__module_state *state)
+void fsdp__module_state_reset(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_drop_gradients(state->groups[i]);
-    fsdp__state_reshard(state);
+    fsdp__module_state_reshard(state);
     state->training = FSDP__IDLE;
-    fsdp__state_forget_ran(state);
+    fsdp__module_state_forget_ran(state);
 }
 
 /* ---- writes ---- */
@@ -226,7 +227,7 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
 
     if (state->training == FSDP__FORWARD || state->training == FSDP__PRE_BACKWARD)
         return fail_in_use(state, group, storage);
-    fsdp__state_give_up(state); /* before waiting: this rank's own read must not be what peers wait for */
+    fsdp__module_state_give_up(state); /* before waiting: this rank's own read must not be what peers wait for */
     group->written = true;
     /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
@@ -234,9 +235,9 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__state_allocate(fsdp__module_state *state, fsdp_device *device)
+fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device)
 {
-    if (!fsdp__state_is_meta(state))
+    if (!fsdp__module_state_is_meta(state))
         return FSDP_OK;
     if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");

@@ -44,34 +44,35 @@ typedef struct fsdp__listener {
     void *arg;
 } fsdp__listener;
 
-fsdp_status fsdp__state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
-                               fsdp__module_state **out);
+fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                                      fsdp__module_state **out);
 /* The state alone: who holds it, and its place below a root, are root.c's. */
-void fsdp__state_free(fsdp__module_state *state);
+void fsdp__module_state_free(fsdp__module_state *state);
 /* One more group; the state frees it. */
-fsdp_status fsdp__state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share, fsdp__param_group **out);
-fsdp__module_state *fsdp__state_of(const fsdp_module *module); /* NULL when not sharded */
-extern const char fsdp__state_key;                             /* its address is the key of a state's hooks */
+fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share,
+                                         fsdp__param_group **out);
+fsdp__module_state *fsdp__module_state_of(const fsdp_module *module); /* NULL when not sharded */
+extern const char fsdp__module_state_key;                             /* its address is the key of a state's hooks */
 /* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
-fsdp_status fsdp__state_allocate(fsdp__module_state *state, fsdp_device *device);
+fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device);
 /* Whether parameters have no bytes yet. */
-bool fsdp__state_is_meta(const fsdp__module_state *state);
+bool fsdp__module_state_is_meta(const fsdp__module_state *state);
 /* NULL while it has none. */
-fsdp_device *fsdp__state_device(const fsdp__module_state *state);
+fsdp_device *fsdp__module_state_device(const fsdp__module_state *state);
 /* Which of its modules have run in this forward: none. */
-void fsdp__state_forget_ran(fsdp__module_state *state);
-void fsdp__state_notify(const fsdp__module_state *state, fsdp_shard_event event);
+void fsdp__module_state_forget_ran(fsdp__module_state *state);
+void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event);
 
 /* [collective] */
-fsdp_status fsdp__state_unshard(fsdp__module_state *state);
-fsdp_status fsdp__state_wait(fsdp__module_state *state);
-void fsdp__state_leave(fsdp__module_state *state);
-void fsdp__state_reshard(fsdp__module_state *state);
+fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
+fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
+void fsdp__module_state_leave(fsdp__module_state *state);
+void fsdp__module_state_reshard(fsdp__module_state *state);
 /* See fsdp__param_group_give_up. */
-void fsdp__state_give_up(fsdp__module_state *state);
+void fsdp__module_state_give_up(fsdp__module_state *state);
 /* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */
-fsdp_status fsdp__state_reduce(fsdp__module_state *state);
+fsdp_status fsdp__module_state_reduce(fsdp__module_state *state);
 /* Everything sharded, no gradient that was not reduced, idle. */
-void fsdp__state_reset(fsdp__module_state *state);
+void fsdp__module_state_reset(fsdp__module_state *state);
 
 #endif

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "fsdp/state.h"
 
-static bool is_added(const fsdp_state *state, const fsdp_tensor *tensor)
+static bool is_added(const fsdp_state_dict *state, const fsdp_tensor *tensor)
 {
     for (int64_t i = 0; i < state->count; i++)
         if (state->entries[i].tensor == tensor)
@@ -11,14 +11,14 @@ static bool is_added(const fsdp_state *state, const fsdp_tensor *tensor)
     return false;
 }
 
-static fsdp_status add_named(fsdp_state *state, const char *module, const char *name, fsdp_tensor *tensor)
+static fsdp_status add_named(fsdp_state_dict *state, const char *module, const char *name, fsdp_tensor *tensor)
 {
     char *full = *module ? fsdp__sprintf("%s.%s", module, name) : fsdp__strdup(name);
     fsdp_status status;
 
     if (!full)
         return FSDP_NO_MEMORY;
-    status = fsdp_state_add(state, full, tensor);
+    status = fsdp_state_dict_add(state, full, tensor);
     fsdp__free(full);
     return status;
 }
@@ -26,7 +26,7 @@ static fsdp_status add_named(fsdp_state *state, const char *module, const char *
 static fsdp_status visit(void *arg, fsdp_module *module, const char *name)
 {
     struct fsdp__module_parts *parts = module->parts;
-    fsdp_state *state = arg;
+    fsdp_state_dict *state = arg;
 
     for (int64_t i = 0; i < parts->parameter_count; i++) {
         fsdp_tensor *tensor = *parts->parameters[i].slot;
@@ -44,19 +44,19 @@ static fsdp_status visit(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_state_from_module(fsdp_module *module, fsdp_state **out)
+fsdp_status fsdp_state_dict_from_module(fsdp_module *module, fsdp_state_dict **out)
 {
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_status status;
 
     *out = NULL;
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: it is NULL");
-    FSDP_TRY(fsdp_state_create(&state));
+    FSDP_TRY(fsdp_state_dict_create(&state));
     status = fsdp__module_walk(module, visit, state);
     if (status == FSDP_OK)
         *out = state;
     else
-        fsdp_state_free(state);
+        fsdp_state_dict_free(state);
     return status;
 }

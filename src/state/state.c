@@ -5,9 +5,9 @@
 #include "base/compiler.h"
 #include "fsdp/state.h"
 
-/* What fsdp_state_create really makes: the list and an open-addressed table from names to entries. */
+/* What fsdp_state_dict_create really makes: the list and an open-addressed table from names to entries. */
 typedef struct state {
-    fsdp_state list;
+    fsdp_state_dict list;
     int64_t capacity;
     int64_t *table;     /* index of an entry + 1, 0: free */
     int64_t table_size; /* power of two, more than twice the entries */
@@ -52,7 +52,7 @@ static fsdp_status make_room(state *s)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_state_create(fsdp_state **out)
+fsdp_status fsdp_state_dict_create(fsdp_state_dict **out)
 {
     state *s;
 
@@ -64,7 +64,7 @@ fsdp_status fsdp_state_create(fsdp_state **out)
     return FSDP_OK;
 }
 
-void fsdp_state_free(fsdp_state *list)
+void fsdp_state_dict_free(fsdp_state_dict *list)
 {
     state *s = (state *)list;
 
@@ -79,7 +79,7 @@ void fsdp_state_free(fsdp_state *list)
     fsdp__free(s);
 }
 
-const fsdp_state_entry *fsdp_state_find(const fsdp_state *list, const char *name)
+const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *list, const char *name)
 {
     const state *s = (const state *)list;
     int64_t index = s->table_size > 0 ? *table_at(s, name) : 0;
@@ -88,7 +88,7 @@ const fsdp_state_entry *fsdp_state_find(const fsdp_state *list, const char *name
 }
 
 /* Box, shape, and who writes: of the ranks that hold the same box the one with coordinate 0 wherever they differ. */
-static fsdp_status describe(fsdp_state_entry *entry)
+static fsdp_status describe(fsdp_state_dict_entry *entry)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(entry->tensor);
     fsdp_context *context = fsdp_device_context(fsdp_tensor_device(entry->tensor));
@@ -117,17 +117,17 @@ static fsdp_status describe(fsdp_state_entry *entry)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_state_add(fsdp_state *list, const char *name, fsdp_tensor *tensor)
+fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_tensor *tensor)
 {
     state *s = (state *)list;
-    fsdp_state_entry entry = {.tensor = tensor};
+    fsdp_state_dict_entry entry = {.tensor = tensor};
     fsdp_status status = FSDP_OK;
 
     if (!list || !name || !tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot add to a state: state, name and tensor are required");
     if (!fsdp_tensor_is_contiguous(tensor))
         return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: it is not contiguous", name);
-    if (fsdp_state_find(list, name))
+    if (fsdp_state_dict_find(list, name))
         return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: the name is taken", name);
     entry.name = fsdp__strdup(name);
     if (!entry.name)

@@ -101,14 +101,14 @@ static fsdp_status make_model(fsdp_train_run *run)
 static fsdp_status fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_status st;
 
     if (c->model.pretrained == 0 || !c->model.path)
         return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
-    FSDP_TRY(fsdp_state_from_module(run->model, &state));
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
     st = fsdp_hub_load(c->model.path, state, &run->model_config);
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     return st;
 }
 
@@ -290,16 +290,16 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 
 fsdp_status fsdp_train_export(fsdp_train_run *run)
 {
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_status st;
 
     if (!run->config->save.path)
         return FSDP_OK;
     FSDP_TRY(agree(run, fsdp_module_reshard_all(run->model)));
-    FSDP_TRY(agree(run, fsdp_state_from_module(run->model, &state)));
+    FSDP_TRY(agree(run, fsdp_state_dict_from_module(run->model, &state)));
     st = fsdp_hub_save(run->config->save.path, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
                        fsdp_world(run->context));
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     FSDP_TRY(st);
     if (run->config->model.path && fsdp_context_rank(run->context) == 0)
         st = fsdp_hub_copy_tokenizer(run->config->model.path, run->config->save.path);

@@ -1,5 +1,5 @@
 /* test_collectives.c - every collective on ranks that are threads, against naive results. */
-#include "comm/suite_blocks.h"
+#include "comm/suite_coalesced.h"
 #include "support/ranks.h"
 
 typedef struct variant {
@@ -145,8 +145,8 @@ static void check_averages(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world);
     float send[8 * AVERAGED], recv[8 * AVERAGED];
-    fsdp_block block = {.whole = send, .shard = recv, .numel = size * AVERAGED, .chunk = AVERAGED};
-    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    fsdp_sharded_buffer block = {.unsharded = send, .shard = recv, .numel = size * AVERAGED, .chunk = AVERAGED};
+    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
 
     (void)arg;
@@ -156,13 +156,13 @@ static void check_averages(fsdp_context *context, void *arg)
     check_quotients(recv, size, 0, (float)size);
     CHECK_OK(fsdp_reduce_scatter(world, send, recv, AVERAGED, FSDP_F32, FSDP_AVG, stream));
     check_quotients(recv, size, (int64_t)rank * AVERAGED, (float)size);
-    CHECK_OK(fsdp_reduce_scatter_blocks(world, &block, 1, &o, stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(world, &block, 1, &o, stream));
     check_quotients(recv, size, (int64_t)rank * AVERAGED, (float)size);
     o.divisor = 7; /* 7 * size in all */
-    CHECK_OK(fsdp_reduce_scatter_blocks(world, &block, 1, &o, stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(world, &block, 1, &o, stream));
     check_quotients(recv, size, (int64_t)rank * AVERAGED, 7.0f * (float)size);
     o.op = FSDP_SUM;
-    CHECK_OK(fsdp_reduce_scatter_blocks(world, &block, 1, &o, stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(world, &block, 1, &o, stream));
     check_quotients(recv, size, (int64_t)rank * AVERAGED, 7);
 }
 
@@ -242,8 +242,8 @@ static void wrong_arguments_are_refused(void **state)
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     float x[4] = {0};
-    fsdp_block block = {.whole = x, .shard = x, .numel = 4, .chunk = 3};
-    fsdp_reduce_options max = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_MAX};
+    fsdp_sharded_buffer block = {.unsharded = x, .shard = x, .numel = 4, .chunk = 3};
+    fsdp_reduce_options max = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_MAX};
 
     (void)state;
     CHECK_ERROR(fsdp_all_gather(NULL, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "group is NULL");
@@ -255,13 +255,13 @@ static void wrong_arguments_are_refused(void **state)
     CHECK_ERROR(fsdp_all_reduce(world, x, x, 1, FSDP_I32, FSDP_AVG, stream), FSDP_INVALID, "int32 has no average");
     CHECK_ERROR(fsdp_broadcast(world, x, 1, FSDP_F32, 1, stream), FSDP_INVALID, "root 1 is not one of its 1 ranks");
     CHECK_ERROR(fsdp_all_to_all(world, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "not possible in place");
-    CHECK_ERROR(fsdp_all_gather_blocks(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
                 "block 0: the ranks' chunks do not cover it");
     block.chunk = 4;
     block.shard = NULL;
-    CHECK_ERROR(fsdp_all_gather_blocks(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
                 "its shard is NULL");
-    CHECK_ERROR(fsdp_reduce_scatter_blocks(world, &block, 0, &max, stream), FSDP_INVALID, "sum or average");
+    CHECK_ERROR(fsdp_reduce_scatter_coalesced(world, &block, 0, &max, stream), FSDP_INVALID, "sum or average");
     fsdp_context_free(context);
 }
 

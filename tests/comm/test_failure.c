@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "comm/internal.h"
 #include "comm/shm/shm.h"
-#include "comm/suite_blocks.h"
+#include "comm/suite_coalesced.h"
 #include "support/ranks.h"
 
 enum {
@@ -52,12 +52,13 @@ static void disagree_on_blocks(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
     float x[60] = {0}, y[60] = {0};
-    fsdp_block blocks[2] = {{x, y, 20, 10}, {x + 20, y + 20, rank == 2 ? 11 : 10, 10}};
+    fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10}, {x + 20, y + 20, rank == 2 ? 11 : 10, 10}};
 
     (void)arg;
-    CHECK_ERROR(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, cpu_stream(context)), FSDP_MISMATCH,
-                "call 1 is all_gather_blocks of 2 blocks with 80 bytes float32 on rank 0 but all_gather_blocks of 2 "
-                "blocks with 80 bytes float32 on rank 2 with other options or block sizes");
+    CHECK_ERROR(
+        fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, cpu_stream(context)), FSDP_MISMATCH,
+        "call 1 is all_gather_coalesced of 2 buffers with 80 bytes float32 on rank 0 but all_gather_coalesced of 2 "
+        "buffers with 80 bytes float32 on rank 2 with other options or buffer sizes");
 }
 
 static void ranks_with_other_block_sizes_disagree(void **state)
@@ -79,15 +80,15 @@ static void gather_labelled(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
     float x[60] = {0}, y[60] = {0};
-    fsdp_block blocks[2] = {{x, y, 20, 10}, {x + 20, y + 20, 20, 10}};
-    fsdp_reduce_options options = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10}, {x + 20, y + 20, 20, 10}};
+    fsdp_reduce_options options = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
     char label[200];
     fsdp_stream *stream;
     fsdp_status st;
 
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), l->mode, &stream));
     fsdp__process_group_set_label(world, "embedding, and a long one, so that all its bytes are seen to go");
-    CHECK_OK(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, stream));
     if (l->labels[rank]) {
         snprintf(label, sizeof label, "%s", l->labels[rank]);
         fsdp__process_group_set_label(world, label);
@@ -97,8 +98,8 @@ static void gather_labelled(fsdp_context *context, void *arg)
     }
     CHECK_OK(fsdp_all_reduce(world, x, x, 1, FSDP_F32, FSDP_SUM, stream)); /* carries none */
     CHECK_OK(fsdp_barrier(world));
-    st = l->reduce ? fsdp_reduce_scatter_blocks(world, blocks, 2, &options, stream)
-                   : fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_F32, stream);
+    st = l->reduce ? fsdp_reduce_scatter_coalesced(world, buffers, 2, &options, stream)
+                   : fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, stream);
     fsdp__process_group_set_label(world, "later"); /* the call has its own */
     if (st == FSDP_OK)
         st = fsdp_stream_synchronize(stream);
@@ -113,30 +114,33 @@ static void ranks_that_disagree_are_told_what_each_was_doing(void **state)
     static const char *const long_label =
         "model.layers.0 and model.layers.1 and model.layers.2 and model.layers.3 and model.layers.4";
     labelled all[] = {
-        {.labels = {"blocks.0", "blocks.0", "blocks.0"}},
+        {.labels = {"buffers.0", "buffers.0", "buffers.0"}},
         {.labels = {NULL, "", NULL}},
         {.labels = {long_label, long_label, long_label}},
-        {.labels = {"blocks.0", "blocks.0", "blocks.1"},
-         .expected = "ranks disagree in group 'world': call 4 is all_gather_blocks of 2 blocks with 80 bytes float32 "
-                     "for 'blocks.0' on rank 0 but all_gather_blocks of 2 blocks with 80 bytes float32 for 'blocks.1' "
-                     "on rank 2"},
-        {.labels = {"blocks.0", NULL, "blocks.0"},
+        {.labels = {"buffers.0", "buffers.0", "buffers.1"},
+         .expected =
+             "ranks disagree in group 'world': call 4 is all_gather_coalesced of 2 buffers with 80 bytes float32 "
+             "for 'buffers.0' on rank 0 but all_gather_coalesced of 2 buffers with 80 bytes float32 for 'buffers.1' "
+             "on rank 2"},
+        {.labels = {"buffers.0", NULL, "buffers.0"},
          .reduce = true,
-         .expected = "call 4 is reduce_scatter_blocks average of 2 blocks with 80 bytes float32 for 'blocks.0' on rank "
-                     "0 but reduce_scatter_blocks average of 2 blocks with 80 bytes float32 on rank 1"},
+         .expected =
+             "call 4 is reduce_scatter_coalesced average of 2 buffers with 80 bytes float32 for 'buffers.0' on rank "
+             "0 but reduce_scatter_coalesced average of 2 buffers with 80 bytes float32 on rank 1"},
         {.labels = {"x", long_label, "x"},
          .reduce = true,
-         .expected = "for 'x' on rank 0 but reduce_scatter_blocks average of 2 blocks with 80 bytes float32 for "
+         .expected = "for 'x' on rank 0 but reduce_scatter_coalesced average of 2 buffers with 80 bytes float32 for "
                      "'model.layers.0 and model.layers.1 and model.layers.2 and mod...' on rank 1"},
         {.labels = {long_label, "embedding, and a long one, so that all its bytes are seen to go",
                     "012345678901234567890123456789012345678901234567890123456789abc"},
-         .expected = "for 'model.layers.0 and model.layers.1 and model.layers.2 and mod...' on rank 0 but "
-                     "all_gather_blocks of 2 blocks with 80 bytes float32 for 'embedding, and a long one, so that all "
-                     "its bytes are seen to go' on rank 1"},
+         .expected =
+             "for 'model.layers.0 and model.layers.1 and model.layers.2 and mod...' on rank 0 but "
+             "all_gather_coalesced of 2 buffers with 80 bytes float32 for 'embedding, and a long one, so that all "
+             "its bytes are seen to go' on rank 1"},
         {.labels = {"012345678901234567890123456789012345678901234567890123456789abc",
                     "012345678901234567890123456789012345678901234567890123456789abc",
                     "012345678901234567890123456789012345678901234567890123456789abcd"},
-         .expected = "789abc' on rank 0 but all_gather_blocks of 2 blocks with 80 bytes float32 for "
+         .expected = "789abc' on rank 0 but all_gather_coalesced of 2 buffers with 80 bytes float32 for "
                      "'012345678901234567890123456789012345678901234567890123456789...' on rank 2"},
     };
 
@@ -223,8 +227,8 @@ static void work(fsdp_context *context, fsdp_status *out)
     fsdp_process_group *world = fsdp_world(context), *group = NULL;
     int ranks[WORLD] = {0, 1, 2};
     float x[600] = {0}, y[600] = {0};
-    fsdp_block block = {.whole = x, .shard = y, .numel = 10, .chunk = 4};
-    fsdp_reduce_options reduce = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
+    fsdp_sharded_buffer block = {.unsharded = x, .shard = y, .numel = 10, .chunk = 4};
+    fsdp_reduce_options reduce = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
     fsdp_stream *stream = NULL, *worker = NULL;
     void **objects = NULL, *common = NULL, *visible = NULL;
     size_t *sizes = NULL;
@@ -239,8 +243,8 @@ static void work(fsdp_context *context, fsdp_status *out)
     FSDP_TRY_GOTO(st, fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker), out);
     FSDP_TRY_GOTO(st, fsdp_all_gather(world, x, y, 100, FSDP_F32, stream), out);
     FSDP_TRY_GOTO(st, fsdp_process_group_create(context, ranks, WORLD, "all", &group), out);
-    FSDP_TRY_GOTO(st, fsdp_all_gather_blocks(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
-    FSDP_TRY_GOTO(st, fsdp_reduce_scatter_blocks(group, &block, 1, &reduce, worker), out);
+    FSDP_TRY_GOTO(st, fsdp_all_gather_coalesced(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
+    FSDP_TRY_GOTO(st, fsdp_reduce_scatter_coalesced(group, &block, 1, &reduce, worker), out);
     FSDP_TRY_GOTO(st, fsdp_stream_synchronize(worker), out);
     FSDP_TRY_GOTO(st, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);
     FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 100, &common), out);

@@ -1,7 +1,7 @@
 /* test_group.c - making groups, the memory they hand out, and their counters. */
 #include <unistd.h>
 
-#include "comm/suite_blocks.h"
+#include "comm/suite_coalesced.h"
 #include "support/ranks.h"
 
 /* ---- making ---- */
@@ -203,22 +203,22 @@ static void steady_memory(fsdp_context *context, void *arg)
     (void)arg;
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
     for (int i = 0; i < 200; i++) {
-        float *whole = NULL, shard[500];
-        fsdp_block block = {.shard = shard, .numel = 1000, .chunk = 500};
+        float *unsharded = NULL, shard[500];
+        fsdp_sharded_buffer block = {.shard = shard, .numel = 1000, .chunk = 500};
 
         for (int k = 0; k < 500; k++)
             shard[k] = (float)i;
-        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 4000, (void **)&whole));
-        lowest = (uintptr_t)whole < lowest ? (uintptr_t)whole : lowest;
-        highest = (uintptr_t)whole > highest ? (uintptr_t)whole : highest;
-        block.whole = whole;
-        CHECK_OK(fsdp_all_gather_blocks(world, &block, 1, FSDP_F32, FSDP_F32, stream));
+        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 4000, (void **)&unsharded));
+        lowest = (uintptr_t)unsharded < lowest ? (uintptr_t)unsharded : lowest;
+        highest = (uintptr_t)unsharded > highest ? (uintptr_t)unsharded : highest;
+        block.unsharded = unsharded;
+        CHECK_OK(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream));
         if (i % 10 == 0) {
             CHECK_OK(fsdp_stream_synchronize(stream));
-            CHECK_EQ(whole[0], i);
-            CHECK_EQ(whole[999], i);
+            CHECK_EQ(unsharded[0], i);
+            CHECK_EQ(unsharded[999], i);
         }
-        fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, whole, 4000);
+        fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, unsharded, 4000);
         CHECK_OK(fsdp_stream_synchronize(stream)); /* `shard` ends here */
     }
     CHECK(highest - lowest <= 5 * 4200); /* a handful of places, over and over */
@@ -239,11 +239,11 @@ static void counted(fsdp_context *context, void *arg)
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int size = fsdp_process_group_size(world), ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     float *x = calloc(8000, sizeof *x), *y = calloc(8000, sizeof *y);
-    fsdp_block blocks[2] = {{.whole = x, .shard = y, .numel = 10, .chunk = (10 + size - 1) / size},
-                            {.whole = x + 100, .shard = y + 100, .numel = 1, .chunk = 1}};
+    fsdp_sharded_buffer buffers[2] = {{.unsharded = x, .shard = y, .numel = 10, .chunk = (10 + size - 1) / size},
+                                      {.unsharded = x + 100, .shard = y + 100, .numel = 1, .chunk = 1}};
     fsdp_reduce_options reduce = {
-        .whole_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
-    int64_t rows = blocks[0].chunk + 1, total_ns, waiting_ns;
+        .unsharded_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    int64_t rows = buffers[0].chunk + 1, total_ns, waiting_ns;
     fsdp_comm_stats s;
 
     (void)arg;
@@ -251,8 +251,8 @@ static void counted(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_all_gather(world, x, y, 10, FSDP_F32, stream));
     CHECK_OK(fsdp_reduce_scatter(world, x, y, 10, FSDP_BF16, FSDP_SUM, stream));
     CHECK_OK(fsdp_all_reduce(world, x, y, 1000 * size, FSDP_F32, FSDP_SUM, stream));
-    CHECK_OK(fsdp_all_gather_blocks(world, blocks, 2, FSDP_F32, FSDP_BF16, stream));
-    CHECK_OK(fsdp_reduce_scatter_blocks(world, blocks, 2, &reduce, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_BF16, stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(world, buffers, 2, &reduce, stream));
     CHECK_OK(fsdp_barrier(world));
     fsdp_process_group_stats(world, &s);
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 2);

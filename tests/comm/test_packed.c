@@ -1,6 +1,6 @@
-/* test_packed.c - a transport that has only the plain collectives: vectored ones are packed, with the same bits. */
+/* test_packed.c - a transport that has only the plain collectives: coalesced ones are packed, with the same bits. */
 #include "base/fault.h"
-#include "comm/suite_blocks.h"
+#include "comm/suite_coalesced.h"
 #include "comm/symmetric/symmetric.h"
 #include "support/ranks.h"
 
@@ -109,48 +109,49 @@ static void fill_bits(void *buffer, int64_t numel, fsdp_dtype dtype, uint64_t se
     }
 }
 
-/* The same blocks twice: whole memory that peers see, where the group has such, and other memory. */
+/* The same buffers twice: whole memory that peers see, where the group has such, and other memory. */
 typedef struct twins {
     fsdp_process_group *direct;
-    fsdp_block blocks[2][BLOCKS];
+    fsdp_sharded_buffer buffers[2][BLOCKS];
     size_t whole_bytes[BLOCKS], shard_bytes[BLOCKS];
 } twins;
 
 static void *whole_alloc(fsdp_process_group *group, size_t bytes)
 {
-    void *whole = NULL;
+    void *unsharded = NULL;
 
     if (!fsdp_process_group_can_share(group, FSDP_MEMORY_VISIBLE))
         return CHECK_PTR(calloc(1, bytes + 1));
-    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_VISIBLE, bytes, &whole));
-    return whole;
+    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_VISIBLE, bytes, &unsharded));
+    return unsharded;
 }
 
-static void whole_free(fsdp_process_group *group, void *whole, size_t bytes)
+static void whole_free(fsdp_process_group *group, void *unsharded, size_t bytes)
 {
     if (fsdp_process_group_can_share(group, FSDP_MEMORY_VISIBLE))
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_VISIBLE, whole, bytes);
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_VISIBLE, unsharded, bytes);
     else
-        free(whole);
+        free(unsharded);
 }
 
-static void twins_make(fsdp_process_group *direct, const int64_t *numel, fsdp_dtype whole_dtype, fsdp_dtype shard_dtype,
-                       twins *t)
+static void twins_make(fsdp_process_group *direct, const int64_t *numel, fsdp_dtype unsharded_dtype,
+                       fsdp_dtype shard_dtype, twins *t)
 {
     int size = fsdp_process_group_size(direct), rank = fsdp_process_group_rank(direct);
 
     t->direct = direct;
     for (int b = 0; b < BLOCKS; b++) {
-        fsdp_block block = {.numel = numel[b], .chunk = (numel[b] + size - 1) / size};
+        fsdp_sharded_buffer block = {.numel = numel[b], .chunk = (numel[b] + size - 1) / size};
 
-        t->whole_bytes[b] = (size_t)numel[b] * fsdp_dtype_size(whole_dtype);
+        t->whole_bytes[b] = (size_t)numel[b] * fsdp_dtype_size(unsharded_dtype);
         t->shard_bytes[b] = (size_t)suite_rows(&block, rank) * fsdp_dtype_size(shard_dtype);
         for (int twin = 0; twin < 2; twin++) {
-            block.whole = twin == 0 ? whole_alloc(direct, t->whole_bytes[b]) : CHECK_PTR(malloc(t->whole_bytes[b] + 1));
+            block.unsharded =
+                twin == 0 ? whole_alloc(direct, t->whole_bytes[b]) : CHECK_PTR(malloc(t->whole_bytes[b] + 1));
             block.shard = CHECK_PTR(malloc(t->shard_bytes[b] + 1));
-            fill_bits(block.whole, numel[b], whole_dtype, (uint64_t)(rank * BLOCKS + b));
+            fill_bits(block.unsharded, numel[b], unsharded_dtype, (uint64_t)(rank * BLOCKS + b));
             fill_bits(block.shard, suite_rows(&block, rank), shard_dtype, (uint64_t)(1000 + rank * BLOCKS + b));
-            t->blocks[twin][b] = block;
+            t->buffers[twin][b] = block;
         }
     }
 }
@@ -159,24 +160,24 @@ static void twins_compare_and_free(twins *t)
 {
     CHECK_OK(fsdp_barrier(t->direct)); /* peers are through with it */
     for (int b = 0; b < BLOCKS; b++) {
-        CHECK_BYTES(t->blocks[1][b].whole, t->blocks[0][b].whole, t->whole_bytes[b]);
-        CHECK_BYTES(t->blocks[1][b].shard, t->blocks[0][b].shard, t->shard_bytes[b]);
-        whole_free(t->direct, t->blocks[0][b].whole, t->whole_bytes[b]);
-        free(t->blocks[1][b].whole);
-        free(t->blocks[0][b].shard);
-        free(t->blocks[1][b].shard);
+        CHECK_BYTES(t->buffers[1][b].unsharded, t->buffers[0][b].unsharded, t->whole_bytes[b]);
+        CHECK_BYTES(t->buffers[1][b].shard, t->buffers[0][b].shard, t->shard_bytes[b]);
+        whole_free(t->direct, t->buffers[0][b].unsharded, t->whole_bytes[b]);
+        free(t->buffers[1][b].unsharded);
+        free(t->buffers[0][b].shard);
+        free(t->buffers[1][b].shard);
     }
 }
 
 static void compare_gather(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream,
-                           const int64_t *numel, fsdp_dtype shard_dtype, fsdp_dtype whole_dtype)
+                           const int64_t *numel, fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype)
 {
     fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
     twins t;
 
-    twins_make(direct, numel, whole_dtype, shard_dtype, &t);
-    CHECK_OK(fsdp_all_gather_blocks(direct, t.blocks[0], BLOCKS, shard_dtype, whole_dtype, own));
-    CHECK_OK(fsdp_all_gather_blocks(packed, t.blocks[1], BLOCKS, shard_dtype, whole_dtype, stream));
+    twins_make(direct, numel, unsharded_dtype, shard_dtype, &t);
+    CHECK_OK(fsdp_all_gather_coalesced(direct, t.buffers[0], BLOCKS, shard_dtype, unsharded_dtype, own));
+    CHECK_OK(fsdp_all_gather_coalesced(packed, t.buffers[1], BLOCKS, shard_dtype, unsharded_dtype, stream));
     CHECK_OK(fsdp_stream_synchronize(stream));
     twins_compare_and_free(&t);
 }
@@ -187,9 +188,9 @@ static void compare_reduction(fsdp_process_group *direct, fsdp_process_group *pa
     fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
     twins t;
 
-    twins_make(direct, numel, o->whole_dtype, o->shard_dtype, &t);
-    CHECK_OK(fsdp_reduce_scatter_blocks(direct, t.blocks[0], BLOCKS, o, own));
-    CHECK_OK(fsdp_reduce_scatter_blocks(packed, t.blocks[1], BLOCKS, o, stream));
+    twins_make(direct, numel, o->unsharded_dtype, o->shard_dtype, &t);
+    CHECK_OK(fsdp_reduce_scatter_coalesced(direct, t.buffers[0], BLOCKS, o, own));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(packed, t.buffers[1], BLOCKS, o, stream));
     CHECK_OK(fsdp_stream_synchronize(stream));
     twins_compare_and_free(&t);
 }
@@ -202,7 +203,7 @@ static void compare_all(fsdp_process_group *direct, fsdp_process_group *packed, 
     for (int d = 0; d < 4; d++)
         compare_gather(direct, packed, stream, numels[0], other[d], other[d]);
     for (int d = 0; d < 27; d++) {
-        fsdp_reduce_options o = {.whole_dtype = floating[d / 9],
+        fsdp_reduce_options o = {.unsharded_dtype = floating[d / 9],
                                  .reduce_dtype = floating[d / 3 % 3],
                                  .shard_dtype = floating[d % 3],
                                  .op = d % 2 ? FSDP_SUM : FSDP_AVG,
@@ -218,7 +219,7 @@ static void compare_all(fsdp_process_group *direct, fsdp_process_group *packed, 
 
 static void compare_pieces(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
-    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .accumulate = true};
+    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .accumulate = true};
 
     compare_gather(direct, packed, stream, numels[1], FSDP_F32, FSDP_F32);
     compare_gather(direct, packed, stream, numels[1], FSDP_BF16, FSDP_F32);
@@ -243,15 +244,15 @@ enum {
 static void move_rows(fsdp_process_group *group, fsdp_stream *stream, fsdp_comm_stats *out)
 {
     int64_t numel = fsdp_process_group_size(group) * ROWS;
-    float *whole = calloc((size_t)numel, sizeof *whole), *shard = calloc(ROWS, sizeof *shard);
-    fsdp_block block = {.whole = whole, .shard = shard, .numel = numel, .chunk = ROWS};
-    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+    float *unsharded = calloc((size_t)numel, sizeof *unsharded), *shard = calloc(ROWS, sizeof *shard);
+    fsdp_sharded_buffer block = {.unsharded = unsharded, .shard = shard, .numel = numel, .chunk = ROWS};
+    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
 
-    CHECK_OK(fsdp_all_gather_blocks(group, &block, 1, FSDP_F32, FSDP_F32, stream));
-    CHECK_OK(fsdp_reduce_scatter_blocks(group, &block, 1, &o, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(group, &block, 1, FSDP_F32, FSDP_F32, stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(group, &block, 1, &o, stream));
     fsdp_process_group_stats(group, out);
     free(shard);
-    free(whole);
+    free(unsharded);
 }
 
 static void count_bytes(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
@@ -285,13 +286,15 @@ static void bytes_of_packing_are_counted(void **state)
 static void disagree(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
     int rank = fsdp_process_group_rank(packed), size = fsdp_process_group_size(packed);
-    float whole[100] = {0}, shard[100] = {0};
-    fsdp_block block = {.whole = whole, .shard = shard, .numel = rank == size - 1 ? 99 : 100, .chunk = 100};
+    float unsharded[100] = {0}, shard[100] = {0};
+    fsdp_sharded_buffer block = {
+        .unsharded = unsharded, .shard = shard, .numel = rank == size - 1 ? 99 : 100, .chunk = 100};
 
     (void)direct;
     if (size > 1)
-        CHECK_ERROR(fsdp_all_gather_blocks(packed, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_MISMATCH,
-                    "call 1 is all_gather_blocks of 1 blocks with 400 bytes float32 on rank 0 but all_gather_blocks");
+        CHECK_ERROR(
+            fsdp_all_gather_coalesced(packed, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_MISMATCH,
+            "call 1 is all_gather_coalesced of 1 buffers with 400 bytes float32 on rank 0 but all_gather_coalesced");
 }
 
 static void ranks_that_disagree_are_told(void **state)
@@ -311,18 +314,18 @@ static shortage now;
 
 static void run_short(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
-    float whole[9] = {0}, shard[3] = {0};
-    fsdp_block block = {.whole = whole, .shard = shard, .numel = 9, .chunk = 3};
-    fsdp_reduce_options o = {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+    float unsharded[9] = {0}, shard[3] = {0};
+    fsdp_sharded_buffer block = {.unsharded = unsharded, .shard = shard, .numel = 9, .chunk = 3};
+    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
     int rank = fsdp_process_group_rank(packed);
     fsdp_status st;
 
     (void)direct;
     if (rank == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, now.nth);
-    st = fsdp_all_gather_blocks(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
+    st = fsdp_all_gather_coalesced(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
     if (st == FSDP_OK)
-        st = fsdp_reduce_scatter_blocks(packed, &block, 1, &o, stream);
+        st = fsdp_reduce_scatter_coalesced(packed, &block, 1, &o, stream);
     if (rank == 1) {
         now.hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);

@@ -73,15 +73,15 @@ static void broken_logits_are_an_error(void **state)
 static fsdp_module *load(fsdp_context *context)
 {
     fsdp_model_config config;
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_module *model;
 
     CHECK_OK(fsdp_hub_read_config(FOLDER, &config));
     config.max_seq_len = 12;
     model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
-    CHECK_OK(fsdp_state_from_module(model, &state));
+    CHECK_OK(fsdp_state_dict_from_module(model, &state));
     CHECK_OK(fsdp_hub_load(FOLDER, state, &config));
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     return model;
 }
 

@@ -18,7 +18,7 @@ typedef struct fixture {
 static fixture load(const char *name)
 {
     fixture f = {.context = test_context()};
-    fsdp_state *parameters = NULL;
+    fsdp_state_dict *parameters = NULL;
     char folder[256], golden[256];
 
     snprintf(folder, sizeof(folder), "%s%s", MODELS, name);
@@ -26,9 +26,9 @@ static fixture load(const char *name)
     CHECK_OK(fsdp_hub_read_config(folder, &f.config));
     f.model = CHECK_PTR(fsdp_model_create(f.context, fsdp_meta(f.context), &f.config));
     CHECK_OK(fsdp_module_materialize(f.model, test_device(f.context)));
-    CHECK_OK(fsdp_state_from_module(f.model, &parameters));
+    CHECK_OK(fsdp_state_dict_from_module(f.model, &parameters));
     CHECK_OK(fsdp_hub_load(folder, parameters, &f.config));
-    fsdp_state_free(parameters);
+    fsdp_state_dict_free(parameters);
     CHECK_OK(fsdp_safetensors_open(golden, &f.golden));
     return f;
 }

@@ -75,7 +75,7 @@ static void make_file(const char *folder, const made *tensors, int count, int pa
 }
 
 /* Adds a parameter of zeros; on a mesh of several ranks it is sharded by rows. */
-static void add_parameter(fsdp_state *state, fsdp_mesh *mesh, const char *name, int64_t rows, int64_t columns)
+static void add_parameter(fsdp_state_dict *state, fsdp_mesh *mesh, const char *name, int64_t rows, int64_t columns)
 {
     fsdp_context *context = fsdp_mesh_context(mesh);
     fsdp_placement by_rows = {.kind = FSDP_SHARD, .dim = 0};
@@ -86,15 +86,15 @@ static void add_parameter(fsdp_state *state, fsdp_mesh *mesh, const char *name, 
                                 &whole));
     CHECK_OK(fsdp_tensor_fill_(whole, -1));
     CHECK_OK(fsdp_distribute_tensor(whole, mesh, &by_rows, &local));
-    CHECK_OK(fsdp_state_add(state, name, local));
+    CHECK_OK(fsdp_state_dict_add(state, name, local));
     fsdp_tensor_unref(local);
     fsdp_tensor_unref(whole);
 }
 
 /* What the entry holds must be elements of 0, 1, 2, ... plus `first`. */
-static void check_values(const fsdp_state *state, const char *name, int first)
+static void check_values(const fsdp_state_dict *state, const char *name, int first)
 {
-    const fsdp_state_entry *entry = CHECK_PTR(fsdp_state_find(state, name));
+    const fsdp_state_dict_entry *entry = CHECK_PTR(fsdp_state_dict_find(state, name));
     int64_t columns = entry->ndim == 2 ? entry->size[1] : 1, numel = fsdp_tensor_numel(entry->tensor);
     float values[256];
 
@@ -114,11 +114,11 @@ static void load_rows(fsdp_context *context, void *arg)
 {
     const fixture *f = arg;
     int64_t world = fsdp_context_world_size(context);
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_mesh *mesh = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
-    CHECK_OK(fsdp_state_create(&state));
+    CHECK_OK(fsdp_state_dict_create(&state));
     add_parameter(state, mesh, "transformer.wte.weight", 7, 3);
     add_parameter(state, mesh, "transformer.h.0.ln_1.weight", 5, 0);
     add_parameter(state, mesh, "transformer.h.0.attn.c_attn.bias", 1, 0);
@@ -126,7 +126,7 @@ static void load_rows(fsdp_context *context, void *arg)
     check_values(state, "transformer.wte.weight", 10);
     check_values(state, "transformer.h.0.ln_1.weight", 40);
     check_values(state, "transformer.h.0.attn.c_attn.bias", 3);
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
 
@@ -186,19 +186,19 @@ static fsdp_status load_one(const made *tensors, int count, bool tied, float *fi
     fsdp_context *context = test_context();
     fsdp_model_config config = {.architecture = FSDP_LLAMA, .tie_word_embeddings = tied};
     int64_t world = 1;
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_mesh *mesh = NULL;
     fsdp_status status;
     float values[21];
 
     make_file(folder, tensors, count, 0);
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
-    CHECK_OK(fsdp_state_create(&state));
+    CHECK_OK(fsdp_state_dict_create(&state));
     add_parameter(state, mesh, "model.embed_tokens.weight", 7, 3);
     status = fsdp_hub_load(folder, state, &config);
     CHECK_OK(fsdp_tensor_read(state->entries[0].tensor, FSDP_F32, values));
     *first_value = values[0];
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
@@ -269,17 +269,17 @@ static void a_model_without_bytes_cannot_be_loaded(void **state)
 {
     fsdp_context *context = test_context();
     fsdp_model_config config;
-    fsdp_state *parameters = NULL;
+    fsdp_state_dict *parameters = NULL;
     fsdp_module *model;
 
     (void)state;
     CHECK_OK(fsdp_hub_read_config(TEST_SOURCE_DIR "/tests/reference/models/tiny-gpt2", &config));
     model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
-    CHECK_OK(fsdp_state_from_module(model, &parameters));
+    CHECK_OK(fsdp_state_dict_from_module(model, &parameters));
     CHECK_ERROR(fsdp_hub_load(TEST_SOURCE_DIR "/tests/reference/models/tiny-gpt2", parameters, &config), FSDP_STATE,
                 "is on the meta device: materialize it first");
     CHECK_ERROR(fsdp_hub_load(NULL, parameters, &config), FSDP_INVALID, "required");
-    fsdp_state_free(parameters);
+    fsdp_state_dict_free(parameters);
     fsdp_module_unref(model);
     fsdp_context_free(context);
 }

@@ -46,7 +46,7 @@ static float value_of(int parameter, int64_t element)
     return (float)parameter + (float)element / 7.0f; /* not exact in bf16 */
 }
 
-static void add_parameter(fsdp_state *state, fsdp_mesh *mesh, int index)
+static void add_parameter(fsdp_state_dict *state, fsdp_mesh *mesh, int index)
 {
     fsdp_placement placement = {.kind = parameters[index].shard_dim < 0 ? FSDP_REPLICATE : FSDP_SHARD,
                                 .dim = parameters[index].shard_dim < 0 ? 0 : parameters[index].shard_dim};
@@ -59,18 +59,18 @@ static void add_parameter(fsdp_state *state, fsdp_mesh *mesh, int index)
         values[i] = value_of(index, i);
     CHECK_OK(fsdp_tensor_write(whole, FSDP_F32, values));
     CHECK_OK(fsdp_distribute_tensor(whole, mesh, &placement, &local));
-    CHECK_OK(fsdp_state_add(state, parameters[index].name, local));
+    CHECK_OK(fsdp_state_dict_add(state, parameters[index].name, local));
     fsdp_tensor_unref(local);
     fsdp_tensor_unref(whole);
 }
 
-static fsdp_state *make_state(fsdp_context *context, fsdp_mesh **out_mesh)
+static fsdp_state_dict *make_state(fsdp_context *context, fsdp_mesh **out_mesh)
 {
     int64_t world = fsdp_context_world_size(context);
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
 
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, out_mesh));
-    CHECK_OK(fsdp_state_create(&state));
+    CHECK_OK(fsdp_state_dict_create(&state));
     for (int i = 0; i < PARAMETERS; i++)
         add_parameter(state, *out_mesh, i);
     return state;
@@ -87,11 +87,11 @@ static void save(fsdp_context *context, void *arg)
 {
     const job *j = arg;
     fsdp_mesh *mesh = NULL;
-    fsdp_state *state = make_state(context, &mesh);
+    fsdp_state_dict *state = make_state(context, &mesh);
     fsdp_model_config c = config();
 
     CHECK_OK(fsdp__hub_save_split(j->folder, state, &c, j->dtype, fsdp_world(context), j->limit_bytes));
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
 
@@ -215,10 +215,10 @@ static fsdp_status save_alone(const char *folder, fsdp_dtype dtype, const fsdp_m
 {
     fsdp_context *context = test_context();
     fsdp_mesh *mesh = NULL;
-    fsdp_state *state = make_state(context, &mesh);
+    fsdp_state_dict *state = make_state(context, &mesh);
     fsdp_status status = fsdp_hub_save(folder, state, c, dtype, fsdp_world(context));
 
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
@@ -255,7 +255,7 @@ static void other_peoples_folders_are_not_replaced(void **state)
 }
 
 /* One save in which a use of a resource fails; the group must still work afterwards. */
-static fsdp_status save_with_fault(fsdp_context *context, const job *j, const fsdp_state *state)
+static fsdp_status save_with_fault(fsdp_context *context, const job *j, const fsdp_state_dict *state)
 {
     fsdp_model_config c = config();
 
@@ -267,7 +267,7 @@ static void fail_writes(fsdp_context *context, void *arg)
 {
     const job *j = arg;
     fsdp_mesh *mesh = NULL;
-    fsdp_state *state = make_state(context, &mesh);
+    fsdp_state_dict *state = make_state(context, &mesh);
     char *parent = strdup(j->folder);
     int rounds = 0, rank = fsdp_context_rank(context);
     bool hit = true;
@@ -298,7 +298,7 @@ static void fail_writes(fsdp_context *context, void *arg)
     }
     CHECK(rounds > (j->failing_rank == 0 ? 10 : 3));
     free(parent);
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
 
@@ -345,7 +345,7 @@ static void a_failed_allocation_leaves_nothing(void **state)
     for (long n = 1; hit; n++) {
         fsdp_context *context = test_context();
         fsdp_mesh *mesh = NULL;
-        fsdp_state *whole = make_state(context, &mesh);
+        fsdp_state_dict *whole = make_state(context, &mesh);
         fsdp_process_group *world = fsdp_world(context);
         fsdp_status status;
 
@@ -355,7 +355,7 @@ static void a_failed_allocation_leaves_nothing(void **state)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
         CHECK_EQ(status != FSDP_OK, hit);
         CHECK_EQ(files_in(directory), hit ? 0 : 1);
-        fsdp_state_free(whole);
+        fsdp_state_dict_free(whole);
         fsdp_mesh_unref(mesh);
         CHECK_EQ(test_live_bytes(context), 0);
         fsdp_context_free(context);
@@ -369,16 +369,16 @@ static void save_different(fsdp_context *context, void *arg)
 {
     const job *j = arg;
     fsdp_mesh *mesh = NULL;
-    fsdp_state *state = make_state(context, &mesh);
+    fsdp_state_dict *state = make_state(context, &mesh);
     fsdp_model_config c = config();
     fsdp_status status;
 
     if (fsdp_context_rank(context) == 1)
-        CHECK_OK(fsdp_state_add(state, "one.more", state->entries[2].tensor));
+        CHECK_OK(fsdp_state_dict_add(state, "one.more", state->entries[2].tensor));
     status = fsdp_hub_save(j->folder, state, &c, j->dtype, fsdp_world(context));
     CHECK_EQ(status, FSDP_MISMATCH);
     CHECK_CONTAINS(fsdp_last_error(), "names or shapes differ from those of rank 0");
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
 

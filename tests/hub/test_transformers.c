@@ -20,7 +20,7 @@ static fsdp_status rewrite(fsdp_context *context, void *arg)
 {
     const job *j = arg;
     fsdp_model_config config;
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
     fsdp_module *model;
     char from[256];
 
@@ -28,10 +28,10 @@ static fsdp_status rewrite(fsdp_context *context, void *arg)
     FSDP_TRY(fsdp_hub_read_config(from, &config));
     model = fsdp_model_create(context, test_device(context), &config);
     FSDP_TRY(model ? FSDP_OK : fsdp_last_status());
-    FSDP_TRY(fsdp_state_from_module(model, &state));
+    FSDP_TRY(fsdp_state_dict_from_module(model, &state));
     FSDP_TRY(fsdp_hub_load(from, state, &config));
     FSDP_TRY(fsdp__hub_save_split(j->to, state, &config, j->dtype, fsdp_world(context), j->limit_bytes));
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_module_unref(model);
     return FSDP_OK;
 }

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/suite_blocks.h"
+#include "comm/suite_coalesced.h"
 #include "fsdp/launch.h"
 
 static void all_collectives(fsdp_context *context)

@@ -55,7 +55,7 @@ void order_tear_down(order_model *m, bool losses_last)
         drop_losses(m, slot);
     drop_unreduced(m, m->plan->all_params);
     fsdp_optimizer_free(m->optimizer);
-    fsdp_state_free(m->state);
+    fsdp_state_dict_free(m->state);
     for (int p = 0; p < m->plan->param_count; p++)
         free(m->saved[p]);
     fsdp_parameters_release(&m->parameters);

@@ -370,9 +370,9 @@ void play_save(order_player *player, const order_call *call)
 {
     order_model *m = model_of(player, call);
 
-    fsdp_state_free(m->state);
+    fsdp_state_dict_free(m->state);
     m->state = NULL;
-    CHECK_OK(fsdp_state_from_module(m->module, &m->state));
+    CHECK_OK(fsdp_state_dict_from_module(m->module, &m->state));
     CHECK_EQ(m->state->count, m->plan->param_count);
     for (int p = 0; p < m->plan->param_count; p++) {
         CHECK_STRING(m->state->entries[p].name, param_name(m, p));
@@ -468,12 +468,12 @@ void play_refuse_walked(order_player *player, const order_call *call)
 void play_refuse_state(order_player *player, const order_call *call)
 {
     order_model *m = model_of(player, call);
-    fsdp_state *state;
+    fsdp_state_dict *state;
     int p = 0;
 
     while (!is_whole(call, p))
         p++;
-    CHECK_ERROR(fsdp_state_from_module(m->module, &state), FSDP_STATE, param_name(m, p));
+    CHECK_ERROR(fsdp_state_dict_from_module(m->module, &state), FSDP_STATE, param_name(m, p));
 }
 
 void play_refuse_optimizer(order_player *player, const order_call *call)

@@ -32,7 +32,7 @@ typedef struct order_model {
     fsdp_parameters parameters; /* the shards, taken before anything else */
     fsdp_optimizer *optimizer;
     fsdp_tensor *losses[ORDER_SLOTS][ORDER_MAX_WORLD];
-    fsdp_state *state; /* saved, with its values */
+    fsdp_state_dict *state; /* saved, with its values */
     float *saved[ORDER_MAX_PARAMS];
     /* of a plain model */
     fsdp_tensor *unreduced[ORDER_MAX_WORLD][ORDER_MAX_PARAMS];

@@ -53,7 +53,7 @@ static void look_after_evaluation(fsdp_context *context, way_run *run)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_parameters before, after;
-    fsdp_state *state;
+    fsdp_state_dict *state;
 
     CHECK_OK(fsdp_module_parameters(module, &before));
     (void)ways_evaluate(run, module, 0);
@@ -61,7 +61,7 @@ static void look_after_evaluation(fsdp_context *context, way_run *run)
     CHECK_EQ(is_kept(net_block_at(module, 0)), run->arg == 1);
     dawdle(context, run);
     CHECK_OK(fsdp_module_parameters(module, &after));
-    CHECK_OK(fsdp_state_from_module(module, &state));
+    CHECK_OK(fsdp_state_dict_from_module(module, &state));
     CHECK_EQ(after.count, before.count);
     CHECK_EQ(state->count, before.count);
     for (int64_t i = 0; i < after.count; i++) {
@@ -71,7 +71,7 @@ static void look_after_evaluation(fsdp_context *context, way_run *run)
         CHECK_PTR(fsdp_tensor_distribution(after.items[i].tensor));
         note_tensor(run, after.items[i].tensor);
     }
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_parameters_release(&after);
     fsdp_parameters_release(&before);
     fsdp_module_unref(module);
@@ -309,18 +309,18 @@ static void refuse_in_window(fsdp_context *context, way_run *run)
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer;
     fsdp_parameters parameters;
-    fsdp_state *state;
+    fsdp_state_dict *state;
 
     CHECK_OK(fsdp_module_unshard(net_block_at(module, 1)));
-    CHECK_ERROR(fsdp_state_from_module(module, &state), FSDP_STATE, "blocks.1.up.weight");
+    CHECK_ERROR(fsdp_state_dict_from_module(module, &state), FSDP_STATE, "blocks.1.up.weight");
     CHECK_OK(fsdp_module_parameters(module, &parameters));
     CHECK_ERROR(fsdp_sgd_create(&parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer), FSDP_STATE,
                 "blocks.1.up.weight");
     fsdp_parameters_release(&parameters);
     CHECK_OK(fsdp_module_reshard(net_block_at(module, 1)));
     (void)ways_evaluate(run, module, 0);
-    CHECK_OK(fsdp_state_from_module(module, &state));
-    fsdp_state_free(state);
+    CHECK_OK(fsdp_state_dict_from_module(module, &state));
+    fsdp_state_dict_free(state);
     fsdp_module_unref(module);
 }
 

@@ -115,7 +115,7 @@ static void check_overlap(fsdp_context *context, void *arg)
     ((gated_block *)net_block_at(module, GATED))->gate = &g;
     CHECK_OK(fsdp_module_reshard(module));
     logits = evaluate(module, x); /* the host is through, the device stands in block 1 */
-    CHECK_OK(fsdp_event_synchronize(fsdp__state_of(net_block_at(module, GATHERED))->groups[0]->gathered));
+    CHECK_OK(fsdp_event_synchronize(fsdp__module_state_of(net_block_at(module, GATHERED))->groups[0]->gathered));
     gate_open(&g);
     CHECK_OK(fsdp_tensor_read(logits, FSDP_F32, gated));
     CHECK(!g.forced);

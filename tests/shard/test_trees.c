@@ -206,7 +206,7 @@ static void set_on_child(fsdp_context *context, way_run *run)
         CHECK_OK(fsdp_module_set_is_last_backward(child, false));
     }
     ways_backward(run, module, 0);
-    root = fsdp__state_of(module)->root;
+    root = fsdp__module_state_of(module)->root;
     CHECK_EQ(root->last_backward, run->arg);
     CHECK_EQ(root->order_count > 0, !run->arg); /* the order is kept for the backwards to come */
     CHECK_OK(fsdp_module_set_is_last_backward(child, true));

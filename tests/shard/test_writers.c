@@ -151,9 +151,9 @@ static void write_all(fsdp_module *module, int kind)
 
 static void load_state(fsdp_module *module)
 {
-    fsdp_state *state;
+    fsdp_state_dict *state;
 
-    CHECK_OK(fsdp_state_from_module(module, &state));
+    CHECK_OK(fsdp_state_dict_from_module(module, &state));
     for (int64_t i = 0; i < state->count; i++) {
         fsdp_tensor *t = state->entries[i].tensor;
         float *values = calloc((size_t)fsdp_tensor_numel(t) + 1, sizeof *values);
@@ -164,7 +164,7 @@ static void load_state(fsdp_module *module)
         CHECK_OK(fsdp_tensor_write(t, FSDP_F32, values));
         free(values);
     }
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
 }
 
 typedef void (*writer)(fsdp_module *module, fsdp_optimizer *optimizer);

@@ -59,10 +59,10 @@ static void names_are_dotted_and_tied_parameters_come_once(void **state)
                                         "blocks.1.weight", "blocks.1.other"};
     fsdp_context *context = test_context();
     fsdp_module *tree = make_tree(context);
-    fsdp_state *list = NULL;
+    fsdp_state_dict *list = NULL;
 
     (void)state;
-    CHECK_OK(fsdp_state_from_module(tree, &list));
+    CHECK_OK(fsdp_state_dict_from_module(tree, &list));
     CHECK_EQ(list->count, 6);
     for (int i = 0; i < 6; i++) {
         CHECK_STRING(list->entries[i].name, names[i]);
@@ -70,12 +70,12 @@ static void names_are_dotted_and_tied_parameters_come_once(void **state)
     }
     CHECK(list->entries[0].tensor == fsdp_module_parameter(tree, "head.weight"));
     CHECK(list->entries[4].tensor == fsdp_module_parameter(tree, "blocks.1.weight"));
-    fsdp_state_free(list);
+    fsdp_state_dict_free(list);
     /* Asked for the head alone, the tied parameter has its own name there. */
-    CHECK_OK(fsdp_state_from_module(fsdp_module_child(tree, "head"), &list));
+    CHECK_OK(fsdp_state_dict_from_module(fsdp_module_child(tree, "head"), &list));
     CHECK_EQ(list->count, 1);
     CHECK_STRING(list->entries[0].name, "weight");
-    fsdp_state_free(list);
+    fsdp_state_dict_free(list);
     fsdp_module_unref(tree);
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
@@ -88,18 +88,18 @@ static void gathered_parameters_are_refused(void **state)
     fsdp_module *tree = make_tree(context);
     fsdp__parameter_slot *slot = &fsdp_module_child(tree, "blocks.0")->parts->parameters[0];
     fsdp_tensor *shard = *slot->slot, *whole = NULL;
-    fsdp_state *list = NULL;
+    fsdp_state_dict *list = NULL;
 
     (void)state;
     CHECK_OK(fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, fsdp_tensor_ndim(shard), fsdp_tensor_shape(shard),
                                 FSDP_MEMORY_UNSHARDED_PARAMETER, &whole));
     *slot->slot = whole;
-    CHECK_ERROR(fsdp_state_from_module(tree, &list), FSDP_STATE, "parameter 'blocks.0.weight' is gathered");
+    CHECK_ERROR(fsdp_state_dict_from_module(tree, &list), FSDP_STATE, "parameter 'blocks.0.weight' is gathered");
     CHECK_NULL(list);
     *slot->slot = shard;
-    CHECK_OK(fsdp_state_from_module(tree, &list));
+    CHECK_OK(fsdp_state_dict_from_module(tree, &list));
     CHECK_EQ(list->count, 6);
-    fsdp_state_free(list);
+    fsdp_state_dict_free(list);
     fsdp_tensor_unref(whole);
     fsdp_module_unref(tree);
     CHECK_EQ(test_live_bytes(context), 0);
@@ -113,14 +113,14 @@ static void it_survives_every_failed_allocation(void **state)
 
     (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-        fsdp_state *list = (fsdp_state *)1;
-        fsdp_status status = fsdp_state_from_module(tree, &list);
+        fsdp_state_dict *list = (fsdp_state_dict *)1;
+        fsdp_status status = fsdp_state_dict_from_module(tree, &list);
 
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         CHECK((list != NULL) == (status == FSDP_OK));
-        fsdp_state_free(list);
+        fsdp_state_dict_free(list);
     }
-    CHECK_STATUS(fsdp_state_from_module(NULL, &(fsdp_state *){NULL}), FSDP_INVALID);
+    CHECK_STATUS(fsdp_state_dict_from_module(NULL, &(fsdp_state_dict *){NULL}), FSDP_INVALID);
     fsdp_module_unref(tree);
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);

@@ -15,15 +15,15 @@ static fsdp_tensor *make(fsdp_context *context, int ndim, const int64_t *shape)
 }
 
 /* Adds a (5, 3) tensor under `placements`. */
-static const fsdp_state_entry *add(fsdp_state *state, fsdp_mesh *mesh, const char *name,
-                                   const fsdp_placement *placements)
+static const fsdp_state_dict_entry *add(fsdp_state_dict *state, fsdp_mesh *mesh, const char *name,
+                                        const fsdp_placement *placements)
 {
     fsdp_tensor *whole = make(fsdp_mesh_context(mesh), 2, (const int64_t[]){5, 3}), *piece = NULL;
-    const fsdp_state_entry *entry;
+    const fsdp_state_dict_entry *entry;
 
     CHECK_OK(fsdp_distribute_tensor(whole, mesh, placements, &piece));
-    CHECK_OK(fsdp_state_add(state, name, piece));
-    entry = fsdp_state_find(state, name);
+    CHECK_OK(fsdp_state_dict_add(state, name, piece));
+    entry = fsdp_state_dict_find(state, name);
     CHECK_PTR(entry);
     CHECK(entry->tensor == piece); /* an alias, not a copy */
     CHECK_EQ(entry->ndim, 2);
@@ -39,15 +39,15 @@ static void check_writers(fsdp_context *context, void *arg)
     const fsdp_placement r = {.kind = FSDP_REPLICATE}, s = {.kind = FSDP_SHARD};
     int rank = fsdp_context_rank(context), x = rank / 2, y = rank % 2;
     fsdp_mesh *mesh = NULL, *part = NULL, *flat = NULL;
-    const fsdp_state_entry *entry;
+    const fsdp_state_dict_entry *entry;
     fsdp_tensor *plain = make(context, 1, (const int64_t[]){4});
-    fsdp_state *state = NULL;
+    fsdp_state_dict *state = NULL;
 
     (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names, &mesh));
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){4}, NULL, &flat));
     CHECK_OK(fsdp_mesh_slice(mesh, 1, names + 1, &part));
-    CHECK_OK(fsdp_state_create(&state));
+    CHECK_OK(fsdp_state_dict_create(&state));
 
     entry = add(state, mesh, "replicated", (const fsdp_placement[]){r, r});
     CHECK(entry->replicated);
@@ -73,8 +73,8 @@ static void check_writers(fsdp_context *context, void *arg)
     CHECK(!entry->replicated);
     CHECK_EQ(entry->writer, y == 0);
 
-    CHECK_OK(fsdp_state_add(state, "plain", plain));
-    entry = fsdp_state_find(state, "plain");
+    CHECK_OK(fsdp_state_dict_add(state, "plain", plain));
+    entry = fsdp_state_dict_find(state, "plain");
     CHECK(entry->replicated);
     CHECK_EQ(entry->writer, rank == 0);
     CHECK_EQ(entry->size[0], 4);
@@ -83,8 +83,8 @@ static void check_writers(fsdp_context *context, void *arg)
     CHECK_EQ(state->count, 6);
     CHECK_STRING(state->entries[0].name, "replicated");
     CHECK_STRING(state->entries[5].name, "plain");
-    CHECK_NULL(fsdp_state_find(state, "none"));
-    fsdp_state_free(state);
+    CHECK_NULL(fsdp_state_dict_find(state, "none"));
+    fsdp_state_dict_free(state);
     fsdp_tensor_unref(plain);
     fsdp_mesh_unref(part);
     fsdp_mesh_unref(flat);
@@ -100,17 +100,17 @@ static void every_box_has_one_writer(void **state)
 static void check_alone(fsdp_context *context, void *arg)
 {
     fsdp_mesh *mesh = NULL;
-    fsdp_state *state = NULL;
-    const fsdp_state_entry *entry;
+    fsdp_state_dict *state = NULL;
+    const fsdp_state_dict_entry *entry;
 
     (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
-    CHECK_OK(fsdp_state_create(&state));
+    CHECK_OK(fsdp_state_dict_create(&state));
     entry = add(state, mesh, "rows", &(fsdp_placement){.kind = FSDP_SHARD});
     CHECK(entry->replicated);
     CHECK(entry->writer);
     CHECK_EQ(entry->size[0], 5);
-    fsdp_state_free(state);
+    fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
 
@@ -125,7 +125,7 @@ static void bad_entries_are_refused(void **state)
     fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 2, (const int64_t[]){2, 3}), *turned = NULL, *partial = NULL;
     fsdp_mesh *mesh = NULL;
-    fsdp_state *list = NULL;
+    fsdp_state_dict *list = NULL;
     fsdp_distribution d = {.placement_count = 1, .ndim = 2, .global_shape = {2, 3}};
 
     (void)state;
@@ -135,16 +135,16 @@ static void bad_entries_are_refused(void **state)
     d.mesh = mesh;
     d.placements[0] = (fsdp_placement){.kind = FSDP_PARTIAL};
     CHECK_OK(fsdp_tensor_set_distribution(partial, &d));
-    CHECK_OK(fsdp_state_create(&list));
-    CHECK_NULL(fsdp_state_find(list, "a"));
-    CHECK_OK(fsdp_state_add(list, "a", tensor));
-    CHECK_ERROR(fsdp_state_add(list, "a", tensor), FSDP_INVALID, "'a' to a state: the name is taken");
-    CHECK_ERROR(fsdp_state_add(list, "b", turned), FSDP_INVALID, "'b' to a state: it is not contiguous");
-    CHECK_ERROR(fsdp_state_add(list, "c", partial), FSDP_INVALID, "'c' to a state: its value is partial");
-    CHECK_STATUS(fsdp_state_add(list, NULL, tensor), FSDP_INVALID);
+    CHECK_OK(fsdp_state_dict_create(&list));
+    CHECK_NULL(fsdp_state_dict_find(list, "a"));
+    CHECK_OK(fsdp_state_dict_add(list, "a", tensor));
+    CHECK_ERROR(fsdp_state_dict_add(list, "a", tensor), FSDP_INVALID, "'a' to a state: the name is taken");
+    CHECK_ERROR(fsdp_state_dict_add(list, "b", turned), FSDP_INVALID, "'b' to a state: it is not contiguous");
+    CHECK_ERROR(fsdp_state_dict_add(list, "c", partial), FSDP_INVALID, "'c' to a state: its value is partial");
+    CHECK_STATUS(fsdp_state_dict_add(list, NULL, tensor), FSDP_INVALID);
     CHECK_EQ(list->count, 1);
-    fsdp_state_free(list);
-    fsdp_state_free(NULL);
+    fsdp_state_dict_free(list);
+    fsdp_state_dict_free(NULL);
     fsdp_tensor_unref(partial);
     fsdp_tensor_unref(turned);
     fsdp_tensor_unref(tensor);
@@ -157,21 +157,21 @@ static void thousands_of_names_are_found(void **state)
 {
     fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 1, (const int64_t[]){1});
-    fsdp_state *list = NULL;
+    fsdp_state_dict *list = NULL;
     char name[32];
 
     (void)state;
-    CHECK_OK(fsdp_state_create(&list));
+    CHECK_OK(fsdp_state_dict_create(&list));
     for (int i = 0; i < 5000; i++) {
         snprintf(name, sizeof(name), "layers.%d.weight", i);
-        CHECK_OK(fsdp_state_add(list, name, tensor));
+        CHECK_OK(fsdp_state_dict_add(list, name, tensor));
     }
     for (int i = 0; i < 5000; i++) {
         snprintf(name, sizeof(name), "layers.%d.weight", i);
-        CHECK(fsdp_state_find(list, name) == &list->entries[i]);
+        CHECK(fsdp_state_dict_find(list, name) == &list->entries[i]);
     }
-    CHECK_NULL(fsdp_state_find(list, "layers.5000.weight"));
-    fsdp_state_free(list);
+    CHECK_NULL(fsdp_state_dict_find(list, "layers.5000.weight"));
+    fsdp_state_dict_free(list);
     fsdp_tensor_unref(tensor);
     fsdp_context_free(context);
 }
@@ -183,21 +183,21 @@ static void adding_survives_every_failed_allocation(void **state)
 
     (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-        fsdp_state *list = NULL;
-        fsdp_status status = fsdp_state_create(&list);
+        fsdp_state_dict *list = NULL;
+        fsdp_status status = fsdp_state_dict_create(&list);
 
         for (int i = 0; i < 100 && status == FSDP_OK; i++) {
             char name[16];
 
             snprintf(name, sizeof(name), "p%d", i);
-            status = fsdp_state_add(list, name, tensor);
+            status = fsdp_state_dict_add(list, name, tensor);
             if (status != FSDP_OK) { /* as if it had not been tried */
                 CHECK_EQ(list->count, i);
-                CHECK_NULL(fsdp_state_find(list, name));
+                CHECK_NULL(fsdp_state_dict_find(list, name));
             }
         }
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
-        fsdp_state_free(list);
+        fsdp_state_dict_free(list);
     }
     fsdp_tensor_unref(tensor);
     CHECK_EQ(test_live_bytes(context), 0);

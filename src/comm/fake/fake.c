@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "comm/blocks.h"
 #include "comm/comm.h"
+#include "comm/sharded_buffer.h"
 #include "device/device.h"
 #include "device/kernels.h"
 
@@ -73,7 +73,7 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
     return FSDP_OK;
 }
 
-/* ---- blocks ---- */
+/* ---- buffers ---- */
 
 static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
                         int64_t numel, fsdp__traffic *traffic)
@@ -95,20 +95,21 @@ static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
     return fsdp__run_kernel(stream, FSDP__KERNEL_FILL, &args);
 }
 
-static fsdp_status fake_all_gather_blocks(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
+                                             fsdp__traffic *traffic)
 {
     const fsdp_process_group *group = g;
-    size_t element = fsdp_dtype_size(call->whole_dtype);
+    size_t element = fsdp_dtype_size(call->unsharded_dtype);
 
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
-        int64_t own = fsdp__block_rows(b, group->rank);
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        int64_t own = fsdp__sharded_buffer_rows(b, group->rank);
 
         for (int r = 0; r < group->size; r++) {
-            int64_t rows = fsdp__block_rows(b, r), held = FSDP__MIN(rows, own);
-            char *dst = (char *)b->whole + (size_t)(r * b->chunk) * element;
+            int64_t rows = fsdp__sharded_buffer_rows(b, r), held = FSDP__MIN(rows, own);
+            char *dst = (char *)b->unsharded + (size_t)(r * b->chunk) * element;
 
-            FSDP_TRY(cast(stream, b->shard, call->shard_dtype, dst, call->whole_dtype, held, traffic));
+            FSDP_TRY(cast(stream, b->shard, call->shard_dtype, dst, call->unsharded_dtype, held, traffic));
             if (held < rows)
                 FSDP_TRY(zero(stream, dst + (size_t)held * element, (size_t)(rows - held) * element));
         }
@@ -128,36 +129,37 @@ static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, c
 {
     unsigned char *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
     int64_t piece = ROUND_BYTES / (int64_t)fsdp_dtype_size(call->wire_dtype);
-    size_t whole_element = fsdp_dtype_size(call->whole_dtype), shard_element = fsdp_dtype_size(call->shard_dtype);
+    size_t whole_element = fsdp_dtype_size(call->unsharded_dtype), shard_element = fsdp_dtype_size(call->shard_dtype);
     fsdp__traffic ignored = {0};
 
     if (!rounded)
         return FSDP_NO_MEMORY;
     for (int64_t at = 0; at < numel; at += piece) {
         int64_t n = FSDP__MIN(piece, numel - at);
-        FSDP_TRY(
-            cast(stream, src + (size_t)at * whole_element, call->whole_dtype, rounded, call->wire_dtype, n, &ignored));
+        FSDP_TRY(cast(stream, src + (size_t)at * whole_element, call->unsharded_dtype, rounded, call->wire_dtype, n,
+                      &ignored));
         FSDP_TRY(sum_one(stream, call, rounded, call->wire_dtype, dst + (size_t)at * shard_element, n));
     }
     return FSDP_OK;
 }
 
-static fsdp_status fake_reduce_scatter_blocks(void *g, const fsdp__call *call, fsdp_stream *stream,
-                                              fsdp__traffic *traffic)
+static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
+                                                 fsdp__traffic *traffic)
 {
     const fsdp_process_group *group = g;
-    size_t element = fsdp_dtype_size(call->whole_dtype);
+    size_t element = fsdp_dtype_size(call->unsharded_dtype);
 
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
-        int64_t rows = fsdp__block_rows(b, group->rank);
-        const char *src = (const char *)b->whole + (size_t)(group->rank * b->chunk) * element;
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        int64_t rows = fsdp__sharded_buffer_rows(b, group->rank);
+        const char *src = (const char *)b->unsharded + (size_t)(group->rank * b->chunk) * element;
 
         if (rows == 0)
             continue;
         traffic->moved_bytes += rows * (int64_t)element;
-        FSDP_TRY(call->wire_dtype == call->whole_dtype ? sum_one(stream, call, src, call->whole_dtype, b->shard, rows)
-                                                       : reduce_rounded(stream, call, src, b->shard, rows));
+        FSDP_TRY(call->wire_dtype == call->unsharded_dtype
+                     ? sum_one(stream, call, src, call->unsharded_dtype, b->shard, rows)
+                     : reduce_rounded(stream, call, src, b->shard, rows));
     }
     return FSDP_OK;
 }
@@ -175,8 +177,8 @@ const fsdp__comm_ops fsdp__comm_fake_ops = {
     .broadcast = fake_nothing,
     .all_to_all = fake_all_to_all,
     .barrier = fake_nothing,
-    .all_gather_blocks = fake_all_gather_blocks,
-    .reduce_scatter_blocks = fake_reduce_scatter_blocks,
+    .all_gather_coalesced = fake_all_gather_coalesced,
+    .reduce_scatter_coalesced = fake_reduce_scatter_coalesced,
     .group_free = fake_group_free,
     /* group_open, abort and close are never called: there is no transport */
 };

@@ -13,7 +13,7 @@ typedef struct fsdp__symmetric {
     fsdp__arena *arena;
     int rank;
     bool all_visible;      /* peers see every address of this rank (threads) */
-    fsdp__allocator *heap; /* of blocks in this rank's part of the arena */
+    fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
     fsdp_device **devices; /* that know the arena's payloads and staging: see devices.h */

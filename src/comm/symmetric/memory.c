@@ -117,32 +117,32 @@ void fsdp__symmetric_free(void *transport, void *pointer)
 static void take_back(fsdp__symmetric_group *group)
 {
     for (fsdp__common_block **link = &group->freed; *link;) {
-        fsdp__common_block *block = *link;
-        if (atomic_load(&block->given_back) < block->ranks) {
-            link = &block->next;
+        fsdp__common_block *header = *link;
+        if (atomic_load(&header->given_back) < header->ranks) {
+            link = &header->next;
             continue;
         }
-        *link = block->next;
-        fsdp__symmetric_free(group->world, block);
+        *link = header->next;
+        fsdp__symmetric_free(group->world, header);
     }
 }
 
 /* The first rank's part, while the others wait for the second meeting. */
 static fsdp_status make_common(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
 {
-    size_t header = fsdp__common_header(group);
+    size_t header_bytes = fsdp__common_header(group);
     void *memory = NULL;
-    fsdp__common_block *block;
+    fsdp__common_block *header;
 
     take_back(group);
-    if (bytes > SIZE_MAX - header)
+    if (bytes > SIZE_MAX - header_bytes)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
-    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header, &memory));
-    memset(memory, 0, bytes + header);
-    block = memory;
-    block->ranks = group->size;
+    FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));
+    memset(memory, 0, bytes + header_bytes);
+    header = memory;
+    header->ranks = group->size;
     for (int r = 0; r < group->size; r++)
-        block->readers[group->ranks[r]].member = true;
+        header->readers[group->ranks[r]].member = true;
     *out = fsdp__to_offset(group, memory);
     return FSDP_OK;
 }
@@ -184,11 +184,11 @@ fsdp_status fsdp__symmetric_alloc_common(void *g, const fsdp__call *call, fsdp__
 void fsdp__symmetric_free_common(void *g, void *pointer)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
 
     if (group->rank == 0) {
-        block->next = group->freed;
-        group->freed = block;
+        header->next = group->freed;
+        group->freed = header;
     }
-    atomic_fetch_add(&block->given_back, 1);
+    atomic_fetch_add(&header->given_back, 1);
 }

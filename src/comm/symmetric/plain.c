@@ -1,10 +1,10 @@
-/* plain.c - collectives over contiguous buffers.
+/* plain.c - collectives over contiguous parts.
  *
  * Each rank's contribution is read by its peers in one of three places:
  *   payload  small ones are copied to the rank's payload: one barrier in all
- *   direct   all buffers are memory that peers see: read where they are; a barrier before and one after
+ *   direct   all parts are memory that peers see: read where they are; a barrier before and one after
  *   staging  otherwise piece by piece through the rank's two staging halves: one barrier a piece
- * The reading code is the same. It sees a piece as `sources[r]`, where block b of rank r's contribution begins at
+ * The reading code is the same. It sees a piece as `sources[r]`, where part b of rank r's contribution begins at
  * element b * stride. Cost per rank of a reduction of n bytes over W ranks: it reads n bytes, once. */
 #include "comm/symmetric/plain.h"
 
@@ -23,7 +23,7 @@ enum {
 
 typedef struct exchange exchange;
 
-/* Reads elements [first, first + count) of every block. */
+/* Reads elements [first, first + count) of every part. */
 typedef fsdp_status (*consumer)(exchange *x, int64_t first, int64_t count);
 
 struct exchange {
@@ -32,7 +32,7 @@ struct exchange {
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     size_t element;
-    int64_t blocks; /* in a contribution */
+    int64_t parts; /* in a contribution */
     bool contributes;
     int64_t stride;
     void **sources;
@@ -55,9 +55,9 @@ static fsdp_status copy(exchange *x, void *dst, const void *src, size_t bytes)
     return FSDP_OK;
 }
 
-static const char *source_at(const exchange *x, int rank, int64_t block, int64_t offset)
+static const char *source_at(const exchange *x, int rank, int64_t part, int64_t offset)
 {
-    return (const char *)x->sources[rank] + (size_t)(block * x->stride + offset) * x->element;
+    return (const char *)x->sources[rank] + (size_t)(part * x->stride + offset) * x->element;
 }
 
 static char *recv_at(const exchange *x, int64_t offset)
@@ -65,8 +65,8 @@ static char *recv_at(const exchange *x, int64_t offset)
     return (char *)x->call->recv + (size_t)offset * x->element;
 }
 
-/* dst = op over ranks of `count` elements at (block, offset) of their contributions. */
-static fsdp_status reduce(exchange *x, int64_t block, int64_t offset, void *dst, int64_t count)
+/* dst = op over ranks of `count` elements at (part, offset) of their contributions. */
+static fsdp_status reduce(exchange *x, int64_t part, int64_t offset, void *dst, int64_t count)
 {
     static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
                                         [FSDP_AVG] = FSDP__RANK_SUM,
@@ -85,7 +85,7 @@ static fsdp_status reduce(exchange *x, int64_t block, int64_t offset, void *dst,
     if (count <= 0)
         return FSDP_OK;
     for (int r = 0; r < g->size; r++)
-        g->operands[r] = source_at(x, r, block, offset);
+        g->operands[r] = source_at(x, r, part, offset);
     x->traffic->moved_bytes += (g->size - 1) * count * (int64_t)x->element;
     FSDP_TRY(fsdp__run_kernel(x->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
     return FSDP_OK;
@@ -93,10 +93,10 @@ static fsdp_status reduce(exchange *x, int64_t block, int64_t offset, void *dst,
 
 /* ---- the three places ---- */
 
-/* Copies elements [first, first + count) of every block of this rank's contribution to `dst`. */
+/* Copies elements [first, first + count) of every part of this rank's contribution to `dst`. */
 static fsdp_status stage(exchange *x, unsigned char *dst, int64_t first, int64_t count)
 {
-    for (int64_t b = 0; x->contributes && b < x->blocks; b++)
+    for (int64_t b = 0; x->contributes && b < x->parts; b++)
         FSDP_TRY(copy(x, dst + (size_t)(b * count) * x->element,
                       (const char *)x->call->send + (size_t)(b * x->call->count + first) * x->element,
                       (size_t)count * x->element));
@@ -120,7 +120,7 @@ static fsdp_status through_payload(exchange *x, consumer consume)
 static fsdp_status through_staging(exchange *x, consumer consume)
 {
     fsdp__symmetric_group *g = x->group;
-    int64_t most = FSDP__STAGING_BYTES / (int64_t)(x->element * (size_t)x->blocks), count = x->call->count;
+    int64_t most = FSDP__STAGING_BYTES / (int64_t)(x->element * (size_t)x->parts), count = x->call->count;
     int half = 0;
 
     if (most > 64)
@@ -146,7 +146,7 @@ static bool peers_see(const exchange *x, const void *pointer, int64_t count)
            fsdp__arena_holds(world->arena, pointer, (size_t)count * x->element);
 }
 
-/* Shows where this rank's buffers are; whether all ranks' are visible. */
+/* Shows where this rank's parts are; whether all ranks' are visible. */
 static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
 {
     fsdp__symmetric_group *g = x->group;
@@ -154,7 +154,7 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
     fsdp__entry entry = {
         .send = fsdp__to_offset(g, call->send),
         .recv = fsdp__to_offset(g, call->recv),
-        .visible = (!x->contributes || peers_see(x, call->send, x->blocks * call->count)) &&
+        .visible = (!x->contributes || peers_see(x, call->send, x->parts * call->count)) &&
                    (!recv_too || peers_see(x, call->recv, call->count)),
     };
 
@@ -171,7 +171,7 @@ static fsdp_status exchange_all(exchange *x, consumer consume)
     bool direct;
 
     FSDP_TRY(fsdp__symmetric_open_device(g->world, x->stream));
-    if ((size_t)(x->blocks * x->call->count) * x->element <= SMALL_BYTES)
+    if ((size_t)(x->parts * x->call->count) * x->element <= SMALL_BYTES)
         return through_payload(x, consume);
     FSDP_TRY(show_buffers(x, false, &direct));
     if (!direct)
@@ -180,7 +180,7 @@ static fsdp_status exchange_all(exchange *x, consumer consume)
         x->sources[r] = fsdp__from_offset(g, fsdp__entry_of(g, r)->send);
     x->stride = x->call->count;
     FSDP_TRY(consume(x, 0, x->call->count));
-    FSDP_TRY(fsdp__rendezvous(g, x->traffic)); /* nobody reads the buffers any more */
+    FSDP_TRY(fsdp__rendezvous(g, x->traffic)); /* nobody reads the parts any more */
     return FSDP_OK;
 }
 
@@ -193,7 +193,7 @@ static exchange begin(void *group, const fsdp__call *call, fsdp_stream *stream, 
                       .stream = stream,
                       .traffic = traffic,
                       .element = fsdp_dtype_size(call->dtype),
-                      .blocks = scatters ? g->size : 1,
+                      .parts = scatters ? g->size : 1,
                       .contributes = true,
                       .sources = g->sources};
 }

@@ -45,22 +45,22 @@ uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer)
 void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
 
-    atomic_store(&block->readers[group->world->rank].done, number);
-    if (atomic_load(&block->sleepers) > 0) {
-        atomic_fetch_add(&block->moved, 1);
-        fsdp__futex_wake_all(&block->moved);
+    atomic_store(&header->readers[group->world->rank].done, number);
+    if (atomic_load(&header->sleepers) > 0) {
+        atomic_fetch_add(&header->moved, 1);
+        fsdp__futex_wake_all(&header->moved);
     }
 }
 
 bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number, int *behind)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
 
     for (int r = 0; r < group->size; r++)
-        if (atomic_load_explicit(&block->readers[group->ranks[r]].done, memory_order_acquire) < number) {
+        if (atomic_load_explicit(&header->readers[group->ranks[r]].done, memory_order_acquire) < number) {
             *behind = r;
             return false;
         }
@@ -79,16 +79,16 @@ fsdp_status fsdp__symmetric_await_reader(void *g, void *pointer, uint64_t number
     fsdp__symmetric_group *group = g;
     fsdp__arena *arena = group->world->arena;
     fsdp__shared_rank *own = &arena->control->ranks[group->world->rank];
-    fsdp__common_block *block = fsdp__common_block_of(group, pointer);
+    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
     uint32_t moved;
 
     atomic_store(&own_reader(group, pointer)->awaited, number);
-    atomic_store(&own->awaited, fsdp__to_offset(group, block));
-    atomic_fetch_add(&block->sleepers, 1);
-    moved = atomic_load(&block->moved);
-    if (atomic_load(&block->readers[group->ranks[behind]].done) < number)
-        fsdp__futex_wait(&block->moved, moved, LOOK_MS);
-    atomic_fetch_sub(&block->sleepers, 1);
+    atomic_store(&own->awaited, fsdp__to_offset(group, header));
+    atomic_fetch_add(&header->sleepers, 1);
+    moved = atomic_load(&header->moved);
+    if (atomic_load(&header->readers[group->ranks[behind]].done) < number)
+        fsdp__futex_wait(&header->moved, moved, LOOK_MS);
+    atomic_fetch_sub(&header->sleepers, 1);
     atomic_store(&own->awaited, 0);
     atomic_store(&own_reader(group, pointer)->awaited, 0);
     fsdp__arena_check_left(arena, group->ranks[behind]);
@@ -121,8 +121,8 @@ bool fsdp__symmetric_awaits_read(void *g, int rank)
     int peer = group->ranks[rank];
     const fsdp__shared_rank *shared = &group->world->arena->control->ranks[peer];
     uint64_t offset = atomic_load(&shared->waits) > 0 ? atomic_load(&shared->awaited) : 0;
-    const fsdp__common_block *block = fsdp__from_offset(group, offset);
-    const fsdp__reader *own = offset ? &block->readers[group->world->rank] : NULL;
+    const fsdp__common_block *header = fsdp__from_offset(group, offset);
+    const fsdp__reader *own = offset ? &header->readers[group->world->rank] : NULL;
 
-    return own && own->member && atomic_load(&own->ended) < atomic_load(&block->readers[peer].awaited);
+    return own && own->member && atomic_load(&own->ended) < atomic_load(&header->readers[peer].awaited);
 }

@@ -148,7 +148,7 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
         snprintf(number, sizeof number, "call %llu, ", (unsigned long long)b->sequence);
     snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s%s on rank %d%s",
              group->name, (unsigned long long)a->sequence, first, group->ranks[0], number, second, group->ranks[other],
-             strcmp(first, second) == 0 ? " with other options or block sizes" : "");
+             strcmp(first, second) == 0 ? " with other options or buffer sizes" : "");
     /* Every rank of the group finds the same; the record ends the rest of the world too. */
     fsdp__arena_abort(group->world->arena, FSDP_MISMATCH, -1, text);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);

@@ -4,7 +4,7 @@
  * Each rank has a slot per group with two entries, and two payloads; what it shows for the n-th time uses number n % 2.
  * It writes those of n + 2 only after the meeting of n + 1, which its peers enter after they have read those of n. So
  * what a rank shows can be read until it shows something again, without a barrier at the end. The same holds for
- * staging halves, piece by piece, and for peers' blocks (fsdp/comm.h, "Reuse"). */
+ * staging halves, piece by piece, and for peers' buffers (fsdp/comm.h, "Reuse"). */
 #ifndef COMM_SYMMETRIC_RENDEZVOUS_H
 #define COMM_SYMMETRIC_RENDEZVOUS_H
 
@@ -15,9 +15,9 @@ typedef struct fsdp__entry {
     fsdp__signature signature;
     /* Not compared. Addresses are offsets from the arena's base. */
     uint64_t send, recv;
-    uint64_t blocks_hash; /* of the addresses of all blocks' `whole` */
-    bool visible;         /* all this call's memory can be read by peers */
-    int32_t own_status;   /* of group_alloc */
+    uint64_t buffers_hash; /* of the addresses of all buffers' `unsharded` */
+    bool visible;          /* all this call's memory can be read by peers */
+    int32_t own_status;    /* of group_alloc */
 } fsdp__entry;
 
 typedef struct fsdp__slot {

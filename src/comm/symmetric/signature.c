@@ -7,7 +7,7 @@
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
 {
-    bool vectored = call->name == FSDP__CALL_ALL_GATHER_BLOCKS || call->name == FSDP__CALL_REDUCE_SCATTER_BLOCKS;
+    bool coalesced = call->name == FSDP__CALL_ALL_GATHER_COALESCED || call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
     int64_t rows = 0;
 
     memset(out, 0, sizeof *out); /* padding too: signatures are compared as bytes */
@@ -15,20 +15,20 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->name = (uint8_t)call->name;
     out->op = (uint8_t)call->op;
     out->root = (uint8_t)call->root;
-    if (!vectored) {
+    if (!coalesced) {
         out->dtype = (uint8_t)call->dtype;
         out->bytes = call->count * (int64_t)fsdp_dtype_size(call->dtype) + (int64_t)call->bytes;
         return;
     }
-    for (int64_t i = 0; i < call->block_count; i++) {
-        out->hash = fsdp__mix(fsdp__mix(out->hash, (uint64_t)call->blocks[i].numel), (uint64_t)call->blocks[i].chunk);
-        rows += call->blocks[i].chunk;
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        out->hash = fsdp__mix(fsdp__mix(out->hash, (uint64_t)call->buffers[i].numel), (uint64_t)call->buffers[i].chunk);
+        rows += call->buffers[i].chunk;
     }
-    out->dtype = (uint8_t)call->whole_dtype;
+    out->dtype = (uint8_t)call->unsharded_dtype;
     out->other_dtype = (uint8_t)call->shard_dtype;
     out->wire_dtype = (uint8_t)call->wire_dtype;
-    out->blocks = call->block_count;
-    out->bytes = rows * (int64_t)fsdp_dtype_size(call->whole_dtype);
+    out->buffers = call->buffer_count;
+    out->bytes = rows * (int64_t)fsdp_dtype_size(call->unsharded_dtype);
     out->divisor = call->divisor;
     out->force_copy = call->force_copy;
     memcpy(out->label, call->label, sizeof out->label);
@@ -38,7 +38,7 @@ static const char *op_text(const fsdp__signature *s)
 {
     static const char *const texts[] = {" sum", " average", " max", " min"};
     bool reduces = s->name == FSDP__CALL_REDUCE_SCATTER || s->name == FSDP__CALL_ALL_REDUCE ||
-                   s->name == FSDP__CALL_REDUCE_SCATTER_BLOCKS;
+                   s->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
 
     return reduces && s->op <= FSDP_MIN ? texts[s->op] : "";
 }
@@ -48,8 +48,8 @@ static void call_text(const fsdp__signature *s, char *text, size_t bytes)
     const char *name = fsdp__call_text((fsdp__call_name)s->name);
     const char *dtype = s->dtype ? fsdp_dtype_name((fsdp_dtype)s->dtype) : "";
 
-    if (s->blocks)
-        snprintf(text, bytes, "%s%s of %" PRId64 " blocks with %" PRId64 " bytes %s", name, op_text(s), s->blocks,
+    if (s->buffers)
+        snprintf(text, bytes, "%s%s of %" PRId64 " buffers with %" PRId64 " bytes %s", name, op_text(s), s->buffers,
                  s->bytes, dtype);
     else if (s->name == FSDP__CALL_BROADCAST)
         snprintf(text, bytes, "%s of %" PRId64 " bytes %s from group rank %d", name, s->bytes, dtype, s->root);

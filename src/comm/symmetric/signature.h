@@ -7,9 +7,9 @@
 /* What a rank says about a call; all ranks' must be equal. */
 typedef struct fsdp__signature {
     uint64_t sequence;
-    int64_t bytes;  /* per rank */
-    int64_t blocks; /* in vectored calls */
-    uint64_t hash;  /* of the blocks' sizes */
+    int64_t bytes;   /* per rank */
+    int64_t buffers; /* in coalesced calls */
+    uint64_t hash;   /* of the buffers' sizes */
     uint8_t name, dtype, other_dtype, op, root, wire_dtype, force_copy;
     float divisor;
     char label[FSDP__LABEL_BYTES]; /* what the call is for */

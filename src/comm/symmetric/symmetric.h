@@ -3,7 +3,7 @@
 #ifndef COMM_SYMMETRIC_SYMMETRIC_H
 #define COMM_SYMMETRIC_SYMMETRIC_H
 
-#include "comm/symmetric/blocks.h"
+#include "comm/symmetric/coalesced.h"
 #include "comm/symmetric/group.h"
 #include "comm/symmetric/memory.h"
 #include "comm/symmetric/plain.h"
@@ -19,20 +19,20 @@ void fsdp__symmetric_abort(void *transport, const char *text);
 void fsdp__symmetric_close(void *transport);
 
 /* The slots that both transports have in common. */
-#define FSDP__SYMMETRIC_OPS                                                                                   \
-    .all_gather = fsdp__symmetric_all_gather, .reduce_scatter = fsdp__symmetric_reduce_scatter,               \
-    .all_reduce = fsdp__symmetric_all_reduce, .broadcast = fsdp__symmetric_broadcast,                         \
-    .all_to_all = fsdp__symmetric_all_to_all, .barrier = fsdp__symmetric_barrier,                             \
-    .all_gather_blocks = fsdp__symmetric_all_gather_blocks,                                                   \
-    .reduce_scatter_blocks = fsdp__symmetric_reduce_scatter_blocks, .group_open = fsdp__symmetric_group_open, \
-    .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                     \
-    .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .alloc = fsdp__symmetric_alloc,           \
-    .free = fsdp__symmetric_free, .alloc_common = fsdp__symmetric_alloc_common,                               \
-    .free_common = fsdp__symmetric_free_common, .read_begin = fsdp__symmetric_read_begin,                     \
-    .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                             \
-    .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                 \
-    .reader_ended = fsdp__symmetric_reader_ended, .await_reader = fsdp__symmetric_await_reader,               \
-    .host_waits = fsdp__symmetric_host_waits, .host_is_waiting = fsdp__symmetric_host_is_waiting,             \
+#define FSDP__SYMMETRIC_OPS                                                                                         \
+    .all_gather = fsdp__symmetric_all_gather, .reduce_scatter = fsdp__symmetric_reduce_scatter,                     \
+    .all_reduce = fsdp__symmetric_all_reduce, .broadcast = fsdp__symmetric_broadcast,                               \
+    .all_to_all = fsdp__symmetric_all_to_all, .barrier = fsdp__symmetric_barrier,                                   \
+    .all_gather_coalesced = fsdp__symmetric_all_gather_coalesced,                                                   \
+    .reduce_scatter_coalesced = fsdp__symmetric_reduce_scatter_coalesced, .group_open = fsdp__symmetric_group_open, \
+    .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                           \
+    .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .alloc = fsdp__symmetric_alloc,                 \
+    .free = fsdp__symmetric_free, .alloc_common = fsdp__symmetric_alloc_common,                                     \
+    .free_common = fsdp__symmetric_free_common, .read_begin = fsdp__symmetric_read_begin,                           \
+    .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                                   \
+    .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                       \
+    .reader_ended = fsdp__symmetric_reader_ended, .await_reader = fsdp__symmetric_await_reader,                     \
+    .host_waits = fsdp__symmetric_host_waits, .host_is_waiting = fsdp__symmetric_host_is_waiting,                   \
     .awaits_meeting = fsdp__symmetric_awaits_meeting, .awaits_read = fsdp__symmetric_awaits_read
 
 #endif

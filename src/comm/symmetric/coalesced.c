@@ -1,17 +1,17 @@
-/* blocks.c - the vectored collectives of sharded parameters.
+/* coalesced.c - the coalesced collectives of sharded parameters.
  *
  * gather   common memory: cast one's own rows into place, meet. Done. There is no other way: a row of common memory has
  *          one writer, who may write it again as soon as the others are through.
- *          visible memory: the same, then copy the peers' rows from their `whole` to the same place in one's own.
+ *          visible memory: the same, then copy the peers' rows from their `unsharded` to the same place in one's own.
  *          other memory: packed (comm/packed.h); pieces travel through the staging halves, where peers read them.
  * reduce   visible memory: add the peers' rows where they are, in rank order.
  *          other memory: packed, in the same way.
  * All paths round each element the same number of times in the same order, so the bits are the same. */
-#include "comm/symmetric/blocks.h"
+#include "comm/symmetric/coalesced.h"
 
 #include "base/compiler.h"
-#include "comm/blocks.h"
 #include "comm/packed.h"
+#include "comm/sharded_buffer.h"
 #include "comm/symmetric/devices.h"
 #include "comm/symmetric/rendezvous.h"
 
@@ -27,16 +27,16 @@ typedef struct exchange {
     fsdp__traffic *traffic;
 } exchange;
 
-/* ---- showing where the blocks are ---- */
+/* ---- showing where the buffers are ---- */
 
 static bool all_visible(const exchange *x)
 {
     const fsdp__call *call = x->call;
 
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
-        if (b->numel > 0 &&
-            !fsdp__arena_holds(x->group->world->arena, b->whole, (size_t)b->numel * fsdp_dtype_size(call->whole_dtype)))
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        if (b->numel > 0 && !fsdp__arena_holds(x->group->world->arena, b->unsharded,
+                                               (size_t)b->numel * fsdp_dtype_size(call->unsharded_dtype)))
             return false;
     }
     return true;
@@ -53,17 +53,17 @@ static fsdp_status show_blocks(exchange *x, bool visible, path *out)
 {
     fsdp__symmetric_group *g = x->group;
     uint64_t *table = (uint64_t *)fsdp__payload_to_show(g);
-    bool direct = !x->call->force_copy && x->call->block_count <= TABLE_BLOCKS;
+    bool direct = !x->call->force_copy && x->call->buffer_count <= TABLE_BLOCKS;
     fsdp__entry entry = {.visible = visible};
     const fsdp__entry *first;
 
-    for (int64_t i = 0; visible && i < x->call->block_count; i++) {
-        const fsdp_block *b = &x->call->blocks[i];
-        uint64_t offset = b->numel ? fsdp__to_offset(g, b->whole) : 0;
+    for (int64_t i = 0; visible && i < x->call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &x->call->buffers[i];
+        uint64_t offset = b->numel ? fsdp__to_offset(g, b->unsharded) : 0;
 
         if (direct)
             table[i] = offset;
-        entry.blocks_hash = fsdp__mix(entry.blocks_hash, offset);
+        entry.buffers_hash = fsdp__mix(entry.buffers_hash, offset);
     }
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
     first = fsdp__entry_of(g, 0);
@@ -72,17 +72,17 @@ static fsdp_status show_blocks(exchange *x, bool visible, path *out)
         const fsdp__entry *other = fsdp__entry_of(g, r);
         if (!other->visible)
             *out = PATH_STAGING;
-        else if (*out == PATH_COMMON && other->blocks_hash != first->blocks_hash)
+        else if (*out == PATH_COMMON && other->buffers_hash != first->buffers_hash)
             *out = direct ? PATH_VISIBLE : PATH_STAGING;
     }
     return FSDP_OK;
 }
 
-static void *peer_whole(const exchange *x, int rank, int64_t block)
+static void *peer_unsharded(const exchange *x, int rank, int64_t buffer)
 {
     const uint64_t *table = (const uint64_t *)fsdp__payload_of(x->group, rank);
 
-    return fsdp__from_offset(x->group, table[block]);
+    return fsdp__from_offset(x->group, table[buffer]);
 }
 
 static char *staging_of(const fsdp__symmetric_group *g, int rank, int half)
@@ -146,13 +146,13 @@ static fsdp_status place_own_rows(exchange *x)
 {
     const fsdp__call *call = x->call;
     fsdp__copies own = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->shard_dtype, .dst_dtype = call->whole_dtype};
+        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->shard_dtype, .dst_dtype = call->unsharded_dtype};
     int rank = x->group->rank;
 
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
-        FSDP_TRY(fsdp__copies_add(&own, fsdp__place(b->whole, rank * b->chunk, call->whole_dtype), b->shard,
-                                  fsdp__block_rows(b, rank)));
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        FSDP_TRY(fsdp__copies_add(&own, fsdp__place(b->unsharded, rank * b->chunk, call->unsharded_dtype), b->shard,
+                                  fsdp__sharded_buffer_rows(b, rank)));
     }
     return fsdp__copies_flush(&own);
 }
@@ -160,27 +160,29 @@ static fsdp_status place_own_rows(exchange *x)
 static fsdp_status copy_peers_rows(exchange *x)
 {
     const fsdp__call *call = x->call;
-    fsdp__copies rows = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->whole_dtype, .dst_dtype = call->whole_dtype};
+    fsdp__copies rows = {.stream = x->stream,
+                         .traffic = x->traffic,
+                         .src_dtype = call->unsharded_dtype,
+                         .dst_dtype = call->unsharded_dtype};
 
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
         for (int p = 1; p < x->group->size; p++) {
             int r = (x->group->rank + p) % x->group->size; /* not all from the same rank at once */
-            FSDP_TRY(fsdp__copies_add(&rows, fsdp__place(b->whole, r * b->chunk, call->whole_dtype),
-                                      fsdp__place(peer_whole(x, r, i), r * b->chunk, call->whole_dtype),
-                                      fsdp__block_rows(b, r)));
+            FSDP_TRY(fsdp__copies_add(&rows, fsdp__place(b->unsharded, r * b->chunk, call->unsharded_dtype),
+                                      fsdp__place(peer_unsharded(x, r, i), r * b->chunk, call->unsharded_dtype),
+                                      fsdp__sharded_buffer_rows(b, r)));
         }
     }
     return fsdp__copies_flush(&rows);
 }
 
-fsdp_status fsdp__symmetric_all_gather_blocks(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                              fsdp__traffic *traffic)
+fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                 fsdp__traffic *traffic)
 {
     exchange x = {group, call, stream, traffic};
     bool visible = all_visible(&x);
-    staging s = through_staging(&x, call->whole_dtype, false);
+    staging s = through_staging(&x, call->unsharded_dtype, false);
     path way;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
@@ -199,22 +201,22 @@ fsdp_status fsdp__symmetric_all_gather_blocks(void *group, const fsdp__call *cal
 
 /* ---- reduce ---- */
 
-/* Peers' rows of block i are rounded into this rank's own staging first, which nobody else reads in this call. */
+/* Peers' rows of buffer i are rounded into this rank's own staging first, which nobody else reads in this call. */
 static fsdp_status reduce_rounded(exchange *x, int64_t i, int64_t rows)
 {
     const fsdp__call *call = x->call;
     fsdp__symmetric_group *g = x->group;
-    const fsdp_block *b = &call->blocks[i];
+    const fsdp_sharded_buffer *b = &call->buffers[i];
     int64_t room = FSDP__STAGING_BYTES / (g->size * (int64_t)fsdp_dtype_size(call->wire_dtype));
     fsdp__copies in = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->whole_dtype, .dst_dtype = call->wire_dtype};
+        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->unsharded_dtype, .dst_dtype = call->wire_dtype};
 
     for (int64_t at = 0; at < rows; at += room) {
         int64_t n = FSDP__MIN(room, rows - at);
 
         for (int r = 0; r < g->size; r++) {
             char *rounded = fsdp__place(staging_of(g, g->rank, 0), r * room, call->wire_dtype);
-            const void *src = fsdp__place(peer_whole(x, r, i), g->rank * b->chunk + at, call->whole_dtype);
+            const void *src = fsdp__place(peer_unsharded(x, r, i), g->rank * b->chunk + at, call->unsharded_dtype);
             FSDP_TRY(fsdp__copies_add(&in, rounded, src, n));
             g->operands[r] = rounded;
         }
@@ -230,26 +232,26 @@ static fsdp_status reduce_visible(exchange *x)
     const fsdp__call *call = x->call;
     fsdp__symmetric_group *g = x->group;
 
-    for (int64_t i = 0; i < call->block_count; i++) {
-        const fsdp_block *b = &call->blocks[i];
-        int64_t rows = fsdp__block_rows(b, g->rank);
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        int64_t rows = fsdp__sharded_buffer_rows(b, g->rank);
 
         if (rows == 0)
             continue;
-        if (call->wire_dtype != call->whole_dtype) {
+        if (call->wire_dtype != call->unsharded_dtype) {
             FSDP_TRY(reduce_rounded(x, i, rows));
             continue;
         }
         for (int r = 0; r < g->size; r++)
-            g->operands[r] = fsdp__place(peer_whole(x, r, i), g->rank * b->chunk, call->whole_dtype);
-        x->traffic->moved_bytes += (g->size - 1) * rows * (int64_t)fsdp_dtype_size(call->whole_dtype);
-        FSDP_TRY(fsdp__sum_rows(call, x->stream, g->operands, g->size, call->whole_dtype, b->shard, rows));
+            g->operands[r] = fsdp__place(peer_unsharded(x, r, i), g->rank * b->chunk, call->unsharded_dtype);
+        x->traffic->moved_bytes += (g->size - 1) * rows * (int64_t)fsdp_dtype_size(call->unsharded_dtype);
+        FSDP_TRY(fsdp__sum_rows(call, x->stream, g->operands, g->size, call->unsharded_dtype, b->shard, rows));
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__symmetric_reduce_scatter_blocks(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                  fsdp__traffic *traffic)
+fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                     fsdp__traffic *traffic)
 {
     exchange x = {group, call, stream, traffic};
     staging s = through_staging(&x, call->wire_dtype, true);

@@ -1,12 +1,12 @@
-/* suite_blocks.c - the vectored collectives held to naive ones. */
-#include "comm/suite_blocks.h"
+/* suite_coalesced.c - the coalesced collectives held to naive ones. */
+#include "comm/suite_coalesced.h"
 
 enum {
     SUITE_BLOCKS = 6
 };
 
 typedef struct suite_wholes {
-    fsdp_block blocks[SUITE_BLOCKS];
+    fsdp_sharded_buffer buffers[SUITE_BLOCKS];
     fsdp_memory_sharing sharing;
     bool shared;
     size_t bytes[SUITE_BLOCKS];
@@ -20,7 +20,7 @@ static int64_t suite_numel(int block)
     return numels[block];
 }
 
-int64_t suite_rows(const fsdp_block *b, int rank)
+int64_t suite_rows(const fsdp_sharded_buffer *b, int rank)
 {
     int64_t left = b->numel - rank * b->chunk;
 
@@ -69,18 +69,18 @@ static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fs
     out->shared = memory != SUITE_PRIVATE && !(memory == SUITE_MIXED && rank == size - 1) &&
                   fsdp_process_group_can_share(group, out->sharing);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
-        fsdp_block *block = &out->blocks[b];
+        fsdp_sharded_buffer *block = &out->buffers[b];
 
         block->numel = suite_numel(b);
         block->chunk = (block->numel + size - 1) / size;
         out->bytes[b] = (size_t)block->numel * fsdp_dtype_size(dtype);
         if (out->shared)
-            CHECK_OK(fsdp_process_group_alloc(group, out->sharing, out->bytes[b], &block->whole));
+            CHECK_OK(fsdp_process_group_alloc(group, out->sharing, out->bytes[b], &block->unsharded));
         else
-            block->whole = malloc(out->bytes[b] + 1);
-        CHECK(block->whole != NULL);
+            block->unsharded = malloc(out->bytes[b] + 1);
+        CHECK(block->unsharded != NULL);
         if (memory != SUITE_COMMON)
-            memset(block->whole, 0xcc, out->bytes[b]);
+            memset(block->unsharded, 0xcc, out->bytes[b]);
     }
 }
 
@@ -89,43 +89,43 @@ static void suite_wholes_free(fsdp_process_group *group, suite_wholes *w)
     CHECK_OK(fsdp_barrier(group)); /* peers are through with it */
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         if (w->shared)
-            fsdp_process_group_free_memory(group, w->sharing, w->blocks[b].whole, w->bytes[b]);
+            fsdp_process_group_free_memory(group, w->sharing, w->buffers[b].unsharded, w->bytes[b]);
         else
-            free(w->blocks[b].whole);
+            free(w->buffers[b].unsharded);
     }
 }
 
-void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_dtype, fsdp_dtype whole_dtype,
+void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype,
                          bool in_place)
 {
     int rank = fsdp_process_group_rank(s->group);
-    size_t element = fsdp_dtype_size(whole_dtype);
+    size_t element = fsdp_dtype_size(unsharded_dtype);
     suite_wholes w;
 
-    suite_wholes_make(s->group, memory, whole_dtype, &w);
+    suite_wholes_make(s->group, memory, unsharded_dtype, &w);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
-        fsdp_block *block = &w.blocks[b];
+        fsdp_sharded_buffer *block = &w.buffers[b];
         int64_t rows = suite_rows(block, rank), start = rank * block->chunk;
 
         block->shard = rows == 0  ? NULL
-                       : in_place ? (char *)block->whole + (size_t)start * element
+                       : in_place ? (char *)block->unsharded + (size_t)start * element
                                   : malloc((size_t)rows * fsdp_dtype_size(shard_dtype));
         for (int64_t i = 0; i < rows; i++)
             suite_put(block->shard, i, shard_dtype, suite_weight(b, start + i));
     }
-    CHECK_OK(fsdp_all_gather_blocks(s->group, w.blocks, SUITE_BLOCKS, shard_dtype, whole_dtype, s->stream));
+    CHECK_OK(fsdp_all_gather_coalesced(s->group, w.buffers, SUITE_BLOCKS, shard_dtype, unsharded_dtype, s->stream));
     suite_sync(s);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
-        for (int64_t i = 0; i < w.blocks[b].numel; i++) {
+        for (int64_t i = 0; i < w.buffers[b].numel; i++) {
             float shard = suite_weight(b, i);
             float rounded =
-                shard_dtype == FSDP_BF16 || whole_dtype == FSDP_BF16 ? suite_widen(suite_bf16(shard)) : shard;
-            if (suite_get(w.blocks[b].whole, i, whole_dtype) != rounded)
+                shard_dtype == FSDP_BF16 || unsharded_dtype == FSDP_BF16 ? suite_widen(suite_bf16(shard)) : shard;
+            if (suite_get(w.buffers[b].unsharded, i, unsharded_dtype) != rounded)
                 TEST_FAIL("block %d, element %lld: %g, expected %g", b, (long long)i,
-                          (double)suite_get(w.blocks[b].whole, i, whole_dtype), (double)rounded);
+                          (double)suite_get(w.buffers[b].unsharded, i, unsharded_dtype), (double)rounded);
         }
         if (!in_place)
-            free(w.blocks[b].shard);
+            free(w.buffers[b].shard);
     }
     suite_wholes_free(s->group, &w);
 }
@@ -133,11 +133,11 @@ void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_d
 static float suite_expected_sum(int size, int b, int64_t i, const fsdp_reduce_options *o)
 {
     float sum = 0, divisor = o->divisor == 0 ? 1 : o->divisor;
-    fsdp_dtype reduce_dtype = o->reduce_dtype == FSDP_DTYPE_NONE ? o->whole_dtype : o->reduce_dtype;
+    fsdp_dtype reduce_dtype = o->reduce_dtype == FSDP_DTYPE_NONE ? o->unsharded_dtype : o->reduce_dtype;
 
     for (int r = 0; r < size; r++) {
         float x = suite_gradient(r, b, i);
-        if (o->whole_dtype == FSDP_BF16 || reduce_dtype == FSDP_BF16)
+        if (o->unsharded_dtype == FSDP_BF16 || reduce_dtype == FSDP_BF16)
             x = suite_widen(suite_bf16(x));
         sum = r == 0 ? x : sum + x;
     }
@@ -153,22 +153,22 @@ static void suite_reduce_blocks(const suite *s, suite_memory memory, const fsdp_
     size_t element = fsdp_dtype_size(o->shard_dtype), used = 0;
     suite_wholes w;
 
-    suite_wholes_make(s->group, memory, o->whole_dtype, &w);
+    suite_wholes_make(s->group, memory, o->unsharded_dtype, &w);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
-        fsdp_block *block = &w.blocks[b];
+        fsdp_sharded_buffer *block = &w.buffers[b];
         int64_t rows = suite_rows(block, rank);
 
         for (int64_t i = 0; i < block->numel; i++)
-            suite_put(block->whole, i, o->whole_dtype, suite_gradient(rank, b, i));
+            suite_put(block->unsharded, i, o->unsharded_dtype, suite_gradient(rank, b, i));
         block->shard = rows ? malloc((size_t)rows * element) : NULL;
         for (int64_t i = 0; i < rows; i++)
             suite_put(block->shard, i, o->shard_dtype, o->accumulate ? 2.0f : 1e30f);
     }
-    CHECK_OK(fsdp_reduce_scatter_blocks(s->group, w.blocks, SUITE_BLOCKS, o, s->stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(s->group, w.buffers, SUITE_BLOCKS, o, s->stream));
     suite_sync(s);
     *bits = malloc(1 << 20);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
-        fsdp_block *block = &w.blocks[b];
+        fsdp_sharded_buffer *block = &w.buffers[b];
         int64_t rows = suite_rows(block, rank);
 
         for (int64_t i = 0; i < rows; i++) {
@@ -214,12 +214,12 @@ static void suite_reduce_blocks_all_paths(const suite *s, const fsdp_reduce_opti
 void suite_blocks(const suite *s)
 {
     static const fsdp_reduce_options reductions[] = {
-        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
-        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM, .divisor = 8, .accumulate = true},
-        {.whole_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
-        {.whole_dtype = FSDP_F32, .reduce_dtype = FSDP_BF16, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 3},
-        {.whole_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 0.7f, .accumulate = true},
-        {.whole_dtype = FSDP_BF16, .shard_dtype = FSDP_BF16, .op = FSDP_SUM},
+        {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
+        {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM, .divisor = 8, .accumulate = true},
+        {.unsharded_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
+        {.unsharded_dtype = FSDP_F32, .reduce_dtype = FSDP_BF16, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 3},
+        {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 0.7f, .accumulate = true},
+        {.unsharded_dtype = FSDP_BF16, .shard_dtype = FSDP_BF16, .op = FSDP_SUM},
     };
 
     for (int memory = SUITE_PRIVATE; memory <= SUITE_COMMON; memory++)
@@ -233,6 +233,6 @@ void suite_blocks(const suite *s)
     fsdp_process_group_force_copy(s->group, false);
     for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)
         suite_reduce_blocks_all_paths(s, &reductions[i]);
-    CHECK_OK(fsdp_all_gather_blocks(s->group, NULL, 0, FSDP_F32, FSDP_F32, s->stream));
+    CHECK_OK(fsdp_all_gather_coalesced(s->group, NULL, 0, FSDP_F32, FSDP_F32, s->stream));
     suite_sync(s);
 }

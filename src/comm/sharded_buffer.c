@@ -1,13 +1,13 @@
-/* blocks.c - rows, copies and sums of vectored calls. */
-#include "comm/blocks.h"
+/* sharded_buffer.c - rows, copies and sums of coalesced calls. */
+#include "comm/sharded_buffer.h"
 
 #include "base/compiler.h"
 
-int64_t fsdp__block_rows(const fsdp_block *block, int rank)
+int64_t fsdp__sharded_buffer_rows(const fsdp_sharded_buffer *buffer, int rank)
 {
-    int64_t left = block->numel - rank * block->chunk;
+    int64_t left = buffer->numel - rank * buffer->chunk;
 
-    return left < 0 ? 0 : FSDP__MIN(left, block->chunk);
+    return left < 0 ? 0 : FSDP__MIN(left, buffer->chunk);
 }
 
 char *fsdp__place(const void *base, int64_t index, fsdp_dtype dtype)

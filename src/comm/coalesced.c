@@ -1,11 +1,11 @@
-/* vectored.c - pieces carried by a transport's plain collectives. */
-#include "comm/vectored.h"
+/* coalesced.c - pieces carried by a transport's plain collectives. */
+#include "comm/coalesced.h"
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/blocks.h"
 #include "comm/comm.h"
 #include "comm/packed.h"
+#include "comm/sharded_buffer.h"
 #include "device/device.h"
 
 enum {
@@ -17,7 +17,7 @@ enum {
 typedef struct plain_carrier {
     fsdp__carrier carrier; /* first */
     const fsdp_process_group *group;
-    fsdp__call call; /* the vectored one; its plain fields change from piece to piece */
+    fsdp__call call; /* the coalesced one; its plain fields change from piece to piece */
     fsdp_stream *stream;
     fsdp__traffic *traffic;
     bool scatters;
@@ -28,7 +28,7 @@ static void *plain_place(fsdp__carrier *carrier, int64_t count)
 {
     plain_carrier *p = (plain_carrier *)carrier;
     int64_t parts = carrier->size * carrier->room;
-    /* The two kernels of blocks.h need no workspace of their own. */
+    /* The two kernels of buffers.h need no workspace of their own. */
     void *buffer =
         fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts) * fsdp_dtype_size(p->call.dtype));
 
@@ -63,7 +63,7 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
 
     if (!scratch)
         return FSDP_NO_MEMORY;
-    p.call.dtype = scatters ? call->wire_dtype : call->whole_dtype;
+    p.call.dtype = scatters ? call->wire_dtype : call->unsharded_dtype;
     p.carrier = (fsdp__carrier){.rank = group->rank,
                                 .size = group->size,
                                 .room = part / (int64_t)fsdp_dtype_size(p.call.dtype) / ALIGN * ALIGN,
@@ -77,14 +77,14 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
     return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
 }
 
-fsdp_status fsdp__vectored_all_gather_blocks(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                             fsdp__traffic *traffic)
+fsdp_status fsdp__coalesced_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                 fsdp__traffic *traffic)
 {
     return run_packed(group, call, stream, traffic, false);
 }
 
-fsdp_status fsdp__vectored_reduce_scatter_blocks(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
+fsdp_status fsdp__coalesced_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                                     fsdp__traffic *traffic)
 {
     return run_packed(group, call, stream, traffic, true);
 }

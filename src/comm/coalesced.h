@@ -1,0 +1,13 @@
+/* coalesced.h - the coalesced collectives of a transport that has none of its own: packed.h over its plain all_gather
+ * and all_to_all. */
+#ifndef COMM_COALESCED_H
+#define COMM_COALESCED_H
+
+#include "comm/comm_ops.h"
+
+/* `group` is the fsdp_process_group. Pieces lie in the stream's workspace, of a few MiB however many bytes are
+ * exchanged. */
+fsdp_status fsdp__coalesced_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__coalesced_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+
+#endif
