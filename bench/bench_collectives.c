@@ -33,7 +33,7 @@ typedef struct bench {
     int64_t numel; /* of the unsharded, all ranks alike */
     size_t bytes;
     char *plain, *plain_part; /* memory of one's own */
-    char *visible, *common, *shard;
+    char *symmetric, *shared, *shard;
 } bench;
 
 typedef void (*operation)(bench *b);
@@ -55,7 +55,7 @@ static fsdp_sharded_buffer block_in(const bench *b, char *unsharded, char *shard
 
 static void run_memcpy(bench *b)
 {
-    memcpy(b->plain, b->visible, b->bytes);
+    memcpy(b->plain, b->symmetric, b->bytes);
 }
 
 static void run_barrier(bench *b)
@@ -77,19 +77,19 @@ static void run_gather_blocks(bench *b, char *unsharded, char *shard)
 
 static void run_gather_visible(bench *b)
 {
-    run_gather_blocks(b, b->visible, b->shard);
+    run_gather_blocks(b, b->symmetric, b->shard);
 }
 
 static void run_gather_common(bench *b)
 {
-    run_gather_blocks(b, b->common, b->shard);
+    run_gather_blocks(b, b->shared, b->shard);
 }
 
 static void run_gather_in_place(bench *b)
 {
     size_t own = (size_t)(part(b) * fsdp_process_group_rank(b->world)) * fsdp_dtype_size(b->dtype);
 
-    run_gather_blocks(b, b->common, b->common + own);
+    run_gather_blocks(b, b->shared, b->shared + own);
 }
 
 static void run_scatter(bench *b)
@@ -99,7 +99,7 @@ static void run_scatter(bench *b)
 
 static void run_scatter_visible(bench *b)
 {
-    fsdp_sharded_buffer block = block_in(b, b->visible, b->shard);
+    fsdp_sharded_buffer block = block_in(b, b->symmetric, b->shard);
     fsdp_reduce_options options = {.unsharded_dtype = b->dtype, .shard_dtype = b->dtype, .op = FSDP_AVG};
 
     CHECK(fsdp_reduce_scatter_coalesced(b->world, &block, 1, &options, b->stream));
@@ -112,7 +112,7 @@ static void run_reduce(bench *b)
 
 static void run_reduce_visible(bench *b)
 {
-    CHECK(fsdp_all_reduce(b->world, b->visible, b->visible, b->numel, b->dtype, FSDP_MAX, b->stream));
+    CHECK(fsdp_all_reduce(b->world, b->symmetric, b->symmetric, b->numel, b->dtype, FSDP_MAX, b->stream));
 }
 
 static int compare(const void *x, const void *y)
@@ -157,10 +157,10 @@ static void measure_size(bench *b)
     memset(memory, 0, 2 * b->bytes + 256);
     b->plain = memory + 256; /* not a multiple of 4096 away from what it is copied from: some processors stall then */
     b->plain_part = b->plain + b->bytes;
-    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->visible));
-    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_VISIBLE, b->bytes, (void **)&b->shard));
-    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_COMMON, b->bytes, (void **)&b->common));
-    memset(b->visible, 0, b->bytes);
+    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_SYMMETRIC, b->bytes, (void **)&b->symmetric));
+    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_SYMMETRIC, b->bytes, (void **)&b->shard));
+    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_SHARED, b->bytes, (void **)&b->shared));
+    memset(b->symmetric, 0, b->bytes);
     memset(b->shard, 0, b->bytes);
     if (fsdp_process_group_rank(b->world) == 0)
         printf("%8zu KB", b->bytes >> 10);
@@ -173,9 +173,9 @@ static void measure_size(bench *b)
         printf("\n");
     fflush(stdout);
     CHECK(fsdp_barrier(b->world));
-    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->visible, b->bytes);
-    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_VISIBLE, b->shard, b->bytes);
-    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_COMMON, b->common, b->bytes);
+    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_SYMMETRIC, b->symmetric, b->bytes);
+    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_SYMMETRIC, b->shard, b->bytes);
+    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_SHARED, b->shared, b->bytes);
     free(memory);
 }
 
@@ -210,7 +210,7 @@ static int rank_main(double started_us)
         b.dtype = dtypes[d];
         if (fsdp_process_group_rank(b.world) == 0)
             printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b.dtype), "memcpy", "barrier",
-                   "AG", "AG vis", "AG common", "AG place", "RS", "RS vis", "AR", "AR vis");
+                   "AG", "AG vis", "AG shared", "AG place", "RS", "RS vis", "AR", "AR vis");
         for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 4) {
             b.bytes = bytes;
             b.numel = (int64_t)(bytes / fsdp_dtype_size(b.dtype));

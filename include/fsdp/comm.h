@@ -106,10 +106,10 @@ FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
  * (r+1) * chunk)), and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in
  * the same order.
  *
- * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `unsharded` is common memory a gather is
+ * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `unsharded` is shared memory a gather is
  * the cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
- * visible memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other
- * memory takes packing. The result is the same bits. The buffers of one gather lie all in common memory or none of them
+ * symmetric memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other
+ * memory takes packing. The result is the same bits. The buffers of one gather lie all in shared memory or none of them
  * does.
  *
  * Reuse: peers may still read this rank's `unsharded` when the call is done here. It may be overwritten once a later
@@ -143,22 +143,23 @@ FSDP_API fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, co
                                                    fsdp_stream *stream);
 
 typedef enum fsdp_memory_sharing {
-    FSDP_MEMORY_VISIBLE, /* this rank's own, readable by peers */
-    FSDP_MEMORY_COMMON,  /* one region for all ranks of the group: same bytes, each rank writes its own part */
+    FSDP_MEMORY_SYMMETRIC, /* this rank's own, readable by peers */
+    FSDP_MEMORY_SHARED,    /* one region for all ranks of the group: same bytes, each rank writes its own part */
 } fsdp_memory_sharing;
 
 /* Whether the group can give such memory (all its ranks on one machine). */
 FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing);
-/* 64-byte aligned; COMMON is zeroed, [collective] with equal bytes on every rank; VISIBLE is local and reuses freed
+/* 64-byte aligned; SHARED is zeroed, [collective] with equal bytes on every rank; SYMMETRIC is local and reuses freed
  * buffers. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it
  * is.
  */
 FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,
                                               void **out);
-/* VISIBLE memory is handed out again only after every peer is done reading it. COMMON: last rank frees; local call. */
+/* SYMMETRIC memory is handed out again only after every peer is done reading it. SHARED: last rank frees; local call.
+ */
 FSDP_API void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer,
                                              size_t bytes);
-/* Forces the packing path where memory is not common (tests, comparison). Same on every rank. */
+/* Forces the packing path where memory is not shared (tests, comparison). Same on every rank. */
 FSDP_API void fsdp_process_group_force_copy(fsdp_process_group *group, bool on);
 
 /* ---- counters ---- */

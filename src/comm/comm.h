@@ -14,7 +14,7 @@ typedef struct fsdp__counters {
     _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];                 /* when it runs, maybe on a worker */
 } fsdp__counters;
 
-/* Freed visible memory that peers may still be reading; it begins with this. */
+/* Freed symmetric memory that peers may still be reading; it begins with this. */
 typedef struct fsdp__held_memory {
     struct fsdp__held_memory *next;
     uint64_t issued; /* calls issued when it was freed */

@@ -73,7 +73,7 @@ typedef struct fsdp__call {
     bool force_copy; /* take the path for memory that peers do not see */
     char label[FSDP__LABEL_BYTES];
 
-    size_t bytes;           /* common memory asked for */
+    size_t bytes;           /* shared memory asked for */
     fsdp_status own_status; /* of group_alloc: this rank cannot take part */
 } fsdp__call;
 
@@ -101,7 +101,7 @@ typedef struct fsdp__comm_ops {
     fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
     /* NULL: packed, and exchanged by all_gather and all_to_all, which then get the coalesced call (its name, buffers
      * and label, for the signature) with send, recv, count and dtype of a piece, several times with one number.
-     * Required with alloc_common: rows of common memory have one writer, which packing knows nothing of. */
+     * Required with alloc_shared: rows of shared memory have one writer, which packing knows nothing of. */
     fsdp__collective all_gather_coalesced, reduce_scatter_coalesced;
 
     /* Required. `group_open` on every member, then (when all of them succeeded) `group_ready`, which cannot fail, then
@@ -115,14 +115,14 @@ typedef struct fsdp__comm_ops {
     /* Required. This rank takes part no more. Frees `transport`. */
     void (*close)(void *transport);
 
-    /* Memory that peers see: all four or none. `alloc` and `free` hand out this rank's own; `alloc_common` is a
-     * collective (call->bytes), its failure is everybody's and breaks nothing; `free_common` is local. */
+    /* Memory that peers see: all four or none. `alloc` and `free` hand out this rank's own; `alloc_shared` is a
+     * collective (call->bytes), its failure is everybody's and breaks nothing; `free_shared` is local. */
     fsdp_status (*alloc)(void *transport, size_t bytes, void **out);
     void (*free)(void *transport, void *pointer);
-    fsdp_status (*alloc_common)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
-    void (*free_common)(void *group, void *pointer);
+    fsdp_status (*alloc_shared)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
+    void (*free_shared)(void *group, void *pointer);
 
-    /* Readers of common memory: all or none, with alloc_common. A rank's reads of a region are numbered from 1.
+    /* Readers of shared memory: all or none, with alloc_shared. A rank's reads of a region are numbered from 1.
      * `read_begin` and `read_end` are called as the program says so, the latter returns the number of the read that
      * ended; `read_done` with that number when the work before has run. */
     void (*read_begin)(void *group, void *pointer);
@@ -139,7 +139,7 @@ typedef struct fsdp__comm_ops {
     void (*host_waits)(void *transport, int change);
     bool (*host_is_waiting)(void *transport);
     /* Whether the program of group rank `rank` waits, and for this rank: in a meeting of the group to which this rank
-     * has not come, or for a read of common memory that this rank has not ended. */
+     * has not come, or for a read of shared memory that this rank has not ended. */
     bool (*awaits_meeting)(void *group, int rank);
     bool (*awaits_read)(void *group, int rank);
 } fsdp__comm_ops;

@@ -16,15 +16,15 @@ void fsdp__process_group_set_label(fsdp_process_group *group, const char *label)
 /* flags[i] (0 or 1) becomes 1 where it is on any rank. Not counted. [collective] [blocks] */
 fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, int64_t count);
 
-/* Common memory has readers and writers, and only writers wait. A rank that reads in a region what its peers wrote
+/* Shared memory has readers and writers, and only writers wait. A rank that reads in a region what its peers wrote
  * there calls begin_read first and end_read after its last read; all ranks make the same reads of a region, in one
  * order. A rank that will write to the region, while it reads nothing there itself, calls await_readers: it waits for
  * the peers that are still in the reads that this rank has ended, and for nobody else. Peers that read next must learn
  * by a collective that the writing is done. Where the awaited peer itself waits for this rank, the world is ended with
  * a message that names both: [Note: a wait that cannot end] in readers.c. Nothing happens in groups of one rank. */
-void fsdp__process_group_begin_read(fsdp_process_group *group, void *common);
-fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *common, fsdp_stream *stream); /* [stream] */
-fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *common,
+void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared);
+fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared, fsdp_stream *stream); /* [stream] */
+fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *shared,
                                               fsdp_stream *stream); /* [stream] */
 
 /* The caller waits for work of a stream that may be waiting for other ranks: between +1 and -1 it makes no calls. Only

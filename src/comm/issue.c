@@ -160,7 +160,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     fsdp__turn_begin(group, call->sequence);
     start = fsdp__clock_ns();
     st = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
-                                     : group->ops->alloc_common(group->transport_group, call, &traffic, out);
+                                     : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
     fsdp__turn_end(group);
     group->known_done = group->issued;

@@ -16,7 +16,7 @@ fsdp_status fsdp__comm_issue_above(fsdp_process_group *group, fsdp_collective ki
 /* fsdp__comm_issue on the host, done on return. [blocks] */
 fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                                   const fsdp__call *call);
-/* Common memory: a host call whose failure is everybody's and breaks nothing unless the transport failed. */
+/* Shared memory: a host call whose failure is everybody's and breaks nothing unless the transport failed. */
 fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, void **out);
 
 #endif

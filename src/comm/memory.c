@@ -6,7 +6,7 @@
 #include "comm/turns.h"
 
 enum {
-    HEADER_BYTES = 64, /* in front of visible memory, so that giving it back needs no memory */
+    HEADER_BYTES = 64, /* in front of symmetric memory, so that giving it back needs no memory */
     CALLS_IN_FLIGHT = 2
 };
 
@@ -57,7 +57,7 @@ static fsdp_status alloc_visible(fsdp_process_group *group, size_t bytes, void *
     return FSDP_OK;
 }
 
-static fsdp_status alloc_common(fsdp_process_group *group, size_t bytes, void **out)
+static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **out)
 {
     fsdp__call call = {.name = FSDP__CALL_PROCESS_GROUP_ALLOC, .bytes = bytes};
 
@@ -77,7 +77,7 @@ fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_shar
     if (!fsdp_process_group_can_share(group, sharing))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "group '%s' of %d ranks (transport '%s') has no memory that peers see",
                          group->name, group->size, group->ops->name);
-    FSDP_TRY(sharing == FSDP_MEMORY_COMMON ? alloc_common(group, bytes, out) : alloc_visible(group, bytes, out));
+    FSDP_TRY(sharing == FSDP_MEMORY_SHARED ? alloc_shared(group, bytes, out) : alloc_visible(group, bytes, out));
     return FSDP_OK;
 }
 
@@ -88,8 +88,8 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
     (void)bytes;
     if (!pointer)
         return;
-    if (sharing == FSDP_MEMORY_COMMON) {
-        group->ops->free_common(group->transport_group, pointer);
+    if (sharing == FSDP_MEMORY_SHARED) {
+        group->ops->free_shared(group->transport_group, pointer);
         return;
     }
     held = (fsdp__held_memory *)((char *)pointer - HEADER_BYTES);

@@ -1,4 +1,4 @@
-/* readers.c - who still reads common memory, and the writer who waits for them.
+/* readers.c - who still reads shared memory, and the writer who waits for them.
  *
  * [Note: a wait that cannot end]
  * A rank tells where it is in shared memory and goes on; only who writes looks, and waits for the ranks that lag. A
@@ -16,19 +16,19 @@
 /* What travels through a stream. */
 typedef struct reading {
     fsdp_process_group *group;
-    void *common;
+    void *shared;
     uint64_t number;
 } reading;
 
-static bool has_readers(const fsdp_process_group *group, const void *common)
+static bool has_readers(const fsdp_process_group *group, const void *shared)
 {
-    return group && common && group->size > 1 && group->ops->read_begin;
+    return group && shared && group->size > 1 && group->ops->read_begin;
 }
 
-void fsdp__process_group_begin_read(fsdp_process_group *group, void *common)
+void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared)
 {
-    if (has_readers(group, common))
-        group->ops->read_begin(group->transport_group, common);
+    if (has_readers(group, shared))
+        group->ops->read_begin(group->transport_group, shared);
 }
 
 static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
@@ -36,17 +36,17 @@ static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
     const reading *r = argument;
 
     (void)stream;
-    r->group->ops->read_done(r->group->transport_group, r->common, r->number);
+    r->group->ops->read_done(r->group->transport_group, r->shared, r->number);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *common, fsdp_stream *stream)
+fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared, fsdp_stream *stream)
 {
-    reading r = {.group = group, .common = common};
+    reading r = {.group = group, .shared = shared};
 
-    if (!has_readers(group, common))
+    if (!has_readers(group, shared))
         return FSDP_OK;
-    r.number = group->ops->read_end(group->transport_group, common);
+    r.number = group->ops->read_end(group->transport_group, shared);
     FSDP_TRY(fsdp__stream_enqueue(stream, publish_done, &r, sizeof r));
     return FSDP_OK;
 }
@@ -85,7 +85,7 @@ static bool is_cycle(const reading *r, int behind, char *where, size_t bytes)
 
     return behind != group->rank && group->ops->host_is_waiting(group->comm->transport) &&
            waits_for_us(r, behind, where, bytes) &&
-           !group->ops->reader_ended(group->transport_group, r->common, r->number, behind);
+           !group->ops->reader_ended(group->transport_group, r->shared, r->number, behind);
 }
 
 static fsdp_status await_all(const reading *r)
@@ -94,7 +94,7 @@ static fsdp_status await_all(const reading *r)
     int behind, seen = 0;
     char where[128];
 
-    while (!group->ops->readers_done(group->transport_group, r->common, r->number, &behind)) {
+    while (!group->ops->readers_done(group->transport_group, r->shared, r->number, &behind)) {
         int me = group->ranks[group->rank], peer = group->ranks[behind];
 
         if (fsdp__comm_is_broken(group))
@@ -105,7 +105,7 @@ static fsdp_status await_all(const reading *r)
                              "rank %d cannot write to memory that rank %d still reads, and rank %d waits for rank %d "
                              "%s: all ranks must make the same calls in the same order",
                              me, peer, peer, me, where);
-        FSDP_TRY(group->ops->await_reader(group->transport_group, r->common, r->number, behind));
+        FSDP_TRY(group->ops->await_reader(group->transport_group, r->shared, r->number, behind));
     }
     return FSDP_OK;
 }
@@ -135,15 +135,15 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     return st;
 }
 
-fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *common, fsdp_stream *stream)
+fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *shared, fsdp_stream *stream)
 {
-    reading r = {.group = group, .common = common};
+    reading r = {.group = group, .shared = shared};
     int behind;
 
-    if (!has_readers(group, common))
+    if (!has_readers(group, shared))
         return FSDP_OK;
-    r.number = group->ops->reads_ended(group->transport_group, common);
-    if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, common, r.number, &behind))
+    r.number = group->ops->reads_ended(group->transport_group, shared);
+    if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number, &behind))
         return FSDP_OK; /* the usual case: without clock and queue */
     FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));
     return FSDP_OK;

@@ -42,7 +42,7 @@ void fsdp__region_unref(fsdp__region *region)
     if (region->weak)
         *region->weak = NULL;
     if (region->pg && region->data) {
-        if (region->sharing == FSDP_MEMORY_COMMON) /* work of the stream may still count readers in it */
+        if (region->sharing == FSDP_MEMORY_SHARED) /* work of the stream may still count readers in it */
             (void)fsdp_stream_synchronize(fsdp_device_stream(region->device));
         fsdp_process_group_free_memory(region->pg, region->sharing, region->data, region->bytes);
         fsdp__device_account(region->device, region->kind, -(int64_t)region->counted_bytes, false);

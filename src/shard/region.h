@@ -29,7 +29,7 @@ fsdp_status fsdp__region_of_device(fsdp_device *device, size_t bytes, fsdp_memor
 /* Of the ranks of info->shard_pg, counted here as `counted_bytes` of `kind`. Still without bytes. */
 fsdp_status fsdp__region_of_ranks(fsdp_device *device, const fsdp__mesh_info *info, fsdp_memory_sharing sharing,
                                   size_t bytes, fsdp_memory_kind kind, size_t counted_bytes, fsdp__region **out);
-/* Takes the bytes: collective where one region is common to the ranks, and then all succeed or none. */
+/* Takes the bytes: collective where the ranks share one region, and then all succeed or none. */
 fsdp_status fsdp__region_fill(fsdp__region *region);
 void fsdp__region_unref(fsdp__region *region);
 /* `storage` takes the bytes from `offset` on, and a reference. */

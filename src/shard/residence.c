@@ -9,11 +9,11 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     if (kind == FSDP__RESIDENCE_IN_PLACE) {
         if (r->mesh.ranks == 1)
             return fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->unsharded);
-        return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_COMMON, r->unsharded_bytes,
+        return fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                      FSDP_MEMORY_PARAMETER_SHARD, r->shard_bytes, &r->unsharded);
     }
     if (kind == FSDP__RESIDENCE_CAST)
-        FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_COMMON, r->unsharded_bytes,
+        FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                        FSDP_MEMORY_UNSHARDED_PARAMETER, 0, &r->unsharded));
     return fsdp__region_of_device(r->device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards);
 }
@@ -59,7 +59,7 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t b
     fsdp_status st;
 
     if (residence->mesh.ranks > 1 && residence->share)
-        FSDP_TRY(fsdp__region_of_ranks(residence->device, &residence->mesh, FSDP_MEMORY_VISIBLE, bytes,
+        FSDP_TRY(fsdp__region_of_ranks(residence->device, &residence->mesh, FSDP_MEMORY_SYMMETRIC, bytes,
                                        FSDP_MEMORY_GRADIENT, bytes, out));
     else
         FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_GRADIENT, out));

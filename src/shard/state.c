@@ -60,8 +60,8 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
         return FSDP_NO_MEMORY;
     r = &group->residence;
     r->mesh = fsdp__mesh_info_of(mesh);
-    r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_COMMON) &&
-               fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_VISIBLE);
+    r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SHARED) &&
+               fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SYMMETRIC);
     group->state = state;
     group->of_root = true; /* until a root says otherwise */
     state->groups[state->group_count++] = group;

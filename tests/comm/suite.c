@@ -84,8 +84,8 @@ static void *suite_alloc(const suite *s, size_t bytes)
 {
     void *buffer = NULL;
 
-    if (s->visible && fsdp_process_group_can_share(s->group, FSDP_MEMORY_VISIBLE))
-        CHECK_OK(fsdp_process_group_alloc(s->group, FSDP_MEMORY_VISIBLE, bytes, &buffer));
+    if (s->symmetric && fsdp_process_group_can_share(s->group, FSDP_MEMORY_SYMMETRIC))
+        CHECK_OK(fsdp_process_group_alloc(s->group, FSDP_MEMORY_SYMMETRIC, bytes, &buffer));
     else
         buffer = malloc(bytes ? bytes : 1);
     CHECK(buffer != NULL);
@@ -95,8 +95,8 @@ static void *suite_alloc(const suite *s, size_t bytes)
 
 static void suite_free(const suite *s, void *buffer, size_t bytes)
 {
-    if (s->visible && fsdp_process_group_can_share(s->group, FSDP_MEMORY_VISIBLE))
-        fsdp_process_group_free_memory(s->group, FSDP_MEMORY_VISIBLE, buffer, bytes);
+    if (s->symmetric && fsdp_process_group_can_share(s->group, FSDP_MEMORY_SYMMETRIC))
+        fsdp_process_group_free_memory(s->group, FSDP_MEMORY_SYMMETRIC, buffer, bytes);
     else
         free(buffer);
 }

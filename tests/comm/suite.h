@@ -10,7 +10,7 @@
 typedef struct suite {
     fsdp_process_group *group;
     fsdp_stream *stream;
-    bool visible; /* buffers from fsdp_process_group_alloc, where the group has such memory */
+    bool symmetric; /* buffers from fsdp_process_group_alloc, where the group has such memory */
 } suite;
 
 /* ---- numbers: small integers are exact in every dtype ---- */

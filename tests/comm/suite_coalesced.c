@@ -65,7 +65,7 @@ static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fs
 {
     int size = fsdp_process_group_size(group), rank = fsdp_process_group_rank(group);
 
-    out->sharing = memory == SUITE_COMMON ? FSDP_MEMORY_COMMON : FSDP_MEMORY_VISIBLE;
+    out->sharing = memory == SUITE_SHARED ? FSDP_MEMORY_SHARED : FSDP_MEMORY_SYMMETRIC;
     out->shared = memory != SUITE_PRIVATE && !(memory == SUITE_MIXED && rank == size - 1) &&
                   fsdp_process_group_can_share(group, out->sharing);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
@@ -79,7 +79,7 @@ static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fs
         else
             block->unsharded = malloc(out->bytes[b] + 1);
         CHECK(block->unsharded != NULL);
-        if (memory != SUITE_COMMON)
+        if (memory != SUITE_SHARED)
             memset(block->unsharded, 0xcc, out->bytes[b]);
     }
 }
@@ -194,7 +194,7 @@ static void suite_reduce_blocks_all_paths(const suite *s, const fsdp_reduce_opti
     size_t first_bytes = 0, bytes;
 
     for (int path = 0; path < 4; path++) {
-        suite_memory memory = path == 3 ? SUITE_VISIBLE : (suite_memory)path;
+        suite_memory memory = path == 3 ? SUITE_SYMMETRIC : (suite_memory)path;
 
         fsdp_process_group_force_copy(s->group, path == 3);
         suite_reduce_blocks(s, memory, o, &bits, &bytes);
@@ -222,7 +222,7 @@ void suite_blocks(const suite *s)
         {.unsharded_dtype = FSDP_BF16, .shard_dtype = FSDP_BF16, .op = FSDP_SUM},
     };
 
-    for (int memory = SUITE_PRIVATE; memory <= SUITE_COMMON; memory++)
+    for (int memory = SUITE_PRIVATE; memory <= SUITE_SHARED; memory++)
         for (int copy = 0; copy < 2; copy++) {
             fsdp_process_group_force_copy(s->group, copy);
             suite_gather_blocks(s, (suite_memory)memory, FSDP_F32, FSDP_F32, false);

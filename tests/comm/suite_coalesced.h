@@ -7,9 +7,9 @@
 
 typedef enum suite_memory {
     SUITE_PRIVATE,
-    SUITE_VISIBLE,
-    SUITE_MIXED, /* visible on all ranks but the last */
-    SUITE_COMMON
+    SUITE_SYMMETRIC,
+    SUITE_MIXED, /* symmetric on all ranks but the last */
+    SUITE_SHARED
 } suite_memory;
 
 /* Rows of the block that a rank has. */

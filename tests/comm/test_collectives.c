@@ -4,19 +4,19 @@
 
 typedef struct variant {
     fsdp_stream_mode mode;
-    bool visible, force_copy;
+    bool symmetric, force_copy;
 } variant;
 
 static void run_suite(fsdp_context *context, void *arg)
 {
     const variant *v = arg;
-    suite s = {.group = fsdp_world(context), .visible = v->visible};
+    suite s = {.group = fsdp_world(context), .symmetric = v->symmetric};
 
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), v->mode, &s.stream));
     fsdp_process_group_force_copy(s.group, v->force_copy);
     suite_plain(&s);
     fsdp_process_group_force_copy(s.group, false);
-    if (!v->visible)
+    if (!v->symmetric)
         suite_blocks(&s);
     suite_objects(s.group);
     fsdp_stream_free(s.stream);
@@ -43,7 +43,7 @@ static void staging_gives_the_same_results(void **state)
 
 static void visible_memory_gives_the_same_results(void **state)
 {
-    variant v = {.mode = FSDP_STREAM_INLINE, .visible = true};
+    variant v = {.mode = FSDP_STREAM_INLINE, .symmetric = true};
 
     (void)state;
     test_run_ranks(3, run_suite, &v);
@@ -192,7 +192,7 @@ static void a_context_without_a_world_is_a_group_of_one(void **state)
         CHECK_EQ(stats.bytes_sent[i], 0);
         CHECK_EQ(stats.bytes_moved[i], 0);
     }
-    CHECK(!fsdp_process_group_can_share(s.group, FSDP_MEMORY_COMMON));
+    CHECK(!fsdp_process_group_can_share(s.group, FSDP_MEMORY_SHARED));
     CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }

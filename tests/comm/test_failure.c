@@ -230,7 +230,7 @@ static void work(fsdp_context *context, fsdp_status *out)
     fsdp_sharded_buffer block = {.unsharded = x, .shard = y, .numel = 10, .chunk = 4};
     fsdp_reduce_options reduce = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
     fsdp_stream *stream = NULL, *worker = NULL;
-    void **objects = NULL, *common = NULL, *visible = NULL;
+    void **objects = NULL, *shared = NULL, *symmetric = NULL;
     size_t *sizes = NULL;
     fsdp_status st = FSDP_OK;
 
@@ -247,16 +247,16 @@ static void work(fsdp_context *context, fsdp_status *out)
     FSDP_TRY_GOTO(st, fsdp_reduce_scatter_coalesced(group, &block, 1, &reduce, worker), out);
     FSDP_TRY_GOTO(st, fsdp_stream_synchronize(worker), out);
     FSDP_TRY_GOTO(st, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);
-    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 100, &common), out);
-    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 100, &visible), out);
+    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 100, &shared), out);
+    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 100, &symmetric), out);
     FSDP_TRY_GOTO(st, fsdp_all_reduce(world, x, y, 500, FSDP_F32, FSDP_MAX, stream), out);
     FSDP_TRY_GOTO(st, fsdp_agree(world, FSDP_OK), out);
     FSDP_TRY_GOTO(st, fsdp_barrier(world), out);
 out:
     if (st != FSDP_OK)
         fsdp_abort(context, NULL);
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_COMMON, common, 100);
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, visible, 100);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, shared, 100);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, symmetric, 100);
     if (objects)
         fsdp_objects_free(group, objects, sizes);
     if (worker)

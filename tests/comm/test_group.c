@@ -25,10 +25,10 @@ static void rows_and_columns(fsdp_context *context, void *arg)
     CHECK(fsdp_process_group_context(rows) == context);
     s.group = rows;
     suite_plain_count(&s, FSDP_F32, 3001);
-    suite_gather_blocks(&s, SUITE_COMMON, FSDP_F32, FSDP_F32, false);
+    suite_gather_blocks(&s, SUITE_SHARED, FSDP_F32, FSDP_F32, false);
     s.group = columns;
     suite_plain_count(&s, FSDP_BF16, 5003);
-    suite_gather_blocks(&s, SUITE_VISIBLE, FSDP_F32, FSDP_BF16, false);
+    suite_gather_blocks(&s, SUITE_SYMMETRIC, FSDP_F32, FSDP_BF16, false);
     suite_objects(columns);
     fsdp_process_group_free(columns);
     fsdp_process_group_free(rows);
@@ -132,20 +132,20 @@ static void visible_memory(fsdp_context *context, void *arg)
     void *a = NULL, *b = NULL, *c = NULL;
 
     (void)arg;
-    CHECK(fsdp_process_group_can_share(world, FSDP_MEMORY_VISIBLE));
-    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &a));
+    CHECK(fsdp_process_group_can_share(world, FSDP_MEMORY_SYMMETRIC));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 1000, &a));
     CHECK_EQ((uintptr_t)a % 64, 0);
     memset(a, 1, 1000);
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, a, 1000);
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, NULL, 1000);
-    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &b));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, a, 1000);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, NULL, 1000);
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 1000, &b));
     CHECK(b != a); /* peers may still be reading */
     CHECK_OK(fsdp_barrier(world));
-    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 1000, &c));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 1000, &c));
     CHECK(c == a); /* no more */
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, b, 1000);
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, c, 1000);
-    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, SIZE_MAX / 2, &a), FSDP_NO_MEMORY,
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, b, 1000);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, c, 1000);
+    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, SIZE_MAX / 2, &a), FSDP_NO_MEMORY,
                 "cannot allocate");
     CHECK_NULL(a);
 }
@@ -163,26 +163,26 @@ static void common_memory(fsdp_context *context, void *arg)
     int64_t *first = NULL, *again = NULL;
 
     (void)arg;
-    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&first));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 1000, (void **)&first));
     CHECK_EQ(first[rank], 0);
     first[rank] = rank + 1;
     CHECK_OK(fsdp_barrier(world));
     for (int r = 0; r < size; r++)
         CHECK_EQ(first[r], r + 1);
     CHECK_OK(fsdp_barrier(world));
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_COMMON, first, 1000);
-    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&again));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, first, 1000);
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 1000, (void **)&again));
     CHECK(again == first);
     CHECK_EQ(again[rank], 0); /* zeroed again */
     CHECK_OK(fsdp_barrier(world));
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_COMMON, again, 1000);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, again, 1000);
     /* a failure is everybody's and breaks nothing */
     if (rank == size - 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
-    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, 1000, (void **)&again), FSDP_NO_MEMORY,
-                "cannot allocate 1000 bytes common to group 'world'");
+    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 1000, (void **)&again), FSDP_NO_MEMORY,
+                "cannot allocate 1000 bytes shared by group 'world'");
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
-    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_COMMON, SIZE_MAX / 2, (void **)&again), FSDP_NO_MEMORY,
+    CHECK_ERROR(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, SIZE_MAX / 2, (void **)&again), FSDP_NO_MEMORY,
                 "rank 0");
     CHECK_OK(fsdp_barrier(world));
 }
@@ -208,7 +208,7 @@ static void steady_memory(fsdp_context *context, void *arg)
 
         for (int k = 0; k < 500; k++)
             shard[k] = (float)i;
-        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_VISIBLE, 4000, (void **)&unsharded));
+        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 4000, (void **)&unsharded));
         lowest = (uintptr_t)unsharded < lowest ? (uintptr_t)unsharded : lowest;
         highest = (uintptr_t)unsharded > highest ? (uintptr_t)unsharded : highest;
         block.unsharded = unsharded;
@@ -218,7 +218,7 @@ static void steady_memory(fsdp_context *context, void *arg)
             CHECK_EQ(unsharded[0], i);
             CHECK_EQ(unsharded[999], i);
         }
-        fsdp_process_group_free_memory(world, FSDP_MEMORY_VISIBLE, unsharded, 4000);
+        fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, unsharded, 4000);
         CHECK_OK(fsdp_stream_synchronize(stream)); /* `shard` ends here */
     }
     CHECK(highest - lowest <= 5 * 4200); /* a handful of places, over and over */

@@ -38,7 +38,7 @@ static void enter_plain_world(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_context_create(&options, &second));
     CHECK_OK(fsdp__symmetric_attach(second, &plain_ops, w->arena, options.rank, true, options.world_size > 1));
     CHECK_OK(fsdp_stream_create(fsdp_cpu(second), w->mode, &stream));
-    CHECK(!fsdp_process_group_can_share(fsdp_world(second), FSDP_MEMORY_VISIBLE));
+    CHECK(!fsdp_process_group_can_share(fsdp_world(second), FSDP_MEMORY_SYMMETRIC));
     w->body(fsdp_world(context), fsdp_world(second), stream);
     fsdp_stream_free(stream);
     CHECK_EQ(test_live_bytes(second), 0);
@@ -120,16 +120,16 @@ static void *whole_alloc(fsdp_process_group *group, size_t bytes)
 {
     void *unsharded = NULL;
 
-    if (!fsdp_process_group_can_share(group, FSDP_MEMORY_VISIBLE))
+    if (!fsdp_process_group_can_share(group, FSDP_MEMORY_SYMMETRIC))
         return CHECK_PTR(calloc(1, bytes + 1));
-    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_VISIBLE, bytes, &unsharded));
+    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_SYMMETRIC, bytes, &unsharded));
     return unsharded;
 }
 
 static void whole_free(fsdp_process_group *group, void *unsharded, size_t bytes)
 {
-    if (fsdp_process_group_can_share(group, FSDP_MEMORY_VISIBLE))
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_VISIBLE, unsharded, bytes);
+    if (fsdp_process_group_can_share(group, FSDP_MEMORY_SYMMETRIC))
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SYMMETRIC, unsharded, bytes);
     else
         free(unsharded);
 }

@@ -1,4 +1,4 @@
-/* test_readers.c - who writes to common memory waits for the peers that still read it, for no others, and not for ever.
+/* test_readers.c - who writes to shared memory waits for the peers that still read it, for no others, and not for ever.
  */
 #include <stdatomic.h>
 #include <unistd.h>
@@ -31,13 +31,13 @@ static void pause_until(atomic_int *what, int value)
 }
 
 /* A group of one has none, and is given the rank's own. */
-static void *common(fsdp_process_group *group)
+static void *shared(fsdp_process_group *group)
 {
     void *region = NULL;
 
     if (fsdp_process_group_size(group) == 1)
         return calloc(1, BYTES);
-    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_COMMON, BYTES, &region));
+    CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_SHARED, BYTES, &region));
     return region;
 }
 
@@ -46,7 +46,7 @@ static void let_go(fsdp_process_group *group, void *region)
     if (fsdp_process_group_size(group) == 1)
         free(region);
     else
-        fsdp_process_group_free_memory(group, FSDP_MEMORY_COMMON, region, BYTES);
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, BYTES);
 }
 
 static fsdp_stream *open_stream(fsdp_context *context, fsdp_stream_mode mode)
@@ -91,7 +91,7 @@ static void everybody_waits(fsdp_context *context, void *arg)
     reads *r = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
-    void *region = common(world);
+    void *region = shared(world);
 
     for (int round = 0; round < ROUNDS; round++) {
         const reading now = {r, fsdp_context_rank(context), round};
@@ -128,7 +128,7 @@ static void others_wait(fsdp_context *context, void *arg)
     reads *r = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
-    void *region = common(world);
+    void *region = shared(world);
 
     fsdp__process_group_begin_read(world, region);
     CHECK_OK(fsdp__process_group_end_read(world, region, stream));
@@ -165,7 +165,7 @@ static void two_regions(fsdp_context *context, void *arg)
     reads *r = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
-    void *one = common(world), *other = common(world);
+    void *one = shared(world), *other = shared(world);
 
     fsdp__process_group_begin_read(world, one);
     fsdp__process_group_begin_read(world, other);
@@ -209,7 +209,7 @@ static void alone(fsdp_context *context, void *arg)
 
     (void)arg;
     CHECK_OK(fsdp_process_group_create(context, own, 1, "alone", &group));
-    region = common(group);
+    region = shared(group);
     fsdp__process_group_begin_read(group, region); /* a read that nobody ends */
     CHECK_OK(fsdp__process_group_await_readers(group, region, stream));
     CHECK_OK(fsdp__process_group_end_read(group, region, stream));
@@ -237,7 +237,7 @@ static void meet_elsewhere(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context), *pair = NULL;
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int rank = fsdp_context_rank(context), ranks[2] = {1, 2};
-    void *region = common(world);
+    void *region = shared(world);
 
     CHECK_OK(fsdp_process_group_create(context, ranks, 2, "pair", &pair));
     fsdp__process_group_begin_read(world, region);
@@ -270,7 +270,7 @@ static void collective_on_a_worker(fsdp_context *context, void *arg)
     fsdp_stream *worker = open_stream(context, FSDP_STREAM_WORKER);
     int rank = fsdp_context_rank(context), size = fsdp_process_group_size(world);
     float x[3] = {(float)rank, 1, 2}, y[3 * WORLDS];
-    void *region = common(world);
+    void *region = shared(world);
 
     fsdp__process_group_begin_read(world, region);
     if (rank == r->late) {
@@ -312,7 +312,7 @@ static void barrier_while_reading(fsdp_context *context, void *arg)
     reads *r = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
-    void *region = common(world);
+    void *region = shared(world);
     int rank = fsdp_context_rank(context);
 
     fsdp__process_group_begin_read(world, region);
@@ -348,7 +348,7 @@ static void await_each_other(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int rank = fsdp_context_rank(context);
-    void *regions[2] = {common(world), common(world)};
+    void *regions[2] = {shared(world), shared(world)};
 
     for (int i = 0; i < 2; i++)
         fsdp__process_group_begin_read(world, regions[i]);
@@ -388,7 +388,7 @@ static void leave_while_reading(fsdp_context *context, void *arg)
     reads *r = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = open_stream(context, r->mode);
-    void *region = common(world);
+    void *region = shared(world);
     int rank = fsdp_context_rank(context);
     fsdp_status st;
 

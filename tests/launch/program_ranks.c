@@ -16,7 +16,7 @@ static void all_collectives(fsdp_context *context)
     suite_plain(&s);
     suite_blocks(&s);
     suite_objects(s.group);
-    s.visible = true;
+    s.symmetric = true;
     suite_plain_count(&s, FSDP_F32, 20011);
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &s.stream));
     suite_plain_count(&s, FSDP_BF16, 20011);
@@ -25,7 +25,7 @@ static void all_collectives(fsdp_context *context)
     if (rank >= size - 2) {
         s.group = last;
         suite_plain_count(&s, FSDP_F32, 3001);
-        suite_gather_blocks(&s, SUITE_COMMON, FSDP_F32, FSDP_F32, true);
+        suite_gather_blocks(&s, SUITE_SHARED, FSDP_F32, FSDP_F32, true);
     }
     fsdp_process_group_free(last);
     CHECK_OK(fsdp_barrier(world));

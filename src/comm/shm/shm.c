@@ -21,7 +21,7 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
 
 static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *options)
 {
-    fsdp__shared_rank *shared = &arena->control->ranks[options->rank];
+    fsdp__arena_rank *shared = &arena->control->ranks[options->rank];
     int none = 0;
 
     if (arena->control->world != options->world_size)

@@ -30,8 +30,8 @@ static layout lay_out(int world, size_t heap_bytes)
     size_t ranks = (size_t)world, pairs = FSDP__ARENA_GROUPS * ranks;
     layout l;
 
-    l.groups = round_up(sizeof(fsdp__control) + ranks * sizeof(fsdp__shared_rank), 64);
-    l.slots = round_up(l.groups + FSDP__ARENA_GROUPS * sizeof(fsdp__shared_group), 64);
+    l.groups = round_up(sizeof(fsdp__control) + ranks * sizeof(fsdp__arena_rank), 64);
+    l.slots = round_up(l.groups + FSDP__ARENA_GROUPS * sizeof(fsdp__arena_group), 64);
     l.payloads = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
     l.staging = round_up(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
     l.heaps = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HEAP_STEP);
@@ -195,9 +195,9 @@ static size_t pair(const fsdp__arena *arena, int group, int rank)
     return (size_t)group * (size_t)arena->control->world + (size_t)rank;
 }
 
-fsdp__shared_group *fsdp__arena_group(const fsdp__arena *arena, int group)
+fsdp__arena_group *fsdp__arena_group_at(const fsdp__arena *arena, int group)
 {
-    return (fsdp__shared_group *)(arena->base + layout_of(arena).groups) + group;
+    return (fsdp__arena_group *)(arena->base + layout_of(arena).groups) + group;
 }
 
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank)

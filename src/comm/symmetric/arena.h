@@ -24,22 +24,22 @@ typedef enum fsdp__rank_state {
     FSDP__RANK_LEFT /* ended well */
 } fsdp__rank_state;
 
-typedef struct fsdp__shared_rank {
+typedef struct fsdp__arena_rank {
     _Alignas(64) _Atomic uint32_t state;
     _Atomic int32_t pid;          /* 0: a thread, or not joined */
     _Atomic uint64_t start_ticks; /* of the process, so that a reused number is not taken for it */
-    _Atomic uint64_t awaited;     /* the common region whose readers it waits for, as an offset; 0: it does not */
+    _Atomic uint64_t awaited;     /* the shared region whose readers it waits for, as an offset; 0: it does not */
     _Atomic uint32_t waits;       /* its program waits for other ranks and does nothing else */
-} fsdp__shared_rank;
+} fsdp__arena_rank;
 
 /* A barrier, and who it belongs to. */
-typedef struct fsdp__shared_group {
+typedef struct fsdp__arena_group {
     _Alignas(64) _Atomic uint64_t key; /* 0: free */
     _Atomic int32_t members;           /* that have not freed it yet */
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t generation; /* steps by 2; bit 0: the world is broken. Ranks sleep on it */
     _Atomic uint32_t sleepers;
-} fsdp__shared_group;
+} fsdp__arena_group;
 
 typedef enum fsdp__abort_state {
     FSDP__ABORT_NONE,
@@ -59,7 +59,7 @@ typedef struct fsdp__control {
     int32_t abort_status; /* fsdp_status */
     int32_t abort_rank;   /* who is to blame; -1: nobody */
     char abort_text[FSDP__ABORT_BYTES];
-    fsdp__shared_rank ranks[];
+    fsdp__arena_rank ranks[];
 } fsdp__control;
 
 typedef struct fsdp__arena {
@@ -78,7 +78,7 @@ fsdp__arena *fsdp__arena_ref(fsdp__arena *arena);
 void fsdp__arena_unref(fsdp__arena *arena);
 
 /* Where things are. */
-fsdp__shared_group *fsdp__arena_group(const fsdp__arena *arena, int group);
+fsdp__arena_group *fsdp__arena_group_at(const fsdp__arena *arena, int group);
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank); /* FSDP__SLOT_BYTES each */
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half);
 unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank, int half);

@@ -1,10 +1,10 @@
 /* coalesced.c - the coalesced collectives of sharded parameters.
  *
- * gather   common memory: cast one's own rows into place, meet. Done. There is no other way: a row of common memory has
+ * gather   shared memory: cast one's own rows into place, meet. Done. There is no other way: a row of shared memory has
  *          one writer, who may write it again as soon as the others are through.
- *          visible memory: the same, then copy the peers' rows from their `unsharded` to the same place in one's own.
+ *          symmetric memory: the same, then copy the peers' rows from their `unsharded` to the same place in one's own.
  *          other memory: packed (comm/packed.h); pieces travel through the staging halves, where peers read them.
- * reduce   visible memory: add the peers' rows where they are, in rank order.
+ * reduce   symmetric memory: add the peers' rows where they are, in rank order.
  *          other memory: packed, in the same way.
  * All paths round each element the same number of times in the same order, so the bits are the same. */
 #include "comm/symmetric/coalesced.h"
@@ -29,7 +29,7 @@ typedef struct exchange {
 
 /* ---- showing where the buffers are ---- */
 
-static bool all_visible(const exchange *x)
+static bool all_readable(const exchange *x)
 {
     const fsdp__call *call = x->call;
 
@@ -44,20 +44,20 @@ static bool all_visible(const exchange *x)
 
 typedef enum path {
     PATH_STAGING,
-    PATH_VISIBLE,
-    PATH_COMMON
+    PATH_SYMMETRIC,
+    PATH_SHARED
 } path;
 
 /* The entry of the call: what can be done depends on the memory of all ranks. */
-static fsdp_status show_blocks(exchange *x, bool visible, path *out)
+static fsdp_status show_blocks(exchange *x, bool readable, path *out)
 {
     fsdp__symmetric_group *g = x->group;
     uint64_t *table = (uint64_t *)fsdp__payload_to_show(g);
     bool direct = !x->call->force_copy && x->call->buffer_count <= TABLE_BLOCKS;
-    fsdp__entry entry = {.visible = visible};
+    fsdp__entry entry = {.readable = readable};
     const fsdp__entry *first;
 
-    for (int64_t i = 0; visible && i < x->call->buffer_count; i++) {
+    for (int64_t i = 0; readable && i < x->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &x->call->buffers[i];
         uint64_t offset = b->numel ? fsdp__to_offset(g, b->unsharded) : 0;
 
@@ -67,13 +67,13 @@ static fsdp_status show_blocks(exchange *x, bool visible, path *out)
     }
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
     first = fsdp__entry_of(g, 0);
-    *out = PATH_COMMON;
+    *out = PATH_SHARED;
     for (int r = 0; r < g->size; r++) {
         const fsdp__entry *other = fsdp__entry_of(g, r);
-        if (!other->visible)
+        if (!other->readable)
             *out = PATH_STAGING;
-        else if (*out == PATH_COMMON && other->buffers_hash != first->buffers_hash)
-            *out = direct ? PATH_VISIBLE : PATH_STAGING;
+        else if (*out == PATH_SHARED && other->buffers_hash != first->buffers_hash)
+            *out = direct ? PATH_SYMMETRIC : PATH_STAGING;
     }
     return FSDP_OK;
 }
@@ -181,17 +181,17 @@ fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *
                                                  fsdp__traffic *traffic)
 {
     exchange x = {group, call, stream, traffic};
-    bool visible = all_visible(&x);
+    bool readable = all_readable(&x);
     staging s = through_staging(&x, call->unsharded_dtype, false);
     path way;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    if (visible)
+    if (readable)
         FSDP_TRY(place_own_rows(&x)); /* peers read them after the meeting */
-    FSDP_TRY(show_blocks(&x, visible, &way));
-    if (way == PATH_COMMON)
+    FSDP_TRY(show_blocks(&x, readable, &way));
+    if (way == PATH_SHARED)
         return FSDP_OK;
-    if (way == PATH_VISIBLE) {
+    if (way == PATH_SYMMETRIC) {
         FSDP_TRY(copy_peers_rows(&x));
         return FSDP_OK;
     }
@@ -258,8 +258,8 @@ fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__ca
     path way;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    FSDP_TRY(show_blocks(&x, all_visible(&x), &way));
-    if (way == PATH_VISIBLE) {
+    FSDP_TRY(show_blocks(&x, all_readable(&x), &way));
+    if (way == PATH_SYMMETRIC) {
         FSDP_TRY(reduce_visible(&x));
         return FSDP_OK;
     }

@@ -38,7 +38,7 @@ static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_s
 static void bind(fsdp__symmetric_group *group, int index)
 {
     group->index = index;
-    group->shared = fsdp__arena_group(group->world->arena, index);
+    group->place = fsdp__arena_group_at(group->world->arena, index);
 }
 
 fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out)
@@ -57,8 +57,8 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
     if (st != FSDP_OK)
         return fsdp_fail_hop(st, __FILE__, __LINE__);
     bind(*out, WORLD_INDEX);
-    atomic_store(&(*out)->shared->key, WORLD_KEY);
-    atomic_store(&(*out)->shared->members, INT32_MAX); /* never freed */
+    atomic_store(&(*out)->place->key, WORLD_KEY);
+    atomic_store(&(*out)->place->members, INT32_MAX); /* never freed */
     return FSDP_OK;
 }
 
@@ -68,7 +68,7 @@ static fsdp_status claim(fsdp__symmetric_group *group)
     fsdp__arena *arena = group->world->arena;
 
     for (int i = WORLD_INDEX + 1; i < FSDP__ARENA_GROUPS; i++) {
-        fsdp__shared_group *shared = fsdp__arena_group(arena, i);
+        fsdp__arena_group *shared = fsdp__arena_group_at(arena, i);
         uint64_t unused = 0;
 
         if (!atomic_compare_exchange_strong(&shared->key, &unused, group->key))
@@ -107,7 +107,7 @@ void fsdp__symmetric_group_ready(void *g)
     fsdp__arena *arena = group->world->arena;
 
     for (int i = WORLD_INDEX + 1; group->index < 0 && i < FSDP__ARENA_GROUPS; i++)
-        if (atomic_load(&fsdp__arena_group(arena, i)->key) == group->key)
+        if (atomic_load(&fsdp__arena_group_at(arena, i)->key) == group->key)
             bind(group, i);
     group->claimed = false; /* from now on every member counts */
 }
@@ -116,8 +116,8 @@ void fsdp__symmetric_group_free(void *g)
 {
     fsdp__symmetric_group *group = g;
 
-    if (group->shared && (group->claimed || atomic_fetch_sub(&group->shared->members, 1) == 1))
-        atomic_store(&group->shared->key, 0);
+    if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
+        atomic_store(&group->place->key, 0);
     fsdp__free(group->operands);
     fsdp__free(group->results);
     fsdp__free(group->sources);

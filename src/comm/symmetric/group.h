@@ -12,7 +12,7 @@
 typedef struct fsdp__symmetric {
     fsdp__arena *arena;
     int rank;
-    bool all_visible;      /* peers see every address of this rank (threads) */
+    bool all_readable;     /* peers see every address of this rank (threads) */
     fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
@@ -22,7 +22,7 @@ typedef struct fsdp__symmetric {
 
 typedef struct fsdp__symmetric_group {
     fsdp__symmetric *world;
-    fsdp__shared_group *shared;
+    fsdp__arena_group *place; /* its barrier, in the arena */
     char *name;
     int index; /* in the arena; -1 until group_ready */
     int rank, size;
@@ -32,7 +32,7 @@ typedef struct fsdp__symmetric_group {
     uint64_t shown;            /* entries this rank has shown: see [Note: parity] in rendezvous.h */
     void **sources, **results; /* scratch, `size` entries each; one call runs at a time */
     const void **operands;
-    struct fsdp__common_block *freed; /* common memory of this rank's heap that peers may still hold */
+    struct fsdp__shared_header *freed; /* shared memory of this rank's heap that peers may still hold */
 } fsdp__symmetric_group;
 
 /* That of all ranks. */

@@ -1,7 +1,7 @@
-/* memory.c - memory that peers see: each rank's heap in the arena, and regions common to a group.
+/* memory.c - memory that peers see: each rank's heap in the arena, and regions that a group shares.
  *
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
- * common region lies in the heap of the group's first rank and begins with a header (readers.c); the
+ * shared region lies in the heap of the group's first rank and begins with a header (readers.c); the
  * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
  * giving one back at the same time: every run frees at the same points. */
 #include "comm/symmetric/memory.h"
@@ -82,7 +82,7 @@ fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
     symmetric->source = heap;
     heap->start = fsdp__arena_heap(symmetric->arena, symmetric->rank);
     heap->bytes = symmetric->arena->control->heap_bytes;
-    heap->file = !symmetric->all_visible;
+    heap->file = !symmetric->all_readable;
     FSDP_TRY(fsdp__allocator_create(&source, &symmetric->heap));
     return FSDP_OK;
 }
@@ -112,12 +112,12 @@ void fsdp__symmetric_free(void *transport, void *pointer)
     (void)fsdp__allocator_give(symmetric->heap, pointer);
 }
 
-/* ---- common to a group ---- */
+/* ---- shared by a group ---- */
 
 static void take_back(fsdp__symmetric_group *group)
 {
-    for (fsdp__common_block **link = &group->freed; *link;) {
-        fsdp__common_block *header = *link;
+    for (fsdp__shared_header **link = &group->freed; *link;) {
+        fsdp__shared_header *header = *link;
         if (atomic_load(&header->given_back) < header->ranks) {
             link = &header->next;
             continue;
@@ -128,11 +128,11 @@ static void take_back(fsdp__symmetric_group *group)
 }
 
 /* The first rank's part, while the others wait for the second meeting. */
-static fsdp_status make_common(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
+static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
 {
-    size_t header_bytes = fsdp__common_header(group);
+    size_t header_bytes = fsdp__shared_header_bytes(group);
     void *memory = NULL;
-    fsdp__common_block *header;
+    fsdp__shared_header *header;
 
     take_back(group);
     if (bytes > SIZE_MAX - header_bytes)
@@ -154,7 +154,7 @@ typedef struct answer {
     char message[512];
 } answer;
 
-fsdp_status fsdp__symmetric_alloc_common(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
+fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
 {
     fsdp__symmetric_group *group = g;
     fsdp__entry entry = {.own_status = call->own_status};
@@ -164,27 +164,27 @@ fsdp_status fsdp__symmetric_alloc_common(void *g, const fsdp__call *call, fsdp__
     for (int r = 0; r < group->size; r++) {
         int32_t status = fsdp__entry_of(group, r)->own_status;
         if (status != FSDP_OK)
-            return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes common to group '%s'",
+            return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
                              group->ranks[r], call->bytes, group->name);
     }
     theirs = (answer *)fsdp__payload_of(group, 0);
     if (group->rank == 0) {
         memset(theirs, 0, sizeof *theirs);
-        theirs->status = make_common(group, call->bytes, &theirs->offset);
+        theirs->status = make_shared(group, call->bytes, &theirs->offset);
         if (theirs->status != FSDP_OK)
             snprintf(theirs->message, sizeof theirs->message, "%s", fsdp_last_error());
     }
     FSDP_TRY(fsdp__rendezvous(group, traffic));
     if (theirs->status != FSDP_OK)
         return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s", group->ranks[0], theirs->message);
-    *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__common_header(group);
+    *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__shared_header_bytes(group);
     return FSDP_OK;
 }
 
-void fsdp__symmetric_free_common(void *g, void *pointer)
+void fsdp__symmetric_free_shared(void *g, void *pointer)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
+    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
     if (group->rank == 0) {
         header->next = group->freed;

@@ -11,7 +11,7 @@ void fsdp__symmetric_memory_close(fsdp__symmetric *symmetric);
 /* Of the table of a transport. */
 fsdp_status fsdp__symmetric_alloc(void *transport, size_t bytes, void **out);
 void fsdp__symmetric_free(void *transport, void *pointer);
-fsdp_status fsdp__symmetric_alloc_common(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
-void fsdp__symmetric_free_common(void *group, void *pointer);
+fsdp_status fsdp__symmetric_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
+void fsdp__symmetric_free_shared(void *group, void *pointer);
 
 #endif

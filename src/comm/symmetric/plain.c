@@ -142,11 +142,11 @@ static bool peers_see(const exchange *x, const void *pointer, int64_t count)
 {
     const fsdp__symmetric *world = x->group->world;
 
-    return (world->all_visible && fsdp__device_host_access(fsdp__stream_device(x->stream))) ||
+    return (world->all_readable && fsdp__device_host_access(fsdp__stream_device(x->stream))) ||
            fsdp__arena_holds(world->arena, pointer, (size_t)count * x->element);
 }
 
-/* Shows where this rank's parts are; whether all ranks' are visible. */
+/* Shows where this rank's parts are; whether all ranks' are readable. */
 static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
 {
     fsdp__symmetric_group *g = x->group;
@@ -154,14 +154,14 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
     fsdp__entry entry = {
         .send = fsdp__to_offset(g, call->send),
         .recv = fsdp__to_offset(g, call->recv),
-        .visible = (!x->contributes || peers_see(x, call->send, x->parts * call->count)) &&
-                   (!recv_too || peers_see(x, call->recv, call->count)),
+        .readable = (!x->contributes || peers_see(x, call->send, x->parts * call->count)) &&
+                    (!recv_too || peers_see(x, call->recv, call->count)),
     };
 
     FSDP_TRY(fsdp__show(g, call, &entry, x->traffic));
     *direct = !call->force_copy;
     for (int r = 0; r < g->size; r++)
-        *direct = *direct && fsdp__entry_of(g, r)->visible;
+        *direct = *direct && fsdp__entry_of(g, r)->readable;
     return FSDP_OK;
 }
 

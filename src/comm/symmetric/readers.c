@@ -1,4 +1,4 @@
-/* readers.c - where each rank is in its reads of a common region: a few words in front of the region. See [Note:
+/* readers.c - where each rank is in its reads of a shared region: a few words in front of the region. See [Note:
  * readers and writers] in comm/readers.c. */
 #include "comm/symmetric/readers.h"
 
@@ -9,19 +9,19 @@ enum {
 };
 
 /* Counters first, then the region: a multiple of 64 bytes. */
-size_t fsdp__common_header(const fsdp__symmetric_group *group)
+size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group)
 {
-    return sizeof(fsdp__common_block) + (size_t)group->world->arena->control->world * sizeof(fsdp__reader);
+    return sizeof(fsdp__shared_header) + (size_t)group->world->arena->control->world * sizeof(fsdp__reader);
 }
 
-fsdp__common_block *fsdp__common_block_of(const fsdp__symmetric_group *group, void *pointer)
+fsdp__shared_header *fsdp__shared_header_of(const fsdp__symmetric_group *group, void *pointer)
 {
-    return (fsdp__common_block *)((char *)pointer - fsdp__common_header(group));
+    return (fsdp__shared_header *)((char *)pointer - fsdp__shared_header_bytes(group));
 }
 
 static fsdp__reader *own_reader(const fsdp__symmetric_group *group, void *pointer)
 {
-    return &fsdp__common_block_of(group, pointer)->readers[group->world->rank];
+    return &fsdp__shared_header_of(group, pointer)->readers[group->world->rank];
 }
 
 void fsdp__symmetric_read_begin(void *group, void *pointer)
@@ -45,7 +45,7 @@ uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer)
 void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
+    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
     atomic_store(&header->readers[group->world->rank].done, number);
     if (atomic_load(&header->sleepers) > 0) {
@@ -57,7 +57,7 @@ void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
 bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number, int *behind)
 {
     fsdp__symmetric_group *group = g;
-    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
+    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
     for (int r = 0; r < group->size; r++)
         if (atomic_load_explicit(&header->readers[group->ranks[r]].done, memory_order_acquire) < number) {
@@ -71,15 +71,15 @@ bool fsdp__symmetric_reader_ended(void *g, void *pointer, uint64_t number, int r
 {
     fsdp__symmetric_group *group = g;
 
-    return atomic_load(&fsdp__common_block_of(group, pointer)->readers[group->ranks[rank]].ended) >= number;
+    return atomic_load(&fsdp__shared_header_of(group, pointer)->readers[group->ranks[rank]].ended) >= number;
 }
 
 fsdp_status fsdp__symmetric_await_reader(void *g, void *pointer, uint64_t number, int behind)
 {
     fsdp__symmetric_group *group = g;
     fsdp__arena *arena = group->world->arena;
-    fsdp__shared_rank *own = &arena->control->ranks[group->world->rank];
-    fsdp__common_block *header = fsdp__common_block_of(group, pointer);
+    fsdp__arena_rank *own = &arena->control->ranks[group->world->rank];
+    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
     uint32_t moved;
 
     atomic_store(&own_reader(group, pointer)->awaited, number);
@@ -119,9 +119,9 @@ bool fsdp__symmetric_awaits_read(void *g, int rank)
 {
     fsdp__symmetric_group *group = g;
     int peer = group->ranks[rank];
-    const fsdp__shared_rank *shared = &group->world->arena->control->ranks[peer];
+    const fsdp__arena_rank *shared = &group->world->arena->control->ranks[peer];
     uint64_t offset = atomic_load(&shared->waits) > 0 ? atomic_load(&shared->awaited) : 0;
-    const fsdp__common_block *header = fsdp__from_offset(group, offset);
+    const fsdp__shared_header *header = fsdp__from_offset(group, offset);
     const fsdp__reader *own = offset ? &header->readers[group->world->rank] : NULL;
 
     return own && own->member && atomic_load(&own->ended) < atomic_load(&header->readers[peer].awaited);

@@ -1,10 +1,10 @@
-/* readers.h - who still reads a common region. */
+/* readers.h - who still reads a shared region. */
 #ifndef COMM_SYMMETRIC_READERS_H
 #define COMM_SYMMETRIC_READERS_H
 
 #include "comm/symmetric/group.h"
 
-/* Where a rank is in its reads of a common region. */
+/* Where a rank is in its reads of a shared region. */
 typedef struct fsdp__reader {
     _Alignas(64) _Atomic uint64_t done; /* reads that are over, as peers see it */
     _Atomic uint64_t ended;             /* that the program has ended: they will be over by themselves */
@@ -13,18 +13,18 @@ typedef struct fsdp__reader {
     bool member; /* of the region's group */
 } fsdp__reader;
 
-/* In front of a common region. */
-typedef struct fsdp__common_block {
-    struct fsdp__common_block *next; /* only the owner follows it */
+/* In front of a shared region. */
+typedef struct fsdp__shared_header {
+    struct fsdp__shared_header *next; /* only the owner follows it */
     _Atomic int32_t given_back;
     int32_t ranks;
     _Atomic uint32_t moved; /* steps when a reader is done and somebody sleeps */
     _Atomic uint32_t sleepers;
     fsdp__reader readers[]; /* by global rank */
-} fsdp__common_block;
+} fsdp__shared_header;
 
-size_t fsdp__common_header(const fsdp__symmetric_group *group);
-fsdp__common_block *fsdp__common_block_of(const fsdp__symmetric_group *group, void *pointer);
+size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group);
+fsdp__shared_header *fsdp__shared_header_of(const fsdp__symmetric_group *group, void *pointer);
 
 /* Of the table of a transport. */
 void fsdp__symmetric_read_begin(void *group, void *pointer);

@@ -74,7 +74,7 @@ static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked
 
 static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
 {
-    fsdp__shared_group *shared = group->shared;
+    fsdp__arena_group *shared = group->place;
     bool crowded = group->world->arena->control->crowded;
     uint32_t ticket = old + 2;
     int64_t looked = fsdp__clock_ns();
@@ -101,7 +101,7 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
 
 fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
 {
-    fsdp__shared_group *shared = group->shared;
+    fsdp__arena_group *shared = group->place;
     uint32_t old = atomic_load_explicit(&shared->generation, memory_order_acquire);
     int64_t start;
 
@@ -127,7 +127,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 bool fsdp__symmetric_awaits_meeting(void *g, int rank)
 {
     fsdp__symmetric_group *group = g;
-    uint32_t ticket = (atomic_load(&group->shared->generation) & ~(uint32_t)BROKEN) + 2;
+    uint32_t ticket = (atomic_load(&group->place->generation) & ~(uint32_t)BROKEN) + 2;
 
     return atomic_load(&group->world->arena->control->ranks[group->ranks[rank]].waits) > 0 &&
            atomic_load(&slot_of(group, rank)->ticket) == ticket &&

@@ -16,7 +16,7 @@ typedef struct fsdp__entry {
     /* Not compared. Addresses are offsets from the arena's base. */
     uint64_t send, recv;
     uint64_t buffers_hash; /* of the addresses of all buffers' `unsharded` */
-    bool visible;          /* all this call's memory can be read by peers */
+    bool readable;         /* all this call's memory can be read by peers */
     int32_t own_status;    /* of group_alloc */
 } fsdp__entry;
 
@@ -27,7 +27,7 @@ typedef struct fsdp__slot {
 
 _Static_assert(sizeof(fsdp__slot) <= FSDP__SLOT_BYTES, "a slot has its place in the arena");
 
-/* All ranks of the group have come here, and what they wrote before is visible. Fails when the world is broken. */
+/* All ranks of the group have come here, and what they wrote before is readable. Fails when the world is broken. */
 fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic);
 /* The beginning of a call, or of each of several exchanges that it is made of: shows this rank's entry and payload,
  * meets, compares signatures. `entry->signature` is filled from `call`. After it fsdp__entry_of and fsdp__payload_of

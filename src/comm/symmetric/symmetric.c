@@ -26,7 +26,7 @@ void fsdp__symmetric_close(void *transport)
 }
 
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
-                                   bool all_visible, bool wait)
+                                   bool all_readable, bool wait)
 {
     fsdp__symmetric *symmetric = fsdp__calloc(1, sizeof *symmetric);
     fsdp__symmetric_group *world = NULL;
@@ -37,7 +37,7 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
         return FSDP_NO_MEMORY;
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
-    symmetric->all_visible = all_visible;
+    symmetric->all_readable = all_readable;
     pthread_mutex_init(&symmetric->mutex, NULL);
     FSDP_TRY_GOTO(st, fsdp__symmetric_memory_open(symmetric), out);
     FSDP_TRY_GOTO(st, fsdp__symmetric_group_world(symmetric, &world), out);

@@ -13,7 +13,7 @@
 /* Joins as `rank`: waits until all ranks are there. On success the context owns it all; takes its own reference of the
  * arena. [collective] */
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
-                                   bool all_visible, bool wait);
+                                   bool all_readable, bool wait);
 
 void fsdp__symmetric_abort(void *transport, const char *text);
 void fsdp__symmetric_close(void *transport);
@@ -27,8 +27,8 @@ void fsdp__symmetric_close(void *transport);
     .reduce_scatter_coalesced = fsdp__symmetric_reduce_scatter_coalesced, .group_open = fsdp__symmetric_group_open, \
     .group_ready = fsdp__symmetric_group_ready, .group_free = fsdp__symmetric_group_free,                           \
     .abort = fsdp__symmetric_abort, .close = fsdp__symmetric_close, .alloc = fsdp__symmetric_alloc,                 \
-    .free = fsdp__symmetric_free, .alloc_common = fsdp__symmetric_alloc_common,                                     \
-    .free_common = fsdp__symmetric_free_common, .read_begin = fsdp__symmetric_read_begin,                           \
+    .free = fsdp__symmetric_free, .alloc_shared = fsdp__symmetric_alloc_shared,                                     \
+    .free_shared = fsdp__symmetric_free_shared, .read_begin = fsdp__symmetric_read_begin,                           \
     .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                                   \
     .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                       \
     .reader_ended = fsdp__symmetric_reader_ended, .await_reader = fsdp__symmetric_await_reader,                     \

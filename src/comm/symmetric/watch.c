@@ -31,7 +31,7 @@ void fsdp__futex_wake_all(_Atomic uint32_t *word)
 static void wake_everybody(fsdp__arena *arena)
 {
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++) {
-        fsdp__shared_group *group = fsdp__arena_group(arena, g);
+        fsdp__arena_group *group = fsdp__arena_group_at(arena, g);
         if (atomic_load(&group->sleepers) > 0)
             fsdp__futex_wake_all(&group->generation);
     }
@@ -53,7 +53,7 @@ void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const c
     fsdp__futex_wake_all(&control->abort_state);
     /* The bit changes the word ranks sleep on, so none can fall asleep after it. A group made later finds it set. */
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++)
-        atomic_fetch_or(&fsdp__arena_group(arena, g)->generation, 1);
+        atomic_fetch_or(&fsdp__arena_group_at(arena, g)->generation, 1);
     wake_everybody(arena);
 }
 
@@ -142,7 +142,7 @@ static bool is_dead(int pid, uint64_t start_ticks)
 
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
 {
-    fsdp__shared_rank *shared = &arena->control->ranks[rank];
+    fsdp__arena_rank *shared = &arena->control->ranks[rank];
     int pid = atomic_load(&shared->pid);
     char text[64];
 
