@@ -347,14 +347,14 @@ static void copies(bench *b, fsdp_dtype t, int64_t rows, int64_t cols)
 
 static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
 {
-    fsdp__optimizer_segment segment = {.numel = numel};
-    fsdp__segment plain = {.numel = numel};
+    fsdp__optimizer_span span = {.numel = numel};
+    fsdp__span plain = {.numel = numel};
     double g = (double)fsdp_dtype_size(grad) * (double)numel, sum;
     char text[64];
 
     snprintf(text, sizeof(text), "%ld %s gradients", (long)numel, fsdp_dtype_name(grad));
     if (wanted(b, "adam")) {
-        fsdp__adam_args a = {.segments = &segment,
+        fsdp__adam_args a = {.spans = &span,
                              .count = 1,
                              .grad_dtype = grad,
                              .lr = 1e-5,
@@ -365,14 +365,14 @@ static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
                              .grad_scale = 1.0f,
                              .step = 3,
                              .decoupled = true};
-        segment.param = array(b, FSDP_F32, numel, 0), segment.grad = array(b, grad, numel, 0);
-        segment.moment1 = array(b, FSDP_F32, numel, 0), segment.moment2 = array(b, FSDP_F32, numel, 0);
+        span.param = array(b, FSDP_F32, numel, 0), span.grad = array(b, grad, numel, 0);
+        span.moment1 = array(b, FSDP_F32, numel, 0), span.moment2 = array(b, FSDP_F32, numel, 0);
         for (int64_t i = 0; i < numel; i++)
-            segment.moment2[i] += 0.6f;
+            span.moment2[i] += 0.6f;
         measure(b, FSDP__KERNEL_ADAM, &a, 0, 24.0 * (double)numel + g, text);
     }
     if (wanted(b, "squared_norm")) {
-        fsdp__squared_norm_args a = {.segments = &plain, .count = 1, .dtype = grad, .out = &sum};
+        fsdp__squared_norm_args a = {.spans = &plain, .count = 1, .dtype = grad, .out = &sum};
         plain.src = array(b, grad, numel, 0);
         measure(b, FSDP__KERNEL_SQUARED_NORM, &a, 0, g, text);
     }
@@ -396,14 +396,14 @@ static void ranks(bench *b, fsdp_dtype src, fsdp_dtype dst, int count, int64_t n
 
 static void casts(bench *b, fsdp_dtype src, fsdp_dtype dst, int64_t numel)
 {
-    fsdp__segment segment = {.numel = numel};
-    fsdp__cast_segments_args a = {.segments = &segment, .count = 1, .src_dtype = src, .dst_dtype = dst};
+    fsdp__span span = {.numel = numel};
+    fsdp__cast_spans_args a = {.spans = &span, .count = 1, .src_dtype = src, .dst_dtype = dst};
     char text[64];
 
-    WANT(CAST_SEGMENTS)
-    segment.src = array(b, src, numel, 0), segment.dst = array(b, dst, numel, 0);
+    WANT(CAST_SPANS)
+    span.src = array(b, src, numel, 0), span.dst = array(b, dst, numel, 0);
     snprintf(text, sizeof(text), "%ld %s to %s", (long)numel, fsdp_dtype_name(src), fsdp_dtype_name(dst));
-    measure(b, FSDP__KERNEL_CAST_SEGMENTS, &a, 0, (double)numel * (double)(fsdp_dtype_size(src) + fsdp_dtype_size(dst)),
+    measure(b, FSDP__KERNEL_CAST_SPANS, &a, 0, (double)numel * (double)(fsdp_dtype_size(src) + fsdp_dtype_size(dst)),
             text);
 }
 

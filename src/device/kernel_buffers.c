@@ -79,12 +79,12 @@ static void fill(fsdp__fill_args *a, const visitor *v)
     WRITES(dst, elements(a->dtype, a->numel));
 }
 
-static void cast_segments(fsdp__cast_segments_args *args, const visitor *v)
+static void cast_spans(fsdp__cast_spans_args *args, const visitor *v)
 {
-    fsdp__segment *segments = (fsdp__segment *)(uintptr_t)args->segments;
+    fsdp__span *spans = (fsdp__span *)(uintptr_t)args->spans;
 
     for (int64_t i = 0; i < args->count; i++) {
-        fsdp__segment *a = &segments[i];
+        fsdp__span *a = &spans[i];
 
         READS(src, elements(args->src_dtype, a->numel));
         WRITES(dst, elements(args->dst_dtype, a->numel));
@@ -299,20 +299,20 @@ static void attention_backward(fsdp__attention_backward_args *a, const visitor *
 
 static void squared_norm(fsdp__squared_norm_args *a, const visitor *v)
 {
-    fsdp__segment *segments = (fsdp__segment *)(uintptr_t)a->segments;
+    fsdp__span *spans = (fsdp__span *)(uintptr_t)a->spans;
 
     for (int64_t i = 0; i < a->count; i++)
-        segments[i].src = visit(v, "src", segments[i].src, elements(a->dtype, segments[i].numel), FSDP__READS);
+        spans[i].src = visit(v, "src", spans[i].src, elements(a->dtype, spans[i].numel), FSDP__READS);
     WRITES(out, sizeof *a->out);
 }
 
-static void optimizer_segments(const fsdp__optimizer_segment *table, int64_t count, fsdp_dtype grad_dtype,
+static void optimizer_segments(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype grad_dtype,
                                const visitor *v)
 {
-    fsdp__optimizer_segment *segments = (fsdp__optimizer_segment *)(uintptr_t)table;
+    fsdp__optimizer_span *spans = (fsdp__optimizer_span *)(uintptr_t)table;
 
     for (int64_t i = 0; i < count; i++) {
-        fsdp__optimizer_segment *a = &segments[i];
+        fsdp__optimizer_span *a = &spans[i];
 
         CHANGES(param, elements(FSDP_F32, a->numel));
         READS(grad, elements(grad_dtype, a->numel));
@@ -323,12 +323,12 @@ static void optimizer_segments(const fsdp__optimizer_segment *table, int64_t cou
 
 static void adam(fsdp__adam_args *a, const visitor *v)
 {
-    optimizer_segments(a->segments, a->count, a->grad_dtype, v);
+    optimizer_segments(a->spans, a->count, a->grad_dtype, v);
 }
 
 static void sgd(fsdp__sgd_args *a, const visitor *v)
 {
-    optimizer_segments(a->segments, a->count, a->grad_dtype, v);
+    optimizer_segments(a->spans, a->count, a->grad_dtype, v);
 }
 
 /* ---- the list ---- */
@@ -353,12 +353,12 @@ void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit vi
 /* ---- tables ---- */
 
 /* The kernels that have one, and the field that names it. */
-#define TABLES(X)                             \
-    X(CAST_SEGMENTS, cast_segments, segments) \
-    X(REDUCE_RANKS, reduce_ranks, srcs)       \
-    X(SQUARED_NORM, squared_norm, segments)   \
-    X(ADAM, adam, segments)                   \
-    X(SGD, sgd, segments)
+#define TABLES(X)                        \
+    X(CAST_SPANS, cast_spans, spans)     \
+    X(REDUCE_RANKS, reduce_ranks, srcs)  \
+    X(SQUARED_NORM, squared_norm, spans) \
+    X(ADAM, adam, spans)                 \
+    X(SGD, sgd, spans)
 
 size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)
 {

@@ -22,7 +22,7 @@
     X(MATMUL, matmul, GEMM)                                  \
     X(COPY, copy, MEMORY)                                    \
     X(FILL, fill, MEMORY)                                    \
-    X(CAST_SEGMENTS, cast_segments, MEMORY)                  \
+    X(CAST_SPANS, cast_spans, MEMORY)                        \
     X(REDUCE_RANKS, reduce_ranks, COMMUNICATION)             \
     X(BINARY, binary, ELEMENTWISE)                           \
     X(SCALE, scale, ELEMENTWISE)                             \
@@ -97,18 +97,18 @@ typedef struct fsdp__fill_args {
     double value;
 } fsdp__fill_args;
 
-/* Many copies with conversion in one pass: segment i is `numel` elements from src to dst. */
-typedef struct fsdp__segment {
+/* Many copies with conversion in one pass: span i is `numel` elements from src to dst. */
+typedef struct fsdp__span {
     const void *src;
     void *dst;
     int64_t numel;
-} fsdp__segment;
+} fsdp__span;
 
-typedef struct fsdp__cast_segments_args {
-    const fsdp__segment *segments; /* a table: see fsdp__launch */
+typedef struct fsdp__cast_spans_args {
+    const fsdp__span *spans; /* a table: see fsdp__launch */
     int64_t count;
     fsdp_dtype src_dtype, dst_dtype;
-} fsdp__cast_segments_args;
+} fsdp__cast_spans_args;
 
 typedef enum fsdp__rank_op {
     FSDP__RANK_SUM,
@@ -347,27 +347,27 @@ typedef struct fsdp__random_args {
     fsdp_dtype dtype;
 } fsdp__random_args;
 
-/* *out = sum over all segments' src of x^2, in f64, in an order fixed by the sizes alone. */
+/* *out = sum over all spans' src of x^2, in f64, in an order fixed by the sizes alone. */
 typedef struct fsdp__squared_norm_args {
-    const fsdp__segment *segments; /* a table; only src, numel */
+    const fsdp__span *spans; /* a table; only src, numel */
     int64_t count;
     fsdp_dtype dtype;
     double *out;
 } fsdp__squared_norm_args;
 
 /* One optimizer tensor: all f32 but the gradient. */
-typedef struct fsdp__optimizer_segment {
+typedef struct fsdp__optimizer_span {
     float *param;
     const void *grad;
     float *moment1, *moment2; /* Adam: both; SGD: moment1 is the momentum buffer or NULL */
     int64_t numel;
-} fsdp__optimizer_segment;
+} fsdp__optimizer_span;
 
 /* PyTorch's Adam and AdamW (torch.optim): g = grad_scale * grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps). AdamW first scales p by 1 - lr * weight_decay; Adam
  * adds weight_decay * p to g. */
 typedef struct fsdp__adam_args {
-    const fsdp__optimizer_segment *segments; /* a table */
+    const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
     fsdp_dtype grad_dtype;
     double lr, beta1, beta2, eps, weight_decay; /* as torch has them: 1 - beta2 loses digits in f32 */
@@ -379,7 +379,7 @@ typedef struct fsdp__adam_args {
 /* PyTorch's SGD: g = grad_scale * grad + weight_decay p; buf = first ? g : momentum buf + (1 - dampening) g;
  * g = nesterov ? g + momentum buf : buf; p -= lr g. */
 typedef struct fsdp__sgd_args {
-    const fsdp__optimizer_segment *segments; /* a table */
+    const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
     fsdp_dtype grad_dtype;
     double lr, momentum, dampening, weight_decay;

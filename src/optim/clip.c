@@ -29,7 +29,7 @@ typedef struct norm_job {
     const fsdp_optimizer *optimizer;
     norm_set *sets;
     int64_t set_count;
-    fsdp__segment *segments;
+    fsdp__span *spans;
     norm_scalars *scalars; /* on the device of the set at hand: results of kernels and collectives */
 } norm_job;
 
@@ -84,7 +84,7 @@ static fsdp_status read_scalar(fsdp_stream *stream, void *out, const void *scala
 /* Adds the squares of this rank's gradients of one set and dtype. */
 static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *squares)
 {
-    fsdp__squared_norm_args args = {.segments = n->segments, .dtype = dtype, .out = &n->scalars->squares};
+    fsdp__squared_norm_args args = {.spans = n->spans, .dtype = dtype, .out = &n->scalars->squares};
     fsdp_stream *stream = fsdp_device_stream(set->device);
     double sum = 0;
 
@@ -97,8 +97,7 @@ static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtyp
             FSDP_TRY(fsdp__optimizer_grad(param, &grad));
             FSDP_TRY(set_of(param, &own));
             if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&own, set))
-                n->segments[args.count++] =
-                    (fsdp__segment){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
+                n->spans[args.count++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
         }
     if (args.count == 0)
         return FSDP_OK;
@@ -162,8 +161,8 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
         count += optimizer->groups[g].count;
     if (count > 0) {
         n.sets = fsdp__malloc((size_t)count * sizeof(*n.sets));
-        n.segments = fsdp__malloc((size_t)count * sizeof(*n.segments));
-        if (!n.sets || !n.segments) {
+        n.spans = fsdp__malloc((size_t)count * sizeof(*n.spans));
+        if (!n.sets || !n.spans) {
             status = FSDP_NO_MEMORY;
             goto out;
         }
@@ -177,7 +176,7 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
     }
     *out = sqrt(total);
 out:
-    fsdp__free(n.segments);
+    fsdp__free(n.spans);
     fsdp__free(n.sets);
     return status;
 }

@@ -37,8 +37,8 @@ struct fsdp_optimizer {
     int group_count;
     float grad_scale; /* from clipping, for the next step; else 1 */
     /* One for every parameter, laid out launch by launch: stays as it is until the next step. */
-    fsdp__optimizer_segment *segments;
-    int64_t segment_capacity, segment_count;
+    fsdp__optimizer_span *spans;
+    int64_t span_capacity, span_count;
 };
 
 /* What an optimizer needs of a parameter; the error names it. */

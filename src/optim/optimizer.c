@@ -215,7 +215,7 @@ void fsdp_optimizer_free(fsdp_optimizer *optimizer)
     for (int g = 0; g < optimizer->group_count; g++)
         free_group(&optimizer->groups[g]);
     fsdp__free(optimizer->groups);
-    fsdp__free(optimizer->segments);
+    fsdp__free(optimizer->spans);
     fsdp__free(optimizer);
 }
 

@@ -1,7 +1,7 @@
 /* step.c - one optimizer step as few passes over all tensors.
  *
  * First everything that can fail for want of memory: state tensors of parameters that step for the first time or have
- * been sharded since the last, and the list of segments. Then whoever else reads the parameters is told that they will
+ * been sharded since the last, and the list of spans. Then whoever else reads the parameters is told that they will
  * be written. Then the launches. Parameters of a group that have taken the same number of steps and have gradients of
  * the same dtype go in one; mostly that is all of them. */
 #include <string.h>
@@ -108,9 +108,9 @@ static fsdp_status prepare(fsdp_optimizer *optimizer)
         }
         total += group->count;
     }
-    optimizer->segment_count = 0;
+    optimizer->span_count = 0;
     if (total > 0 &&
-        fsdp__grow(&optimizer->segments, total - 1, &optimizer->segment_capacity, sizeof(*optimizer->segments)) != 0)
+        fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof(*optimizer->spans)) != 0)
         return FSDP_NO_MEMORY;
     return FSDP_OK;
 }
@@ -140,7 +140,7 @@ static float *moment_data(const fsdp_tensor *moment)
 }
 
 static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
-                          const fsdp__optimizer_segment *segments, int64_t count, const fsdp__optimizer_param *first)
+                          const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
 {
     fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
     fsdp_dtype grad_dtype = fsdp_tensor_grad(first->tensor)->dtype;
@@ -149,7 +149,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
 
     if (optimizer->kind == FSDP__OPTIMIZER_SGD)
         return fsdp__launch_sgd(stream, &(fsdp__sgd_args){
-                                            .segments = segments,
+                                            .spans = spans,
                                             .count = count,
                                             .grad_dtype = grad_dtype,
                                             .lr = group->lr,
@@ -161,7 +161,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                                             .first = first->steps == 0,
                                         });
     return fsdp__launch_adam(stream, &(fsdp__adam_args){
-                                         .segments = segments,
+                                         .spans = spans,
                                          .count = count,
                                          .grad_dtype = grad_dtype,
                                          .lr = group->lr,
@@ -179,7 +179,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
  * fails: a queue may be out of memory. */
 static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
 {
-    fsdp__optimizer_segment *segments = optimizer->segments + optimizer->segment_count;
+    fsdp__optimizer_span *spans = optimizer->spans + optimizer->span_count;
     fsdp__optimizer_param leader = group->params[first];
     int64_t count = 0;
 
@@ -189,7 +189,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
 
         if (!param->due || !same_launch(optimizer, &leader, param) || numel == 0)
             continue;
-        segments[count++] = (fsdp__optimizer_segment){
+        spans[count++] = (fsdp__optimizer_span){
             .param = fsdp_tensor_data(param->tensor),
             .grad = fsdp_tensor_data(fsdp_tensor_grad(param->tensor)),
             .moment1 = moment_data(param->moment1),
@@ -197,9 +197,9 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
             .numel = numel,
         };
     }
-    optimizer->segment_count += count;
+    optimizer->span_count += count;
     if (count > 0)
-        FSDP_TRY(launch(optimizer, group, segments, count, &leader));
+        FSDP_TRY(launch(optimizer, group, spans, count, &leader));
     for (int64_t i = first; i < group->count; i++) {
         fsdp__optimizer_param *param = &group->params[i];
 

@@ -323,15 +323,14 @@ static void see_infinite(const void *sum)
 
 static void an_infinite_gradient_shows_in_the_norm(void **state)
 {
-    fsdp__segment segment = {.src = row, .numel = N};
+    fsdp__span span = {.src = row, .numel = N};
     double sum = 0.0;
 
     (void)state;
     ordinary_row();
     row[N - 1] = -INFINITY;
     run_all(FSDP__KERNEL_SQUARED_NORM,
-            &(fsdp__squared_norm_args){.segments = &segment, .count = 1, .dtype = FSDP_F32, .out = &sum}, see_infinite,
-            &sum);
+            &(fsdp__squared_norm_args){.spans = &span, .count = 1, .dtype = FSDP_F32, .out = &sum}, see_infinite, &sum);
 }
 
 /* ---- elementary functions ---- */

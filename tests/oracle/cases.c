@@ -108,18 +108,18 @@ void fill_case(test_case *c)
     check(c, &a, "%ld x %g", (long)a.numel, a.value);
 }
 
-void cast_segments_case(test_case *c)
+void cast_spans_case(test_case *c)
 {
-    fsdp__segment segments[SEGMENTS];
-    fsdp__cast_segments_args a = {.segments = segments, .count = between(c, 0, SEGMENTS), .src_dtype = c->dtype};
+    fsdp__span spans[SEGMENTS];
+    fsdp__cast_spans_args a = {.spans = spans, .count = between(c, 0, SEGMENTS), .src_dtype = c->dtype};
 
     a.dst_dtype = any_float(c);
     for (int64_t s = 0; s < a.count; s++) {
-        segments[s].numel = a_size(c, 20000);
-        segments[s].src = an_input(c, a.src_dtype, segments[s].numel, -3.0, 3.0);
-        segments[s].dst = an_output(c, a.dst_dtype, segments[s].numel, 0.0, 0.0);
+        spans[s].numel = a_size(c, 20000);
+        spans[s].src = an_input(c, a.src_dtype, spans[s].numel, -3.0, 3.0);
+        spans[s].dst = an_output(c, a.dst_dtype, spans[s].numel, 0.0, 0.0);
     }
-    check(c, &a, "%ld segments, %s to %s", (long)a.count, fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype));
+    check(c, &a, "%ld spans, %s to %s", (long)a.count, fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype));
 }
 
 void reduce_ranks_case(test_case *c)

@@ -4,7 +4,7 @@
 
 #include "oracle/trial.h"
 
-#define SEGMENTS 5 /* of the calls over segments, at most */
+#define SEGMENTS 5 /* of the calls over spans, at most */
 
 /* matmul_case, copy_case, ... A kernel without one does not link. */
 #define ORACLE_CASE(NAME, name, class) void name##_case(test_case *c);

@@ -251,13 +251,13 @@ void attention_backward_case(test_case *c)
 
 void squared_norm_case(test_case *c)
 {
-    fsdp__segment segments[SEGMENTS] = {{0}};
-    fsdp__squared_norm_args a = {.segments = segments, .count = between(c, 0, SEGMENTS), .dtype = c->dtype};
+    fsdp__span spans[SEGMENTS] = {{0}};
+    fsdp__squared_norm_args a = {.spans = spans, .count = between(c, 0, SEGMENTS), .dtype = c->dtype};
     double sum, expected, first = -1.0;
 
     for (int64_t s = 0; s < a.count; s++) {
-        segments[s].numel = a_size(c, 50000);
-        segments[s].src = an_input(c, c->dtype, segments[s].numel, -2.0, 2.0);
+        spans[s].numel = a_size(c, 50000);
+        spans[s].src = an_input(c, c->dtype, spans[s].numel, -2.0, 2.0);
     }
     a.out = &sum; /* f64, which no buffer holds: checked here */
     oracle_squared_norm(&a);
@@ -273,13 +273,13 @@ void squared_norm_case(test_case *c)
     free_case(c);
 }
 
-static int64_t optimizer_segments(test_case *c, fsdp__optimizer_segment *segments, fsdp_dtype grad_dtype, bool second,
+static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsdp_dtype grad_dtype, bool second,
                                   double tolerance)
 {
     int64_t count = between(c, 0, 4);
 
     for (int64_t s = 0; s < count; s++) {
-        fsdp__optimizer_segment *g = &segments[s];
+        fsdp__optimizer_span *g = &spans[s];
         g->numel = a_size(c, 20000);
         g->param = an_output(c, FSDP_F32, g->numel, tolerance, tolerance);
         g->grad = an_input(c, grad_dtype, g->numel, -1.0, 1.0);
@@ -291,8 +291,8 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_segment *segment
 
 void adam_case(test_case *c)
 {
-    fsdp__optimizer_segment segments[SEGMENTS];
-    fsdp__adam_args a = {.segments = segments,
+    fsdp__optimizer_span spans[SEGMENTS];
+    fsdp__adam_args a = {.spans = spans,
                          .grad_dtype = c->dtype,
                          .lr = 1e-3,
                          .beta1 = 0.9,
@@ -303,15 +303,15 @@ void adam_case(test_case *c)
                          .step = coin(c) ? 1 : between(c, 2, 1000),
                          .decoupled = coin(c)};
 
-    a.count = optimizer_segments(c, segments, c->dtype, true, 1e-6);
-    check(c, &a, "%ld segments, step %ld, decay %g, decoupled %d", (long)a.count, (long)a.step, a.weight_decay,
+    a.count = optimizer_segments(c, spans, c->dtype, true, 1e-6);
+    check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d", (long)a.count, (long)a.step, a.weight_decay,
           a.decoupled);
 }
 
 void sgd_case(test_case *c)
 {
-    fsdp__optimizer_segment segments[SEGMENTS];
-    fsdp__sgd_args a = {.segments = segments,
+    fsdp__optimizer_span spans[SEGMENTS];
+    fsdp__sgd_args a = {.spans = spans,
                         .grad_dtype = c->dtype,
                         .lr = 0.1,
                         .momentum = coin(c) ? 0.9 : 0.0,
@@ -321,8 +321,8 @@ void sgd_case(test_case *c)
                         .nesterov = coin(c),
                         .first = coin(c)};
 
-    a.count = optimizer_segments(c, segments, c->dtype, false, 1e-6);
+    a.count = optimizer_segments(c, spans, c->dtype, false, 1e-6);
     for (int64_t s = 0; a.momentum == 0.0 && s < a.count; s++)
-        segments[s].moment1 = NULL;
-    check(c, &a, "%ld segments, momentum %g, nesterov %d, first %d", (long)a.count, a.momentum, a.nesterov, a.first);
+        spans[s].moment1 = NULL;
+    check(c, &a, "%ld spans, momentum %g, nesterov %d, first %d", (long)a.count, a.momentum, a.nesterov, a.first);
 }

@@ -54,11 +54,11 @@ void oracle_fill(const fsdp__fill_args *k)
         oracle_put(k->dtype, k->dst, i, k->value);
 }
 
-void oracle_cast_segments(const fsdp__cast_segments_args *k)
+void oracle_cast_spans(const fsdp__cast_spans_args *k)
 {
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t i = 0; i < k->segments[s].numel; i++)
-            oracle_put(k->dst_dtype, k->segments[s].dst, i, oracle_get(k->src_dtype, k->segments[s].src, i));
+        for (int64_t i = 0; i < k->spans[s].numel; i++)
+            oracle_put(k->dst_dtype, k->spans[s].dst, i, oracle_get(k->src_dtype, k->spans[s].src, i));
 }
 
 void oracle_reduce_ranks(const fsdp__reduce_ranks_args *k)

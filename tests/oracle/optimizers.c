@@ -7,8 +7,8 @@ void oracle_squared_norm(const fsdp__squared_norm_args *k)
 {
     *k->out = 0.0;
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t i = 0; i < k->segments[s].numel; i++)
-            *k->out += pow(oracle_get(k->dtype, k->segments[s].src, i), 2.0);
+        for (int64_t i = 0; i < k->spans[s].numel; i++)
+            *k->out += pow(oracle_get(k->dtype, k->spans[s].src, i), 2.0);
 }
 
 void oracle_adam(const fsdp__adam_args *k)
@@ -16,8 +16,8 @@ void oracle_adam(const fsdp__adam_args *k)
     double correction1 = 1.0 - pow(k->beta1, (double)k->step), correction2 = 1.0 - pow(k->beta2, (double)k->step);
 
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t i = 0; i < k->segments[s].numel; i++) {
-            const fsdp__optimizer_segment *g = &k->segments[s];
+        for (int64_t i = 0; i < k->spans[s].numel; i++) {
+            const fsdp__optimizer_span *g = &k->spans[s];
             double p = (double)g->param[i], grad = (double)k->grad_scale * oracle_get(k->grad_dtype, g->grad, i), m, v;
             if (k->decoupled)
                 p *= 1.0 - k->lr * k->weight_decay;
@@ -34,8 +34,8 @@ void oracle_adam(const fsdp__adam_args *k)
 void oracle_sgd(const fsdp__sgd_args *k)
 {
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t i = 0; i < k->segments[s].numel; i++) {
-            const fsdp__optimizer_segment *g = &k->segments[s];
+        for (int64_t i = 0; i < k->spans[s].numel; i++) {
+            const fsdp__optimizer_span *g = &k->spans[s];
             double p = (double)g->param[i];
             double grad = (double)k->grad_scale * oracle_get(k->grad_dtype, g->grad, i) + k->weight_decay * p;
             if (g->moment1 && k->momentum != 0.0) {

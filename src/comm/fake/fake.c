@@ -19,14 +19,14 @@ static bool host_reaches(const fsdp_stream *stream)
 
 static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
 {
-    const fsdp__segment segment = {src, dst, (int64_t)bytes};
-    const fsdp__cast_segments_args args = {&segment, 1, FSDP_U8, FSDP_U8};
+    const fsdp__span span = {src, dst, (int64_t)bytes};
+    const fsdp__cast_spans_args args = {&span, 1, FSDP_U8, FSDP_U8};
 
     if (dst == src || bytes == 0)
         return FSDP_OK;
     traffic->moved_bytes += (int64_t)bytes;
     if (!host_reaches(stream))
-        FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SEGMENTS, &args));
+        FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SPANS, &args));
     else
         memmove(dst, src, bytes);
     return FSDP_OK;
@@ -78,13 +78,13 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
 static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
                         int64_t numel, fsdp__traffic *traffic)
 {
-    fsdp__segment segment = {src, dst, numel};
-    fsdp__cast_segments_args args = {&segment, 1, src_dtype, dst_dtype};
+    fsdp__span span = {src, dst, numel};
+    fsdp__cast_spans_args args = {&span, 1, src_dtype, dst_dtype};
 
     if (numel == 0 || (src == dst && src_dtype == dst_dtype))
         return FSDP_OK;
     traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(dst_dtype);
-    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SEGMENTS, &args));
+    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SPANS, &args));
     return FSDP_OK;
 }
 

@@ -42,14 +42,14 @@ struct exchange {
 
 static fsdp_status copy(exchange *x, void *dst, const void *src, size_t bytes)
 {
-    fsdp__segment segment = {src, dst, (int64_t)bytes};
-    fsdp__cast_segments_args args = {&segment, 1, FSDP_U8, FSDP_U8};
+    fsdp__span span = {src, dst, (int64_t)bytes};
+    fsdp__cast_spans_args args = {&span, 1, FSDP_U8, FSDP_U8};
 
     if (dst == src || bytes == 0)
         return FSDP_OK;
     x->traffic->moved_bytes += (int64_t)bytes;
     if (bytes >= PARALLEL_BYTES || !fsdp__device_host_access(fsdp__stream_device(x->stream)))
-        FSDP_TRY(fsdp__run_kernel(x->stream, FSDP__KERNEL_CAST_SEGMENTS, &args));
+        FSDP_TRY(fsdp__run_kernel(x->stream, FSDP__KERNEL_CAST_SPANS, &args));
     else
         memcpy(dst, src, bytes);
     return FSDP_OK;

@@ -1,6 +1,6 @@
 /* copy.c - copies of any strides between any dtypes; the contiguous ones of many tensors at once. */
 #include "backend/cpu/kernels/dtype.h"
-#include "backend/cpu/kernels/segments.h"
+#include "backend/cpu/kernels/spans.h"
 
 #define MAX_DIMS 6
 
@@ -293,24 +293,24 @@ fsdp_status KERNEL(copy)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- many contiguous pieces ---- */
 
-static int64_t segment_numel(const void *args, int64_t segment)
+static int64_t segment_numel(const void *args, int64_t span)
 {
-    return ((const fsdp__cast_segments_args *)args)->segments[segment].numel;
+    return ((const fsdp__cast_spans_args *)args)->spans[span].numel;
 }
 
-static void segment_piece(const void *args, int64_t segment, int64_t begin, int64_t end)
+static void segment_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
-    const fsdp__cast_segments_args *k = args;
+    const fsdp__cast_spans_args *k = args;
     row r = {.src_dtype = k->src_dtype, .dst_dtype = k->dst_dtype, .n = end - begin, .src_stride = 1, .dst_stride = 1};
 
-    copy_row(&r, (const char *)k->segments[segment].src + begin * element_size(k->src_dtype),
-             (char *)k->segments[segment].dst + begin * element_size(k->dst_dtype));
+    copy_row(&r, (const char *)k->spans[span].src + begin * element_size(k->src_dtype),
+             (char *)k->spans[span].dst + begin * element_size(k->dst_dtype));
 }
 
-fsdp_status KERNEL(cast_segments)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+fsdp_status KERNEL(cast_spans)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
-    const fsdp__cast_segments_args *k = args;
+    const fsdp__cast_spans_args *k = args;
 
-    fsdp__for_segments(k->count, segment_numel, segment_piece, k);
+    fsdp__for_spans(k->count, segment_numel, segment_piece, k);
     return FSDP_OK;
 }

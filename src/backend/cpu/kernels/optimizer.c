@@ -2,21 +2,21 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
-#include "backend/cpu/kernels/segments.h"
+#include "backend/cpu/kernels/spans.h"
 
 typedef struct adam_plan {
     const fsdp__adam_args *k;
     float beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, decay_factor;
 } adam_plan;
 
-static int64_t adam_numel(const void *args, int64_t segment)
+static int64_t adam_numel(const void *args, int64_t span)
 {
-    return ((const adam_plan *)args)->k->segments[segment].numel;
+    return ((const adam_plan *)args)->k->spans[span].numel;
 }
 
 /* As torch.optim does it: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
-FSDP__INLINE void adam_loop(fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_segment *s, bool l2,
-                            int64_t begin, int64_t end)
+FSDP__INLINE void adam_loop(fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_span *s, bool l2, int64_t begin,
+                            int64_t end)
 {
     float *restrict param = s->param, *restrict m = s->moment1, *restrict v = s->moment2;
     float scale = p->k->grad_scale, eps = (float)p->k->eps, decay = l2 ? (float)p->k->weight_decay : 0.0f;
@@ -37,10 +37,10 @@ FSDP__INLINE void adam_loop(fsdp_dtype dtype, const adam_plan *p, const fsdp__op
     }
 }
 
-static void adam_piece(const void *args, int64_t segment, int64_t begin, int64_t end)
+static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
     const adam_plan *p = args;
-    const fsdp__optimizer_segment *s = &p->k->segments[segment];
+    const fsdp__optimizer_span *s = &p->k->spans[span];
 
     if (!p->k->decoupled && p->k->weight_decay != 0.0) {
 #define L2(T) adam_loop(T, p, s, true, begin, end)
@@ -64,16 +64,16 @@ fsdp_status KERNEL(adam)(fsdp_stream *stream FSDP__UNUSED, const void *args)
                    .root_correction = (float)sqrt(1.0 - pow(k->beta2, (double)k->step)),
                    .decay_factor = k->decoupled ? (float)(1.0 - k->lr * k->weight_decay) : 1.0f};
 
-    fsdp__for_segments(k->count, adam_numel, adam_piece, &p);
+    fsdp__for_spans(k->count, adam_numel, adam_piece, &p);
     return FSDP_OK;
 }
 
-static int64_t sgd_numel(const void *args, int64_t segment)
+static int64_t sgd_numel(const void *args, int64_t span)
 {
-    return ((const fsdp__sgd_args *)args)->segments[segment].numel;
+    return ((const fsdp__sgd_args *)args)->spans[span].numel;
 }
 
-FSDP__INLINE void sgd_loop(fsdp_dtype dtype, const fsdp__sgd_args *k, const fsdp__optimizer_segment *s, bool buffered,
+FSDP__INLINE void sgd_loop(fsdp_dtype dtype, const fsdp__sgd_args *k, const fsdp__optimizer_span *s, bool buffered,
                            int64_t begin, int64_t end)
 {
     float *restrict param = s->param, *restrict buffer = s->moment1;
@@ -94,10 +94,10 @@ FSDP__INLINE void sgd_loop(fsdp_dtype dtype, const fsdp__sgd_args *k, const fsdp
     }
 }
 
-static void sgd_piece(const void *args, int64_t segment, int64_t begin, int64_t end)
+static void sgd_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
     const fsdp__sgd_args *k = args;
-    const fsdp__optimizer_segment *s = &k->segments[segment];
+    const fsdp__optimizer_span *s = &k->spans[span];
 
     if (s->moment1 && k->momentum != 0.0) {
 #define BUFFERED(T) sgd_loop(T, k, s, true, begin, end)
@@ -114,7 +114,7 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 {
     const fsdp__sgd_args *k = args;
 
-    fsdp__for_segments(k->count, sgd_numel, sgd_piece, k);
+    fsdp__for_spans(k->count, sgd_numel, sgd_piece, k);
     return FSDP_OK;
 }
 
@@ -148,14 +148,14 @@ fsdp_status KERNEL(squared_norm)(fsdp_stream *stream, const void *args)
     double total = 0.0;
 
     for (int64_t s = 0; s < k->count; s++)
-        blocks += fsdp__ceil_div(k->segments[s].numel, NORM_BLOCK);
+        blocks += fsdp__ceil_div(k->spans[s].numel, NORM_BLOCK);
     list = fsdp__stream_workspace(stream, (size_t)blocks * sizeof(*list) + 1);
     if (!list)
         return FSDP_NO_MEMORY;
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t at = 0; at < k->segments[s].numel; at += NORM_BLOCK)
-            list[b++] = (norm_block){.src = fsdp__at(k->dtype, k->segments[s].src, at),
-                                     .n = FSDP__MIN(k->segments[s].numel - at, NORM_BLOCK)};
+        for (int64_t at = 0; at < k->spans[s].numel; at += NORM_BLOCK)
+            list[b++] = (norm_block){.src = fsdp__at(k->dtype, k->spans[s].src, at),
+                                     .n = FSDP__MIN(k->spans[s].numel - at, NORM_BLOCK)};
 #pragma omp parallel for schedule(static) if (blocks > 2)
     for (int64_t i = 0; i < blocks; i++) {
 #define SUM(T) list[i].sum = sum_squares(T, list[i].src, list[i].n)
