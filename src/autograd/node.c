@@ -13,7 +13,7 @@ static size_t aligned(size_t bytes)
     return (bytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
 }
 
-/* The node and its arrays are one block. */
+/* The node and its arrays are one piece of memory. */
 static fsdp__node *node_alloc(int input_count, int output_count, int saved_count, size_t state_bytes)
 {
     size_t inputs_at = aligned(sizeof(fsdp__node));
@@ -21,20 +21,20 @@ static fsdp__node *node_alloc(int input_count, int output_count, int saved_count
     size_t grads_at = outputs_at + aligned((size_t)output_count * sizeof(fsdp__output));
     size_t saved_at = grads_at + aligned((size_t)output_count * sizeof(fsdp_tensor *));
     size_t state_at = saved_at + aligned((size_t)saved_count * sizeof(fsdp_tensor *));
-    char *block = fsdp__calloc(1, state_at + aligned(state_bytes));
-    fsdp__node *node = (fsdp__node *)(void *)block;
+    char *memory = fsdp__calloc(1, state_at + aligned(state_bytes));
+    fsdp__node *node = (fsdp__node *)(void *)memory;
 
-    if (!block)
+    if (!memory)
         return NULL;
     node->refs = 1;
     node->input_count = input_count;
     node->output_count = output_count;
     node->saved_count = saved_count;
-    node->inputs = (fsdp__edge *)(void *)(block + inputs_at);
-    node->outputs = (fsdp__output *)(void *)(block + outputs_at);
-    node->grads = (fsdp_tensor **)(void *)(block + grads_at);
-    node->saved = (fsdp_tensor **)(void *)(block + saved_at);
-    node->state = block + state_at;
+    node->inputs = (fsdp__edge *)(void *)(memory + inputs_at);
+    node->outputs = (fsdp__output *)(void *)(memory + outputs_at);
+    node->grads = (fsdp_tensor **)(void *)(memory + grads_at);
+    node->saved = (fsdp_tensor **)(void *)(memory + saved_at);
+    node->state = memory + state_at;
     return node;
 }
 
@@ -149,7 +149,7 @@ static void release(fsdp__node *node, fsdp__node **dead)
     }
 }
 
-static void bury(fsdp__node *dead)
+static void free_dead(fsdp__node *dead)
 {
     while (dead) {
         fsdp__node *node = dead;
@@ -171,7 +171,7 @@ void fsdp__node_unref(fsdp__node *node)
     if (!node)
         return;
     drop(node, &dead);
-    bury(dead);
+    free_dead(dead);
 }
 
 void fsdp__node_release(fsdp__node *node)
@@ -179,7 +179,7 @@ void fsdp__node_release(fsdp__node *node)
     fsdp__node *dead = NULL;
 
     release(node, &dead);
-    bury(dead);
+    free_dead(dead);
 }
 
 /* ---- inside an op's backward ---- */

@@ -1,4 +1,4 @@
-/* compiler.h - the only place that speaks to one compiler or one kind of CPU. */
+/* compiler.h - the only place for what is of one compiler or one kind of CPU. */
 #ifndef BASE_COMPILER_H
 #define BASE_COMPILER_H
 

@@ -23,7 +23,7 @@ int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 /* ---- progress.c ---- */
 
 typedef struct fsdp__progress {
-    bool speaks;   /* this rank prints */
+    bool prints;   /* this rank prints */
     bool terminal; /* stderr is one: draw a bar */
     bool drawn;    /* a bar stands on the terminal */
     int64_t steps, log_freq, tokens_per_step;

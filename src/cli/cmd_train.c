@@ -51,7 +51,7 @@ static void exported(void *arg, const char *path)
 {
     session *s = arg;
 
-    if (s->progress.speaks)
+    if (s->progress.prints)
         printf("model written to %s\n", path);
 }
 
@@ -83,8 +83,8 @@ static int train(session *s)
 
     if (fsdp_context_from_env(&s->context) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    s->progress.speaks = fsdp_context_rank(s->context) == 0;
-    s->progress.terminal = s->progress.speaks && isatty(STDERR_FILENO);
+    s->progress.prints = fsdp_context_rank(s->context) == 0;
+    s->progress.terminal = s->progress.prints && isatty(STDERR_FILENO);
     st = fsdp_train(s->context, s->config, &listener);
     fsdp_context_free(s->context);
     return st == FSDP_OK ? 0 : FSDP__FAILED;

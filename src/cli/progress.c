@@ -65,7 +65,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->flops_per_token = summary->flops_per_token;
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     progress->first_loss = progress->last_loss = NAN;
-    if (!progress->speaks)
+    if (!progress->prints)
         return;
     printf("model:  %s (%s, %" PRId64 " layer%s of %" PRId64 "), %s parameters\n", summary->model,
            m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", m->n_layers, plural(m->n_layers), m->dim,
@@ -133,7 +133,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
     int64_t now = fsdp__clock_ns();
     bool last = report->step == progress->steps;
 
-    if (!progress->speaks)
+    if (!progress->prints)
         return;
     if (!isnan(report->loss)) {
         if (isnan(progress->first_loss))
@@ -152,7 +152,7 @@ void fsdp__progress_end(fsdp__progress *progress)
     char tokens[40];
 
     fsdp__progress_clear(progress);
-    if (progress->speaks)
+    if (progress->prints)
         printf("done:   %" PRId64 " step%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", progress->steps,
                plural(progress->steps),
                fsdp__thousands(progress->steps * progress->tokens_per_step, tokens, sizeof tokens), seconds,

@@ -8,12 +8,12 @@
 #include "comm/process_group.h"
 #include "comm/world.h"
 
-/* What each rank tells the others about the group it wants to be in. */
-typedef struct wish {
+/* What each rank tells the others about the group it asks for. */
+typedef struct request {
     uint64_t hash; /* of ranks and name */
     int32_t count;
     int32_t first; /* lowest rank; -1: it cannot say, and will report that */
-} wish;
+} request;
 
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
 {
@@ -36,9 +36,9 @@ static fsdp_status check_ranks(const fsdp_process_group *world, const int *ranks
 }
 
 /* Do all the ranks that I list, list the same? (Who is not in a group looks at its first rank.) */
-static fsdp_status compare_wishes(const fsdp_process_group *world, const wish *all, const int *ranks, int count)
+static fsdp_status compare_requests(const fsdp_process_group *world, const request *all, const int *ranks, int count)
 {
-    const wish *mine = &all[world->rank];
+    const request *mine = &all[world->rank];
     int members = fsdp__position_of(world->rank, ranks, count) >= 0 ? count : 1;
 
     for (int i = 0; i < members; i++)
@@ -51,10 +51,10 @@ static fsdp_status compare_wishes(const fsdp_process_group *world, const wish *a
     return FSDP_OK;
 }
 
-static fsdp_status exchange_wishes(fsdp_process_group *world, const int *ranks, int count, const char *name, bool valid,
-                                   wish *all)
+static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks, int count, const char *name,
+                                     bool valid, request *all)
 {
-    wish mine = {.hash = 0xcbf29ce484222325u, .count = count, .first = -1};
+    request mine = {.hash = 0xcbf29ce484222325u, .count = count, .first = -1};
     fsdp__call call = {
         .name = FSDP__CALL_PROCESS_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
 
@@ -94,7 +94,7 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
 {
     fsdp__comm *comm = fsdp__comm_get(context);
     fsdp_process_group *world, *group = NULL;
-    wish *all;
+    request *all;
     fsdp_status st, agreed;
 
     if (!comm)
@@ -110,10 +110,10 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
         return FSDP_NO_MEMORY;
     }
     st = check_ranks(world, ranks, count);
-    agreed = exchange_wishes(world, ranks, count, name, st == FSDP_OK, all);
+    agreed = exchange_requests(world, ranks, count, name, st == FSDP_OK, all);
     if (agreed == FSDP_OK) {
         if (st == FSDP_OK)
-            st = compare_wishes(world, all, ranks, count);
+            st = compare_requests(world, all, ranks, count);
         if (st == FSDP_OK)
             st = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
         agreed = fsdp__comm_agree(world, FSDP__CALL_PROCESS_GROUP_CREATE, st);

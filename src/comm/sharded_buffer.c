@@ -17,7 +17,7 @@ char *fsdp__place(const void *base, int64_t index, fsdp_dtype dtype)
 
 fsdp_status fsdp__copies_flush(fsdp__copies *copies)
 {
-    fsdp__cast_spans_args args = {copies->segments, copies->count, copies->src_dtype, copies->dst_dtype};
+    fsdp__cast_spans_args args = {copies->spans, copies->count, copies->src_dtype, copies->dst_dtype};
 
     if (copies->count == 0)
         return FSDP_OK;
@@ -32,7 +32,7 @@ fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, i
         return FSDP_OK;
     if (copies->count == FSDP__COPIES)
         FSDP_TRY(fsdp__copies_flush(copies));
-    copies->segments[copies->count++] = (fsdp__span){src, dst, numel};
+    copies->spans[copies->count++] = (fsdp__span){src, dst, numel};
     copies->traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(copies->dst_dtype);
     return FSDP_OK;
 }

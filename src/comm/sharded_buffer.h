@@ -22,7 +22,7 @@ typedef struct fsdp__copies {
     fsdp__traffic *traffic; /* the bytes written are added to it */
     fsdp_dtype src_dtype, dst_dtype;
     int64_t count;
-    fsdp__span segments[FSDP__COPIES];
+    fsdp__span spans[FSDP__COPIES];
 } fsdp__copies;
 
 /* Nothing to do for no elements, or for a place onto itself. */

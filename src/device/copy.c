@@ -53,9 +53,9 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
 
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
 {
-    const fsdp__span segment = {src, dst, (int64_t)bytes};
+    const fsdp__span span = {src, dst, (int64_t)bytes};
 
     if (bytes > 0)
-        FSDP_TRY(fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){&segment, 1, FSDP_U8, FSDP_U8}));
+        FSDP_TRY(fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){&span, 1, FSDP_U8, FSDP_U8}));
     return FSDP_OK;
 }

@@ -155,7 +155,7 @@ typedef struct fsdp__scale_args {
     bool accumulate;
 } fsdp__scale_args;
 
-/* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed blocks. */
+/* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed panels. */
 typedef struct fsdp__reduce_args {
     const void *x;
     void *y;
@@ -231,9 +231,9 @@ typedef struct fsdp__norm_backward_args {
     fsdp_dtype dtype, weight_dtype, dweight_dtype;
 } fsdp__norm_backward_args;
 
-/* Rotary position embedding as Hugging Face's Llama (rotate_half): element i < D/2 of a head turns with i + D/2 by the
- * angle (position0 + t) * frequency[i]. x, y (batch, time, heads, D), D contiguous. In place when y == x with equal
- * strides. `inverse` turns back: the backward. */
+/* Rotary position embedding as Hugging Face's Llama (rotate_half): element i < D/2 of a head rotates with i + D/2 by
+ * the angle (position0 + t) * frequency[i]. x, y (batch, time, heads, D), D contiguous. In place when y == x with equal
+ * strides. `inverse` rotates back: the backward. */
 typedef struct fsdp__rope_args {
     const void *x;
     void *y;

@@ -13,10 +13,10 @@
 #include "dist/dist.h"
 
 /* Row-major elements of a shape. */
-typedef struct block {
+typedef struct box {
     void *data;
     int64_t shape[FSDP_MAX_DIMS];
-} block;
+} box;
 
 /* One change of one mesh dimension's placement. */
 typedef struct step {
@@ -26,7 +26,7 @@ typedef struct step {
     int ndim;
     int64_t ranks, rank;          /* along the mesh dimension */
     int64_t whole[FSDP_MAX_DIMS]; /* what the ranks along it hold together */
-    block from, to;
+    box from, to;
 } step;
 
 /* Where a redistribution stands. */
@@ -51,11 +51,11 @@ out:
     return status;
 }
 
-/* ---- parts of blocks ---- */
+/* ---- parts of boxes ---- */
 
 /* Copies `size` elements from `from_start` of `from` to `to_start` of `to`, all along dimension `dim`; in the others as
  * many as both hold. */
-static fsdp_status copy_part(const step *s, const block *from, int64_t from_start, const block *to, int64_t to_start,
+static fsdp_status copy_part(const step *s, const box *from, int64_t from_start, const box *to, int64_t to_start,
                              int dim, int64_t size)
 {
     fsdp__copy_args args = {.src_dtype = s->dtype, .dst_dtype = s->dtype, .ndim = s->ndim};
@@ -82,41 +82,41 @@ static int64_t chunk_of(const step *s, int dim)
     return fsdp_shard_range(s->whole[dim], s->ranks, 0, &start);
 }
 
-static int64_t block_numel(const step *s, const block *b)
+static int64_t box_numel(const step *s, const box *b)
 {
     return fsdp__shape_numel(s->ndim, b->shape);
 }
 
-static void *block_at(const step *s, void *blocks, const block *shape, int64_t index)
+static void *box_at(const step *s, void *boxes, const box *shape, int64_t index)
 {
-    return (char *)blocks + (size_t)(index * block_numel(s, shape)) * fsdp_dtype_size(s->dtype);
+    return (char *)boxes + (size_t)(index * box_numel(s, shape)) * fsdp_dtype_size(s->dtype);
 }
 
-/* `one`'s shape for every rank in `blocks`: rank r's part of `from` along `dim`. */
-static fsdp_status pack(const step *s, int dim, void *blocks, block one)
+/* `one`'s shape for every rank in `boxes`: rank r's part of `from` along `dim`. */
+static fsdp_status pack(const step *s, int dim, void *boxes, box one)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
         int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, r, &start);
 
-        one.data = block_at(s, blocks, &one, r);
+        one.data = box_at(s, boxes, &one, r);
         FSDP_TRY(copy_part(s, &s->from, start, &one, 0, dim, size));
     }
     return FSDP_OK;
 }
 
 /* The reverse, into `to`. */
-static fsdp_status unpack(const step *s, int dim, void *blocks, block one)
+static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
         int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, r, &start);
 
-        one.data = block_at(s, blocks, &one, r);
+        one.data = box_at(s, boxes, &one, r);
         FSDP_TRY(copy_part(s, &one, 0, &s->to, start, dim, size));
     }
     return FSDP_OK;
 }
 
-/* Whether the ranks' blocks in a row are the whole tensor as it lies in memory. */
+/* Whether the ranks' boxes in a row are the whole tensor as it lies in memory. */
 static bool blocks_are_whole(const step *s, int dim)
 {
     int64_t outer = 1;
@@ -143,14 +143,14 @@ static void release(const step *s, void *memory, size_t bytes)
 static fsdp_status all_gather(const step *s, int dim)
 {
     fsdp_status status = FSDP_OK;
-    block one = s->from;
+    box one = s->from;
     void *send = NULL, *recv = NULL;
     size_t send_bytes = 0, recv_bytes = 0;
     bool send_in_place = s->from.shape[dim] == chunk_of(s, dim), recv_in_place = blocks_are_whole(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
-    numel = block_numel(s, &one);
+    numel = box_numel(s, &one);
     if (!send_in_place) {
         FSDP_TRY_GOTO(status, workspace(s, numel, &send_bytes, &send), out);
         one.data = send;
@@ -174,14 +174,14 @@ out:
 static fsdp_status reduce_scatter(const step *s, int dim, fsdp_reduce_op op)
 {
     fsdp_status status = FSDP_OK;
-    block one = s->from;
+    box one = s->from;
     void *send = NULL, *recv = NULL;
     size_t send_bytes = 0, recv_bytes = 0;
     bool send_in_place = blocks_are_whole(s, dim), recv_in_place = s->to.shape[dim] == chunk_of(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
-    numel = block_numel(s, &one);
+    numel = box_numel(s, &one);
     if (!send_in_place) {
         fsdp__fill_args zero = {.dtype = s->dtype, .numel = numel * s->ranks};
 
@@ -211,7 +211,7 @@ out:
 static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
 {
     fsdp_status status = FSDP_OK;
-    block one = {.data = NULL};
+    box one = {.data = NULL};
     void *send = NULL, *recv = NULL;
     size_t send_bytes = 0, recv_bytes = 0;
     int64_t numel;
@@ -219,7 +219,7 @@ static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
     memcpy(one.shape, s->whole, sizeof(one.shape));
     one.shape[from_dim] = chunk_of(s, from_dim);
     one.shape[to_dim] = chunk_of(s, to_dim);
-    numel = block_numel(s, &one);
+    numel = box_numel(s, &one);
     FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &send_bytes, &send), out);
     FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &recv_bytes, &recv), out);
     FSDP_TRY_GOTO(status, pack(s, to_dim, send, one), out);
@@ -242,7 +242,7 @@ static fsdp_status cut(const step *s, int dim)
 /* Replicate to Partial(op). Equal contributions keep a maximum, a minimum and a mean; a sum takes one. */
 static fsdp_status contribute(const step *s, fsdp_reduce_op op)
 {
-    fsdp__fill_args zero = {.dst = s->to.data, .dtype = s->dtype, .numel = block_numel(s, &s->to)};
+    fsdp__fill_args zero = {.dst = s->to.data, .dtype = s->dtype, .numel = box_numel(s, &s->to)};
 
     if (zero.numel == 0)
         return FSDP_OK;
@@ -265,8 +265,7 @@ static fsdp_status run_step(const step *s, fsdp_placement from, fsdp_placement t
     if (from.kind == FSDP_PARTIAL && to.kind == FSDP_SHARD)
         return reduce_scatter(s, to.dim, from.op);
     if (from.kind == FSDP_PARTIAL)
-        return fsdp_all_reduce(s->group, s->from.data, s->to.data, block_numel(s, &s->to), s->dtype, from.op,
-                               s->stream);
+        return fsdp_all_reduce(s->group, s->from.data, s->to.data, box_numel(s, &s->to), s->dtype, from.op, s->stream);
     return to.kind == FSDP_SHARD ? cut(s, to.dim) : contribute(s, to.op);
 }
 

@@ -1,9 +1,9 @@
-/* rope.c - rotary position embedding. The backward turns back. */
+/* rope.c - rotary position embedding. The backward rotates back. */
 #include "ops/op.h"
 
-/* y [+]= x turned; both (B,T,H,D) with D contiguous. */
-static fsdp_status turn(const fsdp_tensor *x, const fsdp_tensor *frequencies, fsdp_tensor *y, int64_t position0,
-                        bool inverse, bool accumulate)
+/* y [+]= x rotated; both (B,T,H,D) with D contiguous. */
+static fsdp_status rotate(const fsdp_tensor *x, const fsdp_tensor *frequencies, fsdp_tensor *y, int64_t position0,
+                          bool inverse, bool accumulate)
 {
     const fsdp__rope_args args = {.x = fsdp_tensor_data(x),
                                   .y = fsdp_tensor_data(y),
@@ -34,7 +34,7 @@ static fsdp_status rope_backward(fsdp__node *node, fsdp_tensor *const *grads)
     dx = dy ? fsdp__op_reuse(dy) : NULL;
     if (!dx)
         return fsdp_last_status();
-    FSDP_TRY(turn(dy, fsdp__node_saved(node, 0), dx, position0, true, false));
+    FSDP_TRY(rotate(dy, fsdp__node_saved(node, 0), dx, position0, true, false));
     return fsdp__node_give(node, 0, dx);
 }
 
@@ -54,7 +54,7 @@ fsdp_tensor *fsdp_rope(fsdp_tensor *x, fsdp_tensor *frequencies, int64_t positio
         return fsdp__op_misfit("rope", "input", x, "frequencies", frequencies);
     from = x->strides[3] == 1 ? x : fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);
-    if (!from || !y || turn(from, frequencies, y, position0, false, false) != FSDP_OK ||
+    if (!from || !y || rotate(from, frequencies, y, position0, false, false) != FSDP_OK ||
         fsdp__record(&rope_op, &x, 1, &y, 1, &frequencies, 1, &position0, sizeof position0) != FSDP_OK)
         return NULL;
     return y;

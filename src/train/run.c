@@ -306,17 +306,17 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     return agree(run, st);
 }
 
-/* Says what happened where it should be said. Where all ranks know, rank 0 speaks and then ends the world: the others
- * wait for that, because a launcher may end all ranks as soon as one is gone. */
+/* Says what happened where it should be said. Where all ranks know, rank 0 reports it and then ends the world: the
+ * others wait for that, because a launcher may end all ranks as soon as one is gone. */
 static void report_failure(fsdp_context *context, const fsdp_train_listener *listener, outcome failure)
 {
-    bool speaks = !failure.everywhere || fsdp_context_rank(context) == 0;
+    bool reports = !failure.everywhere || fsdp_context_rank(context) == 0;
     bool held;
 
-    if (speaks && listener->failed)
+    if (reports && listener->failed)
         listener->failed(listener->arg, failure.status, fsdp_last_error());
     held = fsdp_hold_error(true);
-    if (speaks)
+    if (reports)
         fsdp_abort(context, fsdp_last_error());
     else if (fsdp_world(context))
         (void)fsdp_barrier(fsdp_world(context));

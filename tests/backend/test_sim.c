@@ -161,13 +161,13 @@ static void copies_and_kernels_reach_it(void **state)
 
 static void check_refused(fsdp_stream *stream, const float *x, float *good)
 {
-    const fsdp__span segments[] = {{good, good, 8}, {x, good, NUMEL}};
+    const fsdp__span spans[] = {{good, good, 8}, {x, good, NUMEL}};
 
     CHECK_ERROR(fsdp__launch_scale(
                     stream, &(fsdp__scale_args){.x = x, .y = good, .alpha = 1, .numel = NUMEL, .dtype = FSDP_F32}),
                 FSDP_INVALID, "cannot run kernel 'scale' on device 'sim:0': 'x' of 4000 bytes");
-    CHECK_ERROR(fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){segments, 2, FSDP_F32, FSDP_F32}),
-                FSDP_INVALID, "cannot run kernel 'cast_spans' on device 'sim:0': 'src' of 4000 bytes");
+    CHECK_ERROR(fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){spans, 2, FSDP_F32, FSDP_F32}), FSDP_INVALID,
+                "cannot run kernel 'cast_spans' on device 'sim:0': 'src' of 4000 bytes");
     CHECK_ERROR(fsdp__copy_to_host(stream, good, x, NUMEL * sizeof(float)), FSDP_INVALID, "from device 'sim:0'");
     CHECK_ERROR(fsdp__copy_to_device(stream, (void *)(uintptr_t)x, good, NUMEL * sizeof(float)), FSDP_INVALID,
                 "to device 'sim:0'");
@@ -308,7 +308,7 @@ static void a_table_is_the_callers_again_when_the_launch_returns(void **state)
     fsdp_device *device = open_sim(context, 0);
     fsdp_stream *stream = fsdp_device_stream(device);
     float *x = take(device, NUMEL), *y = take(device, NUMEL), out[2];
-    fsdp__span segments[200];
+    fsdp__span spans[200];
     const void *srcs[] = {x, x, x};
     fsdp__reduce_ranks_args sum = {.srcs = srcs,
                                    .count = 3,
@@ -321,12 +321,12 @@ static void a_table_is_the_callers_again_when_the_launch_returns(void **state)
 
     (void)state;
     for (int i = 0; i < 200; i++)
-        segments[i] = (fsdp__span){x, y + i, 1};
+        spans[i] = (fsdp__span){x, y + i, 1};
     fill(stream, x, 5, NUMEL);
     CHECK_OK(fsdp__stream_enqueue(stream, stand, &argument, sizeof argument));
-    CHECK_OK(fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){segments, 200, FSDP_F32, FSDP_F32}));
+    CHECK_OK(fsdp__launch_cast_spans(stream, &(fsdp__cast_spans_args){spans, 200, FSDP_F32, FSDP_F32}));
     CHECK_OK(fsdp__launch_reduce_ranks(stream, &sum));
-    memset(segments, 0xFF, sizeof segments);
+    memset(spans, 0xFF, sizeof spans);
     memset(srcs, 0xFF, sizeof srcs);
     atomic_store(&go, true);
     CHECK_OK(fsdp__copy_to_host(stream, &out[0], y, sizeof(float)));

@@ -11,7 +11,7 @@
 FSDP__KERNEL_MAP(ORACLE_CASE)
 #undef ORACLE_CASE
 
-/* An uneven size: mostly small, sometimes past a vector, a block or a thread's share; 0 now and then. */
+/* An uneven size: mostly small, sometimes past a vector, a panel or a thread's share; 0 now and then. */
 int64_t a_size(test_case *c, int64_t largest);
 
 /* Layouts, strides and memory of a product whose sides, batch and dtypes are set; a bias now and then. */

@@ -1,7 +1,7 @@
 /* attention.h - what the two directions of attention share.
  *
  * [Note: attention by strips]
- * Time is cut into blocks of queries and blocks of keys. Where a product needs a transpose on its right, keys or values
+ * Time is cut into panels of queries and panels of keys. Where a product needs a transpose on its right, keys or values
  * are packed once per key head into strips (pack.h), so that every product is a row of tiles (tile.h). The causal mask
  * is never applied to scores: a tile of query rows knows how many keys its last row sees, and neither scores nor sums
  * go further. */
@@ -11,8 +11,8 @@
 #include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels/pack.h"
 
-#define FSDP__Q_BLOCK 48   /* queries: a multiple of every FSDP__MR */
-#define FSDP__KV_BLOCK 128 /* keys: a multiple of every FSDP__NR */
+#define FSDP__Q_PANEL 48   /* queries: a multiple of every FSDP__MR */
+#define FSDP__KV_PANEL 128 /* keys: a multiple of every FSDP__NR */
 
 /* Keys that query t sees. */
 FSDP__INLINE int64_t fsdp__keys_seen(const fsdp__attention_forward_args *k, int64_t t)

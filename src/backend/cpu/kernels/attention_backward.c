@@ -1,4 +1,4 @@
-/* attention_backward.c - gradients of attention by blocks; probabilities are made again from the saved lse.
+/* attention_backward.c - gradients of attention by panels; probabilities are made again from the saved lse.
  *
  *     P = e^(scale Q K^T - lse)      dV = P^T dO          D  = row sums of dO * O
  *     dS = P * (dO V^T - D)          dK = scale dS^T Q    dQ = scale dS K
@@ -10,7 +10,7 @@
 
 typedef struct plan {
     const fsdp__attention_backward_args *k;
-    int64_t q_blocks, kv_blocks, d, d_padded;
+    int64_t q_panels, kv_panels, d, d_padded;
     int64_t dq_batch, dq_time, dq_head, dk_batch, dk_time, dk_head, dv_batch, dv_time, dv_head;
     float *scratch; /* per thread */
     int64_t scratch_floats;
@@ -20,26 +20,26 @@ typedef struct plan {
 typedef struct work {
     float *q, *dout, *dq; /* (T, d_padded); queries are scaled */
     float *delta, *lse;   /* (T) */
-    float *kt, *vt;       /* strips of K^T, V^T (d, keys) by key block */
+    float *kt, *vt;       /* strips of K^T, V^T (d, keys) by key panel */
     float *k, *dk, *dv;   /* (S, d_padded) */
-    float *p, *ds;        /* (Q_BLOCK, KV_BLOCK) */
+    float *p, *ds;        /* (Q_PANEL, KV_PANEL) */
 } work;
 
-/* A is read transposed, from rows of KV_BLOCK. */
+/* A is read transposed, from rows of KV_PANEL. */
 static void tile_along(int64_t rows, int64_t k, const float *a, const float *b, float *c, int64_t row)
 {
-    fsdp__tile(rows, k, a, 1, FSDP__KV_BLOCK, b, row, c, row, true);
+    fsdp__tile(rows, k, a, 1, FSDP__KV_PANEL, b, row, c, row, true);
 }
 
 /* Lays the arrays out from `base`; returns how many floats they take. */
 static int64_t lay_out(const plan *p, float *base, work *w)
 {
-    int64_t t = p->q_blocks * FSDP__Q_BLOCK, s = p->kv_blocks * FSDP__KV_BLOCK, at = 0;
-    int64_t block = FSDP__Q_BLOCK * FSDP__KV_BLOCK;
+    int64_t t = p->q_panels * FSDP__Q_PANEL, s = p->kv_panels * FSDP__KV_PANEL, at = 0;
+    int64_t panel = FSDP__Q_PANEL * FSDP__KV_PANEL;
 
 #define PLACE(field, n) (w->field = base ? base + at : NULL, at += fsdp__round_up(n, 16))
-    PLACE(p, block);
-    PLACE(ds, block);
+    PLACE(p, panel);
+    PLACE(ds, panel);
     PLACE(q, t * p->d_padded);
     PLACE(dout, t * p->d_padded);
     PLACE(dq, t * p->d_padded);
@@ -61,8 +61,8 @@ static void load_keys(const plan *p, const work *w, int64_t b, int64_t h)
     const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + h * k->v_head);
     size_t bytes = (size_t)(k->kv_time * p->d_padded) * sizeof(float);
 
-    for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_BLOCK) {
-        int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
+    for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_PANEL) {
+        int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_PANEL);
         const void *from = fsdp__at(k->dtype, keys, s0 * k->k_stride_time);
 
         fsdp__pack_transposed(k->dtype, from, k->k_stride_time, n, p->d, w->kt + s0 * p->d);
@@ -116,7 +116,7 @@ static void gradient_row(float *restrict p, float *restrict ds, float lse, float
 }
 
 /* Queries [t0, t0 + rows) against keys [s0, s0 + n). */
-static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, int64_t s0, int64_t n)
+static void panel_pair(const plan *p, const work *w, int64_t t0, int64_t rows, int64_t s0, int64_t n)
 {
     const fsdp__attention_forward_args *k = &p->k->forward;
     int64_t d = p->d, dp = p->d_padded;
@@ -125,24 +125,24 @@ static void block_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
     for (int64_t i = 0; i < rows; i += FSDP__MR) {
         int64_t m = FSDP__MIN(rows - i, FSDP__MR), t = t0 + i;
         int64_t width = FSDP__MIN(fsdp__keys_seen(k, t + m - 1) - s0, n);
-        float *pi = w->p + i * FSDP__KV_BLOCK, *dsi = w->ds + i * FSDP__KV_BLOCK;
+        float *pi = w->p + i * FSDP__KV_PANEL, *dsi = w->ds + i * FSDP__KV_PANEL;
         if (width <= 0)
             continue;
         for (int64_t j = 0; j < width; j += FSDP__NR) {
-            fsdp__tile_across(m, d, w->q + t * dp, dp, kt + j * d, FSDP__NR, pi + j, FSDP__KV_BLOCK, false);
-            fsdp__tile_across(m, d, w->dout + t * dp, dp, vt + j * d, FSDP__NR, dsi + j, FSDP__KV_BLOCK, false);
+            fsdp__tile_across(m, d, w->q + t * dp, dp, kt + j * d, FSDP__NR, pi + j, FSDP__KV_PANEL, false);
+            fsdp__tile_across(m, d, w->dout + t * dp, dp, vt + j * d, FSDP__NR, dsi + j, FSDP__KV_PANEL, false);
         }
         for (int64_t r = 0; r < m; r++) {
             int64_t seen = FSDP__MAX(FSDP__MIN(fsdp__keys_seen(k, t + r) - s0, n), 0);
-            gradient_row(pi + r * FSDP__KV_BLOCK, dsi + r * FSDP__KV_BLOCK, w->lse[t + r], w->delta[t + r], seen,
+            gradient_row(pi + r * FSDP__KV_PANEL, dsi + r * FSDP__KV_PANEL, w->lse[t + r], w->delta[t + r], seen,
                          FSDP__MIN(seen + FSDP__MR, n));
         }
         for (int64_t c = 0; c < d; c += FSDP__NR)
-            fsdp__tile_across(m, width, dsi, FSDP__KV_BLOCK, w->k + s0 * dp + c, dp, w->dq + t * dp + c, dp, true);
+            fsdp__tile_across(m, width, dsi, FSDP__KV_PANEL, w->k + s0 * dp + c, dp, w->dq + t * dp + c, dp, true);
     }
     for (int64_t j = 0; j < n; j += FSDP__MR) {
         int64_t m = FSDP__MIN(n - j, FSDP__MR), r = FSDP__MAX(fsdp__first_query(k, s0 + j) - t0, 0);
-        const float *pj = w->p + r * FSDP__KV_BLOCK + j, *dsj = w->ds + r * FSDP__KV_BLOCK + j;
+        const float *pj = w->p + r * FSDP__KV_PANEL + j, *dsj = w->ds + r * FSDP__KV_PANEL + j;
         if (r >= rows)
             break;
         for (int64_t c = 0; c < d; c += FSDP__NR) {
@@ -174,11 +174,11 @@ static void key_head(const plan *p, int64_t task)
     load_keys(p, &w, b, kv);
     for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
         load_queries(p, &w, b, h);
-        for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_BLOCK) {
-            int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
-            int64_t first = fsdp__first_query(k, s0) / FSDP__Q_BLOCK * FSDP__Q_BLOCK;
-            for (int64_t t0 = first; t0 < k->q_time; t0 += FSDP__Q_BLOCK)
-                block_pair(p, &w, t0, FSDP__MIN(k->q_time - t0, FSDP__Q_BLOCK), s0, n);
+        for (int64_t s0 = 0; s0 < k->kv_time; s0 += FSDP__KV_PANEL) {
+            int64_t n = FSDP__MIN(k->kv_time - s0, FSDP__KV_PANEL);
+            int64_t first = fsdp__first_query(k, s0) / FSDP__Q_PANEL * FSDP__Q_PANEL;
+            for (int64_t t0 = first; t0 < k->q_time; t0 += FSDP__Q_PANEL)
+                panel_pair(p, &w, t0, FSDP__MIN(k->q_time - t0, FSDP__Q_PANEL), s0, n);
         }
         store_rows(p, w.dq, k->scale, fsdp__at(dtype, p->k->dq, b * p->dq_batch + h * p->dq_head), p->dq_time,
                    k->q_time);
@@ -193,8 +193,8 @@ fsdp_status KERNEL(attention_backward)(fsdp_stream *stream, const void *args)
     const fsdp__attention_forward_args *k = &a->forward;
     bool own = a->dq_batch != 0;
     plan p = {.k = a,
-              .q_blocks = fsdp__ceil_div(k->q_time, FSDP__Q_BLOCK),
-              .kv_blocks = fsdp__ceil_div(k->kv_time, FSDP__KV_BLOCK),
+              .q_panels = fsdp__ceil_div(k->q_time, FSDP__Q_PANEL),
+              .kv_panels = fsdp__ceil_div(k->kv_time, FSDP__KV_PANEL),
               .d = k->head_dim,
               .d_padded = fsdp__round_up(k->head_dim, FSDP__NR),
               .dq_batch = own ? a->dq_batch : k->q_batch,

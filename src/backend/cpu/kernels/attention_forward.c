@@ -1,4 +1,4 @@
-/* attention_forward.c - softmax(scale Q K^T) V by blocks, with a running maximum and sum per query.
+/* attention_forward.c - softmax(scale Q K^T) V by panels, with a running maximum and sum per query.
  * See [Note: attention by strips] in attention.h. */
 #include <math.h>
 
@@ -9,7 +9,7 @@
 
 typedef struct plan {
     const fsdp__attention_forward_args *k;
-    int64_t q_blocks, kv_blocks, d, d_padded;
+    int64_t q_panels, kv_panels, d, d_padded;
     int64_t head_floats;  /* of one packed key head: keys, then values */
     int64_t first, count; /* (batch, key head) pairs packed now */
     float *packed;
@@ -17,35 +17,35 @@ typedef struct plan {
     int64_t scratch_floats;
 } plan;
 
-/* One block of keys of one pair: strips of K^T (d, keys), then rows of V (keys, d_padded). */
-static void pack_block(const plan *p, int64_t task)
+/* One panel of keys of one pair: strips of K^T (d, keys), then rows of V (keys, d_padded). */
+static void pack_panel(const plan *p, int64_t task)
 {
     const fsdp__attention_forward_args *k = p->k;
-    int64_t pair = p->first + task / p->kv_blocks, s0 = task % p->kv_blocks * FSDP__KV_BLOCK;
-    int64_t b = pair / k->kv_heads, h = pair % k->kv_heads, n = FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK);
+    int64_t pair = p->first + task / p->kv_panels, s0 = task % p->kv_panels * FSDP__KV_PANEL;
+    int64_t b = pair / k->kv_heads, h = pair % k->kv_heads, n = FSDP__MIN(k->kv_time - s0, FSDP__KV_PANEL);
     const void *keys = fsdp__at(k->dtype, k->k, b * k->k_batch + s0 * k->k_stride_time + h * k->k_head);
     const void *values = fsdp__at(k->dtype, k->v, b * k->v_batch + s0 * k->v_stride_time + h * k->v_head);
-    float *to = p->packed + task / p->kv_blocks * p->head_floats;
+    float *to = p->packed + task / p->kv_panels * p->head_floats;
 
     fsdp__pack_transposed(k->dtype, keys, k->k_stride_time, n, p->d, to + s0 * p->d);
-    to += p->kv_blocks * FSDP__KV_BLOCK * p->d;
+    to += p->kv_panels * FSDP__KV_PANEL * p->d;
     fsdp__gather_rows(k->dtype, values, k->v_stride_time, n, p->d, p->d_padded, 1.0f, to + s0 * p->d_padded);
 }
 
-/* Scratch of one query block. */
-typedef struct block {
+/* Scratch of one query panel. */
+typedef struct panel {
     float *q;      /* (rows, d), scaled */
-    float *scores; /* (rows, KV_BLOCK) */
+    float *scores; /* (rows, KV_PANEL) */
     float *out;    /* (rows, d_padded) */
-    float top[FSDP__Q_BLOCK], sum[FSDP__Q_BLOCK];
+    float top[FSDP__Q_PANEL], sum[FSDP__Q_PANEL];
     int64_t rows, t0;
-} block;
+} panel;
 
 /* Scores of one row become e^(score - running maximum); earlier sums and outputs are scaled to the new maximum. In
  * whole tiles: what a tile has beyond `seen` becomes e^-inf. */
-static void softmax_row(block *w, int64_t r, int64_t seen, int64_t width, int64_t d)
+static void softmax_row(panel *w, int64_t r, int64_t seen, int64_t width, int64_t d)
 {
-    float *restrict s = w->scores + r * FSDP__KV_BLOCK, *restrict out = w->out + r * d;
+    float *restrict s = w->scores + r * FSDP__KV_PANEL, *restrict out = w->out + r * d;
     int64_t wide = fsdp__round_up(width, FSDP__NR);
     float top, sum = 0.0f;
 
@@ -71,10 +71,10 @@ static void softmax_row(block *w, int64_t r, int64_t seen, int64_t width, int64_
     w->sum[r] += sum;
 }
 
-/* One block of keys [s0, s0 + n) against the query block: a strip stays in the first-level cache for all rows. */
-static void add_keys(const plan *p, block *w, const float *keys, const float *values, int64_t s0, int64_t n)
+/* One panel of keys [s0, s0 + n) against the query panel: a strip stays in the first-level cache for all rows. */
+static void add_keys(const plan *p, panel *w, const float *keys, const float *values, int64_t s0, int64_t n)
 {
-    int64_t width[FSDP__Q_BLOCK]; /* keys that each tile of rows looks at */
+    int64_t width[FSDP__Q_PANEL]; /* keys that each tile of rows looks at */
 
     for (int64_t i = 0; i < w->rows; i += FSDP__MR) {
         int64_t last = FSDP__MIN(i + FSDP__MR, w->rows) - 1;
@@ -84,7 +84,7 @@ static void add_keys(const plan *p, block *w, const float *keys, const float *va
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)
             if (j < width[i])
                 fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), p->d, w->q + i * p->d, p->d, keys + j * p->d,
-                                  FSDP__NR, w->scores + i * FSDP__KV_BLOCK + j, FSDP__KV_BLOCK, false);
+                                  FSDP__NR, w->scores + i * FSDP__KV_PANEL + j, FSDP__KV_PANEL, false);
     for (int64_t r = 0; r < w->rows; r++) {
         int64_t wide = width[r / FSDP__MR * FSDP__MR];
         if (wide > 0)
@@ -93,12 +93,12 @@ static void add_keys(const plan *p, block *w, const float *keys, const float *va
     for (int64_t c = 0; c < p->d; c += FSDP__NR)
         for (int64_t i = 0; i < w->rows; i += FSDP__MR)
             if (width[i] > 0)
-                fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), width[i], w->scores + i * FSDP__KV_BLOCK,
-                                  FSDP__KV_BLOCK, values + c, p->d_padded, w->out + i * p->d_padded + c, p->d_padded,
+                fsdp__tile_across(FSDP__MIN(w->rows - i, FSDP__MR), width[i], w->scores + i * FSDP__KV_PANEL,
+                                  FSDP__KV_PANEL, values + c, p->d_padded, w->out + i * p->d_padded + c, p->d_padded,
                                   true);
 }
 
-static void write_rows(const plan *p, const block *w, int64_t b, int64_t h)
+static void write_rows(const plan *p, const panel *w, int64_t b, int64_t h)
 {
     const fsdp__attention_forward_args *k = p->k;
 
@@ -117,21 +117,21 @@ static void write_rows(const plan *p, const block *w, int64_t b, int64_t h)
     }
 }
 
-/* One block of queries of one head. Late blocks see more keys: they come first. */
-static void query_block(const plan *p, int64_t task)
+/* One panel of queries of one head. Late panels see more keys: they come first. */
+static void query_panel(const plan *p, int64_t task)
 {
     const fsdp__attention_forward_args *k = p->k;
-    int64_t group = k->heads / k->kv_heads, blocks = p->count * group;
-    int64_t q = p->q_blocks - 1 - task / blocks, pair = task % blocks / group;
+    int64_t group = k->heads / k->kv_heads, panels = p->count * group;
+    int64_t q = p->q_panels - 1 - task / panels, pair = task % panels / group;
     int64_t b = (p->first + pair) / k->kv_heads, h = (p->first + pair) % k->kv_heads * group + task % group;
-    const float *keys = p->packed + pair * p->head_floats, *values = keys + p->kv_blocks * FSDP__KV_BLOCK * p->d;
+    const float *keys = p->packed + pair * p->head_floats, *values = keys + p->kv_panels * FSDP__KV_PANEL * p->d;
     float *scratch = p->scratch + fsdp__thread() * p->scratch_floats;
-    block w = {.t0 = q * FSDP__Q_BLOCK, .rows = FSDP__MIN(k->q_time - q * FSDP__Q_BLOCK, FSDP__Q_BLOCK)};
+    panel w = {.t0 = q * FSDP__Q_PANEL, .rows = FSDP__MIN(k->q_time - q * FSDP__Q_PANEL, FSDP__Q_PANEL)};
     int64_t seen = fsdp__keys_seen(k, w.t0 + w.rows - 1);
 
     w.scores = scratch;
-    w.q = w.scores + FSDP__Q_BLOCK * FSDP__KV_BLOCK;
-    w.out = w.q + fsdp__round_up(FSDP__Q_BLOCK * p->d, 16);
+    w.q = w.scores + FSDP__Q_PANEL * FSDP__KV_PANEL;
+    w.out = w.q + fsdp__round_up(FSDP__Q_PANEL * p->d, 16);
     fsdp__gather_rows(k->dtype, fsdp__at(k->dtype, k->q, b * k->q_batch + w.t0 * k->q_stride_time + h * k->q_head),
                       k->q_stride_time, w.rows, p->d, p->d, k->scale, w.q);
     memset(w.out, 0, (size_t)(w.rows * p->d_padded) * sizeof(float));
@@ -139,8 +139,8 @@ static void query_block(const plan *p, int64_t task)
         w.top[r] = -INFINITY;
         w.sum[r] = 0.0f;
     }
-    for (int64_t s0 = 0; s0 < seen; s0 += FSDP__KV_BLOCK)
-        add_keys(p, &w, keys + s0 * p->d, values + s0 * p->d_padded, s0, FSDP__MIN(k->kv_time - s0, FSDP__KV_BLOCK));
+    for (int64_t s0 = 0; s0 < seen; s0 += FSDP__KV_PANEL)
+        add_keys(p, &w, keys + s0 * p->d, values + s0 * p->d_padded, s0, FSDP__MIN(k->kv_time - s0, FSDP__KV_PANEL));
     write_rows(p, &w, b, h);
 }
 
@@ -148,8 +148,8 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
 {
     const fsdp__attention_forward_args *k = args;
     plan p = {.k = k,
-              .q_blocks = fsdp__ceil_div(k->q_time, FSDP__Q_BLOCK),
-              .kv_blocks = fsdp__ceil_div(k->kv_time, FSDP__KV_BLOCK),
+              .q_panels = fsdp__ceil_div(k->q_time, FSDP__Q_PANEL),
+              .kv_panels = fsdp__ceil_div(k->kv_time, FSDP__KV_PANEL),
               .d = k->head_dim,
               .d_padded = fsdp__round_up(k->head_dim, FSDP__NR)};
     int64_t pairs = k->batch * k->kv_heads, held, threads = fsdp__threads();
@@ -158,9 +158,9 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
 
     if (pairs == 0 || k->q_time == 0)
         return FSDP_OK;
-    p.head_floats = p.kv_blocks * FSDP__KV_BLOCK * (p.d + p.d_padded);
+    p.head_floats = p.kv_panels * FSDP__KV_PANEL * (p.d + p.d_padded);
     held = FSDP__MAX(FSDP__MIN(PACKED_FLOATS / FSDP__MAX(p.head_floats, 1), pairs), 1);
-    p.scratch_floats = FSDP__Q_BLOCK * (FSDP__KV_BLOCK + p.d_padded) + fsdp__round_up(FSDP__Q_BLOCK * p.d, 16);
+    p.scratch_floats = FSDP__Q_PANEL * (FSDP__KV_PANEL + p.d_padded) + fsdp__round_up(FSDP__Q_PANEL * p.d, 16);
     scratch =
         fsdp__stream_workspace(stream, (size_t)(held * p.head_floats + threads * p.scratch_floats) * sizeof(float));
     if (!scratch)
@@ -172,11 +172,11 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
 #pragma omp parallel if (work > FSDP__PARALLEL_MIN)
         {
 #pragma omp for schedule(static)
-            for (int64_t t = 0; t < p.count * p.kv_blocks; t++)
-                pack_block(&p, t);
+            for (int64_t t = 0; t < p.count * p.kv_panels; t++)
+                pack_panel(&p, t);
 #pragma omp for schedule(dynamic, 1)
-            for (int64_t t = 0; t < p.count * (k->heads / k->kv_heads) * p.q_blocks; t++)
-                query_block(&p, t);
+            for (int64_t t = 0; t < p.count * (k->heads / k->kv_heads) * p.q_panels; t++)
+                query_panel(&p, t);
         }
     }
     return FSDP_OK;

@@ -1,15 +1,15 @@
 /* matmul.c - the matrix product, for all layouts and dtypes: oneDNN's sgemm, and around it what sgemm does not have.
  *
  * Matrices that are f32 are handed over as they are, and C is written in place. When one is 16 bits wide, has rows that
- * overlap, or lies so that sgemm reads it slowly, the product is made of blocks: a block of each such operand is copied
- * out as f32, and a block of such a C is summed up as f32 and rounded once, when it is complete. Cores that multiply
+ * overlap, or lies so that sgemm reads it slowly, the product is made of panels: a panel of each such operand is copied
+ * out as f32, and a panel of such a C is summed up as f32 and rounded once, when it is complete. Cores that multiply
  * bf16 themselves are asked first. */
 #include <dnnl.h>
 
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/native_matmul.h"
 
-/* Largest sides of a block: the copies of A, B and C take 20 MiB, and the product is still a large one. */
+/* Largest sides of a panel: the copies of A, B and C take 20 MiB, and the product is still a large one. */
 enum {
     ROWS = 2048,
     COLS = 1024,
@@ -27,8 +27,8 @@ typedef struct product {
     const fsdp__matmul_args *k;
     matrix a, b; /* of this batch */
     char *c;
-    int64_t m_step, n_step, k_step;     /* sides of a block */
-    float *block_a, *block_b, *block_c; /* copies of a block; NULL: sgemm takes the matrix where it lies */
+    int64_t m_step, n_step, k_step;     /* sides of a panel */
+    float *panel_a, *panel_b, *panel_c; /* copies of a panel; NULL: sgemm takes the matrix where it lies */
 } product;
 
 /* Whether sgemm takes a matrix (rows, cols) where it lies. */
@@ -76,20 +76,20 @@ static void copy_runs(const void *args, int64_t begin, int64_t end)
         fsdp__widen(p->dtype, fsdp__at(p->dtype, p->src, i * p->stride), p->length, p->dst + i * p->pitch);
 }
 
-/* Block (rows, cols) of `x` from element (i,j) on, as sgemm wants it: in place, or copied to `scratch` along the
+/* Panel (rows, cols) of `x` from element (i,j) on, as sgemm wants it: in place, or copied to `scratch` along the
  * direction in which it lies. */
-static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int64_t cols, float *scratch)
+static matrix panel_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int64_t cols, float *scratch)
 {
     bool across = x->col != 1; /* columns are runs */
     int64_t runs = across ? cols : rows, length = across ? rows : cols, pitch = pitch_of(length);
-    matrix block = *x;
+    matrix panel = *x;
     copy_plan plan;
 
-    block.data = fsdp__at(x->dtype, x->data, i * x->row + j * x->col);
+    panel.data = fsdp__at(x->dtype, x->data, i * x->row + j * x->col);
     if (!scratch)
-        return block;
+        return panel;
     plan = (copy_plan){.dtype = x->dtype,
-                       .src = block.data,
+                       .src = panel.data,
                        .stride = across ? x->col : x->row,
                        .length = length,
                        .pitch = pitch,
@@ -100,7 +100,7 @@ static matrix block_of(const matrix *x, int64_t i, int64_t j, int64_t rows, int6
 
 /* ---- C ---- */
 
-/* A block of C, (rows, cols) at `c`; `sum` is where it is summed up: `c` itself or the copy. */
+/* A panel of C, (rows, cols) at `c`; `sum` is where it is summed up: `c` itself or the copy. */
 typedef struct result {
     const fsdp__matmul_args *k;
     void *c;
@@ -159,24 +159,24 @@ static fsdp_status sgemm(float alpha, const matrix *a, const matrix *b, int64_t 
                      (long long)depth, (long long)depth, (long long)n);
 }
 
-/* One block of C over the whole depth. */
-static fsdp_status make_block(const product *p, int64_t m0, int64_t n0, int64_t m, int64_t n)
+/* One panel of C over the whole depth. */
+static fsdp_status make_panel(const product *p, int64_t m0, int64_t n0, int64_t m, int64_t n)
 {
     const fsdp__matmul_args *k = p->k;
     result r = {.k = k, .c = fsdp__at(k->c_dtype, p->c, m0 * k->c_row + n0), .n0 = n0, .cols = n};
     bool onto = k->accumulate || k->bias;
 
-    r.sum = p->block_c ? p->block_c : r.c;
-    r.sum_row = p->block_c ? n : k->c_row;
-    if (k->bias || k->k == 0 || (k->accumulate && p->block_c))
+    r.sum = p->panel_c ? p->panel_c : r.c;
+    r.sum_row = p->panel_c ? n : k->c_row;
+    if (k->bias || k->k == 0 || (k->accumulate && p->panel_c))
         fsdp__for_ranges(m, n, start_rows, &r); /* the product is added to it on the way out */
     for (int64_t k0 = 0; k0 < k->k; k0 += p->k_step) {
         int64_t depth = FSDP__MIN(k->k - k0, p->k_step);
-        matrix b = block_of(&p->b, k0, n0, depth, n, p->block_b), a = block_of(&p->a, m0, k0, m, depth, p->block_a);
+        matrix b = panel_of(&p->b, k0, n0, depth, n, p->panel_b), a = panel_of(&p->a, m0, k0, m, depth, p->panel_a);
 
         FSDP_TRY(sgemm(k->alpha, &a, &b, m, n, depth, onto || k0 > 0 ? 1.0f : 0.0f, r.sum, r.sum_row));
     }
-    if (p->block_c)
+    if (p->panel_c)
         fsdp__for_ranges(m, n, round_rows, &r);
     return FSDP_OK;
 }
@@ -187,7 +187,7 @@ static fsdp_status make_product(const product *p)
 
     for (int64_t n0 = 0; n0 < k->n; n0 += p->n_step)
         for (int64_t m0 = 0; m0 < k->m; m0 += p->m_step)
-            FSDP_TRY(make_block(p, m0, n0, FSDP__MIN(k->m - m0, p->m_step), FSDP__MIN(k->n - n0, p->n_step)));
+            FSDP_TRY(make_panel(p, m0, n0, FSDP__MIN(k->m - m0, p->m_step), FSDP__MIN(k->n - n0, p->n_step)));
     return FSDP_OK;
 }
 
@@ -202,8 +202,8 @@ typedef struct scratch_sizes {
     int64_t a, b, c;
 } scratch_sizes;
 
-/* Sets the sides of a block, and how much scratch its copies take. */
-static scratch_sizes plan_blocks(product *p)
+/* Sets the sides of a panel, and how much scratch its copies take. */
+static scratch_sizes plan_panels(product *p)
 {
     const fsdp__matmul_args *k = p->k;
     bool a = !fits(k->a_dtype, k->m, k->k, k->a_row, k->a_col) || collides(k, k->a_col);
@@ -228,9 +228,9 @@ static void set_batch(product *p, int64_t batch)
 
 static void set_scratch(product *p, const scratch_sizes *sizes, float *scratch)
 {
-    p->block_a = sizes->a ? scratch : NULL;
-    p->block_b = sizes->b ? scratch + sizes->a : NULL;
-    p->block_c = sizes->c ? scratch + sizes->a + sizes->b : NULL;
+    p->panel_a = sizes->a ? scratch : NULL;
+    p->panel_b = sizes->b ? scratch + sizes->a : NULL;
+    p->panel_c = sizes->c ? scratch + sizes->a + sizes->b : NULL;
 }
 
 /* One batch of a product, with scratch of its own. */
@@ -251,7 +251,7 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
 {
     const fsdp__matmul_args *k = args;
     product plan = {.k = k};
-    scratch_sizes sizes = plan_blocks(&plan);
+    scratch_sizes sizes = plan_panels(&plan);
     int64_t floats = fsdp__round_up(sizes.a + sizes.b + sizes.c, 16);
     bool share = k->batch > 1 && k->m * k->n * k->k < SMALL_PRODUCT;
     bool done = false;

@@ -114,15 +114,15 @@ fsdp_status KERNEL(norm_forward)(fsdp_stream *stream, const void *args)
 
 /* ---- backward ---- */
 
-/* Column sums are taken over blocks of rows, then over blocks: both fixed by the sizes. */
-#define BLOCK_ROWS 64
-#define BLOCKS_MAX 64
+/* Column sums are taken over panels of rows, then over panels: both fixed by the sizes. */
+#define PANEL_ROWS 64
+#define PANELS_MAX 64
 
 typedef struct backward_plan {
     const fsdp__norm_backward_args *k;
     const float *weight;
-    float *partial_weight, *partial_bias; /* (blocks, cols); NULL: not needed */
-    int64_t block_rows;
+    float *partial_weight, *partial_bias; /* (panels, cols); NULL: not needed */
+    int64_t panel_rows;
 } backward_plan;
 
 /* What the three sums of a row and the two outputs per element share. */
@@ -191,18 +191,18 @@ FSDP__INLINE void add_columns(fsdp_dtype dtype, const row_view *v, float *restri
     }
 }
 
-FSDP__INLINE void backward_block(fsdp_dtype dtype, const backward_plan *plan, int64_t block)
+FSDP__INLINE void backward_panel(fsdp_dtype dtype, const backward_plan *plan, int64_t panel)
 {
     const fsdp__norm_backward_args *k = plan->k;
-    int64_t n = k->cols, end = FSDP__MIN((block + 1) * plan->block_rows, k->rows);
-    float *dw = plan->partial_weight ? plan->partial_weight + block * n : NULL;
-    float *db = plan->partial_bias ? plan->partial_bias + block * n : NULL;
+    int64_t n = k->cols, end = FSDP__MIN((panel + 1) * plan->panel_rows, k->rows);
+    float *dw = plan->partial_weight ? plan->partial_weight + panel * n : NULL;
+    float *db = plan->partial_bias ? plan->partial_bias + panel * n : NULL;
 
     if (dw)
         memset(dw, 0, (size_t)n * sizeof(float));
     if (db)
         memset(db, 0, (size_t)n * sizeof(float));
-    for (int64_t r = block * plan->block_rows; r < end; r++) {
+    for (int64_t r = panel * plan->panel_rows; r < end; r++) {
         row_view v = {.s = fsdp__at(dtype, k->s, r * n),
                       .dy = fsdp__at(dtype, k->dy, r * n),
                       .dsum = k->dsum ? fsdp__at(dtype, k->dsum, r * n) : NULL,
@@ -217,11 +217,11 @@ FSDP__INLINE void backward_block(fsdp_dtype dtype, const backward_plan *plan, in
     }
 }
 
-static void add_partials(fsdp_dtype dtype, const float *partial, int64_t blocks, int64_t cols, void *out,
+static void add_partials(fsdp_dtype dtype, const float *partial, int64_t panels, int64_t cols, void *out,
                          bool accumulate, float *restrict total)
 {
     memcpy(total, partial, (size_t)cols * sizeof(float));
-    for (int64_t b = 1; b < blocks; b++)
+    for (int64_t b = 1; b < panels; b++)
         for (int64_t i = 0; i < cols; i++)
             total[i] += partial[b * cols + i];
     if (accumulate) {
@@ -238,9 +238,9 @@ static void add_partials(fsdp_dtype dtype, const float *partial, int64_t blocks,
 fsdp_status KERNEL(norm_backward)(fsdp_stream *stream, const void *args)
 {
     const fsdp__norm_backward_args *k = args;
-    backward_plan plan = {.k = k, .block_rows = FSDP__MAX(BLOCK_ROWS, fsdp__ceil_div(k->rows, BLOCKS_MAX))};
-    int64_t n = k->cols, blocks = FSDP__MAX(fsdp__ceil_div(k->rows, plan.block_rows), 1);
-    float *scratch = fsdp__stream_workspace(stream, (size_t)((2 * blocks + 2) * n) * sizeof(float) + 1);
+    backward_plan plan = {.k = k, .panel_rows = FSDP__MAX(PANEL_ROWS, fsdp__ceil_div(k->rows, PANELS_MAX))};
+    int64_t n = k->cols, panels = FSDP__MAX(fsdp__ceil_div(k->rows, plan.panel_rows), 1);
+    float *scratch = fsdp__stream_workspace(stream, (size_t)((2 * panels + 2) * n) * sizeof(float) + 1);
 
     if (!scratch)
         return FSDP_NO_MEMORY;
@@ -248,16 +248,16 @@ fsdp_status KERNEL(norm_backward)(fsdp_stream *stream, const void *args)
     if (k->dweight)
         plan.partial_weight = scratch + 2 * n;
     if (k->dbias)
-        plan.partial_bias = scratch + (2 + blocks) * n;
-#pragma omp parallel for schedule(static) if (k->rows * n > FSDP__PARALLEL_MIN && blocks > 1)
-    for (int64_t b = 0; b < blocks; b++) {
-#define BLOCK(T) backward_block(T, &plan, b)
-        FSDP__EACH_FLOAT(k->dtype, BLOCK)
-#undef BLOCK
+        plan.partial_bias = scratch + (2 + panels) * n;
+#pragma omp parallel for schedule(static) if (k->rows * n > FSDP__PARALLEL_MIN && panels > 1)
+    for (int64_t b = 0; b < panels; b++) {
+#define PANEL(T) backward_panel(T, &plan, b)
+        FSDP__EACH_FLOAT(k->dtype, PANEL)
+#undef PANEL
     }
     if (k->dweight)
-        add_partials(k->dweight_dtype, plan.partial_weight, blocks, n, k->dweight, k->accumulate_weight, scratch + n);
+        add_partials(k->dweight_dtype, plan.partial_weight, panels, n, k->dweight, k->accumulate_weight, scratch + n);
     if (k->dbias)
-        add_partials(k->dweight_dtype, plan.partial_bias, blocks, n, k->dbias, k->accumulate_bias, scratch + n);
+        add_partials(k->dweight_dtype, plan.partial_bias, panels, n, k->dbias, k->accumulate_bias, scratch + n);
     return FSDP_OK;
 }

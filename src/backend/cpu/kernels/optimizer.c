@@ -120,13 +120,13 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- gradient norm ---- */
 
-#define NORM_BLOCK 16384
+#define NORM_PANEL 16384
 
-typedef struct norm_block {
+typedef struct norm_panel {
     const void *src;
     int64_t n;
     double sum;
-} norm_block;
+} norm_panel;
 
 FSDP__INLINE double sum_squares(fsdp_dtype dtype, const void *x, int64_t n)
 {
@@ -143,26 +143,26 @@ FSDP__INLINE double sum_squares(fsdp_dtype dtype, const void *x, int64_t n)
 fsdp_status KERNEL(squared_norm)(fsdp_stream *stream, const void *args)
 {
     const fsdp__squared_norm_args *k = args;
-    int64_t blocks = 0, b = 0;
-    norm_block *list;
+    int64_t panels = 0, b = 0;
+    norm_panel *list;
     double total = 0.0;
 
     for (int64_t s = 0; s < k->count; s++)
-        blocks += fsdp__ceil_div(k->spans[s].numel, NORM_BLOCK);
-    list = fsdp__stream_workspace(stream, (size_t)blocks * sizeof(*list) + 1);
+        panels += fsdp__ceil_div(k->spans[s].numel, NORM_PANEL);
+    list = fsdp__stream_workspace(stream, (size_t)panels * sizeof(*list) + 1);
     if (!list)
         return FSDP_NO_MEMORY;
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t at = 0; at < k->spans[s].numel; at += NORM_BLOCK)
-            list[b++] = (norm_block){.src = fsdp__at(k->dtype, k->spans[s].src, at),
-                                     .n = FSDP__MIN(k->spans[s].numel - at, NORM_BLOCK)};
-#pragma omp parallel for schedule(static) if (blocks > 2)
-    for (int64_t i = 0; i < blocks; i++) {
+        for (int64_t at = 0; at < k->spans[s].numel; at += NORM_PANEL)
+            list[b++] = (norm_panel){.src = fsdp__at(k->dtype, k->spans[s].src, at),
+                                     .n = FSDP__MIN(k->spans[s].numel - at, NORM_PANEL)};
+#pragma omp parallel for schedule(static) if (panels > 2)
+    for (int64_t i = 0; i < panels; i++) {
 #define SUM(T) list[i].sum = sum_squares(T, list[i].src, list[i].n)
         FSDP__EACH_FLOAT(k->dtype, SUM)
 #undef SUM
     }
-    for (int64_t i = 0; i < blocks; i++)
+    for (int64_t i = 0; i < panels; i++)
         total += list[i].sum;
     *k->out = total;
     return FSDP_OK;

@@ -9,7 +9,7 @@
 
 typedef float fsdp__eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-/* An 8 x 8 block: out[i][j] = in[j][i]. */
+/* An 8 x 8 panel: out[i][j] = in[j][i]. */
 FSDP__INLINE void fsdp__transpose_8x8(fsdp__eight r[8])
 {
     fsdp__eight a[8], b[8];

@@ -1,20 +1,20 @@
-/* reduce.c - sums over one dimension, in blocks fixed by the sizes, and sums over ranks. */
+/* reduce.c - sums over one dimension, in panels fixed by the sizes, and sums over ranks. */
 #include "backend/cpu/kernels/dtype.h"
 
-#define BLOCK_ROWS 64       /* rows of one partial sum when whole rows are added */
-#define BLOCK_ELEMENTS 4096 /* elements of one partial sum within a row */
+#define PANEL_ROWS 64       /* rows of one partial sum when whole rows are added */
+#define PANEL_ELEMENTS 4096 /* elements of one partial sum within a row */
 
 typedef struct plan {
     const fsdp__reduce_args *k;
-    float *partial; /* (outer, blocks, inner) */
-    int64_t block, blocks;
+    float *partial; /* (outer, panels, inner) */
+    int64_t panel, panels;
 } plan;
 
-FSDP__INLINE void sum_block(fsdp_dtype dtype, const plan *p, int64_t task)
+FSDP__INLINE void sum_panel(fsdp_dtype dtype, const plan *p, int64_t task)
 {
     const fsdp__reduce_args *k = p->k;
-    int64_t o = task / p->blocks, first = task % p->blocks * p->block;
-    int64_t end = FSDP__MIN(first + p->block, k->reduced), n = k->inner;
+    int64_t o = task / p->panels, first = task % p->panels * p->panel;
+    int64_t end = FSDP__MIN(first + p->panel, k->reduced), n = k->inner;
     const void *x = fsdp__at(dtype, k->x, o * k->reduced * n);
     float *restrict out = p->partial + task * n;
 
@@ -35,15 +35,15 @@ FSDP__INLINE void sum_block(fsdp_dtype dtype, const plan *p, int64_t task)
     }
 }
 
-/* Adds the blocks of `o` into its first block and writes the result. */
+/* Adds the panels of `o` into its first panel and writes the result. */
 static void finish(const plan *p, int64_t o)
 {
     const fsdp__reduce_args *k = p->k;
     int64_t n = k->inner;
-    float *restrict total = p->partial + o * p->blocks * n;
+    float *restrict total = p->partial + o * p->panels * n;
     void *y = fsdp__at(k->y_dtype, k->y, o * n);
 
-    for (int64_t b = 1; b < p->blocks; b++)
+    for (int64_t b = 1; b < p->panels; b++)
         for (int64_t i = 0; i < n; i++)
             total[i] += total[b * n + i];
 #define WRITE(T)                    \
@@ -56,11 +56,11 @@ static void finish(const plan *p, int64_t o)
 fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
 {
     const fsdp__reduce_args *k = args;
-    plan p = {.k = k, .block = k->inner == 1 ? BLOCK_ELEMENTS : BLOCK_ROWS};
+    plan p = {.k = k, .panel = k->inner == 1 ? PANEL_ELEMENTS : PANEL_ROWS};
     int64_t tasks;
 
-    p.blocks = FSDP__MAX(fsdp__ceil_div(k->reduced, p.block), 1);
-    tasks = k->outer * p.blocks;
+    p.panels = FSDP__MAX(fsdp__ceil_div(k->reduced, p.panel), 1);
+    tasks = k->outer * p.panels;
     p.partial = fsdp__stream_workspace(stream, (size_t)(tasks * k->inner) * sizeof(float) + 1);
     if (!p.partial)
         return FSDP_NO_MEMORY;
@@ -68,9 +68,9 @@ fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
     {
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < tasks; t++) {
-#define BLOCK(T) sum_block(T, &p, t)
-            FSDP__EACH_FLOAT(k->x_dtype, BLOCK)
-#undef BLOCK
+#define PANEL(T) sum_panel(T, &p, t)
+            FSDP__EACH_FLOAT(k->x_dtype, PANEL)
+#undef PANEL
         }
 #pragma omp for schedule(static)
         for (int64_t o = 0; o < k->outer; o++)

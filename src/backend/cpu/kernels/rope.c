@@ -4,8 +4,8 @@
 /* Angles are made for this many pairs at a time, on the stack. */
 #define PAIRS 256
 
-FSDP__INLINE void turn(fsdp_dtype dtype, const void *x, void *y, const float *cosine, const float *sine, int64_t first,
-                       int64_t n, int64_t half, bool accumulate)
+FSDP__INLINE void rotate(fsdp_dtype dtype, const void *x, void *y, const float *cosine, const float *sine,
+                         int64_t first, int64_t n, int64_t half, bool accumulate)
 {
     if (accumulate) {
 #pragma omp simd
@@ -46,9 +46,9 @@ static void times(const void *args, int64_t begin, int64_t end)
                 for (int64_t h = 0; h < k->heads; h++) {
                     int64_t from = b * k->x_batch + t * k->x_time + h * k->x_head;
                     int64_t to = b * k->y_batch + t * k->y_time + h * k->y_head;
-#define TURN(T) turn(T, fsdp__at(T, k->x, from), fsdp__at(T, k->y, to), cosine, sine, first, n, half, k->accumulate)
-                    FSDP__EACH_FLOAT(k->dtype, TURN)
-#undef TURN
+#define ROTATE(T) rotate(T, fsdp__at(T, k->x, from), fsdp__at(T, k->y, to), cosine, sine, first, n, half, k->accumulate)
+                    FSDP__EACH_FLOAT(k->dtype, ROTATE)
+#undef ROTATE
                 }
             }
         }
