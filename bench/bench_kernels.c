@@ -107,7 +107,7 @@ static void matmul(bench *b, const char *what, fsdp_dtype t, bool ta, bool tb, i
 
     WANT(MATMUL)
     a.a = array(b, t, m * k, 0), a.b = array(b, t, n * k, 0), a.c = array(b, t, m * n, 0);
-    snprintf(text, sizeof(text), "%s %ld %ld %ld %s", what, (long)m, (long)n, (long)k, fsdp_dtype_name(t));
+    snprintf(text, sizeof text, "%s %ld %ld %ld %s", what, (long)m, (long)n, (long)k, fsdp_dtype_name(t));
     measure(b, FSDP__KERNEL_MATMUL, &a, 2.0 * (double)m * (double)n * (double)k,
             (double)(m * k + n * k + m * n) * (double)fsdp_dtype_size(t), text);
 }
@@ -141,7 +141,7 @@ static void attention(bench *b, fsdp_dtype t, int64_t batch, int64_t time, int64
     f->k_stride_time = f->v_stride_time = kv_heads * d;
     f->q_batch = f->out_batch = time * heads * d;
     f->k_batch = f->v_batch = time * kv_heads * d;
-    snprintf(text, sizeof(text), "%ldx%ld heads %ld/%ld dim %ld %s", (long)batch, (long)time, (long)heads,
+    snprintf(text, sizeof text, "%ldx%ld heads %ld/%ld dim %ld %s", (long)batch, (long)time, (long)heads,
              (long)kv_heads, (long)d, fsdp_dtype_name(t));
     f->q = array(b, t, q, 0), f->k = array(b, t, kv, 0), f->v = array(b, t, kv, 0), f->out = array(b, t, q, 0);
     f->lse = array(b, FSDP_F32, batch * heads * time, 0);
@@ -295,7 +295,7 @@ static void flat(bench *b, fsdp_dtype t, int64_t numel)
     double bytes = (double)numel * (double)fsdp_dtype_size(t);
     char text[64];
 
-    snprintf(text, sizeof(text), "%ld %s", (long)numel, fsdp_dtype_name(t));
+    snprintf(text, sizeof text, "%ld %s", (long)numel, fsdp_dtype_name(t));
     if (wanted(b, "binary")) {
         fsdp__binary_args a = {.rows = 1, .cols = numel, .dtype = t};
         a.a = array(b, t, numel, 0), a.b = array(b, t, numel, 0), a.y = array(b, t, numel, 0);
@@ -352,7 +352,7 @@ static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
     double g = (double)fsdp_dtype_size(grad) * (double)numel, sum;
     char text[64];
 
-    snprintf(text, sizeof(text), "%ld %s gradients", (long)numel, fsdp_dtype_name(grad));
+    snprintf(text, sizeof text, "%ld %s gradients", (long)numel, fsdp_dtype_name(grad));
     if (wanted(b, "adam")) {
         fsdp__adam_args a = {.spans = &span,
                              .count = 1,
@@ -389,7 +389,7 @@ static void ranks(bench *b, fsdp_dtype src, fsdp_dtype dst, int count, int64_t n
     for (int i = 0; i < count; i++)
         srcs[i] = array(b, src, numel, 0);
     a.dst = array(b, dst, numel, 0);
-    snprintf(text, sizeof(text), "%d x %ld %s", count, (long)numel, fsdp_dtype_name(src));
+    snprintf(text, sizeof text, "%d x %ld %s", count, (long)numel, fsdp_dtype_name(src));
     measure(b, FSDP__KERNEL_REDUCE_RANKS, &a, 0,
             (double)numel * (double)(count * (int64_t)fsdp_dtype_size(src) + (int64_t)fsdp_dtype_size(dst)), text);
 }
@@ -402,7 +402,7 @@ static void casts(bench *b, fsdp_dtype src, fsdp_dtype dst, int64_t numel)
 
     WANT(CAST_SPANS)
     span.src = array(b, src, numel, 0), span.dst = array(b, dst, numel, 0);
-    snprintf(text, sizeof(text), "%ld %s to %s", (long)numel, fsdp_dtype_name(src), fsdp_dtype_name(dst));
+    snprintf(text, sizeof text, "%ld %s to %s", (long)numel, fsdp_dtype_name(src), fsdp_dtype_name(dst));
     measure(b, FSDP__KERNEL_CAST_SPANS, &a, 0, (double)numel * (double)(fsdp_dtype_size(src) + fsdp_dtype_size(dst)),
             text);
 }

@@ -38,9 +38,9 @@ typedef struct rank_report {
     int64_t kernel_ns[FSDP__KERNEL_CLASSES], comm_ns, wait_ns, faults;
 } rank_report;
 
-static void check(fsdp_status st)
+static void check(fsdp_status status)
 {
-    if (st == FSDP_OK)
+    if (status == FSDP_OK)
         return;
     fprintf(stderr, "bench_step: %s\n", fsdp_last_error());
     exit(1);

@@ -3,7 +3,6 @@
  *
  *     fsdp run -n 3 -- ./03_who_holds_what */
 #include <fsdp/fsdp.h>
-#include <inttypes.h>
 
 /* ---- MyModel: modules within modules ---- */
 
@@ -90,8 +89,8 @@ static void print_held(my_model *m, const char *when)
 
         fsdp_tensor_box(p.items[i].tensor, offset, size);
         if (size[0])
-            snprintf(rows, sizeof rows, "rows %" PRId64 "-%" PRId64 " of %" PRId64, offset[0], offset[0] + size[0] - 1,
-                     d ? d->global_shape[0] : size[0]);
+            snprintf(rows, sizeof rows, "rows %lld-%lld of %lld", (long long)offset[0],
+                     (long long)(offset[0] + size[0] - 1), (long long)(d ? d->global_shape[0] : size[0]));
         used += snprintf(text + used, sizeof text - (size_t)used, "  %-22s %s%s\n", p.items[i].name,
                          d ? "" : "whole: ", rows);
     }

@@ -90,11 +90,11 @@ int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
         return -1;
     }
     /* `items` is a T ** for any T: its bytes are copied, not read through another type. */
-    memcpy(&old, items, sizeof(old));
+    memcpy(&old, items, sizeof old);
     moved = fsdp__realloc(old, (size_t)wanted * item_bytes);
     if (!moved)
         return -1;
-    memcpy(items, &moved, sizeof(moved));
+    memcpy(items, &moved, sizeof moved);
     *capacity = wanted;
     return 0;
 }

@@ -60,7 +60,7 @@ fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_contex
         return FSDP_FAIL(FSDP_INVALID, "cannot create a context: no place for the result");
     *out = NULL;
     FSDP_TRY(resolve(options, &resolved));
-    context = fsdp__calloc(1, sizeof(*context));
+    context = fsdp__calloc(1, sizeof *context);
     if (!context)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot create a context");
     context->options = resolved;
@@ -152,9 +152,9 @@ void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, .
     if (level > context->log_level)
         return;
     if (context->options.world_size > 1)
-        prefix = snprintf(line, sizeof(line), "[rank %d] ", context->options.rank);
+        prefix = snprintf(line, sizeof line, "[rank %d] ", context->options.rank);
     va_start(arguments, format);
-    rest = vsnprintf(line + prefix, sizeof(line) - (size_t)prefix, format, arguments);
+    rest = vsnprintf(line + prefix, sizeof line - (size_t)prefix, format, arguments);
     va_end(arguments);
     if (rest >= LINE_BYTES - prefix)
         memcpy(line + LINE_BYTES - 4, "...", 4);

@@ -79,7 +79,7 @@ static void add_hop(const char *file, int line)
     /* The end of a long path is the part that tells. */
     if (strlen(file) > HOP_BYTES - 20)
         file += strlen(file) - (HOP_BYTES - 20);
-    snprintf(last.trace + used, sizeof(last.trace) - used, "%s%s:%d", last.hops ? " < " : "", file, line);
+    snprintf(last.trace + used, sizeof last.trace - used, "%s%s:%d", last.hops ? " < " : "", file, line);
     last.hops++;
 }
 
@@ -93,7 +93,7 @@ fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char
         return status;
     /* The arguments may point into the last message. */
     va_start(arguments, format);
-    mark_cut(message, vsnprintf(message, sizeof(message), format, arguments));
+    mark_cut(message, vsnprintf(message, sizeof message, format, arguments));
     va_end(arguments);
     last.hops = 0;
     last.trace[0] = '\0';
@@ -124,10 +124,10 @@ fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
     if (last.status != status)
         fsdp_fail(status, __FILE__, __LINE__, "%s", fsdp_status_text(status));
     va_start(arguments, format);
-    prefix = vsnprintf(message, sizeof(message), format, arguments);
+    prefix = vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     if (prefix >= 0 && prefix < MESSAGE_BYTES) {
-        rest = snprintf(message + prefix, sizeof(message) - (size_t)prefix, ": %s", last.message);
+        rest = snprintf(message + prefix, sizeof message - (size_t)prefix, ": %s", last.message);
         prefix += rest;
     }
     mark_cut(message, prefix);

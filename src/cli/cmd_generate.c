@@ -85,21 +85,21 @@ static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_modu
 {
     fsdp_state_dict *state = NULL;
     fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), &r->config);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     *out = NULL;
     if (!model)
         return fsdp_last_status();
-    FSDP_TRY_GOTO(st, fsdp_module_materialize(model, fsdp__front_device(context)), out);
-    FSDP_TRY_GOTO(st, fsdp_state_dict_from_module(model, &state), out);
-    FSDP_TRY_GOTO(st, fsdp_hub_load(r->folder, state, &r->config), out);
+    FSDP_TRY_GOTO(status, fsdp_module_materialize(model, fsdp__front_device(context)), out);
+    FSDP_TRY_GOTO(status, fsdp_state_dict_from_module(model, &state), out);
+    FSDP_TRY_GOTO(status, fsdp_hub_load(r->folder, state, &r->config), out);
     fsdp_module_train(model, false);
     *out = model;
     model = NULL;
 out:
     fsdp_state_dict_free(state);
     fsdp_module_unref(model);
-    return st;
+    return status;
 }
 
 static bool print_byte(void *arg, int32_t token)
@@ -131,13 +131,13 @@ static fsdp_status generate(request *r)
 {
     fsdp_context *context = NULL;
     fsdp_module *model = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(create_context(r, &context));
-    FSDP_TRY_GOTO(st, load_model(context, r, &model), out);
+    FSDP_TRY_GOTO(status, load_model(context, r, &model), out);
     if (r->prompt)
         fputs(r->prompt, stdout);
-    FSDP_TRY_GOTO(st, fsdp_generate(model, r->tokens, &r->count, &r->options, r->prompt ? print_byte : NULL, NULL),
+    FSDP_TRY_GOTO(status, fsdp_generate(model, r->tokens, &r->count, &r->options, r->prompt ? print_byte : NULL, NULL),
                   out);
     if (r->prompt)
         putchar('\n');
@@ -146,7 +146,7 @@ static fsdp_status generate(request *r)
 out:
     fsdp_module_unref(model);
     fsdp_context_free(context);
-    return st;
+    return status;
 }
 
 /* ---- command ---- */

@@ -1,5 +1,4 @@
 /* cmd_inspect.c - fsdp inspect FOLDER: what is in a model folder. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,14 +10,14 @@ static void print_config(const char *folder, const fsdp_model_config *m)
 
     printf("%s: %s, %s parameters\n", folder, m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama",
            fsdp__thousands(fsdp_model_config_parameters(m), count, sizeof count));
-    printf("  n_layers             %" PRId64 "\n", m->n_layers);
-    printf("  dim                  %" PRId64 "\n", m->dim);
-    printf("  n_heads              %" PRId64 "\n", m->n_heads);
-    printf("  n_kv_heads           %" PRId64 "\n", m->n_kv_heads);
-    printf("  head_dim             %" PRId64 "\n", m->head_dim);
-    printf("  ffn_dim              %" PRId64 "\n", m->ffn_dim);
-    printf("  vocab_size           %" PRId64 "\n", m->vocab_size);
-    printf("  max_seq_len          %" PRId64 "\n", m->max_seq_len);
+    printf("  n_layers             %lld\n", (long long)m->n_layers);
+    printf("  dim                  %lld\n", (long long)m->dim);
+    printf("  n_heads              %lld\n", (long long)m->n_heads);
+    printf("  n_kv_heads           %lld\n", (long long)m->n_kv_heads);
+    printf("  head_dim             %lld\n", (long long)m->head_dim);
+    printf("  ffn_dim              %lld\n", (long long)m->ffn_dim);
+    printf("  vocab_size           %lld\n", (long long)m->vocab_size);
+    printf("  max_seq_len          %lld\n", (long long)m->max_seq_len);
     printf("  norm_eps             %g\n", (double)m->norm_eps);
     if (m->architecture == FSDP_LLAMA)
         printf("  rope_theta           %g%s\n", (double)m->rope_theta, m->rope_llama3 ? ", scaled as Llama 3.1" : "");
@@ -30,7 +29,7 @@ static void shape_text(const fsdp_safetensors_entry *e, char *text, size_t text_
     size_t used = (size_t)snprintf(text, text_bytes, "[");
 
     for (int d = 0; d < e->ndim && used < text_bytes; d++)
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, d ? ", " : "", e->shape[d]);
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", d ? ", " : "", (long long)e->shape[d]);
     if (used < text_bytes)
         snprintf(text + used, text_bytes - used, "]");
 }
@@ -63,8 +62,9 @@ static void print_tensors(const fsdp_safetensors *file)
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, e->name, fsdp_dtype_name(e->dtype), a,
                fsdp__thousands((int64_t)e->bytes, b, sizeof b), name ? name + 1 : e->file);
     }
-    printf("total: %s tensors, %s elements, %s bytes in %" PRId64 " file%s\n", fsdp__thousands(count, a, sizeof a),
-           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c), files, files == 1 ? "" : "s");
+    printf("total: %s tensors, %s elements, %s bytes in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
+           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c), (long long)files,
+           files == 1 ? "" : "s");
 }
 
 int fsdp__cmd_inspect(int argc, char **argv)

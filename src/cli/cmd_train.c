@@ -79,15 +79,15 @@ static int train(session *s)
 {
     fsdp_train_listener listener = {
         .arg = s, .started = started, .stepped = stepped, .exported = exported, .failed = failed};
-    fsdp_status st;
+    fsdp_status status;
 
     if (fsdp_context_from_env(&s->context) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     s->progress.terminal = s->progress.prints && isatty(STDERR_FILENO);
-    st = fsdp_train(s->context, s->config, &listener);
+    status = fsdp_train(s->context, s->config, &listener);
     fsdp_context_free(s->context);
-    return st == FSDP_OK ? 0 : FSDP__FAILED;
+    return status == FSDP_OK ? 0 : FSDP__FAILED;
 }
 
 static int launch(int ranks, int argc, char **argv)
@@ -95,7 +95,7 @@ static int launch(int ranks, int argc, char **argv)
     fsdp_launch_options options = {.ranks = ranks};
     fsdp_launch_report report;
     const char **ranks_argv = fsdp__calloc((size_t)argc + 3, sizeof *ranks_argv);
-    fsdp_status st;
+    fsdp_status status;
     int count = 0;
 
     if (!ranks_argv)
@@ -107,9 +107,9 @@ static int launch(int ranks, int argc, char **argv)
         ranks_argv[count++] = argv[i];
     options.argv = ranks_argv;
     fflush(NULL);
-    st = fsdp_launch(&options, &report);
+    status = fsdp_launch(&options, &report);
     fsdp__free(ranks_argv);
-    if (st == FSDP_OK)
+    if (status == FSDP_OK)
         return 0;
     return fsdp__failure("%s", fsdp_last_error());
 }
@@ -117,9 +117,9 @@ static int launch(int ranks, int argc, char **argv)
 static fsdp_status set_override(void *arg, const char *key, const char *value)
 {
     session *s = arg;
-    fsdp_status st = fsdp_train_config_set(s->config, key, value);
+    fsdp_status status = fsdp_train_config_set(s->config, key, value);
 
-    return st == FSDP_OK ? st : fsdp_fail_prefix(st, "--%s", key);
+    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s", key);
 }
 
 /* Options may stand before the file, and win over it: the file is read in a first pass. */

@@ -1,5 +1,4 @@
 /* progress.c - what a training run prints: a banner, a line every log_freq steps, and a bar on a terminal. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
 {
     char digits[32];
-    int length = snprintf(digits, sizeof digits, "%" PRId64, value);
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
     size_t used = 0;
 
     for (int i = 0; i < length && used + 2 < text_bytes; i++) {
@@ -67,17 +66,17 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->first_loss = progress->last_loss = NAN;
     if (!progress->prints)
         return;
-    printf("model:  %s (%s, %" PRId64 " layer%s of %" PRId64 "), %s parameters\n", summary->model,
-           m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", m->n_layers, plural(m->n_layers), m->dim,
-           fsdp__short_count(summary->parameters, a, sizeof a));
+    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", summary->model,
+           m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)m->n_layers, plural(m->n_layers),
+           (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a));
     printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
            fsdp__gibibytes(summary->memory_bytes, b, sizeof b));
-    printf("data:   %s tokens; a step takes %s (%d rank%s x %" PRId64 " microbatch%s x %" PRId64 " sequences x %" PRId64
-           ")\n",
+    printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequences x %lld)\n",
            fsdp__thousands(summary->data_tokens, a, sizeof a), fsdp__thousands(summary->tokens_per_step, b, sizeof b),
-           summary->world_size, plural(summary->world_size), summary->microbatches,
-           summary->microbatches == 1 ? "" : "es", config->training.local_batch_size, config->training.seq_len);
+           summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
+           summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
+           (long long)config->training.seq_len);
     printf("train:  %s steps\n", fsdp__thousands(config->training.steps, c, sizeof c));
 }
 
@@ -106,8 +105,8 @@ static void draw_bar(fsdp__progress *progress, int64_t step, int64_t now)
     if (done < WIDTH)
         bar[done] = '>';
     bar[WIDTH] = '\0';
-    fprintf(stderr, "\r[%s] %" PRId64 "/%" PRId64 "  %d:%02d left \033[K", bar, step, progress->steps, (int)(left / 60),
-            (int)fmod(left, 60));
+    fprintf(stderr, "\r[%s] %lld/%lld  %d:%02d left \033[K", bar, (long long)step, (long long)progress->steps,
+            (int)(left / 60), (int)fmod(left, 60));
     fflush(stderr);
     progress->drawn = true;
     progress->drawn_ns = now;
@@ -121,7 +120,7 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     char memory[40], speed[40];
 
     fsdp__progress_clear(progress);
-    printf("step: %2" PRId64 "  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s  tflops: %.*f\n", report->step,
+    printf("step: %2lld  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s  tflops: %.*f\n", (long long)report->step,
            report->loss, report->grad_norm, fsdp__gibibytes(report->memory_peak_bytes, memory, sizeof memory),
            fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), tflops >= 0.1 ? 2 : 4, tflops);
     progress->logged_ns = now;
@@ -153,7 +152,7 @@ void fsdp__progress_end(fsdp__progress *progress)
 
     fsdp__progress_clear(progress);
     if (progress->prints)
-        printf("done:   %" PRId64 " step%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", progress->steps,
+        printf("done:   %lld step%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", (long long)progress->steps,
                plural(progress->steps),
                fsdp__thousands(progress->steps * progress->tokens_per_step, tokens, sizeof tokens), seconds,
                progress->first_loss, progress->last_loss);

@@ -59,7 +59,7 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
     void **scratch = fsdp__calloc(2 * ranks, sizeof *scratch);
     plain_carrier p = {.group = group, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
     int64_t part = FSDP__MAX(PIECE_BYTES / group->size, PART_BYTES);
-    fsdp_status st;
+    fsdp_status status;
 
     if (!scratch)
         return FSDP_NO_MEMORY;
@@ -71,10 +71,10 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
                                 .operands = (const void **)(scratch + ranks),
                                 .place = plain_place,
                                 .exchange = plain_exchange};
-    st = scatters ? fsdp__packed_reduce(&p.carrier, call, stream, traffic)
-                  : fsdp__packed_gather(&p.carrier, call, stream, traffic);
+    status = scatters ? fsdp__packed_reduce(&p.carrier, call, stream, traffic)
+                      : fsdp__packed_gather(&p.carrier, call, stream, traffic);
     fsdp__free(scratch);
-    return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 fsdp_status fsdp__coalesced_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,

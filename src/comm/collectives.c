@@ -1,5 +1,4 @@
 /* collectives.c - the public collectives: the one place where arguments are checked, calls counted and handed on. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "comm/coalesced.h"
@@ -26,11 +25,11 @@ static fsdp_status check(fsdp_process_group *group, fsdp__call_name name, const 
                          (int)call->dtype);
     if (call->count < 0 || __builtin_mul_overflow(call->count, copies, &bytes) ||
         __builtin_mul_overflow(bytes, (int64_t)fsdp_dtype_size(call->dtype), &bytes))
-        return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': bad count %" PRId64, fsdp__call_text(name),
-                         group->name, call->count);
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': bad count %lld", fsdp__call_text(name), group->name,
+                         (long long)call->count);
     if (call->count > 0 && (!call->send || !call->recv))
-        return FSDP_FAIL(FSDP_INVALID, "cannot %s %" PRId64 " elements in group '%s': a buffer is NULL",
-                         fsdp__call_text(name), call->count, group->name);
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s %lld elements in group '%s': a buffer is NULL", fsdp__call_text(name),
+                         (long long)call->count, group->name);
     return FSDP_OK;
 }
 
@@ -129,10 +128,10 @@ fsdp_status fsdp_barrier(fsdp_process_group *group)
 
 /* ---- buffers ---- */
 
-static fsdp_status fail_block(const fsdp_process_group *group, fsdp__call_name name, int64_t i, const char *what)
+static fsdp_status fail_buffer(const fsdp_process_group *group, fsdp__call_name name, int64_t i, const char *what)
 {
-    return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': block %" PRId64 ": %s", fsdp__call_text(name), group->name,
-                     i, what);
+    return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': buffer %lld: %s", fsdp__call_text(name), group->name,
+                     (long long)i, what);
 }
 
 /* Adds up the chunks: what a rank gives or gets, padding included. */
@@ -153,11 +152,11 @@ static fsdp_status check_blocks(fsdp_process_group *group, const fsdp__call *cal
 
         if (b->numel < 0 || b->chunk < 0 || __builtin_mul_overflow(b->chunk, (int64_t)group->size, &padded) ||
             padded < b->numel || __builtin_add_overflow(rows, b->chunk, &rows))
-            return fail_block(group, call->name, i, "the ranks' chunks do not cover it");
+            return fail_buffer(group, call->name, i, "the ranks' chunks do not cover it");
         if (b->numel > 0 && !b->unsharded)
-            return fail_block(group, call->name, i, "whole is NULL");
+            return fail_buffer(group, call->name, i, "whole is NULL");
         if (!b->shard && group->rank * b->chunk < b->numel)
-            return fail_block(group, call->name, i, "this rank has rows but its shard is NULL");
+            return fail_buffer(group, call->name, i, "this rank has rows but its shard is NULL");
     }
     *out_rows = rows;
     return FSDP_OK;

@@ -28,10 +28,10 @@ fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name)
     if (fsdp__comm_is_broken(group))
         return fsdp__comm_fail_broken(group);
     if (fsdp__fault(FSDP__FAULT_COLLECTIVE)) {
-        fsdp_status st =
+        fsdp_status status =
             FSDP_FAIL(FSDP_COMM, "cannot %s in group '%s': fault injected", fsdp__call_text(name), group->name);
-        fsdp__comm_break(group->comm, st, fsdp_last_error());
-        return st;
+        fsdp__comm_break(group->comm, status, fsdp_last_error());
+        return status;
     }
     return FSDP_OK;
 }
@@ -41,20 +41,20 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     fsdp_process_group *group = j->group;
     fsdp__traffic traffic = {0};
     int64_t start;
-    fsdp_status st;
+    fsdp_status status;
 
     fsdp__turn_begin(group, j->call.sequence);
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
-        st = fsdp__comm_fail_broken(group);
+        status = fsdp__comm_fail_broken(group);
     } else {
-        st = j->run(j->target, &j->call, stream, &traffic);
+        status = j->run(j->target, &j->call, stream, &traffic);
         fsdp__comm_account(group, j->kind, &traffic, start);
-        if (st != FSDP_OK)
-            fsdp__comm_break(group->comm, st, fsdp_last_error());
+        if (status != FSDP_OK)
+            fsdp__comm_break(group->comm, status, fsdp_last_error());
     }
     fsdp__turn_end(group);
-    return st;
+    return status;
 }
 
 static fsdp_status run_job(fsdp_stream *stream, const void *argument)
@@ -70,7 +70,7 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 {
     size_t blocks_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer), bytes = sizeof *j + blocks_bytes;
     char *whole;
-    fsdp_status st;
+    fsdp_status status;
 
     if (blocks_bytes == 0)
         return fsdp__stream_enqueue(stream, run_job, j, bytes);
@@ -79,15 +79,15 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
         return FSDP_NO_MEMORY;
     memcpy(whole, j, sizeof *j);
     memcpy(whole + sizeof *j, j->call.buffers, blocks_bytes);
-    st = fsdp__stream_enqueue(stream, run_job, whole, bytes);
+    status = fsdp__stream_enqueue(stream, run_job, whole, bytes);
     fsdp__free(whole);
-    return st;
+    return status;
 }
 
 static fsdp_status issue(job *j, fsdp_stream *stream)
 {
     fsdp_process_group *group = j->group;
-    fsdp_status st;
+    fsdp_status status;
 
     if (fsdp_device_is_meta(fsdp__stream_device(stream)))
         return FSDP_OK;
@@ -95,17 +95,17 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     j->call.force_copy = group->force_copy;
     if (fsdp__stream_is_inline(stream)) {
         fsdp__process_group_host_waits(group, +1);
-        st = run_call(j, stream);
+        status = run_call(j, stream);
         fsdp__process_group_host_waits(group, -1);
         group->known_done = group->issued;
-        return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
+        return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    st = enqueue(stream, j);
-    if (st != FSDP_OK) {
+    status = enqueue(stream, j);
+    if (status != FSDP_OK) {
         /* Peers wait for this call, and later ones of this rank for its turn. */
         group->issued--;
-        fsdp__comm_break(group->comm, st, fsdp_last_error());
-        return fsdp_fail_hop(st, __FILE__, __LINE__);
+        fsdp__comm_break(group->comm, status, fsdp_last_error());
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     return FSDP_OK;
 }
@@ -134,18 +134,18 @@ fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kin
     fsdp_stream *host = fsdp__host_stream(group->comm->context);
 
     if (!host) {
-        fsdp_status st = fsdp_last_status();
-        fsdp__comm_break(group->comm, st, fsdp_last_error());
-        return fsdp_fail_hop(st, __FILE__, __LINE__);
+        fsdp_status status = fsdp_last_status();
+        fsdp__comm_break(group->comm, status, fsdp_last_error());
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     FSDP_TRY(fsdp__comm_issue(group, kind, run, call, host));
     if (!fsdp__stream_is_inline(host)) {
-        fsdp_status st;
+        fsdp_status status;
 
         fsdp__process_group_host_waits(group, +1);
-        st = fsdp_stream_synchronize(host);
+        status = fsdp_stream_synchronize(host);
         fsdp__process_group_host_waits(group, -1);
-        FSDP_TRY(st);
+        FSDP_TRY(status);
     }
     return FSDP_OK;
 }
@@ -154,15 +154,15 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
 {
     fsdp__traffic traffic = {0};
     int64_t start;
-    fsdp_status st;
+    fsdp_status status;
 
     call->sequence = ++group->issued;
     fsdp__turn_begin(group, call->sequence);
     start = fsdp__clock_ns();
-    st = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
-                                     : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
+    status = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
+                                         : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
     fsdp__turn_end(group);
     group->known_done = group->issued;
-    return st;
+    return status;
 }

@@ -45,19 +45,19 @@ static fsdp_status gather_small(fsdp_process_group *group, const void *object, s
                                 const size_t *bytes)
 {
     unsigned char *all = fsdp__calloc((size_t)group->size + 1, largest), *mine;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!all)
         return give_up(group, FSDP_NO_MEMORY);
     mine = all + (size_t)group->size * largest;
     if (bytes[group->rank])
         memcpy(mine, object, bytes[group->rank]);
-    FSDP_TRY_GOTO(st, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, mine, all, largest), out);
+    FSDP_TRY_GOTO(status, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, mine, all, largest), out);
     for (int r = 0; r < group->size; r++)
         memcpy(objects[r], all + (size_t)r * largest, bytes[r]);
 out:
     fsdp__free(all);
-    return st;
+    return status;
 }
 
 static fsdp_status gather_large(fsdp_process_group *group, const void *object, void **objects, const size_t *bytes)
@@ -76,7 +76,7 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
     uint64_t own = bytes;
     size_t *sizes, largest = 0;
     void **objects;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_GATHER_OBJECTS));
     if (!out || !out_bytes || (bytes && !object))
@@ -84,21 +84,21 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
     sizes = fsdp__calloc((size_t)group->size, sizeof *sizes);
     objects = fsdp__calloc((size_t)group->size, sizeof *objects);
     if (!sizes || !objects) {
-        st = give_up(group, FSDP_NO_MEMORY);
+        status = give_up(group, FSDP_NO_MEMORY);
         goto out;
     }
     fsdp__comm_count(group, FSDP_OBJECTS, (group->size - 1) * (int64_t)bytes);
-    FSDP_TRY_GOTO(st, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, &own, sizes, sizeof own), out);
+    FSDP_TRY_GOTO(status, gather_bytes(group, FSDP__CALL_GATHER_OBJECTS, &own, sizes, sizeof own), out);
     for (int r = 0; r < group->size; r++) {
         largest = sizes[r] > largest ? sizes[r] : largest;
         objects[r] = fsdp__malloc(sizes[r]);
         if (!objects[r]) {
-            st = give_up(group, FSDP_NO_MEMORY);
+            status = give_up(group, FSDP_NO_MEMORY);
             goto out;
         }
     }
     if (largest > 0)
-        FSDP_TRY_GOTO(st,
+        FSDP_TRY_GOTO(status,
                       largest <= SMALL_OBJECT ? gather_small(group, object, largest, objects, sizes)
                                               : gather_large(group, object, objects, sizes),
                       out);
@@ -107,7 +107,7 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
     return FSDP_OK;
 out:
     fsdp_objects_free(group, objects, sizes);
-    return st;
+    return status;
 }
 
 void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
@@ -127,7 +127,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
     uint64_t *sizes = NULL;
     size_t largest = 0, total = 0;
     unsigned char *object = NULL, *passing = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__comm_enter(group, FSDP__CALL_SCATTER_OBJECTS));
     is_root = group->rank == root;
@@ -142,14 +142,15 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
         total += r == root ? 0 : bytes[r];
     }
     fsdp__comm_count(group, FSDP_OBJECTS, (int64_t)total);
-    FSDP_TRY_GOTO(
-        st, broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root), out);
+    FSDP_TRY_GOTO(status,
+                  broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, sizes, (size_t)group->size * sizeof *sizes, root),
+                  out);
     for (int r = 0; r < group->size; r++)
         largest = r != root && sizes[r] > largest ? (size_t)sizes[r] : largest;
     object = fsdp__malloc((size_t)sizes[group->rank]);
     passing = fsdp__malloc(largest);
     if (!object || !passing) {
-        st = give_up(group, FSDP_NO_MEMORY);
+        status = give_up(group, FSDP_NO_MEMORY);
         goto out;
     }
     if (is_root && bytes[root])
@@ -159,7 +160,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
             continue;
         if (is_root)
             memcpy(passing, objects[r], bytes[r]);
-        FSDP_TRY_GOTO(st,
+        FSDP_TRY_GOTO(status,
                       broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, r == group->rank ? object : passing,
                                       (size_t)sizes[r], root),
                       out);
@@ -171,7 +172,7 @@ out:
     fsdp__free(passing);
     fsdp__free(object);
     fsdp__free(sizes);
-    return st;
+    return status;
 }
 
 /* ---- agree ---- */
@@ -184,20 +185,20 @@ typedef struct verdict {
 fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
 {
     verdict own = {.status = mine}, *all = fsdp__calloc((size_t)group->size, sizeof *all);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!all)
         return give_up(group, FSDP_NO_MEMORY);
     if (mine != FSDP_OK)
         snprintf(own.message, sizeof own.message, "%s",
                  fsdp_last_status() == mine ? fsdp_last_error() : fsdp_status_text(mine));
-    FSDP_TRY_GOTO(st, gather_bytes(group, name, &own, all, sizeof own), out);
-    for (int r = 0; r < group->size && st == FSDP_OK; r++)
+    FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, all, sizeof own), out);
+    for (int r = 0; r < group->size && status == FSDP_OK; r++)
         if (all[r].status != FSDP_OK)
-            st = FSDP_FAIL((fsdp_status)all[r].status, "rank %d: %s", group->ranks[r], all[r].message);
+            status = FSDP_FAIL((fsdp_status)all[r].status, "rank %d: %s", group->ranks[r], all[r].message);
 out:
     fsdp__free(all);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine)

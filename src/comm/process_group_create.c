@@ -73,16 +73,16 @@ static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int
     fsdp__process_group_spec spec = {
         .name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
     fsdp_process_group *group = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     if (rank < 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__process_group_new(comm, ranks, count, rank, name, &group));
     if (group->ops != &fsdp__comm_fake_ops) {
-        st = group->ops->group_open(comm->transport, &spec, &group->transport_group);
-        if (st != FSDP_OK) {
+        status = group->ops->group_open(comm->transport, &spec, &group->transport_group);
+        if (status != FSDP_OK) {
             fsdp__process_group_destroy(group);
-            return fsdp_fail_hop(st, __FILE__, __LINE__);
+            return fsdp_fail_hop(status, __FILE__, __LINE__);
         }
     }
     *out = group;
@@ -95,7 +95,7 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
     fsdp__comm *comm = fsdp__comm_get(context);
     fsdp_process_group *world, *group = NULL;
     request *all;
-    fsdp_status st, agreed;
+    fsdp_status status, agreed;
 
     if (!comm)
         return fsdp_last_status();
@@ -109,14 +109,14 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
         fsdp__comm_break(comm, FSDP_NO_MEMORY, fsdp_last_error());
         return FSDP_NO_MEMORY;
     }
-    st = check_ranks(world, ranks, count);
-    agreed = exchange_requests(world, ranks, count, name, st == FSDP_OK, all);
+    status = check_ranks(world, ranks, count);
+    agreed = exchange_requests(world, ranks, count, name, status == FSDP_OK, all);
     if (agreed == FSDP_OK) {
-        if (st == FSDP_OK)
-            st = compare_requests(world, all, ranks, count);
-        if (st == FSDP_OK)
-            st = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
-        agreed = fsdp__comm_agree(world, FSDP__CALL_PROCESS_GROUP_CREATE, st);
+        if (status == FSDP_OK)
+            status = compare_requests(world, all, ranks, count);
+        if (status == FSDP_OK)
+            status = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
+        agreed = fsdp__comm_agree(world, FSDP__CALL_PROCESS_GROUP_CREATE, status);
     }
     fsdp__free(all);
     if (agreed != FSDP_OK) {

@@ -122,17 +122,17 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     fsdp__comm *comm = r->group->comm;
     bool on_host = fsdp__stream_is_inline(stream);
     int64_t start = fsdp__clock_ns();
-    fsdp_status st;
+    fsdp_status status;
 
     if (on_host)
         fsdp__process_group_host_waits(r->group, +1);
-    st = await_all(r);
+    status = await_all(r);
     if (on_host)
         fsdp__process_group_host_waits(r->group, -1);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
-    if (st != FSDP_OK)
-        fsdp__comm_break(comm, st, fsdp_last_error());
-    return st;
+    if (status != FSDP_OK)
+        fsdp__comm_break(comm, status, fsdp_last_error());
+    return status;
 }
 
 fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *shared, fsdp_stream *stream)

@@ -20,22 +20,22 @@ static void comm_free(void *state)
 static fsdp_status make_world(fsdp__comm *comm, int rank, int size)
 {
     int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
-    fsdp_status st;
+    fsdp_status status;
 
     if (!ranks)
         return FSDP_NO_MEMORY;
     for (int i = 0; i < size; i++)
         ranks[i] = i;
-    st = fsdp__process_group_new(comm, ranks, size, rank, "world", &comm->world);
+    status = fsdp__process_group_new(comm, ranks, size, rank, "world", &comm->world);
     fsdp__free(ranks);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, void *transport, void *world_group,
                               int rank, int size)
 {
     fsdp__comm *comm = fsdp__calloc(1, sizeof *comm);
-    fsdp_status st;
+    fsdp_status status;
 
     if (!comm) {
         if (world_group)
@@ -48,12 +48,12 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
     comm->context = context;
     comm->ops = ops;
     comm->transport = transport;
-    st = make_world(comm, rank, size);
-    if (st != FSDP_OK) {
+    status = make_world(comm, rank, size);
+    if (status != FSDP_OK) {
         if (world_group)
             ops->group_free(world_group);
         comm_free(comm);
-        return fsdp_fail_prefix(st, "cannot make the world group");
+        return fsdp_fail_prefix(status, "cannot make the world group");
     }
     if (comm->world->ops == ops && world_group)
         comm->world->transport_group = world_group;
@@ -90,16 +90,16 @@ fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **ou
 {
     fsdp_context_options options = {.rank = rank, .world_size = world_size, .local_rank = 0, .local_world_size = 1};
     fsdp_context *context = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!out || world_size < 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a fake world of %d ranks", world_size);
     *out = NULL;
-    FSDP_TRY_GOTO(st, fsdp_context_create(&options, &context), out);
-    FSDP_TRY_GOTO(st, fsdp__comm_attach(context, &fsdp__comm_fake_ops, NULL, NULL, rank, world_size), out);
+    FSDP_TRY_GOTO(status, fsdp_context_create(&options, &context), out);
+    FSDP_TRY_GOTO(status, fsdp__comm_attach(context, &fsdp__comm_fake_ops, NULL, NULL, rank, world_size), out);
     *out = context;
     context = NULL;
 out:
     fsdp_context_free(context);
-    return st;
+    return status;
 }

@@ -2,7 +2,6 @@
 #include "config/args.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,8 +100,8 @@ fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least
     errno = 0;
     value = strtoll(text, &end, 10);
     if (end == text || *end || errno || value < least || value > most)
-        return FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected an integer from %" PRId64 " to %" PRId64, name, text,
-                         least, most);
+        return FSDP_FAIL(FSDP_INVALID, "%s is '%s': expected an integer from %lld to %lld", name, text,
+                         (long long)least, (long long)most);
     *out = value;
     return FSDP_OK;
 }

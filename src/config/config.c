@@ -60,14 +60,14 @@ void fsdp__config_release(const fsdp__key_table *table, void *config)
 
 fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path)
 {
-    fsdp_status st;
+    fsdp_status status;
     char *text = NULL;
     size_t bytes = 0;
 
     FSDP_TRY(fsdp__file_read(path, LARGEST_FILE, &text, &bytes));
-    st = fsdp__yaml_apply(table, config, path, text, bytes);
+    status = fsdp__yaml_apply(table, config, path, text, bytes);
     fsdp__free(text);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value)

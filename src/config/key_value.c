@@ -1,6 +1,5 @@
 /* key_value.c - how the value of a key is read from text and written as text. */
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +100,7 @@ static fsdp_status set_text(char **field, const char *text)
 /* "[a, 'b c']": the flow style of YAML, for the command line. */
 static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     char *copy = NULL, *next, *item;
     const char **paths = NULL;
     int64_t count = 0, capacity = 0;
@@ -125,16 +124,16 @@ static fsdp_status set_path_list(void *config, const fsdp__key *key, const char 
             item++;
         }
         if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0) {
-            st = FSDP_NO_MEMORY;
+            status = FSDP_NO_MEMORY;
             goto out;
         }
         paths[count++] = item;
     }
-    FSDP_TRY_GOTO(st, fsdp__key_set_paths(config, key, paths, count), out);
+    FSDP_TRY_GOTO(status, fsdp__key_set_paths(config, key, paths, count), out);
 out:
     fsdp__free(paths);
     fsdp__free(copy);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
@@ -282,7 +281,7 @@ bool fsdp__key_text(const void *config, const fsdp__key *key, char **text)
     case FSDP__KEY_INTEGER:
         if (!key->initial && *(const int64_t *)field == 0)
             return false;
-        *text = fsdp__sprintf("%" PRId64, *(const int64_t *)field);
+        *text = fsdp__sprintf("%lld", (long long)(*(const int64_t *)field));
         return true;
     case FSDP__KEY_NUMBER:
         if (isnan(*(const double *)field))

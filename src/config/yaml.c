@@ -338,7 +338,7 @@ static fsdp_status apply_section(const fsdp__key_table *table, void *config, con
 fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const char *path, const char *text,
                              size_t bytes)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     schema s;
     problem p;
     document *d = NULL;
@@ -357,12 +357,12 @@ fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const c
         if (!load(&s, text, bytes, &d, &p))
             return explain(table, path, text, bytes, true, &p);
     }
-    for (int i = 0; d && table->sections[i] && st == FSDP_OK; i++)
+    for (int i = 0; d && table->sections[i] && status == FSDP_OK; i++)
         if (d->sections[i])
-            st = apply_section(table, config, table->sections[i], d->sections[i], &at);
-    if (st != FSDP_OK && st != FSDP_NO_MEMORY && at)
-        fsdp_fail_prefix(st, "%s:%d", path, ask_line(table, text, bytes, lists, at->section, at->name, 1));
+            status = apply_section(table, config, table->sections[i], d->sections[i], &at);
+    if (status != FSDP_OK && status != FSDP_NO_MEMORY && at)
+        fsdp_fail_prefix(status, "%s:%d", path, ask_line(table, text, bytes, lists, at->section, at->name, 1));
     if (d)
         unload(&s, d);
-    return st;
+    return status;
 }

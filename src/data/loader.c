@@ -73,7 +73,7 @@ static fsdp_status fill(const fsdp_loader *loader, fsdp__order *order, int64_t m
 
         FSDP_TRY(fsdp_tokens_read(loader->tokens, start, length, inputs));
         FSDP_TRY(check_vocabulary(loader, inputs, start, length));
-        memcpy(targets, inputs + 1, (size_t)(length - 1) * sizeof(*targets));
+        memcpy(targets, inputs + 1, (size_t)(length - 1) * sizeof *targets);
         FSDP_TRY(fsdp_tokens_read(loader->tokens, start + length, 1, targets + length - 1));
         FSDP_TRY(check_vocabulary(loader, targets + length - 1, start + length, 1));
     }
@@ -104,7 +104,7 @@ static void *worker(void *arg)
         pthread_mutex_unlock(&loader->lock);
         mine->status = fill(loader, &order, microbatch, mine);
         if (mine->status != FSDP_OK) /* this thread's last error is not the caller's */
-            strncpy(mine->message, fsdp_last_error(), sizeof(mine->message) - 1);
+            strncpy(mine->message, fsdp_last_error(), sizeof mine->message - 1);
         pthread_mutex_lock(&loader->lock);
         mine->full = true;
         pthread_cond_signal(&loader->filled);
@@ -158,8 +158,8 @@ static fsdp_status make_slots(fsdp_loader *loader)
 
     /* One lent to the caller, one being read by each worker, one more each to be ahead. */
     loader->slot_count = 1 + 2 * options->workers;
-    loader->slots = fsdp__calloc((size_t)loader->slot_count, sizeof(*loader->slots));
-    loader->memory = fsdp__calloc((size_t)loader->slot_count * 2, numel * sizeof(*loader->memory));
+    loader->slots = fsdp__calloc((size_t)loader->slot_count, sizeof *loader->slots);
+    loader->memory = fsdp__calloc((size_t)loader->slot_count * 2, numel * sizeof *loader->memory);
     if (!loader->slots || !loader->memory)
         return FSDP_NO_MEMORY;
     for (int i = 0; i < loader->slot_count; i++) {
@@ -178,7 +178,7 @@ static fsdp_status start_workers(fsdp_loader *loader)
     loader->freed_init = pthread_cond_init(&loader->freed, NULL) == 0;
     if (!loader->lock_init || !loader->filled_init || !loader->freed_init)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make the loader's lock");
-    loader->threads = fsdp__calloc((size_t)workers, sizeof(*loader->threads));
+    loader->threads = fsdp__calloc((size_t)workers, sizeof *loader->threads);
     if (!loader->threads)
         return FSDP_NO_MEMORY;
     while (loader->thread_count < workers) {
@@ -201,7 +201,7 @@ fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_opti
     if (!tokens || !options)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: tokens and options are required");
     FSDP_TRY(check_options(tokens, options));
-    loader = fsdp__calloc(1, sizeof(*loader));
+    loader = fsdp__calloc(1, sizeof *loader);
     if (!loader)
         return FSDP_NO_MEMORY;
     loader->tokens = tokens;

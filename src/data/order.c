@@ -49,7 +49,7 @@ int64_t fsdp__order_at(fsdp__order *order, int64_t position)
     if (order->epoch != epoch) {
         char name[48];
 
-        snprintf(name, sizeof(name), "shuffle %lld", (long long)epoch);
+        snprintf(name, sizeof name, "shuffle %lld", (long long)epoch);
         order->key = fsdp__rng_key(order->seed, name);
         order->epoch = epoch;
     }

@@ -70,9 +70,9 @@ static fsdp_status read_header(token_file *file, bool *found)
     size_t expected;
 
     *found = false;
-    if (file->map.bytes < sizeof(words))
+    if (file->map.bytes < sizeof words)
         return FSDP_OK;
-    memcpy(words, file->map.data, sizeof(words));
+    memcpy(words, file->map.data, sizeof words);
     for (size_t i = 0; i < FSDP__COUNT_OF(header_kinds); i++) {
         const struct header_kind *kind = &header_kinds[i];
 
@@ -138,10 +138,10 @@ fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_for
         return FSDP_FAIL(FSDP_INVALID, "cannot open tokens: no file is given");
     if (format < FSDP_TOKENS_AUTO || format > FSDP_TOKENS_UINT32)
         return FSDP_FAIL(FSDP_INVALID, "cannot open '%s': there is no token format %d", paths[0], (int)format);
-    tokens = fsdp__calloc(1, sizeof(*tokens));
+    tokens = fsdp__calloc(1, sizeof *tokens);
     if (!tokens)
         return FSDP_NO_MEMORY;
-    tokens->files = fsdp__calloc((size_t)count, sizeof(*tokens->files));
+    tokens->files = fsdp__calloc((size_t)count, sizeof *tokens->files);
     if (!tokens->files) {
         status = FSDP_NO_MEMORY;
         goto out;
@@ -206,11 +206,11 @@ static bool widen(const token_file *file, int64_t index, int64_t count, int32_t 
         for (int64_t i = 0; i < count; i++) {
             uint16_t token;
 
-            memcpy(&token, from + 2 * i, sizeof(token));
+            memcpy(&token, from + 2 * i, sizeof token);
             out[i] = token;
         }
     } else {
-        memcpy(out, from, (size_t)count * sizeof(*out));
+        memcpy(out, from, (size_t)count * sizeof *out);
         for (int64_t i = 0; i < count; i++)
             all |= (uint32_t)out[i];
     }

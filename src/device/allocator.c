@@ -334,7 +334,7 @@ static fsdp_status segment_add(fsdp__allocator *a, pool to, size_t request)
     size_t bytes = to == POOL_SMALL ? SMALL_SEGMENT : FSDP__MAX(LARGE_SEGMENT, request);
     segment *s;
     void *data = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     if (bytes > SIZE_MAX - SEGMENT_STEP)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
@@ -343,14 +343,14 @@ static fsdp_status segment_add(fsdp__allocator *a, pool to, size_t request)
     if (!s)
         return FSDP_NO_MEMORY;
     a->stats.system_allocations++;
-    st = a->source.alloc(a->source.arg, bytes, &data);
-    if (st != FSDP_OK && trim(a)) {
+    status = a->source.alloc(a->source.arg, bytes, &data);
+    if (status != FSDP_OK && trim(a)) {
         a->stats.system_allocations++;
-        st = a->source.alloc(a->source.arg, bytes, &data);
+        status = a->source.alloc(a->source.arg, bytes, &data);
     }
-    if (st != FSDP_OK) {
+    if (status != FSDP_OK) {
         fsdp__free(s);
-        return fsdp_fail_hop(st, __FILE__, __LINE__);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     s->data = data;
     s->bytes = bytes;
@@ -455,7 +455,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
 fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_kind kind, void **out)
 {
     block *b = NULL;
-    fsdp_status st;
+    fsdp_status status;
     size_t live_bytes, reserved_bytes;
 
     if ((unsigned)kind >= FSDP_MEMORY_KINDS)
@@ -465,16 +465,16 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
         return FSDP_OK;
     }
     pthread_mutex_lock(&a->mutex);
-    st = take_locked(a, bytes, kind, &b);
-    if (st == FSDP_OK) {
+    status = take_locked(a, bytes, kind, &b);
+    if (status == FSDP_OK) {
         *out = address(b);
         unpoison(a, *out, bytes); /* the slack up to 64 bytes stays forbidden */
     }
     live_bytes = a->stats.live_total_bytes;
     reserved_bytes = a->stats.reserved_bytes;
     pthread_mutex_unlock(&a->mutex);
-    if (st != FSDP_OK)
-        return fsdp_fail_prefix(st, "cannot allocate %zu bytes of %s on device '%s' (%zu bytes live, %zu reserved)",
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot allocate %zu bytes of %s on device '%s' (%zu bytes live, %zu reserved)",
                                 bytes, fsdp_memory_kind_name(kind), a->source.name, live_bytes, reserved_bytes);
     return FSDP_OK;
 }

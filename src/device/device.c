@@ -60,7 +60,7 @@ static void device_free(fsdp_device *device)
 /* A device, its allocator and its default stream. */
 static fsdp_status device_create(fsdp_context *context, const fsdp__backend *backend, int ordinal, fsdp_device **out)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     fsdp_device *device = fsdp__calloc(1, sizeof *device);
     fsdp__segment_source source = {device ? device->name : NULL, backend->has_bytes, backend_segment_alloc,
                                    backend_segment_free, device};
@@ -75,9 +75,9 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
     else
         snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
     if (backend->open)
-        FSDP_TRY_GOTO(st, backend->open(device), out);
-    FSDP_TRY_GOTO(st, fsdp__allocator_create(&source, &device->allocator), out);
-    FSDP_TRY_GOTO(st, fsdp_stream_create(device, FSDP_STREAM_INLINE, &device->stream), out);
+        FSDP_TRY_GOTO(status, backend->open(device), out);
+    FSDP_TRY_GOTO(status, fsdp__allocator_create(&source, &device->allocator), out);
+    FSDP_TRY_GOTO(status, fsdp_stream_create(device, FSDP_STREAM_INLINE, &device->stream), out);
     if (!fsdp__stream_is_inline(device->stream))
         fsdp__allocator_runs_behind(device->allocator);
     if (backend->prepare_thread)
@@ -86,7 +86,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
     device = NULL;
 out:
     device_free(device);
-    return st;
+    return status;
 }
 
 /* ---- the context's devices ---- */

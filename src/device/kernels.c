@@ -23,14 +23,14 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
 {
     fsdp_device *device = stream->device;
     int64_t start = fsdp__clock_ns();
-    fsdp_status st;
+    fsdp_status status;
 
     if (!device->backend->kernels)
         return FSDP_OK;
-    st = device->backend->kernels[kernel](stream, args);
+    status = device->backend->kernels[kernel](stream, args);
     atomic_fetch_add_explicit(&device->kernel_ns[fsdp__kernel_infos[kernel].class], fsdp__clock_ns() - start,
                               memory_order_relaxed);
-    return st;
+    return status;
 }
 
 static fsdp_status run_call(fsdp_stream *stream, const void *argument)
@@ -61,7 +61,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
     kernel_call call = {.kernel = kernel}, *with_table;
     size_t args_bytes = fsdp__kernel_infos[kernel].args_bytes;
     const void *table;
-    fsdp_status st;
+    fsdp_status status;
 
     memcpy(&call.args, args, args_bytes);
     call.table_bytes = fsdp__kernel_table(kernel, args, &table);
@@ -73,9 +73,9 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
     *with_table = call;
     memcpy(with_table + 1, table, call.table_bytes);
     fsdp__kernel_set_table(kernel, &with_table->args, with_table + 1);
-    st = queue_call(stream, with_table, sizeof call + call.table_bytes);
+    status = queue_call(stream, with_table, sizeof call + call.table_bytes);
     fsdp__free(with_table);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)

@@ -114,11 +114,11 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
                          fsdp__shape_text(FSDP__MIN(FSDP__MAX(distribution->ndim, 0), FSDP_MAX_DIMS),
                                           distribution->global_shape, expected));
     fsdp_distribution_box(distribution, distribution->mesh->coordinate, offset, size);
-    if (memcmp(size, local->shape, (size_t)local->ndim * sizeof(*size)) != 0)
+    if (memcmp(size, local->shape, (size_t)local->ndim * sizeof *size) != 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of shape %s: this rank's piece has shape %s",
                          fsdp__shape_text(local->ndim, local->shape, actual),
                          fsdp__shape_text(local->ndim, size, expected));
-    mine = fsdp__malloc(sizeof(*mine));
+    mine = fsdp__malloc(sizeof *mine);
     if (!mine)
         return FSDP_NO_MEMORY;
     *mine = *distribution; /* `distribution` may be the tensor's own: copied before that is freed */

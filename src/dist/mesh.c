@@ -67,12 +67,12 @@ static fsdp_status make_group(fsdp_mesh *mesh, int dim)
 {
     int coordinates[FSDP_MAX_MESH_DIMS];
     int count = (int)mesh->shape[dim];
-    int *ranks = fsdp__malloc((size_t)count * sizeof(*ranks));
+    int *ranks = fsdp__malloc((size_t)count * sizeof *ranks);
     fsdp_status status = FSDP_OK;
 
     if (!ranks)
         return FSDP_NO_MEMORY;
-    memcpy(coordinates, mesh->coordinate, sizeof(coordinates));
+    memcpy(coordinates, mesh->coordinate, sizeof coordinates);
     for (int i = 0; i < count; i++) {
         coordinates[dim] = i;
         ranks[i] = mesh->ranks[index_of(mesh, coordinates)];
@@ -97,16 +97,16 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
         return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: context, shape and, unless it has one dimension, names are "
                                        "required");
     FSDP_TRY(check_shape(context, ndim, shape));
-    mesh = fsdp__calloc(1, sizeof(*mesh));
+    mesh = fsdp__calloc(1, sizeof *mesh);
     if (!mesh)
         return FSDP_NO_MEMORY;
     mesh->refs = 1;
     mesh->context = context;
     mesh->ndim = ndim;
-    memcpy(mesh->shape, shape, (size_t)ndim * sizeof(*shape));
+    memcpy(mesh->shape, shape, (size_t)ndim * sizeof *shape);
     FSDP_TRY_GOTO(status, copy_names(mesh, names ? names : only_name), out);
     count = rank_count(mesh);
-    mesh->ranks = fsdp__malloc((size_t)count * sizeof(*mesh->ranks));
+    mesh->ranks = fsdp__malloc((size_t)count * sizeof *mesh->ranks);
     if (!mesh->ranks) {
         status = FSDP_NO_MEMORY;
         goto out;
@@ -133,7 +133,7 @@ static void slice_ranks(fsdp_mesh *slice, const fsdp_mesh *parent, const int *di
     int64_t count = rank_count(slice);
     int coordinates[FSDP_MAX_MESH_DIMS];
 
-    memcpy(coordinates, parent->coordinate, sizeof(coordinates));
+    memcpy(coordinates, parent->coordinate, sizeof coordinates);
     for (int64_t i = 0; i < count; i++) {
         int64_t rest = i;
 
@@ -161,7 +161,7 @@ fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names
             return FSDP_FAIL(FSDP_NOT_FOUND, "cannot slice a mesh: it has no dimension '%s'",
                              names[d] ? names[d] : "(null)");
     }
-    slice = fsdp__calloc(1, sizeof(*slice));
+    slice = fsdp__calloc(1, sizeof *slice);
     if (!slice)
         return FSDP_NO_MEMORY;
     slice->refs = 1;
@@ -174,7 +174,7 @@ fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names
         slice->groups[d] = mesh->groups[dims[d]];
     }
     FSDP_TRY_GOTO(status, copy_names(slice, names), out);
-    slice->ranks = fsdp__malloc((size_t)rank_count(slice) * sizeof(*slice->ranks));
+    slice->ranks = fsdp__malloc((size_t)rank_count(slice) * sizeof *slice->ranks);
     if (!slice->ranks) {
         status = FSDP_NO_MEMORY;
         goto out;
@@ -260,5 +260,5 @@ bool fsdp_mesh_equal(const fsdp_mesh *a, const fsdp_mesh *b)
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d] || strcmp(a->names[d], b->names[d]) != 0)
             return false;
-    return memcmp(a->ranks, b->ranks, (size_t)rank_count(a) * sizeof(*a->ranks)) == 0;
+    return memcmp(a->ranks, b->ranks, (size_t)rank_count(a) * sizeof *a->ranks) == 0;
 }

@@ -216,7 +216,7 @@ static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
     size_t send_bytes = 0, recv_bytes = 0;
     int64_t numel;
 
-    memcpy(one.shape, s->whole, sizeof(one.shape));
+    memcpy(one.shape, s->whole, sizeof one.shape);
     one.shape[from_dim] = chunk_of(s, from_dim);
     one.shape[to_dim] = chunk_of(s, to_dim);
     numel = box_numel(s, &one);
@@ -297,7 +297,7 @@ static fsdp_status change(walk *w, int i, fsdp_placement next)
         return FSDP_OK;
     fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.to.shape);
     FSDP_TRY(fsdp_tensor_create(device, s.dtype, s.ndim, s.to.shape, w->kind, &changed));
-    memcpy(s.from.shape, w->local->shape, sizeof(s.from.shape));
+    memcpy(s.from.shape, w->local->shape, sizeof s.from.shape);
     s.from.data = fsdp_tensor_data(w->local);
     s.to.data = fsdp_tensor_data(changed);
     if (!fsdp_device_is_meta(device))
@@ -392,9 +392,9 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
                              "would not be the tensor's",
                              mesh->names[i]);
     distribution.placement_count = mesh->ndim;
-    memcpy(distribution.placements, placements, (size_t)mesh->ndim * sizeof(*placements));
+    memcpy(distribution.placements, placements, (size_t)mesh->ndim * sizeof *placements);
     distribution.ndim = tensor->ndim;
-    memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(*tensor->shape));
+    memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
     fsdp_distribution_box(&distribution, mesh->coordinate, offset, size);
     FSDP_TRY(fsdp__tensor_alias(tensor, &view));
     for (int d = 0; d < tensor->ndim; d++) {
@@ -439,7 +439,7 @@ fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *p
         return FSDP_FAIL(FSDP_INVALID, "cannot redistribute a plain tensor: distribute it");
     distribution = *fsdp_tensor_distribution(tensor);
     FSDP_TRY(fsdp__placements_check(distribution.mesh, placements, tensor->ndim));
-    memcpy(distribution.placements, placements, (size_t)distribution.placement_count * sizeof(*placements));
+    memcpy(distribution.placements, placements, (size_t)distribution.placement_count * sizeof *placements);
     FSDP_TRY(move(tensor, placements, &moved));
     FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(moved, &distribution), out);
     *out = moved;

@@ -134,7 +134,7 @@ static fsdp_status read_tensor(const header *h, const char *name, const json_t *
     FSDP_TRY(read_dtype(h, name, tensor, &entry.dtype));
     FSDP_TRY(read_shape(h, tensor, &entry));
     FSDP_TRY(read_offsets(h, tensor, &entry));
-    if (fsdp__grow(&list->entries, list->count, &list->capacity, sizeof(*list->entries)) != 0)
+    if (fsdp__grow(&list->entries, list->count, &list->capacity, sizeof *list->entries) != 0)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", h->path);
     entry.name = fsdp__strdup(name);
     if (!entry.name)
@@ -179,7 +179,7 @@ static fsdp_status check_coverage(const header *h, fsdp_safetensors_entry *entri
     uint64_t covered = 0;
 
     if (count > 1)
-        qsort(entries, (size_t)count, sizeof(*entries), by_offset);
+        qsort(entries, (size_t)count, sizeof *entries, by_offset);
     for (int64_t i = 0; i < count; i++) {
         uint64_t begin = (uint64_t)((const unsigned char *)entries[i].data - h->data);
 
@@ -195,7 +195,7 @@ static fsdp_status check_coverage(const header *h, fsdp_safetensors_entry *entri
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its last %llu bytes belong to no tensor", h->path,
                          (unsigned long long)(h->data_bytes - covered));
     if (count > 1)
-        qsort(entries, (size_t)count, sizeof(*entries), by_name);
+        qsort(entries, (size_t)count, sizeof *entries, by_name);
     return FSDP_OK;
 }
 

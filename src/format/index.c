@@ -23,7 +23,7 @@ static fsdp_status add(const char *path, const char *tensor, const json_t *file,
     if (!plain_file_name(name))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s' is said to be in '%s': not a plain file name",
                          path, tensor, name);
-    if (fsdp__grow(&index->entries, index->count, &index->capacity, sizeof(*index->entries)) != 0)
+    if (fsdp__grow(&index->entries, index->count, &index->capacity, sizeof *index->entries) != 0)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
     entry = &index->entries[index->count++];
     *entry = (fsdp__index_entry){.file = fsdp__strdup(name)};
@@ -58,7 +58,7 @@ fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, 
         FSDP_TRY_GOTO(status, add(path, tensor, file, &index), out);
     }
     if (index.count > 1)
-        qsort(index.entries, (size_t)index.count, sizeof(*index.entries), by_file_and_tensor);
+        qsort(index.entries, (size_t)index.count, sizeof *index.entries, by_file_and_tensor);
     *out = index;
     index = (fsdp__index){0};
 out:

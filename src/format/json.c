@@ -126,7 +126,7 @@ double fsdp__json_shortest(float value)
     char text[32];
 
     for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, (double)value);
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
         if (strtof(text, NULL) == value)
             return strtod(text, NULL);
     }

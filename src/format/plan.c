@@ -25,7 +25,7 @@ static fsdp_status split(const fsdp_safetensors_entry *entries, int64_t count, u
         uint64_t bytes = i < count ? entries[i].bytes : 0;
 
         if (!last || (last->count > 0 && last->total_bytes + bytes > limit_bytes)) {
-            FSDP_TRY(fsdp__grow(&plan->files, plan->file_count, &plan->file_capacity, sizeof(*plan->files)) != 0
+            FSDP_TRY(fsdp__grow(&plan->files, plan->file_count, &plan->file_capacity, sizeof *plan->files) != 0
                          ? out_of_memory()
                          : FSDP_OK);
             last = &plan->files[plan->file_count++];
@@ -133,7 +133,7 @@ static fsdp_status make_index(const fsdp_safetensors_entry *entries, fsdp__save_
 static fsdp_status make_plan(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
                              fsdp__save_plan *plan)
 {
-    plan->offsets = fsdp__calloc((size_t)count, sizeof(*plan->offsets));
+    plan->offsets = fsdp__calloc((size_t)count, sizeof *plan->offsets);
     if (!plan->offsets)
         return out_of_memory();
     FSDP_TRY(split(entries, count, limit_bytes, plan));

@@ -28,7 +28,7 @@ static fsdp_status add_file(fsdp_safetensors *all, char *path)
 {
     mapped_file *file;
 
-    if (!path || fsdp__grow(&all->files, all->file_count, &all->file_capacity, sizeof(*all->files)) != 0) {
+    if (!path || fsdp__grow(&all->files, all->file_count, &all->file_capacity, sizeof *all->files) != 0) {
         fsdp__free(path);
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open a safetensors file");
     }
@@ -175,7 +175,7 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
     if (!path || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot open safetensors: path and out are required");
     *out = NULL;
-    all = fsdp__calloc(1, sizeof(*all));
+    all = fsdp__calloc(1, sizeof *all);
     if (!all)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", path);
     status = open_any(all, path);
@@ -184,7 +184,7 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     if (all->tensors.count > 1)
-        qsort(all->tensors.entries, (size_t)all->tensors.count, sizeof(*all->tensors.entries), by_name);
+        qsort(all->tensors.entries, (size_t)all->tensors.count, sizeof *all->tensors.entries, by_name);
     *out = all;
     return FSDP_OK;
 }
@@ -218,5 +218,5 @@ const fsdp_safetensors_entry *fsdp_safetensors_find(const fsdp_safetensors *file
 
     if (file->tensors.count == 0)
         return NULL;
-    return bsearch(&key, file->tensors.entries, (size_t)file->tensors.count, sizeof(key), by_name);
+    return bsearch(&key, file->tensors.entries, (size_t)file->tensors.count, sizeof key, by_name);
 }

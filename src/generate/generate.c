@@ -133,8 +133,8 @@ fsdp_status fsdp_generate(fsdp_module *module, int32_t *tokens, int64_t *count, 
     was_training = module->training;
     fsdp_module_train(module, false);
     fsdp_no_grad_begin(g.context);
-    g.logits = fsdp__malloc((size_t)g.config->vocab_size * sizeof(*g.logits));
-    g.scratch = g.logits ? fsdp__malloc((size_t)g.config->vocab_size * sizeof(*g.scratch)) : NULL;
+    g.logits = fsdp__malloc((size_t)g.config->vocab_size * sizeof *g.logits);
+    g.scratch = g.logits ? fsdp__malloc((size_t)g.config->vocab_size * sizeof *g.scratch) : NULL;
     if (!g.scratch) {
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot generate");
         goto out;

@@ -56,7 +56,7 @@ fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, float temperat
     for (int64_t i = 0; i < vocab_size; i++)
         scratch[i] = (fsdp__candidate){.logit = logits[i], .token = (int32_t)i};
     if (top_k > 0 && top_k < vocab_size)
-        qsort(scratch, (size_t)vocab_size, sizeof(*scratch), by_logit);
+        qsort(scratch, (size_t)vocab_size, sizeof *scratch, by_logit);
     *out = draw_one(scratch, top_k > 0 && top_k < vocab_size ? top_k : vocab_size, logits[best], temperature, draw);
     return FSDP_OK;
 }

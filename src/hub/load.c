@@ -49,7 +49,7 @@ static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *en
     if (!source)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': no file holds tensor '%s'", l->folder, entry->name);
     if (source->ndim != entry->ndim ||
-        memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof(*source->shape)) != 0)
+        memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof *source->shape) != 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' has shape %s, but the model's has %s",
                          source->file, source->name, fsdp__shape_text(source->ndim, source->shape, got),
                          fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
@@ -106,7 +106,7 @@ static fsdp_status check_tied_head(const loader *l, const fsdp_safetensors_entry
     if (!entry)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' belongs to no parameter", head->file, head->name);
     if (head->dtype != pair.embedding->dtype || head->ndim != pair.embedding->ndim ||
-        memcmp(head->shape, pair.embedding->shape, (size_t)head->ndim * sizeof(*head->shape)) != 0)
+        memcmp(head->shape, pair.embedding->shape, (size_t)head->ndim * sizeof *head->shape) != 0)
         return FSDP_FAIL(
             FSDP_FORMAT,
             "cannot load '%s': tensor '%s' has another shape or dtype than '%s', but config.json ties them", head->file,
@@ -190,8 +190,8 @@ fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp
     if (!folder || !state || !config)
         return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and config are required");
     FSDP_TRY(fsdp_safetensors_open(folder, &l.files));
-    l.sources = fsdp__calloc((size_t)state->count, sizeof(*l.sources));
-    l.used = l.sources ? fsdp__calloc((size_t)fsdp_safetensors_count(l.files), sizeof(*l.used)) : NULL;
+    l.sources = fsdp__calloc((size_t)state->count, sizeof *l.sources);
+    l.used = l.sources ? fsdp__calloc((size_t)fsdp_safetensors_count(l.files), sizeof *l.used) : NULL;
     if (!l.used) {
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot load '%s'", folder);
         goto out;

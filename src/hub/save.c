@@ -153,7 +153,7 @@ static fsdp_status create_files(saver *s)
 /* Follows from names, global shapes, dtype and limit alone: the same on every rank. */
 static fsdp_status make_plan(saver *s, uint64_t limit_bytes)
 {
-    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)s->state->count, sizeof(*entries));
+    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)s->state->count, sizeof *entries);
     fsdp_status status;
 
     if (!entries)
@@ -163,7 +163,7 @@ static fsdp_status make_plan(saver *s, uint64_t limit_bytes)
         fsdp_safetensors_entry *entry = &entries[i];
 
         *entry = (fsdp_safetensors_entry){.name = from->name, .dtype = s->dtype, .ndim = from->ndim};
-        memcpy(entry->shape, from->global_shape, sizeof(entry->shape));
+        memcpy(entry->shape, from->global_shape, sizeof entry->shape);
         entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(s->dtype);
     }
     status = fsdp__save_plan_create(entries, s->state->count, limit_bytes, &s->plan);
@@ -206,23 +206,23 @@ static fsdp_status share_folder(saver *s)
 {
     uint64_t mine = fingerprint(&s->plan), first;
     size_t name_bytes = s->temporary ? strlen(s->temporary) + 1 : 1, *sizes = NULL;
-    char *message = fsdp__malloc(sizeof(mine) + name_bytes);
+    char *message = fsdp__malloc(sizeof mine + name_bytes);
     void **messages = NULL;
     fsdp_status status;
 
     if (message) {
-        memcpy(message, &mine, sizeof(mine));
-        memcpy(message + sizeof(mine), s->temporary ? s->temporary : "", name_bytes);
+        memcpy(message, &mine, sizeof mine);
+        memcpy(message + sizeof mine, s->temporary ? s->temporary : "", name_bytes);
     }
     status = fsdp_agree(s->group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model"));
     if (status == FSDP_OK)
-        status = fsdp_gather_objects(s->group, message, sizeof(mine) + name_bytes, &messages, &sizes);
+        status = fsdp_gather_objects(s->group, message, sizeof mine + name_bytes, &messages, &sizes);
     fsdp__free(message);
     FSDP_TRY(status);
-    memcpy(&first, messages[0], sizeof(first));
+    memcpy(&first, messages[0], sizeof first);
     if (first != mine)
         status = FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
-    else if (!s->temporary && !(s->temporary = fsdp__strdup((const char *)messages[0] + sizeof(first))))
+    else if (!s->temporary && !(s->temporary = fsdp__strdup((const char *)messages[0] + sizeof first)))
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
     fsdp_objects_free(s->group, messages, sizes);
     return status;

@@ -87,7 +87,7 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
     fsdp_context_options options = {.world_size = 1, .threads = fsdp__read_threads()};
     const fsdp__transport *transport = fsdp__transport_wanted();
-    fsdp_status st;
+    fsdp_status status;
 
     if (!out)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a context: no place for the result");
@@ -107,10 +107,10 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
                          "WORLD_SIZE is %d but " FSDP__SHM_VARIABLE " is not set: start the ranks with 'fsdp run -n %d "
                          "-- ...'",
                          options.world_size, options.world_size);
-    st = read_test_device(*out);
-    if (st != FSDP_OK) {
+    status = read_test_device(*out);
+    if (status != FSDP_OK) {
         fsdp_context_free(*out);
         *out = NULL;
     }
-    return st;
+    return status;
 }

@@ -125,7 +125,7 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
 {
     plan p = {.argv = options->argv, .shm_fd = arena->fd, .quiet_fd = -1, .launcher = getpid()};
     int ends[2] = {-1, -1};
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s", options->argv[0], strerror(errno));
@@ -138,19 +138,19 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
     if (isatty(STDIN_FILENO)) /* a background group that reads a terminal is stopped */
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int r = 0; r < options->ranks; r++)
-        FSDP_TRY_GOTO(st, start(options, r, &p, &children[r]), out);
+        FSDP_TRY_GOTO(status, start(options, r, &p, &children[r]), out);
     close(ends[1]);
     ends[1] = -1;
-    FSDP_TRY_GOTO(st, await_programs(ends[0], options->argv[0]), out);
+    FSDP_TRY_GOTO(status, await_programs(ends[0], options->argv[0]), out);
 out:
-    if (st != FSDP_OK)
+    if (status != FSDP_OK)
         kill_all(children, options->ranks);
     close(ends[0]);
     if (ends[1] >= 0)
         close(ends[1]);
     if (p.quiet_fd >= 0)
         close(p.quiet_fd);
-    return st;
+    return status;
 }
 
 void fsdp__signal_child(const fsdp__child *child, int signal)

@@ -176,7 +176,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
 static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_launch_report *report)
 {
     sigset_t signals, before;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     int signal_fd;
 
     sigemptyset(&signals);
@@ -187,31 +187,31 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0) {
-        st = FSDP_FAIL(FSDP_IO, "cannot watch for signals: %s", strerror(errno));
+        status = FSDP_FAIL(FSDP_IO, "cannot watch for signals: %s", strerror(errno));
         goto out;
     }
-    st = fsdp__spawn(options, s->arena, s->children);
-    if (st != FSDP_OK) {
-        report->exit_code = st == FSDP_NOT_FOUND ? 127 : 126;
+    status = fsdp__spawn(options, s->arena, s->children);
+    if (status != FSDP_OK) {
+        report->exit_code = status == FSDP_NOT_FOUND ? 127 : 126;
         snprintf(report->reason, sizeof report->reason, "%s", fsdp_last_error());
-        fsdp_fail_hop(st, __FILE__, __LINE__);
+        fsdp_fail_hop(status, __FILE__, __LINE__);
         goto out;
     }
     s->running = options->ranks;
     watch(s, signal_fd);
-    st = conclude(s, report);
+    status = conclude(s, report);
 out:
     if (signal_fd >= 0)
         close(signal_fd);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *report)
 {
     fsdp_launch_report own;
     supervisor s = {.first = -1};
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!report)
         report = &own;
@@ -223,10 +223,10 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
     s.children = fsdp__calloc((size_t)options->ranks, sizeof *s.children);
     if (!s.children)
         return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(st, fsdp__shm_create(options->ranks, &s.arena), out);
-    st = run(options, &s, report);
+    FSDP_TRY_GOTO(status, fsdp__shm_create(options->ranks, &s.arena), out);
+    status = run(options, &s, report);
 out:
     fsdp__arena_unref(s.arena);
     fsdp__free(s.children);
-    return st;
+    return status;
 }

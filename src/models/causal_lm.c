@@ -44,7 +44,7 @@ static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)
     fsdp_init normal = {.kind = FSDP_INIT_NORMAL, .b = config->init_std};
     fsdp_layer *head = NULL;
 
-    if (fsdp_module_create(plan->context, &head_type, sizeof(*head), &head) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &head_type, sizeof *head, &head) != FSDP_OK)
         return NULL;
     if (tied)
         return fsdp__module_built(&head->base, fsdp_module_tie_parameter(&head->base, "weight", &head->weight, tied));
@@ -112,7 +112,7 @@ fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const
 
     if (!context || !device || fsdp_model_config_check(config) != FSDP_OK)
         return NULL;
-    if (fsdp_module_create(context, config->architecture == FSDP_GPT2 ? &gpt2_type : &llama_type, sizeof(*m), &m) !=
+    if (fsdp_module_create(context, config->architecture == FSDP_GPT2 ? &gpt2_type : &llama_type, sizeof *m, &m) !=
         FSDP_OK)
         return NULL;
     m->config = *config;

@@ -71,8 +71,8 @@ fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *out)
             fill_preset(&presets[i], out);
             return FSDP_OK;
         }
-        strncat(known, i ? ", " : "", sizeof(known) - strlen(known) - 1);
-        strncat(known, presets[i].name, sizeof(known) - strlen(known) - 1);
+        strncat(known, i ? ", " : "", sizeof known - strlen(known) - 1);
+        strncat(known, presets[i].name, sizeof known - strlen(known) - 1);
     }
     return FSDP_FAIL(FSDP_NOT_FOUND, "no model preset '%s': there are %s", name ? name : "", known);
 }

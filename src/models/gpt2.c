@@ -67,7 +67,7 @@ static fsdp_module *attention_create(const fsdp__model_plan *plan, int64_t layer
 {
     attention *m = NULL;
 
-    if (fsdp_module_create(plan->context, &attention_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &attention_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_attention(m, plan, layer));
 }
@@ -112,7 +112,7 @@ static fsdp_module *mlp_create(const fsdp__model_plan *plan, int64_t layer)
 {
     mlp *m = NULL;
 
-    if (fsdp_module_create(plan->context, &mlp_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &mlp_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_mlp(m, plan, layer));
 }
@@ -155,7 +155,7 @@ static fsdp_module *block_create(const fsdp__model_plan *plan, int64_t layer)
 {
     block *m = NULL;
 
-    if (fsdp_module_create(plan->context, &block_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &block_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_block(m, plan, layer));
 }
@@ -215,7 +215,7 @@ fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_bod
     body *m = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp_module_create(plan->context, &body_type, sizeof(*m), &m));
+    FSDP_TRY(fsdp_module_create(plan->context, &body_type, sizeof *m, &m));
     status = build_body(m, plan);
     if (!fsdp__module_built(&m->base, status))
         return status;

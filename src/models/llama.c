@@ -54,7 +54,7 @@ static rotary *rotary_create(const fsdp__model_plan *plan)
 {
     rotary *m = NULL;
 
-    if (fsdp_module_create(plan->context, &rotary_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &rotary_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return (rotary *)fsdp__module_built(&m->base, build_rotary(m, plan));
 }
@@ -115,7 +115,7 @@ static fsdp_module *attention_create(const fsdp__model_plan *plan, rotary *posit
 {
     attention *m = NULL;
 
-    if (fsdp_module_create(plan->context, &attention_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &attention_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_attention(m, plan, positions));
 }
@@ -155,7 +155,7 @@ static fsdp_module *mlp_create(const fsdp__model_plan *plan)
 {
     mlp *m = NULL;
 
-    if (fsdp_module_create(plan->context, &mlp_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &mlp_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_mlp(m, plan));
 }
@@ -195,7 +195,7 @@ static fsdp_module *block_create(const fsdp__model_plan *plan, rotary *positions
 {
     block *m = NULL;
 
-    if (fsdp_module_create(plan->context, &block_type, sizeof(*m), &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &block_type, sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_block(m, plan, positions));
 }
@@ -254,7 +254,7 @@ fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_bo
     body *m = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp_module_create(plan->context, &body_type, sizeof(*m), &m));
+    FSDP_TRY(fsdp_module_create(plan->context, &body_type, sizeof *m, &m));
     status = build_body(m, plan);
     if (!fsdp__module_built(&m->base, status))
         return status;

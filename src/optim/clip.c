@@ -140,13 +140,13 @@ static fsdp_status set_squares(norm_job *n, const norm_set *set, double *out)
     void *scalars = NULL;
 
     *out = 0;
-    FSDP_TRY(fsdp__device_alloc(set->device, sizeof(*n->scalars), FSDP_MEMORY_WORKSPACE, &scalars));
+    FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE, &scalars));
     n->scalars = scalars;
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         FSDP_TRY_GOTO(status, add_squares(n, set, dtypes[d], out), out);
     FSDP_TRY_GOTO(status, reduce_squares(n, set, out), out);
 out:
-    fsdp__device_free(set->device, scalars, sizeof(*n->scalars), FSDP_MEMORY_WORKSPACE);
+    fsdp__device_free(set->device, scalars, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE);
     return status;
 }
 
@@ -160,8 +160,8 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
     for (int g = 0; g < optimizer->group_count; g++)
         count += optimizer->groups[g].count;
     if (count > 0) {
-        n.sets = fsdp__malloc((size_t)count * sizeof(*n.sets));
-        n.spans = fsdp__malloc((size_t)count * sizeof(*n.spans));
+        n.sets = fsdp__malloc((size_t)count * sizeof *n.sets);
+        n.spans = fsdp__malloc((size_t)count * sizeof *n.spans);
         if (!n.sets || !n.spans) {
             status = FSDP_NO_MEMORY;
             goto out;

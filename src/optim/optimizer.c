@@ -100,7 +100,7 @@ static void free_group(fsdp__optimizer_group *group)
 static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                               fsdp__optimizer_group *group)
 {
-    group->params = fsdp__calloc((size_t)parameters->count, sizeof(*group->params));
+    group->params = fsdp__calloc((size_t)parameters->count, sizeof *group->params);
     if (!group->params)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < parameters->count; i++) {
@@ -130,7 +130,7 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
     if (!parameters)
         return FSDP_FAIL(FSDP_INVALID, "an optimizer needs parameters");
     FSDP_TRY_GOTO(status, fill_group(optimizer, parameters, &group), out);
-    groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof(*groups));
+    groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof *groups);
     if (!groups) {
         status = FSDP_NO_MEMORY;
         goto out;
@@ -147,7 +147,7 @@ static fsdp_status create(fsdp__optimizer_kind kind, const fsdp_parameters *para
                           const fsdp__optimizer_group *group, fsdp_optimizer **out)
 {
     fsdp_status status = FSDP_OK;
-    fsdp_optimizer *optimizer = fsdp__calloc(1, sizeof(*optimizer));
+    fsdp_optimizer *optimizer = fsdp__calloc(1, sizeof *optimizer);
 
     if (!optimizer)
         return FSDP_NO_MEMORY;

@@ -49,7 +49,7 @@ out:
 
 static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
 {
-    return tensor->ndim == ndim && memcmp(tensor->shape, shape, (size_t)ndim * sizeof(*shape)) == 0;
+    return tensor->ndim == ndim && memcmp(tensor->shape, shape, (size_t)ndim * sizeof *shape) == 0;
 }
 
 /* The state of a parameter that was sharded after its last step is still whole: every rank has stepped alike so far, so
@@ -109,8 +109,7 @@ static fsdp_status prepare(fsdp_optimizer *optimizer)
         total += group->count;
     }
     optimizer->span_count = 0;
-    if (total > 0 &&
-        fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof(*optimizer->spans)) != 0)
+    if (total > 0 && fsdp__grow(&optimizer->spans, total - 1, &optimizer->span_capacity, sizeof *optimizer->spans) != 0)
         return FSDP_NO_MEMORY;
     return FSDP_OK;
 }

@@ -25,13 +25,13 @@ static fsdp_status lay_out(fsdp__param_group *group)
                                           .gathered_align = aligned_elements(like->param_dtype)};
     fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
     fsdp__layout layout = {0};
-    fsdp_status st;
+    fsdp_status status;
 
     if (!extents)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < group->param_count; i++)
         extents[i] = group->params[i].extent;
-    FSDP_TRY_GOTO(st, fsdp__layout_make(extents, group->param_count, &options, &layout), out);
+    FSDP_TRY_GOTO(status, fsdp__layout_make(extents, group->param_count, &options, &layout), out);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
 
@@ -45,7 +45,7 @@ static fsdp_status lay_out(fsdp__param_group *group)
 out:
     fsdp__layout_release(&layout);
     fsdp__free(extents);
-    return st;
+    return status;
 }
 
 static void unwrap(fsdp__param *param)
@@ -59,19 +59,19 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
     FSDP_TRY(lay_out(group));
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
-        fsdp_status st;
+        fsdp_status status;
 
         p->group = group;
-        st = fsdp__param_own_sharded(p);
-        if (st == FSDP_OK) {
-            st = fsdp__param_shard(p, &group->residence.mesh);
-            if (st == FSDP_OK)
+        status = fsdp__param_own_sharded(p);
+        if (status == FSDP_OK) {
+            status = fsdp__param_shard(p, &group->residence.mesh);
+            if (status == FSDP_OK)
                 continue;
             fsdp__param_disown(p);
         }
         while (i-- > 0)
             unwrap(&group->params[i]);
-        return st;
+        return status;
     }
     return FSDP_OK;
 }
@@ -120,14 +120,14 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
     size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(param->param_dtype);
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->sharded);
     fsdp__storage *storage;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     storage->guard = (fsdp__storage_guard){refuse_write, group};
-    st = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL, 0,
-                                  &param->unsharded);
+    status = fsdp__tensor_create_view(storage, param->param_dtype, distribution->ndim, distribution->global_shape, NULL,
+                                      0, &param->unsharded);
     fsdp__storage_unref(storage);
-    FSDP_TRY(st);
+    FSDP_TRY(status);
     FSDP_TRY(fsdp_tensor_set_requires_grad(param->unsharded, fsdp_tensor_requires_grad(param->sharded)));
     return fsdp__param_own_unsharded(param);
 }
@@ -199,7 +199,7 @@ static void undo(fsdp__param_group *group)
 }
 
 /* What went wrong on one rank went wrong on all. */
-static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status st)
+static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
 {
     const fsdp_process_group *agreed = NULL;
 
@@ -207,41 +207,41 @@ static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_s
         const fsdp__mesh_info *mesh = &groups[i]->residence.mesh;
 
         if (mesh->ranks > 1 && mesh->shard_pg != agreed)
-            st = fsdp_agree(mesh->shard_pg, st);
+            status = fsdp_agree(mesh->shard_pg, status);
         agreed = mesh->shard_pg;
     }
-    return st;
+    return status;
 }
 
 /* All that can fail; the model's tensors are as they were. */
 static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_device *device, fsdp__storage ***storages)
 {
-    fsdp_status st = storages ? FSDP_OK : FSDP_NO_MEMORY;
+    fsdp_status status = storages ? FSDP_OK : FSDP_NO_MEMORY;
 
-    for (int64_t i = 0; i < count && st == FSDP_OK; i++)
-        st = prepare(groups[i], device, &storages[i]);
-    if (st == FSDP_OK)
-        st = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = prepare(groups[i], device, &storages[i]);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
     /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
-    FSDP_TRY(agree(groups, count, st));
+    FSDP_TRY(agree(groups, count, status));
     for (int64_t i = 0; i < count; i++)
         FSDP_TRY(fsdp__residence_fill(&groups[i]->residence));
-    for (int64_t i = 0; i < count && st == FSDP_OK; i++)
-        st = fill_shards(groups[i], storages[i]);
-    return agree(groups, count, st);
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = fill_shards(groups[i], storages[i]);
+    return agree(groups, count, status);
 }
 
 fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,
                                         fsdp_status (*before_write)(void *group, const fsdp__storage *storage))
 {
     fsdp__storage ***storages = fsdp__calloc((size_t)count, sizeof *storages); /* by group, by parameter */
-    fsdp_status st = make(groups, count, device, storages);
+    fsdp_status status = make(groups, count, device, storages);
 
-    for (int64_t i = 0; i < count && st == FSDP_OK; i++) {
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         move_shards(groups[i], storages[i]);
         fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
     }
-    for (int64_t i = 0; i < count && st != FSDP_OK; i++)
+    for (int64_t i = 0; i < count && status != FSDP_OK; i++)
         undo(groups[i]);
     for (int64_t i = 0; storages && i < count; i++) {
         for (int64_t p = 0; storages[i] && p < groups[i]->param_count; p++)
@@ -249,7 +249,7 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
         fsdp__free(storages[i]);
     }
     fsdp__free(storages);
-    return st;
+    return status;
 }
 
 void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)

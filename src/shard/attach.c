@@ -35,14 +35,14 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
 {
     char *full =
         fsdp__sprintf("%s%s%s%s%s", in->prefix, *in->prefix ? "." : "", module_name, *module_name ? "." : "", name);
-    fsdp_status st;
+    fsdp_status status;
 
     if (!full)
         return FSDP_NO_MEMORY;
-    st = fsdp__init_fill(param->sharded->storage->device, param->sharded->storage->data, param->orig_dtype,
-                         fsdp__param_shard_numel(param), init, in->seed, full, param->piece.at);
+    status = fsdp__init_fill(param->sharded->storage->device, param->sharded->storage->data, param->orig_dtype,
+                             fsdp__param_shard_numel(param), init, in->seed, full, param->piece.at);
     fsdp__free(full);
-    return st;
+    return status;
 }
 
 /* The parameters of the state that were registered first in `module`. */
@@ -155,18 +155,18 @@ static fsdp_device *device_of(const fsdp__module_state *state)
 fsdp_status fsdp__module_state_attach(fsdp__module_state *state)
 {
     int64_t sharded = 0;
-    fsdp_status st;
+    fsdp_status status;
 
-    FSDP_TRY_GOTO(st, attach(state), out);
+    FSDP_TRY_GOTO(status, attach(state), out);
     for (; sharded < state->group_count; sharded++)
-        FSDP_TRY_GOTO(st, fsdp__param_group_shard_parameters(state->groups[sharded]), out);
+        FSDP_TRY_GOTO(status, fsdp__param_group_shard_parameters(state->groups[sharded]), out);
     if (state->group_count > 0 && !fsdp_device_is_meta(device_of(state)))
-        st = fsdp__module_state_allocate(state, device_of(state));
+        status = fsdp__module_state_allocate(state, device_of(state));
 out:
-    if (st == FSDP_OK)
+    if (status == FSDP_OK)
         return FSDP_OK;
     while (sharded-- > 0)
         fsdp__param_group_unwrap_parameters(state->groups[sharded]);
     detach(state);
-    return st;
+    return status;
 }

@@ -175,22 +175,22 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
 {
     static const fsdp_shard_options defaults;
     selection sel = {0};
-    fsdp_status st;
+    fsdp_status status;
 
     options = options ? options : &defaults;
     sel.share = !options->no_shared_memory;
     FSDP_TRY(check_modules(modules, count));
     FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));
-    FSDP_TRY_GOTO(st, fsdp__root_create(modules[0]->context, sel.state), out);
-    FSDP_TRY_GOTO(st, choose_mesh(&sel, modules[0]->context, options->mesh), out);
+    FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, sel.state), out);
+    FSDP_TRY_GOTO(status, choose_mesh(&sel, modules[0]->context, options->mesh), out);
     for (int i = 0; i < count; i++)
-        FSDP_TRY_GOTO(st, select_module(&sel, modules[i]), out);
-    FSDP_TRY_GOTO(st, check_policy(&options->mp_policy), out);
-    st = fsdp__module_state_attach(sel.state);
+        FSDP_TRY_GOTO(status, select_module(&sel, modules[i]), out);
+    FSDP_TRY_GOTO(status, check_policy(&options->mp_policy), out);
+    status = fsdp__module_state_attach(sel.state);
 out:
     fsdp__free(sel.seen);
     fsdp__module_state_unref(sel.state);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options)

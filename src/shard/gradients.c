@@ -54,7 +54,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     int64_t index = param - group->params;
     fsdp__storage *storage;
     fsdp__region *region;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
     /* Unfrozen since the buffer was made: another one, next to what is used of the old one. */
@@ -64,16 +64,16 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     if (region)
         region->refs++;
     else
-        FSDP_TRY_GOTO(st, open_buffer(group, param, buffer, dtype, &region), out);
+        FSDP_TRY_GOTO(status, open_buffer(group, param, buffer, dtype, &region), out);
     for (int64_t i = 0; i < index; i++)
         if (buffer->has_place[i])
             offset += fsdp__param_padded_bytes(&group->params[i], group->residence.mesh.ranks, dtype);
     fsdp__region_lend(region, offset, storage);
     fsdp__region_unref(region); /* the storage has it now */
-    st = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
+    status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
 out:
     fsdp__storage_unref(storage);
-    return st;
+    return status;
 }
 
 /* ---- gradients that stay whole ---- */

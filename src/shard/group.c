@@ -26,19 +26,19 @@ static void publish(fsdp__param_group *group, bool unsharded)
 static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__spares_take(&comm->spares, r->unsharded_bytes, comm->stream, &r->unsharded));
     group->fresh = !r->unsharded;
     if (!group->fresh)
         return FSDP_OK;
     FSDP_TRY(fsdp__region_of_device(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded));
-    st = fsdp__region_fill(r->unsharded);
-    if (st != FSDP_OK) {
+    status = fsdp__region_fill(r->unsharded);
+    if (status != FSDP_OK) {
         fsdp__region_unref(r->unsharded);
         r->unsharded = NULL;
     }
-    return st;
+    return status;
 }
 
 /* Counts the unsharded parameters as gathered, in every residence. */
@@ -111,7 +111,7 @@ static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!buffers)
         return FSDP_NO_MEMORY;
@@ -119,26 +119,26 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
         fsdp__param *p = &group->params[i];
         const void *source;
 
-        FSDP_TRY_GOTO(st, choose_source(group, p, &source), out);
+        FSDP_TRY_GOTO(status, choose_source(group, p, &source), out);
         buffers[i] = (fsdp_sharded_buffer){.unsharded = p->unsharded->storage->data,
                                            .shard = (void *)(uintptr_t)source,
                                            .numel = fsdp__param_numel(p),
                                            .chunk = p->chunk_numel};
     }
-    FSDP_TRY_GOTO(st, order_gather(group, comm), out);
-    FSDP_TRY_GOTO(st,
+    FSDP_TRY_GOTO(status, order_gather(group, comm), out);
+    FSDP_TRY_GOTO(status,
                   fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count,
                                             group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream),
                   out);
-    st = fsdp_event_record(group->gathered, comm->stream);
+    status = fsdp_event_record(group->gathered, comm->stream);
 out:
     fsdp__free(buffers);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    fsdp_status st;
+    fsdp_status status;
 
     if (group->sharded_state != FSDP_SHARDED)
         return FSDP_OK; /* a prefetch was here first */
@@ -146,10 +146,10 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
         return FSDP_FAIL(FSDP_STATE,
                          "cannot unshard parameters on the meta device: call fsdp_module_materialize first");
     FSDP_TRY(begin_unsharded(group, comm));
-    st = gather(group, comm);
-    if (st != FSDP_OK) {
+    status = gather(group, comm);
+    if (status != FSDP_OK) {
         end_unsharded(group, comm);
-        return st;
+        return status;
     }
     /* From here on this rank is a reader, and before it has looked: a peer may be through with its whole use, and
      * write, before this one's device gets to it. */
@@ -161,22 +161,22 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_process_group *pg = group->residence.mesh.shard_pg;
-    fsdp_status st;
+    fsdp_status status;
 
     fsdp__process_group_host_waits(pg, +1); /* inline, the gather has run: this returns at once */
-    st = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
+    status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
     fsdp__process_group_host_waits(pg, -1);
-    if (st == FSDP_OK)
-        st = fsdp__stream_check(comm->stream);
-    for (int64_t i = 0; i < group->param_count && st == FSDP_OK; i++) {
+    if (status == FSDP_OK)
+        status = fsdp__stream_check(comm->stream);
+    for (int64_t i = 0; i < group->param_count && status == FSDP_OK; i++) {
         fsdp__param *p = &group->params[i];
 
         fsdp_tensor_unref(p->gathering); /* given back in the order of the device's stream, which waits */
         p->gathering = NULL;
         if (p->gather.post_gather)
-            st = p->gather.post_gather(p->gather.arg, p->unsharded);
+            status = p->gather.post_gather(p->gather.arg, p->unsharded);
     }
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -184,11 +184,11 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
     if (group->sharded_state == FSDP_SHARDED)
         return FSDP_OK;
     if (group->sharded_state == FSDP_GATHERING) {
-        fsdp_status st = arrive(group, comm);
+        fsdp_status status = arrive(group, comm);
 
-        if (st != FSDP_OK) {
+        if (status != FSDP_OK) {
             fsdp__param_group_reshard(group, comm); /* what lies there is not the parameters */
-            return st;
+            return status;
         }
         group->sharded_state = FSDP_UNSHARDED;
     }

@@ -57,17 +57,17 @@ static fsdp_status complete_backward(fsdp__root *root)
 static fsdp_status end_of_backward(void *arg, fsdp_status walked)
 {
     fsdp__root *root = arg;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     root->in_backward = false;
     if (walked == FSDP_OK)
-        st = complete_backward(root);
-    if (walked != FSDP_OK || st != FSDP_OK)
+        status = complete_backward(root);
+    if (walked != FSDP_OK || status != FSDP_OK)
         (void)fsdp__root_reset(root);
     for (int64_t i = root->state_count - 1; i >= 0; i--) /* from the end: who was kept only by this leaves the list */
         fsdp__module_state_unref(root->states[i]);
     fsdp__root_unref(root);
-    return st; /* the walk's own failure is reported by the walk */
+    return status; /* the walk's own failure is reported by the walk */
 }
 
 /* The model may be gone, and its graph goes piece by piece as it is walked: all of the tree stays until the end. */
@@ -151,13 +151,13 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
 fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
 {
     fsdp__module_state *state = arg;
-    fsdp_status st;
+    fsdp_status status;
 
     state->depth++;
-    st = enter_forward(state, inputs, count);
-    if (st != FSDP_OK) /* a hook that fails is not told that its module failed */
+    status = enter_forward(state, inputs, count);
+    if (status != FSDP_OK) /* a hook that fails is not told that its module failed */
         fsdp__hook_failed(arg, module);
-    return st;
+    return status;
 }
 
 /* All modules of the state have run. */
@@ -221,13 +221,13 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
 fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor **output)
 {
     fsdp__module_state *state = arg;
-    fsdp_status st;
+    fsdp_status status;
 
     state->depth--;
-    st = exit_forward(state, module, output);
-    if (st != FSDP_OK)
+    status = exit_forward(state, module, output);
+    if (status != FSDP_OK)
         state->depth++; /* the module has failed, and will say so */
-    return st;
+    return status;
 }
 
 /* A forward inside a backward has failed: what the backward uses, and the gradients it has made, stay. */

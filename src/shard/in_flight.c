@@ -54,49 +54,49 @@ static void drop(fsdp__in_flight *flight, int64_t i)
 /* The result becomes the shard's gradient, or is added to it, after hooks have seen it. */
 static fsdp_status arrive(fsdp_context *context, fsdp_tensor *shard, fsdp_tensor *gradient)
 {
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(context));
-    st = fsdp__leaf_accumulate(shard, gradient);
+    status = fsdp__leaf_accumulate(shard, gradient);
     fsdp_scope_end(context, NULL);
-    return st;
+    return status;
 }
 
 /* Takes the i-th out and hands it to its shard, if that waits for it. */
 static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t i, bool wanted)
 {
     fsdp_tensor *gradient = fsdp_tensor_ref(flight->gradients[i]), *shard = fsdp_tensor_ref(flight->arriving[i]);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     drop(flight, i);
     if (shard && wanted)
-        st = arrive(context, shard, gradient);
+        status = arrive(context, shard, gradient);
     fsdp_tensor_unref(gradient);
     fsdp_tensor_unref(shard);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp_stream *stream)
 {
     fsdp__in_flight landing = *flight;
-    fsdp_status st;
+    fsdp_status status;
 
     if (landing.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(stream)), landing.done));
-    st = fsdp__stream_check(stream); /* does not wait: the event has told that the reduction is over */
+    status = fsdp__stream_check(stream); /* does not wait: the event has told that the reduction is over */
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
     for (int64_t i = 0; i < landing.count; i++)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
-        FSDP_KEEP_FIRST(st, land(context, &landing, i, st == FSDP_OK));
+        FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK));
     if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
         fsdp__free(landing.unsharded);
-        return st;
+        return status;
     }
     landing.count = 0;
     *flight = landing;
-    return st;
+    return status;
 }
 
 void fsdp__in_flight_drop(fsdp__in_flight *flight, fsdp_stream *stream)

@@ -1,7 +1,6 @@
 /* lazy_init.c - names, checks, and one root for all. */
 #include "shard/lazy_init.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -83,7 +82,7 @@ static void list_parameters(const fsdp__param_group *group, char *text, size_t b
                                  fsdp__param_text(&group->params[i], name, sizeof name));
     }
     if (group->param_count > NAMED && used < bytes)
-        snprintf(text + used, bytes - used, " and %" PRId64 " more", group->param_count - NAMED);
+        snprintf(text + used, bytes - used, " and %lld more", (long long)(group->param_count - NAMED));
 }
 
 static fsdp_status check_ready(const collection *c)
@@ -144,22 +143,22 @@ static void commit(collection *c)
 fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
 {
     collection c = {.root = outermost->root, .outermost = outermost};
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (outermost->initialised)
         return FSDP_OK;
     if (outermost->module_count != 1)
         return FSDP_FAIL(FSDP_STATE, "the outermost fully_shard call must name a single module, this one names %lld",
                          (long long)outermost->module_count);
-    FSDP_TRY_GOTO(st, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
-    FSDP_TRY_GOTO(st, check_ready(&c), out);
-    FSDP_TRY_GOTO(st, open_comm(&c), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
+    FSDP_TRY_GOTO(status, check_ready(&c), out);
+    FSDP_TRY_GOTO(status, open_comm(&c), out);
     commit(&c);
 out:
     for (int64_t i = 0; c.names && i < c.root->state_count; i++)
         fsdp__free(c.names[i]);
     fsdp__free(c.names);
-    if (st != FSDP_OK)
+    if (status != FSDP_OK)
         c.root->state_count = 0;
-    return st;
+    return status;
 }

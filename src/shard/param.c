@@ -53,18 +53,18 @@ fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;
     fsdp_distribution distribution = {.mesh = mesh->mesh, .placement_count = 1, .ndim = tensor->ndim};
-    fsdp_status st;
+    fsdp_status status;
 
     distribution.placements[0] = (fsdp_placement){.kind = FSDP_SHARD, .dim = 0};
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
     tensor->shape[0] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
     tensor->offset += param->piece.at;
-    st = fsdp_tensor_set_distribution(tensor, &distribution);
-    if (st != FSDP_OK) {
+    status = fsdp_tensor_set_distribution(tensor, &distribution);
+    if (status != FSDP_OK) {
         tensor->shape[0] = param->extent.rows;
         tensor->offset -= param->piece.at;
     }
-    return st;
+    return status;
 }
 
 void fsdp__param_unwrap(fsdp__param *param)

@@ -57,33 +57,33 @@ static fsdp_status begin(reduction *r)
 static fsdp_status make_gradient(const fsdp__param *param, fsdp__storage *storage, int64_t offset, fsdp_tensor **out)
 {
     const fsdp_tensor *like = param->sharded;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__tensor_create_view(storage, like->dtype, like->ndim, like->shape, NULL, offset, out));
-    st = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
-    if (st == FSDP_OK)
+    status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
+    if (status == FSDP_OK)
         return FSDP_OK;
     fsdp_tensor_unref(*out);
     *out = NULL;
-    return st;
+    return status;
 }
 
 /* A gradient that the caller set may lie in strides: the reduction adds to rows that lie together. */
 static fsdp_status make_contiguous(fsdp__param *param)
 {
     fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     if (!grad || fsdp_tensor_is_contiguous(grad))
         return FSDP_OK;
     FSDP_TRY(
         fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
-    FSDP_TRY_GOTO(st, fsdp__tensor_copy(copy, grad, false), out);
-    FSDP_TRY_GOTO(st, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
     fsdp__put_grad(param->sharded, copy);
 out:
     fsdp_tensor_unref(copy);
-    return st;
+    return status;
 }
 
 /* Results that hooks will see: a storage each, so that they can become gradients as they are. */
@@ -95,12 +95,12 @@ static fsdp_status make_arriving(reduction *r)
         fsdp__param *p = r->params[i];
         size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
         fsdp__storage *storage;
-        fsdp_status st;
+        fsdp_status status;
 
         FSDP_TRY(fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
-        st = make_gradient(p, storage, 0, &flight->gradients[i]);
+        status = make_gradient(p, storage, 0, &flight->gradients[i]);
         fsdp__storage_unref(storage);
-        FSDP_TRY(st);
+        FSDP_TRY(status);
         flight->arriving[i] = fsdp_tensor_ref(p->sharded);
         flight->count = i + 1;
     }
@@ -129,7 +129,7 @@ static fsdp_status make_in_place(reduction *r)
     fsdp__in_flight *flight = &r->comm->in_flight;
     fsdp__storage *storage;
     int64_t offset = 0;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(make_storage(r, &storage));
     for (int64_t i = 0; i < r->count; i++) {
@@ -137,17 +137,17 @@ static fsdp_status make_in_place(reduction *r)
         fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
 
         if (!grad) {
-            FSDP_TRY_GOTO(st, make_gradient(p, storage, offset, &grad), out);
+            FSDP_TRY_GOTO(status, make_gradient(p, storage, offset, &grad), out);
             offset += (int64_t)(fsdp__param_padded_bytes(p, 1, p->orig_dtype) / fsdp_dtype_size(p->orig_dtype));
-            st = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
+            status = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
         }
         flight->gradients[i] = grad;
         flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
-        FSDP_TRY_GOTO(st, st, out);
+        FSDP_TRY_GOTO(status, status, out);
     }
 out:
     fsdp__storage_unref(storage);
-    return st;
+    return status;
 }
 
 /* ---- issuing ---- */
@@ -196,24 +196,24 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
                                      bool *reduced)
 {
     reduction r = {.group = group, .comm = comm};
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     *reduced = false;
     if (!has_unreduced(group))
         return FSDP_OK;
-    FSDP_TRY_GOTO(st, begin(&r), out);
+    FSDP_TRY_GOTO(status, begin(&r), out);
     if (r.count == 0)
         goto out;
-    FSDP_TRY_GOTO(st, r.hooked ? make_arriving(&r) : make_in_place(&r), out);
-    FSDP_TRY_GOTO(st, issue(&r, divide_factor), out);
+    FSDP_TRY_GOTO(status, r.hooked ? make_arriving(&r) : make_in_place(&r), out);
+    FSDP_TRY_GOTO(status, issue(&r, divide_factor), out);
     hand_over(&r);
     if (r.hooked || fsdp__stream_is_inline(comm->stream)) /* hooks run at the same moment on any stream */
-        FSDP_TRY_GOTO(st, fsdp__comm_context_finish_reduction(comm), out);
+        FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);
     *reduced = true;
 out:
     fsdp__free(r.params);
     fsdp__free(r.buffers);
-    if (st != FSDP_OK)
+    if (status != FSDP_OK)
         fsdp__comm_context_drop_reduction(comm);
-    return st;
+    return status;
 }

@@ -56,19 +56,19 @@ void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before
 
 fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t bytes, fsdp__region **out)
 {
-    fsdp_status st;
+    fsdp_status status;
 
     if (residence->mesh.ranks > 1 && residence->share)
         FSDP_TRY(fsdp__region_of_ranks(residence->device, &residence->mesh, FSDP_MEMORY_SYMMETRIC, bytes,
                                        FSDP_MEMORY_GRADIENT, bytes, out));
     else
         FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_GRADIENT, out));
-    st = fsdp__region_fill(*out);
-    if (st != FSDP_OK) {
+    status = fsdp__region_fill(*out);
+    if (status != FSDP_OK) {
         fsdp__region_unref(*out);
         *out = NULL;
     }
-    return st;
+    return status;
 }
 
 bool fsdp__residence_is_shared(const fsdp__residence *residence)

@@ -230,7 +230,7 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
 
 fsdp_status fsdp__root_reset(fsdp__root *root)
 {
-    fsdp_status st = root->comm.stream ? fsdp_stream_synchronize(root->comm.stream) : FSDP_OK;
+    fsdp_status status = root->comm.stream ? fsdp_stream_synchronize(root->comm.stream) : FSDP_OK;
 
     fsdp__comm_context_drop_reduction(&root->comm); /* before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
@@ -238,5 +238,5 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
     fsdp__spares_drop(&root->comm.spares);
     fsdp__root_forget_order(root);
     root->forward_root = NULL;
-    return st;
+    return status;
 }

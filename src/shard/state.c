@@ -117,13 +117,13 @@ fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
 
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];
-        fsdp_status st;
+        fsdp_status status;
 
         issued = issued || group->sharded_state == FSDP_SHARDED;
         set_label(state, group, true);
-        st = fsdp__param_group_unshard(group, state->comm);
+        status = fsdp__param_group_unshard(group, state->comm);
         set_label(state, group, false);
-        FSDP_TRY(st);
+        FSDP_TRY(status);
     }
     if (issued)
         fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
@@ -178,16 +178,16 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];
         bool reduced = false;
-        fsdp_status st;
+        fsdp_status status;
 
         if (!state->reduce_grads) {
             FSDP_TRY(fsdp__param_group_keep_gradients(group));
             continue;
         }
         set_label(state, group, true);
-        st = fsdp__param_group_reduce(group, state->comm, state->divide_factor, &reduced);
+        status = fsdp__param_group_reduce(group, state->comm, state->divide_factor, &reduced);
         set_label(state, group, false);
-        FSDP_TRY(st);
+        FSDP_TRY(status);
         any = any || reduced;
     }
     if (any)

@@ -37,11 +37,11 @@ static fsdp_status make_room(state *s)
     int64_t table_size = FSDP__MAX(s->table_size * 2, 64);
     int64_t *table;
 
-    if (fsdp__grow(&s->list.entries, s->list.count, &s->capacity, sizeof(*s->list.entries)) != 0)
+    if (fsdp__grow(&s->list.entries, s->list.count, &s->capacity, sizeof *s->list.entries) != 0)
         return FSDP_NO_MEMORY;
     if (s->table_size > 2 * (s->list.count + 1))
         return FSDP_OK;
-    table = fsdp__calloc((size_t)table_size, sizeof(*table));
+    table = fsdp__calloc((size_t)table_size, sizeof *table);
     if (!table)
         return FSDP_NO_MEMORY;
     fsdp__free(s->table);
@@ -57,7 +57,7 @@ fsdp_status fsdp_state_dict_create(fsdp_state_dict **out)
     state *s;
 
     *out = NULL;
-    s = fsdp__calloc(1, sizeof(*s));
+    s = fsdp__calloc(1, sizeof *s);
     if (!s)
         return FSDP_NO_MEMORY;
     *out = &s->list;
@@ -102,7 +102,7 @@ static fsdp_status describe(fsdp_state_dict_entry *entry)
         entry->writer = some && fsdp_context_rank(context) == 0;
         return FSDP_OK;
     }
-    memcpy(entry->global_shape, distribution->global_shape, sizeof(entry->global_shape));
+    memcpy(entry->global_shape, distribution->global_shape, sizeof entry->global_shape);
     for (int i = 0; i < distribution->placement_count; i++) {
         bool split = distribution->placements[i].kind == FSDP_SHARD && fsdp_mesh_size(distribution->mesh, i) > 1;
 

@@ -85,7 +85,7 @@ static fsdp_status fill_strided(const fsdp_tensor *tensor, double value)
     size_t bytes = fsdp_dtype_size(tensor->dtype);
     fsdp__copy_args args = {.src_dtype = tensor->dtype, .dst_dtype = tensor->dtype, .ndim = tensor->ndim};
     fsdp__fill_args fill = {.dtype = tensor->dtype, .numel = 1, .value = value};
-    fsdp_status st;
+    fsdp_status status;
     void *one = NULL;
 
     FSDP_TRY(fsdp__device_alloc(device, bytes, FSDP_MEMORY_WORKSPACE, &one));
@@ -94,11 +94,11 @@ static fsdp_status fill_strided(const fsdp_tensor *tensor, double value)
     args.dst = fsdp_tensor_data(tensor);
     memcpy(args.shape, tensor->shape, sizeof args.shape);
     memcpy(args.dst_strides, tensor->strides, sizeof args.dst_strides);
-    FSDP_TRY_GOTO(st, fsdp__launch_fill(fsdp_device_stream(device), &fill), out);
-    FSDP_TRY_GOTO(st, launch_copy(device, &args), out);
+    FSDP_TRY_GOTO(status, fsdp__launch_fill(fsdp_device_stream(device), &fill), out);
+    FSDP_TRY_GOTO(status, launch_copy(device, &args), out);
 out:
     fsdp__device_free(device, one, bytes, FSDP_MEMORY_WORKSPACE);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
@@ -162,19 +162,19 @@ static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *
 {
     fsdp_device *device = tensor->storage->device;
     packed staged = *host;
-    fsdp_status st;
+    fsdp_status status;
 
     if (host->dtype == tensor->dtype && fsdp_tensor_is_contiguous(tensor))
         return copy_bytes(device, fsdp_tensor_data(tensor), host->data, host->bytes, to_tensor);
     FSDP_TRY(fsdp__device_alloc(device, host->bytes, FSDP_MEMORY_WORKSPACE, &staged.data));
     if (to_tensor)
-        FSDP_TRY_GOTO(st, copy_bytes(device, staged.data, host->data, host->bytes, true), out);
-    FSDP_TRY_GOTO(st, copy_packed(tensor, &staged, to_tensor), out);
+        FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, true), out);
+    FSDP_TRY_GOTO(status, copy_packed(tensor, &staged, to_tensor), out);
     if (!to_tensor)
-        FSDP_TRY_GOTO(st, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
+        FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
 out:
     fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
-    return st;
+    return status;
 }
 
 /* Done on return: the caller's memory is free again, and what it reads there is true. */
@@ -182,13 +182,13 @@ static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
 {
     fsdp_device *device = tensor->storage->device;
     packed host = {data, dtype, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)};
-    fsdp_status st, done;
+    fsdp_status status, done;
 
-    st = fsdp__device_host_access(device) ? copy_packed(tensor, &host, to_tensor)
-                                          : copy_through_device(tensor, &host, to_tensor);
+    status = fsdp__device_host_access(device) ? copy_packed(tensor, &host, to_tensor)
+                                              : copy_through_device(tensor, &host, to_tensor);
     done = fsdp_stream_synchronize(fsdp_device_stream(device)); /* also for what was queued before a failure */
-    st = st != FSDP_OK ? st : done;
-    return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
+    status = status != FSDP_OK ? status : done;
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
 fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)

@@ -6,7 +6,7 @@
 fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, bool allocate,
                                  fsdp__storage **out)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     fsdp__storage *storage = fsdp__calloc(1, sizeof *storage);
 
     if (!storage)
@@ -16,12 +16,12 @@ fsdp_status fsdp__storage_create(fsdp_device *device, size_t bytes, fsdp_memory_
     storage->bytes = bytes;
     storage->kind = kind;
     if (allocate)
-        FSDP_TRY_GOTO(st, fsdp__storage_restore(storage), out);
+        FSDP_TRY_GOTO(status, fsdp__storage_restore(storage), out);
     *out = storage;
     storage = NULL;
 out:
     fsdp__storage_unref(storage);
-    return st;
+    return status;
 }
 
 void fsdp__storage_unref(fsdp__storage *storage)

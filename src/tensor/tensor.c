@@ -52,7 +52,7 @@ static fsdp_status check_bounds(const fsdp__storage *storage, const fsdp_tensor 
 fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                      const int64_t *strides, int64_t offset, fsdp_tensor **out)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     fsdp_tensor *tensor;
     int64_t numel;
 
@@ -70,14 +70,14 @@ fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, i
         memcpy(tensor->strides, strides, (size_t)ndim * sizeof *strides);
     else
         fsdp__shape_contiguous_strides(ndim, tensor->shape, tensor->strides);
-    FSDP_TRY_GOTO(st, check_bounds(storage, tensor, numel), out);
+    FSDP_TRY_GOTO(status, check_bounds(storage, tensor, numel), out);
     tensor->storage = storage;
     storage->refs++;
     *out = tensor;
     tensor = NULL;
 out:
     fsdp_tensor_unref(tensor);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out)
@@ -89,7 +89,7 @@ fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out)
 fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                fsdp_memory_kind kind, fsdp_tensor **out)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     fsdp__storage *storage = NULL;
     char text[FSDP__SHAPE_TEXT];
     int64_t numel;
@@ -97,13 +97,13 @@ fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, 
     if (!device || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a tensor: device and out are required");
     FSDP_TRY(check_shape("tensor", dtype, ndim, shape, &numel));
-    st = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
-    if (st != FSDP_OK)
-        return fsdp_fail_prefix(st, "cannot create a tensor of shape %s", fsdp__shape_text(ndim, shape, text));
-    FSDP_TRY_GOTO(st, fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out), out);
+    status = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot create a tensor of shape %s", fsdp__shape_text(ndim, shape, text));
+    FSDP_TRY_GOTO(status, fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out), out);
 out:
     fsdp__storage_unref(storage);
-    return st;
+    return status;
 }
 
 fsdp_tensor *fsdp_tensor_ref(fsdp_tensor *tensor)

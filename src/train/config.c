@@ -2,7 +2,6 @@
  * model it asks for. */
 #include "train/config.h"
 
-#include <inttypes.h>
 #include <math.h>
 
 #include "base/alloc.h"
@@ -13,15 +12,15 @@
 fsdp_status fsdp_train_config_create(fsdp_train_config **out)
 {
     fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
-    fsdp_status st;
+    fsdp_status status;
 
     *out = NULL;
     if (!config)
         return FSDP_NO_MEMORY;
-    st = fsdp__config_default(&fsdp__train_keys, config);
-    if (st != FSDP_OK) {
+    status = fsdp__config_default(&fsdp__train_keys, config);
+    if (status != FSDP_OK) {
         fsdp_train_config_free(config);
-        return st;
+        return status;
     }
     *out = config;
     return FSDP_OK;
@@ -90,11 +89,11 @@ static fsdp_status check_batch(const fsdp_train_config *config, int world_size)
     if (global == -1 || global % together == 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
-                     "training.global_batch_size %" PRId64 " is not a multiple of %" PRId64
-                     " (training.local_batch_size %" PRId64 " x %d rank%s): the nearest that are: %" PRId64
-                     " and %" PRId64,
-                     global, together, local, world_size, world_size == 1 ? "" : "s",
-                     FSDP__MAX(global / together, 1) * together, (global / together + 1) * together);
+                     "training.global_batch_size %lld is not a multiple of %lld (training.local_batch_size %lld x %d "
+                     "rank%s): the nearest that are: %lld and %lld",
+                     (long long)global, (long long)together, (long long)local, world_size, world_size == 1 ? "" : "s",
+                     (long long)(FSDP__MAX(global / together, 1) * together),
+                     (long long)((global / together + 1) * together));
 }
 
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
@@ -106,10 +105,9 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
         return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
     FSDP_TRY(check_batch(config, world_size));
     if (degree != -1 && degree != world_size)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.data_parallel_shard_degree is %" PRId64
-                         ", but there %s %d rank%s: expected -1 or %d",
-                         degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
+        return FSDP_FAIL(
+            FSDP_INVALID, "parallelism.data_parallel_shard_degree is %lld, but there %s %d rank%s: expected -1 or %d",
+            (long long)degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     return FSDP_OK;

@@ -1,6 +1,5 @@
 /* metrics.c - what a step cost, and the file of one JSON object per step. */
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -33,17 +32,17 @@ static void write_number(FILE *file, const char *name, double value)
 
 fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_report *report)
 {
-    fprintf(file, "{\"step\": %" PRId64, report->step);
+    fprintf(file, "{\"step\": %lld", (long long)report->step);
     write_number(file, "loss", report->loss);
     write_number(file, "grad_norm", report->grad_norm);
     write_number(file, "lr", report->lr);
     write_number(file, "tokens_per_second", report->tokens_per_second);
     write_number(file, "step_ms", report->step_ms);
     fprintf(file,
-            ", \"memory_live_bytes\": %zu, \"memory_peak_bytes\": %zu, \"all_gather\": %" PRId64
-            ", \"reduce_scatter\": %" PRId64 ", \"all_reduce\": %" PRId64 ", \"bytes_sent\": %" PRId64 "}\n",
-            report->memory_live_bytes, report->memory_peak_bytes, report->all_gather, report->reduce_scatter,
-            report->all_reduce, report->bytes_sent);
+            ", \"memory_live_bytes\": %zu, \"memory_peak_bytes\": %zu, \"all_gather\": %lld, \"reduce_scatter\": %lld, "
+            "\"all_reduce\": %lld, \"bytes_sent\": %lld}\n",
+            report->memory_live_bytes, report->memory_peak_bytes, (long long)report->all_gather,
+            (long long)report->reduce_scatter, (long long)report->all_reduce, (long long)report->bytes_sent);
     if (ferror(file) || fsdp__fault(FSDP__FAULT_WRITE))
         return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
     return FSDP_OK;

@@ -1,5 +1,4 @@
 /* run.c - builds a run from the config, tears it down in reverse, and drives it from first step to export. */
-#include <inttypes.h>
 #include <math.h>
 
 #include "base/alloc.h"
@@ -43,9 +42,8 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp_train_config_check(c, ranks));
     FSDP_TRY(fsdp__train_model_config(c, &run->model_config));
     if (c->training.seq_len > run->model_config.max_seq_len)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "training.seq_len %" PRId64 " is more than the %" PRId64 " positions of the model",
-                         c->training.seq_len, run->model_config.max_seq_len);
+        return FSDP_FAIL(FSDP_INVALID, "training.seq_len %lld is more than the %lld positions of the model",
+                         (long long)c->training.seq_len, (long long)run->model_config.max_seq_len);
     if (run->model_config.attention_dropout > 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "the model's config.json asks for dropout %g in attention, which cannot be trained: set "
@@ -102,14 +100,14 @@ static fsdp_status fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     fsdp_state_dict *state = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     if (c->model.pretrained == 0 || !c->model.path)
         return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
-    st = fsdp_hub_load(c->model.path, state, &run->model_config);
+    status = fsdp_hub_load(c->model.path, state, &run->model_config);
     fsdp_state_dict_free(state);
-    return st;
+    return status;
 }
 
 /* ---- optimizer ---- */
@@ -143,12 +141,12 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     fsdp_parameters parameters;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
         run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
-    st = create_optimizer(c, &parameters, &run->optimizer);
+    status = create_optimizer(c, &parameters, &run->optimizer);
     fsdp_parameters_release(&parameters);
     run->schedule = (fsdp_schedule){
         .warmup_steps = c->lr_scheduler.warmup_steps,
@@ -156,7 +154,7 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
         .decay = (fsdp_decay)c->lr_scheduler.decay_type,
         .min_factor = c->lr_scheduler.min_lr_factor,
     };
-    return st;
+    return status;
 }
 
 /* ---- who knows of a failure ---- */
@@ -175,26 +173,26 @@ static outcome alone(fsdp_status mine)
 }
 
 /* Work at whose end all ranks have agreed; they have not when one is gone, or when they differ. */
-static outcome agreed(fsdp_status st)
+static outcome agreed(fsdp_status status)
 {
-    return (outcome){st, st != FSDP_COMM && st != FSDP_MISMATCH};
+    return (outcome){status, status != FSDP_COMM && status != FSDP_MISMATCH};
 }
 
 /* fsdp_agree, but a rank that failed itself keeps its own words. */
 static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
 {
     char own[1024];
-    fsdp_status st;
+    fsdp_status status;
 
     if (fsdp_context_world_size(run->context) == 1)
         return mine;
     if (!fsdp_world(run->context))
         return fsdp_last_status();
     snprintf(own, sizeof own, "%s", mine == FSDP_OK ? "" : fsdp_last_error());
-    st = fsdp_agree(fsdp_world(run->context), mine);
-    if (mine != FSDP_OK && st == mine)
+    status = fsdp_agree(fsdp_world(run->context), mine);
+    if (mine != FSDP_OK && status == mine)
         return FSDP_FAIL(mine, "%s", own);
-    return st;
+    return status;
 }
 
 /* The next part of a run: nothing follows a failed one. */
@@ -291,19 +289,19 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 fsdp_status fsdp_train_export(fsdp_train_run *run)
 {
     fsdp_state_dict *state = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     if (!run->config->save.path)
         return FSDP_OK;
     FSDP_TRY(agree(run, fsdp_module_reshard_all(run->model)));
     FSDP_TRY(agree(run, fsdp_state_dict_from_module(run->model, &state)));
-    st = fsdp_hub_save(run->config->save.path, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
-                       fsdp_world(run->context));
+    status = fsdp_hub_save(run->config->save.path, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
+                           fsdp_world(run->context));
     fsdp_state_dict_free(state);
-    FSDP_TRY(st);
+    FSDP_TRY(status);
     if (run->config->model.path && fsdp_context_rank(run->context) == 0)
-        st = fsdp_hub_copy_tokenizer(run->config->model.path, run->config->save.path);
-    return agree(run, st);
+        status = fsdp_hub_copy_tokenizer(run->config->model.path, run->config->save.path);
+    return agree(run, status);
 }
 
 /* Says what happened where it should be said. Where all ranks know, rank 0 reports it and then ends the world: the

@@ -18,7 +18,7 @@ static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *ep
     const fsdp_train_config *config = run->config;
     fsdp_device *device = run->device;
     int64_t shape[2] = {config->training.local_batch_size, config->training.seq_len};
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     fsdp_batch batch;
     fsdp_tensor *inputs, *targets, *loss;
     double value;
@@ -31,16 +31,16 @@ static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *ep
     if (run->microbatches > 1)
         loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
     if (!loss) {
-        st = fsdp_last_status();
+        status = fsdp_last_status();
         goto out;
     }
-    FSDP_TRY_GOTO(st, fsdp_tensor_item(loss, &value), out);
-    FSDP_TRY_GOTO(st, fsdp_backward(loss), out); /* hooks gather again and reduce */
+    FSDP_TRY_GOTO(status, fsdp_tensor_item(loss, &value), out);
+    FSDP_TRY_GOTO(status, fsdp_backward(loss), out); /* hooks gather again and reduce */
     *loss_sum += value;
     *epoch = batch.epoch;
 out:
     fsdp_scope_end(run->context, NULL);
-    return st;
+    return status;
 }
 
 static double set_learning_rate(fsdp_train_run *run)
@@ -90,11 +90,11 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     fsdp_train_report own = {0};
-    fsdp_status st = run_step(run, &own);
+    fsdp_status status = run_step(run, &own);
 
-    if (st != FSDP_OK) {
+    if (status != FSDP_OK) {
         fsdp_abort(run->context, fsdp_last_error()); /* or peers wait for us */
-        return fsdp_fail_hop(st, __FILE__, __LINE__);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     if (report)
         *report = own;

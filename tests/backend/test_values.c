@@ -76,7 +76,7 @@ static void see_rounded(const void *dtype)
         uint64_t memory = 0;
         uint16_t expected;
         oracle_put(t, &memory, 0, (double)wide[i]);
-        memcpy(&expected, &memory, sizeof(expected));
+        memcpy(&expected, &memory, sizeof expected);
         if (isnan(wide[i]))
             CHECK(isnan(oracle_get(t, halves_back, i)));
         else if (fabsf(wide[i]) >= 0x1p-126f)
@@ -106,7 +106,7 @@ static void f32_rounds_to_the_nearest_even_16_bit_value(void **state)
                        : part == 1 ? (uint32_t)i << 16 | 0x8000u                 /* bf16 ties */
                        : part == 2 ? ((uint32_t)i << 13 | 0x1000u) + 0x33000000u /* half ties, denormal halves */
                                    : 0x477fe000u + (uint32_t)i;                  /* where halves end */
-                memcpy(&wide[i], &bits, sizeof(bits));
+                memcpy(&wide[i], &bits, sizeof bits);
             }
             run_all(FSDP__KERNEL_COPY, &a, see_rounded, &types[t]);
         }
@@ -254,7 +254,7 @@ static void see_quotients(const void *seen)
 
         differ += quotient != q->sums[i] * (1.0f / q->args.divisor);
         if (q->args.dst_dtype == FSDP_F32) {
-            memcpy(&actual, (const float *)q->dst + i, sizeof(actual));
+            memcpy(&actual, (const float *)q->dst + i, sizeof actual);
         } else {
             oracle_put(q->args.dst_dtype, &rounded, 0, (double)expected);
             expected = (float)oracle_get(q->args.dst_dtype, &rounded, 0);

@@ -21,7 +21,7 @@ static void calloc_zeroes_and_refuses_overflow(void **state)
 
     (void)state;
     CHECK_PTR(bytes);
-    CHECK_BYTES(bytes, zeros, sizeof(zeros));
+    CHECK_BYTES(bytes, zeros, sizeof zeros);
     fsdp__free(bytes);
     CHECK_NULL(fsdp__calloc(SIZE_MAX / 2, 3));
     CHECK_EQ(fsdp_last_status(), FSDP_NO_MEMORY);
@@ -45,13 +45,13 @@ static void grow_makes_room_for_the_next_item(void **state)
 
     (void)state;
     for (int64_t i = 0; i < 1000; i++) {
-        CHECK_EQ(fsdp__grow(&items, i, &capacity, sizeof(*items)), 0);
+        CHECK_EQ(fsdp__grow(&items, i, &capacity, sizeof *items), 0);
         CHECK(capacity > i);
         items[i] = i * i;
     }
     for (int64_t i = 0; i < 1000; i++)
         CHECK_EQ(items[i], i * i);
-    CHECK_EQ(fsdp__grow(&items, 100000, &capacity, sizeof(*items)), 0);
+    CHECK_EQ(fsdp__grow(&items, 100000, &capacity, sizeof *items), 0);
     CHECK(capacity > 100000);
     fsdp__free(items);
 }
@@ -62,11 +62,11 @@ static void a_failed_grow_changes_nothing(void **state)
     int64_t capacity = 0;
 
     (void)state;
-    CHECK_EQ(fsdp__grow(&items, 0, &capacity, sizeof(*items)), 0);
+    CHECK_EQ(fsdp__grow(&items, 0, &capacity, sizeof *items), 0);
     before = items;
     items[0] = 5;
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
-    CHECK(fsdp__grow(&items, capacity, &capacity, sizeof(*items)) != 0);
+    CHECK(fsdp__grow(&items, capacity, &capacity, sizeof *items) != 0);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
     CHECK(items == before && items[0] == 5);
     CHECK_EQ(capacity, 8);

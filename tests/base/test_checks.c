@@ -165,7 +165,7 @@ static void checks_fail_when_wrong(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *message = outcome(cases[i].body);
 
         CHECK_CONTAINS(message, cases[i].says);

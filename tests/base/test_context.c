@@ -42,7 +42,7 @@ static void threads_are_the_rank_s_share_of_the_allowed_cores(void **state)
     cpu_set_t cores;
 
     (void)state;
-    CHECK_EQ(sched_getaffinity(0, sizeof(cores), &cores), 0);
+    CHECK_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
     for (int local = 1; local <= 2 * CPU_COUNT(&cores); local++) {
         CHECK_OK(fsdp_context_create(&(fsdp_context_options){.world_size = local}, &context));
         CHECK_EQ(fsdp_context_threads(context), CPU_COUNT(&cores) / local > 0 ? CPU_COUNT(&cores) / local : 1);
@@ -67,7 +67,7 @@ static void ranks_outside_the_world_are_refused(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         fsdp_context *context = (fsdp_context *)1;
 
         CHECK_ERROR(fsdp_context_create(&wrong[i], &context), FSDP_INVALID, "cannot create a context");
@@ -99,7 +99,7 @@ static void slots_are_freed_in_reverse_order(void **state)
     fsdp_context *context = test_context();
 
     (void)state;
-    memset(freed, 0, sizeof(freed));
+    memset(freed, 0, sizeof freed);
     CHECK_NULL(fsdp__context_get(context, FSDP__SLOT_SCOPE));
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, note_free);
     fsdp__context_attach(context, FSDP__SLOT_DEVICES, cpu, note_free);
@@ -122,7 +122,7 @@ static void keep_line(void *arg, fsdp_log_level level, const char *line)
 
     lines->count++;
     lines->level = level;
-    snprintf(lines->last, sizeof(lines->last), "%s", line);
+    snprintf(lines->last, sizeof lines->last, "%s", line);
 }
 
 static void lines_carry_the_rank_and_respect_the_level(void **state)
@@ -170,7 +170,7 @@ static void the_default_sink_is_stderr(void **state)
     fsdp_log(context, FSDP_LOG_DEBUG, "not shown");
     dup2(saved, STDERR_FILENO);
     close(ends[1]);
-    CHECK_EQ(read(ends[0], text, sizeof(text) - 1), 10);
+    CHECK_EQ(read(ends[0], text, sizeof text - 1), 10);
     CHECK_STRING(text, "to stderr\n");
     close(ends[0]);
     close(saved);

@@ -31,7 +31,7 @@ static void a_file_is_read_whole_and_ends_in_nul(void **state)
     CHECK(text != NULL);
     for (int i = 0; i < 100001; i++)
         text[i] = (char)(i * 7 + 1);
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         test_write_file(path, text, sizes[i]);
         CHECK_OK(fsdp__file_read(path, sizes[i], &data, &bytes));
         CHECK_EQ(bytes, sizes[i]);
@@ -241,7 +241,7 @@ static void paths_join_with_one_slash(void **state)
         {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"/", "b", "/b"}, {"a", "/b", "/b"}};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *path = fsdp__path_join(cases[i][0], cases[i][1]);
 
         CHECK_STRING(path, cases[i][2]);

@@ -36,7 +36,7 @@ static void key_and_index_fill_counter_and_key_low_words_first(void **state)
     (void)state;
     fsdp__philox4x32(counter, key, expected);
     fsdp__philox(0xfedcba9876543210u, 0x0123456789abcdefu, out);
-    CHECK_BYTES(out, expected, sizeof(out));
+    CHECK_BYTES(out, expected, sizeof out);
 }
 
 static void keys_depend_on_seed_and_name(void **state)

@@ -55,8 +55,8 @@ static void a_very_long_path_keeps_its_end(void **state)
     char path[600];
 
     (void)state;
-    memset(path, 'd', sizeof(path));
-    memcpy(path + sizeof(path) - 8, "/file.c", 8);
+    memset(path, 'd', sizeof path);
+    memcpy(path + sizeof path - 8, "/file.c", 8);
     for (int i = 0; i < 9; i++)
         i == 0 ? fsdp_fail(FSDP_IO, path, 7, "x") : fsdp_fail_hop(FSDP_IO, path, i);
     CHECK_EQ(count_hops(), 8);
@@ -68,8 +68,8 @@ static void a_long_message_is_cut_and_says_so(void **state)
     char text[3000];
 
     (void)state;
-    memset(text, 'x', sizeof(text) - 1);
-    text[sizeof(text) - 1] = '\0';
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
     FSDP_FAIL(FSDP_INVALID, "%s", text);
     CHECK_EQ(strlen(fsdp_last_error()), 1023);
     CHECK_STRING(fsdp_last_error() + 1019, "x...");

@@ -256,7 +256,7 @@ static void wrong_arguments_are_refused(void **state)
     CHECK_ERROR(fsdp_broadcast(world, x, 1, FSDP_F32, 1, stream), FSDP_INVALID, "root 1 is not one of its 1 ranks");
     CHECK_ERROR(fsdp_all_to_all(world, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "not possible in place");
     CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
-                "block 0: the ranks' chunks do not cover it");
+                "buffer 0: the ranks' chunks do not cover it");
     block.chunk = 4;
     block.shard = NULL;
     CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,

@@ -27,13 +27,13 @@ static void disagree(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
     float x[4096] = {0}, y[3 * 4096] = {0};
-    fsdp_status st;
+    fsdp_status status;
 
     (void)arg;
     CHECK_OK(fsdp_barrier(world));
-    st = rank == 1 ? fsdp_reduce_scatter(world, y, x, 2048, FSDP_BF16, FSDP_SUM, cpu_stream(context))
-                   : fsdp_all_gather(world, x, y, 1024, FSDP_F32, cpu_stream(context));
-    CHECK_EQ(st, FSDP_MISMATCH);
+    status = rank == 1 ? fsdp_reduce_scatter(world, y, x, 2048, FSDP_BF16, FSDP_SUM, cpu_stream(context))
+                       : fsdp_all_gather(world, x, y, 1024, FSDP_F32, cpu_stream(context));
+    CHECK_EQ(status, FSDP_MISMATCH);
     snprintf(messages[rank], sizeof messages[rank], "%s", fsdp_last_error());
     CHECK_ERROR(fsdp_barrier(world), FSDP_MISMATCH, "group 'world' is broken: ranks disagree");
 }
@@ -84,7 +84,7 @@ static void gather_labelled(fsdp_context *context, void *arg)
     fsdp_reduce_options options = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
     char label[200];
     fsdp_stream *stream;
-    fsdp_status st;
+    fsdp_status status;
 
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), l->mode, &stream));
     fsdp__process_group_set_label(world, "embedding, and a long one, so that all its bytes are seen to go");
@@ -98,12 +98,12 @@ static void gather_labelled(fsdp_context *context, void *arg)
     }
     CHECK_OK(fsdp_all_reduce(world, x, x, 1, FSDP_F32, FSDP_SUM, stream)); /* carries none */
     CHECK_OK(fsdp_barrier(world));
-    st = l->reduce ? fsdp_reduce_scatter_coalesced(world, buffers, 2, &options, stream)
-                   : fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, stream);
+    status = l->reduce ? fsdp_reduce_scatter_coalesced(world, buffers, 2, &options, stream)
+                       : fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, stream);
     fsdp__process_group_set_label(world, "later"); /* the call has its own */
-    if (st == FSDP_OK)
-        st = fsdp_stream_synchronize(stream);
-    CHECK_EQ(st, l->expected ? FSDP_MISMATCH : FSDP_OK);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(stream);
+    CHECK_EQ(status, l->expected ? FSDP_MISMATCH : FSDP_OK);
     if (l->expected)
         CHECK_CONTAINS(fsdp_last_error(), l->expected);
     fsdp_stream_free(stream);
@@ -232,7 +232,7 @@ static void work(fsdp_context *context, fsdp_status *out)
     fsdp_stream *stream = NULL, *worker = NULL;
     void **objects = NULL, *shared = NULL, *symmetric = NULL;
     size_t *sizes = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!fsdp_cpu(context)) { /* a rank that fails before it joins a call says so */
         fsdp_abort(context, NULL);
@@ -240,20 +240,20 @@ static void work(fsdp_context *context, fsdp_status *out)
         return;
     }
     stream = cpu_stream(context);
-    FSDP_TRY_GOTO(st, fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker), out);
-    FSDP_TRY_GOTO(st, fsdp_all_gather(world, x, y, 100, FSDP_F32, stream), out);
-    FSDP_TRY_GOTO(st, fsdp_process_group_create(context, ranks, WORLD, "all", &group), out);
-    FSDP_TRY_GOTO(st, fsdp_all_gather_coalesced(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
-    FSDP_TRY_GOTO(st, fsdp_reduce_scatter_coalesced(group, &block, 1, &reduce, worker), out);
-    FSDP_TRY_GOTO(st, fsdp_stream_synchronize(worker), out);
-    FSDP_TRY_GOTO(st, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);
-    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 100, &shared), out);
-    FSDP_TRY_GOTO(st, fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 100, &symmetric), out);
-    FSDP_TRY_GOTO(st, fsdp_all_reduce(world, x, y, 500, FSDP_F32, FSDP_MAX, stream), out);
-    FSDP_TRY_GOTO(st, fsdp_agree(world, FSDP_OK), out);
-    FSDP_TRY_GOTO(st, fsdp_barrier(world), out);
+    FSDP_TRY_GOTO(status, fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker), out);
+    FSDP_TRY_GOTO(status, fsdp_all_gather(world, x, y, 100, FSDP_F32, stream), out);
+    FSDP_TRY_GOTO(status, fsdp_process_group_create(context, ranks, WORLD, "all", &group), out);
+    FSDP_TRY_GOTO(status, fsdp_all_gather_coalesced(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
+    FSDP_TRY_GOTO(status, fsdp_reduce_scatter_coalesced(group, &block, 1, &reduce, worker), out);
+    FSDP_TRY_GOTO(status, fsdp_stream_synchronize(worker), out);
+    FSDP_TRY_GOTO(status, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);
+    FSDP_TRY_GOTO(status, fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 100, &shared), out);
+    FSDP_TRY_GOTO(status, fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, 100, &symmetric), out);
+    FSDP_TRY_GOTO(status, fsdp_all_reduce(world, x, y, 500, FSDP_F32, FSDP_MAX, stream), out);
+    FSDP_TRY_GOTO(status, fsdp_agree(world, FSDP_OK), out);
+    FSDP_TRY_GOTO(status, fsdp_barrier(world), out);
 out:
-    if (st != FSDP_OK)
+    if (status != FSDP_OK)
         fsdp_abort(context, NULL);
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, shared, 100);
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, symmetric, 100);
@@ -263,7 +263,7 @@ out:
         (void)fsdp_stream_synchronize(worker);
     fsdp_stream_free(worker);
     fsdp_process_group_free(group);
-    *out = st;
+    *out = status;
 }
 
 typedef struct fault {
@@ -280,18 +280,18 @@ static void quiet(void *arg, fsdp_log_level level, const char *line)
 static void work_with_fault(fsdp_context *context, void *arg)
 {
     fault *f = arg;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     fsdp_context_set_log(context, FSDP_LOG_ERROR, quiet, NULL);
     if (fsdp_context_rank(context) == 1)
         fsdp__fault_arm(f->kind, f->nth);
-    work(context, &st);
+    work(context, &status);
     if (fsdp_context_rank(context) == 1) {
         f->hit = fsdp__fault_hit(f->kind);
         fsdp__fault_arm(f->kind, 0);
-        CHECK_EQ(st != FSDP_OK, f->hit);
+        CHECK_EQ(status != FSDP_OK, f->hit);
     }
-    if (st != FSDP_OK)
+    if (status != FSDP_OK)
         CHECK(*fsdp_last_error() != '\0');
     (void)fsdp_context_rank(context);
 }
@@ -324,9 +324,9 @@ static void making_a_world_may_fail(void **state)
     (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *contexts[2] = {NULL};
-        fsdp_status st = fsdp_context_create_threads(2, NULL, contexts);
+        fsdp_status status = fsdp_context_create_threads(2, NULL, contexts);
 
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp_context_free(contexts[0]);
         fsdp_context_free(contexts[1]);
     }

@@ -318,21 +318,21 @@ static void run_short(fsdp_process_group *direct, fsdp_process_group *packed, fs
     fsdp_sharded_buffer block = {.unsharded = unsharded, .shard = shard, .numel = 9, .chunk = 3};
     fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
     int rank = fsdp_process_group_rank(packed);
-    fsdp_status st;
+    fsdp_status status;
 
     (void)direct;
     if (rank == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, now.nth);
-    st = fsdp_all_gather_coalesced(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
-    if (st == FSDP_OK)
-        st = fsdp_reduce_scatter_coalesced(packed, &block, 1, &o, stream);
+    status = fsdp_all_gather_coalesced(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
+    if (status == FSDP_OK)
+        status = fsdp_reduce_scatter_coalesced(packed, &block, 1, &o, stream);
     if (rank == 1) {
         now.hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
-    } else if (st != FSDP_OK) {
+    } else if (status != FSDP_OK) {
         CHECK_CONTAINS(fsdp_last_error(), "rank 1 failed: ");
     }
-    now.status[rank] = st;
+    now.status[rank] = status;
 }
 
 static void a_rank_without_memory_ends_the_call_of_all(void **state)

@@ -300,9 +300,9 @@ static void what_waits_on_a_worker_stream_holds_nobody_up(void **state)
 
 /* ---- peers that wait for the writer ---- */
 
-static void keep_message(fsdp_context *context, reads *r, fsdp_status st)
+static void keep_message(fsdp_context *context, reads *r, fsdp_status status)
 {
-    CHECK(st != FSDP_OK);
+    CHECK(status != FSDP_OK);
     snprintf(r->messages[fsdp_context_rank(context)], sizeof r->messages[0], "%s", fsdp_last_error());
     CHECK(fsdp_barrier(fsdp_world(context)) != FSDP_OK); /* the world has ended */
 }
@@ -390,7 +390,7 @@ static void leave_while_reading(fsdp_context *context, void *arg)
     fsdp_stream *stream = open_stream(context, r->mode);
     void *region = shared(world);
     int rank = fsdp_context_rank(context);
-    fsdp_status st;
+    fsdp_status status;
 
     fsdp__process_group_begin_read(world, region);
     if (rank == r->late)
@@ -402,10 +402,10 @@ static void leave_while_reading(fsdp_context *context, void *arg)
         return;
     }
     CHECK_OK(fsdp__process_group_end_read(world, region, stream));
-    st = fsdp__process_group_await_readers(world, region, stream);
-    if (st == FSDP_OK)
-        st = fsdp_stream_synchronize(stream);
-    CHECK(st != FSDP_OK);
+    status = fsdp__process_group_await_readers(world, region, stream);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(stream);
+    CHECK(status != FSDP_OK);
     CHECK_CONTAINS(fsdp_last_error(), r->write ? "no more" : "rank 1 has left");
     fsdp_stream_free(stream);
 }

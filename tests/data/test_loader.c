@@ -10,12 +10,12 @@ typedef struct stream {
 static stream stream_create(int64_t count)
 {
     stream s = {.directory = test_directory()};
-    uint32_t *tokens = calloc((size_t)count, sizeof(*tokens));
+    uint32_t *tokens = calloc((size_t)count, sizeof *tokens);
 
     for (int64_t i = 0; i < count; i++)
         tokens[i] = (uint32_t)i;
     s.path = test_path(s.directory, "tokens.u32");
-    test_write_file(s.path, tokens, (size_t)count * sizeof(*tokens));
+    test_write_file(s.path, tokens, (size_t)count * sizeof *tokens);
     free(tokens);
     CHECK_OK(fsdp_tokens_open((const char *const *)&s.path, 1, FSDP_TOKENS_AUTO, &s.tokens));
     return s;
@@ -71,9 +71,9 @@ static void sequential_order_is_the_formula_whatever_the_split(void **state)
     stream s = stream_create(5 * 500 + 1);
 
     (void)state;
-    for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
         int64_t steps = 5, total = steps * splits[i][0] * splits[i][1] * splits[i][2];
-        int64_t *windows = calloc((size_t)total, sizeof(*windows));
+        int64_t *windows = calloc((size_t)total, sizeof *windows);
         fsdp_loader_options options = {.seq_len = 5,
                                        .microbatches = splits[i][0],
                                        .world_size = splits[i][1],
@@ -107,10 +107,10 @@ static void a_shuffled_epoch_visits_every_window_once(void **state)
     static const int64_t sizes[] = {4, 5, 6, 7, 16, 17, 63, 100, 1023};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         int64_t n = sizes[i], fixed = 0, same = 0;
         stream s = stream_create(n * 3 + 1);
-        int64_t *windows = calloc((size_t)n * 4, sizeof(*windows));
+        int64_t *windows = calloc((size_t)n * 4, sizeof *windows);
         fsdp_loader_options options = {.seq_len = 3, .microbatches = 1, .world_size = 2, .local_batch = 2};
 
         options.shuffle = true;
@@ -157,11 +157,11 @@ static void the_shuffle_depends_on_the_seed_alone(void **state)
         options.workers = i;
         collect(&s, options, TOTAL / 12, i == 0 ? first : other);
         if (i > 0)
-            CHECK_BYTES(other, first, sizeof(first));
+            CHECK_BYTES(other, first, sizeof first);
     }
     options.seed = 4;
     collect(&s, options, TOTAL / 12, other);
-    CHECK(memcmp(other, first, sizeof(first)) != 0);
+    CHECK(memcmp(other, first, sizeof first) != 0);
     stream_free(&s);
 }
 
@@ -253,7 +253,7 @@ static void a_token_beyond_the_vocabulary_fails_at_its_batch(void **state)
             fsdp_batch batch;
             char text[64];
 
-            snprintf(text, sizeof(text), "token %d at position %d of '", (int)vocabulary, (int)vocabulary);
+            snprintf(text, sizeof text, "token %d at position %d of '", (int)vocabulary, (int)vocabulary);
             CHECK_OK(fsdp_loader_create(s.tokens, &options, &loader));
             for (int64_t m = 0; m < good; m++)
                 CHECK_OK(fsdp_loader_next(loader, &batch));

@@ -9,11 +9,11 @@ enum {
 static char *write_u16(const char *directory, const char *name, int count, int first)
 {
     char *path = test_path(directory, name);
-    uint16_t *tokens = calloc((size_t)count + 1, sizeof(*tokens));
+    uint16_t *tokens = calloc((size_t)count + 1, sizeof *tokens);
 
     for (int i = 0; i < count; i++)
         tokens[i] = (uint16_t)(first + i);
-    test_write_file(path, tokens, (size_t)count * sizeof(*tokens));
+    test_write_file(path, tokens, (size_t)count * sizeof *tokens);
     free(tokens);
     return path;
 }
@@ -25,7 +25,7 @@ static char *write_headed(const char *directory, const char *name, const int32_t
     size_t bytes = HEADER_WORDS * sizeof(int32_t) + (size_t)held * (size_t)width;
     unsigned char *data = calloc(1, bytes);
 
-    memcpy(data, header, 3 * sizeof(*header));
+    memcpy(data, header, 3 * sizeof *header);
     for (int i = 0; i < held; i++)
         data[HEADER_WORDS * sizeof(int32_t) + (size_t)(i * width)] = (unsigned char)i;
     test_write_file(path, data, bytes);
@@ -74,7 +74,7 @@ static void text_is_its_bytes(void **state)
         fsdp_tokens *tokens = NULL;
         int32_t read[7];
 
-        test_write_file(path, text, sizeof(text) - 1);
+        test_write_file(path, text, sizeof text - 1);
         CHECK_OK(fsdp_tokens_open((const char *const *)&path, 1, FSDP_TOKENS_AUTO, &tokens));
         CHECK_EQ(fsdp_tokens_count(tokens), 7);
         CHECK_OK(fsdp_tokens_read(tokens, 0, 7, read));
@@ -94,7 +94,7 @@ static void the_name_tells_the_width(void **state)
     static const uint32_t wide[] = {70000, 70001, 70002};
 
     (void)state;
-    test_write_file(u32, wide, sizeof(wide));
+    test_write_file(u32, wide, sizeof wide);
     check_opens_counting(bin, FSDP_TOKENS_AUTO, 9, 60000);
     check_opens_counting(u16, FSDP_TOKENS_AUTO, 9, 7);
     check_opens_counting(u32, FSDP_TOKENS_AUTO, 3, 70000);
@@ -180,7 +180,7 @@ static void bad_files_are_named(void **state)
     test_write_file(empty, "", 0);
     test_write_file(odd, "abcde", 5);
     test_write_file(binary, "a\0b", 3);
-    test_write_file(huge, large, sizeof(large));
+    test_write_file(huge, large, sizeof large);
     check_open_fails(missing, FSDP_TOKENS_AUTO, FSDP_NOT_FOUND, "cannot open");
     check_open_fails(directory, FSDP_TOKENS_AUTO, FSDP_IO, "directory");
     check_open_fails(empty, FSDP_TOKENS_AUTO, FSDP_FORMAT, "it is empty");

@@ -318,13 +318,13 @@ static void any_host_allocation_may_fail(void **state)
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp__allocator *allocator = NULL;
         void *blocks[200] = {NULL};
-        fsdp_status st = fsdp__allocator_create(&source, &allocator);
+        fsdp_status status = fsdp__allocator_create(&source, &allocator);
         fsdp_memory_stats stats;
 
         /* Enough for every table of the allocator to grow. */
-        for (int i = 0; i < 200 && st == FSDP_OK; i++)
-            st = fsdp__allocator_take(allocator, 64 + (size_t)i * 3000, FSDP_MEMORY_ACTIVATION, &blocks[i]);
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        for (int i = 0; i < 200 && status == FSDP_OK; i++)
+            status = fsdp__allocator_take(allocator, 64 + (size_t)i * 3000, FSDP_MEMORY_ACTIVATION, &blocks[i]);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         for (int i = 0; i < 200; i++)
             CHECK(!blocks[i] || fsdp__allocator_give(allocator, blocks[i]));
         if (allocator) {

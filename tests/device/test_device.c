@@ -215,17 +215,18 @@ static void any_allocation_may_fail(void **state)
     (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
-        fsdp_status st = fsdp_context_create(NULL, &context);
+        fsdp_status status = fsdp_context_create(NULL, &context);
         fsdp_device *devices[2] = {NULL, NULL};
 
-        for (int d = 0; d < 2 && st == FSDP_OK; d++) {
+        for (int d = 0; d < 2 && status == FSDP_OK; d++) {
             void *block = NULL;
 
             devices[d] = d ? fsdp_meta(context) : fsdp_cpu(context);
-            st = devices[d] ? fsdp__device_alloc(devices[d], 1000, FSDP_MEMORY_GRADIENT, &block) : fsdp_last_status();
+            status =
+                devices[d] ? fsdp__device_alloc(devices[d], 1000, FSDP_MEMORY_GRADIENT, &block) : fsdp_last_status();
             fsdp__device_free(devices[d], block, 1000, FSDP_MEMORY_GRADIENT);
         }
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         if (context)
             CHECK_EQ(test_live_bytes(context), 0);
         fsdp_context_free(context);

@@ -392,20 +392,20 @@ static fsdp_status two_workers(fsdp_context *context, fsdp_stream **streams, fsd
     _Atomic int64_t count = 0;
     push_args args = {list, &count, 5, 0};
     fsdp_device *cpu = fsdp_cpu(context);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!cpu)
         return fsdp_last_status();
     FSDP_TRY(fsdp_stream_create(cpu, FSDP_STREAM_WORKER, &streams[0]));
     FSDP_TRY(fsdp_stream_create(cpu, FSDP_STREAM_WORKER, &streams[1]));
     FSDP_TRY(fsdp_event_create(cpu, event));
-    FSDP_KEEP_FIRST(st, fsdp__stream_enqueue(streams[0], push, &args, sizeof args));
-    FSDP_KEEP_FIRST(st, fsdp_event_record(*event, streams[0]));
-    FSDP_KEEP_FIRST(st, fsdp_stream_wait_event(streams[1], *event));
-    FSDP_KEEP_FIRST(st, fsdp__stream_enqueue(streams[1], push, &args, sizeof args));
-    FSDP_KEEP_FIRST(st, fsdp_stream_synchronize(streams[0])); /* the list is on this stack */
-    FSDP_KEEP_FIRST(st, fsdp_stream_synchronize(streams[1]));
-    return st;
+    FSDP_KEEP_FIRST(status, fsdp__stream_enqueue(streams[0], push, &args, sizeof args));
+    FSDP_KEEP_FIRST(status, fsdp_event_record(*event, streams[0]));
+    FSDP_KEEP_FIRST(status, fsdp_stream_wait_event(streams[1], *event));
+    FSDP_KEEP_FIRST(status, fsdp__stream_enqueue(streams[1], push, &args, sizeof args));
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(streams[0])); /* the list is on this stack */
+    FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(streams[1]));
+    return status;
 }
 
 static void any_allocation_may_fail(void **state)
@@ -415,11 +415,11 @@ static void any_allocation_may_fail(void **state)
         fsdp_context *context = NULL;
         fsdp_stream *streams[2] = {NULL, NULL};
         fsdp_event *event = NULL;
-        fsdp_status st = fsdp_context_create(NULL, &context);
+        fsdp_status status = fsdp_context_create(NULL, &context);
 
-        if (st == FSDP_OK)
-            st = two_workers(context, streams, &event);
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        if (status == FSDP_OK)
+            status = two_workers(context, streams, &event);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp_event_free(event);
         fsdp_stream_free(streams[0]);
         fsdp_stream_free(streams[1]);

@@ -8,7 +8,7 @@ static void the_chunk_rule_gives_every_row_to_one_rank(void **state)
     static const int worlds[] = {1, 2, 3, 4, 7, 8, 64};
 
     (void)state;
-    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+    for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         for (int64_t n = 0; n <= 130; n++) {
             int64_t chunk = (n + worlds[w] - 1) / worlds[w], next = 0;
 
@@ -33,7 +33,7 @@ static void trailing_ranks_may_hold_little_or_nothing(void **state)
     int64_t start;
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int64_t rank = 0; rank < cases[i].world; rank++)
             CHECK_EQ(fsdp_shard_range(cases[i].n, cases[i].world, rank, &start), cases[i].lengths[rank]);
     /* No product overflows. */

@@ -47,7 +47,7 @@ static void check_mesh(fsdp_context *context, void *arg)
         CHECK_EQ(fsdp_mesh_coordinate(mesh, d), at[d]);
         CHECK_EQ(fsdp_process_group_size(group), c->shape[d]);
         CHECK_EQ(fsdp_process_group_rank(group), at[d]);
-        memcpy(other, at, sizeof(other));
+        memcpy(other, at, sizeof other);
         for (int i = 0; i < c->shape[d]; i++) {
             other[d] = i;
             CHECK_EQ(fsdp_process_group_global_rank(group, i), fsdp_mesh_rank_at(mesh, other));
@@ -65,7 +65,7 @@ static void check_mesh(fsdp_context *context, void *arg)
 static void every_rank_has_a_place_and_a_group_per_dimension(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         test_run_ranks(world_of(&cases[i]), check_mesh, (void *)&cases[i]);
 }
 

@@ -67,14 +67,14 @@ static void check_holds_box(const fsdp_tensor *tensor, const int64_t *shape, con
     int64_t count;
 
     CHECK(d != NULL);
-    CHECK_BYTES(d->global_shape, shape, (size_t)d->ndim * sizeof(*shape));
+    CHECK_BYTES(d->global_shape, shape, (size_t)d->ndim * sizeof *shape);
     for (int i = 0; i < d->placement_count; i++) {
         CHECK_EQ(d->placements[i].kind, placements[i].kind);
         if (placements[i].kind == FSDP_SHARD)
             CHECK_EQ(d->placements[i].dim, placements[i].dim);
     }
     fsdp_tensor_box(tensor, offset, size);
-    CHECK_BYTES(fsdp_tensor_shape(tensor), size, (size_t)d->ndim * sizeof(*size));
+    CHECK_BYTES(fsdp_tensor_shape(tensor), size, (size_t)d->ndim * sizeof *size);
     count = box_elements(d->ndim, shape, offset, size, expected);
     for (int64_t i = 0; i < count; i++)
         expected[i] *= factor;
@@ -90,7 +90,7 @@ static void check_whole(const fsdp_tensor *tensor, int ndim, const int64_t *shap
     CHECK_OK(fsdp_full_tensor(tensor, &full));
     CHECK_NULL(fsdp_tensor_distribution(full));
     CHECK_EQ(fsdp_tensor_ndim(full), ndim);
-    CHECK_BYTES(fsdp_tensor_shape(full), shape, (size_t)ndim * sizeof(*shape));
+    CHECK_BYTES(fsdp_tensor_shape(full), shape, (size_t)ndim * sizeof *shape);
     CHECK(full->storage != tensor->storage);
     CHECK_OK(fsdp_tensor_read(full, FSDP_F32, actual));
     for (int64_t i = 0; i < fsdp_tensor_numel(full); i++)
@@ -174,7 +174,7 @@ static void check_random(fsdp_context *context, void *arg)
 static void any_placements_to_any_others(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         test_run_ranks(cases[i].world, check_random, (void *)&cases[i]);
 }
 
@@ -222,7 +222,7 @@ static void check_partial(fsdp_context *context, void *arg)
 static void partial_values_are_reduced_by_their_operation(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         test_run_ranks(cases[i].world, check_partial, (void *)&cases[i]);
 }
 
@@ -235,7 +235,7 @@ static void count_calls(fsdp_context *context, fsdp_tensor *tensor, const fsdp_p
     fsdp_context_reset_comm_stats(context);
     CHECK_OK(fsdp_redistribute(tensor, to, &moved));
     fsdp_context_comm_stats(context, &stats);
-    memcpy(calls, stats.calls, sizeof(stats.calls));
+    memcpy(calls, stats.calls, sizeof stats.calls);
     fsdp_tensor_unref(moved);
 }
 
@@ -255,7 +255,7 @@ static void check_steps(fsdp_context *context, void *arg)
 
     (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &mesh));
-    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         fsdp_tensor *whole = counting(context, FSDP_F32, 2, shape), *piece = NULL, *start = NULL;
         int64_t calls[FSDP_COLLECTIVES];
 

@@ -118,7 +118,7 @@ static void every_fault_of_a_header_is_named(void **state)
     char *directory = test_directory(), *path = test_path(directory, "broken.safetensors");
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_safetensors *file = NULL;
 
         write_file(path, cases[i].header, cases[i].data_bytes);
@@ -148,7 +148,7 @@ static void the_length_of_the_header_is_checked(void **state)
     fsdp_safetensors *file = NULL;
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         test_write_file(path, cases[i].bytes, cases[i].count);
         CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, cases[i].part);
     }
@@ -173,7 +173,7 @@ static void put_tensor(const char *directory, const char *file, const char *tens
 {
     char *path = test_path(directory, file), header[256];
 
-    snprintf(header, sizeof(header), "{\"%s\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", tensor);
+    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", tensor);
     write_file(path, header, 3);
     free(path);
 }
@@ -227,7 +227,7 @@ static void every_fault_of_an_index_is_named(void **state)
 
     (void)state;
     put_tensor(directory, "1.safetensors", "a");
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_safetensors *files = NULL;
 
         put(directory, INDEX, cases[i].text);

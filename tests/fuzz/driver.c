@@ -58,7 +58,7 @@ static int read_corpus(const char *path, input *inputs)
     while ((entry = readdir(directory)) && count < MAX_INPUTS) {
         char name[4096];
 
-        snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
+        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
         if (stat(name, &info) == 0 && S_ISREG(info.st_mode) && read_input(name, &inputs[count]) == 0)
             count++;
     }
@@ -95,7 +95,7 @@ static size_t mutate(uint8_t *data, size_t bytes, const input *other)
             data[at] = (uint8_t)random_below(256);
         return bytes;
     case 2: /* a number that breaks things */
-        value = interesting[random_below(sizeof(interesting) / sizeof(interesting[0]))];
+        value = interesting[random_below(sizeof interesting / sizeof interesting[0])];
         length = (size_t)1 << random_below(4);
         if (at + length <= bytes)
             memcpy(data + at, &value, length);

@@ -52,7 +52,7 @@ static void top_k_leaves_the_k_most_likely(void **state)
     for (int i = 0; i < 100; i++)
         seen[sample(logits, 5, 1, 3, (float)i / 100)] = true;
     CHECK(seen[0] && !seen[1] && seen[2] && seen[3] && !seen[4]);
-    memset(seen, 0, sizeof(seen));
+    memset(seen, 0, sizeof seen);
     for (int i = 0; i < 100; i++)
         seen[sample(logits, 5, 1, 99, (float)i / 100)] = true;
     CHECK(seen[0] && seen[1] && seen[2] && seen[3] && seen[4]);
@@ -150,7 +150,7 @@ static void the_seed_decides_and_each_can_end_it(void **state)
     count = 1;
     options.seed = 8;
     CHECK_OK(fsdp_generate(model, other, &count, &options, NULL, NULL));
-    CHECK(memcmp(first, other, sizeof(first)) != 0);
+    CHECK(memcmp(first, other, sizeof first) != 0);
     fsdp_module_unref(model);
     fsdp_context_free(context);
 }
@@ -216,7 +216,7 @@ static void every_rank_gets_the_same_tokens(void **state)
     CHECK_OK(fsdp_run_threads(3, &options, generate_on_rank, &t));
     for (int rank = 0; rank < 3; rank++) {
         CHECK_EQ(t.counts[rank], 6);
-        CHECK_BYTES(t.tokens[rank], t.tokens[0], sizeof(t.tokens[0]));
+        CHECK_BYTES(t.tokens[rank], t.tokens[0], sizeof t.tokens[0]);
     }
 }
 

@@ -103,7 +103,7 @@ static void every_fault_of_a_config_is_named(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_model_config config = {.dim = 99};
 
         CHECK_ERROR(parse(cases[i].text, &config), cases[i].status, cases[i].part);

@@ -21,8 +21,8 @@ static fixture load(const char *name)
     fsdp_state_dict *parameters = NULL;
     char folder[256], golden[256];
 
-    snprintf(folder, sizeof(folder), "%s%s", MODELS, name);
-    snprintf(golden, sizeof(golden), "%s%s/golden.safetensors", MODELS, name);
+    snprintf(folder, sizeof folder, "%s%s", MODELS, name);
+    snprintf(golden, sizeof golden, "%s%s/golden.safetensors", MODELS, name);
     CHECK_OK(fsdp_hub_read_config(folder, &f.config));
     f.model = CHECK_PTR(fsdp_model_create(f.context, fsdp_meta(f.context), &f.config));
     CHECK_OK(fsdp_module_materialize(f.model, test_device(f.context)));
@@ -74,7 +74,7 @@ static void check_gradients(const fixture *f)
     for (int64_t i = 0; i < parameters.count; i++) {
         char name[256];
 
-        snprintf(name, sizeof(name), "grad.%s", parameters.items[i].name);
+        snprintf(name, sizeof name, "grad.%s", parameters.items[i].name);
         check_tensor(f, name, CHECK_PTR(fsdp_tensor_grad(parameters.items[i].tensor)));
     }
     CHECK_EQ(parameters.count + 4, fsdp_safetensors_count(f->golden)); /* and ids, targets, logits, loss */
@@ -94,7 +94,7 @@ static void check_model(const char *name)
     check_tensor(&f, "logits", CHECK_PTR(fsdp_call(f.model, ids)));
     loss = CHECK_PTR(fsdp_call(f.model, ids, targets));
     CHECK_OK(fsdp_tensor_item(loss, &value));
-    memcpy(&expected, golden(&f, "loss")->data, sizeof(expected));
+    memcpy(&expected, golden(&f, "loss")->data, sizeof expected);
     CHECK_NEAR(value, expected, 1e-5 + 1e-4 * fabs((double)expected));
     CHECK_OK(fsdp_backward(loss));
     check_gradients(&f);

@@ -13,7 +13,7 @@ static uint16_t bf16_bits(float value)
 {
     uint32_t bits;
 
-    memcpy(&bits, &value, sizeof(bits));
+    memcpy(&bits, &value, sizeof bits);
     return (uint16_t)(bits >> 16);
 }
 
@@ -245,7 +245,7 @@ static void a_folder_that_does_not_fit_is_refused_before_anything_changes(void *
     float value = 0;
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK_ERROR(load_one(cases[i].tensors, cases[i].count, cases[i].tied, &value), FSDP_FORMAT, cases[i].part);
         CHECK(value == -1);
     }

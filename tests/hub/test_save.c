@@ -114,11 +114,11 @@ static void check_folder(const char *folder, fsdp_dtype dtype)
             uint32_t bits = 0;
 
             if (dtype == FSDP_F32) {
-                CHECK_BYTES((const float *)entry->data + i, &expected, sizeof(expected));
+                CHECK_BYTES((const float *)entry->data + i, &expected, sizeof expected);
                 continue;
             }
             bits = (uint32_t)((const uint16_t *)entry->data)[i] << 16;
-            memcpy(&got, &bits, sizeof(got));
+            memcpy(&got, &bits, sizeof got);
             CHECK_NEAR(got, expected, expected / 256);
         }
     }

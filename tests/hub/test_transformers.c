@@ -24,7 +24,7 @@ static fsdp_status rewrite(fsdp_context *context, void *arg)
     fsdp_module *model;
     char from[256];
 
-    snprintf(from, sizeof(from), "%s%s", MODELS, j->model);
+    snprintf(from, sizeof from, "%s%s", MODELS, j->model);
     FSDP_TRY(fsdp_hub_read_config(from, &config));
     model = fsdp_model_create(context, test_device(context), &config);
     FSDP_TRY(model ? FSDP_OK : fsdp_last_status());
@@ -43,7 +43,7 @@ static void check(const char *model, fsdp_dtype dtype, uint64_t limit_bytes, dou
     fsdp_context_options options = {.threads = 1};
 
     CHECK_OK(fsdp_run_threads(1, &options, rewrite, &j));
-    snprintf(command, sizeof(command), "'%s' '%s/tests/hub/check_transformers.py' '%s' '%s%s/golden.safetensors' %g",
+    snprintf(command, sizeof command, "'%s' '%s/tests/hub/check_transformers.py' '%s' '%s%s/golden.safetensors' %g",
              python, TEST_SOURCE_DIR, j.to, MODELS, model, tolerance);
     CHECK_EQ(system(command), 0);
     free(j.to);
@@ -77,7 +77,7 @@ int main(void)
     python = getenv("FSDP_PYTHON");
     if (!python)
         python = "python3";
-    snprintf(command, sizeof(command), "'%s' -c 'import torch, safetensors, transformers' 2>/dev/null", python);
+    snprintf(command, sizeof command, "'%s' -c 'import torch, safetensors, transformers' 2>/dev/null", python);
     if (system(command) != 0)
         return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);

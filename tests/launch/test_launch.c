@@ -206,8 +206,8 @@ static int signal_launcher(int signal, const char *what, const char *marker)
 
     if (pid == 0) {
         fsdp_launch_report report;
-        fsdp_status st = launch(2, what, marker, 100, &report);
-        _exit(st == FSDP_INTERRUPTED ? report.exit_code : 1);
+
+        _exit(launch(2, what, marker, 100, &report) == FSDP_INTERRUPTED ? report.exit_code : 1);
     }
     while (processes_with(marker) < 2 && tries++ < 200)
         usleep(10000);

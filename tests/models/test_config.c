@@ -33,7 +33,7 @@ static void presets_have_the_published_sizes(void **state)
         CHECK_OK(fsdp_model_config_check(&config));
         CHECK_EQ(fsdp_model_config_parameters(&config), expected[i].parameters);
     }
-    CHECK_EQ(i, sizeof(expected) / sizeof(expected[0]));
+    CHECK_EQ(i, sizeof expected / sizeof expected[0]);
 }
 
 static void an_unknown_preset_is_answered_with_the_known_ones(void **state)

@@ -224,11 +224,11 @@ static void dropout_acts_only_in_training(void **state)
     tokens = some_tokens(context, 1, 4, 1);
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, tokens)), FSDP_F32, first));
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, tokens)), FSDP_F32, second));
-    CHECK(memcmp(first, second, sizeof(first)) != 0);
+    CHECK(memcmp(first, second, sizeof first) != 0);
     fsdp_module_train(model, false);
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, tokens)), FSDP_F32, first));
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, tokens)), FSDP_F32, second));
-    CHECK_BYTES(first, second, sizeof(first));
+    CHECK_BYTES(first, second, sizeof first);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(model);
     fsdp_context_free(context);

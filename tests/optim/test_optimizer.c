@@ -125,7 +125,7 @@ static void sgd_is_pytorchs(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_optimizer *optimizer = NULL;
         fixture f;
 
@@ -164,7 +164,7 @@ static void adam_and_adamw_are_pytorchs(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fsdp_optimizer *optimizer = NULL;
         fixture f;
 
@@ -224,7 +224,7 @@ static void groups_have_their_own_options(void **state)
     CHECK_OK(fsdp_optimizer_step(optimizer));
     CHECK_OK(fsdp_optimizer_step(alone));
     read_params(&f, apart);
-    CHECK_BYTES(together, apart, sizeof(apart));
+    CHECK_BYTES(together, apart, sizeof apart);
     fsdp_optimizer_free(optimizer);
     fsdp_optimizer_free(alone);
     teardown(&f);
@@ -273,8 +273,8 @@ static void frozen_parameters_are_left_alone(void **state)
     give_gradient(&f, 2, numbers_grads);
     CHECK_OK(fsdp_optimizer_step(optimizer));
     read_params(&f, after);
-    CHECK_BYTES(after + 15, numbers_start + 15, 7 * sizeof(*after));
-    CHECK(memcmp(after, numbers_start, 15 * sizeof(*after)) != 0);
+    CHECK_BYTES(after + 15, numbers_start + 15, 7 * sizeof *after);
+    CHECK(memcmp(after, numbers_start, 15 * sizeof *after) != 0);
     fsdp_optimizer_free(optimizer);
     teardown(&f);
 }
@@ -356,7 +356,7 @@ static fsdp_status note_write(void *arg, fsdp__storage *storage)
     float now[NUMEL];
 
     read_params(log->f, now);
-    CHECK_BYTES(now, numbers_start, sizeof(now)); /* nothing is written before all were told */
+    CHECK_BYTES(now, numbers_start, sizeof now); /* nothing is written before all were told */
     log->told[log->count++] = storage;
     if (log->count == log->refuse_at)
         return FSDP_FAIL(FSDP_STATE, "peers still read");
@@ -406,7 +406,7 @@ static void a_step_tells_before_it_writes(void **state)
             CHECK_ERROR(fsdp_optimizer_step(optimizer), FSDP_STATE, "peers still read");
             CHECK_EQ(log.count, refuse_at);
             read_params(&f, after);
-            CHECK_BYTES(after, numbers_start, sizeof(after));
+            CHECK_BYTES(after, numbers_start, sizeof after);
             CHECK_EQ(optimizer->groups[0].params[0].steps, 0);
         }
         fsdp_optimizer_free(optimizer);
@@ -514,7 +514,7 @@ static void a_step_names_parameters_of_16_bits(void **state)
     }
     f.tensors[2]->dtype = FSDP_F32;
     read_params(&f, after);
-    CHECK_BYTES(after, numbers_start, sizeof(after)); /* the others have not stepped either */
+    CHECK_BYTES(after, numbers_start, sizeof after); /* the others have not stepped either */
     fsdp_optimizer_free(optimizer);
     teardown(&f);
 }
@@ -579,7 +579,7 @@ static void a_step_survives_every_failed_allocation(void **state)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
         if (status != FSDP_OK) { /* nothing was changed */
             read_params(&f, after);
-            CHECK_BYTES(after, numbers_start, sizeof(after));
+            CHECK_BYTES(after, numbers_start, sizeof after);
         }
         fsdp_optimizer_free(optimizer);
         teardown(&f);

@@ -178,7 +178,7 @@ static void shards_of_rows_step_as_the_whole(void **state)
     static const int worlds[] = {1, 2, 3, 4, 7, 8};
 
     (void)state;
-    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+    for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         test_run_ranks(worlds[w], check_rows, NULL);
 }
 
@@ -272,8 +272,8 @@ static void shard_in_place(fsdp_tensor *tensor, fsdp_mesh *mesh, const fsdp_plac
     CHECK_OK(fsdp_distribute_tensor(tensor, mesh, placements, &piece));
     tensor->storage = piece->storage;
     piece->storage = whole;
-    memcpy(tensor->shape, piece->shape, sizeof(tensor->shape));
-    memcpy(tensor->strides, piece->strides, sizeof(tensor->strides));
+    memcpy(tensor->shape, piece->shape, sizeof tensor->shape);
+    memcpy(tensor->strides, piece->strides, sizeof tensor->strides);
     CHECK_OK(fsdp_tensor_set_distribution(tensor, fsdp_tensor_distribution(piece)));
     fsdp_tensor_unref(piece);
 }
@@ -370,7 +370,7 @@ static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
     static const int worlds[] = {1, 2, 3, 5, 6};
 
     (void)state;
-    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+    for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         test_run_ranks(worlds[w], check_late, NULL);
 }
 

@@ -30,7 +30,7 @@ void oracle_copy(const fsdp__copy_args *k)
 
     for (int d = 0; d < k->ndim; d++)
         numel *= k->shape[d];
-    values = malloc((size_t)numel * sizeof(*values) + 1); /* all reads before all writes: in place */
+    values = malloc((size_t)numel * sizeof *values + 1); /* all reads before all writes: in place */
     for (int write = 0; write < 2; write++)
         for (int64_t e = 0; e < numel; e++) {
             int64_t rest = e, src = 0, dst = 0;

@@ -181,7 +181,7 @@ void check_table(test_case *c, const oracle_table *table, const void *args)
 
     for (int threads = 1; threads <= table->most_threads; threads++) {
         char who[32];
-        snprintf(who, sizeof(who), "%s, %d threads", table->name, threads);
+        snprintf(who, sizeof who, "%s, %d threads", table->name, threads);
         use_threads(threads);
         run(c, table->kernels[c->kernel], args, who);
         if (threads == 1 || by_threads) {
@@ -198,7 +198,7 @@ void expect(test_case *c, const void *args, const char *format, ...)
     va_list list;
 
     va_start(list, format);
-    vsnprintf(c->text, sizeof(c->text), format, list);
+    vsnprintf(c->text, sizeof c->text, format, list);
     va_end(list);
     for (int i = 0; i < c->count; i++)
         memcpy(c->buffers[i].initial, c->buffers[i].block, bytes_of(&c->buffers[i]) + 2 * GUARD);

@@ -20,18 +20,18 @@ static fsdp_status step(fsdp_module *module)
     fsdp_context *context = module->context;
     float values[6 * NET_IN] = {0.5f, -1.0f};
     int32_t classes[6] = {0, 1, 2, 3, 4, 5};
-    fsdp_status st = fsdp_scope_begin(context);
+    fsdp_status status = fsdp_scope_begin(context);
     fsdp_tensor *x, *loss;
 
-    if (st != FSDP_OK)
-        return st;
+    if (status != FSDP_OK)
+        return status;
     x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
     loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
-    st = loss ? fsdp_backward(loss) : fsdp_last_status();
-    if (st == FSDP_OK) /* a device behind the host tells of its failures then */
-        st = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    status = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
     fsdp_scope_end(context, NULL);
-    return st;
+    return status;
 }
 
 static fsdp_status shard_all(fsdp_module *module, const fsdp_shard_options *options)
@@ -59,17 +59,17 @@ static void run_with_fault(fsdp_context *context, void *arg)
     fault *f = arg;
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     bool mine = fsdp_context_rank(context) == 1;
-    fsdp_status st;
+    fsdp_status status;
 
     test_device(context);
     if (mine)
         fsdp__fault_arm(f->kind, f->nth);
-    st = run(module, &f->options);
+    status = run(module, &f->options);
     if (mine) {
         f->hit = fsdp__fault_hit(f->kind);
         fsdp__fault_arm(f->kind, 0);
     }
-    if (st != FSDP_OK) {
+    if (status != FSDP_OK) {
         fsdp_abort(context, fsdp_last_error());
         CHECK(fsdp_last_error()[0] != '\0');
         __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);

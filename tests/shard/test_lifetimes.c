@@ -251,10 +251,10 @@ static bool on_any_rank(fsdp_context *context, bool mine)
 /* A group is there or not, on all ranks alike; never half. */
 static void check_all_or_none(fsdp_module *module)
 {
-    fsdp_status st = fsdp_module_unshard(module);
+    fsdp_status status = fsdp_module_unshard(module);
 
-    CHECK(st == FSDP_OK || st == FSDP_STATE);
-    CHECK_EQ(on_any_rank(module->context, st == FSDP_OK), st == FSDP_OK);
+    CHECK(status == FSDP_OK || status == FSDP_STATE);
+    CHECK_EQ(on_any_rank(module->context, status == FSDP_OK), status == FSDP_OK);
     CHECK_OK(fsdp_module_reshard(module));
 }
 
@@ -301,20 +301,20 @@ static bool materialize_with_fault(fsdp_context *context, way_run *run, long n)
     long *mine = &fault_at[fsdp_context_rank(context)];
     fsdp_optimizer *optimizer;
     fsdp_module *module;
-    fsdp_status st;
+    fsdp_status status;
     bool hit;
 
     *mine = fsdp_context_rank(context) == run->slow ? n : 0;
     module = net_with_fault(context, run, mine);
-    st = fsdp_module_materialize(module, test_device(context));
+    status = fsdp_module_materialize(module, test_device(context));
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
     if (fsdp_barrier(fsdp_world(context)) != FSDP_OK) { /* in the ranks' agreement itself: nothing goes on */
-        CHECK(st != FSDP_OK);
+        CHECK(status != FSDP_OK);
         fsdp_module_unref(module);
         return false;
     }
     hit = on_any_rank(context, *mine > 0);
-    CHECK_EQ(st != FSDP_OK, hit);
+    CHECK_EQ(status != FSDP_OK, hit);
     *mine = 0;
     if (hit) {
         check_all_or_none(module);

@@ -77,7 +77,7 @@ static void runs_are_the_box_in_order_and_maximal(void **state)
         for (int d = 0; d < ndim; d++)
             shape[d] = draw(&random, 6);
         draw_box(&random, ndim, shape, offset, size);
-        memset(&v, 0, sizeof(v));
+        memset(&v, 0, sizeof v);
         v.numel = mark(ndim, shape, offset, size, v.marks);
         for (int d = 0; d < ndim; d++)
             expected *= size[d];
@@ -96,7 +96,7 @@ static void full_rows_are_one_run(void **state)
     CHECK_OK(fsdp_box_runs(3, shape, offset, size, check_run, &v));
     CHECK_EQ(v.calls, 1);
     CHECK_EQ(v.end, 100);
-    memset(&v, 0, sizeof(v));
+    memset(&v, 0, sizeof v);
     mark(3, shape, offset, row, v.marks);
     CHECK_OK(fsdp_box_runs(3, shape, offset, row, check_run, &v));
     CHECK_EQ(v.calls, 1);

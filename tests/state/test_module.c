@@ -14,7 +14,7 @@ static fsdp_module *make_part(fsdp_context *context)
 {
     part *p = NULL;
 
-    CHECK_OK(fsdp_module_create(context, &part_type, sizeof(*p), &p));
+    CHECK_OK(fsdp_module_create(context, &part_type, sizeof *p, &p));
     return &p->base;
 }
 

@@ -163,11 +163,11 @@ static void thousands_of_names_are_found(void **state)
     (void)state;
     CHECK_OK(fsdp_state_dict_create(&list));
     for (int i = 0; i < 5000; i++) {
-        snprintf(name, sizeof(name), "layers.%d.weight", i);
+        snprintf(name, sizeof name, "layers.%d.weight", i);
         CHECK_OK(fsdp_state_dict_add(list, name, tensor));
     }
     for (int i = 0; i < 5000; i++) {
-        snprintf(name, sizeof(name), "layers.%d.weight", i);
+        snprintf(name, sizeof name, "layers.%d.weight", i);
         CHECK(fsdp_state_dict_find(list, name) == &list->entries[i]);
     }
     CHECK_NULL(fsdp_state_dict_find(list, "layers.5000.weight"));
@@ -189,7 +189,7 @@ static void adding_survives_every_failed_allocation(void **state)
         for (int i = 0; i < 100 && status == FSDP_OK; i++) {
             char name[16];
 
-            snprintf(name, sizeof(name), "p%d", i);
+            snprintf(name, sizeof name, "p%d", i);
             status = fsdp_state_dict_add(list, name, tensor);
             if (status != FSDP_OK) { /* as if it had not been tried */
                 CHECK_EQ(list->count, i);

@@ -43,7 +43,7 @@ void test_run_ranks(int world, test_rank_body body, void *arg)
     int failures = 0;
 
     CHECK(world >= 1 && world <= MAX_WORLD);
-    ranks = calloc((size_t)world, sizeof(*ranks));
+    ranks = calloc((size_t)world, sizeof *ranks);
     CHECK(ranks != NULL);
     CHECK_OK(fsdp_context_create_threads(world, &options, contexts));
     for (int i = 0; i < world; i++) {

@@ -24,10 +24,10 @@ void test_fail(const char *file, int line, const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    vsnprintf(message, sizeof(message), format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     if (current) {
-        snprintf(current->message, sizeof(current->message), "%s:%d: %s", file, line, message);
+        snprintf(current->message, sizeof current->message, "%s:%d: %s", file, line, message);
         longjmp(current->escape, 1);
     }
     print_error("%s:%d: %s\n", file, line, message);

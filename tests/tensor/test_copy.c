@@ -18,7 +18,7 @@ static void what_is_written_is_read(void **state)
 
         CHECK_OK(fsdp_tensor_write(t, FSDP_F32, values));
         CHECK_OK(fsdp_tensor_read(t, FSDP_F32, back));
-        CHECK_BYTES(back, values, sizeof values);
+        CHECK_BYTES(back, values, sizeof(values));
         CHECK_OK(fsdp_tensor_read(t, FSDP_I64, integers));
         for (int i = 0; i < 15; i++)
             CHECK_EQ(integers[i], i * 16);
@@ -154,13 +154,13 @@ static void any_allocation_may_fail(void **state)
     CHECK_OK(fsdp__view_narrow(t, 1, 1, 3, &part));
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         float values[12] = {0};
-        fsdp_status st = FSDP_OK;
+        fsdp_status status = FSDP_OK;
 
-        FSDP_KEEP_FIRST(st, fsdp_tensor_fill_(part, 2));
-        FSDP_KEEP_FIRST(st, fsdp_tensor_write(part, FSDP_F32, values));
-        FSDP_KEEP_FIRST(st, fsdp_tensor_copy_(part, part));
-        FSDP_KEEP_FIRST(st, fsdp_tensor_read(part, FSDP_F32, values));
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        FSDP_KEEP_FIRST(status, fsdp_tensor_fill_(part, 2));
+        FSDP_KEEP_FIRST(status, fsdp_tensor_write(part, FSDP_F32, values));
+        FSDP_KEEP_FIRST(status, fsdp_tensor_copy_(part, part));
+        FSDP_KEEP_FIRST(status, fsdp_tensor_read(part, FSDP_F32, values));
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         CHECK_EQ(test_live_bytes(context), live);
     }
     fsdp_tensor_unref(part);

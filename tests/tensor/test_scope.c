@@ -149,16 +149,17 @@ static void any_allocation_may_fail(void **state)
     (void)state;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
-        fsdp_status st = fsdp_context_create(NULL, &context);
+        fsdp_status status = fsdp_context_create(NULL, &context);
         int open = 0;
 
-        for (int i = 0; i < 20 && st == FSDP_OK; i++) {
-            st = fsdp_scope_begin(context);
-            open += st == FSDP_OK;
-            if (st == FSDP_OK && (!test_device(context) || !fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(3))))
-                st = fsdp_last_status();
+        for (int i = 0; i < 20 && status == FSDP_OK; i++) {
+            status = fsdp_scope_begin(context);
+            open += status == FSDP_OK;
+            if (status == FSDP_OK &&
+                (!test_device(context) || !fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(3))))
+                status = fsdp_last_status();
         }
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         while (open-- > 0)
             fsdp_scope_end(context, NULL);
         if (context)

@@ -15,7 +15,7 @@ static void views_survive_drop_and_restore(void **state)
     for (int i = 0; i < 15; i++)
         values[i] = (float)i;
     CHECK_OK(
-        fsdp__storage_create(test_device(context), sizeof values, FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
+        fsdp__storage_create(test_device(context), sizeof(values), FSDP_MEMORY_UNSHARDED_PARAMETER, false, &storage));
     CHECK_OK(fsdp__tensor_create_view(storage, FSDP_F32, FSDP_SHAPE(3, 5), NULL, 0, &whole));
     CHECK_OK(fsdp__view_narrow(whole, 0, 1, 1, &row));
     fsdp__storage_unref(storage); /* the views hold it */
@@ -199,17 +199,18 @@ static void any_allocation_may_fail(void **state)
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context = NULL;
         fsdp__storage *storage = NULL;
-        fsdp_status st = fsdp_context_create(NULL, &context);
-        fsdp_device *device = st == FSDP_OK ? test_device(context) : NULL;
+        fsdp_status status = fsdp_context_create(NULL, &context);
+        fsdp_device *device = status == FSDP_OK ? test_device(context) : NULL;
 
-        if (st == FSDP_OK)
-            st = device ? fsdp__storage_create(device, 1000, FSDP_MEMORY_GRADIENT, true, &storage) : fsdp_last_status();
-        if (st == FSDP_OK) {
+        if (status == FSDP_OK)
+            status =
+                device ? fsdp__storage_create(device, 1000, FSDP_MEMORY_GRADIENT, true, &storage) : fsdp_last_status();
+        if (status == FSDP_OK) {
             fsdp__storage_drop(storage);
-            st = fsdp__storage_restore(storage);
-            CHECK((st == FSDP_OK) == (storage->data != NULL));
+            status = fsdp__storage_restore(storage);
+            CHECK((status == FSDP_OK) == (storage->data != NULL));
         }
-        CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp__storage_unref(storage);
         if (context)
             CHECK_EQ(test_live_bytes(context), 0);

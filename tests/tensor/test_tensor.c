@@ -158,8 +158,8 @@ static void any_allocation_may_fail(void **state)
     for (int which = 0; which < 6; which++) {
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp_context *context = NULL;
-            fsdp_status st = fsdp_context_create(NULL, &context);
-            fsdp_device *device = st == FSDP_OK ? test_device(context) : NULL;
+            fsdp_status status = fsdp_context_create(NULL, &context);
+            fsdp_device *device = status == FSDP_OK ? test_device(context) : NULL;
             fsdp_tensor *t = NULL, *like = NULL;
 
             if (device) {

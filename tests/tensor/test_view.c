@@ -206,13 +206,13 @@ static void any_allocation_may_fail(void **state)
     for (int which = 0; which < 4; which++) {
         for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
             fsdp_tensor *view = NULL;
-            fsdp_status st = which == 0   ? fsdp__view_reshape(t, FSDP_SHAPE(24), &view)
-                             : which == 1 ? fsdp__view_transpose(t, 0, 1, &view)
-                             : which == 2 ? fsdp__view_narrow(t, 0, 1, 2, &view)
-                                          : fsdp__tensor_alias(t, &view);
+            fsdp_status status = which == 0   ? fsdp__view_reshape(t, FSDP_SHAPE(24), &view)
+                                 : which == 1 ? fsdp__view_transpose(t, 0, 1, &view)
+                                 : which == 2 ? fsdp__view_narrow(t, 0, 1, 2, &view)
+                                              : fsdp__tensor_alias(t, &view);
 
-            CHECK_FAULT(FSDP__FAULT_ALLOCATION, st);
-            CHECK((view != NULL) == (st == FSDP_OK));
+            CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+            CHECK((view != NULL) == (status == FSDP_OK));
             fsdp_tensor_unref(view);
             CHECK_EQ(t->storage->refs, 1);
         }

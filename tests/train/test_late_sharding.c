@@ -171,7 +171,7 @@ static void state_of_earlier_steps_is_cut_to_the_shards(void **state)
     static const int worlds[] = {1, 2, 3, 5};
 
     (void)state;
-    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+    for (size_t w = 0; w < sizeof worlds / sizeof worlds[0]; w++)
         for (int i = 0; i < 4; i++) {
             late l = {.kind = i % 2 ? SGD : ADAMW, .options.no_shared_memory = i >= 2};
 

@@ -119,14 +119,14 @@ static void mark_wait(mark m)
 
 /* ---- the worker ---- */
 
-static void keep_failure(cpu_stream *stream, fsdp_status st)
+static void keep_failure(cpu_stream *stream, fsdp_status status)
 {
     pthread_mutex_lock(&stream->mutex);
     if (stream->failure == FSDP_OK) {
-        stream->failure = st;
+        stream->failure = status;
         /* A work that failed without a word leaves an older message behind: do not borrow that one. */
         snprintf(stream->message, sizeof stream->message, "%s",
-                 fsdp_last_status() == st ? fsdp_last_error() : fsdp_status_text(st));
+                 fsdp_last_status() == status ? fsdp_last_error() : fsdp_status_text(status));
     }
     pthread_mutex_unlock(&stream->mutex);
 }
@@ -147,7 +147,7 @@ static item *take_items(cpu_stream *stream)
 
 static void run_item(cpu_stream *stream, item *it)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     fsdp_clear_error();
     if (stream->pause)
@@ -155,9 +155,9 @@ static void run_item(cpu_stream *stream, item *it)
     if (it->until.line)
         mark_wait(it->until);
     else
-        st = it->work(&stream->base, it->argument);
-    if (st != FSDP_OK)
-        keep_failure(stream, st);
+        status = it->work(&stream->base, it->argument);
+    if (status != FSDP_OK)
+        keep_failure(stream, status);
     line_unref(it->until.line);
     fsdp__free(it);
     line_step(stream->line);
@@ -301,16 +301,16 @@ fsdp_status fsdp__cpu_stream_check(fsdp_stream *base)
 {
     cpu_stream *stream = (cpu_stream *)base;
     char message[MESSAGE_BYTES];
-    fsdp_status st;
+    fsdp_status status;
 
     if (base->mode == FSDP_STREAM_INLINE)
         return FSDP_OK;
     pthread_mutex_lock(&stream->mutex);
-    st = stream->failure;
+    status = stream->failure;
     memcpy(message, stream->message, sizeof message);
     stream->failure = FSDP_OK;
     pthread_mutex_unlock(&stream->mutex);
-    return st == FSDP_OK ? FSDP_OK : FSDP_FAIL(st, "%s", message);
+    return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "%s", message);
 }
 
 fsdp_status fsdp__cpu_stream_synchronize(fsdp_stream *base)
@@ -357,7 +357,7 @@ fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *base, fsdp_event *event)
 {
     cpu_stream *stream = (cpu_stream *)base;
     mark m = ((cpu_event *)event)->mark;
-    fsdp_status st;
+    fsdp_status status;
 
     if (!m.line || m.line == stream->line) /* reached, or in order anyway */
         return FSDP_OK;
@@ -366,10 +366,10 @@ fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *base, fsdp_event *event)
         return FSDP_OK;
     }
     line_ref(m.line);
-    st = push(stream, m, NULL, NULL, 0);
-    if (st != FSDP_OK)
+    status = push(stream, m, NULL, NULL, 0);
+    if (status != FSDP_OK)
         line_unref(m.line);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__cpu_event_synchronize(fsdp_event *event)

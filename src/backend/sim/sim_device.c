@@ -128,19 +128,19 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
 {
     void *address = MAP_FAILED, *mapped = MAP_FAILED;
     int file = memfd_create("fsdp-sim", MFD_CLOEXEC);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (file >= 0 && ftruncate(file, (off_t)bytes) == 0) {
         address = mmap(NULL, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
         mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     }
     if (address == MAP_FAILED || mapped == MAP_FAILED)
-        st = FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
     else
-        st = range_add(device, address, mapped, bytes);
+        status = range_add(device, address, mapped, bytes);
     if (file >= 0)
         (void)close(file); /* the mappings keep it */
-    if (st == FSDP_OK) {
+    if (status == FSDP_OK) {
         *out = address;
         return FSDP_OK;
     }
@@ -148,7 +148,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
         (void)munmap(address, bytes);
     if (mapped != MAP_FAILED)
         (void)munmap(mapped, bytes);
-    return st;
+    return status;
 }
 
 static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
@@ -173,11 +173,11 @@ static void sim_host_unregister(fsdp_device *device, void *memory, size_t bytes)
 static fsdp_status sim_host_alloc(fsdp_device *device, size_t bytes, void **out)
 {
     void *memory = fsdp__malloc(bytes);
-    fsdp_status st = memory ? range_add(device, memory, memory, bytes) : FSDP_NO_MEMORY;
+    fsdp_status status = memory ? range_add(device, memory, memory, bytes) : FSDP_NO_MEMORY;
 
-    if (st != FSDP_OK) {
+    if (status != FSDP_OK) {
         fsdp__free(memory);
-        return st;
+        return status;
     }
     *out = memory;
     return FSDP_OK;

@@ -88,7 +88,7 @@ static fsdp_status run_moved(fsdp_stream *stream, fsdp__kernel kernel, const voi
     fsdp__kernel_args own;
     const void *theirs;
     size_t table_bytes = fsdp__kernel_table(kernel, args, &theirs);
-    fsdp_status st;
+    fsdp_status status;
 
     memcpy(&own, args, fsdp__kernel_infos[kernel].args_bytes);
     if (table_bytes > TABLE_BYTES) {
@@ -101,11 +101,11 @@ static fsdp_status run_moved(fsdp_stream *stream, fsdp__kernel kernel, const voi
         fsdp__kernel_set_table(kernel, &own, table);
     }
     fsdp__kernel_buffers(kernel, &own, move_buffer, &w);
-    st = report(&w, kernel);
-    if (st == FSDP_OK)
-        st = fsdp__cpu_kernels[kernel](stream, &own);
+    status = report(&w, kernel);
+    if (status == FSDP_OK)
+        status = fsdp__cpu_kernels[kernel](stream, &own);
     fsdp__free(on_heap);
-    return st;
+    return status;
 }
 
 #define MOVED(NAME, name, class)                                           \

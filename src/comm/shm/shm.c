@@ -37,16 +37,16 @@ fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_con
 {
     fsdp__arena *arena = NULL;
     fsdp_context *context = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__arena_map(fd, &arena));
-    FSDP_TRY_GOTO(st, fsdp_context_create(options, &context), out);
-    FSDP_TRY_GOTO(st, take_place(arena, options), out);
-    FSDP_TRY_GOTO(st, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
+    FSDP_TRY_GOTO(status, fsdp_context_create(options, &context), out);
+    FSDP_TRY_GOTO(status, take_place(arena, options), out);
+    FSDP_TRY_GOTO(status, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
     *out = context;
     context = NULL;
 out:
     fsdp_context_free(context);
     fsdp__arena_unref(arena);
-    return st;
+    return status;
 }

@@ -104,36 +104,36 @@ static fsdp_status make_file(fsdp__arena *arena, size_t bytes)
 /* Address space may be limited (ulimit -v, strict overcommit): smaller heaps are better than none. */
 static fsdp_status map_largest(fsdp__arena *arena, int world, bool file, size_t *heap_bytes)
 {
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     for (size_t heap = physical_bytes(); heap >= HEAP_STEP; heap = round_up(heap / 2, HEAP_STEP)) {
         size_t bytes = lay_out(world, heap).end;
 
         if (file && arena->fd < 0)
-            st = make_file(arena, bytes);
+            status = make_file(arena, bytes);
         else if (file && ftruncate(arena->fd, (off_t)bytes) != 0)
-            st = FSDP_FAIL(FSDP_IO, "cannot resize shared memory: %s", strerror(errno));
-        if (st != FSDP_OK)
-            return st;
-        st = map(arena, arena->fd, bytes);
+            status = FSDP_FAIL(FSDP_IO, "cannot resize shared memory: %s", strerror(errno));
+        if (status != FSDP_OK)
+            return status;
+        status = map(arena, arena->fd, bytes);
         *heap_bytes = heap;
-        if (st == FSDP_OK || heap == HEAP_STEP)
-            return st;
+        if (status == FSDP_OK || heap == HEAP_STEP)
+            return status;
     }
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
     size_t heap_bytes = 0;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (world < 1 || world > FSDP__ARENA_RANKS)
         return FSDP_FAIL(FSDP_INVALID, "cannot share memory between %d ranks: 1 to %d on one machine", world,
                          FSDP__ARENA_RANKS);
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(st, map_largest(arena, world, file, &heap_bytes), out);
+    FSDP_TRY_GOTO(status, map_largest(arena, world, file, &heap_bytes), out);
     arena->control->magic = MAGIC;
     arena->control->world = world;
     arena->control->heap_bytes = heap_bytes;
@@ -144,23 +144,23 @@ fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
     arena = NULL;
 out:
     fsdp__arena_unref(arena);
-    return st;
+    return status;
 }
 
 fsdp_status fsdp__arena_map(int fd, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
     struct stat info;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (fstat(fd, &info) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot use file descriptor %d as shared memory: %s", fd, strerror(errno));
     if ((size_t)info.st_size < sizeof(fsdp__control))
         return FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world", fd);
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(st, map(arena, fd, (size_t)info.st_size), out);
+    FSDP_TRY_GOTO(status, map(arena, fd, (size_t)info.st_size), out);
     if (arena->control->magic != MAGIC || layout_of(arena).end != arena->bytes) {
-        st = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
+        status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
         goto out;
     }
     use_huge_pages(arena);
@@ -168,7 +168,7 @@ fsdp_status fsdp__arena_map(int fd, fsdp__arena **out)
     arena = NULL;
 out:
     fsdp__arena_unref(arena);
-    return st;
+    return status;
 }
 
 fsdp__arena *fsdp__arena_ref(fsdp__arena *arena)

@@ -7,7 +7,7 @@
 fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream)
 {
     fsdp_device *device = fsdp__stream_device(stream);
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
     size_t bytes;
     void *passage;
 
@@ -20,14 +20,14 @@ fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream 
             goto out;
     if (fsdp__grow(&symmetric->devices, symmetric->device_count, &symmetric->device_capacity,
                    sizeof *symmetric->devices) != 0) {
-        st = FSDP_NO_MEMORY;
+        status = FSDP_NO_MEMORY;
         goto out;
     }
-    FSDP_TRY_GOTO(st, fsdp__device_register_host(device, passage, bytes), out);
+    FSDP_TRY_GOTO(status, fsdp__device_register_host(device, passage, bytes), out);
     symmetric->devices[symmetric->device_count++] = device;
 out:
     pthread_mutex_unlock(&symmetric->mutex);
-    return st;
+    return status;
 }
 
 void fsdp__symmetric_close_devices(fsdp__symmetric *symmetric)

@@ -46,16 +46,16 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
     int size = symmetric->arena->control->world;
     int *ranks = fsdp__malloc((size_t)size * sizeof *ranks);
     fsdp__process_group_spec spec = {.name = "world", .ranks = ranks, .count = size, .rank = symmetric->rank};
-    fsdp_status st;
+    fsdp_status status;
 
     if (!ranks)
         return FSDP_NO_MEMORY;
     for (int i = 0; i < size; i++)
         ranks[i] = i;
-    st = group_new(symmetric, &spec, out);
+    status = group_new(symmetric, &spec, out);
     fsdp__free(ranks);
-    if (st != FSDP_OK)
-        return fsdp_fail_hop(st, __FILE__, __LINE__);
+    if (status != FSDP_OK)
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
     bind(*out, WORLD_INDEX);
     atomic_store(&(*out)->place->key, WORLD_KEY);
     atomic_store(&(*out)->place->members, INT32_MAX); /* never freed */
@@ -85,15 +85,15 @@ static fsdp_status claim(fsdp__symmetric_group *group)
 fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out)
 {
     fsdp__symmetric_group *group = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(group_new(transport, spec, &group));
     group->key = (spec->ticket << 16) | (uint64_t)(spec->ranks[0] + 1);
     if (group->rank == 0) {
-        st = claim(group);
-        if (st != FSDP_OK) {
+        status = claim(group);
+        if (status != FSDP_OK) {
             fsdp__symmetric_group_free(group);
-            return fsdp_fail_hop(st, __FILE__, __LINE__);
+            return fsdp_fail_hop(status, __FILE__, __LINE__);
         }
     }
     *out = group;

@@ -323,7 +323,7 @@ static fsdp_status consume_all_reduce_piece(exchange *x, int64_t first, int64_t 
 static fsdp_status all_reduce_direct(exchange *x)
 {
     fsdp__symmetric_group *g = x->group;
-    fsdp_status st;
+    fsdp_status status;
     void **results = g->results;
 
     for (int r = 0; r < g->size; r++) {
@@ -332,10 +332,10 @@ static fsdp_status all_reduce_direct(exchange *x)
         results[r] = fsdp__from_offset(g, entry->recv);
     }
     x->stride = x->call->count;
-    st = reduce_in_parts(x, results, 0, x->call->count);
-    if (st == FSDP_OK)
-        st = fsdp__rendezvous(g, x->traffic);
-    return st;
+    status = reduce_in_parts(x, results, 0, x->call->count);
+    if (status == FSDP_OK)
+        status = fsdp__rendezvous(g, x->traffic);
+    return status;
 }
 
 fsdp_status fsdp__symmetric_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)

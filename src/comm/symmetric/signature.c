@@ -1,7 +1,6 @@
 /* signature.c - what a rank says about a call, and how it reads in a message. */
 #include "comm/symmetric/signature.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,14 +48,14 @@ static void call_text(const fsdp__signature *s, char *text, size_t bytes)
     const char *dtype = s->dtype ? fsdp_dtype_name((fsdp_dtype)s->dtype) : "";
 
     if (s->buffers)
-        snprintf(text, bytes, "%s%s of %" PRId64 " buffers with %" PRId64 " bytes %s", name, op_text(s), s->buffers,
-                 s->bytes, dtype);
+        snprintf(text, bytes, "%s%s of %lld buffers with %lld bytes %s", name, op_text(s), (long long)s->buffers,
+                 (long long)s->bytes, dtype);
     else if (s->name == FSDP__CALL_BROADCAST)
-        snprintf(text, bytes, "%s of %" PRId64 " bytes %s from group rank %d", name, s->bytes, dtype, s->root);
+        snprintf(text, bytes, "%s of %lld bytes %s from group rank %d", name, (long long)s->bytes, dtype, s->root);
     else if (s->dtype)
-        snprintf(text, bytes, "%s%s of %" PRId64 " bytes %s", name, op_text(s), s->bytes, dtype);
+        snprintf(text, bytes, "%s%s of %lld bytes %s", name, op_text(s), (long long)s->bytes, dtype);
     else if (s->bytes)
-        snprintf(text, bytes, "%s of %" PRId64 " bytes", name, s->bytes);
+        snprintf(text, bytes, "%s of %lld bytes", name, (long long)s->bytes);
     else
         snprintf(text, bytes, "%s", name);
 }

@@ -31,7 +31,7 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     fsdp__symmetric *symmetric = fsdp__calloc(1, sizeof *symmetric);
     fsdp__symmetric_group *world = NULL;
     fsdp__traffic traffic = {0};
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (!symmetric)
         return FSDP_NO_MEMORY;
@@ -39,16 +39,16 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     symmetric->rank = rank;
     symmetric->all_readable = all_readable;
     pthread_mutex_init(&symmetric->mutex, NULL);
-    FSDP_TRY_GOTO(st, fsdp__symmetric_memory_open(symmetric), out);
-    FSDP_TRY_GOTO(st, fsdp__symmetric_group_world(symmetric, &world), out);
+    FSDP_TRY_GOTO(status, fsdp__symmetric_memory_open(symmetric), out);
+    FSDP_TRY_GOTO(status, fsdp__symmetric_group_world(symmetric, &world), out);
     atomic_store(&arena->control->ranks[rank].state, FSDP__RANK_JOINED);
     if (wait)
-        FSDP_TRY_GOTO(st, fsdp__rendezvous(world, &traffic), out);
-    st = fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world);
-    return st == FSDP_OK ? FSDP_OK : fsdp_fail_hop(st, __FILE__, __LINE__);
+        FSDP_TRY_GOTO(status, fsdp__rendezvous(world, &traffic), out);
+    status = fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 out:
     if (world)
         fsdp__symmetric_group_free(world);
     fsdp__symmetric_close(symmetric);
-    return st;
+    return status;
 }

@@ -25,11 +25,11 @@ static fsdp_status create_world(int world_size, const fsdp_context_options *opti
                                 fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
-    fsdp_status st;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__arena_create(world_size, false, &arena));
-    st = create_all(arena, world_size, options, contexts);
-    if (st == FSDP_OK) {
+    status = create_all(arena, world_size, options, contexts);
+    if (status == FSDP_OK) {
         *out = arena;
         return FSDP_OK;
     }
@@ -38,7 +38,7 @@ static fsdp_status create_world(int world_size, const fsdp_context_options *opti
         contexts[r] = NULL;
     }
     fsdp__arena_unref(arena);
-    return fsdp_fail_prefix(st, "cannot make a world of %d threads", world_size);
+    return fsdp_fail_prefix(status, "cannot make a world of %d threads", world_size);
 }
 
 fsdp_status fsdp_context_create_threads(int world_size, const fsdp_context_options *options, fsdp_context **contexts)
@@ -113,17 +113,17 @@ fsdp_status fsdp_run_threads(int world_size, const fsdp_context_options *options
     fsdp__arena *arena = NULL;
     fsdp_context **contexts = NULL;
     rank_thread *ranks = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (world_size < 1 || !body)
         return FSDP_FAIL(FSDP_INVALID, "cannot run a world of %d threads", world_size);
     contexts = fsdp__calloc((size_t)world_size, sizeof *contexts);
     ranks = fsdp__calloc((size_t)world_size, sizeof *ranks);
     if (!contexts || !ranks) {
-        st = FSDP_NO_MEMORY;
+        status = FSDP_NO_MEMORY;
         goto out;
     }
-    FSDP_TRY_GOTO(st, create_world(world_size, options, contexts, &arena), out);
+    FSDP_TRY_GOTO(status, create_world(world_size, options, contexts, &arena), out);
     for (int r = 0; r < world_size; r++) {
         ranks[r].context = contexts[r];
         ranks[r].body = body;
@@ -133,10 +133,10 @@ fsdp_status fsdp_run_threads(int world_size, const fsdp_context_options *options
     for (int r = 0; r < world_size; r++)
         if (ranks[r].started)
             pthread_join(ranks[r].thread, NULL);
-    st = first_failure(arena, ranks, world_size);
+    status = first_failure(arena, ranks, world_size);
 out:
     fsdp__arena_unref(arena);
     fsdp__free(ranks);
     fsdp__free(contexts);
-    return st;
+    return status;
 }

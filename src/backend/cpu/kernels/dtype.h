@@ -8,7 +8,7 @@ FSDP__INLINE uint32_t fsdp__float_bits(float x)
 {
     uint32_t bits;
 
-    memcpy(&bits, &x, sizeof(bits));
+    memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
@@ -16,7 +16,7 @@ FSDP__INLINE float fsdp__bits_float(uint32_t bits)
 {
     float x;
 
-    memcpy(&x, &bits, sizeof(x));
+    memcpy(&x, &bits, sizeof x);
     return x;
 }
 

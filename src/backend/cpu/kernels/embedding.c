@@ -36,7 +36,7 @@ typedef struct lists {
 
 static void make_lists(const fsdp__embedding_backward_args *k, lists *l)
 {
-    memset(l->head, -1, (size_t)k->table_rows * sizeof(*l->head));
+    memset(l->head, -1, (size_t)k->table_rows * sizeof *l->head);
     for (int64_t r = 0; r < k->rows; r++) {
         int64_t id = k->ids[r];
         if (id < 0 || id >= k->table_rows)

@@ -149,13 +149,14 @@ static int64_t leading(const matrix *x, int64_t rows, int64_t cols)
 static fsdp_status sgemm(float alpha, const matrix *a, const matrix *b, int64_t m, int64_t n, int64_t depth, float beta,
                          float *c, int64_t c_row)
 {
-    dnnl_status_t st = dnnl_sgemm(a->col == 1 ? 'N' : 'T', b->col == 1 ? 'N' : 'T', m, n, depth, alpha, a->data,
-                                  leading(a, m, depth), b->data, leading(b, depth, n), beta, c, FSDP__MAX(c_row, n));
+    dnnl_status_t status =
+        dnnl_sgemm(a->col == 1 ? 'N' : 'T', b->col == 1 ? 'N' : 'T', m, n, depth, alpha, a->data, leading(a, m, depth),
+                   b->data, leading(b, depth, n), beta, c, FSDP__MAX(c_row, n));
 
-    if (st == dnnl_success)
+    if (status == dnnl_success)
         return FSDP_OK;
-    return FSDP_FAIL(st == dnnl_out_of_memory ? FSDP_NO_MEMORY : FSDP_UNSUPPORTED,
-                     "dnnl_sgemm failed with status %d: (%lld,%lld) x (%lld,%lld)", (int)st, (long long)m,
+    return FSDP_FAIL(status == dnnl_out_of_memory ? FSDP_NO_MEMORY : FSDP_UNSUPPORTED,
+                     "dnnl_sgemm failed with status %d: (%lld,%lld) x (%lld,%lld)", (int)status, (long long)m,
                      (long long)depth, (long long)depth, (long long)n);
 }
 
@@ -256,7 +257,7 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
     bool share = k->batch > 1 && k->m * k->n * k->k < SMALL_PRODUCT;
     bool done = false;
     float *scratch = NULL;
-    fsdp_status st = FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
     if (k->m == 0 || k->n == 0)
         return FSDP_OK;
@@ -272,9 +273,9 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
     /* No parallel region around products that use all threads, not even one of one thread: OpenMP starts new threads
      * for each region inside another. */
     if (!share) {
-        for (int64_t batch = 0; batch < k->batch && st == FSDP_OK; batch++)
-            st = batch_product(&plan, &sizes, scratch, batch);
-        return st;
+        for (int64_t batch = 0; batch < k->batch && status == FSDP_OK; batch++)
+            status = batch_product(&plan, &sizes, scratch, batch);
+        return status;
     }
 #pragma omp parallel for schedule(static)
     for (int64_t batch = 0; batch < k->batch; batch++) {
@@ -282,8 +283,8 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
 
         if (made != FSDP_OK) {
 #pragma omp atomic write
-            st = made;
+            status = made;
         }
     }
-    return st;
+    return status;
 }

@@ -149,7 +149,7 @@ fsdp_status KERNEL(squared_norm)(fsdp_stream *stream, const void *args)
 
     for (int64_t s = 0; s < k->count; s++)
         panels += fsdp__ceil_div(k->spans[s].numel, NORM_PANEL);
-    list = fsdp__stream_workspace(stream, (size_t)panels * sizeof(*list) + 1);
+    list = fsdp__stream_workspace(stream, (size_t)panels * sizeof *list + 1);
     if (!list)
         return FSDP_NO_MEMORY;
     for (int64_t s = 0; s < k->count; s++)
