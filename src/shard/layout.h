@@ -36,11 +36,11 @@ typedef struct fsdp__layout {
     fsdp__layout_kind kind;
     int64_t count;          /* parameters, and pieces: one each */
     int64_t shard_numel;    /* of every rank's shard of the group, padding included */
-    int64_t gathered_numel; /* of the whole parameters, padding included */
+    int64_t gathered_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
         fsdp__piece piece;   /* this rank's */
         int64_t chunk_numel; /* the longest part that a rank has, by which the parameter is padded. FLAT: 0 */
-        int64_t in_gathered; /* where the whole parameter begins */
+        int64_t in_gathered; /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;
 

@@ -1,4 +1,4 @@
-/* param.c - one parameter: this rank's rows outside forward and backward, the whole one inside. */
+/* param.c - one parameter: this rank's rows outside forward and backward, the unsharded one inside. */
 #include "shard/param.h"
 
 #include <stdio.h>
