@@ -77,14 +77,13 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
-fsdp_status fsdp__coalesced_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
+fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     return run_packed(group, call, stream, traffic, false);
 }
 
-fsdp_status fsdp__coalesced_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                     fsdp__traffic *traffic)
+fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                           fsdp__traffic *traffic)
 {
     return run_packed(group, call, stream, traffic, true);
 }

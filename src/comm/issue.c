@@ -68,17 +68,18 @@ static fsdp_status run_job(fsdp_stream *stream, const void *argument)
 /* A copy of the job and its buffers in one piece, for the queue to copy. */
 static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 {
-    size_t blocks_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer), bytes = sizeof *j + blocks_bytes;
+    size_t buffers_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer),
+           bytes = sizeof *j + buffers_bytes;
     char *whole;
     fsdp_status status;
 
-    if (blocks_bytes == 0)
+    if (buffers_bytes == 0)
         return fsdp__stream_enqueue(stream, run_job, j, bytes);
     whole = fsdp__malloc(bytes);
     if (!whole)
         return FSDP_NO_MEMORY;
     memcpy(whole, j, sizeof *j);
-    memcpy(whole + sizeof *j, j->call.buffers, blocks_bytes);
+    memcpy(whole + sizeof *j, j->call.buffers, buffers_bytes);
     status = fsdp__stream_enqueue(stream, run_job, whole, bytes);
     fsdp__free(whole);
     return status;

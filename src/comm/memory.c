@@ -43,7 +43,7 @@ static void release_held(fsdp__comm *comm)
         }
 }
 
-static fsdp_status alloc_visible(fsdp_process_group *group, size_t bytes, void **out)
+static fsdp_status alloc_symmetric(fsdp_process_group *group, size_t bytes, void **out)
 {
     void *held = NULL;
 
@@ -77,7 +77,7 @@ fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_shar
     if (!fsdp_process_group_can_share(group, sharing))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "group '%s' of %d ranks (transport '%s') has no memory that peers see",
                          group->name, group->size, group->ops->name);
-    FSDP_TRY(sharing == FSDP_MEMORY_SHARED ? alloc_shared(group, bytes, out) : alloc_visible(group, bytes, out));
+    FSDP_TRY(sharing == FSDP_MEMORY_SHARED ? alloc_shared(group, bytes, out) : alloc_symmetric(group, bytes, out));
     return FSDP_OK;
 }
 
