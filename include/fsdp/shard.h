@@ -12,9 +12,9 @@
  *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
  *
  * Outside forward and backward the module's parameters are distributed tensors: local rows by the chunk rule of
- * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and states see those, also while the
- * engine keeps a group unsharded for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do the
- * module's fields name unsharded, plain tensors, which are to be read and not written.
+ * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and state dicts see those, also while
+ * the engine keeps a group unsharded for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do
+ * the module's fields name unsharded, plain tensors, which are to be read and not written.
  *
  * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits until no peer reads the old values, for no
  * longer, and makes everything stale that was made from them: what was unsharded is resharded, the next use gathers

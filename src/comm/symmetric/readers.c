@@ -1,5 +1,5 @@
-/* readers.c - where each rank is in its reads of a shared region: a few words in front of the region. See [Note:
- * readers and writers] in comm/readers.c. */
+/* readers.c - where each rank is in its reads of a shared region: a few words in front of the region. What they are
+ * for stands at the head of comm/readers.c. */
 #include "comm/symmetric/readers.h"
 
 #include "comm/symmetric/watch.h"
