@@ -28,7 +28,7 @@ static void *plain_place(fsdp__carrier *carrier, int64_t count)
 {
     plain_carrier *p = (plain_carrier *)carrier;
     int64_t parts = carrier->size * carrier->room;
-    /* The two kernels of buffers.h need no workspace of their own. */
+    /* The two kernels of sharded_buffer.h need no workspace of their own. */
     void *buffer =
         fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts) * fsdp_dtype_size(p->call.dtype));
 

@@ -3,10 +3,11 @@
  * Every parameter is seen as (outer, rows, inner) elements, where `rows` is its sharded dimension, outer the product of
  * the dimensions before it and inner that of those behind it. All numbers are elements.
  *
- *   PER_PARAMETER  (FSDP2) each parameter is cut by itself: rank r has rows [r c, (r+1) c) of it, c = ceil(rows /
- * ranks); trailing ranks may have a short part or none. In memory each begins at a multiple of the alignment. FLAT
- * (FSDP1) the parameters, each seen as one run, lie one after the other as one vector; the vector is cut into equal
- * parts, its last one padded. A rank may have all, a part, or nothing of a parameter.
+ *   - PER_PARAMETER (FSDP2): each parameter is cut by itself. Rank r has rows [r c, (r+1) c) of it, where
+ *     c = ceil(rows / ranks); trailing ranks may have a short part or none. In memory each begins at a multiple of the
+ *     alignment.
+ *   - FLAT (FSDP1): the parameters, each seen as one run, lie one after the other as one vector, which is cut into
+ *     equal parts, the last one padded. A rank may have all, a part, or nothing of a parameter.
  */
 #ifndef SHARD_LAYOUT_H
 #define SHARD_LAYOUT_H
