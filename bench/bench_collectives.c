@@ -48,7 +48,7 @@ static int64_t part(const bench *b)
     return b->numel / fsdp_process_group_size(b->world);
 }
 
-static fsdp_sharded_buffer block_in(const bench *b, char *unsharded, char *shard)
+static fsdp_sharded_buffer buffer_of(const bench *b, char *unsharded, char *shard)
 {
     return (fsdp_sharded_buffer){.unsharded = unsharded, .shard = shard, .numel = b->numel, .chunk = part(b)};
 }
@@ -68,28 +68,28 @@ static void run_gather(bench *b)
     CHECK(fsdp_all_gather(b->world, b->plain_part, b->plain, part(b), b->dtype, b->stream));
 }
 
-static void run_gather_blocks(bench *b, char *unsharded, char *shard)
+static void run_gather_coalesced(bench *b, char *unsharded, char *shard)
 {
-    fsdp_sharded_buffer block = block_in(b, unsharded, shard);
+    fsdp_sharded_buffer buffer = buffer_of(b, unsharded, shard);
 
-    CHECK(fsdp_all_gather_coalesced(b->world, &block, 1, b->dtype, b->dtype, b->stream));
+    CHECK(fsdp_all_gather_coalesced(b->world, &buffer, 1, b->dtype, b->dtype, b->stream));
 }
 
-static void run_gather_visible(bench *b)
+static void run_gather_symmetric(bench *b)
 {
-    run_gather_blocks(b, b->symmetric, b->shard);
+    run_gather_coalesced(b, b->symmetric, b->shard);
 }
 
-static void run_gather_common(bench *b)
+static void run_gather_shared(bench *b)
 {
-    run_gather_blocks(b, b->shared, b->shard);
+    run_gather_coalesced(b, b->shared, b->shard);
 }
 
 static void run_gather_in_place(bench *b)
 {
     size_t own = (size_t)(part(b) * fsdp_process_group_rank(b->world)) * fsdp_dtype_size(b->dtype);
 
-    run_gather_blocks(b, b->shared, b->shared + own);
+    run_gather_coalesced(b, b->shared, b->shared + own);
 }
 
 static void run_scatter(bench *b)
@@ -97,12 +97,12 @@ static void run_scatter(bench *b)
     CHECK(fsdp_reduce_scatter(b->world, b->plain, b->plain_part, part(b), b->dtype, FSDP_SUM, b->stream));
 }
 
-static void run_scatter_visible(bench *b)
+static void run_scatter_symmetric(bench *b)
 {
-    fsdp_sharded_buffer block = block_in(b, b->symmetric, b->shard);
+    fsdp_sharded_buffer buffer = buffer_of(b, b->symmetric, b->shard);
     fsdp_reduce_options options = {.unsharded_dtype = b->dtype, .shard_dtype = b->dtype, .op = FSDP_AVG};
 
-    CHECK(fsdp_reduce_scatter_coalesced(b->world, &block, 1, &options, b->stream));
+    CHECK(fsdp_reduce_scatter_coalesced(b->world, &buffer, 1, &options, b->stream));
 }
 
 static void run_reduce(bench *b)
@@ -110,7 +110,7 @@ static void run_reduce(bench *b)
     CHECK(fsdp_all_reduce(b->world, b->plain, b->plain, b->numel, b->dtype, FSDP_MAX, b->stream));
 }
 
-static void run_reduce_visible(bench *b)
+static void run_reduce_symmetric(bench *b)
 {
     CHECK(fsdp_all_reduce(b->world, b->symmetric, b->symmetric, b->numel, b->dtype, FSDP_MAX, b->stream));
 }
@@ -146,9 +146,9 @@ static double measure(bench *b, operation run)
 
 static void measure_size(bench *b)
 {
-    static const operation operations[] = {run_memcpy,        run_barrier,         run_gather,  run_gather_visible,
-                                           run_gather_common, run_gather_in_place, run_scatter, run_scatter_visible,
-                                           run_reduce,        run_reduce_visible};
+    static const operation operations[] = {run_memcpy,        run_barrier,         run_gather,  run_gather_symmetric,
+                                           run_gather_shared, run_gather_in_place, run_scatter, run_scatter_symmetric,
+                                           run_reduce,        run_reduce_symmetric};
     size_t count = sizeof operations / sizeof *operations;
     char *memory = aligned_alloc(64, 2 * b->bytes + 256);
 
@@ -210,7 +210,7 @@ static int rank_main(double started_us)
         b.dtype = dtypes[d];
         if (fsdp_process_group_rank(b.world) == 0)
             printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b.dtype), "memcpy", "barrier",
-                   "AG", "AG vis", "AG shared", "AG place", "RS", "RS vis", "AR", "AR vis");
+                   "AG", "AG sym", "AG shared", "AG place", "RS", "RS sym", "AR", "AR sym");
         for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 4) {
             b.bytes = bytes;
             b.numel = (int64_t)(bytes / fsdp_dtype_size(b.dtype));

@@ -68,7 +68,7 @@ endfunction()
 
 # The suites of these layers run a second time on the device that the host cannot touch (src/backend/sim), as
 # <test>.sim, but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
-set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub train)
+set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub generate train)
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
   test_hub_config         # config.json

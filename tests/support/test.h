@@ -7,7 +7,7 @@
  *     {
  *         fsdp_context *context = test_context();
  *         ...
- *         CHECK_OK(fsdp_tensor_view(...));
+ *         CHECK_PTR(fsdp_reshape(...));
  *         CHECK_EQ(test_live_bytes(context), 0);
  *         fsdp_context_free(context);
  *     }
