@@ -74,7 +74,7 @@ static fsdp_status read_test_device(fsdp_context *context)
     const char *name = getenv("FSDP_TEST_DEVICE");
     fsdp_device *device;
 
-    if (!name)
+    if (!name || !*name)
         return FSDP_OK;
     device = fsdp__device_open(context, name, 0);
     if (!device)
