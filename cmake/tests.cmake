@@ -68,6 +68,8 @@ endfunction()
 
 # The suites of these layers run a second time on the device that the host cannot touch (src/backend/sim), as
 # <test>.sim, but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
+# Those of comm are collectives of the host's own memory, whatever the device: the one of them that computes on sim
+# (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors there.
 set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub generate train)
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory

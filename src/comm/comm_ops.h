@@ -6,17 +6,20 @@
  *
  * [Note: issued on a stream]
  * The collectives of a group are called one at a time in the order of their numbers, each from inside the work of
- * `stream`, on whatever thread runs that work; those of different groups may run side by side. What a slot does to the
- * buffers it does in the order of the stream: by kernels (fsdp__run_kernel) or by calls of the transport's own library
- * that are given the stream. It follows a pointer itself only where
- * fsdp__device_host_access says that the host may; host memory that kernels are given besides, such as a staging
- * buffer, is registered with the device first. call->buffers and the call are the host's. When it returns, what it has
- * issued may still be running, on a device that runs by itself, and is complete where the stream's next work begins:
- *   - one that works on the memory itself (threads, shm) buffers until its peers are there and runs kernels;
- *   - NCCL enqueues its operation on the stream beneath and returns; that several streams keep the order of the group
- *     is then an event between them, which the transport records after each call and awaits before the next;
- *   - MPI needs buffers that the host may read: where the device's memory is not, it copies into its own through the
- *     stream, waits for the stream, calls MPI, and copies back; where it is, the work before has run already.
+ * `stream`, on whatever thread runs that work; those of different groups may run side by side. A slot may block, but
+ * neither wait for `stream`, whose work it is, nor queue anything there. What it does to the buffers is done on return,
+ * by the calls that are for the inside of work: kernels (fsdp__run_kernel) and copies (fsdp__run_copy_to_host,
+ * fsdp__run_copy_to_device). It follows a pointer itself only where fsdp__device_host_access says that the host may.
+ * Host memory that kernels are given, such as a staging buffer, is registered with the device first; the host's side of
+ * a copy may be any. call->buffers and the call are the host's.
+ *   - One that works on the memory itself (threads, shm) blocks until its peers are there and runs kernels; these are
+ *     complete on return, so it meets its peers right after one.
+ *   - One whose library reads and writes host memory (MPI, from any thread) gives it the buffers where the host may
+ *     follow them; else it copies into its own memory, calls the library, which may block, and copies back.
+ *   - One whose library only issues (NCCL) has no place yet: where streams run by themselves (CUDA) the backend's
+ *     stream_enqueue would run the work on the host at once and kernels would be issued beneath, so slots would have to
+ *     be given the stream beneath, and whatever makes peers wait would have to be issued there as well, which threads
+ *     and shm do not do.
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
  * pieces lie there (coalesced.h). Groups of one rank and streams of a device without bytes never reach a transport. */
 #ifndef COMM_COMM_OPS_H
@@ -74,7 +77,7 @@ typedef struct fsdp__call {
     char label[FSDP__LABEL_BYTES];
 
     size_t bytes;           /* shared memory asked for */
-    fsdp_status own_status; /* of group_alloc: this rank cannot take part */
+    fsdp_status own_status; /* of process_group_alloc: this rank cannot take part */
 } fsdp__call;
 
 /* What a call did, added up by the transport. */

@@ -39,6 +39,10 @@ typedef struct fsdp__backend {
     /* Bytes between the host and the device, in stream order. NULL without bytes. */
     fsdp_status (*copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
+    /* The same from inside work of the stream, in the calling thread: after what that work has started, done on return.
+     * The stream's scratch is memory of the device here. NULL without bytes. */
+    fsdp_status (*run_copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
+    fsdp_status (*run_copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 
     /* Streams and events. `mode` as asked for; a backend may give stronger order, never weaker, and may run behind the
      * host where it was asked to be in step with it. */

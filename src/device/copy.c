@@ -51,6 +51,20 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
     return FSDP_OK;
 }
 
+fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+{
+    if (bytes > 0 && stream->device->backend->run_copy_to_device)
+        FSDP_TRY(stream->device->backend->run_copy_to_device(stream, device, host, bytes));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    if (bytes > 0 && stream->device->backend->run_copy_to_host)
+        FSDP_TRY(stream->device->backend->run_copy_to_host(stream, host, device, bytes));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
 {
     const fsdp__span span = {src, dst, (int64_t)bytes};

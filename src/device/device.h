@@ -64,6 +64,11 @@ fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 fsdp_status fsdp__copy_on_device(fsdp_stream *stream, void *dst, const void *src, size_t bytes);
 
+/* From inside work of the stream, as fsdp__run_kernel is called: done on return. The device's side may be the stream's
+ * scratch; the host's side may be any memory of the host. */
+fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
+fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes);
+
 /* ---- streams ---- */
 
 /* Grow-only scratch of a stream, counted as workspace; valid until the next call with the same stream.
@@ -72,7 +77,9 @@ void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);
 
 /* Runs `work(argument copy)` in stream order. `argument` of `bytes` is copied when the work runs later. A failure on a
  * worker is kept and returned by fsdp_stream_synchronize, and later work still runs; inline it is returned at once.
- * Work runs on the meta device too (it may have something to free) and must not follow that device's pointers. */
+ * Work runs on the meta device too (it may have something to free) and must not follow that device's pointers. It runs
+ * on a thread of the host and may block, but not for its own stream, which waits for it: inside, fsdp__run_kernel and
+ * the fsdp__run_copy calls take the place of those that queue. */
 typedef fsdp_status (*fsdp__stream_work)(fsdp_stream *stream, const void *argument);
 fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, const void *argument, size_t bytes);
 /* The first failure of the work done so far, which it clears; waits for nothing. After waiting for an event of the

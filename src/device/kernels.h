@@ -435,7 +435,8 @@ extern const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS];
 /* Runs the device's kernel on `stream`. The struct is copied, and so is its table where the work is queued: both are
  * the caller's again on return. What they point to must live until the work is done. [stream] */
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
-/* The same in the calling thread, at once: for work that runs in the order of `stream` already. */
+/* The same in the calling thread, for work that runs in the order of `stream` already; buffers may lie in the stream's
+ * workspace. Threads of the host run the work of every device there is (cpu, sim): the kernel is complete on return. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 
 #define FSDP__KERNEL_LAUNCH(NAME, name, class)                                                          \

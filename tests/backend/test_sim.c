@@ -173,6 +173,34 @@ static void check_refused(fsdp_stream *stream, const float *x, float *good)
                 "to device 'sim:0'");
 }
 
+/* One copy in a work. */
+typedef struct inside {
+    void *device;
+    float host[NUMEL];
+    bool to_device;
+} inside;
+
+static fsdp_status copy_inside(fsdp_stream *stream, const void *argument)
+{
+    inside *c = *(inside *const *)argument;
+
+    return c->to_device ? fsdp__run_copy_to_device(stream, c->device, c->host, sizeof c->host)
+                        : fsdp__run_copy_to_host(stream, c->host, c->device, sizeof c->host);
+}
+
+static void check_refused_inside(fsdp_stream *stream, void *device)
+{
+    inside c = {.device = device}, *argument = &c;
+
+    CHECK_OK(fsdp__stream_enqueue(stream, copy_inside, &argument, sizeof argument));
+    CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_INVALID,
+                "cannot copy 4000 bytes from device 'sim:0' inside its work");
+    c.to_device = true;
+    CHECK_OK(fsdp__stream_enqueue(stream, copy_inside, &argument, sizeof argument));
+    CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_INVALID,
+                "cannot copy 4000 bytes to device 'sim:0' inside its work");
+}
+
 static void memory_of_others_is_refused(void **state)
 {
     fsdp_context *context = test_context();
@@ -189,6 +217,8 @@ static void memory_of_others_is_refused(void **state)
     /* What is queued as work is refused when it runs. */
     CHECK_OK(fsdp__stream_enqueue(stream, run_kernels, &(busy *){&(busy){.data = host, .stop = true}}, sizeof(void *)));
     CHECK_ERROR(fsdp_stream_synchronize(stream), FSDP_INVALID, "cannot run kernel 'fill' on device 'sim:0': 'dst'");
+    check_refused_inside(stream, host);
+    check_refused_inside(stream, theirs);
     give(device, good, NUMEL);
     give(other, theirs, NUMEL);
     fsdp_context_free(context);

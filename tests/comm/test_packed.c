@@ -1,7 +1,10 @@
-/* test_packed.c - a transport that has only the plain collectives: coalesced ones are packed, with the same bits. */
+/* test_packed.c - a transport that has only the plain collectives: coalesced ones are packed, with the same bits, also
+ * where the host cannot follow the device's pointers. */
 #include "base/fault.h"
+#include "comm/host_transport.h"
 #include "comm/suite_coalesced.h"
 #include "comm/symmetric/symmetric.h"
+#include "device/device.h"
 #include "support/ranks.h"
 
 /* What any transport must have, and nothing else. */
@@ -21,9 +24,11 @@ static const fsdp__comm_ops plain_ops = {
 };
 
 typedef struct plain_world {
-    fsdp__arena *arena;
+    const fsdp__comm_ops *ops;
+    const char *device;
     fsdp_stream_mode mode;
     void (*body)(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream);
+    fsdp__arena *arena;
 } plain_world;
 
 /* A second context of the rank, in a world of the same ranks whose transport is the plain one. */
@@ -36,8 +41,8 @@ static void enter_plain_world(fsdp_context *context, void *arg)
     fsdp_stream *stream;
 
     CHECK_OK(fsdp_context_create(&options, &second));
-    CHECK_OK(fsdp__symmetric_attach(second, &plain_ops, w->arena, options.rank, true, options.world_size > 1));
-    CHECK_OK(fsdp_stream_create(fsdp_cpu(second), w->mode, &stream));
+    CHECK_OK(fsdp__symmetric_attach(second, w->ops, w->arena, options.rank, true, options.world_size > 1));
+    CHECK_OK(fsdp_stream_create(CHECK_PTR(fsdp__device_open(second, w->device, 0)), w->mode, &stream));
     CHECK(!fsdp_process_group_can_share(fsdp_world(second), FSDP_MEMORY_SYMMETRIC));
     w->body(fsdp_world(context), fsdp_world(second), stream);
     fsdp_stream_free(stream);
@@ -45,16 +50,27 @@ static void enter_plain_world(fsdp_context *context, void *arg)
     fsdp_context_free(second);
 }
 
+static void run_world(int ranks, plain_world w)
+{
+    CHECK_OK(fsdp__arena_create(ranks, false, &w.arena));
+    test_run_ranks(ranks, enter_plain_world, &w);
+    fsdp__arena_unref(w.arena);
+}
+
 static void run_worlds(fsdp_stream_mode mode, void (*body)(fsdp_process_group *, fsdp_process_group *, fsdp_stream *))
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
 
-    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
-        plain_world w = {.mode = mode, .body = body};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+        run_world(worlds[i], (plain_world){&plain_ops, "cpu", mode, body, NULL});
+}
 
-        CHECK_OK(fsdp__arena_create(worlds[i], false, &w.arena));
-        test_run_ranks(worlds[i], enter_plain_world, &w);
-        fsdp__arena_unref(w.arena);
+/* On the device that the host cannot touch: by kernels on the arena, and by host memory alone. */
+static void run_worlds_on_sim(void (*body)(fsdp_process_group *, fsdp_process_group *, fsdp_stream *))
+{
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        run_world(ranks, (plain_world){&plain_ops, "sim", FSDP_STREAM_WORKER, body, NULL});
+        run_world(ranks, (plain_world){&host_transport_ops, "sim", FSDP_STREAM_WORKER, body, NULL});
     }
 }
 
@@ -169,16 +185,54 @@ static void twins_compare_and_free(twins *t)
     }
 }
 
+/* Memory of the stream's device that holds the bytes. */
+static void *placed(fsdp_stream *stream, const void *host, size_t bytes)
+{
+    void *data = NULL;
+
+    CHECK_OK(fsdp__device_alloc(fsdp__stream_device(stream), bytes, FSDP_MEMORY_ACTIVATION, &data));
+    CHECK_OK(fsdp__copy_to_device(stream, data, host, bytes));
+    return data;
+}
+
+/* The bytes come back, and the memory is given back. */
+static void taken_back(fsdp_stream *stream, void *host, void *data, size_t bytes)
+{
+    CHECK_OK(fsdp__copy_to_host(stream, host, data, bytes));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    fsdp__device_free(fsdp__stream_device(stream), data, bytes, FSDP_MEMORY_ACTIVATION);
+}
+
+/* The second twin, where the packed call finds it. */
+static void twin_to_device(const twins *t, fsdp_stream *stream, fsdp_sharded_buffer *out)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        out[b] = t->buffers[1][b];
+        out[b].unsharded = placed(stream, out[b].unsharded, t->whole_bytes[b]);
+        out[b].shard = placed(stream, out[b].shard, t->shard_bytes[b]);
+    }
+}
+
+static void twin_to_host(const twins *t, fsdp_stream *stream, const fsdp_sharded_buffer *buffers)
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        taken_back(stream, t->buffers[1][b].unsharded, buffers[b].unsharded, t->whole_bytes[b]);
+        taken_back(stream, t->buffers[1][b].shard, buffers[b].shard, t->shard_bytes[b]);
+    }
+}
+
 static void compare_gather(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream,
                            const int64_t *numel, fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype)
 {
     fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
+    fsdp_sharded_buffer on_device[BLOCKS];
     twins t;
 
     twins_make(direct, numel, unsharded_dtype, shard_dtype, &t);
     CHECK_OK(fsdp_all_gather_coalesced(direct, t.buffers[0], BLOCKS, shard_dtype, unsharded_dtype, own));
-    CHECK_OK(fsdp_all_gather_coalesced(packed, t.buffers[1], BLOCKS, shard_dtype, unsharded_dtype, stream));
-    CHECK_OK(fsdp_stream_synchronize(stream));
+    twin_to_device(&t, stream, on_device);
+    CHECK_OK(fsdp_all_gather_coalesced(packed, on_device, BLOCKS, shard_dtype, unsharded_dtype, stream));
+    twin_to_host(&t, stream, on_device);
     twins_compare_and_free(&t);
 }
 
@@ -186,12 +240,14 @@ static void compare_reduction(fsdp_process_group *direct, fsdp_process_group *pa
                               const int64_t *numel, const fsdp_reduce_options *o)
 {
     fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
+    fsdp_sharded_buffer on_device[BLOCKS];
     twins t;
 
     twins_make(direct, numel, o->unsharded_dtype, o->shard_dtype, &t);
     CHECK_OK(fsdp_reduce_scatter_coalesced(direct, t.buffers[0], BLOCKS, o, own));
-    CHECK_OK(fsdp_reduce_scatter_coalesced(packed, t.buffers[1], BLOCKS, o, stream));
-    CHECK_OK(fsdp_stream_synchronize(stream));
+    twin_to_device(&t, stream, on_device);
+    CHECK_OK(fsdp_reduce_scatter_coalesced(packed, on_device, BLOCKS, o, stream));
+    twin_to_host(&t, stream, on_device);
     twins_compare_and_free(&t);
 }
 
@@ -232,6 +288,73 @@ static void packing_gives_the_bits_of_the_direct_path(void **state)
     run_worlds(FSDP_STREAM_INLINE, compare_all);
     run_worlds(FSDP_STREAM_INLINE, compare_pieces);
     run_worlds(FSDP_STREAM_WORKER, compare_pieces);
+}
+
+static void packing_gives_the_same_bits_where_the_host_follows_no_pointer(void **state)
+{
+    (void)state;
+    run_worlds_on_sim(compare_all);
+    run_worlds_on_sim(compare_pieces);
+}
+
+/* ---- the plain calls, on memory that the host cannot touch ---- */
+
+enum {
+    PLAIN_CALLS = 5,
+    PLAIN_NUMEL = 1 << 16 /* of each buffer, for up to four ranks */
+};
+
+static fsdp_status plain_call(int which, fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                              fsdp_stream *stream)
+{
+    int root = fsdp_process_group_size(group) - 1;
+
+    switch (which) {
+    case 0:
+        return fsdp_all_gather(group, send, recv, count, FSDP_F32, stream);
+    case 1:
+        return fsdp_reduce_scatter(group, send, recv, count, FSDP_F32, FSDP_AVG, stream);
+    case 2:
+        return fsdp_all_reduce(group, send, recv, count, FSDP_F32, FSDP_SUM, stream);
+    case 3:
+        return fsdp_broadcast(group, recv, count, FSDP_F32, root, stream);
+    default:
+        return fsdp_all_to_all(group, send, recv, count, FSDP_F32, stream);
+    }
+}
+
+/* Small (a payload) and large, each beside bytes that stay as they are. */
+static void compare_plain(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
+{
+    fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
+    uint64_t rank = (uint64_t)fsdp_process_group_rank(direct);
+    size_t bytes = PLAIN_NUMEL * sizeof(float);
+    float *send = CHECK_PTR(malloc(bytes)), *expected = CHECK_PTR(malloc(bytes)), *actual = CHECK_PTR(malloc(bytes));
+
+    for (int i = 0; i < 2 * PLAIN_CALLS; i++) {
+        int64_t count = i < PLAIN_CALLS ? 7 : PLAIN_NUMEL / 4 - 1;
+        void *sent, *received;
+
+        fill_bits(send, PLAIN_NUMEL, FSDP_F32, rank);
+        fill_bits(expected, PLAIN_NUMEL, FSDP_F32, 100 + rank);
+        sent = placed(stream, send, bytes);
+        received = placed(stream, expected, bytes);
+        CHECK_OK(plain_call(i % PLAIN_CALLS, packed, sent, received, count, stream));
+        taken_back(stream, actual, sent, bytes);
+        CHECK_BYTES(actual, send, bytes);
+        taken_back(stream, actual, received, bytes);
+        CHECK_OK(plain_call(i % PLAIN_CALLS, direct, send, expected, count, own));
+        CHECK_BYTES(actual, expected, bytes);
+    }
+    free(actual);
+    free(expected);
+    free(send);
+}
+
+static void plain_calls_give_the_same_bits_there(void **state)
+{
+    (void)state;
+    run_worlds_on_sim(compare_plain);
 }
 
 /* ---- counters and failures ---- */
@@ -341,11 +464,7 @@ static void a_rank_without_memory_ends_the_call_of_all(void **state)
 
     (void)state;
     for (now = (shortage){.nth = 1}; now.nth == 1 || now.hit; now.nth++) {
-        plain_world w = {.mode = FSDP_STREAM_INLINE, .body = run_short};
-
-        CHECK_OK(fsdp__arena_create(3, false, &w.arena));
-        test_run_ranks(3, enter_plain_world, &w);
-        fsdp__arena_unref(w.arena);
+        run_world(3, (plain_world){&plain_ops, "cpu", FSDP_STREAM_INLINE, run_short, NULL});
         for (int r = 0; r < 3; r++)
             CHECK_EQ(now.status[r] != FSDP_OK, now.hit);
         failed += now.hit;
@@ -354,5 +473,6 @@ static void a_rank_without_memory_ends_the_call_of_all(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(packing_gives_naive_results), cmocka_unit_test(packing_gives_the_bits_of_the_direct_path),
-          cmocka_unit_test(bytes_of_packing_are_counted), cmocka_unit_test(ranks_that_disagree_are_told),
-          cmocka_unit_test(a_rank_without_memory_ends_the_call_of_all))
+          cmocka_unit_test(packing_gives_the_same_bits_where_the_host_follows_no_pointer),
+          cmocka_unit_test(plain_calls_give_the_same_bits_there), cmocka_unit_test(bytes_of_packing_are_counted),
+          cmocka_unit_test(ranks_that_disagree_are_told), cmocka_unit_test(a_rank_without_memory_ends_the_call_of_all))

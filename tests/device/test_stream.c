@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "device/kernels.h"
 #include "support/test.h"
 
 typedef struct push_args {
@@ -339,6 +340,76 @@ static void a_workspace_only_grows(void **state)
     }
 }
 
+enum {
+    COPIED = 1000
+};
+
+/* Both copies in a work, through memory of the device and through the stream's scratch. */
+typedef struct inside {
+    float *data; /* the device's */
+    float in[COPIED], out[2][COPIED];
+} inside;
+
+static fsdp_status scale_to_host(fsdp_stream *stream, const inside *c, float alpha, float *out)
+{
+    float *scratch = fsdp__stream_workspace(stream, sizeof c->in);
+    fsdp__scale_args args = {.x = c->data, .y = scratch, .alpha = alpha, .numel = COPIED, .dtype = FSDP_F32};
+
+    if (!scratch)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_SCALE, &args));
+    FSDP_TRY(fsdp__run_copy_to_host(stream, out, scratch, sizeof c->in));
+    return FSDP_OK;
+}
+
+static fsdp_status copy_inside(fsdp_stream *stream, const void *argument)
+{
+    inside *c = *(inside *const *)argument;
+
+    FSDP_TRY(fsdp__run_copy_to_device(stream, c->data, c->in, sizeof c->in));
+    memset(c->in, 0, sizeof c->in); /* the host's again */
+    FSDP_TRY(scale_to_host(stream, c, 2, c->out[0]));
+    memcpy(c->in, c->out[0], sizeof c->in); /* there already */
+    FSDP_TRY(fsdp__run_copy_to_device(stream, c->data, c->in, sizeof c->in));
+    FSDP_TRY(scale_to_host(stream, c, 3, c->out[1]));
+    FSDP_TRY(fsdp__run_copy_to_host(stream, c->out[1], c->data, sizeof(float)));
+    return FSDP_OK;
+}
+
+static void check_inside(const char *device_name, fsdp_stream_mode mode, bool has_bytes)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = CHECK_PTR(fsdp__device_open(context, device_name, 0));
+    inside c = {.data = NULL}, *argument = &c;
+    fsdp_stream *stream = NULL;
+    void *data = NULL;
+
+    CHECK_OK(fsdp_stream_create(device, mode, &stream));
+    CHECK_OK(fsdp__device_alloc(device, sizeof c.in, FSDP_MEMORY_ACTIVATION, &data));
+    c.data = data;
+    for (int i = 0; i < COPIED; i++)
+        c.in[i] = (float)(i + 1);
+    CHECK_OK(fsdp__stream_enqueue(stream, copy_inside, &argument, sizeof argument));
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    for (int i = 0; i < COPIED; i++) {
+        CHECK_EQ(c.out[0][i], has_bytes ? 2 * (i + 1) : 0);
+        CHECK_EQ(c.out[1][i], !has_bytes ? 0 : i == 0 ? 2 : 6 * (i + 1));
+    }
+    fsdp__device_free(device, data, sizeof c.in, FSDP_MEMORY_ACTIVATION);
+    fsdp_stream_free(stream);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void copies_inside_work_are_done_on_return(void **state)
+{
+    (void)state;
+    check_inside("cpu", FSDP_STREAM_INLINE, true);
+    check_inside("cpu", FSDP_STREAM_WORKER, true);
+    check_inside("sim", FSDP_STREAM_WORKER, true);
+    check_inside("meta", FSDP_STREAM_INLINE, false);
+}
+
 static void meta_streams_take_no_time(void **state)
 {
     fsdp_context *context = test_context();
@@ -432,5 +503,6 @@ TEST_MAIN(cmocka_unit_test(arguments_are_copied_and_work_runs_in_order),
           cmocka_unit_test(a_wait_refers_to_the_record_before_it), cmocka_unit_test(an_event_outlives_its_stream),
           cmocka_unit_test(the_first_failure_is_kept_and_later_work_still_runs),
           cmocka_unit_test(a_failure_nobody_asked_for_is_logged), cmocka_unit_test(denormals_are_zero_on_every_thread),
-          cmocka_unit_test(a_workspace_only_grows), cmocka_unit_test(meta_streams_take_no_time),
-          cmocka_unit_test(wrong_arguments_are_refused), cmocka_unit_test(any_allocation_may_fail))
+          cmocka_unit_test(a_workspace_only_grows), cmocka_unit_test(copies_inside_work_are_done_on_return),
+          cmocka_unit_test(meta_streams_take_no_time), cmocka_unit_test(wrong_arguments_are_refused),
+          cmocka_unit_test(any_allocation_may_fail))

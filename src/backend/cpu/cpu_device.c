@@ -87,6 +87,14 @@ static fsdp_status cpu_copy(fsdp_stream *stream, void *dst, const void *src, siz
     return fsdp__copy_on_device(stream, dst, src, bytes);
 }
 
+/* One side may be the stream's scratch: this kernel asks for none. */
+static fsdp_status cpu_run_copy(fsdp_stream *stream, void *dst, const void *src, size_t bytes)
+{
+    const fsdp__span span = {src, dst, (int64_t)bytes};
+
+    return fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SPANS, &(fsdp__cast_spans_args){&span, 1, FSDP_U8, FSDP_U8});
+}
+
 const fsdp__backend fsdp__backend_cpu = {
     .name = "cpu",
     .most = 1,
@@ -98,6 +106,8 @@ const fsdp__backend fsdp__backend_cpu = {
     .segment_free = cpu_segment_free,
     .copy_to_device = cpu_copy,
     .copy_to_host = cpu_copy,
+    .run_copy_to_device = cpu_run_copy,
+    .run_copy_to_host = cpu_run_copy,
     .stream_create = fsdp__cpu_stream_create,
     .stream_free = fsdp__cpu_stream_free,
     .stream_enqueue = fsdp__cpu_stream_enqueue,

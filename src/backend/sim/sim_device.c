@@ -122,6 +122,20 @@ void *fsdp__sim_translate(const fsdp_device *device, const void *pointer, size_t
     return mapped;
 }
 
+static bool in_scratch(const fsdp_stream *stream, const void *pointer, size_t bytes)
+{
+    uintptr_t at = (uintptr_t)pointer, first = (uintptr_t)stream->workspace;
+
+    return first && at >= first && at - first <= stream->workspace_bytes &&
+           bytes <= stream->workspace_bytes - (at - first);
+}
+
+void *fsdp__sim_reach(const fsdp_stream *stream, const void *pointer, size_t bytes)
+{
+    return in_scratch(stream, pointer, bytes) ? (void *)(uintptr_t)pointer
+                                              : fsdp__sim_translate(stream->device, pointer, bytes);
+}
+
 /* ---- memory: see [Note: two mappings] ---- */
 
 static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **out)
@@ -241,6 +255,37 @@ static fsdp_status sim_copy_to_host(fsdp_stream *stream, void *host, const void 
     return queue_transfer(stream, host, mapped, bytes);
 }
 
+/* As in a kernel that runs, the block may be the host's again by now: the ledger is not asked. */
+static fsdp_status reached_side(const fsdp_stream *stream, const void *pointer, size_t bytes, const char *what,
+                                void **out)
+{
+    *out = fsdp__sim_reach(stream, pointer, bytes);
+    if (!*out)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot copy %zu bytes %s device '%s' inside its work: %p is neither memory of the device nor "
+                         "host memory registered with it",
+                         bytes, what, fsdp_device_name(stream->device), pointer);
+    return FSDP_OK;
+}
+
+static fsdp_status sim_run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
+{
+    void *mapped;
+
+    FSDP_TRY(reached_side(stream, device, bytes, "to", &mapped));
+    memcpy(mapped, host, bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status sim_run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    void *mapped;
+
+    FSDP_TRY(reached_side(stream, device, bytes, "from", &mapped));
+    memcpy(host, mapped, bytes);
+    return FSDP_OK;
+}
+
 /* ---- streams ---- */
 
 /* Mostly none, so that a step of many small kernels does not take longer by much. */
@@ -283,6 +328,8 @@ const fsdp__backend fsdp__backend_sim = {
     .host_unregister = sim_host_unregister,
     .copy_to_device = sim_copy_to_device,
     .copy_to_host = sim_copy_to_host,
+    .run_copy_to_device = sim_run_copy_to_device,
+    .run_copy_to_host = sim_run_copy_to_host,
     .stream_create = sim_stream_create,
     .stream_free = fsdp__cpu_stream_free,
     .stream_enqueue = fsdp__cpu_stream_enqueue,

@@ -7,6 +7,8 @@
 /* Where a kernel finds [pointer, pointer + bytes), whole: the second mapping of device memory, the address itself of
  * host memory that was registered. NULL: it is neither. [thread-safe] */
 void *fsdp__sim_translate(const fsdp_device *device, const void *pointer, size_t bytes);
+/* The same for work of the stream that runs now, whose scratch is its own too. */
+void *fsdp__sim_reach(const fsdp_stream *stream, const void *pointer, size_t bytes);
 
 /* The device's kernel table, and what refuses a launch with memory that is not the device's. */
 extern const fsdp__kernel_function fsdp__sim_kernels[FSDP__KERNELS];

@@ -60,22 +60,11 @@ fsdp_status fsdp__sim_check_launch(fsdp_stream *stream, fsdp__kernel kernel, voi
 
 /* ---- when it runs ---- */
 
-static bool in_scratch(const fsdp_stream *stream, const fsdp__buffer *buffer)
-{
-    uintptr_t at = (uintptr_t)buffer->pointer, first = (uintptr_t)stream->workspace;
-
-    return first && at >= first && at - first <= stream->workspace_bytes &&
-           buffer->bytes <= stream->workspace_bytes - (at - first);
-}
-
 static void *move_buffer(void *arg, const fsdp__buffer *buffer)
 {
     walk *w = arg;
-    void *mapped;
+    void *mapped = fsdp__sim_reach(w->stream, buffer->pointer, buffer->bytes);
 
-    if (in_scratch(w->stream, buffer))
-        return (void *)(uintptr_t)buffer->pointer;
-    mapped = fsdp__sim_translate(w->stream->device, buffer->pointer, buffer->bytes);
     return mapped ? mapped : fail(w, buffer);
 }
 

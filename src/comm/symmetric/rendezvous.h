@@ -17,7 +17,7 @@ typedef struct fsdp__entry {
     uint64_t send, recv;
     uint64_t buffers_hash; /* of the addresses of all buffers' `unsharded` */
     bool readable;         /* all this call's memory can be read by peers */
-    int32_t own_status;    /* of group_alloc */
+    int32_t own_status;    /* of process_group_alloc */
 } fsdp__entry;
 
 typedef struct fsdp__slot {

@@ -1,0 +1,82 @@
+/* host_transport.c - out of the device's memory, between the ranks, and back. */
+#include "comm/host_transport.h"
+
+#include <stdlib.h>
+
+#include "comm/symmetric/symmetric.h"
+#include "device/device.h"
+
+/* `sent` and `received`: elements that this rank gives and gets. */
+static fsdp_status through_host(fsdp__collective exchange, void *group, const fsdp__call *call, int64_t sent,
+                                int64_t received, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    size_t element = fsdp_dtype_size(call->dtype);
+    void *send = malloc((size_t)sent * element + 1), *recv = malloc((size_t)received * element + 1);
+    fsdp__call on_host = *call;
+    fsdp_status status = send && recv ? FSDP_OK : FSDP_NO_MEMORY;
+
+    on_host.send = send;
+    on_host.recv = recv;
+    if (status == FSDP_OK)
+        status = fsdp__run_copy_to_host(stream, send, call->send, (size_t)sent * element);
+    if (status == FSDP_OK)
+        status =
+            exchange(group, &on_host, fsdp__host_stream(fsdp_device_context(fsdp__stream_device(stream))), traffic);
+    if (status == FSDP_OK)
+        status = fsdp__run_copy_to_device(stream, call->recv, recv, (size_t)received * element);
+    free(send);
+    free(recv);
+    return status;
+}
+
+static int64_t size_of(const void *group)
+{
+    return ((const fsdp__symmetric_group *)group)->size;
+}
+
+static fsdp_status host_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    return through_host(fsdp__symmetric_all_gather, group, call, call->count, size_of(group) * call->count, stream,
+                        traffic);
+}
+
+static fsdp_status host_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    return through_host(fsdp__symmetric_reduce_scatter, group, call, size_of(group) * call->count, call->count, stream,
+                        traffic);
+}
+
+static fsdp_status host_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    return through_host(fsdp__symmetric_all_reduce, group, call, call->count, call->count, stream, traffic);
+}
+
+static fsdp_status host_broadcast(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    bool is_root = ((const fsdp__symmetric_group *)group)->rank == call->root;
+
+    return through_host(fsdp__symmetric_broadcast, group, call, is_root ? call->count : 0, is_root ? 0 : call->count,
+                        stream, traffic);
+}
+
+static fsdp_status host_all_to_all(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    int64_t all = size_of(group) * call->count;
+
+    return through_host(fsdp__symmetric_all_to_all, group, call, all, all, stream, traffic);
+}
+
+const fsdp__comm_ops host_transport_ops = {
+    .name = "host",
+    .all_gather = host_all_gather,
+    .reduce_scatter = host_reduce_scatter,
+    .all_reduce = host_all_reduce,
+    .broadcast = host_broadcast,
+    .all_to_all = host_all_to_all,
+    .barrier = fsdp__symmetric_barrier,
+    .group_open = fsdp__symmetric_group_open,
+    .group_ready = fsdp__symmetric_group_ready,
+    .group_free = fsdp__symmetric_group_free,
+    .abort = fsdp__symmetric_abort,
+    .close = fsdp__symmetric_close,
+};

@@ -1,0 +1,13 @@
+/* host_transport.h - a transport that reads and writes nothing but memory of the host, as MPI does.
+ *
+ * What it sends it copies out of the device's memory, and what it received back into it, by the calls for the inside of
+ * a stream's work; its own memory no device is told of. In between, ranks that are threads exchange on the CPU. It has
+ * what any transport must have, and nothing else. */
+#ifndef TESTS_COMM_HOST_TRANSPORT_H
+#define TESTS_COMM_HOST_TRANSPORT_H
+
+#include "comm/comm_ops.h"
+
+extern const fsdp__comm_ops host_transport_ops;
+
+#endif
