@@ -82,8 +82,9 @@ void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes);
  * the fsdp__run_copy calls take the place of those that queue. */
 typedef fsdp_status (*fsdp__stream_work)(fsdp_stream *stream, const void *argument);
 fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, const void *argument, size_t bytes);
-/* The first failure of the work done so far, which it clears; waits for nothing. After waiting for an event of the
- * stream it tells whether the work before the event went well. */
+/* The first failure of the work done so far, which it clears; waits for nothing. Where the host has waited for an event
+ * of the stream it tells whether the work before the event went well. A stream that waits for an event fails with the
+ * work before the event, so the failure of a stream that others wait for reaches whoever synchronizes with them. */
 fsdp_status fsdp__stream_check(fsdp_stream *stream);
 /* Makes the device's own stream one with a thread: a device that runs behind the host, for tests of overlap. Before
  * anything has kept the stream. */

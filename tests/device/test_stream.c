@@ -231,6 +231,36 @@ static void the_first_failure_is_kept_and_later_work_still_runs(void **state)
     fsdp_context_free(context);
 }
 
+/* Who waits for what failed fails too, and is told by its own stream; who waited for what went well does not. */
+static void a_wait_carries_the_failure(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_stream *first = NULL, *second = NULL;
+    fsdp_event *good = NULL, *bad = NULL;
+    break_args broken = {17};
+
+    (void)state;
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &first));
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &second));
+    CHECK_OK(fsdp_event_create(fsdp_cpu(context), &good));
+    CHECK_OK(fsdp_event_create(fsdp_cpu(context), &bad));
+    CHECK_OK(fsdp_event_record(good, first));
+    CHECK_OK(fsdp__stream_enqueue(first, break_down, &broken, sizeof broken));
+    CHECK_OK(fsdp_event_record(bad, first));
+    CHECK_OK(fsdp_stream_wait_event(second, good));
+    CHECK_OK(fsdp_stream_synchronize(second));
+    CHECK_OK(fsdp_stream_wait_event(second, bad));
+    CHECK_ERROR(fsdp_stream_synchronize(second), FSDP_IO, "item 17 is broken");
+    CHECK_ERROR(fsdp_stream_synchronize(first), FSDP_IO, "item 17 is broken");
+    CHECK_OK(fsdp_stream_wait_event(second, bad)); /* it has been told */
+    CHECK_OK(fsdp_stream_synchronize(second));
+    fsdp_event_free(good);
+    fsdp_event_free(bad);
+    fsdp_stream_free(first);
+    fsdp_stream_free(second);
+    fsdp_context_free(context);
+}
+
 typedef struct seen_log {
     char text[512];
 } seen_log;
@@ -502,7 +532,7 @@ TEST_MAIN(cmocka_unit_test(arguments_are_copied_and_work_runs_in_order),
           cmocka_unit_test(events_order_streams_the_same_way_in_every_mode),
           cmocka_unit_test(a_wait_refers_to_the_record_before_it), cmocka_unit_test(an_event_outlives_its_stream),
           cmocka_unit_test(the_first_failure_is_kept_and_later_work_still_runs),
-          cmocka_unit_test(a_failure_nobody_asked_for_is_logged), cmocka_unit_test(denormals_are_zero_on_every_thread),
-          cmocka_unit_test(a_workspace_only_grows), cmocka_unit_test(copies_inside_work_are_done_on_return),
-          cmocka_unit_test(meta_streams_take_no_time), cmocka_unit_test(wrong_arguments_are_refused),
-          cmocka_unit_test(any_allocation_may_fail))
+          cmocka_unit_test(a_wait_carries_the_failure), cmocka_unit_test(a_failure_nobody_asked_for_is_logged),
+          cmocka_unit_test(denormals_are_zero_on_every_thread), cmocka_unit_test(a_workspace_only_grows),
+          cmocka_unit_test(copies_inside_work_are_done_on_return), cmocka_unit_test(meta_streams_take_no_time),
+          cmocka_unit_test(wrong_arguments_are_refused), cmocka_unit_test(any_allocation_may_fail))

@@ -100,6 +100,7 @@ static void the_nth_collective_fails_on_one_rank(void **state)
     (void)state;
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){0});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.no_shared_memory = true});
+    fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.mp_policy.param_dtype = FSDP_BF16});
 }
 
@@ -108,6 +109,7 @@ static void the_nth_allocation_fails_on_one_rank(void **state)
     (void)state;
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){0});
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.no_shared_memory = true});
+    fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
 }
 
 TEST_MAIN(cmocka_unit_test(the_nth_collective_fails_on_one_rank),

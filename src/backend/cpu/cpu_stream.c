@@ -21,7 +21,10 @@ typedef struct line {
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     uint64_t done;
-    int64_t refs; /* under the mutex */
+    int64_t refs;        /* under the mutex, as all of it */
+    fsdp_status failure; /* first one since the stream was last asked */
+    uint64_t failed;     /* the item that it came from */
+    char message[MESSAGE_BYTES];
 } line;
 
 typedef struct mark {
@@ -50,8 +53,6 @@ typedef struct cpu_stream {
     item *first, *last;
     uint64_t queued; /* items ever queued */
     bool stop;
-    fsdp_status failure; /* first one since the last synchronize */
-    char message[MESSAGE_BYTES];
 } cpu_stream;
 
 typedef struct cpu_event {
@@ -107,28 +108,44 @@ static void line_step(line *l)
     pthread_mutex_unlock(&l->mutex);
 }
 
-static void mark_wait(mark m)
+/* Of what was done up to the mark. Under the line's mutex. */
+static fsdp_status failure_before(mark m, char message[MESSAGE_BYTES])
 {
+    if (m.line->failure == FSDP_OK || m.line->failed > m.number)
+        return FSDP_OK;
+    memcpy(message, m.line->message, MESSAGE_BYTES);
+    return m.line->failure;
+}
+
+/* Waits; fails when what it waits for has failed. */
+static fsdp_status mark_wait(mark m)
+{
+    char message[MESSAGE_BYTES];
+    fsdp_status status;
+
     if (!m.line)
-        return;
+        return FSDP_OK;
     pthread_mutex_lock(&m.line->mutex);
     while (m.line->done < m.number)
         pthread_cond_wait(&m.line->moved, &m.line->mutex);
+    status = failure_before(m, message);
     pthread_mutex_unlock(&m.line->mutex);
+    return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "%s", message);
 }
 
 /* ---- the worker ---- */
 
-static void keep_failure(cpu_stream *stream, fsdp_status status)
+static void keep_failure(line *l, fsdp_status status)
 {
-    pthread_mutex_lock(&stream->mutex);
-    if (stream->failure == FSDP_OK) {
-        stream->failure = status;
+    pthread_mutex_lock(&l->mutex);
+    if (l->failure == FSDP_OK) {
+        l->failure = status;
+        l->failed = l->done + 1;
         /* A work that failed without a word leaves an older message behind: do not borrow that one. */
-        snprintf(stream->message, sizeof stream->message, "%s",
+        snprintf(l->message, sizeof l->message, "%s",
                  fsdp_last_status() == status ? fsdp_last_error() : fsdp_status_text(status));
     }
-    pthread_mutex_unlock(&stream->mutex);
+    pthread_mutex_unlock(&l->mutex);
 }
 
 /* All items that are queued, in order, or NULL when there will be none: one lock for many. */
@@ -147,17 +164,17 @@ static item *take_items(cpu_stream *stream)
 
 static void run_item(cpu_stream *stream, item *it)
 {
-    fsdp_status status = FSDP_OK;
+    fsdp_status status;
 
     fsdp_clear_error();
     if (stream->pause)
         stream->pause(stream->pause_arg);
-    if (it->until.line)
-        mark_wait(it->until);
+    if (it->until.line) /* who waits for what failed has nothing good to work on: it fails, too */
+        status = mark_wait(it->until);
     else
         status = it->work(&stream->base, it->argument);
     if (status != FSDP_OK)
-        keep_failure(stream, status);
+        keep_failure(stream->line, status);
     line_unref(it->until.line);
     fsdp__free(it);
     line_step(stream->line);
@@ -276,9 +293,9 @@ void fsdp__cpu_stream_free(fsdp_stream *base)
         pthread_cond_signal(&stream->arrived);
         pthread_mutex_unlock(&stream->mutex);
         pthread_join(stream->thread, NULL);
-        if (stream->failure != FSDP_OK)
+        if (stream->line->failure != FSDP_OK)
             fsdp_log(fsdp_device_context(base->device), FSDP_LOG_ERROR,
-                     "stream freed with a failure that nobody asked for: %s", stream->message);
+                     "stream freed with a failure that nobody asked for: %s", stream->line->message);
     }
     if (base->mode == FSDP_STREAM_WORKER) {
         line_unref(stream->line);
@@ -305,11 +322,11 @@ fsdp_status fsdp__cpu_stream_check(fsdp_stream *base)
 
     if (base->mode == FSDP_STREAM_INLINE)
         return FSDP_OK;
-    pthread_mutex_lock(&stream->mutex);
-    status = stream->failure;
-    memcpy(message, stream->message, sizeof message);
-    stream->failure = FSDP_OK;
-    pthread_mutex_unlock(&stream->mutex);
+    pthread_mutex_lock(&stream->line->mutex);
+    status = stream->line->failure;
+    memcpy(message, stream->line->message, sizeof message);
+    stream->line->failure = FSDP_OK;
+    pthread_mutex_unlock(&stream->line->mutex);
     return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "%s", message);
 }
 
@@ -317,7 +334,7 @@ fsdp_status fsdp__cpu_stream_synchronize(fsdp_stream *base)
 {
     if (base->mode == FSDP_STREAM_INLINE)
         return FSDP_OK;
-    mark_wait(mark_of((cpu_stream *)base));
+    (void)mark_wait(mark_of((cpu_stream *)base));
     return fsdp__cpu_stream_check(base);
 }
 
@@ -362,7 +379,7 @@ fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *base, fsdp_event *event)
     if (!m.line || m.line == stream->line) /* reached, or in order anyway */
         return FSDP_OK;
     if (base->mode == FSDP_STREAM_INLINE) {
-        mark_wait(m);
+        (void)mark_wait(m); /* the host has waited, and asks the stream that it waited for: fsdp__stream_check */
         return FSDP_OK;
     }
     line_ref(m.line);
@@ -374,6 +391,6 @@ fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *base, fsdp_event *event)
 
 fsdp_status fsdp__cpu_event_synchronize(fsdp_event *event)
 {
-    mark_wait(((cpu_event *)event)->mark);
+    (void)mark_wait(((cpu_event *)event)->mark);
     return FSDP_OK;
 }
