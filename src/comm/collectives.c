@@ -135,8 +135,8 @@ static fsdp_status fail_buffer(const fsdp_process_group *group, fsdp__call_name 
 }
 
 /* Adds up the chunks: what a rank gives or gets, padding included. */
-static fsdp_status check_blocks(fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream,
-                                int64_t *out_rows)
+static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream,
+                                 int64_t *out_rows)
 {
     int64_t rows = 0;
 
@@ -163,8 +163,8 @@ static fsdp_status check_blocks(fsdp_process_group *group, const fsdp__call *cal
 }
 
 /* The transport's own way, or that which all have. */
-static fsdp_status issue_vectored(fsdp_process_group *group, fsdp_collective kind, fsdp__collective own,
-                                  fsdp__collective packed, fsdp__call *call, fsdp_stream *stream)
+static fsdp_status issue_coalesced(fsdp_process_group *group, fsdp_collective kind, fsdp__collective own,
+                                   fsdp__collective packed, fsdp__call *call, fsdp_stream *stream)
 {
     memcpy(call->label, group->label, sizeof call->label);
     if (own)
@@ -184,14 +184,14 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
                        .unsharded_dtype = unsharded_dtype};
     int64_t rows;
 
-    FSDP_TRY(check_blocks(group, &call, stream, &rows));
+    FSDP_TRY(check_buffers(group, &call, stream, &rows));
     if (!known_dtype(shard_dtype) || (shard_dtype != unsharded_dtype && !(fsdp_dtype_is_floating(shard_dtype) &&
                                                                           fsdp_dtype_is_floating(unsharded_dtype))))
         return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_coalesced in group '%s' from dtype %d to dtype %d",
                          group->name, (int)shard_dtype, (int)unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(unsharded_dtype));
-    FSDP_TRY(issue_vectored(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced,
-                            fsdp__coalesced_all_gather_coalesced, &call, stream));
+    FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced,
+                             fsdp__coalesced_all_gather_coalesced, &call, stream));
     return FSDP_OK;
 }
 
@@ -202,7 +202,7 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     fsdp_dtype reduce_dtype;
     int64_t rows;
 
-    FSDP_TRY(check_blocks(group, &call, stream, &rows));
+    FSDP_TRY(check_buffers(group, &call, stream, &rows));
     if (!options || (options->op != FSDP_SUM && options->op != FSDP_AVG))
         return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_coalesced in group '%s': op must be sum or average",
                          group->name);
@@ -218,7 +218,7 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
-    FSDP_TRY(issue_vectored(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
-                            fsdp__coalesced_reduce_scatter_coalesced, &call, stream));
+    FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
+                             fsdp__coalesced_reduce_scatter_coalesced, &call, stream));
     return FSDP_OK;
 }

@@ -97,6 +97,7 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
             goto out;
         }
     }
+    /* All know all sizes now, so all take the same way. */
     if (largest > 0)
         FSDP_TRY_GOTO(status,
                       largest <= SMALL_OBJECT ? gather_small(group, object, largest, objects, sizes)

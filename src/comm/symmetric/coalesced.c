@@ -16,8 +16,8 @@
 #include "comm/symmetric/rendezvous.h"
 
 enum {
-    TABLE_BLOCKS = FSDP__PAYLOAD_BYTES / (int)sizeof(uint64_t), /* addresses a rank can show */
-    ALIGN = 64                                                  /* elements */
+    TABLE_BUFFERS = FSDP__PAYLOAD_BYTES / (int)sizeof(uint64_t), /* addresses a rank can show */
+    ALIGN = 64                                                   /* elements */
 };
 
 typedef struct exchange {
@@ -49,11 +49,11 @@ typedef enum path {
 } path;
 
 /* The entry of the call: what can be done depends on the memory of all ranks. */
-static fsdp_status show_blocks(exchange *x, bool readable, path *out)
+static fsdp_status show_buffers(exchange *x, bool readable, path *out)
 {
     fsdp__symmetric_group *g = x->group;
     uint64_t *table = (uint64_t *)fsdp__payload_to_show(g);
-    bool direct = !x->call->force_copy && x->call->buffer_count <= TABLE_BLOCKS;
+    bool direct = !x->call->force_copy && x->call->buffer_count <= TABLE_BUFFERS;
     fsdp__entry entry = {.readable = readable};
     const fsdp__entry *first;
 
@@ -67,6 +67,7 @@ static fsdp_status show_blocks(exchange *x, bool readable, path *out)
     }
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
     first = fsdp__entry_of(g, 0);
+    /* All addresses equal: one memory. That holds with force_copy, too, as there is no other way then. */
     *out = PATH_SHARED;
     for (int r = 0; r < g->size; r++) {
         const fsdp__entry *other = fsdp__entry_of(g, r);
@@ -187,8 +188,8 @@ fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     if (readable)
-        FSDP_TRY(place_own_rows(&x)); /* peers read them after the meeting */
-    FSDP_TRY(show_blocks(&x, readable, &way));
+        FSDP_TRY(place_own_rows(&x)); /* before the meeting, after which peers read them */
+    FSDP_TRY(show_buffers(&x, readable, &way));
     if (way == PATH_SHARED)
         return FSDP_OK;
     if (way == PATH_SYMMETRIC) {
@@ -227,7 +228,9 @@ static fsdp_status reduce_rounded(exchange *x, int64_t i, int64_t rows)
     return FSDP_OK;
 }
 
-static fsdp_status reduce_visible(exchange *x)
+/* There is no meeting afterwards: the caller keeps `unsharded` as it is until a later call is done (fsdp/comm.h,
+ * "Reuse"). */
+static fsdp_status reduce_symmetric(exchange *x)
 {
     const fsdp__call *call = x->call;
     fsdp__symmetric_group *g = x->group;
@@ -258,9 +261,9 @@ fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__ca
     path way;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    FSDP_TRY(show_blocks(&x, all_readable(&x), &way));
+    FSDP_TRY(show_buffers(&x, all_readable(&x), &way));
     if (way == PATH_SYMMETRIC) {
-        FSDP_TRY(reduce_visible(&x));
+        FSDP_TRY(reduce_symmetric(&x));
         return FSDP_OK;
     }
     FSDP_TRY(fsdp__packed_reduce(&s.carrier, call, stream, traffic));
