@@ -153,6 +153,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
 
 static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
+    /* Before the addresses are given back: another segment may get them at once. */
     void *mapped = range_remove(device, segment);
 
     (void)munmap(segment, bytes);

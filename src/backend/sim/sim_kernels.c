@@ -29,6 +29,7 @@ static fsdp_status report(const walk *w, fsdp__kernel kernel)
 
 static void *fail(walk *w, const fsdp__buffer *buffer)
 {
+    /* The walk goes on with what it has; a call that failed runs no kernel. */
     if (!w->failed)
         w->bad = *buffer;
     w->failed = true;
@@ -73,6 +74,7 @@ static void *move_buffer(void *arg, const fsdp__buffer *buffer)
     walk *w = arg;
     void *mapped;
 
+    /* It was handed out where kernels see it: a kernel asks for it while it runs. */
     if (in_scratch(w->stream, buffer))
         return (void *)(uintptr_t)buffer->pointer;
     mapped = fsdp__sim_translate(w->stream->device, buffer->pointer, buffer->bytes);
