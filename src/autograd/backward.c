@@ -135,6 +135,7 @@ static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gra
     status = producer ? fsdp__node_add_grad(producer, state->output, grad) : fsdp__leaf_accumulate(root, grad);
     fsdp_tensor_unref(grad);
     FSDP_TRY(status);
+    /* A root that another root reaches waits for its consumers; a node of two roots is queued once. */
     if (producer && producer->dependencies == 0 && !producer->queued)
         heap_push(run, producer);
     return FSDP_OK;
@@ -220,11 +221,14 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
 
     if (has_grads(node)) {
         FSDP_TRY_GOTO(status, undo(node), fail);
+        /* The node lets go of everything first: a gradient that nobody else holds then is adopted by its leaf without a
+         * copy. */
         drop_grads(node);
         if (!run->keep_graph)
             fsdp__node_forget(node);
         FSDP_TRY_GOTO(status, give_leaves(node), fail);
     }
+    /* Also of a node to which no gradient came: its producers wait for all their consumers. */
     for (int i = 0; i < node->input_count; i++) {
         fsdp__node *producer = node->inputs[i].node;
 
@@ -277,6 +281,7 @@ static fsdp_status run_callbacks(fsdp__run *run, fsdp_status walked)
     fsdp_status status = walked;
 
     for (int64_t i = 0; i < run->callback_count; i++) {
+        /* A copy: the list may move when the callback queues another. */
         fsdp__callback callback = run->callbacks[i];
 
         FSDP_KEEP_FIRST(status, callback.call(callback.arg, walked));
@@ -310,6 +315,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     finish(&run);
     status = run_callbacks(&run, status);
 
+    /* Not counted down by one: a hook that failed may not have undone its own. */
     autograd->no_grad = no_grad;
     autograd->running = run.outer;
     fsdp_scope_end(context, NULL);

@@ -92,6 +92,7 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
     /* Nothing below can fail. */
     if (state_bytes > 0)
         memcpy(node->state, state, state_bytes);
+    /* Not before: of an operation that was not recorded the state stays the caller's. */
     node->state_owned = true;
     node->sequence = ++autograd->sequence;
     for (int i = 0; i < output_count; i++) {

@@ -1,9 +1,12 @@
 /* node.h - the tape: what hangs on a tensor, what a recorded operation holds, what one backward holds.
  *
  * [Note: who holds whom]
- *   tensor --owns--> grad state --owns--> producing node --owns--> producers of its inputs, its leaf inputs, saved
- * aliases A node never holds its own outputs (saved tensors are aliases without history; the pointer back to an
- * output's grad state is weak), so there is no cycle and a graph dies with the last tensor that was made by it.
+ *   tensor --owns--> grad state --owns--> producing node --owns--> producers of its inputs
+ *                                                        --owns--> its leaf inputs
+ *                                                        --owns--> saved aliases
+ *
+ * A node never holds its own outputs (saved tensors are aliases without history; the pointer back to an output's grad
+ * state is weak), so there is no cycle and a graph dies with the last tensor that was made by it.
  *
  * [Note: exclusive gradients]
  * A gradient that only its holder can see (one reference, and one on its storage) may be overwritten: the next gradient
