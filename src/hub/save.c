@@ -64,6 +64,7 @@ static fsdp_status open_file(saver *s, const char *name, int flags)
 /* Also of a file that could not be opened. `status` is that of the writing so far. */
 static fsdp_status close_file(saver *s, fsdp_status status)
 {
+    /* Every rank syncs what it wrote: when all agree, all of the file is on disk. */
     if (status == FSDP_OK)
         status = fsdp__file_sync(s->fd, s->path);
     if (s->fd >= 0 && close(s->fd) != 0 && status == FSDP_OK)
@@ -214,6 +215,7 @@ static fsdp_status share_folder(saver *s)
         memcpy(message, &mine, sizeof mine);
         memcpy(message + sizeof mine, s->temporary ? s->temporary : "", name_bytes);
     }
+    /* A rank without a message would leave the others waiting in the gather. */
     status = fsdp_agree(s->group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model"));
     if (status == FSDP_OK)
         status = fsdp_gather_objects(s->group, message, sizeof mine + name_bytes, &messages, &sizes);
@@ -293,6 +295,7 @@ static fsdp_status write_file(saver *s, const fsdp__save_file *file)
         mine |= writes(&s->state->entries[i]);
     if (!mine)
         return FSDP_OK;
+    /* Rank 0 has made it, with its header and at its full length. */
     status = open_file(s, file->name, 0);
     if (status == FSDP_OK)
         status = write_entries(s, file);
