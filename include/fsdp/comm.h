@@ -74,7 +74,7 @@ FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
  * [stream] */
 FSDP_API fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *recv, int64_t count,
                                      fsdp_dtype dtype, fsdp_stream *stream);
-/* recv (count) = op over ranks of block `rank` of send (size * count). In place: recv == send + rank * count.
+/* recv (count) = op over ranks of part `rank` of send (size * count). In place: recv == send + rank * count.
  * [collective] [stream] */
 FSDP_API fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, void *recv, int64_t count,
                                          fsdp_dtype dtype, fsdp_reduce_op op, fsdp_stream *stream);
@@ -84,7 +84,7 @@ FSDP_API fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send
 /* buffer (count) = that of group rank `root`. [collective] [stream] */
 FSDP_API fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
                                     fsdp_stream *stream);
-/* Block r of recv = block `rank` of rank r's send; both (size * count), not in place. [collective] [stream] */
+/* Part r of recv = part `rank` of rank r's send; both (size * count), not in place. [collective] [stream] */
 FSDP_API fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *recv, int64_t count,
                                      fsdp_dtype dtype, fsdp_stream *stream);
 FSDP_API fsdp_status fsdp_barrier(fsdp_process_group *group); /* [collective] [blocks] */
