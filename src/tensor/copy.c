@@ -72,6 +72,7 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
+    /* Before any pointer is taken: the guard may give the tensor other bytes. */
     FSDP_TRY(fsdp_tensor_begin_write(dst));
     FSDP_TRY(fsdp__tensor_copy(dst, src, false));
     return FSDP_OK;
