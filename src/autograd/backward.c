@@ -74,6 +74,7 @@ static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
         for (int j = 0; j < node->input_count; j++) {
             if (!node->inputs[j].node)
                 continue;
+            /* Once for each edge, as it is counted off: a node may take the same tensor twice. */
             FSDP_TRY(reach(run, node->inputs[j].node));
             node->inputs[j].node->dependencies++;
         }
@@ -143,6 +144,7 @@ static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gra
 
 /* ---- one node ---- */
 
+/* All consumers have given by now, so hooks see the sum. */
 static fsdp_status run_hooks(fsdp__node *node)
 {
     for (int i = 0; i < node->output_count; i++) {
@@ -179,6 +181,7 @@ static fsdp_status undo(fsdp__node *node)
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(node->context));
+    /* First: a hook may be what brings the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
     FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);

@@ -156,6 +156,7 @@ static void free_dead(fsdp__node *dead)
         fsdp__node *node = dead;
 
         dead = node->next_dead;
+        /* Its producers may die of this: they join the list, however deep the graph is. */
         release(node, &dead);
         for (int i = 0; i < node->output_count; i++) {
             fsdp_tensor_unref(node->grads[i]);

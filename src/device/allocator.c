@@ -437,6 +437,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     pool from = bytes < SMALL_REQUEST ? POOL_SMALL : POOL_LARGE;
     block *b;
 
+    /* Before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(reserve(a));
     b = free_best_fit(a, from, bytes);
     if (!b) {

@@ -306,8 +306,7 @@ static void squared_norm(fsdp__squared_norm_args *a, const visitor *v)
     WRITES(out, sizeof *a->out);
 }
 
-static void optimizer_segments(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype grad_dtype,
-                               const visitor *v)
+static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype grad_dtype, const visitor *v)
 {
     fsdp__optimizer_span *spans = (fsdp__optimizer_span *)(uintptr_t)table;
 
@@ -323,12 +322,12 @@ static void optimizer_segments(const fsdp__optimizer_span *table, int64_t count,
 
 static void adam(fsdp__adam_args *a, const visitor *v)
 {
-    optimizer_segments(a->spans, a->count, a->grad_dtype, v);
+    optimizer_spans(a->spans, a->count, a->grad_dtype, v);
 }
 
 static void sgd(fsdp__sgd_args *a, const visitor *v)
 {
-    optimizer_segments(a->spans, a->count, a->grad_dtype, v);
+    optimizer_spans(a->spans, a->count, a->grad_dtype, v);
 }
 
 /* ---- the list ---- */

@@ -129,6 +129,7 @@ static fsdp_status match(loader *l)
     for (int64_t i = 0; i < l->state->count; i++) {
         l->sources[i] = find_source(l, l->state->entries[i].name);
         FSDP_TRY(check_source(l, &l->state->entries[i], l->sources[i]));
+        /* What is left over in the end belongs to no parameter, and is looked at by itself. */
         l->used[l->sources[i] - fsdp_safetensors_at(l->files, 0)] = true;
     }
     for (int64_t i = 0; i < fsdp_safetensors_count(l->files); i++)

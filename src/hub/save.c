@@ -139,6 +139,7 @@ static fsdp_status create_files(saver *s)
 {
     FSDP_TRY(fsdp__hub_check_folder(s->folder));
     FSDP_TRY(fsdp__publish_begin(s->folder, &model_folder, &s->temporary));
+    /* From here on it is to be removed, or published. */
     s->made = true;
     FSDP_TRY(create_json(s));
     if (fsdp__path_exists(s->folder)) /* the tokenizer stays when the model is replaced */
@@ -181,6 +182,7 @@ static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
     if (length == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model: the folder's name is empty");
     s->folder = fsdp__sprintf("%.*s", (int)length, folder);
+    /* For any dtype: this one has not been checked yet. */
     s->chunk = fsdp__malloc(CHUNK_NUMEL * fsdp_dtype_size(FSDP_F32));
     if (!s->folder || !s->chunk)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);

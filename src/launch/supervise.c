@@ -104,6 +104,7 @@ static void interrupted(supervisor *s, int signal)
         enter_stage(s, STAGE_KILLED, 0);
         return;
     }
+    /* The ranks get the same signal, and the time to end by themselves. */
     s->interrupt = signal;
     signal_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->grace_ms);

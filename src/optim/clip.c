@@ -142,6 +142,7 @@ static fsdp_status set_squares(norm_job *n, const norm_set *set, double *out)
     *out = 0;
     FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE, &scalars));
     n->scalars = scalars;
+    /* A kernel takes gradients of one dtype. */
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         FSDP_TRY_GOTO(status, add_squares(n, set, dtypes[d], out), out);
     FSDP_TRY_GOTO(status, reduce_squares(n, set, out), out);

@@ -174,6 +174,7 @@ static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *
     if (!to_tensor)
         FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
 out:
+    /* Even if the copies only stand in the queue: memory follows the order of the stream. */
     fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
     return status;
 }

@@ -6,6 +6,7 @@
 /* Earlier microbatches only add up their gradients, unless every one is to be reduced. */
 static fsdp_status set_sync(fsdp_train_run *run, bool last)
 {
+    /* One that is alone is reduced and the last: modules are set to that from the start. */
     if (run->microbatches == 1)
         return FSDP_OK;
     FSDP_TRY(fsdp_module_set_requires_gradient_sync(run->model, last || !run->config->training.no_sync, true));

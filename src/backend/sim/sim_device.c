@@ -217,6 +217,7 @@ static fsdp_status queue_transfer(fsdp_stream *stream, void *dst, const void *sr
 
 static fsdp_status device_side(fsdp_stream *stream, const void *pointer, size_t bytes, const char *what, void **out)
 {
+    /* Looked up when it is queued: the block is the caller's now, and may be another's when the copy runs. */
     *out = fsdp__allocator_covers(stream->device->allocator, pointer, bytes)
                ? fsdp__sim_translate(stream->device, pointer, bytes)
                : NULL;

@@ -293,12 +293,12 @@ fsdp_status KERNEL(copy)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 
 /* ---- many contiguous pieces ---- */
 
-static int64_t segment_numel(const void *args, int64_t span)
+static int64_t span_numel(const void *args, int64_t span)
 {
     return ((const fsdp__cast_spans_args *)args)->spans[span].numel;
 }
 
-static void segment_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+static void span_piece(const void *args, int64_t span, int64_t begin, int64_t end)
 {
     const fsdp__cast_spans_args *k = args;
     row r = {.src_dtype = k->src_dtype, .dst_dtype = k->dst_dtype, .n = end - begin, .src_stride = 1, .dst_stride = 1};
@@ -311,6 +311,6 @@ fsdp_status KERNEL(cast_spans)(fsdp_stream *stream FSDP__UNUSED, const void *arg
 {
     const fsdp__cast_spans_args *k = args;
 
-    fsdp__for_spans(k->count, segment_numel, segment_piece, k);
+    fsdp__for_spans(k->count, span_numel, span_piece, k);
     return FSDP_OK;
 }
