@@ -29,7 +29,7 @@ tsan: packages
 	@tools/run_tests.sh build-tsan
 
 test-long: packages-check
-	@TEST_LONG=1 $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200"
+	@TEST_LONG=1 FSDP_SIM_SEED=$${FSDP_SIM_SEED:-$$(date +%s)} $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200"
 	@tools/fuzz.sh build-fuzz 300
 
 install: all

@@ -2,8 +2,8 @@
 #   fsdp_absent_folders          those that do not
 #   FSDP_OPTIONAL_LIBRARIES      what those that do are linked to
 #   FSDP_OPTIONAL_DEPENDENCIES   how the installed package finds that again
-# and defines FSDP_HAVE_<name> for all sources: the table of transports (launch/transports.c) and that of backends
-# (device/registry.c) ask for it, and nothing else. -DCMAKE_DISABLE_FIND_PACKAGE_<package>=ON leaves one out.
+# and defines FSDP_HAVE_<name> for all sources, for a line in the table of transports (launch/transports.c) or in that
+# of backends (device/registry.c), and for nothing else. -DCMAKE_DISABLE_FIND_PACKAGE_<package>=ON leaves one out.
 
 set(fsdp_absent_folders)
 set(FSDP_OPTIONAL_LIBRARIES)

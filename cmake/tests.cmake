@@ -72,13 +72,18 @@ set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub tra
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
   test_hub_config         # config.json
-  test_hub_safetensors    # files
   test_hub_transformers   # what another program says of a saved folder
   test_models_config      # sizes
   test_nn_print           # names and shapes
   test_state_box          # boxes
   test_optim_schedule     # a formula
+  test_shard_layout       # arithmetic
   test_train_config)      # keys and values
+
+if(FSDP_SANITIZE)  # minutes each; under a sanitizer the run on the CPU, with its worker streams, is enough
+  list(APPEND FSDP_SIM_EXCEPT test_shard_random_order test_shard_hooks test_shard_nesting test_shard_fields
+       test_shard_lifetimes test_autograd_backward)
+endif()
 
 # Registers <name>.sim.
 function(fsdp_test_on_sim name layer)

@@ -1,4 +1,4 @@
-/* fsdp/shard.h - fully sharded data parallel: keep each parameter whole only while it is being used.
+/* fsdp/shard.h - fully sharded data parallel: keep each parameter unsharded only while it is being used.
  *
  * fsdp_fully_shard makes the parameters of a module that no nested call has taken one *group*: they are gathered in
  * one all-gather before the module's forward (and again before its backward if they were resharded in between), and
@@ -12,16 +12,16 @@
  *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
  *
  * Outside forward and backward the module's parameters are distributed tensors: local rows by the chunk rule of
- * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and states see those, also while the
- * engine keeps a group whole for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do the
- * module's fields name whole, plain tensors, which are to be read and not written.
+ * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and state dicts see those, also while
+ * the engine keeps a group unsharded for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do
+ * the module's fields name unsharded, plain tensors, which are to be read and not written.
  *
  * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits until no peer reads the old values, for no
- * longer, and makes everything stale that was made from them: what was whole is resharded, the next use gathers anew,
- * the backward of an earlier forward too. One rank alone may write, except between a forward and its backward, where
- * all ranks do or none, and not to a group that another rank holds unsharded while it writes to one that this rank
- * holds (each would wait for the other: an error that names both). While its own module's forward or backward runs, a
- * shard cannot be written.
+ * longer, and makes everything stale that was made from them: what was unsharded is resharded, the next use gathers
+ * anew, the backward of an earlier forward too. One rank alone may write, except between a forward and its backward,
+ * where all ranks do or none, and not to a group that another rank holds unsharded while it writes to one that this
+ * rank holds (each would wait for the other: an error that names both). While its own module's forward or backward
+ * runs, a shard cannot be written.
  *
  * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
  * is added.
@@ -42,7 +42,7 @@ extern "C" {
 typedef enum fsdp_reshard {
     FSDP_RESHARD_AUTO,   /* after the forward, except the root */
     FSDP_RESHARD_ALWAYS, /* after the forward, the root too */
-    FSDP_RESHARD_NEVER,  /* keep whole until after the backward */
+    FSDP_RESHARD_NEVER,  /* keep unsharded until after the backward */
 } fsdp_reshard;
 
 /* FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. */
@@ -80,16 +80,16 @@ FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int c
 
 /* ---- methods of a sharded module: FSDP_STATE when `module` was not given to fully_shard ---- */
 
-/* Gathers the module's own group now (nested ones not); its fields name whole tensors until the reshard, which is
+/* Gathers the module's own group now (nested ones not); its fields name unsharded tensors until the reshard, which is
  * fsdp_module_reshard, a forward or backward that reshards, or a write to a shard. A second call, or one before a
  * forward, costs nothing. [collective] */
 FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
-/* Frees the whole parameters and puts the shards back. Idempotent; a local call. */
+/* Frees the unsharded parameters and puts the shards back. Idempotent; a local call. */
 FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
 /* The same for every sharded module of the subtree. */
 FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 
-/* false: gradients stay whole on this rank and add up there; nothing is communicated in the backward (no_sync). The
+/* false: gradients stay unsharded on this rank and add up there; nothing is communicated in the backward (no_sync). The
  * next backward with true reduces what has added up. zero_grad drops it. For the module and, with `recurse`, every
  * sharded module below. */
 FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
@@ -126,10 +126,11 @@ typedef struct fsdp_shard_info {
 FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out);
 
-/* Sees every transition of every group of the tree, on this rank's thread: for tests and for showing what happens. */
+/* Sees every transition of every group below the root, on this rank's thread: for tests and for showing what happens.
+ */
 typedef enum fsdp_shard_event {
     FSDP_EVENT_UNSHARD, /* gather issued */
-    FSDP_EVENT_WAIT,    /* whole parameters in place */
+    FSDP_EVENT_WAIT,    /* unsharded parameters in place */
     FSDP_EVENT_RESHARD,
     FSDP_EVENT_PRE_FORWARD,
     FSDP_EVENT_POST_FORWARD,

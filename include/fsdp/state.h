@@ -1,5 +1,5 @@
-/* fsdp/state.h - the neutral currency between the makers of tensors (modules, optimizers) and files: names, global
- * shapes, and the piece this rank holds. Making a state moves and copies nothing: entries alias live memory.
+/* fsdp/state.h - state dicts: the neutral currency between the makers of tensors (modules, optimizers) and files:
+ * names, global shapes, and the part this rank holds. Making one moves and copies nothing: entries alias live memory.
  */
 #ifndef FSDP_STATE_H
 #define FSDP_STATE_H
@@ -13,7 +13,7 @@ extern "C" {
 
 typedef struct fsdp_state_dict_entry {
     char *name;
-    fsdp_tensor *tensor; /* local piece, contiguous; the state holds a reference */
+    fsdp_tensor *tensor; /* local part, contiguous; the state dict holds a reference */
     int ndim;
     int64_t global_shape[FSDP_MAX_DIMS];
     int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS]; /* my box in the global tensor; size has a 0 when I hold none */

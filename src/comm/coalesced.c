@@ -28,7 +28,7 @@ static void *plain_place(fsdp__carrier *carrier, int64_t count)
 {
     plain_carrier *p = (plain_carrier *)carrier;
     int64_t parts = carrier->size * carrier->room;
-    /* The two kernels of buffers.h need no workspace of their own. */
+    /* The two kernels of sharded_buffer.h need no workspace of their own. */
     void *buffer =
         fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts) * fsdp_dtype_size(p->call.dtype));
 
@@ -78,14 +78,13 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
-fsdp_status fsdp__coalesced_all_gather_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                 fsdp__traffic *traffic)
+fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
     return run_packed(group, call, stream, traffic, false);
 }
 
-fsdp_status fsdp__coalesced_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp_stream *stream,
-                                                     fsdp__traffic *traffic)
+fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
+                                           fsdp__traffic *traffic)
 {
     return run_packed(group, call, stream, traffic, true);
 }

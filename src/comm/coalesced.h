@@ -7,7 +7,7 @@
 
 /* `group` is the fsdp_process_group. Pieces lie in the stream's workspace, of a few MiB however many bytes are
  * exchanged. */
-fsdp_status fsdp__coalesced_all_gather_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
-fsdp_status fsdp__coalesced_reduce_scatter_coalesced(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
 
 #endif

@@ -154,7 +154,7 @@ static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *ca
             padded < b->numel || __builtin_add_overflow(rows, b->chunk, &rows))
             return fail_buffer(group, call->name, i, "the ranks' chunks do not cover it");
         if (b->numel > 0 && !b->unsharded)
-            return fail_buffer(group, call->name, i, "whole is NULL");
+            return fail_buffer(group, call->name, i, "its unsharded memory is NULL");
         if (!b->shard && group->rank * b->chunk < b->numel)
             return fail_buffer(group, call->name, i, "this rank has rows but its shard is NULL");
     }
@@ -190,8 +190,8 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
         return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_coalesced in group '%s' from dtype %d to dtype %d",
                          group->name, (int)shard_dtype, (int)unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(unsharded_dtype));
-    FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced,
-                             fsdp__coalesced_all_gather_coalesced, &call, stream));
+    FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced, fsdp__coalesced_all_gather,
+                             &call, stream));
     return FSDP_OK;
 }
 
@@ -219,6 +219,6 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
     FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
-                             fsdp__coalesced_reduce_scatter_coalesced, &call, stream));
+                             fsdp__coalesced_reduce_scatter, &call, stream));
     return FSDP_OK;
 }

@@ -84,7 +84,4 @@ fsdp_status fsdp__device_run_on_worker(fsdp_device *device);
 fsdp_device *fsdp__stream_device(const fsdp_stream *stream);
 bool fsdp__stream_is_inline(const fsdp_stream *stream);
 
-/* Sets flush-to-zero and denormals-are-zero on the calling thread. Denormals cost 100x and more on CPUs. */
-void fsdp__cpu_flush_denormals(void);
-
 #endif

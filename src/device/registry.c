@@ -1,4 +1,5 @@
-/* registry.c - the backends that are compiled in. The only list of them. */
+/* registry.c - the backends that are compiled in. The only list of them. One of an optional folder stands here if its
+ * FSDP_HAVE_... is defined (cmake/optional.cmake). */
 #include <string.h>
 
 #include "base/compiler.h"

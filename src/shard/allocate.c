@@ -84,10 +84,10 @@ void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
 
 /* ---- building ---- */
 
-static fsdp__residence_kind choose_residence(const fsdp__param_group *group)
+static fsdp__residence_kind choose_residence(const fsdp__param_group *group, const fsdp_device *device)
 {
     int ranks = group->residence.mesh.ranks;
-    bool share = ranks > 1 && group->residence.share, cast = false;
+    bool share = fsdp__residence_can_share(&group->residence, device), cast = false;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
@@ -138,9 +138,7 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     *storages = fsdp__calloc((size_t)group->param_count, sizeof **storages);
     if (!*storages)
         return FSDP_NO_MEMORY;
-    if (!fsdp__device_shared_memory(device))
-        group->residence.share = false;
-    FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group), device));
+    FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];

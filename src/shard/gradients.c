@@ -1,4 +1,4 @@
-/* gradients.c - whole gradients, from the backward that computes them to the reduction that reads them. */
+/* gradients.c - unsharded gradients, from the backward that computes them to the reduction that reads them. */
 #include "shard/gradients.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group)
     leave_buffer(&group->gradients[FSDP__GRADIENT_ACCUMULATED]);
 }
 
-/* Memory for a whole gradient of `param`. The caller owns `*out`. */
+/* Memory for an unsharded gradient of `param`. The caller owns `*out`. */
 static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsdp_tensor **out)
 {
     fsdp__param_group *group = param->group;
@@ -76,7 +76,7 @@ out:
     return status;
 }
 
-/* ---- gradients that stay whole ---- */
+/* ---- gradients that stay unsharded ---- */
 
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param)
 {

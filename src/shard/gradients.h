@@ -1,4 +1,5 @@
-/* gradients.h - whole gradients of a group until they are reduced: their memory, and what callers do to the leaves. */
+/* gradients.h - unsharded gradients of a group until they are reduced: their memory, and what callers do to the leaves.
+ */
 #ifndef SHARD_GRADIENTS_H
 #define SHARD_GRADIENTS_H
 
@@ -13,13 +14,13 @@ void fsdp__param_disown(fsdp__param *param);
 /* The param whose shard, or unsharded tensor, this is; NULL when no group took it. */
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 
-/* The whole gradient to reduce, NULL when the parameter has none. */
+/* The unsharded gradient to reduce, NULL when the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
-/* Gradients of this backward stay whole on this rank until a later one is reduced. */
+/* Gradients of this backward stay unsharded on this rank until a later one is reduced. */
 fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group);
 /* Adds the gradients of this backward to those accumulated in the reduce dtype. */
 fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group);
-/* Forgets whole gradients that were not reduced. */
+/* Forgets unsharded gradients that were not reduced. */
 void fsdp__param_group_drop_gradients(fsdp__param_group *group);
 /* Later gradients get memory of their own: what is in the buffers now belongs to those who hold it. */
 void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group);

@@ -10,7 +10,7 @@
 #include "shard/param.h"
 #include "shard/residence.h"
 
-/* Memory for whole gradients is made for a group at once: as they are computed, and as they are accumulated in the
+/* Memory for unsharded gradients is made for a group at once: as they are computed, and as they are accumulated in the
  * reduce dtype between backwards without reduction. */
 typedef enum fsdp__gradient_use {
     FSDP__GRADIENT_COMPUTED,

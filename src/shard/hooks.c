@@ -70,7 +70,7 @@ static fsdp_status end_of_backward(void *arg, fsdp_status walked)
     return status; /* the walk's own failure is reported by the walk */
 }
 
-/* The model may be gone, and its graph goes piece by piece as it is walked: all of the tree stays until the end. */
+/* The model may be gone, and its graph goes piece by piece as it is walked: all of it stays until the end. */
 static fsdp_status begin_backward(fsdp__root *root)
 {
     if (root->in_backward)

@@ -8,7 +8,7 @@
 #include "tensor/tensor.h"
 
 typedef struct fsdp__in_flight {
-    fsdp_tensor **unsharded; /* the whole gradients that are reduced */
+    fsdp_tensor **unsharded; /* the unsharded gradients that are reduced */
     fsdp_tensor **gradients; /* this rank's part of the result */
     fsdp_tensor **arriving;  /* shards whose gradient it is, where hooks are to see it first; else NULL */
     int64_t count, capacity;

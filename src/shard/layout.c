@@ -73,7 +73,7 @@ static void lay_flat(const fsdp__extent *extents, const fsdp__layout_options *o,
 fsdp_status fsdp__layout_make(const fsdp__extent *extents, int64_t count, const fsdp__layout_options *options,
                               fsdp__layout *out)
 {
-    *out = (fsdp__layout){.kind = options->kind, .count = count};
+    *out = (fsdp__layout){.count = count};
     out->entries = fsdp__calloc((size_t)FSDP__MAX(count, 1), sizeof *out->entries);
     if (!out->entries)
         return FSDP_NO_MEMORY;

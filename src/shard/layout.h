@@ -3,10 +3,11 @@
  * Every parameter is seen as (outer, rows, inner) elements, where `rows` is its sharded dimension, outer the product of
  * the dimensions before it and inner that of those behind it. All numbers are elements.
  *
- *   PER_PARAMETER  (FSDP2) each parameter is cut by itself: rank r has rows [r c, (r+1) c) of it, c = ceil(rows /
- * ranks); trailing ranks may have a short part or none. In memory each begins at a multiple of the alignment. FLAT
- * (FSDP1) the parameters, each seen as one run, lie one after the other as one vector; the vector is cut into equal
- * parts, its last one padded. A rank may have all, a part, or nothing of a parameter.
+ * PER_PARAMETER (FSDP2): each parameter is cut by itself. Rank r has rows [r c, (r+1) c) of it, c = ceil(rows / ranks);
+ * trailing ranks may have a short part or none. In memory each begins at a multiple of the alignment.
+ *
+ * FLAT (FSDP1): the parameters, each seen as one run, lie one after the other as one vector; the vector is cut into
+ * equal parts, its last one padded. A rank may have all, a part, or nothing of a parameter.
  */
 #ifndef SHARD_LAYOUT_H
 #define SHARD_LAYOUT_H
@@ -33,14 +34,13 @@ typedef struct fsdp__piece {
 } fsdp__piece;
 
 typedef struct fsdp__layout {
-    fsdp__layout_kind kind;
     int64_t count;          /* parameters, and pieces: one each */
     int64_t shard_numel;    /* of every rank's shard of the group, padding included */
-    int64_t gathered_numel; /* of the whole parameters, padding included */
+    int64_t gathered_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
         fsdp__piece piece;   /* this rank's */
         int64_t chunk_numel; /* the longest part that a rank has, by which the parameter is padded. FLAT: 0 */
-        int64_t in_gathered; /* where the whole parameter begins */
+        int64_t in_gathered; /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;
 

@@ -102,12 +102,25 @@ static fsdp_status check_ready(const collection *c)
     return FSDP_OK;
 }
 
+/* All states below a root share one stream, so they are on one device. */
 static fsdp_status open_comm(const collection *c)
 {
     fsdp_device *device = NULL;
+    const char *whose = NULL;
 
-    for (int64_t i = 0; i < c->root->state_count && !device; i++)
-        device = fsdp__module_state_device(c->root->states[i]);
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        fsdp_device *other = fsdp__module_state_device(c->root->states[i]);
+
+        if (device && other && other != device)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "'%s' is on device '%s', '%s' on '%s': the sharded modules below one outermost module "
+                             "must be on one device",
+                             whose, fsdp_device_name(device), c->names[i], fsdp_device_name(other));
+        if (!device && other) {
+            device = other;
+            whose = c->names[i];
+        }
+    }
     return device ? fsdp__comm_context_open(&c->root->comm, device, c->outermost->overlap) : FSDP_OK;
 }
 

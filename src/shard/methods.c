@@ -41,6 +41,7 @@ fsdp_status fsdp_module_unshard(fsdp_module *module)
 {
     fsdp__module_state *state;
     fsdp_device *device;
+    fsdp_status status;
 
     FSDP_TRY(state_of(module, &state));
     device = fsdp__module_state_device(state);
@@ -48,11 +49,14 @@ fsdp_status fsdp_module_unshard(fsdp_module *module)
         FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
     if (!state->root->forward_root && !state->root->in_backward)
         FSDP_TRY(fsdp__root_drop_stale(state->root));
-    FSDP_TRY(fsdp__module_state_unshard(state));
-    FSDP_TRY(fsdp__module_state_wait(state));
+    status = fsdp__module_state_unshard(state);
+    if (status == FSDP_OK)
+        status = fsdp__module_state_wait(state);
+    if (status != FSDP_OK)
+        fsdp__module_state_reshard(state); /* of several groups, those that were gathered before one failed */
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
-    return FSDP_OK;
+    return status;
 }
 
 static void reshard(fsdp__module_state *state, bool unused)

@@ -1,4 +1,4 @@
-/* param.c - one parameter: this rank's rows outside forward and backward, the whole one inside. */
+/* param.c - one parameter: this rank's rows outside forward and backward, the unsharded one inside. */
 #include "shard/param.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor)
 }
 
 /* The model's tensor keeps its identity: every field of the model and an optimizer made earlier see the shard from now
- * on. Its bytes still lie where they were; fsdp__process_group_allocate moves this rank's rows. */
+ * on. Its bytes still lie where they were; fsdp__param_groups_allocate moves this rank's rows. */
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;

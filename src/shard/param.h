@@ -1,4 +1,4 @@
-/* param.h - one parameter: the local rows that the outside sees (`sharded`), and the whole one that the forward and
+/* param.h - one parameter: the local rows that the outside sees (`sharded`), and the unsharded one that the forward and
  * backward use (`unsharded`), which has bytes only while its group is unsharded (FSDP2's FSDPParam).
  *
  * [Note: what fields name]
@@ -35,7 +35,7 @@ typedef struct fsdp__param {
     char *name;             /* dotted, from the root; NULL before lazy initialisation */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
-    fsdp__extent extent;                              /* of the whole parameter */
+    fsdp__extent extent;                              /* of the unsharded parameter */
     fsdp__piece piece;                                /* this rank's: see layout.h */
     int64_t chunk_numel;                              /* padded elements of one rank */
     size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
@@ -62,7 +62,7 @@ const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes)
 
 int64_t fsdp__param_numel(const fsdp__param *param);
 int64_t fsdp__param_shard_numel(const fsdp__param *param);
-/* Of the whole parameter in `dtype`, as it lies in memory: rows padded to a multiple of the ranks, rounded up. */
+/* Of the unsharded parameter in `dtype`, as it lies in memory: rows padded to a multiple of the ranks, rounded up. */
 size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype dtype);
 
 #endif

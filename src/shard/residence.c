@@ -18,6 +18,11 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     return fsdp__region_of_device(r->device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards);
 }
 
+bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device)
+{
+    return residence->mesh.ranks > 1 && residence->share && fsdp__device_shared_memory(device);
+}
+
 fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device)
 {
     residence->device = device;
@@ -58,7 +63,7 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t b
 {
     fsdp_status status;
 
-    if (residence->mesh.ranks > 1 && residence->share)
+    if (fsdp__residence_can_share(residence, residence->device))
         FSDP_TRY(fsdp__region_of_ranks(residence->device, &residence->mesh, FSDP_MEMORY_SYMMETRIC, bytes,
                                        FSDP_MEMORY_GRADIENT, bytes, out));
     else

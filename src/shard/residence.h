@@ -33,13 +33,15 @@ typedef struct fsdp__residence {
     fsdp__residence_kind kind;
     fsdp_device *device; /* NULL while the parameters are on the meta device */
     fsdp__mesh_info mesh;
-    bool share;                          /* may use memory that ranks share */
+    bool share;                          /* memory that ranks share is allowed, where the device takes it */
     fsdp__region *shards;                /* CAST, COPY: this rank's shards. NULL IN_PLACE */
     fsdp__region *unsharded;             /* IN_PLACE, CAST: always there. COPY: while gathered */
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
     bool reading;                        /* this rank is a reader of `unsharded`, as peers see it */
 } fsdp__residence;
 
+/* Whether the group's bytes may live in memory of `device` that ranks share. */
+bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device);
 /* Regions of `kind` on `device`; the private one has its bytes then, the shared one gets them in fsdp__residence_fill.
  * A failure is undone by fsdp__residence_close. */
 fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device);
@@ -50,7 +52,7 @@ void fsdp__residence_close(fsdp__residence *residence);
 /* Whom writes to the shards ask: see region.h. NULL: nobody any more. */
 void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before_write)(void *, const fsdp__storage *),
                                 void *writer);
-/* A region of `bytes` for whole gradients, which peers can read where the residence shares memory. */
+/* A region of `bytes` for unsharded gradients, which peers can read where the residence shares memory. */
 fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t bytes, fsdp__region **out);
 /* Whether peers read what this rank writes. */
 bool fsdp__residence_is_shared(const fsdp__residence *residence);

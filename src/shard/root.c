@@ -204,17 +204,17 @@ void fsdp__root_set_last_backward(fsdp__root *root, bool last)
  * that none of them has to wait for the computing that goes on meanwhile. */
 static fsdp_status follow_writes(fsdp__root *root)
 {
-    fsdp__param_group *group, *other;
+    fsdp__param_group *group;
+    fsdp_device *device = NULL;
 
-    for (walk w = walk_of(root); (group = next_group(&w));) {
-        if (!group->written)
-            continue;
-        FSDP_TRY(fsdp__comm_context_follow_compute(&root->comm, group->residence.device));
+    for (walk w = walk_of(root); (group = next_group(&w));)
+        if (group->written)
+            device = group->residence.device; /* the one of all groups */
+    if (!device)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__comm_context_follow_compute(&root->comm, device));
+    for (walk w = walk_of(root); (group = next_group(&w));)
         group->written = false;
-        for (walk rest = w; (other = next_group(&rest));)
-            if (other->residence.device == group->residence.device)
-                other->written = false;
-    }
     return FSDP_OK;
 }
 

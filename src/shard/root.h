@@ -16,8 +16,8 @@ typedef struct fsdp__root {
     int64_t refs; /* one per state that points here */
     fsdp_context *context;
     fsdp__module_state *state; /* the outermost; NULL when it has been freed */
-    fsdp__module_state *
-        *states; /* in the order of the module walk, the outermost first; borrowed, they leave when freed */
+    /* In the order of the module walk, the outermost first; borrowed, they leave when freed. */
+    fsdp__module_state **states;
     int64_t state_count, state_capacity;
     fsdp__comm_context comm;
     fsdp__listener listener;

@@ -1,8 +1,10 @@
 /* A state with several groups, and functions around the gathers of a parameter.
  * Links: optim */
 #include "autograd/autograd.h"
+#include "device/device.h"
 #include "device/kernels.h"
 #include "shard/gradients.h"
+#include "shard/state.h"
 #include "shard/ways.h"
 
 /* ---- parameters of two dtypes in one call ---- */
@@ -261,7 +263,64 @@ static void functions_that_fail_leave_the_group_sharded(void **state)
         test_run_ranks(world, fail_around, NULL);
 }
 
+/* The second group fails to arrive: the first is given up with it. */
+static void fail_the_second(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = mixed_create(context);
+    int64_t before;
+
+    (void)arg;
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    before = test_live_bytes(context);
+    fsdp__param_of(((mixed *)module)->second)->gather.post_gather = fail_after;
+    CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, "not today");
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(fsdp__module_state_of(module)->groups[i]->sharded_state, FSDP_SHARDED);
+    if (test_on_cpu())
+        CHECK_EQ(test_live_bytes(context), before);
+    CHECK_OK(fsdp_tensor_fill_(((mixed *)module)->first, 1.0)); /* nobody waits for a reader */
+    fsdp__param_of(((mixed *)module)->second)->gather.post_gather = NULL;
+    CHECK_OK(fsdp_module_unshard(module));
+    CHECK_OK(fsdp_module_reshard(module));
+    fsdp_module_unref(module);
+}
+
+static void groups_of_one_state_fail_together(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= WAYS_WORLDS; world++)
+        test_run_ranks(world, fail_the_second, NULL);
+}
+
+/* ---- memory that could not be had, elsewhere ---- */
+
+static void materialize_elsewhere_first(fsdp_context *context, void *arg)
+{
+    fsdp_device *sim = CHECK_PTR(fsdp__device_open(context, "sim", 0));
+    fsdp_module *module = net_create(context, fsdp_meta(context), 1);
+    int64_t world = fsdp_context_world_size(context);
+    fsdp_shard_info info;
+
+    (void)arg;
+    net_shard(module, NULL);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 2);
+    CHECK(fsdp_module_materialize(module, sim) != FSDP_OK);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    CHECK_OK(fsdp_module_materialize(module, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    CHECK_EQ(info.shares_memory, world > 1); /* sim does not share, the CPU does */
+    fsdp_module_unref(module);
+}
+
+static void a_failed_materialize_leaves_no_trace(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, materialize_elsewhere_first, NULL);
+}
+
 TEST_MAIN(cmocka_unit_test(parameters_of_two_dtypes_make_two_groups),
           cmocka_unit_test(each_dtype_is_gathered_by_itself),
           cmocka_unit_test(functions_around_a_gather_change_what_is_gathered),
-          cmocka_unit_test(functions_that_fail_leave_the_group_sharded))
+          cmocka_unit_test(functions_that_fail_leave_the_group_sharded),
+          cmocka_unit_test(groups_of_one_state_fail_together), cmocka_unit_test(a_failed_materialize_leaves_no_trace))

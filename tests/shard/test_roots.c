@@ -1,5 +1,6 @@
-/* Trees of sharded modules: what is refused and how it is said, several process groups in one tree, settings made
+/* Sharded modules below one root: what is refused and how it is said, several process groups there, settings made
  * before the first forward. Links: optim */
+#include "device/device.h"
 #include "shard/root.h"
 #include "shard/ways.h"
 
@@ -191,6 +192,36 @@ static void groups_on_several_process_groups_settle_each(void **state)
     }
 }
 
+/* ---- devices ---- */
+
+static void on_two_devices(fsdp_context *context, void *arg)
+{
+    fsdp_device *devices[2] = {CHECK_PTR(fsdp__device_open(context, "sim", 0)),
+                               CHECK_PTR(fsdp__device_open(context, "sim", 1))};
+    fsdp_module *module = net_create(context, fsdp_meta(context), 2);
+    fsdp_tensor *x;
+
+    (void)arg;
+    net_shard(module, NULL);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_module_materialize(net_block_at(module, i), devices[i]));
+    CHECK_OK(fsdp_module_materialize(module, devices[0]));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_from_data(devices[0], FSDP_F32, FSDP_SHAPE(1, NET_IN), (float[NET_IN]){0}));
+    CHECK_NULL(fsdp_call(module, x));
+    CHECK_CONTAINS(fsdp_last_error(), "is on device 'sim:0', 'blocks.1' on 'sim:1'");
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void states_below_one_root_are_on_one_device(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, on_two_devices, NULL);
+}
+
 /* ---- before the first forward ---- */
 
 static void set_on_child(fsdp_context *context, way_run *run)
@@ -227,4 +258,5 @@ TEST_MAIN(cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
           cmocka_unit_test(a_forward_on_meta_names_the_parameters),
           cmocka_unit_test(ranks_that_run_other_modules_are_told_both_names),
           cmocka_unit_test(groups_on_several_process_groups_settle_each),
+          cmocka_unit_test(states_below_one_root_are_on_one_device),
           cmocka_unit_test(is_last_backward_on_a_child_before_the_first_forward_holds))

@@ -13,7 +13,8 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-void fsdp__cpu_flush_denormals(void)
+/* Flush to zero, denormals are zero: they cost 100x and more. */
+static void flush_denormals(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero | denormals are zero */
@@ -22,7 +23,7 @@ void fsdp__cpu_flush_denormals(void)
 
 void fsdp__cpu_prepare_thread(const fsdp_device *device)
 {
-    fsdp__cpu_flush_denormals();
+    flush_denormals();
 #ifdef _OPENMP
     omp_set_num_threads(fsdp_context_threads(fsdp_device_context(device)));
 #else
@@ -36,7 +37,7 @@ static void cpu_prepare_creator(fsdp_device *device)
     fsdp__cpu_prepare_thread(device);
 #ifdef _OPENMP
 #pragma omp parallel
-    fsdp__cpu_flush_denormals();
+    flush_denormals();
 #endif
 }
 

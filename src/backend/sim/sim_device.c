@@ -5,8 +5,8 @@
  * no moment, so whoever follows one stops there and then. Kernels use the second mapping, at addresses that nobody
  * outside this folder learns; sim_kernels.c moves their arguments there. All streams run on threads of their own behind
  * the host, with small random pauses between their items (FSDP_SIM_SEED chooses which), so that nothing is in time by
- * luck. Memory that ranks share is not the device's: parameters are copied (shard/shard.h), collectives go through host
- * memory that was registered. */
+ * luck. Memory that ranks share is not the device's: parameters are copied (shard/residence.h), collectives go through
+ * host memory that was registered. */
 #include "backend/sim/sim_device.h"
 
 #include <errno.h>

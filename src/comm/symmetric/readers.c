@@ -1,5 +1,5 @@
-/* readers.c - where each rank is in its reads of a shared region: a few words in front of it. Who reads,
- * who writes and who waits: comm/internal.h. */
+/* readers.c - where each rank is in its reads of a shared region: a few words in front of the region. What they are
+ * for stands at the head of comm/readers.c. */
 #include "comm/symmetric/readers.h"
 
 #include "comm/symmetric/watch.h"
