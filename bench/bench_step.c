@@ -46,6 +46,60 @@ static void check(fsdp_status status)
     exit(1);
 }
 
+static fsdp_reshard reshard_named(const char *name)
+{
+    if (!strcmp(name, "always"))
+        return FSDP_RESHARD_ALWAYS;
+    return !strcmp(name, "never") ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AUTO;
+}
+
+static void set_option(options *o, int letter)
+{
+    switch (letter) {
+    case 'm':
+        o->model = optarg;
+        break;
+    case 'b':
+        o->batch = atol(optarg);
+        break;
+    case 's':
+        o->seq = atol(optarg);
+        break;
+    case 'l':
+        o->layers = atol(optarg);
+        break;
+    case 'd':
+        o->dim = atol(optarg);
+        break;
+    case 'g':
+        o->group = atol(optarg);
+        break;
+    case 'n':
+        o->steps = atol(optarg);
+        break;
+    case 'w':
+        o->warmup = atol(optarg);
+        break;
+    case 'o':
+        o->sharded = strcmp(optarg, "none") != 0;
+        break;
+    case 'f':
+        o->bf16 = true;
+        break;
+    case 'r':
+        o->reshard = reshard_named(optarg);
+        break;
+    case 'c':
+        o->copy = true;
+        break;
+    case 'k':
+        o->overlap = FSDP_OVERLAP_WORKER;
+        break;
+    default:
+        exit(2);
+    }
+}
+
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
@@ -58,55 +112,10 @@ static options parse(int argc, char **argv)
         {"worker", 0, NULL, 'k'},  {0},
     };
     options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .sharded = true};
-    int c;
+    int letter;
 
-    while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
-        switch (c) {
-        case 'm':
-            o.model = optarg;
-            break;
-        case 'b':
-            o.batch = atol(optarg);
-            break;
-        case 's':
-            o.seq = atol(optarg);
-            break;
-        case 'l':
-            o.layers = atol(optarg);
-            break;
-        case 'd':
-            o.dim = atol(optarg);
-            break;
-        case 'g':
-            o.group = atol(optarg);
-            break;
-        case 'n':
-            o.steps = atol(optarg);
-            break;
-        case 'w':
-            o.warmup = atol(optarg);
-            break;
-        case 'o':
-            o.sharded = strcmp(optarg, "none") != 0;
-            break;
-        case 'f':
-            o.bf16 = true;
-            break;
-        case 'r':
-            o.reshard = !strcmp(optarg, "always")  ? FSDP_RESHARD_ALWAYS
-                        : !strcmp(optarg, "never") ? FSDP_RESHARD_NEVER
-                                                   : FSDP_RESHARD_AUTO;
-            break;
-        case 'c':
-            o.copy = true;
-            break;
-        case 'k':
-            o.overlap = FSDP_OVERLAP_WORKER;
-            break;
-        default:
-            exit(2);
-        }
-    }
+    while ((letter = getopt_long(argc, argv, "", known, NULL)) != -1)
+        set_option(&o, letter);
     return o;
 }
 
@@ -251,6 +260,39 @@ static int64_t faults(void)
     return usage.ru_minflt + usage.ru_majflt;
 }
 
+/* The steps, with the counters of those after the warm-up in `report`; the loss of the first one. */
+static double measure(fsdp_context *context, fsdp_module *model, fsdp_optimizer *adamw, const options *o,
+                      const int32_t *tokens, double *seconds, rank_report *report)
+{
+    double loss = 0;
+    int64_t comm_ns, wait_ns;
+
+    for (long i = -o->warmup; i < o->steps; i++) {
+        int64_t start;
+
+        if (i == 0) {
+            fsdp__device_kernel_time_reset(fsdp_cpu(context));
+            fsdp_context_comm_time(context, &comm_ns, &wait_ns);
+            report->faults = -faults();
+        }
+        /* All ranks start together, and a step is over when the slowest is: each of them measures the same. */
+        check(fsdp_barrier(fsdp_world(context)));
+        start = fsdp__clock_ns();
+        double value = step(model, adamw, o, tokens, tokens + o->batch * o->seq);
+        check(fsdp_barrier(fsdp_world(context)));
+        if (i == -o->warmup)
+            loss = value;
+        if (i >= 0)
+            seconds[i] = (double)(fsdp__clock_ns() - start) / 1e9;
+    }
+    report->faults += faults();
+    fsdp__device_kernel_time(fsdp_cpu(context), report->kernel_ns);
+    fsdp_context_comm_time(context, &report->comm_ns, &report->wait_ns);
+    report->comm_ns -= comm_ns;
+    report->wait_ns -= wait_ns;
+    return loss;
+}
+
 int main(int argc, char **argv)
 {
     options o = parse(argc, argv);
@@ -261,9 +303,8 @@ int main(int argc, char **argv)
     fsdp_adam_options adam = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     rank_report report = {0};
     struct rusage usage;
-    double loss = 0, *seconds = calloc((size_t)o.steps, sizeof *seconds);
+    double loss, *seconds = calloc((size_t)o.steps, sizeof *seconds);
     int32_t *tokens = calloc((size_t)(o.batch * o.seq) * 2, sizeof *tokens);
-    int64_t comm_ns, wait_ns;
 
     check(fsdp_context_from_env(&context));
     fsdp_module *model = build(context, &o, &config);
@@ -273,28 +314,7 @@ int main(int argc, char **argv)
     for (long i = 0; i < o.batch * o.seq * 2; i++)
         tokens[i] = (int32_t)(fsdp__rng_uniform(1 + (uint64_t)fsdp_context_rank(context), (uint64_t)i) *
                               (float)config.vocab_size);
-    for (long i = -o.warmup; i < o.steps; i++) {
-        int64_t start;
-
-        if (i == 0) {
-            fsdp__device_kernel_time_reset(fsdp_cpu(context));
-            fsdp_context_comm_time(context, &comm_ns, &wait_ns);
-            report.faults = -faults();
-        }
-        check(fsdp_barrier(fsdp_world(context)));
-        start = fsdp__clock_ns();
-        double value = step(model, adamw, &o, tokens, tokens + o.batch * o.seq);
-        check(fsdp_barrier(fsdp_world(context)));
-        if (i == -o.warmup)
-            loss = value;
-        if (i >= 0)
-            seconds[i] = (double)(fsdp__clock_ns() - start) / 1e9;
-    }
-    report.faults += faults();
-    fsdp__device_kernel_time(fsdp_cpu(context), report.kernel_ns);
-    fsdp_context_comm_time(context, &report.comm_ns, &report.wait_ns);
-    report.comm_ns -= comm_ns;
-    report.wait_ns -= wait_ns;
+    loss = measure(context, model, adamw, &o, tokens, seconds, &report);
     fsdp_device_memory(fsdp_cpu(context), &report.memory);
     getrusage(RUSAGE_SELF, &usage);
     report.rss_mb = (double)usage.ru_maxrss / 1024;

@@ -74,6 +74,7 @@ static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
         for (int j = 0; j < node->input_count; j++) {
             if (!node->inputs[j].node)
                 continue;
+            /* Once for each edge, as it is counted off: a node may take the same tensor twice. */
             FSDP_TRY(reach(run, node->inputs[j].node));
             node->inputs[j].node->dependencies++;
         }
@@ -135,6 +136,7 @@ static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gra
     status = producer ? fsdp__node_add_grad(producer, state->output, grad) : fsdp__leaf_accumulate(root, grad);
     fsdp_tensor_unref(grad);
     FSDP_TRY(status);
+    /* A root that another root reaches waits for its consumers; a node of two roots is queued once. */
     if (producer && producer->dependencies == 0 && !producer->queued)
         heap_push(run, producer);
     return FSDP_OK;
@@ -142,6 +144,7 @@ static fsdp_status seed_root(fsdp__run *run, fsdp_tensor *root, fsdp_tensor *gra
 
 /* ---- one node ---- */
 
+/* All consumers have given by now, so hooks see the sum. */
 static fsdp_status run_hooks(fsdp__node *node)
 {
     for (int i = 0; i < node->output_count; i++) {
@@ -178,6 +181,7 @@ static fsdp_status undo(fsdp__node *node)
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(node->context));
+    /* First: a hook may be what brings the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
     FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);
@@ -220,11 +224,14 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
 
     if (has_grads(node)) {
         FSDP_TRY_GOTO(status, undo(node), fail);
+        /* The node lets go of everything first: a gradient that nobody else holds then is adopted by its leaf without a
+         * copy. */
         drop_grads(node);
         if (!run->keep_graph)
             fsdp__node_forget(node);
         FSDP_TRY_GOTO(status, give_leaves(node), fail);
     }
+    /* Also of a node to which no gradient came: its producers wait for all their consumers. */
     for (int i = 0; i < node->input_count; i++) {
         fsdp__node *producer = node->inputs[i].node;
 
@@ -277,6 +284,7 @@ static fsdp_status run_callbacks(fsdp__run *run, fsdp_status walked)
     fsdp_status status = walked;
 
     for (int64_t i = 0; i < run->callback_count; i++) {
+        /* A copy: the list may move when the callback queues another. */
         fsdp__callback callback = run->callbacks[i];
 
         FSDP_KEEP_FIRST(status, callback.call(callback.arg, walked));
@@ -310,6 +318,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     finish(&run);
     status = run_callbacks(&run, status);
 
+    /* Not counted down by one: a hook that failed may not have undone its own. */
     autograd->no_grad = no_grad;
     autograd->running = run.outer;
     fsdp_scope_end(context, NULL);

@@ -95,6 +95,7 @@ fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *
         return FSDP_FAIL(FSDP_INVALID, "a gradient hook needs a tensor and a function");
     if (!state || !state->requires_grad)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a gradient hook: the tensor does not require a gradient");
+    /* On the node they live as long as the graph, also when the tensor itself is gone. */
     return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
 }
 
@@ -186,7 +187,7 @@ void fsdp__put_grad(fsdp_tensor *leaf, fsdp_tensor *grad)
 
     if (state)
         state->grad = fsdp_tensor_ref(grad);
-    fsdp_tensor_unref(before);
+    fsdp_tensor_unref(before); /* after: it may be the same */
 }
 
 fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)

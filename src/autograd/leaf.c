@@ -54,6 +54,7 @@ fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out)
     fsdp_status status;
 
     FSDP_TRY(fsdp__grad_state_make(leaf, &state));
+    /* A temporary where it has to be added to something, or where hooks must see it first. */
     if (state->grad || state->reserved || state->hooks)
         return fsdp_tensor_create(leaf->storage->device, leaf->dtype, leaf->ndim, leaf->shape, FSDP_MEMORY_ACTIVATION,
                                   out);
@@ -81,6 +82,7 @@ static void become_gradient(fsdp_tensor *tensor)
     storage->kind = FSDP_MEMORY_GRADIENT;
 }
 
+/* All of a storage, of the device's own memory: a gradient lives long, and must not keep more alive than itself. */
 static bool adoptable(const fsdp_tensor *grad)
 {
     return fsdp__grad_exclusive(grad) && !grad->storage->release &&
@@ -112,6 +114,7 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
         return take_reserved(state, grad);
     if (state->grad)
         return fsdp__tensor_copy(state->grad, grad, true);
+    /* With a source the gradient has to lie where the source says: that is where it will be reduced from. */
     if (!state->source && adoptable(grad)) {
         if (state->owner)
             FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, grad));
@@ -144,6 +147,7 @@ static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumul
 {
     fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
 
+    /* A temporary where the op cannot write in place: hooks see each gradient before it is added. */
     if (state->hooks || handed_out(node, edge->leaf) || (state->grad && !fsdp_tensor_is_contiguous(state->grad)))
         return fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,
                                   &edge->target);

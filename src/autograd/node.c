@@ -92,6 +92,7 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
     /* Nothing below can fail. */
     if (state_bytes > 0)
         memcpy(node->state, state, state_bytes);
+    /* Not before: of an operation that was not recorded the state stays the caller's. */
     node->state_owned = true;
     node->sequence = ++autograd->sequence;
     for (int i = 0; i < output_count; i++) {
@@ -155,6 +156,7 @@ static void free_dead(fsdp__node *dead)
         fsdp__node *node = dead;
 
         dead = node->next_dead;
+        /* Its producers may die of this: they join the list, however deep the graph is. */
         release(node, &dead);
         for (int i = 0; i < node->output_count; i++) {
             fsdp_tensor_unref(node->grads[i]);

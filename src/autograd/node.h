@@ -1,8 +1,10 @@
 /* node.h - the tape: what hangs on a tensor, what a recorded operation holds, what one backward holds.
  *
  * [Note: who holds whom]
- *   - a tensor owns its grad state, which owns the node that made the tensor;
- *   - a node owns the producers of its inputs, its leaf inputs, and the aliases that were saved.
+ *   tensor --owns--> grad state --owns--> producing node --owns--> producers of its inputs
+ *                                                        --owns--> its leaf inputs
+ *                                                        --owns--> saved aliases
+ *
  * A node never holds its own outputs (saved tensors are aliases without history; the pointer back to an output's grad
  * state is weak), so there is no cycle and a graph dies with the last tensor that was made by it.
  *

@@ -37,6 +37,7 @@ static void *plain_place(fsdp__carrier *carrier, int64_t count)
     p->call.count = count;
     p->call.recv = p->scatters ? fsdp__place(buffer, parts, p->call.dtype) : buffer;
     p->call.send = p->scatters ? buffer : fsdp__place(buffer, carrier->rank * count, p->call.dtype);
+    /* A reduction packs for all ranks from there on, a gather its own part of the result. */
     return (void *)(uintptr_t)p->call.send;
 }
 

@@ -44,6 +44,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     fsdp_status status;
 
     fsdp__turn_begin(group, j->call.sequence);
+    /* From here: the time until its turn is that of the calls before. */
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
         status = fsdp__comm_fail_broken(group);
@@ -53,6 +54,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         if (status != FSDP_OK)
             fsdp__comm_break(group->comm, status, fsdp_last_error());
     }
+    /* Whatever came of it: calls on other streams wait for this turn to end, and then fail by themselves. */
     fsdp__turn_end(group);
     return status;
 }
@@ -61,6 +63,7 @@ static fsdp_status run_job(fsdp_stream *stream, const void *argument)
 {
     job copy = *(const job *)argument;
 
+    /* The queue has copied the bytes elsewhere, and the pointer among them still names the old place. */
     copy.call.buffers = (const fsdp_sharded_buffer *)((const char *)argument + sizeof copy);
     return run_call(&copy, stream);
 }
@@ -70,18 +73,18 @@ static fsdp_status enqueue(fsdp_stream *stream, const job *j)
 {
     size_t buffers_bytes = (size_t)j->call.buffer_count * sizeof(fsdp_sharded_buffer),
            bytes = sizeof *j + buffers_bytes;
-    char *whole;
+    char *bundle;
     fsdp_status status;
 
     if (buffers_bytes == 0)
         return fsdp__stream_enqueue(stream, run_job, j, bytes);
-    whole = fsdp__malloc(bytes);
-    if (!whole)
+    bundle = fsdp__malloc(bytes);
+    if (!bundle)
         return FSDP_NO_MEMORY;
-    memcpy(whole, j, sizeof *j);
-    memcpy(whole + sizeof *j, j->call.buffers, buffers_bytes);
-    status = fsdp__stream_enqueue(stream, run_job, whole, bytes);
-    fsdp__free(whole);
+    memcpy(bundle, j, sizeof *j);
+    memcpy(bundle + sizeof *j, j->call.buffers, buffers_bytes);
+    status = fsdp__stream_enqueue(stream, run_job, bundle, bytes);
+    fsdp__free(bundle);
     return status;
 }
 
@@ -90,6 +93,7 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     fsdp_process_group *group = j->group;
     fsdp_status status;
 
+    /* Before it has a number: one that never runs would hold up all later ones. */
     if (fsdp_device_is_meta(fsdp__stream_device(stream)))
         return FSDP_OK;
     j->call.sequence = ++group->issued;
@@ -98,6 +102,7 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
         fsdp__process_group_host_waits(group, +1);
         status = run_call(j, stream);
         fsdp__process_group_host_waits(group, -1);
+        /* It ran in its turn, so all before it have run, too. */
         group->known_done = group->issued;
         return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
     }
@@ -134,6 +139,7 @@ fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kin
 {
     fsdp_stream *host = fsdp__host_stream(group->comm->context);
 
+    /* Peers are in this call already, or will be. */
     if (!host) {
         fsdp_status status = fsdp_last_status();
         fsdp__comm_break(group->comm, status, fsdp_last_error());
@@ -157,6 +163,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     int64_t start;
     fsdp_status status;
 
+    /* On the host, with no stream: calls on workers may still be running, and this one takes its turn behind them. */
     call->sequence = ++group->issued;
     fsdp__turn_begin(group, call->sequence);
     start = fsdp__clock_ns();

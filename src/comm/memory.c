@@ -62,6 +62,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **
     fsdp__call call = {.name = FSDP__CALL_PROCESS_GROUP_ALLOC, .bytes = bytes};
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
+    /* Told to the others in the call: a rank that returned here would leave them waiting in it. */
     if (fsdp__fault(FSDP__FAULT_ALLOCATION))
         call.own_status = FSDP_NO_MEMORY;
     release_held(group->comm);
@@ -93,6 +94,7 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
         return;
     }
     held = (fsdp__held_memory *)((char *)pointer - HEADER_BYTES);
+    /* Calls up to this one may have shown the memory to peers: see is_released. */
     held->issued = group->issued;
     held->next = group->held;
     group->held = held;

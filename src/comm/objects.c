@@ -97,6 +97,7 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
             goto out;
         }
     }
+    /* All know all sizes now, so all take the same way. */
     if (largest > 0)
         FSDP_TRY_GOTO(status,
                       largest <= SMALL_OBJECT ? gather_small(group, object, largest, objects, sizes)
@@ -119,6 +120,23 @@ void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
 }
 
 /* ---- scatter ---- */
+
+/* Each rank's object is broadcast by itself: only the rank it is for keeps it, the others let it pass. */
+static fsdp_status send_objects(fsdp_process_group *group, int root, const void *const *objects, const uint64_t *sizes,
+                                unsigned char *mine, unsigned char *passing)
+{
+    bool is_root = group->rank == root;
+
+    for (int r = 0; r < group->size; r++) {
+        if (r == root || sizes[r] == 0)
+            continue;
+        if (is_root)
+            memcpy(passing, objects[r], (size_t)sizes[r]);
+        FSDP_TRY(broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, r == group->rank ? mine : passing, (size_t)sizes[r],
+                                 root));
+    }
+    return FSDP_OK;
+}
 
 fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void *const *objects, const size_t *bytes,
                                  void **out, size_t *out_bytes)
@@ -155,16 +173,7 @@ fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, const void
     }
     if (is_root && bytes[root])
         memcpy(object, objects[root], bytes[root]);
-    for (int r = 0; r < group->size; r++) {
-        if (r == root || sizes[r] == 0)
-            continue;
-        if (is_root)
-            memcpy(passing, objects[r], bytes[r]);
-        FSDP_TRY_GOTO(status,
-                      broadcast_bytes(group, FSDP__CALL_SCATTER_OBJECTS, r == group->rank ? object : passing,
-                                      (size_t)sizes[r], root),
-                      out);
-    }
+    FSDP_TRY_GOTO(status, send_objects(group, root, objects, sizes, object, passing), out);
     *out = object;
     *out_bytes = (size_t)sizes[group->rank];
     object = NULL;

@@ -40,6 +40,7 @@ static bool next_part(const fsdp__call *call, cursor *c, int64_t *at, int64_t co
 {
     if (*at == count)
         return false;
+    /* Buffers without rows are passed over here. */
     while (c->offset == call->buffers[c->buffer].chunk) {
         c->buffer++;
         c->offset = 0;
@@ -113,7 +114,7 @@ fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, 
     int64_t left = total_chunks(call);
     cursor c = {0};
 
-    do {
+    do { /* one exchange also of nothing: a transport compares the calls in it */
         int64_t count = FSDP__MIN(left, carrier->room);
 
         FSDP_TRY(pack_own_rows(&x, c, count));
@@ -162,7 +163,7 @@ static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t count)
             continue;
         for (int r = 0; r < k->size; r++)
             k->operands[r] = fsdp__place(k->parts[r], p.at, call->wire_dtype);
-        if (k->reads_peers)
+        if (k->reads_peers) /* else the exchange has moved and counted them */
             x->traffic->moved_bytes += (k->size - 1) * rows * (int64_t)fsdp_dtype_size(call->wire_dtype);
         FSDP_TRY(fsdp__sum_rows(call, x->stream, k->operands, k->size, call->wire_dtype,
                                 fsdp__place(p.buffer->shard, p.offset, call->shard_dtype), rows));

@@ -43,6 +43,7 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
 {
     if (!group)
         return;
+    /* Calls on workers still use the group; what peers still read of its memory goes on under the world's numbers. */
     fsdp__comm_wait_done(group, group->issued);
     fsdp__memory_hand_over(group);
     for (fsdp_process_group **link = &group->comm->groups; *link; link = &(*link)->next)

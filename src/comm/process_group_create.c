@@ -70,6 +70,7 @@ static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks
 static fsdp_status open_group(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                               fsdp_process_group **out)
 {
+    /* The world's calls are counted alike on all ranks: a number that no other creation has. */
     fsdp__process_group_spec spec = {
         .name = name, .ranks = ranks, .count = count, .rank = rank, .ticket = comm->world->issued};
     fsdp_process_group *group = NULL;
@@ -109,6 +110,7 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
         fsdp__comm_break(comm, FSDP_NO_MEMORY, fsdp_last_error());
         return FSDP_NO_MEMORY;
     }
+    /* Bad arguments are no reason to stay away: the others would wait. They are told in the end (fsdp__comm_agree). */
     status = check_ranks(world, ranks, count);
     agreed = exchange_requests(world, ranks, count, name, status == FSDP_OK, all);
     if (agreed == FSDP_OK) {
@@ -123,6 +125,7 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
         fsdp__process_group_destroy(group);
         return fsdp_fail_prefix(agreed, "cannot create group '%s'", name);
     }
+    /* All members have opened it, as the agreement says. */
     if (group && group->ops->group_ready)
         group->ops->group_ready(group->transport_group);
     *out = group;

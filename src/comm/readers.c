@@ -46,6 +46,7 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
 
     if (!has_readers(group, shared))
         return FSDP_OK;
+    /* The program has ended the read; it is over when the kernels before this place in the stream have run. */
     r.number = group->ops->read_end(group->transport_group, shared);
     FSDP_TRY(fsdp__stream_enqueue(stream, publish_done, &r, sizeof r));
     return FSDP_OK;
@@ -57,6 +58,7 @@ static bool is_idle(fsdp_process_group *group)
     bool idle;
 
     pthread_mutex_lock(&group->mutex);
+    /* Else a worker has calls to run yet, and may come to the meeting by itself. */
     idle = group->done == group->issued;
     pthread_mutex_unlock(&group->mutex);
     return idle;
@@ -83,6 +85,8 @@ static bool is_cycle(const reading *r, int behind, char *where, size_t bytes)
 {
     const fsdp_process_group *group = r->group;
 
+    /* Whether it has ended the read is asked last: a rank ends a read before it goes on to wait, so one that was seen
+     * waiting and has not ended the read will not. */
     return behind != group->rank && group->ops->host_is_waiting(group->comm->transport) &&
            waits_for_us(r, behind, where, bytes) &&
            !group->ops->reader_ended(group->transport_group, r->shared, r->number, behind);
@@ -124,6 +128,7 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     int64_t start = fsdp__clock_ns();
     fsdp_status status;
 
+    /* A worker that waits does not stop its program, which may yet make the call that a peer waits for. */
     if (on_host)
         fsdp__process_group_host_waits(r->group, +1);
     status = await_all(r);
@@ -142,6 +147,7 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
 
     if (!has_readers(group, shared))
         return FSDP_OK;
+    /* As of now: reads that the program ends after this write are of what it wrote. */
     r.number = group->ops->reads_ended(group->transport_group, shared);
     if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number, &behind))
         return FSDP_OK; /* the usual case: without clock and queue */

@@ -28,6 +28,7 @@ fsdp_status fsdp__copies_flush(fsdp__copies *copies)
 
 fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel)
 {
+    /* In place already: neither moved nor counted. */
     if (numel <= 0 || (dst == src && copies->src_dtype == copies->dst_dtype))
         return FSDP_OK;
     if (copies->count == FSDP__COPIES)

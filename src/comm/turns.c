@@ -18,6 +18,6 @@ void fsdp__turn_end(fsdp_process_group *group)
 {
     pthread_mutex_lock(&group->mutex);
     group->done++;
-    pthread_cond_broadcast(&group->moved);
+    pthread_cond_broadcast(&group->moved); /* each stream waits for another number */
     pthread_mutex_unlock(&group->mutex);
 }

@@ -9,6 +9,7 @@ static void comm_free(void *state)
 {
     fsdp__comm *comm = state;
 
+    /* Groups are places of the transport. */
     if (comm->world)
         fsdp__process_group_destroy(comm->world);
     if (comm->transport)

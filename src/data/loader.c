@@ -73,6 +73,7 @@ static fsdp_status fill(const fsdp_loader *loader, fsdp__order *order, int64_t m
 
         FSDP_TRY(fsdp_tokens_read(loader->tokens, start, length, inputs));
         FSDP_TRY(check_vocabulary(loader, inputs, start, length));
+        /* The target of the last token is the one behind the window. */
         memcpy(targets, inputs + 1, (size_t)(length - 1) * sizeof *targets);
         FSDP_TRY(fsdp_tokens_read(loader->tokens, start + length, 1, targets + length - 1));
         FSDP_TRY(check_vocabulary(loader, targets + length - 1, start + length, 1));
@@ -101,6 +102,7 @@ static void *worker(void *arg)
             continue;
         }
         loader->begun++;
+        /* Without the lock: nobody else looks at the slot until it is full. */
         pthread_mutex_unlock(&loader->lock);
         mine->status = fill(loader, &order, microbatch, mine);
         if (mine->status != FSDP_OK) /* this thread's last error is not the caller's */
@@ -253,10 +255,12 @@ static slot *fetch(fsdp_loader *loader)
     if (loader->lent) {
         loader->slots[(loader->next - 1) % loader->slot_count].full = false;
         loader->lent = false;
+        /* One slot is free, so one worker has something to do. */
         pthread_cond_signal(&loader->freed);
     }
     while (!mine->full)
         pthread_cond_wait(&loader->filled, &loader->lock);
+    /* A batch that failed stays in its slot: the next call fails in the same way. */
     if (mine->status == FSDP_OK) {
         loader->next++;
         loader->lent = true;

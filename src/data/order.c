@@ -53,6 +53,7 @@ int64_t fsdp__order_at(fsdp__order *order, int64_t position)
         order->key = fsdp__rng_key(order->seed, name);
         order->epoch = epoch;
     }
+    /* The grid may have a few places more than there are windows. Walking on from those keeps it a bijection. */
     do
         window = permute(order, window);
     while (window >= (uint64_t)order->windows);

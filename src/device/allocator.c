@@ -270,6 +270,7 @@ static void free_remove(fsdp__allocator *a, const block *b)
 
 static block *free_best_fit(const fsdp__allocator *a, pool from, size_t bytes)
 {
+    /* Index and offset 0: below all blocks of that size, so that the first one found is the oldest. */
     segment oldest = {.pool = from};
     block key = {.segment = &oldest, .bytes = bytes};
     int64_t at = free_lower_bound(a, &key);
@@ -436,9 +437,11 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     pool from = bytes < SMALL_REQUEST ? POOL_SMALL : POOL_LARGE;
     block *b;
 
+    /* Before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(reserve(a));
     b = free_best_fit(a, from, bytes);
     if (!b) {
+        /* It fits the request, so that the second search cannot fail. */
         FSDP_TRY(segment_add(a, from, bytes));
         b = free_best_fit(a, from, bytes);
     }
@@ -499,6 +502,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
         count(a, b->kind, -(int64_t)b->bytes);
         poison(a, pointer, b->bytes);
         b->live = false;
+        /* Neighbours leave the array before they grow: their place in it goes by size. */
         if (b->after && !b->after->live) {
             free_remove(a, b->after);
             merge(a, b, b->after);

@@ -48,6 +48,7 @@ static void device_free(fsdp_device *device)
 {
     if (!device)
         return;
+    /* Waits for its work, which still uses memory, and gives back its scratch, which would be taken for a leak. */
     fsdp_stream_free(device->stream);
     if (device->allocator)
         report_leaks(device);
@@ -74,6 +75,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
         snprintf(device->name, sizeof device->name, "%s", backend->name);
     else
         snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
+    /* First: segments and streams may need the state. It goes last (device_free). */
     if (backend->open)
         FSDP_TRY_GOTO(status, backend->open(device), out);
     FSDP_TRY_GOTO(status, fsdp__allocator_create(&source, &device->allocator), out);

@@ -72,6 +72,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
         return FSDP_NO_MEMORY;
     *with_table = call;
     memcpy(with_table + 1, table, call.table_bytes);
+    /* For the check; the queue moves it once more (run_call). */
     fsdp__kernel_set_table(kernel, &with_table->args, with_table + 1);
     status = queue_call(stream, with_table, sizeof call + call.table_bytes);
     fsdp__free(with_table);

@@ -74,6 +74,7 @@ void *fsdp__stream_workspace(fsdp_stream *stream, size_t bytes)
 {
     if (stream->workspace && bytes <= stream->workspace_bytes)
         return stream->workspace;
+    /* Scratch has nothing to keep, so the old and the new are never there at once. */
     fsdp__stream_drop_workspace(stream);
     if (take_workspace(stream, bytes) != FSDP_OK)
         return NULL;
@@ -121,6 +122,7 @@ static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream
 {
     if (!event || !stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: event and stream are required", what);
+    /* Devices of one kind may wait for each other. */
     if (event->device->backend != stream->device->backend)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: the event is of device '%s', the stream of '%s'", what,
                          fsdp_device_name(event->device), fsdp_device_name(stream->device));

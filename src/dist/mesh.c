@@ -118,6 +118,7 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
         mesh->coordinate[d] = (int)(rest % shape[d]);
         rest /= shape[d];
     }
+    /* Each is a collective of the world, so all ranks make them in this order. */
     for (int d = 0; d < ndim; d++)
         FSDP_TRY_GOTO(status, make_group(mesh, d), out);
     *out = mesh;
@@ -199,7 +200,7 @@ void fsdp_mesh_unref(fsdp_mesh *mesh)
     if (!mesh || --mesh->refs > 0)
         return;
     for (int d = mesh->ndim - 1; d >= 0; d--) {
-        if (!mesh->parent)
+        if (!mesh->parent) /* a slice has those of its parent, which it holds */
             fsdp_process_group_free(mesh->groups[d]);
         fsdp__free(mesh->names[d]);
     }

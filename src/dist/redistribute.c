@@ -24,8 +24,8 @@ typedef struct step {
     fsdp_stream *stream;
     fsdp_dtype dtype;
     int ndim;
-    int64_t ranks, rank;          /* along the mesh dimension */
-    int64_t whole[FSDP_MAX_DIMS]; /* what the ranks along it hold together */
+    int64_t ranks, rank;         /* along the mesh dimension */
+    int64_t full[FSDP_MAX_DIMS]; /* what the ranks along it hold together */
     box from, to;
 } step;
 
@@ -79,7 +79,7 @@ static int64_t chunk_of(const step *s, int dim)
 {
     int64_t start;
 
-    return fsdp_shard_range(s->whole[dim], s->ranks, 0, &start);
+    return fsdp_shard_range(s->full[dim], s->ranks, 0, &start);
 }
 
 static int64_t box_numel(const step *s, const box *b)
@@ -96,7 +96,7 @@ static void *box_at(const step *s, void *boxes, const box *shape, int64_t index)
 static fsdp_status pack(const step *s, int dim, void *boxes, box one)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
-        int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, r, &start);
+        int64_t start, size = fsdp_shard_range(s->full[dim], s->ranks, r, &start);
 
         one.data = box_at(s, boxes, &one, r);
         FSDP_TRY(copy_part(s, &s->from, start, &one, 0, dim, size));
@@ -108,7 +108,7 @@ static fsdp_status pack(const step *s, int dim, void *boxes, box one)
 static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
 {
     for (int64_t r = 0; r < s->ranks; r++) {
-        int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, r, &start);
+        int64_t start, size = fsdp_shard_range(s->full[dim], s->ranks, r, &start);
 
         one.data = box_at(s, boxes, &one, r);
         FSDP_TRY(copy_part(s, &one, 0, &s->to, start, dim, size));
@@ -116,14 +116,14 @@ static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
     return FSDP_OK;
 }
 
-/* Whether the ranks' boxes in a row are the whole tensor as it lies in memory. */
-static bool blocks_are_whole(const step *s, int dim)
+/* Whether the ranks' boxes in a row are the full tensor as it lies in memory. */
+static bool boxes_are_full(const step *s, int dim)
 {
     int64_t outer = 1;
 
     for (int d = 0; d < dim; d++)
-        outer *= s->whole[d];
-    return outer == 1 && chunk_of(s, dim) * s->ranks == s->whole[dim];
+        outer *= s->full[d];
+    return outer == 1 && chunk_of(s, dim) * s->ranks == s->full[dim];
 }
 
 static fsdp_status workspace(const step *s, int64_t numel, size_t *bytes, void **out)
@@ -137,7 +137,7 @@ static void release(const step *s, void *memory, size_t bytes)
     fsdp__device_free(fsdp__stream_device(s->stream), memory, bytes, FSDP_MEMORY_WORKSPACE);
 }
 
-/* ---- the collectives, with pieces padded to the chunk ---- */
+/* ---- the collectives, with boxes padded to the chunk ---- */
 
 /* Shard(dim) to Replicate. */
 static fsdp_status all_gather(const step *s, int dim)
@@ -146,7 +146,7 @@ static fsdp_status all_gather(const step *s, int dim)
     box one = s->from;
     void *send = NULL, *recv = NULL;
     size_t send_bytes = 0, recv_bytes = 0;
-    bool send_in_place = s->from.shape[dim] == chunk_of(s, dim), recv_in_place = blocks_are_whole(s, dim);
+    bool send_in_place = s->from.shape[dim] == chunk_of(s, dim), recv_in_place = boxes_are_full(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
@@ -177,7 +177,7 @@ static fsdp_status reduce_scatter(const step *s, int dim, fsdp_reduce_op op)
     box one = s->from;
     void *send = NULL, *recv = NULL;
     size_t send_bytes = 0, recv_bytes = 0;
-    bool send_in_place = blocks_are_whole(s, dim), recv_in_place = s->to.shape[dim] == chunk_of(s, dim);
+    bool send_in_place = boxes_are_full(s, dim), recv_in_place = s->to.shape[dim] == chunk_of(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
@@ -216,7 +216,7 @@ static fsdp_status all_to_all(const step *s, int from_dim, int to_dim)
     size_t send_bytes = 0, recv_bytes = 0;
     int64_t numel;
 
-    memcpy(one.shape, s->whole, sizeof one.shape);
+    memcpy(one.shape, s->full, sizeof one.shape);
     one.shape[from_dim] = chunk_of(s, from_dim);
     one.shape[to_dim] = chunk_of(s, to_dim);
     numel = box_numel(s, &one);
@@ -234,7 +234,7 @@ out:
 /* Replicate to Shard(dim). */
 static fsdp_status cut(const step *s, int dim)
 {
-    int64_t start, size = fsdp_shard_range(s->whole[dim], s->ranks, s->rank, &start);
+    int64_t start, size = fsdp_shard_range(s->full[dim], s->ranks, s->rank, &start);
 
     return copy_part(s, &s->from, start, &s->to, 0, dim, size);
 }
@@ -290,8 +290,9 @@ static fsdp_status change(walk *w, int i, fsdp_placement next)
         .rank = mesh->coordinate[i],
     };
 
+    /* What the ranks along the dimension hold together is what each would hold if it did not split. */
     w->now.placements[i] = (fsdp_placement){.kind = FSDP_REPLICATE};
-    fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.whole);
+    fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.full);
     w->now.placements[i] = next;
     if (s.ranks == 1)
         return FSDP_OK;
@@ -331,6 +332,7 @@ static fsdp_status walk_to(walk *w, const fsdp_placement *target)
     int count = w->now.placement_count;
     bool changes[FSDP_MAX_MESH_DIMS];
 
+    /* What may stay must still make way for a dimension to its left that changes and splits the same. */
     for (int i = 0; i < count; i++)
         changes[i] = !fsdp__placement_equal(now[i], target[i]) ||
                      (now[i].kind == FSDP_SHARD && in_the_way(w, target, changes, i, now[i].dim));
@@ -377,7 +379,7 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
     fsdp_distribution distribution = {.mesh = mesh};
     int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
     fsdp_status status = FSDP_OK;
-    fsdp_tensor *view = NULL, *narrowed, *piece = NULL;
+    fsdp_tensor *view = NULL, *narrowed, *own = NULL;
 
     *out = NULL;
     if (!tensor || !mesh || !placements)
@@ -402,12 +404,12 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
         fsdp_tensor_unref(view);
         view = narrowed;
     }
-    FSDP_TRY_GOTO(status, copy_tensor(view, &piece), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(piece, &distribution), out);
-    *out = piece;
-    piece = NULL;
+    FSDP_TRY_GOTO(status, copy_tensor(view, &own), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(own, &distribution), out);
+    *out = own;
+    own = NULL;
 out:
-    fsdp_tensor_unref(piece);
+    fsdp_tensor_unref(own);
     fsdp_tensor_unref(view);
     return status;
 }

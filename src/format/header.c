@@ -194,6 +194,7 @@ static fsdp_status check_coverage(const header *h, fsdp_safetensors_entry *entri
     if (covered != h->data_bytes)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its last %llu bytes belong to no tensor", h->path,
                          (unsigned long long)(h->data_bytes - covered));
+    /* In the order in which an index lists them: the two are compared side by side (safetensors.c). */
     if (count > 1)
         qsort(entries, (size_t)count, sizeof *entries, by_name);
     return FSDP_OK;

@@ -32,6 +32,7 @@ static fsdp_status add(const char *path, const char *tensor, const json_t *file,
     return entry->tensor ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
 }
 
+/* What one file holds stands together, in the order in which its own header is sorted. */
 static int by_file_and_tensor(const void *a, const void *b)
 {
     const fsdp__index_entry *x = a, *y = b;

@@ -135,7 +135,8 @@ static fsdp_status move(const char *from, const char *to)
     return FSDP_OK;
 }
 
-/* For file systems that cannot exchange two names: three renames, undone when one fails. */
+/* For file systems that cannot exchange two names: three renames, undone when one fails. Between the first two nothing
+ * has the name. */
 static fsdp_status swap_by_renames(const char *temporary, const char *folder)
 {
     char *aside = fsdp__sprintf("%s.old", temporary);
@@ -184,6 +185,7 @@ fsdp_status fsdp__publish(const char *temporary, const char *folder, bool *out_r
     bool replaces = fsdp__path_exists(folder) != 0;
     fsdp_status status;
 
+    /* The names in it before the exchange, the name of it after: a crash finds a full folder under either name. */
     FSDP_TRY(fsdp__file_sync_directory(temporary));
     FSDP_TRY(exchange(temporary, folder, replaces));
     status = sync_parent(folder);

@@ -129,6 +129,7 @@ static fsdp_status match(loader *l)
     for (int64_t i = 0; i < l->state->count; i++) {
         l->sources[i] = find_source(l, l->state->entries[i].name);
         FSDP_TRY(check_source(l, &l->state->entries[i], l->sources[i]));
+        /* What is left over in the end belongs to no parameter, and is looked at by itself. */
         l->used[l->sources[i] - fsdp_safetensors_at(l->files, 0)] = true;
     }
     for (int64_t i = 0; i < fsdp_safetensors_count(l->files); i++)
@@ -139,17 +140,17 @@ static fsdp_status match(loader *l)
 
 /* ---- reading ---- */
 
-/* One rank's piece of a tensor, in the dtype of the file. */
-typedef struct piece {
+/* This rank's box of a tensor, in the dtype of the file. */
+typedef struct box_reader {
     const fsdp_safetensors_entry *source;
     int64_t numel;
     const void *data; /* of all its elements: in the map where they lie together, else `buffer` */
     char *buffer;
-} piece;
+} box_reader;
 
 static fsdp_status read_run(void *arg, int64_t global, int64_t local, int64_t numel)
 {
-    piece *p = arg;
+    box_reader *p = arg;
     size_t size = fsdp_dtype_size(p->source->dtype);
     const char *from = (const char *)p->source->data + (size_t)global * size;
 
@@ -169,7 +170,7 @@ static fsdp_status read_run(void *arg, int64_t global, int64_t local, int64_t nu
 
 static fsdp_status read_entry(const fsdp_state_dict_entry *entry, const fsdp_safetensors_entry *source)
 {
-    piece p = {.source = source, .numel = fsdp_tensor_numel(entry->tensor)};
+    box_reader p = {.source = source, .numel = fsdp_tensor_numel(entry->tensor)};
     fsdp_status status = FSDP_OK;
 
     if (p.numel == 0) /* others write their rows of it */
@@ -196,6 +197,7 @@ fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot load '%s'", folder);
         goto out;
     }
+    /* All of it before the first write: a folder that does not fit leaves the model as it was. */
     FSDP_TRY_GOTO(status, match(&l), out);
     for (int64_t i = 0; i < state->count; i++)
         FSDP_TRY_GOTO(status, read_entry(&state->entries[i], l.sources[i]), out);

@@ -64,6 +64,7 @@ static fsdp_status open_file(saver *s, const char *name, int flags)
 /* Also of a file that could not be opened. `status` is that of the writing so far. */
 static fsdp_status close_file(saver *s, fsdp_status status)
 {
+    /* Every rank syncs what it wrote: when all agree, all of the file is on disk. */
     if (status == FSDP_OK)
         status = fsdp__file_sync(s->fd, s->path);
     if (s->fd >= 0 && close(s->fd) != 0 && status == FSDP_OK)
@@ -138,6 +139,7 @@ static fsdp_status create_files(saver *s)
 {
     FSDP_TRY(fsdp__hub_check_folder(s->folder));
     FSDP_TRY(fsdp__publish_begin(s->folder, &model_folder, &s->temporary));
+    /* From here on it is to be removed, or published. */
     s->made = true;
     FSDP_TRY(create_json(s));
     if (fsdp__path_exists(s->folder)) /* the tokenizer stays when the model is replaced */
@@ -180,6 +182,7 @@ static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
     if (length == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model: the folder's name is empty");
     s->folder = fsdp__sprintf("%.*s", (int)length, folder);
+    /* For any dtype: this one has not been checked yet. */
     s->chunk = fsdp__malloc(CHUNK_NUMEL * fsdp_dtype_size(FSDP_F32));
     if (!s->folder || !s->chunk)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
@@ -214,6 +217,7 @@ static fsdp_status share_folder(saver *s)
         memcpy(message, &mine, sizeof mine);
         memcpy(message + sizeof mine, s->temporary ? s->temporary : "", name_bytes);
     }
+    /* A rank without a message would leave the others waiting in the gather. */
     status = fsdp_agree(s->group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model"));
     if (status == FSDP_OK)
         status = fsdp_gather_objects(s->group, message, sizeof mine + name_bytes, &messages, &sizes);
@@ -293,6 +297,7 @@ static fsdp_status write_file(saver *s, const fsdp__save_file *file)
         mine |= writes(&s->state->entries[i]);
     if (!mine)
         return FSDP_OK;
+    /* Rank 0 has made it, with its header and at its full length. */
     status = open_file(s, file->name, 0);
     if (status == FSDP_OK)
         status = write_entries(s, file);

@@ -42,6 +42,7 @@ static void child_main(const plan *p)
     (void)sigprocmask(SIG_SETMASK, &p->signals, NULL);
     if (p->quiet_fd >= 0)
         (void)dup2(p->quiet_fd, STDIN_FILENO);
+    /* The one descriptor that is for the program. */
     (void)fcntl(p->shm_fd, F_SETFD, 0);
     execvpe(p->argv[0], (char *const *)(uintptr_t)p->argv, p->environment);
     error = errno;
@@ -131,6 +132,7 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
         return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s", options->argv[0], strerror(errno));
     p.error_fd = ends[1];
     sigprocmask(SIG_SETMASK, NULL, &p.signals);
+    /* Blocked by now, to be read from a descriptor (supervise.c); the program gets them as any program does. */
     sigdelset(&p.signals, SIGCHLD);
     sigdelset(&p.signals, SIGINT);
     sigdelset(&p.signals, SIGTERM);
@@ -139,6 +141,7 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int r = 0; r < options->ranks; r++)
         FSDP_TRY_GOTO(status, start(options, r, &p, &children[r]), out);
+    /* The children have the other copies, which close when they become the program: then the pipe ends. */
     close(ends[1]);
     ends[1] = -1;
     FSDP_TRY_GOTO(status, await_programs(ends[0], options->argv[0]), out);

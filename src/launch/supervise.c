@@ -84,6 +84,7 @@ static void child_ended(supervisor *s, int rank)
     char text[160];
 
     s->running--;
+    /* It may not have left by itself: peers that wait for it are told. */
     if (ended_well(status)) {
         fsdp__arena_leave(s->arena, rank);
         return;
@@ -103,6 +104,7 @@ static void interrupted(supervisor *s, int signal)
         enter_stage(s, STAGE_KILLED, 0);
         return;
     }
+    /* The ranks get the same signal, and the time to end by themselves. */
     s->interrupt = signal;
     signal_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->grace_ms);
@@ -123,6 +125,7 @@ static int timeout_ms(const supervisor *s)
 {
     int64_t left = s->next_stage_ns - fsdp__clock_ns();
 
+    /* Nothing has happened yet, or nothing more can be done. */
     if (s->stage == STAGE_RUNNING || s->stage == STAGE_KILLED)
         return -1;
     return left <= 0 ? 0 : (int)(left / 1000000) + 1;
@@ -137,6 +140,7 @@ static void watch(supervisor *s, int signal_fd)
 
         if (ready > 0)
             handle_signals(s, signal_fd);
+        /* All of them: one SIGCHLD may stand for several ends. */
         for (int r = 0; r < s->ranks; r++)
             if (fsdp__reap(&s->children[r]))
                 child_ended(s, r);
@@ -184,6 +188,7 @@ static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_l
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGHUP);
+    /* Before the first rank is started, whose end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0) {

@@ -26,6 +26,7 @@ static bool said_below(fsdp_module *module)
 /* Undoes what hooks began and puts the module's type in front of the message, unless a module below did. */
 static void fail(fsdp_module *module, int64_t began)
 {
+    /* The last that began first; a hook whose pre_forward failed has not begun. */
     while (began-- > 0) {
         const fsdp__module_hooks *hooks = &module->parts->hooks[began];
 
@@ -85,7 +86,7 @@ fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, i
     }
     module->parts->failed = false;
     for (int i = 0; i < count; i++)
-        if (!inputs[i])
+        if (!inputs[i]) /* what should have made it failed and said why */
             return NULL;
     if (!module->type->forward || count < 1) {
         FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called%s", module->type->name,

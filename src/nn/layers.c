@@ -27,7 +27,7 @@ const char *fsdp__float_text(float value, char text[32])
     return text;
 }
 
-/* A layer whose sizes are those of the whole weight: the field may hold a shard. */
+/* A layer whose sizes are those of the unsharded weight: the field may hold a shard. */
 typedef struct sized_layer {
     fsdp_layer layer;
     int64_t in, out;

@@ -51,6 +51,7 @@ static fsdp_status give_bytes(fsdp_tensor *tensor, fsdp_device *device, fsdp_mem
     size_t bytes = (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(tensor->dtype);
 
     FSDP_TRY(fsdp__storage_create(device, bytes, kind, true, &storage));
+    /* One from before would be on the meta device. */
     (void)fsdp_tensor_set_grad(tensor, NULL);
     fsdp__storage_unref(tensor->storage);
     tensor->storage = storage;

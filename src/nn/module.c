@@ -161,6 +161,7 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
     if (!*slot)
         return FSDP_FAIL(FSDP_INVALID, "buffer '%s' of %s: the slot is empty", name, module->type->name);
     FSDP_TRY_GOTO(status, check_name(module, name, &copy), fail);
+    /* On the meta device there is nothing to fill: that is done when the module gets its bytes. */
     if (fill && !fsdp_device_is_meta((*slot)->storage->device))
         FSDP_TRY_GOTO(status, fill(module, *slot), fail);
     if (fsdp__grow(&parts->buffers, parts->buffer_count, &parts->buffer_capacity, sizeof *parts->buffers) != 0) {

@@ -15,7 +15,7 @@ typedef struct walk {
     int64_t seen_count, seen_capacity;
 } walk;
 
-/* Marks the module; false when it was met before. */
+/* Marks the module; false when it was met before: it may be the child of several. */
 static fsdp_status first_time(walk *w, fsdp_module *module, bool *first)
 {
     *first = false;
@@ -91,7 +91,7 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
         char *full;
 
-        if (collected(&c->list, *slot->slot))
+        if (collected(&c->list, *slot->slot)) /* a tied one has the name under which it is met first */
             continue;
         if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
             return FSDP_NO_MEMORY;

@@ -81,6 +81,7 @@ static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *weigh
         fsdp__gemm(a, conv1d ? b : fsdp__matrix_transposed(b), inputs[2], y, false) != FSDP_OK)
         return NULL;
 
+    /* The caller's own, to which the gradient goes; a contiguous copy was for the product only. */
     inputs[2] = bias == FSDP_NO_BIAS ? NULL : bias;
     saved[0] = fsdp_tensor_requires_grad(weight) ? x : NULL;
     saved[1] = fsdp_tensor_requires_grad(x) ? weight : NULL;

@@ -90,18 +90,18 @@ typedef struct slice_state {
     int64_t start, length;
 } slice_state;
 
-/* The gradient of the whole is zero outside the slice. Slices of one tensor share it: the later ones only add. */
+/* The gradient of the full tensor is zero outside the slice. Slices of one tensor share it: the later ones only add. */
 static fsdp_status slice_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const slice_state *state = fsdp__node_state(node);
-    fsdp_tensor *whole, *part = NULL;
+    fsdp_tensor *full, *part = NULL;
     fsdp_status status;
     bool accumulate;
 
-    FSDP_TRY(fsdp__node_target(node, 0, &whole, &accumulate));
+    FSDP_TRY(fsdp__node_target(node, 0, &full, &accumulate));
     if (!accumulate)
-        FSDP_TRY(fsdp_tensor_fill_(whole, 0.0));
-    FSDP_TRY(fsdp__view_narrow(whole, state->dim, state->start, state->length, &part));
+        FSDP_TRY(fsdp_tensor_fill_(full, 0.0));
+    FSDP_TRY(fsdp__view_narrow(full, state->dim, state->start, state->length, &part));
     status = fsdp__tensor_copy(part, grads[0], accumulate);
     fsdp_tensor_unref(part);
     return status;

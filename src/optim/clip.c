@@ -2,8 +2,8 @@
  *
  * Gradients are put in sets that lie on one device and are spread over the same dimensions of the same mesh. A set's
  * squares are summed on this rank in f64, then over each of those dimensions by an all-reduce of one f32, as PyTorch
- * does; a set that every rank holds whole counts once and is not communicated. The sets follow from the parameters
- * alone, not from who has a gradient, so that all ranks make the same calls. */
+ * does; a set that is not split counts once and is not communicated. The sets follow from the parameters alone, not
+ * from who has a gradient, so that all ranks make the same calls. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -142,6 +142,7 @@ static fsdp_status set_squares(norm_job *n, const norm_set *set, double *out)
     *out = 0;
     FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE, &scalars));
     n->scalars = scalars;
+    /* A kernel takes gradients of one dtype. */
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         FSDP_TRY_GOTO(status, add_squares(n, set, dtypes[d], out), out);
     FSDP_TRY_GOTO(status, reduce_squares(n, set, out), out);

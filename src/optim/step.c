@@ -52,12 +52,12 @@ static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
     return tensor->ndim == ndim && memcmp(tensor->shape, shape, (size_t)ndim * sizeof *shape) == 0;
 }
 
-/* The state of a parameter that was sharded after its last step is still whole: every rank has stepped alike so far, so
- * this rank's rows are cut out of it. */
+/* The state of a parameter that was sharded after its last step is still unsharded: every rank has stepped alike so
+ * far, so this rank's rows are cut out of it. */
 static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
-    char whole[FSDP__SHAPE_TEXT], shape[FSDP__SHAPE_TEXT];
+    char made_for[FSDP__SHAPE_TEXT], shape[FSDP__SHAPE_TEXT];
     fsdp_tensor *rows;
 
     if (!distribution || !has_shape(*moment, distribution->ndim, distribution->global_shape))
@@ -65,7 +65,7 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
             FSDP_STATE,
             "cannot optimize '%s': its shape is %s but its state was made for shape %s; make a new optimizer",
             param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, shape),
-            fsdp__shape_text((*moment)->ndim, (*moment)->shape, whole));
+            fsdp__shape_text((*moment)->ndim, (*moment)->shape, made_for));
     FSDP_TRY(fsdp_distribute_tensor(*moment, distribution->mesh, distribution->placements, &rows));
     fsdp_tensor_unref(*moment);
     *moment = rows;
@@ -179,6 +179,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
 static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group *group, int64_t first)
 {
     fsdp__optimizer_span *spans = optimizer->spans + optimizer->span_count;
+    /* A copy: it is compared with while the steps are counted up below, its own among them. */
     fsdp__optimizer_param leader = group->params[first];
     int64_t count = 0;
 
@@ -204,6 +205,7 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
 
         if (!param->due || !same_launch(optimizer, &leader, param))
             continue;
+        /* Also of shards without elements: a parameter has taken the same number of steps on all ranks. */
         param->due = false;
         param->steps++;
     }

@@ -1,4 +1,4 @@
-/* state.c - lists of named pieces that alias live memory. */
+/* state.c - lists of named tensors, which alias live memory, each with its box. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -92,7 +92,7 @@ static fsdp_status describe(fsdp_state_dict_entry *entry)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(entry->tensor);
     fsdp_context *context = fsdp_device_context(fsdp_tensor_device(entry->tensor));
-    bool first = true, whole = true, some = fsdp_tensor_numel(entry->tensor) > 0;
+    bool first = true, full = true, some = fsdp_tensor_numel(entry->tensor) > 0;
 
     entry->ndim = fsdp_tensor_ndim(entry->tensor);
     fsdp_tensor_box(entry->tensor, entry->offset, entry->size);
@@ -109,10 +109,10 @@ static fsdp_status describe(fsdp_state_dict_entry *entry)
         if (distribution->placements[i].kind == FSDP_PARTIAL)
             return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: its value is partial over mesh dimension '%s'",
                              entry->name, fsdp_mesh_dim_name(distribution->mesh, i));
-        whole = whole && !split;
+        full = full && !split;
         first = first && (split || fsdp_mesh_coordinate(distribution->mesh, i) == 0);
     }
-    entry->replicated = whole && fsdp_mesh_size(distribution->mesh, -1) == fsdp_context_world_size(context);
+    entry->replicated = full && fsdp_mesh_size(distribution->mesh, -1) == fsdp_context_world_size(context);
     entry->writer = some && first;
     return FSDP_OK;
 }

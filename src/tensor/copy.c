@@ -72,6 +72,7 @@ fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src)
     if (!dst || !src)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy: both tensors are required");
     FSDP_TRY(check_copy(dst, src));
+    /* Before any pointer is taken: the guard may give the tensor other bytes. */
     FSDP_TRY(fsdp_tensor_begin_write(dst));
     FSDP_TRY(fsdp__tensor_copy(dst, src, false));
     return FSDP_OK;
@@ -173,6 +174,7 @@ static fsdp_status copy_through_device(const fsdp_tensor *tensor, const packed *
     if (!to_tensor)
         FSDP_TRY_GOTO(status, copy_bytes(device, staged.data, host->data, host->bytes, false), out);
 out:
+    /* Even if the copies only stand in the queue: memory follows the order of the stream. */
     fsdp__device_free(device, staged.data, host->bytes, FSDP_MEMORY_WORKSPACE);
     return status;
 }

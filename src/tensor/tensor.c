@@ -186,6 +186,7 @@ void *fsdp_tensor_data(const fsdp_tensor *tensor)
 {
     fsdp__storage *storage = tensor->storage;
 
+    /* Whoever asks is about to queue an access: it comes after what another stream still writes. */
     if (storage->written)
         fsdp__storage_await(storage);
     if (!storage->data || fsdp_device_is_meta(storage->device) || fsdp_tensor_numel(tensor) == 0)

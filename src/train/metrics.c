@@ -101,6 +101,7 @@ fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *me
     if (!world)
         return fsdp_last_status();
     FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
+    /* In rank order, so that every rank has the same bits. */
     for (int rank = 0; rank < ranks; rank++) {
         double other = NAN;
 

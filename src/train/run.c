@@ -233,6 +233,7 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, fs
     }
     if (!built.everywhere)
         fsdp_abort(context, fsdp_last_error());
+    /* Whatever goes wrong now, the failure that ended the run is the one to tell of. */
     held = fsdp_hold_error(true);
     fsdp_train_run_free(run);
     fsdp_release_error(held);
@@ -293,6 +294,7 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
 
     if (!run->config->save.path)
         return FSDP_OK;
+    /* A state is of shards: what somebody has gathered would be refused. */
     FSDP_TRY(agree(run, fsdp_module_reshard_all(run->model)));
     FSDP_TRY(agree(run, fsdp_state_dict_from_module(run->model, &state)));
     status = fsdp_hub_save(run->config->save.path, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,

@@ -6,6 +6,7 @@
 /* Earlier microbatches only add up their gradients, unless every one is to be reduced. */
 static fsdp_status set_sync(fsdp_train_run *run, bool last)
 {
+    /* One that is alone is reduced and the last: modules are set to that from the start. */
     if (run->microbatches == 1)
         return FSDP_OK;
     FSDP_TRY(fsdp_module_set_requires_gradient_sync(run->model, last || !run->config->training.no_sync, true));
@@ -55,6 +56,7 @@ static double set_learning_rate(fsdp_train_run *run)
 /* Whether somebody will see this step's loss. */
 static bool is_reported(const fsdp_train_run *run, int64_t step)
 {
+    /* By the config alone: the mean over ranks is a collective, so all must say the same. */
     int64_t every = run->config->metrics.log_freq;
 
     return run->config->metrics.jsonl || step == 1 || step % every == 0 || step == run->config->training.steps;
@@ -75,6 +77,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->lr = set_learning_rate(run);
     FSDP_TRY(fsdp_optimizer_step(run->optimizer));
     FSDP_TRY(fsdp_optimizer_zero_grad(run->optimizer));
+    /* The meter is to see work that is done; a device behind the host has only been told of it. */
     FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     report->step = ++run->step;
     fsdp__meter_end(&meter, run->device, tokens, report);

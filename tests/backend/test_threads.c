@@ -31,6 +31,34 @@ enum {
 static float a[BATCH * SIDE * SIDE], b[BATCH * SIDE * SIDE], c[BATCH * SIDE * SIDE], d[BATCH * SIDE * SIDE];
 static float lse[BATCH * SIDE];
 
+/* Squares of n rows. */
+static void multiply(const fsdp__kernel_function *kernels, fsdp_stream *stream, int64_t n, int64_t batch)
+{
+    fsdp__matmul_args product = {.a = a,
+                                 .b = b,
+                                 .c = c,
+                                 .m = n,
+                                 .n = n,
+                                 .k = n,
+                                 .a_row = n,
+                                 .a_col = 1,
+                                 .b_row = 1,
+                                 .b_col = n,
+                                 .c_row = n,
+                                 .batch = batch,
+                                 .a_batch = n * n,
+                                 .b_batch = n * n,
+                                 .c_batch = n * n,
+                                 .a_dtype = FSDP_F32,
+                                 .b_dtype = FSDP_F32,
+                                 .c_dtype = FSDP_F32,
+                                 .alpha = 1.0f};
+
+    CHECK_OK(kernels[FSDP__KERNEL_MATMUL](stream, &product));
+    product.a_dtype = FSDP_BF16; /* in blocks */
+    CHECK_OK(kernels[FSDP__KERNEL_MATMUL](stream, &product));
+}
+
 /* Large and small, whole and in batches, for all threads and for fewer: what a step has. */
 static void run_kernels(const fsdp__kernel_function *kernels, fsdp_stream *stream)
 {
@@ -63,31 +91,8 @@ static void run_kernels(const fsdp__kernel_function *kernels, fsdp_stream *strea
                                                .dv = c + SIDE * SIDE};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(sides); i++)
-        for (int64_t batch = 1; batch <= BATCH; batch += BATCH - 1) {
-            int64_t n = sides[i];
-            fsdp__matmul_args product = {.a = a,
-                                         .b = b,
-                                         .c = c,
-                                         .m = n,
-                                         .n = n,
-                                         .k = n,
-                                         .a_row = n,
-                                         .a_col = 1,
-                                         .b_row = 1,
-                                         .b_col = n,
-                                         .c_row = n,
-                                         .batch = batch,
-                                         .a_batch = n * n,
-                                         .b_batch = n * n,
-                                         .c_batch = n * n,
-                                         .a_dtype = FSDP_F32,
-                                         .b_dtype = FSDP_F32,
-                                         .c_dtype = FSDP_F32,
-                                         .alpha = 1.0f};
-            CHECK_OK(kernels[FSDP__KERNEL_MATMUL](stream, &product));
-            product.a_dtype = FSDP_BF16; /* in blocks */
-            CHECK_OK(kernels[FSDP__KERNEL_MATMUL](stream, &product));
-        }
+        for (int64_t batch = 1; batch <= BATCH; batch += BATCH - 1)
+            multiply(kernels, stream, sides[i], batch);
     CHECK_OK(kernels[FSDP__KERNEL_ATTENTION_FORWARD](stream, &attention.forward));
     CHECK_OK(kernels[FSDP__KERNEL_ATTENTION_BACKWARD](stream, &attention));
 }

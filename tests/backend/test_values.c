@@ -130,20 +130,11 @@ static void ordinary_row(void)
         row[i] = 0.1f * (float)(i % 7);
 }
 
-static void a_nan_reaches_all_it_touches(void **state)
+static void nan_through_rows(const float *weight)
 {
     const int all = N, one = 1;
-    float weight[N], other[N * N];
-    const void *srcs[] = {row, weight};
     int32_t target = 3;
 
-    (void)state;
-    ordinary_row();
-    for (int i = 0; i < N; i++)
-        weight[i] = 1.0f;
-    for (int i = 0; i < N * N; i++)
-        other[i] = 0.0f;
-    row[17] = NAN;
     run_all(FSDP__KERNEL_SOFTMAX_FORWARD,
             &(fsdp__softmax_forward_args){.x = row, .y = out_row, .rows = 1, .cols = N, .dtype = FSDP_F32}, see_nan,
             &all);
@@ -168,9 +159,16 @@ static void a_nan_reaches_all_it_touches(void **state)
                                         .dtype = FSDP_F32,
                                         .dlogits_dtype = FSDP_F32},
             see_nan, &one);
+}
+
+static void nan_through_products(const float *weight)
+{
+    static const float zeros[N * N];
+    const int all = N;
+
     run_all(FSDP__KERNEL_MATMUL, /* NaN times zero */
             &(fsdp__matmul_args){.a = row,
-                                 .b = other,
+                                 .b = zeros,
                                  .c = out_row,
                                  .m = 1,
                                  .n = N,
@@ -200,6 +198,21 @@ static void a_nan_reaches_all_it_touches(void **state)
                                             .scale = 1.0f,
                                             .dtype = FSDP_F32},
             see_nan, &all);
+}
+
+static void a_nan_reaches_all_it_touches(void **state)
+{
+    const int all = N;
+    float weight[N];
+    const void *srcs[] = {row, weight};
+
+    (void)state;
+    ordinary_row();
+    for (int i = 0; i < N; i++)
+        weight[i] = 1.0f;
+    row[17] = NAN;
+    nan_through_rows(weight);
+    nan_through_products(weight);
     for (int i = 0; i < N; i++)
         row[i] = NAN;
     run_all(FSDP__KERNEL_REDUCE_RANKS,

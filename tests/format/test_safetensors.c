@@ -1,6 +1,7 @@
 /* Safetensors files, indexes and folders: what is accepted, and what each broken one is told. */
 #include <sys/stat.h>
 
+#include "base/compiler.h"
 #include "format/safetensors.h"
 #include "support/test.h"
 
@@ -71,58 +72,58 @@ static void a_file_without_tensors_is_valid(void **state)
 #define TENSOR(name, dtype, shape, begin, end) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" begin "," end "]}"
 
+static const struct {
+    const char *header;
+    size_t data_bytes;
+    fsdp_status status;
+    const char *part;
+} header_faults[] = {
+    {"[]", 0, FSDP_FORMAT, "does not begin with '{' at offset 8"},
+    {" {}", 0, FSDP_FORMAT, "does not begin with '{'"},
+    {"{", 0, FSDP_FORMAT, "line 1 column"},
+    {"{} x", 0, FSDP_FORMAT, "line 1 column"},
+    {"{\"a\":1}", 0, FSDP_FORMAT, "tensor 'a': its entry is not an object"},
+    {"{\"a\":{}}", 0, FSDP_FORMAT, "tensor 'a': it has no dtype"},
+    {"{" TENSOR("a", "F31", "1", "0", "4") "}", 4, FSDP_FORMAT, "tensor 'a': unknown dtype 'F31'"},
+    {"{" TENSOR("a", "f32", "1", "0", "4") "}", 4, FSDP_FORMAT, "unknown dtype 'f32'"},
+    {"{" TENSOR("a", "F64", "1", "0", "8") "}", 8, FSDP_UNSUPPORTED, "tensor 'a': dtype F64 is not supported: F32"},
+    {"{\"a\":{\"dtype\":\"F32\"}}", 0, FSDP_FORMAT, "it has no shape"},
+    {"{" TENSOR("a", "F32", "-1", "0", "4") "}", 4, FSDP_FORMAT, "size 0 of its shape"},
+    {"{" TENSOR("a", "F32", "1,1.5", "0", "4") "}", 4, FSDP_FORMAT, "size 1 of its shape"},
+    {"{" TENSOR("a", "F32", "1,1,1,1,1,1,1", "0", "4") "}", 4, FSDP_FORMAT, "7 dimensions"},
+    {"{" TENSOR("a", "F32", "4294967296,4294967296", "0", "4") "}", 4, FSDP_FORMAT, "its shape is too large"},
+    {"{" TENSOR("a", "F32", "4611686018427387904", "0", "4") "}", 4, FSDP_FORMAT, "its shape is too large"},
+    {"{" TENSOR("a", "F32", "99999999999999999999", "0", "4") "}", 4, FSDP_FORMAT, "line 1 column"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, FSDP_FORMAT, "data_offsets are not two whole numbers"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, FSDP_FORMAT, "data_offsets are not"},
+    {"{" TENSOR("a", "F32", "1", "0.0", "4") "}", 4, FSDP_FORMAT, "data_offsets are not"},
+    {"{" TENSOR("a", "F32", "1", "4", "0") "}", 4, FSDP_FORMAT, "data_offsets [4, 0] are no range"},
+    {"{" TENSOR("a", "F32", "1", "-4", "0") "}", 4, FSDP_FORMAT, "data_offsets [-4, 0] are no range"},
+    {"{" TENSOR("a", "F32", "2", "0", "8") "}", 4, FSDP_FORMAT, "go beyond the file's 4 bytes of data"},
+    {"{" TENSOR("a", "F32", "2,3", "0", "8") "}", 8, FSDP_FORMAT, "hold 8 bytes, but float32 of shape (2, 3) is 24"},
+    {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "2", "6") "}", 6, FSDP_FORMAT,
+     "tensor 'b': its data at offset 2 overlaps that of tensor 'a'"},
+    {"{" TENSOR("a", "F32", "2", "0", "8") "," TENSOR("b", "F32", "0", "4", "4") "}", 8, FSDP_FORMAT,
+     "tensor 'b': its data at offset 4 overlaps"},
+    {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "5", "9") "}", 9, FSDP_FORMAT,
+     "tensor 'b': 1 bytes before its data at offset 5 belong to no tensor"},
+    {"{" TENSOR("a", "F32", "1", "0", "4") "}", 7, FSDP_FORMAT, "its last 3 bytes belong to no tensor"},
+    {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("a", "F32", "1", "4", "8") "}", 8, FSDP_FORMAT,
+     "duplicate object key"},
+    {"{\"__metadata__\":3}", 0, FSDP_FORMAT, "__metadata__ is not an object"},
+    {"{\"__metadata__\":{\"n\":3}}", 0, FSDP_FORMAT, "'n' in __metadata__ is not a string"},
+};
+
 static void every_fault_of_a_header_is_named(void **state)
 {
-    static const struct {
-        const char *header;
-        size_t data_bytes;
-        fsdp_status status;
-        const char *part;
-    } cases[] = {
-        {"[]", 0, FSDP_FORMAT, "does not begin with '{' at offset 8"},
-        {" {}", 0, FSDP_FORMAT, "does not begin with '{'"},
-        {"{", 0, FSDP_FORMAT, "line 1 column"},
-        {"{} x", 0, FSDP_FORMAT, "line 1 column"},
-        {"{\"a\":1}", 0, FSDP_FORMAT, "tensor 'a': its entry is not an object"},
-        {"{\"a\":{}}", 0, FSDP_FORMAT, "tensor 'a': it has no dtype"},
-        {"{" TENSOR("a", "F31", "1", "0", "4") "}", 4, FSDP_FORMAT, "tensor 'a': unknown dtype 'F31'"},
-        {"{" TENSOR("a", "f32", "1", "0", "4") "}", 4, FSDP_FORMAT, "unknown dtype 'f32'"},
-        {"{" TENSOR("a", "F64", "1", "0", "8") "}", 8, FSDP_UNSUPPORTED, "tensor 'a': dtype F64 is not supported: F32"},
-        {"{\"a\":{\"dtype\":\"F32\"}}", 0, FSDP_FORMAT, "it has no shape"},
-        {"{" TENSOR("a", "F32", "-1", "0", "4") "}", 4, FSDP_FORMAT, "size 0 of its shape"},
-        {"{" TENSOR("a", "F32", "1,1.5", "0", "4") "}", 4, FSDP_FORMAT, "size 1 of its shape"},
-        {"{" TENSOR("a", "F32", "1,1,1,1,1,1,1", "0", "4") "}", 4, FSDP_FORMAT, "7 dimensions"},
-        {"{" TENSOR("a", "F32", "4294967296,4294967296", "0", "4") "}", 4, FSDP_FORMAT, "its shape is too large"},
-        {"{" TENSOR("a", "F32", "4611686018427387904", "0", "4") "}", 4, FSDP_FORMAT, "its shape is too large"},
-        {"{" TENSOR("a", "F32", "99999999999999999999", "0", "4") "}", 4, FSDP_FORMAT, "line 1 column"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, FSDP_FORMAT, "data_offsets are not two whole numbers"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, FSDP_FORMAT, "data_offsets are not"},
-        {"{" TENSOR("a", "F32", "1", "0.0", "4") "}", 4, FSDP_FORMAT, "data_offsets are not"},
-        {"{" TENSOR("a", "F32", "1", "4", "0") "}", 4, FSDP_FORMAT, "data_offsets [4, 0] are no range"},
-        {"{" TENSOR("a", "F32", "1", "-4", "0") "}", 4, FSDP_FORMAT, "data_offsets [-4, 0] are no range"},
-        {"{" TENSOR("a", "F32", "2", "0", "8") "}", 4, FSDP_FORMAT, "go beyond the file's 4 bytes of data"},
-        {"{" TENSOR("a", "F32", "2,3", "0", "8") "}", 8, FSDP_FORMAT,
-         "hold 8 bytes, but float32 of shape (2, 3) is 24"},
-        {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "2", "6") "}", 6, FSDP_FORMAT,
-         "tensor 'b': its data at offset 2 overlaps that of tensor 'a'"},
-        {"{" TENSOR("a", "F32", "2", "0", "8") "," TENSOR("b", "F32", "0", "4", "4") "}", 8, FSDP_FORMAT,
-         "tensor 'b': its data at offset 4 overlaps"},
-        {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("b", "F32", "1", "5", "9") "}", 9, FSDP_FORMAT,
-         "tensor 'b': 1 bytes before its data at offset 5 belong to no tensor"},
-        {"{" TENSOR("a", "F32", "1", "0", "4") "}", 7, FSDP_FORMAT, "its last 3 bytes belong to no tensor"},
-        {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("a", "F32", "1", "4", "8") "}", 8, FSDP_FORMAT,
-         "duplicate object key"},
-        {"{\"__metadata__\":3}", 0, FSDP_FORMAT, "__metadata__ is not an object"},
-        {"{\"__metadata__\":{\"n\":3}}", 0, FSDP_FORMAT, "'n' in __metadata__ is not a string"},
-    };
     char *directory = test_directory(), *path = test_path(directory, "broken.safetensors");
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < FSDP__COUNT_OF(header_faults); i++) {
         fsdp_safetensors *file = NULL;
 
-        write_file(path, cases[i].header, cases[i].data_bytes);
-        CHECK_ERROR(fsdp_safetensors_open(path, &file), cases[i].status, cases[i].part);
+        write_file(path, header_faults[i].header, header_faults[i].data_bytes);
+        CHECK_ERROR(fsdp_safetensors_open(path, &file), header_faults[i].status, header_faults[i].part);
         CHECK_CONTAINS(fsdp_last_error(), "broken.safetensors");
         CHECK_NULL(file);
     }

@@ -34,20 +34,12 @@ static const fsdp_state_dict_entry *add(fsdp_state_dict *state, fsdp_mesh *mesh,
     return entry;
 }
 
-static void check_writers(fsdp_context *context, void *arg)
+/* `mesh` is 2 x 2, `row` this rank's second dimension of it, `flat` all four. */
+static void check_distributed(fsdp_state_dict *state, fsdp_mesh *mesh, fsdp_mesh *row, fsdp_mesh *flat, int rank)
 {
     const fsdp_placement r = {.kind = FSDP_REPLICATE}, s = {.kind = FSDP_SHARD};
-    int rank = fsdp_context_rank(context), x = rank / 2, y = rank % 2;
-    fsdp_mesh *mesh = NULL, *part = NULL, *flat = NULL;
+    int x = rank / 2, y = rank % 2;
     const fsdp_state_dict_entry *entry;
-    fsdp_tensor *plain = make(context, 1, (const int64_t[]){4});
-    fsdp_state_dict *state = NULL;
-
-    (void)arg;
-    CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names, &mesh));
-    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){4}, NULL, &flat));
-    CHECK_OK(fsdp_mesh_slice(mesh, 1, names + 1, &part));
-    CHECK_OK(fsdp_state_dict_create(&state));
 
     entry = add(state, mesh, "replicated", (const fsdp_placement[]){r, r});
     CHECK(entry->replicated);
@@ -69,10 +61,26 @@ static void check_writers(fsdp_context *context, void *arg)
     CHECK_EQ(entry->offset[0], rank < 3 ? 2 * rank : 5);
     CHECK_EQ(entry->size[0], rank < 2 ? 2 : rank == 2 ? 1 : 0);
 
-    entry = add(state, part, "slice", &r); /* each part of the world has its own */
+    entry = add(state, row, "slice", &r); /* each part of the world has its own */
     CHECK(!entry->replicated);
     CHECK_EQ(entry->writer, y == 0);
+}
 
+static void check_writers(fsdp_context *context, void *arg)
+{
+    int rank = fsdp_context_rank(context);
+    fsdp_mesh *mesh = NULL, *part = NULL, *flat = NULL;
+    const fsdp_state_dict_entry *entry;
+    fsdp_tensor *plain = make(context, 1, (const int64_t[]){4});
+    fsdp_state_dict *state = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names, &mesh));
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){4}, NULL, &flat));
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, names + 1, &part));
+    CHECK_OK(fsdp_state_dict_create(&state));
+
+    check_distributed(state, mesh, part, flat, rank);
     CHECK_OK(fsdp_state_dict_add(state, "plain", plain));
     entry = fsdp_state_dict_find(state, "plain");
     CHECK(entry->replicated);

@@ -46,11 +46,11 @@ static void cpu_prepare_creator(fsdp_device *device)
 /* Aligned to a huge page, or a segment would have none at its ends: what lies outside is returned at once. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out)
 {
-    size_t whole = bytes + HUGE_PAGE, head;
+    size_t padded = bytes + HUGE_PAGE, head;
     unsigned char *range = MAP_FAILED;
 
-    if (whole > bytes)
-        range = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (padded > bytes)
+        range = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (range == MAP_FAILED)
         return FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
     head = (HUGE_PAGE - (uintptr_t)range % HUGE_PAGE) % HUGE_PAGE;

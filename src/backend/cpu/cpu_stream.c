@@ -154,6 +154,7 @@ static item *take_items(cpu_stream *stream)
     item *first;
 
     pthread_mutex_lock(&stream->mutex);
+    /* What was queued before the stream was freed still runs: the end comes when there is nothing left. */
     while (!stream->first && !stream->stop)
         pthread_cond_wait(&stream->arrived, &stream->mutex);
     first = stream->first;
@@ -166,6 +167,7 @@ static void run_item(cpu_stream *stream, item *it)
 {
     fsdp_status status;
 
+    /* What an earlier item left must not pass for the message of this one: see keep_failure. */
     fsdp_clear_error();
     if (stream->pause)
         stream->pause(stream->pause_arg);
@@ -177,6 +179,7 @@ static void run_item(cpu_stream *stream, item *it)
         keep_failure(stream->line, status);
     line_unref(it->until.line);
     fsdp__free(it);
+    /* Last of all: who waits for this step asks for the failure right after it. */
     line_step(stream->line);
 }
 
@@ -364,6 +367,7 @@ fsdp_status fsdp__cpu_event_record(fsdp_event *base, fsdp_stream *stream)
     cpu_event *event = (cpu_event *)base;
     mark m = mark_of((cpu_stream *)stream);
 
+    /* In this order, as both may be the same line. */
     line_ref(m.line);
     line_unref(event->mark.line);
     event->mark = m;

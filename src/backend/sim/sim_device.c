@@ -167,6 +167,7 @@ static fsdp_status sim_segment_alloc(fsdp_device *device, size_t bytes, void **o
 
 static void sim_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
+    /* Before the addresses are given back: another segment may get them at once. */
     void *mapped = range_remove(device, segment);
 
     (void)munmap(segment, bytes);
@@ -230,6 +231,7 @@ static fsdp_status queue_transfer(fsdp_stream *stream, void *dst, const void *sr
 
 static fsdp_status device_side(fsdp_stream *stream, const void *pointer, size_t bytes, const char *what, void **out)
 {
+    /* Looked up when it is queued: the block is the caller's now, and may be another's when the copy runs. */
     *out = fsdp__allocator_covers(stream->device->allocator, pointer, bytes)
                ? fsdp__sim_translate(stream->device, pointer, bytes)
                : NULL;

@@ -29,6 +29,7 @@ static fsdp_status report(const walk *w, fsdp__kernel kernel)
 
 static void *fail(walk *w, const fsdp__buffer *buffer)
 {
+    /* The walk goes on with what it has; a call that failed runs no kernel. */
     if (!w->failed)
         w->bad = *buffer;
     w->failed = true;

@@ -68,6 +68,7 @@ static fsdp_status arena_new(fsdp__arena **out)
 
 static fsdp_status map(fsdp__arena *arena, int fd, size_t bytes)
 {
+    /* Each rank has room for as much as the machine has, so nearly all of it is never touched: reserve nothing. */
     int flags = MAP_NORESERVE | (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 

@@ -67,6 +67,7 @@ static fsdp_status show_buffers(exchange *x, bool readable, path *out)
     }
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
     first = fsdp__entry_of(g, 0);
+    /* All addresses equal: one memory. That holds with force_copy, too, as there is no other way then. */
     *out = PATH_SHARED;
     for (int r = 0; r < g->size; r++) {
         const fsdp__entry *other = fsdp__entry_of(g, r);
@@ -187,7 +188,7 @@ fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     if (readable)
-        FSDP_TRY(place_own_rows(&x)); /* peers read them after the meeting */
+        FSDP_TRY(place_own_rows(&x)); /* before the meeting, after which peers read them */
     FSDP_TRY(show_buffers(&x, readable, &way));
     if (way == PATH_SHARED)
         return FSDP_OK;
@@ -227,6 +228,8 @@ static fsdp_status reduce_rounded(exchange *x, int64_t i, int64_t rows)
     return FSDP_OK;
 }
 
+/* There is no meeting afterwards: the caller keeps `unsharded` as it is until a later call is done (fsdp/comm.h,
+ * "Reuse"). */
 static fsdp_status reduce_symmetric(exchange *x)
 {
     const fsdp__call *call = x->call;

@@ -18,6 +18,7 @@ fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream 
     for (int64_t i = 0; i < symmetric->device_count; i++)
         if (symmetric->devices[i] == device)
             goto out;
+    /* Room first: a device that knows the arena must stand in the list, to be told of its end. */
     if (fsdp__grow(&symmetric->devices, symmetric->device_count, &symmetric->device_capacity,
                    sizeof *symmetric->devices) != 0) {
         status = FSDP_NO_MEMORY;

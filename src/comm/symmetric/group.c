@@ -57,6 +57,7 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
     if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     bind(*out, WORLD_INDEX);
+    /* Every rank writes the same, whoever comes first. */
     atomic_store(&(*out)->place->key, WORLD_KEY);
     atomic_store(&(*out)->place->members, INT32_MAX); /* never freed */
     return FSDP_OK;
@@ -88,6 +89,7 @@ fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_grou
     fsdp_status status;
 
     FSDP_TRY(group_new(transport, spec, &group));
+    /* Groups of one ticket have no rank in common, so their first ranks tell them apart. */
     group->key = (spec->ticket << 16) | (uint64_t)(spec->ranks[0] + 1);
     if (group->rank == 0) {
         status = claim(group);
@@ -116,6 +118,7 @@ void fsdp__symmetric_group_free(void *g)
 {
     fsdp__symmetric_group *group = g;
 
+    /* Claimed and not ready: no other member has found the place, and none will count itself out. */
     if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
         atomic_store(&group->place->key, 0);
     fsdp__free(group->operands);

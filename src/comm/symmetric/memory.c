@@ -65,6 +65,7 @@ static void heap_give(void *arg, void *segment, size_t bytes)
 
     if (heap->closing)
         return;
+    /* MADV_DONTNEED only unmaps the pages of a file and keeps their bytes: those are given up by MADV_REMOVE. */
     (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
     if (start + bytes == heap->used)
         heap->used = start;
@@ -138,6 +139,7 @@ static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint6
     if (bytes > SIZE_MAX - header_bytes)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
     FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));
+    /* Memory of this heap comes back as it was left; readers count from zero. */
     memset(memory, 0, bytes + header_bytes);
     header = memory;
     header->ranks = group->size;
@@ -161,12 +163,14 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
     answer *theirs;
 
     FSDP_TRY(fsdp__show(group, call, &entry, traffic));
+    /* All see the same entries, so all give up together and nobody comes to the second meeting. */
     for (int r = 0; r < group->size; r++) {
         int32_t status = fsdp__entry_of(group, r)->own_status;
         if (status != FSDP_OK)
             return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
                              group->ranks[r], call->bytes, group->name);
     }
+    /* The payload of the meeting that has just been: peers read it only after the next one. */
     theirs = (answer *)fsdp__payload_of(group, 0);
     if (group->rank == 0) {
         memset(theirs, 0, sizeof *theirs);
@@ -186,6 +190,7 @@ void fsdp__symmetric_free_shared(void *g, void *pointer)
     fsdp__symmetric_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
+    /* Before it is counted: from the last count on the owner may take the region back. */
     if (group->rank == 0) {
         header->next = group->freed;
         group->freed = header;

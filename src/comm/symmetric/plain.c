@@ -123,6 +123,7 @@ static fsdp_status through_staging(exchange *x, consumer consume)
     int64_t most = FSDP__STAGING_BYTES / (int64_t)(x->element * (size_t)x->parts), count = x->call->count;
     int half = 0;
 
+    /* Parts of a piece begin on cache lines. */
     if (most > 64)
         most -= most % 64;
     for (int64_t first = 0; first < count; first += most, half = !half) {
@@ -133,6 +134,8 @@ static fsdp_status through_staging(exchange *x, consumer consume)
         x->stride = n;
         FSDP_TRY(stage(x, fsdp__arena_staging(g->world->arena, g->index, g->ranks[g->rank], half), first, n));
         FSDP_TRY(fsdp__rendezvous(g, x->traffic));
+        /* No meeting afterwards: this half is written again after that of the next piece, or of the next call, to which
+         * peers come when they have read it ([Note: parity]). */
         FSDP_TRY(consume(x, first, n));
     }
     return FSDP_OK;
@@ -159,6 +162,7 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
     };
 
     FSDP_TRY(fsdp__show(g, call, &entry, x->traffic));
+    /* From what all have shown, so that all take the same way. */
     *direct = !call->force_copy;
     for (int r = 0; r < g->size; r++)
         *direct = *direct && fsdp__entry_of(g, r)->readable;
@@ -297,6 +301,7 @@ static fsdp_status reduce_in_parts(exchange *x, void *const *results, int64_t fi
     int64_t length, start = part_of(x, count, g->rank, &length);
 
     FSDP_TRY(reduce(x, 0, start, (char *)results[g->rank] + (size_t)start * x->element, length));
+    /* All results are there, and all contributions have been read: the copies may overwrite what was sent in place. */
     FSDP_TRY(fsdp__rendezvous(x->group, x->traffic));
     for (int i = 0; i < g->size; i++) {
         int r = (g->rank + i) % g->size;
@@ -333,6 +338,7 @@ static fsdp_status all_reduce_direct(exchange *x)
     }
     x->stride = x->call->count;
     status = reduce_in_parts(x, results, 0, x->call->count);
+    /* Peers copy results from this rank's recv, which is the caller's again after the call. */
     if (status == FSDP_OK)
         status = fsdp__rendezvous(g, x->traffic);
     return status;

@@ -47,6 +47,8 @@ void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
     fsdp__symmetric_group *group = g;
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
 
+    /* First the count, then the look for sleepers; who goes to sleep counts itself in first and then looks at the
+     * count. So one of the two sees the other. The step of `moved` ends a sleep that is just about to begin. */
     atomic_store(&header->readers[group->world->rank].done, number);
     if (atomic_load(&header->sleepers) > 0) {
         atomic_fetch_add(&header->moved, 1);
@@ -82,15 +84,18 @@ fsdp_status fsdp__symmetric_await_reader(void *g, void *pointer, uint64_t number
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
     uint32_t moved;
 
+    /* The number before the region, and cleared after it: a peer that sees the region finds its number there. */
     atomic_store(&own_reader(group, pointer)->awaited, number);
     atomic_store(&own->awaited, fsdp__to_offset(group, header));
     atomic_fetch_add(&header->sleepers, 1);
+    /* Before the look at the count: a step in between keeps the futex from sleeping. */
     moved = atomic_load(&header->moved);
     if (atomic_load(&header->readers[group->ranks[behind]].done) < number)
         fsdp__futex_wait(&header->moved, moved, LOOK_MS);
     atomic_fetch_sub(&header->sleepers, 1);
     atomic_store(&own->awaited, 0);
     atomic_store(&own_reader(group, pointer)->awaited, 0);
+    /* A rank that is gone will never count itself done, and an aborted world does not wake those who sleep here. */
     fsdp__arena_check_left(arena, group->ranks[behind]);
     fsdp__arena_check_alive(arena, group->ranks[behind]);
     fsdp__arena_check_keeper(arena);

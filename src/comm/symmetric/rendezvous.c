@@ -84,6 +84,8 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
             return;
         wait_a_turn(crowded);
     }
+    /* Counted in before the generation is looked at again: the last rank steps it and then looks for sleepers, so one
+     * of the two sees the other. The same holds for a rank that leaves. */
     atomic_fetch_add(&shared->sleepers, 1);
     look_after(group, ticket, false);
     while (atomic_load(&shared->generation) == old) {
@@ -93,6 +95,8 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
         if (atomic_load(&shared->generation) != old)
             break;
         now = fsdp__clock_ns();
+        /* A wake-up before its time is that of a rank that left: the system is asked (files of /proc) only when time
+         * has passed. */
         look_after(group, ticket, now - looked > LOOK_MS * (int64_t)1000000 / 2);
         looked = now;
     }
@@ -107,8 +111,10 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & BROKEN)
         return fsdp__arena_failure(group->world->arena);
+    /* Before it counts itself in: peers tell from the tickets who is missing. */
     atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
+        /* Before the step, which lets ranks go on to the next meeting and count themselves in there. */
         atomic_store_explicit(&shared->arrived, 0, memory_order_relaxed);
         atomic_fetch_add(&shared->generation, 2);
         if (atomic_load(&shared->sleepers) > 0)
@@ -129,6 +135,8 @@ bool fsdp__symmetric_awaits_meeting(void *g, int rank)
     fsdp__symmetric_group *group = g;
     uint32_t ticket = (atomic_load(&group->place->generation) & ~(uint32_t)BROKEN) + 2;
 
+    /* A rank whose ticket is of the generation to come stands in the meeting. Its program must wait, too: when a worker
+     * stands there, the program may still do what this rank waits for. */
     return atomic_load(&group->world->arena->control->ranks[group->ranks[rank]].waits) > 0 &&
            atomic_load(&slot_of(group, rank)->ticket) == ticket &&
            atomic_load(&slot_of(group, group->rank)->ticket) != ticket;
@@ -162,6 +170,7 @@ fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsd
     fsdp__signature_fill(call, &entry->signature);
     own->entries[++group->shown % 2] = *entry;
     FSDP_TRY(fsdp__rendezvous(group, traffic));
+    /* All compare with the same rank, so all find the same disagreement. */
     first = &fsdp__entry_of(group, 0)->signature;
     for (int r = 1; r < group->size; r++)
         if (memcmp(first, &fsdp__entry_of(group, r)->signature, sizeof *first) != 0)

@@ -17,6 +17,7 @@ void fsdp__symmetric_close(void *transport)
 {
     fsdp__symmetric *symmetric = transport;
 
+    /* First, so that peers who wait for this rank stop; those who still read its memory may: its pages stay. */
     if (atomic_load(&symmetric->arena->control->ranks[symmetric->rank].state) == FSDP__RANK_JOINED)
         fsdp__arena_leave(symmetric->arena, symmetric->rank);
     fsdp__symmetric_close_devices(symmetric);
@@ -41,9 +42,11 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     pthread_mutex_init(&symmetric->mutex, NULL);
     FSDP_TRY_GOTO(status, fsdp__symmetric_memory_open(symmetric), out);
     FSDP_TRY_GOTO(status, fsdp__symmetric_group_world(symmetric, &world), out);
+    /* Before the first meeting: peers who wait there ask only after ranks that have joined whether they live. */
     atomic_store(&arena->control->ranks[rank].state, FSDP__RANK_JOINED);
     if (wait)
         FSDP_TRY_GOTO(status, fsdp__rendezvous(world, &traffic), out);
+    /* From here on they are the context's, also when this fails. */
     status = fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 out:

@@ -28,6 +28,7 @@ void fsdp__futex_wake_all(_Atomic uint32_t *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
+/* Of those who sleep in meetings. Who waits for readers wakes up by itself every now and then. */
 static void wake_everybody(fsdp__arena *arena)
 {
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++) {
@@ -49,6 +50,7 @@ void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const c
     control->abort_status = status;
     control->abort_rank = rank;
     snprintf(control->abort_text, sizeof control->abort_text, "%s", text);
+    /* Only now: ranks that find the state read the rest without a lock. */
     atomic_store(&control->abort_state, FSDP__ABORT_SET);
     fsdp__futex_wake_all(&control->abort_state);
     /* The bit changes the word ranks sleep on, so none can fall asleep after it. A group made later finds it set. */
@@ -146,6 +148,7 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
     int pid = atomic_load(&shared->pid);
     char text[64];
 
+    /* A process that has left its world in good order may end when it likes. */
     if (atomic_load(&shared->state) != FSDP__RANK_JOINED || !is_dead(pid, atomic_load(&shared->start_ticks)))
         return;
     snprintf(text, sizeof text, "rank %d has died (process %d)", rank, pid);

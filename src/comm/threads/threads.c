@@ -15,6 +15,7 @@ static fsdp_status create_all(fsdp__arena *arena, int world_size, const fsdp_con
         fsdp_context_options options = {.rank = r, .world_size = world_size, .threads = given ? given->threads : 0};
 
         FSDP_TRY(fsdp_context_create(&options, &contexts[r]));
+        /* One thread makes all ranks, so none can wait for the next: all have joined when this returns. */
         FSDP_TRY(fsdp__symmetric_attach(contexts[r], &threads_ops, arena, r, true, false));
     }
     return FSDP_OK;
@@ -83,6 +84,7 @@ static void *rank_main(void *argument)
 /* Of several failures the one that ended the world: that of the rank the abort record blames. */
 static fsdp_status first_failure(const fsdp__arena *arena, const rank_thread *ranks, int world_size)
 {
+    /* The others failed because it did. */
     int blamed = arena->control->abort_rank;
 
     if (blamed >= 0 && ranks[blamed].status != FSDP_OK)

@@ -143,7 +143,7 @@ static void panel_pair(const plan *p, const work *w, int64_t t0, int64_t rows, i
     for (int64_t j = 0; j < n; j += FSDP__MR) {
         int64_t m = FSDP__MIN(n - j, FSDP__MR), r = FSDP__MAX(fsdp__first_query(k, s0 + j) - t0, 0);
         const float *pj = w->p + r * FSDP__KV_PANEL + j, *dsj = w->ds + r * FSDP__KV_PANEL + j;
-        if (r >= rows)
+        if (r >= rows) /* later keys are seen by later queries only */
             break;
         for (int64_t c = 0; c < d; c += FSDP__NR) {
             tile_along(m, rows - r, pj, w->dout + (t0 + r) * dp + c, w->dv + (s0 + j) * dp + c, dp);
@@ -183,6 +183,7 @@ static void key_head(const plan *p, int64_t task)
         store_rows(p, w.dq, k->scale, fsdp__at(dtype, p->k->dq, b * p->dq_batch + h * p->dq_head), p->dq_time,
                    k->q_time);
     }
+    /* The queries in this sum were scaled when they were loaded. */
     store_rows(p, w.dk, 1.0f, fsdp__at(dtype, p->k->dk, b * p->dk_batch + kv * p->dk_head), p->dk_time, k->kv_time);
     store_rows(p, w.dv, 1.0f, fsdp__at(dtype, p->k->dv, b * p->dv_batch + kv * p->dv_head), p->dv_time, k->kv_time);
 }

@@ -104,6 +104,7 @@ static void write_rows(const plan *p, const panel *w, int64_t b, int64_t h)
 
     for (int64_t r = 0; r < w->rows; r++) {
         int64_t at = b * k->out_batch + (w->t0 + r) * k->out_stride_time + h * k->out_head;
+        /* A NaN must come out as one; a query that sees nothing gives zeros. */
         float factor = w->sum[r] > 0.0f || w->sum[r] != w->sum[r] ? 1.0f / w->sum[r] : 0.0f;
         const float *out = w->out + r * p->d_padded;
 #define WRITE(T)                       \
@@ -176,7 +177,7 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
                 pack_panel(&p, t);
 #pragma omp for schedule(dynamic, 1)
             for (int64_t t = 0; t < p.count * (k->heads / k->kv_heads) * p.q_panels; t++)
-                query_panel(&p, t);
+                query_panel(&p, t); /* behind the barrier that ends the loop above: all is packed */
         }
     }
     return FSDP_OK;

@@ -109,6 +109,7 @@ fsdp_status KERNEL(cross_entropy)(fsdp_stream *stream, const void *args)
     if (k->bad_row)
         find_bad_row(k);
     fsdp__for_ranges(k->rows, k->cols, rows, &p);
+    /* In row order, whichever threads made them. */
     for (int64_t r = 0; r < k->rows; r++)
         total += p.losses[r];
     total *= (double)k->loss_scale;

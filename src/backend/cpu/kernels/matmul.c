@@ -141,6 +141,7 @@ static void round_rows(const void *args, int64_t begin, int64_t end)
 
 /* ---- the product ---- */
 
+/* Of a single row or column the stride may be anything, but sgemm refuses one that is too small. */
 static int64_t leading(const matrix *x, int64_t rows, int64_t cols)
 {
     return x->col == 1 ? FSDP__MAX(x->row, cols) : FSDP__MAX(x->col, rows);
@@ -169,6 +170,7 @@ static fsdp_status make_panel(const product *p, int64_t m0, int64_t n0, int64_t 
 
     r.sum = p->panel_c ? p->panel_c : r.c;
     r.sum_row = p->panel_c ? n : k->c_row;
+    /* Of a product without depth no sgemm writes C. */
     if (k->bias || k->k == 0 || (k->accumulate && p->panel_c))
         fsdp__for_ranges(m, n, start_rows, &r); /* the product is added to it on the way out */
     for (int64_t k0 = 0; k0 < k->k; k0 += p->k_step) {

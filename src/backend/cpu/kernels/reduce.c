@@ -35,7 +35,7 @@ FSDP__INLINE void sum_panel(fsdp_dtype dtype, const plan *p, int64_t task)
     }
 }
 
-/* Adds the panels of `o` into its first panel and writes the result. */
+/* Adds the panels of `o` into its first panel, in order whoever made them, and writes the result. */
 static void finish(const plan *p, int64_t o)
 {
     const fsdp__reduce_args *k = p->k;
@@ -74,7 +74,7 @@ fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
         }
 #pragma omp for schedule(static)
         for (int64_t o = 0; o < k->outer; o++)
-            finish(&p, o);
+            finish(&p, o); /* behind the barrier that ends the loop above: all panels are there */
     }
     return FSDP_OK;
 }
