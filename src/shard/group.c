@@ -99,8 +99,8 @@ static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const
     if (!p->gather.pre_gather)
         return FSDP_OK;
     FSDP_TRY(p->gather.pre_gather(p->gather.arg, p->sharded, &p->gathering));
-    if (!fsdp__shape_equal(p->gathering, p->sharded) || p->gathering->dtype != p->orig_dtype ||
-        !fsdp_tensor_is_contiguous(p->gathering))
+    if (!p->gathering || !fsdp__shape_equal(p->gathering, p->sharded) || p->gathering->dtype != p->orig_dtype ||
+        p->gathering->storage->device != group->residence.device || !fsdp_tensor_is_contiguous(p->gathering))
         return FSDP_FAIL(FSDP_INVALID, "pre_gather of parameter '%s' gave a tensor unlike its shard",
                          p->name ? p->name : "?");
     *out = fsdp_tensor_data(p->gathering);

@@ -21,7 +21,11 @@ static fsdp_status post_backward(void *arg)
 /* A prefetch that this backward did not need. */
 static bool is_gathering(const fsdp__module_state *state)
 {
-    return state->group_count > 0 && state->groups[0]->sharded_state == FSDP_GATHERING;
+    bool gathering = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        gathering = gathering || state->groups[i]->sharded_state == FSDP_GATHERING;
+    return gathering;
 }
 
 /* Reductions are complete, and nothing is gathered that should not be. */

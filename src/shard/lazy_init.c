@@ -65,24 +65,38 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
     return FSDP_OK;
 }
 
+/* The i-th parameter of a state, group after group; NULL behind the last. */
+static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
+{
+    for (int64_t g = 0; g < state->group_count; g++) {
+        if (i < state->groups[g]->param_count)
+            return &state->groups[g]->params[i];
+        i -= state->groups[g]->param_count;
+    }
+    return NULL;
+}
+
 /* "'a.weight', 'a.bias' and 3 more" */
-static void list_parameters(const fsdp__param_group *group, char *text, size_t bytes)
+static void list_parameters(const fsdp__module_state *state, char *text, size_t bytes)
 {
     enum {
         NAMED = 3
     };
     size_t used = 0;
+    int64_t more = 0;
 
     text[0] = '\0';
-    for (int64_t i = 0; i < group->param_count && i < NAMED && used < bytes; i++) {
+    for (int64_t i = 0; i < NAMED && param_at(state, i) && used < bytes; i++) {
         char name[256];
-        const char *before = i == 0 ? "" : i == group->param_count - 1 ? " and " : ", ";
+        const char *before = i == 0 ? "" : param_at(state, i + 1) ? ", " : " and ";
 
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", before,
-                                 fsdp__param_text(&group->params[i], name, sizeof name));
+                                 fsdp__param_text(param_at(state, i), name, sizeof name));
     }
-    if (group->param_count > NAMED && used < bytes)
-        snprintf(text + used, bytes - used, " and %lld more", (long long)(group->param_count - NAMED));
+    while (param_at(state, NAMED + more))
+        more++;
+    if (more > 0 && used < bytes)
+        snprintf(text + used, bytes - used, " and %lld more", (long long)more);
 }
 
 static fsdp_status check_ready(const collection *c)
@@ -93,7 +107,7 @@ static fsdp_status check_ready(const collection *c)
 
         if (!fsdp__module_state_is_meta(state))
             continue;
-        list_parameters(state->groups[0], names, sizeof names);
+        list_parameters(state, names, sizeof names);
         return FSDP_FAIL(FSDP_STATE,
                          "parameters %s are still on the meta device: call fsdp_module_materialize before the first "
                          "forward",

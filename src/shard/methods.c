@@ -163,10 +163,12 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
 
     FSDP_TRY(state_of(module, &state));
     *out = (fsdp_shard_info){.name = state->name, .shares_memory = state->group_count > 0};
-    if (state->group_count > 0)
-        out->state = state->groups[0]->sharded_state;
-    for (int64_t i = 0; i < state->group_count; i++)
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp_sharded_state least = state->groups[i]->sharded_state; /* unsharded is who is so altogether */
+
+        out->state = i == 0 || least < out->state ? least : out->state;
         add_group(state->groups[i], out);
+    }
     return FSDP_OK;
 }
 
