@@ -84,7 +84,7 @@ set(FSDP_SIM_EXCEPT
 
 if(FSDP_SANITIZE)  # minutes each; under a sanitizer the run on the CPU, with its worker streams, is enough
   list(APPEND FSDP_SIM_EXCEPT test_shard_random_order test_shard_hooks test_shard_nesting test_shard_fields
-       test_shard_lifetimes test_autograd_backward)
+       test_shard_lifetimes test_autograd_backward test_train_reference)
 endif()
 
 # Registers <name>.sim.
