@@ -10,14 +10,7 @@ fsdp__autograd *fsdp__autograd_get(const fsdp_context *context)
 
 fsdp__autograd *fsdp__autograd_make(fsdp_context *context)
 {
-    fsdp__autograd *autograd = fsdp__autograd_get(context);
-
-    if (autograd)
-        return autograd;
-    autograd = fsdp__calloc(1, sizeof *autograd);
-    if (autograd)
-        fsdp__context_attach(context, FSDP__SLOT_AUTOGRAD, autograd, fsdp__free);
-    return autograd;
+    return fsdp__context_get_or_make(context, FSDP__SLOT_AUTOGRAD, sizeof(fsdp__autograd), fsdp__free);
 }
 
 fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor)

@@ -109,6 +109,17 @@ void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot)
     return context->slots[slot].state;
 }
 
+void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *))
+{
+    if (!context->slots[slot].state) {
+        void *state = fsdp__calloc(1, bytes);
+
+        if (state)
+            fsdp__context_attach(context, slot, state, free_state);
+    }
+    return context->slots[slot].state;
+}
+
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *))
 {
     context->slots[slot].state = state;

@@ -16,6 +16,8 @@ typedef enum fsdp__slot {
 } fsdp__slot;
 
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL when nothing is attached */
+/* What is attached; else `bytes` of zeros, which are attached with `free_state`. NULL when out of memory. */
+void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));
 /* The context owns `state` from now on. The slot must be empty. */
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
 

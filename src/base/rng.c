@@ -2,6 +2,9 @@
 #include "base/rng.h"
 
 #include <math.h>
+#include <string.h>
+
+#include "base/hash.h"
 
 void fsdp__philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
@@ -42,10 +45,8 @@ static uint64_t mix(uint64_t x)
 
 uint64_t fsdp__rng_key(uint64_t seed, const char *name)
 {
-    uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+    uint64_t hash = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, strlen(name));
 
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001B3u;
     return mix(mix(seed + 0x9E3779B97F4A7C15u) ^ hash);
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "comm/failure.h"
 #include "comm/issue.h"
 #include "comm/objects.h"
@@ -14,15 +15,6 @@ typedef struct request {
     int32_t count;
     int32_t first; /* lowest rank; -1: it cannot say, and will report that */
 } request;
-
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const unsigned char *p = data;
-
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ p[i]) * 0x100000001b3u;
-    return hash;
-}
 
 static fsdp_status check_ranks(const fsdp_process_group *world, const int *ranks, int count)
 {
@@ -54,13 +46,14 @@ static fsdp_status compare_requests(const fsdp_process_group *world, const reque
 static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks, int count, const char *name,
                                      bool valid, request *all)
 {
-    request mine = {.hash = 0xcbf29ce484222325u, .count = count, .first = -1};
+    request mine = {.hash = FSDP__HASH_OF_NOTHING, .count = count, .first = -1};
     fsdp__call call = {
         .name = FSDP__CALL_PROCESS_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
 
     if (valid) {
         mine.first = ranks[0];
-        mine.hash = hash_bytes(hash_bytes(mine.hash, ranks, (size_t)count * sizeof *ranks), name, strlen(name));
+        mine.hash =
+            fsdp__hash_bytes(fsdp__hash_bytes(mine.hash, ranks, (size_t)count * sizeof *ranks), name, strlen(name));
     }
     FSDP_TRY(fsdp__comm_issue_host(world, FSDP_OBJECTS, world->ops->all_gather, &call));
     return FSDP_OK;

@@ -108,17 +108,10 @@ static void list_free(void *state)
 
 static device_list *list_of(fsdp_context *context)
 {
-    device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
-
-    if (list)
-        return list;
-    list = fsdp__calloc(1, sizeof *list);
-    if (list)
-        fsdp__context_attach(context, FSDP__SLOT_DEVICES, list, list_free);
-    return list;
+    return fsdp__context_get_or_make(context, FSDP__SLOT_DEVICES, sizeof(device_list), list_free);
 }
 
-static fsdp_device *find(const fsdp_context *context, const char *name, int ordinal)
+fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, int ordinal)
 {
     const device_list *list = fsdp__context_get(context, FSDP__SLOT_DEVICES);
 
@@ -126,11 +119,6 @@ static fsdp_device *find(const fsdp_context *context, const char *name, int ordi
         if (device->ordinal == ordinal && strcmp(device->backend->name, name) == 0)
             return device;
     return NULL;
-}
-
-fsdp_device *fsdp__device_find(const fsdp_context *context, const char *name, int ordinal)
-{
-    return find(context, name, ordinal);
 }
 
 fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordinal)
@@ -143,7 +131,7 @@ fsdp_device *fsdp__device_open(fsdp_context *context, const char *name, int ordi
         (void)FSDP_FAIL(FSDP_INVALID, "cannot open device '%s': the context is NULL", name);
         return NULL;
     }
-    device = find(context, name, ordinal);
+    device = fsdp__device_find(context, name, ordinal);
     if (device)
         return device;
     backend = fsdp__backend_find(name);

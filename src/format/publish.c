@@ -35,8 +35,7 @@ static fsdp_status is_empty(const char *folder, bool *out)
     return FSDP_OK;
 }
 
-/* The folder's name without a slash at its end; fsdp__free it, NULL when out of memory. */
-static char *bare_name(const char *folder)
+char *fsdp__publish_name(const char *folder)
 {
     size_t length = strlen(folder);
 
@@ -98,7 +97,7 @@ static fsdp_status check_parent(const char *folder, const fsdp__folder_kind *kin
 
 fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind)
 {
-    char *name = bare_name(folder);
+    char *name = fsdp__publish_name(folder);
     fsdp_status status;
 
     if (!name)

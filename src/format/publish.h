@@ -10,10 +10,12 @@ typedef struct fsdp__folder_kind {
     const char *noun, *mark;
 } fsdp__folder_kind;
 
+/* The folder's name without a slash at its end; fsdp__free it, NULL when out of memory. */
+char *fsdp__publish_name(const char *folder);
 /* FSDP_OK when one of this kind may be written to `folder`: it does not exist, is empty, or holds one, and the folder
  * it stands in can be written to. That one is made if it is not there. */
 fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind);
-/* A new, empty folder beside `folder`, whose name has no slash at its end and has been checked; fsdp__free its name. */
+/* A new, empty folder beside `folder`, which is a fsdp__publish_name and has been checked; fsdp__free its name. */
 fsdp_status fsdp__publish_begin(const char *folder, const fsdp__folder_kind *kind, char **out);
 /* `temporary` takes the name `folder`; what had that name is under `temporary` now, if it was there. On failure
  * everything is as it was. */

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "format/plan.h"
 #include "format/publish.h"
 #include "hub/hub.h"
@@ -175,13 +176,9 @@ static fsdp_status make_plan(saver *s, uint64_t limit_bytes)
 
 static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
 {
-    size_t length = strlen(folder);
-
-    while (length > 1 && folder[length - 1] == '/')
-        length--;
-    if (length == 0)
+    if (!*folder)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model: the folder's name is empty");
-    s->folder = fsdp__sprintf("%.*s", (int)length, folder);
+    s->folder = fsdp__publish_name(folder);
     /* For any dtype: this one has not been checked yet. */
     s->chunk = fsdp__malloc(CHUNK_NUMEL * fsdp_dtype_size(FSDP_F32));
     if (!s->folder || !s->chunk)
@@ -196,11 +193,10 @@ static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
 /* Ranks whose plans differ would write over each other. */
 static uint64_t fingerprint(const fsdp__save_plan *plan)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
 
     for (int64_t f = 0; f < plan->file_count; f++)
-        for (size_t i = 0; i < plan->files[f].header_bytes; i++)
-            hash = (hash ^ (unsigned char)plan->files[f].header[i]) * 1099511628211u;
+        hash = fsdp__hash_bytes(hash, plan->files[f].header, plan->files[f].header_bytes);
     return hash;
 }
 

@@ -17,21 +17,14 @@ static void defaults_free(void *state)
     fsdp__free(d);
 }
 
-static defaults *get_or_create(fsdp_context *context)
+static defaults *defaults_of(fsdp_context *context)
 {
-    defaults *d = fsdp__context_get(context, FSDP__SLOT_SHARD);
-
-    if (d)
-        return d;
-    d = fsdp__calloc(1, sizeof *d);
-    if (d)
-        fsdp__context_attach(context, FSDP__SLOT_SHARD, d, defaults_free);
-    return d;
+    return fsdp__context_get_or_make(context, FSDP__SLOT_SHARD, sizeof(defaults), defaults_free);
 }
 
 fsdp_status fsdp__default_mesh(fsdp_context *context, fsdp_mesh **out)
 {
-    defaults *d = get_or_create(context);
+    defaults *d = defaults_of(context);
     int64_t world = fsdp_context_world_size(context);
 
     if (!d)
@@ -44,7 +37,7 @@ fsdp_status fsdp__default_mesh(fsdp_context *context, fsdp_mesh **out)
 
 int64_t fsdp__next_setting(fsdp_context *context)
 {
-    defaults *d = get_or_create(context);
+    defaults *d = defaults_of(context);
 
     return d ? ++d->settings : 0;
 }

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/hash.h"
 #include "fsdp/state.h"
 
 /* What fsdp_state_dict_create really makes: the list and an open-addressed table from names to entries. */
@@ -15,11 +16,7 @@ typedef struct state {
 
 static uint64_t hash_of(const char *name)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    return hash;
+    return fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, strlen(name));
 }
 
 /* Where `name` is in the table or would go. */

@@ -31,14 +31,7 @@ static void scopes_free(void *state)
 
 static scopes *scopes_of(fsdp_context *context)
 {
-    scopes *s = fsdp__context_get(context, FSDP__SLOT_SCOPE);
-
-    if (s)
-        return s;
-    s = fsdp__calloc(1, sizeof *s);
-    if (s)
-        fsdp__context_attach(context, FSDP__SLOT_SCOPE, s, scopes_free);
-    return s;
+    return fsdp__context_get_or_make(context, FSDP__SLOT_SCOPE, sizeof(scopes), scopes_free);
 }
 
 fsdp_status fsdp_scope_begin(fsdp_context *context)

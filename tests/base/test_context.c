@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/context.h"
 #include "support/test.h"
 
@@ -177,8 +178,35 @@ static void the_default_sink_is_stderr(void **state)
     fsdp_context_free(context);
 }
 
+static int times_freed;
+
+static void count_free(void *state)
+{
+    times_freed++;
+    fsdp__free(state);
+}
+
+static void a_slot_is_made_once(void **state)
+{
+    fsdp_context *context = test_context();
+    int64_t *made;
+
+    (void)state;
+    times_freed = 0;
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 1);
+    CHECK_NULL(fsdp__context_get_or_make(context, FSDP__SLOT_SHARD, sizeof *made, count_free));
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    CHECK_NULL(fsdp__context_get(context, FSDP__SLOT_SHARD));
+    made = CHECK_PTR(fsdp__context_get_or_make(context, FSDP__SLOT_SHARD, sizeof *made, count_free));
+    CHECK_EQ(*made, 0);
+    CHECK(fsdp__context_get_or_make(context, FSDP__SLOT_SHARD, sizeof *made, count_free) == made);
+    CHECK(fsdp__context_get(context, FSDP__SLOT_SHARD) == made);
+    fsdp_context_free(context);
+    CHECK_EQ(times_freed, 1);
+}
+
 TEST_MAIN(cmocka_unit_test(the_default_is_rank_0_of_1), cmocka_unit_test(local_ranks_follow_the_world_unless_given),
           cmocka_unit_test(threads_are_the_rank_s_share_of_the_allowed_cores),
           cmocka_unit_test(ranks_outside_the_world_are_refused), cmocka_unit_test(a_failed_allocation_leaves_nothing),
-          cmocka_unit_test(slots_are_freed_in_reverse_order),
+          cmocka_unit_test(slots_are_freed_in_reverse_order), cmocka_unit_test(a_slot_is_made_once),
           cmocka_unit_test(lines_carry_the_rank_and_respect_the_level), cmocka_unit_test(the_default_sink_is_stderr))

@@ -1,0 +1,20 @@
+/* hash.h - a hash of bytes, for tables and for comparing what ranks hold: FNV-1a. Not against those who mean harm. */
+#ifndef BASE_HASH_H
+#define BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FSDP__HASH_OF_NOTHING 0xcbf29ce484222325u
+
+/* The hash of what `hash` is the hash of, followed by `bytes` of `data`. */
+static inline uint64_t fsdp__hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ p[i]) * 0x100000001b3u;
+    return hash;
+}
+
+#endif
