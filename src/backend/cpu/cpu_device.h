@@ -27,4 +27,12 @@ fsdp_status fsdp__cpu_event_record(fsdp_event *event, fsdp_stream *stream);
 fsdp_status fsdp__cpu_stream_wait_event(fsdp_stream *stream, fsdp_event *event);
 fsdp_status fsdp__cpu_event_synchronize(fsdp_event *event);
 
+/* All slots of streams and events but stream_create. */
+#define FSDP__CPU_STREAM_SLOTS                                                                  \
+    .stream_free = fsdp__cpu_stream_free, .stream_enqueue = fsdp__cpu_stream_enqueue,           \
+    .stream_synchronize = fsdp__cpu_stream_synchronize, .stream_check = fsdp__cpu_stream_check, \
+    .event_create = fsdp__cpu_event_create, .event_free = fsdp__cpu_event_free,                 \
+    .event_record = fsdp__cpu_event_record, .stream_wait_event = fsdp__cpu_stream_wait_event,   \
+    .event_synchronize = fsdp__cpu_event_synchronize
+
 #endif

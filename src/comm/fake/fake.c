@@ -1,7 +1,5 @@
 /* fake.c - the transport without peers. Every rank of the world is taken to hold what this one holds: a gather repeats
  * it, a reduction returns it. In a group of one that is the whole truth. */
-#include <string.h>
-
 #include "base/compiler.h"
 #include "comm/comm.h"
 #include "comm/sharded_buffer.h"
@@ -12,24 +10,18 @@ enum {
     ROUND_BYTES = 8192 /* of scratch, for rounding before a reduction; the kernels used here ask for none */
 };
 
-static bool host_reaches(const fsdp_stream *stream)
+static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
+                        int64_t numel, fsdp__traffic *traffic)
 {
-    return fsdp__device_host_access(fsdp__stream_device(stream));
+    fsdp__copies one = {.stream = stream, .traffic = traffic, .src_dtype = src_dtype, .dst_dtype = dst_dtype};
+
+    FSDP_TRY(fsdp__copies_add(&one, dst, src, numel));
+    return fsdp__copies_flush(&one);
 }
 
 static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, const void *src, size_t bytes)
 {
-    const fsdp__span span = {src, dst, (int64_t)bytes};
-    const fsdp__cast_spans_args args = {&span, 1, FSDP_U8, FSDP_U8};
-
-    if (dst == src || bytes == 0)
-        return FSDP_OK;
-    traffic->moved_bytes += (int64_t)bytes;
-    if (!host_reaches(stream))
-        FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SPANS, &args));
-    else
-        memmove(dst, src, bytes);
-    return FSDP_OK;
+    return cast(stream, src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
 static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
@@ -75,19 +67,6 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
 
 /* ---- buffers ---- */
 
-static fsdp_status cast(fsdp_stream *stream, const void *src, fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype,
-                        int64_t numel, fsdp__traffic *traffic)
-{
-    fsdp__span span = {src, dst, numel};
-    fsdp__cast_spans_args args = {&span, 1, src_dtype, dst_dtype};
-
-    if (numel == 0 || (src == dst && src_dtype == dst_dtype))
-        return FSDP_OK;
-    traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(dst_dtype);
-    FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_CAST_SPANS, &args));
-    return FSDP_OK;
-}
-
 static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
 {
     const fsdp__fill_args args = {.dst = dst, .dtype = FSDP_U8, .numel = (int64_t)bytes};
@@ -129,14 +108,15 @@ static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, c
 {
     unsigned char *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
     int64_t piece = ROUND_BYTES / (int64_t)fsdp_dtype_size(call->wire_dtype);
-    size_t whole_element = fsdp_dtype_size(call->unsharded_dtype), shard_element = fsdp_dtype_size(call->shard_dtype);
+    size_t unsharded_element = fsdp_dtype_size(call->unsharded_dtype),
+           shard_element = fsdp_dtype_size(call->shard_dtype);
     fsdp__traffic ignored = {0};
 
     if (!rounded)
         return FSDP_NO_MEMORY;
     for (int64_t at = 0; at < numel; at += piece) {
         int64_t n = FSDP__MIN(piece, numel - at);
-        FSDP_TRY(cast(stream, src + (size_t)at * whole_element, call->unsharded_dtype, rounded, call->wire_dtype, n,
+        FSDP_TRY(cast(stream, src + (size_t)at * unsharded_element, call->unsharded_dtype, rounded, call->wire_dtype, n,
                       &ignored));
         FSDP_TRY(sum_one(stream, call, rounded, call->wire_dtype, dst + (size_t)at * shard_element, n));
     }
