@@ -149,8 +149,8 @@ typedef enum fsdp_memory_sharing {
 
 /* Whether the group can give such memory (all its ranks on one machine). */
 FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing);
-/* 64-byte aligned; SHARED is zeroed, [collective] with equal bytes on every rank; SYMMETRIC is local and reuses freed
- * buffers. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it
+/* 64-byte aligned; SHARED is zeroed, [collective] with equal bytes on every rank; SYMMETRIC is local and reuses what
+ * was freed. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it
  * is.
  */
 FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,

@@ -12,7 +12,7 @@ typedef struct fsdp__backend {
     /* What others than the device's own kernels may do with its memory. */
     bool host_access;   /* the host follows its pointers, and its kernels follow the host's */
     bool shared_memory; /* it computes on memory that ranks of the machine share: parameters may lie there in place or
-                         * be cast into it. Without, each rank has a copy of the whole ones (shard/residence.h) */
+                         * be cast into it. Without, each rank gathers a copy (shard/residence.h) */
 
     /* Optional. State of the device's own in device->state; `close` comes after the last segment and stream are gone.
      */

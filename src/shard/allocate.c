@@ -22,7 +22,7 @@ static fsdp_status lay_out(fsdp__param_group *group)
                                           .ranks = r->mesh.ranks,
                                           .rank = r->mesh.rank,
                                           .shard_align = aligned_elements(like->orig_dtype),
-                                          .gathered_align = aligned_elements(like->param_dtype)};
+                                          .unsharded_align = aligned_elements(like->param_dtype)};
     fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
     fsdp__layout layout = {0};
     fsdp_status status;
@@ -38,10 +38,10 @@ static fsdp_status lay_out(fsdp__param_group *group)
         p->piece = layout.entries[i].piece;
         p->chunk_numel = layout.entries[i].chunk_numel;
         p->shard_offset = (size_t)p->piece.in_shard * shard_size;
-        p->unsharded_offset = (size_t)layout.entries[i].in_gathered * unsharded_size;
+        p->unsharded_offset = (size_t)layout.entries[i].in_unsharded * unsharded_size;
     }
     r->shard_bytes = (size_t)layout.shard_numel * shard_size;
-    r->unsharded_bytes = (size_t)layout.gathered_numel * unsharded_size;
+    r->unsharded_bytes = (size_t)layout.unsharded_numel * unsharded_size;
 out:
     fsdp__layout_release(&layout);
     fsdp__free(extents);

@@ -39,9 +39,9 @@ static void lay_per_parameter(const fsdp__extent *extents, const fsdp__layout_op
 
         cut_rows(&extents[i], o, entry);
         entry->piece.in_shard = out->shard_numel;
-        entry->in_gathered = out->gathered_numel;
+        entry->in_unsharded = out->unsharded_numel;
         out->shard_numel += round_up(entry->chunk_numel, o->shard_align);
-        out->gathered_numel += round_up(entry->chunk_numel * o->ranks, o->gathered_align);
+        out->unsharded_numel += round_up(entry->chunk_numel * o->ranks, o->unsharded_align);
     }
 }
 
@@ -50,23 +50,23 @@ static void lay_flat(const fsdp__extent *extents, const fsdp__layout_options *o,
     int64_t total = 0, begin, end;
 
     for (int64_t i = 0; i < out->count; i++) {
-        out->entries[i].in_gathered = round_up(total, o->gathered_align);
-        total = out->entries[i].in_gathered + fsdp__extent_numel(&extents[i]);
+        out->entries[i].in_unsharded = round_up(total, o->unsharded_align);
+        total = out->entries[i].in_unsharded + fsdp__extent_numel(&extents[i]);
     }
     out->shard_numel = round_up((total + o->ranks - 1) / o->ranks, o->shard_align);
-    out->gathered_numel = out->shard_numel * o->ranks;
+    out->unsharded_numel = out->shard_numel * o->ranks;
     begin = out->shard_numel * o->rank;
     end = begin + out->shard_numel;
     for (int64_t i = 0; i < out->count; i++) {
         struct fsdp__layout_entry *entry = &out->entries[i];
         int64_t numel = fsdp__extent_numel(&extents[i]);
-        int64_t from = FSDP__MIN(FSDP__MAX(begin - entry->in_gathered, 0), numel);
-        int64_t to = FSDP__MIN(FSDP__MAX(end - entry->in_gathered, 0), numel);
+        int64_t from = FSDP__MIN(FSDP__MAX(begin - entry->in_unsharded, 0), numel);
+        int64_t to = FSDP__MIN(FSDP__MAX(end - entry->in_unsharded, 0), numel);
 
         entry->piece.at = from;
         entry->piece.outer = 1;
         entry->piece.inner = to - from;
-        entry->piece.in_shard = to > from ? entry->in_gathered + from - begin : 0;
+        entry->piece.in_shard = to > from ? entry->in_unsharded + from - begin : 0;
     }
 }
 

@@ -34,20 +34,20 @@ typedef struct fsdp__piece {
 } fsdp__piece;
 
 typedef struct fsdp__layout {
-    int64_t count;          /* parameters, and pieces: one each */
-    int64_t shard_numel;    /* of every rank's shard of the group, padding included */
-    int64_t gathered_numel; /* of the unsharded parameters, padding included */
+    int64_t count;           /* parameters, and pieces: one each */
+    int64_t shard_numel;     /* of every rank's shard of the group, padding included */
+    int64_t unsharded_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
-        fsdp__piece piece;   /* this rank's */
-        int64_t chunk_numel; /* the longest part that a rank has, by which the parameter is padded. FLAT: 0 */
-        int64_t in_gathered; /* where the unsharded parameter begins */
+        fsdp__piece piece;    /* this rank's */
+        int64_t chunk_numel;  /* the longest part that a rank has, by which the parameter is padded. FLAT: 0 */
+        int64_t in_unsharded; /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;
 
 typedef struct fsdp__layout_options {
     fsdp__layout_kind kind;
     int64_t ranks, rank;
-    int64_t shard_align, gathered_align; /* each parameter begins at a multiple; 1: they touch */
+    int64_t shard_align, unsharded_align; /* each parameter begins at a multiple; 1: they touch */
 } fsdp__layout_options;
 
 /* `out` is to be released. */
