@@ -212,6 +212,49 @@ static void functions_around_a_gather_change_what_is_gathered(void **state)
     in_every_way(train_doubled, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
+/* What happens before, between and after: evaluation, accumulation, a write, a freeze, an unshard by hand. */
+static void use_doubled_in_any_order(fsdp_context *context, way_run *run)
+{
+    doubler d = {0};
+    fsdp_module *module, *block;
+    fsdp_tensor *weight;
+    float loss;
+
+    run->options.reshard_after_forward = (fsdp_reshard)run->arg;
+    module = doubled_net(context, run, &d);
+    block = net_block_at(module, 0);
+    weight = CHECK_PTR(fsdp_module_parameter(block, "up.weight"));
+    for (int step = 0; step < 2; step++) {
+        loss = ways_evaluate(run, module, step); /* of this rank's rows: in a world of one of all */
+        note(context, run, &loss, run->world == 1);
+        dawdle(context, run);
+        if (run->way)
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+        ways_backward(run, module, step);
+        CHECK_OK(fsdp_tensor_fill_(weight, 0.125 * (step + 1))); /* what was gathered is stale, doubled or not */
+        if (run->way)
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+        ways_backward(run, module, step + 2);
+        note_gradients(run, module);
+        if (run->way) {
+            CHECK_OK(fsdp_module_unshard(block));
+            dawdle(context, run);
+            CHECK_OK(fsdp_module_reshard(block));
+        }
+        fsdp_module_zero_grad(module);
+        CHECK_OK(fsdp_tensor_set_requires_grad(weight, step != 0));
+    }
+    note_weights(run, module);
+    fsdp_module_unref(module);
+}
+
+static void functions_around_a_gather_stand_any_order(void **state)
+{
+    (void)state;
+    for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
+        in_every_way_with(use_doubled_in_any_order, WAYS_EQUAL_PLAIN, reshard);
+}
+
 /* ---- functions that fail ---- */
 
 static fsdp_status give_another_shape(void *arg, fsdp_tensor *sharded, fsdp_tensor **out)
@@ -322,5 +365,6 @@ static void a_failed_materialize_leaves_no_trace(void **state)
 TEST_MAIN(cmocka_unit_test(parameters_of_two_dtypes_make_two_groups),
           cmocka_unit_test(each_dtype_is_gathered_by_itself),
           cmocka_unit_test(functions_around_a_gather_change_what_is_gathered),
+          cmocka_unit_test(functions_around_a_gather_stand_any_order),
           cmocka_unit_test(functions_that_fail_leave_the_group_sharded),
           cmocka_unit_test(groups_of_one_state_fail_together), cmocka_unit_test(a_failed_materialize_leaves_no_trace))
