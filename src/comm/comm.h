@@ -32,8 +32,8 @@ struct fsdp_process_group {
     char label[FSDP__LABEL_BYTES]; /* of the coalesced calls issued from now on */
 
     /* See [Note: turns] in turns.h. */
-    uint64_t issued;
-    uint64_t known_done; /* calls up to this one have run, known from the order of the program alone */
+    _Atomic uint64_t issued; /* by the host; a worker that waits for readers looks at it */
+    uint64_t known_done;     /* calls up to this one have run, known from the order of the program alone */
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     uint64_t done; /* under the mutex */
@@ -47,12 +47,12 @@ struct fsdp__comm {
     const fsdp__comm_ops *ops;
     void *transport;
     fsdp_process_group *world;
-    fsdp_process_group *groups; /* all live ones */
+    fsdp_process_group *groups; /* all live ones; changed by the host, under the mutex, which workers read it under */
     fsdp__counters counters;    /* of all groups, also freed ones */
     _Atomic int64_t total_ns, waiting_ns;
 
     _Atomic bool broken;
-    pthread_mutex_t mutex; /* of the two below */
+    pthread_mutex_t mutex; /* of the two below, and of changes to `groups` */
     fsdp_status broken_status;
     char broken_text[768];
 };

@@ -26,8 +26,6 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int coun
     group->ops = count == 1 ? &fsdp__comm_fake_ops : comm->ops;
     if (group->ops == &fsdp__comm_fake_ops)
         group->transport_group = group;
-    group->next = comm->groups;
-    comm->groups = group;
     group->name = fsdp__strdup(name);
     group->ranks = fsdp__malloc((size_t)count * sizeof *ranks);
     if (!group->name || !group->ranks) {
@@ -39,6 +37,29 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int coun
     return FSDP_OK;
 }
 
+void fsdp__process_group_list(fsdp_process_group *group)
+{
+    fsdp__comm *comm = group->comm;
+
+    pthread_mutex_lock(&comm->mutex);
+    group->next = comm->groups;
+    comm->groups = group;
+    pthread_mutex_unlock(&comm->mutex);
+}
+
+static void unlist(const fsdp_process_group *group)
+{
+    fsdp__comm *comm = group->comm;
+
+    pthread_mutex_lock(&comm->mutex);
+    for (fsdp_process_group **link = &comm->groups; *link; link = &(*link)->next)
+        if (*link == group) {
+            *link = group->next;
+            break;
+        }
+    pthread_mutex_unlock(&comm->mutex);
+}
+
 void fsdp__process_group_destroy(fsdp_process_group *group)
 {
     if (!group)
@@ -46,11 +67,7 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
     /* Calls on workers still use the group; what peers still read of its memory goes on under the world's numbers. */
     fsdp__comm_wait_done(group, group->issued);
     fsdp__memory_hand_over(group);
-    for (fsdp_process_group **link = &group->comm->groups; *link; link = &(*link)->next)
-        if (*link == group) {
-            *link = group->next;
-            break;
-        }
+    unlist(group);
     if (group->transport_group)
         group->ops->group_free(group->transport_group);
     pthread_cond_destroy(&group->moved);

@@ -4,9 +4,11 @@
 
 #include "comm/comm.h"
 
-/* Without a transport's group yet; the list and counters know it. */
+/* Without a transport's group yet, and not listed. */
 fsdp_status fsdp__process_group_new(fsdp__comm *comm, const int *ranks, int count, int rank, const char *name,
                                     fsdp_process_group **out);
+/* From now on it is in comm->groups, where workers see it, too: all of it must be there. */
+void fsdp__process_group_list(fsdp_process_group *group);
 /* Waits for the calls that were issued. NULL is allowed. [blocks] */
 void fsdp__process_group_destroy(fsdp_process_group *group);
 

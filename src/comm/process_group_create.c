@@ -121,6 +121,8 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
     /* All members have opened it, as the agreement says. */
     if (group && group->ops->group_ready)
         group->ops->group_ready(group->transport_group);
+    if (group)
+        fsdp__process_group_list(group);
     *out = group;
     return FSDP_OK;
 }

@@ -64,18 +64,30 @@ static bool is_idle(fsdp_process_group *group)
     return idle;
 }
 
+/* Whether rank `behind` of the group waits for this rank in a meeting of some group. */
+static bool waits_in_a_meeting(const reading *r, int behind, char *where, size_t bytes)
+{
+    fsdp__comm *comm = r->group->comm;
+    bool waits = false;
+
+    pthread_mutex_lock(&comm->mutex); /* on a worker: the host may make or free a group meanwhile */
+    for (fsdp_process_group *group = comm->groups; group && !waits; group = group->next) {
+        int position = fsdp__position_of(r->group->ranks[behind], group->ranks, group->size);
+
+        waits = position >= 0 && group->size > 1 && group->ops->awaits_meeting && is_idle(group) &&
+                group->ops->awaits_meeting(group->transport_group, position);
+        if (waits)
+            snprintf(where, bytes, "in a collective of group '%s'", group->name);
+    }
+    pthread_mutex_unlock(&comm->mutex);
+    return waits;
+}
+
 /* Says where rank `behind` of the group waits for this rank; false when it does not. */
 static bool waits_for_us(const reading *r, int behind, char *where, size_t bytes)
 {
-    for (fsdp_process_group *group = r->group->comm->groups; group; group = group->next) {
-        int position = fsdp__position_of(r->group->ranks[behind], group->ranks, group->size);
-
-        if (position < 0 || group->size < 2 || !group->ops->awaits_meeting || !is_idle(group) ||
-            !group->ops->awaits_meeting(group->transport_group, position))
-            continue;
-        snprintf(where, bytes, "in a collective of group '%s'", group->name);
+    if (waits_in_a_meeting(r, behind, where, bytes))
         return true;
-    }
     snprintf(where, bytes, "to end a read");
     return r->group->ops->awaits_read(r->group->transport_group, behind);
 }

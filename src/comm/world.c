@@ -60,6 +60,7 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
         comm->world->transport_group = world_group;
     else if (world_group)
         ops->group_free(world_group); /* alone: no transport needed */
+    fsdp__process_group_list(comm->world);
     fsdp__context_attach(context, FSDP__SLOT_COMM, comm, comm_free);
     return FSDP_OK;
 }

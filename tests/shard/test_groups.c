@@ -165,12 +165,14 @@ static fsdp_status halve(void *arg, fsdp_tensor *unsharded)
     return scale(unsharded, unsharded, 0.5f);
 }
 
-static fsdp_module *doubled_net(fsdp_context *context, way_run *run, doubler *d)
+static fsdp_module *doubled_net(fsdp_context *context, const way_run *run, fsdp_reshard reshard, doubler *d)
 {
+    fsdp_shard_options options = run->options;
     fsdp_module *module = net_create(context, run->way ? fsdp_meta(context) : test_device(context), 2);
 
     if (run->way) {
-        net_shard(module, &run->options);
+        options.reshard_after_forward = reshard;
+        net_shard(module, &options);
         for (int block = 0; block < 2; block++) {
             fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(net_block_at(module, block), "up.weight"));
 
@@ -185,7 +187,7 @@ static fsdp_module *doubled_net(fsdp_context *context, way_run *run, doubler *d)
 static void train_doubled(fsdp_context *context, way_run *run)
 {
     doubler d = {0};
-    fsdp_module *module = doubled_net(context, run, &d);
+    fsdp_module *module = doubled_net(context, run, FSDP_RESHARD_AUTO, &d);
     fsdp_optimizer *optimizer = ways_optimizer(module);
     fsdp_shard_info info;
 
@@ -216,14 +218,10 @@ static void functions_around_a_gather_change_what_is_gathered(void **state)
 static void use_doubled_in_any_order(fsdp_context *context, way_run *run)
 {
     doubler d = {0};
-    fsdp_module *module, *block;
-    fsdp_tensor *weight;
+    fsdp_module *module = doubled_net(context, run, (fsdp_reshard)run->arg, &d), *block = net_block_at(module, 0);
+    fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(block, "up.weight"));
     float loss;
 
-    run->options.reshard_after_forward = (fsdp_reshard)run->arg;
-    module = doubled_net(context, run, &d);
-    block = net_block_at(module, 0);
-    weight = CHECK_PTR(fsdp_module_parameter(block, "up.weight"));
     for (int step = 0; step < 2; step++) {
         loss = ways_evaluate(run, module, step); /* of this rank's rows: in a world of one of all */
         note(context, run, &loss, run->world == 1);
