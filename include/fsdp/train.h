@@ -99,8 +99,10 @@ FSDP_API fsdp_status fsdp_train_config_create(fsdp_train_config **out);
 FSDP_API void fsdp_train_config_free(fsdp_train_config *config); /* NULL is allowed */
 
 /* Sets the keys that the YAML file names. An unknown key, a wrong type or a value out of range is an error with file,
- * line, key and what is allowed: "c.yaml:9: optimizer.lr is 'abc': expected a number greater than 0". File names in
- * the config are relative to the working directory. */
+ * line, key and what is allowed: "c.yaml:9: optimizer.lr is 'abc': expected a number greater than 0". A file is one
+ * document of sections, keys, values and lists in UTF-8, without anchors, aliases and tags, of at most 8 MiB; it may be
+ * a pipe, which is read once. File names in the config are relative to the working directory. On a failure the keys up
+ * to there may be set. */
 FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path);
 /* `key` is "section.name"; `value` as it would stand in the file ("[a.txt, b.txt]" is a list). */
 FSDP_API fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value);

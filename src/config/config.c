@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "config/yaml.h"
 
-#define LARGEST_FILE ((size_t)1 << 20)
+#define LARGEST_FILE ((size_t)8 << 20) /* of YAML: most of it can only be names of data files */
 
 /* ---- life ---- */
 
@@ -64,7 +64,7 @@ fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const 
     char *text = NULL;
     size_t bytes = 0;
 
-    FSDP_TRY(fsdp__file_read(path, LARGEST_FILE, &text, &bytes));
+    FSDP_TRY(fsdp__file_read_text(path, LARGEST_FILE, &text, &bytes));
     status = fsdp__yaml_apply(table, config, path, text, bytes);
     fsdp__free(text);
     return status;
@@ -92,19 +92,17 @@ fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config,
 
     for (int i = 0; i < table->count; i++) {
         const fsdp__key *key = &table->keys[i];
-        char *text = NULL;
 
         if (strcmp(section, key->section) != 0)
             fprintf(stream, "%s:\n", key->section);
         section = key->section;
-        if (!fsdp__key_text(config, key, &text)) {
+        if (!fsdp__key_is_set(config, key)) {
             fprintf(stream, "  # %s:\n", key->name);
             continue;
         }
-        if (!text)
-            return FSDP_NO_MEMORY;
-        fprintf(stream, "  %s: %s\n", key->name, text);
-        fsdp__free(text);
+        fprintf(stream, "  %s: ", key->name);
+        fsdp__key_print(config, key, stream);
+        fputc('\n', stream);
     }
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
 }

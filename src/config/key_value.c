@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "config/keys.h"
+#include "config/utf8.h"
 
 /* ---- text to value ---- */
 
@@ -86,10 +87,27 @@ static void unset(void *field, fsdp__key_type type)
     }
 }
 
-static fsdp_status set_text(char **field, const char *text)
+/* What could not be printed as YAML and read again is refused: ranks get their config in this way. */
+static fsdp_status check_text(const fsdp__key *key, const char *text)
 {
-    char *copy = fsdp__strdup(text);
+    uint32_t character;
+    int bytes;
 
+    for (const char *at = text; *at; at += bytes) {
+        bytes = fsdp__utf8_next(at, &character);
+        if (!bytes)
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s is no text in UTF-8: byte %td is 0x%02x", key->section, key->name,
+                             at - text, (unsigned)(unsigned char)*at);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status set_text(const fsdp__key *key, char **field, const char *text)
+{
+    char *copy;
+
+    FSDP_TRY(check_text(key, text));
+    copy = fsdp__strdup(text);
     if (!copy)
         return FSDP_NO_MEMORY;
     fsdp__free(*field);
@@ -165,14 +183,15 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
             *(int *)field = value;
         break;
     case FSDP__KEY_TEXT:
-        return set_text(field, text);
+        return set_text(key, field, text);
     case FSDP__KEY_PATHS:
         return is_unset(text) ? fsdp__key_set_paths(config, key, NULL, 0) : set_path_list(config, key, text);
     }
     if (good)
         return FSDP_OK;
     fsdp__key_allowed(key, allowed, sizeof allowed);
-    return FSDP_FAIL(FSDP_INVALID, "%s.%s is '%s': expected %s", key->section, key->name, text, allowed);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is '%.80s%s': expected %s", key->section, key->name, text,
+                     strlen(text) > 80 ? "..." : "", allowed);
 }
 
 fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count)
@@ -183,10 +202,12 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
     int64_t copied = 0;
     bool complete;
 
-    for (int64_t i = 0; i < count; i++)
-        if (is_unset(paths[i]))
+    for (int64_t i = 0; i < count; i++) {
+        if (!paths[i][0])
             return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a file or a list of files", key->section,
                              key->name);
+        FSDP_TRY(check_text(key, paths[i]));
+    }
     if (count) {
         copy = fsdp__calloc((size_t)count, sizeof *copy);
         if (!copy)
@@ -216,51 +237,70 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
 
 /* ---- value to text ---- */
 
-/* Quoted where YAML could read something else. */
-static char *quoted(const char *text)
+/* Characters that YAML reads only as escapes, or that end a line: there are none in a text without quotes. */
+static bool needs_escape(uint32_t c)
 {
-    char *out, *to;
-
-    if (text[0] && !strpbrk(text, " \t\n:#,[]{}&*!|>'\"%@`\\") && !is_unset(text) && !strchr("-?", text[0]))
-        return fsdp__strdup(text);
-    out = fsdp__malloc(strlen(text) * 2 + 3);
-    if (!out)
-        return NULL;
-    to = out;
-    *to++ = '\'';
-    for (; *text; text++) {
-        if (*text == '\'')
-            *to++ = '\'';
-        *to++ = *text;
-    }
-    *to++ = '\'';
-    *to = '\0';
-    return out;
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE ||
+           c == 0xFFFF;
 }
 
-static char *paths_text(char *const *paths, int64_t count)
+static void print_escaped(const char *text, FILE *out)
 {
-    char *text = count == 1 ? quoted(paths[0]) : fsdp__strdup("[");
+    uint32_t c = 0;
 
-    for (int64_t i = 0; count > 1 && i < count && text; i++) {
-        char *entry = quoted(paths[i]);
-        char *longer = entry ? fsdp__sprintf("%s%s%s", text, i ? ", " : "", entry) : NULL;
-
-        fsdp__free(entry);
-        fsdp__free(text);
-        text = longer;
+    fputc('"', out);
+    for (int bytes; *text && (bytes = fsdp__utf8_next(text, &c)) > 0; text += bytes) {
+        if (needs_escape(c))
+            fprintf(out, "\\u%04x", c);
+        else
+            fprintf(out, "%s%.*s", c == '"' || c == '\\' ? "\\" : "", bytes, text);
     }
-    if (count > 1 && text) {
-        char *closed = fsdp__sprintf("%s]", text);
+    fputc('"', out);
+}
 
-        fsdp__free(text);
-        text = closed;
+/* Quoted where YAML could read something else. */
+static void print_text(const char *text, FILE *out)
+{
+    uint32_t c = 0;
+    bool plain = text[0] && !strpbrk(text, " :#,[]{}&*!|>'\"%@`\\") && !is_unset(text) && !strchr("-?", text[0]);
+
+    for (const char *at = text; *at;) {
+        int bytes = fsdp__utf8_next(at, &c);
+
+        if (!bytes || needs_escape(c)) {
+            print_escaped(text, out);
+            return;
+        }
+        at += bytes;
     }
-    return text;
+    if (plain) {
+        fputs(text, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *text; text++) {
+        if (*text == '\'')
+            fputc('\'', out);
+        fputc(*text, out);
+    }
+    fputc('\'', out);
+}
+
+static void print_paths(char *const *paths, int64_t count, FILE *out)
+{
+    if (count == 1) {
+        print_text(paths[0], out);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        fputs(i ? ", " : "[", out);
+        print_text(paths[i], out);
+    }
+    fputc(']', out);
 }
 
 /* The shortest text that reads back as the same number. */
-static char *number_text(double value)
+static void print_number(double value, FILE *out)
 {
     char text[40];
 
@@ -269,49 +309,54 @@ static char *number_text(double value)
         if (strtod(text, NULL) == value)
             break;
     }
-    return fsdp__strdup(text);
+    fputs(text, out);
 }
 
-bool fsdp__key_text(const void *config, const fsdp__key *key, char **text)
+bool fsdp__key_is_set(const void *config, const fsdp__key *key)
 {
     const void *field = (const char *)config + key->offset;
 
-    *text = NULL;
     switch (key->type) {
     case FSDP__KEY_INTEGER:
-        if (!key->initial && *(const int64_t *)field == 0)
-            return false;
-        *text = fsdp__sprintf("%lld", (long long)(*(const int64_t *)field));
-        return true;
+        return key->initial || *(const int64_t *)field != 0;
     case FSDP__KEY_NUMBER:
-        if (isnan(*(const double *)field))
-            return false;
-        *text = number_text(*(const double *)field);
-        return true;
+        return !isnan(*(const double *)field);
     case FSDP__KEY_BOOL:
-        *text = fsdp__strdup(*(const bool *)field ? "true" : "false");
         return true;
     case FSDP__KEY_CHOICE:
-        for (const fsdp__choice *c = key->choices; c->text; c++)
-            if (c->value == *(const int *)field) {
-                *text = fsdp__strdup(c->text);
-                return true;
-            }
-        return false;
+        return key->initial || *(const int *)field != -1;
     case FSDP__KEY_TEXT:
-        if (!*(char *const *)field)
-            return false;
-        *text = quoted(*(char *const *)field);
-        return true;
-    case FSDP__KEY_PATHS: {
-        char **const *list = field;
-        int64_t count = *(const int64_t *)(list + 1);
-
-        if (!count)
-            return false;
-        *text = paths_text(*list, count);
-        return true;
-    }
+        return *(char *const *)field != NULL;
+    case FSDP__KEY_PATHS:
+        return *(const int64_t *)((char **const *)field + 1) != 0;
     }
     return false;
+}
+
+void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
+{
+    const void *field = (const char *)config + key->offset;
+
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+        fprintf(out, "%lld", (long long)(*(const int64_t *)field));
+        break;
+    case FSDP__KEY_NUMBER:
+        print_number(*(const double *)field, out);
+        break;
+    case FSDP__KEY_BOOL:
+        fputs(*(const bool *)field ? "true" : "false", out);
+        break;
+    case FSDP__KEY_CHOICE:
+        for (const fsdp__choice *c = key->choices; c->text; c++)
+            if (c->value == *(const int *)field)
+                fputs(c->text, out);
+        break;
+    case FSDP__KEY_TEXT:
+        print_text(*(char *const *)field, out);
+        break;
+    case FSDP__KEY_PATHS:
+        print_paths(*(char **const *)field, *(const int64_t *)((char **const *)field + 1), out);
+        break;
+    }
 }
