@@ -70,18 +70,35 @@ fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const 
     return status;
 }
 
-fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value)
+/* `key` is "section.name". */
+static fsdp_status find(const fsdp__key_table *table, const char *key, const fsdp__key **out)
 {
     const char *dot = strchr(key, '.');
-    const fsdp__key *found;
     char section[64];
 
     if (!dot || (size_t)(dot - key) >= sizeof section)
         return FSDP_FAIL(FSDP_INVALID, "'%s' is not a key: expected section.name, such as %s", key, table->example);
     memcpy(section, key, (size_t)(dot - key));
     section[dot - key] = '\0';
-    found = fsdp__key_find(table, section, dot + 1);
-    return found ? fsdp__key_set(config, found, value) : fsdp__key_unknown(table, section, dot + 1);
+    *out = fsdp__key_find(table, section, dot + 1);
+    return *out ? FSDP_OK : fsdp__key_unknown(table, section, dot + 1);
+}
+
+fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value)
+{
+    const fsdp__key *found = NULL;
+
+    FSDP_TRY(find(table, key, &found));
+    return fsdp__key_set(config, found, value);
+}
+
+fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const char *key, const char *value)
+{
+    const fsdp__key *found = NULL;
+
+    FSDP_TRY(find(table, key, &found));
+    return found->type == FSDP__KEY_PATHS ? fsdp__key_add_paths(config, found, value)
+                                          : fsdp__key_set(config, found, value);
 }
 
 /* ---- printing ---- */

@@ -1,4 +1,4 @@
-/* key_value.c - how the value of a key is read from text and written as text. */
+/* key_value.c - how the value of a key is read from text. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,13 +8,6 @@
 #include "base/alloc.h"
 #include "config/keys.h"
 #include "config/utf8.h"
-
-/* ---- text to value ---- */
-
-static bool is_unset(const char *text)
-{
-    return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
-}
 
 static bool in_range(const fsdp__key *key, double value)
 {
@@ -115,43 +108,62 @@ static fsdp_status set_text(const fsdp__key *key, char **field, const char *text
     return FSDP_OK;
 }
 
-/* "[a, 'b c']": the flow style of YAML, for the command line. */
-static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text)
+/* Takes the next entry off a list: without spaces around it, and quotes. */
+static char *next_entry(char **rest)
 {
-    fsdp_status status = FSDP_OK;
-    char *copy = NULL, *next, *item;
+    char *entry = strsep(rest, ",");
+    size_t length;
+
+    if (!entry)
+        return NULL;
+    entry += strspn(entry, " \t");
+    length = strlen(entry);
+    while (length && strchr(" \t", entry[length - 1]))
+        entry[--length] = '\0';
+    if (length > 1 && strchr("'\"", entry[0]) && entry[length - 1] == entry[0]) {
+        entry[length - 1] = '\0';
+        entry++;
+    }
+    return entry;
+}
+
+/* "[a, 'b c']", the flow style of YAML, or one path; `kept` of those that are there stay in front. */
+static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text, int64_t kept)
+{
+    char **there = *(char ***)((char *)config + key->offset);
+    bool list = text[0] == '[' && text[strlen(text) - 1] == ']';
+    char *copy = fsdp__strdup(list ? text + 1 : text), *rest = copy, *entry = copy;
     const char **paths = NULL;
     int64_t count = 0, capacity = 0;
+    fsdp_status status = copy ? FSDP_OK : FSDP_NO_MEMORY;
 
-    if (text[0] != '[' || text[strlen(text) - 1] != ']')
-        return fsdp__key_set_paths(config, key, &text, 1);
-    copy = fsdp__strdup(text + 1);
-    if (!copy)
-        return FSDP_NO_MEMORY;
-    copy[strlen(copy) - 1] = '\0';
-    next = copy;
-    while ((item = strsep(&next, ",")) != NULL) {
-        size_t length;
-
-        item += strspn(item, " \t");
-        length = strlen(item);
-        while (length && strchr(" \t", item[length - 1]))
-            item[--length] = '\0';
-        if (length > 1 && strchr("'\"", item[0]) && item[length - 1] == item[0]) {
-            item[length - 1] = '\0';
-            item++;
-        }
+    if (list && copy) {
+        copy[strlen(copy) - 1] = '\0';
+        entry = next_entry(&rest);
+    }
+    while (status == FSDP_OK && (count < kept || entry)) {
         if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0) {
             status = FSDP_NO_MEMORY;
-            goto out;
+        } else if (count < kept) {
+            paths[count] = there[count];
+            count++;
+        } else {
+            paths[count++] = entry;
+            entry = list ? next_entry(&rest) : NULL;
         }
-        paths[count++] = item;
     }
-    FSDP_TRY_GOTO(status, fsdp__key_set_paths(config, key, paths, count), out);
-out:
+    if (status == FSDP_OK)
+        status = fsdp__key_set_paths(config, key, paths, count);
     fsdp__free(paths);
     fsdp__free(copy);
     return status;
+}
+
+fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *text)
+{
+    int64_t count = *(int64_t *)((char ***)((char *)config + key->offset) + 1);
+
+    return fsdp__key_is_nothing(text) ? FSDP_OK : set_path_list(config, key, text, count);
 }
 
 fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
@@ -161,7 +173,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     bool good = false;
     int value;
 
-    if (!key->initial && key->type != FSDP__KEY_PATHS && is_unset(text)) {
+    if (!key->initial && key->type != FSDP__KEY_PATHS && fsdp__key_is_nothing(text)) {
         unset(field, key->type);
         return FSDP_OK;
     }
@@ -185,7 +197,8 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     case FSDP__KEY_TEXT:
         return set_text(key, field, text);
     case FSDP__KEY_PATHS:
-        return is_unset(text) ? fsdp__key_set_paths(config, key, NULL, 0) : set_path_list(config, key, text);
+        return fsdp__key_is_nothing(text) ? fsdp__key_set_paths(config, key, NULL, 0)
+                                          : set_path_list(config, key, text, 0);
     }
     if (good)
         return FSDP_OK;
@@ -233,130 +246,4 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
         fsdp__free(copy[i]);
     fsdp__free(copy);
     return complete ? FSDP_OK : FSDP_NO_MEMORY;
-}
-
-/* ---- value to text ---- */
-
-/* Characters that YAML reads only as escapes, or that end a line: there are none in a text without quotes. */
-static bool needs_escape(uint32_t c)
-{
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE ||
-           c == 0xFFFF;
-}
-
-static void print_escaped(const char *text, FILE *out)
-{
-    uint32_t c = 0;
-
-    fputc('"', out);
-    for (int bytes; *text && (bytes = fsdp__utf8_next(text, &c)) > 0; text += bytes) {
-        if (needs_escape(c))
-            fprintf(out, "\\u%04x", c);
-        else
-            fprintf(out, "%s%.*s", c == '"' || c == '\\' ? "\\" : "", bytes, text);
-    }
-    fputc('"', out);
-}
-
-/* Quoted where YAML could read something else. */
-static void print_text(const char *text, FILE *out)
-{
-    uint32_t c = 0;
-    bool plain = text[0] && !strpbrk(text, " :#,[]{}&*!|>'\"%@`\\") && !is_unset(text) && !strchr("-?", text[0]);
-
-    for (const char *at = text; *at;) {
-        int bytes = fsdp__utf8_next(at, &c);
-
-        if (!bytes || needs_escape(c)) {
-            print_escaped(text, out);
-            return;
-        }
-        at += bytes;
-    }
-    if (plain) {
-        fputs(text, out);
-        return;
-    }
-    fputc('\'', out);
-    for (; *text; text++) {
-        if (*text == '\'')
-            fputc('\'', out);
-        fputc(*text, out);
-    }
-    fputc('\'', out);
-}
-
-static void print_paths(char *const *paths, int64_t count, FILE *out)
-{
-    if (count == 1) {
-        print_text(paths[0], out);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        fputs(i ? ", " : "[", out);
-        print_text(paths[i], out);
-    }
-    fputc(']', out);
-}
-
-/* The shortest text that reads back as the same number. */
-static void print_number(double value, FILE *out)
-{
-    char text[40];
-
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, out);
-}
-
-bool fsdp__key_is_set(const void *config, const fsdp__key *key)
-{
-    const void *field = (const char *)config + key->offset;
-
-    switch (key->type) {
-    case FSDP__KEY_INTEGER:
-        return key->initial || *(const int64_t *)field != 0;
-    case FSDP__KEY_NUMBER:
-        return !isnan(*(const double *)field);
-    case FSDP__KEY_BOOL:
-        return true;
-    case FSDP__KEY_CHOICE:
-        return key->initial || *(const int *)field != -1;
-    case FSDP__KEY_TEXT:
-        return *(char *const *)field != NULL;
-    case FSDP__KEY_PATHS:
-        return *(const int64_t *)((char **const *)field + 1) != 0;
-    }
-    return false;
-}
-
-void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
-{
-    const void *field = (const char *)config + key->offset;
-
-    switch (key->type) {
-    case FSDP__KEY_INTEGER:
-        fprintf(out, "%lld", (long long)(*(const int64_t *)field));
-        break;
-    case FSDP__KEY_NUMBER:
-        print_number(*(const double *)field, out);
-        break;
-    case FSDP__KEY_BOOL:
-        fputs(*(const bool *)field ? "true" : "false", out);
-        break;
-    case FSDP__KEY_CHOICE:
-        for (const fsdp__choice *c = key->choices; c->text; c++)
-            if (c->value == *(const int *)field)
-                fputs(c->text, out);
-        break;
-    case FSDP__KEY_TEXT:
-        print_text(*(char *const *)field, out);
-        break;
-    case FSDP__KEY_PATHS:
-        print_paths(*(char **const *)field, *(const int64_t *)((char **const *)field + 1), out);
-        break;
-    }
 }

@@ -89,11 +89,11 @@ static const char *scalar(const reader *r)
     return (const char *)r->event.data.scalar.value;
 }
 
-/* Nothing, or what YAML writes for it. */
+/* Not in quotes. */
 static bool is_nothing(const reader *r)
 {
     return r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
-           (!*scalar(r) || strcmp(scalar(r), "~") == 0 || strcmp(scalar(r), "null") == 0);
+           fsdp__key_is_nothing(scalar(r));
 }
 
 /* In words. */
