@@ -46,9 +46,9 @@ typedef struct fsdp_train_config {
     struct {
         char *path, *preset; /* one of the two */
         int pretrained;      /* 1, 0, -1: pretrained when path is set */
-        /* in place of the preset's; 0: as the preset */
+        /* in place of the preset's, or of the folder's when its weights are not loaded; 0: as there */
         int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
-        int tie_word_embeddings; /* 1, 0, -1: as the preset */
+        int tie_word_embeddings; /* 1, 0, -1: as there */
         double dropout;          /* of embeddings and residual branches, none in attention; NaN: as folder or preset */
     } model;
     struct {
@@ -99,11 +99,15 @@ FSDP_API fsdp_status fsdp_train_config_create(fsdp_train_config **out);
 FSDP_API void fsdp_train_config_free(fsdp_train_config *config); /* NULL is allowed */
 
 /* Sets the keys that the YAML file names. An unknown key, a wrong type or a value out of range is an error with file,
- * line, key and what is allowed: "c.yaml:9: optimizer.lr is 'abc': expected a number greater than 0". File names in
- * the config are relative to the working directory. */
+ * line, key and what is allowed: "c.yaml:9: optimizer.lr is 'abc': expected a number greater than 0". A file is one
+ * document of sections, keys, values and lists in UTF-8, without anchors, aliases and tags, of at most 8 MiB; it may be
+ * a pipe, which is read once. File names in the config are relative to the working directory. On a failure the keys up
+ * to there may be set. */
 FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path);
 /* `key` is "section.name"; `value` as it would stand in the file ("[a.txt, b.txt]" is a list). */
 FSDP_API fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value);
+/* The same, but a list (data.path) gets what `value` names behind what it has. */
+FSDP_API fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value);
 /* What one key alone cannot show: batch sizes against ranks, a model and data given at all, what excludes what. */
 FSDP_API fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size);
 

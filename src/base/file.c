@@ -85,37 +85,71 @@ static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, siz
     return FSDP_OK;
 }
 
-fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+/* `expected`: bytes that it says it holds. */
+static fsdp_status read_whole(int fd, const char *path, size_t expected, size_t limit_bytes, char **out,
+                              size_t *out_bytes)
 {
     fsdp_status status = FSDP_OK;
-    size_t expected = 0, got = 0, capacity;
-    char *data = NULL;
+    size_t got = 0, capacity = FSDP__MAX(expected + 1, (size_t)4096);
+    char *data;
+
+    if (expected > limit_bytes)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path, expected,
+                         limit_bytes);
+    data = fsdp__malloc(capacity);
+    if (!data)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+    status = read_to_end(fd, path, limit_bytes, capacity, &data, &got);
+    if (status == FSDP_OK && got < expected)
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
+    if (status != FSDP_OK) {
+        fsdp__free(data);
+        return status;
+    }
+    *out = data;
+    *out_bytes = got;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    fsdp_status status;
+    size_t expected = 0;
     int fd = -1;
 
     *out = NULL;
     *out_bytes = 0;
     FSDP_TRY(open_for_reading(path, false, &fd, &expected));
-    if (expected > limit_bytes) {
-        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path,
-                           expected, limit_bytes);
-        goto out;
-    }
-    capacity = FSDP__MAX(expected + 1, (size_t)4096);
-    data = fsdp__malloc(capacity);
-    if (!data) {
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
-        goto out;
-    }
-    FSDP_TRY_GOTO(status, read_to_end(fd, path, limit_bytes, capacity, &data, &got), out);
-    if (got < expected) {
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
-        goto out;
-    }
-    *out = data;
-    *out_bytes = got;
-    data = NULL;
-out:
-    fsdp__free(data);
+    status = read_whole(fd, path, expected, limit_bytes, out, out_bytes);
+    close(fd);
+    return status;
+}
+
+fsdp_status fsdp__file_read_text(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    fsdp_status status;
+    struct stat info;
+    int fd;
+
+    *out = NULL;
+    *out_bytes = 0;
+    /* Before it is opened: to open a device may do something. */
+    if (stat(path, &info) != 0)
+        return io_error("open", path);
+    if (S_ISDIR(info.st_mode))
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a directory", path);
+    if (S_ISBLK(info.st_mode) || S_ISSOCK(info.st_mode))
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a %s: expected a file or a pipe", path,
+                         S_ISBLK(info.st_mode) ? "device" : "socket");
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return io_error("open", path);
+    if (fstat(fd, &info) != 0)
+        status = io_error("examine", path);
+    else if (S_ISCHR(info.st_mode) && !isatty(fd)) /* a terminal is what stdin may be */
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a device: expected a file or a pipe", path);
+    else
+        status = read_whole(fd, path, S_ISREG(info.st_mode) ? (size_t)info.st_size : 0, limit_bytes, out, out_bytes);
     close(fd);
     return status;
 }

@@ -8,6 +8,9 @@
  * `limit_bytes` are refused. */
 fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 
+/* The same for what is given on a command line: also a pipe (read once, to its end) or a terminal, but no device. */
+fsdp_status fsdp__file_read_text(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
+
 typedef struct fsdp__mapping {
     const unsigned char *data; /* NULL for an empty file */
     size_t bytes;

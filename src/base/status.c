@@ -57,17 +57,38 @@ void fsdp_clear_error(void)
     last.trace[0] = '\0';
 }
 
-/* `wanted` is what snprintf would have written into `message` of MESSAGE_BYTES: a message that was cut says so. */
-static void mark_cut(char *message, int wanted)
+/* Names and values come from files and command lines: what would move a terminal's cursor, or begin a line that looks
+ * like another message, is shown as \x1b. Returns how many bytes from `at` on are to be shown so. */
+static int control_bytes(const unsigned char *at)
 {
-    if (wanted >= MESSAGE_BYTES)
-        memcpy(message + MESSAGE_BYTES - 4, "...", 4);
+    if (at[0] < 0x20 || at[0] == 0x7F)
+        return 1;
+    return at[0] == 0xC2 && at[1] >= 0x80 && at[1] < 0xA0 ? 2 : 0; /* the upper ones, in UTF-8 */
 }
 
+/* A message that does not fit says so. */
 static void set_message(fsdp_status status, const char *message)
 {
+    static const char cut[] = "...", digits[] = "0123456789abcdef";
+    const unsigned char *from = (const unsigned char *)message;
+    size_t used = 0;
+
     last.status = status;
-    memcpy(last.message, message, strlen(message) + 1);
+    while (*from) {
+        int control = control_bytes(from);
+
+        if (used + (control ? 4 * (size_t)control : 1) + sizeof cut > MESSAGE_BYTES)
+            break;
+        if (!control)
+            last.message[used++] = (char)*from++;
+        for (; control; control--, from++) {
+            const char shown[] = {'\\', 'x', digits[*from >> 4], digits[*from & 15]};
+
+            memcpy(last.message + used, shown, sizeof shown);
+            used += sizeof shown;
+        }
+    }
+    memcpy(last.message + used, *from ? cut : "", *from ? sizeof cut : 1);
 }
 
 static void add_hop(const char *file, int line)
@@ -93,7 +114,7 @@ fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char
         return status;
     /* The arguments may point into the last message. */
     va_start(arguments, format);
-    mark_cut(message, vsnprintf(message, sizeof message, format, arguments));
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
     last.hops = 0;
     last.trace[0] = '\0';
@@ -115,22 +136,19 @@ fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line)
 
 fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
 {
-    char message[MESSAGE_BYTES];
+    char message[2 * MESSAGE_BYTES + 2];
     va_list arguments;
-    int prefix, rest;
+    int prefix;
 
     if (last.held)
         return status;
     if (last.status != status)
         fsdp_fail(status, __FILE__, __LINE__, "%s", fsdp_status_text(status));
     va_start(arguments, format);
-    prefix = vsnprintf(message, sizeof message, format, arguments);
+    prefix = vsnprintf(message, MESSAGE_BYTES, format, arguments);
     va_end(arguments);
-    if (prefix >= 0 && prefix < MESSAGE_BYTES) {
-        rest = snprintf(message + prefix, sizeof message - (size_t)prefix, ": %s", last.message);
-        prefix += rest;
-    }
-    mark_cut(message, prefix);
+    if (prefix >= 0)
+        snprintf(message + strlen(message), MESSAGE_BYTES + 2, ": %s", last.message);
     set_message(status, message);
     return status;
 }

@@ -20,6 +20,13 @@ int fsdp__cmd_inspect(int argc, char **argv);
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);
 int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 
+/* ---- handover.c ---- */
+
+/* A config for ranks that this process will start: they inherit the descriptor, which is the caller's to close. */
+fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *fd);
+/* What was handed over into a config at its defaults; closes the descriptor. */
+fsdp_status fsdp__take_over(int fd, fsdp_train_config *config);
+
 /* ---- progress.c ---- */
 
 typedef struct fsdp__progress {

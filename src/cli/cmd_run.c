@@ -8,7 +8,7 @@ static void usage(void)
     puts(
         "fsdp run -n RANKS -- PROGRAM [ARGS]\n"
         "\n"
-        "  -n, --ranks RANKS  processes to start here\n"
+        "  -n, -np, --ranks RANKS  processes to start here\n"
         "\n"
         "Every process gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; fsdp_context_from_env joins them. When\n"
         "one fails the others are ended, and the exit status is that of the first to fail.");
@@ -18,7 +18,8 @@ int fsdp__cmd_run(int argc, char **argv)
 {
     const char *ranks_text = NULL;
     bool help = false;
-    const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL}, {"help", 'h', NULL, &help}, {0}};
+    const fsdp__option options[] = {
+        {"ranks", 'n', &ranks_text, NULL}, {"np", 0, &ranks_text, NULL}, {"help", 'h', NULL, &help}, {0}};
     fsdp__args args = {.options = options, .positional_most = 0};
     fsdp_launch_options launch = {0};
     fsdp_launch_report report = {0};

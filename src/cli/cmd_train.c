@@ -1,30 +1,32 @@
-/* cmd_train.c - fsdp train CONFIG.yaml. With -n N this process starts N ranks of itself and waits for them; a rank (or
- * the only process) joins by the environment and trains. */
-#include <errno.h>
+/* cmd_train.c - fsdp train CONFIG.yaml. With -n N this process starts N ranks of itself, hands them its config and
+ * waits for them; a rank (or the only process) joins by the environment and trains. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "cli/cli.h"
 
-#define RANK_FLAG "as-rank" /* tells a started rank from the process that starts them */
+#define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its config is */
 
 typedef struct session {
     fsdp_train_config *config;
     fsdp_context *context;
     fsdp__progress progress;
-    bool as_rank; /* started by another process of this program, which says what went wrong */
+    bool as_rank;  /* started by another process of this program, which says what went wrong */
+    bool has_data; /* the command line has named data */
 } session;
 
 static void usage(void)
 {
     puts("fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
          "\n"
-         "  -n, --ranks RANKS    rank processes to start here (default: 1, or the ranks this process is one of)\n"
-         "  --print-config       print the config that results, and stop\n"
-         "  --section.key=value  in place of what the file says; the file itself may be left out\n"
+         "  -n, -np, --ranks RANKS  rank processes to start here (default: 1, or the ranks this process is one of)\n"
+         "  --print-config          print the config that results, and stop\n"
+         "  --section.key=value     in place of what the file says; the file itself may be left out. '--section.key\n"
+         "                          value' is the same, but for a value that begins with '--'. Of a key that is given\n"
+         "                          twice the last counts; several --data.path are one list\n"
          "\nKeys:\n");
     (void)fsdp_train_config_help(stdout);
 }
@@ -90,35 +92,46 @@ static int train(session *s)
     return status == FSDP_OK ? 0 : FSDP__FAILED;
 }
 
-static int launch(int ranks, int argc, char **argv)
+static int launch(const session *s, int ranks)
 {
     fsdp_launch_options options = {.ranks = ranks};
-    fsdp_launch_report report;
-    const char **ranks_argv = fsdp__calloc((size_t)argc + 3, sizeof *ranks_argv);
+    char as_rank[40];
+    const char *const argv[] = {"/proc/self/exe", "train", as_rank, NULL};
     fsdp_status status;
-    int count = 0;
+    int fd = -1;
 
-    if (!ranks_argv)
+    if (fsdp__hand_over(s->config, &fd) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    ranks_argv[count++] = "/proc/self/exe";
-    ranks_argv[count++] = argv[0];
-    ranks_argv[count++] = "--" RANK_FLAG;
-    for (int i = 1; i < argc; i++)
-        ranks_argv[count++] = argv[i];
-    options.argv = ranks_argv;
+    snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
+    options.argv = argv;
     fflush(NULL);
-    status = fsdp_launch(&options, &report);
-    fsdp__free(ranks_argv);
+    status = fsdp_launch(&options, NULL);
+    close(fd);
     if (status == FSDP_OK)
         return 0;
     return fsdp__failure("%s", fsdp_last_error());
 }
 
+static int be_rank(session *s, const char *fd_text)
+{
+    int64_t fd = 0;
+
+    s->as_rank = true;
+    if (fsdp__args_integer("--" RANK_OPTION, fd_text, 3, INT_MAX, &fd) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (fsdp__take_over((int)fd, s->config) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return train(s);
+}
+
+/* The data that the command line names is in place of the file's, all of it together. */
 static fsdp_status set_override(void *arg, const char *key, const char *value)
 {
     session *s = arg;
-    fsdp_status status = fsdp_train_config_set(s->config, key, value);
+    bool adds = s->has_data && strcmp(key, "data.path") == 0;
+    fsdp_status status = (adds ? fsdp_train_config_add : fsdp_train_config_set)(s->config, key, value);
 
+    s->has_data = s->has_data || strcmp(key, "data.path") == 0;
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s", key);
 }
 
@@ -133,13 +146,11 @@ static fsdp_status skip_override(void *arg, const char *key, const char *value)
 
 static int with_config(session *s, int argc, char **argv)
 {
-    const char *ranks_text = NULL;
+    const char *ranks_text = NULL, *rank_fd = NULL;
     bool help = false, print = false;
-    const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL},
-                                    {"help", 'h', NULL, &help},
-                                    {"print-config", 0, NULL, &print},
-                                    {RANK_FLAG, 0, NULL, &s->as_rank},
-                                    {0}};
+    const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL}, {"help", 'h', NULL, &help},
+                                    {"print-config", 0, NULL, &print}, {"np", 0, &ranks_text, NULL},
+                                    {RANK_OPTION, 0, &rank_fd, NULL},  {0}};
     fsdp__args args = {.options = options, .dotted = skip_override, .positional_most = 1, .arg = s};
     fsdp__args again = {.options = options, .dotted = set_override, .positional_most = 1, .arg = s};
     int64_t ranks = 1;
@@ -150,6 +161,8 @@ static int with_config(session *s, int argc, char **argv)
         usage();
         return 0;
     }
+    if (rank_fd)
+        return be_rank(s, rank_fd);
     if (args.positional_count == 0 && argc == 1)
         return fsdp__usage_error("train: no config file given; see 'fsdp train --help'");
     if (args.rest)
@@ -162,11 +175,11 @@ static int with_config(session *s, int argc, char **argv)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (print)
         return fsdp_train_config_print(s->config, stdout) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
-    if (s->as_rank || ranks == 1)
+    if (ranks == 1)
         return train(s);
     if (fsdp_train_config_check(s->config, (int)ranks) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    return launch((int)ranks, argc, argv);
+    return launch(s, (int)ranks);
 }
 
 int fsdp__cmd_train(int argc, char **argv)

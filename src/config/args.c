@@ -24,44 +24,64 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
 }
 
+/* "--name" or "-name", with or without "=value". */
+static bool has_name(const fsdp__option *o, const char *text)
+{
+    const char *name = text + (text[1] == '-' ? 2 : 1);
+
+    return strlen(o->name) == strcspn(name, "=") && strncmp(name, o->name, strlen(o->name)) == 0;
+}
+
 static const fsdp__option *find_option(const fsdp__args *args, const char *text)
 {
-    for (const fsdp__option *o = args->options; o->name; o++) {
-        size_t length = strlen(o->name);
-
-        if (text[1] == '-' ? strncmp(text + 2, o->name, length) == 0 && (!text[2 + length] || text[2 + length] == '=')
-                           : o->letter && text[1] == o->letter)
+    for (const fsdp__option *o = args->options; o->name; o++)
+        if (has_name(o, text))
             return o;
-    }
+    for (const fsdp__option *o = args->options; o->name; o++)
+        if (o->letter && text[1] == o->letter)
+            return o;
     return NULL;
 }
 
-static fsdp_status take_dotted(fsdp__args *args, const char *command, const char *text)
+/* The value of the option at `*at`, which moves to it when it is the next argument. `inside`: what the option's own
+ * argument has of it, or NULL. */
+static fsdp_status take_value(const char *inside, const char *command, int argc, char **argv, int *at, const char **out)
 {
-    const char *equals = strchr(text, '=');
-    char key[128];
+    const char *text = argv[*at], *following = *at + 1 < argc ? argv[*at + 1] : NULL;
+    int name = (int)strcspn(text, "=");
 
-    if (!equals)
-        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' needs a value: write '%s=...'", command, text, text);
-    snprintf(key, sizeof key, "%.*s", (int)(equals - text - 2), text + 2);
-    return args->dotted(args->arg, key, equals + 1);
+    if (!inside && following && strncmp(following, "--", 2) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' needs a value: if it is '%.80s', write '%.*s=%.80s'", command, text,
+                         following, name, text, following);
+    if (!inside && !following)
+        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' needs a value", command, text);
+    *at += !inside;
+    *out = inside ? inside : following;
+    return FSDP_OK;
 }
 
-/* An option that is known: `*at` moves to its value when that is the next argument. */
+static fsdp_status take_dotted(fsdp__args *args, const char *command, int argc, char **argv, int *at)
+{
+    const char *text = argv[*at] + 2, *equals = strchr(text, '='), *value = NULL;
+    char key[128];
+
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(text, "="), text);
+    FSDP_TRY(take_value(equals ? equals + 1 : NULL, command, argc, argv, at, &value));
+    return args->dotted(args->arg, key, value);
+}
+
 static fsdp_status take_option(const fsdp__option *o, const char *command, int argc, char **argv, int *at)
 {
-    const char *text = argv[*at];
-    const char *value = text[1] == '-' ? strchr(text, '=') : text[2] ? text + 1 : NULL;
+    const char *text = argv[*at], *equals = strchr(text, '=');
+    const char *inside = has_name(o, text) ? (equals ? equals + 1 : NULL)
+                         : text[2]         ? text + 2 + (text[2] == '=')
+                                           : NULL;
 
-    if (!o->value) {
-        if (value)
-            return FSDP_FAIL(FSDP_INVALID, "%s: '--%s' takes no value", command, o->name);
-        *o->flag = true;
-        return FSDP_OK;
-    }
-    if (!value && *at + 1 >= argc)
-        return FSDP_FAIL(FSDP_INVALID, "%s: '%s' needs a value", command, text);
-    *o->value = value ? value + 1 : argv[++*at];
+    if (o->value)
+        return take_value(inside, command, argc, argv, at, o->value);
+    if (inside)
+        return FSDP_FAIL(FSDP_INVALID, "%s: '--%s' takes no value", command, o->name);
+    *o->flag = true;
     return FSDP_OK;
 }
 
@@ -85,7 +105,7 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
         if (o)
             FSDP_TRY(take_option(o, command, argc, argv, &i));
         else if (args->dotted && strncmp(text, "--", 2) == 0 && memchr(text, '.', strcspn(text, "=")))
-            FSDP_TRY(take_dotted(args, command, text));
+            FSDP_TRY(take_dotted(args, command, argc, argv, &i));
         else
             return unknown_option(args, command, text);
     }

@@ -1,4 +1,6 @@
-/* args.h - a command line: options in any place, "--name=value" or "--name value", until "--". */
+/* args.h - a command line: options in any place, "--name=value" or "--name value", until "--". A name may have one dash
+ * ("-np 2"), a letter its value behind it ("-n2"). A value that begins with two dashes needs the "=". Of an option that
+ * is given twice the last counts. */
 #ifndef CONFIG_ARGS_H
 #define CONFIG_ARGS_H
 
@@ -16,7 +18,7 @@ typedef struct fsdp__option {
 
 typedef struct fsdp__args {
     const fsdp__option *options; /* up to a NULL name */
-    /* Sees "--section.key=value" options (key, value); NULL: they are unknown. */
+    /* Sees "--section.key=value" and "--section.key value" (key, value) in their order; NULL: they are unknown. */
     fsdp_status (*dotted)(void *arg, const char *key, const char *value);
     void *arg;
     const char *positional[2];

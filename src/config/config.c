@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "config/yaml.h"
 
-#define LARGEST_FILE ((size_t)1 << 20)
+#define LARGEST_FILE ((size_t)8 << 20) /* of YAML: most of it can only be names of data files */
 
 /* ---- life ---- */
 
@@ -64,24 +64,41 @@ fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const 
     char *text = NULL;
     size_t bytes = 0;
 
-    FSDP_TRY(fsdp__file_read(path, LARGEST_FILE, &text, &bytes));
+    FSDP_TRY(fsdp__file_read_text(path, LARGEST_FILE, &text, &bytes));
     status = fsdp__yaml_apply(table, config, path, text, bytes);
     fsdp__free(text);
     return status;
 }
 
-fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value)
+/* `key` is "section.name". */
+static fsdp_status find(const fsdp__key_table *table, const char *key, const fsdp__key **out)
 {
     const char *dot = strchr(key, '.');
-    const fsdp__key *found;
     char section[64];
 
     if (!dot || (size_t)(dot - key) >= sizeof section)
         return FSDP_FAIL(FSDP_INVALID, "'%s' is not a key: expected section.name, such as %s", key, table->example);
     memcpy(section, key, (size_t)(dot - key));
     section[dot - key] = '\0';
-    found = fsdp__key_find(table, section, dot + 1);
-    return found ? fsdp__key_set(config, found, value) : fsdp__key_unknown(table, section, dot + 1);
+    *out = fsdp__key_find(table, section, dot + 1);
+    return *out ? FSDP_OK : fsdp__key_unknown(table, section, dot + 1);
+}
+
+fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value)
+{
+    const fsdp__key *found = NULL;
+
+    FSDP_TRY(find(table, key, &found));
+    return fsdp__key_set(config, found, value);
+}
+
+fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const char *key, const char *value)
+{
+    const fsdp__key *found = NULL;
+
+    FSDP_TRY(find(table, key, &found));
+    return found->type == FSDP__KEY_PATHS ? fsdp__key_add_paths(config, found, value)
+                                          : fsdp__key_set(config, found, value);
 }
 
 /* ---- printing ---- */
@@ -92,19 +109,17 @@ fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config,
 
     for (int i = 0; i < table->count; i++) {
         const fsdp__key *key = &table->keys[i];
-        char *text = NULL;
 
         if (strcmp(section, key->section) != 0)
             fprintf(stream, "%s:\n", key->section);
         section = key->section;
-        if (!fsdp__key_text(config, key, &text)) {
+        if (!fsdp__key_is_set(config, key)) {
             fprintf(stream, "  # %s:\n", key->name);
             continue;
         }
-        if (!text)
-            return FSDP_NO_MEMORY;
-        fprintf(stream, "  %s: %s\n", key->name, text);
-        fsdp__free(text);
+        fprintf(stream, "  %s: ", key->name);
+        fsdp__key_print(config, key, stream);
+        fputc('\n', stream);
     }
     return ferror(stream) ? FSDP_FAIL(FSDP_IO, "cannot print the config") : FSDP_OK;
 }

@@ -15,6 +15,8 @@ void fsdp__config_release(const fsdp__key_table *table, void *config);
 fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path);
 /* `key` is "section.name"; `value` as it would stand in the file. */
 fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const char *key, const char *value);
+/* The same, but a list gets what `value` names behind what it has. */
+fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const char *key, const char *value);
 
 /* As YAML that fsdp__config_load reads; keys that are not set stand as comments. */
 fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config, FILE *stream);

@@ -1,4 +1,4 @@
-/* key_value.c - how the value of a key is read from text and written as text. */
+/* key_value.c - how the value of a key is read from text. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,13 +7,7 @@
 
 #include "base/alloc.h"
 #include "config/keys.h"
-
-/* ---- text to value ---- */
-
-static bool is_unset(const char *text)
-{
-    return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
-}
+#include "config/utf8.h"
 
 static bool in_range(const fsdp__key *key, double value)
 {
@@ -86,10 +80,27 @@ static void unset(void *field, fsdp__key_type type)
     }
 }
 
-static fsdp_status set_text(char **field, const char *text)
+/* What could not be printed as YAML and read again is refused: ranks get their config in this way. */
+static fsdp_status check_text(const fsdp__key *key, const char *text)
 {
-    char *copy = fsdp__strdup(text);
+    uint32_t character;
+    int bytes;
 
+    for (const char *at = text; *at; at += bytes) {
+        bytes = fsdp__utf8_next(at, &character);
+        if (!bytes)
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s is no text in UTF-8: byte %td is 0x%02x", key->section, key->name,
+                             at - text, (unsigned)(unsigned char)*at);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status set_text(const fsdp__key *key, char **field, const char *text)
+{
+    char *copy;
+
+    FSDP_TRY(check_text(key, text));
+    copy = fsdp__strdup(text);
     if (!copy)
         return FSDP_NO_MEMORY;
     fsdp__free(*field);
@@ -97,43 +108,62 @@ static fsdp_status set_text(char **field, const char *text)
     return FSDP_OK;
 }
 
-/* "[a, 'b c']": the flow style of YAML, for the command line. */
-static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text)
+/* Takes the next entry off a list: without spaces around it, and quotes. */
+static char *next_entry(char **rest)
 {
-    fsdp_status status = FSDP_OK;
-    char *copy = NULL, *next, *item;
+    char *entry = strsep(rest, ",");
+    size_t length;
+
+    if (!entry)
+        return NULL;
+    entry += strspn(entry, " \t");
+    length = strlen(entry);
+    while (length && strchr(" \t", entry[length - 1]))
+        entry[--length] = '\0';
+    if (length > 1 && strchr("'\"", entry[0]) && entry[length - 1] == entry[0]) {
+        entry[length - 1] = '\0';
+        entry++;
+    }
+    return entry;
+}
+
+/* "[a, 'b c']", the flow style of YAML, or one path; `kept` of those that are there stay in front. */
+static fsdp_status set_path_list(void *config, const fsdp__key *key, const char *text, int64_t kept)
+{
+    char **there = *(char ***)((char *)config + key->offset);
+    bool list = text[0] == '[' && text[strlen(text) - 1] == ']';
+    char *copy = fsdp__strdup(list ? text + 1 : text), *rest = copy, *entry = copy;
     const char **paths = NULL;
     int64_t count = 0, capacity = 0;
+    fsdp_status status = copy ? FSDP_OK : FSDP_NO_MEMORY;
 
-    if (text[0] != '[' || text[strlen(text) - 1] != ']')
-        return fsdp__key_set_paths(config, key, &text, 1);
-    copy = fsdp__strdup(text + 1);
-    if (!copy)
-        return FSDP_NO_MEMORY;
-    copy[strlen(copy) - 1] = '\0';
-    next = copy;
-    while ((item = strsep(&next, ",")) != NULL) {
-        size_t length;
-
-        item += strspn(item, " \t");
-        length = strlen(item);
-        while (length && strchr(" \t", item[length - 1]))
-            item[--length] = '\0';
-        if (length > 1 && strchr("'\"", item[0]) && item[length - 1] == item[0]) {
-            item[length - 1] = '\0';
-            item++;
-        }
+    if (list && copy) {
+        copy[strlen(copy) - 1] = '\0';
+        entry = next_entry(&rest);
+    }
+    while (status == FSDP_OK && (count < kept || entry)) {
         if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0) {
             status = FSDP_NO_MEMORY;
-            goto out;
+        } else if (count < kept) {
+            paths[count] = there[count];
+            count++;
+        } else {
+            paths[count++] = entry;
+            entry = list ? next_entry(&rest) : NULL;
         }
-        paths[count++] = item;
     }
-    FSDP_TRY_GOTO(status, fsdp__key_set_paths(config, key, paths, count), out);
-out:
+    if (status == FSDP_OK)
+        status = fsdp__key_set_paths(config, key, paths, count);
     fsdp__free(paths);
     fsdp__free(copy);
     return status;
+}
+
+fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *text)
+{
+    int64_t count = *(int64_t *)((char ***)((char *)config + key->offset) + 1);
+
+    return fsdp__key_is_nothing(text) ? FSDP_OK : set_path_list(config, key, text, count);
 }
 
 fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
@@ -143,7 +173,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     bool good = false;
     int value;
 
-    if (!key->initial && key->type != FSDP__KEY_PATHS && is_unset(text)) {
+    if (!key->initial && key->type != FSDP__KEY_PATHS && fsdp__key_is_nothing(text)) {
         unset(field, key->type);
         return FSDP_OK;
     }
@@ -165,14 +195,16 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
             *(int *)field = value;
         break;
     case FSDP__KEY_TEXT:
-        return set_text(field, text);
+        return set_text(key, field, text);
     case FSDP__KEY_PATHS:
-        return is_unset(text) ? fsdp__key_set_paths(config, key, NULL, 0) : set_path_list(config, key, text);
+        return fsdp__key_is_nothing(text) ? fsdp__key_set_paths(config, key, NULL, 0)
+                                          : set_path_list(config, key, text, 0);
     }
     if (good)
         return FSDP_OK;
     fsdp__key_allowed(key, allowed, sizeof allowed);
-    return FSDP_FAIL(FSDP_INVALID, "%s.%s is '%s': expected %s", key->section, key->name, text, allowed);
+    return FSDP_FAIL(FSDP_INVALID, "%s.%s is '%.80s%s': expected %s", key->section, key->name, text,
+                     strlen(text) > 80 ? "..." : "", allowed);
 }
 
 fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count)
@@ -183,10 +215,12 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
     int64_t copied = 0;
     bool complete;
 
-    for (int64_t i = 0; i < count; i++)
-        if (is_unset(paths[i]))
+    for (int64_t i = 0; i < count; i++) {
+        if (!paths[i][0])
             return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a file or a list of files", key->section,
                              key->name);
+        FSDP_TRY(check_text(key, paths[i]));
+    }
     if (count) {
         copy = fsdp__calloc((size_t)count, sizeof *copy);
         if (!copy)
@@ -212,106 +246,4 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
         fsdp__free(copy[i]);
     fsdp__free(copy);
     return complete ? FSDP_OK : FSDP_NO_MEMORY;
-}
-
-/* ---- value to text ---- */
-
-/* Quoted where YAML could read something else. */
-static char *quoted(const char *text)
-{
-    char *out, *to;
-
-    if (text[0] && !strpbrk(text, " \t\n:#,[]{}&*!|>'\"%@`\\") && !is_unset(text) && !strchr("-?", text[0]))
-        return fsdp__strdup(text);
-    out = fsdp__malloc(strlen(text) * 2 + 3);
-    if (!out)
-        return NULL;
-    to = out;
-    *to++ = '\'';
-    for (; *text; text++) {
-        if (*text == '\'')
-            *to++ = '\'';
-        *to++ = *text;
-    }
-    *to++ = '\'';
-    *to = '\0';
-    return out;
-}
-
-static char *paths_text(char *const *paths, int64_t count)
-{
-    char *text = count == 1 ? quoted(paths[0]) : fsdp__strdup("[");
-
-    for (int64_t i = 0; count > 1 && i < count && text; i++) {
-        char *entry = quoted(paths[i]);
-        char *longer = entry ? fsdp__sprintf("%s%s%s", text, i ? ", " : "", entry) : NULL;
-
-        fsdp__free(entry);
-        fsdp__free(text);
-        text = longer;
-    }
-    if (count > 1 && text) {
-        char *closed = fsdp__sprintf("%s]", text);
-
-        fsdp__free(text);
-        text = closed;
-    }
-    return text;
-}
-
-/* The shortest text that reads back as the same number. */
-static char *number_text(double value)
-{
-    char text[40];
-
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    return fsdp__strdup(text);
-}
-
-bool fsdp__key_text(const void *config, const fsdp__key *key, char **text)
-{
-    const void *field = (const char *)config + key->offset;
-
-    *text = NULL;
-    switch (key->type) {
-    case FSDP__KEY_INTEGER:
-        if (!key->initial && *(const int64_t *)field == 0)
-            return false;
-        *text = fsdp__sprintf("%lld", (long long)(*(const int64_t *)field));
-        return true;
-    case FSDP__KEY_NUMBER:
-        if (isnan(*(const double *)field))
-            return false;
-        *text = number_text(*(const double *)field);
-        return true;
-    case FSDP__KEY_BOOL:
-        *text = fsdp__strdup(*(const bool *)field ? "true" : "false");
-        return true;
-    case FSDP__KEY_CHOICE:
-        for (const fsdp__choice *c = key->choices; c->text; c++)
-            if (c->value == *(const int *)field) {
-                *text = fsdp__strdup(c->text);
-                return true;
-            }
-        return false;
-    case FSDP__KEY_TEXT:
-        if (!*(char *const *)field)
-            return false;
-        *text = quoted(*(char *const *)field);
-        return true;
-    case FSDP__KEY_PATHS: {
-        char **const *list = field;
-        int64_t count = *(const int64_t *)(list + 1);
-
-        if (!count)
-            return false;
-        *text = paths_text(*list, count);
-        return true;
-    }
-    }
-    return false;
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "fsdp/status.h"
 
@@ -62,12 +63,17 @@ const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *sectio
 /* "an integer from 1", "a number greater than 0", "sequential or shuffled", ... */
 void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes);
 
+/* Nothing, or what YAML writes for it. */
+bool fsdp__key_is_nothing(const char *text);
 /* Sets the key's field from text. The error says the key, the text and what is allowed, without a place. */
 fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text);
 /* Takes `count` paths in place of what is there (copies). */
 fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count);
-/* The value as YAML; false when it is not set. The text is fsdp__free'd by the caller, NULL when out of memory. */
-bool fsdp__key_text(const void *config, const fsdp__key *key, char **text);
+/* Adds what `text` names, as fsdp__key_set reads it, to the paths that are there. */
+fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *text);
+/* Whether it has a value, and that value as YAML which reads back as the same. */
+bool fsdp__key_is_set(const void *config, const fsdp__key *key);
+void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out);
 
 /* Fails: "<key> is not a key of training; did you mean 'steps'?", or about the section when there is none of that
  * name, or `name` is NULL. */

@@ -43,6 +43,11 @@ fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, co
     return fsdp__config_set(&fsdp__train_keys, config, key, value);
 }
 
+fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value)
+{
+    return fsdp__config_add(&fsdp__train_keys, config, key, value);
+}
+
 fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream)
 {
     return fsdp__config_print(&fsdp__train_keys, config, stream);
@@ -55,13 +60,24 @@ fsdp_status fsdp_train_config_help(FILE *stream)
 
 /* ---- checks ---- */
 
-static fsdp_status check_model(const fsdp_train_config *config)
+/* The first key that changes the sizes of a model; NULL: none is set. */
+static const char *changed_size(const fsdp_train_config *config)
 {
     const int64_t sizes[] = {config->model.n_layers,   config->model.dim,     config->model.n_heads,
                              config->model.n_kv_heads, config->model.ffn_dim, config->model.vocab_size,
                              config->model.max_seq_len};
     static const char *const names[] = {"n_layers", "dim",        "n_heads",    "n_kv_heads",
                                         "ffn_dim",  "vocab_size", "max_seq_len"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(sizes); i++)
+        if (sizes[i])
+            return names[i];
+    return config->model.tie_word_embeddings >= 0 ? "tie_word_embeddings" : NULL;
+}
+
+static fsdp_status check_model(const fsdp_train_config *config)
+{
+    const char *changed = changed_size(config);
 
     if (!config->model.path && !config->model.preset)
         return FSDP_FAIL(FSDP_INVALID, "no model: set model.path (a Hugging Face folder) or model.preset");
@@ -71,13 +87,11 @@ static fsdp_status check_model(const fsdp_train_config *config)
     if (!config->model.path && config->model.pretrained == 1)
         return FSDP_FAIL(FSDP_INVALID, "model.init is pretrained, but the preset '%s' has no weights: set model.path",
                          config->model.preset);
-    for (size_t i = 0; config->model.path && i < sizeof sizes / sizeof sizes[0]; i++)
-        if (sizes[i])
-            return FSDP_FAIL(FSDP_INVALID, "model.%s is for a preset: '%s' has its own config.json", names[i],
-                             config->model.path);
-    if (config->model.path && config->model.tie_word_embeddings >= 0)
-        return FSDP_FAIL(FSDP_INVALID, "model.tie_word_embeddings is for a preset: '%s' has its own config.json",
-                         config->model.path);
+    if (config->model.path && config->model.pretrained != 0 && changed)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "model.%s changes the model, and the weights of '%s' are of its own config.json: set "
+                         "model.init to random, or leave it out",
+                         changed, config->model.path);
     return FSDP_OK;
 }
 
@@ -115,44 +129,83 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
 
 /* ---- what follows from the keys ---- */
 
-/* The preset with its overrides, checked. */
-static fsdp_status preset_config(const fsdp_train_config *c, fsdp_model_config *out)
+/* Heads divide the dimension; rotary positions need an even part each. */
+static fsdp_status fit_heads(fsdp_model_config *m)
 {
-    fsdp_model_config m;
+    int64_t unit = m->n_heads * (m->architecture == FSDP_LLAMA ? 2 : 1), below = m->dim / unit * unit;
 
-    if (fsdp_model_preset(c->model.preset, &m) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
-    if (c->model.n_kv_heads)
-        m.n_kv_heads = c->model.n_kv_heads;
-    else if (c->model.n_heads) /* keep the preset's heads per group where that is possible */
-        m.n_kv_heads =
-            c->model.n_heads % m.n_kv_heads == 0 && m.n_kv_heads != m.n_heads ? m.n_kv_heads : c->model.n_heads;
-    if (c->model.dim || c->model.n_heads) {
-        int64_t dim = c->model.dim ? c->model.dim : m.dim, heads = c->model.n_heads ? c->model.n_heads : m.n_heads;
-
-        m.head_dim = dim % heads == 0 ? dim / heads : m.head_dim; /* fsdp_model_config_check says it otherwise */
+    if (m->dim == below) {
+        m->head_dim = m->dim / m->n_heads;
+        return FSDP_OK;
     }
-#define OVERRIDE(field) \
+    if (!below)
+        return FSDP_FAIL(FSDP_INVALID, "model.dim %lld is too small for %lld heads: the least is %lld",
+                         (long long)m->dim, (long long)m->n_heads, (long long)unit);
+    return FSDP_FAIL(FSDP_INVALID, "model.dim %lld does not fit %lld heads%s: the nearest that do: %lld and %lld",
+                     (long long)m->dim, (long long)m->n_heads,
+                     m->architecture == FSDP_LLAMA ? " of an even number each" : "", (long long)below,
+                     (long long)(below + unit));
+}
+
+static fsdp_status check_kv_heads(const fsdp_model_config *m)
+{
+    int64_t below = m->n_kv_heads, above = below;
+
+    if (m->n_heads % m->n_kv_heads == 0 && (m->architecture == FSDP_LLAMA || m->n_kv_heads == m->n_heads))
+        return FSDP_OK;
+    if (m->architecture == FSDP_GPT2)
+        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: GPT-2 has as many as heads, %lld: leave it out",
+                         (long long)m->n_kv_heads, (long long)m->n_heads);
+    if (m->n_kv_heads > m->n_heads)
+        return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: expected at most as many as heads, %lld",
+                         (long long)m->n_kv_heads, (long long)m->n_heads);
+    while (m->n_heads % below)
+        below--;
+    while (m->n_heads % above)
+        above++;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "model.n_kv_heads %lld does not divide %lld heads: the nearest that do: %lld and %lld",
+                     (long long)m->n_kv_heads, (long long)m->n_heads, (long long)below, (long long)above);
+}
+
+/* `m` is the preset's or the folder's. */
+static fsdp_status change_sizes(const fsdp_train_config *c, fsdp_model_config *m)
+{
+    if (c->model.n_kv_heads)
+        m->n_kv_heads = c->model.n_kv_heads;
+    else if (c->model.n_heads) /* keep the heads per group where that is possible */
+        m->n_kv_heads =
+            c->model.n_heads % m->n_kv_heads == 0 && m->n_kv_heads != m->n_heads ? m->n_kv_heads : c->model.n_heads;
+#define CHANGE(field)   \
     if (c->model.field) \
-        m.field = c->model.field;
-    OVERRIDE(n_layers)
-    OVERRIDE(dim)
-    OVERRIDE(n_heads)
-    OVERRIDE(ffn_dim)
-    OVERRIDE(vocab_size)
-    OVERRIDE(max_seq_len)
-#undef OVERRIDE
+        m->field = c->model.field;
+    CHANGE(n_layers)
+    CHANGE(dim)
+    CHANGE(n_heads)
+    CHANGE(ffn_dim)
+    CHANGE(vocab_size)
+    CHANGE(max_seq_len)
+#undef CHANGE
     if (c->model.tie_word_embeddings >= 0)
-        m.tie_word_embeddings = c->model.tie_word_embeddings == 1;
-    if (fsdp_model_config_check(&m) != FSDP_OK)
+        m->tie_word_embeddings = c->model.tie_word_embeddings == 1;
+    m->has_bos_token = m->has_bos_token && m->bos_token < m->vocab_size;
+    m->has_eos_token = m->has_eos_token && m->eos_token < m->vocab_size;
+    if (c->model.dim || c->model.n_heads)
+        FSDP_TRY(fit_heads(m));
+    FSDP_TRY(check_kv_heads(m));
+    if (fsdp_model_config_check(m) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "model");
-    *out = m;
     return FSDP_OK;
 }
 
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out)
 {
-    FSDP_TRY(config->model.path ? fsdp_hub_read_config(config->model.path, out) : preset_config(config, out));
+    if (config->model.path)
+        FSDP_TRY(fsdp_hub_read_config(config->model.path, out));
+    else if (fsdp_model_preset(config->model.preset, out) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
+    if (changed_size(config))
+        FSDP_TRY(change_sizes(config, out));
     if (!isnan(config->model.dropout)) {
         out->embd_dropout = out->dropout = (float)config->model.dropout;
         out->attention_dropout = 0;

@@ -9,7 +9,7 @@
 
 extern const fsdp__key_table fsdp__train_keys;
 
-/* The folder's config.json, or the preset with its overrides, checked. */
+/* The folder's config.json or the preset, with what the config changes of it, checked. */
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);
 
 #endif

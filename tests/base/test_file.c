@@ -259,7 +259,37 @@ static void the_clock_does_not_go_back(void **state)
     CHECK(after - before >= 1900000);
 }
 
-TEST_MAIN(cmocka_unit_test(a_file_is_read_whole_and_ends_in_nul), cmocka_unit_test(what_cannot_be_read_says_why),
+static void a_text_may_come_through_a_pipe_but_from_no_device(void **state)
+{
+    char *folder = test_directory(), *path = test_path(folder, "x"), *data, name[40];
+    int ends[2];
+    size_t bytes;
+
+    (void)state;
+    test_write_file(path, "some text", 9);
+    CHECK_OK(fsdp__file_read_text(path, 9, &data, &bytes));
+    CHECK_STRING(data, "some text");
+    fsdp__free(data);
+    CHECK_ERROR(fsdp__file_read_text(path, 8, &data, &bytes), FSDP_FORMAT, "its 9 bytes are more than the limit of 8");
+    CHECK_EQ(pipe(ends), 0);
+    CHECK_EQ(write(ends[1], "piped", 5), 5);
+    close(ends[1]);
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    CHECK_OK(fsdp__file_read_text(name, 100, &data, &bytes));
+    CHECK_STRING(data, "piped");
+    fsdp__free(data);
+    close(ends[0]);
+    CHECK_ERROR(fsdp__file_read_text("/dev/zero", 100, &data, &bytes), FSDP_IO, "it is a device: expected a file or");
+    CHECK_ERROR(fsdp__file_read_text(folder, 100, &data, &bytes), FSDP_IO, "it is a directory");
+    CHECK_NULL(data);
+    unlink(path);
+    CHECK_ERROR(fsdp__file_read_text(path, 100, &data, &bytes), FSDP_NOT_FOUND, "No such file");
+    free(path);
+    test_directory_free(folder);
+}
+
+TEST_MAIN(cmocka_unit_test(a_text_may_come_through_a_pipe_but_from_no_device),
+          cmocka_unit_test(a_file_is_read_whole_and_ends_in_nul), cmocka_unit_test(what_cannot_be_read_says_why),
           cmocka_unit_test(files_without_a_size_are_read_to_their_end),
           cmocka_unit_test(reading_survives_failed_allocations), cmocka_unit_test(a_map_shows_the_file),
           cmocka_unit_test(an_atomic_write_replaces_the_whole_file),

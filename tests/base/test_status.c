@@ -82,6 +82,23 @@ static void a_long_message_is_cut_and_says_so(void **state)
     CHECK_STRING(fsdp_last_error() + 1019, "x...");
 }
 
+static void what_would_move_a_cursor_is_shown(void **state)
+{
+    char text[1200];
+
+    (void)state;
+    FSDP_FAIL(FSDP_FORMAT, "key '%s'", "a\x1b[2J\n\x7f\xc2\x9b\xc3\xa9");
+    CHECK_STRING(fsdp_last_error(), "key 'a\\x1b[2J\\x0a\\x7f\\xc2\\x9b\xc3\xa9'");
+    fsdp_fail_prefix(FSDP_FORMAT, "b\tc");
+    CHECK_STRING(fsdp_last_error(), "b\\x09c: key 'a\\x1b[2J\\x0a\\x7f\\xc2\\x9b\xc3\xa9'");
+    for (int length = 1010; length < 1030; length++) { /* none is cut in two */
+        memset(text, 'x', sizeof text);
+        memcpy(text + length, "\n", 2);
+        FSDP_FAIL(FSDP_FORMAT, "%s", text);
+        CHECK_EQ(strlen(fsdp_last_error()), length <= 1016 ? length + 4 : length < 1020 ? length + 3 : 1023);
+    }
+}
+
 static void a_prefix_goes_in_front(void **state)
 {
     (void)state;
@@ -170,7 +187,7 @@ static void threads_have_their_own_errors(void **state)
 
 TEST_MAIN(cmocka_unit_test(codes_have_texts), cmocka_unit_test(an_error_has_code_message_and_place),
           cmocka_unit_test(every_try_adds_a_hop_up_to_eight), cmocka_unit_test(a_very_long_path_keeps_its_end),
-          cmocka_unit_test(a_long_message_is_cut_and_says_so), cmocka_unit_test(a_prefix_goes_in_front),
-          cmocka_unit_test(a_message_may_quote_the_last_one), cmocka_unit_test(a_bare_code_never_shows_an_old_message),
-          cmocka_unit_test(clean_up_keeps_the_first_error), cmocka_unit_test(try_goto_takes_the_exit),
-          cmocka_unit_test(threads_have_their_own_errors))
+          cmocka_unit_test(a_long_message_is_cut_and_says_so), cmocka_unit_test(what_would_move_a_cursor_is_shown),
+          cmocka_unit_test(a_prefix_goes_in_front), cmocka_unit_test(a_message_may_quote_the_last_one),
+          cmocka_unit_test(a_bare_code_never_shows_an_old_message), cmocka_unit_test(clean_up_keeps_the_first_error),
+          cmocka_unit_test(try_goto_takes_the_exit), cmocka_unit_test(threads_have_their_own_errors))

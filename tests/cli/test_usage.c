@@ -44,7 +44,9 @@ static void a_wrong_command_line_is_status_2(void **state)
     SAYS(2, "--training.stepz: training.stepz is not a key of training; did you mean 'steps'?", "train", f->config,
          "--training.stepz=3");
     SAYS(2, "training.steps is 'x': expected an integer from 1", "train", f->config, "--training.steps=x");
-    SAYS(2, "write '--training.steps=...'", "train", f->config, "--training.steps", "3");
+    SAYS(2, "train: '--training.steps' needs a value", "train", f->config, "--training.steps");
+    SAYS(2, "'--metrics.jsonl' needs a value: if it is '--print-config', write '--metrics.jsonl=--print-config'",
+         "train", f->config, "--metrics.jsonl", "--print-config");
     SAYS(2, "run: say how many ranks", "run", "--", "true");
     SAYS(2, "run: no program given", "run", "-n", "2");
     SAYS(2, "generate: no model folder given", "generate", "--prompt", "x");
@@ -64,6 +66,23 @@ static void options_stand_anywhere_and_win_over_the_file(void **state)
     CHECK_CONTAINS(p.output, "  seq_len: 32\n");
     CHECK_CONTAINS(p.output, "  # weight_decay:\n");
     program_free(&p);
+    p = RUN(0, "train", "--training.steps", "7", "--print-config", "-np", "2", f->config, "--optimizer.lr", "0.5",
+            "--training.steps", "8", "--training.global_batch_size", "-1");
+    CHECK_CONTAINS(p.output, "  steps: 8\n");
+    CHECK_CONTAINS(p.output, "  lr: 0.5\n");
+    CHECK_CONTAINS(p.output, "  global_batch_size: -1\n");
+    program_free(&p);
+}
+
+static void data_of_the_command_line_is_one_list(void **state)
+{
+    fixture *f = *state;
+
+    SAYS(0, "  path: a.txt\n", "train", f->config, "--print-config", "--data.path=a.txt");
+    SAYS(0, "  path: [a.txt, 'b c.txt', d.txt, e.txt]\n", "train", "--data.path", "a.txt", f->config, "--print-config",
+         "--data.path=['b c.txt', d.txt]", "--data.path", "e.txt");
+    SAYS(0, "  # path:\n", "train", f->config, "--print-config", "--data.path=");
+    SAYS(0, "  path: a.txt\n", "train", f->config, "--print-config", "--data.path=", "--data.path=a.txt");
 }
 
 static void a_config_that_cannot_be_is_status_1(void **state)
@@ -81,11 +100,19 @@ static void a_config_that_cannot_be_is_status_1(void **state)
     SAYS(1, "parallelism.data_parallel_shard_degree is 3, but there are 2 ranks: expected -1 or 2", "train", f->config,
          "-n", "2", "--parallelism.data_parallel_shard_degree=3");
     SAYS(1, "no model preset 'llama-2m': there are gpt-10m,", "train", f->config, "--model.preset=llama-2m");
-    SAYS(1, "dim 48 is not", "train", f->config, "--model.preset=gpt-10m", "--model.n_heads=5");
+    SAYS(1, "model.dim 48 does not fit 5 heads: the nearest that do: 45 and 50", "train", f->config,
+         "--model.preset=gpt-10m", "--model.n_heads=5");
+    SAYS(1, "model.dim 127 does not fit 3 heads of an even number each: the nearest that do: 126 and 132", "train",
+         f->config, "--model.dim", "127");
+    SAYS(1, "model.dim 4 is too small for 3 heads: the least is 6", "train", f->config, "--model.dim=4");
+    SAYS(1, "model.n_kv_heads 2 does not divide 3 heads: the nearest that do: 1 and 3", "train", f->config,
+         "--model.n_kv_heads=2");
+    SAYS(1, "model.n_kv_heads is 4: expected at most as many as heads, 3", "train", f->config, "--model.n_kv_heads=4");
     SAYS(1, "training.seq_len 65 is more than the 64 positions of the model", "train", f->config,
          "--training.seq_len=65");
     free(other);
 }
 
 TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2),
-          T(options_stand_anywhere_and_win_over_the_file), T(a_config_that_cannot_be_is_status_1))
+          T(options_stand_anywhere_and_win_over_the_file), T(data_of_the_command_line_is_one_list),
+          T(a_config_that_cannot_be_is_status_1))

@@ -50,6 +50,16 @@ static void options_stand_anywhere_until_two_dashes(void **state)
     CHECK_STRING(args.positional[0], "file");
     CHECK_OK(PARSE(false, "-c4"));
     CHECK_STRING(v.count, "4");
+    CHECK_OK(PARSE(false, "-c=2"));
+    CHECK_STRING(v.count, "2");
+    CHECK_OK(PARSE(false, "-count", "4"));
+    CHECK_STRING(v.count, "4");
+    CHECK_OK(PARSE(false, "-c", "-3"));
+    CHECK_STRING(v.count, "-3");
+    CHECK_ERROR(PARSE(false, "--count", "--help"), FSDP_INVALID, "if it is '--help', write '--count=--help'");
+    CHECK_ERROR(PARSE(false, "-count", "--"), FSDP_INVALID, "if it is '--', write '-count=--'");
+    CHECK_OK(PARSE(false, "--count=4", "--count", "5"));
+    CHECK_STRING(v.count, "5");
     CHECK_OK(PARSE(false, "--count=5"));
     CHECK_STRING(v.count, "5");
     CHECK_OK(PARSE(false, "--", "--count", "6"));
@@ -65,7 +75,18 @@ static void dotted_options_go_to_the_config(void **state)
     (void)state;
     CHECK_OK(PARSE(true, "--a.b=c=d"));
     CHECK_STRING(v.dotted, "a.b=c=d");
-    CHECK_ERROR(PARSE(true, "--a.b", "c"), FSDP_INVALID, "do: '--a.b' needs a value: write '--a.b=...'");
+    CHECK_OK(PARSE(true, "--a.b", "c", "file"));
+    CHECK_STRING(v.dotted, "a.b=c");
+    CHECK_STRING(args.positional[0], "file");
+    CHECK_OK(PARSE(true, "--a.b", "-1"));
+    CHECK_STRING(v.dotted, "a.b=-1");
+    CHECK_OK(PARSE(true, "--a.b="));
+    CHECK_STRING(v.dotted, "a.b=");
+    CHECK_OK(PARSE(true, "--a.b=--c"));
+    CHECK_STRING(v.dotted, "a.b=--c");
+    CHECK_ERROR(PARSE(true, "--a.b"), FSDP_INVALID, "do: '--a.b' needs a value");
+    CHECK_ERROR(PARSE(true, "--a.b", "--c"), FSDP_INVALID,
+                "do: '--a.b' needs a value: if it is '--c', write '--a.b=--c'");
     CHECK_ERROR(PARSE(true, "--a.bad=1", "file"), FSDP_INVALID, "not this one");
     CHECK_EQ(args.positional_count, 0); /* nothing is read after a failure */
     CHECK_ERROR(PARSE(false, "--a.b=c"), FSDP_INVALID, "do: unknown option '--a.b=c'");

@@ -1,44 +1,15 @@
-/* A table of keys that is not a training run's: its struct is filled, printed and explained by the table alone. */
+/* A table of keys: its struct is filled, printed and explained by the table alone. */
 #include <math.h>
 
-#include "config/config.h"
+#include "config/pool.h"
 #include "support/test.h"
-
-typedef struct pool {
-    struct {
-        int64_t length;
-        double depth;
-        bool heated;
-        int shape;
-        char *name;
-        char **lanes;
-        int64_t lane_count;
-    } water;
-    int64_t attendants;
-} pool;
-
-static const fsdp__choice bools[] = {{"true", 1}, {"false", 0}, {NULL, 0}};
-static const fsdp__choice shapes[] = {{"round", 5}, {"square", 7}, {NULL, 0}};
-static const fsdp__key keys[] = {
-    {"water", "length", FSDP__KEY_INTEGER, offsetof(pool, water.length), 1, 50, 0, NULL, "25", "of a lane"},
-    {"water", "depth", FSDP__KEY_NUMBER, offsetof(pool, water.depth), 0, 5, FSDP__ABOVE, NULL, NULL, "at its end"},
-    {"water", "heated", FSDP__KEY_BOOL, offsetof(pool, water.heated), 0, 0, 0, bools, "true", "in winter"},
-    {"water", "shape", FSDP__KEY_CHOICE, offsetof(pool, water.shape), 0, 0, 0, shapes, "square", "from above"},
-    {"water", "name", FSDP__KEY_TEXT, offsetof(pool, water.name), 0, 0, 0, NULL, NULL, "on the door"},
-    {"water", "lanes", FSDP__KEY_PATHS, offsetof(pool, water.lanes), 0, 0, 0, NULL, NULL, "their names"},
-    {"people", "attendants", FSDP__KEY_INTEGER, offsetof(pool, attendants), 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, NULL,
-     "-1", "-1: as many as come"},
-};
-static const char *const sections[] = {"water", "people", NULL};
-static const fsdp__key_table table = {
-    .keys = keys, .count = (int)(sizeof keys / sizeof keys[0]), .sections = sections, .example = "water.depth"};
 
 static void fields_are_found_by_their_offset(void **state)
 {
     pool p = {0};
 
     (void)state;
-    CHECK_OK(fsdp__config_default(&table, &p));
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
     CHECK_EQ(p.water.length, 25);
     CHECK(isnan(p.water.depth));
     CHECK(p.water.heated);
@@ -46,16 +17,16 @@ static void fields_are_found_by_their_offset(void **state)
     CHECK_NULL(p.water.name);
     CHECK_EQ(p.water.lane_count, 0);
     CHECK_EQ(p.attendants, -1);
-    CHECK_OK(fsdp__config_set(&table, &p, "water.depth", "1.5"));
-    CHECK_OK(fsdp__config_set(&table, &p, "water.lanes", "[a, 'b c']"));
-    CHECK_OK(fsdp__config_set(&table, &p, "people.attendants", "12345678901"));
+    CHECK_OK(fsdp__config_set(&pool_table, &p, "water.depth", "1.5"));
+    CHECK_OK(fsdp__config_set(&pool_table, &p, "water.lanes", "[a, 'b c']"));
+    CHECK_OK(fsdp__config_set(&pool_table, &p, "people.attendants", "12345678901"));
     CHECK_NEAR(p.water.depth, 1.5, 0);
     CHECK_EQ(p.water.lane_count, 2);
     CHECK_STRING(p.water.lanes[1], "b c");
     CHECK_EQ(p.attendants, 12345678901);
-    fsdp__config_release(&table, &p);
+    fsdp__config_release(&pool_table, &p);
     CHECK_NULL(p.water.lanes);
-    fsdp__config_release(&table, &p); /* nothing is left to free twice */
+    fsdp__config_release(&pool_table, &p); /* nothing is left to free twice */
 }
 
 static void messages_are_made_of_the_table(void **state)
@@ -63,22 +34,22 @@ static void messages_are_made_of_the_table(void **state)
     pool p = {0};
 
     (void)state;
-    CHECK_OK(fsdp__config_default(&table, &p));
-    CHECK_ERROR(fsdp__config_set(&table, &p, "water.length", "51"), FSDP_INVALID,
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.length", "51"), FSDP_INVALID,
                 "water.length is '51': expected an integer from 1 to 50");
-    CHECK_ERROR(fsdp__config_set(&table, &p, "water.shape", "oval"), FSDP_INVALID,
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.shape", "oval"), FSDP_INVALID,
                 "water.shape is 'oval': expected round or square");
-    CHECK_ERROR(fsdp__config_set(&table, &p, "wtaer.shape", "round"), FSDP_INVALID,
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "wtaer.shape", "round"), FSDP_INVALID,
                 "wtaer is not a section; did you mean 'water'?");
-    CHECK_ERROR(fsdp__config_set(&table, &p, "staff.count", "1"), FSDP_INVALID,
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "staff.count", "1"), FSDP_INVALID,
                 "staff is not a section: expected water or people");
-    CHECK_ERROR(fsdp__config_set(&table, &p, "people.lanes", "1"), FSDP_INVALID,
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "people.lanes", "1"), FSDP_INVALID,
                 "people.lanes is not a key of people; did you mean 'water.lanes'?");
-    CHECK_ERROR(fsdp__config_set(&table, &p, "people.xyz", "1"), FSDP_INVALID,
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "people.xyz", "1"), FSDP_INVALID,
                 "people.xyz is not a key of people, which has: attendants");
-    CHECK_ERROR(fsdp__config_set(&table, &p, "depth", "1"), FSDP_INVALID,
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "depth", "1"), FSDP_INVALID,
                 "'depth' is not a key: expected section.name, such as water.depth");
-    fsdp__config_release(&table, &p);
+    fsdp__config_release(&pool_table, &p);
 }
 
 static void a_file_is_read_and_printed_by_the_table(void **state)
@@ -92,29 +63,29 @@ static void a_file_is_read_and_printed_by_the_table(void **state)
 
     (void)state;
     test_write_file(path, text, sizeof text - 1);
-    CHECK_OK(fsdp__config_default(&table, &p));
-    CHECK_OK(fsdp__config_load(&table, &p, path));
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_OK(fsdp__config_load(&pool_table, &p, path));
     CHECK_EQ(p.water.length, 33);
     CHECK(!p.water.heated);
     CHECK_EQ(p.water.lane_count, 2);
     CHECK_EQ(p.attendants, 4);
 
     file = CHECK_PTR(fopen(path, "w"));
-    CHECK_OK(fsdp__config_print(&table, &p, file));
+    CHECK_OK(fsdp__config_print(&pool_table, &p, file));
     fclose(file);
     printed = test_read_file(path, &bytes);
     CHECK_CONTAINS(printed, "  # depth:\n");
     CHECK_CONTAINS(printed, "people:\n  attendants: 4\n");
     free(printed);
-    CHECK_OK(fsdp__config_default(&table, &again));
-    CHECK_OK(fsdp__config_load(&table, &again, path));
+    CHECK_OK(fsdp__config_default(&pool_table, &again));
+    CHECK_OK(fsdp__config_load(&pool_table, &again, path));
     CHECK_EQ(again.water.length, 33);
     CHECK_EQ(again.water.lane_count, 2);
 
     test_write_file(path, "just words\n", 11);
-    CHECK_ERROR(fsdp__config_load(&table, &p, path), FSDP_FORMAT, "expected sections (water:, people:)");
-    fsdp__config_release(&table, &again);
-    fsdp__config_release(&table, &p);
+    CHECK_ERROR(fsdp__config_load(&pool_table, &p, path), FSDP_FORMAT, "expected sections (water:, people:)");
+    fsdp__config_release(&pool_table, &again);
+    fsdp__config_release(&pool_table, &p);
     free(path);
     test_directory_free(directory);
 }
@@ -123,12 +94,12 @@ static void a_table_that_is_too_large_is_refused(void **state)
 {
     fsdp__key many[FSDP__KEYS_PER_SECTION + 1];
     const char *names[FSDP__KEY_SECTIONS + 2] = {0};
-    fsdp__key_table large = {.keys = many, .count = FSDP__KEYS_PER_SECTION + 1, .sections = sections};
+    fsdp__key_table large = {.keys = many, .count = FSDP__KEYS_PER_SECTION + 1, .sections = pool_table.sections};
     pool p = {0};
 
     (void)state;
     for (int i = 0; i <= FSDP__KEYS_PER_SECTION; i++)
-        many[i] = keys[0];
+        many[i] = pool_table.keys[0];
     CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "section water has 33 keys: at most 32");
     large.count--;
     CHECK_OK(fsdp__config_default(&large, &p));

@@ -221,7 +221,11 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "exclude each other");
     CHECK_OK(fsdp_train_config_set(config, "model.preset", ""));
     CHECK_OK(fsdp_train_config_set(config, "model.dim", "64"));
-    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "model.dim is for a preset");
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID,
+                "model.dim changes the model, and the weights of "
+                "'folder' are of its own config.json: set");
+    CHECK_OK(fsdp_train_config_set(config, "model.init", "random"));
+    CHECK_OK(fsdp_train_config_check(config, 3));
 }
 
 static void a_failed_allocation_leaves_nothing_behind(void **state)

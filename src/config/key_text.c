@@ -1,0 +1,137 @@
+/* key_text.c - how the value of a key is written as text: as YAML that reads back as the same value. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/keys.h"
+#include "config/utf8.h"
+
+bool fsdp__key_is_nothing(const char *text)
+{
+    return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
+}
+
+/* Characters that YAML reads only as escapes, or that end a line: there are none in a text without quotes. */
+static bool needs_escape(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE ||
+           c == 0xFFFF;
+}
+
+static void print_escaped(const char *text, FILE *out)
+{
+    uint32_t c = 0;
+
+    fputc('"', out);
+    for (int bytes; *text && (bytes = fsdp__utf8_next(text, &c)) > 0; text += bytes) {
+        if (needs_escape(c))
+            fprintf(out, "\\u%04x", c);
+        else
+            fprintf(out, "%s%.*s", c == '"' || c == '\\' ? "\\" : "", bytes, text);
+    }
+    fputc('"', out);
+}
+
+/* Quoted where YAML could read something else. */
+static void print_text(const char *text, FILE *out)
+{
+    uint32_t c = 0;
+    bool plain =
+        text[0] && !strpbrk(text, " :#,[]{}&*!|>'\"%@`\\") && !fsdp__key_is_nothing(text) && !strchr("-?", text[0]);
+
+    for (const char *at = text; *at;) {
+        int bytes = fsdp__utf8_next(at, &c);
+
+        if (!bytes || needs_escape(c)) {
+            print_escaped(text, out);
+            return;
+        }
+        at += bytes;
+    }
+    if (plain) {
+        fputs(text, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *text; text++) {
+        if (*text == '\'')
+            fputc('\'', out);
+        fputc(*text, out);
+    }
+    fputc('\'', out);
+}
+
+static void print_paths(char *const *paths, int64_t count, FILE *out)
+{
+    if (count == 1) {
+        print_text(paths[0], out);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        fputs(i ? ", " : "[", out);
+        print_text(paths[i], out);
+    }
+    fputc(']', out);
+}
+
+/* The shortest text that reads back as the same number. */
+static void print_number(double value, FILE *out)
+{
+    char text[40];
+
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    fputs(text, out);
+}
+
+bool fsdp__key_is_set(const void *config, const fsdp__key *key)
+{
+    const void *field = (const char *)config + key->offset;
+
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+        return key->initial || *(const int64_t *)field != 0;
+    case FSDP__KEY_NUMBER:
+        return !isnan(*(const double *)field);
+    case FSDP__KEY_BOOL:
+        return true;
+    case FSDP__KEY_CHOICE:
+        return key->initial || *(const int *)field != -1;
+    case FSDP__KEY_TEXT:
+        return *(char *const *)field != NULL;
+    case FSDP__KEY_PATHS:
+        return *(const int64_t *)((char **const *)field + 1) != 0;
+    }
+    return false;
+}
+
+void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
+{
+    const void *field = (const char *)config + key->offset;
+
+    switch (key->type) {
+    case FSDP__KEY_INTEGER:
+        fprintf(out, "%lld", (long long)(*(const int64_t *)field));
+        break;
+    case FSDP__KEY_NUMBER:
+        print_number(*(const double *)field, out);
+        break;
+    case FSDP__KEY_BOOL:
+        fputs(*(const bool *)field ? "true" : "false", out);
+        break;
+    case FSDP__KEY_CHOICE:
+        for (const fsdp__choice *c = key->choices; c->text; c++)
+            if (c->value == *(const int *)field)
+                fputs(c->text, out);
+        break;
+    case FSDP__KEY_TEXT:
+        print_text(*(char *const *)field, out);
+        break;
+    case FSDP__KEY_PATHS:
+        print_paths(*(char **const *)field, *(const int64_t *)((char **const *)field + 1), out);
+        break;
+    }
+}

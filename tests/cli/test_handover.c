@@ -1,0 +1,92 @@
+/* The config is read once, by the process that starts the ranks: they get what it read, whatever becomes of the file.
+ */
+#include <sys/stat.h>
+
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+/* Trained for as many steps as the config says, not for those of the defaults. */
+static void check_trained(program *p)
+{
+    CHECK_CONTAINS(p->output, "ranks:  2");
+    CHECK_CONTAINS(p->output, "done:   30 steps");
+    program_free(p);
+}
+
+static void a_config_may_come_through_a_pipe(void **state)
+{
+    fixture *f = *state;
+    program p = program_run(
+        f->directory, 0,
+        (const char *const[]){"sh", "-c", "cat \"$1\" | \"$0\" train /dev/stdin -n 2", PROGRAM, f->config, NULL});
+
+    check_trained(&p);
+    p = program_run(f->directory, 0,
+                    (const char *const[]){"sh", "-c", "cat \"$1\" | \"$0\" train /dev/fd/7 -n 2 7<&0 </dev/null",
+                                          PROGRAM, f->config, NULL});
+    check_trained(&p);
+}
+
+/* Whoever opened it a second time would wait for a second writer. */
+static void a_config_is_opened_once(void **state)
+{
+    fixture *f = *state;
+    char *fifo = test_path(f->directory, "fifo"), *text;
+    size_t bytes;
+    program p;
+    int fd;
+
+    text = test_read_file(f->config, &bytes);
+    CHECK_EQ(mkfifo(fifo, 0600), 0);
+    p = program_start(f->directory, (const char *const[]){PROGRAM, "train", fifo, "-n", "2", NULL});
+    fd = open(fifo, O_WRONLY | O_CLOEXEC);
+    CHECK_EQ(write(fd, text, bytes), bytes);
+    CHECK_EQ(unlink(fifo), 0);
+    close(fd);
+    program_wait(&p, 60);
+    CHECK_EQ(p.status, 0);
+    check_trained(&p);
+    free(text);
+    free(fifo);
+}
+
+static void ranks_get_every_value_as_it_was_given(void **state)
+{
+    fixture *f = *state;
+    char *data = test_path(f->directory, "it's \"a\"\n\t\xC3\xA9: [x], #1"), option[600], *line, *first;
+    size_t bytes;
+    program p;
+
+    CHECK_EQ(rename(f->data, data), 0);
+    snprintf(option, sizeof option, "--data.path=%s", data);
+    p = RUN(0, "train", f->config, option, "-n", "2", "--training.steps=2", "--optimizer.lr=0.10000000000000002",
+            "--training.max_norm=0.3333333333333333");
+    CHECK_CONTAINS(p.output, "done:   2 steps");
+    program_free(&p);
+    first = test_read_file(f->metrics, &bytes);
+    CHECK_CONTAINS(first, "\"lr\": 0.1,");
+    p = RUN(0, "run", "-n", "2", "--", PROGRAM, "train", f->config, option, "--training.steps=2",
+            "--optimizer.lr=0.10000000000000002", "--training.max_norm=0.3333333333333333");
+    program_free(&p);
+    line = test_read_file(f->metrics, &bytes);
+    CHECK_EQ(strncmp(line, first, strcspn(first, ",") + 20), 0); /* the same step and loss */
+    free(line);
+    free(first);
+    free(data);
+}
+
+static void a_descriptor_that_is_no_config_is_refused(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(2, "train", "--as-rank=x");
+
+    CHECK_CONTAINS(p.output, "--as-rank is 'x': expected an integer from 3");
+    program_free(&p);
+    p = RUN(1, "train", "--as-rank=999");
+    CHECK_CONTAINS(p.output, "cannot open '/proc/self/fd/999'");
+    program_free(&p);
+}
+
+TEST_MAIN(T(a_config_may_come_through_a_pipe), T(a_config_is_opened_once), T(ranks_get_every_value_as_it_was_given),
+          T(a_descriptor_that_is_no_config_is_refused))

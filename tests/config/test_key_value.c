@@ -1,0 +1,92 @@
+/* Values and their text: what is printed reads back as the same, and what could not is refused. */
+#include <float.h>
+
+#include "config/pool.h"
+#include "config/yaml.h"
+#include "support/test.h"
+
+/* Prints `p` and reads it again. */
+static pool reread(const pool *p)
+{
+    char *printed = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&printed, &bytes);
+    pool again = {0};
+
+    CHECK_OK(fsdp__config_default(&pool_table, &again));
+    CHECK_OK(fsdp__config_print(&pool_table, p, out));
+    fclose(out);
+    CHECK_OK(fsdp__yaml_apply(&pool_table, &again, "printed", printed, bytes));
+    free(printed);
+    return again;
+}
+
+static void every_text_is_printed_so_that_it_reads_back(void **state)
+{
+    static const char *const texts[] = {
+        "a",         "a b",      "it's",     "\"q\"",        "a: b",         "#a",           "- a",
+        "?",         "[a, b]",   "{a}",      "&a",           "*a",           "!a",           "%a",
+        "@a",        "`a",       "a\nb",     "\n",           " a ",          "a\tb",         "\x1b[2J",
+        "\x7f",      "\\n",      "\\",       "true",         "1e3",          "...",          "---",
+        "\xC3\xA9t", "\xC2\x85", "\xC2\x9B", "\xE2\x80\xA8", "\xEF\xBB\xBF", "\xEF\xBF\xBF", "\xF0\x9F\x8C\x8A x\n",
+        "a\r\nb"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        const char *list[] = {texts[i], "null", "~", texts[i]};
+        pool p = {0}, again;
+
+        CHECK_OK(fsdp__config_default(&pool_table, &p));
+        CHECK_OK(fsdp__config_set(&pool_table, &p, "water.name", texts[i]));
+        CHECK_OK(fsdp__key_set_paths(&p, fsdp__key_find(&pool_table, "water", "lanes"), list, i % 2 ? 4 : 1));
+        again = reread(&p);
+        CHECK_STRING(again.water.name, texts[i]);
+        CHECK_EQ(again.water.lane_count, i % 2 ? 4 : 1);
+        for (int64_t k = 0; k < again.water.lane_count; k++)
+            CHECK_STRING(again.water.lanes[k], list[k]);
+        fsdp__config_release(&pool_table, &p);
+        fsdp__config_release(&pool_table, &again);
+    }
+}
+
+static void every_number_is_printed_exactly(void **state)
+{
+    static const double numbers[] = {0.1, 1.0 / 3, DBL_MIN, 4.9e-324, 3e-4, 5, 4.999999999999999, 1e-8};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        pool p = {0}, again;
+
+        CHECK_OK(fsdp__config_default(&pool_table, &p));
+        p.water.depth = numbers[i];
+        p.attendants = 8999999999999999999;
+        again = reread(&p);
+        CHECK_BYTES(&again.water.depth, &numbers[i], sizeof(double));
+        CHECK_EQ(again.attendants, 8999999999999999999);
+        fsdp__config_release(&pool_table, &again);
+        fsdp__config_release(&pool_table, &p);
+    }
+}
+
+static void what_is_not_utf8_is_refused(void **state)
+{
+    /* a lone continuation, one too long, a surrogate, beyond the last character, cut short */
+    static const char *const wrong[] = {"a\x80",     "a\xC0\xAF", "a\xED\xA0\x80", "a\xF4\x90\x80\x80",
+                                        "a\xE2\x80", "a\xFF"};
+    pool p = {0};
+
+    (void)state;
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.name", wrong[i]), FSDP_INVALID,
+                    "water.name is no text in UTF-8: byte 1 is 0x");
+        CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.lanes", wrong[i]), FSDP_INVALID,
+                    "water.lanes is no text in UTF-8: byte 1 is 0x");
+    }
+    CHECK_NULL(p.water.name);
+    CHECK_EQ(p.water.lane_count, 0);
+    fsdp__config_release(&pool_table, &p);
+}
+
+TEST_MAIN(cmocka_unit_test(every_text_is_printed_so_that_it_reads_back),
+          cmocka_unit_test(every_number_is_printed_exactly), cmocka_unit_test(what_is_not_utf8_is_refused))

@@ -1,0 +1,148 @@
+/* What a config file may be: exact lines, one document, nothing that is larger or deeper than a config, and no other
+ * words of YAML than keys, values and lists. */
+#include "base/alloc.h"
+#include "config/pool.h"
+#include "config/yaml.h"
+#include "support/test.h"
+
+static fsdp_status apply(const char *text, size_t bytes)
+{
+    pool p = {0};
+    fsdp_status status;
+
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    status = fsdp__yaml_apply(&pool_table, &p, "c", text, bytes);
+    fsdp__config_release(&pool_table, &p);
+    return status;
+}
+
+static void refuses(const char *text, const char *expected)
+{
+    CHECK(apply(text, strlen(text)) != FSDP_OK);
+    CHECK_STRING(fsdp_last_error(), expected);
+}
+
+static void lines_are_those_of_the_key_or_the_entry(void **state)
+{
+    (void)state;
+    refuses("water:\n  lanes:\n    - a\n    -\n    - c\n",
+            "c:4: water.lanes has an empty entry: expected a file or a list of files");
+    refuses("water:\n  lanes: [a,\n\n b,\n [c]]\n", "c:5: water.lanes holds a list: expected a list of files");
+    refuses("water:\n  lanes: [a,\n {b: c}]\n", "c:3: water.lanes holds a section: expected a list of files");
+    refuses("# people:\n#   attendants: x\npeople:\n  # attendants: y\n  attendants:\n    \"x\n\n     y\"\n",
+            "c:5: people.attendants is 'x\\x0ay': expected -1 or an integer from 0");
+    refuses("water: {length: 3, depth: 2,\n\n  length: 4}\n", "c:3: water.length is given twice");
+    refuses("water:\n  name: 'attendants: 3'\npeople:\n  attendants: no\n",
+            "c:4: people.attendants is 'no': expected -1 or an integer from 0");
+    refuses("water:\r\n  name: a\r\n  length: no\r\n", "c:3: water.length is 'no': expected an integer from 1 to 50");
+    refuses("\xEF\xBB\xBFwater:\n  length: no\n", "c:2: water.length is 'no': expected an integer from 1 to 50");
+    refuses("water:\n  [a]: b\n", "c:2: water: a list stands where a name is expected");
+    refuses("[a]: b\n", "c:1: a list stands where a name is expected");
+    refuses("water: []\n", "c:1: water is a list: expected keys of the section, indented below it");
+}
+
+static void what_yaml_has_beyond_a_config_is_refused(void **state)
+{
+    (void)state;
+    refuses("water:\n  name: &n x\n", "c:2: an anchor, '&n': a config has none, leave it out");
+    refuses("water: &w\n  name: x\n", "c:1: an anchor, '&w': a config has none, leave it out");
+    refuses("water:\n  name: x\n  lanes: [a,\n   *a]\n", "c:4: an alias, '*a': write the value itself in its place");
+    CHECK_ERROR(apply("water:\n  <<: *defaults\n", 21), FSDP_INVALID, "c:2: water.<< is not a key of water");
+    refuses("water:\n  name: !!binary aGk=\n",
+            "c:2: a tag, 'tag:yaml.org,2002:binary': a config has none, leave it out");
+    refuses("water:\n  name: x\n---\npeople:\n  attendants: 3\n",
+            "c:3: a second document begins here: a config is one");
+    refuses("water:\n  name: x\n...\n---\n", "c:4: a second document begins here: a config is one");
+    CHECK_OK(apply("---\nwater:\n  name: x\n...\n", 24));
+    CHECK_OK(apply("--- ~\n", 6));
+    CHECK_OK(apply("water: ~\npeople: null\n", 22));
+}
+
+static void what_is_no_text_is_refused(void **state)
+{
+    static const char nul[] = "water:\n  name: a\0b\n", wide[] = "w\0a\0t\0e\0r\0";
+
+    (void)state;
+    CHECK_ERROR(apply(nul, sizeof nul - 1), FSDP_FORMAT, "c:2: not text in UTF-8: byte 0x00");
+    CHECK_ERROR(apply(wide, sizeof wide - 1), FSDP_FORMAT, "c:1: not text in UTF-8: byte 0x00");
+    refuses("water:\n\n  name: a\xff\n", "c:3: not text in UTF-8: byte 0xff: invalid leading UTF-8 octet");
+    refuses("water:\n  name: a\x1b[2Jb\n", "c:2: not text in UTF-8: byte 0x1b: control characters are not allowed");
+    refuses("water:\n  name: \"a\\0b\"\n", "c:2: water.name has a NUL character in it");
+    refuses("water:\n  \"na\\0me\": b\n", "c:2: water: 'na...' is no name of a key or a section");
+    refuses("\"wat\\e[2Jer\": b\n", "c:1: wat\\x1b[2Jer is not a section; did you mean 'water'?");
+    refuses("water:\n  name: \"unfinished\n", "c:3: not YAML from here on (column 1): found unexpected end of stream");
+    refuses("water:\n\tname: x\n",
+            "c:2: not YAML from here on (column 1): found character that cannot start any token");
+}
+
+static void nothing_is_longer_or_deeper_than_a_config(void **state)
+{
+    enum {
+        BYTES = 200000
+    };
+    char *text = malloc(BYTES + 100);
+    int used = sprintf(text, "water:\n  depth: ");
+
+    (void)state;
+    memset(text + used, '1', BYTES);
+    text[used + BYTES] = '\0';
+    refuses(text, "c:2: water.depth is 200000 bytes long: at most 65536 are read");
+    text[used + 65536] = '\0';
+    CHECK_ERROR(apply(text, strlen(text)), FSDP_INVALID, "11111...': expected a number greater than 0 to 5");
+    CHECK(strlen(fsdp_last_error()) < 200);
+    used = sprintf(text, "water:\n  lanes: ['");
+    memset(text + used, 'x', BYTES);
+    memcpy(text + used + BYTES, "']\n", 4);
+    refuses(text, "c:2: water.lanes is 200000 bytes long: at most 65536 are read");
+    used = sprintf(text, "? ");
+    memset(text + used, 'x', BYTES);
+    memcpy(text + used + BYTES, "\n: b\n", 6);
+    CHECK_ERROR(apply(text, strlen(text)), FSDP_FORMAT, "xx...' is no name of a key or a section");
+    for (int opening = 0; opening < 2; opening++) { /* "[[[[" and "{{{{", also where a list may stand */
+        for (int within = 0; within < 2; within++) {
+            used = within ? sprintf(text, "water:\n  lanes: ") : 0;
+            memset(text + used, "[{"[opening], BYTES);
+            CHECK_STATUS(apply(text, (size_t)used + BYTES), FSDP_FORMAT);
+        }
+    }
+    for (int i = 0; i < BYTES / 2; i++) /* "- - - -" */
+        memcpy(text + (ptrdiff_t)2 * i, "- ", 2);
+    CHECK_STATUS(apply(text, BYTES), FSDP_FORMAT);
+    free(text);
+}
+
+/* As many files as anybody has: read, printed and read again. Were one of these quadratic, the test would not end. */
+static void a_list_may_be_long(void **state)
+{
+    enum {
+        PATHS = 60000
+    };
+    char *text = malloc(64 * PATHS), *printed = NULL;
+    size_t used = (size_t)sprintf(text, "water:\n  lanes:\n"), bytes = 0;
+    pool p = {0}, again = {0};
+    FILE *out;
+
+    (void)state;
+    for (int i = 0; i < PATHS; i++)
+        used += (size_t)sprintf(text + used, "    - /data/tokens of a web/part-%06d.bin\n", i);
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_OK(fsdp__config_default(&pool_table, &again));
+    CHECK_OK(fsdp__yaml_apply(&pool_table, &p, "c", text, used));
+    CHECK_EQ(p.water.lane_count, PATHS);
+    CHECK_STRING(p.water.lanes[PATHS - 1], "/data/tokens of a web/part-059999.bin");
+    out = open_memstream(&printed, &bytes);
+    CHECK_OK(fsdp__config_print(&pool_table, &p, out));
+    fclose(out);
+    CHECK_OK(fsdp__yaml_apply(&pool_table, &again, "c", printed, bytes));
+    CHECK_EQ(again.water.lane_count, PATHS);
+    for (int i = 0; i < PATHS; i++)
+        CHECK_STRING(again.water.lanes[i], p.water.lanes[i]);
+    fsdp__config_release(&pool_table, &p);
+    fsdp__config_release(&pool_table, &again);
+    free(printed);
+    free(text);
+}
+
+TEST_MAIN(cmocka_unit_test(lines_are_those_of_the_key_or_the_entry),
+          cmocka_unit_test(what_yaml_has_beyond_a_config_is_refused), cmocka_unit_test(what_is_no_text_is_refused),
+          cmocka_unit_test(nothing_is_longer_or_deeper_than_a_config), cmocka_unit_test(a_list_may_be_long))
