@@ -29,21 +29,45 @@ static bool write_fault(void)
     return true;
 }
 
-/* `*out_bytes` is what the file says it holds; 0 also for what has no size, as pipes. */
-static fsdp_status open_for_reading(const char *path, bool regular_only, int *out_fd, size_t *out_bytes)
+/* What stands where a file was looked for. */
+static const char *kind_name(mode_t mode)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a directory";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFSOCK:
+        return "a socket";
+    case S_IFCHR:
+    case S_IFBLK:
+        return "a device";
+    default:
+        return "no file";
+    }
+}
+
+static fsdp_status wrong_kind(const char *path, mode_t mode)
+{
+    return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is %s, not a regular file", path, kind_name(mode));
+}
+
+/* Regular files, and where `streams` also what has no size, as pipes: `*out_bytes` is 0 then. */
+static fsdp_status open_for_reading(const char *path, bool streams, int *out_fd, size_t *out_bytes)
+{
+    /* Without O_NONBLOCK the open of a FIFO waits for somebody who writes to it. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (streams ? 0 : O_NONBLOCK));
     struct stat info;
     fsdp_status status = FSDP_OK;
 
+    if (fd < 0 && errno == ENXIO && stat(path, &info) == 0) /* a socket cannot even be opened */
+        return wrong_kind(path, info.st_mode);
     if (fd < 0)
         return io_error("open", path);
     if (fstat(fd, &info) != 0)
         status = io_error("examine", path);
-    else if (S_ISDIR(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a directory", path);
-    else if (regular_only && !S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "cannot map '%s': it is not a regular file", path);
+    else if (S_ISDIR(info.st_mode) || (!streams && !S_ISREG(info.st_mode)))
+        status = wrong_kind(path, info.st_mode);
     if (status != FSDP_OK) {
         close(fd);
         return status;
@@ -85,7 +109,7 @@ static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, siz
     return FSDP_OK;
 }
 
-fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+static fsdp_status read_whole(const char *path, bool streams, size_t limit_bytes, char **out, size_t *out_bytes)
 {
     fsdp_status status = FSDP_OK;
     size_t expected = 0, got = 0, capacity;
@@ -94,7 +118,7 @@ fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, si
 
     *out = NULL;
     *out_bytes = 0;
-    FSDP_TRY(open_for_reading(path, false, &fd, &expected));
+    FSDP_TRY(open_for_reading(path, streams, &fd, &expected));
     if (expected > limit_bytes) {
         status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path,
                            expected, limit_bytes);
@@ -120,6 +144,16 @@ out:
     return status;
 }
 
+fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    return read_whole(path, false, limit_bytes, out, out_bytes);
+}
+
+fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    return read_whole(path, true, limit_bytes, out, out_bytes);
+}
+
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
 {
     size_t bytes = 0;
@@ -127,7 +161,7 @@ fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
     int fd = -1;
 
     *out = (fsdp__mapping){0};
-    FSDP_TRY(open_for_reading(path, true, &fd, &bytes));
+    FSDP_TRY(open_for_reading(path, false, &fd, &bytes));
     if (bytes > 0)
         data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) {
