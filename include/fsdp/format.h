@@ -24,9 +24,10 @@ typedef struct fsdp_safetensors_entry {
 
 /* One file, or all files of an index, or a folder with model.safetensors or model.safetensors.index.json. Headers are
  * checked whole (sizes, overlaps, gaps, ranges, duplicate names) before anything is returned. Nothing is read of the
- * data: it is mapped. */
+ * data: it is mapped. Names are as the files have them, control characters included. */
 FSDP_API fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **out);
 FSDP_API void fsdp_safetensors_close(fsdp_safetensors *file);
+FSDP_API int64_t fsdp_safetensors_file_count(const fsdp_safetensors *file);
 FSDP_API int64_t fsdp_safetensors_count(const fsdp_safetensors *file);
 FSDP_API const fsdp_safetensors_entry *fsdp_safetensors_at(const fsdp_safetensors *file,
                                                            int64_t index); /* by name order */

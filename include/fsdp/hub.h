@@ -13,6 +13,10 @@ extern "C" {
 
 FSDP_API fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out);
 
+/* Whether the folder's safetensors files hold the parameters of a model of this config: names, shapes and dtypes, from
+ * the headers alone. Call it before the model gets memory: a config.json may say any size. */
+FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config);
+
 /* Fills every entry of the state from the folder's safetensors files: each rank reads only its own rows, converting
  * dtypes (F32, BF16, F16). Missing, surplus (beyond known aliases of tied weights and buffers that HF may store) or
  * misshapen tensors are errors naming the tensor and the file, found before anything is changed. Ranks look at their

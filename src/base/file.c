@@ -29,21 +29,54 @@ static bool write_fault(void)
     return true;
 }
 
-/* `*out_bytes` is what the file says it holds; 0 also for what has no size, as pipes. */
-static fsdp_status open_for_reading(const char *path, bool regular_only, int *out_fd, size_t *out_bytes)
+/* What stands where a file was looked for. */
+static const char *kind_name(mode_t mode)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a directory";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFSOCK:
+        return "a socket";
+    case S_IFCHR:
+    case S_IFBLK:
+        return "a device";
+    default:
+        return "no file";
+    }
+}
+
+static fsdp_status wrong_kind(const char *path, mode_t mode, bool streams)
+{
+    return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is %s, not a %s", path, kind_name(mode),
+                     streams ? "file or a pipe" : "regular file");
+}
+
+/* Of an open one. Of devices, a terminal may be what stdin is. */
+static bool is_readable(int fd, mode_t mode, bool streams)
+{
+    return S_ISREG(mode) || (streams && (S_ISFIFO(mode) || (S_ISCHR(mode) && isatty(fd))));
+}
+
+/* Regular files, and where `streams` also what has no size, as pipes: `*out_bytes` is 0 then. */
+static fsdp_status open_for_reading(const char *path, bool streams, int *out_fd, size_t *out_bytes)
+{
     struct stat info;
     fsdp_status status = FSDP_OK;
+    int fd;
 
+    /* Before it is opened: to open a device may do something, and a socket cannot be opened at all. */
+    if (stat(path, &info) == 0 && (S_ISSOCK(info.st_mode) || S_ISBLK(info.st_mode) || S_ISDIR(info.st_mode)))
+        return wrong_kind(path, info.st_mode, streams);
+    /* Without O_NONBLOCK the open of a FIFO waits for somebody who writes to it. */
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (streams ? 0 : O_NONBLOCK));
     if (fd < 0)
         return io_error("open", path);
     if (fstat(fd, &info) != 0)
         status = io_error("examine", path);
-    else if (S_ISDIR(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a directory", path);
-    else if (regular_only && !S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "cannot map '%s': it is not a regular file", path);
+    else if (!is_readable(fd, info.st_mode, streams))
+        status = wrong_kind(path, info.st_mode, streams);
     if (status != FSDP_OK) {
         close(fd);
         return status;
@@ -85,73 +118,49 @@ static fsdp_status read_to_end(int fd, const char *path, size_t limit_bytes, siz
     return FSDP_OK;
 }
 
-/* `expected`: bytes that it says it holds. */
-static fsdp_status read_whole(int fd, const char *path, size_t expected, size_t limit_bytes, char **out,
-                              size_t *out_bytes)
+static fsdp_status read_whole(const char *path, bool streams, size_t limit_bytes, char **out, size_t *out_bytes)
 {
     fsdp_status status = FSDP_OK;
-    size_t got = 0, capacity = FSDP__MAX(expected + 1, (size_t)4096);
-    char *data;
-
-    if (expected > limit_bytes)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path, expected,
-                         limit_bytes);
-    data = fsdp__malloc(capacity);
-    if (!data)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
-    status = read_to_end(fd, path, limit_bytes, capacity, &data, &got);
-    if (status == FSDP_OK && got < expected)
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
-    if (status != FSDP_OK) {
-        fsdp__free(data);
-        return status;
-    }
-    *out = data;
-    *out_bytes = got;
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
-{
-    fsdp_status status;
-    size_t expected = 0;
+    size_t expected = 0, got = 0, capacity;
+    char *data = NULL;
     int fd = -1;
 
     *out = NULL;
     *out_bytes = 0;
-    FSDP_TRY(open_for_reading(path, false, &fd, &expected));
-    status = read_whole(fd, path, expected, limit_bytes, out, out_bytes);
+    FSDP_TRY(open_for_reading(path, streams, &fd, &expected));
+    if (expected > limit_bytes) {
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its %zu bytes are more than the limit of %zu", path,
+                           expected, limit_bytes);
+        goto out;
+    }
+    capacity = FSDP__MAX(expected + 1, (size_t)4096);
+    data = fsdp__malloc(capacity);
+    if (!data) {
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, read_to_end(fd, path, limit_bytes, capacity, &data, &got), out);
+    if (got < expected) {
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': %zu bytes short", path, expected - got);
+        goto out;
+    }
+    *out = data;
+    *out_bytes = got;
+    data = NULL;
+out:
+    fsdp__free(data);
     close(fd);
     return status;
 }
 
-fsdp_status fsdp__file_read_text(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
 {
-    fsdp_status status;
-    struct stat info;
-    int fd;
+    return read_whole(path, false, limit_bytes, out, out_bytes);
+}
 
-    *out = NULL;
-    *out_bytes = 0;
-    /* Before it is opened: to open a device may do something. */
-    if (stat(path, &info) != 0)
-        return io_error("open", path);
-    if (S_ISDIR(info.st_mode))
-        return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a directory", path);
-    if (S_ISBLK(info.st_mode) || S_ISSOCK(info.st_mode))
-        return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a %s: expected a file or a pipe", path,
-                         S_ISBLK(info.st_mode) ? "device" : "socket");
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0)
-        return io_error("open", path);
-    if (fstat(fd, &info) != 0)
-        status = io_error("examine", path);
-    else if (S_ISCHR(info.st_mode) && !isatty(fd)) /* a terminal is what stdin may be */
-        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is a device: expected a file or a pipe", path);
-    else
-        status = read_whole(fd, path, S_ISREG(info.st_mode) ? (size_t)info.st_size : 0, limit_bytes, out, out_bytes);
-    close(fd);
-    return status;
+fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **out, size_t *out_bytes)
+{
+    return read_whole(path, true, limit_bytes, out, out_bytes);
 }
 
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
@@ -161,7 +170,7 @@ fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
     int fd = -1;
 
     *out = (fsdp__mapping){0};
-    FSDP_TRY(open_for_reading(path, true, &fd, &bytes));
+    FSDP_TRY(open_for_reading(path, false, &fd, &bytes));
     if (bytes > 0)
         data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) {

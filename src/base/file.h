@@ -4,19 +4,18 @@
 
 #include "fsdp/status.h"
 
-/* Whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Directories and files over
- * `limit_bytes` are refused. */
+/* Whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Refused: what is over `limit_bytes`,
+ * and directories, FIFOs, sockets and devices, by name and kind. Waits for nobody. */
 fsdp_status fsdp__file_read(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
-
-/* The same for what is given on a command line: also a pipe (read once, to its end) or a terminal, but no device. */
-fsdp_status fsdp__file_read_text(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
+/* The same of a path that the user may point at a pipe or a terminal too: read once, to its end. [blocks] */
+fsdp_status fsdp__file_read_stream(const char *path, size_t limit_bytes, char **out, size_t *out_bytes);
 
 typedef struct fsdp__mapping {
     const unsigned char *data; /* NULL for an empty file */
     size_t bytes;
 } fsdp__mapping;
 
-/* Read-only memory map. */
+/* Read-only memory map of a regular file; anything else is refused as above. */
 fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out);
 void fsdp__file_unmap(fsdp__mapping *mapping);
 
@@ -33,6 +32,7 @@ fsdp_status fsdp__make_directories(const char *path); /* like mkdir -p */
 fsdp_status fsdp__remove_tree(const char *path);      /* like rm -rf: a missing path is fine, links are not followed */
 /* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
 char *fsdp__path_join(const char *directory, const char *name);
+/* Whether anything has that name, also what cannot be looked at: opening it tells why. */
 int fsdp__path_exists(const char *path);
 
 #endif

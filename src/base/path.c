@@ -107,5 +107,5 @@ int fsdp__path_exists(const char *path)
 {
     struct stat info;
 
-    return stat(path, &info) == 0;
+    return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 enum {
     MESSAGE_BYTES = 1024,
     TRACE_HOPS = 8,
@@ -57,38 +59,11 @@ void fsdp_clear_error(void)
     last.trace[0] = '\0';
 }
 
-/* Names and values come from files and command lines: what would move a terminal's cursor, or begin a line that looks
- * like another message, is shown as \x1b. Returns how many bytes from `at` on are to be shown so. */
-static int control_bytes(const unsigned char *at)
-{
-    if (at[0] < 0x20 || at[0] == 0x7F)
-        return 1;
-    return at[0] == 0xC2 && at[1] >= 0x80 && at[1] < 0xA0 ? 2 : 0; /* the upper ones, in UTF-8 */
-}
-
-/* A message that does not fit says so. */
+/* Names and values in it come from files and command lines. A message that does not fit says so. */
 static void set_message(fsdp_status status, const char *message)
 {
-    static const char cut[] = "...", digits[] = "0123456789abcdef";
-    const unsigned char *from = (const unsigned char *)message;
-    size_t used = 0;
-
     last.status = status;
-    while (*from) {
-        int control = control_bytes(from);
-
-        if (used + (control ? 4 * (size_t)control : 1) + sizeof cut > MESSAGE_BYTES)
-            break;
-        if (!control)
-            last.message[used++] = (char)*from++;
-        for (; control; control--, from++) {
-            const char shown[] = {'\\', 'x', digits[*from >> 4], digits[*from & 15]};
-
-            memcpy(last.message + used, shown, sizeof shown);
-            used += sizeof shown;
-        }
-    }
-    memcpy(last.message + used, *from ? cut : "", *from ? sizeof cut : 1);
+    fsdp__shown(message, last.message, sizeof last.message);
 }
 
 static void add_hop(const char *file, int line)

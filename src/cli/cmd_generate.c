@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "device/device.h"
+#include "launch/launch.h"
 
 typedef struct request {
     const char *folder, *prompt, *ids;
@@ -28,50 +29,43 @@ static void usage(void)
          "  --seed S               default 0");
 }
 
-/* ---- prompt ---- */
+/* ---- prompt: what can be said without the folder, then what it says to it ---- */
 
-static int prompt_to_bytes(request *r)
+static int allocate(request *r, size_t count)
 {
-    char *tokenizer = fsdp__path_join(r->folder, "tokenizer.json");
-    bool has_tokenizer = tokenizer && fsdp__path_exists(tokenizer);
+    r->tokens = fsdp__calloc(count + (size_t)r->options.max_new_tokens, sizeof *r->tokens);
+    return r->tokens ? 0 : fsdp__failure("%s", fsdp_last_error());
+}
+
+static int read_prompt(request *r)
+{
     size_t length = strlen(r->prompt);
 
-    fsdp__free(tokenizer);
-    if (r->config.vocab_size != 256 || has_tokenizer)
-        return fsdp__failure(
-            "'%s' is no byte-level model (%s%lld tokens in its vocabulary), and tokenizers are not read "
-            "yet: give ids with --tokens 1,2,3",
-            r->folder, has_tokenizer ? "it has a tokenizer.json, " : "", (long long)r->config.vocab_size);
     if (length == 0)
         return fsdp__usage_error("generate: --prompt is empty: give at least one character");
-    r->tokens = fsdp__calloc(length + (size_t)r->options.max_new_tokens, sizeof *r->tokens);
-    if (!r->tokens)
-        return fsdp__failure("%s", fsdp_last_error());
+    if (allocate(r, length) != 0)
+        return FSDP__FAILED;
     for (size_t i = 0; i < length; i++)
         r->tokens[i] = (unsigned char)r->prompt[i];
     r->count = (int64_t)length;
     return 0;
 }
 
-static int ids_to_tokens(request *r)
+static int read_ids(request *r)
 {
     const char *at = r->ids;
     size_t most = 1;
 
     for (const char *c = r->ids; *c; c++)
         most += *c == ',';
-    r->tokens = fsdp__calloc(most + (size_t)r->options.max_new_tokens, sizeof *r->tokens);
-    if (!r->tokens)
-        return fsdp__failure("%s", fsdp_last_error());
+    if (allocate(r, most) != 0)
+        return FSDP__FAILED;
     for (;;) {
         char *end;
         long value = strtol(at, &end, 10);
 
-        if (end == at || (*end && *end != ','))
-            return fsdp__usage_error("generate: --tokens is '%s': expected ids with commas between them", r->ids);
-        if (value < 0 || value >= r->config.vocab_size)
-            return fsdp__usage_error("generate: token %ld of --tokens is not in the vocabulary of %lld tokens", value,
-                                     (long long)r->config.vocab_size);
+        if (end == at || (*end && *end != ',') || value < 0 || value > INT32_MAX)
+            return fsdp__usage_error("generate: --tokens is '%s': expected token ids with commas between them", r->ids);
         r->tokens[r->count++] = (int32_t)value;
         if (!*end)
             return 0;
@@ -79,15 +73,35 @@ static int ids_to_tokens(request *r)
     }
 }
 
+static int check_prompt(const request *r)
+{
+    char *tokenizer = fsdp__path_join(r->folder, "tokenizer.json");
+    bool has_tokenizer = tokenizer && fsdp__path_exists(tokenizer);
+
+    fsdp__free(tokenizer);
+    if (r->prompt && (r->config.vocab_size != 256 || has_tokenizer))
+        return fsdp__failure(
+            "'%s' is no byte-level model (%s%lld tokens in its vocabulary), and tokenizers are not read "
+            "yet: give ids with --tokens 1,2,3",
+            r->folder, has_tokenizer ? "it has a tokenizer.json, " : "", (long long)r->config.vocab_size);
+    for (int64_t i = 0; i < r->count; i++)
+        if (r->tokens[i] >= r->config.vocab_size)
+            return fsdp__failure("token %d of --tokens is not in the vocabulary of '%s', which has %lld", r->tokens[i],
+                                 r->folder, (long long)r->config.vocab_size);
+    return 0;
+}
+
 /* ---- model ---- */
 
 static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_module **out)
 {
     fsdp_state_dict *state = NULL;
-    fsdp_module *model = fsdp_model_create(context, fsdp_meta(context), &r->config);
     fsdp_status status = FSDP_OK;
+    fsdp_module *model;
 
     *out = NULL;
+    FSDP_TRY(fsdp_hub_check(context, r->folder, &r->config));
+    model = fsdp_model_create(context, fsdp_meta(context), &r->config);
     if (!model)
         return fsdp_last_status();
     FSDP_TRY_GOTO(status, fsdp_module_materialize(model, fsdp__front_device(context)), out);
@@ -120,11 +134,9 @@ static void print_ids(const request *r)
 /* The layers of a small model are over before a second thread has begun. */
 static fsdp_status create_context(const request *r, fsdp_context **out)
 {
-    const fsdp_context_options one_thread = {.threads = 1};
+    bool small = fsdp_model_config_parameters(&r->config) < 16 * 1000 * 1000;
 
-    if (fsdp_model_config_parameters(&r->config) < 16 * 1000 * 1000)
-        return fsdp_context_create(&one_thread, out);
-    return fsdp_context_from_env(out);
+    return small ? fsdp__context_from_env(1, out) : fsdp_context_from_env(out);
 }
 
 static fsdp_status generate(request *r)
@@ -195,9 +207,11 @@ int fsdp__cmd_generate(int argc, char **argv)
     if (read_numbers(&r, most, temperature, top_k, seed) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     r.folder = args.positional[0];
-    if (fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    status = r.prompt ? prompt_to_bytes(&r) : ids_to_tokens(&r);
+    status = r.prompt ? read_prompt(&r) : read_ids(&r);
+    if (status == 0 && fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
+    if (status == 0)
+        status = check_prompt(&r);
     if (status == 0 && generate(&r) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());
     fsdp__free(r.tokens);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
 static void print_config(const char *folder, const fsdp_model_config *m)
@@ -36,35 +37,47 @@ static void shape_text(const fsdp_safetensors_entry *e, char *text, size_t text_
 
 static void print_tensors(const fsdp_safetensors *file)
 {
-    int64_t elements = 0, bytes = 0, files = 0, count = fsdp_safetensors_count(file);
+    int64_t elements = 0, bytes = 0, files = fsdp_safetensors_file_count(file), count = fsdp_safetensors_count(file);
     int width = 0;
     char a[40], b[40], c[40];
 
     for (int64_t i = 0; i < count; i++) {
-        int length = (int)strlen(fsdp_safetensors_at(file, i)->name);
+        int length = (int)strlen(FSDP__SHOWN_NAME(fsdp_safetensors_at(file, i)->name));
 
         width = length > width ? length : width;
     }
     for (int64_t i = 0; i < count; i++) {
         const fsdp_safetensors_entry *e = fsdp_safetensors_at(file, i);
         const char *name = strrchr(e->file, '/');
-        int64_t numel = 1;
-        bool seen = false;
 
-        for (int d = 0; d < e->ndim; d++)
-            numel *= e->shape[d];
-        for (int64_t j = 0; j < i && !seen; j++)
-            seen = strcmp(fsdp_safetensors_at(file, j)->file, e->file) == 0;
-        files += !seen;
-        elements += numel;
+        elements += (int64_t)(e->bytes / fsdp_dtype_size(e->dtype));
         bytes += (int64_t)e->bytes;
         shape_text(e, a, sizeof a);
-        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, e->name, fsdp_dtype_name(e->dtype), a,
-               fsdp__thousands((int64_t)e->bytes, b, sizeof b), name ? name + 1 : e->file);
+        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), fsdp_dtype_name(e->dtype), a,
+               fsdp__thousands((int64_t)e->bytes, b, sizeof b), FSDP__SHOWN_NAME(name ? name + 1 : e->file));
     }
     printf("total: %s tensors, %s elements, %s bytes in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
            fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c), (long long)files,
            files == 1 ? "" : "s");
+}
+
+/* The folder is shown also where its config and its files do not belong together; then why comes last. */
+static fsdp_status inspect(const char *folder)
+{
+    fsdp_context *context = NULL;
+    fsdp_safetensors *file = NULL;
+    fsdp_model_config config;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_hub_read_config(folder, &config));
+    FSDP_TRY(fsdp_safetensors_open(folder, &file));
+    print_config(folder, &config);
+    print_tensors(file);
+    fsdp_safetensors_close(file);
+    FSDP_TRY(fsdp_context_create(NULL, &context));
+    status = fsdp_hub_check(context, folder, &config);
+    fsdp_context_free(context);
+    return status;
 }
 
 int fsdp__cmd_inspect(int argc, char **argv)
@@ -72,22 +85,16 @@ int fsdp__cmd_inspect(int argc, char **argv)
     bool help = false;
     const fsdp__option options[] = {{"help", 'h', NULL, &help}, {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
-    fsdp_model_config config;
-    fsdp_safetensors *file = NULL;
 
     if (fsdp__args_parse(&args, "inspect", argc, argv) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (help) {
-        puts("fsdp inspect FOLDER\n\nConfig, parameters, shapes, dtypes and sizes of a Hugging Face folder.");
+        puts("fsdp inspect FOLDER\n\nConfig, parameters, shapes, dtypes and sizes of a Hugging Face folder;\nan error "
+             "when its config and its "
+             "weights do not belong together.");
         return 0;
     }
     if (args.positional_count == 0)
         return fsdp__usage_error("inspect: no model folder given");
-    if (fsdp_hub_read_config(args.positional[0], &config) != FSDP_OK ||
-        fsdp_safetensors_open(args.positional[0], &file) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    print_config(args.positional[0], &config);
-    print_tensors(file);
-    fsdp_safetensors_close(file);
-    return 0;
+    return inspect(args.positional[0]) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
 }

@@ -64,7 +64,7 @@ fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const 
     char *text = NULL;
     size_t bytes = 0;
 
-    FSDP_TRY(fsdp__file_read_text(path, LARGEST_FILE, &text, &bytes));
+    FSDP_TRY(fsdp__file_read_stream(path, LARGEST_FILE, &text, &bytes));
     status = fsdp__yaml_apply(table, config, path, text, bytes);
     fsdp__free(text);
     return status;

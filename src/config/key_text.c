@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "config/keys.h"
-#include "config/utf8.h"
 
 bool fsdp__key_is_nothing(const char *text)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "config/keys.h"
-#include "config/utf8.h"
 
 static bool in_range(const fsdp__key *key, double value)
 {

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/text.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 #include "tensor/tensor.h"
@@ -43,8 +44,9 @@ typedef struct header {
     uint64_t data_bytes;
 } header;
 
-#define BAD_TENSOR(header, name, format, ...) \
-    FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s': " format, (header)->path, (name), __VA_ARGS__)
+#define BAD_TENSOR(header, name, format, ...)                                                                \
+    FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s': " format, (header)->path, FSDP__SHOWN_NAME(name), \
+              __VA_ARGS__)
 
 const char *fsdp__safetensors_dtype_name(fsdp_dtype dtype)
 {
@@ -69,10 +71,10 @@ static fsdp_status read_dtype(const header *h, const char *name, const json_t *t
             return FSDP_FAIL(FSDP_UNSUPPORTED,
                              "cannot read '%s': tensor '%s': dtype %s is not supported: F32, BF16, F16, I32, I64, U8 "
                              "and BOOL are",
-                             h->path, name, text);
+                             h->path, FSDP__SHOWN_NAME(name), text);
         return FSDP_OK;
     }
-    return BAD_TENSOR(h, name, "unknown dtype '%s'", text);
+    return BAD_TENSOR(h, name, "unknown dtype '%s'", FSDP__SHOWN_NAME(text));
 }
 
 /* Shape, and the bytes it takes. */
@@ -153,7 +155,8 @@ static fsdp_status read_metadata(const header *h, const json_t *metadata)
     json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
     {
         if (!json_is_string(value))
-            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' in __metadata__ is not a string", h->path, key);
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': '%s' in __metadata__ is not a string", h->path,
+                             FSDP__SHOWN_NAME(key));
     }
     return FSDP_OK;
 }
@@ -173,9 +176,11 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const fsdp_safetensors_entry *)a)->name, ((const fsdp_safetensors_entry *)b)->name);
 }
 
-/* The tensors must cover the data from its first byte to its last, each byte once. */
-static fsdp_status check_coverage(const header *h, fsdp_safetensors_entry *entries, int64_t count)
+/* The tensors from `first` on must cover the data from its first byte to its last, each byte once. */
+static fsdp_status check_coverage(const header *h, const fsdp__tensor_list *list, int64_t first)
 {
+    int64_t count = list->count - first;
+    fsdp_safetensors_entry *entries = count > 0 ? list->entries + first : NULL;
     uint64_t covered = 0;
 
     if (count > 1)
@@ -185,7 +190,7 @@ static fsdp_status check_coverage(const header *h, fsdp_safetensors_entry *entri
 
         if (begin < covered)
             return BAD_TENSOR(h, entries[i].name, "its data at offset %llu overlaps that of tensor '%s'",
-                              (unsigned long long)begin, entries[i - 1].name);
+                              (unsigned long long)begin, FSDP__SHOWN_NAME(entries[i - 1].name));
         if (begin > covered)
             return BAD_TENSOR(h, entries[i].name, "%llu bytes before its data at offset %llu belong to no tensor",
                               (unsigned long long)(begin - covered), (unsigned long long)begin);
@@ -239,7 +244,7 @@ fsdp_status fsdp__safetensors_parse(const char *path, const unsigned char *data,
 
         FSDP_TRY_GOTO(status, metadata ? read_metadata(&h, value) : read_tensor(&h, name, value, list), out);
     }
-    FSDP_TRY_GOTO(status, check_coverage(&h, list->entries + first, list->count - first), out);
+    FSDP_TRY_GOTO(status, check_coverage(&h, list, first), out);
 out:
     json_decref(object);
     return status;

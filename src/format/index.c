@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "format/json.h"
 #include "format/safetensors.h"
 
@@ -19,10 +20,11 @@ static fsdp_status add(const char *path, const char *tensor, const json_t *file,
     fsdp__index_entry *entry;
 
     if (!name)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the file of tensor '%s' is not a string", path, tensor);
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the file of tensor '%s' is not a string", path,
+                         FSDP__SHOWN_NAME(tensor));
     if (!plain_file_name(name))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': tensor '%s' is said to be in '%s': not a plain file name",
-                         path, tensor, name);
+                         path, FSDP__SHOWN_NAME(tensor), FSDP__SHOWN_NAME(name));
     if (fsdp__grow(&index->entries, index->count, &index->capacity, sizeof *index->entries) != 0)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
     entry = &index->entries[index->count++];

@@ -5,14 +5,63 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
+
+enum {
+    MAX_DEPTH = 32,
+    MAX_STRING_BYTES = 1 << 20,
+    MAX_UNITS = 4 << 20 /* a hundred thousand tensors in one file take 3.5 million */
+};
+
+/* What a value that begins with this character takes in memory, in units of about 40 bytes: the most is 200 MB. Every
+ * value but an object's or array's first stands behind one of the last two. */
+static int64_t units(char c)
+{
+    return c == '{' ? 8 : c == '[' ? 4 : c == ',' || c == ':' ? 2 : 0;
+}
+
+static fsdp_status too_much(const char *path, const char *what, size_t offset)
+{
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %s at offset %zu: more than the files of any model have", path,
+                     what, offset);
+}
+
+/* Small texts can ask for much memory, an object takes two bytes: looks at the text before any is taken. */
+static fsdp_status check_extent(const char *path, const char *text, size_t bytes)
+{
+    int64_t depth = 0, taken = 0;
+
+    for (size_t i = 0; i < bytes; i++) {
+        size_t begin = i;
+
+        if (text[i] == '"') {
+            for (i++; i < bytes && text[i] != '"'; i++)
+                i += text[i] == '\\'; /* and what it escapes */
+            if (i - begin > MAX_STRING_BYTES)
+                return too_much(path, "a string of over a million bytes", begin);
+            continue;
+        }
+        taken += units(text[i]);
+        depth += (text[i] == '{' || text[i] == '[') - (text[i] == '}' || text[i] == ']');
+        if (depth > MAX_DEPTH)
+            return too_much(path, "JSON nested over 32 deep", i);
+        if (taken > MAX_UNITS)
+            return too_much(path, "over a million JSON values", i);
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out)
 {
     json_error_t error;
-    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    json_t *value;
 
+    FSDP_TRY(check_extent(path, text, bytes));
+    value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!value)
         return FSDP_FAIL(json_error_code(&error) == json_error_out_of_memory ? FSDP_NO_MEMORY : FSDP_FORMAT,
-                         "cannot read '%s': line %d column %d: %s", path, error.line, error.column, error.text);
+                         "cannot read '%s': line %d column %d: %s", path, error.line, error.column,
+                         FSDP__SHOWN_NAME(error.text));
     if (!json_is_object(value)) {
         json_decref(value);
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': not a JSON object", path);

@@ -6,8 +6,8 @@
 
 #include "fsdp/status.h"
 
-/* `path` is for messages. Keys given twice are refused, and anything but one object. The caller json_decref's `*out`.
- */
+/* `path` is for messages. Refused: keys given twice, anything but one object, and what is nested deeper or has more
+ * values than any model's files, before memory is taken for it. The caller json_decref's `*out`. */
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out);
 
 /* An object of a file: what the readers below need for their messages. */

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/text.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
 #define INDEX_LIMIT_BYTES ((size_t)100 << 20)
@@ -49,10 +50,10 @@ static fsdp_status compare(const char *index_path, const char *path, const fsdp_
 
         if (order < 0)
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it lacks tensor '%s', which '%s' says is in it", path,
-                             listed[i].tensor, index_path);
+                             FSDP__SHOWN_NAME(listed[i].tensor), index_path);
         if (order > 0)
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds tensor '%s', which '%s' does not say is in it",
-                             path, held[i].name, index_path);
+                             path, FSDP__SHOWN_NAME(held[i].name), index_path);
     }
     return FSDP_OK;
 }
@@ -62,14 +63,15 @@ static fsdp_status add_listed_file(fsdp_safetensors *all, const char *index_path
                                    const fsdp__index *index, int64_t *at)
 {
     const fsdp__index_entry *listed = &index->entries[*at];
+    const fsdp_safetensors_entry *held;
     int64_t first = all->tensors.count, count = 0;
 
     while (*at + count < index->count && strcmp(listed[count].file, listed->file) == 0)
         count++;
     *at += count;
     FSDP_TRY(add_file(all, fsdp__path_join(directory, listed->file)));
-    return compare(index_path, all->files[all->file_count - 1].path, listed, count, all->tensors.entries + first,
-                   all->tensors.count - first);
+    held = all->tensors.count > first ? all->tensors.entries + first : NULL;
+    return compare(index_path, all->files[all->file_count - 1].path, listed, count, held, all->tensors.count - first);
 }
 
 /* The directory part of a path; fsdp__free it. */
@@ -200,6 +202,11 @@ void fsdp_safetensors_close(fsdp_safetensors *file)
     }
     fsdp__free(file->files);
     fsdp__free(file);
+}
+
+int64_t fsdp_safetensors_file_count(const fsdp_safetensors *file)
+{
+    return file->file_count;
 }
 
 int64_t fsdp_safetensors_count(const fsdp_safetensors *file)

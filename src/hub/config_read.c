@@ -1,18 +1,22 @@
 /* config_read.c - config.json of GPT-2 and Llama folders, in the older and the newer style. */
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "format/json.h"
 #include "hub/hub.h"
 
-#define CONFIG_LIMIT_BYTES ((size_t)16 << 20)
+#define CONFIG_LIMIT_BYTES ((size_t)4 << 20)
 
 /* ---- values only some of which are supported ---- */
 
 static fsdp_status unsupported(const fsdp__json_object *from, const char *key, const char *value, const char *known)
 {
-    return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': %s '%s' is not supported: %s", from->path, key, value, known);
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': %s '%s' is not supported: %s", from->path, key,
+                     FSDP__SHOWN_NAME(value), known);
 }
 
 static fsdp_status need_bool(const fsdp__json_object *from, const char *key, bool needed)
@@ -99,38 +103,125 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
 
 /* ---- Llama ---- */
 
-static fsdp_status read_llama3_scaling(const fsdp__json_object *rope, fsdp_model_config *out)
+/* The two places in which versions of transformers look for the kind of rotary positions. */
+#define NEWER "rope_parameters"
+#define OLDER "rope_scaling"
+
+static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
 {
-    out->rope_llama3 = true;
-    FSDP_TRY(fsdp__json_float(rope, "factor", true, &out->rope_factor));
-    FSDP_TRY(fsdp__json_float(rope, "low_freq_factor", true, &out->rope_low_freq_factor));
-    FSDP_TRY(fsdp__json_float(rope, "high_freq_factor", true, &out->rope_high_freq_factor));
-    return fsdp__json_integer(rope, "original_max_position_embeddings", true, &out->rope_original_max_seq_len);
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "cannot use '%s': %s: supported is one kind, default or llama3, in " NEWER " or " OLDER,
+                     from->path, what);
 }
 
-/* Newer: rope_parameters with everything. Older: rope_theta at the top and rope_scaling with the rest, or null. */
-static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *out)
+/* Keys that this kind does not have would change the frequencies somewhere else, and here would be passed over. */
+static fsdp_status check_rope_keys(const fsdp__json_object *rope, bool llama3)
 {
-    fsdp__json_object rope;
-    const char *type = "default";
+    static const char *const all[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor",
+                                      "original_max_position_embeddings"};
+    static const char *const scaled[] = {"factor", "low_freq_factor", "high_freq_factor"};
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)rope->object, key, value)
+    {
+        bool known = json_is_null(value);
+
+        for (size_t i = 0; i < FSDP__COUNT_OF(all); i++)
+            known = known || strcmp(key, all[i]) == 0;
+        for (size_t i = 0; llama3 && i < FSDP__COUNT_OF(scaled); i++)
+            known = known || strcmp(key, scaled[i]) == 0;
+        if (!known)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "cannot use '%s': '%s' does not belong to rope type %s: default and llama3 are supported",
+                             rope->path, FSDP__SHOWN_NAME(key), llama3 ? "llama3" : "default");
+    }
+    return FSDP_OK;
+}
+
+/* What one place says of the rotary positions. */
+typedef struct rope {
+    bool llama3;
+    float theta; /* NAN: nothing */
+    float factor, low_freq_factor, high_freq_factor;
+    int64_t original;
+} rope;
+
+/* NULL leaves the default. Two spellings of the key are two answers unless they are the same. */
+static fsdp_status read_rope_type(const fsdp__json_object *from, bool *out_llama3)
+{
+    const char *older = NULL, *newer = NULL, *type;
+
+    FSDP_TRY(fsdp__json_string(from, "type", false, &older));
+    FSDP_TRY(fsdp__json_string(from, "rope_type", false, &newer));
+    if (older && newer && strcmp(older, newer) != 0)
+        return bad_rope(from, "its rope has a 'type' and another 'rope_type'");
+    type = newer ? newer : older ? older : "default";
+    *out_llama3 = strcmp(type, "llama3") == 0;
+    if (!*out_llama3 && strcmp(type, "default") != 0)
+        return unsupported(from, "rope type", type, "default and llama3 are");
+    return FSDP_OK;
+}
+
+static fsdp_status need_whole(const fsdp__json_object *from)
+{
     float partial = 1;
 
-    FSDP_TRY(fsdp__json_float(from, "rope_theta", false, &out->rope_theta));
-    FSDP_TRY(fsdp__json_child(from, "rope_parameters", &rope));
-    if (!rope.object)
-        FSDP_TRY(fsdp__json_child(from, "rope_scaling", &rope));
-    if (!rope.object)
+    FSDP_TRY(fsdp__json_float(from, "partial_rotary_factor", false, &partial));
+    return partial == 1 ? FSDP_OK : unsupported(from, "partial_rotary_factor", "other than 1", "only 1 is");
+}
+
+static fsdp_status read_one_rope(const fsdp__json_object *from, rope *out)
+{
+    FSDP_TRY(fsdp__json_float(from, "rope_theta", false, &out->theta));
+    FSDP_TRY(need_whole(from));
+    FSDP_TRY(read_rope_type(from, &out->llama3));
+    FSDP_TRY(check_rope_keys(from, out->llama3));
+    if (!out->llama3)
         return FSDP_OK;
-    FSDP_TRY(fsdp__json_float(&rope, "rope_theta", false, &out->rope_theta));
-    FSDP_TRY(fsdp__json_string(&rope, "type", false, &type));
-    FSDP_TRY(fsdp__json_string(&rope, "rope_type", false, &type));
-    FSDP_TRY(fsdp__json_float(&rope, "partial_rotary_factor", false, &partial));
-    if (partial != 1)
-        return unsupported(from, "partial_rotary_factor", "below 1", "only 1 is");
-    if (strcmp(type, "llama3") == 0)
-        return read_llama3_scaling(&rope, out);
-    if (strcmp(type, "default") != 0)
-        return unsupported(from, "rope type", type, "default and llama3 are");
+    FSDP_TRY(fsdp__json_float(from, "factor", true, &out->factor));
+    FSDP_TRY(fsdp__json_float(from, "low_freq_factor", true, &out->low_freq_factor));
+    FSDP_TRY(fsdp__json_float(from, "high_freq_factor", true, &out->high_freq_factor));
+    return fsdp__json_integer(from, "original_max_position_embeddings", true, &out->original);
+}
+
+static bool same_rope(const rope *a, const rope *b)
+{
+    return a->llama3 == b->llama3 && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor &&
+           a->high_freq_factor == b->high_freq_factor && a->original == b->original;
+}
+
+/* Newer: rope_parameters with everything. Older: rope_theta at the top and rope_scaling with the rest, or null. What
+ * is said twice must be the same: which of the two wins has changed between versions of transformers. */
+static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *out)
+{
+    static const char *const places[] = {NEWER, OLDER};
+    rope found = {.theta = NAN}, one;
+    int count = 0;
+
+    FSDP_TRY(fsdp__json_float(from, "rope_theta", false, &found.theta));
+    FSDP_TRY(need_whole(from));
+    for (int i = 0; i < 2; i++) {
+        fsdp__json_object place;
+
+        FSDP_TRY(fsdp__json_child(from, places[i], &place));
+        if (!place.object)
+            continue;
+        one = (rope){.theta = NAN};
+        FSDP_TRY(read_one_rope(&place, &one));
+        if (count++ && !same_rope(&found, &one))
+            return bad_rope(from, "its " NEWER " and " OLDER " differ");
+        if (!isnan(found.theta) && !isnan(one.theta) && found.theta != one.theta)
+            return bad_rope(from, "it has two values of rope_theta");
+        one.theta = isnan(one.theta) ? found.theta : one.theta;
+        found = one;
+    }
+    out->rope_theta = isnan(found.theta) ? out->rope_theta : found.theta;
+    out->rope_llama3 = found.llama3;
+    out->rope_factor = found.factor;
+    out->rope_low_freq_factor = found.low_freq_factor;
+    out->rope_high_freq_factor = found.high_freq_factor;
+    out->rope_original_max_seq_len = found.original;
     return FSDP_OK;
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "fsdp/format.h"
 #include "hub/hub.h"
 #include "tensor/tensor.h"
@@ -11,6 +12,7 @@ typedef struct loader {
     const char *folder;
     const fsdp_model_config *config;
     const fsdp_state_dict *state;
+    bool headers_only; /* nothing is to be read: the state may be on the meta device */
     fsdp_safetensors *files;
     const fsdp_safetensors_entry **sources; /* per entry of the state */
     bool *used;                             /* per tensor of the files */
@@ -51,12 +53,13 @@ static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *en
     if (source->ndim != entry->ndim ||
         memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof *source->shape) != 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' has shape %s, but the model's has %s",
-                         source->file, source->name, fsdp__shape_text(source->ndim, source->shape, got),
+                         source->file, FSDP__SHOWN_NAME(source->name),
+                         fsdp__shape_text(source->ndim, source->shape, got),
                          fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
     if (!fsdp_dtype_is_floating(source->dtype))
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed",
-                         source->file, source->name, fsdp_dtype_name(source->dtype));
-    if (fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
+                         source->file, FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype));
+    if (!l->headers_only && fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
         return FSDP_FAIL(FSDP_STATE, "cannot load '%s': parameter '%s' is on the meta device: materialize it first",
                          l->folder, entry->name);
     return FSDP_OK;
@@ -111,6 +114,8 @@ static fsdp_status check_tied_head(const loader *l, const fsdp_safetensors_entry
             FSDP_FORMAT,
             "cannot load '%s': tensor '%s' has another shape or dtype than '%s', but config.json ties them", head->file,
             head->name, pair.embedding->name);
+    if (l->headers_only)
+        return FSDP_OK;
     return fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, compare_run, &pair);
 }
 
@@ -121,7 +126,7 @@ static fsdp_status check_extra(const loader *l, const fsdp_safetensors_entry *ex
     if (l->config->tie_word_embeddings && strcmp(extra->name, FSDP__HEAD_NAME) == 0)
         return check_tied_head(l, extra);
     return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' belongs to no parameter of the model", extra->file,
-                     extra->name);
+                     FSDP__SHOWN_NAME(extra->name));
 }
 
 static fsdp_status match(loader *l)
@@ -183,6 +188,23 @@ out:
     return status;
 }
 
+static void close_loader(loader *l)
+{
+    fsdp__free(l->used);
+    fsdp__free(l->sources);
+    fsdp_safetensors_close(l->files);
+}
+
+/* The files of the folder, and where in them each entry of the state is; close_loader also after a failure. */
+static fsdp_status open_loader(loader *l)
+{
+    l->sources = fsdp__calloc((size_t)l->state->count, sizeof *l->sources);
+    l->used = l->sources ? fsdp__calloc((size_t)fsdp_safetensors_count(l->files), sizeof *l->used) : NULL;
+    if (!l->used)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot load '%s'", l->folder);
+    return match(l);
+}
+
 fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config)
 {
     loader l = {.folder = folder, .config = config, .state = state};
@@ -191,19 +213,58 @@ fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp
     if (!folder || !state || !config)
         return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and config are required");
     FSDP_TRY(fsdp_safetensors_open(folder, &l.files));
-    l.sources = fsdp__calloc((size_t)state->count, sizeof *l.sources);
-    l.used = l.sources ? fsdp__calloc((size_t)fsdp_safetensors_count(l.files), sizeof *l.used) : NULL;
-    if (!l.used) {
-        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot load '%s'", folder);
-        goto out;
-    }
     /* All of it before the first write: a folder that does not fit leaves the model as it was. */
-    FSDP_TRY_GOTO(status, match(&l), out);
+    FSDP_TRY_GOTO(status, open_loader(&l), out);
     for (int64_t i = 0; i < state->count; i++)
         FSDP_TRY_GOTO(status, read_entry(&state->entries[i], l.sources[i]), out);
 out:
-    fsdp__free(l.used);
-    fsdp__free(l.sources);
-    fsdp_safetensors_close(l.files);
+    close_loader(&l);
+    return status;
+}
+
+/* ---- before there is a model ---- */
+
+/* Even a model without bytes takes memory for its modules: sizes that no file can fill are found before. */
+static fsdp_status check_numel(const loader *l)
+{
+    int64_t needed = fsdp_model_config_parameters(l->config), held = 0;
+
+    for (int64_t i = 0; i < fsdp_safetensors_count(l->files); i++) {
+        const fsdp_safetensors_entry *entry = fsdp_safetensors_at(l->files, i);
+
+        held += fsdp__shape_numel(entry->ndim, entry->shape);
+    }
+    if (held < needed)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot load '%s': a model of the sizes in its config.json has %lld parameters, but its files "
+                         "hold %lld elements",
+                         l->folder, (long long)needed, (long long)held);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config)
+{
+    loader l = {.folder = folder, .config = config, .headers_only = true};
+    fsdp_state_dict *state = NULL;
+    fsdp_module *model = NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (!context || !folder || !config)
+        return FSDP_FAIL(FSDP_INVALID, "cannot check a model folder: context, folder and config are required");
+    FSDP_TRY(fsdp_model_config_check(config));
+    FSDP_TRY(fsdp_safetensors_open(folder, &l.files));
+    FSDP_TRY_GOTO(status, check_numel(&l), out);
+    model = fsdp_model_create(context, fsdp_meta(context), config);
+    if (!model) {
+        status = fsdp_last_status();
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, fsdp_state_dict_from_module(model, &state), out);
+    l.state = state;
+    FSDP_TRY_GOTO(status, open_loader(&l), out);
+out:
+    close_loader(&l);
+    fsdp_state_dict_free(state);
+    fsdp_module_unref(model);
     return status;
 }

@@ -85,7 +85,12 @@ static fsdp_status read_test_device(fsdp_context *context)
 
 fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
-    fsdp_context_options options = {.world_size = 1, .threads = fsdp__read_threads()};
+    return fsdp__context_from_env(fsdp__read_threads(), out);
+}
+
+fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
+{
+    fsdp_context_options options = {.world_size = 1, .threads = threads};
     const fsdp__transport *transport = fsdp__transport_wanted();
     fsdp_status status;
 

@@ -21,6 +21,9 @@ typedef struct fsdp__child {
  * fsdp__free it. NULL and a last error when out of memory. */
 char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
 
+/* fsdp_context_from_env with so many threads, whatever OMP_NUM_THREADS says; 0: this rank's share of the cores. */
+fsdp_status fsdp__context_from_env(int threads, fsdp_context **out);
+
 /* ---- spawn.c ---- */
 
 /* Starts one process per rank, each bound to its share of the cores when there is at least one for each. All or none:

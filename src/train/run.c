@@ -41,6 +41,8 @@ static fsdp_status open_inputs(fsdp_train_run *run)
 
     FSDP_TRY(fsdp_train_config_check(c, ranks));
     FSDP_TRY(fsdp__train_model_config(c, &run->model_config));
+    if (c->model.path && c->model.pretrained != 0)
+        FSDP_TRY(fsdp_hub_check(run->context, c->model.path, &run->model_config));
     if (c->training.seq_len > run->model_config.max_seq_len)
         return FSDP_FAIL(FSDP_INVALID, "training.seq_len %lld is more than the %lld positions of the model",
                          (long long)c->training.seq_len, (long long)run->model_config.max_seq_len);

@@ -1,11 +1,14 @@
 /* Reading, mapping and durable writing, and what they say when they fail. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/file.h"
 #include "support/test.h"
 
@@ -57,9 +60,51 @@ static void what_cannot_be_read_says_why(void **state)
     test_write_file(path, "eleven byte", 11);
     CHECK_ERROR(fsdp__file_read(path, 10, &data, &bytes), FSDP_FORMAT, "its 11 bytes are more than the limit of 10");
     CHECK_NULL(data);
-    CHECK_ERROR(fsdp__file_read("/dev/zero", 100000, &data, &bytes), FSDP_FORMAT, "larger than 100000 bytes");
+    CHECK_ERROR(fsdp__file_read("/proc/self/maps", 100, &data, &bytes), FSDP_FORMAT, "larger than 100 bytes");
     CHECK_NULL(data);
     free(path);
+    test_directory_free(folder);
+}
+
+/* A socket in the file system, named `path`. */
+static void make_socket(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    CHECK_EQ(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+}
+
+/* Nobody writes to the FIFO: what waited for a writer would wait forever. */
+static void what_is_no_file_is_refused_by_its_kind(void **state)
+{
+    char *folder = test_directory(), *pipe = test_path(folder, "pipe"), *socket_path = test_path(folder, "socket");
+    char *loop = test_path(folder, "loop"), *data;
+    const struct {
+        const char *path, *part;
+    } kinds[] = {{folder, "it is a directory, not a regular file"},
+                 {pipe, "it is a FIFO, not a regular file"},
+                 {socket_path, "it is a socket, not a regular file"},
+                 {"/dev/zero", "it is a device, not a regular file"},
+                 {loop, "symbolic links"}};
+    fsdp__mapping mapping;
+    size_t bytes;
+
+    (void)state;
+    CHECK_EQ(mkfifo(pipe, 0600), 0);
+    CHECK_EQ(symlink("loop", loop), 0);
+    make_socket(socket_path);
+    for (size_t i = 0; i < FSDP__COUNT_OF(kinds); i++) {
+        CHECK_ERROR(fsdp__file_read(kinds[i].path, 100, &data, &bytes), FSDP_IO, kinds[i].part);
+        CHECK_CONTAINS(fsdp_last_error(), kinds[i].path);
+        CHECK_ERROR(fsdp__file_map(kinds[i].path, &mapping), FSDP_IO, kinds[i].part);
+        CHECK(fsdp__path_exists(kinds[i].path));
+    }
+    free(loop);
+    free(socket_path);
+    free(pipe);
     test_directory_free(folder);
 }
 
@@ -267,29 +312,31 @@ static void a_text_may_come_through_a_pipe_but_from_no_device(void **state)
 
     (void)state;
     test_write_file(path, "some text", 9);
-    CHECK_OK(fsdp__file_read_text(path, 9, &data, &bytes));
+    CHECK_OK(fsdp__file_read_stream(path, 9, &data, &bytes));
     CHECK_STRING(data, "some text");
     fsdp__free(data);
-    CHECK_ERROR(fsdp__file_read_text(path, 8, &data, &bytes), FSDP_FORMAT, "its 9 bytes are more than the limit of 8");
+    CHECK_ERROR(fsdp__file_read_stream(path, 8, &data, &bytes), FSDP_FORMAT,
+                "its 9 bytes are more than the limit of 8");
     CHECK_EQ(pipe(ends), 0);
     CHECK_EQ(write(ends[1], "piped", 5), 5);
     close(ends[1]);
     snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
-    CHECK_OK(fsdp__file_read_text(name, 100, &data, &bytes));
+    CHECK_OK(fsdp__file_read_stream(name, 100, &data, &bytes));
     CHECK_STRING(data, "piped");
     fsdp__free(data);
     close(ends[0]);
-    CHECK_ERROR(fsdp__file_read_text("/dev/zero", 100, &data, &bytes), FSDP_IO, "it is a device: expected a file or");
-    CHECK_ERROR(fsdp__file_read_text(folder, 100, &data, &bytes), FSDP_IO, "it is a directory");
+    CHECK_ERROR(fsdp__file_read_stream("/dev/zero", 100, &data, &bytes), FSDP_IO, "it is a device, not a file or");
+    CHECK_ERROR(fsdp__file_read_stream(folder, 100, &data, &bytes), FSDP_IO, "it is a directory");
     CHECK_NULL(data);
     unlink(path);
-    CHECK_ERROR(fsdp__file_read_text(path, 100, &data, &bytes), FSDP_NOT_FOUND, "No such file");
+    CHECK_ERROR(fsdp__file_read_stream(path, 100, &data, &bytes), FSDP_NOT_FOUND, "No such file");
     free(path);
     test_directory_free(folder);
 }
 
 TEST_MAIN(cmocka_unit_test(a_text_may_come_through_a_pipe_but_from_no_device),
           cmocka_unit_test(a_file_is_read_whole_and_ends_in_nul), cmocka_unit_test(what_cannot_be_read_says_why),
+          cmocka_unit_test(what_is_no_file_is_refused_by_its_kind),
           cmocka_unit_test(files_without_a_size_are_read_to_their_end),
           cmocka_unit_test(reading_survives_failed_allocations), cmocka_unit_test(a_map_shows_the_file),
           cmocka_unit_test(an_atomic_write_replaces_the_whole_file),

@@ -62,8 +62,8 @@ static void trains_exports_inspects_and_generates(void **state)
     CHECK_STRING(p.output, first);
     program_free(&p);
     free(first);
-    p = RUN(2, "generate", f->model, "--tokens", "84,256");
-    CHECK_CONTAINS(p.output, "token 256 of --tokens is not in the vocabulary of 256 tokens");
+    p = RUN(1, "generate", f->model, "--tokens", "84,256");
+    CHECK_CONTAINS(p.output, "token 256 of --tokens is not in the vocabulary of '");
     program_free(&p);
 }
 

@@ -1,5 +1,6 @@
 /* Safetensors files, indexes and folders: what is accepted, and what each broken one is told. */
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/compiler.h"
 #include "format/safetensors.h"
@@ -110,6 +111,8 @@ static const struct {
     {"{" TENSOR("a", "F32", "1", "0", "4") "}", 7, FSDP_FORMAT, "its last 3 bytes belong to no tensor"},
     {"{" TENSOR("a", "F32", "1", "0", "4") "," TENSOR("a", "F32", "1", "4", "8") "}", 8, FSDP_FORMAT,
      "duplicate object key"},
+    {"{\"a\\u001b[2J\\n\":{}}", 0, FSDP_FORMAT, "tensor 'a\\x1b[2J\\x0a': it has no dtype"},
+    {"{" TENSOR("\\u202e", "\\u0007", "1", "0", "4") "}", 4, FSDP_FORMAT, "'\\xe2\\x80\\xae': unknown dtype '\\x07'"},
     {"{\"__metadata__\":3}", 0, FSDP_FORMAT, "__metadata__ is not an object"},
     {"{\"__metadata__\":{\"n\":3}}", 0, FSDP_FORMAT, "'n' in __metadata__ is not a string"},
 };
@@ -192,6 +195,7 @@ static void an_index_opens_all_its_files(void **state)
     put(directory, INDEX, "{\"metadata\":{},\"weight_map\":{\"a\":\"2.safetensors\",\"z\":\"1.safetensors\"}}");
     CHECK_OK(fsdp_safetensors_open(directory, &files));
     CHECK_EQ(fsdp_safetensors_count(files), 2);
+    CHECK_EQ(fsdp_safetensors_file_count(files), 2);
     CHECK_STRING(fsdp_safetensors_at(files, 0)->name, "a");
     CHECK_CONTAINS(fsdp_safetensors_find(files, "z")->file, "1.safetensors");
     fsdp_safetensors_close(files);
@@ -218,6 +222,7 @@ static void every_fault_of_an_index_is_named(void **state)
         {"{\"weight_map\":{\"a\":\"../1.safetensors\"}}", FSDP_FORMAT, "'../1.safetensors': not a plain file name"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", FSDP_FORMAT, "'/etc/passwd': not a plain file name"},
         {"{\"weight_map\":{\"a\":\"..\"}}", FSDP_FORMAT, "not a plain file name"},
+        {"{\"weight_map\":{\"a\\u001b\":\"\\u0007/\"}}", FSDP_FORMAT, "tensor 'a\\x1b' is said to be in '\\x07/'"},
         {"{\"weight_map\":{\"a\":\"3.safetensors\"}}", FSDP_NOT_FOUND, "3.safetensors"},
         {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"1.safetensors\"}}", FSDP_FORMAT,
          "1.safetensors': it lacks tensor 'b'"},
@@ -235,6 +240,47 @@ static void every_fault_of_an_index_is_named(void **state)
         CHECK_ERROR(fsdp_safetensors_open(directory, &files), cases[i].status, cases[i].part);
         CHECK_NULL(files);
     }
+    test_directory_free(directory);
+}
+
+/* The name of a tensor leaves room for what is wrong with it. */
+static void a_very_long_name_is_cut_in_messages(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "x.safetensors"), header[3000];
+    fsdp_safetensors *file = NULL;
+
+    (void)state;
+    snprintf(header, sizeof header, "{\"%02000d\":{}}", 0);
+    write_file(path, header, 0);
+    CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "000...': it has no dtype");
+    free(path);
+    test_directory_free(directory);
+}
+
+/* Terabytes that are not there: neither memory nor time is taken for them. */
+static void a_sparse_file_costs_nothing(void **state)
+{
+    static const char header[] = "\102\0\0\0\0\0\0\0"
+                                 "{\"a\":{\"dtype\":\"U8\",\"shape\":[1099511627776],\"data_offsets\":[0,8]}} ";
+    char *directory = test_directory(), *path = test_path(directory, "x.safetensors");
+    fsdp_safetensors *file = NULL;
+
+    (void)state;
+    test_write_file(path, header, sizeof header - 1);
+    if (truncate(path, (off_t)1 << 40) != 0) {
+        print_message("this file system holds no file of a terabyte\n");
+        skip();
+    }
+    CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "hold 8 bytes, but uint8 of shape (1099511627776,)");
+    CHECK_EQ(truncate(path, 0), 0);
+    CHECK_EQ(truncate(path, (off_t)1 << 40), 0);
+    CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "does not begin with '{'");
+    free(path);
+    path = test_path(directory, INDEX);
+    test_write_file(path, "", 0);
+    CHECK_EQ(truncate(path, (off_t)1 << 40), 0);
+    CHECK_ERROR(fsdp_safetensors_open(path, &file), FSDP_FORMAT, "1099511627776 bytes are more than the limit");
+    free(path);
     test_directory_free(directory);
 }
 
@@ -271,6 +317,7 @@ static void a_failed_allocation_leaves_nothing(void **state)
 TEST_MAIN(cmocka_unit_test(tensors_are_found_by_name_and_listed_in_its_order),
           cmocka_unit_test(a_file_without_tensors_is_valid), cmocka_unit_test(every_fault_of_a_header_is_named),
           cmocka_unit_test(the_length_of_the_header_is_checked), cmocka_unit_test(an_index_opens_all_its_files),
-          cmocka_unit_test(every_fault_of_an_index_is_named),
+          cmocka_unit_test(every_fault_of_an_index_is_named), cmocka_unit_test(a_very_long_name_is_cut_in_messages),
+          cmocka_unit_test(a_sparse_file_costs_nothing),
           cmocka_unit_test(folders_without_safetensors_say_what_they_have),
           cmocka_unit_test(a_failed_allocation_leaves_nothing))

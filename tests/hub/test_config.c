@@ -10,6 +10,9 @@ static fsdp_status parse(const char *text, fsdp_model_config *out)
 #define LLAMA_SIZES                                                                           \
     "\"model_type\":\"llama\",\"vocab_size\":100,\"hidden_size\":32,\"num_hidden_layers\":2," \
     "\"num_attention_heads\":4,\"intermediate_size\":48"
+#define LLAMA3                                                                          \
+    "{\"rope_type\":\"llama3\",\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1," \
+    "\"high_freq_factor\":4,\"original_max_position_embeddings\":512}"
 #define GPT2_SIZES "\"model_type\":\"gpt2\",\"vocab_size\":100,\"n_embd\":32,\"n_layer\":2,\"n_head\":4"
 
 static void gpt2_defaults_are_those_of_transformers(void **state)
@@ -42,11 +45,14 @@ static void llama_is_read_in_the_older_and_the_newer_style(void **state)
         "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":512}}",
         "{" LLAMA_SIZES ",\"num_key_value_heads\":2,\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"llama3\","
         "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":512}}",
+        /* both, as files for all versions have it */
+        "{" LLAMA_SIZES ",\"num_key_value_heads\":2,\"rope_theta\":5e5,\"rope_parameters\":" LLAMA3
+        ",\"rope_scaling\":" LLAMA3 "}",
     };
     fsdp_model_config config;
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++) {
         CHECK_OK(parse(styles[i], &config));
         CHECK_EQ(config.architecture, FSDP_LLAMA);
         CHECK_EQ(config.n_kv_heads, 2);
@@ -64,13 +70,25 @@ static void llama_is_read_in_the_older_and_the_newer_style(void **state)
     CHECK(config.norm_eps == 1e-6f && config.has_eos_token && config.eos_token == 5);
 }
 
+typedef struct fault {
+    const char *text;
+    fsdp_status status;
+    const char *part;
+} fault;
+
+static void check_faults(const fault *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        fsdp_model_config config = {.dim = 99};
+
+        CHECK_ERROR(parse(cases[i].text, &config), cases[i].status, cases[i].part);
+        CHECK_EQ(config.dim, 99);
+    }
+}
+
 static void every_fault_of_a_config_is_named(void **state)
 {
-    static const struct {
-        const char *text;
-        fsdp_status status;
-        const char *part;
-    } cases[] = {
+    static const fault cases[] = {
         {"{", FSDP_FORMAT, "'config.json': line 1 column 1"},
         {"3", FSDP_FORMAT, "cannot read 'config.json'"},
         {"{}", FSDP_FORMAT, "key 'model_type' is missing"},
@@ -93,6 +111,16 @@ static void every_fault_of_a_config_is_named(void **state)
         {"{" LLAMA_SIZES ",\"hidden_act\":\"gelu\"}", FSDP_UNSUPPORTED,
          "hidden_act 'gelu' is not supported: only silu is"},
         {"{" LLAMA_SIZES ",\"num_key_value_heads\":3}", FSDP_INVALID, "n_heads 4 is not a multiple of n_kv_heads 3"},
+        {"{" LLAMA_SIZES ",\"hidden_act\":\"\\u001b[2J\"}", FSDP_UNSUPPORTED, "hidden_act '\\x1b[2J' is not supported"},
+    };
+
+    (void)state;
+    check_faults(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void every_fault_of_rotary_positions_is_named(void **state)
+{
+    static const fault cases[] = {
         {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", FSDP_UNSUPPORTED,
          "rope type 'linear' is not supported: default and llama3 are"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}", FSDP_UNSUPPORTED, "rope type 'yarn'"},
@@ -100,15 +128,25 @@ static void every_fault_of_a_config_is_named(void **state)
         {"{" LLAMA_SIZES ",\"rope_parameters\":[]}", FSDP_FORMAT, "key 'rope_parameters' is an array, not an object"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", FSDP_UNSUPPORTED,
          "partial_rotary_factor"},
+        {"{" LLAMA_SIZES ",\"partial_rotary_factor\":0.5}", FSDP_UNSUPPORTED, "partial_rotary_factor"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":" LLAMA3 "}",
+         FSDP_UNSUPPORTED, "its rope_parameters and rope_scaling differ: supported is one kind, default or llama3"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{}}", FSDP_UNSUPPORTED, "differ"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+         FSDP_UNSUPPORTED, "rope type 'linear'"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"type\":\"llama3\"}}", FSDP_UNSUPPORTED,
+         "a 'type' and another 'rope_type'"},
+        {"{" LLAMA_SIZES ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":5e5}}", FSDP_UNSUPPORTED,
+         "two values of rope_theta"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"factor\":2}}", FSDP_UNSUPPORTED,
+         "'factor' does not belong to rope type default"},
+        {"{" LLAMA_SIZES ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", FSDP_UNSUPPORTED,
+         "'full_attention' does not belong to rope type default"},
+        {"{" LLAMA_SIZES ",\"rope_theta\":-1}", FSDP_INVALID, "rope_theta is -1"},
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        fsdp_model_config config = {.dim = 99};
-
-        CHECK_ERROR(parse(cases[i].text, &config), cases[i].status, cases[i].part);
-        CHECK_EQ(config.dim, 99);
-    }
+    check_faults(cases, sizeof cases / sizeof cases[0]);
 }
 
 static void a_folder_without_config_is_named(void **state)
@@ -175,5 +213,6 @@ static void what_is_written_reads_back_the_same(void **state)
 
 TEST_MAIN(cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
           cmocka_unit_test(llama_is_read_in_the_older_and_the_newer_style),
-          cmocka_unit_test(every_fault_of_a_config_is_named), cmocka_unit_test(a_folder_without_config_is_named),
-          cmocka_unit_test(what_is_written_reads_back_the_same))
+          cmocka_unit_test(every_fault_of_a_config_is_named),
+          cmocka_unit_test(every_fault_of_rotary_positions_is_named),
+          cmocka_unit_test(a_folder_without_config_is_named), cmocka_unit_test(what_is_written_reads_back_the_same))

@@ -284,7 +284,41 @@ static void a_model_without_bytes_cannot_be_loaded(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(every_rank_reads_its_rows_in_any_dtype_and_alignment),
+/* A config.json may promise anything: no memory is taken for what no file holds. */
+static void a_folder_is_checked_by_its_headers_alone(void **state)
+{
+    static const char *const folders[] = {"tiny-gpt2", "tiny-llama", "tiny-llama-tied-st"};
+    fsdp_context *context = test_context();
+    fsdp_model_config config, wrong;
+    char folder[300];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        snprintf(folder, sizeof folder, TEST_SOURCE_DIR "/tests/reference/models/%s", folders[i]);
+        CHECK_OK(fsdp_hub_read_config(folder, &config));
+        CHECK_OK(fsdp_hub_check(context, folder, &config));
+    }
+    wrong = config;
+    wrong.dim = 1 << 20;
+    wrong.n_layers = 1 << 14;
+    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "parameters, but its files hold 53760 elements");
+    wrong = config;
+    wrong.vocab_size--;
+    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "embed_tokens.weight' has shape");
+    wrong = config;
+    wrong.n_layers--;
+    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "belongs to no parameter of the model");
+    wrong.n_layers = 0;
+    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_INVALID, "n_layers is 0");
+    CHECK_ERROR(fsdp_hub_check(context, NULL, &config), FSDP_INVALID, "required");
+    CHECK_ERROR(fsdp_hub_check(context, "/nowhere", &config), FSDP_NOT_FOUND, "/nowhere");
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_hub_check(context, folder, &config));
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_folder_is_checked_by_its_headers_alone),
+          cmocka_unit_test(every_rank_reads_its_rows_in_any_dtype_and_alignment),
           cmocka_unit_test(names_without_prefix_masks_and_a_tied_head_are_known),
           cmocka_unit_test(a_tied_pair_may_be_stored_as_the_head),
           cmocka_unit_test(a_folder_that_does_not_fit_is_refused_before_anything_changes),

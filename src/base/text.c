@@ -1,0 +1,59 @@
+/* text.c - names and values that others chose, as they are shown to a reader. */
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+int fsdp__utf8_next(const char *text, uint32_t *character)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const unsigned char *at = (const unsigned char *)text;
+    int bytes = at[0] < 0x80 ? 1 : at[0] >> 5 == 6 ? 2 : at[0] >> 4 == 14 ? 3 : at[0] >> 3 == 30 ? 4 : 0;
+    uint32_t value = bytes == 1 ? at[0] : at[0] & (0xFFu >> (bytes + 1));
+
+    for (int i = 1; i < bytes; i++) { /* a text that ends too soon has a NUL here */
+        if (at[i] >> 6 != 2)
+            return 0;
+        value = value << 6 | (at[i] & 0x3F);
+    }
+    if (!bytes || value < least[bytes] || value >> 11 == 0x1B || value > 0x10FFFF)
+        return 0;
+    *character = value;
+    return bytes;
+}
+
+/* Moves a cursor, begins a line that looks like another message, or turns the direction of what follows. */
+static bool moves(uint32_t code)
+{
+    return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029 ||
+           (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+}
+
+const char *fsdp__shown(const char *text, char *out, size_t out_bytes)
+{
+    static const char digits[] = "0123456789abcdef", cut[] = "...";
+    size_t used = 0;
+
+    while (*text) {
+        uint32_t code = 0;
+        int length = fsdp__utf8_next(text, &code);
+        bool plain = length > 0 && !moves(code);
+        size_t count = length > 0 ? (size_t)length : 1, needed = plain ? count : 4 * count;
+
+        if (used + needed + sizeof cut > out_bytes)
+            break;
+        if (plain)
+            memcpy(out + used, text, count);
+        for (size_t i = 0; i < count && !plain; i++) {
+            unsigned char byte = (unsigned char)text[i];
+            const char shown[] = {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+
+            memcpy(out + used + 4 * i, shown, sizeof shown);
+        }
+        used += needed;
+        text += count;
+    }
+    memcpy(out + used, *text ? cut : "", *text ? sizeof cut : 1);
+    return out;
+}

@@ -1,0 +1,20 @@
+/* text.h - names and values that others chose, as they are shown to a reader. */
+#ifndef BASE_TEXT_H
+#define BASE_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The character that `text` begins with, and how many bytes it has; 0 when they are no UTF-8: the shortest form only,
+ * no surrogates, nothing beyond U+10FFFF. A NUL is one byte. */
+int fsdp__utf8_next(const char *text, uint32_t *character);
+
+/* `text` into `out` as one line that a terminal only prints: control characters, what reverses the direction of
+ * writing, and bytes that are no UTF-8 are shown as \x1b. What does not fit is cut and ends in "...". Returns `out`. */
+const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
+
+/* For messages: a name of somebody else's file, not longer than leaves room for the rest. */
+#define FSDP__NAME_TEXT 200
+#define FSDP__SHOWN_NAME(name) fsdp__shown((name), (char[FSDP__NAME_TEXT]){0}, FSDP__NAME_TEXT)
+
+#endif

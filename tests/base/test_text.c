@@ -1,0 +1,56 @@
+/* What others named is shown without harm to a terminal. */
+#include "base/text.h"
+
+#include "support/test.h"
+
+static void plain_text_stays_as_it_is(void **state)
+{
+    char out[100];
+
+    (void)state;
+    CHECK_STRING(fsdp__shown("", out, sizeof out), "");
+    CHECK_STRING(fsdp__shown("model.layers.0.weight", out, sizeof out), "model.layers.0.weight");
+    CHECK_STRING(fsdp__shown("gr\xc3\xb6\xc3\x9f\x65 \xe6\xbc\xa2 \xf0\x9f\x90\x88 \\n", out, sizeof out),
+                 "gr\xc3\xb6\xc3\x9f\x65 \xe6\xbc\xa2 \xf0\x9f\x90\x88 \\n");
+}
+
+static void what_moves_a_cursor_is_shown_as_bytes(void **state)
+{
+    char out[100];
+
+    (void)state;
+    CHECK_STRING(fsdp__shown("a\x1b[2J\r\n\t\x7f", out, sizeof out), "a\\x1b[2J\\x0d\\x0a\\x09\\x7f");
+    CHECK_STRING(fsdp__shown("\xc2\x9b", out, sizeof out), "\\xc2\\x9b");              /* CSI, in UTF-8 */
+    CHECK_STRING(fsdp__shown("x\xe2\x80\xaey", out, sizeof out), "x\\xe2\\x80\\xaey"); /* right to left */
+    CHECK_STRING(fsdp__shown("\xe2\x80\xa8\xe2\x81\xa7", out, sizeof out), "\\xe2\\x80\\xa8\\xe2\\x81\\xa7");
+}
+
+static void what_is_no_utf8_is_shown_as_bytes(void **state)
+{
+    char out[100];
+
+    (void)state;
+    CHECK_STRING(fsdp__shown("\xff\xfe", out, sizeof out), "\\xff\\xfe");
+    CHECK_STRING(fsdp__shown("\xc0\xaf", out, sizeof out), "\\xc0\\xaf");          /* longer than it need be */
+    CHECK_STRING(fsdp__shown("\xed\xa0\x80", out, sizeof out), "\\xed\\xa0\\x80"); /* half of a pair */
+    CHECK_STRING(fsdp__shown("\xf4\x90\x80\x80", out, sizeof out), "\\xf4\\x90\\x80\\x80");
+    CHECK_STRING(fsdp__shown("a\xe6\xbc", out, sizeof out), "a\\xe6\\xbc"); /* the end is missing */
+}
+
+static void a_long_text_is_cut_between_two_characters(void **state)
+{
+    char text[400], out[12];
+
+    (void)state;
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    CHECK_STRING(fsdp__shown(text, out, sizeof out), "xxxxxxxx...");
+    CHECK_EQ(strlen(FSDP__SHOWN_NAME(text)), FSDP__NAME_TEXT - 1);
+    CHECK_STRING(fsdp__shown("xxxxxxx\xc3\xb6yyyy", out, sizeof out), "xxxxxxx...");
+    CHECK_STRING(fsdp__shown("xxxxxx\nyyyy", out, sizeof out), "xxxxxx...");
+    CHECK_STRING(fsdp__shown("xxxx\n", out, sizeof out), "xxxx\\x0a");
+}
+
+TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_moves_a_cursor_is_shown_as_bytes),
+          cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
+          cmocka_unit_test(a_long_text_is_cut_between_two_characters))
