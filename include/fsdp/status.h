@@ -38,7 +38,8 @@ extern "C" {
     X(STATE, -7, "called at the wrong time") \
     X(UNSUPPORTED, -8, "not supported")      \
     X(NOT_FOUND, -9, "not found")            \
-    X(INTERRUPTED, -10, "interrupted")
+    X(INTERRUPTED, -10, "interrupted")       \
+    X(NOT_FINITE, -11, "NaN or infinite")
 
 typedef enum fsdp_status {
 #define FSDP_STATUS_ENUM(name, code, text) FSDP_##name = code,

@@ -38,6 +38,12 @@ typedef enum fsdp_train_format {
     FSDP_TRAIN_TEXT,
     FSDP_TRAIN_TOKENS
 } fsdp_train_format;
+/* What becomes of a step whose loss or gradient norm is NaN or infinite. */
+typedef enum fsdp_train_on_nan {
+    FSDP_TRAIN_STOP,    /* the run ends, and exports nothing */
+    FSDP_TRAIN_SKIP,    /* the step is left out: its gradients are dropped */
+    FSDP_TRAIN_CONTINUE /* the step is taken */
+} fsdp_train_on_nan;
 
 /* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
  * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
@@ -67,6 +73,7 @@ typedef struct fsdp_train_config {
         int64_t seed;
         int mixed_precision_param, mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
         bool no_sync;                                      /* reduce gradients on the last microbatch only */
+        int on_nan;                                        /* fsdp_train_on_nan */
     } training;
     struct {
         int name; /* fsdp_train_optimizer */
@@ -136,8 +143,10 @@ typedef struct fsdp_train_summary {
 /* What metrics.jsonl holds, of one step. */
 typedef struct fsdp_train_report {
     int64_t step;     /* from 1 */
-    double loss;      /* mean over ranks; NaN on steps that are neither logged nor written */
+    double loss;      /* mean over ranks; NaN on steps that are neither logged, written nor not_finite */
     double grad_norm; /* before clipping */
+    bool not_finite;  /* this step's loss or norm is NaN or infinite: training.on_nan says what becomes of it */
+    int64_t skipped;  /* steps left out so far, this one included */
     double lr;
     double tokens_per_second; /* all ranks */
     double step_ms;
@@ -145,7 +154,8 @@ typedef struct fsdp_train_report {
     size_t memory_peak_bytes;                       /* this rank, within the step */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by them, as a ring algorithm counts */
-    int64_t epoch;
+    int64_t epoch;                                  /* that the step's last microbatch is of, from 0 */
+    int64_t tokens;                                 /* seen so far, all ranks */
 } fsdp_train_report;
 
 /* Builds everything: the model on the meta device, every block and then the root given to fsdp_fully_shard, this rank's
@@ -158,7 +168,12 @@ FSDP_API void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *ou
 FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
 
 /* One optimizer step over training.global_batch_size sequences; rank 0 appends it to metrics.jsonl. On a failure the
- * world is aborted, so that no peer waits. `report` may be NULL. [collective] */
+ * world is aborted, so that no peer waits. `report` may be NULL.
+ *
+ * Whether the step is finite is decided before the optimizer's, from the gradient norm, which all ranks have in common;
+ * a rank whose own loss is not finite makes the norm NaN (but not under `continue`, which lets everything be as it is).
+ * With training.on_nan: stop such a step fails with FSDP_NOT_FINITE on every rank, the world stays, the parameters are
+ * those of the step before, and report and metrics.jsonl have the step. [collective] */
 FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
 /* Writes export.path; nothing when it is not set. [collective] */
 FSDP_API fsdp_status fsdp_train_export(fsdp_train_run *run);
@@ -171,6 +186,7 @@ typedef struct fsdp_train_listener {
     void (*started)(void *arg, const fsdp_train_summary *summary);
     void (*stepped)(void *arg, const fsdp_train_report *report);
     void (*exported)(void *arg, const char *path);
+    void (*warned)(void *arg, const char *message); /* rank 0 alone: what the run can live with, but nobody may want */
     void (*failed)(void *arg, fsdp_status status, const char *message);
 } fsdp_train_listener;
 

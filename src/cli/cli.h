@@ -37,7 +37,9 @@ typedef struct fsdp__progress {
     double flops_per_token;
     int64_t began_ns, logged_ns, drawn_ns;
     int64_t logged_step;
+    bool has_loss;
     double first_loss, last_loss;
+    int64_t skipped, epoch;
 } fsdp__progress;
 
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,

@@ -57,6 +57,14 @@ static void exported(void *arg, const char *path)
         printf("model written to %s\n", path);
 }
 
+static void warned(void *arg, const char *message)
+{
+    session *s = arg;
+
+    fsdp__progress_clear(&s->progress);
+    (void)fsdp__failure("warning: %s", message);
+}
+
 /* A rank that only learned of a failure lets the rank that caused it speak: it is ended in the meantime. */
 static void failed(void *arg, fsdp_status status, const char *message)
 {
@@ -80,7 +88,7 @@ static void failed(void *arg, fsdp_status status, const char *message)
 static int train(session *s)
 {
     fsdp_train_listener listener = {
-        .arg = s, .started = started, .stepped = stepped, .exported = exported, .failed = failed};
+        .arg = s, .started = started, .stepped = stepped, .exported = exported, .warned = warned, .failed = failed};
     fsdp_status status;
 
     if (fsdp_context_from_env(&s->context) != FSDP_OK)

@@ -63,7 +63,6 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->tokens_per_step = summary->tokens_per_step;
     progress->flops_per_token = summary->flops_per_token;
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
-    progress->first_loss = progress->last_loss = NAN;
     if (!progress->prints)
         return;
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", summary->model,
@@ -127,6 +126,17 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     progress->logged_step = report->step;
 }
 
+/* The data begins again. */
+static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report)
+{
+    char tokens[40];
+
+    fsdp__progress_clear(progress);
+    printf("epoch: %2lld begins in step %lld, after %s tokens\n", (long long)report->epoch + 1, (long long)report->step,
+           fsdp__thousands(report->tokens, tokens, sizeof tokens));
+    progress->epoch = report->epoch;
+}
+
 void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *report)
 {
     int64_t now = fsdp__clock_ns();
@@ -134,11 +144,15 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
 
     if (!progress->prints)
         return;
-    if (!isnan(report->loss)) {
-        if (isnan(progress->first_loss))
+    if (!isnan(report->loss) || report->not_finite) {
+        if (!progress->has_loss)
             progress->first_loss = report->loss;
+        progress->has_loss = true;
         progress->last_loss = report->loss;
     }
+    progress->skipped = report->skipped;
+    if (report->epoch != progress->epoch)
+        log_epoch(progress, report);
     if (report->step == 1 || report->step % progress->log_freq == 0 || last)
         log_line(progress, report, now);
     if (progress->terminal && !last)
@@ -148,12 +162,14 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
 void fsdp__progress_end(fsdp__progress *progress)
 {
     double seconds = (double)(fsdp__clock_ns() - progress->began_ns) * 1e-9;
-    char tokens[40];
+    char tokens[40], skipped[60] = "";
 
     fsdp__progress_clear(progress);
+    if (progress->skipped)
+        snprintf(skipped, sizeof skipped, " (%lld left out)", (long long)progress->skipped);
     if (progress->prints)
-        printf("done:   %lld step%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", (long long)progress->steps,
-               plural(progress->steps),
+        printf("done:   %lld step%s%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", (long long)progress->steps,
+               plural(progress->steps), skipped,
                fsdp__thousands(progress->steps * progress->tokens_per_step, tokens, sizeof tokens), seconds,
                progress->first_loss, progress->last_loss);
 }

@@ -9,6 +9,8 @@ static const fsdp__choice bool_choices[] = {{"true", 1}, {"false", 0}, {NULL, 0}
 static const fsdp__choice format_choices[] = {
     {"auto", FSDP_TRAIN_AUTO}, {"text", FSDP_TRAIN_TEXT}, {"tokens", FSDP_TRAIN_TOKENS}, {NULL, 0}};
 static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL, 0}};
+static const fsdp__choice on_nan_choices[] = {
+    {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
 static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
 static const fsdp__choice compute_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
 static const fsdp__choice export_choices[] = {
@@ -86,6 +88,7 @@ static const fsdp__key keys[] = {
     CHOICE(training, mixed_precision_param, mixed_precision_param, compute_choices, "float32", "gather parameters and compute in it; shards stay float32"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, compute_choices, "float32", "reduce gradients in it"),
     BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),
+    CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
 
     CHOICE(optimizer, name, name, optimizer_choices, "adamw", "as in torch.optim"),
     NUMBER(optimizer, lr, 0, INFINITY, FSDP__ABOVE, "3e-4", "base learning rate"),

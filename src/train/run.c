@@ -325,16 +325,33 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
     fsdp_release_error(held);
 }
 
-static fsdp_status train_steps(fsdp_train_run *run, const fsdp_train_listener *listener)
+static void warn(const fsdp_train_run *run, const fsdp_train_listener *listener, const char *message)
+{
+    if (listener->warned && fsdp_context_rank(run->context) == 0)
+        listener->warned(listener->arg, message);
+}
+
+static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
     fsdp_train_report report;
+    bool were_finite = true;
+    char text[256];
 
     while (run->step < run->config->training.steps) {
-        FSDP_TRY(fsdp_train_step(run, &report));
+        fsdp_status status = fsdp_train_step(run, &report);
+
+        /* All ranks stop in the same step, by the same numbers. */
+        if (status != FSDP_OK)
+            return status == FSDP_NOT_FINITE ? agreed(status) : alone(status);
         if (listener->stepped)
             listener->stepped(listener->arg, &report);
+        if (report.not_finite && were_finite) {
+            fsdp__step_warning(run, &report, text, sizeof text);
+            warn(run, listener, text);
+        }
+        were_finite = !report.not_finite;
     }
-    return FSDP_OK;
+    return agreed(FSDP_OK);
 }
 
 static fsdp_status close_metrics(fsdp_train_run *run)
@@ -356,7 +373,7 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
         fsdp_train_run_summary(*run, &summary);
         listener->started(listener->arg, &summary);
     }
-    PART(alone(train_steps(*run, listener)));
+    PART(train_steps(*run, listener));
     PART(agreed(agree(*run, close_metrics(*run))));
     PART(agreed(fsdp_train_export(*run)));
     if (config->save.path && listener->exported)

@@ -14,6 +14,7 @@ struct fsdp_train_run {
     int64_t microbatches;     /* per step */
     int64_t sequences;        /* per step, all ranks */
     int64_t step;             /* steps done */
+    int64_t skipped;          /* of them left out */
     int64_t local_parameters; /* elements on this rank */
 
     fsdp_tokens *tokens;
@@ -23,6 +24,11 @@ struct fsdp_train_run {
     fsdp_schedule schedule;
     FILE *jsonl; /* rank 0 only */
 };
+
+/* ---- step.c ---- */
+
+/* What to say of a step that is not finite, where the run goes on. */
+void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes);
 
 /* ---- metrics.c ---- */
 

@@ -36,6 +36,9 @@ static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *ep
         goto out;
     }
     FSDP_TRY_GOTO(status, fsdp_tensor_item(loss, &value), out);
+    /* The other ranks learn of it from the norm. */
+    if (!isfinite(value) && config->training.on_nan != FSDP_TRAIN_CONTINUE)
+        loss = fsdp_scale(loss, NAN);
     FSDP_TRY_GOTO(status, fsdp_backward(loss), out); /* hooks gather again and reduce */
     *loss_sum += value;
     *epoch = batch.epoch;
@@ -62,9 +65,70 @@ static bool is_reported(const fsdp_train_run *run, int64_t step)
     return run->config->metrics.jsonl || step == 1 || step % every == 0 || step == run->config->training.steps;
 }
 
+/* ---- steps that are not finite ---- */
+
+/* NaN has a sign, which nobody wants to see printed. */
+static double unsigned_nan(double value)
+{
+    return isnan(value) ? NAN : value;
+}
+
+/* "step 3: loss nan, gradient norm inf" */
+static const char *what_is_not_finite(const fsdp_train_report *report, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "step %lld: loss %.6g, gradient norm %.6g", (long long)report->step, report->loss,
+             report->grad_norm);
+    return text;
+}
+
+static fsdp_status stop(const fsdp_train_run *run, const fsdp_train_report *report)
+{
+    const fsdp_train_config *c = run->config;
+    char what[120];
+
+    what_is_not_finite(report, what, sizeof what);
+    if (report->step == 1)
+        return FSDP_FAIL(FSDP_NOT_FINITE,
+                         "%s: nothing has been trained yet, so look at the first weights (%s%s) and the data; nothing "
+                         "is exported",
+                         what, c->model.path ? "of " : "drawn by training.seed", c->model.path ? c->model.path : "");
+    return FSDP_FAIL(
+        FSDP_NOT_FINITE,
+        "%s: the run has diverged and stops here; nothing is exported. Try a lower optimizer.lr (%g), more "
+        "lr_scheduler.warmup_steps (%lld) or a smaller training.max_norm (%g); training.on_nan: skip "
+        "leaves such steps out",
+        what, c->optimizer.lr, (long long)c->lr_scheduler.warmup_steps, c->training.max_norm);
+}
+
+void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes)
+{
+    char what[120];
+
+    snprintf(text, text_bytes, "%s: %s until it is finite again (training.on_nan: %s)",
+             what_is_not_finite(report, what, sizeof what),
+             run->config->training.on_nan == FSDP_TRAIN_SKIP ? "steps are left out" : "steps are taken all the same",
+             run->config->training.on_nan == FSDP_TRAIN_SKIP ? "skip" : "continue");
+}
+
+/* ---- the step ---- */
+
+/* What all ranks must come together for; the parameters are already stepped. */
+static fsdp_status finish_report(fsdp_train_run *run, double loss, fsdp_train_report *report)
+{
+    report->loss = NAN;
+    report->grad_norm = unsigned_nan(report->grad_norm);
+    if (!report->not_finite && !is_reported(run, report->step))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__mean_over_ranks(run->context, loss, &report->loss));
+    report->loss = unsigned_nan(report->loss);
+    report->not_finite = report->not_finite || !isfinite(report->loss);
+    return FSDP_OK;
+}
+
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     int64_t tokens = run->sequences * run->config->training.seq_len;
+    int on_nan = run->config->training.on_nan;
     double loss = 0;
     fsdp__meter meter;
 
@@ -75,16 +139,21 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     }
     FSDP_TRY(fsdp_clip_grad_norm(run->optimizer, run->config->training.max_norm, &report->grad_norm));
     report->lr = set_learning_rate(run);
-    FSDP_TRY(fsdp_optimizer_step(run->optimizer));
+    /* By the common norm, so alike on all ranks. */
+    report->not_finite = !isfinite(report->grad_norm);
+    if (!report->not_finite || on_nan == FSDP_TRAIN_CONTINUE)
+        FSDP_TRY(fsdp_optimizer_step(run->optimizer));
+    else
+        run->skipped++;
     FSDP_TRY(fsdp_optimizer_zero_grad(run->optimizer));
     /* The meter is to see work that is done; a device behind the host has only been told of it. */
     FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     report->step = ++run->step;
     fsdp__meter_end(&meter, run->device, tokens, report);
 
-    report->loss = NAN;
-    if (is_reported(run, report->step))
-        FSDP_TRY(fsdp__mean_over_ranks(run->context, loss, &report->loss));
+    report->tokens = run->step * tokens;
+    report->skipped = run->skipped;
+    FSDP_TRY(finish_report(run, loss, report));
     if (run->jsonl)
         FSDP_TRY(fsdp__metrics_write(run->jsonl, run->config->metrics.jsonl, report));
     return FSDP_OK;
@@ -101,5 +170,7 @@ fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
     }
     if (report)
         *report = own;
+    if (own.not_finite && run->config->training.on_nan == FSDP_TRAIN_STOP)
+        return stop(run, &own);
     return FSDP_OK;
 }

@@ -1,0 +1,288 @@
+/* A step whose loss or gradient norm is not finite: what becomes of it, on all ranks alike, also where the values of
+ * one rank alone are the cause. */
+#include <math.h>
+
+#include "fsdp/train.h"
+#include "support/ranks.h"
+
+enum {
+    STEPS = 3,
+    SEQUENCES = 8, /* a step */
+    LENGTH = 16,
+    VOCABULARY = 256,
+    POISON = 'Z', /* a token whose embedding is not finite, in one sequence of the data */
+    MOST_RANKS = 4
+};
+
+typedef struct fixture {
+    char *directory, *data, *metrics, *model;
+    fsdp_train_config *config;
+    float value; /* in the embedding of POISON */
+    /* Of fsdp_train, by rank. */
+    fsdp_status status[MOST_RANKS];
+    int exported[MOST_RANKS], warned[MOST_RANKS], failed[MOST_RANKS];
+    char message[MOST_RANKS][512];
+} fixture;
+
+static int setup(void **state)
+{
+    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
+                                          {"model.n_layers", "1"},
+                                          {"model.dim", "24"},
+                                          {"model.n_heads", "2"},
+                                          {"model.n_kv_heads", "1"},
+                                          {"model.ffn_dim", "50"},
+                                          {"model.tie_word_embeddings", "false"},
+                                          {"data.workers", "0"},
+                                          {"training.steps", "3"},
+                                          {"training.seq_len", "16"},
+                                          {"training.global_batch_size", "8"},
+                                          {"training.local_batch_size", "1"}};
+    fixture *f = calloc(1, sizeof *f);
+
+    f->directory = test_directory();
+    f->data = test_path(f->directory, "data.txt");
+    f->metrics = test_path(f->directory, "metrics.jsonl");
+    f->model = test_path(f->directory, "model");
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
+    f->value = NAN;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_train_config_free(f->config);
+    free(f->data);
+    free(f->metrics);
+    free(f->model);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+/* Three steps of data; in step `step` the sequence that the last rank reads first has the token. */
+static void write_data(const fixture *f, int world, int step)
+{
+    char text[STEPS * SEQUENCES * LENGTH + 1];
+
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * 7 % 26);
+    text[((step - 1) * SEQUENCES + world - 1) * LENGTH + 3] = POISON;
+    test_write_file(f->data, text, sizeof text);
+}
+
+/* Each rank has VOCABULARY / world rows of the embedding. */
+static void poison(fsdp_context *context, fsdp_module *model, float value)
+{
+    fsdp_tensor *embedding = CHECK_PTR(fsdp_module_parameter(model, "model.embed_tokens.weight"));
+    int64_t rows = VOCABULARY / fsdp_context_world_size(context), numel = fsdp_tensor_numel(embedding);
+    float *values = malloc((size_t)numel * sizeof *values);
+
+    CHECK_OK(fsdp_tensor_read(embedding, FSDP_F32, values));
+    if (POISON / rows == fsdp_context_rank(context))
+        values[POISON % rows * (numel / rows)] = value;
+    CHECK_OK(fsdp_tensor_write(embedding, FSDP_F32, values));
+    free(values);
+}
+
+/* Sum of what this rank has of a parameter: NaN when a part of it is. */
+static double sum_of(fsdp_module *model, const char *name)
+{
+    fsdp_tensor *tensor = CHECK_PTR(fsdp_module_parameter(model, name));
+    int64_t numel = fsdp_tensor_numel(tensor);
+    float *values = malloc((size_t)numel * sizeof *values + 1);
+    double sum = 0;
+
+    CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
+    for (int64_t i = 0; i < numel; i++)
+        sum += values[i];
+    free(values);
+    return sum;
+}
+
+/* ---- step by step ---- */
+
+typedef struct plan {
+    fixture *f;
+    int on_nan, bad; /* the step with the token */
+} plan;
+
+static void steps_of_a_rank(fsdp_context *context, void *arg)
+{
+    const plan *p = arg;
+    const char *head = "lm_head.weight";
+    fsdp_train_run *run = NULL;
+    fsdp_train_report report;
+    double before;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, p->f->config, &run));
+    poison(context, fsdp_train_run_model(run), p->f->value);
+    for (int step = 1; step <= STEPS; step++) {
+        bool bad = step == p->bad, after = step > p->bad && p->on_nan == FSDP_TRAIN_CONTINUE;
+        fsdp_status status;
+
+        before = sum_of(fsdp_train_run_model(run), head);
+        status = fsdp_train_step(run, &report);
+        CHECK_EQ(report.step, step);
+        CHECK_EQ(report.not_finite, bad || after);
+        CHECK_EQ(isfinite(report.grad_norm), !(bad || after));
+        CHECK_EQ(report.tokens, step * SEQUENCES * LENGTH);
+        if (p->f->config->metrics.jsonl || bad)
+            CHECK_EQ(isfinite(report.loss), !(bad || after));
+        CHECK_EQ(report.skipped, p->on_nan != FSDP_TRAIN_CONTINUE && step >= p->bad);
+        /* The step before is what remains, bit by bit. */
+        CHECK_EQ(before == sum_of(fsdp_train_run_model(run), head), bad && p->on_nan != FSDP_TRAIN_CONTINUE);
+        CHECK_EQ(isfinite(sum_of(fsdp_train_run_model(run), head)), p->on_nan != FSDP_TRAIN_CONTINUE || step < p->bad);
+        if (bad && p->on_nan == FSDP_TRAIN_STOP) {
+            char expected[40];
+
+            snprintf(expected, sizeof expected, "step %d: loss nan, gradient norm nan", step);
+            CHECK_EQ(status, FSDP_NOT_FINITE);
+            CHECK_CONTAINS(fsdp_last_error(), expected);
+            CHECK_CONTAINS(fsdp_last_error(), "nothing is exported");
+            CHECK_CONTAINS(fsdp_last_error(), step == 1 ? "drawn by training.seed" : "optimizer.lr (0.0003)");
+            break;
+        }
+        CHECK_OK(status);
+    }
+    CHECK_OK(fsdp_barrier(fsdp_world(context))); /* the world is as it was */
+    fsdp_train_run_free(run);
+}
+
+/* The lines of steps up to `last`, and that step `bad` has no loss. */
+static void check_metrics(const fixture *f, int last, int bad)
+{
+    char *text = test_read_file(f->metrics, &(size_t){0}), expected[64];
+
+    for (int step = 1; step <= STEPS; step++) {
+        snprintf(expected, sizeof expected, "{\"step\": %d, \"loss\": %s", step, step == bad ? "null" : "");
+        CHECK_EQ(strstr(text, expected) != NULL, step <= last);
+    }
+    free(text);
+    remove(f->metrics);
+}
+
+static void every_policy_in_every_world(void **state)
+{
+    static const char *const policies[] = {"stop", "skip", "continue"};
+    fixture *f = *state;
+
+    for (int world = 1; world <= MOST_RANKS; world *= 2)
+        for (int policy = 0; policy < 3; policy++)
+            for (int bad = 1; bad <= STEPS; bad++) {
+                plan p = {.f = f, .on_nan = policy, .bad = bad};
+
+                CHECK_OK(fsdp_train_config_set(f->config, "training.on_nan", policies[policy]));
+                write_data(f, world, bad);
+                test_run_ranks(world, steps_of_a_rank, &p);
+                check_metrics(f, policy == FSDP_TRAIN_STOP ? bad : STEPS, bad);
+            }
+}
+
+static void steps_that_nobody_is_told_of_are_looked_at_too(void **state)
+{
+    fixture *f = *state;
+
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", ""));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "1000"));
+    for (int policy = 0; policy < 3; policy++) {
+        plan p = {.f = f, .on_nan = policy, .bad = 2};
+
+        f->config->training.on_nan = policy;
+        write_data(f, 2, 2);
+        test_run_ranks(2, steps_of_a_rank, &p);
+    }
+}
+
+/* ---- a whole run ---- */
+
+typedef struct rank_of {
+    fixture *f;
+    int rank;
+} rank_of;
+
+static void on_exported(void *arg, const char *path)
+{
+    const rank_of *r = arg;
+
+    (void)path;
+    r->f->exported[r->rank]++;
+}
+
+static void on_warned(void *arg, const char *message)
+{
+    const rank_of *r = arg;
+
+    r->f->warned[r->rank]++;
+    snprintf(r->f->message[r->rank], sizeof r->f->message[0], "%s", message);
+}
+
+static void on_failed(void *arg, fsdp_status status, const char *message)
+{
+    const rank_of *r = arg;
+
+    CHECK_EQ(status, FSDP_NOT_FINITE);
+    r->f->failed[r->rank]++;
+    snprintf(r->f->message[r->rank], sizeof r->f->message[0], "%s", message);
+}
+
+static void whole_run(fsdp_context *context, void *arg)
+{
+    rank_of r = {.f = arg, .rank = fsdp_context_rank(context)};
+    fsdp_train_listener listener = {.arg = &r, .exported = on_exported, .warned = on_warned, .failed = on_failed};
+
+    CHECK_PTR(test_device(context));
+    r.f->status[r.rank] = fsdp_train(context, r.f->config, &listener);
+}
+
+/* A rate that throws the weights far out in the first step. */
+static void a_run_that_diverges_says_so_once(void **state)
+{
+    fixture *f = *state;
+
+    write_data(f, 1, 1);
+    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.lr", "1e30"));
+    CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
+    CHECK_OK(fsdp_train_config_set(f->config, "training.on_nan", "stop"));
+    test_run_ranks(2, whole_run, f);
+    for (int r = 0; r < 2; r++) {
+        CHECK_EQ(f->status[r], FSDP_NOT_FINITE);
+        CHECK_EQ(f->exported[r] + f->warned[r], 0);
+        CHECK_EQ(f->failed[r], r == 0);
+    }
+    CHECK_CONTAINS(f->message[0], "step 2: ");
+    CHECK(remove(f->model) != 0);
+
+    CHECK_OK(fsdp_train_config_set(f->config, "training.on_nan", "continue"));
+    test_run_ranks(2, whole_run, f);
+    for (int r = 0; r < 2; r++) {
+        CHECK_OK(f->status[r]);
+        CHECK_EQ(f->exported[r], 1);
+        CHECK_EQ(f->warned[r], r == 0); /* not in every step */
+    }
+    CHECK_CONTAINS(f->message[0], "step 2: ");
+    CHECK_CONTAINS(f->message[0], "training.on_nan: continue");
+}
+
+static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
+{
+    fixture *f = *state;
+    plan p = {.f = f, .on_nan = FSDP_TRAIN_SKIP, .bad = 2};
+
+    f->value = INFINITY;
+    f->config->training.on_nan = FSDP_TRAIN_SKIP;
+    write_data(f, 4, 2);
+    test_run_ranks(4, steps_of_a_rank, &p);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(every_policy_in_every_world), T(steps_that_nobody_is_told_of_are_looked_at_too),
+          T(a_run_that_diverges_says_so_once), T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))
