@@ -28,21 +28,35 @@ static fsdp_status out_of_memory(const char *folder)
 
 /* ---- the journal itself ---- */
 
-bool fsdp__journal_exists(const char *folder)
+/* Without a word where the folder itself is missing or closed: who reads it says that better. */
+static bool may_exist(const char *folder, int *error)
 {
     int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct stat info;
-    bool exists = fd >= 0 && fstatat(fd, FSDP__JOURNAL_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0;
 
+    *error = 0;
+    if (fd < 0 || fstatat(fd, FSDP__JOURNAL_NAME, &info, AT_SYMLINK_NOFOLLOW) != 0)
+        *error = errno;
     if (fd >= 0)
-        close(fd);
-    return exists;
+        (void)close(fd);
+    return *error == 0 || *error == EIO || *error == ENOMEM || *error == EMFILE || *error == ENFILE;
+}
+
+bool fsdp__journal_exists(const char *folder)
+{
+    int error;
+
+    return may_exist(folder, &error);
 }
 
 fsdp_status fsdp__journal_check(const char *folder)
 {
-    if (!fsdp__journal_exists(folder))
+    int error;
+
+    if (!may_exist(folder, &error))
         return FSDP_OK;
+    if (error)
+        return FSDP_FAIL(FSDP_IO, "cannot look into '%s': %s", folder, strerrordesc_np(error));
     return FSDP_FAIL(FSDP_STATE,
                      "cannot read '%s': a save into it was interrupted, and it holds parts of two models (see "
                      "its " FSDP__JOURNAL_NAME "): 'fsdp repair %s' finishes the save",

@@ -6,8 +6,6 @@
 #include "format/publish.h"
 #include "hub/hub.h"
 
-#define FSDP__FILE_LIMIT_BYTES 5000000000u /* what transformers splits at */
-
 struct fsdp_hub_hold {
     fsdp__publication *publication;
     fsdp__hub_target target;

@@ -16,6 +16,8 @@ const char *fsdp__embedding_name(fsdp_architecture architecture);
 
 /* ---- a folder that a model will be saved to, held by rank 0 ---- */
 
+#define FSDP__FILE_LIMIT_BYTES 5000000000u /* what transformers splits at */
+
 typedef struct fsdp__hub_target {
     const char *folder;
     const char *source;         /* the folder that the model came from: never written to, and its tokenizer is copied
@@ -33,9 +35,10 @@ fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *sta
                                  fsdp_dtype dtype);
 void fsdp__hub_hold_free(fsdp_hub_hold *hold); /* NULL is allowed */
 
-/* fsdp_hub_save into what rank 0 holds; the others give NULL. The hold is at its end then. [collective] */
+/* fsdp_hub_save into what rank 0 holds; the others give NULL. The hold is at its end then. Files have at most
+ * `limit_bytes`: FSDP__FILE_LIMIT_BYTES. [collective] */
 fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
-                                fsdp_dtype dtype, fsdp_process_group *group);
+                                fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);
 /* fsdp_hub_save with another limit per file. [collective] */
 fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);

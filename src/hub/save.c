@@ -310,11 +310,11 @@ out:
 }
 
 fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
-                                fsdp_dtype dtype, fsdp_process_group *group)
+                                fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
 {
     saver s = {.hold = hold, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
 
-    return save(&s, FSDP__FILE_LIMIT_BYTES);
+    return save(&s, limit_bytes);
 }
 
 fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,

@@ -89,7 +89,7 @@ static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, co
     status = fsdp__train_agree(run, status);
     if (status == FSDP_OK)
         status = fsdp__hub_save_held(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
-                                     fsdp_world(run->context));
+                                     fsdp_world(run->context), FSDP__FILE_LIMIT_BYTES);
     fsdp__export_release(run);
     return status;
 }
