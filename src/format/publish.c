@@ -236,6 +236,8 @@ static fsdp_status rename_whole(const char *from, const char *to)
     else if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
              ((errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0))
         return FSDP_OK;
+    else if (errno == EEXIST || errno == ENOTEMPTY)
+        return FSDP_FAIL(FSDP_IO, "another has made it since the start");
     return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
 }
 

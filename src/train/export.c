@@ -59,6 +59,10 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
 
     if (!c->save.path || !is_first(run))
         return FSDP_OK;
+    /* It is needed when everything else has failed: tried, but not kept. */
+    if (c->save.fallback_path && hold_path(run, c->save.fallback_path, false) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
+    fsdp__export_release(run);
     return hold_path(run, c->save.path, c->save.overwrite) == FSDP_OK
                ? FSDP_OK
                : fsdp_fail_prefix(fsdp_last_status(), "export.path");

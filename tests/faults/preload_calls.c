@@ -2,8 +2,9 @@
  *
  *     CALLS_BELOW=/path   calls on files below this path count
  *     CALLS_LOG=FILE      the name of every counted call goes there, a line each
- *     CALLS_NTH=n         the n-th counted call (from 1) is not made:
- *     CALLS_ACT=KILL      the process is killed instead, or the call fails with this errno: EIO, ENOSPC
+ *     CALLS_NTH=n         at the n-th counted call (from 1):
+ *     CALLS_ACT=KILL      the process is killed; or EIO, ENOSPC: the call is not made and fails so; or TERM: the
+ * process gets a SIGTERM, and the call is made
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -81,6 +82,10 @@ static bool refused(const char *call, bool below)
         return false;
     if (strcmp(act, "KILL") == 0)
         kill(getpid(), SIGKILL);
+    if (strcmp(act, "TERM") == 0) {
+        kill(getpid(), SIGTERM);
+        return false;
+    }
     errno = strcmp(act, "ENOSPC") == 0 ? ENOSPC : EIO;
     return true;
 }
