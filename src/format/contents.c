@@ -172,6 +172,8 @@ fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsd
     fsdp__file_list list = {0};
     fsdp_status status = load_list(rules, &list);
 
+    if (status == FSDP_OK && !rules->overwrite)
+        status = check_listed(rules, &list);
     for (int64_t i = 0; i < fresh->count && status == FSDP_OK; i++)
         status = check_name(rules, &list, fresh->files[i].name);
     if (status == FSDP_OK)

@@ -13,7 +13,7 @@ typedef struct fsdp__content_rules {
 
 /* Whether the folder may be written to at all: it is empty, has a list that fits, or is to be overwritten. */
 fsdp_status fsdp__contents_check(const fsdp__content_rules *rules);
-/* Whether files of these names may come into it. */
+/* Whether files of these names may come into it, and what they replace is as the export left it. */
 fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsdp__file_list *fresh);
 /* Adds the listed files that are as the export left them and that no new one replaces. */
 fsdp_status fsdp__contents_gone(const fsdp__content_rules *rules, const fsdp__file_list *fresh, fsdp__file_list *gone);

@@ -146,7 +146,9 @@ typedef struct places {
 
 static fsdp_status find_places(const char *folder, const char *staging, places *out)
 {
-    *out = (places){.folder = folder, .fresh = fsdp__path_join(staging, "new"), .old = fsdp__path_join(staging, "old")};
+    *out = (places){.folder = folder,
+                    .fresh = fsdp__path_join(staging, FSDP__CONTENT_NAME),
+                    .old = fsdp__path_join(staging, "old")};
     return out->fresh && out->old ? FSDP_OK : out_of_memory(folder);
 }
 

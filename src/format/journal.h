@@ -12,6 +12,7 @@
 #define FSDP__JOURNAL_NAME "unfinished-save.json"
 /* Where the new files are made ready, in an existing folder. */
 #define FSDP__STAGING_NAME ".saving"
+#define FSDP__CONTENT_NAME "new" /* in the staging folder */
 
 typedef struct fsdp__journal {
     fsdp__file_list fresh; /* new files, in the order in which they come; the last makes the folder one of its kind */

@@ -104,7 +104,7 @@ static fsdp_status take_staging(fsdp__publication *p)
         fsdp_log(p->context, FSDP_LOG_INFO, "a save into '%s' that was interrupted is now finished", p->options.folder);
     }
     FSDP_TRY(fsdp__staging_clear(&p->staging));
-    p->content = fsdp__path_join(p->staging.path, "new");
+    p->content = fsdp__path_join(p->staging.path, FSDP__CONTENT_NAME);
     if (!p->content)
         return out_of_memory();
     if (mkdir(p->content, 0777) != 0)
@@ -236,8 +236,6 @@ static fsdp_status rename_whole(const char *from, const char *to)
     else if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
              ((errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0))
         return FSDP_OK;
-    else if (errno == EEXIST || errno == ENOTEMPTY)
-        return FSDP_FAIL(FSDP_IO, "another has made it since the start");
     return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
 }
 
@@ -296,14 +294,29 @@ static fsdp_status commit_replacing(fsdp__publication *p)
 
     FSDP_TRY_GOTO(status, fsdp__file_list_scan(&journal.fresh, p->content), out);
     put_mark_last(p, &journal.fresh);
-    /* Again: hours may lie between. */
-    FSDP_TRY_GOTO(status, fsdp__contents_check(&r), out);
-    FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out);
+    FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out); /* hours may lie between */
     FSDP_TRY_GOTO(status, fsdp__contents_gone(&r, &journal.fresh, &journal.gone), out);
     FSDP_TRY_GOTO(status, replace(p, &journal), out);
 out:
     fsdp__journal_release(&journal);
     return status;
+}
+
+/* Somebody has made the folder since: the content goes into it, as into one that was there from the start. */
+static fsdp_status move_in(fsdp__publication *p)
+{
+    char *path = fsdp__path_join(p->target.path, FSDP__STAGING_NAME), *content = NULL;
+    fsdp_status status = path ? fsdp__staging_move(&p->staging, path) : out_of_memory();
+
+    fsdp__free(path);
+    FSDP_TRY(status);
+    p->target.exists = true;
+    content = fsdp__path_join(p->staging.path, FSDP__CONTENT_NAME);
+    if (!content)
+        return out_of_memory();
+    fsdp__free(p->content);
+    p->content = content;
+    return FSDP_OK;
 }
 
 static fsdp_status commit(fsdp__publication *p)
@@ -316,6 +329,8 @@ static fsdp_status commit(fsdp__publication *p)
     fsdp__file_list_release(&files);
     FSDP_TRY(status);
     FSDP_TRY(fsdp__file_sync_directory(p->content));
+    if (!p->target.exists && fsdp__path_exists(p->target.path))
+        FSDP_TRY(move_in(p));
     FSDP_TRY(p->target.exists ? commit_replacing(p) : commit_new(p));
     p->committed = true;
     return FSDP_OK;

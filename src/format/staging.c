@@ -157,6 +157,27 @@ fsdp_status fsdp__staging_take(const char *path, fsdp__staging *out)
     return status;
 }
 
+fsdp_status fsdp__staging_move(fsdp__staging *staging, const char *path)
+{
+    char *own = fsdp__strdup(path), *lock_path = fsdp__path_join(path, LOCK_NAME);
+    fsdp_status status = FSDP_OK;
+
+    if (!own || !lock_path)
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename '%s'", staging->path);
+    else if (rename(staging->path, path) != 0)
+        status = io_error("make a folder", path);
+    if (status != FSDP_OK) {
+        fsdp__free(own);
+        fsdp__free(lock_path);
+        return status;
+    }
+    fsdp__free(staging->path);
+    fsdp__free(staging->lock_path);
+    staging->path = own;
+    staging->lock_path = lock_path;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__staging_clear(const fsdp__staging *staging)
 {
     fsdp_status status = FSDP_IO;

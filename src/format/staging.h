@@ -15,6 +15,8 @@ typedef struct fsdp__staging {
 fsdp_status fsdp__staging_take(const char *path, fsdp__staging *out);
 /* Whether a folder was made by fsdp__staging_take: it has the lock's file, or nothing yet. */
 bool fsdp__staging_is_ours(const char *path);
+/* Gives the folder another name, which nothing has, with all that is in it. */
+fsdp_status fsdp__staging_move(fsdp__staging *staging, const char *path);
 /* Removes all that is in it. */
 fsdp_status fsdp__staging_clear(const fsdp__staging *staging);
 /* Removes it and lets go of the lock; one that was never taken is left alone. */

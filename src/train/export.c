@@ -27,6 +27,8 @@ void fsdp__export_release(fsdp_train_run *run)
     bool held = fsdp_hold_error(true);
 
     if (hold) {
+        /* First what it has on disk: until that is done a signal finds the hold here, and waits. */
+        fsdp_hub_abandon(hold);
         run->hold = NULL;
         tell(run);
         fsdp__hub_hold_free(hold);

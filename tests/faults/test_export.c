@@ -12,7 +12,7 @@
 
 enum {
     MOST_CALLS = 1000,
-    SPARSE = 9 /* of the calls in between, every so manyth in the quick version */
+    SPARSE = 14 /* of the calls in between, every so manyth in the quick version */
 };
 
 /* What is in the folder when an export into it begins, and how it is asked for. */

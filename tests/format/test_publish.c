@@ -2,6 +2,7 @@
  */
 #include "format/publish.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -203,6 +204,22 @@ static void what_an_export_wrote_is_replaced_and_the_rest_stays(void **state)
     garden_free(&g);
 }
 
+static void a_folder_that_comes_in_the_meantime_gets_the_content(void **state)
+{
+    garden g = garden_create();
+
+    (void)state;
+    CHECK_OK(begin(&g));
+    CHECK_OK(fsdp__make_directories(g.folder));
+    write_in(g.folder, "log", "theirs");
+    write_in(fsdp__publication_staging(g.publication), "gate", "red");
+    write_in(fsdp__publication_staging(g.publication), "roses", "red");
+    CHECK_OK(fsdp__publication_commit(g.publication));
+    check_garden(&g, "roses", "red");
+    check_in(g.folder, "log", "theirs");
+    garden_free(&g);
+}
+
 static void what_was_changed_since_is_refused(void **state)
 {
     garden g = garden_create();
@@ -218,6 +235,13 @@ static void what_was_changed_since_is_refused(void **state)
     g.options.overwrite = true;
     CHECK_OK(plant(&g, "roses", "white"));
     check_garden(&g, "roses", "white");
+    /* Also when it happens in the meantime. */
+    g.options.overwrite = false;
+    CHECK_OK(begin(&g));
+    write_in(g.folder, "roses", "dark red");
+    write_in(fsdp__publication_staging(g.publication), "gate", "new");
+    CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_INVALID, "it holds 'roses', which was changed after");
+    check_in(g.folder, "gate", "white");
     garden_free(&g);
 }
 
@@ -400,6 +424,39 @@ static void a_failed_write_leaves_the_old_one(void **state)
     garden_free(&g);
 }
 
+static void *abandon(void *arg)
+{
+    fsdp__publication_abandon(arg);
+    return NULL;
+}
+
+/* A signal comes at any time: there is the one or the other, and no rest. */
+static void giving_up_from_another_thread_waits_for_the_exchange(void **state)
+{
+    garden g = garden_create();
+
+    (void)state;
+    CHECK_OK(plant(&g, "roses", "red"));
+    for (int i = 0; i < 30; i++) {
+        bool was_new = false;
+        pthread_t thread;
+        char *tulips = test_path(g.folder, "tulips");
+
+        CHECK_OK(begin(&g));
+        write_in(fsdp__publication_staging(g.publication), "gate", "yellow");
+        write_in(fsdp__publication_staging(g.publication), "tulips", "yellow");
+        CHECK(pthread_create(&thread, NULL, abandon, g.publication) == 0);
+        was_new = fsdp__publication_commit(g.publication) == FSDP_OK;
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK_EQ(fsdp__path_exists(tulips), was_new);
+        check_garden(&g, was_new ? "tulips" : "roses", was_new ? "yellow" : "red");
+        free(tulips);
+        if (was_new)
+            CHECK_OK(plant(&g, "roses", "red"));
+    }
+    garden_free(&g);
+}
+
 /* Everything stands ready, and the journal is in the folder. */
 static void interrupt(garden *g)
 {
@@ -468,6 +525,7 @@ TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(a_link_is_followed_and_stays), cmocka_unit_test(what_is_no_folder_is_refused),
           cmocka_unit_test(the_folder_that_is_read_from_is_not_written_to),
           cmocka_unit_test(what_an_export_wrote_is_replaced_and_the_rest_stays),
+          cmocka_unit_test(a_folder_that_comes_in_the_meantime_gets_the_content),
           cmocka_unit_test(what_was_changed_since_is_refused),
           cmocka_unit_test(other_folders_are_refused_or_lose_the_same_names_only),
           cmocka_unit_test(what_would_be_read_in_place_of_the_new_is_refused),
@@ -476,5 +534,6 @@ TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(what_a_dead_process_left_is_removed),
           cmocka_unit_test(a_folder_of_the_temporary_name_that_is_not_ours_stays),
           cmocka_unit_test(what_cannot_be_held_is_refused_before), cmocka_unit_test(a_failed_write_leaves_the_old_one),
+          cmocka_unit_test(giving_up_from_another_thread_waits_for_the_exchange),
           cmocka_unit_test(an_interrupted_replacement_is_refused_and_finished),
           cmocka_unit_test(a_replacement_without_its_files_is_named))
