@@ -23,13 +23,31 @@ FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, c
  * own rows only, so one may fail alone: fsdp_agree on the result. */
 FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config);
 
-/* Writes config.json, generation_config.json and model.safetensors (or numbered files of at most 5 GB with an index)
- * that transformers loads: every rank writes its own rows into a new folder beside the final name, which takes its
- * place when all is on disk. An existing folder is replaced only if it holds a model folder written before (has
- * config.json) or is empty; its tokenizer files are kept. A failure on any rank is everybody's error and leaves nothing
- * under the final name that was not there. `dtype` F32, BF16 or F16. [collective] */
+/* Writes model.safetensors (or numbered files of at most 5 GB with an index), config.json and generation_config.json,
+ * as transformers loads them; without a config, which may be NULL, the weights alone, of whatever module the state is.
+ * Every rank writes its own rows into files that take their place when all of them are on disk.
+ *
+ * The folder may be new: then the folders above it are made. It may be empty, or hold what fsdp_hub_save wrote before
+ * and nobody changed: it leaves a list of its files (.fsdp-files.json), which goes with them; files that are not in the
+ * list stay. Anything else is refused, and so is a folder that another process is writing to. A link is followed.
+ *
+ * A failure on any rank is everybody's error, and leaves what was there. A process that is killed while it replaces the
+ * files of a folder (a few renames) leaves a journal in it, unfinished-save.json: until fsdp_hub_repair, or the next
+ * save, has finished what was begun, every reader refuses the folder. What a dead process left beside or in the folder
+ * (`<folder>.saving`, `.saving`) is removed by the next save. `dtype` F32, BF16 or F16. [collective] */
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                    fsdp_dtype dtype, fsdp_process_group *group);
+
+/* Finishes a save into this folder that was interrupted while its files were replaced: afterwards the folder holds the
+ * new model. `*out_finished` (may be NULL) says whether there was one. One process calls it; refused while a save is
+ * running there. */
+FSDP_API fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished);
+
+/* A folder held for a save to come, as a training run holds its export.path: see fsdp_train_listener.holds. */
+typedef struct fsdp_hub_hold fsdp_hub_hold;
+/* Removes what the hold has made on disk, and ends it: the save it was for fails. For a program that is about to end; a
+ * replacement of files that has begun is finished first. From any thread; NULL is allowed. [thread-safe] [blocks] */
+FSDP_API void fsdp_hub_abandon(fsdp_hub_hold *hold);
 
 /* Copies tokenizer.json and what else belongs to the tokenizer, as far as it is there. One rank calls it. */
 FSDP_API fsdp_status fsdp_hub_copy_tokenizer(const char *from_folder, const char *to_folder);

@@ -18,7 +18,7 @@
 
 #include <stdio.h>
 
-#include "fsdp/models.h"
+#include "fsdp/hub.h"
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
 
@@ -96,9 +96,11 @@ typedef struct fsdp_train_config {
         char *jsonl; /* file; NULL: none */
     } metrics;
     struct {
-        char *path; /* folder; NULL: none */
-        int dtype;  /* fsdp_dtype: F32, BF16 or F16 */
-    } save;         /* section "export" */
+        char *path;          /* folder; NULL: none */
+        bool overwrite;      /* files of the same names in a folder that no export wrote */
+        char *fallback_path; /* where to write when `path` fails at the end; NULL: chosen then */
+        int dtype;           /* fsdp_dtype: F32, BF16 or F16 */
+    } save;                  /* section "export" */
 } fsdp_train_config;
 
 /* Every key at its default. */
@@ -175,7 +177,8 @@ FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
  * With training.on_nan: stop such a step fails with FSDP_NOT_FINITE on every rank, the world stays, the parameters are
  * those of the step before, and report and metrics.jsonl have the step. [collective] */
 FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
-/* Writes export.path; nothing when it is not set. [collective] */
+/* Writes export.path, which the run has held since its start; nothing when it is not set. When that fails the model is
+ * written to export.fallback_path, and the error says where it is. [collective] */
 FSDP_API fsdp_status fsdp_train_export(fsdp_train_run *run);
 
 /* Sees a whole run; every function may be NULL. Called on every rank, except `failed`: when all ranks learn of a
@@ -188,6 +191,10 @@ typedef struct fsdp_train_listener {
     void (*exported)(void *arg, const char *path);
     void (*warned)(void *arg, const char *message); /* rank 0 alone: what the run can live with, but nobody may want */
     void (*failed)(void *arg, fsdp_status status, const char *message);
+    /* Rank 0: the run is about to make files on disk that a program which is to be ended should not leave behind, and
+     * fsdp_hub_abandon removes them, until the next call; NULL: there are none any more, and `hold` of the call before
+     * is freed when this returns. */
+    void (*holds)(void *arg, fsdp_hub_hold *hold);
 } fsdp_train_listener;
 
 /* The whole run: create, training.steps steps, export, free. [collective] */

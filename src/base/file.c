@@ -203,8 +203,9 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
         if (written < 0 && errno == EINTR)
             continue;
         if (written < 0)
-            return FSDP_FAIL(FSDP_IO, "cannot write '%s': %s at byte %llu", path, strerrordesc_np(errno),
-                             (unsigned long long)(offset + done));
+            return FSDP_FAIL(FSDP_IO, "cannot write '%s': %s at byte %llu%s", path, strerrordesc_np(errno),
+                             (unsigned long long)(offset + done),
+                             errno == EFBIG ? ": raise the limit of a file's size (ulimit -f)" : "");
         done += (size_t)written;
     }
     return FSDP_OK;

@@ -51,12 +51,14 @@ fsdp_status fsdp__make_directories(const char *path)
 
 static fsdp_status remove_entry(int parent_fd, const char *name, const char *path);
 
-static fsdp_status remove_entries(DIR *directory, const char *path)
+/* `kept` stays; NULL: nothing does. */
+static fsdp_status remove_entries(DIR *directory, const char *path, const char *kept)
 {
     struct dirent *entry;
 
     while ((entry = readdir(directory))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            (kept && strcmp(entry->d_name, kept) == 0))
             continue;
         FSDP_TRY(remove_entry(dirfd(directory), entry->d_name, path));
     }
@@ -82,7 +84,7 @@ static fsdp_status remove_entry(int parent_fd, const char *name, const char *pat
             close(fd);
         return status;
     }
-    status = remove_entries(directory, path);
+    status = remove_entries(directory, path, NULL);
     closedir(directory);
     if (status == FSDP_OK && unlinkat(parent_fd, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
         status = path_error("remove", path);
@@ -92,6 +94,18 @@ static fsdp_status remove_entry(int parent_fd, const char *name, const char *pat
 fsdp_status fsdp__remove_tree(const char *path)
 {
     return remove_entry(AT_FDCWD, path, path);
+}
+
+fsdp_status fsdp__remove_contents(const char *path, const char *kept)
+{
+    DIR *directory = opendir(path);
+    fsdp_status status;
+
+    if (!directory)
+        return path_error("open", path);
+    status = remove_entries(directory, path, kept);
+    closedir(directory);
+    return status;
 }
 
 char *fsdp__path_join(const char *directory, const char *name)
@@ -108,4 +122,11 @@ int fsdp__path_exists(const char *path)
     struct stat info;
 
     return stat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+int fsdp__path_is_file(const char *path)
+{
+    struct stat info;
+
+    return lstat(path, &info) == 0 && S_ISREG(info.st_mode);
 }

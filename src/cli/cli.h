@@ -15,6 +15,7 @@ int fsdp__cmd_train(int argc, char **argv);
 int fsdp__cmd_run(int argc, char **argv);
 int fsdp__cmd_generate(int argc, char **argv);
 int fsdp__cmd_inspect(int argc, char **argv);
+int fsdp__cmd_repair(int argc, char **argv);
 
 /* "fsdp: <message>" on stderr; returns FSDP__USAGE, or FSDP__FAILED. */
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/interrupt.h"
 
 #define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its config is */
 
@@ -14,6 +15,7 @@ typedef struct session {
     fsdp_train_config *config;
     fsdp_context *context;
     fsdp__progress progress;
+    fsdp__interrupt interrupt;
     bool as_rank;  /* started by another process of this program, which says what went wrong */
     bool has_data; /* the command line has named data */
 } session;
@@ -65,6 +67,13 @@ static void warned(void *arg, const char *message)
     (void)fsdp__failure("warning: %s", message);
 }
 
+static void holds(void *arg, fsdp_hub_hold *hold)
+{
+    session *s = arg;
+
+    fsdp__interrupt_holds(&s->interrupt, hold);
+}
+
 /* A rank that only learned of a failure lets the rank that caused it speak: it is ended in the meantime. */
 static void failed(void *arg, fsdp_status status, const char *message)
 {
@@ -88,15 +97,22 @@ static void failed(void *arg, fsdp_status status, const char *message)
 static int train(session *s)
 {
     fsdp_train_listener listener = {
-        .arg = s, .started = started, .stepped = stepped, .exported = exported, .warned = warned, .failed = failed};
+        .arg = s, .started = started, .stepped = stepped, .exported = exported,
+        .warned = warned, .failed = failed,
+        .holds = holds};
     fsdp_status status;
 
-    if (fsdp_context_from_env(&s->context) != FSDP_OK)
+    if (fsdp__interrupt_start(&s->interrupt) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
+    if (fsdp_context_from_env(&s->context) != FSDP_OK) {
+        fsdp__interrupt_stop(&s->interrupt);
+        return fsdp__failure("%s", fsdp_last_error());
+    }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     s->progress.terminal = s->progress.prints && isatty(STDERR_FILENO);
     status = fsdp_train(s->context, s->config, &listener);
     fsdp_context_free(s->context);
+    fsdp__interrupt_stop(&s->interrupt);
     return status == FSDP_OK ? 0 : FSDP__FAILED;
 }
 

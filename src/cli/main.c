@@ -19,6 +19,7 @@ static const command commands[] = {
      fsdp__cmd_generate},
     {"inspect", "fsdp inspect FOLDER", "config, parameters, shapes, dtypes and sizes of a model folder",
      fsdp__cmd_inspect},
+    {"repair", "fsdp repair FOLDER", "finish a save into a model folder that was interrupted", fsdp__cmd_repair},
 };
 enum {
     COMMANDS = sizeof commands / sizeof commands[0]
@@ -77,7 +78,7 @@ static int unknown(const char *name)
     near = fsdp__nearest(name, names);
     if (near)
         return fsdp__usage_error("unknown command '%s'; did you mean '%s'?", name, near);
-    return fsdp__usage_error("unknown command '%s': there are train, run, generate, inspect and help", name);
+    return fsdp__usage_error("unknown command '%s': there are train, run, generate, inspect, repair and help", name);
 }
 
 int main(int argc, char **argv)

@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
 
 #include "base/text.h"
 
@@ -68,6 +71,17 @@ fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, j
     }
     *out = value;
     return FSDP_OK;
+}
+
+fsdp_status fsdp__json_save(const char *path, json_t *value)
+{
+    char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
+    fsdp_status status = text ? fsdp__file_write_atomic(path, text, strlen(text))
+                              : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", path);
+
+    free(text);
+    json_decref(value);
+    return status;
 }
 
 static const char *type_text(const json_t *value)

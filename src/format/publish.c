@@ -1,7 +1,9 @@
-/* publish.c - a folder takes the place of another when all of it is on disk. */
-#include <dirent.h>
+/* publish.c - a folder gets new content when all of it is on disk. */
+#include "format/publish.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,201 +12,366 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/file.h"
-#include "format/publish.h"
+#include "format/contents.h"
+#include "format/journal.h"
+#include "format/room.h"
+#include "format/staging.h"
+#include "format/target.h"
 
-/* Whether this write must fail; it then fails like a full disk. */
-static bool write_fault(void)
+struct fsdp__publication {
+    fsdp_context *context;
+    pthread_mutex_t mutex; /* around begin, check, commit and abandon */
+    bool abandoned;
+    bool committed;
+    fsdp__publish_options options;
+    fsdp__target target;
+    fsdp__staging staging;
+    char *content; /* the folder in staging that gets the files */
+};
+
+static fsdp_status out_of_memory(void)
 {
-    if (!fsdp__fault(FSDP__FAULT_WRITE))
-        return false;
-    errno = ENOSPC;
-    return true;
+    return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory");
 }
 
-static fsdp_status is_empty(const char *folder, bool *out)
+/* In front of every failure of this file. */
+static fsdp_status name_failure(const fsdp__publication *p, fsdp_status status)
 {
-    DIR *directory = opendir(folder);
-    struct dirent *entry;
-
-    if (!directory)
-        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", folder, strerrordesc_np(errno));
-    *out = true;
-    while ((entry = readdir(directory)))
-        *out &= strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-    closedir(directory);
-    return FSDP_OK;
-}
-
-char *fsdp__publish_name(const char *folder)
-{
-    size_t length = strlen(folder);
-
-    while (length > 1 && folder[length - 1] == '/')
-        length--;
-    return fsdp__sprintf("%.*s", (int)length, folder);
-}
-
-/* Of a name without a slash at its end; fsdp__free it, NULL when out of memory. */
-static char *parent_name(const char *folder)
-{
-    const char *slash = strrchr(folder, '/');
-
-    return slash ? fsdp__sprintf("%.*s", (int)(slash == folder ? 1 : slash - folder), folder) : fsdp__strdup(".");
-}
-
-/* What stands under the name, if anything, may be replaced. */
-static fsdp_status check_replaced(const char *folder, const fsdp__folder_kind *kind)
-{
-    struct stat info;
-    bool empty = false, marked;
-    char *mark;
-
-    if (stat(folder, &info) != 0) {
-        if (errno == ENOENT || errno == ENOTDIR) /* nothing there; what is wrong above it is found with the parent */
-            return FSDP_OK;
-        return FSDP_FAIL(FSDP_IO, "cannot write the %s to '%s': %s", kind->noun, folder, strerrordesc_np(errno));
-    }
-    if (!S_ISDIR(info.st_mode))
-        return FSDP_FAIL(FSDP_INVALID, "cannot write the %s to '%s': it exists and is not a folder", kind->noun,
-                         folder);
-    FSDP_TRY(is_empty(folder, &empty));
-    mark = fsdp__path_join(folder, kind->mark);
-    if (!mark)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the %s to '%s'", kind->noun, folder);
-    marked = fsdp__path_exists(mark);
-    fsdp__free(mark);
-    if (!empty && !marked)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "cannot write the %s to '%s': it holds files but no %s, so it is not a %s folder: name another", kind->noun,
-            folder, kind->mark, kind->noun);
-    return FSDP_OK;
-}
-
-/* The folder it will stand in: is there afterwards, and can be written to. */
-static fsdp_status check_parent(const char *folder, const fsdp__folder_kind *kind)
-{
-    char *parent = parent_name(folder);
-    fsdp_status status = parent ? fsdp__make_directories(parent) : FSDP_NO_MEMORY;
-
-    if (status != FSDP_OK)
-        fsdp_fail_prefix(status, "cannot write the %s to '%s'", kind->noun, folder);
-    else if (access(parent, W_OK) != 0)
-        status = FSDP_FAIL(FSDP_IO, "cannot write the %s to '%s': %s", kind->noun, folder, strerrordesc_np(errno));
-    fsdp__free(parent);
-    return status;
-}
-
-fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind)
-{
-    char *name = fsdp__publish_name(folder);
-    fsdp_status status;
-
-    if (!name)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the %s to '%s'", kind->noun, folder);
-    status = check_replaced(name, kind);
     if (status == FSDP_OK)
-        status = check_parent(name, kind);
-    fsdp__free(name);
+        return status;
+    return fsdp_fail_prefix(status, "cannot write the %s to '%s'", p->options.kind->noun, p->options.folder);
+}
+
+fsdp__publication *fsdp__publication_create(fsdp_context *context)
+{
+    fsdp__publication *p = fsdp__calloc(1, sizeof *p);
+
+    if (!p)
+        return NULL;
+    p->context = context;
+    p->staging.lock_fd = -1;
+    pthread_mutex_init(&p->mutex, NULL);
+    return p;
+}
+
+const char *fsdp__publication_staging(const fsdp__publication *p)
+{
+    return p->content;
+}
+
+/* ---- begin ---- */
+
+/* Finishes what a journal in the folder says. */
+static fsdp_status finish_interrupted(const char *folder, const fsdp__staging *staging)
+{
+    fsdp__journal journal = {0};
+    fsdp_status status = fsdp__journal_read(&journal, folder);
+
+    if (status == FSDP_OK)
+        status = fsdp__journal_finish(&journal, folder, staging->path);
+    fsdp__journal_release(&journal);
     return status;
 }
 
-fsdp_status fsdp__publish_begin(const char *folder, const fsdp__folder_kind *kind, char **out)
+/* What stood ready beside a name that was no folder then. */
+static fsdp_status remove_beside(const fsdp__target *target)
 {
-    for (int attempt = 0; attempt < 1000; attempt++) {
-        char *name = fsdp__sprintf("%s.saving-%ld-%d", folder, (long)getpid(), attempt);
-
-        if (!name)
-            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the %s to '%s'", kind->noun, folder);
-        if (!write_fault() && mkdir(name, 0777) == 0) {
-            *out = name;
-            return FSDP_OK;
-        }
-        fsdp__free(name);
-        if (errno != EEXIST)
-            break;
-    }
-    return FSDP_FAIL(FSDP_IO, "cannot make a folder beside '%s': %s", folder, strerrordesc_np(errno));
-}
-
-static fsdp_status move(const char *from, const char *to)
-{
-    if (write_fault() || rename(from, to) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
-    return FSDP_OK;
-}
-
-/* For file systems that cannot exchange two names: three renames, undone when one fails. Between the first two nothing
- * has the name. */
-static fsdp_status swap_by_renames(const char *temporary, const char *folder)
-{
-    char *aside = fsdp__sprintf("%s.old", temporary);
+    char *beside = fsdp__sprintf("%s.saving", target->path);
+    fsdp__staging staging = {.lock_fd = -1};
     fsdp_status status = FSDP_OK;
 
-    if (!aside)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace '%s'", folder);
-    FSDP_TRY_GOTO(status, move(folder, aside), out);
-    status = move(temporary, folder);
-    if (status == FSDP_OK)
-        status = move(aside, temporary);
-    else
-        FSDP_KEEP_FIRST(status, move(aside, folder));
-out:
-    fsdp__free(aside);
+    if (!beside)
+        return out_of_memory();
+    if (fsdp__path_exists(beside) && fsdp__staging_is_ours(beside)) {
+        status = fsdp__staging_take(beside, &staging);
+        if (status == FSDP_OK)
+            status = fsdp__staging_remove(&staging);
+    }
+    fsdp__free(beside);
     return status;
 }
 
-/* Exchanges what two names stand for. */
-static fsdp_status swap(const char *temporary, const char *folder)
+static fsdp_status take_staging(fsdp__publication *p)
 {
-    if (write_fault())
-        return FSDP_FAIL(FSDP_IO, "cannot replace '%s': %s", folder, strerrordesc_np(errno));
-    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, folder, RENAME_EXCHANGE) == 0)
-        return FSDP_OK;
-    return swap_by_renames(temporary, folder);
+    char *path = p->target.exists ? fsdp__path_join(p->target.path, FSDP__STAGING_NAME)
+                                  : fsdp__sprintf("%s.saving", p->target.path);
+    fsdp_status status = path ? fsdp__staging_take(path, &p->staging) : out_of_memory();
+
+    fsdp__free(path);
+    FSDP_TRY(status);
+    if (p->target.exists && fsdp__journal_exists(p->target.path)) {
+        FSDP_TRY(finish_interrupted(p->target.path, &p->staging));
+        fsdp_log(p->context, FSDP_LOG_INFO, "a save into '%s' that was interrupted is now finished", p->options.folder);
+    }
+    FSDP_TRY(fsdp__staging_clear(&p->staging));
+    p->content = fsdp__path_join(p->staging.path, FSDP__CONTENT_NAME);
+    if (!p->content)
+        return out_of_memory();
+    if (mkdir(p->content, 0777) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot make a folder in '%s': %s", p->staging.path, strerrordesc_np(errno));
+    return FSDP_OK;
 }
 
-static fsdp_status sync_parent(const char *folder)
+static fsdp_status check_source(const fsdp__publication *p)
 {
-    char *parent = parent_name(folder);
-    fsdp_status status = parent ? fsdp__file_sync_directory(parent)
-                                : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", folder);
-
-    fsdp__free(parent);
-    return status;
+    if (p->options.source && p->target.exists && fsdp__same_folder(p->options.source, p->target.path))
+        return FSDP_FAIL(FSDP_INVALID, "it is the folder that is read from ('%s'): name another", p->options.source);
+    return FSDP_OK;
 }
 
-static fsdp_status exchange(const char *temporary, const char *folder, bool replaces)
+static fsdp__content_rules rules(const fsdp__publication *p)
 {
-    return replaces ? swap(temporary, folder) : move(temporary, folder);
+    return (fsdp__content_rules){.folder = p->target.path,
+                                 .alone = p->options.kind->alone,
+                                 .overwrite = p->options.overwrite,
+                                 .hint = p->options.overwrite_hint};
 }
 
-fsdp_status fsdp__publish(const char *temporary, const char *folder, bool *out_replaced)
+static fsdp_status begin(fsdp__publication *p)
 {
-    bool replaces = fsdp__path_exists(folder) != 0;
-    fsdp_status status;
+    fsdp__content_rules r;
 
-    /* The names in it before the exchange, the name of it after: a crash finds a full folder under either name. */
-    FSDP_TRY(fsdp__file_sync_directory(temporary));
-    FSDP_TRY(exchange(temporary, folder, replaces));
-    status = sync_parent(folder);
-    if (status != FSDP_OK)
-        FSDP_KEEP_FIRST(status, fsdp__publish_undo(temporary, folder, replaces));
-    *out_replaced = replaces;
-    return status;
+    FSDP_TRY(fsdp__target_find(p->options.folder, &p->target));
+    FSDP_TRY(check_source(p));
+    if (p->target.exists)
+        FSDP_TRY(remove_beside(&p->target));
+    r = rules(p);
+    /* Before anything is made in it; a folder with a journal is somebody's of ours, and whole after it is finished. */
+    if (p->target.exists && !fsdp__journal_exists(p->target.path))
+        FSDP_TRY(fsdp__contents_check(&r));
+    FSDP_TRY(take_staging(p));
+    return p->target.exists ? fsdp__contents_check(&r) : FSDP_OK;
 }
 
-fsdp_status fsdp__publish_undo(const char *temporary, const char *folder, bool replaced)
-{
-    return replaced ? swap(temporary, folder) : move(folder, temporary);
-}
+/* ---- the end without success ---- */
 
-/* A left-over is not worth an error once the new folder is in place. */
-void fsdp__publish_finish(fsdp_context *context, const char *temporary)
+/* A folder with a journal needs what is in staging. */
+static void give_up(fsdp__publication *p)
 {
     bool held = fsdp_hold_error(true);
 
-    if (fsdp__remove_tree(temporary) != FSDP_OK)
-        fsdp_log(context, FSDP_LOG_WARNING, "cannot remove '%s', the folder that was replaced", temporary);
+    p->abandoned = true;
+    if (p->target.path && p->target.exists && fsdp__journal_exists(p->target.path))
+        fsdp__staging_leave(&p->staging);
+    else if (fsdp__staging_remove(&p->staging) != FSDP_OK && p->context)
+        fsdp_log(p->context, FSDP_LOG_WARNING, "cannot remove all temporary files beside or in '%s'",
+                 p->options.folder);
+    if (!p->committed)
+        fsdp__target_unmake(&p->target);
     fsdp_release_error(held);
+}
+
+void fsdp__publication_abandon(fsdp__publication *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    if (!p->abandoned)
+        give_up(p);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void fsdp__publication_free(fsdp__publication *p)
+{
+    if (!p)
+        return;
+    fsdp__publication_abandon(p);
+    fsdp__target_release(&p->target);
+    fsdp__free(p->content);
+    pthread_mutex_destroy(&p->mutex);
+    fsdp__free(p);
+}
+
+static fsdp_status given_up(void)
+{
+    return FSDP_FAIL(FSDP_INTERRUPTED, "it was given up");
+}
+
+fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options)
+{
+    fsdp_status status;
+
+    pthread_mutex_lock(&p->mutex);
+    p->options = *options;
+    status = p->abandoned ? given_up() : name_failure(p, begin(p));
+    if (status != FSDP_OK && !p->abandoned)
+        give_up(p);
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+/* ---- check ---- */
+
+fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files)
+{
+    fsdp_status status;
+
+    pthread_mutex_lock(&p->mutex);
+    status = p->abandoned ? given_up() : fsdp__room_check(p->staging.path, files);
+    if (status == FSDP_OK && p->target.exists) {
+        fsdp__content_rules r = rules(p);
+
+        status = fsdp__contents_check_new(&r, files);
+    }
+    status = name_failure(p, status);
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+/* ---- commit ---- */
+
+static fsdp_status sync_parent(const char *path)
+{
+    char *parent = fsdp__parent_path(path);
+    fsdp_status status = parent ? fsdp__file_sync_directory(parent) : out_of_memory();
+
+    fsdp__free(parent);
+    return status;
+}
+
+static fsdp_status rename_whole(const char *from, const char *to)
+{
+    if (fsdp__fault(FSDP__FAULT_WRITE))
+        errno = ENOSPC;
+    /* Not over a folder that came to be in the meantime; where the file system has no such rename, rename refuses one
+     * that is not empty. */
+    else if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
+             ((errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
+}
+
+static fsdp_status commit_new(fsdp__publication *p)
+{
+    fsdp_status status;
+
+    FSDP_TRY(rename_whole(p->content, p->target.path));
+    status = sync_parent(p->target.path);
+    if (status != FSDP_OK)
+        FSDP_KEEP_FIRST(status, rename_whole(p->target.path, p->content));
+    return status;
+}
+
+/* The mark comes last. */
+static void put_mark_last(const fsdp__publication *p, fsdp__file_list *files)
+{
+    for (int64_t i = 0; i + 1 < files->count; i++) {
+        if (strcmp(files->files[i].name, p->options.kind->mark) == 0) {
+            fsdp__listed_file mark = files->files[i];
+
+            files->files[i] = files->files[files->count - 1];
+            files->files[files->count - 1] = mark;
+        }
+    }
+}
+
+static fsdp_status replace(fsdp__publication *p, const fsdp__journal *journal)
+{
+    const char *folder = p->target.path, *staging = p->staging.path;
+    fsdp_status status, undone;
+    bool held;
+
+    FSDP_TRY(fsdp__file_sync_directory(staging));
+    status = fsdp__journal_write(journal, folder, staging);
+    if (status == FSDP_OK)
+        status = fsdp__journal_finish(journal, folder, staging);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    held = fsdp_hold_error(true);
+    undone = fsdp__journal_undo(journal, folder, staging);
+    fsdp_release_error(held);
+    if (undone != FSDP_OK)
+        return fsdp_fail_prefix(status,
+                                "the folder holds parts of the old and of the new one, and 'fsdp repair %s' "
+                                "finishes the save",
+                                p->options.folder);
+    return status;
+}
+
+static fsdp_status commit_replacing(fsdp__publication *p)
+{
+    fsdp__content_rules r = rules(p);
+    fsdp__journal journal = {0};
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY_GOTO(status, fsdp__file_list_scan(&journal.fresh, p->content), out);
+    put_mark_last(p, &journal.fresh);
+    FSDP_TRY_GOTO(status, fsdp__contents_check_new(&r, &journal.fresh), out); /* hours may lie between */
+    FSDP_TRY_GOTO(status, fsdp__contents_gone(&r, &journal.fresh, &journal.gone), out);
+    FSDP_TRY_GOTO(status, replace(p, &journal), out);
+out:
+    fsdp__journal_release(&journal);
+    return status;
+}
+
+/* Somebody has made the folder since: the content goes into it, as into one that was there from the start. */
+static fsdp_status move_in(fsdp__publication *p)
+{
+    char *path = fsdp__path_join(p->target.path, FSDP__STAGING_NAME), *content = NULL;
+    fsdp_status status = path ? fsdp__staging_move(&p->staging, path) : out_of_memory();
+
+    fsdp__free(path);
+    FSDP_TRY(status);
+    p->target.exists = true;
+    content = fsdp__path_join(p->staging.path, FSDP__CONTENT_NAME);
+    if (!content)
+        return out_of_memory();
+    fsdp__free(p->content);
+    p->content = content;
+    return FSDP_OK;
+}
+
+static fsdp_status commit(fsdp__publication *p)
+{
+    fsdp__file_list files = {0};
+    fsdp_status status = fsdp__file_list_scan(&files, p->content);
+
+    if (status == FSDP_OK)
+        status = fsdp__file_list_save(&files, p->content);
+    fsdp__file_list_release(&files);
+    FSDP_TRY(status);
+    FSDP_TRY(fsdp__file_sync_directory(p->content));
+    if (!p->target.exists && fsdp__path_exists(p->target.path))
+        FSDP_TRY(move_in(p));
+    FSDP_TRY(p->target.exists ? commit_replacing(p) : commit_new(p));
+    p->committed = true;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__publication_commit(fsdp__publication *p)
+{
+    fsdp_status status;
+
+    pthread_mutex_lock(&p->mutex);
+    status = name_failure(p, p->abandoned ? given_up() : commit(p));
+    if (status == FSDP_OK)
+        give_up(p);
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+/* ---- repair ---- */
+
+fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished)
+{
+    fsdp__staging staging = {.lock_fd = -1};
+    fsdp_status status = FSDP_OK;
+    char *path;
+
+    *out_finished = false;
+    if (!fsdp__path_exists(folder))
+        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot repair '%s': there is no such folder", folder);
+    if (!fsdp__journal_exists(folder))
+        return FSDP_OK;
+    path = fsdp__path_join(folder, FSDP__STAGING_NAME);
+    status = path ? fsdp__staging_take(path, &staging) : out_of_memory();
+    fsdp__free(path);
+    if (status == FSDP_OK)
+        status = finish_interrupted(folder, &staging);
+    if (status == FSDP_OK)
+        status = fsdp__staging_remove(&staging);
+    else
+        fsdp__staging_leave(&staging);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot repair '%s'", folder);
+    *out_finished = true;
+    return FSDP_OK;
 }

@@ -1,28 +1,57 @@
-/* publish.h - a folder takes the place of another when all of it is on disk: whoever looks sees the old one or the new
- * one, whole. */
+/* publish.h - a folder gets new content when all of it is on disk: whoever looks sees the old one or the new one,
+ * whole.
+ *
+ * A publication holds its folder from its beginning, which may be hours before the content is there: what can be wrong
+ * with path, permissions or space is found by making the folder in which the content will be made ready (staging), and
+ * a second process is told who is there.
+ *
+ *     a folder that is not there     staging is beside it, <name>.saving; one rename gives it the name
+ *     a folder that is there         stays what it is (a mount point, a work tree of git); staging is inside it,
+ *                                    .saving, and its files are replaced under a journal (journal.h)
+ *
+ * A publication leaves a list of its files (file_list.h). A folder whose list still fits is replaced: listed files go,
+ * others stay. Anything else that is not empty is refused, or, where overwriting is asked for, loses files of the names
+ * of new ones and nothing else. */
 #ifndef FORMAT_PUBLISH_H
 #define FORMAT_PUBLISH_H
 
+#include "format/file_list.h"
 #include "fsdp/context.h"
 
-/* What the folders of a kind hold: messages call it `noun`, and each has a file `mark`. */
+/* What the folders of a kind hold: messages call it `noun`, each has a file `mark`, and of its files `alone` (NULL:
+ * end) a folder must hold no others than those that were published with it: readers would choose wrongly. */
 typedef struct fsdp__folder_kind {
     const char *noun, *mark;
+    const char *const *alone;
 } fsdp__folder_kind;
 
-/* The folder's name without a slash at its end; fsdp__free it, NULL when out of memory. */
-char *fsdp__publish_name(const char *folder);
-/* FSDP_OK when one of this kind may be written to `folder`: it does not exist, is empty, or holds one, and the folder
- * it stands in can be written to. That one is made if it is not there. */
-fsdp_status fsdp__publish_check(const char *folder, const fsdp__folder_kind *kind);
-/* A new, empty folder beside `folder`, which is a fsdp__publish_name and has been checked; fsdp__free its name. */
-fsdp_status fsdp__publish_begin(const char *folder, const fsdp__folder_kind *kind, char **out);
-/* `temporary` takes the name `folder`; what had that name is under `temporary` now, if it was there. On failure
- * everything is as it was. */
-fsdp_status fsdp__publish(const char *temporary, const char *folder, bool *out_replaced);
-/* Takes it back. */
-fsdp_status fsdp__publish_undo(const char *temporary, const char *folder, bool replaced);
-/* Removes what was replaced. */
-void fsdp__publish_finish(fsdp_context *context, const char *temporary);
+typedef struct fsdp__publish_options {
+    const char *folder;
+    const fsdp__folder_kind *kind;
+    const char *source;         /* a folder that is never written to; NULL: none */
+    const char *overwrite_hint; /* how to ask for overwriting, for messages; NULL: there is no way */
+    bool overwrite;
+} fsdp__publish_options;
+
+typedef struct fsdp__publication fsdp__publication;
+
+/* Holds nothing yet. NULL when out of memory. */
+fsdp__publication *fsdp__publication_create(fsdp_context *context);
+/* Finds and holds the folder: all that does not depend on the content is checked, a replacement that was interrupted is
+ * finished, and what a dead process left is removed. `options` is copied, the strings are borrowed until the end. */
+fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options);
+/* The empty folder in which the content is made ready: files, each synced by whoever wrote it. */
+const char *fsdp__publication_staging(const fsdp__publication *p);
+/* Whether content of these names and sizes will find its place: space, limits, files of others in the way. */
+fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files);
+/* The content takes its place. On failure everything is as it was, or the message says how to finish it. */
+fsdp_status fsdp__publication_commit(fsdp__publication *p);
+/* Removes what was made, unless it was committed; waits for a commit under way. From any thread. [thread-safe] */
+void fsdp__publication_abandon(fsdp__publication *p);
+/* Abandons it first. NULL is allowed. */
+void fsdp__publication_free(fsdp__publication *p);
+
+/* Finishes a replacement that was interrupted; *out_finished says whether there was one. */
+fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "format/journal.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
 #define INDEX_LIMIT_BYTES ((size_t)100 << 20)
@@ -96,6 +97,7 @@ static fsdp_status open_index(fsdp_safetensors *all, const char *path)
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
         goto out;
     }
+    FSDP_TRY_GOTO(status, fsdp__journal_check(*directory ? directory : "."), out);
     for (int64_t at = 0; at < index.count;)
         FSDP_TRY_GOTO(status, add_listed_file(all, path, directory, &index, &at), out);
 out:
@@ -134,9 +136,11 @@ static fsdp_status open_folder(fsdp_safetensors *all, const char *folder)
 {
     char *single = fsdp__path_join(folder, "model.safetensors");
     char *index = single ? fsdp__path_join(folder, INDEX_NAME) : NULL;
-    fsdp_status status;
+    fsdp_status status = fsdp__journal_check(folder);
 
-    if (!index) {
+    if (status != FSDP_OK) {
+        fsdp_fail_hop(status, __FILE__, __LINE__);
+    } else if (!index) {
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot open '%s'", folder);
     } else if (fsdp__path_exists(single)) {
         status = add_file(all, single);

@@ -6,6 +6,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "format/journal.h"
 #include "format/json.h"
 #include "hub/hub.h"
 
@@ -293,6 +294,7 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
 
     if (!folder || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a model config: folder and out are required");
+    FSDP_TRY(fsdp__journal_check(folder));
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);

@@ -14,8 +14,31 @@ fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char *
 const char *fsdp__embedding_name(fsdp_architecture architecture);
 #define FSDP__HEAD_NAME "lm_head.weight"
 
-/* Whether a model can be saved as `folder`, as far as it can be known before; makes the folder it will stand in. */
-fsdp_status fsdp__hub_check_folder(const char *folder);
+/* ---- a folder that a model will be saved to, held by rank 0 ---- */
+
+#define FSDP__FILE_LIMIT_BYTES 5000000000u /* what transformers splits at */
+
+typedef struct fsdp__hub_target {
+    const char *folder;
+    const char *source;         /* the folder that the model came from: never written to, and its tokenizer is copied
+                                 * along; NULL: none */
+    const char *overwrite_hint; /* see format/publish.h */
+    bool overwrite;
+} fsdp__hub_target;
+
+/* Holds nothing yet; strings are borrowed. NULL when out of memory. */
+fsdp_hub_hold *fsdp__hub_hold_create(fsdp_context *context, const fsdp__hub_target *target);
+/* From here on until it is freed the folder is held: see fsdp__publication_begin. */
+fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold);
+/* Whether what fsdp__hub_save_held will write finds its place: space, limits, names that are taken. */
+fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
+                                 fsdp_dtype dtype);
+void fsdp__hub_hold_free(fsdp_hub_hold *hold); /* NULL is allowed */
+
+/* fsdp_hub_save into what rank 0 holds; the others give NULL. The hold is at its end then. Files have at most
+ * `limit_bytes`: FSDP__FILE_LIMIT_BYTES. [collective] */
+fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
+                                fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);
 /* fsdp_hub_save with another limit per file. [collective] */
 fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);

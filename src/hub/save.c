@@ -1,8 +1,8 @@
 /* save.c - a model folder written by all ranks at once.
  *
- *     prepare   rank 0 makes a folder beside the final one, with the files' headers and the small files
+ *     prepare   rank 0 makes the files in its staging folder, with the weights' headers and all of the small files
  *     write     every rank writes its own rows at their offsets
- *     publish   rank 0 gives the folder its name
+ *     publish   rank 0 lets them take their place
  *
  * All ranks agree after each phase, so that a failure anywhere ends the save everywhere. */
 #include <errno.h>
@@ -15,27 +15,21 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "format/plan.h"
-#include "format/publish.h"
-#include "hub/hub.h"
+#include "hub/hold.h"
 #include "tensor/tensor.h"
-
-#define DEFAULT_LIMIT_BYTES 5000000000u /* what transformers splits at */
 
 enum {
     CHUNK_NUMEL = 1 << 20 /* converted and written at a time */
 };
 
-static const fsdp__folder_kind model_folder = {.noun = "model", .mark = "config.json"};
-
 /* A save in progress on one rank. */
 typedef struct saver {
-    char *folder;             /* final name, no slash at its end */
-    char *temporary;          /* beside it */
-    bool made;                /* rank 0 has made `temporary` */
-    bool published, replaced; /* rank 0 has given it the name, and something had it before */
+    fsdp_hub_hold *hold; /* of rank 0 */
+    bool begins;         /* it does not hold anything yet */
+    bool published;      /* the files are in their places */
+    char *staging;       /* rank 0's folder, in which all write */
     const fsdp_state_dict *state;
-    const fsdp_model_config *config;
+    const fsdp_model_config *config; /* NULL: weights alone */
     fsdp_dtype dtype;
     fsdp_process_group *group;
     fsdp__save_plan plan;
@@ -53,7 +47,7 @@ static bool is_first(const saver *s)
 
 static fsdp_status open_file(saver *s, const char *name, int flags)
 {
-    s->path = fsdp__path_join(s->temporary, name);
+    s->path = fsdp__path_join(s->staging, name);
     if (!s->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write '%s'", name);
     s->fd = open(s->path, flags | O_WRONLY | O_CLOEXEC, 0666);
@@ -96,7 +90,8 @@ static fsdp_status check_arguments(const saver *s)
     if (s->dtype != FSDP_F32 && s->dtype != FSDP_BF16 && s->dtype != FSDP_F16)
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model as %s: float32, bfloat16 and float16 are possible",
                          fsdp_dtype_name(s->dtype));
-    FSDP_TRY(fsdp_model_config_check(s->config));
+    if (s->config)
+        FSDP_TRY(fsdp_model_config_check(s->config));
     for (int64_t i = 0; i < s->state->count; i++) {
         const fsdp_tensor *tensor = s->state->entries[i].tensor;
 
@@ -110,41 +105,40 @@ static fsdp_status check_arguments(const saver *s)
     return FSDP_OK;
 }
 
-static fsdp_status create_json(saver *s)
+static fsdp_status create_text(saver *s, const char *name, const char *text)
+{
+    return create_file(s, name, text, strlen(text), strlen(text));
+}
+
+static fsdp_status create_config(saver *s)
 {
     char *config = NULL, *generation = NULL;
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY_GOTO(status, fsdp__config_text(s->config, s->dtype, &config), out);
-    FSDP_TRY_GOTO(status, create_file(s, "config.json", config, strlen(config), strlen(config)), out);
+    FSDP_TRY_GOTO(status, create_text(s, "config.json", config), out);
     FSDP_TRY_GOTO(status, fsdp__generation_config_text(s->config, &generation), out);
-    FSDP_TRY_GOTO(status, create_file(s, "generation_config.json", generation, strlen(generation), strlen(generation)),
-                  out);
-    if (s->plan.index)
-        FSDP_TRY_GOTO(
-            status,
-            create_file(s, "model.safetensors.index.json", s->plan.index, strlen(s->plan.index), strlen(s->plan.index)),
-            out);
+    FSDP_TRY_GOTO(status, create_text(s, "generation_config.json", generation), out);
 out:
     free(generation);
     free(config);
     return status;
 }
 
-fsdp_status fsdp__hub_check_folder(const char *folder)
-{
-    return fsdp__publish_check(folder, &model_folder);
-}
-
 static fsdp_status create_files(saver *s)
 {
-    FSDP_TRY(fsdp__hub_check_folder(s->folder));
-    FSDP_TRY(fsdp__publish_begin(s->folder, &model_folder, &s->temporary));
-    /* From here on it is to be removed, or published. */
-    s->made = true;
-    FSDP_TRY(create_json(s));
-    if (fsdp__path_exists(s->folder)) /* the tokenizer stays when the model is replaced */
-        FSDP_TRY(fsdp_hub_copy_tokenizer(s->folder, s->temporary));
+    if (s->begins)
+        FSDP_TRY(fsdp__hub_hold_begin(s->hold));
+    FSDP_TRY(fsdp__hub_hold_check_plan(s->hold, &s->plan, s->config != NULL));
+    s->staging = fsdp__strdup(fsdp__publication_staging(s->hold->publication));
+    if (!s->staging)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
+    if (s->config)
+        FSDP_TRY(create_config(s));
+    if (s->plan.index)
+        FSDP_TRY(create_text(s, "model.safetensors.index.json", s->plan.index));
+    if (s->hold->target.source)
+        FSDP_TRY(fsdp_hub_copy_tokenizer(s->hold->target.source, s->staging));
     for (int64_t i = 0; i < s->plan.file_count; i++) {
         const fsdp__save_file *file = &s->plan.files[i];
 
@@ -153,38 +147,16 @@ static fsdp_status create_files(saver *s)
     return FSDP_OK;
 }
 
-/* Follows from names, global shapes, dtype and limit alone: the same on every rank. */
-static fsdp_status make_plan(saver *s, uint64_t limit_bytes)
+static fsdp_status prepare(saver *s, uint64_t limit_bytes)
 {
-    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)s->state->count, sizeof *entries);
-    fsdp_status status;
-
-    if (!entries)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", s->folder);
-    for (int64_t i = 0; i < s->state->count; i++) {
-        const fsdp_state_dict_entry *from = &s->state->entries[i];
-        fsdp_safetensors_entry *entry = &entries[i];
-
-        *entry = (fsdp_safetensors_entry){.name = from->name, .dtype = s->dtype, .ndim = from->ndim};
-        memcpy(entry->shape, from->global_shape, sizeof entry->shape);
-        entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(s->dtype);
-    }
-    status = fsdp__save_plan_create(entries, s->state->count, limit_bytes, &s->plan);
-    fsdp__free(entries);
-    return status;
-}
-
-static fsdp_status prepare(saver *s, const char *folder, uint64_t limit_bytes)
-{
-    if (!*folder)
-        return FSDP_FAIL(FSDP_INVALID, "cannot write a model: the folder's name is empty");
-    s->folder = fsdp__publish_name(folder);
+    if (is_first(s) && !s->hold)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a model to be written");
     /* For any dtype: this one has not been checked yet. */
     s->chunk = fsdp__malloc(CHUNK_NUMEL * fsdp_dtype_size(FSDP_F32));
-    if (!s->folder || !s->chunk)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model to '%s'", folder);
+    if (!s->chunk)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
     FSDP_TRY(check_arguments(s));
-    FSDP_TRY(make_plan(s, limit_bytes));
+    FSDP_TRY(fsdp__hub_plan(s->state, s->dtype, limit_bytes, &s->plan));
     return is_first(s) ? create_files(s) : FSDP_OK;
 }
 
@@ -204,14 +176,14 @@ static uint64_t fingerprint(const fsdp__save_plan *plan)
 static fsdp_status share_folder(saver *s)
 {
     uint64_t mine = fingerprint(&s->plan), first;
-    size_t name_bytes = s->temporary ? strlen(s->temporary) + 1 : 1, *sizes = NULL;
+    size_t name_bytes = s->staging ? strlen(s->staging) + 1 : 1, *sizes = NULL;
     char *message = fsdp__malloc(sizeof mine + name_bytes);
     void **messages = NULL;
     fsdp_status status;
 
     if (message) {
         memcpy(message, &mine, sizeof mine);
-        memcpy(message + sizeof mine, s->temporary ? s->temporary : "", name_bytes);
+        memcpy(message + sizeof mine, s->staging ? s->staging : "", name_bytes);
     }
     /* A rank without a message would leave the others waiting in the gather. */
     status = fsdp_agree(s->group, message ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model"));
@@ -222,7 +194,7 @@ static fsdp_status share_folder(saver *s)
     memcpy(&first, messages[0], sizeof first);
     if (first != mine)
         status = FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
-    else if (!s->temporary && !(s->temporary = fsdp__strdup((const char *)messages[0] + sizeof first)))
+    else if (!s->staging && !(s->staging = fsdp__strdup((const char *)messages[0] + sizeof first)))
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
     fsdp_objects_free(s->group, messages, sizes);
     return status;
@@ -314,48 +286,55 @@ static fsdp_status publish(saver *s)
 {
     if (!is_first(s))
         return FSDP_OK;
-    FSDP_TRY(fsdp__publish(s->temporary, s->folder, &s->replaced));
+    FSDP_TRY(fsdp__publication_commit(s->hold->publication));
     s->published = true;
     return FSDP_OK;
 }
 
-/* Rank 0 leaves one folder behind: the new one, or what was there before. */
-static fsdp_status clean_up(saver *s, fsdp_status status)
+static fsdp_status save(saver *s, uint64_t limit_bytes)
 {
-    if (!s->made)
-        return status;
-    if (status == FSDP_OK) {
-        fsdp__publish_finish(fsdp_process_group_context(s->group), s->temporary);
-        return FSDP_OK;
-    }
-    if (s->published)
-        FSDP_KEEP_FIRST(status, fsdp__publish_undo(s->temporary, s->folder, s->replaced));
-    FSDP_KEEP_FIRST(status, fsdp__remove_tree(s->temporary));
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY_GOTO(status, fsdp_agree(s->group, prepare(s, limit_bytes)), out);
+    FSDP_TRY_GOTO(status, fsdp_agree(s->group, write_files(s)), out);
+    FSDP_TRY_GOTO(status, fsdp_agree(s->group, publish(s)), out);
+out:
+    if (status != FSDP_OK && s->published)
+        fsdp_fail_prefix(status, "the model is in '%s', but not all ranks know", s->hold->target.folder);
+    /* After success nothing is left to abandon. */
+    fsdp_hub_abandon(s->hold);
+    fsdp__save_plan_release(&s->plan);
+    fsdp__free(s->chunk);
+    fsdp__free(s->staging);
     return status;
+}
+
+fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
+                                fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
+{
+    saver s = {.hold = hold, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
+
+    return save(&s, limit_bytes);
 }
 
 fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                  fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
 {
-    saver s = {.state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
+    const fsdp__hub_target target = {.folder = folder};
+    saver s = {.begins = true, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
     fsdp_status status;
 
-    if (!folder || !state || !config || !group)
-        return FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state, config and group are required");
-    FSDP_TRY_GOTO(status, fsdp_agree(group, prepare(&s, folder, limit_bytes)), out);
-    FSDP_TRY_GOTO(status, fsdp_agree(group, write_files(&s)), out);
-    FSDP_TRY_GOTO(status, fsdp_agree(group, publish(&s)), out);
-out:
-    status = clean_up(&s, status);
-    fsdp__save_plan_release(&s.plan);
-    fsdp__free(s.chunk);
-    fsdp__free(s.temporary);
-    fsdp__free(s.folder);
+    if (!folder || !state || !group)
+        return FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state and group are required");
+    if (is_first(&s))
+        s.hold = fsdp__hub_hold_create(fsdp_process_group_context(group), &target);
+    status = save(&s, limit_bytes);
+    fsdp__hub_hold_free(s.hold);
     return status;
 }
 
 fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                           fsdp_dtype dtype, fsdp_process_group *group)
 {
-    return fsdp__hub_save_split(folder, state, config, dtype, group, DEFAULT_LIMIT_BYTES);
+    return fsdp__hub_save_split(folder, state, config, dtype, group, FSDP__FILE_LIMIT_BYTES);
 }

@@ -1,8 +1,10 @@
 /* tokenizer.c - the files of a model folder that belong to its tokenizer. */
+#include <sys/stat.h>
+
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
-#include "hub/hub.h"
+#include "hub/hold.h"
 
 #define LIMIT_BYTES ((size_t)1 << 30)
 
@@ -38,6 +40,23 @@ fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
                         : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot copy the tokenizer of '%s'", from);
         fsdp__free(target);
         fsdp__free(source);
+    }
+    return status;
+}
+
+fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list)
+{
+    fsdp_status status = FSDP_OK;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
+        char *path = fsdp__path_join(folder, files[i]);
+        struct stat info;
+
+        if (!path)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tokenizer of '%s'", folder);
+        if (stat(path, &info) == 0)
+            status = fsdp__file_list_add(list, files[i], (uint64_t)info.st_size);
+        fsdp__free(path);
     }
     return status;
 }

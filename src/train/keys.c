@@ -53,6 +53,10 @@ static const fsdp__choice reshard_choices[] = {
     {                                                                                      \
         "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help \
     }
+#define SAVE_BOOL(name, initial, help)                                                        \
+    {                                                                                         \
+        "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help \
+    }
 #define PATHS(section, name, field, help)                                               \
     {                                                                                   \
 #section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, 0, NULL, NULL, help \
@@ -109,7 +113,9 @@ static const fsdp__key keys[] = {
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
     TEXT(metrics, jsonl, "file for one JSON object per step"),
 
-    SAVE_TEXT(path, "Hugging Face folder written at the end"),
+    SAVE_TEXT(path, "Hugging Face folder written at the end: new, empty, or written by an export before"),
+    SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, all others stay"),
+    SAVE_TEXT(fallback_path, "folder to write when export.path fails at the end; not set: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
     SAVE_CHOICE(dtype, export_choices, "float32", "of the exported weights"),
 };
 /* clang-format on */

@@ -58,9 +58,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(open_data(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
-    /* The export is hours away: whether it can be written is found out now. */
-    if (c->save.path && fsdp__hub_check_folder(c->save.path) != FSDP_OK)
-        return fsdp_fail_prefix(fsdp_last_status(), "export.path");
+    FSDP_TRY(fsdp__export_hold(run)); /* hours before it is needed */
     if (c->metrics.jsonl)
         FSDP_TRY(fsdp__metrics_open(c->metrics.jsonl, &run->jsonl));
     return FSDP_OK;
@@ -150,13 +148,14 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
         run->local_parameters += fsdp_tensor_numel(parameters.items[i].tensor);
     status = create_optimizer(c, &parameters, &run->optimizer);
     fsdp_parameters_release(&parameters);
+    FSDP_TRY(status);
     run->schedule = (fsdp_schedule){
         .warmup_steps = c->lr_scheduler.warmup_steps,
         .total_steps = c->training.steps,
         .decay = (fsdp_decay)c->lr_scheduler.decay_type,
         .min_factor = c->lr_scheduler.min_lr_factor,
     };
-    return status;
+    return fsdp__export_check(run);
 }
 
 /* ---- who knows of a failure ---- */
@@ -180,23 +179,6 @@ static outcome agreed(fsdp_status status)
     return (outcome){status, status != FSDP_COMM && status != FSDP_MISMATCH};
 }
 
-/* fsdp_agree, but a rank that failed itself keeps its own words. */
-static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
-{
-    char own[1024];
-    fsdp_status status;
-
-    if (fsdp_context_world_size(run->context) == 1)
-        return mine;
-    if (!fsdp_world(run->context))
-        return fsdp_last_status();
-    snprintf(own, sizeof own, "%s", mine == FSDP_OK ? "" : fsdp_last_error());
-    status = fsdp_agree(fsdp_world(run->context), mine);
-    if (mine != FSDP_OK && status == mine)
-        return FSDP_FAIL(mine, "%s", own);
-    return status;
-}
-
 /* The next part of a run: nothing follows a failed one. */
 #define PART(part)                   \
     do {                             \
@@ -210,14 +192,15 @@ static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
 
 static outcome build(fsdp_train_run *run)
 {
-    PART(agreed(agree(run, open_inputs(run))));
+    PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(alone(make_model(run)));
-    PART(agreed(agree(run, fill_model(run))));
-    return agreed(agree(run, make_optimizer(run)));
+    PART(agreed(fsdp__train_agree(run, fill_model(run))));
+    return agreed(fsdp__train_agree(run, make_optimizer(run)));
 }
 
 /* A failure that the others do not know of ends the world. */
-static outcome create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
+static outcome create(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener,
+                      fsdp_train_run **out)
 {
     fsdp_train_run *run = fsdp__calloc(1, sizeof *run);
     outcome built = alone(FSDP_NO_MEMORY);
@@ -227,12 +210,14 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, fs
     if (run) {
         run->context = context;
         run->config = config;
+        run->listener = listener;
         built = build(run);
     }
     if (built.status == FSDP_OK) {
         *out = run;
         return built;
     }
+    fsdp__export_release(run); /* first: a launcher that hears of the failure ends this process */
     if (!built.everywhere)
         fsdp_abort(context, fsdp_last_error());
     /* Whatever goes wrong now, the failure that ended the run is the one to tell of. */
@@ -244,13 +229,16 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, fs
 
 fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config, fsdp_train_run **out)
 {
-    return create(context, config, out).status;
+    static const fsdp_train_listener nobody;
+
+    return create(context, config, &nobody, out).status;
 }
 
 void fsdp_train_run_free(fsdp_train_run *run)
 {
     if (!run)
         return;
+    fsdp__export_release(run);
     if (run->jsonl)
         fclose(run->jsonl);
     fsdp_loader_free(run->loader);
@@ -287,26 +275,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
     };
 }
 
-/* ---- export and the whole ---- */
-
-fsdp_status fsdp_train_export(fsdp_train_run *run)
-{
-    fsdp_state_dict *state = NULL;
-    fsdp_status status;
-
-    if (!run->config->save.path)
-        return FSDP_OK;
-    /* A state is of shards: what somebody has gathered would be refused. */
-    FSDP_TRY(agree(run, fsdp_module_reshard_all(run->model)));
-    FSDP_TRY(agree(run, fsdp_state_dict_from_module(run->model, &state)));
-    status = fsdp_hub_save(run->config->save.path, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
-                           fsdp_world(run->context));
-    fsdp_state_dict_free(state);
-    FSDP_TRY(status);
-    if (run->config->model.path && fsdp_context_rank(run->context) == 0)
-        status = fsdp_hub_copy_tokenizer(run->config->model.path, run->config->save.path);
-    return agree(run, status);
-}
+/* ---- the whole ---- */
 
 /* Says what happened where it should be said. Where all ranks know, rank 0 reports it and then ends the world: the
  * others wait for that, because a launcher may end all ranks as soon as one is gone. */
@@ -368,13 +337,13 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
 {
     fsdp_train_summary summary;
 
-    PART(create(context, config, run));
+    PART(create(context, config, listener, run));
     if (listener->started) {
         fsdp_train_run_summary(*run, &summary);
         listener->started(listener->arg, &summary);
     }
     PART(train_steps(*run, listener));
-    PART(agreed(agree(*run, close_metrics(*run))));
+    PART(agreed(fsdp__train_agree(*run, close_metrics(*run))));
     PART(agreed(fsdp_train_export(*run)));
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);
@@ -390,6 +359,7 @@ fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, c
     if (!listener)
         listener = &nobody;
     end = drive(context, config, listener, &run);
+    fsdp__export_release(run);
     if (end.status != FSDP_OK)
         report_failure(context, listener, end);
     fsdp_train_run_free(run);

@@ -10,6 +10,7 @@ struct fsdp_train_run {
     fsdp_context *context;
     fsdp_device *device;             /* that the run computes on */
     const fsdp_train_config *config; /* borrowed */
+    const fsdp_train_listener *listener;
     fsdp_model_config model_config;
     int64_t microbatches;     /* per step */
     int64_t sequences;        /* per step, all ranks */
@@ -22,13 +23,28 @@ struct fsdp_train_run {
     fsdp_module *model;
     fsdp_optimizer *optimizer;
     fsdp_schedule schedule;
-    FILE *jsonl; /* rank 0 only */
+    FILE *jsonl;         /* rank 0 only */
+    fsdp_hub_hold *hold; /* rank 0 only: of export.path, until it is written */
 };
 
 /* ---- step.c ---- */
 
 /* What to say of a step that is not finite, where the run goes on. */
 void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes);
+
+/* ---- agree.c ---- */
+
+/* fsdp_agree, but a rank that failed itself keeps its own words. [collective] */
+fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
+
+/* ---- export.c ---- */
+
+/* Rank 0 takes hold of export.path, if it is set: who cannot write there learns it now. */
+fsdp_status fsdp__export_hold(fsdp_train_run *run);
+/* And, once the model is there, whether it fits. */
+fsdp_status fsdp__export_check(fsdp_train_run *run);
+/* Removes what the hold has made, unless the model was written. */
+void fsdp__export_release(fsdp_train_run *run);
 
 /* ---- metrics.c ---- */
 

@@ -52,7 +52,7 @@ static void bad_inputs_are_named_once(void **state)
     snprintf(option, sizeof option, "--export.path=%s/", f->data);
     ends_with(f, "it exists and is not a folder", option);
     snprintf(option, sizeof option, "--export.path=%s", f->directory);
-    ends_with(f, "it holds files but no config.json", option);
+    ends_with(f, "which no export wrote: name another folder", option);
     snprintf(option, sizeof option, "--export.path=%s/below", f->data);
     ends_with(f, "a file of that name exists", option);
     free(other);

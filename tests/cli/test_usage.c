@@ -23,6 +23,8 @@ static void help_and_version_are_no_errors(void **state)
     SAYS(0, "WORLD_SIZE", "run", "--help");
     SAYS(0, "--temperature", "generate", "--help");
     SAYS(0, "fsdp inspect FOLDER", "inspect", "-h");
+    SAYS(0, "fsdp repair FOLDER", "repair", "--help");
+    SAYS(0, "nothing to repair", "repair", f->directory);
 }
 
 static void a_wrong_command_line_is_status_2(void **state)
@@ -33,7 +35,7 @@ static void a_wrong_command_line_is_status_2(void **state)
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
-    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, run, generate, inspect and help", "xyzzy");
+    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, run, generate, inspect, repair and help", "xyzzy");
     SAYS(2, "train: no config file given", "train");
     SAYS(2, "train: unknown option '--rank'; did you mean '--ranks'?", "train", f->config, "--rank", "2");
     SAYS(2, "train: unknown option '-z'", "train", f->config, "-z");
@@ -54,6 +56,8 @@ static void a_wrong_command_line_is_status_2(void **state)
     SAYS(2, "--temperature is '-1': expected a number from 0", "generate", f->directory, "--prompt", "x",
          "--temperature=-1");
     SAYS(2, "inspect: no model folder given", "inspect");
+    SAYS(2, "repair: no model folder given", "repair");
+    SAYS(1, "cannot repair '/nonexistent': there is no such folder", "repair", "/nonexistent");
 }
 
 static void options_stand_anywhere_and_win_over_the_file(void **state)

@@ -205,8 +205,10 @@ static void a_failing_collective_ends_all_ranks_and_leaks_nothing(void **state)
 static void a_failing_write_leaves_no_model_behind(void **state)
 {
     fixture *f = *state;
+    char *rescued = test_path(f->directory, "rescued");
 
     CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
+    CHECK_OK(fsdp_train_config_set(f->config, "export.fallback_path", rescued));
     f->kind = FSDP__FAULT_WRITE;
     for (f->nth = 1;; f->nth++) {
         run(f, 2);
@@ -217,6 +219,7 @@ static void a_failing_write_leaves_no_model_behind(void **state)
     }
     CHECK_OK(f->seen[1].status);
     CHECK(access(f->model, F_OK) == 0);
+    free(rescued);
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

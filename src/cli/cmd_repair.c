@@ -1,0 +1,28 @@
+/* cmd_repair.c - fsdp repair FOLDER: finishes a save that was interrupted while it replaced the files of a folder. */
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+int fsdp__cmd_repair(int argc, char **argv)
+{
+    bool help = false, finished = false;
+    const fsdp__option options[] = {{"help", 'h', NULL, &help}, {0}};
+    fsdp__args args = {.options = options, .positional_most = 1};
+
+    if (fsdp__args_parse(&args, "repair", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (help) {
+        puts("fsdp repair FOLDER\n"
+             "\n"
+             "Finishes a save into a model folder that was interrupted while its files were replaced: afterwards the\n"
+             "folder holds the new model. The next export into the folder does the same.");
+        return 0;
+    }
+    if (args.positional_count == 0)
+        return fsdp__usage_error("repair: no model folder given");
+    if (fsdp_hub_repair(args.positional[0], &finished) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    printf(finished ? "%s: the save is finished, the new model is in place\n" : "%s: nothing to repair\n",
+           args.positional[0]);
+    return 0;
+}

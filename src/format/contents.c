@@ -1,0 +1,202 @@
+/* contents.c - what in a folder may be replaced, and what is somebody else's. */
+#include "format/contents.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/journal.h"
+
+/* ---- how to go on ---- */
+
+static fsdp_status refuse(const fsdp__content_rules *rules, const char *name, const char *why)
+{
+    if (rules->hint)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "it holds '%s', %s: name another folder, or set %s to replace files of the new names and "
+                         "leave all others",
+                         name, why, rules->hint);
+    return FSDP_FAIL(FSDP_INVALID, "it holds '%s', %s: name another folder", name, why);
+}
+
+/* ---- one file ---- */
+
+enum presence {
+    ABSENT,
+    UNCHANGED, /* a regular file of this size */
+    CHANGED
+};
+
+static fsdp_status look(const char *folder, const char *name, uint64_t bytes, enum presence *out, bool *is_directory)
+{
+    char *path = fsdp__path_join(folder, name);
+    struct stat info;
+
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look at '%s'", name);
+    *out = ABSENT;
+    *is_directory = false;
+    if (lstat(path, &info) == 0) {
+        *out = S_ISREG(info.st_mode) && (uint64_t)info.st_size == bytes ? UNCHANGED : CHANGED;
+        *is_directory = S_ISDIR(info.st_mode);
+    }
+    fsdp__free(path);
+    return FSDP_OK;
+}
+
+/* ---- the whole folder ---- */
+
+/* Made by ourselves, or by who made the file system. */
+static bool is_nothing(const char *name)
+{
+    static const char *const names[] = {".", "..", FSDP__STAGING_NAME, "lost+found"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* `*out` is the first name (by the alphabet) that makes the folder not empty; "" when it is. */
+static fsdp_status first_name(const char *folder, char *out, size_t out_bytes)
+{
+    DIR *directory = opendir(folder);
+    struct dirent *entry;
+
+    *out = '\0';
+    if (!directory)
+        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", folder, strerrordesc_np(errno));
+    while ((entry = readdir(directory))) {
+        size_t length = strlen(entry->d_name);
+
+        if (!is_nothing(entry->d_name) && length < out_bytes && (!*out || strcmp(entry->d_name, out) < 0))
+            memcpy(out, entry->d_name, length + 1);
+    }
+    closedir(directory);
+    return FSDP_OK;
+}
+
+static fsdp_status check_listed(const fsdp__content_rules *rules, const fsdp__file_list *list)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        enum presence presence = ABSENT;
+        bool is_directory = false;
+
+        FSDP_TRY(look(rules->folder, list->files[i].name, list->files[i].bytes, &presence, &is_directory));
+        if (presence == CHANGED)
+            return refuse(rules, list->files[i].name, "which was changed after the export that wrote it");
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__contents_check(const fsdp__content_rules *rules)
+{
+    fsdp__file_list list = {0};
+    fsdp_status status = FSDP_OK;
+    bool found = false;
+    char name[300];
+
+    if (rules->overwrite)
+        return FSDP_OK;
+    FSDP_TRY_GOTO(status, fsdp__file_list_load(&list, rules->folder, &found), out);
+    if (found) {
+        status = check_listed(rules, &list);
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, first_name(rules->folder, name, sizeof name), out);
+    if (*name)
+        status = refuse(rules, name, "which no export wrote");
+out:
+    fsdp__file_list_release(&list);
+    return status;
+}
+
+/* ---- what comes and what goes ---- */
+
+static fsdp_status check_name(const fsdp__content_rules *rules, const fsdp__file_list *list, const char *name)
+{
+    const fsdp__listed_file *listed = fsdp__file_list_find(list, name);
+    enum presence presence = ABSENT;
+    bool is_directory = false;
+
+    if (strcmp(name, FSDP__LIST_NAME) == 0)
+        return FSDP_OK;
+    FSDP_TRY(look(rules->folder, name, listed ? listed->bytes : 0, &presence, &is_directory));
+    if (is_directory)
+        return FSDP_FAIL(FSDP_INVALID, "it holds a folder '%s', where a file is to be: name another", name);
+    if (presence != ABSENT && !listed && !rules->overwrite)
+        return refuse(rules, name, "which no export wrote");
+    return FSDP_OK;
+}
+
+/* A list that cannot be read counts as none where overwriting is asked for. */
+static fsdp_status load_list(const fsdp__content_rules *rules, fsdp__file_list *list)
+{
+    bool found = false, held = fsdp_hold_error(rules->overwrite);
+    fsdp_status status = fsdp__file_list_load(list, rules->folder, &found);
+
+    fsdp_release_error(held);
+    if (status != FSDP_OK && rules->overwrite) {
+        fsdp__file_list_release(list);
+        return FSDP_OK;
+    }
+    return status;
+}
+
+/* What would be read in place of the new files, or together with them. */
+static fsdp_status check_alone(const fsdp__content_rules *rules, const fsdp__file_list *list,
+                               const fsdp__file_list *fresh)
+{
+    for (const char *const *name = rules->alone; name && *name; name++) {
+        const fsdp__listed_file *listed = fsdp__file_list_find(list, *name);
+        enum presence presence = ABSENT;
+        bool is_directory = false;
+
+        if (fsdp__file_list_find(fresh, *name))
+            continue;
+        FSDP_TRY(look(rules->folder, *name, listed ? listed->bytes : 0, &presence, &is_directory));
+        if (presence != ABSENT && !(listed && presence == UNCHANGED))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "it holds '%s', which would stay beside the new files and belongs to another model: "
+                             "remove it, or name another folder",
+                             *name);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsdp__file_list *fresh)
+{
+    fsdp__file_list list = {0};
+    fsdp_status status = load_list(rules, &list);
+
+    if (status == FSDP_OK && !rules->overwrite)
+        status = check_listed(rules, &list);
+    for (int64_t i = 0; i < fresh->count && status == FSDP_OK; i++)
+        status = check_name(rules, &list, fresh->files[i].name);
+    if (status == FSDP_OK)
+        status = check_alone(rules, &list, fresh);
+    fsdp__file_list_release(&list);
+    return status;
+}
+
+fsdp_status fsdp__contents_gone(const fsdp__content_rules *rules, const fsdp__file_list *fresh, fsdp__file_list *gone)
+{
+    fsdp__file_list list = {0};
+    fsdp_status status = load_list(rules, &list);
+
+    for (int64_t i = 0; i < list.count && status == FSDP_OK; i++) {
+        enum presence presence = ABSENT;
+        bool is_directory = false;
+
+        if (fsdp__file_list_find(fresh, list.files[i].name))
+            continue;
+        status = look(rules->folder, list.files[i].name, list.files[i].bytes, &presence, &is_directory);
+        if (status == FSDP_OK && presence == UNCHANGED)
+            status = fsdp__file_list_add(gone, list.files[i].name, list.files[i].bytes);
+    }
+    fsdp__file_list_release(&list);
+    return status;
+}

@@ -1,0 +1,149 @@
+/* file_list.c - names of files with their sizes, in memory and as JSON. */
+#include "format/file_list.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/json.h"
+
+#define LIMIT_BYTES ((size_t)16 << 20)
+
+enum {
+    VERSION = 1
+};
+
+fsdp_status fsdp__file_list_add(fsdp__file_list *list, const char *name, uint64_t bytes)
+{
+    char *own = fsdp__strdup(name);
+
+    if (!own || fsdp__grow(&list->files, list->count, &list->capacity, sizeof *list->files) != 0) {
+        fsdp__free(own);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list '%s'", name);
+    }
+    list->files[list->count++] = (fsdp__listed_file){.name = own, .bytes = bytes};
+    return FSDP_OK;
+}
+
+const fsdp__listed_file *fsdp__file_list_find(const fsdp__file_list *list, const char *name)
+{
+    for (int64_t i = 0; i < list->count; i++)
+        if (strcmp(list->files[i].name, name) == 0)
+            return &list->files[i];
+    return NULL;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const fsdp__listed_file *)a)->name, ((const fsdp__listed_file *)b)->name);
+}
+
+fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder)
+{
+    DIR *directory = opendir(folder);
+    fsdp_status status = FSDP_OK;
+    struct dirent *entry;
+    struct stat info;
+
+    if (!directory)
+        return FSDP_FAIL(FSDP_IO, "cannot open '%s': %s", folder, strerrordesc_np(errno));
+    while (status == FSDP_OK && (entry = readdir(directory))) {
+        if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
+            status = FSDP_FAIL(FSDP_IO, "cannot examine '%s/%s': %s", folder, entry->d_name, strerrordesc_np(errno));
+        else if (S_ISREG(info.st_mode))
+            status = fsdp__file_list_add(list, entry->d_name, (uint64_t)info.st_size);
+    }
+    closedir(directory);
+    if (list->count > 1)
+        qsort(list->files, (size_t)list->count, sizeof *list->files, by_name);
+    return status;
+}
+
+void fsdp__file_list_release(fsdp__file_list *list)
+{
+    for (int64_t i = 0; i < list->count; i++)
+        fsdp__free(list->files[i].name);
+    fsdp__free(list->files);
+    *list = (fsdp__file_list){0};
+}
+
+/* ---- JSON ---- */
+
+json_t *fsdp__file_list_json(const fsdp__file_list *list)
+{
+    json_t *array = json_array();
+    bool failed = !array;
+
+    for (int64_t i = 0; i < list->count && !failed; i++)
+        failed = json_array_append_new(array, json_pack("{s:s, s:I}", "name", list->files[i].name, "bytes",
+                                                        (json_int_t)list->files[i].bytes)) != 0;
+    if (failed) {
+        json_decref(array);
+        return NULL;
+    }
+    return array;
+}
+
+/* Files are renamed and removed by these names: they must not lead out of the folder. */
+static bool is_plain(const char *name)
+{
+    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const json_t *array)
+{
+    if (!json_is_array(array))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its files are not a list", path);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        const char *name = json_string_value(json_object_get(item, "name"));
+        const json_t *bytes = json_object_get(item, "bytes");
+
+        if (!name || !is_plain(name) || !json_is_integer(bytes) || json_integer_value(bytes) < 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': file %zu has no name and size", path, i + 1);
+        FSDP_TRY(fsdp__file_list_add(list, name, (uint64_t)json_integer_value(bytes)));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const char *folder)
+{
+    char *path = fsdp__path_join(folder, FSDP__LIST_NAME);
+    fsdp_status status;
+
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder);
+    status = fsdp__json_save(path, json_pack("{s:s, s:i, s:o}", "about",
+                                             "files that an export wrote, which the next one may replace", "version",
+                                             VERSION, "files", fsdp__file_list_json(list)));
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__file_list_load(fsdp__file_list *list, const char *folder, bool *out_found)
+{
+    char *path = fsdp__path_join(folder, FSDP__LIST_NAME), *text = NULL;
+    fsdp_status status = FSDP_OK;
+    json_t *object = NULL;
+    size_t bytes = 0;
+
+    *out_found = false;
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder);
+    if (!fsdp__path_is_file(path))
+        goto out;
+    FSDP_TRY_GOTO(status, fsdp__file_read(path, LIMIT_BYTES, &text, &bytes), out);
+    FSDP_TRY_GOTO(status, fsdp__json_parse(path, text, bytes, &object), out);
+    FSDP_TRY_GOTO(status, fsdp__file_list_parse(list, path, json_object_get(object, "files")), out);
+    *out_found = true;
+out:
+    json_decref(object);
+    fsdp__free(text);
+    fsdp__free(path);
+    return status;
+}

@@ -1,0 +1,36 @@
+/* file_list.h - names of files with their sizes: what an export leaves of itself, and what a journal moves. */
+#ifndef FORMAT_FILE_LIST_H
+#define FORMAT_FILE_LIST_H
+
+#include <jansson.h>
+
+#include "fsdp/status.h"
+
+typedef struct fsdp__listed_file {
+    char *name; /* of a file directly in the folder */
+    uint64_t bytes;
+} fsdp__listed_file;
+
+typedef struct fsdp__file_list {
+    fsdp__listed_file *files;
+    int64_t count, capacity;
+} fsdp__file_list;
+
+fsdp_status fsdp__file_list_add(fsdp__file_list *list, const char *name, uint64_t bytes);
+const fsdp__listed_file *fsdp__file_list_find(const fsdp__file_list *list, const char *name); /* NULL when absent */
+/* Adds the regular files of a folder, by name. */
+fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder);
+void fsdp__file_list_release(fsdp__file_list *list);
+
+/* As a JSON array, NULL when out of memory; and back, refusing names that are paths. `path` is for messages. */
+json_t *fsdp__file_list_json(const fsdp__file_list *list);
+fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const json_t *array);
+
+/* What an export leaves in its folder: this file, with the names and sizes of the others. */
+#define FSDP__LIST_NAME ".fsdp-files.json"
+
+fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const char *folder);
+/* Empty when the folder has none; `*out_found` says whether it has. */
+fsdp_status fsdp__file_list_load(fsdp__file_list *list, const char *folder, bool *out_found);
+
+#endif

@@ -1,0 +1,35 @@
+/* journal.h - files of a folder are replaced by new ones, all or none.
+ *
+ * The new files lie in <staging>/new, on disk. Then a journal with their names is put into the folder, and from there
+ * on the replacement can be finished by whoever finds it: the old files go to <staging>/old, the new ones take their
+ * places, the journal goes. Until then the folder holds neither model, and readers refuse it. */
+#ifndef FORMAT_JOURNAL_H
+#define FORMAT_JOURNAL_H
+
+#include "format/file_list.h"
+
+/* In the folder while files are replaced. Its name is for people too. */
+#define FSDP__JOURNAL_NAME "unfinished-save.json"
+/* Where the new files are made ready, in an existing folder. */
+#define FSDP__STAGING_NAME ".saving"
+#define FSDP__CONTENT_NAME "new" /* in the staging folder */
+
+typedef struct fsdp__journal {
+    fsdp__file_list fresh; /* new files, in the order in which they come; the last makes the folder one of its kind */
+    fsdp__file_list gone;  /* old files that no new one replaces */
+} fsdp__journal;
+
+/* FSDP_OK when no replacement was left unfinished in the folder, else an error that says how to finish it. */
+fsdp_status fsdp__journal_check(const char *folder);
+bool fsdp__journal_exists(const char *folder);
+/* Puts it into the folder: afterwards the replacement can be finished. */
+fsdp_status fsdp__journal_write(const fsdp__journal *journal, const char *folder, const char *staging);
+fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder);
+void fsdp__journal_release(fsdp__journal *journal);
+
+/* Moves what has not been moved yet, and removes the journal. */
+fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const char *folder, const char *staging);
+/* Moves everything back, and removes the journal. */
+fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const char *folder, const char *staging);
+
+#endif

@@ -1,0 +1,55 @@
+/* room.c - whether files of given sizes can be written where a folder is. */
+#include "format/room.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+enum {
+    FAT_MAGIC = 0x4d44
+};
+#define FAT_LIMIT_BYTES 0xffffffffu
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+static fsdp_status check_largest(const char *folder, const fsdp__listed_file *file)
+{
+    struct rlimit limit;
+    struct statfs system;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && file->bytes > limit.rlim_cur)
+        return FSDP_FAIL(FSDP_IO, "'%s' has %llu bytes, and a file may have %llu: raise the limit (ulimit -f)",
+                         file->name, (unsigned long long)file->bytes, (unsigned long long)limit.rlim_cur);
+    if (statfs(folder, &system) == 0 && system.f_type == FAT_MAGIC && file->bytes > FAT_LIMIT_BYTES)
+        return FSDP_FAIL(FSDP_IO,
+                         "'%s' has %.1f GiB, and its file system (FAT) holds files of less than 4 GiB: name a folder "
+                         "on another",
+                         file->name, gib(file->bytes));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
+{
+    uint64_t needed = 0, available;
+    struct statvfs system;
+
+    for (int64_t i = 0; i < files->count; i++) {
+        FSDP_TRY(check_largest(folder, &files->files[i]));
+        needed += files->files[i].bytes;
+    }
+    if (statvfs(folder, &system) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot examine '%s': %s", folder, strerrordesc_np(errno));
+    available = (uint64_t)system.f_bavail * system.f_frsize;
+    /* Some file systems, of networks and of users, do not know. */
+    if (system.f_blocks != 0 && needed > available)
+        return FSDP_FAIL(FSDP_IO,
+                         "%.3f GiB are needed, and its file system has %.3f GiB free: make room, or name "
+                         "a folder elsewhere",
+                         gib(needed), gib(available));
+    return FSDP_OK;
+}

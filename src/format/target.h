@@ -1,0 +1,24 @@
+/* target.h - the folder that a name stands for, whether it is there or not. */
+#ifndef FORMAT_TARGET_H
+#define FORMAT_TARGET_H
+
+#include "fsdp/status.h"
+
+typedef struct fsdp__target {
+    char *path; /* absolute and without links, so that it stays the same folder whatever the program does */
+    bool exists;
+    char *first_made; /* topmost of the folders that were made for it; NULL */
+} fsdp__target;
+
+/* A link is followed. What is no folder, and a link to nothing, is refused; the folders above it are made. */
+fsdp_status fsdp__target_find(const char *name, fsdp__target *out);
+/* Removes again what was made above it, as far as it is empty. */
+void fsdp__target_unmake(const fsdp__target *target);
+void fsdp__target_release(fsdp__target *target);
+
+/* The folder that a path stands in; fsdp__free it, NULL when out of memory. */
+char *fsdp__parent_path(const char *path);
+/* Whether two names are one folder, by whatever path. */
+bool fsdp__same_folder(const char *a, const char *b);
+
+#endif

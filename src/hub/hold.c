@@ -1,0 +1,119 @@
+/* hold.c - a folder held for a model: from the start of a run to its export. */
+#include "hub/hold.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tensor/tensor.h"
+
+static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json", NULL};
+static const fsdp__folder_kind model_folder = {.noun = "model", .mark = "config.json", .alone = weights};
+
+enum {
+    JSON_BYTES = 1 << 12 /* about what config.json and its like take */
+};
+
+fsdp_hub_hold *fsdp__hub_hold_create(fsdp_context *context, const fsdp__hub_target *target)
+{
+    fsdp_hub_hold *hold = fsdp__calloc(1, sizeof *hold);
+
+    if (!hold)
+        return NULL;
+    hold->target = *target;
+    hold->publication = fsdp__publication_create(context);
+    if (!hold->publication) {
+        fsdp__free(hold);
+        return NULL;
+    }
+    return hold;
+}
+
+fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold)
+{
+    fsdp__publish_options options = {.folder = hold->target.folder,
+                                     .kind = &model_folder,
+                                     .source = hold->target.source,
+                                     .overwrite_hint = hold->target.overwrite_hint,
+                                     .overwrite = hold->target.overwrite};
+
+    return fsdp__publication_begin(hold->publication, &options);
+}
+
+fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out)
+{
+    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)state->count, sizeof *entries);
+    fsdp_status status;
+
+    if (!entries)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *from = &state->entries[i];
+        fsdp_safetensors_entry *entry = &entries[i];
+
+        *entry = (fsdp_safetensors_entry){.name = from->name, .dtype = dtype, .ndim = from->ndim};
+        memcpy(entry->shape, from->global_shape, sizeof entry->shape);
+        entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(dtype);
+    }
+    status = fsdp__save_plan_create(entries, state->count, limit_bytes, out);
+    fsdp__free(entries);
+    return status;
+}
+
+static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config,
+                                fsdp__file_list *list)
+{
+    for (int64_t i = 0; i < plan->file_count; i++)
+        FSDP_TRY(fsdp__file_list_add(list, plan->files[i].name, plan->files[i].total_bytes));
+    if (plan->index)
+        FSDP_TRY(fsdp__file_list_add(list, weights[1], strlen(plan->index)));
+    if (has_config) {
+        FSDP_TRY(fsdp__file_list_add(list, "config.json", JSON_BYTES));
+        FSDP_TRY(fsdp__file_list_add(list, "generation_config.json", JSON_BYTES));
+    }
+    return hold->target.source ? fsdp__hub_list_tokenizer(hold->target.source, list) : FSDP_OK;
+}
+
+fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config)
+{
+    fsdp__file_list list = {0};
+    fsdp_status status = list_planned(hold, plan, has_config, &list);
+
+    if (status == FSDP_OK)
+        status = fsdp__publication_check(hold->publication, &list);
+    fsdp__file_list_release(&list);
+    return status;
+}
+
+fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
+                                 fsdp_dtype dtype)
+{
+    fsdp__save_plan plan = {0};
+    fsdp_status status = fsdp__hub_plan(state, dtype, FSDP__FILE_LIMIT_BYTES, &plan);
+
+    if (status == FSDP_OK)
+        status = fsdp__hub_hold_check_plan(hold, &plan, config != NULL);
+    fsdp__save_plan_release(&plan);
+    return status;
+}
+
+void fsdp__hub_hold_free(fsdp_hub_hold *hold)
+{
+    if (hold)
+        fsdp__publication_free(hold->publication);
+    fsdp__free(hold);
+}
+
+void fsdp_hub_abandon(fsdp_hub_hold *hold)
+{
+    if (hold)
+        fsdp__publication_abandon(hold->publication);
+}
+
+fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished)
+{
+    bool own;
+
+    if (!folder)
+        return FSDP_FAIL(FSDP_INVALID, "cannot repair a folder: its name is required");
+    return fsdp__publish_repair(folder, out_finished ? out_finished : &own);
+}

@@ -1,0 +1,22 @@
+/* hold.h - a folder held for a model, and what will be written into it. */
+#ifndef HUB_HOLD_H
+#define HUB_HOLD_H
+
+#include "format/plan.h"
+#include "format/publish.h"
+#include "hub/hub.h"
+
+struct fsdp_hub_hold {
+    fsdp__publication *publication;
+    fsdp__hub_target target;
+};
+
+/* Where the tensors of a state go. Follows from names, global shapes, dtype and limit alone: the same on every rank. */
+fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out);
+/* Whether files of this plan, with what stands beside them, find their place. */
+fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config);
+
+/* Adds the tokenizer files of a folder. */
+fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list);
+
+#endif

@@ -1,0 +1,222 @@
+/* A run that is interrupted dies of the signal, and leaves no temporary files: at every call that changes its export's
+ * folder, and while it trains. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "faults/tree.h"
+#include "support/program.h"
+
+#define TESTS TEST_BINARY_DIR "/tests/"
+
+enum {
+    MOST_ARGUMENTS = 40,
+    SPARSE = 11 /* of the calls, every so manyth in the quick version */
+};
+
+typedef struct fixture {
+    char *directory, *area, *before;
+    char data[300], export[300];
+    const char *argv[MOST_ARGUMENTS]; /* of a run of one step */
+    int argc;
+} fixture;
+
+static int setup(void **state)
+{
+    static const char *const options[] = {PROGRAM,
+                                          "train",
+                                          "--model.preset=llama-1m",
+                                          "--model.n_layers=1",
+                                          "--model.dim=24",
+                                          "--model.n_heads=3",
+                                          "--model.n_kv_heads=1",
+                                          "--model.ffn_dim=50",
+                                          "--data.workers=0",
+                                          "--training.seq_len=16",
+                                          "--training.local_batch_size=1",
+                                          "--training.steps=1"};
+    fixture *f = calloc(1, sizeof *f);
+    char *data, text[2000];
+
+    setenv("OMP_NUM_THREADS", "1", 1);
+    f->directory = test_directory();
+    f->area = test_path(f->directory, "area");
+    f->before = test_path(f->directory, "before");
+    data = test_path(f->directory, "data.txt");
+    memset(text, 'a', sizeof text);
+    test_write_file(data, text, sizeof text);
+    CHECK_OK(fsdp__make_directories(f->area));
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        f->argv[f->argc++] = options[i];
+    snprintf(f->data, sizeof f->data, "--data.path=%s", data);
+    snprintf(f->export, sizeof f->export, "--export.path=%s/model", f->area);
+    f->argv[f->argc++] = f->data;
+    f->argv[f->argc++] = f->export;
+    free(data);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    free(f->area);
+    free(f->before);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+/* ---- at every call ---- */
+
+/* A run of one step in which the n-th call brings a SIGTERM; 0: none. Returns the exit status. */
+static int run_with(fixture *f, int nth)
+{
+    char number[16];
+    program p;
+    int status;
+
+    snprintf(number, sizeof number, "%d", nth);
+    setenv("LD_PRELOAD", TESTS "preload_calls.so", 1);
+    setenv("CALLS_BELOW", f->area, 1);
+    setenv("CALLS_ACT", "TERM", 1);
+    setenv("CALLS_NTH", number, 1);
+    p = program_start(f->directory, f->argv);
+    unsetenv("LD_PRELOAD");
+    program_wait(&p, 60);
+    status = p.status;
+    program_free(&p);
+    return status;
+}
+
+/* From the n-th call on, until there are no more. */
+static void sweep(fixture *f)
+{
+    char *log = test_path(f->directory, "log"), *calls, *old_text, *new_text, *text;
+    int count = 0;
+
+    tree_copy(f->area, f->before);
+    old_text = tree_text(f->area, NULL);
+    setenv("CALLS_LOG", log, 1);
+    (void)unlink(log);
+    CHECK_EQ(run_with(f, 0), 0);
+    unsetenv("CALLS_LOG");
+    new_text = tree_text(f->area, NULL);
+    calls = test_read_file(log, NULL);
+    for (char *c = calls; *c; c++)
+        count += *c == '\n';
+    CHECK(count > 20);
+    for (int nth = 1; nth <= count; nth += test_long() ? 1 : SPARSE) {
+        int status;
+        bool is_old, is_new;
+
+        tree_copy(f->before, f->area);
+        status = run_with(f, nth);
+        text = tree_text(f->area, NULL);
+        is_old = strcmp(text, old_text) == 0;
+        is_new = strcmp(text, new_text) == 0;
+        /* Whichever was faster, the signal or the end; but nothing in between, and no temporary files. */
+        if (!(status == 0 ? is_new : status == 128 + SIGTERM && (is_old || is_new)))
+            TEST_FAIL("call %d: exit status %d, and the folder holds\n%s\nbefore:\n%s\nafter:\n%s", nth, status, text,
+                      old_text, new_text);
+        free(text);
+    }
+    free(calls);
+    free(new_text);
+    free(old_text);
+    free(log);
+}
+
+static void an_interrupted_export_leaves_nothing(void **state)
+{
+    sweep(*state);
+}
+
+static void an_interrupted_replacement_is_not_left_half_done(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    f->argv[f->argc] = "--training.seed=1";
+    p = program_run(f->directory, 0, f->argv);
+    program_free(&p);
+    f->argv[f->argc] = NULL;
+    sweep(f);
+}
+
+/* ---- while it trains ---- */
+
+/* Once the run holds its path it gets the signal. */
+static program interrupt(fixture *f, const char *ranks, int ignored, int sent)
+{
+    char *staging = test_path(f->area, "model.saving/new");
+    program p;
+
+    f->argv[f->argc] = "--training.steps=100000000";
+    f->argv[f->argc + 1] = "-n";
+    f->argv[f->argc + 2] = ranks;
+    if (ignored)
+        signal(ignored, SIG_IGN);
+    p = program_start(f->directory, f->argv);
+    if (ignored)
+        signal(ignored, SIG_DFL);
+    for (int i = 0; i < 20000 && !fsdp__path_exists(staging); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    CHECK(fsdp__path_exists(staging));
+    kill(p.pid, sent);
+    free(staging);
+    return p;
+}
+
+static void check_left_nothing(fixture *f, program *p)
+{
+    char *text;
+
+    program_wait(p, 60);
+    text = tree_text(f->area, NULL);
+    CHECK_STRING(text, "");
+    free(text);
+}
+
+static void a_run_that_is_interrupted_leaves_nothing(void **state)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+
+    for (int s = 0; s < 3; s++) {
+        program alone = interrupt(*state, "1", 0, signals[s]), ranks;
+
+        check_left_nothing(*state, &alone);
+        CHECK_EQ(alone.status, 128 + signals[s]);
+        program_free(&alone);
+        ranks = interrupt(*state, "2", 0, signals[s]);
+        check_left_nothing(*state, &ranks);
+        CHECK(ranks.status != 0);
+        program_free(&ranks);
+    }
+}
+
+static void an_ignored_signal_stays_ignored(void **state)
+{
+    program p = interrupt(*state, "1", SIGHUP, SIGHUP);
+
+    kill(p.pid, SIGTERM);
+    check_left_nothing(*state, &p);
+    CHECK_EQ(p.status, 128 + SIGTERM);
+    program_free(&p);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {T(an_interrupted_export_leaves_nothing),
+                                       T(an_interrupted_replacement_is_not_left_half_done),
+                                       T(a_run_that_is_interrupted_leaves_nothing), T(an_ignored_signal_stays_ignored)};
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    puts("skipped: a sanitizer's library must come before any that is preloaded");
+    return 77;
+#endif
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* A folder held for a model: the tokenizer comes along, the source stays, and what cannot fit is known before. */
+#include "hub/hold.h"
+
+#include "base/file.h"
+#include "support/test.h"
+
+typedef struct fixture {
+    fsdp_context *context;
+    char *directory, *folder, *source;
+    fsdp_state_dict *state;
+    fsdp_model_config config;
+} fixture;
+
+static void add(fsdp_state_dict *state, fsdp_context *context, const char *name, int64_t rows)
+{
+    const int64_t shape[] = {rows, 4};
+    fsdp_tensor *tensor = NULL;
+
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 2, shape, FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+    CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, (const float[64]){0}));
+    CHECK_OK(fsdp_state_dict_add(state, name, tensor));
+    fsdp_tensor_unref(tensor);
+}
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    char *tokenizer;
+
+    f->context = test_context();
+    f->directory = test_directory();
+    f->folder = test_path(f->directory, "model");
+    f->source = test_path(f->directory, "source");
+    CHECK_OK(fsdp__make_directories(f->source));
+    tokenizer = test_path(f->source, "tokenizer.json");
+    test_write_file(tokenizer, "{}", 2);
+    free(tokenizer);
+    CHECK_OK(fsdp_model_preset("llama-1m", &f->config));
+    CHECK_OK(fsdp_state_dict_create(&f->state));
+    add(f->state, f->context, "w", 3);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_state_dict_free(f->state);
+    CHECK_EQ(test_live_bytes(f->context), 0);
+    fsdp_context_free(f->context);
+    free(f->source);
+    free(f->folder);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+static void the_tokenizer_comes_with_the_model(void **state)
+{
+    fixture *f = *state;
+    const fsdp__hub_target target = {.folder = f->folder, .source = f->source};
+    fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
+    char *tokenizer = test_path(f->folder, "tokenizer.json"), *text;
+
+    CHECK_OK(fsdp__hub_hold_begin(hold));
+    CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32));
+    CHECK_OK(fsdp__hub_save_held(hold, f->state, &f->config, FSDP_F32, fsdp_world(f->context), 1 << 20));
+    text = test_read_file(tokenizer, NULL);
+    CHECK_STRING(text, "{}");
+    fsdp__hub_hold_free(hold);
+    free(text);
+    free(tokenizer);
+}
+
+static void the_source_is_never_written_to(void **state)
+{
+    fixture *f = *state;
+    const fsdp__hub_target target = {.folder = f->source, .source = f->source, .overwrite = true};
+    fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
+
+    CHECK_ERROR(fsdp__hub_hold_begin(hold), FSDP_INVALID, "it is the folder that is read from");
+    fsdp__hub_hold_free(hold);
+}
+
+static void names_that_are_taken_are_known_before(void **state)
+{
+    fixture *f = *state;
+    const fsdp__hub_target target = {.folder = f->folder, .source = f->source, .overwrite_hint = "overwrite"};
+    char *tokenizer = test_path(f->folder, "tokenizer.json");
+    fsdp_hub_hold *hold;
+
+    CHECK_OK(fsdp_hub_save(f->folder, f->state, &f->config, FSDP_F32, fsdp_world(f->context)));
+    test_write_file(tokenizer, "theirs", 6);
+    hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
+    CHECK_OK(fsdp__hub_hold_begin(hold));
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_INVALID,
+                "it holds 'tokenizer.json', which no export wrote: name another folder, or set overwrite");
+    fsdp_hub_abandon(hold);
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_INTERRUPTED, "it was given up");
+    fsdp__hub_hold_free(hold);
+    free(tokenizer);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(the_tokenizer_comes_with_the_model), T(the_source_is_never_written_to),
+          T(names_that_are_taken_are_known_before))

@@ -1,0 +1,273 @@
+/* The model that a run leaves: its folder is held from the start, and when it cannot be written the model is written
+ * elsewhere. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "fsdp/hub.h"
+#include "fsdp/train.h"
+#include "support/ranks.h"
+
+enum {
+    RANKS = 2
+};
+
+typedef struct fixture {
+    char *directory, *model;
+    fsdp_train_config *config;
+    void (*before_export)(struct fixture *f); /* on rank 0, when the last step is done */
+    int holds, exported;
+    fsdp_hub_hold *held;
+    fsdp_status status[RANKS];
+    char message[1024]; /* of rank 0 */
+} fixture;
+
+static void set(fixture *f, const char *key, const char *value)
+{
+    CHECK_OK(fsdp_train_config_set(f->config, key, value));
+}
+
+static void set_path(fixture *f, const char *key, const char *name)
+{
+    char *path = test_path(f->directory, name);
+
+    set(f, key, path);
+    free(path);
+}
+
+static int setup(void **state)
+{
+    static const char *const keys[][2] = {
+        {"model.preset", "llama-1m"}, {"model.n_layers", "1"},           {"model.dim", "24"},   {"model.n_heads", "3"},
+        {"model.n_kv_heads", "1"},    {"model.ffn_dim", "50"},           {"data.workers", "0"}, {"training.steps", "1"},
+        {"training.seq_len", "16"},   {"training.local_batch_size", "1"}};
+    fixture *f = calloc(1, sizeof *f);
+    char text[2000], *data;
+
+    f->directory = test_directory();
+    f->model = test_path(f->directory, "model");
+    data = test_path(f->directory, "data.txt");
+    memset(text, 'a', sizeof text);
+    test_write_file(data, text, sizeof text);
+    free(data);
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        set(f, keys[i][0], keys[i][1]);
+    set_path(f, "data.path", "data.txt");
+    set_path(f, "metrics.jsonl", "metrics.jsonl");
+    set_path(f, "export.path", "model");
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_train_config_free(f->config);
+    free(f->model);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+/* ---- a run ---- */
+
+static void holds(void *arg, fsdp_hub_hold *hold)
+{
+    fixture *f = arg;
+
+    CHECK(!hold != !f->held); /* one at a time */
+    f->held = hold;
+    f->holds += hold != NULL;
+}
+
+static void stepped(void *arg, const fsdp_train_report *report)
+{
+    fixture *f = arg;
+
+    (void)report;
+    if (f->before_export)
+        f->before_export(f);
+}
+
+static void exported(void *arg, const char *path)
+{
+    fixture *f = arg;
+
+    (void)path;
+    f->exported++;
+}
+
+static void failed(void *arg, fsdp_status status, const char *message)
+{
+    fixture *f = arg;
+
+    (void)status;
+    snprintf(f->message, sizeof f->message, "%s", message);
+}
+
+static void run_rank(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    int rank = fsdp_context_rank(context);
+    const fsdp_train_listener mine = {
+        .arg = f, .stepped = stepped, .exported = exported, .failed = failed, .holds = holds};
+    const fsdp_train_listener nobody = {0};
+
+    f->status[rank] = fsdp_train(context, f->config, rank == 0 ? &mine : &nobody);
+}
+
+static void run(fixture *f)
+{
+    f->message[0] = '\0';
+    f->exported = 0;
+    test_run_ranks(RANKS, run_rank, f);
+    CHECK_NULL(f->held);
+    CHECK_EQ(f->status[0] == FSDP_OK, f->status[1] == FSDP_OK);
+}
+
+static void check_there(const fixture *f, const char *name, bool there)
+{
+    char *path = test_path(f->directory, name);
+    fsdp_model_config config;
+
+    CHECK_EQ(fsdp__path_exists(path), there);
+    if (there)
+        CHECK_OK(fsdp_hub_read_config(path, &config));
+    free(path);
+}
+
+/* ---- tests ---- */
+
+static void a_run_holds_its_path_and_writes_it(void **state)
+{
+    fixture *f = *state;
+
+    run(f);
+    CHECK_OK(f->status[0]);
+    CHECK_EQ(f->holds, 1);
+    CHECK_EQ(f->exported, 1);
+    check_there(f, "model", true);
+    check_there(f, "model.saving", false);
+}
+
+/* Somebody puts a file into the folder while the run trains. */
+static void take_away(fixture *f)
+{
+    char *file = test_path(f->model, "config.json");
+
+    CHECK_OK(fsdp__make_directories(f->model));
+    test_write_file(file, "theirs", 6);
+    free(file);
+}
+
+static void a_model_that_cannot_be_written_goes_elsewhere(void **state)
+{
+    fixture *f = *state;
+
+    f->before_export = take_away;
+    for (int i = 1; i <= 2; i++) {
+        run(f);
+        CHECK_EQ(f->status[0], FSDP_INVALID);
+        CHECK_EQ(f->exported, 0);
+        CHECK_EQ(f->holds, 2 * i);
+        CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
+        CHECK_CONTAINS(f->message, i == 1 ? "/model-recovered' instead" : "/model-recovered-2' instead");
+        check_there(f, "model-recovered", true);
+        check_there(f, "model-recovered-2", i == 2);
+        check_there(f, "model.saving", false);
+        CHECK_OK(fsdp__remove_tree(f->model));
+    }
+}
+
+/* And the second path too. */
+static void take_both_away(fixture *f)
+{
+    char *file = test_path(f->directory, "below");
+
+    take_away(f);
+    test_write_file(file, "theirs", 6);
+    free(file);
+}
+
+static void both_reasons_are_told(void **state)
+{
+    fixture *f = *state;
+
+    set_path(f, "export.fallback_path", "rescued");
+    f->before_export = take_away;
+    run(f);
+    CHECK_CONTAINS(f->message, "/rescued' instead");
+    check_there(f, "rescued", true);
+    CHECK_OK(fsdp__remove_tree(f->model));
+    set_path(f, "export.fallback_path", "below/rescued");
+    f->before_export = take_both_away;
+    run(f);
+    CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
+    CHECK_CONTAINS(f->message, "the model could not be written elsewhere either and is lost: cannot write");
+    set_path(f, "export.fallback_path", "data.txt");
+    CHECK_OK(fsdp__remove_tree(f->model));
+    run(f);
+    CHECK_CONTAINS(f->message, "export.fallback_path: cannot write the model to '");
+    CHECK_CONTAINS(f->message, "it exists and is not a folder");
+}
+
+static void what_is_known_before_is_told_before(void **state)
+{
+    fixture *f = *state;
+
+    take_away(f);
+    run(f);
+    CHECK_EQ(f->status[0], FSDP_INVALID);
+    CHECK_CONTAINS(f->message, "export.path: cannot write the model to '");
+    CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote: name another folder, or set "
+                               "export.overwrite: true");
+    check_there(f, "model-recovered", false);
+    set(f, "export.overwrite", "true");
+    run(f);
+    CHECK_OK(f->status[0]);
+    check_there(f, "model", true);
+}
+
+static void a_second_run_into_the_path_is_told(fixture *f)
+{
+    fsdp_context *context = test_context();
+    fsdp_train_run *second = NULL;
+
+    CHECK_ERROR(fsdp_train_run_create(context, f->config, &second), FSDP_STATE, "another run writes there: process ");
+    CHECK_NULL(second);
+    fsdp_context_free(context);
+}
+
+static void two_runs_do_not_write_one_path(void **state)
+{
+    fixture *f = *state;
+
+    f->before_export = a_second_run_into_the_path_is_told;
+    run(f);
+    CHECK_OK(f->status[0]);
+    check_there(f, "model", true);
+}
+
+static void give_up(fixture *f)
+{
+    fsdp_hub_abandon(f->held);
+}
+
+static void what_is_given_up_is_not_written_elsewhere(void **state)
+{
+    fixture *f = *state;
+
+    f->before_export = give_up;
+    run(f);
+    CHECK_EQ(f->status[0], FSDP_INTERRUPTED);
+    check_there(f, "model", false);
+    check_there(f, "model.saving", false);
+    check_there(f, "model-recovered", false);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
+          T(both_reasons_are_told), T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
+          T(what_is_given_up_is_not_written_elsewhere))
