@@ -208,9 +208,18 @@ static fsdp_status agree(fsdp_train_run *run, fsdp_status mine)
 
 /* ---- life ---- */
 
+/* All ranks see a difference; what else may go wrong is of one. */
+static outcome compare(fsdp_train_run *run)
+{
+    fsdp_status status = fsdp__same_config(run);
+
+    return status == FSDP_INVALID ? agreed(status) : alone(status);
+}
+
 static outcome build(fsdp_train_run *run)
 {
     PART(agreed(agree(run, open_inputs(run))));
+    PART(compare(run));
     PART(alone(make_model(run)));
     PART(agreed(agree(run, fill_model(run))));
     return agreed(agree(run, make_optimizer(run)));

@@ -30,6 +30,12 @@ struct fsdp_train_run {
 /* What to say of a step that is not finite, where the run goes on. */
 void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes);
 
+/* ---- same_config.c ---- */
+
+/* Compares what must be the same on all ranks: the keys, the model's sizes and the headers of its weights, the data's
+ * tokens. A difference is FSDP_INVALID on all of them, with the same words. Needs the run's inputs. [collective] */
+fsdp_status fsdp__same_config(const fsdp_train_run *run);
+
 /* ---- metrics.c ---- */
 
 fsdp_status fsdp__metrics_open(const char *path, FILE **out);
