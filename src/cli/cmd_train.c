@@ -94,7 +94,7 @@ static int train(session *s)
     if (fsdp_context_from_env(&s->context) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     s->progress.prints = fsdp_context_rank(s->context) == 0;
-    s->progress.terminal = s->progress.prints && isatty(STDERR_FILENO);
+    s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     status = fsdp_train(s->context, s->config, &listener);
     fsdp_context_free(s->context);
     return status == FSDP_OK ? 0 : FSDP__FAILED;

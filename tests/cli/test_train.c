@@ -35,7 +35,7 @@ static void trains_exports_inspects_and_generates(void **state)
     CHECK_CONTAINS(p.output, "step:  1  loss: 5.");
     CHECK_CONTAINS(p.output, "step: 10  loss: ");
     CHECK_CONTAINS(p.output, "  grad_norm: ");
-    CHECK_CONTAINS(p.output, "GiB  tps: ");
+    CHECK_CONTAINS(p.output, "MiB  tps: ");
     CHECK_CONTAINS(p.output, "  tflops: ");
     CHECK_CONTAINS(p.output, "model written to ");
     program_free(&p);
