@@ -1,6 +1,8 @@
 # tests/<layer>/test_x.c     an executable test_<layer>_x and a test of that name, label <layer>; exit status 77: skipped
 # tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
 # tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
+# tests/faults/...           the same, for faults of the whole program: links what the program links
+# tests/faults/preload_x.c   a library preload_x.so for LD_PRELOAD, beside the tests
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
@@ -11,10 +13,12 @@ set(test_dir ${PROJECT_BINARY_DIR}/tests)
 
 # The helpers of each folder are an archive: what a program does not use may need layers that it does not link. A helper
 # may use those of layers below its own. Sets fsdp_test_helpers, from the bottom up.
+set(fsdp_test_folders ${fsdp_layers} faults)
+set(fsdp_link_faults ${fsdp_link_cli})
 set(fsdp_test_helpers)
-foreach(folder support oracle ${fsdp_layers})
+foreach(folder support oracle ${fsdp_test_folders})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.c)
-  list(FILTER sources EXCLUDE REGEX "/(test|program)_[^/]*$")
+  list(FILTER sources EXCLUDE REGEX "/(test|program|preload)_[^/]*$")
   if(sources)
     add_library(fsdp_test_${folder} STATIC ${sources})
     target_link_libraries(fsdp_test_${folder} PRIVATE fsdp_common)
@@ -61,7 +65,7 @@ function(fsdp_test_executable name layer source)
   target_link_libraries(${name} PRIVATE ${helpers} fsdp_common ${CMOCKA_LIBRARY})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
   # These start the program itself.
-  if(TARGET fsdp AND layer MATCHES "^(launch|train|cli)$")
+  if(TARGET fsdp AND layer MATCHES "^(launch|train|cli|faults)$")
     add_dependencies(${name} fsdp)
   endif()
 endfunction()
@@ -96,7 +100,7 @@ function(fsdp_test_on_sim name layer)
   endif()
 endfunction()
 
-foreach(layer IN LISTS fsdp_layers)
+foreach(layer IN LISTS fsdp_test_folders)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.c)
   foreach(source IN LISTS sources)
     get_filename_component(file ${source} NAME_WE)
@@ -120,6 +124,15 @@ foreach(layer IN LISTS fsdp_layers)
     set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp FSDP_BUILD=${PROJECT_BINARY_DIR}
                                                    FSDP_SOURCE=${PROJECT_SOURCE_DIR})
   endforeach()
+endforeach()
+
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/faults/preload_*.c)
+foreach(source IN LISTS sources)
+  get_filename_component(name ${source} NAME_WE)
+  add_library(${name} MODULE ${source})
+  target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
+  set_target_properties(${name} PROPERTIES PREFIX "" C_VISIBILITY_PRESET default
+                                           LIBRARY_OUTPUT_DIRECTORY ${test_dir})
 endforeach()
 
 file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/tools/test_*.sh)
