@@ -6,6 +6,7 @@
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
+# tests/fuzz/x.dict          words of its language, for libFuzzer (tools/fuzz.sh)
 # examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N"
 
 find_library(CMOCKA_LIBRARY cmocka REQUIRED)

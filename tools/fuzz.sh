@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh BUILD-DIRECTORY SECONDS: every target of tests/fuzz under libFuzzer, SECONDS each, from its corpus.
+# fuzz.sh BUILD-DIRECTORY SECONDS: every target of tests/fuzz under libFuzzer, SECONDS each, from its corpus, with the
+# words of its dictionary where it has one.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
@@ -10,6 +11,8 @@ for source in tests/fuzz/fuzz_*.c; do
     name=$(basename "$source" .c)
     cmake --build "$build" --target "$name"
     mkdir -p "$build/corpus/$name"
-    "$build/tests/$name" -max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$build/" \
+    words=()
+    [ -f "tests/fuzz/${name#fuzz_}.dict" ] && words=("-dict=tests/fuzz/${name#fuzz_}.dict")
+    "$build/tests/$name" "${words[@]}" -max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$build/" \
         "$build/corpus/$name" "tests/fuzz/corpus/${name#fuzz_}"
 done

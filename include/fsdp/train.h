@@ -161,8 +161,9 @@ typedef struct fsdp_train_report {
 } fsdp_train_report;
 
 /* Builds everything: the model on the meta device, every block and then the root given to fsdp_fully_shard, this rank's
- * rows loaded or initialised, optimizer and loader. `config` is borrowed and checked. What fails on one rank fails on
- * all, with that rank's message. [collective] */
+ * rows loaded or initialised, optimizer and loader. `config` is borrowed and checked, and compared with that of the
+ * other ranks: keys that differ are an error on all which names them (paths and data.workers may differ, what they lead
+ * to may not). What fails on one rank fails on all, with that rank's message. [collective] */
 FSDP_API fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config,
                                            fsdp_train_run **out);
 FSDP_API void fsdp_train_run_free(fsdp_train_run *run); /* NULL is allowed */

@@ -3,6 +3,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include "cli/bar.h"
 #include "config/args.h"
 #include "fsdp/fsdp.h"
 
@@ -32,11 +33,12 @@ fsdp_status fsdp__take_over(int fd, fsdp_train_config *config);
 
 typedef struct fsdp__progress {
     bool prints;   /* this rank prints */
-    bool terminal; /* stderr is one: draw a bar */
-    bool drawn;    /* a bar stands on the terminal */
+    bool terminal; /* stderr is one that can draw a bar */
+    fsdp__bar bar;
+    int ranks;
     int64_t steps, log_freq, tokens_per_step;
     double flops_per_token;
-    int64_t began_ns, logged_ns, drawn_ns;
+    int64_t began_ns, logged_ns;
     int64_t logged_step;
     bool has_loss;
     double first_loss, last_loss;
@@ -50,9 +52,9 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
 void fsdp__progress_clear(fsdp__progress *progress);
 void fsdp__progress_end(fsdp__progress *progress);
 
-/* "1,234,567" and "1.21GiB", "0.98M". */
+/* "1,234,567"; "1.21GiB", "25.9MiB"; "0.98M". */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
-const char *fsdp__gibibytes(size_t bytes, char *text, size_t text_bytes);
+const char *fsdp__memory_text(size_t bytes, char *text, size_t text_bytes);
 const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes);
 
 #endif

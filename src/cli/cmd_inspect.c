@@ -39,7 +39,7 @@ static void print_tensors(const fsdp_safetensors *file)
 {
     int64_t elements = 0, bytes = 0, files = fsdp_safetensors_file_count(file), count = fsdp_safetensors_count(file);
     int width = 0;
-    char a[40], b[40], c[40];
+    char a[40], b[40], c[40], d[40];
 
     for (int64_t i = 0; i < count; i++) {
         int length = (int)strlen(FSDP__SHOWN_NAME(fsdp_safetensors_at(file, i)->name));
@@ -56,9 +56,9 @@ static void print_tensors(const fsdp_safetensors *file)
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), fsdp_dtype_name(e->dtype), a,
                fsdp__thousands((int64_t)e->bytes, b, sizeof b), FSDP__SHOWN_NAME(name ? name + 1 : e->file));
     }
-    printf("total: %s tensors, %s elements, %s bytes in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
-           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c), (long long)files,
-           files == 1 ? "" : "s");
+    printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
+           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c),
+           fsdp__memory_text((size_t)bytes, d, sizeof d), (long long)files, files == 1 ? "" : "s");
 }
 
 /* The folder is shown also where its config and its files do not belong together; then why comes last. */

@@ -96,10 +96,13 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 static int train(session *s)
 {
-    fsdp_train_listener listener = {
-        .arg = s, .started = started, .stepped = stepped, .exported = exported,
-        .warned = warned, .failed = failed,
-        .holds = holds};
+    fsdp_train_listener listener = {.arg = s,
+                                    .started = started,
+                                    .stepped = stepped,
+                                    .exported = exported,
+                                    .warned = warned,
+                                    .failed = failed,
+                                    .holds = holds};
     fsdp_status status;
 
     if (fsdp__interrupt_start(&s->interrupt) != FSDP_OK)
@@ -109,7 +112,7 @@ static int train(session *s)
         return fsdp__failure("%s", fsdp_last_error());
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
-    s->progress.terminal = s->progress.prints && isatty(STDERR_FILENO);
+    s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     status = fsdp_train(s->context, s->config, &listener);
     fsdp_context_free(s->context);
     fsdp__interrupt_stop(&s->interrupt);

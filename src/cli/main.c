@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 #include "config/nearest.h"
 
@@ -27,9 +28,10 @@ enum {
 
 static int say(int status, const char *format, va_list values)
 {
-    fputs("fsdp: ", stderr);
-    vfprintf(stderr, format, values);
-    fputc('\n', stderr);
+    char text[2048], shown[2048]; /* what the last error holds fits twice */
+
+    vsnprintf(text, sizeof text, format, values);
+    fprintf(stderr, "fsdp: %s\n", fsdp__shown(text, shown, sizeof shown));
     return status;
 }
 

@@ -24,11 +24,14 @@ const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
     return text;
 }
 
-const char *fsdp__gibibytes(size_t bytes, char *text, size_t text_bytes)
+const char *fsdp__memory_text(size_t bytes, char *text, size_t text_bytes)
 {
-    double value = (double)bytes / (1 << 30);
+    double kib = (double)bytes / 1024, mib = kib / 1024, gib = mib / 1024;
 
-    snprintf(text, text_bytes, "%.*fGiB", value >= 0.1 ? 2 : 4, value);
+    if (gib >= 0.1)
+        snprintf(text, text_bytes, "%.2fGiB", gib);
+    else
+        snprintf(text, text_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");
     return text;
 }
 
@@ -61,6 +64,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->steps = config->training.steps;
     progress->log_freq = config->metrics.log_freq;
     progress->tokens_per_step = summary->tokens_per_step;
+    progress->ranks = summary->world_size;
     progress->flops_per_token = summary->flops_per_token;
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     if (!progress->prints)
@@ -70,45 +74,20 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a));
     printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
-           fsdp__gibibytes(summary->memory_bytes, b, sizeof b));
-    printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequences x %lld)\n",
+           fsdp__memory_text(summary->memory_bytes, b, sizeof b));
+    printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
            fsdp__thousands(summary->data_tokens, a, sizeof a), fsdp__thousands(summary->tokens_per_step, b, sizeof b),
            summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
            summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
-           (long long)config->training.seq_len);
-    printf("train:  %s steps\n", fsdp__thousands(config->training.steps, c, sizeof c));
+           plural(config->training.local_batch_size), (long long)config->training.seq_len);
+    printf("train:  %s step%s\n", fsdp__thousands(config->training.steps, c, sizeof c), plural(config->training.steps));
 }
 
 /* ---- steps ---- */
 
 void fsdp__progress_clear(fsdp__progress *progress)
 {
-    if (progress->drawn)
-        fputs("\r\033[K", stderr);
-    progress->drawn = false;
-}
-
-static void draw_bar(fsdp__progress *progress, int64_t step, int64_t now)
-{
-    enum {
-        WIDTH = 32
-    };
-    char bar[WIDTH + 1];
-    int done = (int)(WIDTH * step / progress->steps);
-    double left = (double)(now - progress->began_ns) * 1e-9 / (double)step * (double)(progress->steps - step);
-
-    if (progress->drawn && now - progress->drawn_ns < 100 * 1000 * 1000)
-        return;
-    memset(bar, '=', (size_t)done);
-    memset(bar + done, ' ', (size_t)(WIDTH - done));
-    if (done < WIDTH)
-        bar[done] = '>';
-    bar[WIDTH] = '\0';
-    fprintf(stderr, "\r[%s] %lld/%lld  %d:%02d left \033[K", bar, (long long)step, (long long)progress->steps,
-            (int)(left / 60), (int)fmod(left, 60));
-    fflush(stderr);
-    progress->drawn = true;
-    progress->drawn_ns = now;
+    fsdp__bar_clear(&progress->bar);
 }
 
 static void log_line(fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
@@ -116,12 +95,15 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     double seconds = (double)(now - progress->logged_ns) * 1e-9;
     double tps = (double)((report->step - progress->logged_step) * progress->tokens_per_step) / seconds;
     double tflops = tps * progress->flops_per_token * 1e-12;
-    char memory[40], speed[40];
+    char memory[40], speed[40], each[40], per_rank[60] = "";
 
     fsdp__progress_clear(progress);
-    printf("step: %2lld  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s  tflops: %.*f\n", (long long)report->step,
-           report->loss, report->grad_norm, fsdp__gibibytes(report->memory_peak_bytes, memory, sizeof memory),
-           fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), tflops >= 0.1 ? 2 : 4, tflops);
+    if (progress->ranks > 1)
+        snprintf(per_rank, sizeof per_rank, " (%s/rank)",
+                 fsdp__thousands((int64_t)(tps / progress->ranks + 0.5), each, sizeof each));
+    printf("step: %2lld  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s%s  tflops: %.*f\n", (long long)report->step,
+           report->loss, report->grad_norm, fsdp__memory_text(report->memory_peak_bytes, memory, sizeof memory),
+           fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), per_rank, tflops >= 0.1 ? 2 : 4, tflops);
     progress->logged_ns = now;
     progress->logged_step = report->step;
 }
@@ -156,7 +138,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
     if (report->step == 1 || report->step % progress->log_freq == 0 || last)
         log_line(progress, report, now);
     if (progress->terminal && !last)
-        draw_bar(progress, report->step, now);
+        fsdp__bar_draw(&progress->bar, report->step, progress->steps, progress->began_ns);
 }
 
 void fsdp__progress_end(fsdp__progress *progress)

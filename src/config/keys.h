@@ -25,11 +25,12 @@ typedef struct fsdp__choice {
     int value;
 } fsdp__choice;
 
-/* Ranges of integers and numbers. */
+/* Ranges of integers and numbers, and what else a key is. */
 enum {
     FSDP__ABOVE = 1,    /* `least` itself is not allowed */
     FSDP__BELOW = 2,    /* `most` itself is not allowed */
     FSDP__OR_MINUS = 4, /* -1 is allowed too */
+    FSDP__LOCAL = 8,    /* of this process: its peers may have another value, as of paths and threads */
 };
 
 typedef struct fsdp__key {

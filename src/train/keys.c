@@ -40,14 +40,14 @@ static const fsdp__choice reshard_choices[] = {
     {                                                                                          \
 #section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help \
     }
-#define TEXT(section, name, help)                                                     \
-    {                                                                                 \
-#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, 0, NULL, NULL, help \
+#define TEXT(section, name, range, help)                                                  \
+    {                                                                                     \
+#section, #name, FSDP__KEY_TEXT, AT(section, name), 0, 0, range, NULL, NULL, help \
     }
 /* "export" is a keyword of C++, which reads the public header. */
-#define SAVE_TEXT(name, help)                                                      \
-    {                                                                              \
-        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, 0, NULL, NULL, help \
+#define SAVE_TEXT(name, help)                                                                \
+    {                                                                                        \
+        "export", #name, FSDP__KEY_TEXT, AT(save, name), 0, 0, FSDP__LOCAL, NULL, NULL, help \
     }
 #define SAVE_CHOICE(name, choices, initial, help)                                          \
     {                                                                                      \
@@ -57,15 +57,15 @@ static const fsdp__choice reshard_choices[] = {
     {                                                                                         \
         "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help \
     }
-#define PATHS(section, name, field, help)                                               \
-    {                                                                                   \
-#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, 0, NULL, NULL, help \
+#define PATHS(section, name, field, help)                                                         \
+    {                                                                                             \
+#section, #name, FSDP__KEY_PATHS, AT(section, field), 0, 0, FSDP__LOCAL, NULL, NULL, help \
     }
 
 /* clang-format off */
 static const fsdp__key keys[] = {
-    TEXT(model, path, "Hugging Face folder to start from"),
-    TEXT(model, preset, "in place of a folder: gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b"),
+    TEXT(model, path, FSDP__LOCAL, "Hugging Face folder to start from"),
+    TEXT(model, preset, 0, "in place of a folder: gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b"),
     CHOICE(model, init, pretrained, init_choices, NULL, "first weights; not set: pretrained with model.path, random with model.preset"),
     INTEGER(model, n_layers, 1, 10000, 0, NULL, "in place of the preset's, or the folder's with init random"),
     INTEGER(model, dim, 1, 1 << 20, 0, NULL, "in place of the preset's, or the folder's with init random"),
@@ -81,7 +81,7 @@ static const fsdp__key keys[] = {
     CHOICE(data, format, format, format_choices, "auto", "text: bytes are tokens; auto: by llm.c's header, else by name (.txt, .bin, .u16, .u32)"),
     CHOICE(data, dtype, token_bytes, token_choices, "uint16", "of token files without llm.c's header, with format tokens"),
     CHOICE(data, order, shuffle, order_choices, "sequential", "sequential: window after window; shuffled: every window once an epoch, by training.seed"),
-    INTEGER(data, workers, 0, 64, 0, "1", "threads that read ahead; 0: read in the step"),
+    INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "threads that read ahead; 0: read in the step"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "optimizer steps"),
     INTEGER(training, seq_len, 1, 1 << 28, 0, "256", "tokens a sequence"),
@@ -111,7 +111,7 @@ static const fsdp__key keys[] = {
     CHOICE(parallelism, fsdp_reshard_after_forward, reshard_after_forward, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
-    TEXT(metrics, jsonl, "file for one JSON object per step"),
+    TEXT(metrics, jsonl, FSDP__LOCAL, "file for one JSON object per step"),
 
     SAVE_TEXT(path, "Hugging Face folder written at the end: new, empty, or written by an export before"),
     SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, all others stay"),

@@ -190,9 +190,18 @@ static outcome agreed(fsdp_status status)
 
 /* ---- life ---- */
 
+/* All ranks see a difference; what else may go wrong is of one. */
+static outcome compare(fsdp_train_run *run)
+{
+    fsdp_status status = fsdp__same_config(run);
+
+    return status == FSDP_INVALID ? agreed(status) : alone(status);
+}
+
 static outcome build(fsdp_train_run *run)
 {
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
+    PART(compare(run));
     PART(alone(make_model(run)));
     PART(agreed(fsdp__train_agree(run, fill_model(run))));
     return agreed(fsdp__train_agree(run, make_optimizer(run)));

@@ -46,6 +46,12 @@ fsdp_status fsdp__export_check(fsdp_train_run *run);
 /* Removes what the hold has made, unless the model was written. */
 void fsdp__export_release(fsdp_train_run *run);
 
+/* ---- same_config.c ---- */
+
+/* Compares what must be the same on all ranks: the keys, the model's sizes and the headers of its weights, the data's
+ * tokens. A difference is FSDP_INVALID on all of them, with the same words. Needs the run's inputs. [collective] */
+fsdp_status fsdp__same_config(const fsdp_train_run *run);
+
 /* ---- metrics.c ---- */
 
 fsdp_status fsdp__metrics_open(const char *path, FILE **out);

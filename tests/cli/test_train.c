@@ -35,7 +35,7 @@ static void trains_exports_inspects_and_generates(void **state)
     CHECK_CONTAINS(p.output, "step:  1  loss: 5.");
     CHECK_CONTAINS(p.output, "step: 10  loss: ");
     CHECK_CONTAINS(p.output, "  grad_norm: ");
-    CHECK_CONTAINS(p.output, "GiB  tps: ");
+    CHECK_CONTAINS(p.output, "MiB  tps: ");
     CHECK_CONTAINS(p.output, "  tflops: ");
     CHECK_CONTAINS(p.output, "model written to ");
     program_free(&p);
@@ -83,6 +83,29 @@ static void goes_on_from_an_exported_folder(void **state)
                                           "--model.dim=", "--model.n_heads=", "--model.n_kv_heads=", "--model.ffn_dim=",
                                           "--model.max_seq_len=", path, out, "--training.steps=2", NULL});
     CHECK(metric(f->metrics, 1, "loss") < loss + 0.7);
+    program_free(&p);
+}
+
+/* The folder says what kind of model it is, the config how large. */
+static void a_folder_without_its_weights_may_change_its_sizes(void **state)
+{
+    fixture *f = *state;
+    char path[600];
+    program p = RUN(0, "train", f->config, "--training.steps=1");
+
+    program_free(&p);
+    snprintf(path, sizeof path, "--model.path=%s", f->model);
+    p = program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", path, "--model.init=random",
+                                          "--model.n_layers=1", "--model.dim=40", "--model.n_heads=4",
+                                          "--model.n_kv_heads=2", "--model.ffn_dim=", "--training.steps=2",
+                                          "--export.path=", NULL});
+    CHECK_CONTAINS(p.output, "(Llama, 1 layer of 40)");
+    program_free(&p);
+    p = program_run(
+        f->directory, 1,
+        (const char *const[]){PROGRAM, "train", f->config, "--model.preset=", path, "--model.n_heads=4", NULL});
+    CHECK_CONTAINS(p.output, "model.n_layers changes the model, and the weights of '");
     program_free(&p);
 }
 
@@ -176,7 +199,7 @@ static void prints_how_long_the_first_step_takes(void **state)
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
 }
 
-TEST_MAIN(T(trains_exports_inspects_and_generates), T(goes_on_from_an_exported_folder),
-          T(a_folder_that_drops_in_attention_needs_a_rate), T(the_same_run_gives_the_same_bits),
-          T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
+TEST_MAIN(T(trains_exports_inspects_and_generates), T(a_folder_without_its_weights_may_change_its_sizes),
+          T(goes_on_from_an_exported_folder), T(a_folder_that_drops_in_attention_needs_a_rate),
+          T(the_same_run_gives_the_same_bits), T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
           T(prints_how_long_the_first_step_takes))

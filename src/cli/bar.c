@@ -1,0 +1,73 @@
+/* bar.c - how far a run is, as a line on a terminal that is drawn over and over. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "cli/bar.h"
+
+enum {
+    USUAL_COLUMNS = 80, /* of a terminal that does not say */
+    WIDEST = 32,        /* '=' in a bar */
+    NARROWEST = 8,      /* fewer say nothing */
+    AGAIN_NS = 100 * 1000 * 1000
+};
+
+bool fsdp__bar_possible(int fd)
+{
+    const char *terminal = getenv("TERM");
+
+    /* A dumb one, as of an editor, cannot go back to the start of a line and clear it. */
+    return isatty(fd) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
+}
+
+void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, int columns, char *text, size_t text_bytes)
+{
+    char numbers[100], bar[WIDEST + 1];
+    int length, width, done;
+
+    length = snprintf(numbers, sizeof numbers, "%lld/%lld  %lld:%02d left", (long long)step, (long long)steps,
+                      (long long)(seconds_left / 60), (int)fmod(seconds_left, 60));
+    /* The last column stays free: a line that fills it is wrapped by some terminals. */
+    width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
+    if (width < NARROWEST) {
+        snprintf(text, text_bytes, "%.*s", FSDP__MAX(columns - 1, 0), numbers);
+        return;
+    }
+    done = (int)((double)width * (double)step / (double)steps);
+    memset(bar, '=', (size_t)done);
+    memset(bar + done, ' ', (size_t)(width - done));
+    if (done < width)
+        bar[done] = '>';
+    snprintf(text, text_bytes, "[%.*s] %s", width, bar, numbers);
+}
+
+void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_ns)
+{
+    int64_t now = fsdp__clock_ns();
+    double left = (double)(now - began_ns) * 1e-9 / (double)step * (double)(steps - step);
+    struct winsize size = {0};
+    char text[160];
+
+    if (bar->drawn && now - bar->drawn_ns < AGAIN_NS)
+        return;
+    /* Asked every time: somebody may have changed the size. */
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+        size.ws_col = USUAL_COLUMNS;
+    fsdp__bar_text(step, steps, left, size.ws_col, text, sizeof text);
+    fprintf(stderr, "\r%s\033[K", text);
+    fflush(stderr);
+    bar->drawn = true;
+    bar->drawn_ns = now;
+}
+
+void fsdp__bar_clear(fsdp__bar *bar)
+{
+    if (bar->drawn)
+        fputs("\r\033[K", stderr);
+    bar->drawn = false;
+}

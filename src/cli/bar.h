@@ -1,0 +1,23 @@
+/* bar.h - how far a run is, as a line on a terminal that is drawn over and over. */
+#ifndef CLI_BAR_H
+#define CLI_BAR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct fsdp__bar {
+    bool drawn; /* it stands on the terminal */
+    int64_t drawn_ns;
+} fsdp__bar;
+
+/* Whether the descriptor is a terminal that can draw a line again. */
+bool fsdp__bar_possible(int fd);
+/* "[====>    ] 12/100  1:03 left" in at most `columns` - 1 characters; without the bar, or cut, where it is narrow. */
+void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, int columns, char *text, size_t text_bytes);
+
+/* On stderr, a few times a second at most. */
+void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_ns);
+void fsdp__bar_clear(fsdp__bar *bar);
+
+#endif

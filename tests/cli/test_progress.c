@@ -1,0 +1,143 @@
+/* What a run prints of how far it is: lines in units that fit, and a bar where a terminal can draw one. */
+#include <regex.h>
+#include <sys/ioctl.h>
+
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+static void check_matches(const char *text, const char *pattern)
+{
+    regex_t expression;
+
+    CHECK_EQ(regcomp(&expression, pattern, REG_EXTENDED | REG_NEWLINE | REG_NOSUB), 0);
+    if (regexec(&expression, text, 0, NULL, 0) != 0)
+        TEST_FAIL("no line '%s' in:\n%s", pattern, text);
+    regfree(&expression);
+}
+
+static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(0, "train", f->config, "--training.steps=1", "--training.local_batch_size=1");
+
+    check_matches(p.output,
+                  "^ranks:  1, [0-9]+ threads? each; this one holds [0-9.,M]+ parameters, [0-9]+\\.[0-9]KiB$");
+    check_matches(p.output, "\\(1 rank x 1 microbatch x 1 sequence x 32\\)$");
+    check_matches(p.output, "^train:  1 step$");
+    check_matches(p.output, "^step:  1 .*  memory: [0-9.]+[MK]iB  tps: [0-9,]+  tflops: [0-9.]+$");
+    check_matches(p.output, "^done:   1 step, 32 tokens");
+    program_free(&p);
+    p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2");
+    check_matches(p.output, "^train:  2 steps$");
+    check_matches(p.output, "\\(2 ranks x 1 microbatch x 4 sequences x 32\\)$");
+    check_matches(p.output, "^step:  2 .*  tps: [0-9,]+ \\([0-9,]+/rank\\)  tflops: ");
+    program_free(&p);
+    p = RUN(0, "inspect", f->model);
+    check_matches(p.output, "^total: .* bytes \\([0-9.]+KiB\\) in 1 file$");
+    program_free(&p);
+}
+
+/* Columns of the widest piece between two returns of the carriage, from `from` on. */
+static size_t widest(const char *from)
+{
+    size_t most = 0;
+
+    for (const char *at = from; *at;) {
+        size_t length = strcspn(at, "\r");
+        const char *clear = memmem(at, length, "\033[K", 3);
+        size_t columns = clear ? (size_t)(clear - at) : length;
+
+        most = columns > most ? columns : most;
+        at += length + (at[length] == '\r');
+    }
+    return most;
+}
+
+/* Trains with a terminal of `columns` as stderr, which becomes one of `then` columns at the first sign of a bar. What
+ * the terminal got is malloc'ed; `*drawn_before`: how much of it may be of the first width. */
+static char *train_on_terminal(fixture *f, const char *steps, int columns, int then, size_t *drawn_before)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char *text = calloc(1 << 20, 1);
+    size_t used = 0;
+    ssize_t got;
+    program p;
+
+    CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    CHECK_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
+    p = program_start(f->directory, (const char *const[]){"sh", "-c",
+                                                          "exec \"$0\" train \"$1\" --training.steps=\"$2\" "
+                                                          "--metrics.log_freq=1 --export.path= 2>\"$3\"",
+                                                          PROGRAM, f->config, steps, ptsname(terminal), NULL});
+    *drawn_before = 0;
+    while ((got = read(terminal, text + used, 4096)) > 0) { /* fails when the program has closed it */
+        used += (size_t)got;
+        if (!*drawn_before && strchr(text, '\r')) {
+            size.ws_col = (unsigned short)then;
+            CHECK_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
+            *drawn_before = used + 8192; /* what it had written, and what the terminal had taken */
+        }
+    }
+    close(terminal);
+    program_wait(&p, 60);
+    CHECK_EQ(p.status, 0);
+    program_free(&p);
+    return text;
+}
+
+static void the_bar_fits_the_terminal(void **state)
+{
+    static const int columns[] = {80, 41, 20, 5};
+    fixture *f = *state;
+    size_t before;
+
+    setenv("TERM", "xterm", 1);
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        char *text = train_on_terminal(f, "20", columns[i], columns[i], &before);
+
+        CHECK_CONTAINS(text, "\r");
+        CHECK_CONTAINS(text, columns[i] > 10 ? "1/20  0:" : "1/20");
+        CHECK_EQ(strstr(text, "[=") != NULL, columns[i] > 40);
+        CHECK(widest(text) < (size_t)columns[i]);
+        free(text);
+    }
+}
+
+static void the_bar_follows_the_size_of_the_terminal(void **state)
+{
+    fixture *f = *state;
+    size_t before;
+    char *text;
+
+    setenv("TERM", "xterm", 1);
+    text = train_on_terminal(f, "1500", 80, 20, &before);
+    CHECK(widest(text) > 40);
+    CHECK(strlen(text) > before);
+    CHECK(widest(text + before) < 20 + 80); /* the first piece may be the end of an old one */
+    CHECK(widest(strchr(text + before, '\r') + 1) < 20);
+    free(text);
+}
+
+static void a_dumb_terminal_gets_no_bar(void **state)
+{
+    static const char *const terminals[] = {"dumb", "", NULL};
+    fixture *f = *state;
+    size_t before;
+
+    for (size_t i = 0; i < sizeof terminals / sizeof terminals[0]; i++) {
+        char *text;
+
+        if (terminals[i])
+            setenv("TERM", terminals[i], 1);
+        else
+            unsetenv("TERM");
+        text = train_on_terminal(f, "20", 80, 80, &before);
+        CHECK_STRING(text, "");
+        free(text);
+    }
+}
+
+TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(the_bar_fits_the_terminal),
+          T(the_bar_follows_the_size_of_the_terminal), T(a_dumb_terminal_gets_no_bar))

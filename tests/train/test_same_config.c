@@ -1,0 +1,176 @@
+/* Ranks with different configs find out at the start, all with the same words. */
+#include <unistd.h>
+
+#include "fsdp/train.h"
+#include "support/program.h"
+#include "support/ranks.h"
+
+enum {
+    RANKS = 3
+};
+
+typedef struct fixture {
+    char *directory;
+    fsdp_train_config *configs[RANKS]; /* of each rank */
+    fsdp_status statuses[RANKS];
+    char messages[RANKS][1024];
+} fixture;
+
+static void set(fixture *f, int rank, const char *key, const char *value)
+{
+    CHECK_OK(fsdp_train_config_set(f->configs[rank], key, value));
+}
+
+/* A copy of `from` in the fixture's folder, with the first `old` in it replaced; free() the path. */
+static char *copy(const fixture *f, const char *from, const char *name, const char *old, const char *new)
+{
+    char *path = test_path(f->directory, name), *text, *at = NULL;
+    size_t bytes;
+
+    text = test_read_file(from, &bytes);
+    if (old) {
+        at = CHECK_PTR(memmem(text, bytes, old, strlen(old)));
+        memcpy(at, new, strlen(old));
+    }
+    test_write_file(path, text, bytes);
+    free(text);
+    return path;
+}
+
+static int setup(void **state)
+{
+    static const char *const keys[][2] = {
+        {"model.preset", "llama-1m"}, {"model.n_layers", "1"},    {"model.dim", "24"},
+        {"model.n_heads", "3"},       {"model.n_kv_heads", "1"},  {"model.ffn_dim", "50"},
+        {"training.steps", "3"},      {"training.seq_len", "16"}, {"training.local_batch_size", "1"}};
+    fixture *f = calloc(1, sizeof *f);
+    char *data, text[4000];
+
+    f->directory = test_directory();
+    data = test_path(f->directory, "data.txt");
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * i % 23);
+    test_write_file(data, text, sizeof text);
+    for (int r = 0; r < RANKS; r++) {
+        CHECK_OK(fsdp_train_config_create(&f->configs[r]));
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+            set(f, r, keys[i][0], keys[i][1]);
+        set(f, r, "data.path", data);
+    }
+    free(data);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    for (int r = 0; r < RANKS; r++)
+        fsdp_train_config_free(f->configs[r]);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+static void begin(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_train_run *run = NULL;
+
+    f->statuses[rank] = fsdp_train_run_create(context, f->configs[rank], &run);
+    snprintf(f->messages[rank], sizeof f->messages[rank], "%s", f->statuses[rank] == FSDP_OK ? "" : fsdp_last_error());
+    fsdp_train_run_free(run);
+}
+
+/* All ranks get the same words, and `part` is in them; NULL: they may train together. */
+static void agree(fixture *f, const char *part)
+{
+    test_run_ranks(RANKS, begin, f);
+    for (int r = 0; r < RANKS; r++) {
+        CHECK_STRING(f->messages[r], f->messages[0]);
+        CHECK_EQ(f->statuses[r], part ? FSDP_INVALID : FSDP_OK);
+    }
+    if (part)
+        CHECK_CONTAINS(f->messages[0], part);
+}
+
+static void a_key_that_differs_is_named_with_both_values(void **state)
+{
+    fixture *f = *state;
+
+    agree(f, NULL);
+    set(f, 2, "training.seed", "43");
+    agree(f, "ranks 0 and 2 have different configs: training.seed is 42 and 43: start all with the same");
+    set(f, 1, "optimizer.lr", "0.10000000000000001");
+    set(f, 1, "optimizer.weight_decay", "0.1");
+    agree(f, "ranks 0 and 1 have different configs: optimizer.lr is 0.0003 and 0.1, optimizer.weight_decay is not set "
+             "and 0.1: start");
+    set(f, 1, "training.steps", "4");
+    set(f, 1, "data.order", "shuffled");
+    set(f, 1, "training.max_norm", "0.5");
+    agree(f, ", and 1 more: start all with the same");
+}
+
+static void the_smallest_difference_of_a_number_is_found(void **state)
+{
+    fixture *f = *state;
+
+    set(f, 0, "optimizer.lr", "0.1");
+    set(f, 1, "optimizer.lr", "0.1");
+    set(f, 2, "optimizer.lr", "0.10000000000000002");
+    agree(f, "ranks 0 and 2 have different configs: optimizer.lr is 0.1 and 0.10000000000000002");
+}
+
+static void paths_and_threads_are_a_ranks_own(void **state)
+{
+    fixture *f = *state;
+    char *data = test_path(f->directory, "data.txt"), *other = copy(f, data, "other.txt", NULL, NULL);
+    char *metrics[] = {test_path(f->directory, "a.jsonl"), test_path(f->directory, "b.jsonl")};
+
+    set(f, 1, "data.path", other);
+    set(f, 2, "data.workers", "0");
+    set(f, 0, "metrics.jsonl", metrics[0]);
+    set(f, 1, "metrics.jsonl", metrics[0]);
+    set(f, 2, "metrics.jsonl", metrics[1]);
+    agree(f, NULL);
+    set(f, 1, "metrics.jsonl", ""); /* then it would not take part in the mean of the losses */
+    agree(f, "ranks 0 and 1 have different configs: metrics.jsonl is set and not set");
+    set(f, 1, "metrics.jsonl", metrics[0]);
+    free(other);
+    other = copy(f, data, "other.txt", "ab", "ba");
+    agree(f, "ranks 0 and 1 have different configs: what data.path holds is 4000 tokens (");
+    free(metrics[0]);
+    free(metrics[1]);
+    free(other);
+    free(data);
+}
+
+static void models_from_different_folders_must_be_of_one_kind(void **state)
+{
+    static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
+    static const char reference[] = REFERENCE "/models/tiny-gpt2";
+    fixture *f = *state;
+    char *file = copy(f, REFERENCE "/models/tiny-gpt2/config.json", "config.json", NULL, NULL);
+    char *weights = copy(f, REFERENCE "/models/tiny-gpt2/model.safetensors", "model.safetensors", NULL, NULL);
+    char key[40];
+
+    for (int r = 0; r < RANKS; r++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            snprintf(key, sizeof key, "model.%s", sizes[i]);
+            set(f, r, key, "");
+        }
+        set(f, r, "model.path", r == 1 ? f->directory : reference);
+    }
+    agree(f, NULL);
+    free(weights);
+    weights = copy(f, REFERENCE "/models/tiny-gpt2/model.safetensors", "model.safetensors", "ln_f", "nl_f");
+    agree(f, "ranks 0 and 1 have different configs: what model.path holds is ");
+    free(weights);
+    free(file);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(a_key_that_differs_is_named_with_both_values), T(the_smallest_difference_of_a_number_is_found),
+          T(paths_and_threads_are_a_ranks_own), T(models_from_different_folders_must_be_of_one_kind))
