@@ -5,6 +5,7 @@
 #include "fsdp/data.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
+#include "train/metrics.h"
 
 struct fsdp_train_run {
     fsdp_context *context;
@@ -16,6 +17,7 @@ struct fsdp_train_run {
     int64_t sequences;        /* per step, all ranks */
     int64_t step;             /* steps done */
     int64_t skipped;          /* of them left out */
+    bool not_finite;          /* the last one was not */
     int64_t local_parameters; /* elements on this rank */
 
     fsdp_tokens *tokens;
@@ -23,14 +25,9 @@ struct fsdp_train_run {
     fsdp_module *model;
     fsdp_optimizer *optimizer;
     fsdp_schedule schedule;
-    FILE *jsonl;         /* rank 0 only */
-    fsdp_hub_hold *hold; /* rank 0 only: of export.path, until it is written */
+    fsdp__metrics *metrics; /* rank 0 only: when the config asks for them */
+    fsdp_hub_hold *hold;    /* rank 0 only: of export.path, until it is written */
 };
-
-/* ---- step.c ---- */
-
-/* What to say of a step that is not finite, where the run goes on. */
-void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes);
 
 /* ---- agree.c ---- */
 
@@ -52,11 +49,7 @@ void fsdp__export_release(fsdp_train_run *run);
  * tokens. A difference is FSDP_INVALID on all of them, with the same words. Needs the run's inputs. [collective] */
 fsdp_status fsdp__same_config(const fsdp_train_run *run);
 
-/* ---- metrics.c ---- */
-
-fsdp_status fsdp__metrics_open(const char *path, FILE **out);
-fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_report *report);
-fsdp_status fsdp__metrics_close(FILE *file, const char *path); /* NULL is allowed */
+/* ---- meter.c ---- */
 
 /* What is counted over one step. */
 typedef struct fsdp__meter {

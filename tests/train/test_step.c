@@ -114,15 +114,24 @@ typedef struct plan {
     int on_nan, bad; /* the step with the token */
 } plan;
 
+static void count_line(void *arg, fsdp_log_level level, const char *line)
+{
+    CHECK_EQ(level, FSDP_LOG_WARNING);
+    CHECK_CONTAINS(line, "loss nan, gradient norm nan: ");
+    ++*(int *)arg;
+}
+
 static void steps_of_a_rank(fsdp_context *context, void *arg)
 {
     const plan *p = arg;
     const char *head = "lm_head.weight";
+    int warnings = 0;
     fsdp_train_run *run = NULL;
     fsdp_train_report report;
     double before;
 
     CHECK_PTR(test_device(context));
+    fsdp_context_set_log(context, FSDP_LOG_INFO, count_line, &warnings);
     CHECK_OK(fsdp_train_run_create(context, p->f->config, &run));
     poison(context, fsdp_train_run_model(run), p->f->value);
     for (int step = 1; step <= STEPS; step++) {
@@ -153,6 +162,7 @@ static void steps_of_a_rank(fsdp_context *context, void *arg)
         }
         CHECK_OK(status);
     }
+    CHECK_EQ(warnings, fsdp_context_rank(context) == 0 && p->on_nan != FSDP_TRAIN_STOP);
     CHECK_OK(fsdp_barrier(fsdp_world(context))); /* the world is as it was */
     fsdp_train_run_free(run);
 }
@@ -217,10 +227,11 @@ static void on_exported(void *arg, const char *path)
     r->f->exported[r->rank]++;
 }
 
-static void on_warned(void *arg, const char *message)
+static void on_warned(void *arg, fsdp_log_level level, const char *message)
 {
     const rank_of *r = arg;
 
+    CHECK_EQ(level, FSDP_LOG_WARNING);
     r->f->warned[r->rank]++;
     snprintf(r->f->message[r->rank], sizeof r->f->message[0], "%s", message);
 }
@@ -237,9 +248,10 @@ static void on_failed(void *arg, fsdp_status status, const char *message)
 static void whole_run(fsdp_context *context, void *arg)
 {
     rank_of r = {.f = arg, .rank = fsdp_context_rank(context)};
-    fsdp_train_listener listener = {.arg = &r, .exported = on_exported, .warned = on_warned, .failed = on_failed};
+    fsdp_train_listener listener = {.arg = &r, .exported = on_exported, .failed = on_failed};
 
     CHECK_PTR(test_device(context));
+    fsdp_context_set_log(context, FSDP_LOG_INFO, on_warned, &r);
     r.f->status[r.rank] = fsdp_train(context, r.f->config, &listener);
 }
 
