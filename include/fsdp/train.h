@@ -208,7 +208,8 @@ typedef struct fsdp_train_listener {
     void (*holds)(void *arg, fsdp_hub_hold *hold);
 } fsdp_train_listener;
 
-/* The whole run: create, training.steps steps, export, free. [collective] */
+/* The whole run: create, training.steps steps, export, free. Parameters that are not finite are not exported, unless
+ * training.on_nan is continue. [collective] */
 FSDP_API fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_listener *listener);
 

@@ -347,6 +347,7 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
     }
     PART(train_steps(*run, listener));
     PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
+    PART(agreed(fsdp__train_agree(*run, fsdp__check_finite(*run))));
     PART(agreed(fsdp_train_export(*run)));
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);

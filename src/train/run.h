@@ -43,6 +43,11 @@ fsdp_status fsdp__export_check(fsdp_train_run *run);
 /* Removes what the hold has made, unless the model was written. */
 void fsdp__export_release(fsdp_train_run *run);
 
+/* ---- finite.c ---- */
+
+/* Fails when a parameter that is to be exported is not finite, unless training.on_nan is continue. */
+fsdp_status fsdp__check_finite(fsdp_train_run *run);
+
 /* ---- same_config.c ---- */
 
 /* Compares what must be the same on all ranks: the keys, the model's sizes and the headers of its weights, the data's

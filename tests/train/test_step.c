@@ -284,6 +284,30 @@ static void a_run_that_diverges_says_so_once(void **state)
     CHECK_CONTAINS(f->message[0], "training.on_nan: continue");
 }
 
+/* The loss and the norm of the only step are finite, its result is not. */
+static void what_the_last_step_threw_out_of_range_is_not_exported(void **state)
+{
+    fixture *f = *state;
+
+    write_data(f, 1, 1);
+    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.lr", "1e39")); /* infinite as a float */
+    CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
+    for (int policy = FSDP_TRAIN_STOP; policy <= FSDP_TRAIN_SKIP; policy++) {
+        f->config->training.on_nan = policy;
+        test_run_ranks(2, whole_run, f);
+        for (int r = 0; r < 2; r++) {
+            CHECK_EQ(f->status[r], FSDP_NOT_FINITE);
+            CHECK_EQ(f->exported[r], 0);
+        }
+        CHECK_CONTAINS(f->message[0], "after step 1 'model.embed_tokens.weight' holds NaN or infinite values");
+    }
+    f->config->training.on_nan = FSDP_TRAIN_CONTINUE;
+    test_run_ranks(2, whole_run, f);
+    CHECK_OK(f->status[0]);
+    CHECK_EQ(f->exported[1], 1);
+}
+
 static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
 {
     fixture *f = *state;
@@ -297,4 +321,5 @@ static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(every_policy_in_every_world), T(steps_that_nobody_is_told_of_are_looked_at_too),
-          T(a_run_that_diverges_says_so_once), T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))
+          T(a_run_that_diverges_says_so_once), T(what_the_last_step_threw_out_of_range_is_not_exported),
+          T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))
