@@ -85,7 +85,8 @@ set(FSDP_SIM_EXCEPT
   test_state_box          # boxes
   test_optim_schedule     # a formula
   test_shard_layout       # arithmetic
-  test_train_config)      # keys and values
+  test_train_config       # keys and values
+  test_train_inputs)      # files
 
 if(FSDP_SANITIZE)  # minutes each; under a sanitizer the run on the CPU, with its worker streams, is enough
   list(APPEND FSDP_SIM_EXCEPT test_shard_random_order test_shard_hooks test_shard_nesting test_shard_fields

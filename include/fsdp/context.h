@@ -8,6 +8,8 @@
 
 #include "fsdp/status.h"
 
+#define FSDP_VERSION "0.1.0"
+
 #ifdef __cplusplus
 extern "C" {
 #endif

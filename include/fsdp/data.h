@@ -1,8 +1,12 @@
 /* fsdp/data.h - token streams and the batches cut from them.
  *
- * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 1024 int32, of them magic 20240520,
- * version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes: token =
- * byte, vocabulary 256. Several files are one stream, in the order given.
+ * A token file is raw uint16 or uint32 (little-endian), or has llm.c's header: 256 int32 (1,024 bytes), of them magic
+ * 20240520, version 1, token count, then uint16 tokens (magic 20240801, version 7: uint32). A text file is its bytes:
+ * token = byte, vocabulary 256. Several files are one stream, in the order given.
+ *
+ * A path is a file, a folder, or, where nothing has that name, a pattern as of a shell (`*`, `?`, `[a-z]`). A folder is
+ * those of its own files, hidden ones left out, whose names fit the format (.txt; .bin, .u16, .u32; either, not both);
+ * a pattern is all files that match. Both are taken in the order of their names, byte by byte.
  *
  * A window is seq_len tokens and the same shifted by one as targets. Sequential order: with A microbatches a step, W
  * ranks and B sequences per microbatch and rank, sequence b of rank r in microbatch a of step s (from 0) starts at
@@ -25,16 +29,22 @@ typedef enum fsdp_token_format {
     FSDP_TOKENS_AUTO,
     FSDP_TOKENS_TEXT,
     FSDP_TOKENS_UINT16,
-    FSDP_TOKENS_UINT32
+    FSDP_TOKENS_UINT32,
+    FSDP_TOKENS_BINARY
 } fsdp_token_format;
 
 typedef struct fsdp_tokens fsdp_tokens; /* memory-mapped, read-only; may be shared by threads */
 
-/* AUTO: llm.c's header, or by name: .txt and unknown text is TEXT, .bin and .u16 UINT16, .u32 UINT32. A header is also
- * seen where UINT16 or UINT32 is asked for; it tells the width. Errors name the file and, where it matters, the offset:
- * missing, empty, no whole number of tokens, a header that does not fit the size. */
+/* AUTO: llm.c's header, or by name: .txt and unknown text is TEXT, .bin and .u16 UINT16, .u32 UINT32. BINARY: tokens;
+ * by the header, or by name, or uint16. UINT16, UINT32: of that width whatever the name says; a header that says
+ * otherwise is an error. TEXT: the bytes. Errors name the file and, where it matters, the offset: missing, empty, no
+ * regular file (a FIFO, a device), no whole number of tokens, a header that does not fit the size. Files are mapped one
+ * by one and need no descriptors; a process may have some 65,000. */
 FSDP_API fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out);
 FSDP_API void fsdp_tokens_close(fsdp_tokens *tokens);
+/* What the first bytes of the files say against reading them so: a program or tokens as text, text as tokens, uint32 as
+ * uint16. The first such file, and how many there are; NULL when there is none. */
+FSDP_API const char *fsdp_tokens_warning(const fsdp_tokens *tokens);
 FSDP_API int64_t fsdp_tokens_count(const fsdp_tokens *tokens);
 /* `count` tokens from `position` on; the range must be inside. */
 FSDP_API fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_t count, int32_t *out);

@@ -77,8 +77,6 @@
 #ifndef FSDP_FSDP_H
 #define FSDP_FSDP_H
 
-#define FSDP_VERSION "0.1.0"
-
 #include "fsdp/autograd.h"
 #include "fsdp/comm.h"
 #include "fsdp/context.h"

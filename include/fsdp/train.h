@@ -61,7 +61,7 @@ typedef struct fsdp_train_config {
         char **paths;
         int64_t path_count;
         int format;      /* fsdp_train_format */
-        int token_bytes; /* 2, 4: of tokens without a header */
+        int token_bytes; /* 2, 4, -1: as header or name say */
         int shuffle;     /* 0, 1 */
         int64_t workers;
     } data;
@@ -101,6 +101,7 @@ typedef struct fsdp_train_config {
         char *fallback_path; /* where to write when `path` fails at the end; NULL: chosen then */
         int dtype;           /* fsdp_dtype: F32, BF16 or F16 */
     } save;                  /* section "export" */
+    char *loaded_from;       /* the file that was read last; NULL: none */
 } fsdp_train_config;
 
 /* Every key at its default. */
@@ -117,7 +118,8 @@ FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const cha
 FSDP_API fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value);
 /* The same, but a list (data.path) gets what `value` names behind what it has. */
 FSDP_API fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value);
-/* What one key alone cannot show: batch sizes against ranks, a model and data given at all, what excludes what. */
+/* What one key alone cannot show: batch sizes against ranks, a model and data given at all, what excludes what, metrics
+ * that would be written into what is read. */
 FSDP_API fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size);
 
 /* As YAML that fsdp_train_config_load reads; keys that are not set stand as comments. */
@@ -142,7 +144,15 @@ typedef struct fsdp_train_summary {
     double flops_per_token; /* forward and backward */
 } fsdp_train_summary;
 
-/* What metrics.jsonl holds, of one step. */
+/* One step. metrics.jsonl is a JSON object a line, and every run adds to what is there: first a header, written when
+ * all ranks are ready for the first step,
+ *
+ *     {"run": "90aff1...", "started": "2026-03-01T09:30:00Z", "version": "0.1.0", "config": "51c0...",
+ *      "model": "llama-1m", "parameters": 985472, "world_size": 2, "steps": 1000, "tokens_per_step": 4096}
+ *
+ * where "run" is drawn anew for each and "config" is a hash of all keys; then a line per step with the fields below,
+ * "step" first. A number that is NaN or infinite is null there. A file that holds something else, or that is the
+ * config, of the data or of the model's folder, under whatever name, is refused before anything is written. */
 typedef struct fsdp_train_report {
     int64_t step;     /* from 1 */
     double loss;      /* mean over ranks; NaN on steps that are neither logged, written nor not_finite */
@@ -176,7 +186,8 @@ FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
  * Whether the step is finite is decided before the optimizer's, from the gradient norm, which all ranks have in common;
  * a rank whose own loss is not finite makes the norm NaN (but not under `continue`, which lets everything be as it is).
  * With training.on_nan: stop such a step fails with FSDP_NOT_FINITE on every rank, the world stays, the parameters are
- * those of the step before, and report and metrics.jsonl have the step. [collective] */
+ * those of the step before, and report and metrics.jsonl have the step. Otherwise rank 0 logs a warning, one for all
+ * such steps in a row. [collective] */
 FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
 /* Writes export.path, which the run has held since its start; nothing when it is not set. When that fails the model is
  * written to export.fallback_path, and the error says where it is. [collective] */
@@ -190,7 +201,6 @@ typedef struct fsdp_train_listener {
     void (*started)(void *arg, const fsdp_train_summary *summary);
     void (*stepped)(void *arg, const fsdp_train_report *report);
     void (*exported)(void *arg, const char *path);
-    void (*warned)(void *arg, const char *message); /* rank 0 alone: what the run can live with, but nobody may want */
     void (*failed)(void *arg, fsdp_status status, const char *message);
     /* Rank 0: the run is about to make files on disk that a program which is to be ended should not leave behind, and
      * fsdp_hub_abandon removes them, until the next call; NULL: there are none any more, and `hold` of the call before
@@ -198,7 +208,8 @@ typedef struct fsdp_train_listener {
     void (*holds)(void *arg, fsdp_hub_hold *hold);
 } fsdp_train_listener;
 
-/* The whole run: create, training.steps steps, export, free. [collective] */
+/* The whole run: create, training.steps steps, export, free. Parameters that are not finite are not exported, unless
+ * training.on_nan is continue. [collective] */
 FSDP_API fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_listener *listener);
 

@@ -59,12 +59,12 @@ static void exported(void *arg, const char *path)
         printf("model written to %s\n", path);
 }
 
-static void warned(void *arg, const char *message)
+static void logged(void *arg, fsdp_log_level level, const char *line)
 {
     session *s = arg;
 
     fsdp__progress_clear(&s->progress);
-    (void)fsdp__failure("warning: %s", message);
+    (void)fsdp__failure("%s%s", level == FSDP_LOG_WARNING ? "warning: " : "", line);
 }
 
 static void holds(void *arg, fsdp_hub_hold *hold)
@@ -96,13 +96,8 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 static int train(session *s)
 {
-    fsdp_train_listener listener = {.arg = s,
-                                    .started = started,
-                                    .stepped = stepped,
-                                    .exported = exported,
-                                    .warned = warned,
-                                    .failed = failed,
-                                    .holds = holds};
+    fsdp_train_listener listener = {
+        .arg = s, .started = started, .stepped = stepped, .exported = exported, .failed = failed, .holds = holds};
     fsdp_status status;
 
     if (fsdp__interrupt_start(&s->interrupt) != FSDP_OK)
@@ -113,6 +108,7 @@ static int train(session *s)
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
+    fsdp_context_set_log(s->context, FSDP_LOG_INFO, logged, s);
     status = fsdp_train(s->context, s->config, &listener);
     fsdp_context_free(s->context);
     fsdp__interrupt_stop(&s->interrupt);

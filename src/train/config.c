@@ -3,9 +3,12 @@
 #include "train/config.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "config/config.h"
+#include "train/inputs.h"
 
 /* ---- the table's calls ---- */
 
@@ -28,13 +31,21 @@ fsdp_status fsdp_train_config_create(fsdp_train_config **out)
 
 void fsdp_train_config_free(fsdp_train_config *config)
 {
-    if (config)
+    if (config) {
         fsdp__config_release(&fsdp__train_keys, config);
+        fsdp__free(config->loaded_from);
+    }
     fsdp__free(config);
 }
 
 fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
+    char *copy = fsdp__strdup(path);
+
+    if (!copy)
+        return FSDP_NO_MEMORY;
+    fsdp__free(config->loaded_from);
+    config->loaded_from = copy;
     return fsdp__config_load(&fsdp__train_keys, config, path);
 }
 
@@ -56,6 +67,28 @@ fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *strea
 fsdp_status fsdp_train_config_help(FILE *stream)
 {
     return fsdp__config_help(&fsdp__train_keys, stream);
+}
+
+static ssize_t hash_what_is_printed(void *hash, const char *text, size_t bytes)
+{
+    *(uint64_t *)hash = fsdp__hash_bytes(*(uint64_t *)hash, text, bytes);
+    return (ssize_t)bytes;
+}
+
+fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out)
+{
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
+    FILE *stream = fopencookie(&hash, "w", (cookie_io_functions_t){.write = hash_what_is_printed});
+    fsdp_status status;
+
+    if (!stream)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot print the config");
+    status = fsdp_train_config_print(config, stream);
+    if (fclose(stream) != 0 && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_IO, "cannot print the config");
+    FSDP_TRY(status);
+    *out = hash;
+    return FSDP_OK;
 }
 
 /* ---- checks ---- */
@@ -117,6 +150,8 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     FSDP_TRY(check_model(config));
     if (!config->data.path_count)
         return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
+    if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
+        return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
     FSDP_TRY(check_batch(config, world_size));
     if (degree != -1 && degree != world_size)
         return FSDP_FAIL(
@@ -124,7 +159,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
             (long long)degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
-    return FSDP_OK;
+    return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
 }
 
 /* ---- what follows from the keys ---- */

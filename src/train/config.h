@@ -9,6 +9,9 @@
 
 extern const fsdp__key_table fsdp__train_keys;
 
+/* Of all keys as they are printed: whether two runs were asked for the same. */
+fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
+
 /* The folder's config.json or the preset, with what the config changes of it, checked. */
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);
 

@@ -77,9 +77,9 @@ static const fsdp__key keys[] = {
     CHOICE(model, tie_word_embeddings, tie_word_embeddings, bool_choices, NULL, "in place of the preset's, or the folder's with init random: the head is the embedding"),
     NUMBER(model, dropout, 0, 1, FSDP__BELOW, NULL, "GPT-2: after the embeddings and in each residual branch; set, it is in place of the folder's three rates, and attention drops nothing"),
 
-    PATHS(data, path, paths, "file, or list of files that make one stream"),
+    PATHS(data, path, paths, "file, folder, pattern (data/*.bin), or list of them that makes one stream"),
     CHOICE(data, format, format, format_choices, "auto", "text: bytes are tokens; auto: by llm.c's header, else by name (.txt, .bin, .u16, .u32)"),
-    CHOICE(data, dtype, token_bytes, token_choices, "uint16", "of token files without llm.c's header, with format tokens"),
+    CHOICE(data, dtype, token_bytes, token_choices, NULL, "of token files; not set: by llm.c's header, by name (.bin, .u16, .u32), else uint16"),
     CHOICE(data, order, shuffle, order_choices, "sequential", "sequential: window after window; shuffled: every window once an epoch, by training.seed"),
     INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "threads that read ahead; 0: read in the step"),
 
@@ -111,7 +111,7 @@ static const fsdp__key keys[] = {
     CHOICE(parallelism, fsdp_reshard_after_forward, reshard_after_forward, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
-    TEXT(metrics, jsonl, FSDP__LOCAL, "file for one JSON object per step"),
+    TEXT(metrics, jsonl, FSDP__LOCAL, "file that gets a JSON object per step, after those of earlier runs"),
 
     SAVE_TEXT(path, "Hugging Face folder written at the end: new, empty, or written by an export before"),
     SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, all others stay"),

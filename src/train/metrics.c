@@ -1,24 +1,93 @@
-/* metrics.c - what a step cost, and the file of one JSON object per step. */
+/* metrics.c - the file of one JSON object per step: what it may not be, the header line of a run, a line per step. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "base/clock.h"
+#include "base/alloc.h"
 #include "base/fault.h"
-#include "train/run.h"
+#include "train/config.h"
+#include "train/inputs.h"
+#include "train/metrics.h"
 
-/* ---- metrics.jsonl ---- */
-
-fsdp_status fsdp__metrics_open(const char *path, FILE **out)
+static fsdp_status cannot_write(const char *path)
 {
-    FILE *file = fopen(path, "we");
+    return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerrordesc_np(errno));
+}
 
-    *out = NULL;
-    if (!file)
-        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
-    setvbuf(file, NULL, _IOLBF, 0); /* whoever follows the file sees whole lines */
-    *out = file;
-    return FSDP_OK;
+/* ---- before a run ---- */
+
+/* A run before may have left its lines there; they stay. */
+static fsdp_status check_contents(const char *path)
+{
+    static const char *const firsts[] = {"{\"run\": \"", "{\"step\": "};
+    char text[16] = "";
+    ssize_t got;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (got < 0)
+        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot read '%s', which exists: %s", path, strerrordesc_np(errno));
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++)
+        if (got == 0 || strncmp(text, firsts[i], strlen(firsts[i])) == 0)
+            return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "metrics.jsonl: '%s' exists and holds something else than metrics: name another file, or remove it", path);
+}
+
+/* Of the folder that the file is to be made in. */
+static fsdp_status check_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? fsdp__sprintf("%.*s", (int)(slash - path) + 1, path) : fsdp__strdup(".");
+    fsdp_status status = FSDP_OK;
+
+    if (!folder)
+        return FSDP_NO_MEMORY;
+    if (access(folder, W_OK | X_OK) != 0)
+        status = cannot_write(path);
+    fsdp__free(folder);
+    return status;
+}
+
+fsdp_status fsdp__metrics_check(const fsdp_train_config *config)
+{
+    const char *path = config->metrics.jsonl;
+    struct stat info;
+
+    if (!path)
+        return FSDP_OK;
+    if (stat(path, &info) != 0)
+        return errno == ENOENT ? check_folder(path) : cannot_write(path);
+    FSDP_TRY(fsdp__inputs_spare(config, "metrics.jsonl", path));
+    errno = EISDIR;
+    if (S_ISDIR(info.st_mode) || access(path, W_OK) != 0)
+        return cannot_write(path);
+    return S_ISREG(info.st_mode) ? check_contents(path) : FSDP_OK;
+}
+
+/* ---- writing ---- */
+
+struct fsdp__metrics {
+    FILE *file;
+    const char *path; /* borrowed */
+};
+
+/* After every line: the stream is line-buffered, so that whoever follows the file sees whole lines. */
+static fsdp_status written(const fsdp__metrics *metrics)
+{
+    if (fsdp__fault(FSDP__FAULT_WRITE))
+        errno = ENOSPC;
+    else if (!ferror(metrics->file))
+        return FSDP_OK;
+    return cannot_write(metrics->path);
 }
 
 /* JSON has no word for infinity and NaN. */
@@ -30,12 +99,98 @@ static void write_number(FILE *file, const char *name, double value)
         fprintf(file, ", \"%s\": null", name);
 }
 
-fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_report *report)
+static void write_text(FILE *file, const char *name, const char *text)
 {
+    fprintf(file, ", \"%s\": \"", name);
+    for (; *text; text++) {
+        if ((unsigned char)*text < 0x20)
+            fprintf(file, "\\u%04x", (unsigned)(unsigned char)*text);
+        else if (*text == '"' || *text == '\\')
+            fprintf(file, "\\%c", *text);
+        else
+            fputc(*text, file);
+    }
+    fputc('"', file);
+}
+
+/* What a run before left unfinished, on a full disk, is not to swallow this one's header. */
+static bool ends_within_a_line(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    bool within = file && fseek(file, -1, SEEK_END) == 0 && getc(file) != '\n';
+
+    if (file)
+        fclose(file);
+    return within;
+}
+
+static fsdp_status write_header(const fsdp__metrics *metrics, const fsdp_train_config *config,
+                                const fsdp_train_summary *summary)
+{
+    char id[2 * 8 + 1], hash_text[2 * 8 + 1], started[40];
+    time_t now = time(NULL);
+    uint64_t random = 0, hash;
+    struct tm utc;
+
+    FSDP_TRY(fsdp__train_config_hash(config, &hash));
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: no random number for the run's id: %s", strerrordesc_np(errno));
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)random);
+    snprintf(hash_text, sizeof hash_text, "%016llx", (unsigned long long)hash);
+    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    fprintf(metrics->file, "{\"run\": \"%s\"", id);
+    write_text(metrics->file, "started", started);
+    write_text(metrics->file, "version", FSDP_VERSION);
+    write_text(metrics->file, "config", hash_text);
+    write_text(metrics->file, "model", summary->model);
+    fprintf(metrics->file, ", \"parameters\": %lld, \"world_size\": %d, \"steps\": %lld, \"tokens_per_step\": %lld}\n",
+            (long long)summary->parameters, summary->world_size, (long long)config->training.steps,
+            (long long)summary->tokens_per_step);
+    return written(metrics);
+}
+
+fsdp_status fsdp__metrics_begin(const fsdp_train_config *config, const fsdp_train_summary *summary, fsdp__metrics **out)
+{
+    const char *path = config->metrics.jsonl;
+    fsdp__metrics *metrics = fsdp__calloc(1, sizeof *metrics);
+    fsdp_status status = FSDP_OK;
+    int fd;
+
+    *out = NULL;
+    if (!metrics)
+        return FSDP_NO_MEMORY;
+    metrics->path = path;
+    /* Without waiting: for a reader of a FIFO it would be for ever. */
+    fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+    metrics->file = fd >= 0 && fcntl(fd, F_SETFL, O_APPEND) == 0 ? fdopen(fd, "a") : NULL;
+    if (!metrics->file) {
+        status = cannot_write(path);
+        if (fd >= 0)
+            close(fd);
+        goto out;
+    }
+    setvbuf(metrics->file, NULL, _IOLBF, 0);
+    if (ends_within_a_line(path))
+        fputc('\n', metrics->file);
+    FSDP_TRY_GOTO(status, write_header(metrics, config, summary), out);
+    *out = metrics;
+    metrics = NULL;
+out:
+    if (metrics)
+        FSDP_KEEP_FIRST(status, fsdp__metrics_end(metrics));
+    return status;
+}
+
+fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report *report)
+{
+    FILE *file = metrics->file;
+
     fprintf(file, "{\"step\": %lld", (long long)report->step);
     write_number(file, "loss", report->loss);
     write_number(file, "grad_norm", report->grad_norm);
     write_number(file, "lr", report->lr);
+    fprintf(file, ", \"epoch\": %lld, \"tokens\": %lld, \"skipped\": %lld", (long long)report->epoch,
+            (long long)report->tokens, (long long)report->skipped);
     write_number(file, "tokens_per_second", report->tokens_per_second);
     write_number(file, "step_ms", report->step_ms);
     fprintf(file,
@@ -43,73 +198,15 @@ fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_r
             "\"all_reduce\": %lld, \"bytes_sent\": %lld}\n",
             report->memory_live_bytes, report->memory_peak_bytes, (long long)report->all_gather,
             (long long)report->reduce_scatter, (long long)report->all_reduce, (long long)report->bytes_sent);
-    if (ferror(file) || fsdp__fault(FSDP__FAULT_WRITE))
-        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
-    return FSDP_OK;
+    return written(metrics);
 }
 
-fsdp_status fsdp__metrics_close(FILE *file, const char *path)
+fsdp_status fsdp__metrics_end(fsdp__metrics *metrics)
 {
-    if (file && fclose(file) != 0)
-        return FSDP_FAIL(FSDP_IO, "metrics.jsonl: cannot write '%s': %s", path, strerror(errno));
-    return FSDP_OK;
-}
+    fsdp_status status = FSDP_OK;
 
-/* ---- the cost of a step ---- */
-
-void fsdp__meter_begin(fsdp__meter *meter, fsdp_device *device)
-{
-    fsdp_device_reset_peak(device);
-    fsdp_context_comm_stats(fsdp_device_context(device), &meter->comm);
-    meter->began_ns = fsdp__clock_ns();
-}
-
-void fsdp__meter_end(const fsdp__meter *meter, fsdp_device *device, int64_t tokens, fsdp_train_report *report)
-{
-    static const fsdp_collective counted[] = {FSDP_ALL_GATHER, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, FSDP_BROADCAST,
-                                              FSDP_ALL_TO_ALL};
-    double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
-    fsdp_memory_stats memory;
-    fsdp_comm_stats comm;
-
-    fsdp_device_memory(device, &memory);
-    fsdp_context_comm_stats(fsdp_device_context(device), &comm);
-    report->step_ms = seconds * 1e3;
-    report->tokens_per_second = (double)tokens / seconds;
-    report->memory_live_bytes = memory.live_total_bytes;
-    report->memory_peak_bytes = memory.peak_total_bytes;
-    report->all_gather = comm.calls[FSDP_ALL_GATHER] - meter->comm.calls[FSDP_ALL_GATHER];
-    report->reduce_scatter = comm.calls[FSDP_REDUCE_SCATTER] - meter->comm.calls[FSDP_REDUCE_SCATTER];
-    report->all_reduce = comm.calls[FSDP_ALL_REDUCE] - meter->comm.calls[FSDP_ALL_REDUCE];
-    report->bytes_sent = 0;
-    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
-        report->bytes_sent += comm.bytes_sent[counted[i]] - meter->comm.bytes_sent[counted[i]];
-}
-
-fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean)
-{
-    fsdp_process_group *world = fsdp_world(context);
-    int ranks = fsdp_context_world_size(context);
-    void **all = NULL;
-    size_t *bytes = NULL;
-    double sum = 0;
-
-    if (ranks == 1) {
-        *mean = mine;
-        return FSDP_OK;
-    }
-    if (!world)
-        return fsdp_last_status();
-    FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
-    /* In rank order, so that every rank has the same bits. */
-    for (int rank = 0; rank < ranks; rank++) {
-        double other = NAN;
-
-        if (bytes[rank] == sizeof other)
-            memcpy(&other, all[rank], sizeof other);
-        sum += other;
-    }
-    fsdp_objects_free(world, all, bytes);
-    *mean = sum / ranks;
-    return FSDP_OK;
+    if (metrics && metrics->file && fclose(metrics->file) != 0)
+        status = cannot_write(metrics->path);
+    fsdp__free(metrics);
+    return status;
 }

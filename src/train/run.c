@@ -5,15 +5,14 @@
 #include "device/device.h"
 #include "hub/hub.h"
 #include "train/config.h"
+#include "train/inputs.h"
 #include "train/run.h"
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 
 static fsdp_status open_data(fsdp_train_run *run)
 {
-    static const fsdp_token_format plain[] = {FSDP_TOKENS_AUTO, FSDP_TOKENS_TEXT};
     const fsdp_train_config *c = run->config;
-    fsdp_token_format format = FSDP_TOKENS_UINT16;
     fsdp_loader_options options = {
         .seq_len = c->training.seq_len,
         .local_batch = c->training.local_batch_size,
@@ -26,11 +25,10 @@ static fsdp_status open_data(fsdp_train_run *run)
         .workers = (int)c->data.workers,
     };
 
-    if (c->data.format != FSDP_TRAIN_TOKENS)
-        format = plain[c->data.format == FSDP_TRAIN_TEXT];
-    else if (c->data.token_bytes == 4)
-        format = FSDP_TOKENS_UINT32;
-    FSDP_TRY(fsdp_tokens_open((const char *const *)c->data.paths, (int)c->data.path_count, format, &run->tokens));
+    FSDP_TRY(fsdp_tokens_open((const char *const *)c->data.paths, (int)c->data.path_count, fsdp__inputs_token_format(c),
+                              &run->tokens));
+    if (fsdp_tokens_warning(run->tokens) && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING, "data.path: %s", fsdp_tokens_warning(run->tokens));
     return fsdp_loader_create(run->tokens, &options, &run->loader);
 }
 
@@ -58,10 +56,8 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(open_data(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
-    FSDP_TRY(fsdp__export_hold(run)); /* hours before it is needed */
-    if (c->metrics.jsonl)
-        FSDP_TRY(fsdp__metrics_open(c->metrics.jsonl, &run->jsonl));
-    return FSDP_OK;
+    FSDP_TRY(fsdp__metrics_check(c));
+    return fsdp__export_hold(run); /* hours before it is needed */
 }
 
 /* ---- model ---- */
@@ -198,13 +194,25 @@ static outcome compare(fsdp_train_run *run)
     return status == FSDP_INVALID ? agreed(status) : alone(status);
 }
 
+/* Last of all: a start that fails leaves no trace in the file. */
+static fsdp_status begin_metrics(fsdp_train_run *run)
+{
+    fsdp_train_summary summary;
+
+    if (!run->config->metrics.jsonl || fsdp_context_rank(run->context) != 0)
+        return FSDP_OK;
+    fsdp_train_run_summary(run, &summary);
+    return fsdp__metrics_begin(run->config, &summary, &run->metrics);
+}
+
 static outcome build(fsdp_train_run *run)
 {
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
     PART(alone(make_model(run)));
     PART(agreed(fsdp__train_agree(run, fill_model(run))));
-    return agreed(fsdp__train_agree(run, make_optimizer(run)));
+    PART(agreed(fsdp__train_agree(run, make_optimizer(run))));
+    return agreed(fsdp__train_agree(run, begin_metrics(run)));
 }
 
 /* A failure that the others do not know of ends the world. */
@@ -248,8 +256,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     if (!run)
         return;
     fsdp__export_release(run);
-    if (run->jsonl)
-        fclose(run->jsonl);
+    (void)fsdp__metrics_end(run->metrics);
     fsdp_loader_free(run->loader);
     fsdp_tokens_close(run->tokens);
     fsdp_optimizer_free(run->optimizer);
@@ -303,17 +310,9 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
     fsdp_release_error(held);
 }
 
-static void warn(const fsdp_train_run *run, const fsdp_train_listener *listener, const char *message)
-{
-    if (listener->warned && fsdp_context_rank(run->context) == 0)
-        listener->warned(listener->arg, message);
-}
-
 static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
     fsdp_train_report report;
-    bool were_finite = true;
-    char text[256];
 
     while (run->step < run->config->training.steps) {
         fsdp_status status = fsdp_train_step(run, &report);
@@ -323,21 +322,16 @@ static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *liste
             return status == FSDP_NOT_FINITE ? agreed(status) : alone(status);
         if (listener->stepped)
             listener->stepped(listener->arg, &report);
-        if (report.not_finite && were_finite) {
-            fsdp__step_warning(run, &report, text, sizeof text);
-            warn(run, listener, text);
-        }
-        were_finite = !report.not_finite;
     }
     return agreed(FSDP_OK);
 }
 
-static fsdp_status close_metrics(fsdp_train_run *run)
+static fsdp_status end_metrics(fsdp_train_run *run)
 {
-    FILE *jsonl = run->jsonl;
+    fsdp__metrics *metrics = run->metrics;
 
-    run->jsonl = NULL;
-    return fsdp__metrics_close(jsonl, run->config->metrics.jsonl);
+    run->metrics = NULL;
+    return fsdp__metrics_end(metrics);
 }
 
 /* From first step to export; *run is the caller's to free, also after a failure. */
@@ -352,7 +346,8 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
         listener->started(listener->arg, &summary);
     }
     PART(train_steps(*run, listener));
-    PART(agreed(fsdp__train_agree(*run, close_metrics(*run))));
+    PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
+    PART(agreed(fsdp__train_agree(*run, fsdp__check_finite(*run))));
     PART(agreed(fsdp_train_export(*run)));
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);

@@ -5,6 +5,7 @@
 #include "fsdp/data.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
+#include "train/metrics.h"
 
 struct fsdp_train_run {
     fsdp_context *context;
@@ -16,6 +17,7 @@ struct fsdp_train_run {
     int64_t sequences;        /* per step, all ranks */
     int64_t step;             /* steps done */
     int64_t skipped;          /* of them left out */
+    bool not_finite;          /* the last one was not */
     int64_t local_parameters; /* elements on this rank */
 
     fsdp_tokens *tokens;
@@ -23,14 +25,9 @@ struct fsdp_train_run {
     fsdp_module *model;
     fsdp_optimizer *optimizer;
     fsdp_schedule schedule;
-    FILE *jsonl;         /* rank 0 only */
-    fsdp_hub_hold *hold; /* rank 0 only: of export.path, until it is written */
+    fsdp__metrics *metrics; /* rank 0 only: when the config asks for them */
+    fsdp_hub_hold *hold;    /* rank 0 only: of export.path, until it is written */
 };
-
-/* ---- step.c ---- */
-
-/* What to say of a step that is not finite, where the run goes on. */
-void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes);
 
 /* ---- agree.c ---- */
 
@@ -46,17 +43,18 @@ fsdp_status fsdp__export_check(fsdp_train_run *run);
 /* Removes what the hold has made, unless the model was written. */
 void fsdp__export_release(fsdp_train_run *run);
 
+/* ---- finite.c ---- */
+
+/* Fails when a parameter that is to be exported is not finite, unless training.on_nan is continue. */
+fsdp_status fsdp__check_finite(fsdp_train_run *run);
+
 /* ---- same_config.c ---- */
 
 /* Compares what must be the same on all ranks: the keys, the model's sizes and the headers of its weights, the data's
  * tokens. A difference is FSDP_INVALID on all of them, with the same words. Needs the run's inputs. [collective] */
 fsdp_status fsdp__same_config(const fsdp_train_run *run);
 
-/* ---- metrics.c ---- */
-
-fsdp_status fsdp__metrics_open(const char *path, FILE **out);
-fsdp_status fsdp__metrics_write(FILE *file, const char *path, const fsdp_train_report *report);
-fsdp_status fsdp__metrics_close(FILE *file, const char *path); /* NULL is allowed */
+/* ---- meter.c ---- */
 
 /* What is counted over one step. */
 typedef struct fsdp__meter {

@@ -100,14 +100,17 @@ static fsdp_status stop(const fsdp_train_run *run, const fsdp_train_report *repo
         what, c->optimizer.lr, (long long)c->lr_scheduler.warmup_steps, c->training.max_norm);
 }
 
-void fsdp__step_warning(const fsdp_train_run *run, const fsdp_train_report *report, char *text, size_t text_bytes)
+/* The run goes on: once for all such steps in a row. */
+static void warn(fsdp_train_run *run, const fsdp_train_report *report)
 {
+    bool skip = run->config->training.on_nan == FSDP_TRAIN_SKIP;
     char what[120];
 
-    snprintf(text, text_bytes, "%s: %s until it is finite again (training.on_nan: %s)",
-             what_is_not_finite(report, what, sizeof what),
-             run->config->training.on_nan == FSDP_TRAIN_SKIP ? "steps are left out" : "steps are taken all the same",
-             run->config->training.on_nan == FSDP_TRAIN_SKIP ? "skip" : "continue");
+    if (report->not_finite && !run->not_finite && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s: %s until it is finite again (training.on_nan: %s)",
+                 what_is_not_finite(report, what, sizeof what),
+                 skip ? "steps are left out" : "steps are taken all the same", skip ? "skip" : "continue");
+    run->not_finite = report->not_finite;
 }
 
 /* ---- the step ---- */
@@ -154,8 +157,8 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->tokens = run->step * tokens;
     report->skipped = run->skipped;
     FSDP_TRY(finish_report(run, loss, report));
-    if (run->jsonl)
-        FSDP_TRY(fsdp__metrics_write(run->jsonl, run->config->metrics.jsonl, report));
+    if (run->metrics)
+        FSDP_TRY(fsdp__metrics_write(run->metrics, report));
     return FSDP_OK;
 }
 
@@ -172,5 +175,6 @@ fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report)
         *report = own;
     if (own.not_finite && run->config->training.on_nan == FSDP_TRAIN_STOP)
         return stop(run, &own);
+    warn(run, &own);
     return FSDP_OK;
 }

@@ -103,6 +103,38 @@ static void a_missing_or_broken_model_folder_is_named(void **state)
     free(weights);
 }
 
+static void metrics_are_not_written_into_what_is_read(void **state)
+{
+    fixture *f = *state;
+    char option[600], *before = test_read_file(f->data, &(size_t){0}), *after;
+
+    snprintf(option, sizeof option, "--metrics.jsonl=%s", f->data);
+    ends_with(f, "is a file of the data", option);
+    snprintf(option, sizeof option, "--metrics.jsonl=%s", f->config);
+    ends_with(f, "is a file of the config", option);
+    ends_with(f, "metrics.jsonl: cannot write '/dev/full': No space left on device", "--metrics.jsonl=/dev/full");
+    after = test_read_file(f->data, &(size_t){0});
+    CHECK_STRING(after, before);
+    free(before);
+    free(after);
+}
+
+static void a_run_that_diverges_ends_with_one_message(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    ends_with(f, "gradient norm nan: the run has diverged and stops here", "--optimizer.lr=1e30");
+    p = RUN(0, "train", f->config, "-n", "2", "--optimizer.lr=1e30", "--training.on_nan=continue");
+    CHECK_EQ(occurrences(p.output, "fsdp: warning: "), 1);
+    CHECK_CONTAINS(p.output, " -> nan\n");
+    program_free(&p);
+    p = RUN(0, "train", f->config, "-n", "2", "--optimizer.lr=1e30", "--training.on_nan=skip");
+    CHECK_EQ(occurrences(p.output, "fsdp: warning: "), 1);
+    CHECK_CONTAINS(p.output, "done:   30 steps (29 left out), ");
+    program_free(&p);
+}
+
 static void a_killed_rank_is_named_and_nothing_is_left(void **state)
 {
     fixture *f = *state;
@@ -161,5 +193,6 @@ static void an_interrupt_ends_every_rank(void **state)
 }
 
 TEST_MAIN(T(bad_inputs_are_named_once), T(a_token_beyond_the_vocabulary_ends_the_run),
-          T(a_missing_or_broken_model_folder_is_named), T(a_killed_rank_is_named_and_nothing_is_left),
+          T(a_missing_or_broken_model_folder_is_named), T(metrics_are_not_written_into_what_is_read),
+          T(a_run_that_diverges_ends_with_one_message), T(a_killed_rank_is_named_and_nothing_is_left),
           T(an_interrupt_ends_every_rank))

@@ -1,26 +1,32 @@
 /* `fsdp train` from a text to a model folder, and what becomes of the folder. */
 #include <jansson.h>
+#include <math.h>
 #include <sys/stat.h>
 
 #include "cli/fixture.h"
 
 #define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
 
-static double metric(const char *path, int line_number, const char *key)
+/* Of a step of the last run in the file. */
+static double metric(const char *path, int step, const char *key)
 {
     FILE *file = fopen(path, "r");
     char line[1024];
-    json_t *object = NULL;
-    double value;
+    double value = NAN;
 
     CHECK(file != NULL);
-    for (int i = 0; i < line_number; i++)
-        CHECK(fgets(line, sizeof line, file) != NULL);
+    while (fgets(line, sizeof line, file)) {
+        json_t *object = json_loads(line, 0, NULL);
+
+        CHECK(object != NULL);
+        if (json_object_get(object, "run"))
+            value = NAN;
+        else if (json_integer_value(json_object_get(object, "step")) == step)
+            value = json_number_value(json_object_get(object, key));
+        json_decref(object);
+    }
     fclose(file);
-    object = json_loads(line, 0, NULL);
-    CHECK(object != NULL && json_object_get(object, key) != NULL);
-    value = json_number_value(json_object_get(object, key));
-    json_decref(object);
+    CHECK(!isnan(value));
     return value;
 }
 
@@ -141,6 +147,38 @@ static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
     free(file);
 }
 
+static void data_that_is_doubtful_or_begins_again_is_told(void **state)
+{
+    fixture *f = *state;
+    char option[600], *bin = test_path(f->directory, "text.bin"), *text;
+    size_t bytes;
+    program p = RUN(0, "train", f->config, "--training.steps=200", "--metrics.log_freq=200");
+
+    CHECK_CONTAINS(p.output, "\nepoch:  2 begins in step ");
+    CHECK(strstr(p.output, "warning: ") == NULL);
+    program_free(&p);
+    CHECK(metric(f->metrics, 200, "epoch") >= 1);
+    CHECK_EQ(metric(f->metrics, 200, "tokens"), 200 * 4 * 32);
+
+    text = test_read_file(f->data, &bytes);
+    test_write_file(bin, text, bytes / 2 * 2);
+    snprintf(option, sizeof option, "--data.path=%s", bin);
+    p = RUN(0, "train", f->config, "-n", "2", option, "--data.dtype=uint16", "--training.steps=1",
+            "--model.vocab_size=65536");
+    CHECK_CONTAINS(p.output, "fsdp: warning: [rank 0] data.path: '");
+    CHECK_CONTAINS(p.output, "is read as uint16 tokens, but its first 4096 bytes are text");
+    program_free(&p);
+    p = RUN(1, "train", f->config, option, "--data.dtype=uint16", "--data.format=text");
+    CHECK_CONTAINS(p.output, "data.dtype is of tokens, but data.format is text");
+    program_free(&p);
+    p = RUN(1, "train", f->config, "--data.dtype=uint32",
+            "--data.path=" TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin");
+    CHECK_CONTAINS(p.output, "llm_c_gpt2.bin' as uint32: its header (magic 20240520 at offset 0) says uint16");
+    program_free(&p);
+    free(text);
+    free(bin);
+}
+
 static void the_same_run_gives_the_same_bits(void **state)
 {
     fixture *f = *state;
@@ -201,5 +239,6 @@ static void prints_how_long_the_first_step_takes(void **state)
 
 TEST_MAIN(T(trains_exports_inspects_and_generates), T(a_folder_without_its_weights_may_change_its_sizes),
           T(goes_on_from_an_exported_folder), T(a_folder_that_drops_in_attention_needs_a_rate),
-          T(the_same_run_gives_the_same_bits), T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
+          T(data_that_is_doubtful_or_begins_again_is_told), T(the_same_run_gives_the_same_bits),
+          T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
           T(prints_how_long_the_first_step_takes))

@@ -3,7 +3,7 @@
 #include "support/test.h"
 
 enum {
-    HEADER_WORDS = 1024
+    HEADER_WORDS = 256
 };
 
 static char *write_u16(const char *directory, const char *name, int count, int first)
@@ -116,11 +116,143 @@ static void headers_of_llm_c_are_known(void **state)
     (void)state;
     check_opens_counting(gpt2, FSDP_TOKENS_AUTO, 5, 0);
     check_opens_counting(gpt2, FSDP_TOKENS_UINT16, 5, 0);
+    check_opens_counting(gpt2, FSDP_TOKENS_BINARY, 5, 0);
     check_opens_counting(llama3, FSDP_TOKENS_AUTO, 6, 0);
     check_opens_counting(none, FSDP_TOKENS_AUTO, 0, 0);
     free(gpt2);
     free(llama3);
     free(none);
+    test_directory_free(directory);
+}
+
+/* Written as llm.c writes them, by tests/numbers/llm_c.py. */
+static void files_of_llm_c_itself_are_read(void **state)
+{
+    static const int32_t gpt2[] = {50256, 15496, 11, 995, 0, 65535, 1}, llama3[] = {128000, 9906, 11, 1917, 0, 128255};
+    const char *paths[] = {TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin",
+                           TEST_SOURCE_DIR "/tests/numbers/llm_c_llama3.bin"};
+    fsdp_tokens *tokens = NULL;
+    int32_t read[13];
+
+    (void)state;
+    CHECK_OK(fsdp_tokens_open(paths, 2, FSDP_TOKENS_AUTO, &tokens));
+    CHECK_EQ(fsdp_tokens_count(tokens), 13);
+    CHECK_OK(fsdp_tokens_read(tokens, 0, 13, read));
+    CHECK_BYTES(read, gpt2, sizeof gpt2);
+    CHECK_BYTES(read + 7, llama3, sizeof llama3);
+    CHECK_NULL(fsdp_tokens_warning(tokens));
+    fsdp_tokens_close(tokens);
+}
+
+static void a_header_and_a_width_that_differ_are_an_error(void **state)
+{
+    char *directory = test_directory(), *cut = test_path(directory, "cut.bin");
+    int32_t header[2] = {20240520, 1};
+
+    (void)state;
+    check_open_fails(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", FSDP_TOKENS_UINT32, FSDP_FORMAT,
+                     "as uint32: its header (magic 20240520 at offset 0) says uint16");
+    check_open_fails(TEST_SOURCE_DIR "/tests/numbers/llm_c_llama3.bin", FSDP_TOKENS_UINT16, FSDP_FORMAT,
+                     "as uint16: its header (magic 20240801 at offset 0) says uint32");
+    test_write_file(cut, header, sizeof header);
+    check_open_fails(cut, FSDP_TOKENS_AUTO, FSDP_FORMAT, "its 8 bytes are less than the header's 1024");
+    free(cut);
+    test_directory_free(directory);
+}
+
+/* The name decides only where nothing was asked for. */
+static void a_width_that_is_asked_for_wins_over_the_name(void **state)
+{
+    char *directory = test_directory(), *u32 = test_path(directory, "a.u32"), *text = test_path(directory, "a.txt");
+    char *bin = test_path(directory, "a.bin");
+    static const uint32_t wide[] = {70000, 70001, 70002};
+    static const uint16_t narrow[] = {500, 501, 502};
+
+    (void)state;
+    test_write_file(u32, narrow, sizeof narrow);
+    test_write_file(text, narrow, sizeof narrow);
+    test_write_file(bin, wide, sizeof wide);
+    check_opens_counting(u32, FSDP_TOKENS_UINT16, 3, 500);
+    check_opens_counting(text, FSDP_TOKENS_UINT16, 3, 500);
+    check_opens_counting(text, FSDP_TOKENS_BINARY, 3, 500);
+    check_opens_counting(bin, FSDP_TOKENS_UINT32, 3, 70000);
+    test_write_file(u32, wide, sizeof wide);
+    check_opens_counting(u32, FSDP_TOKENS_BINARY, 3, 70000);
+    free(u32);
+    free(text);
+    free(bin);
+    test_directory_free(directory);
+}
+
+/* The warning about a file of these bytes; "" when there is none. */
+static void check_warning(const char *name, fsdp_token_format format, const void *data, size_t bytes, const char *part)
+{
+    char *directory = test_directory(), *path = test_path(directory, name);
+    fsdp_tokens *tokens = NULL;
+
+    test_write_file(path, data, bytes);
+    CHECK_OK(fsdp_tokens_open((const char *const *)&path, 1, format, &tokens));
+    if (!part) {
+        if (fsdp_tokens_warning(tokens))
+            TEST_FAIL("warned: %s", fsdp_tokens_warning(tokens));
+    } else {
+        CHECK_CONTAINS(CHECK_PTR(fsdp_tokens_warning(tokens)), path);
+        CHECK_CONTAINS(fsdp_tokens_warning(tokens), part);
+    }
+    fsdp_tokens_close(tokens);
+    free(path);
+    test_directory_free(directory);
+}
+
+static void what_does_not_look_as_it_is_read_is_doubted(void **state)
+{
+    static const char prose[] = "It is a truth universally acknowledged, that a single man in possession of a fort";
+    static const char accents[] = "\xc3\x89t\xc3\xa9 \xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e \xf0\x9f\x98\x80\r\n\ttext\f";
+    char *program, elf[64] = "\177ELF\2\1\1", wide[128] = "";
+    uint32_t ids[1024];
+    uint16_t narrow[1024];
+    size_t bytes;
+
+    (void)state;
+    for (int i = 0; i < 1024; i++) {
+        ids[i] = (uint32_t)(i * 37 % 50257);
+        narrow[i] = (uint16_t)(i * 37 % 50257);
+    }
+    for (size_t i = 0; i < sizeof wide / 2; i++)
+        wide[2 * i] = prose[i];
+    check_warning("a.txt", FSDP_TOKENS_AUTO, prose, sizeof prose - 1, NULL);
+    check_warning("a.txt", FSDP_TOKENS_AUTO, accents, sizeof accents - 1, NULL);
+    check_warning("a.txt", FSDP_TOKENS_AUTO, elf, sizeof elf, "is read as text, but it is a program (ELF)");
+    check_warning("a.txt", FSDP_TOKENS_AUTO, wide, sizeof wide, "64 of its first 128 bytes are control bytes");
+    check_warning("a.bin", FSDP_TOKENS_TEXT, narrow, sizeof narrow, "of its first 2048 bytes are control bytes");
+    program = test_read_file(TEST_SOURCE_DIR "/tests/numbers/llm_c_gpt2.bin", &bytes);
+    check_warning("a.bin", FSDP_TOKENS_TEXT, program, bytes, "it begins with llm.c's header of token files");
+    free(program);
+    check_warning("a.bin", FSDP_TOKENS_AUTO, prose, 80, "is read as uint16 tokens, but its first 80 bytes are text");
+    check_warning("a.txt", FSDP_TOKENS_UINT32, prose, 80, "is read as uint32 tokens, but its first 80 bytes are text");
+    check_warning("a.bin", FSDP_TOKENS_AUTO, narrow, sizeof narrow, NULL);
+    check_warning("a.u32", FSDP_TOKENS_AUTO, ids, sizeof ids, NULL);
+    check_warning("a.u32", FSDP_TOKENS_UINT16, ids, sizeof ids,
+                  "every second of its first 2048 is 0, as if they were uint32");
+}
+
+static void doubtful_files_are_counted(void **state)
+{
+    char *directory = test_directory(), *paths[4], name[16];
+    fsdp_tokens *tokens = NULL;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "%d.txt", i);
+        paths[i] = test_path(directory, name);
+        test_write_file(paths[i], i == 1 || i == 3 ? "\177ELF" : "text", 4);
+    }
+    CHECK_OK(fsdp_tokens_open((const char *const *)paths, 4, FSDP_TOKENS_AUTO, &tokens));
+    CHECK_CONTAINS(fsdp_tokens_warning(tokens), "1.txt' is read as text");
+    CHECK_CONTAINS(fsdp_tokens_warning(tokens), "2 of 4 files are doubtful");
+    fsdp_tokens_close(tokens);
+    for (int i = 0; i < 4; i++)
+        free(paths[i]);
     test_directory_free(directory);
 }
 
@@ -182,13 +314,12 @@ static void bad_files_are_named(void **state)
     test_write_file(binary, "a\0b", 3);
     test_write_file(huge, large, sizeof large);
     check_open_fails(missing, FSDP_TOKENS_AUTO, FSDP_NOT_FOUND, "cannot open");
-    check_open_fails(directory, FSDP_TOKENS_AUTO, FSDP_IO, "directory");
     check_open_fails(empty, FSDP_TOKENS_AUTO, FSDP_FORMAT, "it is empty");
     check_open_fails(odd, FSDP_TOKENS_AUTO, FSDP_FORMAT, "1 left at offset 4");
     check_open_fails(binary, FSDP_TOKENS_AUTO, FSDP_FORMAT, "it is not text");
     check_open_fails(surplus, FSDP_TOKENS_AUTO, FSDP_FORMAT,
-                     "promises 4 tokens of 2 bytes, that is 4104 bytes, but "
-                     "the file has 4106");
+                     "promises 4 tokens of 2 bytes, that is 1032 bytes, but "
+                     "the file has 1034");
     check_open_fails(shorter, FSDP_TOKENS_AUTO, FSDP_FORMAT, "offset 8 promises 6 tokens");
     check_open_fails(version, FSDP_TOKENS_UINT16, FSDP_FORMAT, "header version 3 at offset 4");
     check_open_fails(negative, FSDP_TOKENS_AUTO, FSDP_FORMAT, "token count -5 at offset 8");
@@ -212,9 +343,10 @@ static void bad_files_are_named(void **state)
 static void opening_survives_every_failed_allocation(void **state)
 {
     char *directory = test_directory();
-    char *paths[2] = {write_u16(directory, "a.bin", 5, 0), write_u16(directory, "b.bin", 5, 5)};
+    char *paths[2] = {write_u16(directory, "a.bin", 5, 0), test_path(directory, "b.bin")};
 
     (void)state;
+    test_write_file(paths[1], "text, which makes a warning", 26);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tokens *tokens = (fsdp_tokens *)1;
         fsdp_status status = fsdp_tokens_open((const char *const *)paths, 2, FSDP_TOKENS_AUTO, &tokens);
@@ -229,6 +361,9 @@ static void opening_survives_every_failed_allocation(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_the_width),
-          cmocka_unit_test(headers_of_llm_c_are_known),
+          cmocka_unit_test(headers_of_llm_c_are_known), cmocka_unit_test(files_of_llm_c_itself_are_read),
+          cmocka_unit_test(a_header_and_a_width_that_differ_are_an_error),
+          cmocka_unit_test(a_width_that_is_asked_for_wins_over_the_name),
+          cmocka_unit_test(what_does_not_look_as_it_is_read_is_doubted), cmocka_unit_test(doubtful_files_are_counted),
           cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
           cmocka_unit_test(opening_survives_every_failed_allocation))

@@ -114,15 +114,24 @@ typedef struct plan {
     int on_nan, bad; /* the step with the token */
 } plan;
 
+static void count_line(void *arg, fsdp_log_level level, const char *line)
+{
+    CHECK_EQ(level, FSDP_LOG_WARNING);
+    CHECK_CONTAINS(line, "loss nan, gradient norm nan: ");
+    ++*(int *)arg;
+}
+
 static void steps_of_a_rank(fsdp_context *context, void *arg)
 {
     const plan *p = arg;
     const char *head = "lm_head.weight";
+    int warnings = 0;
     fsdp_train_run *run = NULL;
     fsdp_train_report report;
     double before;
 
     CHECK_PTR(test_device(context));
+    fsdp_context_set_log(context, FSDP_LOG_INFO, count_line, &warnings);
     CHECK_OK(fsdp_train_run_create(context, p->f->config, &run));
     poison(context, fsdp_train_run_model(run), p->f->value);
     for (int step = 1; step <= STEPS; step++) {
@@ -153,6 +162,7 @@ static void steps_of_a_rank(fsdp_context *context, void *arg)
         }
         CHECK_OK(status);
     }
+    CHECK_EQ(warnings, fsdp_context_rank(context) == 0 && p->on_nan != FSDP_TRAIN_STOP);
     CHECK_OK(fsdp_barrier(fsdp_world(context))); /* the world is as it was */
     fsdp_train_run_free(run);
 }
@@ -217,10 +227,11 @@ static void on_exported(void *arg, const char *path)
     r->f->exported[r->rank]++;
 }
 
-static void on_warned(void *arg, const char *message)
+static void on_warned(void *arg, fsdp_log_level level, const char *message)
 {
     const rank_of *r = arg;
 
+    CHECK_EQ(level, FSDP_LOG_WARNING);
     r->f->warned[r->rank]++;
     snprintf(r->f->message[r->rank], sizeof r->f->message[0], "%s", message);
 }
@@ -237,9 +248,10 @@ static void on_failed(void *arg, fsdp_status status, const char *message)
 static void whole_run(fsdp_context *context, void *arg)
 {
     rank_of r = {.f = arg, .rank = fsdp_context_rank(context)};
-    fsdp_train_listener listener = {.arg = &r, .exported = on_exported, .warned = on_warned, .failed = on_failed};
+    fsdp_train_listener listener = {.arg = &r, .exported = on_exported, .failed = on_failed};
 
     CHECK_PTR(test_device(context));
+    fsdp_context_set_log(context, FSDP_LOG_INFO, on_warned, &r);
     r.f->status[r.rank] = fsdp_train(context, r.f->config, &listener);
 }
 
@@ -272,6 +284,30 @@ static void a_run_that_diverges_says_so_once(void **state)
     CHECK_CONTAINS(f->message[0], "training.on_nan: continue");
 }
 
+/* The loss and the norm of the only step are finite, its result is not. */
+static void what_the_last_step_threw_out_of_range_is_not_exported(void **state)
+{
+    fixture *f = *state;
+
+    write_data(f, 1, 1);
+    CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "1"));
+    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.lr", "1e39")); /* infinite as a float */
+    CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
+    for (int policy = FSDP_TRAIN_STOP; policy <= FSDP_TRAIN_SKIP; policy++) {
+        f->config->training.on_nan = policy;
+        test_run_ranks(2, whole_run, f);
+        for (int r = 0; r < 2; r++) {
+            CHECK_EQ(f->status[r], FSDP_NOT_FINITE);
+            CHECK_EQ(f->exported[r], 0);
+        }
+        CHECK_CONTAINS(f->message[0], "after step 1 'model.embed_tokens.weight' holds NaN or infinite values");
+    }
+    f->config->training.on_nan = FSDP_TRAIN_CONTINUE;
+    test_run_ranks(2, whole_run, f);
+    CHECK_OK(f->status[0]);
+    CHECK_EQ(f->exported[1], 1);
+}
+
 static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
 {
     fixture *f = *state;
@@ -285,4 +321,5 @@ static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(every_policy_in_every_world), T(steps_that_nobody_is_told_of_are_looked_at_too),
-          T(a_run_that_diverges_says_so_once), T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))
+          T(a_run_that_diverges_says_so_once), T(what_the_last_step_threw_out_of_range_is_not_exported),
+          T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))

@@ -1,0 +1,206 @@
+/* files.c - the files that paths stand for. */
+#include "data/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/file.h"
+
+int fsdp__data_width_by_name(const char *path)
+{
+    static const struct {
+        const char *extension;
+        int width;
+    } known[] = {{".txt", 1}, {".bin", 2}, {".u16", 2}, {".u32", 4}};
+    const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
+
+    for (size_t i = 0; dot && i < FSDP__COUNT_OF(known); i++)
+        if (strcasecmp(dot, known[i].extension) == 0)
+            return known[i].width;
+    return 0;
+}
+
+/* ---- the list ---- */
+
+static fsdp_status cannot_open(const char *path)
+{
+    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
+}
+
+/* Takes `path`, also when it fails; NULL is out of memory. */
+static fsdp_status take(fsdp__data_files *files, char *path)
+{
+    if (!path)
+        return FSDP_NO_MEMORY;
+    if (fsdp__grow(&files->paths, files->count, &files->capacity, sizeof *files->paths) != 0) {
+        fsdp__free(path);
+        return FSDP_NO_MEMORY;
+    }
+    files->paths[files->count++] = path;
+    return FSDP_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void sort_from(fsdp__data_files *files, int64_t first)
+{
+    if (files->count > first)
+        qsort(files->paths + first, (size_t)(files->count - first), sizeof *files->paths, by_name);
+}
+
+/* ---- folders ---- */
+
+/* What a folder holds, beside the files that are taken. */
+typedef struct folder {
+    const char *path;
+    fsdp_token_format format;
+    int64_t text, tokens, others; /* files by their names */
+    char other[256];              /* one of them */
+} folder;
+
+static bool fits(folder *f, const char *name)
+{
+    int width = fsdp__data_width_by_name(name);
+
+    if ((width == 1 && f->format > FSDP_TOKENS_TEXT) || (width > 1 && f->format == FSDP_TOKENS_TEXT) || width == 0) {
+        if (f->others++ == 0)
+            snprintf(f->other, sizeof f->other, "%s", name);
+        return false;
+    }
+    ++*(width == 1 ? &f->text : &f->tokens);
+    return true;
+}
+
+static fsdp_status take_entry(fsdp__data_files *files, folder *f, const char *name)
+{
+    fsdp_status status = FSDP_OK;
+    struct stat info;
+    char *path;
+
+    if (name[0] == '.')
+        return FSDP_OK;
+    path = fsdp__path_join(f->path, name);
+    if (!path)
+        return FSDP_NO_MEMORY;
+    if (stat(path, &info) != 0)
+        status = cannot_open(path);
+    else if (!S_ISDIR(info.st_mode) && fits(f, name))
+        return take(files, path);
+    fsdp__free(path);
+    return status;
+}
+
+static fsdp_status check_folder(const folder *f)
+{
+    char such_as[320] = "";
+
+    if (f->text && f->tokens)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "the folder '%s' holds text (%lld files named .txt) and tokens (%lld named .bin, .u16 or "
+                         ".u32): say which format is meant",
+                         f->path, (long long)f->text, (long long)f->tokens);
+    if (f->text || f->tokens)
+        return FSDP_OK;
+    if (f->others)
+        snprintf(such_as, sizeof such_as, ", but %lld other%s, such as '%s'", (long long)f->others,
+                 f->others == 1 ? "" : "s", f->other);
+    return FSDP_FAIL(FSDP_FORMAT, "the folder '%s' holds no file named %s%s", f->path,
+                     f->format == FSDP_TOKENS_TEXT   ? ".txt"
+                     : f->format == FSDP_TOKENS_AUTO ? ".txt, .bin, .u16 or .u32"
+                                                     : ".bin, .u16 or .u32",
+                     such_as);
+}
+
+static fsdp_status take_folder(fsdp__data_files *files, const char *path, fsdp_token_format format)
+{
+    folder f = {.path = path, .format = format};
+    int64_t first = files->count;
+    fsdp_status status = FSDP_OK;
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+
+    if (!directory)
+        return cannot_open(path);
+    while (status == FSDP_OK && (entry = readdir(directory)))
+        status = take_entry(files, &f, entry->d_name);
+    closedir(directory);
+    FSDP_TRY(status);
+    sort_from(files, first);
+    return check_folder(&f);
+}
+
+/* ---- patterns ---- */
+
+static fsdp_status take_matches(fsdp__data_files *files, const char *pattern)
+{
+    int64_t first = files->count;
+    fsdp_status status = FSDP_OK;
+    glob_t found = {0};
+    int code = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &found);
+
+    if (code == GLOB_NOMATCH)
+        status = FSDP_FAIL(FSDP_NOT_FOUND, "cannot open '%s': no file has such a name", pattern);
+    else if (code == GLOB_NOSPACE)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot list '%s': out of memory", pattern);
+    else if (code != 0)
+        status = FSDP_FAIL(FSDP_IO, "cannot list '%s': a folder of it cannot be read", pattern);
+    for (size_t i = 0; status == FSDP_OK && i < found.gl_pathc; i++)
+        status = take(files, fsdp__strdup(found.gl_pathv[i]));
+    globfree(&found);
+    FSDP_TRY(status);
+    sort_from(files, first);
+    return FSDP_OK;
+}
+
+/* ---- all ---- */
+
+static fsdp_status take_path(fsdp__data_files *files, const char *path, fsdp_token_format format)
+{
+    struct stat info;
+
+    if (stat(path, &info) != 0) {
+        if (errno == ENOENT && strpbrk(path, "*?["))
+            return take_matches(files, path);
+        return cannot_open(path);
+    }
+    if (S_ISDIR(info.st_mode))
+        return take_folder(files, path, format);
+    return take(files, fsdp__strdup(path));
+}
+
+fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, fsdp_token_format format,
+                                  fsdp__data_files *out)
+{
+    fsdp__data_files files = {0};
+
+    *out = files;
+    for (int64_t i = 0; i < count; i++) {
+        fsdp_status status = take_path(&files, paths[i], format);
+
+        if (status != FSDP_OK) {
+            fsdp__data_files_release(&files);
+            return fsdp_fail_hop(status, __FILE__, __LINE__);
+        }
+    }
+    *out = files;
+    return FSDP_OK;
+}
+
+void fsdp__data_files_release(fsdp__data_files *files)
+{
+    for (int64_t i = 0; i < files->count; i++)
+        fsdp__free(files->paths[i]);
+    fsdp__free(files->paths);
+    *files = (fsdp__data_files){0};
+}

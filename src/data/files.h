@@ -1,0 +1,21 @@
+/* files.h - the files that paths stand for: of a folder its files, of a pattern what it matches. */
+#ifndef DATA_FILES_H
+#define DATA_FILES_H
+
+#include "fsdp/data.h"
+
+typedef struct fsdp__data_files {
+    char **paths;
+    int64_t count, capacity;
+} fsdp__data_files;
+
+/* In the order of `paths`, and by name within one; of a folder those whose names fit the format. What is not there is
+ * refused by name. No file is opened. */
+fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, fsdp_token_format format,
+                                  fsdp__data_files *out);
+void fsdp__data_files_release(fsdp__data_files *files);
+
+/* Bytes per token by the name: .txt 1, .bin and .u16 2, .u32 4, else 0. */
+int fsdp__data_width_by_name(const char *path);
+
+#endif

@@ -1,0 +1,24 @@
+/* token_file.h - one file of tokens or text, memory-mapped. */
+#ifndef DATA_TOKEN_FILE_H
+#define DATA_TOKEN_FILE_H
+
+#include "base/file.h"
+#include "fsdp/data.h"
+
+typedef struct fsdp__token_file {
+    const char *path; /* borrowed */
+    fsdp__mapping map;
+    size_t offset_bytes; /* of the first token */
+    int width;           /* bytes per token: 1, 2 or 4 */
+    int64_t first;       /* position of its first token in the stream */
+    int64_t count;
+} fsdp__token_file;
+
+/* Closed by the caller, also on failure. */
+fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format);
+void fsdp__token_file_close(fsdp__token_file *file);
+
+/* What its first bytes say against reading it so: "'a.txt' is read as text, but ..."; false when nothing does. */
+bool fsdp__token_file_doubt(const fsdp__token_file *file, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,82 @@
+/* inputs.c - the files that a run reads. */
+#include "train/inputs.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "data/files.h"
+
+fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
+{
+    if (config->data.format == FSDP_TRAIN_TEXT)
+        return FSDP_TOKENS_TEXT;
+    if (config->data.token_bytes > 0) /* whatever names say; a header that says otherwise is an error */
+        return config->data.token_bytes == 4 ? FSDP_TOKENS_UINT32 : FSDP_TOKENS_UINT16;
+    return config->data.format == FSDP_TRAIN_TOKENS ? FSDP_TOKENS_BINARY : FSDP_TOKENS_AUTO;
+}
+
+/* ---- which file is which: device and inode tell, so links are seen through ---- */
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static bool is_file(const struct stat *info, const char *path)
+{
+    struct stat other;
+
+    return path && stat(path, &other) == 0 && same_file(info, &other);
+}
+
+static bool is_in_folder(const struct stat *info, const char *folder)
+{
+    DIR *directory = folder ? opendir(folder) : NULL;
+    struct dirent *entry;
+    struct stat other;
+    bool found = false;
+
+    while (directory && !found && (entry = readdir(directory)))
+        found = fstatat(dirfd(directory), entry->d_name, &other, 0) == 0 && same_file(info, &other);
+    if (directory)
+        closedir(directory);
+    return found;
+}
+
+static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config *config, bool *found)
+{
+    bool held = fsdp_hold_error(true);
+    fsdp__data_files files;
+    fsdp_status status = fsdp__data_files_list((const char *const *)config->data.paths, config->data.path_count,
+                                               fsdp__inputs_token_format(config), &files);
+
+    fsdp_release_error(held);
+    if (status == FSDP_NO_MEMORY)
+        return FSDP_FAIL(status, "cannot list the data");
+    /* What cannot be listed otherwise is refused where the data is opened; the list is empty then. */
+    for (int64_t i = 0; i < files.count && !*found; i++)
+        *found = is_file(info, files.paths[i]);
+    fsdp__data_files_release(&files);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key, const char *path)
+{
+    const char *what = NULL;
+    bool in_data = false;
+    struct stat info;
+
+    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return FSDP_OK;
+    if (is_file(&info, config->loaded_from))
+        what = "config";
+    else if (is_in_folder(&info, config->model.path))
+        what = "model's folder";
+    else
+        FSDP_TRY(find_in_data(&info, config, &in_data));
+    if (in_data)
+        what = "data";
+    if (!what)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is a file of the %s, which the run reads: name another", key, path, what);
+}

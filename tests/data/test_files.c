@@ -1,0 +1,235 @@
+/* Folders and patterns in place of files; and what is no file. */
+#include "data/files.h"
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "support/test.h"
+
+static char *directory;
+
+static int setup(void **state)
+{
+    (void)state;
+    directory = test_directory();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    test_directory_free(directory);
+    return 0;
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char *path = test_path(directory, name);
+
+    test_write_file(path, text, strlen(text));
+    free(path);
+}
+
+static void make_folder(const char *name)
+{
+    char *path = test_path(directory, name);
+
+    CHECK_EQ(mkdir(path, 0777), 0);
+    free(path);
+}
+
+/* Lists `name` of the directory; the names that come out, below it, with spaces between. */
+static void check_lists(const char *name, fsdp_token_format format, const char *expected)
+{
+    char *path = test_path(directory, name), text[512] = "";
+    fsdp__data_files files;
+    size_t used = 0;
+
+    CHECK_OK(fsdp__data_files_list((const char *const *)&path, 1, format, &files));
+    for (int64_t i = 0; i < files.count; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? " " : "",
+                                 files.paths[i] + strlen(directory) + 1);
+    CHECK_STRING(text, expected);
+    fsdp__data_files_release(&files);
+    free(path);
+}
+
+static void check_refuses(const char *name, fsdp_token_format format, fsdp_status status, const char *part)
+{
+    char *path = test_path(directory, name);
+    fsdp_tokens *tokens = (fsdp_tokens *)1;
+
+    CHECK_ERROR(fsdp_tokens_open((const char *const *)&path, 1, format, &tokens), status, part);
+    CHECK_CONTAINS(fsdp_last_error(), path);
+    CHECK_NULL(tokens);
+    free(path);
+}
+
+static void a_folder_is_its_files_that_fit_by_name(void **state)
+{
+    (void)state;
+    make_folder("d");
+    make_folder("d/deeper.txt");
+    write_file("d/b.txt", "b");
+    write_file("d/a.TXT", "a");
+    write_file("d/B.txt", "B");
+    write_file("d/10.txt", "10");
+    write_file("d/.hidden.txt", "h");
+    write_file("d/README.md", "r");
+    check_lists("d", FSDP_TOKENS_AUTO, "d/10.txt d/B.txt d/a.TXT d/b.txt");
+    check_lists("d/", FSDP_TOKENS_TEXT, "d/10.txt d/B.txt d/a.TXT d/b.txt");
+    check_refuses("d", FSDP_TOKENS_UINT16, FSDP_FORMAT,
+                  "holds no file named .bin, .u16 or .u32, but 5 others, such as '");
+    write_file("d/x.bin", "xx");
+    write_file("d/y.u32", "yyyy");
+    check_refuses("d", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds text (4 files named .txt) and tokens (2 named .bin");
+    check_lists("d", FSDP_TOKENS_TEXT, "d/10.txt d/B.txt d/a.TXT d/b.txt");
+    check_lists("d", FSDP_TOKENS_BINARY, "d/x.bin d/y.u32");
+    make_folder("empty");
+    check_refuses("empty", FSDP_TOKENS_AUTO, FSDP_FORMAT, "holds no file named .txt, .bin, .u16 or .u32");
+    check_refuses("empty", FSDP_TOKENS_TEXT, FSDP_FORMAT, "holds no file named .txt");
+}
+
+static void a_pattern_is_what_it_matches_unless_a_file_has_the_name(void **state)
+{
+    fsdp_tokens *tokens = NULL;
+    char *pattern;
+
+    (void)state;
+    make_folder("d");
+    write_file("d/b1.txt", "1");
+    write_file("d/b10.txt", "10");
+    write_file("d/b2.txt", "2");
+    write_file("d/c.md", "c");
+    write_file("d/.b3.txt", "3");
+    check_lists("d/b*.txt", FSDP_TOKENS_AUTO, "d/b1.txt d/b10.txt d/b2.txt");
+    check_lists("d/b[12].txt", FSDP_TOKENS_AUTO, "d/b1.txt d/b2.txt");
+    check_lists("d/?.md", FSDP_TOKENS_AUTO, "d/c.md");
+    check_lists("d/*", FSDP_TOKENS_TEXT, "d/b1.txt d/b10.txt d/b2.txt d/c.md");
+    write_file("d/b*.txt", "star");
+    check_lists("d/b*.txt", FSDP_TOKENS_AUTO, "d/b*.txt");
+    check_refuses("d/z*.txt", FSDP_TOKENS_AUTO, FSDP_NOT_FOUND, "no file has such a name");
+    make_folder("d/ba.txt");
+    pattern = test_path(directory, "d/ba*");
+    CHECK_ERROR(fsdp_tokens_open((const char *const *)&pattern, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_IO,
+                "/d/ba.txt': it is a directory");
+    free(pattern);
+}
+
+static void paths_are_taken_in_the_order_they_are_given(void **state)
+{
+    char *paths[3], *tokens_of = test_path(directory, "d");
+    fsdp_tokens *tokens = NULL;
+    int32_t read[6];
+
+    (void)state;
+    make_folder("d");
+    write_file("z.txt", "z");
+    write_file("d/b.txt", "bb");
+    write_file("d/a.txt", "a");
+    write_file("m1.txt", "m");
+    write_file("m0.txt", "n");
+    paths[0] = test_path(directory, "z.txt");
+    paths[1] = tokens_of;
+    paths[2] = test_path(directory, "m?.txt");
+    CHECK_OK(fsdp_tokens_open((const char *const *)paths, 3, FSDP_TOKENS_AUTO, &tokens));
+    CHECK_EQ(fsdp_tokens_count(tokens), 6);
+    CHECK_OK(fsdp_tokens_read(tokens, 0, 6, read));
+    for (int i = 0; i < 6; i++)
+        CHECK_EQ(read[i], "zabbnm"[i]);
+    fsdp_tokens_close(tokens);
+    for (int i = 0; i < 3; i++)
+        free(paths[i]);
+}
+
+static void what_is_no_file_is_refused_with_name_and_kind(void **state)
+{
+    char *fifo = test_path(directory, "fifo.txt"), *link = test_path(directory, "link.txt");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fsdp_tokens *tokens = NULL;
+
+    (void)state;
+    CHECK_EQ(mkfifo(fifo, 0666), 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/socket.txt", directory);
+    CHECK_EQ(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    check_refuses("fifo.txt", FSDP_TOKENS_AUTO, FSDP_IO, "FIFO");
+    check_refuses("socket.txt", FSDP_TOKENS_AUTO, FSDP_IO, "socket");
+    CHECK_EQ(symlink("/dev/zero", link), 0);
+    check_refuses("link.txt", FSDP_TOKENS_TEXT, FSDP_IO, "device");
+    CHECK_ERROR(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_IO, ".txt'");
+    unlink(link);
+    CHECK_EQ(symlink("/nonexistent", link), 0);
+    unlink(fifo);
+    unlink(address.sun_path);
+    CHECK_ERROR(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_NOT_FOUND,
+                "link.txt'");
+    unlink(link);
+    write_file("a.txt", "text");
+    write_file("nothing.txt", "");
+    CHECK_ERROR(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_FORMAT,
+                "nothing.txt': it is empty");
+    close(fd);
+    free(fifo);
+    free(link);
+}
+
+/* More files than a process may have open. */
+static void many_files_need_no_descriptors(void **state)
+{
+    enum {
+        FILES = 3000
+    };
+    struct rlimit before, few;
+    fsdp_tokens *tokens = NULL;
+    int32_t token;
+    char name[32];
+    int64_t at;
+
+    (void)state;
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "%06d.txt", i);
+        write_file(name, i % 2 ? "ab" : "c");
+    }
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 32;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    CHECK_OK(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens));
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_EQ(fsdp_tokens_count(tokens), FILES / 2 * 3);
+    CHECK_OK(fsdp_tokens_read(tokens, FILES / 2 * 3 - 1, 1, &token));
+    CHECK_EQ(token, 'b');
+    CHECK_CONTAINS(fsdp_tokens_locate(tokens, FILES / 2 * 3 - 1, &at), "/002999.txt");
+    fsdp_tokens_close(tokens);
+}
+
+static void listing_survives_every_failed_allocation(void **state)
+{
+    char *paths[2] = {directory, test_path(directory, "a*")};
+
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        char name[16];
+
+        snprintf(name, sizeof name, "a%d.txt", i);
+        write_file(name, "a");
+    }
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp__data_files files;
+        fsdp_status status = fsdp__data_files_list((const char *const *)paths, 2, FSDP_TOKENS_AUTO, &files);
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        CHECK_EQ(files.count, status == FSDP_OK ? 40 : 0);
+        fsdp__data_files_release(&files);
+    }
+    free(paths[1]);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(a_folder_is_its_files_that_fit_by_name), T(a_pattern_is_what_it_matches_unless_a_file_has_the_name),
+          T(paths_are_taken_in_the_order_they_are_given), T(what_is_no_file_is_refused_with_name_and_kind),
+          T(many_files_need_no_descriptors), T(listing_survives_every_failed_allocation))

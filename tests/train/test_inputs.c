@@ -1,0 +1,138 @@
+/* What a run reads is not written into, under whatever name; and in which format data is read. */
+#include "train/inputs.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/test.h"
+
+typedef struct fixture {
+    char *directory, *data, *other;
+    fsdp_train_config *config;
+} fixture;
+
+static void write_text(const char *path, const char *text)
+{
+    test_write_file(path, text, strlen(text));
+}
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+
+    f->directory = test_directory();
+    f->data = test_path(f->directory, "data.txt");
+    f->other = test_path(f->directory, "other");
+    write_text(f->data, "some text");
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    CHECK_OK(fsdp_train_config_set(f->config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_train_config_free(f->config);
+    free(f->data);
+    free(f->other);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+static void check_refused(fixture *f, const char *path, const char *part)
+{
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", path));
+    CHECK_ERROR(fsdp__inputs_spare(f->config, "some.key", path), FSDP_INVALID, part);
+    CHECK_CONTAINS(fsdp_last_error(), "some.key: '");
+    CHECK_CONTAINS(fsdp_last_error(), path);
+    CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID, part);
+    CHECK_CONTAINS(fsdp_last_error(), "metrics.jsonl: '");
+}
+
+static void data_is_found_under_any_name(void **state)
+{
+    fixture *f = *state;
+
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", NULL));
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other)); /* does not exist */
+    check_refused(f, f->data, "is a file of the data, which the run reads");
+    CHECK_EQ(symlink(f->data, f->other), 0);
+    check_refused(f, f->other, "is a file of the data");
+    unlink(f->other);
+    CHECK_EQ(link(f->data, f->other), 0);
+    check_refused(f, f->other, "is a file of the data");
+    unlink(f->other);
+    write_text(f->other, "some text");
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other));
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->directory));
+    check_refused(f, f->data, "is a file of the data");
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other)); /* its name does not fit */
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", "/nonexistent"));
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->data));
+}
+
+static void the_config_is_found_that_was_read(void **state)
+{
+    fixture *f = *state;
+
+    write_text(f->other, "training: {steps: 7}");
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other));
+    CHECK_OK(fsdp_train_config_load(f->config, f->other));
+    CHECK_STRING(f->config->loaded_from, f->other);
+    check_refused(f, f->other, "is a file of the config");
+}
+
+static void every_file_of_the_models_folder_is_found(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "model"), *weights = test_path(folder, "model.safetensors");
+
+    CHECK_EQ(mkdir(folder, 0777), 0);
+    write_text(weights, "weights");
+    CHECK_OK(fsdp_train_config_set(f->config, "model.preset", ""));
+    CHECK_OK(fsdp_train_config_set(f->config, "model.path", folder));
+    CHECK_EQ(symlink(weights, f->other), 0);
+    check_refused(f, f->other, "is a file of the model's folder");
+    free(folder);
+    free(weights);
+}
+
+static void a_failed_allocation_is_told(void **state)
+{
+    fixture *f = *state;
+
+    write_text(f->other, "some text");
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__inputs_spare(f->config, "some.key", f->other));
+}
+
+static void the_format_follows_from_two_keys(void **state)
+{
+    static const struct {
+        const char *format, *dtype;
+        fsdp_token_format expected;
+    } cases[] = {{"auto", "", FSDP_TOKENS_AUTO},          {"auto", "uint16", FSDP_TOKENS_UINT16},
+                 {"auto", "uint32", FSDP_TOKENS_UINT32},  {"text", "", FSDP_TOKENS_TEXT},
+                 {"tokens", "", FSDP_TOKENS_BINARY},      {"tokens", "uint16", FSDP_TOKENS_UINT16},
+                 {"tokens", "uint32", FSDP_TOKENS_UINT32}};
+    fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_OK(fsdp_train_config_set(f->config, "data.format", cases[i].format));
+        CHECK_OK(fsdp_train_config_set(f->config, "data.dtype", cases[i].dtype));
+        CHECK_EQ(fsdp__inputs_token_format(f->config), cases[i].expected);
+        CHECK_OK(fsdp_train_config_check(f->config, 1));
+    }
+    CHECK_OK(fsdp_train_config_set(f->config, "data.format", "text"));
+    CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
+                "data.dtype is of tokens, but data.format is text");
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(data_is_found_under_any_name), T(the_config_is_found_that_was_read),
+          T(every_file_of_the_models_folder_is_found), T(a_failed_allocation_is_told),
+          T(the_format_follows_from_two_keys))

@@ -1,0 +1,285 @@
+/* metrics.jsonl: what it may not be, what every run adds to it, and how its end tells what went wrong. */
+#include "train/metrics.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/ranks.h"
+#include "train/config.h"
+
+typedef struct fixture {
+    char *directory, *data, *metrics, *other;
+    fsdp_train_config *config;
+    fsdp_status status;
+} fixture;
+
+static int setup(void **state)
+{
+    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
+                                          {"model.n_layers", "1"},
+                                          {"model.dim", "24"},
+                                          {"model.n_heads", "2"},
+                                          {"model.n_kv_heads", "1"},
+                                          {"model.ffn_dim", "50"},
+                                          {"data.workers", "0"},
+                                          {"training.steps", "3"},
+                                          {"training.seq_len", "16"},
+                                          {"training.global_batch_size", "4"},
+                                          {"training.local_batch_size", "1"}};
+    fixture *f = calloc(1, sizeof *f);
+    char text[4 * 16 * 2 + 1]; /* two steps an epoch */
+
+    f->directory = test_directory();
+    f->data = test_path(f->directory, "data.txt");
+    f->metrics = test_path(f->directory, "metrics.jsonl");
+    f->other = test_path(f->directory, "other");
+    memset(text, 'a', sizeof text);
+    test_write_file(f->data, text, sizeof text);
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_train_config_free(f->config);
+    free(f->data);
+    free(f->metrics);
+    free(f->other);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    test_write_file(path, text, strlen(text));
+}
+
+static void check_holds(const char *path, const char *expected)
+{
+    char *text = test_read_file(path, &(size_t){0});
+
+    CHECK_STRING(text, expected);
+    free(text);
+}
+
+static void train(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_status status;
+
+    CHECK_PTR(test_device(context));
+    status = fsdp_train(context, f->config, NULL);
+    if (fsdp_context_rank(context) == 0)
+        f->status = status;
+}
+
+static fsdp_status run(fixture *f, int world)
+{
+    test_run_ranks(world, train, f);
+    return f->status;
+}
+
+/* The n-th line of the file, from 0; NULL when there are fewer. json_decref it. */
+static json_t *line_of(const char *path, int number)
+{
+    FILE *file = fopen(path, "r");
+    char text[1024];
+    json_t *object = NULL;
+
+    CHECK(file != NULL);
+    for (int i = 0; i <= number && fgets(text, sizeof text, file); i++)
+        if (i == number)
+            object = CHECK_PTR(json_loads(text, 0, NULL));
+    fclose(file);
+    return object;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+/* ---- files that it may not be ---- */
+
+static void what_holds_something_else_is_refused(void **state)
+{
+    static const char *const contents[] = {"notes\n", "{\"step\"", "{}", "\n", "[{\"step\": 1}]"};
+    fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof contents / sizeof *contents; i++) {
+        write_text(f->metrics, contents[i]);
+        CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_INVALID, "exists and holds something else than metrics");
+        CHECK_EQ(run(f, 2), FSDP_INVALID);
+        check_holds(f->metrics, contents[i]);
+    }
+    write_text(f->metrics, "");
+    CHECK_OK(fsdp__metrics_check(f->config));
+    write_text(f->metrics, "{\"step\": 1, \"loss\": 2}\n"); /* of a version that wrote no header */
+    CHECK_OK(fsdp__metrics_check(f->config));
+    check_holds(f->metrics, "{\"step\": 1, \"loss\": 2}\n");
+}
+
+static void what_cannot_be_written_is_known_at_the_start(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "none/m.jsonl");
+
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", folder));
+    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "none/m.jsonl': No such file or directory");
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->directory));
+    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "Is a directory");
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/dev/null"));
+    CHECK_OK(fsdp__metrics_check(f->config));
+    CHECK_OK(run(f, 1));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", ""));
+    CHECK_OK(fsdp__metrics_check(f->config));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->metrics));
+    CHECK_OK(fsdp__metrics_check(f->config));
+    CHECK(access(f->metrics, F_OK) != 0);
+    free(folder);
+}
+
+/* ---- what a run adds ---- */
+
+static void every_run_begins_with_a_header(void **state)
+{
+    fixture *f = *state;
+    json_t *first, *second, *third, *step;
+
+    CHECK_OK(run(f, 2));
+    CHECK_OK(run(f, 2));
+    CHECK_OK(fsdp_train_config_set(f->config, "optimizer.lr", "0.5"));
+    CHECK_OK(run(f, 1));
+    first = CHECK_PTR(line_of(f->metrics, 0));
+    second = CHECK_PTR(line_of(f->metrics, 4));
+    third = CHECK_PTR(line_of(f->metrics, 8));
+    CHECK_NULL(line_of(f->metrics, 12));
+    CHECK_STRING(text_of(first, "version"), FSDP_VERSION);
+    CHECK_STRING(text_of(first, "model"), "llama-1m");
+    CHECK_EQ(strlen(text_of(first, "run")), 16);
+    CHECK_EQ(strlen(text_of(first, "started")), strlen("2026-03-01T09:30:00Z"));
+    CHECK_EQ(json_integer_value(json_object_get(first, "world_size")), 2);
+    CHECK_EQ(json_integer_value(json_object_get(third, "world_size")), 1);
+    CHECK_EQ(json_integer_value(json_object_get(first, "tokens_per_step")), 64);
+    CHECK_EQ(json_integer_value(json_object_get(first, "steps")), 3);
+    CHECK(json_integer_value(json_object_get(first, "parameters")) > 10000);
+    CHECK(strcmp(text_of(first, "run"), text_of(second, "run")) != 0);
+    CHECK_STRING(text_of(second, "config"), text_of(first, "config"));
+    CHECK(strcmp(text_of(third, "config"), text_of(first, "config")) != 0);
+    for (int i = 1; i <= 3; i++) {
+        step = CHECK_PTR(line_of(f->metrics, 4 + i));
+        CHECK_EQ(json_integer_value(json_object_get(step, "step")), i);
+        CHECK_EQ(json_integer_value(json_object_get(step, "tokens")), 64 * i);
+        CHECK_EQ(json_integer_value(json_object_get(step, "epoch")), i == 3); /* the data begins again */
+        CHECK_EQ(json_integer_value(json_object_get(step, "skipped")), 0);
+        json_decref(step);
+    }
+    json_decref(first);
+    json_decref(second);
+    json_decref(third);
+}
+
+static void a_start_that_fails_leaves_the_file_as_it_was(void **state)
+{
+    fixture *f = *state;
+
+    CHECK_OK(fsdp_train_config_set(f->config, "training.local_batch_size", "64"));
+    CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "64"));
+    CHECK_EQ(run(f, 1), FSDP_INVALID); /* too little data */
+    CHECK(access(f->metrics, F_OK) != 0);
+    write_text(f->metrics, "{\"run\": \"1\"}\n");
+    CHECK_EQ(run(f, 1), FSDP_INVALID);
+    check_holds(f->metrics, "{\"run\": \"1\"}\n");
+}
+
+static fsdp_status begin_with_model(const fixture *f, const char *model, fsdp__metrics **out)
+{
+    fsdp_train_summary summary = {.model = model, .world_size = 1};
+
+    return fsdp__metrics_begin(f->config, &summary, out);
+}
+
+static void a_line_that_was_cut_off_does_not_swallow_the_header(void **state)
+{
+    fixture *f = *state;
+    fsdp__metrics *metrics = NULL;
+    json_t *header;
+
+    write_text(f->metrics, "{\"run\": \"1\"}\n{\"step\": 1, \"lo");
+    CHECK_OK(begin_with_model(f, "a \"b\" \\c\n", &metrics));
+    CHECK_OK(fsdp__metrics_end(metrics));
+    header = CHECK_PTR(line_of(f->metrics, 2));
+    CHECK_STRING(text_of(header, "model"), "a \"b\" \\c\n");
+    json_decref(header);
+}
+
+static void what_is_not_finite_is_null(void **state)
+{
+    fixture *f = *state;
+    fsdp_train_report report = {.step = 7, .loss = NAN, .grad_norm = INFINITY, .lr = 0.25, .skipped = 2};
+    fsdp__metrics *metrics = NULL;
+    json_t *line;
+
+    CHECK_OK(begin_with_model(f, "m", &metrics));
+    CHECK_OK(fsdp__metrics_write(metrics, &report));
+    line = CHECK_PTR(line_of(f->metrics, 1)); /* it is there before the end */
+    CHECK(json_is_null(json_object_get(line, "loss")) && json_is_null(json_object_get(line, "grad_norm")));
+    CHECK_EQ(json_number_value(json_object_get(line, "lr")) == 0.25, true);
+    CHECK_EQ(json_integer_value(json_object_get(line, "skipped")), 2);
+    json_decref(line);
+    CHECK_OK(fsdp__metrics_end(metrics));
+    CHECK_OK(fsdp__metrics_end(NULL));
+}
+
+/* ---- what goes wrong while it is written ---- */
+
+static void a_full_disk_and_a_pipe_that_nobody_reads_are_errors(void **state)
+{
+    fixture *f = *state;
+    fsdp__metrics *metrics = (fsdp__metrics *)1;
+
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/dev/full"));
+    CHECK_ERROR(begin_with_model(f, "m", &metrics), FSDP_IO, "cannot write '/dev/full': No space left on device");
+    CHECK_NULL(metrics);
+    CHECK_EQ(run(f, 2), FSDP_IO);
+    CHECK_EQ(mkfifo(f->other, 0666), 0);
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->other));
+    CHECK_ERROR(begin_with_model(f, "m", &metrics), FSDP_IO, f->other);
+    CHECK_EQ(run(f, 2), FSDP_IO);
+}
+
+static void every_failed_write_and_allocation_is_told(void **state)
+{
+    fixture *f = *state;
+
+    for (int kind = 0; kind < 2; kind++) {
+        fsdp__fault_kind fault = kind ? FSDP__FAULT_WRITE : FSDP__FAULT_ALLOCATION;
+
+        for (long n = 0; test_next_fault(fault, &n);) {
+            fsdp_train_report report = {.step = 1};
+            fsdp__metrics *metrics = NULL;
+            fsdp_status status = begin_with_model(f, "m", &metrics);
+
+            if (status == FSDP_OK)
+                status = fsdp__metrics_write(metrics, &report);
+            CHECK_FAULT(fault, status);
+            (void)fsdp__metrics_end(metrics);
+        }
+    }
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+TEST_MAIN(T(what_holds_something_else_is_refused), T(what_cannot_be_written_is_known_at_the_start),
+          T(every_run_begins_with_a_header), T(a_start_that_fails_leaves_the_file_as_it_was),
+          T(a_line_that_was_cut_off_does_not_swallow_the_header), T(what_is_not_finite_is_null),
+          T(a_full_disk_and_a_pipe_that_nobody_reads_are_errors), T(every_failed_write_and_allocation_is_told))
