@@ -96,10 +96,13 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 static int train(session *s)
 {
-    fsdp_train_listener listener = {
-        .arg = s, .started = started, .stepped = stepped, .exported = exported,
-        .warned = warned, .failed = failed,
-        .holds = holds};
+    fsdp_train_listener listener = {.arg = s,
+                                    .started = started,
+                                    .stepped = stepped,
+                                    .exported = exported,
+                                    .warned = warned,
+                                    .failed = failed,
+                                    .holds = holds};
     fsdp_status status;
 
     if (fsdp__interrupt_start(&s->interrupt) != FSDP_OK)
