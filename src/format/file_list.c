@@ -139,6 +139,10 @@ fsdp_status fsdp__file_list_load(fsdp__file_list *list, const char *folder, bool
         goto out;
     FSDP_TRY_GOTO(status, fsdp__file_read(path, LIMIT_BYTES, &text, &bytes), out);
     FSDP_TRY_GOTO(status, fsdp__json_parse(path, text, bytes, &object), out);
+    if (json_integer_value(json_object_get(object, "version")) != VERSION) {
+        status = FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", path);
+        goto out;
+    }
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(list, path, json_object_get(object, "files")), out);
     *out_found = true;
 out:

@@ -102,6 +102,10 @@ fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder)
     }
     FSDP_TRY_GOTO(status, fsdp__file_read(path, LIMIT_BYTES, &text, &bytes), out);
     FSDP_TRY_GOTO(status, fsdp__json_parse(path, text, bytes, &object), out);
+    if (json_integer_value(json_object_get(object, "version")) != VERSION) {
+        status = FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", path);
+        goto out;
+    }
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone")), out);
 out:

@@ -2,6 +2,7 @@
 #include "format/room.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -12,24 +13,29 @@ enum {
 };
 #define FAT_LIMIT_BYTES 0xffffffffu
 
-static double gib(uint64_t bytes)
+/* "1.5 GiB", "0.2 MiB" */
+static const char *size_text(uint64_t bytes, char *text, size_t text_bytes)
 {
-    return (double)bytes / (1 << 30);
+    bool large = bytes >> 30 > 0;
+
+    snprintf(text, text_bytes, "%.1f %s", (double)bytes / (large ? 1 << 30 : 1 << 20), large ? "GiB" : "MiB");
+    return text;
 }
 
 static fsdp_status check_largest(const char *folder, const fsdp__listed_file *file)
 {
     struct rlimit limit;
     struct statfs system;
+    char size[40];
 
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && file->bytes > limit.rlim_cur)
         return FSDP_FAIL(FSDP_IO, "'%s' has %llu bytes, and a file may have %llu: raise the limit (ulimit -f)",
                          file->name, (unsigned long long)file->bytes, (unsigned long long)limit.rlim_cur);
     if (statfs(folder, &system) == 0 && system.f_type == FAT_MAGIC && file->bytes > FAT_LIMIT_BYTES)
         return FSDP_FAIL(FSDP_IO,
-                         "'%s' has %.1f GiB, and its file system (FAT) holds files of less than 4 GiB: name a folder "
-                         "on another",
-                         file->name, gib(file->bytes));
+                         "'%s' has %s, and its file system (FAT) holds files of less than 4 GiB: name a folder on "
+                         "another",
+                         file->name, size_text(file->bytes, size, sizeof size));
     return FSDP_OK;
 }
 
@@ -37,6 +43,7 @@ fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
 {
     uint64_t needed = 0, available;
     struct statvfs system;
+    char needed_text[40], free_text[40];
 
     for (int64_t i = 0; i < files->count; i++) {
         FSDP_TRY(check_largest(folder, &files->files[i]));
@@ -47,9 +54,8 @@ fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
     available = (uint64_t)system.f_bavail * system.f_frsize;
     /* Some file systems, of networks and of users, do not know. */
     if (system.f_blocks != 0 && needed > available)
-        return FSDP_FAIL(FSDP_IO,
-                         "%.3f GiB are needed, and its file system has %.3f GiB free: make room, or name "
-                         "a folder elsewhere",
-                         gib(needed), gib(available));
+        return FSDP_FAIL(FSDP_IO, "it needs %s, and its file system has %s free: make room, or name another folder",
+                         size_text(needed, needed_text, sizeof needed_text),
+                         size_text(available, free_text, sizeof free_text));
     return FSDP_OK;
 }

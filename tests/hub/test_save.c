@@ -421,7 +421,7 @@ static void an_unfinished_folder_is_refused_by_every_reader(void **state)
     test_run_ranks(1, save, &j);
     CHECK_OK(fsdp_hub_repair(folder, &finished));
     CHECK(!finished);
-    test_write_file(journal, "{\"new\": [], \"gone\": []}", 23);
+    test_write_file(journal, "{\"version\": 1, \"new\": [], \"gone\": []}", 37);
     CHECK_ERROR(fsdp_hub_read_config(folder, &c), FSDP_STATE, "'fsdp repair ");
     CHECK_ERROR(fsdp_safetensors_open(folder, &files), FSDP_STATE, "'fsdp repair ");
     CHECK_ERROR(fsdp_safetensors_open(index, &files), FSDP_STATE, "'fsdp repair ");
