@@ -110,7 +110,7 @@ FSDP_API void fsdp_train_config_free(fsdp_train_config *config); /* NULL is allo
 
 /* Sets the keys that the YAML file names. An unknown key, a wrong type or a value out of range is an error with file,
  * line, key and what is allowed: "c.yaml:9: optimizer.lr is 'abc': expected a number greater than 0". A file is one
- * document of sections, keys, values and lists in UTF-8, without anchors, aliases and tags, of at most 8 MiB; it may be
+ * document of sections, keys, values and lists in UTF-8, without anchors, aliases and tags, of at most 4 MiB; it may be
  * a pipe, which is read once. File names in the config are relative to the working directory. On a failure the keys up
  * to there may be set. */
 FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path);

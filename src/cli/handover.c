@@ -12,17 +12,19 @@
 /* The memory has no name and is not closed by exec; sealed, it is the same for all who read it. */
 fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *out)
 {
-    int fd = memfd_create("fsdp-config", MFD_ALLOW_SEALING), written;
-    FILE *file = NULL;
+    int fd = memfd_create("fsdp-config", MFD_ALLOW_SEALING), written = fd < 0 ? -1 : dup(fd);
+    FILE *file = written < 0 ? NULL : fdopen(written, "w");
     fsdp_status status = FSDP_OK;
 
-    if (fd < 0 || (written = dup(fd)) < 0 || !(file = fdopen(written, "w")))
+    if (!file)
         status = FSDP_FAIL(FSDP_IO, "cannot hand the config to the ranks: %s", strerror(errno));
     if (file) {
         FSDP_KEEP_FIRST(status, fsdp_train_config_print(config, file));
         if (fclose(file) != 0 && status == FSDP_OK)
             status = FSDP_FAIL(FSDP_IO, "cannot hand the config to the ranks: %s", strerror(errno));
     }
+    if (!file && written >= 0)
+        close(written);
     if (status != FSDP_OK) {
         if (fd >= 0)
             close(fd);

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "config/yaml.h"
 
-#define LARGEST_FILE ((size_t)8 << 20) /* of YAML: most of it can only be names of data files */
+#define LARGEST_FILE ((size_t)4 << 20) /* of YAML: most of it can only be names of data files */
 
 /* ---- life ---- */
 

@@ -25,7 +25,7 @@ static bool set_integer(const fsdp__key *key, const char *text, int64_t *field)
 
     errno = 0;
     value = strtoll(text, &end, 10);
-    if (end == text || *end || errno || text[0] == ' ' || !in_range(key, (double)value))
+    if (end == text || *end || errno || strchr(" \t\n\v\f\r", text[0]) || !in_range(key, (double)value))
         return false;
     *field = value;
     return true;
@@ -111,19 +111,20 @@ static fsdp_status set_text(const fsdp__key *key, char **field, const char *text
 /* Takes the next entry off a list: without spaces around it, and quotes. */
 static char *next_entry(char **rest)
 {
-    char *entry = strsep(rest, ",");
+    char *entry = *rest ? *rest + strspn(*rest, " \t") : NULL;
+    char *quote = entry && *entry && strchr("'\"", *entry) ? strchr(entry + 1, *entry) : NULL;
+    char *after = quote ? quote + 1 + strspn(quote + 1, " \t") : NULL;
     size_t length;
 
-    if (!entry)
-        return NULL;
-    entry += strspn(entry, " \t");
-    length = strlen(entry);
+    if (after && (!*after || *after == ',')) { /* in quotes, which may hold commas */
+        *quote = '\0';
+        *rest = *after ? after + 1 : NULL;
+        return entry + 1;
+    }
+    strsep(rest, ",");
+    length = entry ? strlen(entry) : 0;
     while (length && strchr(" \t", entry[length - 1]))
         entry[--length] = '\0';
-    if (length > 1 && strchr("'\"", entry[0]) && entry[length - 1] == entry[0]) {
-        entry[length - 1] = '\0';
-        entry++;
-    }
     return entry;
 }
 

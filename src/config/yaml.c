@@ -12,6 +12,7 @@
 
 enum {
     LONGEST_VALUE = 64 * 1024, /* no number, name or path comes near it */
+    LONGEST_LIST = 256 * 1024, /* nor does a list of files */
     SHOWN_BYTES = 80           /* of what is no key, in a message */
 };
 
@@ -142,6 +143,11 @@ static fsdp_status read_list(reader *r, const fsdp__key *key)
         FSDP_TRY_GOTO(status, next(r), out);
         if (r->event.type == YAML_SEQUENCE_END_EVENT)
             break;
+        if (count == LONGEST_LIST) {
+            stand_at(r, r->event.start_mark);
+            status = FSDP_FAIL(FSDP_FORMAT, "%s.%s has more than %d entries", key->section, key->name, LONGEST_LIST);
+            goto out;
+        }
         if (fsdp__grow(&paths, count, &capacity, sizeof *paths) != 0) {
             status = FSDP_NO_MEMORY;
             goto out;
@@ -286,6 +292,30 @@ static fsdp_status read_stream(reader *r)
     return FSDP_FAIL(FSDP_FORMAT, "a second document begins here: a config is one");
 }
 
+/* Whether a line may begin at `at`, as YAML divides lines. */
+static bool begins_line(const char *text, const char *at)
+{
+    if (at == text || at[-1] == '\n' || at[-1] == '\r')
+        return true;
+    return (at - text >= 2 && memcmp(at - 2, "\xC2\x85", 2) == 0) ||
+           (at - text >= 3 && memcmp(at - 3, "\xE2\x80", 2) == 0 && (at[-1] == '\xA8' || at[-1] == '\xA9'));
+}
+
+/* Directives ("%TAG ...") serve nothing here, and libyaml compares each with all others. */
+static fsdp_status refuse_directives(reader *r, const char *text, size_t bytes)
+{
+    const char *from = text, *at;
+
+    for (; (at = memchr(from, '%', bytes - (size_t)(from - text))); from = at + 1)
+        if (begins_line(text, at)) {
+            r->line = 1;
+            for (const char *c = text; c < at; c++)
+                r->line += *c == '\n';
+            return FSDP_FAIL(FSDP_FORMAT, "a line that begins with '%%': a config has no directives");
+        }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const char *path, const char *text,
                              size_t bytes)
 {
@@ -301,7 +331,9 @@ fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const c
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
-    status = read_stream(&r);
+    status = refuse_directives(&r, text, bytes);
+    if (status == FSDP_OK)
+        status = read_stream(&r);
     if (status != FSDP_OK && status != FSDP_NO_MEMORY)
         fsdp_fail_prefix(status, "%s:%zu", path, r.line);
     yaml_event_delete(&r.event);

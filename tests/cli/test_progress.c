@@ -112,7 +112,7 @@ static void the_bar_follows_the_size_of_the_terminal(void **state)
     char *text;
 
     setenv("TERM", "xterm", 1);
-    text = train_on_terminal(f, "1500", 80, 20, &before);
+    text = train_on_terminal(f, "800", 80, 20, &before);
     CHECK(widest(text) > 40);
     CHECK(strlen(text) > before);
     CHECK(widest(text + before) < 20 + 80); /* the first piece may be the end of an old one */

@@ -51,6 +51,7 @@ static void a_wrong_command_line_is_status_2(void **state)
          "train", f->config, "--metrics.jsonl", "--print-config");
     SAYS(2, "run: say how many ranks", "run", "--", "true");
     SAYS(2, "run: no program given", "run", "-n", "2");
+    SAYS(2, "run: no program given: fsdp run -n 3 --", "run", "-np", "3");
     SAYS(2, "generate: no model folder given", "generate", "--prompt", "x");
     SAYS(2, "give either --prompt TEXT or --tokens", "generate", f->directory);
     SAYS(2, "--temperature is '-1': expected a number from 0", "generate", f->directory, "--prompt", "x",

@@ -68,6 +68,58 @@ static void every_number_is_printed_exactly(void **state)
     }
 }
 
+static void a_number_is_all_of_the_text(void **state)
+{
+    static const char *const wrong[] = {" 5", "\t5", "5 ", "5x", "0x5", "", "+", "--5", "5.0", "1e1"};
+    pool p = {0};
+
+    (void)state;
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.length", wrong[i]), FSDP_INVALID,
+                    "expected an integer from 1 to 50");
+    for (size_t i = 0; i < 4; i++)
+        CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.depth", wrong[i]), FSDP_INVALID,
+                    "expected a number greater than 0 to 5");
+    CHECK_OK(fsdp__config_set(&pool_table, &p, "water.length", "+5"));
+    CHECK_EQ(p.water.length, 5);
+    fsdp__config_release(&pool_table, &p);
+}
+
+static void lists_are_set_whole_or_added_to(void **state)
+{
+    pool p = {0};
+
+    (void)state;
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_OK(fsdp__config_add(&pool_table, &p, "water.lanes", "a"));
+    CHECK_OK(fsdp__config_add(&pool_table, &p, "water.lanes", "[b, 'c, d', \"e\"]"));
+    CHECK_EQ(p.water.lane_count, 4);
+    CHECK_STRING(p.water.lanes[2], "c, d");
+    CHECK_OK(fsdp__config_add(&pool_table, &p, "water.lanes", ""));
+    CHECK_EQ(p.water.lane_count, 4);
+    CHECK_ERROR(fsdp__config_add(&pool_table, &p, "water.lanes", "[f, ]"), FSDP_INVALID, "has an empty entry");
+    CHECK_EQ(p.water.lane_count, 4);
+    CHECK_STRING(p.water.lanes[0], "a");
+    CHECK_STRING(p.water.lanes[3], "e");
+    CHECK_OK(fsdp__config_set(&pool_table, &p, "water.lanes", "[ 'a'b ,\"c , ' d']"));
+    CHECK_EQ(p.water.lane_count, 3);
+    CHECK_STRING(p.water.lanes[0], "'a'b");
+    CHECK_STRING(p.water.lanes[1], "\"c");
+    CHECK_STRING(p.water.lanes[2], " d");
+    CHECK_OK(fsdp__config_set(&pool_table, &p, "water.lanes", "f"));
+    CHECK_EQ(p.water.lane_count, 1);
+    CHECK_OK(fsdp__config_add(&pool_table, &p, "water.length", "7")); /* no list: set */
+    CHECK_EQ(p.water.length, 7);
+    CHECK_ERROR(fsdp__config_add(&pool_table, &p, "water.lane", "7"), FSDP_INVALID, "did you mean 'lanes'?");
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        CHECK_OK(fsdp__config_set(&pool_table, &p, "water.name", ""));
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__config_add(&pool_table, &p, "water.lanes", "[g, h]"));
+    }
+    CHECK_EQ(p.water.lane_count, 3);
+    fsdp__config_release(&pool_table, &p);
+}
+
 static void what_is_not_utf8_is_refused(void **state)
 {
     /* a lone continuation, one too long, a surrogate, beyond the last character, cut short */
@@ -89,4 +141,5 @@ static void what_is_not_utf8_is_refused(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(every_text_is_printed_so_that_it_reads_back),
-          cmocka_unit_test(every_number_is_printed_exactly), cmocka_unit_test(what_is_not_utf8_is_refused))
+          cmocka_unit_test(every_number_is_printed_exactly), cmocka_unit_test(a_number_is_all_of_the_text),
+          cmocka_unit_test(lists_are_set_whole_or_added_to), cmocka_unit_test(what_is_not_utf8_is_refused))

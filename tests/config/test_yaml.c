@@ -53,6 +53,10 @@ static void what_yaml_has_beyond_a_config_is_refused(void **state)
     refuses("water:\n  name: x\n---\npeople:\n  attendants: 3\n",
             "c:3: a second document begins here: a config is one");
     refuses("water:\n  name: x\n...\n---\n", "c:4: a second document begins here: a config is one");
+    refuses("%YAML 1.1\n---\nwater:\n", "c:1: a line that begins with '%': a config has no directives");
+    refuses("water:\n  name: 50%\n...\r%TAG !a! x\n", "c:3: a line that begins with '%': a config has no directives");
+    CHECK_ERROR(apply("water:\xE2\x80\xA8%TAG !a! x\n", 20), FSDP_FORMAT, "a config has no directives");
+    CHECK_OK(apply("water:\n  name: '% %'\n  # %\n", 27));
     CHECK_OK(apply("---\nwater:\n  name: x\n...\n", 24));
     CHECK_OK(apply("--- ~\n", 6));
     CHECK_OK(apply("water: ~\npeople: null\n", 22));
@@ -105,6 +109,11 @@ static void nothing_is_longer_or_deeper_than_a_config(void **state)
             CHECK_STATUS(apply(text, (size_t)used + BYTES), FSDP_FORMAT);
         }
     }
+    memcpy(text, "water: {lanes: [", 16);
+    text = realloc(text, 800000); /* "a,a,a," */
+    for (used = 16; used < 700000; used += 2)
+        memcpy(text + used, "a,", 2);
+    CHECK_ERROR(apply(text, 700000), FSDP_FORMAT, "c:1: water.lanes has more than 262144 entries");
     for (int i = 0; i < BYTES / 2; i++) /* "- - - -" */
         memcpy(text + (ptrdiff_t)2 * i, "- ", 2);
     CHECK_STATUS(apply(text, BYTES), FSDP_FORMAT);
