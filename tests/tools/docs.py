@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 PROGRAMS = {"make", "cmake", "ctest", "cc", "git", "fsdp", "python3", "mpicc", "mpirun", "apt", "apt-get", "sudo", "pip",
-            "ulimit", "export", "env", "ldconfig"}
+            "ulimit", "export", "env", "ldconfig", "pkg-config"}
 FOLDERS = ("build/", "bench/", "tools/", ".ci/", "./", "tests/")
 
 LISTED = {
@@ -26,6 +26,7 @@ LISTED = {
     "make tsan": "an hour; CI runs it",
     "make test-long": "hours",
     "make format": "changes the sources",
+    "tools/fuzz.sh build-fuzz 60": "minutes; CI runs it",
     ".ci/run": "is what runs this test",
     "ctest --test-dir build -R test_shard_parity": "is a test itself",
     "build/tests/test_shard_parity": "is a test itself",
@@ -121,8 +122,10 @@ def environment(build, folder):
 
 def run(command, build, folder):
     command = INSTEAD.get(command, command)
+    if re.fullmatch(r"fsdp [a-z]+", command):  # a command by its name
+        command += " --help"
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command):
-        command += " --training.steps=2"
+        command += " --training.steps=1 --training.global_batch_size=-1"
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(build, folder),
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace")
