@@ -143,7 +143,9 @@ foreach(script IN LISTS scripts)
   string(REPLACE "test_" "tools_" name ${file})
   add_test(NAME ${name} COMMAND bash ${script})
   fsdp_test_properties(${name} tools)
-  set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP_SOURCE=${PROJECT_SOURCE_DIR})
+  set_property(TEST ${name} PROPERTY TIMEOUT 400)  # these build, install and train
+  set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP_BUILD=${PROJECT_BINARY_DIR}
+                                                 FSDP_SOURCE=${PROJECT_SOURCE_DIR})
 endforeach()
 
 # ---- fuzzers: under libFuzzer with FSDP_FUZZ, else with a driver that any compiler builds ----

@@ -15,7 +15,8 @@ extern "C" {
 
 typedef struct fsdp_optimizer fsdp_optimizer;
 
-/* Set every field: fsdp_adam_options_default() gives PyTorch's (lr 1e-3, betas 0.9 0.999, eps 1e-8, no decay). */
+/* Begin with fsdp_adam_options_default(), PyTorch's (lr 1e-3, betas 0.9 0.999, eps 1e-8, no decay): a field that is not
+ * set is 0, and betas and eps that are all 0 are refused. */
 typedef struct fsdp_adam_options {
     double lr;
     double beta1, beta2, eps, weight_decay;

@@ -40,11 +40,67 @@ static void fail(fsdp_module *module, int64_t began)
     module->parts->failed = true;
 }
 
+/* ---- before the first call ---- */
+
+static fsdp_status check_values(const fsdp__parameter_slot *slot, const char *module)
+{
+    const fsdp_tensor *parameter = *slot->slot;
+    const char *dot = *module ? "." : "";
+
+    if (parameter && fsdp_device_is_meta(parameter->storage->device))
+        return FSDP_FAIL(FSDP_STATE,
+                         "parameter '%s%s%s' is on the meta device: before the first forward call "
+                         "fsdp_module_materialize, then fsdp_module_initialize or fsdp_hub_load",
+                         module, dot, slot->name);
+    if (parameter && parameter->storage->unwritten && fsdp_tensor_numel(parameter) > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "parameter '%s%s%s' has memory but no values: before the first forward call "
+                         "fsdp_module_initialize, or load or write it",
+                         module, dot, slot->name);
+    return FSDP_OK;
+}
+
+/* What is sharded and still on the meta device: the engine says so itself, of all its parameters. */
+static bool left_to_engine(const fsdp_tensor *parameter)
+{
+    return parameter && parameter->distribution.state && fsdp_device_is_meta(parameter->storage->device);
+}
+
+static fsdp_status check_ready(void *arg, fsdp_module *module, const char *name)
+{
+    bool *ready = arg;
+
+    for (int64_t i = 0; i < module->parts->parameter_count && *ready; i++) {
+        *ready = !left_to_engine(*module->parts->parameters[i].slot);
+        if (*ready)
+            FSDP_TRY(check_values(&module->parts->parameters[i], name));
+    }
+    module->parts->ready = *ready;
+    return FSDP_OK;
+}
+
+/* Looks at all parameters below the module that is called first: the outermost. A call with a tensor without bytes asks
+ * for shapes alone. */
+static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs)
+{
+    bool ready = true;
+    fsdp_status status;
+
+    if (module->parts->ready || fsdp_device_is_meta(inputs[0]->storage->device))
+        return FSDP_OK;
+    status = fsdp__module_walk(module, check_ready, &ready);
+    module->parts->ready = ready && status == FSDP_OK;
+    return status;
+}
+
+/* ---- the call ---- */
+
 static fsdp_status run(fsdp_module *module, fsdp_tensor **inputs, int count, int64_t *began, fsdp_tensor **out)
 {
     struct fsdp__module_parts *parts = module->parts;
     fsdp_tensor *output;
 
+    FSDP_TRY(need_ready(module, inputs));
     for (; *began < parts->hook_count; ++*began) {
         const fsdp__module_hooks *hooks = &parts->hooks[*began];
 

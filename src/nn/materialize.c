@@ -100,6 +100,7 @@ static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char 
             continue;
         FSDP_TRY(check_not_elsewhere(parameter, "materialize", name, module->parts->parameters[i].name));
         FSDP_TRY(give_bytes(parameter, m->device, FSDP_MEMORY_PARAMETER_SHARD));
+        parameter->storage->unwritten = true;
     }
     for (int64_t i = 0; i < module->parts->buffer_count; i++) {
         const fsdp__buffer_slot *slot = &module->parts->buffers[i];
@@ -181,6 +182,7 @@ static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *
         if (slot->tied || managed(&init->managers, parameter))
             continue;
         FSDP_TRY(check_not_elsewhere(parameter, "initialize", name, slot->name));
+        FSDP_TRY(fsdp_tensor_begin_write(parameter));
         full = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
         if (!full)
             return FSDP_NO_MEMORY;

@@ -60,6 +60,7 @@ struct fsdp__module_parts {
     fsdp__module_hooks *hooks;
     int64_t hook_count, hook_capacity;
     bool failed; /* its last call failed: the message names it already */
+    bool ready;  /* its parameters were found to have values */
 };
 
 /* Takes hooks->arg over (freed with the module), also on failure. */

@@ -31,6 +31,10 @@ static fsdp_status check_adam(const fsdp_adam_options *options)
 {
     if (!options)
         return FSDP_FAIL(FSDP_INVALID, "an optimizer needs options: fsdp_adam_options_default() has some");
+    if (options->beta1 == 0 && options->beta2 == 0 && options->eps == 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "optimizer options beta1, beta2 and eps are all 0, as in a struct of which only some fields "
+                         "were set: begin with fsdp_adam_options_default()");
     FSDP_TRY(check_at_least_zero("lr", options->lr));
     FSDP_TRY(check_at_least_zero("eps", options->eps));
     FSDP_TRY(check_at_least_zero("weight_decay", options->weight_decay));

@@ -160,6 +160,7 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
         fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
     else
         fsdp__region_lend_guarded(r->unsharded, in_place, storage);
+    storage->unwritten = !values || p->sharded->storage->unwritten;
     if (!values) /* on the meta device until now */
         return FSDP_OK;
     return fsdp__copy_on_device(fsdp_device_stream(r->device), storage->data, values, storage->bytes);

@@ -42,6 +42,7 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
     status = fsdp__init_fill(param->sharded->storage->device, param->sharded->storage->data, param->orig_dtype,
                              fsdp__param_shard_numel(param), init, in->seed, full, param->piece.at);
     fsdp__free(full);
+    param->sharded->storage->unwritten = param->sharded->storage->unwritten && status != FSDP_OK;
     return status;
 }
 

@@ -75,6 +75,7 @@ fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot write to a tensor: it is NULL");
     if (guard->before_write)
         FSDP_TRY(guard->before_write(guard->arg, tensor->storage));
+    tensor->storage->unwritten = false;
     return FSDP_OK;
 }
 

@@ -28,6 +28,8 @@ struct fsdp__storage {
     void (*release)(void *arg, void *data);
     void *release_arg;
     fsdp__storage_guard guard;
+    /* The bytes of a parameter that was given memory but no values; the first write takes it away. */
+    bool unwritten;
     /* Work on another stream that still writes the bytes: the device's stream waits for it before the next access.
      * Borrowed: who sets it takes it away when the work is known to be done. */
     fsdp_event *written;

@@ -234,7 +234,45 @@ static void many_inputs_are_passed_on(void **state)
     end(context);
 }
 
-TEST_MAIN(cmocka_unit_test(only_the_output_outlives_a_call),
+/* Built on the meta device, given memory, given values: only then is there something to compute with. */
+static void parameters_without_values_are_named_before_the_first_forward(void **state)
+{
+    fsdp_context *context = begin();
+    fsdp_module *first = fsdp_linear_create(context, fsdp_meta(context), 3, 3, NULL);
+    fsdp_module *pair[] = {first, fsdp_linear_create(context, fsdp_meta(context), 3, 2, NULL)};
+    fsdp_module *model = fsdp_sequential_create(context, pair, 2);
+    fsdp_tensor *x = make_random(test_device(context), 1, 2, (const int64_t[]){2, 3}), *shape;
+    const float zeros[9] = {0};
+
+    (void)state;
+    CHECK_NULL(fsdp_call(model, x));
+    CHECK_STRING(fsdp_last_error(),
+                 "Sequential: parameter '0.weight' is on the meta device: before the first forward call "
+                 "fsdp_module_materialize, then fsdp_module_initialize or fsdp_hub_load");
+    CHECK_OK(
+        fsdp_tensor_create(fsdp_meta(context), FSDP_F32, 2, (const int64_t[]){2, 3}, FSDP_MEMORY_ACTIVATION, &shape));
+    CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_call(model, shape)), 1), 2); /* shapes alone need no values */
+    fsdp_tensor_unref(shape);
+    CHECK_OK(fsdp_module_materialize(model, test_device(context)));
+    CHECK_OK(fsdp_tensor_write(((fsdp_layer *)first)->weight, FSDP_F32, zeros));
+    for (int times = 0; times < 2; times++) {
+        CHECK_NULL(fsdp_call(model, x));
+        CHECK_STRING(fsdp_last_error(),
+                     "Sequential: parameter '0.bias' has memory but no values: before the first forward call "
+                     "fsdp_module_initialize, or load or write it");
+        CHECK_EQ(fsdp_last_status(), FSDP_STATE);
+    }
+    CHECK_OK(fsdp_tensor_fill_(((fsdp_layer *)first)->bias, 0));
+    CHECK_NULL(fsdp_call(model, x));
+    CHECK_CONTAINS(fsdp_last_error(), "parameter '1.weight' has memory but no values");
+    CHECK_OK(fsdp_module_initialize(model, 1));
+    CHECK_PTR(fsdp_call(model, x));
+    fsdp_module_unref(model);
+    end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(parameters_without_values_are_named_before_the_first_forward),
+          cmocka_unit_test(only_the_output_outlives_a_call),
           cmocka_unit_test(a_failure_names_the_innermost_module_once),
           cmocka_unit_test(hooks_run_in_order_and_may_replace_inputs_and_output),
           cmocka_unit_test(a_failure_undoes_what_hooks_began),

@@ -544,6 +544,10 @@ static void bad_options_are_refused(void **state)
         CHECK_ERROR(fsdp_adam_create(&f.parameters, &adam[i], &optimizer), FSDP_INVALID, "optimizer option");
         CHECK_NULL(optimizer);
     }
+    /* only some fields set: not a choice of sign descent that divides 0 by 0 */
+    CHECK_ERROR(fsdp_adamw_create(&f.parameters, &(fsdp_adam_options){.lr = 1e-3}, &optimizer), FSDP_INVALID,
+                "beta1, beta2 and eps are all 0, as in a struct of which only some fields were set: begin with "
+                "fsdp_adam_options_default()");
     for (int i = 0; i < 5; i++)
         CHECK_STATUS(fsdp_sgd_create(&f.parameters, &sgd[i], &optimizer), FSDP_INVALID);
     CHECK_STATUS(fsdp_adamw_create(&f.parameters, NULL, &optimizer), FSDP_INVALID);

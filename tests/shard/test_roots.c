@@ -26,6 +26,63 @@ static void parent_first(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
+/* Memory is there, values are not: of no shard, then of all but one. */
+static void forward_without_values(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 4, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x));
+    CHECK_CONTAINS(fsdp_last_error(), "are still on the meta device: call fsdp_module_materialize");
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_NULL(fsdp_call(module, x));
+    CHECK_CONTAINS(fsdp_last_error(), "has memory but no values: before the first forward call fsdp_module_initialize");
+    CHECK_OK(fsdp_tensor_fill_(((fsdp_layer *)((net *)module)->input)->weight, 0));
+    CHECK_NULL(fsdp_call(module, x));
+    CHECK_CONTAINS(fsdp_last_error(), "has memory but no values");
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_PTR(fsdp_call(module, x));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void shards_without_values_are_named_before_the_first_forward(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, forward_without_values, NULL);
+}
+
+/* Sharded after it got memory and before it got values: where the values would be has moved. */
+static void late_sharding_without_values(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 4, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x));
+    CHECK_CONTAINS(fsdp_last_error(), "has memory but no values");
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_PTR(fsdp_call(module, x));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void sharding_makes_no_values(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 2; world++)
+        test_run_ranks(world, late_sharding_without_values, NULL);
+}
+
 static void a_parent_before_its_child_is_refused_as_such(void **state)
 {
     (void)state;
@@ -253,7 +310,8 @@ static void is_last_backward_on_a_child_before_the_first_forward_holds(void **st
         in_every_way_with(set_on_child, WAYS_ALONE, last);
 }
 
-TEST_MAIN(cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
+TEST_MAIN(cmocka_unit_test(shards_without_values_are_named_before_the_first_forward),
+          cmocka_unit_test(sharding_makes_no_values), cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
           cmocka_unit_test(a_tie_across_groups_is_refused_as_such),
           cmocka_unit_test(a_forward_on_meta_names_the_parameters),
           cmocka_unit_test(ranks_that_run_other_modules_are_told_both_names),

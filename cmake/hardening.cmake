@@ -1,0 +1,17 @@
+# What makes a memory error end the program instead of being somebody's way in. tools/check_hardening.sh looks at what
+# was built. Sanitizers do it in their own way, and _FORTIFY_SOURCE needs an optimising compiler.
+include(CheckCCompilerFlag)
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES C)
+if(NOT FSDP_SANITIZE AND NOT FSDP_FUZZ)
+  foreach(flag -fstack-protector-strong -fstack-clash-protection)
+    string(MAKE_C_IDENTIFIER "FSDP_HAS${flag}" known)
+    check_c_compiler_flag(${flag} ${known})
+    if(${known})
+      add_compile_options(${flag})
+    endif()
+  endforeach()
+  set(optimised $<NOT:$<CONFIG:Debug>>)
+  add_compile_options($<${optimised}:-U_FORTIFY_SOURCE> $<${optimised}:-D_FORTIFY_SOURCE=2>)
+  add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
+endif()

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""docs.py SOURCE BUILD: runs the commands of README.md, CONTRIBUTING.md and docs/.
+
+A command is a line of an indented block, a line after "$ " in a fenced one, or a span of code in the text, that begins
+with a program (PROGRAMS, or a path with one of FOLDERS). Each is run, as it is or as INSTEAD says, in a folder where
+the names of the pages exist; what is not run stands in LISTED, with the reason. A command that is in neither fails, and
+so does an entry that no page has any more. Every --section.key of the pages must be a key."""
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+PROGRAMS = {"make", "cmake", "ctest", "cc", "git", "fsdp", "python3", "mpicc", "mpirun", "apt", "apt-get", "sudo", "pip",
+            "ulimit", "export", "env", "ldconfig", "pkg-config"}
+FOLDERS = ("build/", "bench/", "tools/", ".ci/", "./", "tests/")
+
+LISTED = {
+    "make": "builds what this test runs",
+    "make test": "is what runs this test",
+    "make check": "minutes; CI runs it",
+    "make asan": "an hour; CI runs it",
+    "make tsan": "an hour; CI runs it",
+    "make test-long": "hours",
+    "make format": "changes the sources",
+    "tools/fuzz.sh build-fuzz 60": "minutes; CI runs it",
+    ".ci/run": "is what runs this test",
+    "ctest --test-dir build -R test_shard_parity": "is a test itself",
+    "build/tests/test_shard_parity": "is a test itself",
+    "make && cmake --build build --target benchmarks": "builds what is only measured with",
+    "cmake --build build --target benchmarks": "builds what is only measured with",
+    "bench/compare.py --against OTHER_BUILD": "measures for minutes, with a build of another commit",
+    "git worktree add ../before HEAD~1": "needs the repository's history",
+    "make -C ../before": "needs the repository's history",
+    'bench/compare.py --peer "PROGRAM"': "measures for minutes, beside a program of the reader's",
+    'bench/compare.py --peer "python3 /path/to/torch_bench.py" --write docs/performance.md':
+        "measures for minutes, beside PyTorch",
+    "bench/grow.py": "measures for minutes",
+    "build/bench/bench_kernels": "measures for minutes",
+    "build/bench/bench_kernels [-t THREADS] [NAME]": "measures for minutes",
+    "build/bench/bench_collectives 2 4": "measures for minutes",
+    "build/bench/bench_collectives [RANKS]": "measures for minutes",
+    "fsdp run -n N -- bench_step --model gpt-10m --batch 8/N --steps 6 --warmup 2": "measures, for a list of N",
+    "mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun --oversubscribe -n 2 ./mpi_collectives":
+        "needs OpenMPI, which nothing else needs",
+    "python3 bench/peer/gloo_collectives.py 2": "needs PyTorch",
+}
+
+# What is run in place of a command: shorter, or without touching the machine.
+INSTEAD = {
+    "make demo": "tools/demo.sh --training.steps=3",
+    "make install": "cmake --install build --prefix installed",
+}
+
+
+def spans(text):
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+
+
+def begins_with_a_program(text):
+    first = text.split()[0] if text.split() else ""
+    return first in PROGRAMS or first.startswith(FOLDERS)
+
+
+def is_command(span):
+    """A span that is more than a file's name."""
+    return begins_with_a_program(span) and (
+        " " in span or span in LISTED or span in INSTEAD or span == "make" or span.startswith(("build/tests/", ".ci/")))
+
+
+def commands_of(page):
+    found, prose, fenced = [], [], False
+    for line in open(page, encoding="utf-8"):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced:
+            if line.startswith("$ "):
+                found.append(line[2:].strip())
+        elif line.startswith("    "):
+            if begins_with_a_program(line):
+                found.append(line.strip())
+        else:
+            prose.append(line)
+            continue
+        found += [span for span in spans("".join(prose)) if is_command(span)]
+        prose = []
+    return found + [span for span in spans("".join(prose)) if is_command(span)]
+
+
+def make_sandbox(source, build, folder):
+    for name in ("tools", "demo", "examples"):
+        shutil.copytree(os.path.join(source, name), os.path.join(folder, name),
+                        ignore=shutil.ignore_patterns("model", "metrics.jsonl", "data.txt"))
+    os.symlink(build, os.path.join(folder, "build"))
+    readme = open(os.path.join(source, "README.md"), encoding="utf-8").read()
+    files = {
+        "config.yaml": re.search(r"```yaml\n(.*?)```", readme, re.S).group(1),
+        "a.txt": "The quick brown fox jumps over the lazy dog. " * 400,
+        "b.txt": "Pack my box with five dozen liquor jugs. " * 400,
+    }
+    for name, text in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    with open(os.path.join(folder, "tokens.bin"), "wb") as file:
+        file.write(struct.pack("<20000H", *(i % 97 for i in range(20000))))
+    os.makedirs(os.path.join(folder, "path/to"))
+    os.symlink(os.path.join(source, "tests/reference/models/tiny-llama"), os.path.join(folder, "path/to/folder"))
+    shutil.copy(os.path.join(source, "examples/02_mlp_sharded.c"), os.path.join(folder, "my_program.c"))
+    shutil.copy(os.path.join(build, "examples/02_mlp_sharded"), os.path.join(folder, "my_program"))
+
+
+def environment(build, folder):
+    library = os.path.join(folder, "installed/lib")
+    for root, _, names in os.walk(os.path.join(folder, "installed")):
+        library = root if "libfsdp.so" in names else library
+    return dict(os.environ, PATH=build + ":" + os.environ["PATH"], LD_LIBRARY_PATH=library,
+                PKG_CONFIG_PATH=os.path.join(library, "pkgconfig"), OMP_NUM_THREADS="1", FSDP="build/fsdp")
+
+
+def run(command, build, folder):
+    command = INSTEAD.get(command, command)
+    if re.fullmatch(r"fsdp [a-z]+", command):  # a command by its name
+        command += " --help"
+    if re.match(r"(build/)?fsdp train .*(yaml|--model)", command):
+        command += " --training.steps=1 --training.global_batch_size=-1"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(build, folder),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace")
+    if done.returncode != 0:
+        print(f"FAILED: {command}: status {done.returncode}:\n{done.stdout}")
+    return done.returncode == 0
+
+
+def target_exists(command, source):
+    """The target of a listed make, the program of a listed path."""
+    words = shlex.split(command)
+    if words[0] == "make" and len(words) == 2:
+        return re.search(rf"^{re.escape(words[1])}\b[^=\n]*:", open(os.path.join(source, "Makefile")).read(), re.M)
+    return not words[0].startswith(("bench/", "tools/", ".ci/")) or os.path.exists(os.path.join(source, words[0]))
+
+
+def unknown_keys(pages, build, folder):
+    keys = set()
+    for page in pages:
+        keys |= set(re.findall(r"--([a-z_]+\.[a-z_0-9]+)\b", open(page, encoding="utf-8").read()))
+    unknown = []
+    for key in sorted(keys - {"section.key"}):
+        done = subprocess.run([os.path.join(build, "fsdp"), "train", "--print-config", "config.yaml", f"--{key}=?"],
+                              cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if "is not a key" in done.stderr or "section" in done.stderr:
+            unknown.append(key)
+    return unknown
+
+
+def main(source, build):
+    pages = [os.path.join(source, name) for name in ("README.md", "CONTRIBUTING.md")]
+    pages += sorted(os.path.join(source, "docs", name) for name in os.listdir(os.path.join(source, "docs"))
+                    if name.endswith(".md"))
+    commands = []
+    for page in pages:
+        commands += [command for command in commands_of(page) if command not in commands]
+    failed = [f"no page has '{entry}' any more" for entry in list(LISTED) + list(INSTEAD) if entry not in commands]
+    ran = 0
+    with tempfile.TemporaryDirectory(prefix="fsdp-docs-") as folder:
+        make_sandbox(source, build, folder)
+        for command in commands:
+            if command in LISTED:
+                if not target_exists(command, source):
+                    failed.append(f"'{command}' does not exist")
+                continue
+            ran += 1
+            if not run(command, build, folder):
+                failed.append(f"'{command}' failed")
+        failed += [f"--{key} is no key" for key in unknown_keys(pages, build, folder)]
+    print("\n".join(failed) if failed else f"{ran} commands run, {len(LISTED)} listed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])))
