@@ -152,7 +152,7 @@ typedef struct fsdp_train_summary {
  *
  * where "run" is drawn anew for each and "config" is a hash of all keys; then a line per step with the fields below,
  * "step" first. A number that is NaN or infinite is null there. A file that holds something else, or that is the
- * config, of the data or of the model's folder, under whatever name, is refused before anything is written. */
+ * config, of the data or of the model, under whatever name, is refused before anything is written. */
 typedef struct fsdp_train_report {
     int64_t step;     /* from 1 */
     double loss;      /* mean over ranks; NaN on steps that are neither logged, written nor not_finite */

@@ -2,8 +2,10 @@
 #include "train/inputs.h"
 
 #include <dirent.h>
+#include <string.h>
 #include <sys/stat.h>
 
+#include "base/compiler.h"
 #include "data/files.h"
 
 fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
@@ -29,7 +31,19 @@ static bool is_file(const struct stat *info, const char *path)
     return path && stat(path, &other) == 0 && same_file(info, &other);
 }
 
-static bool is_in_folder(const struct stat *info, const char *folder)
+/* Config, index, tokenizer and weights; what else people keep there is theirs. */
+static bool is_model_name(const char *name)
+{
+    static const char *const endings[] = {".json", ".safetensors", ".model", ".txt"};
+    size_t length = strlen(name);
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(endings); i++)
+        if (length > strlen(endings[i]) && strcmp(name + length - strlen(endings[i]), endings[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_of_model(const struct stat *info, const char *folder)
 {
     DIR *directory = folder ? opendir(folder) : NULL;
     struct dirent *entry;
@@ -37,7 +51,8 @@ static bool is_in_folder(const struct stat *info, const char *folder)
     bool found = false;
 
     while (directory && !found && (entry = readdir(directory)))
-        found = fstatat(dirfd(directory), entry->d_name, &other, 0) == 0 && same_file(info, &other);
+        found = is_model_name(entry->d_name) && fstatat(dirfd(directory), entry->d_name, &other, 0) == 0 &&
+                same_file(info, &other);
     if (directory)
         closedir(directory);
     return found;
@@ -70,8 +85,8 @@ fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key,
         return FSDP_OK;
     if (is_file(&info, config->loaded_from))
         what = "config";
-    else if (is_in_folder(&info, config->model.path))
-        what = "model's folder";
+    else if (is_of_model(&info, config->model.path))
+        what = "model";
     else
         FSDP_TRY(find_in_data(&info, config, &in_data));
     if (in_data)

@@ -117,11 +117,11 @@ static void write_text(FILE *file, const char *name, const char *text)
 static bool ends_within_a_line(const char *path)
 {
     FILE *file = fopen(path, "re");
-    bool within = file && fseek(file, -1, SEEK_END) == 0 && getc(file) != '\n';
+    int last = file && fseek(file, -1, SEEK_END) == 0 ? getc(file) : EOF;
 
     if (file)
         fclose(file);
-    return within;
+    return last != EOF && last != '\n';
 }
 
 static fsdp_status write_header(const fsdp__metrics *metrics, const fsdp_train_config *config,

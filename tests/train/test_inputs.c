@@ -90,14 +90,18 @@ static void every_file_of_the_models_folder_is_found(void **state)
 {
     fixture *f = *state;
     char *folder = test_path(f->directory, "model"), *weights = test_path(folder, "model.safetensors");
+    char *notes = test_path(folder, "metrics.jsonl");
 
     CHECK_EQ(mkdir(folder, 0777), 0);
     write_text(weights, "weights");
+    write_text(notes, "{\"step\": 1}");
     CHECK_OK(fsdp_train_config_set(f->config, "model.preset", ""));
     CHECK_OK(fsdp_train_config_set(f->config, "model.path", folder));
     CHECK_EQ(symlink(weights, f->other), 0);
-    check_refused(f, f->other, "is a file of the model's folder");
+    check_refused(f, f->other, "is a file of the model, which the run reads");
+    CHECK_OK(fsdp__inputs_spare(f->config, "some.key", notes)); /* what people keep beside it is no input */
     free(folder);
+    free(notes);
     free(weights);
 }
 
