@@ -191,7 +191,7 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
 
     pthread_mutex_lock(&p->mutex);
     p->options = *options;
-    status = p->abandoned ? given_up() : name_failure(p, begin(p));
+    status = name_failure(p, p->abandoned ? given_up() : begin(p));
     if (status != FSDP_OK && !p->abandoned)
         give_up(p);
     pthread_mutex_unlock(&p->mutex);
