@@ -61,7 +61,8 @@ def spans(text):
 
 
 def begins_with_a_program(text):
-    first = text.split()[0] if text.split() else ""
+    words = [word for word in text.split() if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+    first = words[0] if words else ""
     return first in PROGRAMS or first.startswith(FOLDERS)
 
 
