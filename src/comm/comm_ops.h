@@ -141,8 +141,9 @@ typedef struct fsdp__comm_ops {
     uint64_t (*reads_ended)(void *group, void *pointer);
     /* Whether every rank is done with reads up to `number`. */
     bool (*readers_done)(void *group, void *pointer, uint64_t number);
-    /* Waits for that. Fails when a rank that is not is gone, or waits for this one, or the world has ended. */
-    fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number);
+    /* Waits for that, on a worker or (by_program) in place of all else. Fails when a rank that is not done is gone, or
+     * waits for this one in its turn, or the world has ended. */
+    fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, bool by_program);
 
     /* Watching over ranks that wait for each other: all or none. Of a call of the group, on the thread that it happens
      * on; whether the program of this rank (its host thread) waits for calls or readers of the group and does nothing

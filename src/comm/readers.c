@@ -63,7 +63,7 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     /* A worker that waits does not stop its program, which may yet make the call that a peer waits for. */
     if (on_host)
         fsdp__process_group_host_waits(r->group, true);
-    status = r->group->ops->await_readers(r->group->transport_group, r->shared, r->number);
+    status = r->group->ops->await_readers(r->group->transport_group, r->shared, r->number, on_host);
     if (on_host)
         fsdp__process_group_host_waits(r->group, false);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);

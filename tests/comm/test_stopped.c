@@ -12,10 +12,10 @@
 enum {
     WORLD = 3,
     TICK_MS = 2,
-    TIMEOUT_MS = 100,
+    TIMEOUT_MS = 200,
     LONG_MS = 1000000, /* no test takes as long */
     AS_EXPECTED = 42,
-    PAST_TIMEOUT_US = 300000
+    PAST_TIMEOUT_US = 400000
 };
 
 /* What a rank does; its exit status. */

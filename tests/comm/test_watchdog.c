@@ -7,12 +7,15 @@
 
 #include "base/rng.h"
 #include "comm/internal.h"
+#include "comm/symmetric/group.h"
+#include "comm/symmetric/watch.h"
+#include "comm/world.h"
 #include "support/ranks.h"
 
 enum {
     WORLD = 8,
     TICK_MS = 1,
-    TIMEOUT_MS = 20,
+    TIMEOUT_MS = 100,
     LONG_MS = 1000000, /* no test takes as long */
     BYTES = 640
 };
@@ -49,19 +52,29 @@ static void begin(fsdp_context *context, shared *s, listener *l)
 {
     *l = (listener){s, fsdp_context_rank(context)};
     fsdp_context_set_log(context, FSDP_LOG_WARNING, listen, l);
+    /* Of a thread that has not begun yet nobody can know that it would run. */
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
     CHECK_OK(fsdp__context_set_comm_ticks(context, s->timeout_ms, TICK_MS));
+}
+
+/* A rank that has failed a check has ended the world; nobody is to wait for it. */
+static bool has_ended(fsdp_context *context)
+{
+    const fsdp__symmetric *symmetric = fsdp__comm_get(context)->transport;
+
+    return fsdp__arena_aborted(symmetric->arena);
 }
 
 /* Sleeps, without a sign of life. */
 static void stand_still_until(atomic_int *what, int value)
 {
     while (atomic_load(what) < value)
-        usleep(5000);
+        usleep(20000); /* to look takes time of a processor, too */
 }
 
-static void compute_until(atomic_int *what, int value)
+static void compute_until(fsdp_context *context, atomic_int *what, int value)
 {
-    while (atomic_load(what) < value)
+    while (atomic_load(what) < value && !has_ended(context))
         continue;
 }
 
@@ -110,10 +123,10 @@ static void a_rank_that_stands_still_ends_the_run(void **state)
     test_run_ranks(3, one_stands_still, &s);
     for (int r = 0; r < 3; r++) {
         CHECK_EQ(s.statuses[r], FSDP_COMM);
-        CHECK_CONTAINS(s.messages[r], "(comm.timeout is 0.02 s) in call 2 of group 'world' (all_reduce) for rank 1, "
+        CHECK_CONTAINS(s.messages[r], "(comm.timeout is 0.1 s) in call 3 of group 'world' (all_reduce) for rank 1, "
                                       "which has stood still for ");
-        CHECK_CONTAINS(s.messages[r], ", last in call 1 of group 'world' (barrier); rank ");
-        CHECK_CONTAINS(s.messages[r], " waits in call 2 of group 'world' (all_reduce)");
+        CHECK_CONTAINS(s.messages[r], ", last in call 2 of group 'world' (barrier); rank ");
+        CHECK_CONTAINS(s.messages[r], " waits in call 3 of group 'world' (all_reduce)");
     }
 }
 
@@ -143,9 +156,8 @@ static void a_reader_that_stands_still_ends_the_run(void **state)
     (void)state;
     test_run_ranks(2, a_reader_stands_still, &s);
     CHECK_EQ(s.statuses[0], FSDP_COMM);
-    CHECK_CONTAINS(s.messages[0],
-                   "before a write to memory that it still reads for rank 1, which has stood still for ");
-    CHECK_CONTAINS(s.messages[0], "last in call 1 of group 'world' (process_group_alloc)");
+    CHECK_CONTAINS(s.messages[0], "before a write (others still read there) for rank 1, which has stood still for ");
+    CHECK_CONTAINS(s.messages[0], "last in call 2 of group 'world' (process_group_alloc)");
 }
 
 /* Rank 0 waits for 1, which waits for 2 in another group. */
@@ -218,7 +230,9 @@ static void one_computes(fsdp_context *context, void *arg)
     begin(context, s, &l);
     CHECK_OK(fsdp_barrier(world));
     if (l.rank == 1)
-        compute_until(&s->lines, 5); /* after 1/5, 2/5, 4/5, 8/5 and 16/5 of the timeout */
+        compute_until(context, &s->lines, 5); /* after 1/5, 2/5, 4/5, 8/5 and 16/5 of the timeout */
+    if (l.rank == 2)
+        compute_until(context, &s->lines, 1); /* then rank 0 has come before */
     CHECK_OK(fsdp_barrier(world));
 }
 
@@ -230,7 +244,7 @@ static void a_rank_that_computes_may_take_longer(void **state)
     test_run_ranks(3, one_computes, &s);
     CHECK_CONTAINS(s.log[0], "[rank 0] waiting 0.");
     CHECK_CONTAINS(s.log[0],
-                   " in call 2 of group 'world' (barrier) for rank 1, which computes, last in call 1 of group 'world'");
+                   " in call 3 of group 'world' (barrier) for rank 1, which computes, last in call 2 of group 'world'");
     CHECK_STRING(s.log[2], ""); /* one rank speaks for all */
 }
 
@@ -251,8 +265,8 @@ static void without_a_timeout_a_rank_may_stand_still(void **state)
 
     (void)state;
     test_run_ranks(2, one_sleeps, &s);
-    CHECK_CONTAINS(s.log[0], "for rank 1, which has stood still for ");
-    CHECK_CONTAINS(s.log[0], ", before its first call");
+    CHECK_CONTAINS(s.log[0], " in call 2 of group 'world' (barrier) for rank 1, which ");
+    CHECK_CONTAINS(s.log[0], ", last in call 1 of group 'world' (barrier)");
 }
 
 /* ---- circles ---- */
@@ -316,7 +330,7 @@ static void wait_on_a_worker(fsdp_context *context, void *arg)
     if (l.rank == 1) {
         CHECK_OK(fsdp_all_reduce(b, x, x, 4, FSDP_F32, FSDP_SUM, worker));
         if (s->computes)
-            compute_until(&s->lines, 5);
+            compute_until(context, &s->lines, 5);
     }
     CHECK_OK(fsdp_barrier(a));
     if (l.rank == 0)
@@ -335,6 +349,48 @@ static void a_worker_that_waits_makes_no_circle(void **state)
 
         test_run_ranks(2, wait_on_a_worker, &s);
     }
+}
+
+/* Rank 0's worker waits for rank 1 to end a read, which waits for rank 0 in a meeting; but it is rank 2 that rank 0's
+ * program waits for. */
+static void write_on_a_worker(fsdp_context *context, void *arg)
+{
+    shared *s = arg;
+    fsdp_process_group *world = fsdp_world(context), *a = group_of(context, 0, 2, "a"),
+                       *b = group_of(context, 0, 1, "b");
+    fsdp_stream *worker;
+    listener l;
+    void *region;
+
+    begin(context, s, &l);
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES, &region));
+    fsdp__process_group_begin_read(world, region);
+    if (l.rank == 1)
+        CHECK_OK(fsdp_barrier(b));
+    CHECK_OK(fsdp__process_group_end_read(world, region, worker));
+    if (l.rank == 0)
+        CHECK_OK(fsdp__process_group_await_readers(world, region, worker));
+    if (l.rank == 2)
+        compute_until(context, &s->lines, 5);
+    if (l.rank != 1)
+        CHECK_OK(fsdp_barrier(a));
+    if (l.rank == 0)
+        CHECK_OK(fsdp_barrier(b));
+    CHECK_OK(fsdp_stream_synchronize(worker));
+    CHECK_OK(fsdp_barrier(world));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
+    fsdp_stream_free(worker);
+    fsdp_process_group_free(a);
+    fsdp_process_group_free(b);
+}
+
+static void a_worker_that_writes_makes_no_circle(void **state)
+{
+    shared s = {.timeout_ms = TIMEOUT_MS};
+
+    (void)state;
+    test_run_ranks(3, write_on_a_worker, &s);
 }
 
 /* ---- no false alarm ---- */
@@ -436,5 +492,5 @@ TEST_MAIN(cmocka_unit_test(a_rank_that_stands_still_ends_the_run),
           cmocka_unit_test(a_rank_that_computes_may_take_longer),
           cmocka_unit_test(without_a_timeout_a_rank_may_stand_still),
           cmocka_unit_test(ranks_that_wait_in_a_circle_are_all_named),
-          cmocka_unit_test(a_worker_that_waits_makes_no_circle), cmocka_unit_test(ranks_that_go_on_are_left_alone),
-          cmocka_unit_test(a_timeout_is_a_number_of_seconds))
+          cmocka_unit_test(a_worker_that_waits_makes_no_circle), cmocka_unit_test(a_worker_that_writes_makes_no_circle),
+          cmocka_unit_test(ranks_that_go_on_are_left_alone), cmocka_unit_test(a_timeout_is_a_number_of_seconds))

@@ -31,7 +31,8 @@ typedef struct fsdp__arena_rank {
     _Atomic int32_t pid;          /* 0: a thread, or not joined */
     _Atomic uint64_t start_ticks; /* of the process, so that a reused number is not taken for it */
     _Atomic int32_t started;      /* the process that is to join; 0: not known */
-    _Atomic uint64_t awaited;     /* the shared region whose readers it waits for, as an offset; 0: it does not */
+    _Atomic uint64_t awaited[2];  /* the shared region whose readers [its program: 1, a worker: 0] waits for, as an
+                                     offset; 0: it does not */
     _Atomic uint32_t program_in;  /* 1 + the group for which its program waits and does nothing else; 0: none */
     _Atomic uint32_t last;        /* 1 + the group of the call that it began last; 0: none */
     _Atomic int32_t thread;       /* of its program, by the system's number; 0: not known */

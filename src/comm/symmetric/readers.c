@@ -108,7 +108,7 @@ static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *
     return FSDP_OK;
 }
 
-fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t number)
+fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t number, bool by_program)
 {
     fsdp__symmetric_group *group = g;
     fsdp__arena_rank *own = &group->world->arena->control->ranks[group->world->rank];
@@ -116,10 +116,10 @@ fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t numbe
     fsdp_status status;
 
     /* The number before the region, and cleared after it: a peer that sees the region finds its number there. */
-    atomic_store(&own_reader(group, pointer)->awaited, number);
-    atomic_store(&own->awaited, fsdp__to_offset(group, header));
+    atomic_store(&own_reader(group, pointer)->awaited[by_program], number);
+    atomic_store(&own->awaited[by_program], fsdp__to_offset(group, header));
     status = await_all(group, header, number);
-    atomic_store(&own->awaited, 0);
-    atomic_store(&own_reader(group, pointer)->awaited, 0);
+    atomic_store(&own->awaited[by_program], 0);
+    atomic_store(&own_reader(group, pointer)->awaited[by_program], 0);
     return status;
 }

@@ -121,6 +121,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
             fsdp__futex_wake_all(&shared->generation);
     } else {
         start = fsdp__clock_ns();
+        atomic_store_explicit(&slot_of(group, group->rank)->counted, old + 2, memory_order_release);
         wait_for_step(group, old);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }

@@ -15,7 +15,8 @@ typedef struct fsdp__entry {
 } fsdp__entry;
 
 typedef struct fsdp__rank_slot {
-    _Atomic uint32_t ticket; /* generation that this rank's last barrier leads to */
+    _Atomic uint32_t ticket;  /* generation that this rank's last barrier leads to */
+    _Atomic uint32_t counted; /* the same, once it has counted itself in: it may be stopped in between */
     /* For whoever wants to know where the rank is (calls.h). A call that is issued and not done is on its way. */
     _Atomic uint32_t version; /* odd while the three words of the last call are written */
     _Atomic uint64_t issued, done;

@@ -31,10 +31,10 @@ static fsdp__rank_set ranks_of(const fsdp__arena *arena, int group)
     return set;
 }
 
-/* Whether the rank stands in the meeting that is to be: its ticket is of the generation to come. */
+/* Whether the rank stands in the meeting that is to be. */
 static bool stands_in(const fsdp__arena *arena, int group, int rank, uint32_t next)
 {
-    return atomic_load(&fsdp__slot_at(arena, group, rank)->ticket) == next;
+    return atomic_load(&fsdp__slot_at(arena, group, rank)->counted) == next;
 }
 
 static bool meeting_of(const fsdp__arena *arena, int group, int rank, fsdp__place *out)
@@ -53,14 +53,15 @@ static const fsdp__shared_header *header_at(const fsdp__arena *arena, uint64_t r
     return (const fsdp__shared_header *)(const void *)(arena->base + region);
 }
 
-static bool write_of(const fsdp__arena *arena, int rank, fsdp__place *out)
+static bool write_of(const fsdp__arena *arena, int rank, bool by_program, fsdp__place *out)
 {
-    uint64_t region = atomic_load(&arena->control->ranks[rank].awaited);
+    uint64_t region = atomic_load(&arena->control->ranks[rank].awaited[by_program]);
 
     if (!region)
         return false;
-    *out = (fsdp__place){
-        .group = -1, .region = region, .mark = atomic_load(&header_at(arena, region)->readers[rank].awaited)};
+    *out = (fsdp__place){.group = -1,
+                         .region = region,
+                         .mark = atomic_load(&header_at(arena, region)->readers[rank].awaited[by_program])};
     return true;
 }
 
@@ -68,17 +69,18 @@ bool fsdp__program_place(const fsdp__arena *arena, int rank, fsdp__place *out)
 {
     uint32_t in = atomic_load_explicit(&arena->control->ranks[rank].program_in, memory_order_acquire);
 
-    return in > 0 && (write_of(arena, rank, out) || meeting_of(arena, (int)in - 1, rank, out));
+    return in > 0 && (write_of(arena, rank, true, out) || meeting_of(arena, (int)in - 1, rank, out));
 }
 
-/* All places of a rank: at most one meeting a group, and one write. */
-static int places_of(const fsdp__arena *arena, int rank, fsdp__place out[FSDP__ARENA_GROUPS + 1])
+/* All places of a rank: at most one meeting a group, and a write of the program and of a worker each. */
+static int places_of(const fsdp__arena *arena, int rank, fsdp__place out[FSDP__ARENA_GROUPS + 2])
 {
     int count = 0;
 
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++)
         count += meeting_of(arena, g, rank, &out[count]);
-    count += write_of(arena, rank, &out[count]);
+    count += write_of(arena, rank, true, &out[count]);
+    count += write_of(arena, rank, false, &out[count]);
     return count;
 }
 
@@ -143,7 +145,6 @@ static void trace_back(const fsdp__arena *arena, const int16_t *led_by, int last
     for (int r = last, at = out->length; r >= 0; r = led_by[r])
         out->ranks[--at] = (int16_t)r;
     for (int i = 0; i < out->length; i++) {
-        const fsdp__arena_rank *shared = &arena->control->ranks[out->ranks[i]];
         fsdp__place place;
 
         if (!fsdp__program_place(arena, out->ranks[i], &place)) {
@@ -151,9 +152,6 @@ static void trace_back(const fsdp__arena *arena, const int16_t *led_by, int last
             return;
         }
         out->hash = hash_place(out->hash, out->ranks[i], &place);
-        /* Before a write a worker may stand while the program waits for another one, which gets things done. */
-        if (place.region)
-            out->hash = fsdp__mix(out->hash, atomic_load_explicit(&shared->heart.beats, memory_order_relaxed));
     }
 }
 
@@ -234,11 +232,10 @@ static void add_awaited(const fsdp__arena *arena, int rank, const fsdp__place *p
 
 void fsdp__find_reach(const fsdp__arena *arena, int rank, const fsdp__place *place, fsdp__reach *out)
 {
-    fsdp__place places[FSDP__ARENA_GROUPS + 1];
+    fsdp__place places[FSDP__ARENA_GROUPS + 2];
     fsdp__rank_set seen = {{0}};
 
     *out = (fsdp__reach){.count = 0};
-    fsdp__rank_set_add(&seen, rank);
     add_awaited(arena, rank, place, &seen, out);
     for (int i = 0; i < out->count; i++) {
         int count = places_of(arena, out->ranks[i], places);

@@ -37,10 +37,10 @@ void fsdp__find_circle(const fsdp__arena *arena, int rank, fsdp__circle *out);
 void fsdp__circle_text(const fsdp__arena *arena, const fsdp__circle *circle, char *text, size_t bytes);
 
 /* Everybody that `rank`, which stands in `place`, waits for in the end: those awaited there, those that these wait for
- * in all their places, and so on. */
+ * in all their places, and so on. It may be itself among them: one of its threads waits for what another is to do. */
 typedef struct fsdp__reach {
     int count;
-    int16_t ranks[FSDP__ARENA_RANKS]; /* without `rank` itself, nearest first */
+    int16_t ranks[FSDP__ARENA_RANKS]; /* nearest first */
     bool stands[FSDP__ARENA_RANKS];   /* by index: it stands in a place itself, on whatever thread */
     uint64_t hash;                    /* of all places */
 } fsdp__reach;

@@ -39,7 +39,7 @@ static void place_text(const fsdp__wait *wait, char text[CALL_BYTES])
     const fsdp__arena *arena = wait->world->arena;
 
     if (wait->place.region)
-        snprintf(text, CALL_BYTES, "before a write to memory that it still reads");
+        snprintf(text, CALL_BYTES, "before a write (others still read there)");
     else if (!fsdp__call_text_of(arena, wait->place.group, wait->world->rank, text, CALL_BYTES))
         snprintf(text, CALL_BYTES, "at the start");
 }
