@@ -195,7 +195,7 @@ static int hop_text(const fsdp__arena *arena, int rank, int next, char *text, si
     if (place.region)
         return snprintf(text, bytes, "rank %d cannot write to memory that rank %d still reads", rank, next);
     if (!fsdp__call_text_of(arena, place.group, rank, call, sizeof call))
-        snprintf(call, sizeof call, "its first meeting");
+        snprintf(call, sizeof call, "the first meeting of all ranks");
     return snprintf(text, bytes, "rank %d waits for rank %d in %s", rank, next, call);
 }
 

@@ -41,7 +41,7 @@ static void place_text(const fsdp__wait *wait, char text[CALL_BYTES])
     if (wait->place.region)
         snprintf(text, CALL_BYTES, "before a write (others still read there)");
     else if (!fsdp__call_text_of(arena, wait->place.group, wait->world->rank, text, CALL_BYTES))
-        snprintf(text, CALL_BYTES, "at the start");
+        snprintf(text, CALL_BYTES, "the first meeting of all ranks");
 }
 
 static const char *activity_text(const fsdp__arena *arena, int rank)
@@ -91,7 +91,7 @@ static void rank_text(const fsdp__wait *wait, int rank, const char *relative, ch
     if (called)
         snprintf(text, RANK_BYTES, "rank %d%s %s, last in %s", rank, relative, state, call);
     else
-        snprintf(text, RANK_BYTES, "rank %d%s %s, before its first call", rank, relative, state);
+        snprintf(text, RANK_BYTES, "rank %d%s %s, before its first call of other ranks", rank, relative, state);
 }
 
 /* ---- what it tells ---- */
