@@ -110,7 +110,7 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all"),
     CHOICE(parallelism, fsdp_reshard_after_forward, reshard_after_forward, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done"),
 
-    NUMBER(comm, timeout, 0, 1e9, 0, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
+    NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
     TEXT(metrics, jsonl, FSDP__LOCAL, "file that gets a JSON object per step, after those of earlier runs"),
