@@ -3,11 +3,25 @@
  * Every context has a world group. Further groups are subsets of its ranks. A collective must be called by every rank
  * of the group, in the same order with fitting arguments; each call carries a sequence number and a signature (kind,
  * bytes, dtype, operation), and ranks that disagree all get one error that names both calls. A rank that dies, or calls
- * fsdp_abort, ends every other rank's call with an error that names it. After a failure the group is broken: every
- * later call fails at once.
+ * fsdp_abort, ends every other rank's call with an error that names it (FSDP_COMM). After a failure the group is
+ * broken: every later call fails at once, with the same status and "group 'name' is broken: " before the reason.
  *
  * Reductions add in rank order with an f32 accumulator (integers: i64) and round once: the same bits on every run. An
  * average is that sum divided by the number of ranks (in f32, not multiplied by an inverse).
+ *
+ * [Note: ranks that do not come]
+ * A call that waits for a peer looks around five times a second. A peer that has ended or left is an error at once.
+ * Ranks whose programs wait for each other in a circle that none of them can leave, in different groups say, get
+ * FSDP_MISMATCH within half a second, with the place of each: "rank 0 waits for rank 1 in call 3 of group 'a'
+ * (barrier), and rank 1 waits for rank 0 in call 7 of group 'b' (all_reduce): ...".
+ *
+ * A peer that stands still for the timeout (fsdp_context_set_comm_timeout) ends the world with FSDP_COMM, and with what
+ * every rank did last. To stand still is: no kernel, no collective, less than a millisecond of processor time on all of
+ * its threads, and a program that neither runs, nor would if it had a core, nor waits for a disk. A peer that computes
+ * may take as long as it likes; warnings in the log say who waits for whom, first after a fifth of the timeout, then at
+ * doubled intervals. Time is that of the waiting rank: none passes while it is itself stopped (Ctrl-Z of the whole job,
+ * a suspended machine). A peer that is stopped alone (SIGSTOP) is named in the log at once, and stands still. The log's
+ * sink is called on the thread that waits, which may be a stream's worker.
  *
  * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
  * of the stream's device and must stay valid until then. Nobody spins for long: waiting ranks sleep, so there may be
@@ -65,6 +79,10 @@ FSDP_API fsdp_context *fsdp_process_group_context(const fsdp_process_group *grou
 /* Ends every rank's collectives, now and later, for the reason `why`. Whoever fails before joining a collective
  * must call it, or peers wait for ever. Any number of times. */
 FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
+
+/* How long this rank's calls wait for a rank that stands still; 300 by default, 0: for ever. See [Note: ranks that do
+ * not come] above. Any time; waits that have begun follow, too. FSDP_INVALID below 0 and above 1e9. */
+FSDP_API fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds);
 
 /* ---- collectives on plain buffers ----
  * In place is allowed where said. `count` is per rank; 0 is allowed. Complete on return of an inline stream: all

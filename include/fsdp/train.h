@@ -92,6 +92,9 @@ typedef struct fsdp_train_config {
         int reshard_after_forward;          /* fsdp_reshard */
     } parallelism;
     struct {
+        double timeout; /* seconds to wait for a rank that stands still; 0: for ever */
+    } comm;
+    struct {
         int64_t log_freq;
         char *jsonl; /* file; NULL: none */
     } metrics;

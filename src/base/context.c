@@ -18,6 +18,7 @@ struct fsdp_context {
     fsdp_log_level log_level;
     fsdp_log_sink log_sink;
     void *log_arg;
+    fsdp__heart own_heart, *heart;
     struct {
         void *state;
         void (*free_state)(void *);
@@ -64,6 +65,7 @@ fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_contex
     if (!context)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot create a context");
     context->options = resolved;
+    context->heart = &context->own_heart;
     fsdp_context_set_log(context, FSDP_LOG_INFO, NULL, NULL);
     *out = context;
     return FSDP_OK;
@@ -125,6 +127,28 @@ void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, v
     context->slots[slot].state = state;
     context->slots[slot].free_state = free_state;
 }
+
+/* ---- signs of life ---- */
+
+/* Threads of one rank that beat at once may step it once for both: it moves, which is all that is asked. */
+void fsdp__context_beat(fsdp_context *context)
+{
+    _Atomic uint64_t *beats = &context->heart->beats;
+
+    atomic_store_explicit(beats, atomic_load_explicit(beats, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity activity)
+{
+    return (fsdp__activity)atomic_exchange_explicit(&context->heart->activity, activity, memory_order_relaxed);
+}
+
+void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart)
+{
+    context->heart = heart;
+}
+
+/* ---- the log ---- */
 
 /* The line and its end leave in one write, so that lines of ranks that share a terminal do not mix. */
 static void write_to_stderr(void *arg, fsdp_log_level level, const char *line)

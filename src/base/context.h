@@ -3,9 +3,12 @@
 #ifndef BASE_CONTEXT_H
 #define BASE_CONTEXT_H
 
+#include <stdatomic.h>
+
 #include "fsdp/context.h"
 
 typedef enum fsdp__slot {
+    FSDP__SLOT_HEART,    /* comm/: what holds the memory of the heart. Goes last: workers of devices beat it */
     FSDP__SLOT_DEVICES,  /* device/: those that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
@@ -18,6 +21,24 @@ typedef enum fsdp__slot {
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL when nothing is attached */
 /* What is attached; else `bytes` of zeros, which are attached with `free_state`. NULL when out of memory. */
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));
+/* What the rank is busy with between its calls of other ranks. */
+typedef enum fsdp__activity {
+    FSDP__COMPUTING,
+    FSDP__READING, /* files */
+    FSDP__WRITING
+} fsdp__activity;
+
+/* The signs of life of a rank, for peers that wait for it. */
+typedef struct fsdp__heart {
+    _Atomic uint64_t beats; /* steps with all that the rank gets done: kernels, collectives. Any thread */
+    _Atomic uint32_t activity;
+} fsdp__heart;
+
+void fsdp__context_beat(fsdp_context *context);
+/* Until it is set again; the one before is returned. */
+fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity activity);
+/* Where the heart beats from now on: in memory that peers see, which lives as long as the context. */
+void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart);
 /* The context owns `state` from now on. The slot must be empty. */
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
 

@@ -54,7 +54,7 @@ struct fsdp__comm {
     _Atomic bool broken;
     pthread_mutex_t mutex; /* of the two below, and of changes to `groups` */
     fsdp_status broken_status;
-    char broken_text[768];
+    char broken_text[1024];
 };
 
 /* Where a global rank stands in a list of them; -1: nowhere. */

@@ -94,6 +94,13 @@ typedef struct fsdp__process_group_spec {
     uint64_t ticket; /* the same number on all ranks for one fsdp_process_group_create, another for the next */
 } fsdp__process_group_spec;
 
+/* What becomes of a call on this rank, in this order. */
+typedef enum fsdp__moment {
+    FSDP__CALL_ISSUED, /* numbered, by the program */
+    FSDP__CALL_BEGUN,  /* it is its turn */
+    FSDP__CALL_DONE
+} fsdp__moment;
+
 typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsdp_stream *stream,
                                         fsdp__traffic *traffic);
 
@@ -132,19 +139,18 @@ typedef struct fsdp__comm_ops {
     uint64_t (*read_end)(void *group, void *pointer);
     void (*read_done)(void *group, void *pointer, uint64_t number);
     uint64_t (*reads_ended)(void *group, void *pointer);
-    /* Whether every rank is done with reads up to `number`; else a rank of the group that is not in `*behind`. */
-    bool (*readers_done)(void *group, void *pointer, uint64_t number, int *behind);
-    /* Whether the program of group rank `rank` has ended read `number`: then it will be done by itself. */
-    bool (*reader_ended)(void *group, void *pointer, uint64_t number, int rank);
-    /* Sleeps for a while, or until a read is done. Fails when rank `behind` is gone or the world has ended. */
-    fsdp_status (*await_reader)(void *group, void *pointer, uint64_t number, int behind);
-    /* The program of this rank (its host thread) waits and does nothing else: +1, -1. Whether it does. */
-    void (*host_waits)(void *transport, int change);
-    bool (*host_is_waiting)(void *transport);
-    /* Whether the program of group rank `rank` waits, and for this rank: in a meeting of the group to which this rank
-     * has not come, or for a read of shared memory that this rank has not ended. */
-    bool (*awaits_meeting)(void *group, int rank);
-    bool (*awaits_read)(void *group, int rank);
+    /* Whether every rank is done with reads up to `number`. */
+    bool (*readers_done)(void *group, void *pointer, uint64_t number);
+    /* Waits for that, on a worker or (by_program) in place of all else. Fails when a rank that is not done is gone, or
+     * waits for this one in its turn, or the world has ended. */
+    fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, bool by_program);
+
+    /* Watching over ranks that wait for each other: all or none. Of a call of the group, on the thread that it happens
+     * on; whether the program of this rank (its host thread) waits for calls or readers of the group and does nothing
+     * else; how long to wait for a rank that stands still (milliseconds, 0: for ever), in ticks of which length. */
+    void (*note)(void *group, const fsdp__call *call, fsdp__moment moment);
+    void (*host_waits)(void *group, bool waits);
+    void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);
 } fsdp__comm_ops;
 
 /* The transport without peers: every rank of the world is taken to hold what this one holds. Also used for groups of

@@ -8,7 +8,7 @@
 
 void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text)
 {
-    char all[1024];
+    char all[sizeof comm->broken_text + 32];
     bool first;
 
     pthread_mutex_lock(&comm->mutex);

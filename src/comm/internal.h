@@ -21,14 +21,18 @@ fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, i
  * order. A rank that will write to the region, while it reads nothing there itself, calls await_readers: it waits for
  * the peers that are still in the reads that this rank has ended, and for nobody else. Peers that read next must learn
  * by a collective that the writing is done. Where the awaited peer itself waits for this rank, the world is ended with
- * a message that names both: [Note: a wait that cannot end] in readers.c. Nothing happens in groups of one rank. */
+ * a message that names both: [Note: a wait that cannot end] in symmetric/waits.h. Nothing happens in groups of one
+ * rank. */
 void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared);
 fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared, fsdp_stream *stream); /* [stream] */
 fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *shared,
                                               fsdp_stream *stream); /* [stream] */
 
-/* The caller waits for work of a stream that may be waiting for other ranks: between +1 and -1 it makes no calls. Only
- * ranks whose programs wait count in the search for a wait that cannot end. */
-void fsdp__process_group_host_waits(fsdp_process_group *group, int change);
+/* The caller waits for calls of the group on a stream, which may be waiting for other ranks: until it says that it does
+ * not it makes no calls. Only ranks whose programs wait count in the search for a wait that cannot end. */
+void fsdp__process_group_host_waits(fsdp_process_group *group, bool waits);
+
+/* For tests: fsdp_context_set_comm_timeout in ticks of another length, at each of which a waiting rank looks around. */
+fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms);
 
 #endif

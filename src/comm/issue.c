@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "base/fault.h"
 #include "comm/counters.h"
 #include "comm/failure.h"
@@ -36,6 +37,12 @@ fsdp_status fsdp__comm_enter(fsdp_process_group *group, fsdp__call_name name)
     return FSDP_OK;
 }
 
+static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp__moment moment)
+{
+    if (group->ops->note)
+        group->ops->note(group->transport_group, call, moment);
+}
+
 static fsdp_status run_call(const job *j, fsdp_stream *stream)
 {
     fsdp_process_group *group = j->group;
@@ -44,6 +51,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     fsdp_status status;
 
     fsdp__turn_begin(group, j->call.sequence);
+    note(group, &j->call, FSDP__CALL_BEGUN);
     /* From here: the time until its turn is that of the calls before. */
     start = fsdp__clock_ns();
     if (fsdp__comm_is_broken(group)) {
@@ -54,6 +62,8 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
         if (status != FSDP_OK)
             fsdp__comm_break(group->comm, status, fsdp_last_error());
     }
+    note(group, &j->call, FSDP__CALL_DONE);
+    fsdp__context_beat(group->comm->context);
     /* Whatever came of it: calls on other streams wait for this turn to end, and then fail by themselves. */
     fsdp__turn_end(group);
     return status;
@@ -98,10 +108,11 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
         return FSDP_OK;
     j->call.sequence = ++group->issued;
     j->call.force_copy = group->force_copy;
+    note(group, &j->call, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
-        fsdp__process_group_host_waits(group, +1);
+        fsdp__process_group_host_waits(group, true);
         status = run_call(j, stream);
-        fsdp__process_group_host_waits(group, -1);
+        fsdp__process_group_host_waits(group, false);
         /* It ran in its turn, so all before it have run, too. */
         group->known_done = group->issued;
         return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -149,9 +160,9 @@ fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kin
     if (!fsdp__stream_is_inline(host)) {
         fsdp_status status;
 
-        fsdp__process_group_host_waits(group, +1);
+        fsdp__process_group_host_waits(group, true);
         status = fsdp_stream_synchronize(host);
-        fsdp__process_group_host_waits(group, -1);
+        fsdp__process_group_host_waits(group, false);
         FSDP_TRY(status);
     }
     return FSDP_OK;
@@ -165,11 +176,16 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
 
     /* On the host, with no stream: calls on workers may still be running, and this one takes its turn behind them. */
     call->sequence = ++group->issued;
+    note(group, call, FSDP__CALL_ISSUED);
+    fsdp__process_group_host_waits(group, true);
     fsdp__turn_begin(group, call->sequence);
+    note(group, call, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
     status = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
                                          : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
+    note(group, call, FSDP__CALL_DONE);
+    fsdp__process_group_host_waits(group, false);
     fsdp__turn_end(group);
     group->known_done = group->issued;
     return status;

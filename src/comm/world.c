@@ -3,7 +3,13 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "comm/internal.h"
 #include "comm/process_group.h"
+
+enum {
+    MOST_SECONDS = 1000000000,
+    TICK_MS = 200
+};
 
 static void comm_free(void *state)
 {
@@ -86,6 +92,26 @@ fsdp_process_group *fsdp_world(fsdp_context *context)
     fsdp__comm *comm = fsdp__comm_get(context);
 
     return comm ? comm->world : NULL;
+}
+
+fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+
+    if (!comm)
+        return fsdp_last_status();
+    if (comm->ops->set_timeout)
+        comm->ops->set_timeout(comm->transport, timeout_ms, tick_ms);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
+{
+    if (!(seconds >= 0 && seconds <= MOST_SECONDS))
+        return FSDP_FAIL(FSDP_INVALID, "cannot wait %g seconds for a rank: expected 0 (for ever) to %d", seconds,
+                         MOST_SECONDS);
+    FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)(seconds * 1000), TICK_MS));
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **out)

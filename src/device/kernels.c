@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/context.h"
 #include "device/impl.h"
 
 const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
@@ -28,6 +29,7 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
     if (!device->backend->kernels)
         return FSDP_OK;
     status = device->backend->kernels[kernel](stream, args);
+    fsdp__context_beat(device->context);
     atomic_fetch_add_explicit(&device->kernel_ns[fsdp__kernel_infos[kernel].class], fsdp__clock_ns() - start,
                               memory_order_relaxed);
     return status;

@@ -141,6 +141,9 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int r = 0; r < options->ranks; r++)
         FSDP_TRY_GOTO(status, start(options, r, &p, &children[r]), out);
+    /* For peers that wait for one to join: whether it gets there. */
+    for (int r = 0; r < options->ranks; r++)
+        atomic_store(&arena->control->ranks[r].started, children[r].pid);
     /* The children have the other copies, which close when they become the program: then the pipe ends. */
     close(ends[1]);
     ends[1] = -1;

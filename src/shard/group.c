@@ -163,9 +163,9 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp_process_group *pg = group->residence.mesh.shard_pg;
     fsdp_status status;
 
-    fsdp__process_group_host_waits(pg, +1); /* inline, the gather has run: this returns at once */
+    fsdp__process_group_host_waits(pg, true); /* inline, the gather has run: this returns at once */
     status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
-    fsdp__process_group_host_waits(pg, -1);
+    fsdp__process_group_host_waits(pg, false);
     if (status == FSDP_OK)
         status = fsdp__stream_check(comm->stream);
     for (int64_t i = 0; i < group->param_count && status == FSDP_OK; i++) {

@@ -110,6 +110,8 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all"),
     CHOICE(parallelism, fsdp_reshard_after_forward, reshard_after_forward, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done"),
 
+    NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
+
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
     TEXT(metrics, jsonl, FSDP__LOCAL, "file that gets a JSON object per step, after those of earlier runs"),
 
@@ -120,8 +122,8 @@ static const fsdp__key keys[] = {
 };
 /* clang-format on */
 
-static const char *const sections[] = {"model",       "data",    "training", "optimizer", "lr_scheduler",
-                                       "parallelism", "metrics", "export",   NULL};
+static const char *const sections[] = {"model",       "data", "training", "optimizer", "lr_scheduler",
+                                       "parallelism", "comm", "metrics",  "export",    NULL};
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "device/device.h"
 #include "hub/hub.h"
 #include "train/config.h"
@@ -96,12 +97,15 @@ static fsdp_status fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     fsdp_state_dict *state = NULL;
+    fsdp__activity before;
     fsdp_status status;
 
     if (c->model.pretrained == 0 || !c->model.path)
         return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    before = fsdp__context_set_activity(run->context, FSDP__READING);
     status = fsdp_hub_load(c->model.path, state, &run->model_config);
+    (void)fsdp__context_set_activity(run->context, before);
     fsdp_state_dict_free(state);
     return status;
 }
@@ -228,7 +232,9 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         run->context = context;
         run->config = config;
         run->listener = listener;
-        built = build(run);
+        built = alone(fsdp_context_set_comm_timeout(context, config->comm.timeout));
+        if (built.status == FSDP_OK)
+            built = build(run);
     }
     if (built.status == FSDP_OK) {
         *out = run;
@@ -348,7 +354,9 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
     PART(train_steps(*run, listener));
     PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
     PART(agreed(fsdp__train_agree(*run, fsdp__check_finite(*run))));
+    (void)fsdp__context_set_activity(context, FSDP__WRITING);
     PART(agreed(fsdp_train_export(*run)));
+    (void)fsdp__context_set_activity(context, FSDP__COMPUTING);
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);
     return agreed(FSDP_OK);

@@ -205,7 +205,25 @@ static void a_slot_is_made_once(void **state)
     CHECK_EQ(times_freed, 1);
 }
 
-TEST_MAIN(cmocka_unit_test(the_default_is_rank_0_of_1), cmocka_unit_test(local_ranks_follow_the_world_unless_given),
+static void a_heart_beats_where_it_is_told_to(void **state)
+{
+    fsdp_context *context = test_context();
+    static fsdp__heart heart;
+
+    (void)state;
+    fsdp__context_beat(context); /* one of its own, until there is another */
+    fsdp__context_set_heart(context, &heart);
+    CHECK_EQ(atomic_load(&heart.beats), 0);
+    fsdp__context_beat(context);
+    CHECK_EQ(atomic_load(&heart.beats), 1);
+    CHECK_EQ(fsdp__context_set_activity(context, FSDP__READING), FSDP__COMPUTING);
+    CHECK_EQ(atomic_load(&heart.activity), FSDP__READING);
+    CHECK_EQ(fsdp__context_set_activity(context, FSDP__COMPUTING), FSDP__READING);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(the_default_is_rank_0_of_1), cmocka_unit_test(a_heart_beats_where_it_is_told_to),
+          cmocka_unit_test(local_ranks_follow_the_world_unless_given),
           cmocka_unit_test(threads_are_the_rank_s_share_of_the_allowed_cores),
           cmocka_unit_test(ranks_outside_the_world_are_refused), cmocka_unit_test(a_failed_allocation_leaves_nothing),
           cmocka_unit_test(slots_are_freed_in_reverse_order), cmocka_unit_test(a_slot_is_made_once),

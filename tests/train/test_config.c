@@ -107,7 +107,7 @@ static void an_unknown_name_is_refused_with_the_nearest_one(void **state)
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",
             ":3: trainning is not a section; did you mean 'training'?");
     refuses("zzz: 1\n", ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
-                        "parallelism, metrics or export");
+                        "parallelism, comm, metrics or export");
     refuses("training: {seed: 3,\n  stepz: 3}\n", ":2: training.stepz is not a key of training; did you mean 'steps'?");
 }
 

@@ -11,7 +11,7 @@
 #include "base/compiler.h"
 #include "base/cores.h"
 
-#define MAGIC 0x314d59534344u /* changes with the layout */
+#define MAGIC 0x324d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
 #define HEAP_STEP ((size_t)1 << 30)
 

@@ -8,12 +8,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/context.h"
 #include "fsdp/comm.h"
 
 enum {
     FSDP__ARENA_GROUPS = 64,        /* process groups alive at a time, the world included */
     FSDP__ARENA_RANKS = 256,        /* on one machine */
     FSDP__ABORT_BYTES = 1024,       /* text of the reason */
+    FSDP__GROUP_NAME_BYTES = 32,    /* of a longer name so much is shown to other groups */
     FSDP__PAYLOAD_BYTES = 64 << 10, /* small things a rank shows its group, twice: see [Note: parity] */
     FSDP__STAGING_BYTES = 256 << 10 /* large things on their way through, twice */
 };
@@ -28,14 +30,37 @@ typedef struct fsdp__arena_rank {
     _Alignas(64) _Atomic uint32_t state;
     _Atomic int32_t pid;          /* 0: a thread, or not joined */
     _Atomic uint64_t start_ticks; /* of the process, so that a reused number is not taken for it */
-    _Atomic uint64_t awaited;     /* the shared region whose readers it waits for, as an offset; 0: it does not */
-    _Atomic uint32_t waits;       /* its program waits for other ranks and does nothing else */
+    _Atomic int32_t started;      /* the process that is to join; 0: not known */
+    _Atomic uint64_t awaited[2];  /* the shared region whose readers [its program: 1, a worker: 0] waits for, as an
+                                     offset; 0: it does not */
+    _Atomic uint32_t program_in;  /* 1 + the group for which its program waits and does nothing else; 0: none */
+    _Atomic uint32_t last;        /* 1 + the group of the call that it began last; 0: none */
+    _Atomic int32_t thread;       /* of its program, by the system's number; 0: not known */
+    _Atomic int64_t looked_ns;    /* processor time that went into looking after peers: no sign of life */
+    fsdp__heart heart;
 } fsdp__arena_rank;
+
+/* Ranks of the world, one bit each. */
+typedef struct fsdp__rank_set {
+    uint64_t bits[FSDP__ARENA_RANKS / 64];
+} fsdp__rank_set;
+
+static inline bool fsdp__rank_set_has(const fsdp__rank_set *set, int rank)
+{
+    return set->bits[rank / 64] >> (rank % 64) & 1;
+}
+
+static inline void fsdp__rank_set_add(fsdp__rank_set *set, int rank)
+{
+    set->bits[rank / 64] |= (uint64_t)1 << (rank % 64);
+}
 
 /* A barrier, and who it belongs to. */
 typedef struct fsdp__arena_group {
-    _Alignas(64) _Atomic uint64_t key; /* 0: free */
-    _Atomic int32_t members;           /* that have not freed it yet */
+    _Alignas(64) _Atomic uint64_t key;              /* 0: free */
+    _Atomic int32_t members;                        /* that have not freed it yet */
+    _Atomic uint64_t ranks[FSDP__ARENA_RANKS / 64]; /* of it: the bits of a fsdp__rank_set */
+    _Atomic uint64_t name[FSDP__GROUP_NAME_BYTES / 8];
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t generation; /* steps by 2; bit 0: the world is broken. Ranks sleep on it */
     _Atomic uint32_t sleepers;

@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
+#include "comm/symmetric/slot.h"
+#include "comm/symmetric/words.h"
 
 enum {
     WORLD_INDEX = 0,
@@ -39,6 +42,23 @@ static void bind(fsdp__symmetric_group *group, int index)
 {
     group->index = index;
     group->place = fsdp__arena_group_at(group->world->arena, index);
+    group->slot = fsdp__slot_at(group->world->arena, index, group->world->rank);
+    /* The place may have been another group's. */
+    atomic_store(&group->slot->issued, 0);
+    atomic_store(&group->slot->done, 0);
+    atomic_store(&group->slot->sequence, 0);
+}
+
+/* Whom it is made of, and its name: for those who look from outside. */
+static void describe(const fsdp__symmetric_group *group)
+{
+    fsdp__rank_set set = {{0}};
+
+    for (int r = 0; r < group->size; r++)
+        fsdp__rank_set_add(&set, group->ranks[r]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(set.bits); i++)
+        atomic_store(&group->place->ranks[i], set.bits[i]);
+    fsdp__words_store(group->place->name, (int)FSDP__COUNT_OF(group->place->name), group->name);
 }
 
 fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmetric_group **out)
@@ -57,6 +77,7 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
     if (status != FSDP_OK)
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     bind(*out, WORLD_INDEX);
+    describe(*out);
     /* Every rank writes the same, whoever comes first. */
     atomic_store(&(*out)->place->key, WORLD_KEY);
     atomic_store(&(*out)->place->members, INT32_MAX); /* never freed */
@@ -76,6 +97,7 @@ static fsdp_status claim(fsdp__symmetric_group *group)
             continue;
         atomic_store(&shared->members, group->size);
         bind(group, i);
+        describe(group);
         group->claimed = true;
         return FSDP_OK;
     }

@@ -10,10 +10,14 @@
 
 /* One rank's view of the arena. */
 typedef struct fsdp__symmetric {
+    fsdp_context *context;
     fsdp__arena *arena;
     int rank;
-    bool all_readable;     /* peers see every address of this rank (threads) */
-    fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
+    pthread_t program; /* the thread that makes the calls */
+    bool program_known;
+    _Atomic int64_t timeout_ticks, tick_ms; /* see watchdog.h */
+    bool all_readable;                      /* peers see every address of this rank (threads) */
+    fsdp__allocator *heap;                  /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
     fsdp_device **devices; /* that know the arena's payloads and staging: see devices.h */
@@ -22,7 +26,8 @@ typedef struct fsdp__symmetric {
 
 typedef struct fsdp__symmetric_group {
     fsdp__symmetric *world;
-    fsdp__arena_group *place; /* its barrier, in the arena */
+    fsdp__arena_group *place;     /* its barrier, in the arena */
+    struct fsdp__rank_slot *slot; /* of this rank */
     char *name;
     int index; /* in the arena; -1 until group_ready */
     int rank, size;

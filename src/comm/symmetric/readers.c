@@ -3,10 +3,7 @@
 #include "comm/symmetric/readers.h"
 
 #include "comm/symmetric/watch.h"
-
-enum {
-    LOOK_MS = 200 /* asleep for at most so long: then whether the reader still lives is looked at */
-};
+#include "comm/symmetric/watchdog.h"
 
 /* Counters first, then the region: a multiple of 64 bytes. */
 size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group)
@@ -56,78 +53,73 @@ void fsdp__symmetric_read_done(void *g, void *pointer, uint64_t number)
     }
 }
 
-bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number, int *behind)
+/* A rank of the group that is not done, by its place there; -1: all are. */
+static int behind(const fsdp__symmetric_group *group, const fsdp__shared_header *header, uint64_t number)
 {
-    fsdp__symmetric_group *group = g;
-    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
-
     for (int r = 0; r < group->size; r++)
-        if (atomic_load_explicit(&header->readers[group->ranks[r]].done, memory_order_acquire) < number) {
-            *behind = r;
-            return false;
-        }
-    return true;
+        if (atomic_load_explicit(&header->readers[group->ranks[r]].done, memory_order_acquire) < number)
+            return r;
+    return -1;
 }
 
-bool fsdp__symmetric_reader_ended(void *g, void *pointer, uint64_t number, int rank)
+bool fsdp__symmetric_readers_done(void *g, void *pointer, uint64_t number)
 {
     fsdp__symmetric_group *group = g;
 
-    return atomic_load(&fsdp__shared_header_of(group, pointer)->readers[group->ranks[rank]].ended) >= number;
+    return behind(group, fsdp__shared_header_of(group, pointer), number) < 0;
 }
 
-fsdp_status fsdp__symmetric_await_reader(void *g, void *pointer, uint64_t number, int behind)
+/* Sleeps for a tick, or until a read is done; whether the tick has passed. */
+static bool sleep_behind(fsdp__shared_header *header, int rank, uint64_t number, int tick_ms)
 {
-    fsdp__symmetric_group *group = g;
-    fsdp__arena *arena = group->world->arena;
-    fsdp__arena_rank *own = &arena->control->ranks[group->world->rank];
-    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
+    bool elapsed = false;
     uint32_t moved;
 
-    /* The number before the region, and cleared after it: a peer that sees the region finds its number there. */
-    atomic_store(&own_reader(group, pointer)->awaited, number);
-    atomic_store(&own->awaited, fsdp__to_offset(group, header));
     atomic_fetch_add(&header->sleepers, 1);
     /* Before the look at the count: a step in between keeps the futex from sleeping. */
     moved = atomic_load(&header->moved);
-    if (atomic_load(&header->readers[group->ranks[behind]].done) < number)
-        fsdp__futex_wait(&header->moved, moved, LOOK_MS);
+    if (atomic_load(&header->readers[rank].done) < number)
+        elapsed = fsdp__futex_wait(&header->moved, moved, tick_ms);
     atomic_fetch_sub(&header->sleepers, 1);
-    atomic_store(&own->awaited, 0);
-    atomic_store(&own_reader(group, pointer)->awaited, 0);
-    /* A rank that is gone will never count itself done, and an aborted world does not wake those who sleep here. */
-    fsdp__arena_check_left(arena, group->ranks[behind]);
-    fsdp__arena_check_alive(arena, group->ranks[behind]);
-    fsdp__arena_check_keeper(arena);
-    return fsdp__arena_aborted(arena) ? fsdp__arena_failure(arena) : FSDP_OK;
+    return elapsed;
 }
 
-void fsdp__symmetric_host_waits(void *transport, int change)
+static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *header, uint64_t number)
 {
-    fsdp__symmetric *symmetric = transport;
-    _Atomic uint32_t *waits = &symmetric->arena->control->ranks[symmetric->rank].waits;
+    fsdp__arena *arena = group->world->arena;
+    fsdp__wait wait;
+    int last;
 
-    /* One writer, so no exchange is needed. */
-    atomic_store_explicit(waits, atomic_load_explicit(waits, memory_order_relaxed) + (uint32_t)change,
-                          memory_order_release);
+    fsdp__wait_begin(&wait, group->world,
+                     (fsdp__place){.group = -1, .region = fsdp__to_offset(group, header), .mark = number});
+    while ((last = behind(group, header, number)) >= 0) {
+        bool elapsed = sleep_behind(header, group->ranks[last], number, fsdp__wait_tick_ms(&wait));
+
+        /* A rank that is gone will never count itself done, and an aborted world does not wake those who sleep here. */
+        fsdp__arena_check_left(arena, group->ranks[last]);
+        if (elapsed) {
+            fsdp__arena_check_alive(arena, group->ranks[last]);
+            fsdp__arena_check_keeper(arena);
+            fsdp__wait_tick(&wait);
+        }
+        if (fsdp__arena_aborted(arena))
+            return fsdp__arena_failure(arena);
+    }
+    return FSDP_OK;
 }
 
-bool fsdp__symmetric_host_is_waiting(void *transport)
-{
-    fsdp__symmetric *symmetric = transport;
-
-    return atomic_load(&symmetric->arena->control->ranks[symmetric->rank].waits) > 0;
-}
-
-/* The peer may wait in a region of ranks that this one is not among. */
-bool fsdp__symmetric_awaits_read(void *g, int rank)
+fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t number, bool by_program)
 {
     fsdp__symmetric_group *group = g;
-    int peer = group->ranks[rank];
-    const fsdp__arena_rank *shared = &group->world->arena->control->ranks[peer];
-    uint64_t offset = atomic_load(&shared->waits) > 0 ? atomic_load(&shared->awaited) : 0;
-    const fsdp__shared_header *header = fsdp__from_offset(group, offset);
-    const fsdp__reader *own = offset ? &header->readers[group->world->rank] : NULL;
+    fsdp__arena_rank *own = &group->world->arena->control->ranks[group->world->rank];
+    fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
+    fsdp_status status;
 
-    return own && own->member && atomic_load(&own->ended) < atomic_load(&header->readers[peer].awaited);
+    /* The number before the region, and cleared after it: a peer that sees the region finds its number there. */
+    atomic_store(&own_reader(group, pointer)->awaited[by_program], number);
+    atomic_store(&own->awaited[by_program], fsdp__to_offset(group, header));
+    status = await_all(group, header, number);
+    atomic_store(&own->awaited[by_program], 0);
+    atomic_store(&own_reader(group, pointer)->awaited[by_program], 0);
+    return status;
 }

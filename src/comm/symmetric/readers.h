@@ -8,7 +8,7 @@
 typedef struct fsdp__reader {
     _Alignas(64) _Atomic uint64_t done; /* reads that are over, as peers see it */
     _Atomic uint64_t ended;             /* that the program has ended: they will be over by themselves */
-    _Atomic uint64_t awaited;           /* this rank waits for all to be done with reads up to this; 0: it does not */
+    _Atomic uint64_t awaited[2];        /* this rank waits for all to be done with reads up to this; 0: it does not */
     uint64_t begun;
     bool member; /* of the region's group */
 } fsdp__reader;
@@ -31,11 +31,7 @@ void fsdp__symmetric_read_begin(void *group, void *pointer);
 uint64_t fsdp__symmetric_read_end(void *group, void *pointer);
 void fsdp__symmetric_read_done(void *group, void *pointer, uint64_t number);
 uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer);
-bool fsdp__symmetric_readers_done(void *group, void *pointer, uint64_t number, int *behind);
-bool fsdp__symmetric_reader_ended(void *group, void *pointer, uint64_t number, int rank);
-fsdp_status fsdp__symmetric_await_reader(void *group, void *pointer, uint64_t number, int behind);
-void fsdp__symmetric_host_waits(void *transport, int change);
-bool fsdp__symmetric_host_is_waiting(void *transport);
-bool fsdp__symmetric_awaits_read(void *group, int rank);
+bool fsdp__symmetric_readers_done(void *group, void *pointer, uint64_t number);
+fsdp_status fsdp__symmetric_await_readers(void *group, void *pointer, uint64_t number, bool by_program);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * Ranks count themselves in; the last one steps the generation, and the others wait for that: a short spin when every
  * rank has a core, a few turns of letting others run when not, then asleep in the kernel. Who sleeps looks now and then
- * whether those it waits for still live. */
+ * whether those it waits for still live (watch.h) and will come (watchdog.h). */
 #include "comm/symmetric/rendezvous.h"
 
 #include <sched.h>
@@ -11,17 +11,17 @@
 
 #include "base/clock.h"
 #include "comm/symmetric/watch.h"
+#include "comm/symmetric/watchdog.h"
 
 enum {
     SPIN_TURNS = 1000,
     YIELD_TURNS = 100,
-    LOOK_MS = 200,
     BROKEN = 1 /* bit of the generation */
 };
 
-static fsdp__slot *slot_of(const fsdp__symmetric_group *group, int rank)
+static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
 {
-    return fsdp__arena_slot(group->world->arena, group->index, group->ranks[rank]);
+    return fsdp__slot_at(group->world->arena, group->index, group->ranks[rank]);
 }
 
 const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank)
@@ -77,7 +77,7 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
     fsdp__arena_group *shared = group->place;
     bool crowded = group->world->arena->control->crowded;
     uint32_t ticket = old + 2;
-    int64_t looked = fsdp__clock_ns();
+    fsdp__wait wait;
 
     for (int i = crowded ? YIELD_TURNS : SPIN_TURNS; i > 0; i--) {
         if (atomic_load_explicit(&shared->generation, memory_order_acquire) != old)
@@ -88,17 +88,17 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
      * of the two sees the other. The same holds for a rank that leaves. */
     atomic_fetch_add(&shared->sleepers, 1);
     look_after(group, ticket, false);
+    fsdp__wait_begin(&wait, group->world, (fsdp__place){.group = group->index, .mark = ticket});
     while (atomic_load(&shared->generation) == old) {
-        int64_t now;
+        bool elapsed = fsdp__futex_wait(&shared->generation, old, fsdp__wait_tick_ms(&wait));
 
-        fsdp__futex_wait(&shared->generation, old, LOOK_MS);
         if (atomic_load(&shared->generation) != old)
             break;
-        now = fsdp__clock_ns();
         /* A wake-up before its time is that of a rank that left: the system is asked (files of /proc) only when time
          * has passed. */
-        look_after(group, ticket, now - looked > LOOK_MS * (int64_t)1000000 / 2);
-        looked = now;
+        look_after(group, ticket, elapsed);
+        if (elapsed)
+            fsdp__wait_tick(&wait);
     }
     atomic_fetch_sub(&shared->sleepers, 1);
 }
@@ -121,6 +121,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
             fsdp__futex_wake_all(&shared->generation);
     } else {
         start = fsdp__clock_ns();
+        atomic_store_explicit(&slot_of(group, group->rank)->counted, old + 2, memory_order_release);
         wait_for_step(group, old);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
@@ -128,18 +129,6 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)BROKEN) != old)
         return FSDP_OK;
     return fsdp__arena_failure(group->world->arena);
-}
-
-bool fsdp__symmetric_awaits_meeting(void *g, int rank)
-{
-    fsdp__symmetric_group *group = g;
-    uint32_t ticket = (atomic_load(&group->place->generation) & ~(uint32_t)BROKEN) + 2;
-
-    /* A rank whose ticket is of the generation to come stands in the meeting. Its program must wait, too: when a worker
-     * stands there, the program may still do what this rank waits for. */
-    return atomic_load(&group->world->arena->control->ranks[group->ranks[rank]].waits) > 0 &&
-           atomic_load(&slot_of(group, rank)->ticket) == ticket &&
-           atomic_load(&slot_of(group, group->rank)->ticket) != ticket;
 }
 
 /* ---- the entry of a call ---- */
@@ -164,7 +153,7 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
 
 fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry, fsdp__traffic *traffic)
 {
-    fsdp__slot *own = slot_of(group, group->rank);
+    fsdp__rank_slot *own = slot_of(group, group->rank);
     const fsdp__signature *first;
 
     fsdp__signature_fill(call, &entry->signature);

@@ -9,23 +9,7 @@
 #define COMM_SYMMETRIC_RENDEZVOUS_H
 
 #include "comm/symmetric/group.h"
-#include "comm/symmetric/signature.h"
-
-typedef struct fsdp__entry {
-    fsdp__signature signature;
-    /* Not compared. Addresses are offsets from the arena's base. */
-    uint64_t send, recv;
-    uint64_t buffers_hash; /* of the addresses of all buffers' `unsharded` */
-    bool readable;         /* all this call's memory can be read by peers */
-    int32_t own_status;    /* of process_group_alloc */
-} fsdp__entry;
-
-typedef struct fsdp__slot {
-    _Atomic uint32_t ticket; /* generation that this rank's last barrier leads to */
-    _Alignas(64) fsdp__entry entries[2];
-} fsdp__slot;
-
-_Static_assert(sizeof(fsdp__slot) <= FSDP__SLOT_BYTES, "a slot has its place in the arena");
+#include "comm/symmetric/slot.h"
 
 /* All ranks of the group have come here, and what they wrote before is readable. Fails when the world is broken. */
 fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic);
@@ -34,8 +18,6 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
  * read the peers'. */
 fsdp_status fsdp__show(fsdp__symmetric_group *group, const fsdp__call *call, fsdp__entry *entry,
                        fsdp__traffic *traffic);
-/* Whether the program of group rank `rank` waits in a meeting to which this rank has not come. */
-bool fsdp__symmetric_awaits_meeting(void *group, int rank);
 const fsdp__entry *fsdp__entry_of(const fsdp__symmetric_group *group, int rank);
 unsigned char *fsdp__payload_of(const fsdp__symmetric_group *group, int rank);
 /* Where this rank writes the payload that it will show next. */

@@ -6,6 +6,11 @@
 #include "comm/symmetric/watch.h"
 #include "comm/world.h"
 
+enum {
+    TIMEOUT_MS = 300000,
+    TICK_MS = 200
+};
+
 void fsdp__symmetric_abort(void *transport, const char *text)
 {
     fsdp__symmetric *symmetric = transport;
@@ -26,6 +31,11 @@ void fsdp__symmetric_close(void *transport)
     fsdp__free(symmetric);
 }
 
+static void release_heart(void *arena)
+{
+    fsdp__arena_unref(arena);
+}
+
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
                                    bool all_readable, bool wait)
 {
@@ -36,8 +46,10 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
 
     if (!symmetric)
         return FSDP_NO_MEMORY;
+    symmetric->context = context;
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
+    fsdp__symmetric_set_timeout(symmetric, TIMEOUT_MS, TICK_MS);
     symmetric->all_readable = all_readable;
     pthread_mutex_init(&symmetric->mutex, NULL);
     FSDP_TRY_GOTO(status, fsdp__symmetric_memory_open(symmetric), out);
@@ -46,6 +58,8 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     atomic_store(&arena->control->ranks[rank].state, FSDP__RANK_JOINED);
     if (wait)
         FSDP_TRY_GOTO(status, fsdp__rendezvous(world, &traffic), out);
+    fsdp__context_attach(context, FSDP__SLOT_HEART, fsdp__arena_ref(arena), release_heart);
+    fsdp__context_set_heart(context, &arena->control->ranks[rank].heart);
     /* From here on they are the context's, also when this fails. */
     status = fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);

@@ -3,12 +3,14 @@
 #ifndef COMM_SYMMETRIC_SYMMETRIC_H
 #define COMM_SYMMETRIC_SYMMETRIC_H
 
+#include "comm/symmetric/calls.h"
 #include "comm/symmetric/coalesced.h"
 #include "comm/symmetric/group.h"
 #include "comm/symmetric/memory.h"
 #include "comm/symmetric/plain.h"
 #include "comm/symmetric/readers.h"
 #include "comm/symmetric/rendezvous.h"
+#include "comm/symmetric/watchdog.h"
 
 /* Joins as `rank`: waits until all ranks are there. On success the context owns it all; takes its own reference of the
  * arena. [collective] */
@@ -31,8 +33,7 @@ void fsdp__symmetric_close(void *transport);
     .free_shared = fsdp__symmetric_free_shared, .read_begin = fsdp__symmetric_read_begin,                           \
     .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                                   \
     .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                       \
-    .reader_ended = fsdp__symmetric_reader_ended, .await_reader = fsdp__symmetric_await_reader,                     \
-    .host_waits = fsdp__symmetric_host_waits, .host_is_waiting = fsdp__symmetric_host_is_waiting,                   \
-    .awaits_meeting = fsdp__symmetric_awaits_meeting, .awaits_read = fsdp__symmetric_awaits_read
+    .await_readers = fsdp__symmetric_await_readers, .note = fsdp__symmetric_note,                                   \
+    .host_waits = fsdp__symmetric_host_waits, .set_timeout = fsdp__symmetric_set_timeout
 
 #endif

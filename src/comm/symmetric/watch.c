@@ -2,12 +2,8 @@
 #include "comm/symmetric/watch.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,11 +12,11 @@
 
 /* ---- sleeping ---- */
 
-void fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms)
+bool fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms)
 {
     struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
 
-    (void)syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
+    return syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0) != 0 && errno == ETIMEDOUT;
 }
 
 void fsdp__futex_wake_all(_Atomic uint32_t *word)
@@ -70,7 +66,7 @@ fsdp_status fsdp__arena_failure(const fsdp__arena *arena)
 
     /* The writer may have died in the middle: do not wait for ever. */
     for (int i = 0; i < 20 && atomic_load(&control->abort_state) == FSDP__ABORT_WRITING; i++)
-        fsdp__futex_wait(&control->abort_state, FSDP__ABORT_WRITING, 100);
+        (void)fsdp__futex_wait(&control->abort_state, FSDP__ABORT_WRITING, 100);
     if (atomic_load_explicit(&control->abort_state, memory_order_acquire) != FSDP__ABORT_SET)
         return FSDP_FAIL(FSDP_COMM, "a rank ended while it reported a failure");
     return FSDP_FAIL((fsdp_status)control->abort_status, "%s", control->abort_text);
@@ -94,54 +90,6 @@ void fsdp__arena_check_left(fsdp__arena *arena, int rank)
     fsdp__arena_abort(arena, FSDP_COMM, rank, text);
 }
 
-/* Fields of /proc/PID/stat after the name in parentheses, which may hold anything. The state is field 3. */
-static bool read_stat(int pid, char *state, uint64_t *start_ticks)
-{
-    char path[48], text[1024], *at;
-    ssize_t bytes;
-    int fd;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    bytes = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (bytes <= 0)
-        return false;
-    text[bytes] = '\0';
-    at = strrchr(text, ')');
-    if (!at || at[1] != ' ')
-        return false;
-    *state = at[2];
-    for (int field = 2; field < 22 && at; field++)
-        at = strchr(at + 1, ' ');
-    *start_ticks = at ? strtoull(at, NULL, 10) : 0;
-    return true;
-}
-
-uint64_t fsdp__process_start_ticks(int pid)
-{
-    char state;
-    uint64_t ticks;
-
-    return read_stat(pid, &state, &ticks) ? ticks : 0;
-}
-
-/* A process that has ended counts as dead although its parent has not asked for its status yet. */
-static bool is_dead(int pid, uint64_t start_ticks)
-{
-    char state;
-    uint64_t ticks;
-
-    if (pid == 0)
-        return false;
-    if (kill(pid, 0) != 0 && errno == ESRCH)
-        return true;
-    return read_stat(pid, &state, &ticks) &&
-           (state == 'Z' || state == 'X' || (start_ticks != 0 && ticks != start_ticks));
-}
-
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
 {
     fsdp__arena_rank *shared = &arena->control->ranks[rank];
@@ -149,7 +97,8 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
     char text[64];
 
     /* A process that has left its world in good order may end when it likes. */
-    if (atomic_load(&shared->state) != FSDP__RANK_JOINED || !is_dead(pid, atomic_load(&shared->start_ticks)))
+    if (atomic_load(&shared->state) != FSDP__RANK_JOINED ||
+        !fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)))
         return;
     snprintf(text, sizeof text, "rank %d has died (process %d)", rank, pid);
     fsdp__arena_abort(arena, FSDP_COMM, rank, text);
@@ -159,6 +108,6 @@ void fsdp__arena_check_keeper(fsdp__arena *arena)
 {
     fsdp__control *control = arena->control;
 
-    if (is_dead(atomic_load(&control->keeper), atomic_load(&control->keeper_ticks)))
+    if (fsdp__process_is_dead(atomic_load(&control->keeper), atomic_load(&control->keeper_ticks)))
         fsdp__arena_abort(arena, FSDP_COMM, -1, "the process that started the ranks has died");
 }

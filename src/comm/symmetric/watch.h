@@ -3,6 +3,7 @@
 #define COMM_SYMMETRIC_WATCH_H
 
 #include "comm/symmetric/arena.h"
+#include "comm/symmetric/process.h"
 
 /* Ends every rank's calls, now and later. The first reason stays; `rank` is to blame (-1: nobody). */
 void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const char *text);
@@ -15,11 +16,9 @@ void fsdp__arena_leave(fsdp__arena *arena, int rank);
 void fsdp__arena_check_left(fsdp__arena *arena, int rank);
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank);
 void fsdp__arena_check_keeper(fsdp__arena *arena);
-/* A process as the system tells it apart from later ones with the same number; 0 when unknown. */
-uint64_t fsdp__process_start_ticks(int pid);
 
-/* Sleeps while *word is `value`, at most `timeout_ms`. */
-void fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
+/* Sleeps while *word is `value`, at most `timeout_ms`; whether all of that time has passed. */
+bool fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
 void fsdp__futex_wake_all(_Atomic uint32_t *word);
 
 #endif

@@ -1,0 +1,97 @@
+/* process.c - what the system says of a peer's process. */
+#include "comm/symmetric/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- its state ---- */
+
+/* Fields of /proc/PID/stat after the name in parentheses, which may hold anything. The state is field 3. */
+static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
+{
+    char text[1024], *at;
+    ssize_t bytes;
+    int fd;
+
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bytes = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (bytes <= 0)
+        return false;
+    text[bytes] = '\0';
+    at = strrchr(text, ')');
+    if (!at || at[1] != ' ')
+        return false;
+    *state = at[2];
+    for (int field = 2; field < 22 && at; field++)
+        at = strchr(at + 1, ' ');
+    *start_ticks = at ? strtoull(at, NULL, 10) : 0;
+    return true;
+}
+
+static bool read_process(int pid, char *state, uint64_t *start_ticks)
+{
+    char path[48];
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    return read_stat(path, state, start_ticks);
+}
+
+uint64_t fsdp__process_start_ticks(int pid)
+{
+    char state;
+    uint64_t ticks;
+
+    return read_process(pid, &state, &ticks) ? ticks : 0;
+}
+
+bool fsdp__process_is_dead(int pid, uint64_t start_ticks)
+{
+    char state;
+    uint64_t ticks;
+
+    if (pid == 0)
+        return false;
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+        return true;
+    return read_process(pid, &state, &ticks) &&
+           (state == 'Z' || state == 'X' || (start_ticks != 0 && ticks != start_ticks));
+}
+
+char fsdp__process_state(int pid, int thread)
+{
+    char path[80], state;
+    uint64_t ticks;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
+    return read_stat(path, &state, &ticks) ? state : '\0';
+}
+
+/* ---- processor time ---- */
+
+static int64_t read_clock(clockid_t clock)
+{
+    struct timespec now;
+
+    return clock_gettime(clock, &now) == 0 ? (int64_t)now.tv_sec * 1000000000 + now.tv_nsec : -1;
+}
+
+int64_t fsdp__process_cpu_ns(int pid)
+{
+    clockid_t clock;
+
+    return clock_getcpuclockid(pid, &clock) == 0 ? read_clock(clock) : -1;
+}
+
+int64_t fsdp__thread_cpu_ns(void)
+{
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}

@@ -1,0 +1,19 @@
+/* process.h - what the system says of a peer's process. */
+#ifndef COMM_SYMMETRIC_PROCESS_H
+#define COMM_SYMMETRIC_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A process as the system tells it apart from later ones with the same number; 0 when unknown. */
+uint64_t fsdp__process_start_ticks(int pid);
+/* One that has ended counts as dead although its parent has not asked for its status yet. `start_ticks` 0: any. */
+bool fsdp__process_is_dead(int pid, uint64_t start_ticks);
+/* Of its thread: 'R' runs or would, 'S' and 'D' sleep, 'T' and 't' are stopped; 0: unknown. */
+char fsdp__process_state(int pid, int thread);
+/* Processor time of all its threads; -1: unknown. */
+int64_t fsdp__process_cpu_ns(int pid);
+/* Of the calling thread. */
+int64_t fsdp__thread_cpu_ns(void);
+
+#endif

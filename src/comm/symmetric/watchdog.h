@@ -1,0 +1,37 @@
+/* watchdog.h - what a rank does while it waits for others: it looks around, tells what holds it up, and ends the world
+ * when what it waits for will not come.
+ *
+ * [Note: ticks]
+ * Whoever waits sleeps for a tick at a time. Only ticks that passed in full while it slept count, each once, so time
+ * during which the waiting rank itself is stopped (Ctrl-Z, a suspended machine) does not. */
+#ifndef COMM_SYMMETRIC_WATCHDOG_H
+#define COMM_SYMMETRIC_WATCHDOG_H
+
+#include "comm/symmetric/group.h"
+#include "comm/symmetric/pulse.h"
+#include "comm/symmetric/waits.h"
+
+/* One wait of one thread. Large, and not touched before the first tick. */
+typedef struct fsdp__wait {
+    const fsdp__symmetric *world;
+    fsdp__place place;
+    int64_t ticks;
+    int64_t thread_ns;   /* processor time of this thread at its last look */
+    int64_t next_notice; /* in ticks */
+    uint64_t circle;     /* that was seen at the last tick, by its hash; 0: none */
+    uint64_t reach;
+    int64_t same; /* ticks since everybody in reach stood elsewhere */
+    fsdp__pulse pulses[FSDP__ARENA_RANKS];
+} fsdp__wait;
+
+void fsdp__wait_begin(fsdp__wait *wait, const fsdp__symmetric *world, fsdp__place place);
+/* How long to sleep, in milliseconds. */
+int fsdp__wait_tick_ms(const fsdp__wait *wait);
+/* After a sleep that lasted so long. Ends the world (fsdp__arena_abort) when this rank is part of a circle, or when
+ * what it waits for has stood still for the timeout. */
+void fsdp__wait_tick(fsdp__wait *wait);
+
+/* Of the table of a transport. */
+void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms);
+
+#endif

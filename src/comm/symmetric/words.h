@@ -1,0 +1,33 @@
+/* words.h - short texts in shared memory that others may read while they are written: torn, but without a race. */
+#ifndef COMM_SYMMETRIC_WORDS_H
+#define COMM_SYMMETRIC_WORDS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+/* `text` fills all words: what is shorter is filled up with zeros. */
+static inline void fsdp__words_store(_Atomic uint64_t *words, int count, const char *text)
+{
+    for (int i = 0; i < count; i++) {
+        uint64_t word = 0;
+        size_t length = strnlen(text, sizeof word);
+
+        memcpy(&word, text, length);
+        text += length;
+        atomic_store_explicit(&words[i], word, memory_order_release);
+    }
+}
+
+/* `text` has room for the words and an end. */
+static inline void fsdp__words_load(const _Atomic uint64_t *words, int count, char *text)
+{
+    for (int i = 0; i < count; i++) {
+        uint64_t word = atomic_load_explicit(&words[i], memory_order_acquire);
+
+        memcpy(text + 8 * i, &word, sizeof word);
+    }
+    text[8 * count] = '\0';
+}
+
+#endif

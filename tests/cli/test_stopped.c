@@ -1,0 +1,95 @@
+/* A rank of `fsdp train` that is stopped: what is said at once and in the end, and that nothing is lost if it goes on.
+ */
+#include "cli/fixture.h"
+
+enum {
+    MOST = 16
+};
+
+/* Returns as soon as the program has printed `text`. */
+static void await_output(const program *p, const char *text)
+{
+    for (bool found = false; !found; usleep(5000)) {
+        char *output = test_read_file(p->output_path, NULL);
+
+        found = strstr(output, text) != NULL;
+        CHECK(found || waitpid(p->pid, NULL, WNOHANG) == 0);
+        free(output);
+    }
+}
+
+/* The process of rank 1 of those that have the mark. */
+static pid_t second_rank(const char *mark)
+{
+    pid_t ours[MOST], second[64];
+    int count = find_processes(mark, ours, MOST), seconds = find_processes("RANK=1", second, 64);
+
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < seconds; k++)
+            if (ours[i] == second[k])
+                return ours[i];
+    TEST_FAIL("there is no rank 1 of %s", mark);
+}
+
+/* Starts a run of two ranks and stops the second one when it has begun. */
+static program start_and_stop(fixture *f, const char *steps, const char *timeout, pid_t *stopped)
+{
+    const char *const argv[] = {PROGRAM, "train", f->config, "-n", "2", steps, timeout, "--metrics.log_freq=1", NULL};
+    char mark[64], *output = test_path(f->directory, "output");
+    program p;
+
+    snprintf(mark, sizeof mark, "STOPPED_BY=%d", (int)getpid());
+    setenv("STOPPED_BY", strchr(mark, '=') + 1, 1);
+    test_write_file(output, "", 0); /* that of a program before would be taken for this one's */
+    free(output);
+    p = program_start(f->directory, argv);
+    await_output(&p, "step: ");
+    *stopped = second_rank(mark);
+    CHECK_EQ(kill(*stopped, SIGSTOP), 0);
+    return p;
+}
+
+static void one_message_says_who_was_stopped(void **state)
+{
+    fixture *f = *state;
+    char expected[128];
+    pid_t stopped;
+    program p = start_and_stop(f, "--training.steps=1000000", "--comm.timeout=1", &stopped);
+    const char *last;
+
+    program_wait(&p, 60);
+    CHECK_EQ(p.status, 1);
+    snprintf(expected, sizeof expected, "[rank 0] rank 1 is stopped, and rank 0 waits for it in call ");
+    CHECK_CONTAINS(p.output, expected);
+    snprintf(expected, sizeof expected, "'kill -CONT %d' lets it go on", (int)stopped);
+    CHECK_CONTAINS(p.output, expected);
+    last = strstr(p.output, "fsdp: rank 0 has waited 1");
+    CHECK(last != NULL);
+    snprintf(expected, sizeof expected, " for rank 1, which is stopped (process %d), last in call ", (int)stopped);
+    CHECK_CONTAINS(last, expected);
+    CHECK_NULL(strstr(last + 1, "fsdp: "));
+    program_free(&p);
+}
+
+static void a_run_that_was_stopped_goes_on_as_if_nothing_had_been(void **state)
+{
+    fixture *f = *state;
+    const char *const undisturbed[] = {PROGRAM, "train", f->config, "-n", "2", "--training.steps=300", NULL};
+    program first = program_run(f->directory, 0, undisturbed), p;
+    char *loss = strstr(first.output, "; loss ");
+    pid_t stopped;
+
+    CHECK(loss != NULL);
+    loss = strndup(loss, strcspn(loss, "\n"));
+    program_free(&first);
+    p = start_and_stop(f, "--training.steps=300", "--comm.timeout=1000", &stopped);
+    await_output(&p, "rank 1 is stopped");
+    CHECK_EQ(kill(stopped, SIGCONT), 0);
+    program_wait(&p, 60);
+    CHECK_EQ(p.status, 0);
+    CHECK_CONTAINS(p.output, loss);
+    free(loss);
+    program_free(&p);
+}
+
+TEST_MAIN(T(one_message_says_who_was_stopped), T(a_run_that_was_stopped_goes_on_as_if_nothing_had_been))

@@ -1,0 +1,56 @@
+/* test_process.c - what the system says of a process that runs, sleeps, is stopped, and has ended. */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/symmetric/process.h"
+#include "support/test.h"
+
+/* Returns when the process is in the state. */
+static void await_state(int pid, char state)
+{
+    while (fsdp__process_state(pid, pid) != state)
+        usleep(1000);
+}
+
+static void a_process_is_seen_from_outside(void **state)
+{
+    pid_t pid = fork();
+    uint64_t started;
+
+    (void)state;
+    if (pid == 0)
+        for (;;)
+            pause();
+    started = fsdp__process_start_ticks(pid);
+    CHECK(started > 0);
+    await_state(pid, 'S');
+    CHECK(fsdp__process_cpu_ns(pid) >= 0);
+    CHECK_EQ(kill(pid, SIGSTOP), 0);
+    await_state(pid, 'T');
+    CHECK_EQ(fsdp__process_is_dead(pid, started), false);
+    CHECK_EQ(fsdp__process_is_dead(pid, 0), false);
+    CHECK_EQ(fsdp__process_is_dead(pid, started + 1), true); /* another one with its number */
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    await_state(pid, 'Z');
+    CHECK_EQ(fsdp__process_is_dead(pid, started), true); /* nobody has asked for its status */
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    CHECK_EQ(fsdp__process_is_dead(pid, started), true);
+    CHECK_EQ(fsdp__process_state(pid, pid), 0);
+    CHECK_EQ(fsdp__process_start_ticks(pid), 0);
+    CHECK_EQ(fsdp__process_cpu_ns(pid), -1);
+}
+
+static void this_process_runs(void **state)
+{
+    int64_t thread_ns = fsdp__thread_cpu_ns(), process_ns = fsdp__process_cpu_ns(getpid());
+
+    (void)state;
+    CHECK_EQ(fsdp__process_state(getpid(), gettid()), 'R');
+    while (fsdp__thread_cpu_ns() < thread_ns + 2000000)
+        continue;
+    CHECK(fsdp__process_cpu_ns(getpid()) > process_ns);
+    CHECK_EQ(fsdp__process_is_dead(0, 0), false); /* no process */
+}
+
+TEST_MAIN(cmocka_unit_test(a_process_is_seen_from_outside), cmocka_unit_test(this_process_runs))

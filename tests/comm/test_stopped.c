@@ -1,0 +1,239 @@
+/* test_stopped.c - ranks that are processes, and are stopped, or wait for each other. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/internal.h"
+#include "comm/shm/shm.h"
+#include "support/test.h"
+
+enum {
+    WORLD = 3,
+    TICK_MS = 2,
+    TIMEOUT_MS = 200,
+    LONG_MS = 1000000, /* no test takes as long */
+    AS_EXPECTED = 42,
+    PAST_TIMEOUT_US = 400000
+};
+
+/* What a rank does; its exit status. */
+typedef struct play play;
+typedef int (*act)(fsdp_context *context, const play *p);
+
+struct play {
+    int ranks;
+    act act;
+    int64_t timeout_ms;
+    fsdp__arena *arena;
+    pid_t pids[WORLD];
+    int lines[2]; /* a pipe: warnings of all ranks, for the test */
+    int go[2];    /* another: from the test */
+};
+
+static void pass_on(void *arg, fsdp_log_level level, const char *line)
+{
+    const play *p = arg;
+    char text[512];
+    int bytes = snprintf(text, sizeof text, "%s\n", line);
+
+    if (level == FSDP_LOG_WARNING && write(p->lines[1], text, (size_t)bytes) != bytes)
+        _exit(9);
+}
+
+static void rank_main(play *p, int rank)
+{
+    fsdp_context_options options = {.rank = rank, .world_size = p->ranks, .threads = 1};
+    fsdp_context *context = NULL;
+    int code;
+
+    if (fsdp__shm_join(p->arena->fd, &options, &context) != FSDP_OK)
+        _exit(2);
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, pass_on, p);
+    if (fsdp__context_set_comm_ticks(context, p->timeout_ms, TICK_MS) != FSDP_OK)
+        _exit(3);
+    code = p->act(context, p);
+    fsdp_context_free(context);
+    _exit(code);
+}
+
+static void start(play *p)
+{
+    CHECK_OK(fsdp__shm_create(p->ranks, &p->arena));
+    CHECK_EQ(pipe(p->lines), 0);
+    CHECK_EQ(pipe2(p->go, O_NONBLOCK), 0);
+    for (int r = 0; r < p->ranks; r++) {
+        p->pids[r] = fork();
+        if (p->pids[r] == 0)
+            rank_main(p, r);
+    }
+}
+
+static void check_exit(const play *p, int rank, int code)
+{
+    int status;
+
+    CHECK_EQ(waitpid(p->pids[rank], &status, 0), p->pids[rank]);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), code);
+}
+
+static void finish(play *p)
+{
+    for (int i = 0; i < 2; i++) {
+        close(p->lines[i]);
+        close(p->go[i]);
+    }
+    fsdp__arena_unref(p->arena);
+}
+
+/* The next warning, as soon as there is one. */
+static void read_line(const play *p, char line[512])
+{
+    int at = 0;
+
+    while (at < 511 && read(p->lines[0], line + at, 1) == 1 && line[at] != '\n')
+        at++;
+    line[at] = '\0';
+}
+
+/* Until the process has stopped. */
+static void stop(const play *p, int rank)
+{
+    int status;
+
+    CHECK_EQ(kill(p->pids[rank], SIGSTOP), 0);
+    CHECK_EQ(waitpid(p->pids[rank], &status, WUNTRACED), p->pids[rank]);
+    CHECK(WIFSTOPPED(status));
+}
+
+/* ---- one that is stopped ---- */
+
+static int stop_before_a_call(fsdp_context *context, const play *p)
+{
+    char expected[160];
+
+    if (fsdp_barrier(fsdp_world(context)) != FSDP_OK)
+        return 4;
+    snprintf(expected, sizeof expected, "for rank 1, which is stopped (process %d), last in call 1 of group 'world'",
+             atomic_load(&p->arena->control->ranks[1].pid));
+    if (fsdp_context_rank(context) == 1)
+        raise(SIGSTOP);
+    if (fsdp_barrier(fsdp_world(context)) == FSDP_OK)
+        return 0;
+    return fsdp_last_status() == FSDP_COMM && strstr(fsdp_last_error(), expected) ? AS_EXPECTED : 5;
+}
+
+static void a_stopped_rank_ends_the_run_with_the_timeout(void **state)
+{
+    play p = {.ranks = 3, .act = stop_before_a_call, .timeout_ms = TIMEOUT_MS};
+
+    (void)state;
+    start(&p);
+    check_exit(&p, 0, AS_EXPECTED);
+    check_exit(&p, 2, AS_EXPECTED);
+    CHECK_EQ(kill(p.pids[1], SIGCONT), 0);
+    check_exit(&p, 1, AS_EXPECTED);
+    finish(&p);
+}
+
+static void a_stopped_rank_is_named_at_once_and_may_go_on(void **state)
+{
+    play p = {.ranks = 3, .act = stop_before_a_call, .timeout_ms = LONG_MS};
+    char line[512], expected[256];
+
+    (void)state;
+    start(&p);
+    read_line(&p, line);
+    snprintf(expected, sizeof expected,
+             "[rank 0] rank 1 is stopped, and rank 0 waits for it in call 2 of group 'world' (barrier): 'kill -CONT "
+             "%d' lets it go on",
+             p.pids[1]);
+    CHECK_STRING(line, expected);
+    CHECK_EQ(kill(p.pids[1], SIGCONT), 0);
+    for (int r = 0; r < p.ranks; r++)
+        check_exit(&p, r, 0);
+    finish(&p);
+}
+
+/* ---- all that are stopped together ---- */
+
+static int compute_until_told(fsdp_context *context, const play *p)
+{
+    char byte;
+
+    if (fsdp_context_rank(context) == 1)
+        while (read(p->go[0], &byte, 1) < 0 && errno == EAGAIN)
+            continue;
+    return fsdp_barrier(fsdp_world(context)) == FSDP_OK ? 0 : 4;
+}
+
+static void a_job_that_is_stopped_and_continued_goes_on(void **state)
+{
+    play p = {.ranks = 2, .act = compute_until_told, .timeout_ms = TIMEOUT_MS};
+    char line[512];
+
+    (void)state;
+    start(&p);
+    read_line(&p, line); /* rank 0 waits */
+    CHECK_CONTAINS(line, "for rank 1, which computes, before its first call of other ranks");
+    stop(&p, 0);
+    stop(&p, 1);
+    usleep(PAST_TIMEOUT_US); /* were it counted, it would end the run */
+    CHECK_EQ(kill(p.pids[1], SIGCONT), 0);
+    CHECK_EQ(kill(p.pids[0], SIGCONT), 0);
+    read_line(&p, line); /* it waits on */
+    CHECK_CONTAINS(line, "for rank 1, which computes");
+    CHECK_EQ(write(p.go[1], "x", 1), 1);
+    check_exit(&p, 0, 0);
+    check_exit(&p, 1, 0);
+    finish(&p);
+}
+
+/* ---- circles ---- */
+
+static int wait_in_a_circle(fsdp_context *context, const play *p)
+{
+    fsdp_process_group *groups[WORLD], *own = NULL;
+    int rank = fsdp_context_rank(context), code = 4;
+    char expected[160];
+
+    for (int r = 0; r < p->ranks; r++) {
+        int next = (r + 1) % p->ranks, ranks[2] = {r < next ? r : next, r < next ? next : r};
+        char name[24];
+
+        snprintf(name, sizeof name, "group %d", r);
+        if (fsdp_process_group_create(context, ranks, 2, name, &groups[r]) != FSDP_OK)
+            return 5;
+        if (r == rank)
+            own = groups[r];
+    }
+    if (fsdp_barrier(own) == FSDP_MISMATCH)
+        code = AS_EXPECTED;
+    for (int r = 0; r < p->ranks; r++) {
+        snprintf(expected, sizeof expected, "rank %d waits for rank %d in call 1 of group 'group %d' (barrier)", r,
+                 (r + 1) % p->ranks, r);
+        code = strstr(fsdp_last_error(), expected) ? code : 6;
+        fsdp_process_group_free(groups[r]);
+    }
+    return code;
+}
+
+static void processes_that_wait_in_a_circle_are_all_named(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= WORLD; ranks++) {
+        play p = {.ranks = ranks, .act = wait_in_a_circle, .timeout_ms = 0};
+
+        start(&p);
+        for (int r = 0; r < ranks; r++)
+            check_exit(&p, r, AS_EXPECTED);
+        finish(&p);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(a_stopped_rank_ends_the_run_with_the_timeout),
+          cmocka_unit_test(a_stopped_rank_is_named_at_once_and_may_go_on),
+          cmocka_unit_test(a_job_that_is_stopped_and_continued_goes_on),
+          cmocka_unit_test(processes_that_wait_in_a_circle_are_all_named))
