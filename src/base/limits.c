@@ -2,29 +2,37 @@
 #include "base/limits.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/file.h"
 
 /* ---- files of numbers ---- */
 
-/* Small files of the system; NULL: not there, which is no error. fsdp__free it. */
-static char *read_quietly(const char *path)
-{
-    bool held = fsdp_hold_error(true);
-    char *text = NULL;
-    size_t bytes;
+enum {
+    TEXT_BYTES = 16 << 10 /* as much as the largest of them has: /proc/vmstat */
+};
 
-    if (fsdp__file_read(path, 1 << 20, &text, &bytes) != FSDP_OK)
-        text = NULL;
-    fsdp_release_error(held);
-    return text;
+/* A small file of the system into `text`. False: not there, which is no error. No memory is asked for. */
+static bool read_quietly(const char *path, char text[TEXT_BYTES])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t used = 0;
+    ssize_t got = 0;
+
+    if (fd < 0)
+        return false;
+    while (used + 1 < TEXT_BYTES && (got = read(fd, text + used, TEXT_BYTES - 1 - used)) > 0)
+        used += (size_t)got;
+    (void)close(fd);
+    text[used] = '\0';
+    return got >= 0;
 }
 
 /* The number behind `name` ("MemTotal:"), which begins a line; `otherwise` without. */
@@ -40,10 +48,9 @@ static uint64_t number_behind(const char *text, const char *name, uint64_t other
 
 static uint64_t meminfo_bytes(const char *name, uint64_t otherwise)
 {
-    char *text = read_quietly("/proc/meminfo");
-    uint64_t kib = text ? number_behind(text, name, FSDP__NO_LIMIT) : FSDP__NO_LIMIT;
+    char text[TEXT_BYTES];
+    uint64_t kib = read_quietly("/proc/meminfo", text) ? number_behind(text, name, FSDP__NO_LIMIT) : FSDP__NO_LIMIT;
 
-    fsdp__free(text);
     return kib == FSDP__NO_LIMIT ? otherwise : kib << 10;
 }
 
@@ -62,13 +69,11 @@ uint64_t fsdp__address_space_left(void)
 {
     uint64_t limit = resource_limit(RLIMIT_AS), used;
     long page = sysconf(_SC_PAGESIZE);
-    char *text;
+    char text[TEXT_BYTES];
 
     if (limit == FSDP__NO_LIMIT)
         return limit;
-    text = read_quietly("/proc/self/statm");
-    used = text ? strtoull(text, NULL, 10) * (uint64_t)(page > 0 ? page : 4096) : 0;
-    fsdp__free(text);
+    used = read_quietly("/proc/self/statm", text) ? strtoull(text, NULL, 10) * (uint64_t)(page > 0 ? page : 4096) : 0;
     return used < limit ? limit - used : 0;
 }
 
@@ -79,8 +84,8 @@ uint64_t fsdp__file_size_limit(void)
 
 fsdp__memory_limit fsdp__memory_limit_of_one(void)
 {
-    fsdp__memory_limit space = {resource_limit(RLIMIT_AS), "a process's address space ('ulimit -v')"};
-    fsdp__memory_limit data = {resource_limit(RLIMIT_DATA), "a process's data ('ulimit -d')"};
+    fsdp__memory_limit space = {fsdp__address_space_left(), "what 'ulimit -v' leaves a process"};
+    fsdp__memory_limit data = {resource_limit(RLIMIT_DATA), "what 'ulimit -d' leaves a process"};
 
     return data.bytes < space.bytes ? data : space;
 }
@@ -94,15 +99,11 @@ static uint64_t smallest_upwards(const char *mount, const char *path, const char
     size_t length = strlen(path);
 
     for (;;) {
-        char *file = fsdp__sprintf("%s%.*s/%s", mount, (int)length, path, name), *text;
+        char file[4096], text[TEXT_BYTES];
 
-        if (!file)
-            return smallest;
-        text = read_quietly(file);
-        fsdp__free(file);
-        if (text && *text >= '0' && *text <= '9') /* not "max" */
+        snprintf(file, sizeof file, "%s%.*s/%s", mount, (int)length, path, name);
+        if (read_quietly(file, text) && *text >= '0' && *text <= '9') /* not "max" */
             smallest = FSDP__MIN(smallest, strtoull(text, NULL, 10));
-        fsdp__free(text);
         if (length == 0)
             return smallest;
         while (length > 0 && path[--length] != '/')
@@ -113,23 +114,23 @@ static uint64_t smallest_upwards(const char *mount, const char *path, const char
 /* The groups of this process: lines "number:controllers:path", of version 2 "0::path". */
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount)
 {
-    char *text = read_quietly(membership), *rest = text, *line;
+    char text[TEXT_BYTES], memory[4096], *rest = text, *line;
     uint64_t smallest = FSDP__NO_LIMIT;
 
-    while (text && (line = strsep(&rest, "\n")) != NULL) {
-        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL, *v1;
+    if (!read_quietly(membership, text))
+        return smallest;
+    snprintf(memory, sizeof memory, "%s/memory", mount);
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
 
         if (!path)
             continue;
         *path++ = '\0';
-        if (controllers[1] == '\0')
+        if (strcmp(controllers, ":") == 0)
             smallest = FSDP__MIN(smallest, smallest_upwards(mount, path, "memory.max"));
-        if (strcmp(controllers, ":memory") != 0 || !(v1 = fsdp__sprintf("%s/memory", mount)))
-            continue;
-        smallest = FSDP__MIN(smallest, smallest_upwards(v1, path, "memory.limit_in_bytes"));
-        fsdp__free(v1);
+        else if (strcmp(controllers, ":memory") == 0)
+            smallest = FSDP__MIN(smallest, smallest_upwards(memory, path, "memory.limit_in_bytes"));
     }
-    fsdp__free(text);
     return smallest;
 }
 
@@ -149,6 +150,41 @@ fsdp__memory_limit fsdp__memory_limit_of_all(void)
 uint64_t fsdp__memory_available(void)
 {
     return meminfo_bytes("MemAvailable:", FSDP__NO_LIMIT);
+}
+
+/* ---- threads ---- */
+
+static void *wait_for_all(void *mutex)
+{
+    pthread_mutex_lock(mutex);
+    pthread_mutex_unlock(mutex);
+    return NULL;
+}
+
+int fsdp__threads_startable(int count)
+{
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t threads[256];
+    int started = 0;
+
+    count = FSDP__MIN(count, (int)FSDP__COUNT_OF(threads));
+    pthread_mutex_lock(&mutex);
+    while (started < count && pthread_create(&threads[started], NULL, wait_for_all, &mutex) == 0)
+        started++;
+    pthread_mutex_unlock(&mutex);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    pthread_mutex_destroy(&mutex);
+    return started;
+}
+
+/* ---- kills ---- */
+
+long long fsdp__oom_kills(void)
+{
+    char text[TEXT_BYTES];
+
+    return read_quietly("/proc/vmstat", text) ? (long long)number_behind(text, "oom_kill ", 0) : 0;
 }
 
 /* ---- words ---- */

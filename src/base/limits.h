@@ -22,10 +22,17 @@ fsdp__memory_limit fsdp__memory_limit_of_all(void);
 /* The part of it that control groups have, of versions 1 and 2: `membership` is as /proc/self/cgroup, `mount` the
  * folder of their files. A test has its own. */
 uint64_t fsdp__control_group_limit(const char *membership, const char *mount);
-/* Of this process (ulimit -v, ulimit -d). */
+/* Of this process (ulimit -v, ulimit -d), so far as it is left. */
 fsdp__memory_limit fsdp__memory_limit_of_one(void);
 /* What the machine could give now without taking it from somebody; FSDP__NO_LIMIT: it does not say. */
 uint64_t fsdp__memory_available(void);
+
+/* Processes that the kernel has killed for want of memory since it runs, on the whole machine, whoever set the limit:
+ * the counters of a control group may be out of sight. 0: it does not say. */
+long long fsdp__oom_kills(void);
+
+/* How many of `count` threads can be there at once, beside those that there are: tried, up to 256. */
+int fsdp__threads_startable(int count);
 
 /* The limit that an errno may come from, to end a message with: "; 'ulimit -n' is 20"; "" for an errno of no limit. */
 const char *fsdp__limit_behind(int error);

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/process.h"
+#include "launch/launch.h"
 
 #define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its config is */
 
@@ -107,6 +108,14 @@ static fsdp_status check_output(session *s)
     return FSDP_FAIL(FSDP_IO, "%s", text);
 }
 
+/* training.threads is said on purpose; OMP_NUM_THREADS may be there for all programs. */
+static fsdp_status make_context(session *s)
+{
+    int threads = (int)s->config->training.threads;
+
+    return threads > 0 ? fsdp__context_from_env(threads, &s->context) : fsdp_context_from_env(&s->context);
+}
+
 static int train(session *s)
 {
     fsdp_train_listener listener = {
@@ -117,7 +126,7 @@ static int train(session *s)
         return fsdp__failure("%s", fsdp_last_error());
     if (!s->as_rank)
         fsdp__explain_bus_errors();
-    if (fsdp_context_from_env(&s->context) != FSDP_OK) {
+    if (make_context(s) != FSDP_OK) {
         fsdp__interrupt_stop(&s->interrupt);
         return s->as_rank ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
     }

@@ -1,12 +1,10 @@
 /* ending.c - how a rank ended, in words. */
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
-#include "base/alloc.h"
-#include "base/file.h"
+#include "base/limits.h"
 #include "launch/launch.h"
 
 bool fsdp__ended_well(int status)
@@ -17,22 +15,6 @@ bool fsdp__ended_well(int status)
 int fsdp__exit_status(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-/* Of the whole machine, whoever set the limit: the counters of a control group may be out of sight. */
-long long fsdp__oom_kills(void)
-{
-    static const char name[] = "oom_kill ";
-    bool held = fsdp_hold_error(true);
-    char *text = NULL, *at;
-    size_t bytes;
-    long long kills = 0;
-
-    if (fsdp__file_read("/proc/vmstat", 1 << 20, &text, &bytes) == FSDP_OK && (at = strstr(text, name)) != NULL)
-        kills = strtoll(at + strlen(name), NULL, 10);
-    fsdp__free(text);
-    fsdp_release_error(held);
-    return kills;
 }
 
 /* What a signal that nobody sends says of the machine; "": nothing. */

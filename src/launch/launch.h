@@ -42,10 +42,8 @@ bool fsdp__reap(fsdp__child *child, int guardian_fd);
 bool fsdp__ended_well(int status);
 /* As a shell has it: the code, or 128 + signal. */
 int fsdp__exit_status(int status);
-/* Processes that the kernel has killed for want of memory since it runs; 0: it does not say. */
-long long fsdp__oom_kills(void);
-/* "rank 1 was killed by signal 9 (Killed)", and what that may mean where it is not the user's doing: `oom_kills` were
- * there before. */
+/* "rank 1 was killed by signal 9 (Killed)", and what that may mean where it is not the user's doing: fsdp__oom_kills
+ * was `oom_kills` before. */
 void fsdp__describe_ending(int rank, int status, long long oom_kills, char *text, size_t text_bytes);
 
 #endif

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "fsdp/context.h"
+#include "base/cores.h"
 
 bool fsdp__user_says_how_to_wait(void)
 {
@@ -39,9 +39,9 @@ fsdp_status fsdp__read_threads(int *out)
     if (!text || !*text)
         return FSDP_OK;
     value = strtol(text, &end, 10);
-    if (end == text || (*end && *end != ',') || value < 1 || value > FSDP_THREADS_MOST)
+    if (end == text || (*end && *end != ',') || value < 1 || value > FSDP__THREADS_MOST)
         return FSDP_FAIL(FSDP_INVALID, "environment variable OMP_NUM_THREADS is '%s', not a number from 1 to %d", text,
-                         FSDP_THREADS_MOST);
+                         FSDP__THREADS_MOST);
     *out = (int)value;
     return FSDP_OK;
 }

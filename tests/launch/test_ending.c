@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "base/limits.h"
 #include "launch/launch.h"
 #include "support/test.h"
 
