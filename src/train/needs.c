@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/compiler.h"
 #include "base/limits.h"
 #include "train/run.h"
 
@@ -11,9 +12,10 @@ typedef struct needs {
     double parameters, gradients, optimizer, activations; /* bytes: a silly batch has more than integers go */
 } needs;
 
+/* In a backward gradients come as activations go. */
 static double sum(const needs *n)
 {
-    return n->parameters + n->gradients + n->optimizer + n->activations;
+    return n->parameters + n->optimizer + FSDP__MAX(n->gradients, n->activations);
 }
 
 /* Of what each layer's backward reads, the largest: inputs of the products, for one microbatch. */
@@ -46,14 +48,14 @@ static const char *gibibytes(double bytes, char text[24])
     return text;
 }
 
-/* "9.6 GiB (parameters 2.4 GiB, ...)" */
+/* "9.6 GiB (parameters 2.4 GiB, optimizer state 4.8 GiB, ...)" */
 static void describe(const needs *n, char *text, size_t text_bytes)
 {
     char all[24], a[24], b[24], c[24], d[24];
 
-    snprintf(text, text_bytes, "%s (parameters %s, gradients %s, optimizer state %s, activations %s)",
-             gibibytes(sum(n), all), gibibytes(n->parameters, a), gibibytes(n->gradients, b),
-             gibibytes(n->optimizer, c), gibibytes(n->activations, d));
+    snprintf(text, text_bytes, "%s (parameters %s, optimizer state %s, the larger of gradients %s and activations %s)",
+             gibibytes(sum(n), all), gibibytes(n->parameters, a), gibibytes(n->optimizer, b),
+             gibibytes(n->gradients, c), gibibytes(n->activations, d));
 }
 
 static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit)
