@@ -13,7 +13,7 @@ SYSTEM = set(
     stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar wchar wctype
     arpa/inet dirent dlfcn fcntl fnmatch ftw getopt glob libgen link malloc netdb netinet/in netinet/tcp poll pthread
     pwd regex sched semaphore spawn sys/epoll sys/eventfd sys/file sys/inotify sys/ioctl sys/mman sys/mount sys/param
-    sys/pidfd sys/poll sys/prctl sys/random sys/resource sys/select sys/sendfile sys/signalfd sys/socket sys/stat
+    sys/auxv sys/pidfd sys/poll sys/prctl sys/random sys/resource sys/select sys/sendfile sys/signalfd sys/socket sys/stat
     sys/statfs sys/statvfs sys/syscall sys/sysinfo sys/time sys/timerfd sys/types sys/uio sys/un sys/utsname sys/vfs
     sys/wait syscall termios ucontext unistd utime linux/futex linux/limits linux/mempolicy linux/memfd
     cpuid sanitizer/asan_interface sanitizer/tsan_interface sanitizer/lsan_interface emmintrin immintrin omp x86intrin xmmintrin pmmintrin arm_neon""".split()

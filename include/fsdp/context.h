@@ -29,7 +29,7 @@ typedef void (*fsdp_log_sink)(void *arg, fsdp_log_level level, const char *line)
 typedef struct fsdp_context_options {
     int rank, world_size;             /* world_size 0 means 1 */
     int local_rank, local_world_size; /* on this machine; 0 means as rank, world_size */
-    int threads;                      /* compute threads of this rank; 0: its share of the cores it may use */
+    int threads; /* compute threads of this rank, at most 1024; 0: its share of the cores it may use */
 } fsdp_context_options;
 
 /* A rank without communication. `options` may be NULL: rank 0 of 1. */

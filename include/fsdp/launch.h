@@ -10,7 +10,8 @@ extern "C" {
 
 /* This process's rank: alone when nothing in the environment says otherwise, or one of the ranks that fsdp_launch (or
  * `fsdp run`) started: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and FSDP_SHM_FD (the inherited shared memory).
- * OMP_NUM_THREADS sets the compute threads. Blocks until all ranks have joined. [collective] */
+ * OMP_NUM_THREADS sets the compute threads, 1 to 1024; of a list ("4,2") the first number counts. Blocks until all
+ * ranks have joined. [collective] */
 FSDP_API fsdp_status fsdp_context_from_env(fsdp_context **out);
 
 typedef struct fsdp_launch_options {
@@ -21,14 +22,28 @@ typedef struct fsdp_launch_options {
 
 typedef struct fsdp_launch_report {
     int failed_rank;   /* first to fail; -1 when none did */
-    int exit_code;     /* of that rank, or 128 + signal */
+    int exit_code;     /* of that rank, or 128 + the signal that ended it or this call; 126, 127: not started */
     char reason[1024]; /* "rank 1 was killed by signal 9 (Killed)"; "" when all ended well */
 } fsdp_launch_report;
 
-/* Starts the ranks, forwards SIGINT and SIGTERM, waits for all. When one fails or is killed the others learn it at once
- * (their collectives fail with its number), get SIGTERM, then SIGKILL. Returns FSDP_OK when all exited with 0; else a
- * failure whose message is the report's reason. No process and no shared memory is left behind, also when this process
- * is killed itself. [blocks] */
+/* Starts the ranks, forwards signals, waits for all. When one fails or is killed the others learn it at once (their
+ * collectives fail with its number), get SIGTERM, then SIGKILL. Returns FSDP_OK when all exited with 0;
+ * FSDP_INTERRUPTED when this process got a signal; else a failure whose message is the report's reason. [blocks]
+ *
+ * Signals: SIGINT, SIGTERM and SIGHUP go to the ranks, which get grace_ms to end; a second one kills them. Ctrl-Z
+ * (SIGTSTP) stops the ranks with this process, and SIGCONT lets all go on. One that was ignored when this was called
+ * (nohup, & in a script) stays ignored, here and in the ranks.
+ *
+ * No shared memory and no process is left behind, those that a rank started included as long as they stayed in its
+ * process group: also when this process is killed with SIGKILL, for which one more process (the guardian) waits.
+ *
+ * File descriptors 0 to 2 that are closed are open on /dev/null in the ranks, so that nothing they print gets into the
+ * memory or the files of others.
+ *
+ * Each rank's environment is this process's, with the variables above; with OMP_NUM_THREADS, its share of the cores,
+ * unless it is set; and with GOMP_SPINCOUNT=3000 unless that or OMP_WAIT_POLICY is set. Without, libgomp's threads spin
+ * for each other for so long that another program on one of their cores makes a run many times slower; a program that
+ * is its own only rank should be started with it too (`fsdp` starts itself anew). libgomp reads it before main. */
 FSDP_API fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *report);
 
 #ifdef __cplusplus

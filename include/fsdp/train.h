@@ -71,6 +71,7 @@ typedef struct fsdp_train_config {
         int64_t local_batch_size;  /* sequences a microbatch and rank */
         double max_norm;           /* 0: no clipping */
         int64_t seed;
+        int64_t threads; /* a rank's, for who makes its context (the program fsdp); 0: OMP_NUM_THREADS, or its share */
         int mixed_precision_param, mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
         bool no_sync;                                      /* reduce gradients on the last microbatch only */
         int on_nan;                                        /* fsdp_train_on_nan */

@@ -42,8 +42,9 @@ static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_optio
         options.local_rank >= options.local_world_size)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a context: local rank %d of %d does not fit a world of %d",
                          options.local_rank, options.local_world_size, options.world_size);
-    if (options.threads < 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads", options.threads);
+    if (options.threads < 0 || options.threads > FSDP__THREADS_MOST)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads, of 0 to %d", options.threads,
+                         FSDP__THREADS_MOST);
     if (options.threads == 0)
         options.threads = fsdp__allowed_cores() / options.local_world_size;
     if (options.threads == 0)

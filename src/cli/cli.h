@@ -1,5 +1,5 @@
 /* cli.h - the commands of the program `fsdp`. Each gets its own arguments (argv[0] is the command's name) and returns
- * the exit status: 0, FAILED, or USAGE when the command line itself is wrong. */
+ * the exit status: 0, FAILED, USAGE when the command line itself is wrong, or what its ranks ended with. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -28,6 +28,12 @@ int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *fd);
 /* What was handed over into a config at its defaults; closes the descriptor. */
 fsdp_status fsdp__take_over(int fd, fsdp_train_config *config);
+
+/* ---- ranks.c ---- */
+
+/* Starts ranks and waits for them; says what went wrong. The exit status is a shell's: that of the first rank to fail,
+ * or 128 + signal; an interrupted launcher dies of the signal itself. */
+int fsdp__launch_ranks(const fsdp_launch_options *options);
 
 /* ---- progress.c ---- */
 

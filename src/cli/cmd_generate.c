@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/cli.h"
+#include "cli/process.h"
 #include "device/device.h"
 #include "launch/launch.h"
 
@@ -120,8 +121,7 @@ static bool print_byte(void *arg, int32_t token)
 {
     (void)arg;
     putchar(token);
-    fflush(stdout);
-    return true;
+    return fflush(stdout) == 0; /* nobody reads on: main says why */
 }
 
 static void print_ids(const request *r)
@@ -206,6 +206,7 @@ int fsdp__cmd_generate(int argc, char **argv)
         return fsdp__usage_error("generate: give either --prompt TEXT or --tokens 1,2,3");
     if (read_numbers(&r, most, temperature, top_k, seed) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
+    fsdp__explain_bus_errors();
     r.folder = args.positional[0];
     status = r.prompt ? read_prompt(&r) : read_ids(&r);
     if (status == 0 && fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/process.h"
 
 static void print_config(const char *folder, const fsdp_model_config *m)
 {
@@ -96,5 +97,6 @@ int fsdp__cmd_inspect(int argc, char **argv)
     }
     if (args.positional_count == 0)
         return fsdp__usage_error("inspect: no model folder given");
+    fsdp__explain_bus_errors();
     return inspect(args.positional[0]) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
 }

@@ -11,7 +11,8 @@ static void usage(void)
         "  -n, -np, --ranks RANKS  processes to start here\n"
         "\n"
         "Every process gets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; fsdp_context_from_env joins them. When\n"
-        "one fails the others are ended, and the exit status is that of the first to fail.");
+        "one fails the others are ended, and the exit status is that of the first to fail, or 128 + n when a signal n\n"
+        "has killed it. Threads of a rank: OMP_NUM_THREADS, else its share of the cores.");
 }
 
 int fsdp__cmd_run(int argc, char **argv)
@@ -22,7 +23,6 @@ int fsdp__cmd_run(int argc, char **argv)
         {"ranks", 'n', &ranks_text, NULL}, {"np", 0, &ranks_text, NULL}, {"help", 'h', NULL, &help}, {0}};
     fsdp__args args = {.options = options, .positional_most = 0};
     fsdp_launch_options launch = {0};
-    fsdp_launch_report report = {0};
     int64_t ranks = 0;
 
     if (fsdp__args_parse(&args, "run", argc, argv) != FSDP_OK)
@@ -39,9 +39,5 @@ int fsdp__cmd_run(int argc, char **argv)
         return fsdp__usage_error("%s", fsdp_last_error());
     launch.ranks = (int)ranks;
     launch.argv = (const char *const *)args.rest;
-    fflush(NULL);
-    if (fsdp_launch(&launch, &report) == FSDP_OK)
-        return 0;
-    fsdp__failure("%s", fsdp_last_error());
-    return report.failed_rank >= 0 && report.exit_code > 0 ? report.exit_code : FSDP__FAILED;
+    return fsdp__launch_ranks(&launch);
 }

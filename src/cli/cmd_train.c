@@ -8,6 +8,8 @@
 
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/process.h"
+#include "launch/launch.h"
 
 #define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its config is */
 
@@ -94,6 +96,26 @@ static void failed(void *arg, fsdp_status status, const char *message)
 
 /* ---- the two roles ---- */
 
+/* A log that cannot be written is no reason to lose the run: it has gone on, and says so now. The launcher speaks for
+ * its ranks, main for a process alone. */
+static fsdp_status check_output(session *s)
+{
+    char text[256];
+
+    if (!s->as_rank || !s->progress.prints || !fsdp__output_failed(text, sizeof text))
+        return FSDP_OK;
+    fsdp_abort(s->context, text);
+    return FSDP_FAIL(FSDP_IO, "%s", text);
+}
+
+/* training.threads is said on purpose; OMP_NUM_THREADS may be there for all programs. */
+static fsdp_status make_context(session *s)
+{
+    int threads = (int)s->config->training.threads;
+
+    return threads > 0 ? fsdp__context_from_env(threads, &s->context) : fsdp_context_from_env(&s->context);
+}
+
 static int train(session *s)
 {
     fsdp_train_listener listener = {
@@ -102,14 +124,18 @@ static int train(session *s)
 
     if (fsdp__interrupt_start(&s->interrupt) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (fsdp_context_from_env(&s->context) != FSDP_OK) {
+    if (!s->as_rank)
+        fsdp__explain_bus_errors();
+    if (make_context(s) != FSDP_OK) {
         fsdp__interrupt_stop(&s->interrupt);
-        return fsdp__failure("%s", fsdp_last_error());
+        return s->as_rank ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
     fsdp_context_set_log(s->context, FSDP_LOG_INFO, logged, s);
     status = fsdp_train(s->context, s->config, &listener);
+    if (status == FSDP_OK)
+        status = check_output(s);
     fsdp_context_free(s->context);
     fsdp__interrupt_stop(&s->interrupt);
     return status == FSDP_OK ? 0 : FSDP__FAILED;
@@ -120,19 +146,15 @@ static int launch(const session *s, int ranks)
     fsdp_launch_options options = {.ranks = ranks};
     char as_rank[40];
     const char *const argv[] = {"/proc/self/exe", "train", as_rank, NULL};
-    fsdp_status status;
-    int fd = -1;
+    int fd = -1, status;
 
     if (fsdp__hand_over(s->config, &fd) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
     options.argv = argv;
-    fflush(NULL);
-    status = fsdp_launch(&options, NULL);
+    status = fsdp__launch_ranks(&options);
     close(fd);
-    if (status == FSDP_OK)
-        return 0;
-    return fsdp__failure("%s", fsdp_last_error());
+    return status;
 }
 
 static int be_rank(session *s, const char *fd_text)
@@ -210,6 +232,7 @@ int fsdp__cmd_train(int argc, char **argv)
     session s = {0};
     int status;
 
+    (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go: the run goes on (check_output) */
     if (fsdp_train_config_create(&s.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     status = with_config(&s, argc, argv);

@@ -2,25 +2,29 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/process.h"
 #include "config/nearest.h"
+#include "launch/descriptors.h"
 
 typedef struct command {
     const char *name, *usage, *does;
     int (*run)(int argc, char **argv);
+    bool computes; /* in this process, with threads */
 } command;
 
 static const command commands[] = {
     {"train", "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...]", "train a model, fully sharded",
-     fsdp__cmd_train},
-    {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run},
+     fsdp__cmd_train, true},
+    {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run, false},
     {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3", "continue a text with a model folder",
-     fsdp__cmd_generate},
+     fsdp__cmd_generate, true},
     {"inspect", "fsdp inspect FOLDER", "config, parameters, shapes, dtypes and sizes of a model folder",
-     fsdp__cmd_inspect},
-    {"repair", "fsdp repair FOLDER", "finish a save into a model folder that was interrupted", fsdp__cmd_repair},
+     fsdp__cmd_inspect, false},
+    {"repair", "fsdp repair FOLDER", "finish a save into a model folder that was interrupted", fsdp__cmd_repair, false},
 };
 enum {
     COMMANDS = sizeof commands / sizeof commands[0]
@@ -83,11 +87,10 @@ static int unknown(const char *name)
     return fsdp__usage_error("unknown command '%s': there are train, run, generate, inspect, repair and help", name);
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
 
-    setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 2) {
         help(stderr);
         return FSDP__USAGE;
@@ -110,4 +113,35 @@ int main(int argc, char **argv)
         if (strcmp(commands[i].name, name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     return unknown(name);
+}
+
+/* What must be so before anything is read or printed. */
+static fsdp_status prepare(int argc, char **argv)
+{
+    unsigned taken;
+
+    FSDP_TRY(fsdp__take_standard_descriptors(&taken));
+    fsdp__leave_process_one();
+    for (int i = 0; i < COMMANDS && argc > 1; i++)
+        if (commands[i].computes && strcmp(commands[i].name, argv[1]) == 0)
+            fsdp__start_with_short_spin(argv);
+    (void)prctl(PR_SET_NAME, "fsdp"); /* it may have been started as /proc/self/exe */
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    /* A file that may not grow is an error that names it. The programs of `fsdp run` get the signal as ever. */
+    if (argc > 1 && strcmp(argv[1], "run") != 0)
+        (void)signal(SIGXFSZ, SIG_IGN);
+    return FSDP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    char text[256];
+    int status;
+
+    if (prepare(argc, argv) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = dispatch(argc, argv);
+    if (status == 0 && fsdp__output_failed(text, sizeof text))
+        return fsdp__failure("%s", text);
+    return status;
 }

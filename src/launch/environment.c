@@ -41,6 +41,7 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
         {"LOCAL_WORLD_SIZE", ranks, true},
         {FSDP__SHM_VARIABLE, shm_fd, true},
         {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
+        {FSDP__SPIN_VARIABLE, FSDP__SPIN_COUNT, !fsdp__user_says_how_to_wait()},
     };
     size_t count = 0, at = 0, pointers;
     char **variables, *text;
@@ -85,7 +86,12 @@ static fsdp_status read_test_device(fsdp_context *context)
 
 fsdp_status fsdp_context_from_env(fsdp_context **out)
 {
-    return fsdp__context_from_env(fsdp__read_threads(), out);
+    int threads = 0;
+
+    if (out)
+        *out = NULL;
+    FSDP_TRY(fsdp__read_threads(&threads));
+    return fsdp__context_from_env(threads, out);
 }
 
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
@@ -114,6 +120,7 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
                          options.world_size, options.world_size);
     status = read_test_device(*out);
     if (status != FSDP_OK) {
+        fsdp_abort(*out, fsdp_last_error());
         fsdp_context_free(*out);
         *out = NULL;
     }

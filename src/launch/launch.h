@@ -2,6 +2,7 @@
 #ifndef LAUNCH_LAUNCH_INTERNAL_H
 #define LAUNCH_LAUNCH_INTERNAL_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -17,8 +18,8 @@ typedef struct fsdp__child {
 
 /* ---- environment.c ---- */
 
-/* The environment of rank `rank` of `ranks`: this process's own with the rank's variables set. One allocation;
- * fsdp__free it. NULL and a last error when out of memory. */
+/* The environment of rank `rank` of `ranks`: this process's own with the rank's variables set, and GOMP_SPINCOUNT
+ * unless the user says how threads wait. One allocation; fsdp__free it. NULL and a last error when out of memory. */
 char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads);
 
 /* fsdp_context_from_env with so many threads, whatever OMP_NUM_THREADS says; 0: this rank's share of the cores. */
@@ -27,11 +28,22 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out);
 /* ---- spawn.c ---- */
 
 /* Starts one process per rank, each bound to its share of the cores when there is at least one for each. All or none:
- * fails with "cannot start 'program': ...". `children` has room for options->ranks. */
-fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, fsdp__child *children);
+ * fails with "cannot start 'program': ...". `signals`: blocked in the ranks. `guardian_fd` hears of their groups.
+ * `children` has room for options->ranks. */
+fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, const sigset_t *signals,
+                        int guardian_fd, fsdp__child *children);
 /* A signal to a rank and all its descendants that stayed in its group. */
 void fsdp__signal_child(const fsdp__child *child, int signal);
 /* Whether the child has just ended. Then nothing of its group is left, and child->status is known. */
-bool fsdp__reap(fsdp__child *child);
+bool fsdp__reap(fsdp__child *child, int guardian_fd);
+
+/* ---- ending.c ---- */
+
+bool fsdp__ended_well(int status);
+/* As a shell has it: the code, or 128 + signal. */
+int fsdp__exit_status(int status);
+/* "rank 1 was killed by signal 9 (Killed)", and what that may mean where it is not the user's doing: fsdp__oom_kills
+ * was `oom_kills` before. */
+void fsdp__describe_ending(int rank, int status, long long oom_kills, char *text, size_t text_bytes);
 
 #endif

@@ -14,6 +14,8 @@
 
 #include "base/alloc.h"
 #include "base/cores.h"
+#include "base/limits.h"
+#include "launch/guardian.h"
 #include "launch/launch.h"
 
 /* What the child needs; all made before the fork. */
@@ -22,8 +24,9 @@ typedef struct plan {
     char **environment;
     bool bind;
     cpu_set_t cores;
-    sigset_t signals; /* to be blocked, as it was before the launch */
+    sigset_t signals; /* to be blocked */
     int shm_fd;
+    int guardian_fd;
     int quiet_fd; /* in place of a terminal to read from; -1: keep stdin */
     int error_fd; /* closes on success, gets errno otherwise */
     pid_t launcher;
@@ -37,6 +40,7 @@ static void child_main(const plan *p)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != p->launcher)
         _exit(1); /* it died before it could take us along */
+    fsdp__guardian_watch(p->guardian_fd, getpid());
     if (p->bind)
         (void)sched_setaffinity(0, sizeof p->cores, &p->cores);
     (void)sigprocmask(SIG_SETMASK, &p->signals, NULL);
@@ -87,7 +91,8 @@ static fsdp_status start(const fsdp_launch_options *options, int rank, plan *p, 
         child_main(p);
     fsdp__free(p->environment);
     if (pid < 0)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start rank %d: %s", rank, strerror(errno));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start rank %d of %d: %s%s", rank, options->ranks, strerror(errno),
+                         fsdp__limit_behind(errno));
     (void)setpgid(pid, pid); /* whoever of the two comes first */
     child->pid = pid;
     child->running = true;
@@ -110,7 +115,7 @@ static fsdp_status await_programs(int error_fd, const char *program)
     return FSDP_FAIL(error == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot start '%s': %s", program, strerror(error));
 }
 
-static void kill_all(fsdp__child *children, int count)
+static void kill_all(fsdp__child *children, int count, int guardian_fd)
 {
     for (int r = 0; r < count; r++) {
         if (!children[r].running)
@@ -118,25 +123,26 @@ static void kill_all(fsdp__child *children, int count)
         fsdp__signal_child(&children[r], SIGKILL);
         while (waitpid(children[r].pid, &children[r].status, 0) < 0 && errno == EINTR)
             ;
+        fsdp__guardian_forget(guardian_fd, children[r].pid);
         children[r].running = false;
     }
 }
 
-fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, fsdp__child *children)
+fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *arena, const sigset_t *signals,
+                        int guardian_fd, fsdp__child *children)
 {
-    plan p = {.argv = options->argv, .shm_fd = arena->fd, .quiet_fd = -1, .launcher = getpid()};
+    plan p = {.argv = options->argv,
+              .signals = *signals,
+              .shm_fd = arena->fd,
+              .guardian_fd = guardian_fd,
+              .quiet_fd = -1,
+              .launcher = getpid()};
     int ends[2] = {-1, -1};
     fsdp_status status = FSDP_OK;
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s", options->argv[0], strerror(errno));
     p.error_fd = ends[1];
-    sigprocmask(SIG_SETMASK, NULL, &p.signals);
-    /* Blocked by now, to be read from a descriptor (supervise.c); the program gets them as any program does. */
-    sigdelset(&p.signals, SIGCHLD);
-    sigdelset(&p.signals, SIGINT);
-    sigdelset(&p.signals, SIGTERM);
-    sigdelset(&p.signals, SIGHUP);
     if (isatty(STDIN_FILENO)) /* a background group that reads a terminal is stopped */
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int r = 0; r < options->ranks; r++)
@@ -150,7 +156,7 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
     FSDP_TRY_GOTO(status, await_programs(ends[0], options->argv[0]), out);
 out:
     if (status != FSDP_OK)
-        kill_all(children, options->ranks);
+        kill_all(children, options->ranks, guardian_fd);
     close(ends[0]);
     if (ends[1] >= 0)
         close(ends[1]);
@@ -165,7 +171,7 @@ void fsdp__signal_child(const fsdp__child *child, int signal)
         (void)kill(-child->pid, signal);
 }
 
-bool fsdp__reap(fsdp__child *child)
+bool fsdp__reap(fsdp__child *child, int guardian_fd)
 {
     siginfo_t info = {0};
 
@@ -174,6 +180,7 @@ bool fsdp__reap(fsdp__child *child)
         return false;
     /* While its status is not taken its number is not given away, so this cannot hit strangers. */
     fsdp__signal_child(child, SIGKILL);
+    fsdp__guardian_forget(guardian_fd, child->pid);
     while (waitpid(child->pid, &child->status, 0) < 0 && errno == EINTR)
         ;
     child->running = false;

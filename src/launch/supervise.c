@@ -10,7 +10,11 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/compiler.h"
+#include "base/limits.h"
 #include "comm/symmetric/watch.h"
+#include "launch/descriptors.h"
+#include "launch/guardian.h"
 #include "launch/launch.h"
 
 enum {
@@ -29,6 +33,8 @@ typedef enum stage {
 typedef struct supervisor {
     fsdp__arena *arena;
     fsdp__child *children;
+    fsdp__guardian guardian;
+    long long oom_kills; /* before the first rank was started */
     int ranks, running;
     int grace_ms;
     int first;     /* first that ended badly; -1 */
@@ -36,20 +42,6 @@ typedef struct supervisor {
     stage stage;
     int64_t next_stage_ns;
 } supervisor;
-
-static bool ended_well(int status)
-{
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-static void describe(int rank, int status, char *text, size_t bytes)
-{
-    if (WIFSIGNALED(status))
-        snprintf(text, bytes, "rank %d was killed by signal %d (%s)", rank, WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
-    else
-        snprintf(text, bytes, "rank %d exited with code %d", rank, WEXITSTATUS(status));
-}
 
 /* ---- making them end ---- */
 
@@ -61,6 +53,13 @@ static void signal_all(supervisor *s, int signal)
     }
 }
 
+/* Asks all to end. A stopped one (Ctrl-Z, kill -STOP) would not hear it. */
+static void end_all(supervisor *s, int signal)
+{
+    signal_all(s, signal);
+    signal_all(s, SIGCONT);
+}
+
 static void enter_stage(supervisor *s, stage next, int wait_ms)
 {
     s->stage = next;
@@ -70,7 +69,7 @@ static void enter_stage(supervisor *s, stage next, int wait_ms)
 static void next_stage(supervisor *s)
 {
     if (s->stage == STAGE_TOLD) {
-        signal_all(s, SIGTERM);
+        end_all(s, SIGTERM);
         enter_stage(s, STAGE_TERMINATED, s->grace_ms);
     } else if (s->stage == STAGE_TERMINATED) {
         signal_all(s, SIGKILL);
@@ -81,20 +80,38 @@ static void next_stage(supervisor *s)
 static void child_ended(supervisor *s, int rank)
 {
     int status = s->children[rank].status;
-    char text[160];
+    char text[400];
 
     s->running--;
     /* It may not have left by itself: peers that wait for it are told. */
-    if (ended_well(status)) {
+    if (fsdp__ended_well(status)) {
         fsdp__arena_leave(s->arena, rank);
         return;
     }
-    describe(rank, status, text, sizeof text);
+    fsdp__describe_ending(rank, status, s->oom_kills, text, sizeof text);
     fsdp__arena_abort(s->arena, FSDP_COMM, rank, text);
     if (s->first < 0)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
         enter_stage(s, STAGE_TOLD, OWN_END_MS < s->grace_ms ? OWN_END_MS : s->grace_ms);
+}
+
+/* Ctrl-Z reaches only this process's group: the ranks are stopped with it and go on with it. */
+static void suspend(supervisor *s)
+{
+    int64_t stopped_ns = fsdp__clock_ns();
+    sigset_t stop, before;
+
+    for (int r = 0; r < s->ranks; r++)
+        fsdp__signal_child(&s->children[r], SIGSTOP);
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    pthread_sigmask(SIG_UNBLOCK, &stop, &before);
+    (void)raise(SIGTSTP); /* what stops a job and what does not is for the system to say */
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    for (int r = 0; r < s->ranks; r++)
+        fsdp__signal_child(&s->children[r], SIGCONT);
+    s->next_stage_ns += fsdp__clock_ns() - stopped_ns;
 }
 
 static void interrupted(supervisor *s, int signal)
@@ -106,7 +123,7 @@ static void interrupted(supervisor *s, int signal)
     }
     /* The ranks get the same signal, and the time to end by themselves. */
     s->interrupt = signal;
-    signal_all(s, signal);
+    end_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->grace_ms);
 }
 
@@ -117,7 +134,9 @@ static void handle_signals(supervisor *s, int fd)
     struct signalfd_siginfo info;
 
     while (read(fd, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD)
+        if (info.ssi_signo == SIGTSTP)
+            suspend(s);
+        else if (info.ssi_signo != SIGCHLD)
             interrupted(s, (int)info.ssi_signo);
 }
 
@@ -142,7 +161,7 @@ static void watch(supervisor *s, int signal_fd)
             handle_signals(s, signal_fd);
         /* All of them: one SIGCHLD may stand for several ends. */
         for (int r = 0; r < s->ranks; r++)
-            if (fsdp__reap(&s->children[r]))
+            if (fsdp__reap(&s->children[r], s->guardian.fd))
                 child_ended(s, r);
         if (ready == 0 && s->running > 0)
             next_stage(s);
@@ -165,49 +184,88 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     if (s->first < 0)
         return FSDP_OK;
     /* A rank that reported a failure is the first one, even if another was faster to end. */
-    if (rank < 0 || ended_well(s->children[rank].status))
+    if (rank < 0 || fsdp__ended_well(s->children[rank].status))
         rank = s->first;
     status = s->children[rank].status;
     report->failed_rank = rank;
-    report->exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    report->exit_code = fsdp__exit_status(status);
     if (WIFSIGNALED(status) && !s->children[rank].was_signalled)
-        describe(rank, status, report->reason, sizeof report->reason);
+        fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
         snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, control->abort_text);
     return FSDP_FAIL(FSDP_COMM, "%s", report->reason);
 }
 
+/* The signals to read: of those that end or stop a process, those that were not ignored when it started (nohup, and &
+ * in a script); the ranks ignore the same. */
+static void choose_signals(sigset_t *out)
+{
+    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGTSTP};
+    struct sigaction action;
+
+    sigemptyset(out);
+    sigaddset(out, SIGCHLD);
+    for (size_t i = 0; i < FSDP__COUNT_OF(choice); i++)
+        if (sigaction(choice[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(out, choice[i]);
+}
+
+/* Who ignores SIGCHLD, or lets it be ignored, would not learn how a rank ended. */
+static void expect_children(struct sigaction *before)
+{
+    struct sigaction action = {.sa_handler = SIG_DFL};
+
+    (void)sigaction(SIGCHLD, NULL, before);
+    if (before->sa_handler == SIG_IGN || before->sa_flags & SA_NOCLDWAIT)
+        (void)sigaction(SIGCHLD, &action, NULL);
+}
+
+static fsdp_status start(const fsdp_launch_options *options, supervisor *s, const sigset_t *read,
+                         const sigset_t *before, fsdp_launch_report *report)
+{
+    sigset_t blocked = *before;
+    fsdp_status status;
+
+    /* Blocked here, to be read from a descriptor; the program gets them as any program does. */
+    for (int signal = 1; signal < NSIG; signal++)
+        if (sigismember(read, signal) == 1)
+            sigdelset(&blocked, signal);
+    s->oom_kills = fsdp__oom_kills();
+    status = fsdp__guardian_start(options->ranks, &s->guardian);
+    if (status == FSDP_OK)
+        status = fsdp__spawn(options, s->arena, &blocked, s->guardian.fd, s->children);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    report->exit_code = status == FSDP_NOT_FOUND ? 127 : 126;
+    snprintf(report->reason, sizeof report->reason, "%s", fsdp_last_error());
+    return fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
 static fsdp_status run(const fsdp_launch_options *options, supervisor *s, fsdp_launch_report *report)
 {
+    struct sigaction child_action;
     sigset_t signals, before;
     fsdp_status status = FSDP_OK;
     int signal_fd;
 
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGCHLD);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
+    choose_signals(&signals);
+    expect_children(&child_action);
     /* Before the first rank is started, whose end might come before anybody looks. */
     pthread_sigmask(SIG_BLOCK, &signals, &before);
     signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0) {
-        status = FSDP_FAIL(FSDP_IO, "cannot watch for signals: %s", strerror(errno));
+        status = FSDP_FAIL(FSDP_IO, "cannot watch for signals: %s%s", strerror(errno), fsdp__limit_behind(errno));
         goto out;
     }
-    status = fsdp__spawn(options, s->arena, s->children);
-    if (status != FSDP_OK) {
-        report->exit_code = status == FSDP_NOT_FOUND ? 127 : 126;
-        snprintf(report->reason, sizeof report->reason, "%s", fsdp_last_error());
-        fsdp_fail_hop(status, __FILE__, __LINE__);
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, start(options, s, &signals, &before, report), out);
     s->running = options->ranks;
     watch(s, signal_fd);
     status = conclude(s, report);
 out:
+    fsdp__guardian_end(&s->guardian);
     if (signal_fd >= 0)
         close(signal_fd);
+    (void)sigaction(SIGCHLD, &child_action, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status;
 }
@@ -217,6 +275,7 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
     fsdp_launch_report own;
     supervisor s = {.first = -1};
     fsdp_status status = FSDP_OK;
+    unsigned taken;
 
     if (!report)
         report = &own;
@@ -225,13 +284,18 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
         return FSDP_FAIL(FSDP_INVALID, "cannot launch: a program and at least one rank are required");
     s.ranks = options->ranks;
     s.grace_ms = options->grace_ms > 0 ? options->grace_ms : DEFAULT_GRACE_MS;
+    /* First: what the ranks print is not to go into their shared memory, nor into a pipe. */
+    FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     s.children = fsdp__calloc((size_t)options->ranks, sizeof *s.children);
-    if (!s.children)
-        return FSDP_NO_MEMORY;
+    if (!s.children) {
+        status = FSDP_NO_MEMORY;
+        goto out;
+    }
     FSDP_TRY_GOTO(status, fsdp__shm_create(options->ranks, &s.arena), out);
     status = run(options, &s, report);
 out:
     fsdp__arena_unref(s.arena);
     fsdp__free(s.children);
+    fsdp__give_standard_descriptors(taken);
     return status;
 }

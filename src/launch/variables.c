@@ -4,6 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cores.h"
+
+bool fsdp__user_says_how_to_wait(void)
+{
+    return getenv(FSDP__SPIN_VARIABLE) || getenv("OMP_WAIT_POLICY");
+}
+
 fsdp_status fsdp__read_number(const char *name, int low, int high, int *out)
 {
     const char *text = getenv(name);
@@ -22,10 +29,19 @@ fsdp_status fsdp__read_number(const char *name, int low, int high, int *out)
 }
 
 /* OpenMP allows a list, one number per level of nesting; the first is ours. */
-int fsdp__read_threads(void)
+fsdp_status fsdp__read_threads(int *out)
 {
     const char *text = getenv("OMP_NUM_THREADS");
-    long value = text ? strtol(text, NULL, 10) : 0;
+    char *end;
+    long value;
 
-    return value > 0 && value <= 4096 ? (int)value : 0;
+    *out = 0;
+    if (!text || !*text)
+        return FSDP_OK;
+    value = strtol(text, &end, 10);
+    if (end == text || (*end && *end != ',') || value < 1 || value > FSDP__THREADS_MOST)
+        return FSDP_FAIL(FSDP_INVALID, "environment variable OMP_NUM_THREADS is '%s', not a number from 1 to %d", text,
+                         FSDP__THREADS_MOST);
+    *out = (int)value;
+    return FSDP_OK;
 }

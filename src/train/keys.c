@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "base/cores.h"
+
 static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
 static const fsdp__choice bool_choices[] = {{"true", 1}, {"false", 0}, {NULL, 0}};
 static const fsdp__choice format_choices[] = {
@@ -89,6 +91,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences a microbatch and rank; accumulation is global / (local x ranks)"),
     NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clip gradients to this total norm; 0: do not clip"),
     INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "of first weights and shuffling"),
+    INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank, in the program fsdp; not set: OMP_NUM_THREADS, else a rank's share of the cores"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, compute_choices, "float32", "gather parameters and compute in it; shards stay float32"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, compute_choices, "float32", "reduce gradients in it"),
     BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),

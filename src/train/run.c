@@ -54,6 +54,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     if (run->sequences == -1)
         run->sequences = c->training.local_batch_size * ranks;
     run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
+    FSDP_TRY(fsdp__train_check_needs(run));
     FSDP_TRY(open_data(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;

@@ -227,7 +227,7 @@ static void signals_to_the_launcher_leave_no_process(void **state)
 
     (void)state;
     status = signal_launcher(SIGINT, "barriers", path);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT); /* of the report */
     status = signal_launcher(SIGTERM, "stubborn", path);
     CHECK(WIFEXITED(status));
     status = signal_launcher(SIGKILL, "barriers", path);
@@ -265,9 +265,62 @@ static void the_environment_is_checked(void **state)
     unsetenv("RANK");
 }
 
+static void silly_numbers_of_threads_are_refused(void **state)
+{
+    static const char *const silly[] = {"0", "-1", "abc", "100000", "99999999999999999999", "4;2", " "};
+    const char *before = getenv("OMP_NUM_THREADS");
+    fsdp_context *context = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof silly / sizeof *silly; i++) {
+        char expected[120];
+
+        setenv("OMP_NUM_THREADS", silly[i], 1);
+        snprintf(expected, sizeof expected, "OMP_NUM_THREADS is '%s', not a number from 1 to 1024", silly[i]);
+        CHECK_ERROR(fsdp_context_from_env(&context), FSDP_INVALID, expected);
+        CHECK_NULL(context);
+    }
+    setenv("OMP_NUM_THREADS", "4,2", 1);
+    CHECK_OK(fsdp_context_from_env(&context));
+    CHECK_EQ(fsdp_context_threads(context), 4);
+    fsdp_context_free(context);
+    setenv("OMP_NUM_THREADS", "", 1);
+    CHECK_OK(fsdp_context_from_env(&context));
+    CHECK(fsdp_context_threads(context) >= 1);
+    fsdp_context_free(context);
+    if (before)
+        setenv("OMP_NUM_THREADS", before, 1);
+    else
+        unsetenv("OMP_NUM_THREADS");
+}
+
+/* What a rank finds in GOMP_SPINCOUNT. */
+static void check_spin(const char *test)
+{
+    const char *argv[] = {"sh", "-c", test, NULL};
+
+    CHECK_OK(fsdp_launch(&(fsdp_launch_options){.ranks = 2, .argv = argv}, NULL));
+}
+
+static void threads_of_ranks_spin_for_a_short_time_unless_the_user_says(void **state)
+{
+    (void)state;
+    unsetenv("GOMP_SPINCOUNT");
+    unsetenv("OMP_WAIT_POLICY");
+    check_spin("test \"$GOMP_SPINCOUNT\" = 3000");
+    setenv("GOMP_SPINCOUNT", "7", 1);
+    check_spin("test \"$GOMP_SPINCOUNT\" = 7");
+    unsetenv("GOMP_SPINCOUNT");
+    setenv("OMP_WAIT_POLICY", "active", 1);
+    check_spin("test -z \"$GOMP_SPINCOUNT\"");
+    unsetenv("OMP_WAIT_POLICY");
+}
+
 TEST_MAIN(cmocka_unit_test(processes_give_naive_results), cmocka_unit_test(ranks_find_themselves_in_the_environment),
           cmocka_unit_test(the_first_failing_rank_is_named_everywhere),
           cmocka_unit_test(a_rank_that_ends_before_joining_ends_the_others),
           cmocka_unit_test(waiting_for_a_rank_that_left_fails), cmocka_unit_test(ranks_that_will_not_end_are_killed),
           cmocka_unit_test(a_program_that_cannot_start_is_named), cmocka_unit_test(programs_are_found_in_the_path),
-          cmocka_unit_test(signals_to_the_launcher_leave_no_process), cmocka_unit_test(the_environment_is_checked))
+          cmocka_unit_test(signals_to_the_launcher_leave_no_process), cmocka_unit_test(the_environment_is_checked),
+          cmocka_unit_test(silly_numbers_of_threads_are_refused),
+          cmocka_unit_test(threads_of_ranks_spin_for_a_short_time_unless_the_user_says))

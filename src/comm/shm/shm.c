@@ -1,6 +1,7 @@
 /* shm.c - ranks as processes of one machine. */
 #include "comm/shm/shm.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "comm/symmetric/symmetric.h"
@@ -34,19 +35,36 @@ static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *op
     return FSDP_OK;
 }
 
+/* A rank that cannot join has no context to report by: its peers and the launcher learn of it here. */
+static void report(int fd, fsdp__arena *arena, int rank)
+{
+    fsdp__arena *control = NULL;
+    fsdp_status status = fsdp_last_status();
+    bool held = fsdp_hold_error(true);
+    char text[FSDP__ABORT_BYTES];
+
+    snprintf(text, sizeof text, "rank %d failed: %s", rank, fsdp_last_error());
+    if (arena || fsdp__arena_map_control(fd, &control) == FSDP_OK)
+        fsdp__arena_abort(arena ? arena : control, status, rank, text);
+    fsdp__arena_unref(control);
+    fsdp_release_error(held);
+}
+
 fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_context **out)
 {
     fsdp__arena *arena = NULL;
     fsdp_context *context = NULL;
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY(fsdp__arena_map(fd, &arena));
+    FSDP_TRY_GOTO(status, fsdp__arena_map(fd, &arena), out);
     FSDP_TRY_GOTO(status, fsdp_context_create(options, &context), out);
     FSDP_TRY_GOTO(status, take_place(arena, options), out);
     FSDP_TRY_GOTO(status, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
     *out = context;
     context = NULL;
 out:
+    if (status != FSDP_OK)
+        report(fd, arena, options->rank);
     fsdp_context_free(context);
     fsdp__arena_unref(arena);
     return status;

@@ -10,14 +10,17 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/cores.h"
+#include "base/limits.h"
 
 #define MAGIC 0x324d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
+#define HUGE_PAGE ((size_t)2 << 20)
 #define HEAP_STEP ((size_t)1 << 30)
+#define HEAP_LEAST ((size_t)64 << 20)
 
 /* Offsets of the parts. The parts with a page to themselves come last, so that small worlds touch few pages. */
 typedef struct layout {
-    size_t groups, slots, payloads, staging, heaps, end;
+    size_t groups, slots, payloads, staging, heap, end;
 } layout;
 
 static size_t round_up(size_t bytes, size_t step)
@@ -34,8 +37,8 @@ static layout lay_out(int world, size_t heap_bytes)
     l.slots = round_up(l.groups + FSDP__ARENA_GROUPS * sizeof(fsdp__arena_group), 64);
     l.payloads = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
     l.staging = round_up(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
-    l.heaps = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HEAP_STEP);
-    l.end = l.heaps + ranks * heap_bytes;
+    l.heap = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HUGE_PAGE);
+    l.end = l.heap + heap_bytes;
     return l;
 }
 
@@ -44,12 +47,28 @@ static layout layout_of(const fsdp__arena *arena)
     return lay_out(arena->control->world, arena->control->heap_bytes);
 }
 
-/* No rank can ever fill more than the machine has. */
-static size_t physical_bytes(void)
+/* What the machine has, twice over: ranks can fill no more, and may leave holes. Where address space is limited (ulimit
+ * -v) half of what is left, as the ranks need some for themselves; where the size of files is (ulimit -f, which counts
+ * memory files), that. */
+static fsdp_status choose_heap(int world, bool file, size_t *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    size_t control = lay_out(world, 0).end;
+    uint64_t most = 2 * (pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 16 * (uint64_t)HEAP_STEP);
+    uint64_t space = fsdp__address_space_left() / 2, size = file ? fsdp__file_size_limit() : FSDP__NO_LIMIT;
+    uint64_t limit = FSDP__MIN(space, size);
 
-    return pages > 0 && page > 0 ? round_up((size_t)pages * (size_t)page, HEAP_STEP) : 16 * HEAP_STEP;
+    *out = round_up(most, HEAP_STEP);
+    if (limit < control + HEAP_LEAST)
+        return FSDP_FAIL(FSDP_NO_MEMORY,
+                         "shared memory for %d ranks needs at least %llu MiB, and twice as much address space: '%s' "
+                         "leaves %llu; raise it, or start fewer ranks",
+                         world, (unsigned long long)((control + HEAP_LEAST) >> 20),
+                         size < space ? "ulimit -f" : "ulimit -v",
+                         (unsigned long long)((size < space ? size : 2 * space) >> 20));
+    if (limit - control < *out)
+        *out = (size_t)(limit - control) / HUGE_PAGE * HUGE_PAGE;
+    return FSDP_OK;
 }
 
 /* ---- making and mapping ---- */
@@ -68,7 +87,7 @@ static fsdp_status arena_new(fsdp__arena **out)
 
 static fsdp_status map(fsdp__arena *arena, int fd, size_t bytes)
 {
-    /* Each rank has room for as much as the machine has, so nearly all of it is never touched: reserve nothing. */
+    /* There is room for more than the machine has, so most of it is never touched: reserve nothing. */
     int flags = MAP_NORESERVE | (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 
@@ -86,7 +105,7 @@ static void use_huge_pages(const fsdp__arena *arena)
 #ifdef MADV_HUGEPAGE
     layout l = layout_of(arena);
 
-    (void)madvise(arena->base + l.heaps, l.end - l.heaps, MADV_HUGEPAGE); /* refused by some systems: no harm */
+    (void)madvise(arena->base + l.heap, l.end - l.heap, MADV_HUGEPAGE); /* refused by some systems: no harm */
 #else
     (void)arena;
 #endif
@@ -102,39 +121,21 @@ static fsdp_status make_file(fsdp__arena *arena, size_t bytes)
     return FSDP_OK;
 }
 
-/* Address space may be limited (ulimit -v, strict overcommit): smaller heaps are better than none. */
-static fsdp_status map_largest(fsdp__arena *arena, int world, bool file, size_t *heap_bytes)
-{
-    fsdp_status status = FSDP_OK;
-
-    for (size_t heap = physical_bytes(); heap >= HEAP_STEP; heap = round_up(heap / 2, HEAP_STEP)) {
-        size_t bytes = lay_out(world, heap).end;
-
-        if (file && arena->fd < 0)
-            status = make_file(arena, bytes);
-        else if (file && ftruncate(arena->fd, (off_t)bytes) != 0)
-            status = FSDP_FAIL(FSDP_IO, "cannot resize shared memory: %s", strerror(errno));
-        if (status != FSDP_OK)
-            return status;
-        status = map(arena, arena->fd, bytes);
-        *heap_bytes = heap;
-        if (status == FSDP_OK || heap == HEAP_STEP)
-            return status;
-    }
-    return status;
-}
-
 fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
-    size_t heap_bytes = 0;
+    size_t heap_bytes = 0, bytes;
     fsdp_status status = FSDP_OK;
 
     if (world < 1 || world > FSDP__ARENA_RANKS)
         return FSDP_FAIL(FSDP_INVALID, "cannot share memory between %d ranks: 1 to %d on one machine", world,
                          FSDP__ARENA_RANKS);
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, map_largest(arena, world, file, &heap_bytes), out);
+    FSDP_TRY_GOTO(status, choose_heap(world, file, &heap_bytes), out);
+    bytes = lay_out(world, heap_bytes).end;
+    if (file)
+        FSDP_TRY_GOTO(status, make_file(arena, bytes), out);
+    FSDP_TRY_GOTO(status, map(arena, arena->fd, bytes), out);
     arena->control->magic = MAGIC;
     arena->control->world = world;
     arena->control->heap_bytes = heap_bytes;
@@ -148,18 +149,47 @@ out:
     return status;
 }
 
-fsdp_status fsdp__arena_map(int fd, fsdp__arena **out)
+static fsdp_status size_of(int fd, size_t *out)
 {
-    fsdp__arena *arena = NULL;
     struct stat info;
-    fsdp_status status = FSDP_OK;
 
     if (fstat(fd, &info) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot use file descriptor %d as shared memory: %s", fd, strerror(errno));
     if ((size_t)info.st_size < sizeof(fsdp__control))
         return FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world", fd);
+    *out = (size_t)info.st_size;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out)
+{
+    fsdp__arena *arena = NULL;
+    size_t bytes = 0;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(size_of(fd, &bytes));
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, map(arena, fd, (size_t)info.st_size), out);
+    FSDP_TRY_GOTO(status, map(arena, fd, FSDP__MIN(bytes, lay_out(FSDP__ARENA_RANKS, 0).slots)), out);
+    if (arena->control->magic != MAGIC) {
+        status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
+        goto out;
+    }
+    *out = arena;
+    arena = NULL;
+out:
+    fsdp__arena_unref(arena);
+    return status;
+}
+
+fsdp_status fsdp__arena_map(int fd, fsdp__arena **out)
+{
+    fsdp__arena *arena = NULL;
+    size_t bytes = 0;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(size_of(fd, &bytes));
+    FSDP_TRY(arena_new(&arena));
+    FSDP_TRY_GOTO(status, map(arena, fd, bytes), out);
     if (arena->control->magic != MAGIC || layout_of(arena).end != arena->bytes) {
         status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
         goto out;
@@ -221,18 +251,18 @@ unsigned char *fsdp__arena_passage(const fsdp__arena *arena, size_t *bytes)
 {
     layout l = layout_of(arena);
 
-    *bytes = l.heaps - l.payloads;
+    *bytes = l.heap - l.payloads;
     return arena->base + l.payloads;
 }
 
-unsigned char *fsdp__arena_heap(const fsdp__arena *arena, int rank)
+unsigned char *fsdp__arena_heap(const fsdp__arena *arena)
 {
-    return arena->base + layout_of(arena).heaps + (size_t)rank * arena->control->heap_bytes;
+    return arena->base + layout_of(arena).heap;
 }
 
 bool fsdp__arena_holds(const fsdp__arena *arena, const void *pointer, size_t bytes)
 {
-    uintptr_t at = (uintptr_t)pointer, first = (uintptr_t)fsdp__arena_heap(arena, 0);
+    uintptr_t at = (uintptr_t)pointer, first = (uintptr_t)fsdp__arena_heap(arena);
     uintptr_t end = (uintptr_t)(arena->base + arena->bytes);
 
     return at >= first && at <= end && bytes <= end - at;

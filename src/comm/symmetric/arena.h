@@ -1,4 +1,4 @@
-/* arena.h - the memory that the ranks of one machine share, as one piece: control pages, then one heap per rank.
+/* arena.h - the memory that the ranks of one machine share, as one piece: control pages, then a heap.
  *
  * Threads share plain memory of the process, processes map the same memory file; the layout is the same. All of it is
  * virtual until touched. A process may map it anywhere: places in it travel between ranks as offsets from its base. */
@@ -76,9 +76,10 @@ typedef enum fsdp__abort_state {
 typedef struct fsdp__control {
     uint64_t magic;
     int32_t world;
-    int32_t crowded;        /* more ranks than cores */
-    uint64_t heap_bytes;    /* of each rank */
-    _Atomic int32_t keeper; /* process that started the ranks and watches them; 0: none */
+    int32_t crowded; /* more ranks than cores */
+    uint64_t heap_bytes;
+    _Atomic uint64_t heap_used; /* from its start: what ranks have taken of it (memory.c) */
+    _Atomic int32_t keeper;     /* process that started the ranks and watches them; 0: none */
     _Atomic uint64_t keeper_ticks;
     _Atomic uint32_t abort_state;
     int32_t abort_status; /* fsdp_status */
@@ -99,6 +100,8 @@ typedef struct fsdp__arena {
 fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out);
 /* Maps what another process created. Does not own `fd`. */
 fsdp_status fsdp__arena_map(int fd, fsdp__arena **out);
+/* So much of it as fsdp__arena_abort needs: for a process that cannot map it all and wants to say so. */
+fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out);
 fsdp__arena *fsdp__arena_ref(fsdp__arena *arena);
 void fsdp__arena_unref(fsdp__arena *arena);
 
@@ -109,8 +112,9 @@ unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank
 unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank, int half);
 /* All payloads and staging: the memory through which calls travel whose buffers peers do not see. */
 unsigned char *fsdp__arena_passage(const fsdp__arena *arena, size_t *bytes);
-unsigned char *fsdp__arena_heap(const fsdp__arena *arena, int rank);
-/* Whether [pointer, pointer + bytes) lies in the ranks' heaps. */
+/* Of control->heap_bytes. */
+unsigned char *fsdp__arena_heap(const fsdp__arena *arena);
+/* Whether [pointer, pointer + bytes) lies in the heap. */
 bool fsdp__arena_holds(const fsdp__arena *arena, const void *pointer, size_t bytes);
 
 enum {

@@ -1,7 +1,7 @@
-/* memory.c - memory that peers see: each rank's heap in the arena, and regions that a group shares.
+/* memory.c - memory that peers see: what a rank takes of the arena's heap, and regions that a group shares.
  *
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
- * shared region lies in the heap of the group's first rank and begins with a header (readers.c); the
+ * shared region lies in a segment of the group's first rank and begins with a header (readers.c); the
  * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
  * giving one back at the same time: every run frees at the same points. */
 #include "comm/symmetric/memory.h"
@@ -23,12 +23,14 @@ typedef struct range {
     size_t start, bytes;
 } range;
 
-/* Segments are taken in address order; returned ones leave holes, which are filled first. */
+/* Segments are taken from one heap by all ranks, in address order; those that a rank returns leave holes, which are its
+ * own and filled first. */
 typedef struct fsdp__heap_source {
     unsigned char *start;
-    size_t bytes, used;
-    bool file;    /* the pages belong to a memory file */
-    bool closing; /* peers may still read: keep the pages */
+    uint64_t bytes;
+    _Atomic uint64_t *used; /* by all */
+    bool file;              /* the pages belong to a memory file */
+    bool closing;           /* peers may still read: keep the pages */
     int hole_count;
     range holes[MAX_HOLES]; /* when there are more, the rest is address space lost, not memory */
 } heap_source;
@@ -38,6 +40,7 @@ typedef struct fsdp__heap_source {
 static fsdp_status heap_take(void *arg, size_t bytes, void **out)
 {
     heap_source *heap = arg;
+    uint64_t used = atomic_load(heap->used);
 
     for (int i = 0; i < heap->hole_count; i++) {
         range *hole = &heap->holes[i];
@@ -50,11 +53,12 @@ static fsdp_status heap_take(void *arg, size_t bytes, void **out)
             *hole = heap->holes[--heap->hole_count];
         return FSDP_OK;
     }
-    if (bytes > heap->bytes - heap->used)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "the shared heap has %zu of %zu bytes left", heap->bytes - heap->used,
-                         heap->bytes);
-    *out = heap->start + heap->used;
-    heap->used += bytes;
+    do {
+        if (bytes > heap->bytes - used)
+            return FSDP_FAIL(FSDP_NO_MEMORY, "the ranks' shared memory has %llu of %llu bytes left",
+                             (unsigned long long)(heap->bytes - used), (unsigned long long)heap->bytes);
+    } while (!atomic_compare_exchange_weak(heap->used, &used, used + bytes));
+    *out = heap->start + used;
     return FSDP_OK;
 }
 
@@ -62,14 +66,16 @@ static void heap_give(void *arg, void *segment, size_t bytes)
 {
     heap_source *heap = arg;
     size_t start = (size_t)((unsigned char *)segment - heap->start);
+    uint64_t end = start + bytes;
 
     if (heap->closing)
         return;
     /* MADV_DONTNEED only unmaps the pages of a file and keeps their bytes: those are given up by MADV_REMOVE. */
     (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
-    if (start + bytes == heap->used)
-        heap->used = start;
-    else if (heap->hole_count < MAX_HOLES)
+    /* The last one is everybody's again. */
+    if (atomic_compare_exchange_strong(heap->used, &end, start))
+        return;
+    if (heap->hole_count < MAX_HOLES)
         heap->holes[heap->hole_count++] = (range){start, bytes};
 }
 
@@ -81,8 +87,9 @@ fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
     if (!heap)
         return FSDP_NO_MEMORY;
     symmetric->source = heap;
-    heap->start = fsdp__arena_heap(symmetric->arena, symmetric->rank);
+    heap->start = fsdp__arena_heap(symmetric->arena);
     heap->bytes = symmetric->arena->control->heap_bytes;
+    heap->used = &symmetric->arena->control->heap_used;
     heap->file = !symmetric->all_readable;
     FSDP_TRY(fsdp__allocator_create(&source, &symmetric->heap));
     return FSDP_OK;

@@ -1,0 +1,35 @@
+/* spin.c - the program starts itself anew with a short spin. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "cli/process.h"
+#include "launch/variables.h"
+
+/* Its tools load libraries of this name; it cannot start a program from inside itself by /proc/self/exe. */
+static bool under_valgrind(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+
+    return preload && strstr(preload, "vgpreload");
+}
+
+void fsdp__start_with_short_spin(char **argv)
+{
+#ifdef _OPENMP
+    char count[16];
+
+    /* Once: the second time the variable is there. */
+    if (fsdp__user_says_how_to_wait() || under_valgrind() || getauxval(AT_SECURE))
+        return;
+    snprintf(count, sizeof count, "%d", FSDP__SPIN_COUNT);
+    if (setenv(FSDP__SPIN_VARIABLE, count, 1) != 0)
+        return;
+    (void)execv("/proc/self/exe", argv);
+    (void)unsetenv(FSDP__SPIN_VARIABLE); /* slower beside other programs, and otherwise the same */
+#else
+    (void)argv;
+#endif
+}

@@ -1,0 +1,103 @@
+/* guardian.c - kills the ranks' process groups when nobody holds the launcher's end of a connection any more. */
+#include "launch/guardian.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/limits.h"
+
+/* All that the guardian does; `groups` has room for `most`. It is a fork of a process that may have threads: nothing
+ * but system calls. A note is a group's number, negative when it is gone. */
+static void guard(int fd, pid_t *groups, int most)
+{
+    sigset_t all;
+    pid_t note;
+    ssize_t got;
+    int count = 0;
+
+    sigfillset(&all);
+    (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    (void)setsid(); /* a signal to the launcher's group is not for us */
+    /* Who waits for the end of one of the launcher's pipes is not to wait for us. */
+    if (fd != STDIN_FILENO && dup2(fd, STDIN_FILENO) == STDIN_FILENO)
+        fd = STDIN_FILENO;
+    if (fd == STDIN_FILENO)
+        (void)close_range(STDIN_FILENO + 1, ~0U, 0);
+    while ((got = recv(fd, &note, sizeof note, 0)) != 0) {
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got != sizeof note)
+            break;
+        if (note > 0 && count < most)
+            groups[count++] = note;
+        for (int i = 0; i < count; i++)
+            if (groups[i] == -note)
+                groups[i] = groups[--count];
+    }
+    for (int i = 0; i < count; i++)
+        (void)kill(-groups[i], SIGKILL);
+    _exit(0);
+}
+
+fsdp_status fsdp__guardian_start(int ranks, fsdp__guardian *out)
+{
+    pid_t *groups = fsdp__calloc((size_t)ranks, sizeof *groups);
+    int ends[2];
+
+    *out = (fsdp__guardian){.fd = -1};
+    if (!groups)
+        return FSDP_NO_MEMORY;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        fsdp__free(groups);
+        return FSDP_FAIL(FSDP_IO, "cannot watch over the ranks: %s%s", strerror(errno), fsdp__limit_behind(errno));
+    }
+    out->pid = fork();
+    if (out->pid == 0) {
+        (void)close(ends[1]); /* or its own copy would keep it open */
+        guard(ends[0], groups, ranks);
+    }
+    (void)close(ends[0]);
+    fsdp__free(groups);
+    if (out->pid < 0) {
+        int error = errno;
+
+        (void)close(ends[1]);
+        out->pid = 0;
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot watch over the ranks: %s%s", strerror(error),
+                         fsdp__limit_behind(error));
+    }
+    out->fd = ends[1];
+    return FSDP_OK;
+}
+
+static void send_note(int fd, pid_t note)
+{
+    /* Somebody may have killed it, which is no reason to die of SIGPIPE. */
+    while (send(fd, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+}
+
+void fsdp__guardian_watch(int fd, pid_t group)
+{
+    send_note(fd, group);
+}
+
+void fsdp__guardian_forget(int fd, pid_t group)
+{
+    send_note(fd, -group);
+}
+
+void fsdp__guardian_end(fsdp__guardian *guardian)
+{
+    if (!guardian->pid)
+        return;
+    (void)close(guardian->fd);
+    while (waitpid(guardian->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    *guardian = (fsdp__guardian){.fd = -1};
+}

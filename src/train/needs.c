@@ -1,0 +1,143 @@
+/* needs.c - what a run needs, before it takes it. Only what is certain counts: a run that is refused could not have
+ * been. What the allocator rounds up, gathers of cast parameters, kernels' scratch and the program itself come on top.
+ */
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/compiler.h"
+#include "base/limits.h"
+#include "train/run.h"
+
+typedef struct needs {
+    double parameters, gradients, optimizer, activations; /* bytes: a silly batch has more than integers go */
+} needs;
+
+/* In a backward gradients come as activations go. */
+static double sum(const needs *n)
+{
+    return n->parameters + n->optimizer + FSDP__MAX(n->gradients, n->activations);
+}
+
+/* Of what each layer's backward reads, the largest: inputs of the products, for one microbatch. */
+static double activations(const fsdp_train_config *c, const fsdp_model_config *m)
+{
+    int64_t token = 2 * m->dim + (m->n_heads + 2 * m->n_kv_heads) * m->head_dim + m->ffn_dim;
+    double tokens = (double)c->training.local_batch_size * (double)c->training.seq_len;
+
+    return tokens * (double)(m->n_layers * token) *
+           (double)fsdp_dtype_size((fsdp_dtype)c->training.mixed_precision_param);
+}
+
+/* Of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */
+static needs needs_of(const fsdp_train_run *run, int ranks)
+{
+    const fsdp_train_config *c = run->config;
+    double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* shards are float32 */
+    double part = bytes * ranks / fsdp_context_world_size(run->context);
+    int moments = c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;
+
+    return (needs){part, part, moments * part, ranks * activations(c, &run->model_config)};
+}
+
+static const char *gibibytes(double bytes, char text[24])
+{
+    if (bytes >= 1 << 30)
+        snprintf(text, 24, "%.4g GiB", bytes / (1 << 30));
+    else
+        snprintf(text, 24, "%.3g MiB", bytes / (1 << 20));
+    return text;
+}
+
+/* "9.6 GiB (parameters 2.4 GiB, optimizer state 4.8 GiB, ...)" */
+static void describe(const needs *n, char *text, size_t text_bytes)
+{
+    char all[24], a[24], b[24], c[24], d[24];
+
+    snprintf(text, text_bytes, "%s (parameters %s, optimizer state %s, the larger of gradients %s and activations %s)",
+             gibibytes(sum(n), all), gibibytes(n->parameters, a), gibibytes(n->optimizer, b),
+             gibibytes(n->gradients, c), gibibytes(n->activations, d));
+}
+
+static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit)
+{
+    char text[256], most[24];
+
+    if (sum(n) <= (double)limit->bytes)
+        return FSDP_OK;
+    describe(n, text, sizeof text);
+    return FSDP_FAIL(FSDP_NO_MEMORY,
+                     "%s at least %s, but %s is %s: take a smaller model, training.local_batch_size or "
+                     "training.seq_len, or raise the limit",
+                     whose, text, limit->name, gibibytes((double)limit->bytes, most));
+}
+
+/* One process alone has all of it in its own address space; of several, the parameters lie in memory that they share
+ * and have mapped by now. Threads, libraries and segments need some too. */
+static fsdp_status check_own(const fsdp_train_run *run)
+{
+    const uint64_t spare = (uint64_t)64 << 20;
+    fsdp__memory_limit limit = fsdp__memory_limit_of_one();
+    needs own = needs_of(run, 1);
+
+    if (limit.bytes == FSDP__NO_LIMIT)
+        return FSDP_OK;
+    if (fsdp_context_world_size(run->context) > 1)
+        own.parameters = 0;
+    if (limit.bytes < spare)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%s is %llu MiB, less than the program itself needs: raise the limit",
+                         limit.name, (unsigned long long)(limit.bytes >> 20));
+    limit.bytes -= spare;
+    return check(&own, "this rank needs", &limit);
+}
+
+/* OpenMP ends the process where it cannot start a thread. */
+static fsdp_status check_threads(const fsdp_train_run *run)
+{
+    int threads = fsdp_context_threads(run->context), need = threads - 1 + (int)run->config->data.workers;
+    int most = need > 0 ? fsdp__threads_startable(need) : need;
+
+    if (most == need || most >= 256)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_NO_MEMORY,
+        "this rank needs %d threads beside its first, and the system starts %d%s (and 'ulimit -v' how much "
+        "address space): raise the limit, or set training.threads (now %d)",
+        need, most, fsdp__limit_behind(EAGAIN), threads);
+}
+
+static fsdp_status check_export(const fsdp_train_run *run)
+{
+    const double most = 5e9; /* of one file (hub.h); several are each at least half of it */
+    uint64_t limit = fsdp__file_size_limit();
+    double bytes = (double)fsdp_model_config_parameters(&run->model_config) *
+                   (double)fsdp_dtype_size((fsdp_dtype)run->config->save.dtype);
+    char need[24], has[24];
+
+    if (!run->config->save.path || limit == FSDP__NO_LIMIT || (bytes <= most ? bytes : most / 2) <= (double)limit)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "export.path: the model takes files of %s, but 'ulimit -f' allows %s: raise the limit",
+                     gibibytes(bytes <= most ? bytes : most, need), gibibytes((double)limit, has));
+}
+
+fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
+{
+    needs all = needs_of(run, fsdp_context_local_world_size(run->context));
+    fsdp__memory_limit limit = fsdp__memory_limit_of_all();
+    uint64_t available = fsdp__memory_available();
+    char text[256], line[400], now[24];
+
+    FSDP_TRY(check(&all,
+                   fsdp_context_local_world_size(run->context) > 1 ? "the ranks of this machine need" : "the run needs",
+                   &limit));
+    FSDP_TRY(check_own(run));
+    FSDP_TRY(check_threads(run));
+    FSDP_TRY(check_export(run));
+    if (sum(&all) > (double)available && run->listener && run->listener->warned &&
+        fsdp_context_rank(run->context) == 0) {
+        describe(&all, text, sizeof text);
+        snprintf(line, sizeof line, "the run needs at least %s, and only %s of memory are free now", text,
+                 gibibytes((double)available, now));
+        run->listener->warned(run->listener->arg, line);
+    }
+    return FSDP_OK;
+}

@@ -1,0 +1,120 @@
+/* test_limits.c - limits as the system has them, and those of control groups as a folder has them. */
+#include "base/limits.h"
+
+#include <errno.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "support/test.h"
+
+static void set(int resource, rlim_t bytes)
+{
+    struct rlimit limit;
+
+    CHECK_EQ(getrlimit((__rlimit_resource_t)resource, &limit), 0);
+    limit.rlim_cur = bytes;
+    CHECK_EQ(setrlimit((__rlimit_resource_t)resource, &limit), 0);
+}
+
+static void limits_of_a_process_are_read(void **state)
+{
+    const rlim_t much = (rlim_t)1 << 50; /* a sanitizer has terabytes */
+    uint64_t left;
+
+    (void)state;
+    CHECK(fsdp__file_size_limit() == FSDP__NO_LIMIT);
+    set(RLIMIT_FSIZE, 1 << 30);
+    CHECK(fsdp__file_size_limit() == 1 << 30);
+    set(RLIMIT_FSIZE, RLIM_INFINITY);
+
+    CHECK(fsdp__address_space_left() == FSDP__NO_LIMIT);
+    CHECK(fsdp__memory_limit_of_one().bytes == FSDP__NO_LIMIT);
+    set(RLIMIT_AS, much);
+    left = fsdp__address_space_left();
+    CHECK(left < much && left > 0);
+    CHECK(fsdp__memory_limit_of_one().bytes < much);
+    CHECK_CONTAINS(fsdp__memory_limit_of_one().name, "ulimit -v");
+    set(RLIMIT_DATA, much / 2);
+    CHECK(fsdp__memory_limit_of_one().bytes <= much / 2);
+    CHECK(fsdp__oom_kills() >= 0);
+    set(RLIMIT_DATA, RLIM_INFINITY);
+    set(RLIMIT_AS, RLIM_INFINITY);
+}
+
+static void the_machine_has_memory(void **state)
+{
+    fsdp__memory_limit all = fsdp__memory_limit_of_all();
+
+    (void)state;
+    CHECK(all.bytes > 1 << 20 && all.bytes != FSDP__NO_LIMIT);
+    CHECK(fsdp__memory_available() > 0);
+}
+
+static void write_text(const char *directory, const char *name, const char *text)
+{
+    char *path = test_path(directory, name);
+
+    test_write_file(path, text, strlen(text));
+    free(path);
+}
+
+static char *make_folder(const char *directory, const char *name)
+{
+    char *path = test_path(directory, name);
+
+    CHECK_EQ(mkdir(path, 0755), 0);
+    return path;
+}
+
+static void the_smallest_control_group_above_counts(void **state)
+{
+    char *directory = test_directory(), *mount = make_folder(directory, "fs");
+    char *memory = make_folder(mount, "memory"), *job = make_folder(memory, "job"), *membership;
+    char *slice = make_folder(mount, "slice"), *unit = make_folder(slice, "unit");
+
+    (void)state;
+    membership = test_path(directory, "cgroup");
+    CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT); /* no such file */
+    write_text(directory, "cgroup", "9:name=systemd:/\n4:memory:/job\n0::/slice/unit\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
+    write_text(unit, "memory.max", "max\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
+    write_text(slice, "memory.max", "5000000\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == 5000000);
+    write_text(unit, "memory.max", "6000000\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == 5000000);
+    write_text(memory, "memory.limit_in_bytes", "4000000\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == 4000000);
+    write_text(job, "memory.limit_in_bytes", "3000000\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == 3000000);
+    write_text(directory, "cgroup", "no colons\n::\n0::/\n");
+    CHECK(fsdp__control_group_limit(membership, mount) == FSDP__NO_LIMIT);
+    free(membership);
+    free(unit);
+    free(slice);
+    free(job);
+    free(memory);
+    free(mount);
+    test_directory_free(directory);
+}
+
+static void threads_can_be_started(void **state)
+{
+    (void)state;
+    CHECK_EQ(fsdp__threads_startable(0), 0);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(fsdp__threads_startable(5), 5);
+}
+
+static void an_errno_names_its_limit(void **state)
+{
+    (void)state;
+    CHECK_CONTAINS(fsdp__limit_behind(EMFILE), "ulimit -n");
+    CHECK_CONTAINS(fsdp__limit_behind(EFBIG), "ulimit -f");
+    CHECK_CONTAINS(fsdp__limit_behind(EAGAIN), "ulimit -u");
+    CHECK_STRING(fsdp__limit_behind(ENOENT), "");
+}
+
+TEST_MAIN(cmocka_unit_test(limits_of_a_process_are_read), cmocka_unit_test(the_machine_has_memory),
+          cmocka_unit_test(the_smallest_control_group_above_counts), cmocka_unit_test(threads_can_be_started),
+          cmocka_unit_test(an_errno_names_its_limit))

@@ -1,0 +1,146 @@
+/* test_descriptors.c - standard input, output and error that are closed, full, or that nobody reads. */
+#include <sys/stat.h>
+
+#include "cli/fixture.h"
+
+#define GPT2 REFERENCE "/models/tiny-gpt2"
+#define TRAIN "train", f->config, "--training.steps=3"
+/* Runs the program with a redirection of the shell's. */
+#define REDIRECTED(expected, redirection, ...) \
+    program_run(f->directory, (expected),      \
+                (const char *const[]){"bash", "-c", "exec \"$@\" " redirection, "bash", PROGRAM, __VA_ARGS__, NULL})
+#define CLOSED_OUTPUT "cannot write to standard output: Bad file descriptor"
+#define FULL_OUTPUT "cannot write to standard output: No space left on device"
+
+/* One message, and `part` is in it. */
+static void check_said_once(const program *p, const char *part)
+{
+    const char *said = strstr(p->output, "fsdp: ");
+
+    if (!said || !strstr(said, part) || strstr(said + 1, "fsdp: "))
+        TEST_FAIL("not one message with '%s':\n%s", part, p->output);
+}
+
+static void check_trained(fixture *f)
+{
+    char *weights = test_path(f->model, "model.safetensors"), *metrics = test_read_file(f->metrics, NULL);
+
+    CHECK(access(weights, F_OK) == 0);
+    CHECK_CONTAINS(metrics, "\"step\": 3");
+    free(metrics);
+    free(weights);
+    CHECK(unlink(f->metrics) == 0);
+}
+
+static void a_run_needs_no_standard_input(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        char n[16];
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        p = REDIRECTED(0, "<&-", TRAIN, n);
+        CHECK_CONTAINS(p.output, "model written to");
+        program_free(&p);
+        check_trained(f);
+    }
+}
+
+static void a_closed_output_is_an_error_and_the_run_is_not_lost(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    p = REDIRECTED(1, ">&-", TRAIN);
+    check_said_once(&p, CLOSED_OUTPUT);
+    program_free(&p);
+    check_trained(f);
+    p = REDIRECTED(1, "<&- >&-", TRAIN, "-n", "2");
+    check_said_once(&p, "rank 0 failed: " CLOSED_OUTPUT);
+    program_free(&p);
+    check_trained(f);
+    p = REDIRECTED(1, "<&- >&- 2>&-", TRAIN, "-n", "2");
+    CHECK_STRING(p.output, "");
+    program_free(&p);
+    check_trained(f);
+    p = REDIRECTED(0, "2>&-", TRAIN, "-n", "2");
+    CHECK_CONTAINS(p.output, "model written to");
+    program_free(&p);
+    check_trained(f);
+}
+
+static void a_full_output_is_an_error_and_the_run_is_not_lost(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    p = REDIRECTED(1, ">/dev/full", TRAIN);
+    check_said_once(&p, FULL_OUTPUT);
+    program_free(&p);
+    check_trained(f);
+    p = REDIRECTED(1, ">/dev/full", TRAIN, "-n", "2");
+    check_said_once(&p, "rank 0 failed: " FULL_OUTPUT);
+    program_free(&p);
+    check_trained(f);
+}
+
+/* Standard output is a pipe whose reader has gone. */
+static void a_reader_that_goes_does_not_end_a_run(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[16];
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        p = REDIRECTED(1, "> >(exec true) && true", TRAIN, n, "--training.steps=40", "--metrics.log_freq=1");
+        check_said_once(&p, "cannot write to standard output: Broken pipe");
+        program_free(&p);
+        check_trained(f);
+    }
+}
+
+static void every_command_says_that_it_could_not_print(void **state)
+{
+    fixture *f = *state;
+    const char *const commands[][6] = {
+        {"--help"},
+        {"--version"},
+        {"train", "--help"},
+        {"run", "--help"},
+        {"inspect", GPT2},
+        {"generate", GPT2, "--tokens", "1,2", "--max-new-tokens=2"},
+        {"train", "--model.preset=llama-1m", "--print-config"},
+    };
+
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        const char *argv[12] = {"bash", "-c", "exec \"$@\" >/dev/full", "bash", PROGRAM};
+        program p;
+
+        for (int a = 0; a < 6 && commands[i][a]; a++)
+            argv[5 + a] = commands[i][a];
+        p = program_run(f->directory, 1, argv);
+        check_said_once(&p, "cannot ");
+        program_free(&p);
+        argv[2] = "exec \"$@\" >&-";
+        p = program_run(f->directory, 1, argv);
+        check_said_once(&p, "cannot ");
+        program_free(&p);
+    }
+}
+
+static void what_a_user_starts_has_all_three(void **state)
+{
+    fixture *f = *state;
+    program p = REDIRECTED(0, "<&- >&- 2>&-", "run", "-n", "3", "--", "sh", "-c",
+                           "cat && test -e /proc/self/fd/0 -a -e /proc/self/fd/1 -a -e /proc/self/fd/2");
+
+    program_free(&p);
+}
+
+TEST_MAIN(T(a_run_needs_no_standard_input), T(a_closed_output_is_an_error_and_the_run_is_not_lost),
+          T(a_full_output_is_an_error_and_the_run_is_not_lost), T(a_reader_that_goes_does_not_end_a_run),
+          T(every_command_says_that_it_could_not_print), T(what_a_user_starts_has_all_three))

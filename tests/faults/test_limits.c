@@ -1,0 +1,164 @@
+/* test_limits.c - limits of the system: what does not fit is refused with a message, not found out by a crash. */
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "faults/run.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1 /* which takes terabytes of address space for itself */
+#else
+#define SANITIZED 0
+#endif
+
+#define TRAIN "train", f->config, "--training.steps=2"
+
+/* Runs the program under `limit`, a command of the shell's. */
+#define LIMITED(limit, ...) \
+    run_limited(f, (limit), (const char *const[]){"bash", "-c", NULL, "bash", PROGRAM, __VA_ARGS__, NULL})
+
+static program run_limited(fixture *f, const char *limit, const char *const *words)
+{
+    const char *argv[24] = {0};
+    char script[200];
+    program p;
+
+    snprintf(script, sizeof script, "ulimit -c 0; %s && exec \"$@\"", limit);
+    for (int i = 0; words[i] || i == 2; i++)
+        argv[i] = i == 2 ? script : words[i];
+    p = program_start(f->directory, argv);
+    program_wait(&p, 100);
+    return p;
+}
+
+/* Refused with one message that has `part` in it. */
+static void check_refused(program *p, const char *part)
+{
+    const char *said = strstr(p->output, "fsdp: ");
+
+    if (p->status != 1 || !said || !strstr(said, part) || strstr(said + 1, "fsdp: "))
+        TEST_FAIL("status %d, not one message with '%s':\n%s", p->status, part, p->output);
+    program_free(p);
+}
+
+static void check_ran(program *p)
+{
+    if (p->status != 0)
+        TEST_FAIL("status %d:\n%s", p->status, p->output);
+    CHECK_CONTAINS(p->output, "model written to");
+    program_free(p);
+}
+
+static void address_space_is_enough_or_the_message_says_so(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    if (SANITIZED)
+        skip();
+    for (int kib = 100000; kib <= 180000; kib += test_long() ? 2000 : 20000) {
+        char limit[40];
+
+        snprintf(limit, sizeof limit, "ulimit -v %d", kib);
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            char n[8];
+
+            snprintf(n, sizeof n, "-n%d", ranks);
+            p = LIMITED(limit, TRAIN, n);
+            if (p.status == 0)
+                check_ran(&p);
+            else
+                check_refused(&p, "ulimit -v");
+        }
+    }
+    p = LIMITED("ulimit -v 400000", TRAIN);
+    check_ran(&p);
+    p = LIMITED("ulimit -v 600000", TRAIN, "-n", "2"); /* the shared heap is what the limit leaves */
+    check_ran(&p);
+}
+
+static void a_files_size_is_enough_or_the_message_says_so(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    p = LIMITED("ulimit -f 50", TRAIN); /* KiB */
+    check_refused(&p, "export.path: the model takes files of");
+    p = LIMITED("ulimit -f 50", TRAIN, "-n", "2");
+    check_refused(&p, "'ulimit -f' leaves 0");
+    p = LIMITED("ulimit -f 400000", TRAIN, "-n", "2");
+    check_ran(&p);
+}
+
+static void descriptors_are_enough_or_the_message_says_so(void **state)
+{
+    fixture *f = *state;
+    program p;
+
+    for (int most = 5; most <= 12; most++) {
+        char limit[40];
+
+        snprintf(limit, sizeof limit, "ulimit -n %d", most);
+        p = LIMITED(limit, TRAIN, "-n", "2");
+        if (p.status == 0) {
+            check_ran(&p);
+        } else {
+            CHECK_CONTAINS(p.output, "Too many open files");
+            CHECK(p.status < 128);
+            program_free(&p);
+        }
+    }
+    p = LIMITED("ulimit -n 64", TRAIN, "-n", "2");
+    check_ran(&p);
+}
+
+static void a_model_that_no_machine_holds_is_refused_with_the_sum(void **state)
+{
+    fixture *f = *state;
+    struct rusage usage;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[8], data[600];
+        program p;
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        snprintf(data, sizeof data, "--data.path=%s", f->data);
+        p = program_run(f->directory, 1,
+                        (const char *const[]){PROGRAM, "train", "--model.preset=llama-8b", "--model.n_layers=10000",
+                                              data, n, NULL});
+        check_refused(&p, "need");
+    }
+    CHECK_EQ(getrusage(RUSAGE_CHILDREN, &usage), 0);
+    if (!SANITIZED)
+        CHECK(usage.ru_maxrss < 1 << 20); /* KiB: before the first gigabyte */
+}
+
+static void data_that_is_cut_short_is_named(void **state)
+{
+    fixture *f = *state;
+    run r;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[8], expected[600];
+
+        test_write_file(f->data, "", 0);
+        CHECK_EQ(truncate(f->data, 1 << 20), 0); /* of zeros */
+        snprintf(n, sizeof n, "-n%d", ranks);
+        r = run_start(f->directory, (const char *const[]){PROGRAM, "train", f->config, "--training.steps=1000000",
+                                                          "--metrics.log_freq=1", n, NULL});
+        CHECK(run_await_output(&r, "step:  1"));
+        CHECK_EQ(truncate(f->data, 0), 0);
+        run_wait(&r);
+        run_await_nothing(&r);
+        if (ranks == 1)
+            snprintf(expected, sizeof expected, "'%s' was cut short while it was read (signal 7", f->data);
+        else
+            snprintf(expected, sizeof expected, "was killed by signal 7 (Bus error): a file of data or weights");
+        CHECK_EQ(r.program.status, 128 + SIGBUS);
+        CHECK_CONTAINS(r.program.output, expected);
+        run_free(&r);
+    }
+}
+
+TEST_MAIN(T(address_space_is_enough_or_the_message_says_so), T(a_files_size_is_enough_or_the_message_says_so),
+          T(descriptors_are_enough_or_the_message_says_so), T(a_model_that_no_machine_holds_is_refused_with_the_sum),
+          T(data_that_is_cut_short_is_named))

@@ -1,0 +1,295 @@
+/* test_signals.c - a run that is cut off by signals: it ends with one message and a shell's status, and leaves nothing.
+ */
+#include <sys/stat.h>
+
+#include "faults/run.h"
+
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part))
+        count++;
+    return count;
+}
+
+#define START(...) run_start(f->directory, (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+#define ENDLESS "train", f->config, "--training.steps=1000000", "--metrics.log_freq=1"
+
+static void send(run *r, const char *entry, int signal)
+{
+    pid_t pid = run_await_process(r, entry);
+
+    CHECK(pid > 0);
+    CHECK_EQ(kill(pid, signal), 0);
+}
+
+/* ---- any signal, to anybody, at any time ---- */
+
+typedef enum victim {
+    VICTIM_RANK,
+    VICTIM_LAUNCHER,
+    VICTIM_SINGLE,
+    VICTIMS
+} victim;
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGKILL};
+/* What it has printed when it is sent: nothing, the banner, some steps, the last step (the export follows). */
+static const char *const moments[] = {"", "train: ", "step:  3", "done: "};
+enum {
+    SIGNALS = sizeof signals / sizeof *signals,
+    MOMENTS = sizeof moments / sizeof *moments
+};
+
+/* Processes that the signal's arrival is spread over: nothing is checked against it. */
+static void spread(unsigned *draw)
+{
+    *draw = *draw * 1103515245u + 12345u;
+    nanosleep(&(struct timespec){.tv_nsec = (long)(*draw >> 16) % 40 * 1000000}, NULL);
+}
+
+static void check_end(const run *r, victim who, int signal, const char *moment)
+{
+    const program *p = &r->program;
+    int said = occurrences(p->output, "fsdp: "), died = 128 + signal;
+    bool over = p->status == 0; /* it was faster than the signal */
+
+    if (who != VICTIM_RANK && p->status != died && !over)
+        TEST_FAIL("signal %d at '%s' to %d: status %d:\n%s", signal, moment, (int)who, p->status, p->output);
+    /* A launcher that is told too early, or killed, says nothing: its status does. */
+    if (said > 1 || (said == 0 && who == VICTIM_RANK && !over) || (said == 1 && over))
+        TEST_FAIL("signal %d at '%s' to %d: %d messages, status %d:\n%s", signal, moment, (int)who, said, p->status,
+                  p->output);
+}
+
+static void cut_off(fixture *f, victim who, int signal, const char *moment, unsigned *draw)
+{
+    run r = who == VICTIM_SINGLE ? START("train", f->config, "--training.steps=8", "--metrics.log_freq=1")
+                                 : START("train", f->config, "--training.steps=8", "--metrics.log_freq=1", "-n", "3");
+    pid_t target = r.program.pid;
+
+    if (*moment)
+        (void)run_await_output(&r, moment);
+    if (who == VICTIM_RANK)
+        target = run_await_process(&r, *draw & 1 << 16 ? "RANK=0" : "RANK=2");
+    spread(draw);
+    if (target > 0)
+        (void)kill(target, signal);
+    run_wait(&r);
+    run_await_nothing(&r);
+    check_end(&r, who, signal, moment);
+    run_free(&r);
+}
+
+static void a_run_ends_at_any_signal_to_anybody_at_any_time(void **state)
+{
+    fixture *f = *state;
+    unsigned draw = 1;
+    int rounds = test_long() ? 200 : 16;
+
+    for (int i = 0; i < rounds; i++)
+        cut_off(f, (victim)(i % VICTIMS), signals[i / VICTIMS % SIGNALS], moments[(draw >> 18) % MOMENTS], &draw);
+}
+
+/* ---- what was ignored ---- */
+
+static void what_was_ignored_at_the_start_stays_ignored(void **state)
+{
+    fixture *f = *state;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[16];
+        run r;
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        r = run_start(f->directory, (const char *const[]){"env", "--ignore-signal=HUP", "--ignore-signal=INT", PROGRAM,
+                                                          ENDLESS, n, NULL});
+        CHECK(run_await_output(&r, "step:  1"));
+        kill(r.program.pid, SIGHUP);
+        kill(r.program.pid, SIGINT);
+        if (ranks > 1)
+            send(&r, "RANK=1", SIGHUP);
+        CHECK(run_await_output(&r, "step: 100")); /* it goes on */
+        kill(r.program.pid, SIGTERM);
+        run_wait(&r);
+        run_await_nothing(&r);
+        CHECK_EQ(r.program.status, 128 + SIGTERM);
+        run_free(&r);
+    }
+}
+
+static void ranks_are_waited_for_although_children_were_ignored(void **state)
+{
+    fixture *f = *state;
+    program p = program_run(f->directory, 3,
+                            (const char *const[]){"env", "--ignore-signal=CHLD", PROGRAM, "run", "-n", "2", "--", "sh",
+                                                  "-c", "exit 3", NULL});
+
+    CHECK_CONTAINS(p.output, "exited with code 3");
+    program_free(&p);
+}
+
+/* ---- statuses ---- */
+
+static void the_status_is_a_shells(void **state)
+{
+    fixture *f = *state;
+    char script[700];
+    program p;
+
+    p = program_run(f->directory, 128 + SIGSEGV,
+                    (const char *const[]){PROGRAM, "run", "-n", "2", "--", "sh", "-c", "kill -SEGV $$", NULL});
+    CHECK_CONTAINS(p.output, "was killed by signal 11");
+    program_free(&p);
+    p = program_run(f->directory, 128 + SIGXFSZ,
+                    (const char *const[]){PROGRAM, "run", "-n", "1", "--", "sh", "-c", "kill -XFSZ $$", NULL});
+    CHECK_CONTAINS(p.output, "'ulimit -f'");
+    program_free(&p);
+    p = program_run(f->directory, 127, (const char *const[]){PROGRAM, "run", "-n", "2", "--", "./nothing", NULL});
+    program_free(&p);
+    /* A loop of the shell's stops where the program says that it was interrupted. */
+    snprintf(script, sizeof script,
+             "set -m; for i in 1 2; do %s run -n 2 -- sh -c 'test $RANK = 1 || kill -INT $PPID; exec sleep 1000'; "
+             "echo status $?; done",
+             PROGRAM);
+    p = program_run(f->directory, 128 + SIGINT, (const char *const[]){"bash", "-c", script, NULL});
+    CHECK_EQ(occurrences(p.output, "interrupted by signal 2"), 1);
+    program_free(&p);
+}
+
+/* ---- Ctrl-Z ---- */
+
+/* Waits until the process is in `state` (a letter of /proc/PID/stat). */
+static void await_state(pid_t pid, char state)
+{
+    for (int i = 0; i < 20000; i++) {
+        char path[64], text[600] = "", *at;
+        FILE *file;
+
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+        file = fopen(path, "re");
+        CHECK(file != NULL);
+        CHECK(fgets(text, sizeof text, file) != NULL);
+        fclose(file);
+        at = strrchr(text, ')');
+        if (at && at[2] == state)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    TEST_FAIL("process %d never came to state %c", (int)pid, state);
+}
+
+static void a_suspended_run_stops_its_ranks_and_goes_on_with_them(void **state)
+{
+    fixture *f = *state;
+    run r = START(ENDLESS, "-n", "2");
+    pid_t rank = run_await_process(&r, "RANK=1");
+
+    CHECK(run_await_output(&r, "step:  1"));
+    kill(r.program.pid, SIGTSTP);
+    await_state(rank, 'T');
+    await_state(r.program.pid, 'T');
+    kill(r.program.pid, SIGCONT);
+    kill(r.program.pid, SIGTERM);
+    run_wait(&r);
+    run_await_nothing(&r);
+    CHECK_EQ(r.program.status, 128 + SIGTERM);
+    /* A rank that somebody has stopped ends too. */
+    run_free(&r);
+    r = START(ENDLESS, "-n", "2");
+    CHECK(run_await_output(&r, "step:  1"));
+    send(&r, "RANK=1", SIGSTOP);
+    kill(r.program.pid, SIGTERM);
+    run_wait(&r);
+    run_await_nothing(&r);
+    CHECK_EQ(r.program.status, 128 + SIGTERM);
+    run_free(&r);
+}
+
+/* ---- those behind the ranks ---- */
+
+static void what_ranks_have_started_ends_with_a_killed_launcher(void **state)
+{
+    fixture *f = *state;
+    run r = START("run", "-n", "2", "--", "sh", "-c", "sleep 1000 & echo rank $RANK has started it; wait");
+
+    CHECK(run_await_output(&r, "rank 0 has"));
+    CHECK(run_await_output(&r, "rank 1 has"));
+    kill(r.program.pid, SIGKILL);
+    run_wait(&r);
+    run_await_nothing(&r);
+    CHECK_EQ(r.program.status, 128 + SIGKILL);
+    run_free(&r);
+}
+
+/* ---- process 1 ---- */
+
+/* The command as process 1 of a namespace; skipped where none can be made. */
+static run start_as_process_one(fixture *f, const char *const *argv)
+{
+    const char *all[16] = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
+    program probe =
+        program_start(f->directory, (const char *const[]){"unshare", "--pid", "--fork", "--mount-proc", "true", NULL});
+
+    program_wait(&probe, 60);
+    program_free(&probe);
+    if (probe.status != 0) {
+        print_message("skipped: no process namespaces here\n");
+        skip();
+    }
+    for (int i = 0; argv[i]; i++)
+        all[5 + i] = argv[i];
+    return run_start(f->directory, all);
+}
+
+/* The only child, which is process 1 inside. */
+static pid_t first_child(pid_t pid)
+{
+    char path[80], text[64] = "";
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    file = fopen(path, "re");
+    if (!file || !fgets(text, sizeof text, file))
+        TEST_FAIL("no children in %s", path);
+    fclose(file);
+    return atoi(text);
+}
+
+static void as_process_one_signals_work(void **state)
+{
+    fixture *f = *state;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char n[16];
+        run r;
+
+        snprintf(n, sizeof n, "-n%d", ranks);
+        r = start_as_process_one(f, (const char *const[]){PROGRAM, ENDLESS, n, NULL});
+        CHECK(run_await_output(&r, "step:  1"));
+        kill(first_child(r.program.pid), SIGTERM);
+        run_wait(&r);
+        run_await_nothing(&r);
+        CHECK_EQ(r.program.status, 128 + SIGTERM);
+        run_free(&r);
+    }
+}
+
+/* Those that nobody waits for become children of process 1. */
+static void as_process_one_nothing_dead_stays(void **state)
+{
+    fixture *f = *state;
+    static const char script[] = "for i in 1 2 3 4 5 6 7 8; do (true &); done; "
+                                 "while grep -qs ') Z' /proc/[0-9]*/stat; do :; done; exit 5";
+    run r = start_as_process_one(f, (const char *const[]){PROGRAM, "run", "-n", "1", "--", "bash", "-c", script, NULL});
+
+    run_wait(&r);
+    CHECK_EQ(r.program.status, 5);
+    run_free(&r);
+}
+
+TEST_MAIN(T(a_run_ends_at_any_signal_to_anybody_at_any_time), T(what_was_ignored_at_the_start_stays_ignored),
+          T(ranks_are_waited_for_although_children_were_ignored), T(the_status_is_a_shells),
+          T(a_suspended_run_stops_its_ranks_and_goes_on_with_them),
+          T(what_ranks_have_started_ends_with_a_killed_launcher), T(as_process_one_signals_work),
+          T(as_process_one_nothing_dead_stays))

@@ -1,0 +1,110 @@
+/* test_needs.c - a run that cannot fit is refused with the sum, before it takes memory; one that fits is not. */
+#include <sys/resource.h>
+
+#include "fsdp/train.h"
+#include "support/test.h"
+#include "train/run.h"
+
+typedef struct fixture {
+    fsdp_context *context;
+    fsdp_train_config *config;
+    fsdp_train_run run;
+} fixture;
+
+static void set_key(fixture *f, const char *key, const char *value)
+{
+    CHECK_OK(fsdp_train_config_set(f->config, key, value));
+}
+
+static int setup(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    f->context = test_context();
+    f->run.context = f->context;
+    f->run.config = f->config;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_train_config_free(f->config);
+    fsdp_context_free(f->context);
+    free(f);
+    return 0;
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+/* A Llama of `layers` layers and a vocabulary of 1000. */
+static void take_model(fixture *f, int64_t layers)
+{
+    CHECK_OK(fsdp_model_preset("llama-8b", &f->run.model_config));
+    f->run.model_config.n_layers = layers;
+    f->run.model_config.vocab_size = 1000;
+}
+
+static void what_fits_is_not_refused(void **state)
+{
+    fixture *f = *state;
+
+    CHECK_OK(fsdp_model_preset("llama-1m", &f->run.model_config));
+    CHECK_OK(fsdp__train_check_needs(&f->run));
+}
+
+static void what_no_machine_has_is_refused_with_the_sum(void **state)
+{
+    fixture *f = *state;
+    double gib;
+
+    take_model(f, 10000);
+    gib = 4 * (double)fsdp_model_config_parameters(&f->run.model_config) / (1 << 30);
+    CHECK(gib > 1000);
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "the run needs at least");
+    CHECK_CONTAINS(fsdp_last_error(), "optimizer state");
+    CHECK_CONTAINS(fsdp_last_error(), "but memory");
+    CHECK_CONTAINS(fsdp_last_error(), "training.local_batch_size");
+    /* The optimizer's part follows its kind. */
+    set_key(f, "optimizer.name", "sgd");
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "optimizer state 0 MiB");
+    /* A batch that no integer counts. */
+    CHECK_OK(fsdp_model_preset("llama-8b", &f->run.model_config));
+    set_key(f, "training.local_batch_size", "16777216");
+    set_key(f, "training.seq_len", "268435456");
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "activations");
+}
+
+static void limit(int resource, rlim_t bytes)
+{
+    struct rlimit l;
+
+    CHECK_EQ(getrlimit((__rlimit_resource_t)resource, &l), 0);
+    l.rlim_cur = bytes;
+    CHECK_EQ(setrlimit((__rlimit_resource_t)resource, &l), 0);
+}
+
+static void limits_of_the_process_are_named(void **state)
+{
+    fixture *f = *state;
+
+    take_model(f, 2);
+    limit(RLIMIT_DATA, (rlim_t)2 << 30);
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "this rank needs at least");
+    CHECK_CONTAINS(fsdp_last_error(), "'ulimit -d' leaves a process is 1.938 GiB");
+    limit(RLIMIT_DATA, (rlim_t)10 << 20);
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "less than the program itself needs");
+    limit(RLIMIT_DATA, RLIM_INFINITY);
+    limit(RLIMIT_FSIZE, 1 << 20);
+    CHECK_OK(fsdp__train_check_needs(&f->run)); /* it exports nothing */
+    set_key(f, "export.path", "somewhere");
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_IO, "but 'ulimit -f' allows 1 MiB");
+    limit(RLIMIT_FSIZE, RLIM_INFINITY);
+    CHECK_OK(fsdp__train_check_needs(&f->run));
+}
+
+TEST_MAIN(T(what_fits_is_not_refused), T(what_no_machine_has_is_refused_with_the_sum),
+          T(limits_of_the_process_are_named))
