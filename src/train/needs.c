@@ -105,39 +105,22 @@ static fsdp_status check_threads(const fsdp_train_run *run)
         need, most, fsdp__limit_behind(EAGAIN), threads);
 }
 
-static fsdp_status check_export(const fsdp_train_run *run)
-{
-    const double most = 5e9; /* of one file (hub.h); several are each at least half of it */
-    uint64_t limit = fsdp__file_size_limit();
-    double bytes = (double)fsdp_model_config_parameters(&run->model_config) *
-                   (double)fsdp_dtype_size((fsdp_dtype)run->config->save.dtype);
-    char need[24], has[24];
-
-    if (!run->config->save.path || limit == FSDP__NO_LIMIT || (bytes <= most ? bytes : most / 2) <= (double)limit)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_IO, "export.path: the model takes files of %s, but 'ulimit -f' allows %s: raise the limit",
-                     gibibytes(bytes <= most ? bytes : most, need), gibibytes((double)limit, has));
-}
-
 fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
 {
     needs all = needs_of(run, fsdp_context_local_world_size(run->context));
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
     uint64_t available = fsdp__memory_available();
-    char text[256], line[400], now[24];
+    char text[256], now[24];
 
     FSDP_TRY(check(&all,
                    fsdp_context_local_world_size(run->context) > 1 ? "the ranks of this machine need" : "the run needs",
                    &limit));
     FSDP_TRY(check_own(run));
     FSDP_TRY(check_threads(run));
-    FSDP_TRY(check_export(run));
-    if (sum(&all) > (double)available && run->listener && run->listener->warned &&
-        fsdp_context_rank(run->context) == 0) {
+    if (sum(&all) > (double)available && fsdp_context_rank(run->context) == 0) {
         describe(&all, text, sizeof text);
-        snprintf(line, sizeof line, "the run needs at least %s, and only %s of memory are free now", text,
+        fsdp_log(run->context, FSDP_LOG_WARNING, "the run needs at least %s, and only %s of memory are free now", text,
                  gibibytes((double)available, now));
-        run->listener->warned(run->listener->arg, line);
     }
     return FSDP_OK;
 }

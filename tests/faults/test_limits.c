@@ -82,7 +82,7 @@ static void a_files_size_is_enough_or_the_message_says_so(void **state)
     program p;
 
     p = LIMITED("ulimit -f 50", TRAIN); /* KiB */
-    check_refused(&p, "export.path: the model takes files of");
+    check_refused(&p, "raise the limit (ulimit -f)");
     p = LIMITED("ulimit -f 50", TRAIN, "-n", "2");
     check_refused(&p, "'ulimit -f' leaves 0");
     p = LIMITED("ulimit -f 400000", TRAIN, "-n", "2");

@@ -55,15 +55,18 @@ fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_con
     fsdp__arena *arena = NULL;
     fsdp_context *context = NULL;
     fsdp_status status = FSDP_OK;
+    bool refused = false;
 
     FSDP_TRY_GOTO(status, fsdp__arena_map(fd, &arena), out);
     FSDP_TRY_GOTO(status, fsdp_context_create(options, &context), out);
-    FSDP_TRY_GOTO(status, take_place(arena, options), out);
+    status = take_place(arena, options);
+    refused = status != FSDP_OK;
+    FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
     *out = context;
     context = NULL;
 out:
-    if (status != FSDP_OK)
+    if (status != FSDP_OK && !refused) /* somebody who has no place there cannot be missed */
         report(fd, arena, options->rank);
     fsdp_context_free(context);
     fsdp__arena_unref(arena);
