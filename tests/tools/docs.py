@@ -73,21 +73,22 @@ def is_command(span):
 
 
 def commands_of(page):
-    found, prose, fenced = [], [], False
+    found, prose, fenced, continued = [], [], False, False
     for line in open(page, encoding="utf-8"):
-        if line.startswith("```"):
-            fenced = not fenced
-        elif fenced:
-            if line.startswith("$ "):
-                found.append(line[2:].strip())
-        elif line.startswith("    "):
-            if begins_with_a_program(line):
-                found.append(line.strip())
-        else:
+        if not (fenced or line.startswith(("```", "    "))):
             prose.append(line)
             continue
         found += [span for span in spans("".join(prose)) if is_command(span)]
         prose = []
+        if line.startswith("```"):
+            fenced = not fenced
+        elif continued:
+            found[-1] = found[-1][:-1] + line.strip()
+        elif fenced and line.startswith("$ "):
+            found.append(line[2:].strip())
+        elif not fenced and begins_with_a_program(line):
+            found.append(line.strip())
+        continued = bool(found) and found[-1].endswith("\\")
     return found + [span for span in spans("".join(prose)) if is_command(span)]
 
 
@@ -99,6 +100,7 @@ def make_sandbox(source, build, folder):
     readme = open(os.path.join(source, "README.md"), encoding="utf-8").read()
     files = {
         "config.yaml": re.search(r"```yaml\n(.*?)```", readme, re.S).group(1),
+        "text.txt": "The quick brown fox jumps over the lazy dog. " * 400,
         "a.txt": "The quick brown fox jumps over the lazy dog. " * 400,
         "b.txt": "Pack my box with five dozen liquor jugs. " * 400,
     }
