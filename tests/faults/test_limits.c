@@ -137,6 +137,8 @@ static void data_that_is_cut_short_is_named(void **state)
     fixture *f = *state;
     run r;
 
+    if (SANITIZED)
+        skip(); /* its own handler of SIGBUS exits with 1 */
     for (int ranks = 1; ranks <= 2; ranks++) {
         char n[8], expected[600];
 
