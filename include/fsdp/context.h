@@ -23,7 +23,8 @@ typedef enum fsdp_log_level {
     FSDP_LOG_DEBUG,
 } fsdp_log_level;
 
-/* Receives one finished line without a newline. The default writes to stderr. */
+/* Receives one finished line without a newline, on any thread, but never two at a time of one context. The default
+ * writes to stderr. */
 typedef void (*fsdp_log_sink)(void *arg, fsdp_log_level level, const char *line);
 
 typedef struct fsdp_context_options {

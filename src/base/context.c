@@ -2,6 +2,7 @@
 #include "base/context.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ enum {
 
 struct fsdp_context {
     fsdp_context_options options; /* every field resolved */
+    pthread_mutex_t log_mutex;    /* recursive: a sink may log */
     fsdp_log_level log_level;
     fsdp_log_sink log_sink;
     void *log_arg;
@@ -67,6 +69,7 @@ fsdp_status fsdp_context_create(const fsdp_context_options *options, fsdp_contex
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot create a context");
     context->options = resolved;
     context->heart = &context->own_heart;
+    context->log_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     fsdp_context_set_log(context, FSDP_LOG_INFO, NULL, NULL);
     *out = context;
     return FSDP_OK;
@@ -79,6 +82,7 @@ void fsdp_context_free(fsdp_context *context)
     for (int slot = FSDP__SLOTS - 1; slot >= 0; slot--)
         if (context->slots[slot].state && context->slots[slot].free_state)
             context->slots[slot].free_state(context->slots[slot].state);
+    pthread_mutex_destroy(&context->log_mutex);
     fsdp__free(context);
 }
 
@@ -174,9 +178,11 @@ static void write_to_stderr(void *arg, fsdp_log_level level, const char *line)
 
 void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_sink sink, void *arg)
 {
+    pthread_mutex_lock(&context->log_mutex);
     context->log_level = level;
     context->log_sink = sink ? sink : write_to_stderr;
     context->log_arg = sink ? arg : NULL;
+    pthread_mutex_unlock(&context->log_mutex);
 }
 
 void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, ...)
@@ -185,8 +191,6 @@ void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, .
     int saved_errno = errno, prefix = 0, rest;
     va_list arguments;
 
-    if (level > context->log_level)
-        return;
     if (context->options.world_size > 1)
         prefix = snprintf(line, sizeof line, "[rank %d] ", context->options.rank);
     va_start(arguments, format);
@@ -194,6 +198,9 @@ void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, .
     va_end(arguments);
     if (rest >= LINE_BYTES - prefix)
         memcpy(line + LINE_BYTES - 4, "...", 4);
-    context->log_sink(context->log_arg, level, line);
+    pthread_mutex_lock(&context->log_mutex); /* workers log too */
+    if (level <= context->log_level)
+        context->log_sink(context->log_arg, level, line);
+    pthread_mutex_unlock(&context->log_mutex);
     errno = saved_errno;
 }

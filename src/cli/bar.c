@@ -1,5 +1,6 @@
 /* bar.c - how far a run is, as a line on a terminal that is drawn over and over. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,6 @@ void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_n
 
 void fsdp__bar_clear(fsdp__bar *bar)
 {
-    if (bar->drawn)
+    if (atomic_exchange(&bar->drawn, false))
         fputs("\r\033[K", stderr);
-    bar->drawn = false;
 }

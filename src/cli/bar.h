@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 typedef struct fsdp__bar {
-    bool drawn; /* it stands on the terminal */
+    _Atomic bool drawn; /* it stands on the terminal; whoever logs, on any thread, takes it away */
     int64_t drawn_ns;
 } fsdp__bar;
 

@@ -1,4 +1,5 @@
 /* What one rank owns. */
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -157,6 +158,40 @@ static void lines_carry_the_rank_and_respect_the_level(void **state)
     free(text);
 }
 
+/* The count is not atomic: two lines at a time would be a race. */
+static void count_line(void *arg, fsdp_log_level level, const char *line)
+{
+    int *lines = arg;
+
+    (void)level;
+    (void)line;
+    ++*lines;
+}
+
+static void *log_often(void *context)
+{
+    for (int i = 0; i < 1000; i++)
+        fsdp_log(context, FSDP_LOG_WARNING, "line %d", i);
+    return NULL;
+}
+
+static void a_sink_gets_one_line_at_a_time(void **state)
+{
+    fsdp_context *context = NULL;
+    pthread_t threads[4];
+    int lines = 0;
+
+    (void)state;
+    CHECK_OK(fsdp_context_create(NULL, &context));
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, count_line, &lines);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, log_often, context), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ(lines, 4000);
+    fsdp_context_free(context);
+}
+
 static void the_default_sink_is_stderr(void **state)
 {
     fsdp_context *context = test_context();
@@ -222,7 +257,8 @@ static void a_heart_beats_where_it_is_told_to(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(the_default_is_rank_0_of_1), cmocka_unit_test(a_heart_beats_where_it_is_told_to),
+TEST_MAIN(cmocka_unit_test(a_sink_gets_one_line_at_a_time), cmocka_unit_test(the_default_is_rank_0_of_1),
+          cmocka_unit_test(a_heart_beats_where_it_is_told_to),
           cmocka_unit_test(local_ranks_follow_the_world_unless_given),
           cmocka_unit_test(threads_are_the_rank_s_share_of_the_allowed_cores),
           cmocka_unit_test(ranks_outside_the_world_are_refused), cmocka_unit_test(a_failed_allocation_leaves_nothing),
