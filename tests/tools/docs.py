@@ -74,7 +74,8 @@ def is_command(span):
 
 def commands_of(page):
     found, prose, fenced = [], [], False
-    for line in open(page, encoding="utf-8"):
+    text = open(page, encoding="utf-8").read()
+    for line in re.sub(r" *\\\n *", " ", text).splitlines(keepends=True):  # a command may go on in the next line
         if line.startswith("```"):
             fenced = not fenced
         elif fenced:
@@ -101,6 +102,7 @@ def make_sandbox(source, build, folder):
         "config.yaml": re.search(r"```yaml\n(.*?)```", readme, re.S).group(1),
         "a.txt": "The quick brown fox jumps over the lazy dog. " * 400,
         "b.txt": "Pack my box with five dozen liquor jugs. " * 400,
+        "text.txt": "Sphinx of black quartz, judge my vow. " * 400,
     }
     for name, text in files.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
