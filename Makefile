@@ -4,7 +4,7 @@ CONFIGURE = cmake -S . -B $(B) -G Ninja $(CMAKE_FLAGS)
 SANITIZED = cmake -G Ninja -S . -DFSDP_SANITIZE
 
 all: packages
-	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp
+	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target fsdp fsdp_shared fsdp_static
 
 test: packages
 	@$(CONFIGURE) >/dev/null && cmake --build $(B) && tools/run_tests.sh $(B)
@@ -34,7 +34,7 @@ test-long: packages-check
 	@tools/fuzz.sh build-fuzz 300
 
 install: all
-	@cmake --build $(B) && cmake --install $(B)
+	@cmake --install $(B)
 
 format:
 	@tools/check_format.sh --fix

@@ -20,5 +20,5 @@ done >demo/data.txt
 echo "text:   $(wc -c <demo/data.txt) bytes from $fortunes"
 "$fsdp" train demo/config.yaml -n 2 "$@"
 echo
-echo "\$ fsdp generate demo/model --prompt \"The \""
+echo "\$ fsdp generate demo/model --prompt \"The \" --max-new-tokens 400 --temperature 0.5 --seed 3"
 "$fsdp" generate demo/model --prompt "The " --max-new-tokens 400 --temperature 0.5 --seed 3

@@ -43,7 +43,7 @@ typedef struct fsdp_tokens fsdp_tokens; /* memory-mapped, read-only; may be shar
 FSDP_API fsdp_status fsdp_tokens_open(const char *const *paths, int count, fsdp_token_format format, fsdp_tokens **out);
 FSDP_API void fsdp_tokens_close(fsdp_tokens *tokens);
 /* What the first bytes of the files say against reading them so: a program or tokens as text, text as tokens, uint32 as
- * uint16. The first such file, and how many there are; NULL when there is none. */
+ * uint16. The first such file, and how many there are; else that some are text and some tokens. NULL: nothing. */
 FSDP_API const char *fsdp_tokens_warning(const fsdp_tokens *tokens);
 FSDP_API int64_t fsdp_tokens_count(const fsdp_tokens *tokens);
 /* `count` tokens from `position` on; the range must be inside. */

@@ -10,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/process.h"
 #include "launch/launch.h"
+#include "launch/variables.h"
 
 #define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its config is */
 
@@ -144,10 +145,14 @@ static int train(session *s)
 static int launch(const session *s, int ranks)
 {
     fsdp_launch_options options = {.ranks = ranks};
+    int threads = (int)s->config->training.threads;
     char as_rank[40];
     const char *const argv[] = {"/proc/self/exe", "train", as_rank, NULL};
     int fd = -1, status;
 
+    /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
+    if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__hand_over(s->config, &fd) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
@@ -189,6 +194,14 @@ static fsdp_status skip_override(void *arg, const char *key, const char *value)
     return FSDP_OK;
 }
 
+/* main says why what was printed has not arrived. */
+static int print_config(const session *s)
+{
+    if (fsdp_train_config_print(s->config, stdout) == FSDP_OK || ferror(stdout))
+        return 0;
+    return fsdp__failure("%s", fsdp_last_error());
+}
+
 static int with_config(session *s, int argc, char **argv)
 {
     const char *ranks_text = NULL, *rank_fd = NULL;
@@ -219,7 +232,7 @@ static int with_config(session *s, int argc, char **argv)
     if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (print)
-        return fsdp_train_config_print(s->config, stdout) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
+        return print_config(s);
     if (ranks == 1)
         return train(s);
     if (fsdp_train_config_check(s->config, (int)ranks) != FSDP_OK)

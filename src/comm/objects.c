@@ -204,7 +204,9 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
     FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, all, sizeof own), out);
     for (int r = 0; r < group->size && status == FSDP_OK; r++)
         if (all[r].status != FSDP_OK)
-            status = FSDP_FAIL((fsdp_status)all[r].status, "rank %d: %s", group->ranks[r], all[r].message);
+            status = group->size == 1
+                         ? FSDP_FAIL(mine, "%s", own.message) /* who is alone asks for no number */
+                         : FSDP_FAIL((fsdp_status)all[r].status, "rank %d: %s", group->ranks[r], all[r].message);
 out:
     fsdp__free(all);
     return status;

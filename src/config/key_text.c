@@ -74,11 +74,15 @@ static void print_paths(char *const *paths, int64_t count, FILE *out)
     fputc(']', out);
 }
 
-/* The shortest text that reads back as the same number. */
+/* The shortest text that reads back as the same number; whole numbers as one writes them ("300", not "3e+02"). */
 static void print_number(double value, FILE *out)
 {
     char text[40];
 
+    if (fabs(value) < 1e6 && value == trunc(value)) {
+        fprintf(out, "%.0f", value);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value)

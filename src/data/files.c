@@ -107,9 +107,9 @@ static fsdp_status check_folder(const folder *f)
 
     if (f->text && f->tokens)
         return FSDP_FAIL(FSDP_FORMAT,
-                         "the folder '%s' holds text (%lld files named .txt) and tokens (%lld named .bin, .u16 or "
-                         ".u32): say which format is meant",
-                         f->path, (long long)f->text, (long long)f->tokens);
+                         "the folder '%s' holds text (%lld file%s named .txt) and tokens (%lld named .bin, .u16 or "
+                         ".u32): say which format is meant, or name one kind by a pattern, such as '%s/*.txt'",
+                         f->path, (long long)f->text, f->text == 1 ? "" : "s", (long long)f->tokens, f->path);
     if (f->text || f->tokens)
         return FSDP_OK;
     if (f->others)

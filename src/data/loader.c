@@ -142,10 +142,10 @@ static fsdp_status check_options(const fsdp_tokens *tokens, const fsdp_loader_op
 
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot make a loader: '%s'%s has %lld tokens, but one window of %lld for each of %lld "
-                         "sequences (%d ranks x %lld) needs %lld",
+                         "sequence%s (%d rank%s x %lld) needs %lld",
                          first, several ? " with the files after it" : "", (long long)count,
-                         (long long)options->seq_len, (long long)windows, options->world_size,
-                         (long long)options->local_batch, (long long)(needed + 1));
+                         (long long)options->seq_len, (long long)windows, windows == 1 ? "" : "s", options->world_size,
+                         options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)(needed + 1));
     }
     if (options->start_microbatch >= INT64_MAX / windows - 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: microbatch %lld is too far",

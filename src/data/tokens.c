@@ -17,6 +17,24 @@ struct fsdp_tokens {
 
 /* ---- life ---- */
 
+/* A list may hold what a folder may not; a byte and a token of the same number are hardly the same thing. */
+static fsdp_status note_mixture(fsdp_tokens *tokens)
+{
+    const fsdp__token_file *first = tokens->files;
+
+    for (int64_t i = 1; i < tokens->file_count; i++) {
+        const fsdp__token_file *file = &tokens->files[i];
+        bool text = file->width == 1;
+
+        if (text == (first->width == 1))
+            continue;
+        tokens->warning = fsdp__sprintf("'%s' is read as text and '%s' as tokens, in one stream",
+                                        text ? file->path : first->path, text ? first->path : file->path);
+        return tokens->warning ? FSDP_OK : FSDP_NO_MEMORY;
+    }
+    return FSDP_OK;
+}
+
 /* The first doubtful file, and how many more there are. */
 static fsdp_status note_doubts(fsdp_tokens *tokens)
 {
@@ -26,7 +44,7 @@ static fsdp_status note_doubts(fsdp_tokens *tokens)
     for (int64_t i = 0; i < tokens->file_count; i++)
         doubtful += fsdp__token_file_doubt(&tokens->files[i], doubtful ? other : text, sizeof text);
     if (doubtful == 0)
-        return FSDP_OK;
+        return note_mixture(tokens);
     tokens->warning = doubtful == 1 ? fsdp__strdup(text)
                                     : fsdp__sprintf("%s (and so on: %lld of %lld files are doubtful)", text,
                                                     (long long)doubtful, (long long)tokens->file_count);

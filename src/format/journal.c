@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "format/json.h"
 
 #define LIMIT_BYTES ((size_t)32 << 20)
@@ -42,6 +43,11 @@ static bool may_exist(const char *folder, int *error)
     return *error == 0 || *error == EIO || *error == ENOMEM || *error == EMFILE || *error == ENFILE;
 }
 
+static fsdp_status cannot_look_into(const char *folder, int error)
+{
+    return FSDP_FAIL(FSDP_IO, "cannot look into '%s': %s%s", folder, strerrordesc_np(error), fsdp__limit_behind(error));
+}
+
 bool fsdp__journal_exists(const char *folder)
 {
     int error;
@@ -56,7 +62,7 @@ fsdp_status fsdp__journal_check(const char *folder)
     if (!may_exist(folder, &error))
         return FSDP_OK;
     if (error)
-        return FSDP_FAIL(FSDP_IO, "cannot look into '%s': %s", folder, strerrordesc_np(error));
+        return cannot_look_into(folder, error);
     return FSDP_FAIL(FSDP_STATE,
                      "cannot read '%s': a save into it was interrupted, and it holds parts of two models (see "
                      "its " FSDP__JOURNAL_NAME "): 'fsdp repair %s' finishes the save",
@@ -93,9 +99,14 @@ fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder)
     fsdp_status status = FSDP_OK;
     json_t *object = NULL;
     size_t bytes = 0;
+    int error;
 
     if (!path)
         return out_of_memory(folder);
+    if (may_exist(folder, &error) && error) {
+        status = cannot_look_into(folder, error);
+        goto out;
+    }
     if (!fsdp__path_is_file(path)) {
         status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a regular file", path);
         goto out;

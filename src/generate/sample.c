@@ -47,7 +47,7 @@ fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, float temperat
     for (int64_t i = 0; i < vocab_size; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)
             return FSDP_FAIL(FSDP_STATE, "cannot generate: the model's logit of token %lld is %g", (long long)i,
-                             (double)logits[i]);
+                             isnan(logits[i]) ? (double)NAN : (double)logits[i]);
     best = most_likely(logits, vocab_size);
     if (temperature == 0) {
         *out = best;

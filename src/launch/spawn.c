@@ -112,7 +112,8 @@ static fsdp_status await_programs(int error_fd, const char *program)
         return FSDP_OK;
     if (bytes != sizeof error)
         error = EIO;
-    return FSDP_FAIL(error == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot start '%s': %s", program, strerror(error));
+    return FSDP_FAIL(error == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot start '%s': %s%s", program, strerror(error),
+                     fsdp__limit_behind(error));
 }
 
 static void kill_all(fsdp__child *children, int count, int guardian_fd)
@@ -141,7 +142,8 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
     fsdp_status status = FSDP_OK;
 
     if (pipe2(ends, O_CLOEXEC) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s", options->argv[0], strerror(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s%s", options->argv[0], strerror(errno),
+                         fsdp__limit_behind(errno));
     p.error_fd = ends[1];
     if (isatty(STDIN_FILENO)) /* a background group that reads a terminal is stopped */
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

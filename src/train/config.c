@@ -241,6 +241,9 @@ fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model
         return fsdp_fail_prefix(fsdp_last_status(), "model.preset");
     if (changed_size(config))
         FSDP_TRY(change_sizes(config, out));
+    if (config->model.dropout > 0 && out->architecture != FSDP_GPT2)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "model.dropout is %g, but only GPT-2 has dropout here: leave it out",
+                         config->model.dropout);
     if (!isnan(config->model.dropout)) {
         out->embd_dropout = out->dropout = (float)config->model.dropout;
         out->attention_dropout = 0;

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "format/target.h"
 #include "hub/hub.h"
 #include "train/run.h"
 
@@ -55,12 +56,33 @@ static fsdp_status hold_path(fsdp_train_run *run, const char *path, bool overwri
     return status;
 }
 
+static size_t length_without_slashes(const char *path)
+{
+    size_t length = strlen(path);
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return length;
+}
+
+/* The same folder, or one that is not there yet under the same name. */
+static bool same_path(const char *a, const char *b)
+{
+    size_t length = length_without_slashes(a);
+
+    return fsdp__same_folder(a, b) || (length == length_without_slashes(b) && strncmp(a, b, length) == 0);
+}
+
 fsdp_status fsdp__export_hold(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
     if (!c->save.path || !is_first(run))
         return FSDP_OK;
+    if (c->save.fallback_path && same_path(c->save.fallback_path, c->save.path))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "export.fallback_path: '%s' is export.path: name another folder, for when that fails",
+                         c->save.fallback_path);
     /* It is needed when everything else has failed: tried, but not kept. */
     if (c->save.fallback_path && hold_path(run, c->save.fallback_path, false) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
@@ -105,11 +127,9 @@ static char *unused_name(const fsdp_train_config *c)
 {
     const char *path = c->save.path, *slash = c->metrics.jsonl ? strrchr(c->metrics.jsonl, '/') : NULL;
     int folder_length = slash ? (int)(slash - c->metrics.jsonl + 1) : 0;
-    size_t end = strlen(path), begin;
+    size_t end = length_without_slashes(path), begin;
     struct stat info;
 
-    while (end > 1 && path[end - 1] == '/')
-        end--;
     for (begin = end; begin > 0 && path[begin - 1] != '/';)
         begin--;
     for (int i = 1; i < 1000; i++) {

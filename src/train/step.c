@@ -95,9 +95,10 @@ static fsdp_status stop(const fsdp_train_run *run, const fsdp_train_report *repo
     return FSDP_FAIL(
         FSDP_NOT_FINITE,
         "%s: the run has diverged and stops here; nothing is exported. Try a lower optimizer.lr (%g), more "
-        "lr_scheduler.warmup_steps (%lld) or a smaller training.max_norm (%g); training.on_nan: skip "
+        "lr_scheduler.warmup_steps (%lld) or %s training.max_norm (%g); training.on_nan: skip "
         "leaves such steps out",
-        what, c->optimizer.lr, (long long)c->lr_scheduler.warmup_steps, c->training.max_norm);
+        what, c->optimizer.lr, (long long)c->lr_scheduler.warmup_steps,
+        c->training.max_norm > 0 ? "a smaller" : "clipping by", c->training.max_norm);
 }
 
 /* The run goes on: once for all such steps in a row. */

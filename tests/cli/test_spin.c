@@ -103,6 +103,9 @@ static void the_key_of_threads_wins_over_the_environment(void **state)
     p = program_run(f->directory, 1, (const char *const[]){PROGRAM, "train", f->config, NULL});
     CHECK_CONTAINS(p.output, "OMP_NUM_THREADS is '100000', not a number from 1 to 1024");
     program_free(&p);
+    p = program_run(f->directory, 1, (const char *const[]){PROGRAM, "train", f->config, "-n", "2", NULL});
+    CHECK_CONTAINS(p.output, "fsdp: environment variable OMP_NUM_THREADS is '100000'");
+    program_free(&p);
     setenv("OMP_NUM_THREADS", "1", 1);
 }
 

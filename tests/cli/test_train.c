@@ -143,6 +143,9 @@ static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
     p = RUN(0, "inspect", f->model);
     CHECK_CONTAINS(p.output, "GPT-2");
     program_free(&p);
+    p = RUN(1, "train", f->config, "--model.dropout=0.1"); /* a Llama */
+    CHECK_CONTAINS(p.output, "model.dropout is 0.1, but only GPT-2 has dropout here: leave it out");
+    program_free(&p);
     free(folder);
     free(file);
 }

@@ -349,6 +349,20 @@ static void a_local_failure_becomes_everybodys(void **state)
     test_run_ranks(WORLD, agreement, NULL);
 }
 
+static void alone(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    CHECK_EQ(fsdp_agree(fsdp_world(context), FSDP_FAIL(FSDP_IO, "the disk is full")), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "the disk is full");
+    CHECK_OK(fsdp_agree(fsdp_world(context), FSDP_OK));
+}
+
+static void a_failure_of_who_is_alone_has_no_number(void **state)
+{
+    (void)state;
+    test_run_ranks(1, alone, NULL);
+}
+
 /* ---- processes that die, with nobody watching them ---- */
 
 static void rank_process(int fd, int rank)
@@ -421,5 +435,6 @@ TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_c
           cmocka_unit_test(a_body_that_fails_ends_its_world), cmocka_unit_test(the_nth_collective_may_fail),
           cmocka_unit_test(the_nth_allocation_may_fail), cmocka_unit_test(making_a_world_may_fail),
           cmocka_unit_test(a_local_failure_becomes_everybodys),
+          cmocka_unit_test(a_failure_of_who_is_alone_has_no_number),
           cmocka_unit_test(a_killed_process_is_named_without_a_launcher),
           cmocka_unit_test(only_the_memory_of_a_world_can_be_joined))

@@ -68,6 +68,30 @@ static void every_number_is_printed_exactly(void **state)
     }
 }
 
+static void whole_numbers_are_printed_as_one_writes_them(void **state)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{300, "depth: 300\n"}, {100000, "depth: 100000\n"}, {1e9, "depth: 1e+09\n"}, {0, "depth: 0\n"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *printed = NULL;
+        size_t bytes = 0;
+        FILE *out = open_memstream(&printed, &bytes);
+        pool p = {0};
+
+        CHECK_OK(fsdp__config_default(&pool_table, &p));
+        p.water.depth = cases[i].value;
+        CHECK_OK(fsdp__config_print(&pool_table, &p, out));
+        fclose(out);
+        CHECK_CONTAINS(printed, cases[i].text);
+        free(printed);
+        fsdp__config_release(&pool_table, &p);
+    }
+}
+
 static void a_number_is_all_of_the_text(void **state)
 {
     static const char *const wrong[] = {" 5", "\t5", "5 ", "5x", "0x5", "", "+", "--5", "5.0", "1e1"};
@@ -141,5 +165,6 @@ static void what_is_not_utf8_is_refused(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(every_text_is_printed_so_that_it_reads_back),
-          cmocka_unit_test(every_number_is_printed_exactly), cmocka_unit_test(a_number_is_all_of_the_text),
+          cmocka_unit_test(every_number_is_printed_exactly),
+          cmocka_unit_test(whole_numbers_are_printed_as_one_writes_them), cmocka_unit_test(a_number_is_all_of_the_text),
           cmocka_unit_test(lists_are_set_whole_or_added_to), cmocka_unit_test(what_is_not_utf8_is_refused))

@@ -275,9 +275,16 @@ static void too_short_data_says_how_much_it_needs(void **state)
 
     (void)state;
     CHECK_ERROR(fsdp_loader_create(s.tokens, &options, &loader), FSDP_INVALID, "has 120 tokens");
-    CHECK_CONTAINS(fsdp_last_error(), "needs 121");
+    CHECK_CONTAINS(fsdp_last_error(), "for each of 12 sequences (3 ranks x 4) needs 121");
     CHECK_CONTAINS(fsdp_last_error(), s.path);
     CHECK_NULL(loader);
+    stream_free(&s);
+    s = stream_create(10);
+    CHECK_ERROR(
+        fsdp_loader_create(s.tokens,
+                           &(fsdp_loader_options){.seq_len = 10, .microbatches = 1, .world_size = 1, .local_batch = 1},
+                           &loader),
+        FSDP_INVALID, "for each of 1 sequence (1 rank x 1) needs 11");
     stream_free(&s);
 
     s = stream_create(121); /* just enough: every batch wraps */

@@ -256,6 +256,29 @@ static void doubtful_files_are_counted(void **state)
     test_directory_free(directory);
 }
 
+static void text_among_tokens_is_told(void **state)
+{
+    char *directory = test_directory(), *tokens_path = write_u16(directory, "b.bin", 3, 5);
+    char *text_path = test_path(directory, "a.txt");
+
+    (void)state;
+    test_write_file(text_path, "text", 4);
+    for (int order = 0; order < 2; order++) {
+        const char *const paths[] = {order ? text_path : tokens_path, order ? tokens_path : text_path};
+        fsdp_tokens *tokens = NULL;
+
+        CHECK_OK(fsdp_tokens_open(paths, 2, FSDP_TOKENS_AUTO, &tokens));
+        CHECK_CONTAINS(CHECK_PTR(fsdp_tokens_warning(tokens)), "a.txt' is read as text and '");
+        CHECK_CONTAINS(fsdp_tokens_warning(tokens), "b.bin' as tokens, in one stream");
+        fsdp_tokens_close(tokens);
+        CHECK_OK(fsdp_tokens_open(paths, 2, FSDP_TOKENS_UINT16, &tokens));
+        fsdp_tokens_close(tokens);
+    }
+    free(tokens_path);
+    free(text_path);
+    test_directory_free(directory);
+}
+
 static void files_are_one_stream_and_positions_are_found_again(void **state)
 {
     char *directory = test_directory();
@@ -365,5 +388,6 @@ TEST_MAIN(cmocka_unit_test(text_is_its_bytes), cmocka_unit_test(the_name_tells_t
           cmocka_unit_test(a_header_and_a_width_that_differ_are_an_error),
           cmocka_unit_test(a_width_that_is_asked_for_wins_over_the_name),
           cmocka_unit_test(what_does_not_look_as_it_is_read_is_doubted), cmocka_unit_test(doubtful_files_are_counted),
+          cmocka_unit_test(text_among_tokens_is_told),
           cmocka_unit_test(files_are_one_stream_and_positions_are_found_again), cmocka_unit_test(bad_files_are_named),
           cmocka_unit_test(opening_survives_every_failed_allocation))

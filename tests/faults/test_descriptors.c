@@ -123,11 +123,11 @@ static void every_command_says_that_it_could_not_print(void **state)
         for (int a = 0; a < 6 && commands[i][a]; a++)
             argv[5 + a] = commands[i][a];
         p = program_run(f->directory, 1, argv);
-        check_said_once(&p, "cannot ");
+        check_said_once(&p, "cannot write to standard output: ");
         program_free(&p);
         argv[2] = "exec \"$@\" >&-";
         p = program_run(f->directory, 1, argv);
-        check_said_once(&p, "cannot ");
+        check_said_once(&p, "cannot write to standard output: ");
         program_free(&p);
     }
 }

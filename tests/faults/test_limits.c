@@ -84,7 +84,7 @@ static void a_files_size_is_enough_or_the_message_says_so(void **state)
     p = LIMITED("ulimit -f 50", TRAIN); /* KiB */
     check_refused(&p, "raise the limit (ulimit -f)");
     p = LIMITED("ulimit -f 50", TRAIN, "-n", "2");
-    check_refused(&p, "'ulimit -f' leaves 0");
+    check_refused(&p, "'ulimit -f' leaves 0 MiB");
     p = LIMITED("ulimit -f 400000", TRAIN, "-n", "2");
     check_ran(&p);
 }
@@ -102,7 +102,7 @@ static void descriptors_are_enough_or_the_message_says_so(void **state)
         if (p.status == 0) {
             check_ran(&p);
         } else {
-            CHECK_CONTAINS(p.output, "Too many open files");
+            CHECK_CONTAINS(p.output, "Too many open files; 'ulimit -n' says");
             CHECK(p.status < 128);
             program_free(&p);
         }

@@ -402,6 +402,24 @@ static void what_cannot_be_held_is_refused_before(void **state)
     garden_free(&g);
 }
 
+/* Whether there is a journal is not known then, but that there is a wrong one would be a guess. */
+static void without_descriptors_the_limit_is_named(void **state)
+{
+    char *directory = test_directory();
+    struct rlimit limit, none;
+    fsdp__journal journal = {0};
+
+    (void)state;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    CHECK_ERROR(fsdp__journal_read(&journal, directory), FSDP_IO, "Too many open files; 'ulimit -n' says");
+    CHECK_ERROR(fsdp__journal_check(directory), FSDP_IO, "Too many open files; 'ulimit -n' says");
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    fsdp__journal_release(&journal);
+    test_directory_free(directory);
+}
+
 /* ---- failures and interruptions ---- */
 
 static void a_failed_write_leaves_the_old_one(void **state)
@@ -522,6 +540,7 @@ static void a_replacement_without_its_files_is_named(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
+          cmocka_unit_test(without_descriptors_the_limit_is_named),
           cmocka_unit_test(what_is_given_up_goes_with_the_folders_made_for_it),
           cmocka_unit_test(a_link_is_followed_and_stays), cmocka_unit_test(what_is_no_folder_is_refused),
           cmocka_unit_test(the_folder_that_is_read_from_is_not_written_to),

@@ -60,7 +60,7 @@ static void top_k_leaves_the_k_most_likely(void **state)
 
 static void broken_logits_are_an_error(void **state)
 {
-    const float logits[] = {0, NAN};
+    const float logits[] = {0, -NAN};
     fsdp__candidate scratch[2];
     int32_t token;
 

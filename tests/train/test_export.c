@@ -213,6 +213,27 @@ static void both_reasons_are_told(void **state)
     CHECK_CONTAINS(f->message, "it exists and is not a folder");
 }
 
+/* It would fail for the same reason. */
+static void the_second_path_is_another_one(void **state)
+{
+    static const char *const same[] = {"model", "model/", "model/../model", "link"};
+    fixture *f = *state;
+    char *link = test_path(f->directory, "link");
+
+    for (int there = 0; there < 2; there++) {
+        for (int i = 0; i < (there ? 4 : 2); i++) {
+            set_path(f, "export.fallback_path", same[i]);
+            run(f);
+            CHECK_CONTAINS(f->message, "is export.path: name another folder");
+        }
+        if (!there) {
+            CHECK_EQ(mkdir(f->model, 0777), 0);
+            CHECK_EQ(symlink("model", link), 0);
+        }
+    }
+    free(link);
+}
+
 static void what_is_known_before_is_told_before(void **state)
 {
     fixture *f = *state;
@@ -269,5 +290,5 @@ static void what_is_given_up_is_not_written_elsewhere(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
-          T(both_reasons_are_told), T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
-          T(what_is_given_up_is_not_written_elsewhere))
+          T(both_reasons_are_told), T(the_second_path_is_another_one), T(what_is_known_before_is_told_before),
+          T(two_runs_do_not_write_one_path), T(what_is_given_up_is_not_written_elsewhere))

@@ -271,7 +271,13 @@ static void a_run_that_diverges_says_so_once(void **state)
         CHECK_EQ(f->failed[r], r == 0);
     }
     CHECK_CONTAINS(f->message[0], "step 2: ");
+    CHECK_CONTAINS(f->message[0], "or a smaller training.max_norm (1)");
     CHECK(remove(f->model) != 0);
+
+    CHECK_OK(fsdp_train_config_set(f->config, "training.max_norm", "0"));
+    test_run_ranks(2, whole_run, f);
+    CHECK_CONTAINS(f->message[0], "or clipping by training.max_norm (0)");
+    CHECK_OK(fsdp_train_config_set(f->config, "training.max_norm", "1"));
 
     CHECK_OK(fsdp_train_config_set(f->config, "training.on_nan", "continue"));
     test_run_ranks(2, whole_run, f);

@@ -62,7 +62,7 @@ static fsdp_status choose_heap(int world, bool file, size_t *out)
     if (limit < control + HEAP_LEAST)
         return FSDP_FAIL(FSDP_NO_MEMORY,
                          "shared memory for %d ranks needs at least %llu MiB, and twice as much address space: '%s' "
-                         "leaves %llu; raise it, or start fewer ranks",
+                         "leaves %llu MiB; raise it, or start fewer ranks",
                          world, (unsigned long long)((control + HEAP_LEAST) >> 20),
                          size < space ? "ulimit -f" : "ulimit -v",
                          (unsigned long long)((size < space ? size : 2 * space) >> 20));
