@@ -37,8 +37,7 @@ fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 /* ---- needs.c ---- */
 
 /* Refuses a run that cannot fit, before it takes memory: what all local ranks surely need, against memory and swap or
- * the control group's limit; what this rank needs, against its own limits; what the export writes, against the limit of
- * a file's size. More than is free just now is a warning. */
+ * the control group's limit; what this rank needs, against its own limits. More than is free just now is a warning. */
 fsdp_status fsdp__train_check_needs(const fsdp_train_run *run);
 
 /* ---- export.c ---- */

@@ -98,11 +98,6 @@ static void limits_of_the_process_are_named(void **state)
     limit(RLIMIT_DATA, (rlim_t)10 << 20);
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "less than the program itself needs");
     limit(RLIMIT_DATA, RLIM_INFINITY);
-    limit(RLIMIT_FSIZE, 1 << 20);
-    CHECK_OK(fsdp__train_check_needs(&f->run)); /* it exports nothing */
-    set_key(f, "export.path", "somewhere");
-    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_IO, "but 'ulimit -f' allows 1 MiB");
-    limit(RLIMIT_FSIZE, RLIM_INFINITY);
     CHECK_OK(fsdp__train_check_needs(&f->run));
 }
 
