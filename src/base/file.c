@@ -12,12 +12,13 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/fault.h"
+#include "base/limits.h"
 
 static fsdp_status io_error(const char *verb, const char *path)
 {
     fsdp_status status = errno == ENOENT ? FSDP_NOT_FOUND : errno == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
 
-    return FSDP_FAIL(status, "cannot %s '%s': %s", verb, path, strerrordesc_np(errno));
+    return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
 }
 
 /* Whether this write must fail; it then fails like a full disk. */
@@ -204,8 +205,7 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
             continue;
         if (written < 0)
             return FSDP_FAIL(FSDP_IO, "cannot write '%s': %s at byte %llu%s", path, strerrordesc_np(errno),
-                             (unsigned long long)(offset + done),
-                             errno == EFBIG ? ": raise the limit of a file's size (ulimit -f)" : "");
+                             (unsigned long long)(offset + done), fsdp__limit_behind(errno));
         done += (size_t)written;
     }
     return FSDP_OK;

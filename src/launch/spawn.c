@@ -141,7 +141,8 @@ fsdp_status fsdp__spawn(const fsdp_launch_options *options, const fsdp__arena *a
     fsdp_status status = FSDP_OK;
 
     if (pipe2(ends, O_CLOEXEC) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s", options->argv[0], strerror(errno));
+        return FSDP_FAIL(FSDP_IO, "cannot start '%s': %s%s", options->argv[0], strerror(errno),
+                         fsdp__limit_behind(errno));
     p.error_fd = ends[1];
     if (isatty(STDIN_FILENO)) /* a background group that reads a terminal is stopped */
         p.quiet_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
