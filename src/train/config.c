@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
@@ -159,6 +160,9 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
             (long long)degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
+    if (config->save.path && config->save.fallback_path && strcmp(config->save.path, config->save.fallback_path) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "export.fallback_path is export.path, '%s': name another, best on another disk",
+                         config->save.path);
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
 }
 

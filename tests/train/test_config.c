@@ -216,6 +216,10 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "true"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "optimizer.momentum");
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "false"));
+    CHECK_OK(fsdp_train_config_set(config, "export.path", "out"));
+    CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", "out"));
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "export.fallback_path is export.path, 'out'");
+    CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", "out2"));
     CHECK_OK(fsdp_train_config_set(config, "model.init", "pretrained"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "has no weights");
     CHECK_OK(fsdp_train_config_set(config, "model.path", "folder"));
