@@ -218,29 +218,6 @@ fsdp_status fsdp__file_sync(int fd, const char *path)
     return FSDP_OK;
 }
 
-/* Length of the directory part of `path`, without the slash except for the root; 0: none. */
-static size_t directory_length(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    if (!slash)
-        return 0;
-    return slash == path ? 1 : (size_t)(slash - path);
-}
-
-static fsdp_status sync_parent(const char *path)
-{
-    size_t length = directory_length(path);
-    char *directory = length ? fsdp__sprintf("%.*s", (int)length, path) : fsdp__strdup(".");
-    fsdp_status status;
-
-    if (!directory)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
-    status = fsdp__file_sync_directory(directory);
-    fsdp__free(directory);
-    return status;
-}
-
 fsdp_status fsdp__file_sync_directory(const char *path)
 {
     fsdp_status status = FSDP_OK;
@@ -255,6 +232,18 @@ fsdp_status fsdp__file_sync_directory(const char *path)
     return status;
 }
 
+fsdp_status fsdp__file_sync_parent(const char *path)
+{
+    char *directory = fsdp__path_parent(path);
+    fsdp_status status;
+
+    if (!directory)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
+    status = fsdp__file_sync_directory(directory);
+    fsdp__free(directory);
+    return status;
+}
+
 fsdp_status fsdp__file_rename(const char *from, const char *to)
 {
     if (write_fault() || rename(from, to) != 0) {
@@ -263,7 +252,7 @@ fsdp_status fsdp__file_rename(const char *from, const char *to)
         return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot rename '%s' to '%s': %s", from, to,
                          reason);
     }
-    FSDP_TRY(sync_parent(to));
+    FSDP_TRY(fsdp__file_sync_parent(to));
     return FSDP_OK;
 }
 
