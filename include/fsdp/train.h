@@ -194,7 +194,7 @@ FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
  * such steps in a row. [collective] */
 FSDP_API fsdp_status fsdp_train_step(fsdp_train_run *run, fsdp_train_report *report);
 /* Writes export.path, which the run has held since its start; nothing when it is not set. When that fails the model is
- * written to export.fallback_path, and the error says where it is. [collective] */
+ * written to export.fallback_path, if need be without its tokenizer, and the error says where it is. [collective] */
 FSDP_API fsdp_status fsdp_train_export(fsdp_train_run *run);
 
 /* Sees a whole run; every function may be NULL. Called on every rank, except `failed`: when all ranks learn of a

@@ -12,12 +12,13 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/fault.h"
+#include "base/limits.h"
 
 static fsdp_status io_error(const char *verb, const char *path)
 {
     fsdp_status status = errno == ENOENT ? FSDP_NOT_FOUND : errno == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
 
-    return FSDP_FAIL(status, "cannot %s '%s': %s", verb, path, strerrordesc_np(errno));
+    return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
 }
 
 /* Whether this write must fail; it then fails like a full disk. */
@@ -204,8 +205,7 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
             continue;
         if (written < 0)
             return FSDP_FAIL(FSDP_IO, "cannot write '%s': %s at byte %llu%s", path, strerrordesc_np(errno),
-                             (unsigned long long)(offset + done),
-                             errno == EFBIG ? ": raise the limit of a file's size (ulimit -f)" : "");
+                             (unsigned long long)(offset + done), fsdp__limit_behind(errno));
         done += (size_t)written;
     }
     return FSDP_OK;
@@ -216,29 +216,6 @@ fsdp_status fsdp__file_sync(int fd, const char *path)
     if (write_fault() || fsync(fd) != 0)
         return io_error("sync", path);
     return FSDP_OK;
-}
-
-/* Length of the directory part of `path`, without the slash except for the root; 0: none. */
-static size_t directory_length(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    if (!slash)
-        return 0;
-    return slash == path ? 1 : (size_t)(slash - path);
-}
-
-static fsdp_status sync_parent(const char *path)
-{
-    size_t length = directory_length(path);
-    char *directory = length ? fsdp__sprintf("%.*s", (int)length, path) : fsdp__strdup(".");
-    fsdp_status status;
-
-    if (!directory)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
-    status = fsdp__file_sync_directory(directory);
-    fsdp__free(directory);
-    return status;
 }
 
 fsdp_status fsdp__file_sync_directory(const char *path)
@@ -255,6 +232,18 @@ fsdp_status fsdp__file_sync_directory(const char *path)
     return status;
 }
 
+fsdp_status fsdp__file_sync_parent(const char *path)
+{
+    char *directory = fsdp__path_parent(path);
+    fsdp_status status;
+
+    if (!directory)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
+    status = fsdp__file_sync_directory(directory);
+    fsdp__free(directory);
+    return status;
+}
+
 fsdp_status fsdp__file_rename(const char *from, const char *to)
 {
     if (write_fault() || rename(from, to) != 0) {
@@ -263,7 +252,7 @@ fsdp_status fsdp__file_rename(const char *from, const char *to)
         return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot rename '%s' to '%s': %s", from, to,
                          reason);
     }
-    FSDP_TRY(sync_parent(to));
+    FSDP_TRY(fsdp__file_sync_parent(to));
     return FSDP_OK;
 }
 

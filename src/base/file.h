@@ -28,11 +28,15 @@ fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t
 fsdp_status fsdp__file_sync(int fd, const char *path);
 fsdp_status fsdp__file_rename(const char *from, const char *to); /* and fsyncs the directory of `to` */
 fsdp_status fsdp__file_sync_directory(const char *path);
+fsdp_status fsdp__file_sync_parent(const char *path); /* the directory that it lies in */
 fsdp_status fsdp__make_directories(const char *path); /* like mkdir -p */
 fsdp_status fsdp__remove_tree(const char *path);      /* like rm -rf: a missing path is fine, links are not followed */
 fsdp_status fsdp__remove_contents(const char *path, const char *kept); /* all that is in it but `kept` (may be NULL) */
 /* fsdp__free it; NULL when out of memory. An absolute name stays as it is. */
 char *fsdp__path_join(const char *directory, const char *name);
+/* The directory that it lies in, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of
+ * memory. */
+char *fsdp__path_parent(const char *path);
 /* Whether anything has that name, also what cannot be looked at: opening it tells why. */
 int fsdp__path_exists(const char *path);
 int fsdp__path_is_file(const char *path); /* a regular one, not a link to one */

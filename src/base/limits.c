@@ -193,9 +193,9 @@ const char *fsdp__limit_behind(int error)
 {
     switch (error) {
     case EMFILE:
-        return "; 'ulimit -n' says how many files a process may have open";
+        return "; 'ulimit -n' says how many files a process may have open: raise it";
     case EFBIG:
-        return "; 'ulimit -f' says how large a file may be";
+        return "; 'ulimit -f' says how large a file may be: raise it";
     case EAGAIN:
         return "; 'ulimit -u', or pids.max of a control group, says how many processes and threads there may be";
     default:

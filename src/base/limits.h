@@ -34,7 +34,8 @@ long long fsdp__oom_kills(void);
 /* How many of `count` threads can be there at once, beside those that there are: tried, up to 256. */
 int fsdp__threads_startable(int count);
 
-/* The limit that an errno may come from, to end a message with: "; 'ulimit -n' is 20"; "" for an errno of no limit. */
+/* The limit that an errno may come from, to end a message with: "; 'ulimit -n' says how many ..."; "" for an errno of
+ * no limit. */
 const char *fsdp__limit_behind(int error);
 
 #endif

@@ -117,6 +117,13 @@ char *fsdp__path_join(const char *directory, const char *name)
     return fsdp__sprintf("%s%s%s", directory, directory[length - 1] == '/' ? "" : "/", name);
 }
 
+char *fsdp__path_parent(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? fsdp__sprintf("%.*s", (int)(slash == path ? 1 : slash - path), path) : fsdp__strdup(".");
+}
+
 int fsdp__path_exists(const char *path)
 {
     struct stat info;

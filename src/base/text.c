@@ -1,8 +1,9 @@
-/* text.c - names and values that others chose, as they are shown to a reader. */
+/* text.c - names, values and sizes, as they are shown to a reader. */
 #include "base/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 int fsdp__utf8_next(const char *text, uint32_t *character)
@@ -55,5 +56,16 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes)
         text += count;
     }
     memcpy(out + used, *text ? cut : "", *text ? sizeof cut : 1);
+    return out;
+}
+
+const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
+{
+    double kib = bytes / 1024, mib = kib / 1024, gib = mib / 1024;
+
+    if (gib >= 0.1)
+        snprintf(out, out_bytes, "%.2fGiB", gib);
+    else
+        snprintf(out, out_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");
     return out;
 }

@@ -1,4 +1,4 @@
-/* text.h - names and values that others chose, as they are shown to a reader. */
+/* text.h - names, values and sizes, as they are shown to a reader. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
@@ -12,6 +12,9 @@ int fsdp__utf8_next(const char *text, uint32_t *character);
 /* `text` into `out` as one line that a terminal only prints: control characters, what reverses the direction of
  * writing, and bytes that are no UTF-8 are shown as \x1b. What does not fit is cut and ends in "...". Returns `out`. */
 const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
+
+/* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB". Returns `out`. */
+const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
 /* For messages: a name of somebody else's file, not longer than leaves room for the rest. */
 #define FSDP__NAME_TEXT 200

@@ -58,9 +58,8 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
 void fsdp__progress_clear(fsdp__progress *progress);
 void fsdp__progress_end(fsdp__progress *progress);
 
-/* "1,234,567"; "1.21GiB", "25.9MiB"; "0.98M". */
+/* "1,234,567"; "0.98M". */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
-const char *fsdp__memory_text(size_t bytes, char *text, size_t text_bytes);
 const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes);
 
 #endif

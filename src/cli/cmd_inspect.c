@@ -59,7 +59,7 @@ static void print_tensors(const fsdp_safetensors *file)
     }
     printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
            fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c),
-           fsdp__memory_text((size_t)bytes, d, sizeof d), (long long)files, files == 1 ? "" : "s");
+           fsdp__size_text((double)bytes, d, sizeof d), (long long)files, files == 1 ? "" : "s");
 }
 
 /* The folder is shown also where its config and its files do not belong together; then why comes last. */

@@ -97,7 +97,7 @@ _Noreturn void fsdp__die_of(int signal_number)
     (void)signal(signal_number, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, signal_number);
-    (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     (void)raise(signal_number);
     _exit(128 + signal_number);
 }

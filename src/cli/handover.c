@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "cli/cli.h"
 
 /* The memory has no name and is not closed by exec; sealed, it is the same for all who read it. */
@@ -17,7 +18,8 @@ fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *out)
     fsdp_status status = FSDP_OK;
 
     if (!file)
-        status = FSDP_FAIL(FSDP_IO, "cannot hand the config to the ranks: %s", strerror(errno));
+        status =
+            FSDP_FAIL(FSDP_IO, "cannot hand the config to the ranks: %s%s", strerror(errno), fsdp__limit_behind(errno));
     if (file) {
         FSDP_KEEP_FIRST(status, fsdp_train_config_print(config, file));
         if (fclose(file) != 0 && status == FSDP_OK)

@@ -2,21 +2,9 @@
 #include "cli/interrupt.h"
 
 #include <string.h>
-#include <unistd.h>
 
-/* By the signal's own default, so that whoever waits for this process sees what a shell would. */
-static _Noreturn void die(int signal)
-{
-    struct sigaction by_default = {.sa_handler = SIG_DFL};
-    sigset_t only;
-
-    sigaction(signal, &by_default, NULL);
-    kill(getpid(), signal);
-    sigemptyset(&only);
-    sigaddset(&only, signal);
-    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
-    _exit(128 + signal); /* the first process of a container does not die of it */
-}
+#include "base/limits.h"
+#include "cli/process.h"
 
 static void *wait_for_signals(void *arg)
 {
@@ -29,7 +17,7 @@ static void *wait_for_signals(void *arg)
     /* Never given back: the run must not free what is in use here, nor say that it failed. */
     pthread_mutex_lock(&interrupt->mutex);
     fsdp_hub_abandon(interrupt->hold);
-    die(signal);
+    fsdp__die_of(signal);
 }
 
 fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt)
@@ -45,7 +33,6 @@ fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt)
         if (sigaction(ending[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
             sigaddset(&interrupt->signals, ending[i]);
     }
-    (void)signal(SIGXFSZ, SIG_IGN);
     pthread_sigmask(SIG_BLOCK, &interrupt->signals, &interrupt->before);
     pthread_mutex_init(&interrupt->mutex, NULL);
     error = pthread_create(&interrupt->thread, NULL, wait_for_signals, interrupt);
@@ -54,7 +41,8 @@ fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt)
         return FSDP_OK;
     }
     fsdp__interrupt_stop(interrupt);
-    return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start a thread for signals: %s", strerrordesc_np(error));
+    return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start a thread for signals: %s%s", strerrordesc_np(error),
+                     fsdp__limit_behind(error));
 }
 
 void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold)

@@ -16,8 +16,7 @@ typedef struct fsdp__interrupt {
 } fsdp__interrupt;
 
 /* Before the process has other threads: from here on SIGINT, SIGTERM and SIGHUP are taken by a thread that works
- * whatever the others do or wait for. A signal that was ignored (nohup) stays so. A file that grows past its limit
- * becomes an error of the write, not the end of the process (SIGXFSZ). */
+ * whatever the others do or wait for. A signal that was ignored (nohup) stays so. */
 fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt);
 /* As fsdp_train_listener.holds. */
 void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "cli/cli.h"
 
 /* ---- numbers ---- */
@@ -21,17 +22,6 @@ const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
         text[used++] = digits[i];
     }
     text[used] = '\0';
-    return text;
-}
-
-const char *fsdp__memory_text(size_t bytes, char *text, size_t text_bytes)
-{
-    double kib = (double)bytes / 1024, mib = kib / 1024, gib = mib / 1024;
-
-    if (gib >= 0.1)
-        snprintf(text, text_bytes, "%.2fGiB", gib);
-    else
-        snprintf(text, text_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");
     return text;
 }
 
@@ -74,7 +64,7 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a));
     printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
-           fsdp__memory_text(summary->memory_bytes, b, sizeof b));
+           fsdp__size_text((double)summary->memory_bytes, b, sizeof b));
     printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
            fsdp__thousands(summary->data_tokens, a, sizeof a), fsdp__thousands(summary->tokens_per_step, b, sizeof b),
            summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
@@ -102,7 +92,7 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
         snprintf(per_rank, sizeof per_rank, " (%s/rank)",
                  fsdp__thousands((int64_t)(tps / progress->ranks + 0.5), each, sizeof each));
     printf("step: %2lld  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s%s  tflops: %.*f\n", (long long)report->step,
-           report->loss, report->grad_norm, fsdp__memory_text(report->memory_peak_bytes, memory, sizeof memory),
+           report->loss, report->grad_norm, fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
            fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), per_rank, tflops >= 0.1 ? 2 : 4, tflops);
     progress->logged_ns = now;
     progress->logged_step = report->step;

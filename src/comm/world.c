@@ -7,8 +7,7 @@
 #include "comm/process_group.h"
 
 enum {
-    MOST_SECONDS = 1000000000,
-    TICK_MS = 200
+    MOST_SECONDS = 1000000000
 };
 
 static void comm_free(void *state)
@@ -110,7 +109,7 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
     if (!(seconds >= 0 && seconds <= MOST_SECONDS))
         return FSDP_FAIL(FSDP_INVALID, "cannot wait %g seconds for a rank: expected 0 (for ever) to %d", seconds,
                          MOST_SECONDS);
-    FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)(seconds * 1000), TICK_MS));
+    FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)(seconds * 1000), FSDP__TICK_MS));
     return FSDP_OK;
 }
 

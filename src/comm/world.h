@@ -4,6 +4,10 @@
 
 #include "comm/comm.h"
 
+enum {
+    FSDP__TICK_MS = 200 /* how often who waits for a rank looks around */
+};
+
 /* Gives the context its world. Owns `transport` from the call on, also when it fails. `world_group` is the transport's
  * group of all ranks (freed by ops->group_free); both are NULL for the fake transport. */
 fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, void *transport, void *world_group,

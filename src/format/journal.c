@@ -159,12 +159,25 @@ typedef struct places {
     char *fresh, *old;
 } places;
 
+/* A folder from elsewhere may have a link there: files would be moved to where it leads, over others. */
+static fsdp_status check_place(const char *path)
+{
+    struct stat info;
+
+    if (lstat(path, &info) != 0 || S_ISDIR(info.st_mode))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "'%s' is not a folder, so no save has left it", path);
+}
+
 static fsdp_status find_places(const char *folder, const char *staging, places *out)
 {
     *out = (places){.folder = folder,
                     .fresh = fsdp__path_join(staging, FSDP__CONTENT_NAME),
                     .old = fsdp__path_join(staging, "old")};
-    return out->fresh && out->old ? FSDP_OK : out_of_memory(folder);
+    if (!out->fresh || !out->old)
+        return out_of_memory(folder);
+    FSDP_TRY(check_place(out->fresh));
+    return check_place(out->old);
 }
 
 static void release_places(places *p)

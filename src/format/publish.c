@@ -218,15 +218,6 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
 
 /* ---- commit ---- */
 
-static fsdp_status sync_parent(const char *path)
-{
-    char *parent = fsdp__parent_path(path);
-    fsdp_status status = parent ? fsdp__file_sync_directory(parent) : out_of_memory();
-
-    fsdp__free(parent);
-    return status;
-}
-
 static fsdp_status rename_whole(const char *from, const char *to)
 {
     if (fsdp__fault(FSDP__FAULT_WRITE))
@@ -244,7 +235,7 @@ static fsdp_status commit_new(fsdp__publication *p)
     fsdp_status status;
 
     FSDP_TRY(rename_whole(p->content, p->target.path));
-    status = sync_parent(p->target.path);
+    status = fsdp__file_sync_parent(p->target.path);
     if (status != FSDP_OK)
         FSDP_KEEP_FIRST(status, rename_whole(p->target.path, p->content));
     return status;

@@ -2,40 +2,32 @@
 #include "format/room.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+
+#include "base/limits.h"
+#include "base/text.h"
 
 enum {
     FAT_MAGIC = 0x4d44
 };
 #define FAT_LIMIT_BYTES 0xffffffffu
 
-/* "1.5 GiB", "0.2 MiB" */
-static const char *size_text(uint64_t bytes, char *text, size_t text_bytes)
-{
-    bool large = bytes >> 30 > 0;
-
-    snprintf(text, text_bytes, "%.1f %s", (double)bytes / (large ? 1 << 30 : 1 << 20), large ? "GiB" : "MiB");
-    return text;
-}
-
 static fsdp_status check_largest(const char *folder, const fsdp__listed_file *file)
 {
-    struct rlimit limit;
+    uint64_t limit = fsdp__file_size_limit();
     struct statfs system;
     char size[40];
 
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && file->bytes > limit.rlim_cur)
+    if (file->bytes > limit)
         return FSDP_FAIL(FSDP_IO, "'%s' has %llu bytes, and a file may have %llu: raise the limit (ulimit -f)",
-                         file->name, (unsigned long long)file->bytes, (unsigned long long)limit.rlim_cur);
+                         file->name, (unsigned long long)file->bytes, (unsigned long long)limit);
     if (statfs(folder, &system) == 0 && system.f_type == FAT_MAGIC && file->bytes > FAT_LIMIT_BYTES)
         return FSDP_FAIL(FSDP_IO,
                          "'%s' has %s, and its file system (FAT) holds files of less than 4 GiB: name a folder on "
                          "another",
-                         file->name, size_text(file->bytes, size, sizeof size));
+                         file->name, fsdp__size_text((double)file->bytes, size, sizeof size));
     return FSDP_OK;
 }
 
@@ -55,7 +47,7 @@ fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
     /* Some file systems, of networks and of users, do not know. */
     if (system.f_blocks != 0 && needed > available)
         return FSDP_FAIL(FSDP_IO, "it needs %s, and its file system has %s free: make room, or name another folder",
-                         size_text(needed, needed_text, sizeof needed_text),
-                         size_text(available, free_text, sizeof free_text));
+                         fsdp__size_text((double)needed, needed_text, sizeof needed_text),
+                         fsdp__size_text((double)available, free_text, sizeof free_text));
     return FSDP_OK;
 }

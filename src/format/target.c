@@ -16,13 +16,6 @@ static fsdp_status out_of_memory(const char *name)
     return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look at '%s'", name);
 }
 
-char *fsdp__parent_path(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash ? fsdp__sprintf("%.*s", (int)(slash == path ? 1 : slash - path), path) : fsdp__strdup(".");
-}
-
 bool fsdp__same_folder(const char *a, const char *b)
 {
     struct stat info_a, info_b;
@@ -63,7 +56,7 @@ static size_t first_missing(const char *path)
 static fsdp_status find_new(const char *name, fsdp__target *target)
 {
     const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
-    char *parent = fsdp__parent_path(name), *real = NULL, *made = NULL;
+    char *parent = fsdp__path_parent(name), *real = NULL, *made = NULL;
     fsdp_status status = FSDP_OK;
     size_t missing;
 

@@ -16,8 +16,6 @@ fsdp_status fsdp__target_find(const char *name, fsdp__target *out);
 void fsdp__target_unmake(const fsdp__target *target);
 void fsdp__target_release(fsdp__target *target);
 
-/* The folder that a path stands in; fsdp__free it, NULL when out of memory. */
-char *fsdp__parent_path(const char *path);
 /* Whether two names are one folder, by whatever path. */
 bool fsdp__same_folder(const char *a, const char *b);
 

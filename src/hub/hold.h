@@ -16,7 +16,7 @@ fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint6
 /* Whether files of this plan, with what stands beside them, find their place. */
 fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config);
 
-/* Adds the tokenizer files of a folder. */
+/* Adds the tokenizer files of a folder; fails when one of them cannot be copied. */
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list);
 
 #endif

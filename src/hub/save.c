@@ -137,7 +137,7 @@ static fsdp_status create_files(saver *s)
         FSDP_TRY(create_config(s));
     if (s->plan.index)
         FSDP_TRY(create_text(s, "model.safetensors.index.json", s->plan.index));
-    if (s->hold->target.source)
+    if (s->hold->target.source && !s->hold->target.bare)
         FSDP_TRY(fsdp_hub_copy_tokenizer(s->hold->target.source, s->staging));
     for (int64_t i = 0; i < s->plan.file_count; i++) {
         const fsdp__save_file *file = &s->plan.files[i];

@@ -1,6 +1,4 @@
 /* tokenizer.c - the files of a model folder that belong to its tokenizer. */
-#include <sys/stat.h>
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
@@ -44,18 +42,32 @@ fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
     return status;
 }
 
+/* By opening it: what cannot be copied is to be known before a run, not at its end. */
+static fsdp_status list_file(const char *path, const char *name, fsdp__file_list *list)
+{
+    fsdp__mapping file;
+    fsdp_status status;
+
+    if (!fsdp__path_exists(path))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_map(path, &file));
+    if (file.bytes > LIMIT_BYTES)
+        status = FSDP_FAIL(FSDP_FORMAT, "cannot copy '%s': it is larger than %zu bytes", path, LIMIT_BYTES);
+    else
+        status = fsdp__file_list_add(list, name, file.bytes);
+    fsdp__file_unmap(&file);
+    return status;
+}
+
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list)
 {
     fsdp_status status = FSDP_OK;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(files) && status == FSDP_OK; i++) {
         char *path = fsdp__path_join(folder, files[i]);
-        struct stat info;
 
-        if (!path)
-            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tokenizer of '%s'", folder);
-        if (stat(path, &info) == 0)
-            status = fsdp__file_list_add(list, files[i], (uint64_t)info.st_size);
+        status = path ? list_file(path, files[i], list)
+                      : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tokenizer of '%s'", folder);
         fsdp__free(path);
     }
     return status;

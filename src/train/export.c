@@ -37,13 +37,20 @@ void fsdp__export_release(fsdp_train_run *run)
     fsdp_release_error(held);
 }
 
-/* `path` is borrowed until the release. */
-static fsdp_status hold_path(fsdp_train_run *run, const char *path, bool overwrite)
+/* Where a model is to go, and how; `path` is borrowed until the release. */
+typedef struct place {
+    const char *path;
+    bool overwrite;
+    bool bare; /* without its tokenizer */
+} place;
+
+static fsdp_status hold_place(fsdp_train_run *run, const place *p)
 {
-    const fsdp__hub_target target = {.folder = path,
+    const fsdp__hub_target target = {.folder = p->path,
                                      .source = run->config->model.path,
                                      .overwrite_hint = "export.overwrite: true",
-                                     .overwrite = overwrite};
+                                     .overwrite = p->overwrite,
+                                     .bare = p->bare};
     fsdp_status status;
 
     run->hold = fsdp__hub_hold_create(run->context, &target);
@@ -76,6 +83,8 @@ static bool same_path(const char *a, const char *b)
 fsdp_status fsdp__export_hold(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
+    const place first = {.path = c->save.path, .overwrite = c->save.overwrite};
+    const place second = {.path = c->save.fallback_path};
 
     if (!c->save.path || !is_first(run))
         return FSDP_OK;
@@ -84,12 +93,10 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
                          "export.fallback_path: '%s' is export.path: name another folder, for when that fails",
                          c->save.fallback_path);
     /* It is needed when everything else has failed: tried, but not kept. */
-    if (c->save.fallback_path && hold_path(run, c->save.fallback_path, false) != FSDP_OK)
+    if (c->save.fallback_path && hold_place(run, &second) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
     fsdp__export_release(run);
-    return hold_path(run, c->save.path, c->save.overwrite) == FSDP_OK
-               ? FSDP_OK
-               : fsdp_fail_prefix(fsdp_last_status(), "export.path");
+    return hold_place(run, &first) == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(fsdp_last_status(), "export.path");
 }
 
 fsdp_status fsdp__export_check(fsdp_train_run *run)
@@ -108,12 +115,12 @@ fsdp_status fsdp__export_check(fsdp_train_run *run)
 /* ---- writing ---- */
 
 /* Into what is held; a run that exports again holds its path again. [collective] */
-static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, const char *path, bool overwrite)
+static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, const place *p)
 {
     fsdp_status status = FSDP_OK;
 
     if (is_first(run) && !run->hold)
-        status = hold_path(run, path, overwrite);
+        status = hold_place(run, p);
     status = fsdp__train_agree(run, status);
     if (status == FSDP_OK)
         status = fsdp__hub_save_held(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
@@ -155,11 +162,13 @@ static bool may_be_rescued(fsdp_status status)
     return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
 }
 
-/* Days of training are not lost for a full disk. `failure` is what the export failed with. [collective] */
+/* Days of training are not lost for a full disk, nor for a tokenizer that cannot be read any more. `failure` is what
+ * the export failed with. [collective] */
 static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
 {
     const fsdp_train_config *c = run->config;
     char first[1024], *path = NULL;
+    place p = {0};
     fsdp_status status = FSDP_OK;
 
     snprintf(first, sizeof first, "%s", fsdp_last_error());
@@ -168,10 +177,16 @@ static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsd
         status = path ? FSDP_OK : fsdp_last_status();
     }
     status = fsdp__train_agree(run, status);
+    p.path = path ? path : ""; /* rank 0's alone counts */
+    if (status == FSDP_OK) {
+        status = save_to(run, state, &p);
+        p.bare = status != FSDP_OK && may_be_rescued(status) && c->model.path;
+    }
+    if (p.bare)
+        status = save_to(run, state, &p);
     if (status == FSDP_OK)
-        status = save_to(run, state, path ? path : "", false);
-    if (status == FSDP_OK)
-        FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead", first, path ? path : "");
+        FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead%s", first, p.path,
+                  p.bare ? ", without its tokenizer" : "");
     else
         FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s", first,
                   fsdp_last_error());
@@ -190,7 +205,7 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     /* A state is of shards: what somebody has gathered would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
     FSDP_TRY(fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state)));
-    status = save_to(run, state, c->save.path, c->save.overwrite);
+    status = save_to(run, state, &(place){.path = c->save.path, .overwrite = c->save.overwrite});
     if (status != FSDP_OK && may_be_rescued(status))
         status = rescue(run, state, status);
     fsdp_state_dict_free(state);

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "base/file.h"
 #include "train/config.h"
 #include "train/inputs.h"
 #include "train/metrics.h"
@@ -45,8 +46,7 @@ static fsdp_status check_contents(const char *path)
 /* Of the folder that the file is to be made in. */
 static fsdp_status check_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? fsdp__sprintf("%.*s", (int)(slash - path) + 1, path) : fsdp__strdup(".");
+    char *folder = fsdp__path_parent(path);
     fsdp_status status = FSDP_OK;
 
     if (!folder)

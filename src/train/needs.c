@@ -6,6 +6,7 @@
 
 #include "base/compiler.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "train/run.h"
 
 typedef struct needs {
@@ -39,23 +40,15 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     return (needs){part, part, moments * part, ranks * activations(c, &run->model_config)};
 }
 
-static const char *gibibytes(double bytes, char text[24])
-{
-    if (bytes >= 1 << 30)
-        snprintf(text, 24, "%.4g GiB", bytes / (1 << 30));
-    else
-        snprintf(text, 24, "%.3g MiB", bytes / (1 << 20));
-    return text;
-}
-
-/* "9.6 GiB (parameters 2.4 GiB, optimizer state 4.8 GiB, ...)" */
+/* "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)" */
 static void describe(const needs *n, char *text, size_t text_bytes)
 {
     char all[24], a[24], b[24], c[24], d[24];
 
     snprintf(text, text_bytes, "%s (parameters %s, optimizer state %s, the larger of gradients %s and activations %s)",
-             gibibytes(sum(n), all), gibibytes(n->parameters, a), gibibytes(n->optimizer, b),
-             gibibytes(n->gradients, c), gibibytes(n->activations, d));
+             fsdp__size_text(sum(n), all, sizeof all), fsdp__size_text(n->parameters, a, sizeof a),
+             fsdp__size_text(n->optimizer, b, sizeof b), fsdp__size_text(n->gradients, c, sizeof c),
+             fsdp__size_text(n->activations, d, sizeof d));
 }
 
 static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit)
@@ -68,7 +61,7 @@ static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_l
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "%s at least %s, but %s is %s: take a smaller model, training.local_batch_size or "
                      "training.seq_len, or raise the limit",
-                     whose, text, limit->name, gibibytes((double)limit->bytes, most));
+                     whose, text, limit->name, fsdp__size_text((double)limit->bytes, most, sizeof most));
 }
 
 /* One process alone has all of it in its own address space; of several, the parameters lie in memory that they share
@@ -78,14 +71,15 @@ static fsdp_status check_own(const fsdp_train_run *run)
     const uint64_t spare = (uint64_t)64 << 20;
     fsdp__memory_limit limit = fsdp__memory_limit_of_one();
     needs own = needs_of(run, 1);
+    char text[24];
 
     if (limit.bytes == FSDP__NO_LIMIT)
         return FSDP_OK;
     if (fsdp_context_world_size(run->context) > 1)
         own.parameters = 0;
     if (limit.bytes < spare)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "%s is %llu MiB, less than the program itself needs: raise the limit",
-                         limit.name, (unsigned long long)(limit.bytes >> 20));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "%s is %s, less than the program itself needs: raise the limit", limit.name,
+                         fsdp__size_text((double)limit.bytes, text, sizeof text));
     limit.bytes -= spare;
     return check(&own, "this rank needs", &limit);
 }
@@ -120,7 +114,7 @@ fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
     if (sum(&all) > (double)available && fsdp_context_rank(run->context) == 0) {
         describe(&all, text, sizeof text);
         fsdp_log(run->context, FSDP_LOG_WARNING, "the run needs at least %s, and only %s of memory are free now", text,
-                 gibibytes((double)available, now));
+                 fsdp__size_text((double)available, now, sizeof now));
     }
     return FSDP_OK;
 }

@@ -294,6 +294,19 @@ static void paths_join_with_one_slash(void **state)
     }
 }
 
+static void a_path_has_a_parent(void **state)
+{
+    static const char *const cases[][2] = {{"a", "."}, {"a/b", "a"}, {"/a", "/"}, {"/a/b", "/a"}, {"./a", "."}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *parent = fsdp__path_parent(cases[i][0]);
+
+        CHECK_STRING(parent, cases[i][1]);
+        fsdp__free(parent);
+    }
+}
+
 static void the_clock_does_not_go_back(void **state)
 {
     int64_t before = fsdp__clock_ns(), after;
@@ -343,4 +356,5 @@ TEST_MAIN(cmocka_unit_test(a_text_may_come_through_a_pipe_but_from_no_device),
           cmocka_unit_test(no_failed_write_leaves_half_a_file), cmocka_unit_test(a_failed_write_names_file_and_offset),
           cmocka_unit_test(a_write_into_a_missing_directory_fails),
           cmocka_unit_test(directories_are_made_with_their_parents_and_removed_with_their_content),
-          cmocka_unit_test(paths_join_with_one_slash), cmocka_unit_test(the_clock_does_not_go_back))
+          cmocka_unit_test(paths_join_with_one_slash), cmocka_unit_test(a_path_has_a_parent),
+          cmocka_unit_test(the_clock_does_not_go_back))

@@ -51,6 +51,18 @@ static void a_long_text_is_cut_between_two_characters(void **state)
     CHECK_STRING(fsdp__shown("xxxx\n", out, sizeof out), "xxxx\\x0a");
 }
 
+static void sizes_are_in_units_that_fit(void **state)
+{
+    char out[24];
+
+    (void)state;
+    CHECK_STRING(fsdp__size_text(0, out, sizeof out), "0.0KiB");
+    CHECK_STRING(fsdp__size_text(512, out, sizeof out), "0.5KiB");
+    CHECK_STRING(fsdp__size_text(1 << 20, out, sizeof out), "1.0MiB");
+    CHECK_STRING(fsdp__size_text(100 << 20, out, sizeof out), "100.0MiB");
+    CHECK_STRING(fsdp__size_text(1.5 * (1 << 30), out, sizeof out), "1.50GiB");
+}
+
 TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_moves_a_cursor_is_shown_as_bytes),
           cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
-          cmocka_unit_test(a_long_text_is_cut_between_two_characters))
+          cmocka_unit_test(a_long_text_is_cut_between_two_characters), cmocka_unit_test(sizes_are_in_units_that_fit))

@@ -397,7 +397,7 @@ static void what_cannot_be_held_is_refused_before(void **state)
     CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
     CHECK_OK(fsdp__file_list_add(&files, "trees", (uint64_t)1 << 60));
     CHECK_ERROR(fsdp__publication_check(g.publication, &files), FSDP_IO,
-                "it needs 1073741824.0 GiB, and its file system has ");
+                "it needs 1073741824.00GiB, and its file system has ");
     fsdp__file_list_release(&files);
     garden_free(&g);
 }
@@ -539,6 +539,39 @@ static void a_replacement_without_its_files_is_named(void **state)
     garden_free(&g);
 }
 
+/* A folder from elsewhere, with a journal that would move files to where a link leads, and from there. */
+static void a_replacement_leads_nowhere_else(void **state)
+{
+    static const char *const names[] = {"old", "new"};
+    bool finished = true;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        garden g = garden_create();
+        char *staging = test_path(g.folder, FSDP__STAGING_NAME), *link = test_path(staging, names[i]);
+        char *others = test_path(g.directory, "others");
+
+        CHECK_OK(plant(&g, "roses", "red"));
+        CHECK_OK(fsdp__make_directories(others));
+        write_in(others, "roses", "theirs");
+        write_in(others, "gate", "theirs");
+        interrupt(&g);
+        CHECK_OK(fsdp__remove_tree(link));
+        CHECK_EQ(symlink(others, link), 0);
+        CHECK_ERROR(fsdp__publish_repair(g.folder, &finished), FSDP_FORMAT, "is not a folder, so no save has left it");
+        CHECK(!finished);
+        CHECK_ERROR(begin(&g), FSDP_FORMAT, "is not a folder");
+        check_in(others, "roses", "theirs");
+        check_in(others, "gate", "theirs");
+        check_in(g.folder, "roses", "red");
+        check_in(g.folder, "gate", "red");
+        free(others);
+        free(link);
+        free(staging);
+        garden_free(&g);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(without_descriptors_the_limit_is_named),
           cmocka_unit_test(what_is_given_up_goes_with_the_folders_made_for_it),
@@ -556,4 +589,5 @@ TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(what_cannot_be_held_is_refused_before), cmocka_unit_test(a_failed_write_leaves_the_old_one),
           cmocka_unit_test(giving_up_from_another_thread_waits_for_the_exchange),
           cmocka_unit_test(an_interrupted_replacement_is_refused_and_finished),
-          cmocka_unit_test(a_replacement_without_its_files_is_named))
+          cmocka_unit_test(a_replacement_without_its_files_is_named),
+          cmocka_unit_test(a_replacement_leads_nowhere_else))

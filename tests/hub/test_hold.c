@@ -1,6 +1,8 @@
 /* A folder held for a model: the tokenizer comes along, the source stays, and what cannot fit is known before. */
 #include "hub/hold.h"
 
+#include <sys/stat.h>
+
 #include "base/file.h"
 #include "support/test.h"
 
@@ -102,6 +104,26 @@ static void names_that_are_taken_are_known_before(void **state)
     free(tokenizer);
 }
 
+static void a_tokenizer_that_cannot_be_copied_is_known_before(void **state)
+{
+    fixture *f = *state;
+    const fsdp__hub_target target = {.folder = f->folder, .source = f->source};
+    fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
+    char *vocab = test_path(f->source, "vocab.json");
+
+    CHECK_OK(fsdp__hub_hold_begin(hold));
+    CHECK_EQ(mkfifo(vocab, 0666), 0);
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_IO, "it is a FIFO, not a regular");
+    CHECK_OK(fsdp__remove_tree(vocab));
+    CHECK_OK(fsdp__make_directories(vocab));
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_IO,
+                "it is a directory, not a regular");
+    CHECK_OK(fsdp__remove_tree(vocab));
+    CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32));
+    fsdp__hub_hold_free(hold);
+    free(vocab);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(the_tokenizer_comes_with_the_model), T(the_source_is_never_written_to),
-          T(names_that_are_taken_are_known_before))
+          T(names_that_are_taken_are_known_before), T(a_tokenizer_that_cannot_be_copied_is_known_before))

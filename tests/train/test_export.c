@@ -234,6 +234,43 @@ static void the_second_path_is_another_one(void **state)
     free(link);
 }
 
+/* Where the model came from, what cannot be copied appears. */
+static void spoil_the_tokenizer(fixture *f)
+{
+    char *file = test_path(f->model, "tokenizer.json");
+
+    CHECK_EQ(mkfifo(file, 0666), 0);
+    free(file);
+}
+
+static void a_tokenizer_takes_no_weights_along(void **state)
+{
+    static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
+    fixture *f = *state;
+
+    run(f);
+    CHECK_OK(f->status[0]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char key[40];
+
+        snprintf(key, sizeof key, "model.%s", sizes[i]);
+        set(f, key, "");
+    }
+    set_path(f, "model.path", "model");
+    set_path(f, "export.path", "second");
+    f->before_export = spoil_the_tokenizer;
+    run(f);
+    CHECK_EQ(f->status[0], FSDP_IO);
+    CHECK_CONTAINS(f->message, "/tokenizer.json': it is a FIFO");
+    CHECK_CONTAINS(f->message, "/second-recovered' instead, without its tokenizer");
+    check_there(f, "second", false);
+    check_there(f, "second-recovered", true);
+    f->before_export = NULL;
+    run(f);
+    CHECK_CONTAINS(f->message, "export.path: cannot read '"); /* known before */
+    check_there(f, "second-recovered-2", false);
+}
+
 static void what_is_known_before_is_told_before(void **state)
 {
     fixture *f = *state;
@@ -290,5 +327,6 @@ static void what_is_given_up_is_not_written_elsewhere(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
-          T(both_reasons_are_told), T(the_second_path_is_another_one), T(what_is_known_before_is_told_before),
-          T(two_runs_do_not_write_one_path), T(what_is_given_up_is_not_written_elsewhere))
+          T(both_reasons_are_told), T(the_second_path_is_another_one), T(a_tokenizer_takes_no_weights_along),
+          T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
+          T(what_is_given_up_is_not_written_elsewhere))

@@ -12,12 +12,13 @@
 #include "fsdp/comm.h"
 
 enum {
-    FSDP__ARENA_GROUPS = 64,        /* process groups alive at a time, the world included */
-    FSDP__ARENA_RANKS = 256,        /* on one machine */
-    FSDP__ABORT_BYTES = 1024,       /* text of the reason */
-    FSDP__GROUP_NAME_BYTES = 32,    /* of a longer name so much is shown to other groups */
-    FSDP__PAYLOAD_BYTES = 64 << 10, /* small things a rank shows its group, twice: see [Note: parity] */
-    FSDP__STAGING_BYTES = 256 << 10 /* large things on their way through, twice */
+    FSDP__ARENA_GROUPS = 64,         /* process groups alive at a time, the world included */
+    FSDP__ARENA_RANKS = 256,         /* on one machine */
+    FSDP__ABORT_BYTES = 1024,        /* text of the reason */
+    FSDP__GROUP_NAME_BYTES = 32,     /* of a longer name so much is shown to other groups */
+    FSDP__PAYLOAD_BYTES = 64 << 10,  /* small things a rank shows its group, twice: see [Note: parity] */
+    FSDP__STAGING_BYTES = 256 << 10, /* large things on their way through, twice */
+    FSDP__GENERATION_BROKEN = 1      /* bit of a group's generation */
 };
 
 typedef enum fsdp__rank_state {
@@ -62,7 +63,7 @@ typedef struct fsdp__arena_group {
     _Atomic uint64_t ranks[FSDP__ARENA_RANKS / 64]; /* of it: the bits of a fsdp__rank_set */
     _Atomic uint64_t name[FSDP__GROUP_NAME_BYTES / 8];
     _Alignas(64) _Atomic uint32_t arrived;
-    _Alignas(64) _Atomic uint32_t generation; /* steps by 2; bit 0: the world is broken. Ranks sleep on it */
+    _Alignas(64) _Atomic uint32_t generation; /* steps by 2; FSDP__GENERATION_BROKEN. Ranks sleep on it */
     _Atomic uint32_t sleepers;
 } fsdp__arena_group;
 

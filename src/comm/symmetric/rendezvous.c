@@ -15,8 +15,7 @@
 
 enum {
     SPIN_TURNS = 1000,
-    YIELD_TURNS = 100,
-    BROKEN = 1 /* bit of the generation */
+    YIELD_TURNS = 100
 };
 
 static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
@@ -109,7 +108,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     uint32_t old = atomic_load_explicit(&shared->generation, memory_order_acquire);
     int64_t start;
 
-    if (old & BROKEN)
+    if (old & FSDP__GENERATION_BROKEN)
         return fsdp__arena_failure(group->world->arena);
     /* Before it counts itself in: peers tell from the tickets who is missing. */
     atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
@@ -126,7 +125,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
     /* Everybody came: this meeting counts, even if somebody has failed since. */
-    if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)BROKEN) != old)
+    if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)FSDP__GENERATION_BROKEN) != old)
         return FSDP_OK;
     return fsdp__arena_failure(group->world->arena);
 }

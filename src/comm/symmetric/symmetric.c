@@ -7,8 +7,7 @@
 #include "comm/world.h"
 
 enum {
-    TIMEOUT_MS = 300000,
-    TICK_MS = 200
+    TIMEOUT_MS = 300000
 };
 
 void fsdp__symmetric_abort(void *transport, const char *text)
@@ -49,7 +48,7 @@ fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *
     symmetric->context = context;
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
-    fsdp__symmetric_set_timeout(symmetric, TIMEOUT_MS, TICK_MS);
+    fsdp__symmetric_set_timeout(symmetric, TIMEOUT_MS, FSDP__TICK_MS);
     symmetric->all_readable = all_readable;
     pthread_mutex_init(&symmetric->mutex, NULL);
     FSDP_TRY_GOTO(status, fsdp__symmetric_memory_open(symmetric), out);

@@ -8,16 +8,12 @@
 #include "comm/symmetric/readers.h"
 #include "comm/symmetric/slot.h"
 
-enum {
-    BROKEN = 1 /* bit of the generation */
-};
-
 /* ---- places ---- */
 
 static uint32_t next_generation(const fsdp__arena *arena, int group)
 {
     return (atomic_load_explicit(&fsdp__arena_group_at(arena, group)->generation, memory_order_acquire) &
-            ~(uint32_t)BROKEN) +
+            ~(uint32_t)FSDP__GENERATION_BROKEN) +
            2;
 }
 

@@ -51,7 +51,7 @@ void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const c
     fsdp__futex_wake_all(&control->abort_state);
     /* The bit changes the word ranks sleep on, so none can fall asleep after it. A group made later finds it set. */
     for (int g = 0; g < FSDP__ARENA_GROUPS; g++)
-        atomic_fetch_or(&fsdp__arena_group_at(arena, g)->generation, 1);
+        atomic_fetch_or(&fsdp__arena_group_at(arena, g)->generation, FSDP__GENERATION_BROKEN);
     wake_everybody(arena);
 }
 
