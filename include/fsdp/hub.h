@@ -45,8 +45,9 @@ FSDP_API fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished);
 
 /* A folder held for a save to come, as a training run holds its export.path: see fsdp_train_listener.holds. */
 typedef struct fsdp_hub_hold fsdp_hub_hold;
-/* Removes what the hold has made on disk, and ends it: the save it was for fails. For a program that is about to end; a
- * replacement of files that has begun is finished first. From any thread; NULL is allowed. [thread-safe] [blocks] */
+/* Removes what the hold has made on disk, and ends it: the save it was for fails with FSDP_INTERRUPTED. For a program
+ * that is about to end; a replacement of files that has begun is finished first. From any thread; NULL is allowed.
+ * [thread-safe] [blocks] */
 FSDP_API void fsdp_hub_abandon(fsdp_hub_hold *hold);
 
 /* Copies tokenizer.json and what else belongs to the tokenizer, as far as it is there. One rank calls it. */

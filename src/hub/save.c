@@ -282,6 +282,15 @@ static fsdp_status write_files(saver *s)
 
 /* ---- all of it ---- */
 
+/* At the end of a phase that makes files: all fail where one did, and say that the hold was given up where that is why.
+ * [collective] */
+static fsdp_status agree(saver *s, fsdp_status mine)
+{
+    fsdp_status held = s->hold ? fsdp__publication_held(s->hold->publication) : FSDP_OK;
+
+    return fsdp_agree(s->group, held != FSDP_OK ? held : mine);
+}
+
 static fsdp_status publish(saver *s)
 {
     if (!is_first(s))
@@ -295,8 +304,8 @@ static fsdp_status save(saver *s, uint64_t limit_bytes)
 {
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY_GOTO(status, fsdp_agree(s->group, prepare(s, limit_bytes)), out);
-    FSDP_TRY_GOTO(status, fsdp_agree(s->group, write_files(s)), out);
+    FSDP_TRY_GOTO(status, agree(s, prepare(s, limit_bytes)), out);
+    FSDP_TRY_GOTO(status, agree(s, write_files(s)), out);
     FSDP_TRY_GOTO(status, fsdp_agree(s->group, publish(s)), out);
 out:
     if (status != FSDP_OK && s->published)
