@@ -39,9 +39,10 @@ void fsdp__export_release(fsdp_train_run *run)
 /* `path` is borrowed until the release. */
 static fsdp_status hold_path(fsdp_train_run *run, const char *path, bool overwrite)
 {
+    /* export.overwrite is of export.path alone: elsewhere it would not help. */
     const fsdp__hub_target target = {.folder = path,
                                      .source = run->config->model.path,
-                                     .overwrite_hint = "export.overwrite: true",
+                                     .overwrite_hint = path == run->config->save.path ? "export.overwrite: true" : NULL,
                                      .overwrite = overwrite};
     fsdp_status status;
 
@@ -129,10 +130,32 @@ static char *unused_name(const fsdp_train_config *c)
     return NULL;
 }
 
-/* Whether another folder may work where this one did not: the ranks are all there. */
-static bool may_be_rescued(fsdp_status status)
+/* Whether another folder may work where this one did not: the ranks are all there. What failed on this rank alone has
+ * broken the world, too, and perhaps only after the model was in its place. [collective] */
+static bool may_be_rescued(fsdp_train_run *run, fsdp_status status)
 {
-    return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
+    bool held, there;
+
+    if (status == FSDP_COMM || status == FSDP_MISMATCH || status == FSDP_INTERRUPTED)
+        return false;
+    held = fsdp_hold_error(true);
+    there = fsdp__train_agree(run, FSDP_OK) == FSDP_OK;
+    fsdp_release_error(held);
+    return there;
+}
+
+static fsdp_status fail_rescued(fsdp_status failure, const char *first, const char *path)
+{
+    return FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead", first, path);
+}
+
+/* Only rank 0 knows the path. [collective] */
+static fsdp_status tell_rescued(fsdp_train_run *run, fsdp_status failure, const char *first, const char *path)
+{
+    fsdp_status mine = is_first(run) ? fail_rescued(failure, first, path) : FSDP_OK;
+    fsdp_status status = fsdp__train_agree(run, mine);
+
+    return is_first(run) ? fail_rescued(failure, first, path) : status; /* whatever has become of the others */
 }
 
 /* Days of training are not lost for a full disk. `failure` is what the export failed with. [collective] */
@@ -151,12 +174,12 @@ static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsd
     if (status == FSDP_OK)
         status = save_to(run, state, path ? path : "", false);
     if (status == FSDP_OK)
-        FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead", first, path ? path : "");
+        status = tell_rescued(run, failure, first, path);
     else
-        FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s", first,
-                  fsdp_last_error());
+        status = FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s",
+                           first, fsdp_last_error());
     fsdp__free(path);
-    return failure;
+    return status;
 }
 
 fsdp_status fsdp_train_export(fsdp_train_run *run)
@@ -169,10 +192,12 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
         return FSDP_OK;
     /* A state is of shards: what somebody has gathered would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
-    FSDP_TRY(fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state)));
-    status = save_to(run, state, c->save.path, c->save.overwrite);
-    if (status != FSDP_OK && may_be_rescued(status))
-        status = rescue(run, state, status);
-    fsdp_state_dict_free(state);
+    status = fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state));
+    if (status == FSDP_OK) {
+        status = save_to(run, state, c->save.path, c->save.overwrite);
+        if (status != FSDP_OK && may_be_rescued(run, status))
+            status = rescue(run, state, status);
+    }
+    fsdp_state_dict_free(state); /* there is one where only another rank has failed */
     return status;
 }
