@@ -85,6 +85,25 @@ static fsdp_status create_file(saver *s, const char *name, const void *data, siz
 
 /* ---- prepare ---- */
 
+/* Whether there is anything to write. */
+static fsdp_status check_tensor(const fsdp_state_dict_entry *entry)
+{
+    const fsdp_tensor *tensor = entry->tensor;
+
+    if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
+        return FSDP_FAIL(FSDP_INVALID, "cannot write tensor '%s': it is %s, not floating", entry->name,
+                         fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
+    if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot write tensor '%s': it is on the meta device and has no values",
+                         entry->name);
+    if (tensor->storage->unwritten && fsdp_tensor_numel(tensor) > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot write tensor '%s': it has memory but no values yet: call fsdp_module_initialize, or "
+                         "load them with fsdp_hub_load",
+                         entry->name);
+    return FSDP_OK;
+}
+
 static fsdp_status check_arguments(const saver *s)
 {
     if (s->dtype != FSDP_F32 && s->dtype != FSDP_BF16 && s->dtype != FSDP_F16)
@@ -92,16 +111,8 @@ static fsdp_status check_arguments(const saver *s)
                          fsdp_dtype_name(s->dtype));
     if (s->config)
         FSDP_TRY(fsdp_model_config_check(s->config));
-    for (int64_t i = 0; i < s->state->count; i++) {
-        const fsdp_tensor *tensor = s->state->entries[i].tensor;
-
-        if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
-            return FSDP_FAIL(FSDP_INVALID, "cannot write tensor '%s': it is %s, not floating",
-                             s->state->entries[i].name, fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
-        if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
-            return FSDP_FAIL(FSDP_STATE, "cannot write tensor '%s': it is on the meta device and has no values",
-                             s->state->entries[i].name);
-    }
+    for (int64_t i = 0; i < s->state->count; i++)
+        FSDP_TRY(check_tensor(&s->state->entries[i]));
     return FSDP_OK;
 }
 
@@ -333,8 +344,10 @@ fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *stat
     saver s = {.begins = true, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
     fsdp_status status;
 
-    if (!folder || !state || !group)
-        return FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state and group are required");
+    if (!folder || !state || !group) {
+        status = FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state and group are required");
+        return group ? fsdp_agree(group, status) : status; /* the other ranks agree, too */
+    }
     if (is_first(&s))
         s.hold = fsdp__hub_hold_create(fsdp_process_group_context(group), &target);
     status = save(&s, limit_bytes);
