@@ -158,6 +158,31 @@ static void the_shortest_timeout_is_not_for_ever(void **state)
                    "stood still for ");
 }
 
+static void two_of_three(fsdp_context *context, void *arg)
+{
+    shared *s = arg;
+    fsdp_process_group *group;
+    listener l;
+
+    begin(context, s, &l);
+    group = group_of(context, 0, 1, "two");
+    if (l.rank > 0)
+        stand_still_until(&s->failed, 1);
+    else
+        keep_error(context, s, fsdp_barrier(group));
+    fsdp_process_group_free(group);
+}
+
+static void of_a_rank_that_nobody_waits_for_nothing_is_said(void **state)
+{
+    shared s = {.timeout_ms = TIMEOUT_MS};
+
+    (void)state;
+    test_run_ranks(3, two_of_three, &s);
+    CHECK_CONTAINS(s.messages[0], "for rank 1, which has stood still for ");
+    CHECK_CONTAINS(s.messages[0], "; rank 2 is elsewhere, last in call ");
+}
+
 static void a_reader_stands_still(fsdp_context *context, void *arg)
 {
     shared *s = arg;
@@ -515,6 +540,7 @@ static void a_timeout_is_a_number_of_seconds(void **state)
 
 TEST_MAIN(cmocka_unit_test(a_rank_that_stands_still_ends_the_run),
           cmocka_unit_test(the_shortest_timeout_is_not_for_ever),
+          cmocka_unit_test(of_a_rank_that_nobody_waits_for_nothing_is_said),
           cmocka_unit_test(a_reader_that_stands_still_ends_the_run),
           cmocka_unit_test(the_rank_that_all_wait_for_is_named),
           cmocka_unit_test(workers_that_wait_for_each_other_end_with_the_timeout),

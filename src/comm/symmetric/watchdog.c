@@ -66,6 +66,10 @@ static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
     if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_AWAITED)
         snprintf(text, STATE_BYTES, "has not joined%s (process %d)",
                  fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(arena, rank));
+    else if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_LEFT)
+        snprintf(text, STATE_BYTES, "has left");
+    else if (!pulse->known) /* nothing hangs on it, so nobody looked */
+        snprintf(text, STATE_BYTES, "is elsewhere");
     else if (fsdp__pulse_is_stopped(pulse))
         snprintf(text, STATE_BYTES, "is stopped%s (process %d)", pulse->state == 't' ? " by a debugger" : "",
                  fsdp__pulse_process(arena, rank));
