@@ -25,7 +25,8 @@ FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, c
 
 /* Writes model.safetensors (or numbered files of at most 5 GB with an index), config.json and generation_config.json,
  * as transformers loads them; without a config, which may be NULL, the weights alone, of whatever module the state is.
- * Every rank writes its own rows into files that take their place when all of them are on disk.
+ * Every rank writes its own rows into files that take their place when all of them are on disk; `group` has all ranks
+ * that share the state (one of them alone is refused, and so is a state without values).
  *
  * The folder may be new: then the folders above it are made. It may be empty, or hold what fsdp_hub_save wrote before
  * and nobody changed: it leaves a list of its files (.fsdp-files.json), which goes with them; files that are not in the

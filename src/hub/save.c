@@ -183,10 +183,55 @@ static uint64_t fingerprint(const fsdp__save_plan *plan)
     return hash;
 }
 
-/* Everybody learns rank 0's folder. The message: the fingerprint, then the name. [collective] */
+static bool writes(const fsdp_state_dict_entry *entry)
+{
+    return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
+}
+
+/* In front of the folder's name. */
+typedef struct greeting {
+    uint64_t fingerprint;
+    int64_t numel, written; /* elements of the model, and those that this rank writes */
+} greeting;
+
+static greeting greeting_of(const saver *s)
+{
+    greeting mine = {.fingerprint = fingerprint(&s->plan)};
+
+    for (int64_t i = 0; i < s->state->count; i++) {
+        const fsdp_state_dict_entry *entry = &s->state->entries[i];
+
+        mine.numel += fsdp__shape_numel(entry->ndim, entry->global_shape);
+        mine.written += writes(entry) ? fsdp_tensor_numel(entry->tensor) : 0;
+    }
+    return mine;
+}
+
+/* Whether it is one model, and all of it is here: one rank of those that share it would leave the others' rows zero. */
+static fsdp_status compare(const saver *s, const greeting *mine, void *const *messages)
+{
+    int64_t written = 0;
+
+    for (int r = 0; r < fsdp_process_group_size(s->group); r++) {
+        greeting theirs;
+
+        memcpy(&theirs, messages[r], sizeof theirs);
+        written += theirs.written;
+        if (r == 0 && theirs.fingerprint != mine->fingerprint)
+            return FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
+    }
+    if (written != mine->numel)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot write the model: the ranks of group '%s' write %lld of its %lld elements: all ranks "
+                         "that share it must save it together",
+                         fsdp_process_group_name(s->group), (long long)written, (long long)mine->numel);
+    return FSDP_OK;
+}
+
+/* Everybody learns rank 0's folder. [collective] */
 static fsdp_status share_folder(saver *s)
 {
-    uint64_t mine = fingerprint(&s->plan), first;
+    greeting mine = greeting_of(s);
     size_t name_bytes = s->staging ? strlen(s->staging) + 1 : 1, *sizes = NULL;
     char *message = fsdp__malloc(sizeof mine + name_bytes);
     void **messages = NULL;
@@ -202,10 +247,8 @@ static fsdp_status share_folder(saver *s)
         status = fsdp_gather_objects(s->group, message, sizeof mine + name_bytes, &messages, &sizes);
     fsdp__free(message);
     FSDP_TRY(status);
-    memcpy(&first, messages[0], sizeof first);
-    if (first != mine)
-        status = FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
-    else if (!s->staging && !(s->staging = fsdp__strdup((const char *)messages[0] + sizeof first)))
+    status = compare(s, &mine, messages);
+    if (status == FSDP_OK && !s->staging && !(s->staging = fsdp__strdup((const char *)messages[0] + sizeof mine)))
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
     fsdp_objects_free(s->group, messages, sizes);
     return status;
@@ -247,11 +290,6 @@ static fsdp_status write_run(void *arg, int64_t global, int64_t local, int64_t n
         done += count;
     }
     return FSDP_OK;
-}
-
-static bool writes(const fsdp_state_dict_entry *entry)
-{
-    return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
 }
 
 static fsdp_status write_entries(saver *s, const fsdp__save_file *file)
