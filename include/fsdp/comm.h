@@ -80,8 +80,9 @@ FSDP_API fsdp_context *fsdp_process_group_context(const fsdp_process_group *grou
  * must call it, or peers wait for ever. Any number of times. */
 FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
 
-/* How long this rank's calls wait for a rank that stands still; 300 by default, 0: for ever. See [Note: ranks that do
- * not come] above. Any time; waits that have begun follow, too. FSDP_INVALID below 0 and above 1e9. */
+/* How long this rank's calls wait for a rank that stands still; 300 by default, 0: for ever. Rounded up to looks, and
+ * at least two of them. See [Note: ranks that do not come] above. Any time; waits that have begun follow, too.
+ * FSDP_INVALID below 0 and above 1e9. */
 FSDP_API fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds);
 
 /* ---- collectives on plain buffers ----

@@ -25,7 +25,8 @@ FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, c
 
 /* Writes model.safetensors (or numbered files of at most 5 GB with an index), config.json and generation_config.json,
  * as transformers loads them; without a config, which may be NULL, the weights alone, of whatever module the state is.
- * Every rank writes its own rows into files that take their place when all of them are on disk.
+ * Every rank writes its own rows into files that take their place when all of them are on disk; `group` has all ranks
+ * that share the state (one of them alone is refused, and so is a state without values).
  *
  * The folder may be new: then the folders above it are made. It may be empty, or hold what fsdp_hub_save wrote before
  * and nobody changed: it leaves a list of its files (.fsdp-files.json), which goes with them; files that are not in the
@@ -45,8 +46,9 @@ FSDP_API fsdp_status fsdp_hub_repair(const char *folder, bool *out_finished);
 
 /* A folder held for a save to come, as a training run holds its export.path: see fsdp_train_listener.holds. */
 typedef struct fsdp_hub_hold fsdp_hub_hold;
-/* Removes what the hold has made on disk, and ends it: the save it was for fails. For a program that is about to end; a
- * replacement of files that has begun is finished first. From any thread; NULL is allowed. [thread-safe] [blocks] */
+/* Removes what the hold has made on disk, and ends it: the save it was for fails with FSDP_INTERRUPTED. For a program
+ * that is about to end; a replacement of files that has begun is finished first. From any thread; NULL is allowed.
+ * [thread-safe] [blocks] */
 FSDP_API void fsdp_hub_abandon(fsdp_hub_hold *hold);
 
 /* Copies tokenizer.json and what else belongs to the tokenizer, as far as it is there. One rank calls it. */

@@ -1,6 +1,8 @@
 /* world.c - the world of a context, attached to it once. */
 #include "comm/world.h"
 
+#include <math.h>
+
 #include "base/alloc.h"
 #include "base/context.h"
 #include "comm/internal.h"
@@ -109,7 +111,8 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
     if (!(seconds >= 0 && seconds <= MOST_SECONDS))
         return FSDP_FAIL(FSDP_INVALID, "cannot wait %g seconds for a rank: expected 0 (for ever) to %d", seconds,
                          MOST_SECONDS);
-    FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)(seconds * 1000), FSDP__TICK_MS));
+    /* Upwards: 0 is for ever. */
+    FSDP_TRY(fsdp__context_set_comm_ticks(context, (int64_t)ceil(seconds * 1000), FSDP__TICK_MS));
     return FSDP_OK;
 }
 

@@ -22,6 +22,7 @@ struct fsdp__publication {
     fsdp_context *context;
     pthread_mutex_t mutex; /* around begin, check, commit and abandon */
     bool abandoned;
+    bool given_up; /* from elsewhere, before its end */
     bool committed;
     fsdp__publish_options options;
     fsdp__target target;
@@ -164,8 +165,10 @@ static void give_up(fsdp__publication *p)
 void fsdp__publication_abandon(fsdp__publication *p)
 {
     pthread_mutex_lock(&p->mutex);
-    if (!p->abandoned)
+    if (!p->abandoned) {
+        p->given_up = true;
         give_up(p);
+    }
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -183,6 +186,16 @@ void fsdp__publication_free(fsdp__publication *p)
 static fsdp_status given_up(void)
 {
     return FSDP_FAIL(FSDP_INTERRUPTED, "it was given up");
+}
+
+fsdp_status fsdp__publication_held(fsdp__publication *p)
+{
+    fsdp_status status;
+
+    pthread_mutex_lock(&p->mutex);
+    status = p->given_up ? name_failure(p, given_up()) : FSDP_OK;
+    pthread_mutex_unlock(&p->mutex);
+    return status;
 }
 
 fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options)

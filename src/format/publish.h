@@ -46,6 +46,8 @@ const char *fsdp__publication_staging(const fsdp__publication *p);
 fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files);
 /* The content takes its place. On failure everything is as it was, or the message says how to finish it. */
 fsdp_status fsdp__publication_commit(fsdp__publication *p);
+/* FSDP_INTERRUPTED when it was given up from elsewhere: that is then the reason of whatever else has failed. */
+fsdp_status fsdp__publication_held(fsdp__publication *p);
 /* Removes what was made, unless it was committed; waits for a commit under way. From any thread. [thread-safe] */
 void fsdp__publication_abandon(fsdp__publication *p);
 /* Abandons it first. NULL is allowed. */

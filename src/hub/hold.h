@@ -7,6 +7,7 @@
 #include "hub/hub.h"
 
 struct fsdp_hub_hold {
+    fsdp_context *context;
     fsdp__publication *publication;
     fsdp__hub_target target;
 };

@@ -24,7 +24,7 @@ typedef struct fsdp__hub_target {
                                  * along; NULL: none */
     const char *overwrite_hint; /* see format/publish.h */
     bool overwrite;
-    bool bare; /* the tokenizer is not copied: it cannot be read any more */
+    bool rescue; /* the weights are what counts: a tokenizer that cannot be copied stays behind, with a warning */
 } fsdp__hub_target;
 
 /* Holds nothing yet; strings are borrowed. NULL when out of memory. */

@@ -85,6 +85,25 @@ static fsdp_status create_file(saver *s, const char *name, const void *data, siz
 
 /* ---- prepare ---- */
 
+/* Whether there is anything to write. */
+static fsdp_status check_tensor(const fsdp_state_dict_entry *entry)
+{
+    const fsdp_tensor *tensor = entry->tensor;
+
+    if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
+        return FSDP_FAIL(FSDP_INVALID, "cannot write tensor '%s': it is %s, not floating", entry->name,
+                         fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
+    if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
+        return FSDP_FAIL(FSDP_STATE, "cannot write tensor '%s': it is on the meta device and has no values",
+                         entry->name);
+    if (tensor->storage->unwritten && fsdp_tensor_numel(tensor) > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot write tensor '%s': it has memory but no values yet: call fsdp_module_initialize, or "
+                         "load them with fsdp_hub_load",
+                         entry->name);
+    return FSDP_OK;
+}
+
 static fsdp_status check_arguments(const saver *s)
 {
     if (s->dtype != FSDP_F32 && s->dtype != FSDP_BF16 && s->dtype != FSDP_F16)
@@ -92,16 +111,8 @@ static fsdp_status check_arguments(const saver *s)
                          fsdp_dtype_name(s->dtype));
     if (s->config)
         FSDP_TRY(fsdp_model_config_check(s->config));
-    for (int64_t i = 0; i < s->state->count; i++) {
-        const fsdp_tensor *tensor = s->state->entries[i].tensor;
-
-        if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
-            return FSDP_FAIL(FSDP_INVALID, "cannot write tensor '%s': it is %s, not floating",
-                             s->state->entries[i].name, fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
-        if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
-            return FSDP_FAIL(FSDP_STATE, "cannot write tensor '%s': it is on the meta device and has no values",
-                             s->state->entries[i].name);
-    }
+    for (int64_t i = 0; i < s->state->count; i++)
+        FSDP_TRY(check_tensor(&s->state->entries[i]));
     return FSDP_OK;
 }
 
@@ -125,6 +136,21 @@ out:
     return status;
 }
 
+/* As far as it goes where the weights are what counts. */
+static fsdp_status copy_tokenizer(saver *s)
+{
+    const fsdp__hub_target *target = &s->hold->target;
+    fsdp_status status;
+
+    if (!target->source)
+        return FSDP_OK;
+    status = fsdp_hub_copy_tokenizer(target->source, s->staging);
+    if (status == FSDP_OK || !target->rescue)
+        return status;
+    fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer stays behind: %s", fsdp_last_error());
+    return FSDP_OK;
+}
+
 static fsdp_status create_files(saver *s)
 {
     if (s->begins)
@@ -137,8 +163,7 @@ static fsdp_status create_files(saver *s)
         FSDP_TRY(create_config(s));
     if (s->plan.index)
         FSDP_TRY(create_text(s, "model.safetensors.index.json", s->plan.index));
-    if (s->hold->target.source && !s->hold->target.bare)
-        FSDP_TRY(fsdp_hub_copy_tokenizer(s->hold->target.source, s->staging));
+    FSDP_TRY(copy_tokenizer(s));
     for (int64_t i = 0; i < s->plan.file_count; i++) {
         const fsdp__save_file *file = &s->plan.files[i];
 
@@ -172,10 +197,55 @@ static uint64_t fingerprint(const fsdp__save_plan *plan)
     return hash;
 }
 
-/* Everybody learns rank 0's folder. The message: the fingerprint, then the name. [collective] */
+static bool writes(const fsdp_state_dict_entry *entry)
+{
+    return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
+}
+
+/* In front of the folder's name. */
+typedef struct greeting {
+    uint64_t fingerprint;
+    int64_t numel, written; /* elements of the model, and those that this rank writes */
+} greeting;
+
+static greeting greeting_of(const saver *s)
+{
+    greeting mine = {.fingerprint = fingerprint(&s->plan)};
+
+    for (int64_t i = 0; i < s->state->count; i++) {
+        const fsdp_state_dict_entry *entry = &s->state->entries[i];
+
+        mine.numel += fsdp__shape_numel(entry->ndim, entry->global_shape);
+        mine.written += writes(entry) ? fsdp_tensor_numel(entry->tensor) : 0;
+    }
+    return mine;
+}
+
+/* Whether it is one model, and all of it is here: one rank of those that share it would leave the others' rows zero. */
+static fsdp_status compare(const saver *s, const greeting *mine, void *const *messages)
+{
+    int64_t written = 0;
+
+    for (int r = 0; r < fsdp_process_group_size(s->group); r++) {
+        greeting theirs;
+
+        memcpy(&theirs, messages[r], sizeof theirs);
+        written += theirs.written;
+        if (r == 0 && theirs.fingerprint != mine->fingerprint)
+            return FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
+    }
+    if (written != mine->numel)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot write the model: the ranks of group '%s' write %lld of its %lld elements: all ranks "
+                         "that share it must save it together",
+                         fsdp_process_group_name(s->group), (long long)written, (long long)mine->numel);
+    return FSDP_OK;
+}
+
+/* Everybody learns rank 0's folder. [collective] */
 static fsdp_status share_folder(saver *s)
 {
-    uint64_t mine = fingerprint(&s->plan), first;
+    greeting mine = greeting_of(s);
     size_t name_bytes = s->staging ? strlen(s->staging) + 1 : 1, *sizes = NULL;
     char *message = fsdp__malloc(sizeof mine + name_bytes);
     void **messages = NULL;
@@ -191,10 +261,8 @@ static fsdp_status share_folder(saver *s)
         status = fsdp_gather_objects(s->group, message, sizeof mine + name_bytes, &messages, &sizes);
     fsdp__free(message);
     FSDP_TRY(status);
-    memcpy(&first, messages[0], sizeof first);
-    if (first != mine)
-        status = FSDP_FAIL(FSDP_MISMATCH, "cannot write the model: names or shapes differ from those of rank 0");
-    else if (!s->staging && !(s->staging = fsdp__strdup((const char *)messages[0] + sizeof first)))
+    status = compare(s, &mine, messages);
+    if (status == FSDP_OK && !s->staging && !(s->staging = fsdp__strdup((const char *)messages[0] + sizeof mine)))
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
     fsdp_objects_free(s->group, messages, sizes);
     return status;
@@ -238,11 +306,6 @@ static fsdp_status write_run(void *arg, int64_t global, int64_t local, int64_t n
     return FSDP_OK;
 }
 
-static bool writes(const fsdp_state_dict_entry *entry)
-{
-    return entry->writer && fsdp_tensor_numel(entry->tensor) > 0;
-}
-
 static fsdp_status write_entries(saver *s, const fsdp__save_file *file)
 {
     for (int64_t i = file->first; i < file->first + file->count; i++) {
@@ -282,6 +345,15 @@ static fsdp_status write_files(saver *s)
 
 /* ---- all of it ---- */
 
+/* At the end of a phase that makes files: all fail where one did, and say that the hold was given up where that is why.
+ * [collective] */
+static fsdp_status agree(saver *s, fsdp_status mine)
+{
+    fsdp_status held = s->hold ? fsdp__publication_held(s->hold->publication) : FSDP_OK;
+
+    return fsdp_agree(s->group, held != FSDP_OK ? held : mine);
+}
+
 static fsdp_status publish(saver *s)
 {
     if (!is_first(s))
@@ -295,8 +367,8 @@ static fsdp_status save(saver *s, uint64_t limit_bytes)
 {
     fsdp_status status = FSDP_OK;
 
-    FSDP_TRY_GOTO(status, fsdp_agree(s->group, prepare(s, limit_bytes)), out);
-    FSDP_TRY_GOTO(status, fsdp_agree(s->group, write_files(s)), out);
+    FSDP_TRY_GOTO(status, agree(s, prepare(s, limit_bytes)), out);
+    FSDP_TRY_GOTO(status, agree(s, write_files(s)), out);
     FSDP_TRY_GOTO(status, fsdp_agree(s->group, publish(s)), out);
 out:
     if (status != FSDP_OK && s->published)
@@ -324,8 +396,10 @@ fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *stat
     saver s = {.begins = true, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
     fsdp_status status;
 
-    if (!folder || !state || !group)
-        return FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state and group are required");
+    if (!folder || !state || !group) {
+        status = FSDP_FAIL(FSDP_INVALID, "cannot write a model: folder, state and group are required");
+        return group ? fsdp_agree(group, status) : status; /* the other ranks agree, too */
+    }
     if (is_first(&s))
         s.hold = fsdp__hub_hold_create(fsdp_process_group_context(group), &target);
     status = save(&s, limit_bytes);

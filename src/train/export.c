@@ -41,16 +41,18 @@ void fsdp__export_release(fsdp_train_run *run)
 typedef struct place {
     const char *path;
     bool overwrite;
-    bool bare; /* without its tokenizer */
+    bool rescue; /* the weights are what counts */
 } place;
 
 static fsdp_status hold_place(fsdp_train_run *run, const place *p)
 {
+    /* export.overwrite is of export.path alone: elsewhere it would not help. */
     const fsdp__hub_target target = {.folder = p->path,
                                      .source = run->config->model.path,
-                                     .overwrite_hint = "export.overwrite: true",
+                                     .overwrite_hint =
+                                         p->path == run->config->save.path ? "export.overwrite: true" : NULL,
                                      .overwrite = p->overwrite,
-                                     .bare = p->bare};
+                                     .rescue = p->rescue};
     fsdp_status status;
 
     run->hold = fsdp__hub_hold_create(run->context, &target);
@@ -156,42 +158,69 @@ static char *unused_name(const fsdp_train_config *c)
     return NULL;
 }
 
-/* Whether another folder may work where this one did not: the ranks are all there. */
-static bool may_be_rescued(fsdp_status status)
+/* Whether another folder may work where this one did not: the ranks are all there. What failed on this rank alone has
+ * broken the world, too, and perhaps only after the model was in its place. [collective] */
+static bool may_be_rescued(fsdp_train_run *run, fsdp_status status)
 {
-    return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
+    bool held, there;
+
+    if (status == FSDP_COMM || status == FSDP_MISMATCH || status == FSDP_INTERRUPTED)
+        return false;
+    held = fsdp_hold_error(true);
+    there = fsdp__train_agree(run, FSDP_OK) == FSDP_OK;
+    fsdp_release_error(held);
+    return there;
 }
 
-/* Days of training are not lost for a full disk, nor for a tokenizer that cannot be read any more. `failure` is what
- * the export failed with. [collective] */
-static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
+static fsdp_status fail_rescued(fsdp_status failure, const char *first, const char *path)
+{
+    return FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead", first, path);
+}
+
+/* Only rank 0 knows the path. [collective] */
+static fsdp_status tell_rescued(fsdp_train_run *run, fsdp_status failure, const char *first, const char *path)
+{
+    fsdp_status mine = is_first(run) ? fail_rescued(failure, first, path) : FSDP_OK;
+    fsdp_status status = fsdp__train_agree(run, mine);
+
+    return is_first(run) ? fail_rescued(failure, first, path) : status; /* whatever has become of the others */
+}
+
+/* Into export.fallback_path, and where that is not set or fails, too, into a folder that nothing has; *out_path is rank
+ * 0's, fsdp__free it. [collective] */
+static fsdp_status save_elsewhere(fsdp_train_run *run, const fsdp_state_dict *state, char **out_path)
 {
     const fsdp_train_config *c = run->config;
+    place p = {.path = c->save.fallback_path, .rescue = true};
+    fsdp_status status = FSDP_NOT_FOUND;
+
+    if (p.path)
+        status = save_to(run, state, &p);
+    if (p.path && (status == FSDP_OK || !may_be_rescued(run, status))) {
+        *out_path = fsdp__strdup(p.path);
+        return status;
+    }
+    *out_path = is_first(run) ? unused_name(c) : NULL;
+    FSDP_TRY(fsdp__train_agree(run, is_first(run) && !*out_path ? fsdp_last_status() : FSDP_OK));
+    p.path = *out_path ? *out_path : "";
+    return save_to(run, state, &p);
+}
+
+/* Days of training are not lost for a full disk. `failure` is what the export failed with. [collective] */
+static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
+{
     char first[1024], *path = NULL;
-    place p = {0};
-    fsdp_status status = FSDP_OK;
+    fsdp_status status;
 
     snprintf(first, sizeof first, "%s", fsdp_last_error());
-    if (is_first(run)) {
-        path = c->save.fallback_path ? fsdp__strdup(c->save.fallback_path) : unused_name(c);
-        status = path ? FSDP_OK : fsdp_last_status();
-    }
-    status = fsdp__train_agree(run, status);
-    p.path = path ? path : ""; /* rank 0's alone counts */
-    if (status == FSDP_OK) {
-        status = save_to(run, state, &p);
-        p.bare = status != FSDP_OK && may_be_rescued(status) && c->model.path;
-    }
-    if (p.bare)
-        status = save_to(run, state, &p);
+    status = save_elsewhere(run, state, &path);
     if (status == FSDP_OK)
-        FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead%s", first, p.path,
-                  p.bare ? ", without its tokenizer" : "");
+        status = tell_rescued(run, failure, first, path ? path : "");
     else
-        FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s", first,
-                  fsdp_last_error());
+        status = FSDP_FAIL(failure, "export.path: %s; the model could not be written elsewhere either and is lost: %s",
+                           first, fsdp_last_error());
     fsdp__free(path);
-    return failure;
+    return status;
 }
 
 fsdp_status fsdp_train_export(fsdp_train_run *run)
@@ -204,10 +233,12 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
         return FSDP_OK;
     /* A state is of shards: what somebody has gathered would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
-    FSDP_TRY(fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state)));
-    status = save_to(run, state, &(place){.path = c->save.path, .overwrite = c->save.overwrite});
-    if (status != FSDP_OK && may_be_rescued(status))
-        status = rescue(run, state, status);
-    fsdp_state_dict_free(state);
+    status = fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state));
+    if (status == FSDP_OK) {
+        status = save_to(run, state, &(place){.path = c->save.path, .overwrite = c->save.overwrite});
+        if (status != FSDP_OK && may_be_rescued(run, status))
+            status = rescue(run, state, status);
+    }
+    fsdp_state_dict_free(state); /* there is one where only another rank has failed */
     return status;
 }

@@ -13,7 +13,8 @@
 enum {
     SAMPLES = 16, /* places at which the data is looked at */
     SAMPLE_TOKENS = 64,
-    NAMED = 4 /* differences that a message names; the rest are counted */
+    SAMPLE_BYTES = 64, /* of each tensor of the model */
+    NAMED = 4          /* differences that a message names; the rest are counted */
 };
 
 /* ---- what must be the same ---- */
@@ -33,7 +34,8 @@ static void write_keys(const fsdp_train_config *config, FILE *out)
     }
 }
 
-/* Names, types and shapes of the tensors that will be loaded: what a rank has of them must fit what its peers have. */
+/* Names, types and shapes of the tensors that will be loaded, and how each begins: what a rank has of them must fit
+ * what its peers have, and another checkpoint of the same model would be mixed with it. */
 static void write_weights(const char *folder, FILE *out)
 {
     fsdp_safetensors *file = NULL;
@@ -49,8 +51,9 @@ static void write_weights(const char *folder, FILE *out)
         hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
         hash = fsdp__hash_bytes(hash, &entry->dtype, sizeof entry->dtype);
         hash = fsdp__hash_bytes(hash, entry->shape, (size_t)entry->ndim * sizeof *entry->shape);
+        hash = fsdp__hash_bytes(hash, entry->data, FSDP__MIN(entry->bytes, (size_t)SAMPLE_BYTES));
     }
-    fprintf(out, "what model.path holds\t%lld tensors (headers %016llx)\n", (long long)fsdp_safetensors_count(file),
+    fprintf(out, "what model.path holds\t%lld tensors (%016llx)\n", (long long)fsdp_safetensors_count(file),
             (unsigned long long)hash);
     fsdp_safetensors_close(file);
 }

@@ -130,6 +130,59 @@ static void a_rank_that_stands_still_ends_the_run(void **state)
     }
 }
 
+static void a_short_timeout_ends(fsdp_context *context, void *arg)
+{
+    const fsdp__symmetric *symmetric = fsdp__comm_get(context)->transport;
+    shared *s = arg;
+    listener l;
+
+    begin(context, s, &l);
+    CHECK_OK(fsdp_context_set_comm_timeout(context, 1e-6));
+    CHECK(atomic_load(&symmetric->timeout_ticks) > 0);
+    CHECK_OK(fsdp__context_set_comm_ticks(context, s->timeout_ms, TICK_MS));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (l.rank == 1)
+        stand_still_until(&s->failed, 1);
+    keep_error(context, s, fsdp_barrier(fsdp_world(context)));
+}
+
+static void the_shortest_timeout_is_not_for_ever(void **state)
+{
+    shared s = {.timeout_ms = 1};
+
+    (void)state;
+    test_run_ranks(2, a_short_timeout_ends, &s);
+    CHECK_EQ(s.statuses[0], FSDP_COMM);
+    CHECK_CONTAINS(s.messages[0],
+                   "(comm.timeout is 0.001 s) in call 3 of group 'world' (barrier) for rank 1, which has "
+                   "stood still for ");
+}
+
+static void two_of_three(fsdp_context *context, void *arg)
+{
+    shared *s = arg;
+    fsdp_process_group *group;
+    listener l;
+
+    begin(context, s, &l);
+    group = group_of(context, 0, 1, "two");
+    if (l.rank > 0)
+        stand_still_until(&s->failed, 1);
+    else
+        keep_error(context, s, fsdp_barrier(group));
+    fsdp_process_group_free(group);
+}
+
+static void of_a_rank_that_nobody_waits_for_nothing_is_said(void **state)
+{
+    shared s = {.timeout_ms = TIMEOUT_MS};
+
+    (void)state;
+    test_run_ranks(3, two_of_three, &s);
+    CHECK_CONTAINS(s.messages[0], "for rank 1, which has stood still for ");
+    CHECK_CONTAINS(s.messages[0], "; rank 2 is elsewhere, last in call ");
+}
+
 static void a_reader_stands_still(fsdp_context *context, void *arg)
 {
     shared *s = arg;
@@ -486,6 +539,8 @@ static void a_timeout_is_a_number_of_seconds(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(a_rank_that_stands_still_ends_the_run),
+          cmocka_unit_test(the_shortest_timeout_is_not_for_ever),
+          cmocka_unit_test(of_a_rank_that_nobody_waits_for_nothing_is_said),
           cmocka_unit_test(a_reader_that_stands_still_ends_the_run),
           cmocka_unit_test(the_rank_that_all_wait_for_is_named),
           cmocka_unit_test(workers_that_wait_for_each_other_end_with_the_timeout),

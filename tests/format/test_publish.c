@@ -113,7 +113,9 @@ static void what_is_given_up_goes_with_the_folders_made_for_it(void **state)
     g.options.folder = deep;
     CHECK_OK(begin(&g));
     CHECK(fsdp__path_exists(beside));
+    CHECK_OK(fsdp__publication_held(g.publication));
     fsdp__publication_abandon(g.publication);
+    CHECK_ERROR(fsdp__publication_held(g.publication), FSDP_INTERRUPTED, "it was given up");
     CHECK(!fsdp__path_exists(top));
     CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_INTERRUPTED, "it was given up");
     CHECK(!fsdp__path_exists(top));

@@ -2,15 +2,17 @@
 #include "hub/hold.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
-#include "support/test.h"
+#include "support/ranks.h"
 
 typedef struct fixture {
     fsdp_context *context;
     char *directory, *folder, *source;
     fsdp_state_dict *state;
     fsdp_model_config config;
+    fsdp_hub_hold *held; /* of rank 0 */
 } fixture;
 
 static void add(fsdp_state_dict *state, fsdp_context *context, const char *name, int64_t rows)
@@ -124,6 +126,48 @@ static void a_tokenizer_that_cannot_be_copied_is_known_before(void **state)
     free(vocab);
 }
 
+/* Rank 1 gives rank 0's hold up when the files are made and before anything is written into them. */
+static void give_up_between(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    const fsdp__hub_target target = {.folder = f->folder};
+    bool first = fsdp_context_rank(context) == 0;
+    fsdp_state_dict *state = NULL;
+
+    CHECK_OK(fsdp_state_dict_create(&state));
+    add(state, context, "w", 3);
+    if (first) {
+        f->held = CHECK_PTR(fsdp__hub_hold_create(context, &target));
+        CHECK_OK(fsdp__hub_hold_begin(f->held));
+    }
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (!first) {
+        char *made = test_path(f->directory, "model.saving/new/model.safetensors");
+
+        while (!fsdp__path_exists(made))
+            usleep(100);
+        free(made);
+        fsdp_hub_abandon(f->held);
+    }
+    CHECK_ERROR(fsdp__hub_save_held(first ? f->held : NULL, state, NULL, FSDP_F32, fsdp_world(context), 1 << 20),
+                FSDP_INTERRUPTED, "it was given up");
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (first)
+        fsdp__hub_hold_free(f->held);
+    fsdp_state_dict_free(state);
+}
+
+static void what_is_given_up_says_so_whatever_it_fails_at(void **state)
+{
+    fixture *f = *state;
+
+    for (int i = 0; i < 10; i++) {
+        test_run_ranks(2, give_up_between, f);
+        CHECK(!fsdp__path_exists(f->folder));
+    }
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(the_tokenizer_comes_with_the_model), T(the_source_is_never_written_to),
-          T(names_that_are_taken_are_known_before), T(a_tokenizer_that_cannot_be_copied_is_known_before))
+          T(names_that_are_taken_are_known_before), T(a_tokenizer_that_cannot_be_copied_is_known_before),
+          T(what_is_given_up_says_so_whatever_it_fails_at))

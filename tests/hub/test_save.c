@@ -384,6 +384,11 @@ static void save_different(fsdp_context *context, void *arg)
     status = fsdp_hub_save(j->folder, state, &c, j->dtype, fsdp_world(context));
     CHECK_EQ(status, FSDP_MISMATCH);
     CHECK_CONTAINS(fsdp_last_error(), "names or shapes differ from those of rank 0");
+    status =
+        fsdp_hub_save(j->folder, fsdp_context_rank(context) == 1 ? NULL : state, &c, j->dtype, fsdp_world(context));
+    CHECK_EQ(status, FSDP_INVALID);
+    CHECK_CONTAINS(fsdp_last_error(), "rank 1: cannot write a model: folder, state and group are required");
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
     fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
@@ -447,6 +452,61 @@ static void ranks_with_different_parameters_are_told(void **state)
     test_directory_free(directory);
 }
 
+/* As if one rank alone were enough. */
+static void save_in_part(fsdp_context *context, void *arg)
+{
+    const job *j = arg;
+    fsdp_mesh *mesh = NULL;
+    fsdp_state_dict *state = make_state(context, &mesh);
+    fsdp_model_config c = config();
+
+    for (int r = 0; r < 2; r++) {
+        fsdp_process_group *alone = NULL;
+
+        CHECK_OK(fsdp_process_group_create(context, &r, 1, "alone", &alone));
+        if (alone)
+            CHECK_ERROR(fsdp_hub_save(j->folder, state, &c, j->dtype, alone), FSDP_INVALID,
+                        "cannot write the model: the ranks of group 'alone' write ");
+        fsdp_process_group_free(alone);
+    }
+    fsdp_state_dict_free(state);
+    fsdp_mesh_unref(mesh);
+}
+
+static void ranks_that_hold_a_part_do_not_write_a_model(void **state)
+{
+    char *directory = test_directory();
+    job j = {.folder = test_path(directory, "model"), .dtype = FSDP_F32};
+
+    (void)state;
+    test_run_ranks(2, save_in_part, &j);
+    CHECK_EQ(files_in(directory), 0);
+    free(j.folder);
+    test_directory_free(directory);
+}
+
+static void a_model_without_values_is_not_written(void **state)
+{
+    char *directory = test_directory(), *folder = test_path(directory, "model");
+    fsdp_context *context = test_context();
+    fsdp_module *linear = CHECK_PTR(fsdp_linear_create(context, fsdp_meta(context), 3, 2, NULL));
+    fsdp_state_dict *weights = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp_module_materialize(linear, test_device(context)));
+    CHECK_OK(fsdp_state_dict_from_module(linear, &weights));
+    CHECK_ERROR(fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)), FSDP_STATE,
+                "cannot write tensor 'weight': it has memory but no values yet: call fsdp_module_initialize");
+    CHECK_EQ(files_in(directory), 0);
+    CHECK_OK(fsdp_module_initialize(linear, 1));
+    CHECK_OK(fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)));
+    fsdp_state_dict_free(weights);
+    fsdp_module_unref(linear);
+    fsdp_context_free(context);
+    free(folder);
+    test_directory_free(directory);
+}
+
 TEST_MAIN(cmocka_unit_test(any_world_writes_the_same_folder),
           cmocka_unit_test(large_models_are_split_into_numbered_files),
           cmocka_unit_test(a_replaced_folder_keeps_what_is_not_its_own),
@@ -455,4 +515,6 @@ TEST_MAIN(cmocka_unit_test(any_world_writes_the_same_folder),
           cmocka_unit_test(a_failed_write_leaves_nothing_where_nothing_was),
           cmocka_unit_test(a_failed_allocation_leaves_nothing), cmocka_unit_test(any_state_is_written_without_a_config),
           cmocka_unit_test(an_unfinished_folder_is_refused_by_every_reader),
-          cmocka_unit_test(ranks_with_different_parameters_are_told))
+          cmocka_unit_test(ranks_with_different_parameters_are_told),
+          cmocka_unit_test(ranks_that_hold_a_part_do_not_write_a_model),
+          cmocka_unit_test(a_model_without_values_is_not_written))

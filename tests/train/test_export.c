@@ -20,6 +20,9 @@ typedef struct fixture {
     fsdp_hub_hold *held;
     fsdp_status status[RANKS];
     char message[1024]; /* of rank 0 */
+    char other[1024];   /* and the last error of rank 1 */
+    long fault;         /* allocation of rank 1's export that fails */
+    bool hit;
 } fixture;
 
 static void set(fixture *f, const char *key, const char *value)
@@ -116,6 +119,8 @@ static void run_rank(fsdp_context *context, void *arg)
     const fsdp_train_listener nobody = {0};
 
     f->status[rank] = fsdp_train(context, f->config, rank == 0 ? &mine : &nobody);
+    if (rank == 1)
+        snprintf(f->other, sizeof f->other, "%s", f->status[rank] == FSDP_OK ? "" : fsdp_last_error());
 }
 
 static void run(fixture *f)
@@ -174,6 +179,7 @@ static void a_model_that_cannot_be_written_goes_elsewhere(void **state)
         CHECK_EQ(f->holds, 2 * i);
         CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
         CHECK_CONTAINS(f->message, i == 1 ? "/model-recovered' instead" : "/model-recovered-2' instead");
+        CHECK_CONTAINS(f->other, i == 1 ? "/model-recovered' instead" : "/model-recovered-2' instead");
         check_there(f, "model-recovered", true);
         check_there(f, "model-recovered-2", i == 2);
         check_there(f, "model.saving", false);
@@ -211,6 +217,10 @@ static void both_reasons_are_told(void **state)
     run(f);
     CHECK_CONTAINS(f->message, "export.fallback_path: cannot write the model to '");
     CHECK_CONTAINS(f->message, "it exists and is not a folder");
+    set_path(f, "export.fallback_path", "");
+    run(f);
+    CHECK_CONTAINS(f->message, "it holds 'below', which no export wrote: name another folder"); /* overwrite: no help */
+    CHECK_NULL(strstr(f->message, "export.overwrite"));
 }
 
 /* It would fail for the same reason. */
@@ -262,7 +272,7 @@ static void a_tokenizer_takes_no_weights_along(void **state)
     run(f);
     CHECK_EQ(f->status[0], FSDP_IO);
     CHECK_CONTAINS(f->message, "/tokenizer.json': it is a FIFO");
-    CHECK_CONTAINS(f->message, "/second-recovered' instead, without its tokenizer");
+    CHECK_CONTAINS(f->message, "/second-recovered' instead");
     check_there(f, "second", false);
     check_there(f, "second-recovered", true);
     f->before_export = NULL;
@@ -325,8 +335,43 @@ static void what_is_given_up_is_not_written_elsewhere(void **state)
     check_there(f, "model-recovered", false);
 }
 
+static void export_with_a_fault(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_train_run *run = NULL;
+
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    if (rank == 1)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->fault);
+    f->status[rank] = fsdp_train_export(run);
+    if (rank == 1) {
+        f->hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+        snprintf(f->other, sizeof f->other, "%s", f->status[rank] == FSDP_OK ? "" : fsdp_last_error());
+    }
+    fsdp_train_run_free(run);
+}
+
+/* And leaves no memory: a rank whose device has live bytes at its end fails. */
+static void a_rank_that_has_no_memory_fails_the_export_of_all(void **state)
+{
+    fixture *f = *state;
+
+    f->hit = true;
+    for (f->fault = 1; f->hit; f->fault++) {
+        test_run_ranks(RANKS, export_with_a_fault, f);
+        CHECK(f->hit || f->status[0] == FSDP_OK);
+        CHECK_EQ(f->status[0] == FSDP_OK, f->status[1] == FSDP_OK);
+        if (fsdp__path_exists(f->model))
+            CHECK_NULL(strstr(f->other, "is lost"));
+        check_there(f, "model.saving", false);
+        CHECK_OK(fsdp__remove_tree(f->model));
+    }
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
           T(both_reasons_are_told), T(the_second_path_is_another_one), T(a_tokenizer_takes_no_weights_along),
           T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
-          T(what_is_given_up_is_not_written_elsewhere))
+          T(what_is_given_up_is_not_written_elsewhere), T(a_rank_that_has_no_memory_fails_the_export_of_all))

@@ -15,9 +15,9 @@ typedef struct fsdp__symmetric {
     int rank;
     pthread_t program; /* the thread that makes the calls */
     bool program_known;
-    _Atomic int64_t timeout_ticks, tick_ms; /* see watchdog.h */
-    bool all_readable;                      /* peers see every address of this rank (threads) */
-    fsdp__allocator *heap;                  /* of buffers in this rank's part of the arena */
+    _Atomic int64_t timeout_ms, timeout_ticks, tick_ms; /* see watchdog.h */
+    bool all_readable;                                  /* peers see every address of this rank (threads) */
+    fsdp__allocator *heap;                              /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
     fsdp_device **devices; /* that know the arena's payloads and staging: see devices.h */

@@ -12,6 +12,7 @@
 enum {
     NOTICES = 5,        /* the first after this part of the timeout */
     NOTICE_TICKS = 300, /* without one */
+    LEAST_TICKS = 2,    /* of a timeout: what one look shows may be chance */
     CALL_BYTES = 224,
     RANK_BYTES = 400,
     STATE_BYTES = 96
@@ -22,7 +23,9 @@ void fsdp__symmetric_set_timeout(void *transport, int64_t timeout_ms, int64_t ti
     fsdp__symmetric *symmetric = transport;
 
     atomic_store(&symmetric->tick_ms, tick_ms);
-    atomic_store(&symmetric->timeout_ticks, (timeout_ms + tick_ms - 1) / tick_ms);
+    atomic_store(&symmetric->timeout_ms, timeout_ms);
+    atomic_store(&symmetric->timeout_ticks,
+                 timeout_ms > 0 ? FSDP__MAX(LEAST_TICKS, (timeout_ms + tick_ms - 1) / tick_ms) : 0);
 }
 
 /* ---- texts ---- */
@@ -63,6 +66,10 @@ static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
     if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_AWAITED)
         snprintf(text, STATE_BYTES, "has not joined%s (process %d)",
                  fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(arena, rank));
+    else if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_LEFT)
+        snprintf(text, STATE_BYTES, "has left");
+    else if (!pulse->known) /* nothing hangs on it, so nobody looked */
+        snprintf(text, STATE_BYTES, "is elsewhere");
     else if (fsdp__pulse_is_stopped(pulse))
         snprintf(text, STATE_BYTES, "is stopped%s (process %d)", pulse->state == 't' ? " by a debugger" : "",
                  fsdp__pulse_process(arena, rank));
@@ -163,14 +170,14 @@ static void add_others(const fsdp__wait *wait, int named, char *text, size_t byt
 
 static void end_still(const fsdp__wait *wait, int rank)
 {
-    char text[FSDP__ABORT_BYTES], where[CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES], limit[STATE_BYTES];
+    char text[FSDP__ABORT_BYTES], where[CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
+    double limit = (double)atomic_load(&wait->world->timeout_ms) / 1000; /* as it was set, in part of a tick too */
 
     place_text(wait, where);
     rank_text(wait, rank, ", which", whom);
     time_text(wait, wait->ticks, waited);
-    time_text(wait, atomic_load(&wait->world->timeout_ticks), limit);
-    snprintf(text, sizeof text, "rank %d has waited %s (comm.timeout is %s) %s%s for %s", wait->world->rank, waited,
-             limit, wait->place.region ? "" : "in ", where, whom);
+    snprintf(text, sizeof text, "rank %d has waited %s (comm.timeout is %.12g s) %s%s for %s", wait->world->rank,
+             waited, limit, wait->place.region ? "" : "in ", where, whom);
     add_others(wait, rank, text, sizeof text);
     fsdp__arena_abort(wait->world->arena, FSDP_COMM, -1, text);
 }
