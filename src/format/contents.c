@@ -122,12 +122,10 @@ static fsdp_status check_name(const fsdp__content_rules *rules, const fsdp__file
     enum presence presence = ABSENT;
     bool is_directory = false;
 
-    if (strcmp(name, FSDP__LIST_NAME) == 0)
-        return FSDP_OK;
     FSDP_TRY(look(rules->folder, name, listed ? listed->bytes : 0, &presence, &is_directory));
     if (is_directory)
         return FSDP_FAIL(FSDP_INVALID, "it holds a folder '%s', where a file is to be: name another", name);
-    if (presence != ABSENT && !listed && !rules->overwrite)
+    if (presence != ABSENT && !listed && !rules->overwrite && strcmp(name, FSDP__LIST_NAME) != 0)
         return refuse(rules, name, "which no export wrote");
     return FSDP_OK;
 }
@@ -176,6 +174,8 @@ fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsd
         status = check_listed(rules, &list);
     for (int64_t i = 0; i < fresh->count && status == FSDP_OK; i++)
         status = check_name(rules, &list, fresh->files[i].name);
+    if (status == FSDP_OK)
+        status = check_name(rules, &list, FSDP__LIST_NAME);
     if (status == FSDP_OK)
         status = check_alone(rules, &list, fresh);
     fsdp__file_list_release(&list);

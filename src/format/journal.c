@@ -148,12 +148,26 @@ typedef struct places {
     char *fresh, *old;
 } places;
 
+/* In a folder that came from elsewhere a link would lead files to where its maker wants them. */
+static fsdp_status check_place(const char *path)
+{
+    struct stat info;
+
+    if (lstat(path, &info) == 0 ? S_ISDIR(info.st_mode) : errno == ENOENT)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "'%s' is no folder: no save of ours left it", path);
+}
+
 static fsdp_status find_places(const char *folder, const char *staging, places *out)
 {
     *out = (places){.folder = folder,
                     .fresh = fsdp__path_join(staging, FSDP__CONTENT_NAME),
                     .old = fsdp__path_join(staging, "old")};
-    return out->fresh && out->old ? FSDP_OK : out_of_memory(folder);
+    if (!out->fresh || !out->old)
+        return out_of_memory(folder);
+    FSDP_TRY(check_place(staging));
+    FSDP_TRY(check_place(out->fresh));
+    return check_place(out->old);
 }
 
 static void release_places(places *p)

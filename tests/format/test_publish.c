@@ -248,6 +248,8 @@ static void what_was_changed_since_is_refused(void **state)
 static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
 {
     garden g = garden_create();
+    char *list = test_path(g.folder, FSDP__LIST_NAME);
+    const fsdp__file_list none = {0};
 
     (void)state;
     CHECK(mkdir(g.folder, 0755) == 0);
@@ -259,6 +261,16 @@ static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
     CHECK_OK(plant(&g, "roses", "red"));
     check_garden(&g, "roses", "red");
     check_in(g.folder, "letters", "theirs");
+    /* A folder goes in no case, not even one of the list's name. */
+    CHECK_OK(fsdp__remove_tree(list));
+    CHECK(mkdir(list, 0755) == 0);
+    write_in(list, "diary", "theirs");
+    CHECK_OK(begin(&g));
+    CHECK_ERROR(fsdp__publication_check(g.publication, &none), FSDP_INVALID,
+                "it holds a folder '" FSDP__LIST_NAME "'");
+    CHECK_ERROR(plant(&g, "roses", "white"), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
+    check_in(list, "diary", "theirs");
+    free(list);
     garden_free(&g);
 }
 
@@ -504,6 +516,38 @@ static void an_interrupted_replacement_is_refused_and_finished(void **state)
     garden_free(&g);
 }
 
+/* A folder that came from elsewhere: links would lead files of ours to it, or files of it to us. */
+static void an_interrupted_replacement_does_not_follow_links(void **state)
+{
+    garden g = garden_create();
+    char *ours = test_path(g.directory, "ours"), *staging = test_path(g.folder, FSDP__STAGING_NAME);
+    const char *const names[] = {"old", "new"};
+    bool finished = true;
+
+    (void)state;
+    CHECK(mkdir(ours, 0755) == 0);
+    write_in(ours, "gate", "ours");
+    write_in(ours, "tulips", "ours");
+    for (int i = 0; i < 2; i++) {
+        char *link = test_path(staging, names[i]);
+
+        CHECK_OK(fsdp__remove_tree(g.folder));
+        CHECK_OK(plant(&g, "roses", "red"));
+        interrupt(&g);
+        CHECK_OK(fsdp__remove_tree(link));
+        CHECK(symlink(ours, link) == 0);
+        CHECK_ERROR(fsdp__publish_repair(g.folder, &finished), FSDP_STATE, "is no folder: no save of ours left it");
+        CHECK(!finished);
+        check_in(ours, "gate", "ours");
+        check_in(ours, "tulips", "ours");
+        check_in(g.folder, "gate", "red");
+        free(link);
+    }
+    free(staging);
+    free(ours);
+    garden_free(&g);
+}
+
 static void a_replacement_without_its_files_is_named(void **state)
 {
     garden g = garden_create();
@@ -537,4 +581,5 @@ TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(what_cannot_be_held_is_refused_before), cmocka_unit_test(a_failed_write_leaves_the_old_one),
           cmocka_unit_test(giving_up_from_another_thread_waits_for_the_exchange),
           cmocka_unit_test(an_interrupted_replacement_is_refused_and_finished),
+          cmocka_unit_test(an_interrupted_replacement_does_not_follow_links),
           cmocka_unit_test(a_replacement_without_its_files_is_named))
