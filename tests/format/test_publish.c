@@ -226,6 +226,10 @@ static void what_was_changed_since_is_refused(void **state)
 
     (void)state;
     CHECK_OK(plant(&g, "roses", "red"));
+    write_in(g.folder, "roses", "Red");
+    CHECK_ERROR(begin(&g), FSDP_INVALID, "it holds 'roses', which was changed after");
+    write_in(g.folder, "roses", "red");
+    CHECK_OK(begin(&g));
     write_in(g.folder, "roses", "dark red");
     CHECK_ERROR(
         begin(&g), FSDP_INVALID,
@@ -266,8 +270,7 @@ static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
     CHECK(mkdir(list, 0755) == 0);
     write_in(list, "diary", "theirs");
     CHECK_OK(begin(&g));
-    CHECK_ERROR(fsdp__publication_check(g.publication, &none), FSDP_INVALID,
-                "it holds a folder '" FSDP__LIST_NAME "'");
+    CHECK_ERROR(fsdp__publication_check(g.publication, &none), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
     CHECK_ERROR(plant(&g, "roses", "white"), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
     check_in(list, "diary", "theirs");
     free(list);
