@@ -135,21 +135,28 @@ static bool may_be_rescued(fsdp_status status)
     return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
 }
 
+/* [collective] */
+static fsdp_status save_elsewhere(fsdp_train_run *run, const fsdp_state_dict *state, const char *path)
+{
+    FSDP_TRY(fsdp__train_agree(run, is_first(run) && !path ? fsdp_last_status() : FSDP_OK));
+    return save_to(run, state, path ? path : "", false);
+}
+
 /* Days of training are not lost for a full disk. `failure` is what the export failed with. [collective] */
 static fsdp_status rescue(fsdp_train_run *run, const fsdp_state_dict *state, fsdp_status failure)
 {
     const fsdp_train_config *c = run->config;
-    char first[1024], *path = NULL;
-    fsdp_status status = FSDP_OK;
+    char first[1024], *path = c->save.fallback_path ? fsdp__strdup(c->save.fallback_path) : NULL;
+    fsdp_status status = FSDP_NOT_FOUND;
 
     snprintf(first, sizeof first, "%s", fsdp_last_error());
-    if (is_first(run)) {
-        path = c->save.fallback_path ? fsdp__strdup(c->save.fallback_path) : unused_name(c);
-        status = path ? FSDP_OK : fsdp_last_status();
+    if (c->save.fallback_path)
+        status = save_elsewhere(run, state, path);
+    if (status != FSDP_OK && may_be_rescued(status)) {
+        fsdp__free(path);
+        path = is_first(run) ? unused_name(c) : NULL;
+        status = save_elsewhere(run, state, path);
     }
-    status = fsdp__train_agree(run, status);
-    if (status == FSDP_OK)
-        status = save_to(run, state, path ? path : "", false);
     if (status == FSDP_OK)
         FSDP_FAIL(failure, "export.path: %s; the model was written to '%s' instead", first, path ? path : "");
     else

@@ -191,9 +191,21 @@ static void take_both_away(fixture *f)
     free(file);
 }
 
+/* And the folder of the metrics. */
+static void take_all_away(fixture *f)
+{
+    char *lines = test_path(f->directory, "lines");
+
+    take_both_away(f);
+    CHECK_OK(fsdp__remove_tree(lines));
+    test_write_file(lines, "theirs", 6);
+    free(lines);
+}
+
 static void both_reasons_are_told(void **state)
 {
     fixture *f = *state;
+    char *below = test_path(f->directory, "below"), *lines = test_path(f->directory, "lines");
 
     set_path(f, "export.fallback_path", "rescued");
     f->before_export = take_away;
@@ -201,11 +213,24 @@ static void both_reasons_are_told(void **state)
     CHECK_CONTAINS(f->message, "/rescued' instead");
     check_there(f, "rescued", true);
     CHECK_OK(fsdp__remove_tree(f->model));
+    /* Where neither works, what is the default for the second. */
     set_path(f, "export.fallback_path", "below/rescued");
     f->before_export = take_both_away;
     run(f);
     CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
+    CHECK_CONTAINS(f->message, "/model-recovered' instead");
+    check_there(f, "model-recovered", true);
+    CHECK_OK(fsdp__remove_tree(f->model));
+    CHECK_OK(fsdp__remove_tree(below));
+    CHECK(mkdir(lines, 0755) == 0);
+    set_path(f, "metrics.jsonl", "lines/metrics.jsonl");
+    f->before_export = take_all_away;
+    run(f);
+    CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
     CHECK_CONTAINS(f->message, "the model could not be written elsewhere either and is lost: cannot write");
+    free(lines);
+    free(below);
+    set_path(f, "metrics.jsonl", "metrics.jsonl");
     set_path(f, "export.fallback_path", "data.txt");
     CHECK_OK(fsdp__remove_tree(f->model));
     run(f);
