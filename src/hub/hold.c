@@ -70,7 +70,7 @@ static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan
         FSDP_TRY(fsdp__file_list_add(list, "config.json", JSON_BYTES));
         FSDP_TRY(fsdp__file_list_add(list, "generation_config.json", JSON_BYTES));
     }
-    return hold->target.source ? fsdp__hub_list_tokenizer(hold->target.source, list) : FSDP_OK;
+    return hold->target.source && !hold->target.rescue ? fsdp__hub_list_tokenizer(hold->target.source, list) : FSDP_OK;
 }
 
 fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config)

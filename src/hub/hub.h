@@ -24,6 +24,7 @@ typedef struct fsdp__hub_target {
                                  * along; NULL: none */
     const char *overwrite_hint; /* see format/publish.h */
     bool overwrite;
+    bool rescue; /* the weights are what counts: a tokenizer that cannot be copied stays behind */
 } fsdp__hub_target;
 
 /* Holds nothing yet; strings are borrowed. NULL when out of memory. */

@@ -125,6 +125,20 @@ out:
     return status;
 }
 
+static fsdp_status copy_tokenizer(saver *s)
+{
+    const fsdp__hub_target *target = &s->hold->target;
+    fsdp_status status = FSDP_OK;
+    bool held;
+
+    if (!target->source)
+        return FSDP_OK;
+    held = fsdp_hold_error(target->rescue);
+    status = fsdp_hub_copy_tokenizer(target->source, s->staging);
+    fsdp_release_error(held);
+    return target->rescue ? FSDP_OK : status;
+}
+
 static fsdp_status create_files(saver *s)
 {
     if (s->begins)
@@ -137,8 +151,7 @@ static fsdp_status create_files(saver *s)
         FSDP_TRY(create_config(s));
     if (s->plan.index)
         FSDP_TRY(create_text(s, "model.safetensors.index.json", s->plan.index));
-    if (s->hold->target.source)
-        FSDP_TRY(fsdp_hub_copy_tokenizer(s->hold->target.source, s->staging));
+    FSDP_TRY(copy_tokenizer(s));
     for (int64_t i = 0; i < s->plan.file_count; i++) {
         const fsdp__save_file *file = &s->plan.files[i];
 

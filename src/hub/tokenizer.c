@@ -1,5 +1,8 @@
 /* tokenizer.c - the files of a model folder that belong to its tokenizer. */
+#include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -44,6 +47,19 @@ fsdp_status fsdp_hub_copy_tokenizer(const char *from, const char *to)
     return status;
 }
 
+/* What copy_file will want of it, hours from now. */
+static fsdp_status check_file(const char *path, const struct stat *info)
+{
+    if (!S_ISREG(info->st_mode))
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s' of the tokenizer: it is not a regular file", path);
+    if (access(path, R_OK) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s' of the tokenizer: %s", path, strerrordesc_np(errno));
+    if ((uint64_t)info->st_size > LIMIT_BYTES)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' of the tokenizer: it is larger than %zu bytes", path,
+                         LIMIT_BYTES);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list)
 {
     fsdp_status status = FSDP_OK;
@@ -54,8 +70,11 @@ fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list)
 
         if (!path)
             return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tokenizer of '%s'", folder);
-        if (stat(path, &info) == 0)
-            status = fsdp__file_list_add(list, files[i], (uint64_t)info.st_size);
+        if (stat(path, &info) == 0) {
+            status = check_file(path, &info);
+            if (status == FSDP_OK)
+                status = fsdp__file_list_add(list, files[i], (uint64_t)info.st_size);
+        }
         fsdp__free(path);
     }
     return status;

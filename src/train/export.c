@@ -37,12 +37,13 @@ void fsdp__export_release(fsdp_train_run *run)
 }
 
 /* `path` is borrowed until the release. */
-static fsdp_status hold_path(fsdp_train_run *run, const char *path, bool overwrite)
+static fsdp_status hold_path(fsdp_train_run *run, const char *path, bool overwrite, bool rescue)
 {
     const fsdp__hub_target target = {.folder = path,
                                      .source = run->config->model.path,
                                      .overwrite_hint = "export.overwrite: true",
-                                     .overwrite = overwrite};
+                                     .overwrite = overwrite,
+                                     .rescue = rescue};
     fsdp_status status;
 
     run->hold = fsdp__hub_hold_create(run->context, &target);
@@ -62,10 +63,10 @@ fsdp_status fsdp__export_hold(fsdp_train_run *run)
     if (!c->save.path || !is_first(run))
         return FSDP_OK;
     /* It is needed when everything else has failed: tried, but not kept. */
-    if (c->save.fallback_path && hold_path(run, c->save.fallback_path, false) != FSDP_OK)
+    if (c->save.fallback_path && hold_path(run, c->save.fallback_path, false, false) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "export.fallback_path");
     fsdp__export_release(run);
-    return hold_path(run, c->save.path, c->save.overwrite) == FSDP_OK
+    return hold_path(run, c->save.path, c->save.overwrite, false) == FSDP_OK
                ? FSDP_OK
                : fsdp_fail_prefix(fsdp_last_status(), "export.path");
 }
@@ -86,12 +87,13 @@ fsdp_status fsdp__export_check(fsdp_train_run *run)
 /* ---- writing ---- */
 
 /* Into what is held; a run that exports again holds its path again. [collective] */
-static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, const char *path, bool overwrite)
+static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, const char *path, bool overwrite,
+                           bool rescue)
 {
     fsdp_status status = FSDP_OK;
 
     if (is_first(run) && !run->hold)
-        status = hold_path(run, path, overwrite);
+        status = hold_path(run, path, overwrite, rescue);
     status = fsdp__train_agree(run, status);
     if (status == FSDP_OK)
         status = fsdp__hub_save_held(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
@@ -139,7 +141,7 @@ static bool may_be_rescued(fsdp_status status)
 static fsdp_status save_elsewhere(fsdp_train_run *run, const fsdp_state_dict *state, const char *path)
 {
     FSDP_TRY(fsdp__train_agree(run, is_first(run) && !path ? fsdp_last_status() : FSDP_OK));
-    return save_to(run, state, path ? path : "", false);
+    return save_to(run, state, path ? path : "", false, true);
 }
 
 /* Days of training are not lost for a full disk. `failure` is what the export failed with. [collective] */
@@ -177,7 +179,7 @@ fsdp_status fsdp_train_export(fsdp_train_run *run)
     /* A state is of shards: what somebody has gathered would be refused. */
     FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model)));
     FSDP_TRY(fsdp__train_agree(run, fsdp_state_dict_from_module(run->model, &state)));
-    status = save_to(run, state, c->save.path, c->save.overwrite);
+    status = save_to(run, state, c->save.path, c->save.overwrite, false);
     if (status != FSDP_OK && may_be_rescued(status))
         status = rescue(run, state, status);
     fsdp_state_dict_free(state);

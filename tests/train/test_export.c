@@ -238,6 +238,44 @@ static void both_reasons_are_told(void **state)
     CHECK_CONTAINS(f->message, "it exists and is not a folder");
 }
 
+/* In the folder that the model was read from. */
+static void spoil_tokenizer(fixture *f)
+{
+    char *tokenizer = test_path(f->model, "tokenizer.json");
+
+    CHECK_OK(fsdp__remove_tree(tokenizer));
+    CHECK(mkdir(tokenizer, 0755) == 0);
+    free(tokenizer);
+}
+
+static void a_tokenizer_that_cannot_be_copied_does_not_cost_the_weights(void **state)
+{
+    static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
+    fixture *f = *state;
+    char *tokenizer = test_path(f->model, "tokenizer.json"), key[40];
+
+    run(f);
+    CHECK_OK(f->status[0]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(key, sizeof key, "model.%s", sizes[i]);
+        set(f, key, "");
+    }
+    set_path(f, "model.path", "model");
+    set_path(f, "export.path", "second");
+    test_write_file(tokenizer, "{}", 2);
+    f->before_export = spoil_tokenizer;
+    run(f);
+    CHECK_CONTAINS(f->message, "tokenizer.json' of the tokenizer: it is not a regular file; the model was written to");
+    check_there(f, "second-recovered", true);
+    /* Known at the start. */
+    f->before_export = NULL;
+    run(f);
+    CHECK_CONTAINS(f->message, "tokenizer.json' of the tokenizer: it is not a regular file");
+    check_there(f, "second-recovered-2", false);
+    check_there(f, "second", false);
+    free(tokenizer);
+}
+
 static void what_is_known_before_is_told_before(void **state)
 {
     fixture *f = *state;
@@ -294,5 +332,6 @@ static void what_is_given_up_is_not_written_elsewhere(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
-          T(both_reasons_are_told), T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
+          T(both_reasons_are_told), T(a_tokenizer_that_cannot_be_copied_does_not_cost_the_weights),
+          T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
           T(what_is_given_up_is_not_written_elsewhere))
