@@ -1,5 +1,7 @@
 /* The model that a run leaves: its folder is held from the start, and when it cannot be written the model is written
  * elsewhere. */
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@ typedef struct fixture {
     fsdp_train_config *config;
     void (*before_export)(struct fixture *f); /* on rank 0, when the last step is done */
     int holds, exported;
+    int reader; /* of the metrics, where they go to a pipe */
     fsdp_hub_hold *held;
     fsdp_status status[RANKS];
     char message[1024]; /* of rank 0 */
@@ -238,6 +241,35 @@ static void both_reasons_are_told(void **state)
     CHECK_CONTAINS(f->message, "it exists and is not a folder");
 }
 
+/* Whoever reads the metrics goes away after a step. */
+static void stop_reading(fixture *f)
+{
+    if (f->reader >= 0)
+        close(f->reader);
+    f->reader = -1;
+}
+
+static void metrics_that_cannot_be_written_do_not_cost_the_model(void **state)
+{
+    fixture *f = *state;
+    char *pipe = test_path(f->directory, "pipe");
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    CHECK(mkfifo(pipe, 0600) == 0);
+    f->reader = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    CHECK(f->reader >= 0);
+    set_path(f, "metrics.jsonl", "pipe");
+    set(f, "training.steps", "3");
+    f->before_export = stop_reading;
+    run(f);
+    CHECK_EQ(f->status[0], FSDP_IO);
+    CHECK_CONTAINS(f->message, "Broken pipe; the lines from there on are missing");
+    CHECK_EQ(f->exported, 1);
+    check_there(f, "model", true);
+    (void)signal(SIGPIPE, SIG_DFL);
+    free(pipe);
+}
+
 /* In the folder that the model was read from. */
 static void spoil_tokenizer(fixture *f)
 {
@@ -332,6 +364,6 @@ static void what_is_given_up_is_not_written_elsewhere(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
-          T(both_reasons_are_told), T(a_tokenizer_that_cannot_be_copied_does_not_cost_the_weights),
-          T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
-          T(what_is_given_up_is_not_written_elsewhere))
+          T(both_reasons_are_told), T(metrics_that_cannot_be_written_do_not_cost_the_model),
+          T(a_tokenizer_that_cannot_be_copied_does_not_cost_the_weights), T(what_is_known_before_is_told_before),
+          T(two_runs_do_not_write_one_path), T(what_is_given_up_is_not_written_elsewhere))
