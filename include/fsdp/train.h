@@ -185,7 +185,8 @@ FSDP_API void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *ou
 FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
 
 /* One optimizer step over training.global_batch_size sequences; rank 0 appends it to metrics.jsonl. On a failure the
- * world is aborted, so that no peer waits. `report` may be NULL.
+ * world is aborted, so that no peer waits; that of a line of metrics is a warning, and none is written after it.
+ * `report` may be NULL.
  *
  * Whether the step is finite is decided before the optimizer's, from the gradient norm, which all ranks have in common;
  * a rank whose own loss is not finite makes the norm NaN (but not under `continue`, which lets everything be as it is).

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "format/digest.h"
 #include "format/journal.h"
 
 /* ---- how to go on ---- */
@@ -26,13 +27,17 @@ static fsdp_status refuse(const fsdp__content_rules *rules, const char *name, co
 
 enum presence {
     ABSENT,
-    UNCHANGED, /* a regular file of this size */
+    UNCHANGED, /* a regular file of this size and digest */
     CHANGED
 };
 
-static fsdp_status look(const char *folder, const char *name, uint64_t bytes, enum presence *out, bool *is_directory)
+/* `listed` is what an export wrote there; NULL: nothing, and what is there counts as changed. */
+static fsdp_status look(const char *folder, const char *name, const fsdp__listed_file *listed, enum presence *out,
+                        bool *is_directory)
 {
     char *path = fsdp__path_join(folder, name);
+    fsdp_status status = FSDP_OK;
+    uint64_t digest = 0;
     struct stat info;
 
     if (!path)
@@ -40,11 +45,15 @@ static fsdp_status look(const char *folder, const char *name, uint64_t bytes, en
     *out = ABSENT;
     *is_directory = false;
     if (lstat(path, &info) == 0) {
-        *out = S_ISREG(info.st_mode) && (uint64_t)info.st_size == bytes ? UNCHANGED : CHANGED;
+        *out = listed && S_ISREG(info.st_mode) && (uint64_t)info.st_size == listed->bytes ? UNCHANGED : CHANGED;
         *is_directory = S_ISDIR(info.st_mode);
+        if (*out == UNCHANGED && listed->digest) {
+            status = fsdp__file_digest(path, &digest);
+            *out = digest == listed->digest ? UNCHANGED : CHANGED;
+        }
     }
     fsdp__free(path);
-    return FSDP_OK;
+    return status;
 }
 
 /* ---- the whole folder ---- */
@@ -85,7 +94,7 @@ static fsdp_status check_listed(const fsdp__content_rules *rules, const fsdp__fi
         enum presence presence = ABSENT;
         bool is_directory = false;
 
-        FSDP_TRY(look(rules->folder, list->files[i].name, list->files[i].bytes, &presence, &is_directory));
+        FSDP_TRY(look(rules->folder, list->files[i].name, &list->files[i], &presence, &is_directory));
         if (presence == CHANGED)
             return refuse(rules, list->files[i].name, "which was changed after the export that wrote it");
     }
@@ -122,12 +131,10 @@ static fsdp_status check_name(const fsdp__content_rules *rules, const fsdp__file
     enum presence presence = ABSENT;
     bool is_directory = false;
 
-    if (strcmp(name, FSDP__LIST_NAME) == 0)
-        return FSDP_OK;
-    FSDP_TRY(look(rules->folder, name, listed ? listed->bytes : 0, &presence, &is_directory));
+    FSDP_TRY(look(rules->folder, name, listed, &presence, &is_directory));
     if (is_directory)
         return FSDP_FAIL(FSDP_INVALID, "it holds a folder '%s', where a file is to be: name another", name);
-    if (presence != ABSENT && !listed && !rules->overwrite)
+    if (presence != ABSENT && !listed && !rules->overwrite && strcmp(name, FSDP__LIST_NAME) != 0)
         return refuse(rules, name, "which no export wrote");
     return FSDP_OK;
 }
@@ -157,7 +164,7 @@ static fsdp_status check_alone(const fsdp__content_rules *rules, const fsdp__fil
 
         if (fsdp__file_list_find(fresh, *name))
             continue;
-        FSDP_TRY(look(rules->folder, *name, listed ? listed->bytes : 0, &presence, &is_directory));
+        FSDP_TRY(look(rules->folder, *name, listed, &presence, &is_directory));
         if (presence != ABSENT && !(listed && presence == UNCHANGED))
             return FSDP_FAIL(FSDP_INVALID,
                              "it holds '%s', which would stay beside the new files and belongs to another model: "
@@ -177,6 +184,8 @@ fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsd
     for (int64_t i = 0; i < fresh->count && status == FSDP_OK; i++)
         status = check_name(rules, &list, fresh->files[i].name);
     if (status == FSDP_OK)
+        status = check_name(rules, &list, FSDP__LIST_NAME);
+    if (status == FSDP_OK)
         status = check_alone(rules, &list, fresh);
     fsdp__file_list_release(&list);
     return status;
@@ -193,7 +202,7 @@ fsdp_status fsdp__contents_gone(const fsdp__content_rules *rules, const fsdp__fi
 
         if (fsdp__file_list_find(fresh, list.files[i].name))
             continue;
-        status = look(rules->folder, list.files[i].name, list.files[i].bytes, &presence, &is_directory);
+        status = look(rules->folder, list.files[i].name, &list.files[i], &presence, &is_directory);
         if (status == FSDP_OK && presence == UNCHANGED)
             status = fsdp__file_list_add(gone, list.files[i].name, list.files[i].bytes);
     }

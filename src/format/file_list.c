@@ -1,15 +1,17 @@
-/* file_list.c - names of files with their sizes, in memory and as JSON. */
+/* file_list.c - names of files with what they hold, in memory and as JSON. */
 #include "format/file_list.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "format/digest.h"
 #include "format/json.h"
 
 #define LIMIT_BYTES ((size_t)16 << 20)
@@ -43,6 +45,20 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const fsdp__listed_file *)a)->name, ((const fsdp__listed_file *)b)->name);
 }
 
+static fsdp_status add_found(fsdp__file_list *list, const char *folder, const char *name, uint64_t bytes)
+{
+    char *path = fsdp__path_join(folder, name);
+    uint64_t digest = 0;
+    fsdp_status status = path ? fsdp__file_digest(path, &digest) : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK)
+        status = fsdp__file_list_add(list, name, bytes);
+    if (status == FSDP_OK)
+        list->files[list->count - 1].digest = digest;
+    fsdp__free(path);
+    return status;
+}
+
 fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder)
 {
     DIR *directory = opendir(folder);
@@ -56,7 +72,7 @@ fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder)
         if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
             status = FSDP_FAIL(FSDP_IO, "cannot examine '%s/%s': %s", folder, entry->d_name, strerrordesc_np(errno));
         else if (S_ISREG(info.st_mode))
-            status = fsdp__file_list_add(list, entry->d_name, (uint64_t)info.st_size);
+            status = add_found(list, folder, entry->d_name, (uint64_t)info.st_size);
     }
     closedir(directory);
     if (list->count > 1)
@@ -74,14 +90,23 @@ void fsdp__file_list_release(fsdp__file_list *list)
 
 /* ---- JSON ---- */
 
+/* In hexadecimal: JSON has no integers of 64 bits for everybody. */
+static json_t *file_json(const fsdp__listed_file *file)
+{
+    char digest[17];
+
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)file->digest);
+    return json_pack("{s:s, s:I, s:s*}", "name", file->name, "bytes", (json_int_t)file->bytes, "digest",
+                     file->digest ? digest : NULL);
+}
+
 json_t *fsdp__file_list_json(const fsdp__file_list *list)
 {
     json_t *array = json_array();
     bool failed = !array;
 
     for (int64_t i = 0; i < list->count && !failed; i++)
-        failed = json_array_append_new(array, json_pack("{s:s, s:I}", "name", list->files[i].name, "bytes",
-                                                        (json_int_t)list->files[i].bytes)) != 0;
+        failed = json_array_append_new(array, file_json(&list->files[i])) != 0;
     if (failed) {
         json_decref(array);
         return NULL;
@@ -102,11 +127,13 @@ fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
         const char *name = json_string_value(json_object_get(item, "name"));
+        const char *digest = json_string_value(json_object_get(item, "digest"));
         const json_t *bytes = json_object_get(item, "bytes");
 
         if (!name || !is_plain(name) || !json_is_integer(bytes) || json_integer_value(bytes) < 0)
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': file %zu has no name and size", path, i + 1);
         FSDP_TRY(fsdp__file_list_add(list, name, (uint64_t)json_integer_value(bytes)));
+        list->files[list->count - 1].digest = digest ? strtoull(digest, NULL, 16) : 0;
     }
     return FSDP_OK;
 }

@@ -1,4 +1,4 @@
-/* file_list.h - names of files with their sizes: what an export leaves of itself, and what a journal moves. */
+/* file_list.h - names of files with what they hold: what an export leaves of itself, and what a journal moves. */
 #ifndef FORMAT_FILE_LIST_H
 #define FORMAT_FILE_LIST_H
 
@@ -9,6 +9,7 @@
 typedef struct fsdp__listed_file {
     char *name; /* of a file directly in the folder */
     uint64_t bytes;
+    uint64_t digest; /* digest.h; 0: not known */
 } fsdp__listed_file;
 
 typedef struct fsdp__file_list {
@@ -18,7 +19,7 @@ typedef struct fsdp__file_list {
 
 fsdp_status fsdp__file_list_add(fsdp__file_list *list, const char *name, uint64_t bytes);
 const fsdp__listed_file *fsdp__file_list_find(const fsdp__file_list *list, const char *name); /* NULL when absent */
-/* Adds the regular files of a folder, by name. */
+/* Adds the regular files of a folder, by name, with digests. */
 fsdp_status fsdp__file_list_scan(fsdp__file_list *list, const char *folder);
 void fsdp__file_list_release(fsdp__file_list *list);
 
@@ -26,7 +27,7 @@ void fsdp__file_list_release(fsdp__file_list *list);
 json_t *fsdp__file_list_json(const fsdp__file_list *list);
 fsdp_status fsdp__file_list_parse(fsdp__file_list *list, const char *path, const json_t *array);
 
-/* What an export leaves in its folder: this file, with the names and sizes of the others. */
+/* What an export leaves in its folder: this file, with names, sizes and digests of the others. */
 #define FSDP__LIST_NAME ".fsdp-files.json"
 
 fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const char *folder);

@@ -164,7 +164,7 @@ static fsdp_status check_place(const char *path)
 {
     struct stat info;
 
-    if (lstat(path, &info) != 0 || S_ISDIR(info.st_mode))
+    if (lstat(path, &info) == 0 ? S_ISDIR(info.st_mode) : errno == ENOENT)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_FORMAT, "'%s' is not a folder, so no save has left it", path);
 }

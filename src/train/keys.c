@@ -120,7 +120,7 @@ static const fsdp__key keys[] = {
 
     SAVE_TEXT(path, "Hugging Face folder written at the end: new, empty, or written by an export before"),
     SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, all others stay"),
-    SAVE_TEXT(fallback_path, "folder to write when export.path fails at the end; not set: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
+    SAVE_TEXT(fallback_path, "folder to write when export.path fails at the end; not set, or where that fails too: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
     SAVE_CHOICE(dtype, export_choices, "float32", "of the exported weights"),
 };
 /* clang-format on */

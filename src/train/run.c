@@ -336,9 +336,13 @@ static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *liste
 static fsdp_status end_metrics(fsdp_train_run *run)
 {
     fsdp__metrics *metrics = run->metrics;
+    fsdp_status status;
 
     run->metrics = NULL;
-    return fsdp__metrics_end(metrics);
+    status = fsdp__metrics_end(metrics);
+    if (run->metrics_status != FSDP_OK)
+        return FSDP_FAIL(run->metrics_status, "%s; the lines from there on are missing", run->metrics_message);
+    return status;
 }
 
 /* From first step to export; *run is the caller's to free, also after a failure. */
@@ -353,14 +357,14 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
         listener->started(listener->arg, &summary);
     }
     PART(train_steps(*run, listener));
-    PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
     PART(agreed(fsdp__train_agree(*run, fsdp__check_finite(*run))));
     (void)fsdp__context_set_activity(context, FSDP__WRITING);
     PART(agreed(fsdp_train_export(*run)));
     (void)fsdp__context_set_activity(context, FSDP__COMPUTING);
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);
-    return agreed(FSDP_OK);
+    /* Last, for it takes nothing away from the model. */
+    return agreed(fsdp__train_agree(*run, end_metrics(*run)));
 }
 
 fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener)

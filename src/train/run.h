@@ -25,8 +25,10 @@ struct fsdp_train_run {
     fsdp_module *model;
     fsdp_optimizer *optimizer;
     fsdp_schedule schedule;
-    fsdp__metrics *metrics; /* rank 0 only: when the config asks for them */
-    fsdp_hub_hold *hold;    /* rank 0 only: of export.path, until it is written */
+    fsdp__metrics *metrics;     /* rank 0 only: when the config asks for them */
+    fsdp_status metrics_status; /* of the first line that could not be written: none is after it */
+    char metrics_message[512];
+    fsdp_hub_hold *hold; /* rank 0 only: of export.path, until it is written */
 };
 
 /* ---- agree.c ---- */

@@ -129,6 +129,18 @@ static fsdp_status finish_report(fsdp_train_run *run, double loss, fsdp_train_re
     return FSDP_OK;
 }
 
+/* A full disk does not cost the model: the run goes on without them, and says so at its end. */
+static void write_metrics(fsdp_train_run *run, const fsdp_train_report *report)
+{
+    if (!run->metrics || run->metrics_status != FSDP_OK)
+        return;
+    run->metrics_status = fsdp__metrics_write(run->metrics, report);
+    if (run->metrics_status == FSDP_OK)
+        return;
+    snprintf(run->metrics_message, sizeof run->metrics_message, "%s", fsdp_last_error());
+    fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without metrics", run->metrics_message);
+}
+
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     int64_t tokens = run->sequences * run->config->training.seq_len;
@@ -158,8 +170,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->tokens = run->step * tokens;
     report->skipped = run->skipped;
     FSDP_TRY(finish_report(run, loss, report));
-    if (run->metrics)
-        FSDP_TRY(fsdp__metrics_write(run->metrics, report));
+    write_metrics(run, report);
     return FSDP_OK;
 }
 

@@ -228,6 +228,10 @@ static void what_was_changed_since_is_refused(void **state)
 
     (void)state;
     CHECK_OK(plant(&g, "roses", "red"));
+    write_in(g.folder, "roses", "Red");
+    CHECK_ERROR(begin(&g), FSDP_INVALID, "it holds 'roses', which was changed after");
+    write_in(g.folder, "roses", "red");
+    CHECK_OK(begin(&g));
     write_in(g.folder, "roses", "dark red");
     CHECK_ERROR(
         begin(&g), FSDP_INVALID,
@@ -250,6 +254,8 @@ static void what_was_changed_since_is_refused(void **state)
 static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
 {
     garden g = garden_create();
+    char *list = test_path(g.folder, FSDP__LIST_NAME);
+    const fsdp__file_list none = {0};
 
     (void)state;
     CHECK(mkdir(g.folder, 0755) == 0);
@@ -261,6 +267,15 @@ static void other_folders_are_refused_or_lose_the_same_names_only(void **state)
     CHECK_OK(plant(&g, "roses", "red"));
     check_garden(&g, "roses", "red");
     check_in(g.folder, "letters", "theirs");
+    /* A folder goes in no case, not even one of the list's name. */
+    CHECK_OK(fsdp__remove_tree(list));
+    CHECK(mkdir(list, 0755) == 0);
+    write_in(list, "diary", "theirs");
+    CHECK_OK(begin(&g));
+    CHECK_ERROR(fsdp__publication_check(g.publication, &none), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
+    CHECK_ERROR(plant(&g, "roses", "white"), FSDP_INVALID, "it holds a folder '" FSDP__LIST_NAME "'");
+    check_in(list, "diary", "theirs");
+    free(list);
     garden_free(&g);
 }
 

@@ -1,5 +1,7 @@
 /* The model that a run leaves: its folder is held from the start, and when it cannot be written the model is written
  * elsewhere. */
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@ typedef struct fixture {
     fsdp_train_config *config;
     void (*before_export)(struct fixture *f); /* on rank 0, when the last step is done */
     int holds, exported;
+    int reader; /* of the metrics, where they go to a pipe */
     fsdp_hub_hold *held;
     fsdp_status status[RANKS];
     char message[1024]; /* of rank 0 */
@@ -197,9 +200,21 @@ static void take_both_away(fixture *f)
     free(file);
 }
 
+/* And the folder of the metrics. */
+static void take_all_away(fixture *f)
+{
+    char *lines = test_path(f->directory, "lines");
+
+    take_both_away(f);
+    CHECK_OK(fsdp__remove_tree(lines));
+    test_write_file(lines, "theirs", 6);
+    free(lines);
+}
+
 static void both_reasons_are_told(void **state)
 {
     fixture *f = *state;
+    char *below = test_path(f->directory, "below"), *lines = test_path(f->directory, "lines");
 
     set_path(f, "export.fallback_path", "rescued");
     f->before_export = take_away;
@@ -207,11 +222,24 @@ static void both_reasons_are_told(void **state)
     CHECK_CONTAINS(f->message, "/rescued' instead");
     check_there(f, "rescued", true);
     CHECK_OK(fsdp__remove_tree(f->model));
+    /* Where neither works, what is the default for the second. */
     set_path(f, "export.fallback_path", "below/rescued");
     f->before_export = take_both_away;
     run(f);
     CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
+    CHECK_CONTAINS(f->message, "/model-recovered' instead");
+    check_there(f, "model-recovered", true);
+    CHECK_OK(fsdp__remove_tree(f->model));
+    CHECK_OK(fsdp__remove_tree(below));
+    CHECK(mkdir(lines, 0755) == 0);
+    set_path(f, "metrics.jsonl", "lines/metrics.jsonl");
+    f->before_export = take_all_away;
+    run(f);
+    CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote");
     CHECK_CONTAINS(f->message, "the model could not be written elsewhere either and is lost: cannot write");
+    free(lines);
+    free(below);
+    set_path(f, "metrics.jsonl", "metrics.jsonl");
     set_path(f, "export.fallback_path", "data.txt");
     CHECK_OK(fsdp__remove_tree(f->model));
     run(f);
@@ -279,6 +307,35 @@ static void a_tokenizer_takes_no_weights_along(void **state)
     run(f);
     CHECK_CONTAINS(f->message, "export.path: cannot read '"); /* known before */
     check_there(f, "second-recovered-2", false);
+}
+
+/* Whoever reads the metrics goes away after a step. */
+static void stop_reading(fixture *f)
+{
+    if (f->reader >= 0)
+        close(f->reader);
+    f->reader = -1;
+}
+
+static void metrics_that_cannot_be_written_do_not_cost_the_model(void **state)
+{
+    fixture *f = *state;
+    char *pipe = test_path(f->directory, "pipe");
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    CHECK(mkfifo(pipe, 0600) == 0);
+    f->reader = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    CHECK(f->reader >= 0);
+    set_path(f, "metrics.jsonl", "pipe");
+    set(f, "training.steps", "3");
+    f->before_export = stop_reading;
+    run(f);
+    CHECK_EQ(f->status[0], FSDP_IO);
+    CHECK_CONTAINS(f->message, "Broken pipe; the lines from there on are missing");
+    CHECK_EQ(f->exported, 1);
+    check_there(f, "model", true);
+    (void)signal(SIGPIPE, SIG_DFL);
+    free(pipe);
 }
 
 static void what_is_known_before_is_told_before(void **state)
@@ -372,6 +429,7 @@ static void a_rank_that_has_no_memory_fails_the_export_of_all(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_run_holds_its_path_and_writes_it), T(a_model_that_cannot_be_written_goes_elsewhere),
-          T(both_reasons_are_told), T(the_second_path_is_another_one), T(a_tokenizer_takes_no_weights_along),
+          T(both_reasons_are_told), T(metrics_that_cannot_be_written_do_not_cost_the_model),
+          T(the_second_path_is_another_one), T(a_tokenizer_takes_no_weights_along),
           T(what_is_known_before_is_told_before), T(two_runs_do_not_write_one_path),
           T(what_is_given_up_is_not_written_elsewhere), T(a_rank_that_has_no_memory_fails_the_export_of_all))
