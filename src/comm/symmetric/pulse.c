@@ -6,8 +6,8 @@
 #include "comm/symmetric/process.h"
 
 enum {
-    IDLE_NS = 1000000 /* what a process that does nothing may use up: a thread that looks after others and has not said
-                         so yet */
+    IDLE_NS = 1000000 /* what a process that does nothing may use up between two looks: a thread that polls, or that
+                         looks after others and has not said so yet */
 };
 
 int fsdp__pulse_process(const fsdp__arena *arena, int rank)
@@ -60,12 +60,11 @@ void fsdp__pulse_take(const fsdp__arena *arena, int rank, fsdp__pulse *pulse)
     int64_t cpu_ns = cpu_of(arena, rank, pid);
 
     pulse->state = state_of(arena, rank, pid);
-    if (pulse->known && !is_busy(pulse->state) && beats == pulse->beats && cpu_ns <= pulse->cpu_ns + IDLE_NS) {
+    if (pulse->known && !is_busy(pulse->state) && beats == pulse->beats && cpu_ns <= pulse->cpu_ns + IDLE_NS)
         pulse->still++;
-        return;
-    }
+    else
+        pulse->still = 0;
     pulse->known = true;
     pulse->beats = beats;
     pulse->cpu_ns = cpu_ns;
-    pulse->still = 0;
 }
