@@ -115,8 +115,12 @@ static fsdp_status take_staging(fsdp__publication *p)
 
 static fsdp_status check_source(const fsdp__publication *p)
 {
-    if (p->options.source && p->target.exists && fsdp__same_folder(p->options.source, p->target.path))
+    if (!p->options.source || !p->target.exists)
+        return FSDP_OK;
+    if (fsdp__same_folder(p->options.source, p->target.path))
         return FSDP_FAIL(FSDP_INVALID, "it is the folder that is read from ('%s'): name another", p->options.source);
+    if (fsdp__leads_into(p->options.source, p->target.path))
+        return FSDP_FAIL(FSDP_INVALID, "it is read from, through a link in '%s': name another", p->options.source);
     return FSDP_OK;
 }
 

@@ -1,8 +1,11 @@
 /* target.c - the folder that a name stands for. */
 #include "format/target.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,6 +25,38 @@ bool fsdp__same_folder(const char *a, const char *b)
 
     return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
            info_a.st_ino == info_b.st_ino;
+}
+
+/* Of a link that can be followed. */
+static bool link_leads_into(const char *link, const char *to)
+{
+    char end[PATH_MAX], *slash;
+
+    if (!realpath(link, end))
+        return false;
+    slash = strrchr(end, '/');
+    *slash = '\0';
+    return fsdp__same_folder(slash == end ? "/" : end, to);
+}
+
+bool fsdp__leads_into(const char *from, const char *to)
+{
+    DIR *directory = opendir(from);
+    struct dirent *entry;
+    struct stat info;
+    bool found = false;
+
+    while (directory && !found && (entry = readdir(directory))) {
+        char link[PATH_MAX];
+
+        if (fstatat(dirfd(directory), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(info.st_mode))
+            continue;
+        if (snprintf(link, sizeof link, "%s/%s", from, entry->d_name) < (int)sizeof link)
+            found = link_leads_into(link, to);
+    }
+    if (directory)
+        closedir(directory);
+    return found;
 }
 
 /* Absolute and without links; fsdp__free it. */

@@ -18,5 +18,7 @@ void fsdp__target_release(fsdp__target *target);
 
 /* Whether two names are one folder, by whatever path. */
 bool fsdp__same_folder(const char *a, const char *b);
+/* Whether a link in folder `from` leads to something in folder `to`. */
+bool fsdp__leads_into(const char *from, const char *to);
 
 #endif

@@ -95,7 +95,7 @@ static void what_is_no_folder_is_refused(void **state)
 static void the_folder_that_is_read_from_is_not_written_to(void **state)
 {
     garden g = garden_create();
-    char *link = test_path(g.directory, "link");
+    char *link = test_path(g.directory, "link"), *in_view = test_path(link, "roses");
 
     (void)state;
     CHECK_OK(garden_plant(&g, "roses", "red"));
@@ -103,7 +103,16 @@ static void the_folder_that_is_read_from_is_not_written_to(void **state)
     g.options.source = link;
     g.options.overwrite = true;
     CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it is the folder that is read from");
+    /* A folder of links, as a view of another. */
+    CHECK_EQ(unlink(link), 0);
+    CHECK_EQ(mkdir(link, 0777), 0);
+    CHECK_EQ(symlink("../garden/roses", in_view), 0);
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "it is read from, through a link in '");
     garden_check(&g, "roses", "red");
+    CHECK_EQ(unlink(in_view), 0);
+    CHECK_EQ(symlink("../nowhere", in_view), 0);
+    CHECK_OK(garden_plant(&g, "roses", "white"));
+    free(in_view);
     free(link);
     garden_free(&g);
 }
