@@ -8,6 +8,8 @@
 #include "cli/process.h"
 #include "launch/variables.h"
 
+#ifdef _OPENMP
+
 /* Its tools load libraries of this name; it cannot start a program from inside itself by /proc/self/exe. */
 static bool under_valgrind(void)
 {
@@ -18,7 +20,6 @@ static bool under_valgrind(void)
 
 void fsdp__start_with_short_spin(char **argv)
 {
-#ifdef _OPENMP
     char count[16];
 
     /* Once: the second time the variable is there. */
@@ -29,7 +30,13 @@ void fsdp__start_with_short_spin(char **argv)
         return;
     (void)execv("/proc/self/exe", argv);
     (void)unsetenv(FSDP__SPIN_VARIABLE); /* slower beside other programs, and otherwise the same */
-#else
-    (void)argv;
-#endif
 }
+
+#else
+
+void fsdp__start_with_short_spin(char **argv)
+{
+    (void)argv;
+}
+
+#endif
