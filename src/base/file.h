@@ -2,7 +2,11 @@
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
+#include <stdbool.h>
+
 #include "fsdp/status.h"
+
+struct stat;
 
 /* Whole file; `*out` is NUL-terminated after `*out_bytes` bytes; fsdp__free it. Refused: what is over `limit_bytes`,
  * and directories, FIFOs, sockets and devices, by name and kind. Waits for nobody. */
@@ -37,6 +41,8 @@ char *fsdp__path_join(const char *directory, const char *name);
 /* The directory that it lies in, without a slash at its end; "." for a name alone. fsdp__free it; NULL when out of
  * memory. */
 char *fsdp__path_parent(const char *path);
+/* Of what stat says: whether both are one file or folder, under whatever names. */
+bool fsdp__same_file(const struct stat *a, const struct stat *b);
 /* Whether anything has that name, also what cannot be looked at: opening it tells why. */
 int fsdp__path_exists(const char *path);
 int fsdp__path_is_file(const char *path); /* a regular one, not a link to one */

@@ -124,6 +124,11 @@ char *fsdp__path_parent(const char *path)
     return slash ? fsdp__sprintf("%.*s", (int)(slash == path ? 1 : slash - path), path) : fsdp__strdup(".");
 }
 
+bool fsdp__same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
 int fsdp__path_exists(const char *path)
 {
     struct stat info;

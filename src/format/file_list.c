@@ -154,27 +154,20 @@ fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const char *folder
 
 fsdp_status fsdp__file_list_load(fsdp__file_list *list, const char *folder, bool *out_found)
 {
-    char *path = fsdp__path_join(folder, FSDP__LIST_NAME), *text = NULL;
+    char *path = fsdp__path_join(folder, FSDP__LIST_NAME);
     fsdp_status status = FSDP_OK;
     json_t *object = NULL;
-    size_t bytes = 0;
 
     *out_found = false;
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder);
     if (!fsdp__path_is_file(path))
         goto out;
-    FSDP_TRY_GOTO(status, fsdp__file_read(path, LIMIT_BYTES, &text, &bytes), out);
-    FSDP_TRY_GOTO(status, fsdp__json_parse(path, text, bytes, &object), out);
-    if (json_integer_value(json_object_get(object, "version")) != VERSION) {
-        status = FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", path);
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, fsdp__json_load(path, LIMIT_BYTES, VERSION, &object), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(list, path, json_object_get(object, "files")), out);
     *out_found = true;
 out:
     json_decref(object);
-    fsdp__free(text);
     fsdp__free(path);
     return status;
 }

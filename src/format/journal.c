@@ -95,10 +95,9 @@ out:
 
 fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder)
 {
-    char *path = fsdp__path_join(folder, FSDP__JOURNAL_NAME), *text = NULL;
+    char *path = fsdp__path_join(folder, FSDP__JOURNAL_NAME);
     fsdp_status status = FSDP_OK;
     json_t *object = NULL;
-    size_t bytes = 0;
     int error;
 
     if (!path)
@@ -111,17 +110,11 @@ fsdp_status fsdp__journal_read(fsdp__journal *journal, const char *folder)
         status = FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it is not a regular file", path);
         goto out;
     }
-    FSDP_TRY_GOTO(status, fsdp__file_read(path, LIMIT_BYTES, &text, &bytes), out);
-    FSDP_TRY_GOTO(status, fsdp__json_parse(path, text, bytes, &object), out);
-    if (json_integer_value(json_object_get(object, "version")) != VERSION) {
-        status = FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", path);
-        goto out;
-    }
+    FSDP_TRY_GOTO(status, fsdp__json_load(path, LIMIT_BYTES, VERSION, &object), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")), out);
     FSDP_TRY_GOTO(status, fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone")), out);
 out:
     json_decref(object);
-    fsdp__free(text);
     fsdp__free(path);
     return status;
 }
@@ -276,17 +269,6 @@ static fsdp_status finish(const fsdp__journal *journal, const places *p)
     return remove_journal(p->folder);
 }
 
-fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const char *folder, const char *staging)
-{
-    places p;
-    fsdp_status status = find_places(folder, staging, &p);
-
-    if (status == FSDP_OK)
-        status = finish(journal, &p);
-    release_places(&p);
-    return status;
-}
-
 static fsdp_status undo(const fsdp__journal *journal, const places *p)
 {
     for (int64_t i = journal->fresh.count - 1; i >= 0; i--) {
@@ -305,13 +287,25 @@ static fsdp_status undo(const fsdp__journal *journal, const places *p)
     return remove_journal(p->folder);
 }
 
-fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const char *folder, const char *staging)
+/* Finishes, or undoes. */
+static fsdp_status move_by(fsdp_status (*way)(const fsdp__journal *, const places *), const fsdp__journal *journal,
+                           const char *folder, const char *staging)
 {
     places p;
     fsdp_status status = find_places(folder, staging, &p);
 
     if (status == FSDP_OK)
-        status = undo(journal, &p);
+        status = way(journal, &p);
     release_places(&p);
     return status;
+}
+
+fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const char *folder, const char *staging)
+{
+    return move_by(finish, journal, folder, staging);
+}
+
+fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const char *folder, const char *staging)
+{
+    return move_by(undo, journal, folder, staging);
 }

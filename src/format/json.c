@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 
 #include "base/text.h"
@@ -70,6 +71,25 @@ fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, j
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': not a JSON object", path);
     }
     *out = value;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, json_t **out)
+{
+    json_t *object = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__file_read(path, limit_bytes, &text, &bytes));
+    status = fsdp__json_parse(path, text, bytes, &object);
+    fsdp__free(text);
+    FSDP_TRY(status);
+    if (json_integer_value(json_object_get(object, "version")) != version) {
+        json_decref(object);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is of another version of fsdp", path);
+    }
+    *out = object;
     return FSDP_OK;
 }
 

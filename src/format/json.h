@@ -10,6 +10,9 @@
  * values than any model's files, before memory is taken for it. The caller json_decref's `*out`. */
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out);
 
+/* Reads a file that fsdp wrote, of at most `limit_bytes`; another "version" is refused. The caller json_decref's
+ * `*out`. */
+fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, json_t **out);
 /* Writes a value as a file, whole or not at all. Takes the value over, also on failure; NULL: it was out of memory. */
 fsdp_status fsdp__json_save(const char *path, json_t *value);
 

@@ -106,7 +106,7 @@ static fsdp_status lock(int fd, const char *path, bool made, int *out_fd)
             return FSDP_FAIL(FSDP_IO, "cannot lock '%s': %s; remove its folder if no run uses it", path,
                              strerrordesc_np(errno));
     }
-    if (fstat(fd, &mine) != 0 || stat(path, &named) != 0 || mine.st_ino != named.st_ino || mine.st_dev != named.st_dev)
+    if (fstat(fd, &mine) != 0 || stat(path, &named) != 0 || !fsdp__same_file(&mine, &named))
         return FSDP_OK;
     FSDP_TRY(sign(fd, path));
     *out_fd = fd;

@@ -23,8 +23,7 @@ bool fsdp__same_folder(const char *a, const char *b)
 {
     struct stat info_a, info_b;
 
-    return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
-           info_a.st_ino == info_b.st_ino;
+    return stat(a, &info_a) == 0 && stat(b, &info_b) == 0 && fsdp__same_file(&info_a, &info_b);
 }
 
 /* Of a link that can be followed. */

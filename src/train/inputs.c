@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/compiler.h"
+#include "base/file.h"
 #include "data/files.h"
 
 fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
@@ -19,16 +20,11 @@ fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
 
 /* ---- which file is which: device and inode tell, so links are seen through ---- */
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
 static bool is_file(const struct stat *info, const char *path)
 {
     struct stat other;
 
-    return path && stat(path, &other) == 0 && same_file(info, &other);
+    return path && stat(path, &other) == 0 && fsdp__same_file(info, &other);
 }
 
 /* Config, index, tokenizer and weights; what else people keep there is theirs. */
@@ -52,7 +48,7 @@ static bool is_of_model(const struct stat *info, const char *folder)
 
     while (directory && !found && (entry = readdir(directory)))
         found = is_model_name(entry->d_name) && fstatat(dirfd(directory), entry->d_name, &other, 0) == 0 &&
-                same_file(info, &other);
+                fsdp__same_file(info, &other);
     if (directory)
         closedir(directory);
     return found;

@@ -12,7 +12,6 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "train/config.h"
-#include "train/inputs.h"
 #include "train/metrics.h"
 
 static fsdp_status cannot_write(const char *path)
@@ -66,7 +65,6 @@ fsdp_status fsdp__metrics_check(const fsdp_train_config *config)
         return FSDP_OK;
     if (stat(path, &info) != 0)
         return errno == ENOENT ? check_folder(path) : cannot_write(path);
-    FSDP_TRY(fsdp__inputs_spare(config, "metrics.jsonl", path));
     errno = EISDIR;
     if (S_ISDIR(info.st_mode) || access(path, W_OK) != 0)
         return cannot_write(path);

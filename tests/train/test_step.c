@@ -212,6 +212,49 @@ static void steps_that_nobody_is_told_of_are_looked_at_too(void **state)
     }
 }
 
+static void go_on_after_a_stop(fsdp_context *context, void *arg)
+{
+    const plan *p = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_report report;
+    fsdp_module *model;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, p->f->config, &run));
+    model = fsdp_train_run_model(run);
+    poison(context, model, p->f->value);
+    CHECK_ERROR(fsdp_train_step(run, &report), FSDP_NOT_FINITE, "step 1: loss nan");
+    /* Whoever wants to look at what it was gathers the parameters, or not. */
+    if (p->bad)
+        CHECK_OK(fsdp_module_unshard(model));
+    for (int step = 2; step <= STEPS; step++) {
+        double before = sum_of(model, "lm_head.weight");
+
+        CHECK_OK(fsdp_train_step(run, &report));
+        CHECK_EQ(report.step, step);
+        CHECK(isfinite(report.loss) && isfinite(report.grad_norm));
+        CHECK_EQ(report.skipped, 1);
+        CHECK(sum_of(model, "lm_head.weight") != before);
+    }
+    fsdp_train_run_free(run);
+}
+
+static void a_run_that_was_stopped_can_go_on(void **state)
+{
+    fixture *f = *state;
+
+    f->config->training.on_nan = FSDP_TRAIN_STOP;
+    for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
+        for (int world = 1; world <= MOST_RANKS; world *= 2)
+            for (int gathers = 0; gathers < 2; gathers++) {
+                plan p = {.f = f, .bad = gathers};
+
+                f->config->parallelism.reshard_after_forward = reshard;
+                write_data(f, world, 1);
+                test_run_ranks(world, go_on_after_a_stop, &p);
+            }
+}
+
 /* ---- a whole run ---- */
 
 typedef struct rank_of {
@@ -327,5 +370,6 @@ static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(every_policy_in_every_world), T(steps_that_nobody_is_told_of_are_looked_at_too),
-          T(a_run_that_diverges_says_so_once), T(what_the_last_step_threw_out_of_range_is_not_exported),
+          T(a_run_that_was_stopped_can_go_on), T(a_run_that_diverges_says_so_once),
+          T(what_the_last_step_threw_out_of_range_is_not_exported),
           T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))

@@ -161,7 +161,8 @@ static fsdp_status size_of(int fd, size_t *out)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out)
+/* All of it, or only what stands before the slots. */
+static fsdp_status map_part(int fd, bool all, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
     size_t bytes = 0;
@@ -169,8 +170,10 @@ fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out)
 
     FSDP_TRY(size_of(fd, &bytes));
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, map(arena, fd, FSDP__MIN(bytes, lay_out(FSDP__ARENA_RANKS, 0).slots)), out);
-    if (arena->control->magic != MAGIC) {
+    if (!all)
+        bytes = FSDP__MIN(bytes, lay_out(FSDP__ARENA_RANKS, 0).slots);
+    FSDP_TRY_GOTO(status, map(arena, fd, bytes), out);
+    if (arena->control->magic != MAGIC || (all && layout_of(arena).end != arena->bytes)) {
         status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
         goto out;
     }
@@ -181,25 +184,16 @@ out:
     return status;
 }
 
+fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out)
+{
+    return map_part(fd, false, out);
+}
+
 fsdp_status fsdp__arena_map(int fd, fsdp__arena **out)
 {
-    fsdp__arena *arena = NULL;
-    size_t bytes = 0;
-    fsdp_status status = FSDP_OK;
-
-    FSDP_TRY(size_of(fd, &bytes));
-    FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, map(arena, fd, bytes), out);
-    if (arena->control->magic != MAGIC || layout_of(arena).end != arena->bytes) {
-        status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
-        goto out;
-    }
-    use_huge_pages(arena);
-    *out = arena;
-    arena = NULL;
-out:
-    fsdp__arena_unref(arena);
-    return status;
+    FSDP_TRY(map_part(fd, true, out));
+    use_huge_pages(*out);
+    return FSDP_OK;
 }
 
 fsdp__arena *fsdp__arena_ref(fsdp__arena *arena)
