@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # fuzz.sh BUILD-DIRECTORY SECONDS: every target of tests/fuzz under libFuzzer, SECONDS each, from its corpus and with its
-# dictionary where it has one. An input that fails is left in BUILD-DIRECTORY; all targets run, whatever one finds.
+# dictionary where it has one. An input that fails is left in BUILD-DIRECTORY, beside what libFuzzer printed; all
+# targets run, whatever one finds.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
@@ -15,9 +16,14 @@ for source in tests/fuzz/fuzz_*.c; do
     [ -e "tests/fuzz/$subject.dict" ] && dictionary=("-dict=tests/fuzz/$subject.dict")
     cmake --build "$build" --target "$name"
     mkdir -p "$build/corpus/$name"
-    "$build/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix="$build/$name-" "${dictionary[@]}" "$build/corpus/$name" "tests/fuzz/corpus/$subject" ||
+    if "$build/tests/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+        -artifact_prefix="$build/$name-" "${dictionary[@]}" "$build/corpus/$name" "tests/fuzz/corpus/$subject" \
+        >"$build/$name.log" 2>&1; then
+        echo "$name: $(grep '^Done ' "$build/$name.log")"
+    else
         failed+=("$name")
+        tail -n 60 "$build/$name.log"
+    fi
 done
 if [ ${#failed[@]} -gt 0 ]; then
     echo "failed: ${failed[*]}" >&2
