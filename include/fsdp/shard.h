@@ -65,6 +65,12 @@ typedef struct fsdp_shard_options {
     fsdp_reshard reshard_after_forward;
     fsdp_mp_policy mp_policy;
     fsdp_overlap overlap;
+    /* Left as they are: neither sharded, nor moved, nor reduced, whichever modules have them; give the same list to all
+     * calls. Their gradients are this rank's own, so keeping them equal is the caller's business, and they belong into
+     * no optimizer whose gradients are clipped together with those of shards: their norm differs from rank to rank.
+     * Borrowed for the call. */
+    fsdp_tensor *const *ignored_params;
+    int64_t ignored_param_count;
     bool no_shared_memory; /* take the copying path even where ranks share memory (comparison, tests) */
 } fsdp_shard_options;
 

@@ -55,7 +55,9 @@ typedef struct fsdp_train_config {
         /* in place of the preset's, or of the folder's when its weights are not loaded; 0: as there */
         int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, vocab_size, max_seq_len;
         int tie_word_embeddings; /* 1, 0, -1: as there */
-        double dropout;          /* of embeddings and residual branches, none in attention; NaN: as folder or preset */
+        char **frozen;           /* patterns, as of fnmatch(3), of names of parameters that are not trained */
+        int64_t frozen_count;
+        double dropout; /* of embeddings and residual branches, none in attention; NaN: as folder or preset */
     } model;
     struct {
         char **paths;
@@ -138,8 +140,9 @@ typedef struct fsdp_train_run fsdp_train_run;
 typedef struct fsdp_train_summary {
     const char *model; /* the preset's name or the folder */
     fsdp_model_config model_config;
-    int64_t parameters;       /* elements, tied ones once */
-    int64_t local_parameters; /* elements that this rank holds */
+    int64_t parameters;         /* elements, tied ones once */
+    int64_t trained_parameters; /* of them those that are not frozen */
+    int64_t local_parameters;   /* elements that this rank holds */
     int world_size;
     int64_t microbatches;    /* per step and rank */
     int64_t tokens_per_step; /* all ranks */

@@ -48,7 +48,7 @@ static const char *plural(int64_t count)
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40];
+    char a[40], b[40], c[40], trained[80] = "";
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = config->training.steps;
@@ -59,9 +59,12 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     if (!progress->prints)
         return;
-    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", summary->model,
+    if (summary->trained_parameters < summary->parameters)
+        snprintf(trained, sizeof trained, ", %s of them trained",
+                 fsdp__short_count(summary->trained_parameters, a, sizeof a));
+    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
            m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)m->n_layers, plural(m->n_layers),
-           (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a));
+           (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a), trained);
     printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
            fsdp__size_text((double)summary->memory_bytes, b, sizeof b));

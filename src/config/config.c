@@ -50,7 +50,7 @@ void fsdp__config_release(const fsdp__key_table *table, void *config)
         if (table->keys[i].type == FSDP__KEY_TEXT) {
             fsdp__free(*(char **)field);
             *(char **)field = NULL;
-        } else if (table->keys[i].type == FSDP__KEY_PATHS) {
+        } else if (fsdp__key_is_list(&table->keys[i])) {
             (void)fsdp__key_set_paths(config, &table->keys[i], NULL, 0);
         }
     }
@@ -97,8 +97,7 @@ fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const c
     const fsdp__key *found = NULL;
 
     FSDP_TRY(find(table, key, &found));
-    return found->type == FSDP__KEY_PATHS ? fsdp__key_add_paths(config, found, value)
-                                          : fsdp__key_set(config, found, value);
+    return fsdp__key_is_list(found) ? fsdp__key_add_paths(config, found, value) : fsdp__key_set(config, found, value);
 }
 
 /* ---- printing ---- */

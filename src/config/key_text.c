@@ -107,6 +107,7 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
     case FSDP__KEY_TEXT:
         return *(char *const *)field != NULL;
     case FSDP__KEY_PATHS:
+    case FSDP__KEY_PATTERNS:
         return *(const int64_t *)((char **const *)field + 1) != 0;
     }
     return false;
@@ -135,6 +136,7 @@ void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
         print_text(*(char *const *)field, out);
         break;
     case FSDP__KEY_PATHS:
+    case FSDP__KEY_PATTERNS:
         print_paths(*(char **const *)field, *(const int64_t *)((char **const *)field + 1), out);
         break;
     }

@@ -76,6 +76,7 @@ static void unset(void *field, fsdp__key_type type)
         *(char **)field = NULL;
         break;
     case FSDP__KEY_PATHS:
+    case FSDP__KEY_PATTERNS:
         break; /* by fsdp__key_set_paths */
     }
 }
@@ -174,7 +175,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     bool good = false;
     int value;
 
-    if (!key->initial && key->type != FSDP__KEY_PATHS && fsdp__key_is_nothing(text)) {
+    if (!key->initial && !fsdp__key_is_list(key) && fsdp__key_is_nothing(text)) {
         unset(field, key->type);
         return FSDP_OK;
     }
@@ -198,6 +199,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
     case FSDP__KEY_TEXT:
         return set_text(key, field, text);
     case FSDP__KEY_PATHS:
+    case FSDP__KEY_PATTERNS:
         return fsdp__key_is_nothing(text) ? fsdp__key_set_paths(config, key, NULL, 0)
                                           : set_path_list(config, key, text, 0);
     }
@@ -218,8 +220,8 @@ fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *
 
     for (int64_t i = 0; i < count; i++) {
         if (!paths[i][0])
-            return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a file or a list of files", key->section,
-                             key->name);
+            return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a %s or a list of %ss", key->section,
+                             key->name, fsdp__key_entry(key), fsdp__key_entry(key));
         FSDP_TRY(check_text(key, paths[i]));
     }
     if (count) {

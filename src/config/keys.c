@@ -39,6 +39,16 @@ static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
              integer ? "an integer" : "a number", least, most);
 }
 
+bool fsdp__key_is_list(const fsdp__key *key)
+{
+    return key->type == FSDP__KEY_PATHS || key->type == FSDP__KEY_PATTERNS;
+}
+
+const char *fsdp__key_entry(const fsdp__key *key)
+{
+    return key->type == FSDP__KEY_PATTERNS ? "pattern" : "file";
+}
+
 void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
 {
     switch (key->type) {
@@ -54,7 +64,8 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
         snprintf(text, text_bytes, "a text");
         break;
     case FSDP__KEY_PATHS:
-        snprintf(text, text_bytes, "a file or a list of files");
+    case FSDP__KEY_PATTERNS:
+        snprintf(text, text_bytes, "a %s or a list of %ss", fsdp__key_entry(key), fsdp__key_entry(key));
         break;
     }
 }

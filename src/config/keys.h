@@ -18,6 +18,7 @@ typedef enum fsdp__key_type {
     FSDP__KEY_CHOICE,  /* int: the value of one of `choices` */
     FSDP__KEY_TEXT,    /* char * */
     FSDP__KEY_PATHS,   /* char **, with its count behind it */
+    FSDP__KEY_PATTERNS /* the same, of patterns of names */
 } fsdp__key_type;
 
 typedef struct fsdp__choice {
@@ -58,6 +59,10 @@ typedef struct fsdp__key_table {
     const char *example;         /* "section.name" of one of them, for messages */
 } fsdp__key_table;
 
+/* Whether it has a list, and what one entry of it is called. */
+bool fsdp__key_is_list(const fsdp__key *key);
+const char *fsdp__key_entry(const fsdp__key *key);
+
 const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *section,
                                 const char *name); /* NULL when absent */
 
@@ -68,9 +73,9 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes);
 bool fsdp__key_is_nothing(const char *text);
 /* Sets the key's field from text. The error says the key, the text and what is allowed, without a place. */
 fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text);
-/* Takes `count` paths in place of what is there (copies). */
+/* Of a list: takes `count` entries in place of what is there (copies). */
 fsdp_status fsdp__key_set_paths(void *config, const fsdp__key *key, const char *const *paths, int64_t count);
-/* Adds what `text` names, as fsdp__key_set reads it, to the paths that are there. */
+/* Adds what `text` names, as fsdp__key_set reads it, to the entries that are there. */
 fsdp_status fsdp__key_add_paths(void *config, const fsdp__key *key, const char *text);
 /* Whether it has a value, and that value as YAML which reads back as the same. */
 bool fsdp__key_is_set(const void *config, const fsdp__key *key);

@@ -12,7 +12,7 @@
 
 enum {
     LONGEST_VALUE = 64 * 1024, /* no number, name or path comes near it */
-    LONGEST_LIST = 256 * 1024, /* nor does a list of files */
+    LONGEST_LIST = 256 * 1024, /* nor does a list */
     SHOWN_BYTES = 80           /* of what is no key, in a message */
 };
 
@@ -124,11 +124,12 @@ static fsdp_status read_entry(reader *r, const fsdp__key *key, char **out)
 {
     stand_at(r, r->event.start_mark);
     if (r->event.type != YAML_SCALAR_EVENT)
-        return FSDP_FAIL(FSDP_FORMAT, "%s.%s holds %s: expected a list of files", key->section, key->name, kind(r));
+        return FSDP_FAIL(FSDP_FORMAT, "%s.%s holds %s: expected a list of %ss", key->section, key->name, kind(r),
+                         fsdp__key_entry(key));
     FSDP_TRY(check_scalar(r, key->section, key->name));
     if (is_nothing(r) || !*scalar(r))
-        return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a file or a list of files", key->section,
-                         key->name);
+        return FSDP_FAIL(FSDP_INVALID, "%s.%s has an empty entry: expected a %s or a list of %ss", key->section,
+                         key->name, fsdp__key_entry(key), fsdp__key_entry(key));
     *out = fsdp__strdup(scalar(r));
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
 }
@@ -180,13 +181,13 @@ static fsdp_status read_value(reader *r, const fsdp__key *key)
     char allowed[256];
 
     FSDP_TRY(next(r));
-    if (r->event.type == YAML_SEQUENCE_START_EVENT && key->type == FSDP__KEY_PATHS)
+    if (r->event.type == YAML_SEQUENCE_START_EVENT && fsdp__key_is_list(key))
         return read_list(r, key);
     if (r->event.type != YAML_SCALAR_EVENT) {
         fsdp__key_allowed(key, allowed, sizeof allowed);
         return FSDP_FAIL(FSDP_FORMAT, "%s.%s is %s: expected %s", key->section, key->name, kind(r), allowed);
     }
-    if (key->type == FSDP__KEY_PATHS)
+    if (fsdp__key_is_list(key))
         return read_path(r, key);
     FSDP_TRY(check_scalar(r, key->section, key->name));
     return fsdp__key_set(r->config, key, scalar(r));

@@ -10,6 +10,7 @@ typedef struct selection {
     fsdp__module_state *state;
     fsdp_mesh *mesh;
     bool share;
+    const fsdp_shard_options *options;
     fsdp_module **seen; /* modules already visited: shared ones count once */
     int64_t seen_count, seen_capacity;
 } selection;
@@ -96,12 +97,20 @@ static fsdp_status select_new(selection *sel, const fsdp__parameter_slot *slot, 
     return FSDP_OK;
 }
 
+static bool is_ignored(const fsdp_shard_options *options, const fsdp_tensor *t)
+{
+    for (int64_t i = 0; i < options->ignored_param_count; i++)
+        if (options->ignored_params[i] == t)
+            return true;
+    return false;
+}
+
 /* Adds a parameter, or a further field of one that is there. */
 static fsdp_status select_parameter(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot)
 {
     fsdp__param *p;
 
-    if (!*slot->slot)
+    if (!*slot->slot || is_ignored(sel->options, *slot->slot))
         return FSDP_OK;
     p = find_selected(sel->state, *slot->slot);
     if (!p)
@@ -158,6 +167,17 @@ static fsdp_status check_policy(const fsdp_mp_policy *policy)
     return FSDP_OK;
 }
 
+static fsdp_status check_ignored(const fsdp_shard_options *options)
+{
+    if (options->ignored_param_count < 0 || (options->ignored_param_count > 0 && !options->ignored_params))
+        return FSDP_FAIL(FSDP_INVALID, "ignored_params: %lld tensors, and no list of them",
+                         (long long)options->ignored_param_count);
+    for (int64_t i = 0; i < options->ignored_param_count; i++)
+        if (!options->ignored_params[i])
+            return FSDP_FAIL(FSDP_INVALID, "ignored_params[%lld] is null", (long long)i);
+    return FSDP_OK;
+}
+
 /* ---- the call ---- */
 
 static fsdp_status choose_mesh(selection *sel, fsdp_context *context, fsdp_mesh *mesh)
@@ -179,7 +199,9 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
 
     options = options ? options : &defaults;
     sel.share = !options->no_shared_memory;
+    sel.options = options;
     FSDP_TRY(check_modules(modules, count));
+    FSDP_TRY(check_ignored(options));
     FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));
     FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, sel.state), out);
     FSDP_TRY_GOTO(status, choose_mesh(&sel, modules[0]->context, options->mesh), out);

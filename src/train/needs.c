@@ -35,9 +35,11 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     const fsdp_train_config *c = run->config;
     double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* shards are float32 */
     double part = bytes * ranks / fsdp_context_world_size(run->context);
+    /* Which of them are trained is only known when the model is built. */
+    double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;
     int moments = c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;
 
-    return (needs){part, part, moments * part, ranks * activations(c, &run->model_config)};
+    return (needs){part, trained * part, moments * trained * part, ranks * activations(c, &run->model_config)};
 }
 
 /* "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)" */

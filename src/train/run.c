@@ -77,17 +77,24 @@ static fsdp_shard_options shard_options(const fsdp_train_config *c)
     return options;
 }
 
-/* Shapes only, then every block and last the root: from here on each rank has its own rows. */
+/* Shapes only. */
 static fsdp_status make_model(fsdp_train_run *run)
 {
-    fsdp_shard_options options = shard_options(run->config);
-
     run->device = fsdp__front_device(run->context);
     if (!run->device)
         return fsdp_last_status();
     run->model = fsdp_model_create(run->context, fsdp_meta(run->context), &run->model_config);
     if (!run->model)
         return fsdp_last_status();
+    FSDP_TRY(fsdp__train_freeze(run));
+    return run->config->model.frozen_count > 0 ? fsdp__train_check_needs(run) : FSDP_OK;
+}
+
+/* Every block and last the root: from here on each rank has its own rows. */
+static fsdp_status shard_model(fsdp_train_run *run)
+{
+    fsdp_shard_options options = shard_options(run->config);
+
     for (int64_t i = 0; i < fsdp_model_block_count(run->model); i++)
         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
     FSDP_TRY(fsdp_fully_shard(run->model, &options));
@@ -214,7 +221,8 @@ static outcome build(fsdp_train_run *run)
 {
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
-    PART(alone(make_model(run)));
+    PART(agreed(fsdp__train_agree(run, make_model(run))));
+    PART(alone(shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fill_model(run))));
     PART(agreed(fsdp__train_agree(run, make_optimizer(run))));
     return agreed(fsdp__train_agree(run, begin_metrics(run)));
@@ -288,6 +296,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .model = c->model.path ? c->model.path : c->model.preset,
         .model_config = run->model_config,
         .parameters = fsdp_model_config_parameters(&run->model_config),
+        .trained_parameters = run->trained_parameters,
         .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
         .microbatches = run->microbatches,

@@ -13,12 +13,13 @@ struct fsdp_train_run {
     const fsdp_train_config *config; /* borrowed */
     const fsdp_train_listener *listener;
     fsdp_model_config model_config;
-    int64_t microbatches;     /* per step */
-    int64_t sequences;        /* per step, all ranks */
-    int64_t step;             /* steps done */
-    int64_t skipped;          /* of them left out */
-    bool not_finite;          /* the last one was not */
-    int64_t local_parameters; /* elements on this rank */
+    int64_t microbatches;       /* per step */
+    int64_t sequences;          /* per step, all ranks */
+    int64_t step;               /* steps done */
+    int64_t skipped;            /* of them left out */
+    bool not_finite;            /* the last one was not */
+    int64_t trained_parameters; /* elements, all ranks; 0 until the model is built */
+    int64_t local_parameters;   /* elements on this rank */
 
     fsdp_tokens *tokens;
     fsdp_loader *loader;
@@ -35,6 +36,12 @@ struct fsdp_train_run {
 
 /* fsdp_agree, but a rank that failed itself keeps its own words. [collective] */
 fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
+
+/* ---- frozen.c ---- */
+
+/* Freezes what model.frozen names, before the model is sharded, and counts the rest: frozen parameters get no gradient
+ * and no optimizer state. A pattern that matches nothing is an error that names the parameter it comes nearest to. */
+fsdp_status fsdp__train_freeze(fsdp_train_run *run);
 
 /* ---- needs.c ---- */
 

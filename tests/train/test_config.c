@@ -137,6 +137,7 @@ static void a_wrong_shape_is_refused(void **state)
     (void)state;
     refuses("training:\n  seed: 1\n  steps: [10]\n", ":3: training.steps is a list: expected an integer from 1");
     refuses("training:\n  steps:\n    a: 1\n", ":2: training.steps is a section: expected an integer from 1");
+    refuses("model:\n  frozen: [a, [b]]\n", ":2: model.frozen holds a list: expected a list of patterns");
     refuses("data:\n  path: [a, [b]]\n", ":2: data.path holds a list: expected a list of files");
     refuses("data:\n  path: {a: b}\n", ":2: data.path is a section: expected a file or a list of files");
     refuses("training: 3\n", ":1: training is a single value: expected keys of the section, indented below it");
@@ -158,6 +159,11 @@ static void overrides_speak_the_same_language(void **state)
     CHECK_STRING(config->data.paths[1], "b c.txt");
     CHECK_OK(fsdp_train_config_set(config, "data.path", "x.txt"));
     CHECK_EQ(config->data.path_count, 1);
+    CHECK_OK(fsdp_train_config_set(config, "model.frozen", "[model.layers.0.*, '*norm*']"));
+    CHECK_EQ(config->model.frozen_count, 2);
+    CHECK_STRING(config->model.frozen[1], "*norm*");
+    CHECK_OK(fsdp_train_config_set(config, "model.frozen", ""));
+    CHECK_EQ(config->model.frozen_count, 0);
     CHECK_OK(fsdp_train_config_set(config, "metrics.jsonl", "m.jsonl"));
     CHECK_OK(fsdp_train_config_set(config, "metrics.jsonl", ""));
     CHECK_NULL(config->metrics.jsonl);

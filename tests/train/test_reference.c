@@ -32,6 +32,8 @@ static const run runs[] = {
     {"llama-accum3-sync-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-noreshard-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-bf16-ws2", "tiny-llama", NULL, "llama-ws2"},
+    {"llama-frozen-ws2", "tiny-llama", "llama-frozen-ws2", NULL},
+    {"fsdp2-llama-freeze-after-ws2", "tiny-llama", NULL, NULL},
     {"llama-tied-ws2", "tiny-llama-tied-st", "llama-tied-ws2", NULL},
 };
 enum {
@@ -54,6 +56,19 @@ static const char *text(const json_t *object, const char *key, const char *other
 
 /* ---- from a reference file to a config ---- */
 
+/* Fragments of names as patterns. Freezing before and after the sharding is the same. */
+static void write_frozen(const json_t *reference, FILE *file)
+{
+    const json_t *fragments = json_object_get(reference, "frozen"), *fragment;
+    size_t i;
+
+    if (!fragments)
+        fragments = json_object_get(reference, "freeze_after");
+    json_array_foreach(fragments, i, fragment)
+        fprintf(file, "%s'*%s*'", i == 0 ? "  frozen: [" : ", ", json_string_value(fragment));
+    fputs(fragments ? "]\n" : "", file);
+}
+
 static void write_config(const run *r, const json_t *reference, const char *directory, const char *path)
 {
     const json_t *optim = json_object_get(reference, "optim"), *betas = json_object_get(optim, "betas");
@@ -65,6 +80,7 @@ static void write_config(const run *r, const json_t *reference, const char *dire
 
     CHECK(file != NULL);
     fprintf(file, "model:\n  path: %s/models/%s\n", REFERENCE, r->model);
+    write_frozen(reference, file);
     fprintf(file, "data:\n  path: %s/tokens.bin\n  order: sequential\n", REFERENCE);
     fprintf(file, "training:\n  steps: %d\n  seq_len: %d\n  global_batch_size: %d\n  local_batch_size: %d\n",
             (int)number(reference, "steps", 0), (int)number(reference, "seq", 0), batch, batch / world / accum);

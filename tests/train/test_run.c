@@ -14,7 +14,7 @@ enum {
 typedef struct seen {
     int started, failed, exported;
     double losses[STEPS];
-    int64_t steps, parameters, local_parameters, collectives;
+    int64_t steps, parameters, trained_parameters, local_parameters, collectives;
     fsdp_status status;
 } seen;
 
@@ -79,6 +79,7 @@ static void started(void *arg, const fsdp_train_summary *summary)
 
     s->started++;
     s->parameters = summary->parameters;
+    s->trained_parameters = summary->trained_parameters;
     s->local_parameters = summary->local_parameters;
 }
 
@@ -157,6 +158,7 @@ static void every_world_trains_the_same(void **state)
                 CHECK_NEAR(f->seen[r].losses[i], world == 1 ? f->seen[r].losses[i] : alone[i], 1e-4);
         }
         CHECK_EQ(held, f->seen[0].parameters); /* each row is held once */
+        CHECK_EQ(f->seen[0].trained_parameters, f->seen[0].parameters);
         if (world == 1)
             memcpy(alone, f->seen[0].losses, sizeof alone);
     }
@@ -174,6 +176,83 @@ static void what_all_ranks_know_is_told_by_rank_0_alone(void **state)
         CHECK_EQ(f->seen[r].failed, r == 0);
         CHECK_EQ(f->seen[r].started, 0);
     }
+}
+
+/* ---- frozen parameters ---- */
+
+static void check_whole(fsdp_module *model, const char *name, float *whole, bool compare)
+{
+    fsdp_tensor *tensor;
+    float values[50 * 24];
+
+    CHECK_OK(fsdp_full_tensor(CHECK_PTR(fsdp_module_parameter(model, name)), &tensor));
+    CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, compare ? values : whole));
+    if (compare)
+        CHECK_BYTES(values, whole, (size_t)fsdp_tensor_numel(tensor) * sizeof *values);
+    fsdp_tensor_unref(tensor);
+}
+
+static void step_rank(fsdp_context *context, void *arg)
+{
+    const char *const frozen[] = {"model.layers.1.mlp.up_proj.weight", "model.norm.weight"};
+    float before[2][50 * 24];
+    fixture *f = arg;
+    fsdp_train_summary summary;
+    fsdp_train_report report;
+    fsdp_train_run *run;
+    fsdp_module *model;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    fsdp_train_run_summary(run, &summary);
+    CHECK_EQ(summary.parameters - summary.trained_parameters, 50 * 24 + 24);
+    model = fsdp_train_run_model(run);
+    for (int i = 0; i < 2; i++)
+        check_whole(model, frozen[i], before[i], false);
+    for (int step = 0; step < 2; step++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        f->seen[fsdp_context_rank(context)].losses[step] = report.loss;
+        CHECK_EQ(report.reduce_scatter, fsdp_context_world_size(context) > 1 ? 3 : 0);
+    }
+    for (int i = 0; i < 2; i++)
+        check_whole(model, frozen[i], before[i], true);
+    fsdp_train_run_free(run);
+}
+
+static void what_is_frozen_stays_as_it_was(void **state)
+{
+    fixture *f = *state;
+    double alone[2] = {0};
+
+    CHECK_OK(fsdp_train_config_set(f->config, "model.frozen", "[model.norm.*, '*.1.*.up_proj.weight']"));
+    for (int world = 1; world <= 4; world++) {
+        test_run_ranks(world, step_rank, f);
+        for (int i = 0; i < 2; i++) {
+            if (world == 1)
+                alone[i] = f->seen[0].losses[i];
+            CHECK_NEAR(f->seen[world - 1].losses[i], alone[i], 1e-4);
+        }
+    }
+}
+
+static void freeze_wrongly(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_train_run *run;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_config_set(f->config, "model.frozen", "[model.norm.*, model.layers.*.mpl.*]"));
+    CHECK_ERROR(fsdp_train_run_create(context, f->config, &run), FSDP_INVALID,
+                "model.frozen: 'model.layers.*.mpl.*' matches no parameter; the nearest is 'model.layers.0.mlp.");
+    CHECK_OK(fsdp_train_config_set(f->config, "model.frozen", "lm_heads.weight"));
+    CHECK_ERROR(fsdp_train_run_create(context, f->config, &run), FSDP_INVALID, "the nearest is 'lm_head.weight'");
+    CHECK_OK(fsdp_train_config_set(f->config, "model.frozen", "['*']"));
+    CHECK_ERROR(fsdp_train_run_create(context, f->config, &run), FSDP_INVALID, "leaves no parameter to train");
+}
+
+static void a_pattern_that_freezes_nothing_or_all_is_refused(void **state)
+{
+    test_run_ranks(1, freeze_wrongly, *state);
 }
 
 /* The n-th use of `kind` on rank 1 of 2 fails, for n growing until a run has fewer uses. */
@@ -224,5 +303,6 @@ static void a_failing_write_leaves_no_model_behind(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(every_world_trains_the_same), T(what_all_ranks_know_is_told_by_rank_0_alone),
+          T(what_is_frozen_stays_as_it_was), T(a_pattern_that_freezes_nothing_or_all_is_refused),
           T(a_failing_allocation_ends_all_ranks_and_leaks_nothing),
           T(a_failing_collective_ends_all_ranks_and_leaks_nothing), T(a_failing_write_leaves_no_model_behind))
