@@ -11,6 +11,9 @@
  *
  *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
  *
+ * After a forward a group may also keep a part of what was gathered, for a gather over fewer ranks
+ * (reshard_after_forward_ranks): then it is SHARDED_POST_FORWARD until its next use, or a write to a shard.
+ *
  * Outside forward and backward the module's parameters are distributed tensors: local rows by the chunk rule of
  * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and state dicts see those, also while
  * the engine keeps a group unsharded for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do
@@ -63,6 +66,11 @@ typedef enum fsdp_overlap {
 typedef struct fsdp_shard_options {
     fsdp_mesh *mesh; /* 1-D; NULL: all ranks of the context. Borrowed */
     fsdp_reshard reshard_after_forward;
+    /* FSDP2's integer reshard_after_forward, in place of the enum; 0: none. A number k that divides the ranks: 1:
+     * NEVER; all ranks: ALWAYS; else every rank keeps 1/k of the gathered bytes after a forward, and the next use
+     * gathers over k consecutive ranks of the mesh (of one machine, say), after a write to a shard over all. The
+     * process groups are made by the first call with this mesh and k, [collective] of the world. */
+    int reshard_after_forward_ranks;
     fsdp_mp_policy mp_policy;
     fsdp_overlap overlap;
     /* Left as they are: neither sharded, nor moved, nor reduced, whichever modules have them; give the same list to all
@@ -94,6 +102,12 @@ FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
 /* The same for every sharded module of the subtree. */
 FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
+/* fsdp_module_unshard in two calls, FSDP2's unshard(async_op=True): the first issues the gather and returns, fields
+ * name the shards still; the second waits for it, from when on they name unsharded tensors. The module is the handle:
+ * the second call is local, does nothing where no gather is under way, and may be left out, since a forward waits
+ * itself. A gather that no forward and no wait wanted is dropped at the end of the next backward. [collective] */
+FSDP_API fsdp_status fsdp_module_unshard_async(fsdp_module *module);
+FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
 
 /* false: gradients stay unsharded on this rank and add up there; nothing is communicated in the backward (no_sync). The
  * next backward with true reduces what has added up. zero_grad drops it. For the module and, with `recurse`, every
@@ -102,8 +116,13 @@ FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module,
 /* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step).
  */
 FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
+/* These two at any time. The first replaces what the options say, reshard_after_forward_ranks too. */
 FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
 FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
+/* false: the backward does not gather the module's own group, nor prefetch it: for modules whose backward reads no
+ * parameter, as an embedding's. One that does read a parameter which is not unsharded fails, on all ranks. What is
+ * recomputed in a backward is gathered all the same. */
+FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
 /* Divides reduced gradients by this instead of the number of ranks (0: the default again). Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
 /* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded
@@ -114,6 +133,7 @@ FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);
 
 typedef enum fsdp_sharded_state {
     FSDP_SHARDED,
+    FSDP_SHARDED_POST_FORWARD, /* a slice is kept: see reshard_after_forward_ranks */
     FSDP_GATHERING,
     FSDP_UNSHARDED
 } fsdp_sharded_state;
@@ -133,15 +153,16 @@ FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out);
 
 /* Sees every transition of every group below the root, on this rank's thread: for tests and for showing what happens.
- */
+ * The log has the same at level FSDP_LOG_DEBUG, with the collectives in their place (fsdp_context_set_log): "unshard
+ * 'layers.0' (forward)", "all_gather: 42 float32 over 2 ranks of group 'dp'", ... */
 typedef enum fsdp_shard_event {
-    FSDP_EVENT_UNSHARD, /* gather issued */
+    FSDP_EVENT_UNSHARD, /* a gather begins */
     FSDP_EVENT_WAIT,    /* unsharded parameters in place */
     FSDP_EVENT_RESHARD,
     FSDP_EVENT_PRE_FORWARD,
     FSDP_EVENT_POST_FORWARD,
     FSDP_EVENT_PRE_BACKWARD,
-    FSDP_EVENT_POST_BACKWARD,
+    FSDP_EVENT_POST_BACKWARD, /* resharded and reduced, where it was to be */
     FSDP_EVENT_REDUCE,
 } fsdp_shard_event;
 typedef void (*fsdp_shard_listener)(void *arg, fsdp_module *module, fsdp_shard_event event);

@@ -185,6 +185,11 @@ void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_
     pthread_mutex_unlock(&context->log_mutex);
 }
 
+bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level)
+{
+    return level <= context->log_level; /* only this thread changes it */
+}
+
 void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, ...)
 {
     char line[LINE_BYTES];

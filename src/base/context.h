@@ -41,5 +41,7 @@ fsdp__activity fsdp__context_set_activity(fsdp_context *context, fsdp__activity 
 void fsdp__context_set_heart(fsdp_context *context, fsdp__heart *heart);
 /* The context owns `state` from now on. The slot must be empty. */
 void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, void (*free_state)(void *));
+/* Whether anybody gets a line of `level`: none is made that nobody reads. On the context's own thread. */
+bool fsdp__log_shows(const fsdp_context *context, fsdp_log_level level);
 
 #endif

@@ -1,6 +1,7 @@
 /* collectives.c - the public collectives: the one place where arguments are checked, calls counted and handed on. */
 #include <string.h>
 
+#include "base/context.h"
 #include "comm/coalesced.h"
 #include "comm/counters.h"
 #include "comm/issue.h"
@@ -50,6 +51,16 @@ static int64_t bytes_of(const fsdp__call *call)
     return call->count * (int64_t)fsdp_dtype_size(call->dtype);
 }
 
+/* For who follows the order of calls. `count`: elements of the large side, padding included. */
+static void log_call(const fsdp_process_group *group, fsdp_collective kind, int64_t count, fsdp_dtype dtype)
+{
+    fsdp_context *context = group->comm->context;
+
+    if (group->size > 1 && fsdp__log_shows(context, FSDP_LOG_DEBUG))
+        fsdp_log(context, FSDP_LOG_DEBUG, "%s: %lld %s over %d ranks of group '%s'", fsdp_collective_name(kind),
+                 (long long)count, fsdp_dtype_name(dtype), group->size, group->name);
+}
+
 fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_stream *stream)
 {
@@ -57,6 +68,7 @@ fsdp_status fsdp_all_gather(fsdp_process_group *group, const void *send, void *r
 
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes_of(&call));
+    log_call(group, FSDP_ALL_GATHER, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_GATHER, group->ops->all_gather, &call, stream));
     return FSDP_OK;
 }
@@ -70,6 +82,7 @@ fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, voi
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     FSDP_TRY(check_reduction(group, &call));
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * bytes_of(&call));
+    log_call(group, FSDP_REDUCE_SCATTER, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter, &call, stream));
     return FSDP_OK;
 }
@@ -84,6 +97,7 @@ fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *r
     FSDP_TRY(check_reduction(group, &call));
     /* 2 (W-1)/W n, rounded to whole bytes */
     fsdp__comm_count(group, FSDP_ALL_REDUCE, 2 * bytes_of(&call) * (group->size - 1) / group->size);
+    log_call(group, FSDP_ALL_REDUCE, count, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, group->ops->all_reduce, &call, stream));
     return FSDP_OK;
 }
@@ -99,6 +113,7 @@ fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t coun
         return FSDP_FAIL(FSDP_INVALID, "cannot broadcast in group '%s': root %d is not one of its %d ranks",
                          group->name, root, group->size);
     fsdp__comm_count(group, FSDP_BROADCAST, bytes_of(&call) * (group->size - 1) / group->size);
+    log_call(group, FSDP_BROADCAST, count, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_BROADCAST, group->ops->broadcast, &call, stream));
     return FSDP_OK;
 }
@@ -112,6 +127,7 @@ fsdp_status fsdp_all_to_all(fsdp_process_group *group, const void *send, void *r
     if (count > 0 && send == recv)
         return FSDP_FAIL(FSDP_INVALID, "cannot all_to_all in group '%s': not possible in place", group->name);
     fsdp__comm_count(group, FSDP_ALL_TO_ALL, (group->size - 1) * bytes_of(&call));
+    log_call(group, FSDP_ALL_TO_ALL, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_TO_ALL, group->ops->all_to_all, &call, stream));
     return FSDP_OK;
 }
@@ -190,6 +206,7 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
         return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_coalesced in group '%s' from dtype %d to dtype %d",
                          group->name, (int)shard_dtype, (int)unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(unsharded_dtype));
+    log_call(group, FSDP_ALL_GATHER, rows * group->size, unsharded_dtype);
     FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced, fsdp__coalesced_all_gather,
                              &call, stream));
     return FSDP_OK;
@@ -218,6 +235,7 @@ fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_
     call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
     fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
+    log_call(group, FSDP_REDUCE_SCATTER, rows * group->size, reduce_dtype);
     FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
                              fsdp__coalesced_reduce_scatter, &call, stream));
     return FSDP_OK;

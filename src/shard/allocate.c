@@ -264,6 +264,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__free(group->params);
     for (int use = 0; use < FSDP__GRADIENT_USES; use++)
         fsdp__free(group->gradients[use].has_place);
+    fsdp__slice_close(&group->slice);
     fsdp__residence_close(&group->residence);
     fsdp__mesh_info_release(&group->residence.mesh);
     fsdp_event_free(group->gathered);

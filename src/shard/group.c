@@ -79,6 +79,11 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 
 /* ---- gathering ---- */
 
+fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
+{
+    return group->slice.kept ? group->slice.pg : group->residence.mesh.shard_pg;
+}
+
 /* The gather waits for who wrote the shards and for who had its memory before. Of shards that were written since the
  * iteration began, and of memory new from the device, nothing better is known than "after all that the device's stream
  * has been given". A spare region, and shared memory that is cast into, have waits of their own. */
@@ -108,7 +113,7 @@ static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const
     return FSDP_OK;
 }
 
-static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
+static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
     fsdp_status status = FSDP_OK;
@@ -126,21 +131,32 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
                                            .chunk = p->chunk_numel};
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count,
-                                            group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream),
-                  out);
-    status = fsdp_event_record(group->gathered, comm->stream);
+    status = fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count,
+                                       group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream);
 out:
     fsdp__free(buffers);
     return status;
+}
+
+static fsdp_status gather_slices(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (group->fresh) /* nothing was written since the slices were kept */
+        FSDP_TRY(fsdp__comm_context_follow_compute(comm, group->residence.device));
+    group->fresh = false;
+    return fsdp__slice_gather(&group->slice, &group->residence, group->params, group->param_count, comm->stream);
+}
+
+static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    FSDP_TRY(group->slice.kept ? gather_slices(group, comm) : gather_shards(group, comm));
+    return fsdp_event_record(group->gathered, comm->stream);
 }
 
 fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_status status;
 
-    if (group->sharded_state != FSDP_SHARDED)
+    if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
         return FSDP_OK; /* a prefetch was here first */
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE,
@@ -158,9 +174,15 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     return FSDP_OK;
 }
 
+static void drop_slice(fsdp__param_group *group)
+{
+    fsdp__slice_drop(&group->slice, &group->residence, group->params, group->param_count);
+}
+
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    fsdp_process_group *pg = group->residence.mesh.shard_pg;
+    fsdp_process_group *pg = fsdp__param_group_gather_pg(group);
+    bool whole = !group->slice.kept; /* what slices are of has been through post_gather */
     fsdp_status status;
 
     fsdp__process_group_host_waits(pg, true); /* inline, the gather has run: this returns at once */
@@ -173,15 +195,16 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 
         fsdp_tensor_unref(p->gathering); /* given back in the order of the device's stream, which waits */
         p->gathering = NULL;
-        if (p->gather.post_gather)
+        if (p->gather.post_gather && whole)
             status = p->gather.post_gather(p->gather.arg, p->unsharded);
     }
+    drop_slice(group);
     return status;
 }
 
 fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->sharded_state == FSDP_SHARDED)
+    if (group->sharded_state < FSDP_GATHERING)
         return FSDP_OK;
     if (group->sharded_state == FSDP_GATHERING) {
         fsdp_status status = arrive(group, comm);
@@ -206,21 +229,45 @@ void fsdp__param_group_leave(fsdp__param_group *group)
     group->stays_unsharded = true;
 }
 
+/* Fields first: whoever is told of the reshard sees shards. The end of the read is counted behind the last kernel of
+ * the device's stream, so peers may write no earlier than that. */
+static void end_use(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_sharded_state after)
+{
+    publish(group, false);
+    fsdp__residence_end_read(&group->residence);
+    end_unsharded(group, comm);
+    group->sharded_state = after;
+}
+
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     group->explicit = group->stays_unsharded = false;
     if (group->sharded_state == FSDP_SHARDED)
         return;
+    if (group->sharded_state == FSDP_SHARDED_POST_FORWARD) {
+        drop_slice(group);
+        group->sharded_state = FSDP_SHARDED;
+        return;
+    }
     /* A prefetch that nobody waited for must land before its memory goes. */
     if (group->sharded_state == FSDP_GATHERING &&
         fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered) != FSDP_OK)
         (void)fsdp_event_synchronize(group->gathered);
-    /* Fields first: whoever is told of the reshard sees shards. The end of the read is counted behind the last kernel
-     * of the device's stream, so peers may write no earlier than that. */
-    publish(group, false);
-    fsdp__residence_end_read(&group->residence);
-    end_unsharded(group, comm);
-    group->sharded_state = FSDP_SHARDED;
+    drop_slice(group); /* of a gather that nobody waited for */
+    end_use(group, comm, FSDP_SHARDED);
+}
+
+fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    if (!group->slice.pg || group->sharded_state != FSDP_UNSHARDED) {
+        fsdp__param_group_reshard(group, comm);
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp__slice_keep(&group->slice, &group->residence, group->params, group->param_count));
+    group->explicit = false;
+    group->stays_unsharded = true; /* or nearly: there, too, all ranks must know of a write */
+    end_use(group, comm, FSDP_SHARDED_POST_FORWARD);
+    return FSDP_OK;
 }
 
 void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm)

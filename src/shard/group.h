@@ -1,6 +1,7 @@
 /* group.h - a group of parameters: gathered in one all-gather, reduced in one reduce-scatter (FSDP2's FSDPParamGroup).
  *
  *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
+ *             SHARDED_POST_FORWARD --unshard--> GATHERING, UNSHARDED --reshard_to_slice--> SHARDED_POST_FORWARD
  *
  * The parameters of a group lie on one device, over one mesh, and have equal dtypes. */
 #ifndef SHARD_GROUP_H
@@ -9,6 +10,7 @@
 #include "shard/comm_context.h"
 #include "shard/param.h"
 #include "shard/residence.h"
+#include "shard/slice.h"
 
 /* Memory for unsharded gradients is made for a group at once: as they are computed, and as they are accumulated in the
  * reduce dtype between backwards without reduction. */
@@ -29,6 +31,7 @@ typedef struct fsdp__param_group {
     fsdp__param *params;
     int64_t param_count, param_capacity;
     fsdp__residence residence;
+    fsdp__slice slice;
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
 
     fsdp_sharded_state sharded_state;
@@ -53,6 +56,10 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
 /* A use ends, and the group stays unsharded. */
 void fsdp__param_group_leave(fsdp__param_group *group);
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
+/* Keeps a slice where the group has one; else as reshard. */
+fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm);
+/* The ranks that the next gather, or the running one, is over. */
+fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group);
 /* The same on this rank alone, by a write or by the caller's will: see [Note: staying unsharded] in root.h. */
 void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
 

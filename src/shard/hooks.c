@@ -11,21 +11,12 @@ static fsdp_status post_backward(void *arg)
     fsdp__module_state *state = arg;
 
     state->training = FSDP__POST_BACKWARD;
-    fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     if (state->reshard_after_backward)
         fsdp__module_state_reshard(state);
-    return fsdp__module_state_reduce(state);
-}
-
-/* A prefetch that this backward did not need. */
-static bool is_gathering(const fsdp__module_state *state)
-{
-    bool gathering = false;
-
-    for (int64_t i = 0; i < state->group_count; i++)
-        gathering = gathering || state->groups[i]->sharded_state == FSDP_GATHERING;
-    return gathering;
+    FSDP_TRY(fsdp__module_state_reduce(state));
+    fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
+    return FSDP_OK;
 }
 
 /* Reductions are complete, and nothing is gathered that should not be. */
@@ -33,18 +24,18 @@ static fsdp_status finish(fsdp__root *root)
 {
     FSDP_TRY(fsdp__comm_context_finish_reduction(&root->comm));
     for (int64_t i = 0; i < root->state_count; i++)
-        if (is_gathering(root->states[i]))
+        if (fsdp__module_state_is_gathering(root->states[i])) /* a prefetch that this backward did not need */
             fsdp__module_state_reshard(root->states[i]);
     fsdp__spares_drop(&root->comm.spares);
     fsdp__root_forget_order(root);
     return FSDP_OK;
 }
 
-/* In the order of the backward, whoever has not been through it. What a forward uses, around this backward, goes on. */
+/* Whoever has not been through it. What a forward uses, around this backward, goes on. */
 static fsdp_status complete_backward(fsdp__root *root)
 {
-    /* The order must be the same on all ranks, as these are collectives: that of the module walk is, backwards. */
-    for (int64_t i = root->state_count - 1; i >= 0; i--)
+    /* The order must be the same on all ranks, as these are collectives: that of the module walk is. */
+    for (int64_t i = 0; i < root->state_count; i++)
         if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(post_backward(root->states[i]));
     for (int64_t i = 0; i < root->state_count; i++) {
@@ -87,6 +78,20 @@ static fsdp_status begin_backward(fsdp__root *root)
     return FSDP_OK;
 }
 
+/* Gathers another state ahead of its use in the pass that `training` says. */
+static fsdp_status prefetch(fsdp__module_state *state, fsdp__training training)
+{
+    fsdp__training before = state->training;
+    fsdp_status status;
+
+    if (training == FSDP__PRE_BACKWARD && !state->unshard_in_backward)
+        return FSDP_OK;
+    state->training = training;
+    status = fsdp__module_state_unshard(state);
+    state->training = before;
+    return status;
+}
+
 static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **grad)
 {
     fsdp__module_state *state = arg, *previous;
@@ -99,11 +104,12 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_BACKWARD);
-    FSDP_TRY(fsdp__module_state_unshard(state));
+    if (state->unshard_in_backward)
+        FSDP_TRY(fsdp__module_state_unshard(state));
     FSDP_TRY(fsdp__module_state_wait(state));
     /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
     previous = fsdp__root_previous(root, state);
-    return previous ? fsdp__module_state_unshard(previous) : FSDP_OK;
+    return previous ? prefetch(previous, FSDP__PRE_BACKWARD) : FSDP_OK;
 }
 
 /* ---- forward ---- */
@@ -170,9 +176,9 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     fsdp__root *root = state->root;
 
     fsdp__module_state_forget_ran(state);
-    state->training = FSDP__IDLE;
     if (state->reshard_after_forward)
-        fsdp__module_state_reshard(state);
+        FSDP_TRY(fsdp__module_state_reshard_after_forward(state));
+    state->training = FSDP__IDLE;
     if (fsdp_grad_enabled(root->context)) /* nobody goes back through an evaluation */
         FSDP_TRY(fsdp__root_record_order(root, state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_FORWARD);

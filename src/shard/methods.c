@@ -37,26 +37,58 @@ static fsdp_status change_states(fsdp_module *module, bool recurse, void (*apply
     return recurse ? fsdp__module_walk(module, apply_change, &c) : apply_change(&c, module, "");
 }
 
-fsdp_status fsdp_module_unshard(fsdp_module *module)
+/* Of several groups, those that were gathered before one failed go as well. */
+static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status status)
 {
-    fsdp__module_state *state;
-    fsdp_device *device;
-    fsdp_status status;
+    if (status != FSDP_OK)
+        fsdp__module_state_reshard(state);
+    return status;
+}
 
-    FSDP_TRY(state_of(module, &state));
-    device = fsdp__module_state_device(state);
+static fsdp_status begin_unshard(fsdp__module_state *state)
+{
+    fsdp_device *device = fsdp__module_state_device(state);
+
     if (device)
         FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
     if (!state->root->forward_root && !state->root->in_backward)
         FSDP_TRY(fsdp__root_drop_stale(state->root));
-    status = fsdp__module_state_unshard(state);
-    if (status == FSDP_OK)
-        status = fsdp__module_state_wait(state);
-    if (status != FSDP_OK)
-        fsdp__module_state_reshard(state); /* of several groups, those that were gathered before one failed */
+    return reshard_if_failed(state, fsdp__module_state_unshard(state));
+}
+
+static fsdp_status end_unshard(fsdp__module_state *state)
+{
+    fsdp_status status = reshard_if_failed(state, fsdp__module_state_wait(state));
+
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
     return status;
+}
+
+fsdp_status fsdp_module_unshard(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(begin_unshard(state));
+    return end_unshard(state);
+}
+
+fsdp_status fsdp_module_unshard_async(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(begin_unshard(state));
+    return fsdp__module_state_is_gathering(state) ? FSDP_OK : end_unshard(state); /* unsharded already */
+}
+
+fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    return fsdp__module_state_is_gathering(state) ? end_unshard(state) : FSDP_OK;
 }
 
 static void reshard(fsdp__module_state *state, bool unused)
@@ -100,6 +132,7 @@ static void set_reshard_after_forward(fsdp__module_state *state, bool on)
 {
     state->reshard = on ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER; /* no longer automatic */
     state->reshard_after_forward = on;
+    state->slice_ranks = 0;
 }
 
 fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
@@ -115,6 +148,15 @@ static void set_reshard_after_backward(fsdp__module_state *state, bool on)
 fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool on, bool recurse)
 {
     return change_states(module, recurse, set_reshard_after_backward, on);
+}
+
+fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    state->unshard_in_backward = unshard;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor)

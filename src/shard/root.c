@@ -175,7 +175,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
         if (stale[i])
             fsdp__module_state_reshard(asked[i]->state);
     for (int64_t i = 0; i < n; i++)
-        if (asked[i]->sharded_state != FSDP_SHARDED)
+        if (asked[i]->sharded_state >= FSDP_GATHERING)
             fsdp__residence_begin_read(&asked[i]->residence);
     return FSDP_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/context.h"
 #include "comm/internal.h"
 #include "shard/allocate.h"
 #include "shard/reduce.h"
@@ -21,8 +22,12 @@ fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, co
     state->policy = options->mp_policy;
     state->reshard = options->reshard_after_forward;
     state->overlap = options->overlap;
-    state->reduce_grads = state->reshard_after_backward = true;
-    state->reshard_after_forward = options->reshard_after_forward != FSDP_RESHARD_NEVER;
+    state->reduce_grads = state->reshard_after_backward = state->unshard_in_backward = true;
+    if (options->reshard_after_forward_ranks > 0) {
+        state->reshard = options->reshard_after_forward_ranks == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
+        state->slice_ranks = options->reshard_after_forward_ranks;
+    }
+    state->reshard_after_forward = state->reshard != FSDP_RESHARD_NEVER;
     state->modules = fsdp__calloc((size_t)count, sizeof *state->modules);
     state->ran = fsdp__calloc((size_t)count, sizeof *state->ran);
     if (!state->modules || !state->ran) {
@@ -92,8 +97,34 @@ void fsdp__module_state_forget_ran(fsdp__module_state *state)
     state->ran_count = 0;
 }
 
+static void log_event(const fsdp__module_state *state, fsdp_shard_event event)
+{
+    static const char *const events[] = {
+        [FSDP_EVENT_UNSHARD] = "unshard",
+        [FSDP_EVENT_WAIT] = "wait",
+        [FSDP_EVENT_RESHARD] = "reshard",
+        [FSDP_EVENT_PRE_FORWARD] = "pre_forward",
+        [FSDP_EVENT_POST_FORWARD] = "post_forward",
+        [FSDP_EVENT_PRE_BACKWARD] = "pre_backward",
+        [FSDP_EVENT_REDUCE] = "reduce",
+        [FSDP_EVENT_POST_BACKWARD] = "post_backward",
+    };
+    static const char *const trainings[] = {
+        [FSDP__IDLE] = "idle",
+        [FSDP__FORWARD] = "forward",
+        [FSDP__PRE_BACKWARD] = "pre_backward",
+        [FSDP__POST_BACKWARD] = "post_backward",
+    };
+    fsdp_context *context = state->comm->context;
+
+    if (state->group_count > 0 && fsdp__log_shows(context, FSDP_LOG_DEBUG))
+        fsdp_log(context, FSDP_LOG_DEBUG, "%s '%s' (%s)", events[event], state->name ? state->name : "?",
+                 trainings[state->training]);
+}
+
 void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event)
 {
+    log_event(state, event);
     for (int64_t i = 0; state->listener && state->listener->function && i < state->module_count; i++)
         if (state->modules[i]) {
             state->listener->function(state->listener->arg, state->modules[i], event);
@@ -108,36 +139,46 @@ static void set_label(const fsdp__module_state *state, const fsdp__param_group *
 {
     const char *name = state->name && !*state->name ? "the root" : state->name;
 
-    fsdp__process_group_set_label(group->residence.mesh.shard_pg, on ? name : NULL);
+    fsdp__process_group_set_label(fsdp__param_group_gather_pg(group), on ? name : NULL);
+}
+
+/* Whether there is a group from `least` to `most`. */
+static bool any_group(const fsdp__module_state *state, fsdp_sharded_state least, fsdp_sharded_state most)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        any = any || (state->groups[i]->sharded_state >= least && state->groups[i]->sharded_state <= most);
+    return any;
 }
 
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
 {
-    bool issued = false;
-
+    if (any_group(state, FSDP_SHARDED, FSDP_SHARDED_POST_FORWARD))
+        fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];
         fsdp_status status;
 
-        issued = issued || group->sharded_state == FSDP_SHARDED;
         set_label(state, group, true);
         status = fsdp__param_group_unshard(group, state->comm);
         set_label(state, group, false);
         FSDP_TRY(status);
     }
-    if (issued)
-        fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
     return FSDP_OK;
+}
+
+bool fsdp__module_state_is_gathering(const fsdp__module_state *state)
+{
+    return any_group(state, FSDP_GATHERING, FSDP_GATHERING);
 }
 
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
 {
-    bool gathering = false;
+    bool gathering = fsdp__module_state_is_gathering(state);
 
-    for (int64_t i = 0; i < state->group_count; i++) {
-        gathering = gathering || state->groups[i]->sharded_state == FSDP_GATHERING;
+    for (int64_t i = 0; i < state->group_count; i++)
         FSDP_TRY(fsdp__param_group_wait(state->groups[i], state->comm));
-    }
     if (gathering)
         fsdp__module_state_notify(state, FSDP_EVENT_WAIT);
     return FSDP_OK;
@@ -151,12 +192,10 @@ void fsdp__module_state_leave(fsdp__module_state *state)
 
 static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, fsdp__comm_context *))
 {
-    bool unsharded = false;
+    bool unsharded = any_group(state, FSDP_SHARDED_POST_FORWARD, FSDP_UNSHARDED);
 
-    for (int64_t i = 0; i < state->group_count; i++) {
-        unsharded = unsharded || state->groups[i]->sharded_state != FSDP_SHARDED;
+    for (int64_t i = 0; i < state->group_count; i++)
         how(state->groups[i], state->comm);
-    }
     if (unsharded)
         fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
 }
@@ -164,6 +203,21 @@ static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, 
 void fsdp__module_state_reshard(fsdp__module_state *state)
 {
     reshard(state, fsdp__param_group_reshard);
+}
+
+fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state)
+{
+    bool unsharded = any_group(state, FSDP_GATHERING, FSDP_UNSHARDED);
+
+    if (state->slice_ranks == 0) {
+        fsdp__module_state_reshard(state);
+        return FSDP_OK;
+    }
+    for (int64_t i = 0; i < state->group_count; i++)
+        FSDP_TRY(fsdp__param_group_reshard_to_slice(state->groups[i], state->comm));
+    if (unsharded)
+        fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
+    return FSDP_OK;
 }
 
 void fsdp__module_state_give_up(fsdp__module_state *state)

@@ -25,7 +25,8 @@ typedef struct fsdp__module_state {
     fsdp_mp_policy policy;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
-    bool reshard_after_forward, reshard_after_backward, reduce_grads;
+    bool reshard_after_forward, reshard_after_backward, reduce_grads, unshard_in_backward;
+    int slice_ranks;     /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
     float divide_factor; /* 0: the number of ranks */
 
     fsdp__training training;
@@ -66,8 +67,12 @@ void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event
 /* [collective] */
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
+/* Whether a gather is under way that nobody has waited for. */
+bool fsdp__module_state_is_gathering(const fsdp__module_state *state);
 void fsdp__module_state_leave(fsdp__module_state *state);
 void fsdp__module_state_reshard(fsdp__module_state *state);
+/* As the state does after a forward: all, or to slices. */
+fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state);
 /* See fsdp__param_group_give_up. */
 void fsdp__module_state_give_up(fsdp__module_state *state);
 /* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */

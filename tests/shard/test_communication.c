@@ -8,6 +8,7 @@ enum {
 
 typedef struct expectation {
     fsdp_reshard reshard;
+    int ranks; /* reshard_after_forward_ranks, where it divides the world */
     bool root_only, manual_reshard, copy;
     int micros;
     bool sync;
@@ -25,7 +26,8 @@ static int64_t calls(fsdp_context *context, fsdp_collective kind)
 static void count(fsdp_context *context, void *arg)
 {
     const expectation *e = arg;
-    fsdp_shard_options options = {.reshard_after_forward = e->reshard, .no_shared_memory = e->copy};
+    fsdp_shard_options options = {
+        .reshard_after_forward = e->reshard, .reshard_after_forward_ranks = e->ranks, .no_shared_memory = e->copy};
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     int ranks = fsdp_context_world_size(context) > 1;
 
@@ -91,12 +93,15 @@ static void counts_per_step_are_those_of_fsdp2(void **state)
          .backward_gathers = 3 * g,
          .reductions = 3 * g},
         {.reshard = FSDP_RESHARD_NEVER, .micros = 2, .forward_gathers = 2 * g, .reductions = g},
+        {.ranks = 1, .micros = 1, .forward_gathers = g, .reductions = g},
+        {.ranks = 2, .micros = 1, .forward_gathers = g, .backward_gathers = g, .reductions = g},
+        {.ranks = 2, .micros = 3, .forward_gathers = 3 * g, .backward_gathers = 3 * g, .reductions = g},
     };
 
     (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
         for (int world = 1; world <= 4; world++)
-            for (int copy = 0; copy < 2; copy++) {
+            for (int copy = 0; copy < 2 && (!cases[i].ranks || world % cases[i].ranks == 0); copy++) {
                 expectation e = cases[i];
 
                 e.copy = copy;
@@ -104,13 +109,15 @@ static void counts_per_step_are_those_of_fsdp2(void **state)
             }
 }
 
-/* (W-1)/W * P * (2 es(p) + es(r)) for full sharding, P with rows padded to a multiple of W. */
+/* (W-1)/W * P * (2 es(p) + es(r)) for full sharding, P with rows padded to a multiple of W. Where 1/k is kept, the
+ * second gather is (k-1)/k * P * es(p). */
 static void bytes(fsdp_context *context, void *arg)
 {
-    fsdp_mp_policy policy = *(fsdp_mp_policy *)arg;
-    fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .mp_policy = policy};
+    fsdp_shard_options options = *(fsdp_shard_options *)arg;
+    fsdp_mp_policy policy = options.mp_policy;
     fsdp_module *module = net_sharded(context, BLOCKS, &options);
     int64_t padded = 0, world = fsdp_context_world_size(context);
+    int64_t k = options.reshard_after_forward_ranks ? options.reshard_after_forward_ranks : world;
     int64_t p = policy.param_dtype ? 2 : 4, r = policy.reduce_dtype == FSDP_F32 || !policy.param_dtype ? 4 : 2;
     fsdp_comm_stats stats;
     fsdp_shard_info info;
@@ -124,7 +131,7 @@ static void bytes(fsdp_context *context, void *arg)
     fsdp_context_reset_comm_stats(context);
     net_forward_backward(module, 0, 0, 1);
     fsdp_context_comm_stats(context, &stats);
-    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], (world - 1) * padded / world * 2 * p);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], ((world - 1) * padded / world + (k - 1) * padded / k) * p);
     CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], (world - 1) * padded / world * r);
     if (!policy.param_dtype && test_on_cpu())
         CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], 0); /* on one machine and without a cast: a barrier */
@@ -138,7 +145,13 @@ static void bytes_per_step_are_those_of_the_formula(void **state)
     (void)state;
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(policies); i++)
-            test_run_ranks(world, bytes, &policies[i]);
+            for (int k = 0; k <= (world == 4 ? 2 : 0); k += 2) {
+                fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                              .reshard_after_forward_ranks = k,
+                                              .mp_policy = policies[i]};
+
+                test_run_ranks(world, bytes, &options);
+            }
 }
 
 /* ---- order ---- */

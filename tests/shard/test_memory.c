@@ -4,8 +4,10 @@
  * to 64 bytes) and S_g those of one rank's rows of them:
  *     after building       sum S_g
  *     whole parameters     forward P_root + P_block; backward P_root + 2 P_block (the one used, the one prefetched)
- *     gradients            unreduced P_root + P_block next to the reduced S_g of the blocks done so far
- *     after the backward   sum S_g more: the reduced gradients; after zero_grad nothing but the start */
+ *                          with reshard_after_forward_ranks k, slices of P_g/k besides: of all groups after the
+ * forward; at the peak, of those blocks that the backward has not used gradients            unreduced P_root + P_block
+ * next to the reduced S_g of the blocks done so far after the backward   sum S_g more: the reduced gradients; after
+ * zero_grad nothing but the start */
 #include "shard/net.h"
 
 enum {
@@ -19,15 +21,23 @@ static size_t rounded(size_t bytes)
 
 typedef struct group_bytes {
     size_t whole, shard;
+    size_t slice; /* with reshard_after_forward_ranks 2 */
 } group_bytes;
+
+static void add(group_bytes *g, int64_t chunk, int64_t inner, int64_t world)
+{
+    g->whole += rounded((size_t)(chunk * world * inner) * 4);
+    g->shard += rounded((size_t)(chunk * inner) * 4);
+    g->slice += rounded((size_t)(chunk * world / 2 * inner) * 4);
+}
 
 /* f32; the shapes of a Linear(in, out): (out, in) and (out). */
 static void add_linear(group_bytes *g, int64_t in, int64_t out, int64_t world)
 {
     int64_t chunk = (out + world - 1) / world;
 
-    g->whole += rounded((size_t)(chunk * world * in) * 4) + rounded((size_t)(chunk * world) * 4);
-    g->shard += rounded((size_t)(chunk * in) * 4) + rounded((size_t)chunk * 4);
+    add(g, chunk, in, world);
+    add(g, chunk, 1, world);
 }
 
 static group_bytes block_bytes(int64_t world)
@@ -42,12 +52,12 @@ static group_bytes block_bytes(int64_t world)
 static group_bytes root_bytes(int64_t world)
 {
     group_bytes g = {0};
-    size_t chunk = (size_t)(NET_DIM + world - 1) / (size_t)world;
+    int64_t chunk = (NET_DIM + world - 1) / world;
 
     add_linear(&g, NET_IN, NET_DIM, world);
     add_linear(&g, NET_DIM, NET_OUT, world);
-    g.whole += 2 * rounded(chunk * (size_t)world * 4); /* LayerNorm: weight and bias */
-    g.shard += 2 * rounded(chunk * 4);
+    add(&g, chunk, 1, world); /* LayerNorm: weight and bias */
+    add(&g, chunk, 1, world);
     return g;
 }
 
@@ -70,7 +80,7 @@ static void check_stages(fsdp_context *context, void *arg)
     CHECK_EQ(stats.peak_total_bytes, shards); /* no rank ever held more */
     CHECK_OK(fsdp_module_initialize(module, 1));
 
-    always = root.whole + 2 * block.whole;
+    always = root.whole + 2 * block.whole + (options.reshard_after_forward_ranks ? (BLOCKS - 1) * block.slice : 0);
     for (int step = 0; step < 6; step++) {
         size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
         size_t last = root.whole + BLOCKS * block.shard + root.shard;
@@ -112,6 +122,51 @@ static void live_and_peak_bytes_equal_the_closed_form(void **state)
         }
 }
 
+/* After a forward, and after what makes the slices stale. */
+static void check_slices(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = *(fsdp_shard_options *)arg;
+    int64_t world = fsdp_context_world_size(context);
+    size_t slices = root_bytes(world).slice + BLOCKS * block_bytes(world).slice;
+    fsdp_module *module = net_sharded(context, BLOCKS, &options);
+    fsdp_device *device = test_device(context);
+    fsdp_memory_stats stats;
+    fsdp_tensor *x, *targets, *loss;
+
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, 0, 3, &x, &targets);
+        loss = CHECK_PTR(fsdp_call(module, x, targets));
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], slices);
+        if (step == 0)
+            CHECK_OK(fsdp_backward(loss));
+        else if (step == 1)
+            CHECK_OK(fsdp_module_reshard_all(module));
+        else
+            CHECK_OK(fsdp_module_initialize(module, 2));
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        fsdp_scope_end(context, NULL);
+    }
+    fsdp_module_unref(module);
+}
+
+static void what_is_kept_after_a_forward_is_counted_as_its_part(void **state)
+{
+    static const int worlds[] = {4, 8};
+
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_shard_options options = {.reshard_after_forward_ranks = 2, .no_shared_memory = copy};
+
+            test_run_ranks(worlds[w], check_slices, &options);
+            test_run_ranks(worlds[w], check_stages, &options);
+        }
+}
+
 static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, arg);
@@ -136,4 +191,5 @@ static void a_steady_state_reuses_its_blocks(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form),
+          cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
           cmocka_unit_test(a_steady_state_reuses_its_blocks))
