@@ -1,5 +1,6 @@
 /* test_readers.c - who writes to shared memory waits for the peers that still read it, for no others, and not for ever.
  */
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -422,6 +423,43 @@ static void a_reader_that_ends_ends_the_waiting(void **state)
             }
 }
 
+/* The second ends its read and leaves at once: whoever sees that it has left must see the read ended, too. */
+static void leave_behind_the_read(fsdp_context *context, void *arg)
+{
+    reads *r = arg;
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
+    void *region = shared(world);
+    int rank = fsdp_context_rank(context);
+
+    fsdp__process_group_begin_read(world, region);
+    if (rank == 0) {
+        CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+        atomic_store(&r->write, 1);
+        CHECK_OK(fsdp__process_group_await_readers(world, region, stream));
+        return;
+    }
+    while (!atomic_load(&r->write))
+        sched_yield();
+    for (int i = 0; i < r->late; i++) /* so that the writer is about to sleep, or asleep */
+        sched_yield();
+    CHECK_OK(fsdp__process_group_end_read(world, region, stream));
+}
+
+static void a_reader_that_ends_behind_its_read_is_not_missed(void **state)
+{
+    enum {
+        TIMES = 150
+    };
+
+    (void)state;
+    for (int i = 0; i < TIMES; i++) {
+        reads r = {.late = i % 30};
+
+        test_run_ranks(2, leave_behind_the_read, &r);
+    }
+}
+
 /* ---- who of all has a flag ---- */
 
 static void flags(fsdp_context *context, void *arg)
@@ -472,5 +510,7 @@ TEST_MAIN(cmocka_unit_test(a_writer_waits_for_the_peers_that_lag),
           cmocka_unit_test(a_peer_may_wait_for_others), cmocka_unit_test(what_waits_on_a_worker_stream_holds_nobody_up),
           cmocka_unit_test(a_collective_while_reading_is_an_error_that_names_both),
           cmocka_unit_test(writers_that_wait_for_each_other_are_an_error_that_names_both),
-          cmocka_unit_test(a_reader_that_ends_ends_the_waiting), cmocka_unit_test(a_flag_of_any_rank_is_seen_by_all),
+          cmocka_unit_test(a_reader_that_ends_ends_the_waiting),
+          cmocka_unit_test(a_reader_that_ends_behind_its_read_is_not_missed),
+          cmocka_unit_test(a_flag_of_any_rank_is_seen_by_all),
           cmocka_unit_test(ranks_with_other_counts_of_flags_disagree))

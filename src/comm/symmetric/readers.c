@@ -95,8 +95,11 @@ static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *
     while ((last = behind(group, header, number)) >= 0) {
         bool elapsed = sleep_behind(header, group->ranks[last], number, fsdp__wait_tick_ms(&wait));
 
+        bool left = fsdp__arena_has_left(arena, group->ranks[last]);
+
         /* A rank that is gone will never count itself done, and an aborted world does not wake those who sleep here. */
-        fsdp__arena_check_left(arena, group->ranks[last]);
+        if (left && behind(group, header, number) == last)
+            fsdp__arena_abort_left(arena, group->ranks[last]);
         if (elapsed) {
             fsdp__arena_check_alive(arena, group->ranks[last]);
             fsdp__arena_check_keeper(arena);

@@ -61,9 +61,12 @@ static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked
     fsdp__arena *arena = group->world->arena;
 
     for (int r = 0; r < group->size; r++) {
+        bool left = fsdp__arena_has_left(arena, group->ranks[r]);
+
         if (r == group->rank || atomic_load(&slot_of(group, r)->ticket) == ticket)
             continue;
-        fsdp__arena_check_left(arena, group->ranks[r]);
+        if (left)
+            fsdp__arena_abort_left(arena, group->ranks[r]);
         if (asked_system)
             fsdp__arena_check_alive(arena, group->ranks[r]);
     }

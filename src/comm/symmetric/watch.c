@@ -80,12 +80,15 @@ void fsdp__arena_leave(fsdp__arena *arena, int rank)
     wake_everybody(arena);
 }
 
-void fsdp__arena_check_left(fsdp__arena *arena, int rank)
+bool fsdp__arena_has_left(const fsdp__arena *arena, int rank)
+{
+    return atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_LEFT;
+}
+
+void fsdp__arena_abort_left(fsdp__arena *arena, int rank)
 {
     char text[64];
 
-    if (atomic_load(&arena->control->ranks[rank].state) != FSDP__RANK_LEFT)
-        return;
     snprintf(text, sizeof text, "rank %d has left", rank);
     fsdp__arena_abort(arena, FSDP_COMM, rank, text);
 }

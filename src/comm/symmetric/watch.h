@@ -12,8 +12,11 @@ bool fsdp__arena_aborted(const fsdp__arena *arena);
 fsdp_status fsdp__arena_failure(const fsdp__arena *arena);
 /* `rank` takes part no more; who waits for it is told. */
 void fsdp__arena_leave(fsdp__arena *arena, int rank);
-/* Aborts with the rank's name when one that is awaited in a barrier has left (cheap), or has died (asks the system). */
-void fsdp__arena_check_left(fsdp__arena *arena, int rank);
+/* To be asked before the look whether the rank has done what is awaited: between the two it may do that, and leave. */
+bool fsdp__arena_has_left(const fsdp__arena *arena, int rank);
+/* Aborts with the rank's name: one that is awaited has left. */
+void fsdp__arena_abort_left(fsdp__arena *arena, int rank);
+/* The same when it has died (asks the system). */
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank);
 void fsdp__arena_check_keeper(fsdp__arena *arena);
 
