@@ -3,15 +3,6 @@
 
 #include "shard/parts.h"
 
-const order_residence order_residences[ORDER_RESIDENCES] = {
-    {"shared memory, inline", false, FSDP_OVERLAP_INLINE, false},
-    {"shared memory, worker streams", false, FSDP_OVERLAP_WORKER, false},
-    {"shared memory, behind the host", false, FSDP_OVERLAP_WORKER, true},
-    {"copy, inline", true, FSDP_OVERLAP_INLINE, false},
-    {"copy, worker streams", true, FSDP_OVERLAP_WORKER, false},
-    {"copy, behind the host", true, FSDP_OVERLAP_WORKER, true},
-};
-
 static void shard_group(order_model *m, const order_run *run, int group)
 {
     const order_program *p = run->program;

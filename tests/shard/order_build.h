@@ -1,26 +1,14 @@
-/* shard/order_build.h - where models live: residences of memory, and models built and freed in them. */
+/* shard/order_build.h - models built and freed in every residence. */
 #ifndef TESTS_SHARD_ORDER_BUILD_H
 #define TESTS_SHARD_ORDER_BUILD_H
 
 #include "shard/order_calls.h"
-
-typedef struct order_residence {
-    const char *name;
-    bool copy;
-    fsdp_overlap overlap;
-    bool behind; /* the device runs behind the host */
-} order_residence;
-
-enum {
-    ORDER_RESIDENCES = 6
-};
-/* With bf16 parameters shared memory is CAST. */
-extern const order_residence order_residences[ORDER_RESIDENCES];
+#include "shard/residences.h"
 
 struct order_run {
     const order_program *program;
-    const order_residence *residence; /* NULL: plain */
-    order_log logs[ORDER_MAX_WORLD];
+    const residence *residence; /* NULL: plain */
+    run_log logs[ORDER_MAX_WORLD];
     int at[ORDER_MAX_WORLD]; /* call that each rank is in */
 };
 

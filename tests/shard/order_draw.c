@@ -35,7 +35,7 @@ bool draw_forward_part(order_draw *d, order_call *c)
 
 bool draw_evaluate(order_draw *d, order_call *c)
 {
-    if (!order_chance(&d->random, 20) || !part_target(d, c))
+    if (!dice_chance(&d->random, 20) || !part_target(d, c))
         c->target = 0;
     c->number = pick(d, 8);
     pass_forward(d, c);

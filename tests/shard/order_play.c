@@ -1,15 +1,5 @@
-/* order_play.c - players, their logs, and comparing those. */
+/* order_play.c - players and what they log. */
 #include "shard/order_play.h"
-
-/* ---- logs ---- */
-
-void order_log_free(order_log *log)
-{
-    for (int64_t i = 0; i < log->count; i++)
-        free(log->entries[i].values);
-    free(log->entries);
-    *log = (order_log){0};
-}
 
 /* ---- the player ---- */
 
@@ -51,11 +41,10 @@ bool is_whole(const order_call *call, int param)
 static void log_values(order_player *player, int rank, int model, const char *what, int param, float *values,
                        int64_t count)
 {
-    order_log *log = &player->logs[rank];
-
-    log->entries = realloc(log->entries, (size_t)(log->count + 1) * sizeof *log->entries);
-    log->entries[log->count++] = (order_entry){
+    const log_entry entry = {
         .call = player->at, .model = model, .param = param, .what = what, .count = count, .values = values};
+
+    run_log_add(&player->logs[rank], &entry);
 }
 
 void log_value(order_player *player, int rank, int model, const char *what, int param, double value)

@@ -5,24 +5,8 @@
 
 #include "fsdp/optim.h"
 #include "fsdp/state.h"
+#include "shard/log.h"
 #include "shard/order_program.h"
-
-/* ---- logs ---- */
-
-typedef struct order_entry {
-    int call; /* index */
-    int model, param;
-    const char *what;
-    int64_t count;
-    float *values;
-} order_entry;
-
-typedef struct order_log {
-    order_entry *entries;
-    int64_t count;
-} order_log;
-
-void order_log_free(order_log *log);
 
 /* ---- the player ---- */
 
@@ -48,8 +32,8 @@ typedef struct order_player {
     bool plain;
     int first_rank, ranks; /* that this player stands for */
     order_model models[ORDER_MODELS];
-    order_log *logs; /* of the ranks from 0 */
-    int at;          /* index of the running call */
+    run_log *logs; /* of the ranks from 0 */
+    int at;        /* index of the running call */
 } order_player;
 
 typedef void (*order_run_call)(order_player *player, const order_call *call);

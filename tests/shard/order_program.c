@@ -1,27 +1,6 @@
 /* order_program.c - a sequence: its models, drawn and printed. */
 #include "shard/order_program.h"
 
-/* ---- drawing numbers: splitmix64, the same everywhere ---- */
-
-static uint64_t order_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-int order_below(uint64_t *state, int count)
-{
-    return (int)(order_random(state) % (uint64_t)count);
-}
-
-bool order_chance(uint64_t *state, int percent)
-{
-    return order_below(state, 100) < percent;
-}
-
 /* ---- a model and its groups ---- */
 
 static int order_group_of_block(const order_plan *plan, int block)

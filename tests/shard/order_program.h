@@ -5,6 +5,7 @@
 #ifndef TESTS_SHARD_ORDER_PROGRAM_H
 #define TESTS_SHARD_ORDER_PROGRAM_H
 
+#include "shard/dice.h"
 #include "shard/order_net.h"
 
 enum {
@@ -17,11 +18,6 @@ enum {
     ORDER_MAX_PARAMS = 4 * ORDER_MAX_BLOCKS + 6,
     ORDER_MAX_CALLS = 80,
 };
-
-/* ---- drawing numbers: splitmix64, the same everywhere ---- */
-
-int order_below(uint64_t *state, int count);
-bool order_chance(uint64_t *state, int percent);
 
 /* ---- a model and its groups ---- */
 

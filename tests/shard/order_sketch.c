@@ -13,7 +13,7 @@ order_sketch *order_sketch_of(order_draw *d, const order_call *c)
 
 int pick(order_draw *d, int count)
 {
-    return order_below(&d->random, count);
+    return dice_below(&d->random, count);
 }
 
 const order_target *target_of(const order_draw *d, const order_call *c)

@@ -7,7 +7,6 @@
  *     FSDP_ORDER_TRACE=1   prints calls as rank 0 makes them
  * A new call is a line of `kinds`, a function that draws it (order_draw.h) and one that carries it out (order_calls.h).
  * Links: optim state */
-#include <math.h>
 #include <unistd.h>
 
 #include "base/compiler.h"
@@ -128,7 +127,7 @@ static order_kind random_kind(order_draw *d)
 
 static int random_model(order_draw *d)
 {
-    return d->program->models > 1 && order_chance(&d->random, 35);
+    return d->program->models > 1 && dice_chance(&d->random, 35);
 }
 
 static void draw_phrase(order_draw *d)
@@ -137,9 +136,9 @@ static void draw_phrase(order_draw *d)
     int model = random_model(d);
 
     for (; *phrase != ORDER_KINDS; phrase++) {
-        if (order_chance(&d->random, 15))
+        if (dice_chance(&d->random, 15))
             add_call(d, random_kind(d), random_model(d));
-        d->root_only = order_chance(&d->random, 60);
+        d->root_only = dice_chance(&d->random, 60);
         add_call(d, *phrase, model);
         d->root_only = false;
     }
@@ -186,7 +185,7 @@ static void draw_program(uint64_t seed, int limit, order_program *p)
     *p = (order_program){.seed = seed, .exact = true};
     p->world = 1 + pick(&d, ORDER_MAX_WORLD);
     p->models = 1 + pick(&d, 2);
-    p->bf16 = order_chance(&d.random, 40);
+    p->bf16 = dice_chance(&d.random, 40);
     p->reduce_f32 = p->bf16 && pick(&d, 2);
     for (int m = 0; m < p->models; m++) {
         draw_plan(&d, &p->plans[m]);
@@ -195,10 +194,10 @@ static void draw_program(uint64_t seed, int limit, order_program *p)
     d.limit = 5 + pick(&d, 36);
     d.limit = limit > 0 && limit < d.limit ? limit : d.limit;
     for (int m = 0; m < p->models; m++)
-        if (order_chance(&d.random, 85))
+        if (dice_chance(&d.random, 85))
             add_call(&d, ORDER_NEW_OPTIMIZER, m);
     while (p->count < d.limit)
-        if (order_chance(&d.random, 25))
+        if (dice_chance(&d.random, 25))
             draw_phrase(&d);
         else
             add_call(&d, random_kind(&d), random_model(&d));
@@ -216,9 +215,9 @@ static void dawdle(const order_player *player)
 
     if (player->program->world == 1 || player->plain)
         return;
-    if (order_chance(&random, 15))
-        usleep((useconds_t)order_below(&random, 2000));
-    if (order_below(&random, 400) == 0)
+    if (dice_chance(&random, 15))
+        usleep((useconds_t)dice_below(&random, 2000));
+    if (dice_below(&random, 400) == 0)
         usleep(10000);
 }
 
@@ -267,78 +266,15 @@ static void play(fsdp_context *context, void *arg)
         order_tear_down(&player.models[m], false);
 }
 
-/* Whether all ranks came to the end; what failed has been printed. */
-static bool run_ranks(order_run *run)
-{
-    test_thread *guard = calloc(1, sizeof *guard);
-    volatile bool passed = false;
-
-    test_enter_thread(guard);
-    if (setjmp(guard->escape) == 0) {
-        test_run_ranks(run->residence ? run->program->world : 1, play, run);
-        passed = true;
-    }
-    test_leave_thread();
-    free(guard);
-    return passed;
-}
-
 /* ---- comparing ---- */
 
-typedef enum equality {
-    BITS,
-    VALUES, /* -0 equals 0, NaN equals NaN */
-    CLOSE   /* sums were made in another order, in several steps one after the other */
-} equality;
-
-static bool equal(float a, float b, equality how)
+static bool same_run(const order_run *run, const order_run *other, log_equality how, int *call)
 {
-    if (how == BITS)
-        return memcmp(&a, &b, sizeof a) == 0;
-    if (a == b || (isnan(a) && isnan(b)))
-        return true;
-    return how == CLOSE && fabsf(a - b) <= 1e-5f + 1e-4f * fabsf(b);
-}
+    char text[512];
 
-static bool same_entry(const order_entry *a, const order_entry *b)
-{
-    return a->call == b->call && a->model == b->model && a->param == b->param && a->count == b->count &&
-           strcmp(a->what, b->what) == 0;
-}
-
-/* Prints the first difference. `*call` becomes the one that showed it. */
-static bool same_log(const order_run *run, const order_run *other, int rank, equality how, int *call)
-{
-    const order_log *a = &run->logs[rank], *b = &other->logs[rank];
-
-    for (int64_t i = 0; i < a->count && i < b->count; i++) {
-        const order_entry *x = &a->entries[i], *y = &b->entries[i];
-        equality wanted = how == VALUES && strcmp(x->what, "norm") == 0 ? CLOSE : how;
-
-        *call = x->call;
-        if (!same_entry(x, y)) {
-            print_error("rank %d saw '%s' (model %c, parameter %d, %lld values), not '%s' (%d, %lld values)\n", rank,
-                        x->what, 'A' + x->model, x->param, (long long)x->count, y->what, y->param, (long long)y->count);
-            return false;
-        }
-        for (int64_t k = 0; k < x->count; k++)
-            if (!equal(x->values[k], y->values[k], wanted)) {
-                print_error("rank %d, model %c: %s of parameter %d, element %lld: %.9g, not %.9g\n", rank,
-                            'A' + x->model, x->what, x->param, (long long)k, (double)x->values[k],
-                            (double)y->values[k]);
-                return false;
-            }
-    }
-    if (a->count != b->count)
-        print_error("rank %d saw %lld things, not %lld\n", rank, (long long)a->count, (long long)b->count);
-    return a->count == b->count;
-}
-
-static bool same_run(const order_run *run, const order_run *other, equality how, int *call)
-{
     for (int r = 0; r < run->program->world; r++)
-        if (!same_log(run, other, r, how, call)) {
-            print_error("in '%s', as against '%s'\n", run->residence->name,
+        if (!run_log_same(&run->logs[r], &other->logs[r], how, call, text, sizeof text)) {
+            print_error("rank %d, %s\nin '%s', as against '%s'\n", r, text, run->residence->name,
                         other->residence ? other->residence->name : "plain");
             return false;
         }
@@ -369,20 +305,22 @@ static int number_from(const char *name)
 
 static bool play_residence(order_run *run, const order_run *plain, const order_run *first, int *call)
 {
-    if (!run_ranks(run)) {
-        print_error("in '%s'\n", run->residence ? run->residence->name : "plain");
+    char text[4096];
+
+    if (test_try_ranks(run->residence ? run->program->world : 1, play, run, text, sizeof text) > 0) {
+        print_error("%sin '%s'\n", text, run->residence ? run->residence->name : "plain");
         for (int r = 0; r < run->program->world; r++)
             *call = run->at[r] > *call ? run->at[r] : *call;
         return false;
     }
-    if (plain && !same_run(run, plain, run->program->exact ? VALUES : CLOSE, call))
+    if (plain && !same_run(run, plain, run->program->exact ? LOG_VALUES : LOG_CLOSE, call))
         return false;
-    return !first || same_run(run, first, BITS, call);
+    return !first || same_run(run, first, LOG_BITS, call);
 }
 
 static bool sequence_passes(uint64_t seed)
 {
-    order_run runs[FSDP__COUNT_OF(order_residences)] = {{0}}, plain = {0};
+    order_run runs[FSDP__COUNT_OF(residences)] = {{0}}, plain = {0};
     order_program program;
     bool passes;
     int call = 0;
@@ -390,17 +328,17 @@ static bool sequence_passes(uint64_t seed)
     draw_program(seed, number_from("FSDP_ORDER_CALLS"), &program);
     plain.program = &program;
     passes = program.bf16 || play_residence(&plain, NULL, NULL, &call);
-    for (size_t i = 0; i < FSDP__COUNT_OF(order_residences) && passes; i++) {
+    for (size_t i = 0; i < FSDP__COUNT_OF(residences) && passes; i++) {
         runs[i].program = &program;
-        runs[i].residence = &order_residences[i];
+        runs[i].residence = &residences[i];
         passes = play_residence(&runs[i], program.bf16 ? NULL : &plain, i > 0 ? &runs[0] : NULL, &call);
     }
     if (!passes)
         print_failure(&program, call);
     for (int r = 0; r < ORDER_MAX_WORLD; r++) {
-        order_log_free(&plain.logs[r]);
-        for (size_t i = 0; i < FSDP__COUNT_OF(order_residences); i++)
-            order_log_free(&runs[i].logs[r]);
+        run_log_free(&plain.logs[r]);
+        for (size_t i = 0; i < FSDP__COUNT_OF(residences); i++)
+            run_log_free(&runs[i].logs[r]);
     }
     return passes;
 }

@@ -150,18 +150,10 @@ static void run_rank(fsdp_context *context, void *arg)
 static void run_way(way_run *run, way_body body)
 {
     ways_call call = {.body = body, .run = run};
-    test_thread *guard = calloc(1, sizeof *guard);
-    volatile bool passed = false;
+    char text[1024];
 
-    test_enter_thread(guard);
-    if (setjmp(guard->escape) == 0) {
-        test_run_ranks(run->way ? run->world : 1, run_rank, &call);
-        passed = true;
-    }
-    test_leave_thread();
-    free(guard);
-    if (!passed)
-        TEST_FAIL("%d ranks, rank %d slow, %s", run->world, run->slow, run->way ? run->way->name : "plain");
+    if (test_try_ranks(run->way ? run->world : 1, run_rank, &call, text, sizeof text) > 0)
+        TEST_FAIL("%s%d ranks, rank %d slow, %s", text, run->world, run->slow, run->way ? run->way->name : "plain");
 }
 
 static void check_same(const way_run *run, int rank, const way_run *other, int other_rank, bool bits)

@@ -35,13 +35,15 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-void test_run_ranks(int world, test_rank_body body, void *arg)
+int test_try_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes)
 {
     static const fsdp_context_options options = {.threads = 1};
     fsdp_context *contexts[MAX_WORLD] = {NULL};
     rank_thread *ranks;
     int failures = 0;
+    size_t used = 0;
 
+    text[0] = '\0';
     CHECK(world >= 1 && world <= MAX_WORLD);
     ranks = calloc((size_t)world, sizeof *ranks);
     CHECK(ranks != NULL);
@@ -57,10 +59,22 @@ void test_run_ranks(int world, test_rank_body body, void *arg)
         pthread_join(ranks[i].thread, NULL);
     for (int i = 0; i < world; i++)
         if (ranks[i].failed) {
-            print_error("rank %d of %d: %s\n", i, world, ranks[i].test.message);
             failures++;
+            if (used < bytes)
+                used +=
+                    (size_t)snprintf(text + used, bytes - used, "rank %d of %d: %s\n", i, world, ranks[i].test.message);
         }
     free(ranks);
-    if (failures)
-        TEST_FAIL("%d of %d ranks failed", failures, world);
+    return failures;
+}
+
+void test_run_ranks(int world, test_rank_body body, void *arg)
+{
+    char text[8192];
+    int failures = test_try_ranks(world, body, arg, text, sizeof text);
+
+    if (failures == 0)
+        return;
+    print_error("%s", text);
+    TEST_FAIL("%d of %d ranks failed", failures, world);
 }

@@ -1,0 +1,12 @@
+/* shard/dice.h - what is drawn from a seed: splitmix64, the same everywhere. */
+#ifndef TESTS_SHARD_DICE_H
+#define TESTS_SHARD_DICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* 0 to count - 1. */
+int dice_below(uint64_t *state, int count);
+bool dice_chance(uint64_t *state, int percent);
+
+#endif

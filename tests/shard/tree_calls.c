@@ -1,0 +1,462 @@
+/* tree_calls.c - each call, on ranks and on plain trees. */
+#include "shard/tree_calls.h"
+
+static fsdp_module *root_of(const tree_player *player)
+{
+    return player->modules[0];
+}
+
+/* A state that there is: every one has members, or it is not drawn. */
+static int state_of(const tree_player *player, const tree_call *call)
+{
+    int s = call->target % player->plan->state_count;
+
+    return player->plan->states[s].member_count > 0 ? s : 0;
+}
+
+static int node_of_state(const tree_player *player, const tree_call *call)
+{
+    return player->plan->states[state_of(player, call)].members[0];
+}
+
+/* -1: it chose another's name, or one that is not there. */
+static int param_of(const tree_player *player, const tree_call *call)
+{
+    int p = player->plan->param_count > 0 ? call->target % player->plan->param_count : 0;
+
+    return player->params[p] ? p : -1;
+}
+
+/* States that a setting goes for. */
+static uint32_t states_of(const tree_player *player, const tree_call *call)
+{
+    return call->recurse ? tree_states_below(player->plan, node_of_state(player, call)) : 1u << state_of(player, call);
+}
+
+/* ---- forward ---- */
+
+/* Part `rank` of batch `number`. */
+static fsdp_tensor *make_input(const tree_player *player, int number, int rank)
+{
+    float values[TREE_ROWS * 7];
+    int width = player->plan->width;
+    fsdp_tensor *x;
+
+    for (int i = 0; i < TREE_ROWS; i++)
+        for (int j = 0; j < width; j++)
+            values[i * width + j] = (float)(((rank * TREE_ROWS + i) * 31 + j * 17 + number * 7) % 23) / 11.0f - 1.0f;
+    x = CHECK_PTR(fsdp_from_data(test_device(player->context), FSDP_F32, FSDP_SHAPE(TREE_ROWS, width), values));
+    if (player->plan->inputs)
+        CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+    return x;
+}
+
+/* NULL when it was told to fail. */
+static fsdp_tensor *run_forward(tree_player *player, int node, int number, int rank, fsdp_tensor *x)
+{
+    fsdp_tensor *y;
+
+    player->feed.number = number;
+    player->feed.rank = rank;
+    y = fsdp_call(player->modules[node], x);
+    y = y ? fsdp_cast(y, FSDP_F32) : NULL;
+    return y ? fsdp_mean(fsdp_mul(y, y)) : NULL;
+}
+
+static void log_loss(tree_player *player, int rank, const fsdp_tensor *loss)
+{
+    double value;
+
+    CHECK_OK(fsdp_tensor_item(loss, &value));
+    tree_log_value(player, rank, "loss", value);
+    tree_log_value(player, rank, "requires_grad of the loss", fsdp_tensor_requires_grad(loss));
+}
+
+static void forward(tree_player *player, int node, int number, tree_slot *slot)
+{
+    tree_drop_slot(slot);
+    for (int i = 0; i < player->ranks; i++) {
+        int rank = player->first_rank + i;
+        fsdp_tensor *x = make_input(player, number, rank), *loss;
+
+        loss = CHECK_PTR(run_forward(player, node, number, rank, x));
+        slot->losses[i] = fsdp_tensor_ref(loss);
+        slot->inputs[i] = fsdp_tensor_ref(x);
+        log_loss(player, rank, loss);
+    }
+    player->ran = true;
+}
+
+static void play_forward(tree_player *player, const tree_call *call)
+{
+    bool part = call->kind == TREE_FORWARD_PART && player->ran;
+
+    forward(player, part ? node_of_state(player, call) : 0, call->number, &player->slots[call->slot]);
+}
+
+static void play_evaluate(tree_player *player, const tree_call *call)
+{
+    fsdp_no_grad_begin(player->context);
+    for (int i = 0; i < player->ranks; i++) {
+        int rank = player->first_rank + i;
+
+        log_loss(player, rank,
+                 CHECK_PTR(run_forward(player, 0, call->number, rank, make_input(player, call->number, rank))));
+    }
+    fsdp_no_grad_end(player->context);
+    player->ran = true;
+}
+
+static void play_drop(tree_player *player, const tree_call *call)
+{
+    tree_drop_slot(&player->slots[call->slot]);
+}
+
+/* ---- backward ---- */
+
+static bool can_walk(const tree_slot *slot)
+{
+    return slot->losses[0] && !slot->walked && fsdp_tensor_requires_grad(slot->losses[0]);
+}
+
+/* The tree's gradients and `gradients` change places. */
+static void swap_gradients(const tree_player *player, fsdp_tensor **gradients)
+{
+    for (int p = 0; p < player->plan->param_count; p++) {
+        fsdp_tensor *old;
+
+        if (!player->params[p])
+            continue;
+        old = fsdp_tensor_ref(fsdp_tensor_grad(player->params[p]));
+        CHECK_OK(fsdp_tensor_set_grad(player->params[p], gradients[p]));
+        fsdp_tensor_unref(gradients[p]);
+        gradients[p] = old;
+    }
+}
+
+static void add_values(float *total, const fsdp_tensor *more)
+{
+    float *values = tree_read(CHECK_PTR(more));
+
+    for (int64_t i = 0; i < fsdp_tensor_numel(more); i++)
+        total[i] += values[i];
+    free(values);
+}
+
+/* Adds the ranks' unreduced gradients to the parameter's. */
+static void reduce_param(tree_player *player, int param)
+{
+    fsdp_tensor *p = player->params[param], *before = fsdp_tensor_grad(p), *result;
+    fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
+    float factor = player->divide[player->plan->params[param].owner];
+    int64_t numel = fsdp_tensor_numel(p);
+    float *total = calloc((size_t)numel + 1, sizeof *total);
+
+    for (int r = 0; r < player->plan->world; r++)
+        add_values(total, fsdp_cast(player->unreduced[r][param], dtype));
+    for (int64_t i = 0; i < numel; i++)
+        total[i] /= factor > 0 ? factor : (float)player->plan->world;
+    CHECK_OK(fsdp_tensor_create(fsdp_tensor_device(p), fsdp_tensor_dtype(p), fsdp_tensor_ndim(p), fsdp_tensor_shape(p),
+                                FSDP_MEMORY_GRADIENT, &result));
+    if (before)
+        add_values(total, before);
+    CHECK_OK(fsdp_tensor_write(result, FSDP_F32, total));
+    CHECK_OK(fsdp_tensor_set_grad(p, result));
+    fsdp_tensor_unref(result);
+    free(total);
+}
+
+static void plain_reduce(tree_player *player)
+{
+    for (int p = 0; p < player->plan->param_count; p++) {
+        if (!player->params[p] || !player->unreduced[0][p] || !(player->sync >> player->plan->params[p].owner & 1))
+            continue;
+        reduce_param(player, p);
+        for (int r = 0; r < TREE_MAX_WORLD; r++) {
+            fsdp_tensor_unref(player->unreduced[r][p]);
+            player->unreduced[r][p] = NULL;
+        }
+    }
+}
+
+static void plain_backward(tree_player *player, tree_slot *slot, bool keep)
+{
+    fsdp_tensor *reduced[TREE_MAX_PARAMS] = {NULL};
+
+    swap_gradients(player, reduced);
+    for (int i = 0; i < player->ranks; i++) {
+        swap_gradients(player, player->unreduced[i]);
+        CHECK_OK(fsdp_backward_from(&slot->losses[i], NULL, 1, keep));
+        swap_gradients(player, player->unreduced[i]);
+    }
+    swap_gradients(player, reduced);
+    plain_reduce(player);
+}
+
+/* Gradients that were added up in 16 bits, or were partly reduced when a group of several modules had gone back. */
+static void note_accumulation(tree_player *player)
+{
+    bool waiting = false;
+
+    for (int p = 0; p < TREE_MAX_PARAMS; p++)
+        waiting = waiting || player->unreduced[0][p];
+    if (waiting && tree_is_low_precision(player->plan))
+        player->run->otherwise = true;
+}
+
+static void backward(tree_player *player, tree_slot *slot, bool keep)
+{
+    if (!can_walk(slot))
+        return;
+    note_accumulation(player);
+    if (player->plain)
+        plain_backward(player, slot, keep);
+    else
+        CHECK_OK(fsdp_backward_from(&slot->losses[0], NULL, 1, keep));
+    slot->walked = !keep;
+    player->unsettled = !player->last;
+    for (int i = 0; i < player->ranks; i++)
+        if (fsdp_tensor_grad(slot->inputs[i]))
+            tree_log_tensor(player, player->first_rank + i, "gradient of the input", fsdp_tensor_grad(slot->inputs[i]));
+    tree_observe(player);
+}
+
+static void play_backward(tree_player *player, const tree_call *call)
+{
+    backward(player, &player->slots[call->slot], call->kind == TREE_BACKWARD_KEEP);
+}
+
+/* ---- whole and sharded ---- */
+
+static void play_unshard(tree_player *player, const tree_call *call)
+{
+    if (!player->plain)
+        CHECK_OK(fsdp_module_unshard(player->modules[node_of_state(player, call)]));
+}
+
+static void play_reshard(tree_player *player, const tree_call *call)
+{
+    fsdp_module *module = player->modules[node_of_state(player, call)];
+
+    if (!player->plain)
+        CHECK_OK(call->kind == TREE_RESHARD ? fsdp_module_reshard(module) : fsdp_module_reshard_all(module));
+}
+
+/* ---- gradients and the optimizer ---- */
+
+static void zero_grad(tree_player *player)
+{
+    fsdp_module_zero_grad(root_of(player));
+    if (player->plain)
+        tree_drop_unreduced(player);
+}
+
+static void play_zero_grad(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    if (!player->unsettled)
+        zero_grad(player);
+}
+
+/* A plain tree keeps the casts of its forward for the backward, where a sharded one gathers new values. */
+static bool can_write(const tree_player *player)
+{
+    bool alive = false;
+
+    for (int s = 0; s < TREE_SLOTS; s++)
+        alive = alive || (player->slots[s].losses[0] && !player->slots[s].walked);
+    return !player->unsettled && !(alive && tree_is_low_precision(player->plan));
+}
+
+/* The factor of a clip follows from a norm that is summed over ranks. */
+static void play_step(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    if (!player->optimizer || !can_write(player))
+        return;
+    CHECK_OK(fsdp_optimizer_step(player->optimizer));
+    if (player->clipped && player->plan->world > 1)
+        player->run->otherwise = true;
+    player->clipped = false;
+    tree_observe(player);
+}
+
+static void play_clip(tree_player *player, const tree_call *call)
+{
+    static const double norms[] = {0, 0.1, 0.5, 2.0};
+    double norm;
+
+    if (!player->optimizer || player->unsettled)
+        return;
+    CHECK_OK(fsdp_clip_grad_norm(player->optimizer, norms[call->number % 4], &norm));
+    player->clipped = norms[call->number % 4] > 0;
+    tree_log_all(player, "norm", -1, norm);
+}
+
+static void play_freeze(tree_player *player, const tree_call *call)
+{
+    int p = param_of(player, call);
+
+    if (p >= 0)
+        CHECK_OK(fsdp_tensor_set_requires_grad(player->params[p], !fsdp_tensor_requires_grad(player->params[p])));
+}
+
+static void play_write(tree_player *player, const tree_call *call)
+{
+    int p = param_of(player, call);
+
+    if (p >= 0 && can_write(player))
+        CHECK_OK(fsdp_tensor_fill_(player->params[p], call->number / 10.0 - 0.3));
+}
+
+/* ---- settings ---- */
+
+static void play_sync(tree_player *player, const tree_call *call)
+{
+    bool on = call->kind == TREE_SYNC_ON;
+
+    player->sync = on ? player->sync | states_of(player, call) : player->sync & ~states_of(player, call);
+    if (!player->plain)
+        CHECK_OK(
+            fsdp_module_set_requires_gradient_sync(player->modules[node_of_state(player, call)], on, call->recurse));
+}
+
+static void play_last(tree_player *player, const tree_call *call)
+{
+    player->last = call->kind == TREE_LAST_ON;
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_is_last_backward(root_of(player), player->last));
+}
+
+static void play_set_reshard(tree_player *player, const tree_call *call)
+{
+    fsdp_module *module = player->modules[node_of_state(player, call)];
+
+    if (!player->plain)
+        CHECK_OK((call->kind == TREE_SET_RESHARD_FORWARD
+                      ? fsdp_module_set_reshard_after_forward
+                      : fsdp_module_set_reshard_after_backward)(module, call->on, call->recurse));
+}
+
+static void play_set_divide(tree_player *player, const tree_call *call)
+{
+    static const float factors[] = {0, 2, 3};
+    float factor = factors[call->number % 3];
+
+    player->divide[state_of(player, call)] = factor;
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_gradient_divide_factor(player->modules[node_of_state(player, call)], factor));
+}
+
+/* ---- failures ---- */
+
+static void play_reset(tree_player *player, const tree_call *call)
+{
+    (void)call;
+    if (!player->ran)
+        return;
+    if (player->plain)
+        tree_drop_unreduced(player);
+    else
+        CHECK_OK(fsdp_module_reset_iteration(root_of(player)));
+}
+
+static void play_fail_forward(tree_player *player, const tree_call *call)
+{
+    int rank = player->first_rank;
+    fsdp_tensor *loss;
+
+    player->feed.failing = call->target % player->plan->node_count;
+    loss = run_forward(player, 0, call->number, rank, make_input(player, call->number, rank));
+    player->feed.failing = -1;
+    player->ran = true;
+    tree_log_all(player, "failure of the forward", -1, loss == NULL);
+    if (loss)
+        return; /* the batch went another way */
+    CHECK_CONTAINS(fsdp_last_error(), "told to fail");
+    tree_drop_unreduced(player);
+}
+
+/* Then the iteration is reset and all gradients are dropped. */
+static void play_fail_backward(tree_player *player, const tree_call *call)
+{
+    tree_slot *slot = &player->slots[call->slot];
+
+    if (!can_walk(slot))
+        return;
+    if (!player->plain) {
+        player->feed.failing = call->target % player->plan->node_count;
+        player->feed.fail_backward = true;
+        if (fsdp_backward(slot->losses[0]) != FSDP_OK)
+            CHECK_CONTAINS(fsdp_last_error(), "told to fail");
+        player->feed.failing = -1;
+        player->feed.fail_backward = false;
+        CHECK_OK(fsdp_module_reset_iteration(root_of(player)));
+    }
+    tree_drop_slot(slot);
+    zero_grad(player);
+}
+
+/* ---- all of them ---- */
+
+static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *call) = {
+    [TREE_FORWARD] = play_forward,
+    [TREE_FORWARD_PART] = play_forward,
+    [TREE_EVALUATE] = play_evaluate,
+    [TREE_BACKWARD] = play_backward,
+    [TREE_BACKWARD_KEEP] = play_backward,
+    [TREE_DROP] = play_drop,
+    [TREE_UNSHARD] = play_unshard,
+    [TREE_RESHARD] = play_reshard,
+    [TREE_RESHARD_ALL] = play_reshard,
+    [TREE_ZERO_GRAD] = play_zero_grad,
+    [TREE_STEP] = play_step,
+    [TREE_CLIP] = play_clip,
+    [TREE_FREEZE] = play_freeze,
+    [TREE_SYNC_OFF] = play_sync,
+    [TREE_SYNC_ON] = play_sync,
+    [TREE_LAST_OFF] = play_last,
+    [TREE_LAST_ON] = play_last,
+    [TREE_SET_RESHARD_FORWARD] = play_set_reshard,
+    [TREE_SET_RESHARD_BACKWARD] = play_set_reshard,
+    [TREE_SET_DIVIDE] = play_set_divide,
+    [TREE_WRITE] = play_write,
+    [TREE_RESET] = play_reset,
+    [TREE_FAIL_FORWARD] = play_fail_forward,
+    [TREE_FAIL_BACKWARD] = play_fail_backward,
+};
+
+void tree_make_call(tree_player *player)
+{
+    const tree_call *call = &player->plan->calls[player->at];
+
+    CHECK_OK(fsdp_scope_begin(player->context));
+    kinds[call->kind](player, call);
+    fsdp_scope_end(player->context, NULL);
+}
+
+/* All that is still to be reduced or walked goes, and groups reduce again. */
+static void clear(tree_player *player)
+{
+    for (int s = 0; s < TREE_SLOTS; s++)
+        tree_drop_slot(&player->slots[s]);
+    play_sync(player, &(tree_call){.kind = TREE_SYNC_ON, .recurse = true});
+    play_last(player, &(tree_call){.kind = TREE_LAST_ON});
+    play_reshard(player, &(tree_call){.kind = TREE_RESHARD_ALL});
+}
+
+void tree_last_steps(tree_player *player)
+{
+    clear(player);
+    for (int step = 0; step < TREE_LAST_STEPS; step++) {
+        CHECK_OK(fsdp_scope_begin(player->context));
+        forward(player, 0, 1, &player->slots[0]);
+        backward(player, &player->slots[0], false);
+        player->unsettled = false; /* also where nothing is trained */
+        play_step(player, NULL);
+        zero_grad(player);
+        tree_drop_slot(&player->slots[0]);
+        fsdp_scope_end(player->context, NULL);
+        player->run->live[player->first_rank][step] = test_live_bytes(player->context);
+    }
+}

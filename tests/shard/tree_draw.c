@@ -1,0 +1,306 @@
+/* tree_draw.c - drawing the tree, then how it is sharded, then the calls. */
+#include "shard/tree_draw.h"
+
+#include "base/compiler.h"
+#include "shard/dice.h"
+
+typedef struct drawing {
+    uint64_t random;
+    tree_plan *plan;
+    bool mixed; /* parameters of several dtypes */
+    fsdp_mp_policy policy;
+} drawing;
+
+static int pick(drawing *d, int count)
+{
+    return dice_below(&d->random, count);
+}
+
+static bool chance(drawing *d, int percent)
+{
+    return dice_chance(&d->random, percent);
+}
+
+/* ---- the tree ---- */
+
+static void draw_shape(drawing *d, tree_param *p)
+{
+    int64_t width = d->plan->width, rows = 1 + pick(d, 11);
+
+    p->ndim = 1;
+    p->shape[0] = width;
+    if (p->role == TREE_ELEMENT)
+        p->shape[0] = 1;
+    if (p->role == TREE_UNUSED)
+        p->shape[0] = rows;
+    if (p->role == TREE_MATRIX || p->role == TREE_TALL || p->role == TREE_TABLE) {
+        p->ndim = 2;
+        p->shape[0] = p->role == TREE_MATRIX ? width : rows;
+        p->shape[1] = width;
+    }
+    if (p->role == TREE_CUBE) {
+        p->ndim = 3;
+        p->shape[0] = 1 + pick(d, 4);
+        p->shape[1] = 1 + pick(d, 3);
+        p->shape[2] = width;
+    }
+}
+
+static void add_param(drawing *d, int node)
+{
+    tree_plan *plan = d->plan;
+    tree_node *n = &plan->nodes[node];
+    tree_param *p = &plan->params[plan->param_count];
+
+    if (plan->param_count == TREE_MAX_PARAMS)
+        return;
+    n->params[n->param_count++] = plan->param_count++;
+    *p = (tree_param){.role = (tree_role)pick(d, TREE_ROLES), .node = node, .tied = -1, .dtype = FSDP_F32};
+    if (p->role == TREE_UNUSED && chance(d, 60))
+        p->role = TREE_MATRIX;
+    if (d->mixed && chance(d, 30))
+        p->dtype = FSDP_BF16;
+    draw_shape(d, p);
+}
+
+static int add_node(drawing *d, int parent, int depth)
+{
+    tree_plan *plan = d->plan;
+    int node = plan->node_count++, params = chance(d, 8) ? 5 : pick(d, 4), children;
+    tree_node *n = &plan->nodes[node];
+
+    *n = (tree_node){.flow = (tree_flow)pick(d, TREE_FLOWS), .parent = parent, .state = -1};
+    for (int i = 0; i < params; i++)
+        add_param(d, node);
+    children = depth == 0 ? 0 : parent < 0 ? 1 + pick(d, TREE_MAX_CHILDREN - 1) : pick(d, 4);
+    for (int i = 0; i < children && plan->node_count < TREE_MAX_NODES; i++)
+        n->children[n->child_count++] = add_node(d, node, depth - 1);
+    return node;
+}
+
+static int total_runs(tree_plan *plan)
+{
+    int runs = 0;
+
+    tree_settle(plan);
+    for (int i = 0; i < plan->node_count; i++)
+        runs += plan->nodes[i].runs;
+    return runs;
+}
+
+/* A module gets a second parent. */
+static void share_module(drawing *d)
+{
+    tree_plan *plan = d->plan;
+    int child = pick(d, plan->node_count), parent = child > 0 ? pick(d, child) : 0;
+    tree_node *n = &plan->nodes[parent];
+
+    for (int i = 0; i < n->child_count; i++)
+        if (n->children[i] == child)
+            return;
+    if (child == 0 || n->child_count == TREE_MAX_CHILDREN)
+        return;
+    n->children[n->child_count++] = child;
+    if (total_runs(plan) > TREE_MAX_RUNS)
+        n->child_count--;
+}
+
+static bool alike(const tree_param *a, const tree_param *b)
+{
+    bool rows = (a->role == TREE_TALL || a->role == TREE_TABLE) && (b->role == TREE_TALL || b->role == TREE_TABLE);
+    bool vectors = (a->role == TREE_SCALE || a->role == TREE_BIAS) && (b->role == TREE_SCALE || b->role == TREE_BIAS);
+
+    return rows || vectors || a->role == b->role;
+}
+
+/* A parameter gets a second name. */
+static void tie(drawing *d)
+{
+    tree_plan *plan = d->plan;
+    int second = pick(d, plan->param_count), first = second > 0 ? pick(d, second) : 0;
+    tree_param *p = &plan->params[second];
+
+    if (second == 0 || p->tied >= 0 || !alike(p, &plan->params[first]))
+        return;
+    p->tied = first;
+    p->dtype = plan->params[first].dtype;
+    p->frozen = plan->params[first].frozen;
+    p->ndim = plan->params[first].ndim;
+    memcpy(p->shape, plan->params[first].shape, sizeof p->shape);
+}
+
+static void draw_tree(drawing *d)
+{
+    tree_plan *plan = d->plan;
+
+    add_node(d, -1, 1 + pick(d, 4));
+    for (int i = 0; i < plan->node_count && total_runs(plan) > TREE_MAX_RUNS; i++)
+        if (plan->nodes[i].flow == TREE_TWICE)
+            plan->nodes[i].flow = TREE_SEQUENCE;
+    for (int i = 0; chance(d, 30) && i < 3; i++)
+        share_module(d);
+    for (int i = 0; i < plan->param_count && chance(d, 85); i++)
+        plan->params[i].frozen = chance(d, 12);
+    for (int i = 0; chance(d, 60) && i < 6 && plan->param_count > 0; i++)
+        tie(d);
+}
+
+/* ---- how it is sharded ---- */
+
+static void draw_policy(drawing *d, fsdp_mp_policy *policy)
+{
+    static const fsdp_dtype computed[] = {FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_F16, FSDP_DTYPE_NONE},
+                            reduced[] = {FSDP_F32, FSDP_F32, FSDP_DTYPE_NONE, FSDP_BF16},
+                            output[] = {FSDP_DTYPE_NONE, FSDP_DTYPE_NONE, FSDP_F32, FSDP_BF16};
+
+    policy->param_dtype = computed[pick(d, 5)];
+    policy->reduce_dtype = reduced[pick(d, 4)];
+    policy->output_dtype = output[pick(d, 4)];
+    policy->keep_forward_inputs = chance(d, 20);
+}
+
+static int add_state(drawing *d)
+{
+    tree_state *state = &d->plan->states[d->plan->state_count];
+
+    *state = (tree_state){.reshard = (fsdp_reshard)pick(d, 3), .policy = d->policy};
+    if (chance(d, 12))
+        draw_policy(d, &state->policy);
+    return d->plan->state_count++;
+}
+
+static int parents_of(const tree_plan *plan, int child)
+{
+    int count = 0;
+
+    for (int i = 0; i < plan->node_count; i++)
+        for (int k = 0; k < plan->nodes[i].child_count; k++)
+            count += plan->nodes[i].children[k] == child;
+    return count;
+}
+
+/* In one call with a sister or brother, or in one of its own. */
+static int choose_state(drawing *d, int node)
+{
+    const tree_plan *plan = d->plan;
+    const tree_node *parent = &plan->nodes[plan->nodes[node].parent];
+
+    for (int k = 0; k < parent->child_count && parents_of(plan, node) == 1; k++) {
+        int other = parent->children[k];
+
+        if (other != node && plan->nodes[other].state >= 0 && parents_of(plan, other) == 1 && chance(d, 25))
+            return plan->nodes[other].state;
+    }
+    return add_state(d);
+}
+
+static void draw_states(drawing *d)
+{
+    static const int percents[] = {0, 100, 30, 45, 60};
+    tree_plan *plan = d->plan;
+    int percent = percents[pick(d, 5)];
+
+    if (chance(d, 40))
+        draw_policy(d, &d->policy);
+    plan->nodes[0].state = add_state(d);
+    for (int i = 1; i < plan->node_count; i++)
+        if (chance(d, percent))
+            plan->nodes[i].state = choose_state(d, i);
+}
+
+/* ---- the calls ---- */
+
+static const int weights[TREE_KINDS] = {
+    [TREE_FORWARD] = 10,      [TREE_FORWARD_PART] = 4,
+    [TREE_EVALUATE] = 5,      [TREE_BACKWARD] = 10,
+    [TREE_BACKWARD_KEEP] = 2, [TREE_DROP] = 2,
+    [TREE_UNSHARD] = 4,       [TREE_RESHARD] = 2,
+    [TREE_RESHARD_ALL] = 1,   [TREE_ZERO_GRAD] = 4,
+    [TREE_STEP] = 6,          [TREE_CLIP] = 2,
+    [TREE_FREEZE] = 5,        [TREE_SYNC_OFF] = 3,
+    [TREE_SYNC_ON] = 3,       [TREE_LAST_OFF] = 1,
+    [TREE_LAST_ON] = 1,       [TREE_SET_RESHARD_FORWARD] = 2,
+    [TREE_SET_DIVIDE] = 1,    [TREE_SET_RESHARD_BACKWARD] = 2,
+    [TREE_WRITE] = 2,         [TREE_RESET] = 1,
+    [TREE_FAIL_FORWARD] = 1,  [TREE_FAIL_BACKWARD] = 1,
+};
+
+enum {
+    PHRASE_CALLS = 7
+};
+/* What programs do. Ended by TREE_KINDS. */
+static const tree_kind phrases[][PHRASE_CALLS] = {
+    {TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_ZERO_GRAD, TREE_KINDS},
+    {TREE_FORWARD, TREE_BACKWARD, TREE_CLIP, TREE_STEP, TREE_ZERO_GRAD, TREE_KINDS},
+    {TREE_EVALUATE, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_ZERO_GRAD, TREE_KINDS},
+    {TREE_FORWARD, TREE_EVALUATE, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_FORWARD, TREE_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_SYNC_OFF, TREE_FORWARD, TREE_BACKWARD, TREE_SYNC_ON, TREE_FORWARD, TREE_BACKWARD, TREE_KINDS},
+    {TREE_FORWARD, TREE_FORWARD, TREE_BACKWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_FORWARD, TREE_BACKWARD_KEEP, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_FREEZE, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_FORWARD, TREE_FREEZE, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_UNSHARD, TREE_FORWARD, TREE_BACKWARD, TREE_RESHARD, TREE_STEP, TREE_KINDS},
+    {TREE_FORWARD, TREE_BACKWARD, TREE_UNSHARD, TREE_STEP, TREE_EVALUATE, TREE_KINDS},
+    {TREE_FAIL_FORWARD, TREE_RESET, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_FORWARD, TREE_FAIL_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+};
+
+static void add_call(drawing *d, tree_kind kind)
+{
+    tree_plan *plan = d->plan;
+    tree_call call = {.kind = kind,
+                      .target = pick(d, 3) ? pick(d, 1000) : 0,
+                      .slot = pick(d, 3) ? 0 : pick(d, TREE_SLOTS),
+                      .number = pick(d, 8),
+                      .on = pick(d, 2),
+                      .recurse = pick(d, 3)};
+
+    if (plan->call_count < TREE_MAX_CALLS)
+        plan->calls[plan->call_count++] = call;
+}
+
+static tree_kind draw_kind(drawing *d)
+{
+    int total = 0, at, kind = 0;
+
+    for (int k = 0; k < TREE_KINDS; k++)
+        total += weights[k];
+    for (at = pick(d, total); at >= weights[kind]; kind++)
+        at -= weights[kind];
+    return (tree_kind)kind;
+}
+
+static void draw_calls(drawing *d)
+{
+    int limit = 4 + pick(d, 20);
+
+    while (d->plan->call_count < limit)
+        if (chance(d, 40)) {
+            const tree_kind *phrase = phrases[pick(d, (int)FSDP__COUNT_OF(phrases))];
+
+            while (*phrase != TREE_KINDS)
+                add_call(d, *phrase++);
+        } else {
+            add_call(d, draw_kind(d));
+        }
+}
+
+void tree_draw(uint64_t seed, tree_plan *plan)
+{
+    static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
+    drawing d = {.random = seed * 0x2545f4914f6cdd1du + 1, .plan = plan};
+
+    *plan = (tree_plan){.seed = seed};
+    plan->world = worlds[pick(&d, 8)];
+    plan->width = 1 + pick(&d, 7);
+    plan->real = chance(&d, 40);
+    plan->inputs = chance(&d, 40);
+    plan->adamw = pick(&d, 2);
+    plan->late = chance(&d, 25);
+    d.mixed = chance(&d, 15);
+    draw_tree(&d);
+    draw_states(&d);
+    tree_settle(plan);
+    draw_calls(&d);
+}

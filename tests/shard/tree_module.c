@@ -1,0 +1,233 @@
+/* tree_module.c - a module that does what its node says. */
+#include "shard/tree_module.h"
+
+/* ---- forward ---- */
+
+static fsdp_status fail_when_told(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    const tree_module *m = arg;
+
+    (void)tensor;
+    (void)grad;
+    return m->feed->fail_backward && m->feed->failing == m->node
+               ? FSDP_FAIL(FSDP_INVALID, "this module's backward was told to fail")
+               : FSDP_OK;
+}
+
+/* (rows): other rows on every rank and in every batch. */
+static fsdp_tensor *ids_of(const tree_module *m, const fsdp_tensor *table)
+{
+    int64_t count = fsdp_tensor_size(table, 0);
+    int32_t ids[TREE_ROWS];
+
+    for (int i = 0; i < TREE_ROWS; i++)
+        ids[i] = (int32_t)((i * 5 + m->feed->number * 3 + m->feed->rank) % count);
+    return fsdp_from_data(fsdp_tensor_device(table), FSDP_I32, FSDP_SHAPE(TREE_ROWS), ids);
+}
+
+static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
+{
+    const tree_plan *plan = m->feed->plan;
+    int param = plan->nodes[m->node].params[index];
+    fsdp_tensor *w = m->params[index], *y;
+
+    if (plan->params[param].gone || plan->params[param].role == TREE_UNUSED)
+        return x;
+    if (m->feed->plain)
+        w = fsdp_cast(w, tree_compute_dtype(plan, param));
+    if (!w || !x)
+        return NULL;
+    x = fsdp_cast(x, fsdp_tensor_dtype(w));
+    switch (plan->params[param].role) {
+    case TREE_MATRIX:
+        return fsdp_add(x, fsdp_gelu(fsdp_linear(x, w, FSDP_NO_BIAS)));
+    case TREE_TALL:
+        return fsdp_add(x, fsdp_matmul(fsdp_gelu(fsdp_linear(x, w, FSDP_NO_BIAS)), w));
+    case TREE_TABLE:
+        return fsdp_add(x, fsdp_embedding(w, ids_of(m, w)));
+    case TREE_SCALE:
+        return fsdp_rmsnorm(x, w, 1.0f);
+    case TREE_BIAS:
+        return fsdp_add(x, w);
+    case TREE_ELEMENT:
+        y = fsdp_mul(fsdp_reshape(x, FSDP_SHAPE(-1, 1)), w);
+        return fsdp_reshape(y, FSDP_SHAPE(-1, plan->width));
+    case TREE_CUBE:
+        return fsdp_mul(x, fsdp_sum_dim(fsdp_sum_dim(w, 0, false), 0, false));
+    default:
+        return x;
+    }
+}
+
+static fsdp_tensor *call_child(const tree_module *m, int index, fsdp_tensor *x)
+{
+    return fsdp_call(fsdp_module_child_at(&m->base, index, NULL), x);
+}
+
+static fsdp_tensor *sequence(const tree_module *m, fsdp_tensor *x)
+{
+    for (int i = 0; i < m->feed->plan->nodes[m->node].child_count; i++)
+        x = call_child(m, i, x);
+    return x;
+}
+
+/* a + b in b's dtype. */
+static fsdp_tensor *add_as(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return a && b ? fsdp_add(fsdp_cast(a, fsdp_tensor_dtype(b)), b) : NULL;
+}
+
+static fsdp_tensor *flow(const tree_module *m, fsdp_tensor *x)
+{
+    const tree_node *node = &m->feed->plan->nodes[m->node];
+    fsdp_tensor *sum = x;
+    int chosen;
+
+    if (node->child_count == 0)
+        return x;
+    switch (node->flow) {
+    case TREE_SEQUENCE:
+        return sequence(m, x);
+    case TREE_RESIDUAL:
+        return fsdp_scale(add_as(x, sequence(m, x)), 0.5);
+    case TREE_TWICE:
+        return sequence(m, sequence(m, x));
+    case TREE_SUM:
+        for (int i = 0; i < node->child_count; i++)
+            sum = add_as(sum, call_child(m, i, x));
+        return fsdp_scale(sum, 1.0 / (node->child_count + 1));
+    default:
+        chosen = m->feed->number % (node->child_count + 1);
+        return chosen < node->child_count ? call_child(m, chosen, x) : x;
+    }
+}
+
+static fsdp_tensor *run(const tree_module *m, fsdp_tensor *x)
+{
+    int count = m->feed->plan->nodes[m->node].param_count;
+
+    for (int i = 0; i < count / 2; i++)
+        x = apply(m, i, x);
+    x = flow(m, x);
+    for (int i = count / 2; i < count; i++)
+        x = apply(m, i, x);
+    return x;
+}
+
+static fsdp_tensor *tree_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    tree_module *m = (tree_module *)self;
+    const tree_node *node = &m->feed->plan->nodes[m->node];
+    const fsdp_mp_policy *policy =
+        m->feed->plain && node->state >= 0 ? &m->feed->plan->states[node->state].policy : &(fsdp_mp_policy){0};
+    fsdp_tensor *x = inputs[0];
+
+    (void)count;
+    if (policy->param_dtype && !policy->keep_forward_inputs)
+        x = fsdp_cast(x, policy->param_dtype);
+    if (m->feed->plain && node->state >= 0)
+        x = fsdp_scale(x, 1.0); /* as the engine does: the gradients of x add up behind a node of their own */
+    x = run(m, x);
+    if (m->feed->failing == m->node && !m->feed->fail_backward) {
+        FSDP_FAIL(FSDP_INVALID, "this module's forward was told to fail");
+        return NULL;
+    }
+    if (x && policy->output_dtype)
+        x = fsdp_cast(x, policy->output_dtype);
+    if (x && x != inputs[0] && fsdp_tensor_requires_grad(x) &&
+        fsdp_tensor_add_grad_hook(x, fail_when_told, m) != FSDP_OK)
+        return NULL;
+    return x;
+}
+
+/* ---- building ---- */
+
+/* Values of about 1 where x is multiplied, less than 1 where something is added to it: what is computed stays tame, so
+ * that roundings stay small through a few steps. */
+static fsdp_init init_of(const tree_param *p)
+{
+    float count = p->role == TREE_CUBE ? (float)(p->shape[0] * p->shape[1]) : 1.0f;
+
+    if (p->role == TREE_SCALE || p->role == TREE_ELEMENT || p->role == TREE_CUBE)
+        return (fsdp_init){FSDP_INIT_UNIFORM, 0.8f / count, 1.2f / count};
+    return (fsdp_init){FSDP_INIT_UNIFORM, -0.25f, 0.25f};
+}
+
+static void add_params(tree_module *m, fsdp_device *device)
+{
+    const tree_plan *plan = m->feed->plan;
+    const tree_node *node = &plan->nodes[m->node];
+
+    for (int i = 0; i < node->param_count; i++) {
+        const tree_param *p = &plan->params[node->params[i]];
+        char name[8];
+
+        snprintf(name, sizeof name, "p%d", node->params[i]);
+        if (p->gone || p->tied >= 0)
+            continue;
+        CHECK_OK(
+            fsdp_module_add_parameter(&m->base, name, &m->params[i], device, p->dtype, p->ndim, p->shape, init_of(p)));
+        CHECK_OK(fsdp_tensor_set_requires_grad(m->params[i], !p->frozen));
+    }
+}
+
+/* The field of a parameter that is there. */
+static fsdp_tensor **field_of(fsdp_module *const *modules, const tree_plan *plan, int param)
+{
+    int node = plan->params[param].node, i = 0;
+
+    while (plan->nodes[node].params[i] != param)
+        i++;
+    return &((tree_module *)modules[node])->params[i];
+}
+
+static void tie_params(const tree_plan *plan, fsdp_module *const *modules)
+{
+    for (int p = 0; p < plan->param_count; p++) {
+        const tree_param *param = &plan->params[p];
+        char name[8];
+
+        snprintf(name, sizeof name, "p%d", p);
+        if (param->gone || param->tied < 0 || !plan->nodes[param->node].reached)
+            continue;
+        CHECK_OK(fsdp_module_tie_parameter(modules[param->node], name, field_of(modules, plan, p),
+                                           *field_of(modules, plan, tree_original(plan, p))));
+    }
+}
+
+static void add_children(const tree_plan *plan, fsdp_module *const *modules)
+{
+    bool held[TREE_MAX_NODES] = {false}; /* by a parent: the reference of its creation is gone */
+
+    for (int i = 0; i < plan->node_count; i++)
+        for (int k = 0; k < plan->nodes[i].child_count && plan->nodes[i].reached; k++) {
+            int child = plan->nodes[i].children[k];
+            char name[8];
+
+            snprintf(name, sizeof name, "%d", child);
+            if (held[child])
+                (void)fsdp_module_ref(modules[child]);
+            held[child] = true;
+            CHECK_OK(fsdp_module_add_child(modules[i], name, modules[child]));
+        }
+}
+
+void tree_modules_create(fsdp_context *context, fsdp_device *device, tree_feed *feed, fsdp_module **modules)
+{
+    static const fsdp_module_type type = {.name = "Tree", .forward = tree_forward};
+    const tree_plan *plan = feed->plan;
+
+    for (int i = 0; i < plan->node_count; i++) {
+        tree_module *m;
+
+        if (!plan->nodes[i].reached)
+            continue;
+        CHECK_OK(fsdp_module_create(context, &type, sizeof *m, &m));
+        m->feed = feed;
+        m->node = i;
+        modules[i] = &m->base;
+        add_params(m, device);
+    }
+    tie_params(plan, modules);
+    add_children(plan, modules);
+}

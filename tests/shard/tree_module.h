@@ -1,0 +1,26 @@
+/* shard/tree_module.h - the modules of a plan: one type, that does what its node says. */
+#ifndef TESTS_SHARD_TREE_MODULE_H
+#define TESTS_SHARD_TREE_MODULE_H
+
+#include "shard/tree_plan.h"
+
+/* What the modules of a tree look at when they run. */
+typedef struct tree_feed {
+    const tree_plan *plan;
+    bool plain;       /* do what the engine does to inputs, outputs and parameters: nobody else does */
+    int number, rank; /* of the batch */
+    int failing;      /* node whose forward fails, or whose backward does; -1: none */
+    bool fail_backward;
+} tree_feed;
+
+typedef struct tree_module {
+    fsdp_module base;
+    tree_feed *feed;
+    int node;
+    fsdp_tensor *params[TREE_MAX_OWN];
+} tree_module;
+
+/* All reached nodes, by number. The root is modules[0], the caller's; the others belong to their parents. */
+void tree_modules_create(fsdp_context *context, fsdp_device *device, tree_feed *feed, fsdp_module **modules);
+
+#endif

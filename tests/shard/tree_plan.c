@@ -1,0 +1,201 @@
+/* tree_plan.c - what follows from a plan. */
+#include "shard/tree_plan.h"
+
+/* ---- which nodes there are ---- */
+
+static void reach(tree_plan *plan, int node, int runs)
+{
+    tree_node *n = &plan->nodes[node];
+
+    n->reached = true;
+    n->runs += runs;
+    for (int i = 0; i < n->child_count; i++)
+        reach(plan, n->children[i], n->flow == TREE_TWICE ? 2 * runs : runs);
+}
+
+static void collect_members(tree_plan *plan)
+{
+    for (int s = 0; s < plan->state_count; s++)
+        plan->states[s].member_count = 0;
+    for (int i = 0; i < plan->node_count; i++) {
+        tree_state *state = plan->nodes[i].state < 0 ? NULL : &plan->states[plan->nodes[i].state];
+
+        if (state && plan->nodes[i].reached && state->member_count < TREE_MAX_CHILDREN)
+            state->members[state->member_count++] = i;
+        else
+            plan->nodes[i].state = -1;
+    }
+}
+
+/* ---- who owns what ---- */
+
+int tree_original(const tree_plan *plan, int param)
+{
+    while (plan->params[param].tied >= 0)
+        param = plan->params[param].tied;
+    return param;
+}
+
+bool tree_is_original(const tree_plan *plan, int param)
+{
+    const tree_param *p = &plan->params[param];
+
+    return !p->gone && p->tied < 0 && plan->nodes[p->node].reached;
+}
+
+/* The parameter that `state` finds taken by another one, or -1. As fully_shard goes through a module: not into those
+ * that were given to it. */
+static int own(tree_plan *plan, int state, int node, bool *seen)
+{
+    const tree_node *n = &plan->nodes[node];
+    int taken = -1;
+
+    if (seen[node])
+        return -1;
+    seen[node] = true;
+    for (int i = 0; i < n->param_count && taken < 0; i++) {
+        tree_param *p = &plan->params[tree_original(plan, n->params[i])];
+
+        if (plan->params[n->params[i]].gone)
+            continue;
+        if (p->owner >= 0 && p->owner != state)
+            taken = n->params[i];
+        p->owner = state;
+    }
+    for (int i = 0; i < n->child_count && taken < 0; i++)
+        if (plan->nodes[n->children[i]].state < 0)
+            taken = own(plan, state, n->children[i], seen);
+    return taken;
+}
+
+/* In the order of the calls of fully_shard: children have higher numbers than their parents, and members of a state
+ * have one parent and no other. */
+static int own_all(tree_plan *plan)
+{
+    int taken = -1;
+
+    for (int p = 0; p < plan->param_count; p++)
+        plan->params[p].owner = -1;
+    for (int i = plan->node_count - 1; i >= 0 && taken < 0; i--) {
+        int state = plan->nodes[i].state;
+        bool seen[TREE_MAX_NODES] = {false};
+
+        if (state < 0 || plan->states[state].members[0] != i)
+            continue;
+        for (int m = 0; m < plan->states[state].member_count && taken < 0; m++)
+            taken = own(plan, state, plan->states[state].members[m], seen);
+    }
+    return taken;
+}
+
+static void part(tree_plan *plan, int param)
+{
+    int original = tree_original(plan, param), node = plan->params[param].node;
+    bool tied = false;
+
+    for (int p = 0; p < plan->param_count; p++)
+        if (plan->params[p].tied >= 0 && tree_original(plan, p) == original) {
+            plan->params[p].tied = -1;
+            tied = true;
+        }
+    if (tied)
+        return;
+    plan->states[plan->state_count] = plan->states[0];
+    plan->nodes[node].state = plan->state_count++;
+}
+
+/* A name is tied to a parameter that is there, and that comes before it. */
+static void untie_gone(tree_plan *plan)
+{
+    for (int p = 0; p < plan->param_count; p++) {
+        tree_param *param = &plan->params[p];
+
+        if (param->tied >= 0 &&
+            (plan->params[param->tied].gone || !plan->nodes[plan->params[param->tied].node].reached))
+            param->tied = -1;
+    }
+}
+
+void tree_settle(tree_plan *plan)
+{
+    int taken;
+
+    for (int i = 0; i < plan->node_count; i++) {
+        plan->nodes[i].reached = false;
+        plan->nodes[i].runs = 0;
+    }
+    reach(plan, 0, 1);
+    plan->nodes[0].state = 0;
+    untie_gone(plan);
+    do {
+        collect_members(plan);
+        taken = own_all(plan);
+        if (taken >= 0)
+            part(plan, taken);
+    } while (taken >= 0);
+}
+
+/* ---- asking ---- */
+
+fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param)
+{
+    const tree_param *p = &plan->params[tree_original(plan, param)];
+    fsdp_dtype dtype = plan->states[p->owner].policy.param_dtype;
+
+    return dtype ? dtype : p->dtype;
+}
+
+fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param)
+{
+    const tree_param *p = &plan->params[tree_original(plan, param)];
+    fsdp_dtype dtype = plan->states[p->owner].policy.reduce_dtype;
+
+    return dtype ? dtype : tree_compute_dtype(plan, param);
+}
+
+uint32_t tree_states_below(const tree_plan *plan, int node)
+{
+    const tree_node *n = &plan->nodes[node];
+    uint32_t states = n->state < 0 ? 0 : 1u << n->state;
+
+    for (int i = 0; i < n->child_count; i++)
+        states |= tree_states_below(plan, n->children[i]);
+    return states;
+}
+
+bool tree_is_low_precision(const tree_plan *plan)
+{
+    bool low = false;
+
+    for (int s = 0; s < plan->state_count; s++)
+        low = low || plan->states[s].policy.param_dtype || plan->states[s].policy.reduce_dtype ||
+              plan->states[s].policy.output_dtype;
+    for (int p = 0; p < plan->param_count; p++)
+        low = low || plan->params[p].dtype != FSDP_F32;
+    return low;
+}
+
+/* How often its gradient is added to in a backward. */
+static int uses(const tree_plan *plan, int param)
+{
+    int count = 0;
+
+    for (int p = 0; p < plan->param_count; p++)
+        if (!plan->params[p].gone && plan->params[p].role != TREE_UNUSED && tree_original(plan, p) == param)
+            count += plan->nodes[plan->params[p].node].runs * (plan->params[p].role == TREE_TALL ? 2 : 1);
+    return count;
+}
+
+/* A state that runs several times reduces after each; one of several modules may do so as well. In 16 bits every
+ * addition rounds. */
+bool tree_adds_otherwise(const tree_plan *plan)
+{
+    bool low = tree_is_low_precision(plan), otherwise = false;
+
+    for (int s = 0; s < plan->state_count; s++)
+        for (int m = 0; m < plan->states[s].member_count; m++)
+            otherwise = otherwise || m > 0 || plan->nodes[plan->states[s].members[m]].runs > 1;
+    for (int p = 0; p < plan->param_count && low; p++)
+        otherwise = otherwise || plan->params[p].dtype != FSDP_F32 || (tree_is_original(plan, p) && uses(plan, p) > 1);
+    return otherwise;
+}

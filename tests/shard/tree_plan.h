@@ -1,0 +1,158 @@
+/* shard/tree_plan.h - a module tree on paper: its nodes, their parameters, how they are sharded, and the calls.
+ *
+ * Every node takes and gives (rows, width). It applies the first half of its parameters, calls its children as its flow
+ * says, and applies the other half. A node may be a child of several: edges go from lower to higher numbers. A state is
+ * one call of fully_shard; state 0 is the root's. */
+#ifndef TESTS_SHARD_TREE_PLAN_H
+#define TESTS_SHARD_TREE_PLAN_H
+
+#include "fsdp/shard.h"
+#include "support/test.h"
+
+enum {
+    TREE_MAX_NODES = 14,
+    TREE_MAX_CHILDREN = 4,
+    TREE_MAX_OWN = 5, /* parameters of a node */
+    TREE_MAX_PARAMS = 40,
+    TREE_MAX_STATES = TREE_MAX_NODES + 1,
+    TREE_MAX_RUNS = 24, /* of nodes in a forward */
+    TREE_MAX_CALLS = 40,
+    TREE_MAX_WORLD = 8,
+    TREE_MAX_DIMS = 3,
+    TREE_SLOTS = 3, /* losses that may be alive at a time */
+    TREE_ROWS = 3,  /* of one rank's batch */
+};
+
+/* ---- parameters ---- */
+
+/* What a parameter does to x (rows, d). */
+typedef enum tree_role {
+    TREE_MATRIX,  /* (d,d)    x + gelu(linear(x)) */
+    TREE_TALL,    /* (h,d)    x + linear(x) times the same: used twice */
+    TREE_TABLE,   /* (h,d)    x + embedding of the batch's ids */
+    TREE_SCALE,   /* (d)      rmsnorm */
+    TREE_BIAS,    /* (d)      x + it */
+    TREE_ELEMENT, /* (1)      x times it */
+    TREE_CUBE,    /* (a,b,d)  x times its sum over a and b */
+    TREE_UNUSED,  /* (h)      nothing */
+    TREE_ROLES
+} tree_role;
+
+typedef struct tree_param {
+    tree_role role;
+    int node;
+    int ndim;
+    int64_t shape[TREE_MAX_DIMS];
+    fsdp_dtype dtype;
+    bool frozen; /* from the start */
+    bool gone;   /* the node has it no longer: the plan was reduced */
+    int tied;    /* another name of this parameter; -1: its own */
+    int owner;   /* state; follows from the plan */
+} tree_param;
+
+/* ---- nodes ---- */
+
+typedef enum tree_flow {
+    TREE_SEQUENCE, /* one child after the other */
+    TREE_RESIDUAL, /* the mean of x and the sequence */
+    TREE_SUM,      /* the mean of x and all children of x */
+    TREE_TWICE,    /* the sequence, and again */
+    TREE_BRANCH,   /* one child, or none, as the batch's number says */
+    TREE_FLOWS
+} tree_flow;
+
+typedef struct tree_node {
+    tree_flow flow;
+    int params[TREE_MAX_OWN], param_count;
+    int children[TREE_MAX_CHILDREN], child_count;
+    int parent;   /* the first */
+    int state;    /* that it was given to fully_shard with; -1: it was not */
+    bool reached; /* from the root; follows from the plan */
+    int runs;     /* in a forward of the root, at most; follows from the plan */
+} tree_node;
+
+typedef struct tree_state {
+    fsdp_reshard reshard;
+    fsdp_mp_policy policy;
+    int members[TREE_MAX_CHILDREN], member_count; /* nodes, reached ones; follows from the plan */
+} tree_state;
+
+/* ---- calls ---- */
+
+typedef enum tree_kind {
+    TREE_FORWARD,
+    TREE_FORWARD_PART,
+    TREE_EVALUATE,
+    TREE_BACKWARD,
+    TREE_BACKWARD_KEEP,
+    TREE_DROP,
+    TREE_UNSHARD,
+    TREE_RESHARD,
+    TREE_RESHARD_ALL,
+    TREE_ZERO_GRAD,
+    TREE_STEP,
+    TREE_CLIP,
+    TREE_FREEZE,
+    TREE_SYNC_OFF,
+    TREE_SYNC_ON,
+    TREE_LAST_OFF,
+    TREE_LAST_ON,
+    TREE_SET_RESHARD_FORWARD,
+    TREE_SET_RESHARD_BACKWARD,
+    TREE_SET_DIVIDE,
+    TREE_WRITE,
+    TREE_RESET,
+    TREE_FAIL_FORWARD,
+    TREE_FAIL_BACKWARD,
+    TREE_KINDS
+} tree_kind;
+
+/* Any numbers will do: they are taken modulo what there is to choose from, and a call that makes no sense when its turn
+ * comes is passed over. So calls can be left out to find the fewest that fail. */
+typedef struct tree_call {
+    tree_kind kind;
+    int target; /* state, node or parameter */
+    int slot;   /* of a loss */
+    int number; /* batch, factor, ... */
+    bool on;    /* what is set, or whether it goes for the states below too */
+    bool recurse;
+} tree_call;
+
+/* ---- the plan ---- */
+
+typedef struct tree_plan {
+    uint64_t seed;
+    int world, width;
+    bool real;   /* built with values, not on the meta device */
+    bool inputs; /* gradients of the batches are wanted too */
+    bool adamw;  /* or SGD */
+    bool late;   /* ranks are late now and then */
+    tree_node nodes[TREE_MAX_NODES];
+    int node_count;
+    tree_param params[TREE_MAX_PARAMS];
+    int param_count;
+    tree_state states[TREE_MAX_STATES];
+    int state_count;
+    tree_call calls[TREE_MAX_CALLS];
+    int call_count;
+} tree_plan;
+
+/* Everything that follows from the rest: who owns which parameter, how often nodes run. What fully_shard would refuse
+ * is changed: a parameter that two states would own is untied, or its node gets a state of its own. */
+void tree_settle(tree_plan *plan);
+/* The parameter whose name `param` is another one of, or itself. */
+int tree_original(const tree_plan *plan, int param);
+/* Whether it is there, and no other name. */
+bool tree_is_original(const tree_plan *plan, int param);
+/* The dtype that it is computed with. */
+fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param);
+/* The dtype that its gradient is reduced in. */
+fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
+/* States of the node's subtree, as bits. */
+uint32_t tree_states_below(const tree_plan *plan, int node);
+/* Whether anything is computed, kept or reduced in 16 bits. */
+bool tree_is_low_precision(const tree_plan *plan);
+/* Whether a backward adds up gradients in another order, or rounds them more often, than a plain model's. */
+bool tree_adds_otherwise(const tree_plan *plan);
+
+#endif

@@ -1,0 +1,197 @@
+/* tree_player.c - players: built and freed, and what they log. */
+#include "shard/tree_player.h"
+
+#include "device/device.h"
+
+/* ---- building ---- */
+
+static void shard_state(tree_player *player, int state)
+{
+    const tree_state *s = &player->plan->states[state];
+    const residence *where = player->run->residence;
+    const fsdp_shard_options options = {.reshard_after_forward = s->reshard,
+                                        .mp_policy = s->policy,
+                                        .overlap = where->overlap,
+                                        .no_shared_memory = where->copy};
+    fsdp_module *modules[TREE_MAX_CHILDREN];
+
+    for (int m = 0; m < s->member_count; m++)
+        modules[m] = player->modules[s->members[m]];
+    CHECK_OK(fsdp_fully_shard_modules(modules, s->member_count, &options));
+}
+
+/* From the bottom up. */
+static void shard(tree_player *player)
+{
+    const tree_plan *plan = player->plan;
+
+    for (int i = plan->node_count - 1; i >= 0; i--)
+        if (plan->nodes[i].state >= 0 && plan->states[plan->nodes[i].state].members[0] == i)
+            shard_state(player, plan->nodes[i].state);
+}
+
+static void build(tree_player *player)
+{
+    bool real = player->plan->real || player->plain;
+    fsdp_device *device = test_device(player->context);
+
+    tree_modules_create(player->context, real ? device : fsdp_meta(player->context), &player->feed, player->modules);
+    for (int i = 0; i < player->plan->node_count; i++)
+        for (int k = 0; k < player->plan->nodes[i].param_count; k++) {
+            int p = player->plan->nodes[i].params[k];
+
+            if (tree_is_original(player->plan, p))
+                player->params[p] = fsdp_tensor_ref(((tree_module *)player->modules[i])->params[k]);
+        }
+    if (real)
+        CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
+    if (!player->plain)
+        shard(player);
+    if (real)
+        return;
+    CHECK_OK(fsdp_module_materialize(player->modules[0], device));
+    CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
+}
+
+/* Of what can be trained: optimizers take f32. */
+static void make_optimizer(tree_player *player)
+{
+    const fsdp_sgd_options sgd = {.lr = 0.02, .momentum = 0.9};
+    fsdp_adam_options adamw = fsdp_adam_options_default();
+    fsdp_parameter items[TREE_MAX_PARAMS];
+    fsdp_parameters trained = {.items = items};
+
+    adamw.lr = 0.01;
+    adamw.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (player->params[p] && player->plan->params[p].dtype == FSDP_F32 &&
+            fsdp_tensor_requires_grad(player->params[p]))
+            items[trained.count++] = (fsdp_parameter){.name = "trained", .tensor = player->params[p]};
+    if (trained.count == 0)
+        return;
+    CHECK_OK(player->plan->adamw ? fsdp_adamw_create(&trained, &adamw, &player->optimizer)
+                                 : fsdp_sgd_create(&trained, &sgd, &player->optimizer));
+}
+
+void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run)
+{
+    *player = (tree_player){.plan = run->plan,
+                            .run = run,
+                            .context = context,
+                            .plain = run->residence == NULL,
+                            .first_rank = fsdp_context_rank(context),
+                            .ranks = run->residence ? 1 : run->plan->world,
+                            .last = true,
+                            .sync = UINT32_MAX};
+    player->feed = (tree_feed){.plan = run->plan, .plain = player->plain, .failing = -1};
+    run->otherwise = tree_adds_otherwise(run->plan);
+    if (run->residence && run->residence->behind)
+        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+    build(player);
+    make_optimizer(player);
+}
+
+void tree_drop_slot(tree_slot *slot)
+{
+    for (int i = 0; i < TREE_MAX_WORLD; i++) {
+        fsdp_tensor_unref(slot->losses[i]);
+        fsdp_tensor_unref(slot->inputs[i]);
+    }
+    *slot = (tree_slot){0};
+}
+
+void tree_drop_unreduced(tree_player *player)
+{
+    for (int r = 0; r < TREE_MAX_WORLD; r++)
+        for (int p = 0; p < TREE_MAX_PARAMS; p++) {
+            fsdp_tensor_unref(player->unreduced[r][p]);
+            player->unreduced[r][p] = NULL;
+        }
+}
+
+void tree_player_end(tree_player *player)
+{
+    for (int s = 0; s < TREE_SLOTS; s++)
+        tree_drop_slot(&player->slots[s]);
+    tree_drop_unreduced(player);
+    fsdp_optimizer_free(player->optimizer);
+    for (int p = 0; p < TREE_MAX_PARAMS; p++)
+        fsdp_tensor_unref(player->params[p]);
+    fsdp_module_unref(player->modules[0]);
+}
+
+/* ---- logging ---- */
+
+float *tree_read(const fsdp_tensor *tensor)
+{
+    float *values = malloc((size_t)(fsdp_tensor_numel(tensor) + 1) * sizeof *values);
+
+    CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
+    return values;
+}
+
+/* Takes over `values`. */
+static void add(tree_player *player, int rank, const char *what, int param, float *values, int64_t count)
+{
+    const log_entry entry = {.call = player->at, .param = param, .what = what, .count = count, .values = values};
+
+    run_log_add(&player->run->logs[rank], &entry);
+}
+
+static void add_one(tree_player *player, int rank, const char *what, int param, double value)
+{
+    float *copy = malloc(sizeof *copy);
+
+    *copy = (float)value;
+    add(player, rank, what, param, copy, 1);
+}
+
+void tree_log_all(tree_player *player, const char *what, int param, double value)
+{
+    for (int i = 0; i < player->ranks; i++)
+        add_one(player, player->first_rank + i, what, param, value);
+}
+
+void tree_log_value(tree_player *player, int rank, const char *what, double value)
+{
+    add_one(player, rank, what, -1, value);
+}
+
+void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp_tensor *tensor)
+{
+    add(player, rank, what, -1, tree_read(tensor), fsdp_tensor_numel(tensor));
+}
+
+/* Each rank's rows. */
+static void log_rows(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+{
+    int64_t rows = fsdp_tensor_size(tensor, 0), numel = fsdp_tensor_numel(tensor);
+
+    for (int i = 0; i < player->ranks; i++) {
+        float *values = tree_read(tensor);
+        int64_t first = 0, count = numel;
+
+        if (player->plain) {
+            count = fsdp_shard_range(rows, player->plan->world, i, &first) * (numel / rows);
+            memmove(values, values + first * (numel / rows), (size_t)count * sizeof *values);
+        }
+        add(player, player->first_rank + i, what, param, values, count);
+    }
+}
+
+void tree_observe(tree_player *player)
+{
+    for (int p = 0; p < player->plan->param_count; p++) {
+        const fsdp_tensor *tensor = player->params[p], *gradient = tensor ? fsdp_tensor_grad(tensor) : NULL;
+
+        if (!tensor)
+            continue;
+        log_rows(player, "values", p, tensor);
+        tree_log_all(player, "requires_grad", p, fsdp_tensor_requires_grad(tensor));
+        if (player->unsettled) /* gradients are on their way */
+            continue;
+        tree_log_all(player, "presence of the gradient", p, gradient != NULL);
+        if (gradient)
+            log_rows(player, "gradient", p, gradient);
+    }
+}

@@ -1,0 +1,70 @@
+/* shard/tree_player.h - who carries out a plan: one rank of the sharded tree, or a plain tree that stands for all
+ * ranks.
+ *
+ * The plain tree runs every rank's batch, one rank after the other. Each rank has unreduced gradients of its own, which
+ * are put in place around its backward; a reduction rounds those of the ranks as the policy says, adds them in their
+ * order, divides, and adds to the tree's gradients. */
+#ifndef TESTS_SHARD_TREE_PLAYER_H
+#define TESTS_SHARD_TREE_PLAYER_H
+
+#include "fsdp/optim.h"
+#include "shard/log.h"
+#include "shard/residences.h"
+#include "shard/tree_module.h"
+
+enum {
+    TREE_LAST_STEPS = 3 /* equal ones, at the end */
+};
+
+typedef struct tree_run {
+    const tree_plan *plan;
+    const residence *residence; /* NULL: plain */
+    run_log logs[TREE_MAX_WORLD];
+    int at[TREE_MAX_WORLD];                        /* call that each rank is in */
+    int64_t live[TREE_MAX_WORLD][TREE_LAST_STEPS]; /* bytes after each of the last steps */
+    bool otherwise; /* plain: sums were made in an order that the sharded tree need not keep to */
+} tree_run;
+
+typedef struct tree_slot {
+    fsdp_tensor *losses[TREE_MAX_WORLD], *inputs[TREE_MAX_WORLD];
+    bool walked; /* by a backward that did not keep the graph */
+} tree_slot;
+
+typedef struct tree_player {
+    const tree_plan *plan;
+    tree_run *run;
+    fsdp_context *context;
+    bool plain;
+    int first_rank, ranks; /* that this player stands for */
+    int at;                /* index of the running call */
+    tree_feed feed;
+    fsdp_module *modules[TREE_MAX_NODES];
+    fsdp_tensor *params[TREE_MAX_PARAMS]; /* shards, or whole; NULL where it is another's name. Held */
+    fsdp_optimizer *optimizer;            /* NULL: nothing to train */
+    tree_slot slots[TREE_SLOTS];
+    bool ran; /* the root has, so the tree is known */
+    bool last, unsettled, clipped;
+    uint32_t sync; /* states */
+    /* of a plain tree */
+    fsdp_tensor *unreduced[TREE_MAX_WORLD][TREE_MAX_PARAMS];
+    float divide[TREE_MAX_STATES];
+} tree_player;
+
+/* Built, sharded, with its optimizer. */
+void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run);
+void tree_player_end(tree_player *player);
+void tree_drop_slot(tree_slot *slot);
+void tree_drop_unreduced(tree_player *player);
+
+/* ---- logging ---- */
+
+/* The same on every rank, of parameter `param` or -1. */
+void tree_log_all(tree_player *player, const char *what, int param, double value);
+void tree_log_value(tree_player *player, int rank, const char *what, double value);
+/* What the rank has of a tensor that is its own. */
+void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp_tensor *tensor);
+/* All that can be seen of parameters and gradients without communication. */
+void tree_observe(tree_player *player);
+float *tree_read(const fsdp_tensor *tensor);
+
+#endif

@@ -1,0 +1,146 @@
+/* tree_reduce.c - a plan that fails, made as small as is cheap: what can be left out is. */
+#include "shard/tree_trial.h"
+
+typedef struct reduction {
+    tree_plan *plan;
+    uint32_t which;
+    int tries; /* left */
+} reduction;
+
+enum {
+    TRIES = 600
+};
+
+/* Keeps `smaller` if it fails as well. */
+static bool try(reduction *r, tree_plan *smaller)
+{
+    char text[64];
+
+    if (r->tries-- <= 0)
+        return false;
+    tree_settle(smaller);
+    if (tree_passes(smaller, r->which, text, sizeof text))
+        return false;
+    *r->plan = *smaller;
+    return true;
+}
+
+static void drop_calls(reduction *r)
+{
+    for (int length = r->plan->call_count; length >= 1; length /= 2)
+        for (int i = r->plan->call_count - length; i >= 0; i -= length) {
+            tree_plan smaller = *r->plan;
+
+            memmove(&smaller.calls[i], &smaller.calls[i + length],
+                    (size_t)(smaller.call_count - i - length) * sizeof *smaller.calls);
+            smaller.call_count -= length;
+            (void)try(r, &smaller);
+            if (i > r->plan->call_count)
+                i = r->plan->call_count;
+        }
+}
+
+static void drop_children(reduction *r)
+{
+    for (int node = 0; node < r->plan->node_count; node++)
+        for (int k = r->plan->nodes[node].child_count - 1; k >= 0; k--) {
+            tree_plan smaller = *r->plan;
+            tree_node *n = &smaller.nodes[node];
+
+            if (!n->reached)
+                continue;
+            memmove(&n->children[k], &n->children[k + 1], (size_t)(n->child_count - k - 1) * sizeof *n->children);
+            n->child_count--;
+            (void)try(r, &smaller);
+        }
+}
+
+static void simplify_params(reduction *r)
+{
+    for (int p = r->plan->param_count - 1; p >= 0; p--) {
+        tree_plan smaller = *r->plan;
+
+        if (smaller.params[p].gone || !smaller.nodes[smaller.params[p].node].reached)
+            continue;
+        smaller.params[p].gone = true;
+        if (try(r, &smaller))
+            continue;
+        smaller = *r->plan;
+        smaller.params[p].frozen = false;
+        smaller.params[p].tied = -1;
+        smaller.params[p].dtype = FSDP_F32;
+        if (memcmp(&smaller.params[p], &r->plan->params[p], sizeof smaller.params[p]) != 0)
+            (void)try(r, &smaller);
+    }
+}
+
+static void simplify_nodes(reduction *r)
+{
+    for (int i = 1; i < r->plan->node_count; i++) {
+        tree_plan smaller = *r->plan;
+
+        if (!smaller.nodes[i].reached)
+            continue;
+        smaller.nodes[i].state = -1;
+        if (r->plan->nodes[i].state >= 0)
+            (void)try(r, &smaller);
+        smaller = *r->plan;
+        smaller.nodes[i].flow = TREE_SEQUENCE;
+        if (r->plan->nodes[i].flow != TREE_SEQUENCE)
+            (void)try(r, &smaller);
+    }
+}
+
+static void simplify_options(reduction *r)
+{
+    tree_plan smaller = *r->plan;
+
+    for (int s = 0; s < smaller.state_count; s++)
+        smaller.states[s].policy = (fsdp_mp_policy){0};
+    (void)try(r, &smaller);
+    for (int s = 0; s < r->plan->state_count; s++) {
+        smaller = *r->plan;
+        smaller.states[s].reshard = FSDP_RESHARD_AUTO;
+        if (r->plan->states[s].reshard != FSDP_RESHARD_AUTO && r->plan->states[s].member_count > 0)
+            (void)try(r, &smaller);
+    }
+    for (int world = 1; world < r->plan->world && world < 3; world++) {
+        smaller = *r->plan;
+        smaller.world = world;
+        (void)try(r, &smaller);
+    }
+    smaller = *r->plan;
+    smaller.real = true;
+    smaller.inputs = smaller.late = smaller.adamw = false;
+    (void)try(r, &smaller);
+}
+
+static void fewer_residences(reduction *r)
+{
+    for (int i = 0; i < 32; i++) {
+        uint32_t before = r->which;
+        tree_plan same = *r->plan;
+
+        if (!(before >> i & 1) || before == 1u << i)
+            continue;
+        r->which = before & ~(1u << i);
+        if (!try(r, &same))
+            r->which = before;
+    }
+}
+
+void tree_reduce(tree_plan *plan, uint32_t which)
+{
+    reduction r = {.plan = plan, .which = which, .tries = TRIES};
+    int before;
+
+    fewer_residences(&r);
+    do {
+        before = plan->call_count + plan->param_count;
+        drop_calls(&r);
+        drop_children(&r);
+        simplify_params(&r);
+        simplify_nodes(&r);
+        simplify_options(&r);
+    } while (r.tries > 0 && plan->call_count + plan->param_count < before);
+}
