@@ -356,6 +356,7 @@ static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
     if (wanted(b, "adam")) {
         fsdp__adam_args a = {.spans = &span,
                              .count = 1,
+                             .param_dtype = FSDP_F32,
                              .grad_dtype = grad,
                              .lr = 1e-5,
                              .beta1 = 0.9,
@@ -371,10 +372,10 @@ static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
             span.moment2[i] += 0.6f;
         measure(b, FSDP__KERNEL_ADAM, &a, 0, 24.0 * (double)numel + g, text);
     }
-    if (wanted(b, "squared_norm")) {
-        fsdp__squared_norm_args a = {.spans = &plain, .count = 1, .dtype = grad, .out = &sum};
+    if (wanted(b, "power_sum")) {
+        fsdp__power_sum_args a = {.spans = &plain, .count = 1, .dtype = grad, .p = 2, .out = &sum};
         plain.src = array(b, grad, numel, 0);
-        measure(b, FSDP__KERNEL_SQUARED_NORM, &a, 0, g, text);
+        measure(b, FSDP__KERNEL_POWER_SUM, &a, 0, g, text);
     }
 }
 

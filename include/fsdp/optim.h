@@ -1,8 +1,9 @@
 /* fsdp/optim.h - optimizers over whatever local tensors they are handed; on shards they are exact.
  *
- * The formulas are torch.optim's. State and arithmetic are f32, one fused pass over all tensors of a group. Parameters
- * without a gradient in this step are skipped and their step count is not advanced (as in PyTorch, steps are counted
- * per parameter). An empty shard with a gradient counts its steps, so that ranks agree on them.
+ * The formulas are torch.optim's. State and arithmetic are f32, one fused pass over all tensors of a group; a parameter
+ * in bf16 or f16 is rounded once, at the end of its step (unlike torch's, whose state has the parameter's dtype).
+ * Parameters without a gradient in this step are skipped and their step count is not advanced (as in PyTorch, steps are
+ * counted per parameter). An empty shard with a gradient counts its steps, so that ranks agree on them.
  */
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H
@@ -29,10 +30,10 @@ typedef struct fsdp_sgd_options {
     bool nesterov; /* needs momentum > 0 and dampening 0 */
 } fsdp_sgd_options;
 
-/* Holds references to the parameters (f32, contiguous; sharded ones as their local shard). State is made at the first
- * step; of parameters that are sharded later it is cut to this rank's rows at the next. Parameters that require no
- * gradient are kept out. Errors name the parameter: on the meta device, gathered by fsdp_module_unshard, not f32, not
- * contiguous, given twice. The caller owns `*out`. */
+/* Holds references to the parameters (floating, contiguous; sharded ones as their local shard). State is made at the
+ * first step; of parameters that are sharded later it is cut to this rank's rows at the next. Parameters that require
+ * no gradient are kept out. Errors name the parameter: on the meta device, gathered by fsdp_module_unshard, not
+ * floating, not contiguous, given twice. The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_adamw_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
                                        fsdp_optimizer **out);
 FSDP_API fsdp_status fsdp_adam_create(const fsdp_parameters *parameters, const fsdp_adam_options *options,
@@ -59,6 +60,11 @@ FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double
  * zero_grad reset it. max_norm 0 or infinite: only the norm. Without any gradient the norm is 0; an infinite or NaN
  * norm is reported, and the factor is then what PyTorch's is (0, NaN). All ranks must call it. [collective] */
 FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
+/* The same for the p-norm, p = norm_type above 0, INFINITY for the largest magnitude: gradients on different meshes are
+ * put together by their sums of powers, in f64 on a rank and as one f32 between ranks. With error_if_nonfinite a norm
+ * that is infinite or NaN is FSDP_NOT_FINITE, on all ranks, and the factor stays as it was. [collective] */
+FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm, double norm_type,
+                                              bool error_if_nonfinite, double *norm);
 
 /* One step of every parameter that has a gradient. What can run out is acquired before anything is changed. */
 FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);

@@ -297,7 +297,7 @@ static void attention_backward(fsdp__attention_backward_args *a, const visitor *
 
 /* ---- optimizers ---- */
 
-static void squared_norm(fsdp__squared_norm_args *a, const visitor *v)
+static void power_sum(fsdp__power_sum_args *a, const visitor *v)
 {
     fsdp__span *spans = (fsdp__span *)(uintptr_t)a->spans;
 
@@ -306,14 +306,15 @@ static void squared_norm(fsdp__squared_norm_args *a, const visitor *v)
     WRITES(out, sizeof *a->out);
 }
 
-static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype grad_dtype, const visitor *v)
+static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype param_dtype,
+                            fsdp_dtype grad_dtype, const visitor *v)
 {
     fsdp__optimizer_span *spans = (fsdp__optimizer_span *)(uintptr_t)table;
 
     for (int64_t i = 0; i < count; i++) {
         fsdp__optimizer_span *a = &spans[i];
 
-        CHANGES(param, elements(FSDP_F32, a->numel));
+        CHANGES(param, elements(param_dtype, a->numel));
         READS(grad, elements(grad_dtype, a->numel));
         CHANGES(moment1, elements(FSDP_F32, a->numel));
         CHANGES(moment2, elements(FSDP_F32, a->numel));
@@ -322,12 +323,12 @@ static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fs
 
 static void adam(fsdp__adam_args *a, const visitor *v)
 {
-    optimizer_spans(a->spans, a->count, a->grad_dtype, v);
+    optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v);
 }
 
 static void sgd(fsdp__sgd_args *a, const visitor *v)
 {
-    optimizer_spans(a->spans, a->count, a->grad_dtype, v);
+    optimizer_spans(a->spans, a->count, a->param_dtype, a->grad_dtype, v);
 }
 
 /* ---- the list ---- */
@@ -352,11 +353,11 @@ void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit vi
 /* ---- tables ---- */
 
 /* The kernels that have one, and the field that names it. */
-#define TABLES(X)                        \
-    X(CAST_SPANS, cast_spans, spans)     \
-    X(REDUCE_RANKS, reduce_ranks, srcs)  \
-    X(SQUARED_NORM, squared_norm, spans) \
-    X(ADAM, adam, spans)                 \
+#define TABLES(X)                       \
+    X(CAST_SPANS, cast_spans, spans)    \
+    X(REDUCE_RANKS, reduce_ranks, srcs) \
+    X(POWER_SUM, power_sum, spans)      \
+    X(ADAM, adam, spans)                \
     X(SGD, sgd, spans)
 
 size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **out)

@@ -43,7 +43,7 @@
     X(EMBEDDING_BACKWARD, embedding_backward, ELEMENTWISE)   \
     X(DROPOUT, dropout, ELEMENTWISE)                         \
     X(RANDOM, random, ELEMENTWISE)                           \
-    X(SQUARED_NORM, squared_norm, OPTIMIZER)                 \
+    X(POWER_SUM, power_sum, OPTIMIZER)                       \
     X(ADAM, adam, OPTIMIZER)                                 \
     X(SGD, sgd, OPTIMIZER)
 
@@ -347,17 +347,19 @@ typedef struct fsdp__random_args {
     fsdp_dtype dtype;
 } fsdp__random_args;
 
-/* *out = sum over all spans' src of x^2, in f64, in an order fixed by the sizes alone. */
-typedef struct fsdp__squared_norm_args {
+/* *out = sum over all spans' src of |x|^p, in f64, in an order fixed by the sizes alone; p infinite: the largest |x|. A
+ * NaN gives NaN. */
+typedef struct fsdp__power_sum_args {
     const fsdp__span *spans; /* a table; only src, numel */
     int64_t count;
     fsdp_dtype dtype;
+    double p; /* above 0 */
     double *out;
-} fsdp__squared_norm_args;
+} fsdp__power_sum_args;
 
-/* One optimizer tensor: all f32 but the gradient. */
+/* One optimizer tensor. Moments are f32; a parameter of 16 bits is rounded once, at the end. */
 typedef struct fsdp__optimizer_span {
-    float *param;
+    void *param;
     const void *grad;
     float *moment1, *moment2; /* Adam: both; SGD: moment1 is the momentum buffer or NULL */
     int64_t numel;
@@ -369,7 +371,7 @@ typedef struct fsdp__optimizer_span {
 typedef struct fsdp__adam_args {
     const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
-    fsdp_dtype grad_dtype;
+    fsdp_dtype param_dtype, grad_dtype;
     double lr, beta1, beta2, eps, weight_decay; /* as torch has them: 1 - beta2 loses digits in f32 */
     float grad_scale;
     int64_t step;   /* t, from 1 */
@@ -381,7 +383,7 @@ typedef struct fsdp__adam_args {
 typedef struct fsdp__sgd_args {
     const fsdp__optimizer_span *spans; /* a table */
     int64_t count;
-    fsdp_dtype grad_dtype;
+    fsdp_dtype param_dtype, grad_dtype;
     double lr, momentum, dampening, weight_decay;
     float grad_scale;
     bool nesterov, first;

@@ -1,9 +1,9 @@
-/* clip.c - the 2-norm of all gradients, and the factor that the next step scales them by.
+/* clip.c - the norm of all gradients, and the factor that the next step scales them by.
  *
  * Gradients are put in sets that lie on one device and are spread over the same dimensions of the same mesh. A set's
- * squares are summed on this rank in f64, then over each of those dimensions by an all-reduce of one f32, as PyTorch
- * does; a set that is not split counts once and is not communicated. The sets follow from the parameters alone, not
- * from who has a gradient, so that all ranks make the same calls. */
+ * powers are summed on this rank in f64 (of the infinite norm: their largest taken), then over each of those dimensions
+ * by an all-reduce of one f32, as PyTorch does; a set that is not split counts once and is not communicated. The sets
+ * follow from the parameters alone, not from who has a gradient, so that all ranks make the same calls. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -20,13 +20,14 @@ typedef struct norm_set {
 } norm_set;
 
 typedef struct norm_scalars {
-    double squares;
+    double powers;
     float reduced;
 } norm_scalars;
 
 /* Everything one norm needs; the arrays have room for every parameter. */
 typedef struct norm_job {
     const fsdp_optimizer *optimizer;
+    double p; /* above 0; may be infinite */
     norm_set *sets;
     int64_t set_count;
     fsdp__span *spans;
@@ -81,10 +82,18 @@ static fsdp_status read_scalar(fsdp_stream *stream, void *out, const void *scala
     return FSDP_OK;
 }
 
-/* Adds the squares of this rank's gradients of one set and dtype. */
-static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *squares)
+/* Two sums of powers, or two largest, in one. A NaN stays. */
+static double together(const norm_job *n, double a, double b)
 {
-    fsdp__squared_norm_args args = {.spans = n->spans, .dtype = dtype, .out = &n->scalars->squares};
+    if (!isinf(n->p))
+        return a + b;
+    return isnan(b) || b > a ? b : a;
+}
+
+/* Adds the powers of this rank's gradients of one set and dtype. */
+static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *powers)
+{
+    fsdp__power_sum_args args = {.spans = n->spans, .dtype = dtype, .p = n->p, .out = &n->scalars->powers};
     fsdp_stream *stream = fsdp_device_stream(set->device);
     double sum = 0;
 
@@ -101,14 +110,14 @@ static fsdp_status add_squares(const norm_job *n, const norm_set *set, fsdp_dtyp
         }
     if (args.count == 0)
         return FSDP_OK;
-    FSDP_TRY(fsdp__launch_squared_norm(stream, &args));
-    FSDP_TRY(read_scalar(stream, &sum, &n->scalars->squares, sizeof sum));
-    *squares += sum;
+    FSDP_TRY(fsdp__launch_power_sum(stream, &args));
+    FSDP_TRY(read_scalar(stream, &sum, &n->scalars->powers, sizeof sum));
+    *powers = together(n, *powers, sum);
     return FSDP_OK;
 }
 
-/* Sum over the ranks that hold the other pieces. */
-static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double *squares)
+/* Over the ranks that hold the other pieces. */
+static fsdp_status reduce_powers(const norm_job *n, const norm_set *set, double *powers)
 {
     fsdp_stream *stream = fsdp_device_stream(set->device);
     fsdp_status status, done;
@@ -117,23 +126,23 @@ static fsdp_status reduce_squares(const norm_job *n, const norm_set *set, double
     for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++) {
         if (!(set->sharded >> i & 1) || fsdp_mesh_size(set->mesh, i) == 1)
             continue;
-        reduced = (float)*squares;
+        reduced = (float)*powers;
         FSDP_TRY(fsdp__copy_to_device(stream, &n->scalars->reduced, &reduced, sizeof reduced));
         status = fsdp_all_reduce(fsdp_mesh_process_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1,
-                                 FSDP_F32, FSDP_SUM, stream);
+                                 FSDP_F32, isinf(n->p) ? FSDP_MAX : FSDP_SUM, stream);
         if (status == FSDP_OK)
             status = fsdp__copy_to_host(stream, &reduced, &n->scalars->reduced, sizeof reduced);
         /* Also after a failure: what was queued reads and writes the variable here. */
         done = fsdp_stream_synchronize(stream);
         FSDP_TRY(status);
         FSDP_TRY(done);
-        *squares = reduced;
+        *powers = reduced;
     }
     return FSDP_OK;
 }
 
 /* Over all ranks. */
-static fsdp_status set_squares(norm_job *n, const norm_set *set, double *out)
+static fsdp_status set_powers(norm_job *n, const norm_set *set, double *out)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     fsdp_status status = FSDP_OK;
@@ -144,16 +153,16 @@ static fsdp_status set_squares(norm_job *n, const norm_set *set, double *out)
     n->scalars = scalars;
     /* A kernel takes gradients of one dtype. */
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
-        FSDP_TRY_GOTO(status, add_squares(n, set, dtypes[d], out), out);
-    FSDP_TRY_GOTO(status, reduce_squares(n, set, out), out);
+        FSDP_TRY_GOTO(status, add_powers(n, set, dtypes[d], out), out);
+    FSDP_TRY_GOTO(status, reduce_powers(n, set, out), out);
 out:
     fsdp__device_free(set->device, scalars, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE);
     return status;
 }
 
-static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
+static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *out)
 {
-    norm_job n = {.optimizer = optimizer};
+    norm_job n = {.optimizer = optimizer, .p = p};
     fsdp_status status = FSDP_OK;
     int64_t count = 0;
     double total = 0;
@@ -170,12 +179,12 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double *out)
         FSDP_TRY_GOTO(status, find_sets(&n), out);
     }
     for (int64_t s = 0; s < n.set_count; s++) {
-        double squares;
+        double powers;
 
-        FSDP_TRY_GOTO(status, set_squares(&n, &n.sets[s], &squares), out);
-        total += squares;
+        FSDP_TRY_GOTO(status, set_powers(&n, &n.sets[s], &powers), out);
+        total = together(&n, total, powers);
     }
-    *out = sqrt(total);
+    *out = p == 2 ? sqrt(total) : isinf(p) ? total : pow(total, 1 / p);
 out:
     fsdp__free(n.spans);
     fsdp__free(n.sets);
@@ -190,15 +199,32 @@ static float clip_factor(double max_norm, double norm)
     return factor > 1 ? 1 : factor;
 }
 
-fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm_out)
+fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm, double norm_type,
+                                     bool error_if_nonfinite, double *norm_out)
 {
     double norm = 0;
 
     if (!optimizer || !(max_norm >= 0))
         return FSDP_FAIL(FSDP_INVALID, "cannot clip gradients to a norm of %g: it must not be negative", max_norm);
-    FSDP_TRY(grad_norm(optimizer, &norm));
+    if (!(norm_type > 0))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot take the %g-norm of gradients: norm_type must be above 0 (INFINITY for "
+                         "the largest)",
+                         norm_type);
+    FSDP_TRY(grad_norm(optimizer, norm_type, &norm));
+    if (error_if_nonfinite && !isfinite(norm))
+        return FSDP_FAIL(FSDP_NOT_FINITE,
+                         "the total %g-norm of the gradients is %g, so they cannot be clipped; without "
+                         "error_if_nonfinite they are scaled by it all the same",
+                         norm_type, norm);
     optimizer->grad_scale = max_norm > 0 && !isinf(max_norm) ? clip_factor(max_norm, norm) : 1;
     if (norm_out)
         *norm_out = norm;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm)
+{
+    FSDP_TRY(fsdp_clip_grad_norm_type(optimizer, max_norm, 2, false, norm));
     return FSDP_OK;
 }

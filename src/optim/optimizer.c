@@ -68,8 +68,8 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
     if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot optimize '%s': it is gathered now and will be gone; reshard its module first", name);
-    if (fsdp_tensor_dtype(tensor) != FSDP_F32)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': it is %s, only float32 is possible", name,
+    if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': it is %s, which is not floating", name,
                          fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
     if (!fsdp_tensor_is_contiguous(tensor))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': its shape %s is not contiguous", name,

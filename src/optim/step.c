@@ -2,8 +2,8 @@
  *
  * First everything that can fail for want of memory: state tensors of parameters that step for the first time or have
  * been sharded since the last, and the list of spans. Then whoever else reads the parameters is told that they will
- * be written. Then the launches. Parameters of a group that have taken the same number of steps and have gradients of
- * the same dtype go in one; mostly that is all of them. */
+ * be written. Then the launches. Parameters of a group that have taken the same number of steps and have the same
+ * dtypes, their own and their gradients', go in one; mostly that is all of them. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -129,7 +129,7 @@ static bool same_launch(const fsdp_optimizer *optimizer, const fsdp__optimizer_p
 {
     bool steps = optimizer->kind == FSDP__OPTIMIZER_SGD ? (a->steps == 0) == (b->steps == 0) : a->steps == b->steps;
 
-    return steps && a->tensor->storage->device == b->tensor->storage->device &&
+    return steps && a->tensor->storage->device == b->tensor->storage->device && a->tensor->dtype == b->tensor->dtype &&
            fsdp_tensor_grad(a->tensor)->dtype == fsdp_tensor_grad(b->tensor)->dtype;
 }
 
@@ -142,7 +142,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
                           const fsdp__optimizer_span *spans, int64_t count, const fsdp__optimizer_param *first)
 {
     fsdp_stream *stream = fsdp_device_stream(first->tensor->storage->device);
-    fsdp_dtype grad_dtype = fsdp_tensor_grad(first->tensor)->dtype;
+    fsdp_dtype param_dtype = first->tensor->dtype, grad_dtype = fsdp_tensor_grad(first->tensor)->dtype;
     const fsdp_adam_options *adam = &group->options.adam;
     const fsdp_sgd_options *sgd = &group->options.sgd;
 
@@ -150,6 +150,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
         return fsdp__launch_sgd(stream, &(fsdp__sgd_args){
                                             .spans = spans,
                                             .count = count,
+                                            .param_dtype = param_dtype,
                                             .grad_dtype = grad_dtype,
                                             .lr = group->lr,
                                             .momentum = sgd->momentum,
@@ -162,6 +163,7 @@ static fsdp_status launch(const fsdp_optimizer *optimizer, const fsdp__optimizer
     return fsdp__launch_adam(stream, &(fsdp__adam_args){
                                          .spans = spans,
                                          .count = count,
+                                         .param_dtype = param_dtype,
                                          .grad_dtype = grad_dtype,
                                          .lr = group->lr,
                                          .beta1 = adam->beta1,

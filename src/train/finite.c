@@ -11,15 +11,16 @@ static fsdp_status check_parameter(fsdp_train_run *run, const fsdp_parameter *pa
 {
     fsdp_stream *stream = fsdp_device_stream(run->device);
     fsdp__span span = {.src = fsdp_tensor_data(parameter->tensor), .numel = fsdp_tensor_numel(parameter->tensor)};
-    fsdp__squared_norm_args args = {.spans = &span, .count = 1, .dtype = FSDP_F32, .out = sum};
-    double squares = 0;
+    fsdp__power_sum_args args = {
+        .spans = &span, .count = 1, .dtype = fsdp_tensor_dtype(parameter->tensor), .p = INFINITY, .out = sum};
+    double largest = 0;
 
     if (span.numel == 0)
         return FSDP_OK;
-    FSDP_TRY(fsdp__launch_squared_norm(stream, &args));
-    FSDP_TRY(fsdp__copy_to_host(stream, &squares, sum, sizeof squares));
+    FSDP_TRY(fsdp__launch_power_sum(stream, &args));
+    FSDP_TRY(fsdp__copy_to_host(stream, &largest, sum, sizeof largest));
     FSDP_TRY(fsdp_stream_synchronize(stream));
-    if (isfinite(squares))
+    if (isfinite(largest))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_NOT_FINITE,
                      "after step %lld '%s' holds NaN or infinite values: nothing is exported. Try a lower optimizer.lr "

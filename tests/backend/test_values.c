@@ -342,8 +342,9 @@ static void an_infinite_gradient_shows_in_the_norm(void **state)
     (void)state;
     ordinary_row();
     row[N - 1] = -INFINITY;
-    run_all(FSDP__KERNEL_SQUARED_NORM,
-            &(fsdp__squared_norm_args){.spans = &span, .count = 1, .dtype = FSDP_F32, .out = &sum}, see_infinite, &sum);
+    run_all(FSDP__KERNEL_POWER_SUM,
+            &(fsdp__power_sum_args){.spans = &span, .count = 1, .dtype = FSDP_F32, .p = 2, .out = &sum}, see_infinite,
+            &sum);
 }
 
 /* ---- elementary functions ---- */

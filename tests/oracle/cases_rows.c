@@ -249,10 +249,12 @@ void attention_backward_case(test_case *c)
 
 /* ---- optimizers ---- */
 
-void squared_norm_case(test_case *c)
+void power_sum_case(test_case *c)
 {
     fsdp__span spans[SEGMENTS] = {{0}};
-    fsdp__squared_norm_args a = {.spans = spans, .count = between(c, 0, SEGMENTS), .dtype = c->dtype};
+    static const double orders[] = {2, 1, 3, 0.5, INFINITY};
+    fsdp__power_sum_args a = {
+        .spans = spans, .count = between(c, 0, SEGMENTS), .dtype = c->dtype, .p = orders[between(c, 0, 4)]};
     double sum, expected, first = -1.0;
 
     for (int64_t s = 0; s < a.count; s++) {
@@ -260,7 +262,7 @@ void squared_norm_case(test_case *c)
         spans[s].src = an_input(c, c->dtype, spans[s].numel, -2.0, 2.0);
     }
     a.out = &sum; /* f64, which no buffer holds: checked here */
-    oracle_squared_norm(&a);
+    oracle_power_sum(&a);
     expected = sum;
     for (int i = 0; i < c->table_count; i++)
         for (int threads = 1; threads <= c->tables[i].most_threads; threads++) {
@@ -273,7 +275,8 @@ void squared_norm_case(test_case *c)
     free_case(c);
 }
 
-static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsdp_dtype grad_dtype, bool second,
+/* The parameter's dtype is drawn, too. */
+static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsdp_dtype param_dtype, bool second,
                                   double tolerance)
 {
     int64_t count = between(c, 0, 4);
@@ -281,8 +284,8 @@ static int64_t optimizer_segments(test_case *c, fsdp__optimizer_span *spans, fsd
     for (int64_t s = 0; s < count; s++) {
         fsdp__optimizer_span *g = &spans[s];
         g->numel = a_size(c, 20000);
-        g->param = an_output(c, FSDP_F32, g->numel, tolerance, tolerance);
-        g->grad = an_input(c, grad_dtype, g->numel, -1.0, 1.0);
+        g->param = an_output(c, param_dtype, g->numel, tolerance, tolerance);
+        g->grad = an_input(c, c->dtype, g->numel, -1.0, 1.0);
         g->moment1 = an_output(c, FSDP_F32, g->numel, 1e-6, 1e-6);
         g->moment2 = second ? a_buffer(c, FSDP_F32, g->numel, 0.01, 1.0, true, 1e-6, 1e-6) : NULL;
     }
@@ -293,6 +296,7 @@ void adam_case(test_case *c)
 {
     fsdp__optimizer_span spans[SEGMENTS];
     fsdp__adam_args a = {.spans = spans,
+                         .param_dtype = any_float(c),
                          .grad_dtype = c->dtype,
                          .lr = 1e-3,
                          .beta1 = 0.9,
@@ -303,7 +307,7 @@ void adam_case(test_case *c)
                          .step = coin(c) ? 1 : between(c, 2, 1000),
                          .decoupled = coin(c)};
 
-    a.count = optimizer_segments(c, spans, c->dtype, true, 1e-6);
+    a.count = optimizer_segments(c, spans, a.param_dtype, true, 1e-6);
     check(c, &a, "%ld spans, step %ld, decay %g, decoupled %d", (long)a.count, (long)a.step, a.weight_decay,
           a.decoupled);
 }
@@ -312,6 +316,7 @@ void sgd_case(test_case *c)
 {
     fsdp__optimizer_span spans[SEGMENTS];
     fsdp__sgd_args a = {.spans = spans,
+                        .param_dtype = any_float(c),
                         .grad_dtype = c->dtype,
                         .lr = 0.1,
                         .momentum = coin(c) ? 0.9 : 0.0,
@@ -321,7 +326,7 @@ void sgd_case(test_case *c)
                         .nesterov = coin(c),
                         .first = coin(c)};
 
-    a.count = optimizer_segments(c, spans, c->dtype, false, 1e-6);
+    a.count = optimizer_segments(c, spans, a.param_dtype, false, 1e-6);
     for (int64_t s = 0; a.momentum == 0.0 && s < a.count; s++)
         spans[s].moment1 = NULL;
     check(c, &a, "%ld spans, momentum %g, nesterov %d, first %d", (long)a.count, a.momentum, a.nesterov, a.first);

@@ -1,8 +1,32 @@
-/* optimizer.c - Adam, AdamW and SGD over all tensors in one pass, and the gradient norm. */
+/* optimizer.c - Adam, AdamW and SGD over all tensors in one pass, and the sums that norms are made of. */
 #include <math.h>
 
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/spans.h"
+
+/* CALL(P, G) with the dtypes of parameter and gradient as constants. */
+#define EACH_PAIR(param_dtype, grad_dtype, CALL)   \
+    switch (param_dtype) {                         \
+    case FSDP_F32:                                 \
+        EACH_GRADIENT(FSDP_F32, grad_dtype, CALL)  \
+        break;                                     \
+    case FSDP_BF16:                                \
+        EACH_GRADIENT(FSDP_BF16, grad_dtype, CALL) \
+        break;                                     \
+    default:                                       \
+        EACH_GRADIENT(FSDP_F16, grad_dtype, CALL)  \
+    }
+#define EACH_GRADIENT(P, grad_dtype, CALL) \
+    switch (grad_dtype) {                  \
+    case FSDP_F32:                         \
+        CALL(P, FSDP_F32);                 \
+        break;                             \
+    case FSDP_BF16:                        \
+        CALL(P, FSDP_BF16);                \
+        break;                             \
+    default:                               \
+        CALL(P, FSDP_F16);                 \
+    }
 
 typedef struct adam_plan {
     const fsdp__adam_args *k;
@@ -15,25 +39,26 @@ static int64_t adam_numel(const void *args, int64_t span)
 }
 
 /* As torch.optim does it: m by lerp, denominator sqrt(v) / sqrt(1 - b2^t) + eps. */
-FSDP__INLINE void adam_loop(fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_span *s, bool l2, int64_t begin,
-                            int64_t end)
+FSDP__INLINE void adam_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const adam_plan *p, const fsdp__optimizer_span *s,
+                            bool l2, int64_t begin, int64_t end)
 {
-    float *restrict param = s->param, *restrict m = s->moment1, *restrict v = s->moment2;
+    float *restrict m = s->moment1, *restrict v = s->moment2;
     float scale = p->k->grad_scale, eps = (float)p->k->eps, decay = l2 ? (float)p->k->weight_decay : 0.0f;
     float beta2 = p->beta2, one_minus_beta1 = p->one_minus_beta1, one_minus_beta2 = p->one_minus_beta2;
     float step_size = p->step_size, root_correction = p->root_correction, factor = p->decay_factor;
     const void *grad = s->grad;
+    void *restrict param = s->param;
 
 #pragma omp simd
     for (int64_t i = begin; i < end; i++) {
-        float g = fsdp__load(dtype, grad, i) * scale, w = param[i] * factor, a, b;
+        float g = fsdp__load(dtype, grad, i) * scale, w = fsdp__load(param_dtype, param, i) * factor, a, b;
         if (l2)
             g += decay * w;
         a = m[i] + one_minus_beta1 * (g - m[i]);
         b = beta2 * v[i] + one_minus_beta2 * g * g;
         m[i] = a;
         v[i] = b;
-        param[i] = w - step_size * a / (sqrtf(b) / root_correction + eps);
+        fsdp__store(param_dtype, param, i, w - step_size * a / (sqrtf(b) / root_correction + eps));
     }
 }
 
@@ -43,12 +68,12 @@ static void adam_piece(const void *args, int64_t span, int64_t begin, int64_t en
     const fsdp__optimizer_span *s = &p->k->spans[span];
 
     if (!p->k->decoupled && p->k->weight_decay != 0.0) {
-#define L2(T) adam_loop(T, p, s, true, begin, end)
-        FSDP__EACH_FLOAT(p->k->grad_dtype, L2)
+#define L2(P, G) adam_loop(P, G, p, s, true, begin, end)
+        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, L2)
 #undef L2
     } else {
-#define PLAIN(T) adam_loop(T, p, s, false, begin, end)
-        FSDP__EACH_FLOAT(p->k->grad_dtype, PLAIN)
+#define PLAIN(P, G) adam_loop(P, G, p, s, false, begin, end)
+        EACH_PAIR(p->k->param_dtype, p->k->grad_dtype, PLAIN)
 #undef PLAIN
     }
 }
@@ -73,24 +98,25 @@ static int64_t sgd_numel(const void *args, int64_t span)
     return ((const fsdp__sgd_args *)args)->spans[span].numel;
 }
 
-FSDP__INLINE void sgd_loop(fsdp_dtype dtype, const fsdp__sgd_args *k, const fsdp__optimizer_span *s, bool buffered,
-                           int64_t begin, int64_t end)
+FSDP__INLINE void sgd_loop(fsdp_dtype param_dtype, fsdp_dtype dtype, const fsdp__sgd_args *k,
+                           const fsdp__optimizer_span *s, bool buffered, int64_t begin, int64_t end)
 {
-    float *restrict param = s->param, *restrict buffer = s->moment1;
+    float *restrict buffer = s->moment1;
     float scale = k->grad_scale, decay = (float)k->weight_decay, lr = (float)k->lr, momentum = (float)k->momentum;
     float keep = k->first ? 0.0f : momentum, take = k->first ? 1.0f : (float)(1.0 - k->dampening);
     bool nesterov = k->nesterov, first = k->first;
     const void *grad = s->grad;
+    void *restrict param = s->param;
 
 #pragma omp simd
     for (int64_t i = begin; i < end; i++) {
-        float g = fsdp__load(dtype, grad, i) * scale + decay * param[i];
+        float w = fsdp__load(param_dtype, param, i), g = fsdp__load(dtype, grad, i) * scale + decay * w;
         if (buffered) {
             float b = (first ? 0.0f : keep * buffer[i]) + take * g;
             buffer[i] = b;
             g = nesterov ? g + momentum * b : b;
         }
-        param[i] -= lr * g;
+        fsdp__store(param_dtype, param, i, w - lr * g);
     }
 }
 
@@ -100,12 +126,12 @@ static void sgd_piece(const void *args, int64_t span, int64_t begin, int64_t end
     const fsdp__optimizer_span *s = &k->spans[span];
 
     if (s->moment1 && k->momentum != 0.0) {
-#define BUFFERED(T) sgd_loop(T, k, s, true, begin, end)
-        FSDP__EACH_FLOAT(k->grad_dtype, BUFFERED)
+#define BUFFERED(P, G) sgd_loop(P, G, k, s, true, begin, end)
+        EACH_PAIR(k->param_dtype, k->grad_dtype, BUFFERED)
 #undef BUFFERED
     } else {
-#define PLAIN(T) sgd_loop(T, k, s, false, begin, end)
-        FSDP__EACH_FLOAT(k->grad_dtype, PLAIN)
+#define PLAIN(P, G) sgd_loop(P, G, k, s, false, begin, end)
+        EACH_PAIR(k->param_dtype, k->grad_dtype, PLAIN)
 #undef PLAIN
     }
 }
@@ -118,53 +144,89 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     return FSDP_OK;
 }
 
-/* ---- gradient norm ---- */
+/* ---- sums for norms ---- */
 
-#define NORM_PANEL 16384
+#define SUM_PANEL 16384
 
-typedef struct norm_panel {
+typedef struct sum_panel {
     const void *src;
     int64_t n;
     double sum;
-} norm_panel;
+} sum_panel;
 
-FSDP__INLINE double sum_squares(fsdp_dtype dtype, const void *x, int64_t n)
+FSDP__INLINE double sum_of_powers(fsdp_dtype dtype, const void *x, int64_t n, double p)
 {
     double sum = 0.0;
 
+    if (p == 2.0) {
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
-        double v = fsdp__load(dtype, x, i);
-        sum += v * v;
+        for (int64_t i = 0; i < n; i++) {
+            double v = fsdp__load(dtype, x, i);
+            sum += v * v;
+        }
+    } else if (p == 1.0) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++)
+            sum += fabs((double)fsdp__load(dtype, x, i));
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            sum += pow(fabs((double)fsdp__load(dtype, x, i)), p);
     }
     return sum;
 }
 
-fsdp_status KERNEL(squared_norm)(fsdp_stream *stream, const void *args)
+/* By the bits: without the sign they are in the order of the numbers, and those of a NaN are the largest. */
+FSDP__INLINE double largest_magnitude(fsdp_dtype dtype, const void *x, int64_t n)
 {
-    const fsdp__squared_norm_args *k = args;
+    int32_t largest = 0;
+
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < n; i++) {
+        int32_t bits = (int32_t)(fsdp__float_bits(fsdp__load(dtype, x, i)) & 0x7fffffffu);
+        largest = bits > largest ? bits : largest;
+    }
+    return fsdp__bits_float((uint32_t)largest);
+}
+
+static void sum_one(const fsdp__power_sum_args *k, sum_panel *panel)
+{
+#define LARGEST(T) panel->sum = largest_magnitude(T, panel->src, panel->n)
+#define SUM(T) panel->sum = sum_of_powers(T, panel->src, panel->n, k->p)
+    if (isinf(k->p)) {
+        FSDP__EACH_FLOAT(k->dtype, LARGEST)
+    } else {
+        FSDP__EACH_FLOAT(k->dtype, SUM)
+    }
+#undef SUM
+#undef LARGEST
+}
+
+fsdp_status KERNEL(power_sum)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__power_sum_args *k = args;
     int64_t panels = 0, b = 0;
-    norm_panel *list;
+    sum_panel *list;
     double total = 0.0;
 
     for (int64_t s = 0; s < k->count; s++)
-        panels += fsdp__ceil_div(k->spans[s].numel, NORM_PANEL);
+        panels += fsdp__ceil_div(k->spans[s].numel, SUM_PANEL);
     list = fsdp__stream_workspace(stream, (size_t)panels * sizeof *list + 1);
     if (!list)
         return FSDP_NO_MEMORY;
     for (int64_t s = 0; s < k->count; s++)
-        for (int64_t at = 0; at < k->spans[s].numel; at += NORM_PANEL)
-            list[b++] = (norm_panel){.src = fsdp__at(k->dtype, k->spans[s].src, at),
-                                     .n = FSDP__MIN(k->spans[s].numel - at, NORM_PANEL)};
+        for (int64_t at = 0; at < k->spans[s].numel; at += SUM_PANEL)
+            list[b++] = (sum_panel){.src = fsdp__at(k->dtype, k->spans[s].src, at),
+                                    .n = FSDP__MIN(k->spans[s].numel - at, SUM_PANEL)};
 #pragma omp parallel for schedule(static) if (panels > 2)
-    for (int64_t i = 0; i < panels; i++) {
-#define SUM(T) list[i].sum = sum_squares(T, list[i].src, list[i].n)
-        FSDP__EACH_FLOAT(k->dtype, SUM)
-#undef SUM
-    }
-    /* In order: panels are fixed by the sizes, so the sum does not depend on the threads. */
     for (int64_t i = 0; i < panels; i++)
-        total += list[i].sum;
+        sum_one(k, &list[i]);
+    /* In order: panels are fixed by the sizes, so the sum does not depend on the threads. */
+    for (int64_t i = 0; i < panels; i++) {
+        if (!isinf(k->p))
+            total += list[i].sum;
+        else if (isnan(list[i].sum) || list[i].sum > total)
+            total = list[i].sum;
+    }
     *k->out = total;
     return FSDP_OK;
 }
