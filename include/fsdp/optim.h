@@ -8,6 +8,7 @@
 #ifndef FSDP_OPTIM_H
 #define FSDP_OPTIM_H
 
+#include "fsdp/comm.h"
 #include "fsdp/nn.h"
 
 #ifdef __cplusplus
@@ -70,6 +71,59 @@ FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double 
 FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);
 /* Drops the gradients (PyTorch's set_to_none). */
 FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
+
+/* ---- gradient scaler (torch.amp.GradScaler) ----
+ *
+ * Gradients of a model that computes in float16 may be too small for it. The loss is multiplied by a scale before the
+ * backward, the gradients by its inverse before the step; a scale that was too large shows in gradients that are not
+ * finite, and that step is left out. One step, in this order, clipping or not:
+ *
+ *     FSDP_TRY(fsdp_backward(fsdp_grad_scaler_scale(scaler, loss)));
+ *     FSDP_TRY(fsdp_grad_scaler_unscale(scaler, optimizer));
+ *     FSDP_TRY(fsdp_clip_grad_norm(optimizer, 1.0, NULL));
+ *     FSDP_TRY(fsdp_grad_scaler_step(scaler, optimizer, NULL));
+ *     FSDP_TRY(fsdp_grad_scaler_update(scaler));
+ *     FSDP_TRY(fsdp_optimizer_zero_grad(optimizer));
+ *
+ * Several optimizers may share one scaler: unscale and step each, update once. */
+
+typedef struct fsdp_grad_scaler fsdp_grad_scaler;
+
+/* All that a scaler knows, to be kept with a checkpoint. */
+typedef struct fsdp_grad_scaler_state {
+    double scale;          /* what the next loss is multiplied by */
+    double growth_factor;  /* above 1; after growth_interval steps in a row without an infinite gradient */
+    double backoff_factor; /* below 1; after a step with one */
+    int64_t growth_interval;
+    int64_t growth_tracker; /* such steps so far */
+} fsdp_grad_scaler_state;
+
+/* PyTorch's: 65536, 2, 0.5, 2000, 0. */
+FSDP_API fsdp_grad_scaler_state fsdp_grad_scaler_state_default(void);
+/* `group`: the ranks that decide together, all that train the model, over shards and replicas: fsdp_world(context).
+ * Borrowed. state NULL: the default; the same on all ranks. FSDP_INVALID names the field that cannot be. The caller
+ * owns
+ * `*out`. */
+FSDP_API fsdp_status fsdp_grad_scaler_create(fsdp_process_group *group, const fsdp_grad_scaler_state *state,
+                                             fsdp_grad_scaler **out);
+FSDP_API void fsdp_grad_scaler_free(fsdp_grad_scaler *scaler); /* NULL is allowed */
+FSDP_API fsdp_grad_scaler_state fsdp_grad_scaler_get_state(const fsdp_grad_scaler *scaler);
+FSDP_API fsdp_status fsdp_grad_scaler_set_state(fsdp_grad_scaler *scaler, const fsdp_grad_scaler_state *state);
+
+/* loss times the scale; a tensor expression, as in fsdp/ops.h. */
+FSDP_API fsdp_tensor *fsdp_grad_scaler_scale(const fsdp_grad_scaler *scaler, fsdp_tensor *loss);
+/* Multiplies the optimizer's gradients by the inverse of the scale, where they lie, and notes whether one of any rank
+ * is not finite: one all-reduce of one flag, in which ranks without gradients take part. FSDP_STATE when these
+ * gradients have been unscaled or stepped since the last update; FSDP_UNSUPPORTED for a float16 parameter, whose
+ * gradient would lose what unscaling makes small. [collective] */
+FSDP_API fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer);
+/* Unscales, unless that is done, and steps; but where a gradient of any rank is not finite no rank steps, and
+ * parameters and optimizer state stay as they are. `*stepped` (may be NULL) says which. FSDP_STATE for a second step
+ * before an update. [collective] */
+FSDP_API fsdp_status fsdp_grad_scaler_step(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer, bool *stepped);
+/* Once after the steps of all optimizers: scale times backoff_factor when one of them had a gradient that was not
+ * finite, else one step further towards its growth. FSDP_STATE when nothing was unscaled since the last update. */
+FSDP_API fsdp_status fsdp_grad_scaler_update(fsdp_grad_scaler *scaler);
 
 /* Learning-rate schedules: factor of the base rate at optimizer step `step` (from 0). Warm-up rises linearly from
  * 1 / (warmup + 1) to 1, which step `warmup_steps` has; then constant, or linear or cosine decay from 1 to min_factor,

@@ -1,0 +1,288 @@
+/* grad_scaler.c - dynamic scaling of the loss, so that small gradients survive float16 (torch.amp.GradScaler).
+ *
+ * A gradient that is not finite shows on the rank that holds it alone, be it of a shard, a replica or a tensor that is
+ * not distributed at all. So the ranks tell each other by one all-reduce of one flag over all of them, whoever has
+ * gradients, and all leave the step out or none does. */
+#include <float.h>
+#include <math.h>
+
+#include "base/alloc.h"
+#include "device/device.h"
+#include "fsdp/comm.h"
+#include "fsdp/ops.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+/* READY is an optimizer that is not in the list. */
+typedef enum stage {
+    UNSCALED,
+    STEPPED
+} stage;
+
+typedef struct scaled_optimizer {
+    const fsdp_optimizer *optimizer; /* compared only: it may be gone */
+    stage stage;
+    bool found_inf;
+} scaled_optimizer;
+
+struct fsdp_grad_scaler {
+    fsdp_process_group *group; /* borrowed */
+    fsdp_grad_scaler_state state;
+    scaled_optimizer *optimizers; /* since the last update */
+    int64_t count, capacity;
+};
+
+/* ---- life and state ---- */
+
+fsdp_grad_scaler_state fsdp_grad_scaler_state_default(void)
+{
+    return (fsdp_grad_scaler_state){.scale = 65536, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2000};
+}
+
+/* Written so that NaN is refused too. */
+static fsdp_status check_state(const fsdp_grad_scaler_state *state)
+{
+    const char *bad = NULL;
+
+    if (!(state->scale >= (double)FLT_MIN && state->scale <= (double)FLT_MAX))
+        bad = "scale must be a normal number of float32 above 0";
+    else if (!(state->growth_factor > 1) || isinf(state->growth_factor))
+        bad = "growth_factor must be above 1";
+    else if (!(state->backoff_factor > 0 && state->backoff_factor < 1))
+        bad = "backoff_factor must be above 0 and below 1";
+    else if (state->growth_interval < 1)
+        bad = "growth_interval must be at least 1";
+    else if (state->growth_tracker < 0 || state->growth_tracker >= state->growth_interval)
+        bad = "growth_tracker must be at least 0 and below growth_interval";
+    if (bad)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "a gradient scaler cannot have scale %g, growth_factor %g, backoff_factor %g, growth_interval "
+                         "%lld, growth_tracker %lld: %s",
+                         state->scale, state->growth_factor, state->backoff_factor, (long long)state->growth_interval,
+                         (long long)state->growth_tracker, bad);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_grad_scaler_create(fsdp_process_group *group, const fsdp_grad_scaler_state *state,
+                                    fsdp_grad_scaler **out)
+{
+    fsdp_grad_scaler_state initial = state ? *state : fsdp_grad_scaler_state_default();
+    fsdp_grad_scaler *scaler;
+
+    *out = NULL;
+    if (!group)
+        return FSDP_FAIL(FSDP_INVALID, "a gradient scaler needs the ranks that decide together: fsdp_world(context)");
+    FSDP_TRY(check_state(&initial));
+    scaler = fsdp__calloc(1, sizeof *scaler);
+    if (!scaler)
+        return FSDP_NO_MEMORY;
+    scaler->group = group;
+    scaler->state = initial;
+    *out = scaler;
+    return FSDP_OK;
+}
+
+void fsdp_grad_scaler_free(fsdp_grad_scaler *scaler)
+{
+    if (scaler)
+        fsdp__free(scaler->optimizers);
+    fsdp__free(scaler);
+}
+
+fsdp_grad_scaler_state fsdp_grad_scaler_get_state(const fsdp_grad_scaler *scaler)
+{
+    return scaler->state;
+}
+
+fsdp_status fsdp_grad_scaler_set_state(fsdp_grad_scaler *scaler, const fsdp_grad_scaler_state *state)
+{
+    FSDP_TRY(check_state(state));
+    scaler->state = *state;
+    return FSDP_OK;
+}
+
+fsdp_tensor *fsdp_grad_scaler_scale(const fsdp_grad_scaler *scaler, fsdp_tensor *loss)
+{
+    return fsdp_scale(loss, scaler->state.scale);
+}
+
+/* ---- unscaling ---- */
+
+static scaled_optimizer *find(const fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
+{
+    for (int64_t i = 0; i < scaler->count; i++)
+        if (scaler->optimizers[i].optimizer == optimizer)
+            return &scaler->optimizers[i];
+    return NULL;
+}
+
+/* By the parameters, which all ranks have alike; and before anything is changed. */
+static fsdp_status check_gradients(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+            fsdp_tensor *grad;
+
+            if (param->tensor->dtype == FSDP_F16)
+                return FSDP_FAIL(FSDP_UNSUPPORTED,
+                                 "cannot unscale the gradient of '%s': it is float16, which loses what unscaling makes "
+                                 "small; keep parameters in float32 and compute in float16 by mp_policy.param_dtype",
+                                 param->name);
+            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
+        }
+    return FSDP_OK;
+}
+
+/* Whether a gradient is not finite; it is multiplied by `factor`. `largest` lies on its device. */
+static fsdp_status unscale_one(fsdp_tensor *grad, float factor, double *largest, bool *found_inf)
+{
+    fsdp_stream *stream = fsdp_device_stream(grad->storage->device);
+    fsdp__span span = {.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
+    double magnitude = 0;
+
+    FSDP_TRY(fsdp__launch_power_sum(
+        stream,
+        &(fsdp__power_sum_args){.spans = &span, .count = 1, .dtype = grad->dtype, .p = INFINITY, .out = largest}));
+    FSDP_TRY(fsdp__copy_to_host(stream, &magnitude, largest, sizeof magnitude));
+    FSDP_TRY(fsdp_stream_synchronize(stream));
+    *found_inf = *found_inf || !isfinite(magnitude);
+    return fsdp__launch_scale(stream, &(fsdp__scale_args){.x = span.src,
+                                                          .y = (void *)(uintptr_t)span.src,
+                                                          .alpha = factor,
+                                                          .numel = span.numel,
+                                                          .dtype = grad->dtype});
+}
+
+static fsdp_status unscale_param(const fsdp__optimizer_param *param, float factor, bool *found_inf)
+{
+    fsdp_tensor *grad = fsdp_tensor_grad(param->tensor);
+    fsdp_status status;
+    void *largest = NULL;
+
+    if (!grad || fsdp_tensor_numel(grad) == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_tensor_begin_write(grad));
+    FSDP_TRY(fsdp__device_alloc(grad->storage->device, sizeof(double), FSDP_MEMORY_WORKSPACE, &largest));
+    status = unscale_one(grad, factor, largest, found_inf);
+    fsdp__device_free(grad->storage->device, largest, sizeof(double), FSDP_MEMORY_WORKSPACE);
+    return status;
+}
+
+/* Over all ranks. */
+static fsdp_status share(const fsdp_grad_scaler *scaler, bool *found_inf)
+{
+    fsdp_device *device = fsdp__front_device(fsdp_process_group_context(scaler->group));
+    fsdp_stream *stream = device ? fsdp_device_stream(device) : NULL;
+    float flag = *found_inf;
+    fsdp_status status, done;
+    void *shared = NULL;
+
+    if (fsdp_process_group_size(scaler->group) == 1)
+        return FSDP_OK;
+    if (!device)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__device_alloc(device, sizeof flag, FSDP_MEMORY_WORKSPACE, &shared));
+    status = fsdp__copy_to_device(stream, shared, &flag, sizeof flag);
+    if (status == FSDP_OK)
+        status = fsdp_all_reduce(scaler->group, shared, shared, 1, FSDP_F32, FSDP_MAX, stream);
+    if (status == FSDP_OK)
+        status = fsdp__copy_to_host(stream, &flag, shared, sizeof flag);
+    /* Also after a failure: what was queued reads and writes the variable here. */
+    done = fsdp_stream_synchronize(stream);
+    fsdp__device_free(device, shared, sizeof flag, FSDP_MEMORY_WORKSPACE);
+    FSDP_TRY(status);
+    FSDP_TRY(done);
+    *found_inf = flag > 0;
+    return FSDP_OK;
+}
+
+static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optimizer)
+{
+    float factor = (float)(1.0 / scaler->state.scale);
+    bool found_inf = false;
+
+    FSDP_TRY(check_gradients(optimizer));
+    if (fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers))
+        return FSDP_NO_MEMORY;
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            FSDP_TRY(unscale_param(&optimizer->groups[g].params[i], factor, &found_inf));
+    FSDP_TRY(share(scaler, &found_inf));
+    scaler->optimizers[scaler->count++] =
+        (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = found_inf};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_grad_scaler_unscale(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer)
+{
+    const scaled_optimizer *known = scaler && optimizer ? find(scaler, optimizer) : NULL;
+
+    if (!scaler || !optimizer)
+        return FSDP_FAIL(FSDP_INVALID, "cannot unscale gradients: scaler and optimizer are required");
+    if (known && known->stage == UNSCALED)
+        return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients: they have been since the last update of the scaler");
+    if (known)
+        return FSDP_FAIL(FSDP_STATE, "cannot unscale gradients after the step: call fsdp_grad_scaler_update");
+    FSDP_TRY(unscale(scaler, optimizer));
+    return FSDP_OK;
+}
+
+/* ---- step and update ---- */
+
+fsdp_status fsdp_grad_scaler_step(fsdp_grad_scaler *scaler, fsdp_optimizer *optimizer, bool *stepped)
+{
+    scaled_optimizer *known = scaler && optimizer ? find(scaler, optimizer) : NULL;
+
+    if (!scaler || !optimizer)
+        return FSDP_FAIL(FSDP_INVALID, "cannot step: scaler and optimizer are required");
+    if (known && known->stage == STEPPED)
+        return FSDP_FAIL(FSDP_STATE, "cannot step twice: call fsdp_grad_scaler_update between the steps");
+    if (!known) {
+        FSDP_TRY(unscale(scaler, optimizer));
+        known = find(scaler, optimizer);
+    }
+    if (known->found_inf)
+        optimizer->grad_scale = 1; /* that of a clip is for this step */
+    else
+        FSDP_TRY(fsdp_optimizer_step(optimizer));
+    known->stage = STEPPED;
+    if (stepped)
+        *stepped = !known->found_inf;
+    return FSDP_OK;
+}
+
+/* In f32, as PyTorch's. */
+static void grow(fsdp_grad_scaler_state *state)
+{
+    float grown = (float)(state->scale * state->growth_factor);
+
+    if (++state->growth_tracker < state->growth_interval)
+        return;
+    state->growth_tracker = 0;
+    if (isfinite(grown))
+        state->scale = grown;
+}
+
+fsdp_status fsdp_grad_scaler_update(fsdp_grad_scaler *scaler)
+{
+    fsdp_grad_scaler_state *state;
+    bool found_inf = false;
+    float smaller;
+
+    if (!scaler || scaler->count == 0)
+        return FSDP_FAIL(FSDP_STATE, "cannot update the scaler: no gradients were unscaled since the last update");
+    state = &scaler->state;
+    for (int64_t i = 0; i < scaler->count; i++)
+        found_inf = found_inf || scaler->optimizers[i].found_inf;
+    scaler->count = 0;
+    if (!found_inf) {
+        grow(state);
+        return FSDP_OK;
+    }
+    state->growth_tracker = 0;
+    smaller = (float)(state->scale * state->backoff_factor);
+    if (smaller >= FLT_MIN) /* whose inverse is finite */
+        state->scale = smaller;
+    return FSDP_OK;
+}
