@@ -13,16 +13,21 @@ void fsdp__loss_state_free(void *pointer)
         fsdp_tensor_unref(state->gradients[i]);
 }
 
+float fsdp__loss_unit(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F16 ? 1024.0f : 1.0f;
+}
+
 /* The gradient times the upstream one, in place unless the graph must stay as it is. Usually that is one, and known. */
-static fsdp_tensor *scaled(fsdp__node *node, fsdp_tensor *gradient, const fsdp_tensor *upstream)
+static fsdp_tensor *scaled(fsdp__node *node, fsdp_tensor *gradient, float unit, const fsdp_tensor *upstream)
 {
     fsdp_tensor *out = gradient;
 
     if (fsdp__node_keeps(node))
         out = fsdp__empty_like(gradient, gradient->dtype);
-    else if (fsdp__grad_is_one(upstream))
+    else if (unit == 1.0f && fsdp__grad_is_one(upstream))
         return gradient;
-    if (!out || fsdp__op_scale(gradient, 1.0f, upstream, out) != FSDP_OK)
+    if (!out || fsdp__op_scale(gradient, 1.0f / unit, upstream, out) != FSDP_OK)
         return NULL;
     return out;
 }
@@ -37,12 +42,17 @@ fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
         if (!state->gradients[i])
             continue;
-        gradient = upstream ? scaled(node, state->gradients[i], upstream) : NULL;
+        gradient = upstream ? scaled(node, state->gradients[i], state->unit, upstream) : NULL;
         if (!gradient)
             return fsdp_last_status();
         FSDP_TRY(fsdp__node_give(node, i, gradient));
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__loss_of_unit(fsdp_tensor *loss, float unit)
+{
+    return unit == 1.0f ? FSDP_OK : fsdp__op_scale(loss, 1.0f / unit, NULL, loss);
 }
 
 fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t classes, fsdp_tensor *targets,
@@ -73,7 +83,7 @@ static const fsdp__op cross_entropy_op = {
 fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
 {
     fsdp_tensor *inputs[] = {logits, targets}, *from, *wanted, *loss, *dlogits = NULL;
-    fsdp__loss_state state = {{NULL, NULL}};
+    fsdp__loss_state state = {.unit = 1.0f};
     float scale;
 
     if (!logits || !targets || !fsdp__op_inputs("cross_entropy", inputs, 2) ||
@@ -86,17 +96,19 @@ fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
         dlogits = fsdp__empty_like(logits, logits->dtype);
     if (!from || !loss || (fsdp__will_record(&logits, 1) && !dlogits))
         return NULL;
+    state.unit = fsdp__loss_unit(logits->dtype);
     const fsdp__cross_entropy_args args = {.logits = fsdp_tensor_data(from),
                                            .targets = fsdp_tensor_data(wanted),
                                            .dlogits = dlogits ? fsdp_tensor_data(dlogits) : NULL,
                                            .loss = fsdp_tensor_data(loss),
                                            .rows = fsdp__op_rows(logits),
                                            .cols = fsdp__op_last(logits),
-                                           .loss_scale = scale,
+                                           .loss_scale = scale * state.unit,
                                            .ignore_index = FSDP__IGNORE_INDEX,
                                            .dtype = logits->dtype,
                                            .dlogits_dtype = logits->dtype};
-    if (fsdp__launch_cross_entropy(fsdp__op_stream(loss), &args) != FSDP_OK)
+    if (fsdp__launch_cross_entropy(fsdp__op_stream(loss), &args) != FSDP_OK ||
+        fsdp__loss_of_unit(loss, state.unit) != FSDP_OK)
         return NULL;
     if (!dlogits)
         return loss;

@@ -1,7 +1,8 @@
 /* linear_cross_entropy.c - the head and its loss, a few rows at a time.
  *
  * The logits of one chunk exist at a time, in f32. When gradients are wanted they are made before the next chunk:
- * dx chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. */
+ * dx chunk by chunk, the weight's by accumulating products, straight into the tensor that will be its gradient. Where
+ * the weight has 16 bits so has the gradient of the logits, rounded once: matrix units multiply it as it lies. */
 #include "ops/loss.h"
 
 #include "base/compiler.h"
@@ -15,11 +16,13 @@ enum {
 typedef struct head {
     fsdp_tensor *x, *targets; /* (N,C), (N) */
     fsdp__matrix weight;      /* (V,C) */
-    fsdp_tensor *logits;      /* (chunk,V) f32, becomes its own gradient */
+    fsdp_tensor *logits;      /* (chunk,V) f32 */
+    fsdp_tensor *dlogits;     /* (chunk,V), dtype of the weight: f32 logits become it */
     fsdp_tensor *dx;          /* (N,C) or NULL */
     fsdp_tensor *dweight;     /* (V,C) or NULL; f32 when the sum needs it */
     fsdp_tensor *loss;        /* () f32 */
-    float scale;
+    float scale;              /* of the loss; its gradients are those of `unit` of it (ops/loss.h) */
+    float unit;
 } head;
 
 /* Rows [first, first + rows) as a matrix. `*view` keeps them: the caller unrefs it. */
@@ -30,19 +33,19 @@ static fsdp_status rows_of(const fsdp_tensor *tensor, int64_t first, int64_t row
     return fsdp__matrix_of(*view, out);
 }
 
-static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fsdp_tensor *targets, bool first)
+static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fsdp_tensor *targets,
+                              const fsdp_tensor *dlogits, bool first)
 {
-    bool gradients = h->dx || h->dweight;
     const fsdp__cross_entropy_args args = {.logits = fsdp_tensor_data(logits),
                                            .targets = fsdp_tensor_data(targets),
-                                           .dlogits = gradients ? fsdp_tensor_data(logits) : NULL,
+                                           .dlogits = dlogits ? fsdp_tensor_data(dlogits) : NULL,
                                            .loss = fsdp_tensor_data(h->loss),
                                            .rows = logits->shape[0],
                                            .cols = logits->shape[1],
-                                           .loss_scale = h->scale,
+                                           .loss_scale = h->scale * h->unit,
                                            .ignore_index = FSDP__IGNORE_INDEX,
                                            .dtype = FSDP_F32,
-                                           .dlogits_dtype = FSDP_F32,
+                                           .dlogits_dtype = dlogits ? dlogits->dtype : FSDP_F32,
                                            .accumulate_loss = !first};
 
     return fsdp__launch_cross_entropy(fsdp__op_stream(logits), &args);
@@ -50,59 +53,85 @@ static fsdp_status chunk_loss(const head *h, const fsdp_tensor *logits, const fs
 
 static fsdp_status chunk(const head *h, int64_t first, int64_t rows)
 {
-    fsdp_tensor *x_view = NULL, *logits = NULL, *targets = NULL, *dx = NULL;
-    fsdp__matrix x, dlogits;
+    fsdp_tensor *x_view = NULL, *logits = NULL, *dlogits = NULL, *targets = NULL, *dx = NULL;
+    fsdp__matrix x, of_logits, gradient;
     fsdp_status status;
 
     FSDP_TRY_GOTO(status, rows_of(h->x, first, rows, &x_view, &x), out);
-    FSDP_TRY_GOTO(status, rows_of(h->logits, 0, rows, &logits, &dlogits), out);
+    FSDP_TRY_GOTO(status, rows_of(h->logits, 0, rows, &logits, &of_logits), out);
+    if (h->dlogits)
+        FSDP_TRY_GOTO(status, rows_of(h->dlogits, 0, rows, &dlogits, &gradient), out);
     FSDP_TRY_GOTO(status, fsdp__view_narrow(h->targets, 0, first, rows, &targets), out);
     FSDP_TRY_GOTO(status, fsdp__gemm(x, fsdp__matrix_transposed(h->weight), NULL, logits, false), out);
-    FSDP_TRY_GOTO(status, chunk_loss(h, logits, targets, first == 0), out);
+    FSDP_TRY_GOTO(status, chunk_loss(h, logits, targets, dlogits, first == 0), out);
     if (h->dx) {
         FSDP_TRY_GOTO(status, fsdp__view_narrow(h->dx, 0, first, rows, &dx), out);
-        FSDP_TRY_GOTO(status, fsdp__gemm(dlogits, h->weight, NULL, dx, false), out);
+        FSDP_TRY_GOTO(status, fsdp__gemm(gradient, h->weight, NULL, dx, false), out);
     }
     if (h->dweight)
-        FSDP_TRY_GOTO(status, fsdp__gemm(fsdp__matrix_transposed(dlogits), x, NULL, h->dweight, first > 0), out);
+        FSDP_TRY_GOTO(status, fsdp__gemm(fsdp__matrix_transposed(gradient), x, NULL, h->dweight, first > 0), out);
 out:
     fsdp_tensor_unref(x_view);
     fsdp_tensor_unref(logits);
+    fsdp_tensor_unref(dlogits);
     fsdp_tensor_unref(targets);
     fsdp_tensor_unref(dx);
     return status;
 }
 
+/* Rows of a chunk. */
+static int64_t chunk_rows(const head *h)
+{
+    int64_t rows = CHUNK_BYTES / (4 * FSDP__MAX(h->weight.rows, 1));
+
+    return FSDP__MIN(FSDP__MAX(rows, CHUNK_MIN_ROWS), h->x->shape[0]);
+}
+
+/* What a chunk needs, for all of them in turn. */
+static fsdp_status make_logits(head *h, int64_t rows)
+{
+    fsdp_device *device = h->x->storage->device;
+    const int64_t shape[] = {rows, h->weight.rows};
+
+    FSDP_TRY(fsdp_tensor_create(device, FSDP_F32, 2, shape, FSDP_MEMORY_WORKSPACE, &h->logits));
+    if (!h->dx && !h->dweight)
+        return FSDP_OK;
+    if (h->weight.dtype == FSDP_F32)
+        h->dlogits = fsdp_tensor_ref(h->logits);
+    else
+        FSDP_TRY(fsdp_tensor_create(device, h->weight.dtype, 2, shape, FSDP_MEMORY_WORKSPACE, &h->dlogits));
+    return FSDP_OK;
+}
+
 static fsdp_status all_chunks(head *h)
 {
-    int64_t rows = h->x->shape[0], classes = h->weight.rows;
-    int64_t step = FSDP__MAX(CHUNK_BYTES / (4 * FSDP__MAX(classes, 1)), CHUNK_MIN_ROWS), shape[2];
+    int64_t rows = h->x->shape[0], step = chunk_rows(h);
     fsdp_status status = FSDP_OK;
 
-    step = FSDP__MIN(step, rows);
     if (step == 0) {
         if (h->dweight)
             FSDP_TRY(fsdp_tensor_fill_(h->dweight, 0.0));
         return fsdp_tensor_fill_(h->loss, 0.0);
     }
-    shape[0] = step, shape[1] = classes;
-    FSDP_TRY(fsdp_tensor_create(h->x->storage->device, FSDP_F32, 2, shape, FSDP_MEMORY_WORKSPACE, &h->logits));
+    FSDP_TRY_GOTO(status, make_logits(h, step), out);
     for (int64_t first = 0; first < rows; first += step)
         FSDP_TRY_GOTO(status, chunk(h, first, FSDP__MIN(step, rows - first)), out);
+    FSDP_TRY_GOTO(status, fsdp__loss_of_unit(h->loss, h->unit), out);
 out:
     fsdp_tensor_unref(h->logits);
-    h->logits = NULL;
+    fsdp_tensor_unref(h->dlogits);
+    h->logits = h->dlogits = NULL;
     return status;
 }
 
-/* Chunks of a 16-bit weight's gradient are summed in f32 and rounded once. */
+/* Several chunks of a 16-bit weight's gradient are summed in f32 and rounded once; one is by its product. */
 static fsdp_status run(head *h, fsdp_tensor *dx, fsdp_tensor *dweight)
 {
     fsdp_tensor *wide = NULL;
     fsdp_status status;
 
     h->dweight = dweight;
-    if (dweight && dweight->dtype != FSDP_F32) {
+    if (dweight && dweight->dtype != FSDP_F32 && chunk_rows(h) < h->x->shape[0]) {
         FSDP_TRY(
             fsdp_tensor_create(dweight->storage->device, FSDP_F32, 2, dweight->shape, FSDP_MEMORY_WORKSPACE, &wide));
         h->dweight = wide;
@@ -139,9 +168,9 @@ fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp
 {
     const char *name = linear_cross_entropy_op.name;
     fsdp_tensor *inputs[] = {x, weight, targets}, *from, *wanted;
-    fsdp__loss_state state = {{NULL, NULL}};
+    fsdp__loss_state state = {.unit = 1.0f};
     fsdp_status status;
-    head h = {.scale = 0.0f};
+    head h = {.unit = 1.0f};
     bool recording;
 
     if (!x || !weight || !targets || !fsdp__op_inputs(name, inputs, 3) || !fsdp__op_same_dtype(name, inputs, 2))
@@ -157,6 +186,8 @@ fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp
     if (!from || !h.loss || fsdp__matrix_of(weight, &h.weight) != FSDP_OK)
         return NULL;
     recording = fsdp__will_record(inputs, 2);
+    if (recording)
+        h.unit = state.unit = fsdp__loss_unit(weight->dtype);
     const int64_t flat[] = {fsdp__op_rows(x), fsdp__op_last(x)}; /* (N,C) */
     FSDP_TRY_GOTO(status, fsdp__view_reshape(from, 2, flat, &h.x), out);
     FSDP_TRY_GOTO(status, fsdp__view_reshape(wanted, 1, flat, &h.targets), out);

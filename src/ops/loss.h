@@ -6,10 +6,18 @@
 
 #define FSDP__IGNORE_INDEX (-100)
 
-/* State of a loss's node: the gradients of its inputs for an upstream gradient of one. Owned; NULL where not wanted. */
+/* State of a loss's node: the gradients of its inputs for an upstream gradient of `unit`. Owned; NULL where not wanted.
+ */
 typedef struct fsdp__loss_state {
     fsdp_tensor *gradients[2];
+    float unit; /* a power of two */
 } fsdp__loss_state;
+
+/* For gradients of `dtype`. They are made before the upstream gradient is known, by which a gradient scaler would lift
+ * them: those of a mean over many targets would be too small for float16, so they are made 1024 times as large. */
+float fsdp__loss_unit(fsdp_dtype dtype);
+/* A loss that its kernel has made `unit` times as large, too, as it is. */
+fsdp_status fsdp__loss_of_unit(fsdp_tensor *loss, float unit);
 
 void fsdp__loss_state_free(void *state);
 fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads);

@@ -1,7 +1,10 @@
 /* A small model's forward and backward as a whole: memory, failures, same bits, the meta device, precision. */
 #include "fsdp/ops.h"
 
+#include <math.h>
+
 #include "autograd/tools.h"
+#include "base/compiler.h"
 
 enum {
     B = 2,
@@ -270,9 +273,88 @@ static void a_kept_loss_gives_its_gradient_twice(void **state)
     fsdp_context_free(context);
 }
 
+/* Gradients of weight and input, of the loss times `scale`, divided by it; values are those that `dtype` holds. */
+static void head_gradients(fsdp_context *context, fsdp_dtype dtype, bool wide, int64_t rows, double scale, double *loss,
+                           float *dweight, float *dx)
+{
+    enum {
+        CLASSES = 40000,
+        DIM = 3
+    };
+    fsdp_tensor *leaves[2], *targets, *result;
+    int32_t ids[600];
+
+    for (int i = 0; i < rows; i++)
+        ids[i] = i % 7 == 0 ? -100 : (i * 11) % CLASSES;
+    CHECK_OK(fsdp_scope_begin(context));
+    for (int i = 0; i < 2; i++) {
+        const int64_t shape[] = {i ? CLASSES : rows, DIM};
+        fsdp_tensor *leaf = fsdp_cast(fsdp_detach(make_leaf(test_device(context), (uint64_t)i + 1, 2, shape)), dtype);
+
+        leaves[i] = CHECK_PTR(fsdp_detach(wide ? fsdp_cast(leaf, FSDP_F32) : leaf));
+        CHECK_OK(fsdp_tensor_set_requires_grad(leaves[i], true));
+    }
+    targets = make_ids(test_device(context), 1, &rows, ids);
+    result = CHECK_PTR(fsdp_linear_cross_entropy(leaves[0], leaves[1], targets));
+    CHECK_OK(fsdp_tensor_item(result, loss));
+    CHECK_OK(fsdp_backward(fsdp_scale(result, scale)));
+    CHECK_EQ(fsdp_tensor_dtype(fsdp_tensor_grad(leaves[1])), wide ? FSDP_F32 : dtype);
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(leaves[0]), FSDP_F32, dx));
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(leaves[1]), FSDP_F32, dweight));
+    for (int i = 0; i < rows * DIM; i++)
+        dx[i] /= (float)scale;
+    for (int i = 0; i < CLASSES * DIM; i++)
+        dweight[i] /= (float)scale;
+    fsdp_scope_end(context, NULL);
+}
+
+static float largest_of(const float *values, int64_t count)
+{
+    float largest = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    return largest;
+}
+
+/* One chunk and two. Most gradients of the weight are of classes that are no target: a softmax of 1/40000, over some
+ * hundred rows. float16 cannot hold them as they are, but a scaled loss brings them through. */
+static void the_head_in_16_bits_stays_near_the_float32_one(void **state)
+{
+    static const struct {
+        fsdp_dtype dtype;
+        double scale;
+        int64_t rows;
+        float relative; /* of an element, and of the largest one */
+    } cases[] = {{FSDP_BF16, 1, 40, 1.5e-2f},
+                 {FSDP_BF16, 1, 600, 1.5e-2f},
+                 {FSDP_F16, 65536, 40, 3e-3f},
+                 {FSDP_F16, 65536, 600, 3e-3f},
+                 {FSDP_BF16, 3, 40, 1.5e-2f}};
+    static float dweight[2][40000 * 3], dx[2][600 * 3];
+    fsdp_context *context = test_context();
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
+        int64_t rows = cases[i].rows;
+        float relative = cases[i].relative;
+        double loss[2];
+
+        head_gradients(context, cases[i].dtype, false, rows, cases[i].scale, &loss[0], dweight[0], dx[0]);
+        head_gradients(context, cases[i].dtype, true, rows, cases[i].scale, &loss[1], dweight[1], dx[1]);
+        CHECK_NEAR(loss[0], loss[1], 1e-6 * loss[1]);
+        CHECK_CLOSE(dx[0], dx[1], rows * 3, relative, relative * largest_of(dx[1], rows * 3));
+        CHECK_CLOSE(dweight[0], dweight[1], 40000 * 3, relative, relative / 40000);
+        CHECK_EQ(tensor_bytes(context), 0);
+    }
+    fsdp_context_free(context);
+}
+
 TEST_MAIN(cmocka_unit_test(after_a_step_only_gradients_are_left), cmocka_unit_test(without_gradients_nothing_is_kept),
           cmocka_unit_test(two_runs_give_the_same_bits),
           cmocka_unit_test(every_failing_allocation_leaves_the_model_usable),
           cmocka_unit_test(meta_counts_the_bytes_that_the_cpu_uses),
           cmocka_unit_test(bfloat16_weights_stay_near_the_float32_loss),
-          cmocka_unit_test(the_fused_head_equals_the_plain_one), cmocka_unit_test(a_kept_loss_gives_its_gradient_twice))
+          cmocka_unit_test(the_fused_head_equals_the_plain_one),
+          cmocka_unit_test(the_head_in_16_bits_stays_near_the_float32_one),
+          cmocka_unit_test(a_kept_loss_gives_its_gradient_twice))
