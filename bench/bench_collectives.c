@@ -50,7 +50,12 @@ static int64_t part(const bench *b)
 
 static fsdp_sharded_buffer buffer_of(const bench *b, char *unsharded, char *shard)
 {
-    return (fsdp_sharded_buffer){.unsharded = unsharded, .shard = shard, .numel = b->numel, .chunk = part(b)};
+    return (fsdp_sharded_buffer){.unsharded = unsharded,
+                                 .shard = shard,
+                                 .numel = b->numel,
+                                 .chunk = part(b),
+                                 .unsharded_dtype = b->dtype,
+                                 .shard_dtype = b->dtype};
 }
 
 static void run_memcpy(bench *b)
@@ -72,7 +77,7 @@ static void run_gather_coalesced(bench *b, char *unsharded, char *shard)
 {
     fsdp_sharded_buffer buffer = buffer_of(b, unsharded, shard);
 
-    CHECK(fsdp_all_gather_coalesced(b->world, &buffer, 1, b->dtype, b->dtype, b->stream));
+    CHECK(fsdp_all_gather_coalesced(b->world, &buffer, 1, b->stream));
 }
 
 static void run_gather_symmetric(bench *b)
@@ -100,7 +105,7 @@ static void run_scatter(bench *b)
 static void run_scatter_symmetric(bench *b)
 {
     fsdp_sharded_buffer buffer = buffer_of(b, b->symmetric, b->shard);
-    fsdp_reduce_options options = {.unsharded_dtype = b->dtype, .shard_dtype = b->dtype, .op = FSDP_AVG};
+    fsdp_reduce_options options = {.op = FSDP_AVG};
 
     CHECK(fsdp_reduce_scatter_coalesced(b->world, &buffer, 1, &options, b->stream));
 }

@@ -122,9 +122,10 @@ FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
 /* ---- coalesced collectives for sharded parameters ----
- * A sharded buffer is one parameter: `unsharded` has numel elements of which group rank r owns [r * chunk, min(numel,
- * (r+1) * chunk)), and `shard` is this rank's own part (may be NULL when empty). Ranks pass the same numel and chunk in
- * the same order.
+ * A sharded buffer is one parameter, seen as (outer, rows, inner) with `rows` its sharded dimension: `outer` runs of
+ * `numel` elements one after the other, of each of which group rank r owns [r * chunk, min(numel, (r+1) * chunk)).
+ * `shard` is this rank's own part of all runs, without gaps (may be NULL when empty). Ranks pass the same sizes and
+ * dtypes in the same order; buffers of one call may have any dtypes, each its own.
  *
  * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `unsharded` is shared memory a gather is
  * the cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
@@ -138,26 +139,34 @@ FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 typedef struct fsdp_sharded_buffer {
     void *unsharded;
     void *shard;
-    int64_t numel, chunk;
+    int64_t numel, chunk; /* of one run */
+    int64_t outer;        /* runs; 0: one */
+    fsdp_dtype unsharded_dtype, shard_dtype;
+    /* Of a reduction: each rank's contribution is rounded to it before it is added (f32 sum); NONE: unsharded_dtype. */
+    fsdp_dtype reduce_dtype;
 } fsdp_sharded_buffer;
 
 /* unsharded = the ranks' shards, converted. `buffers` is copied. [collective] [stream] */
 FSDP_API fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers,
-                                               int64_t count, fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype,
-                                               fsdp_stream *stream);
+                                               int64_t count, fsdp_stream *stream);
 
 typedef struct fsdp_reduce_options {
-    fsdp_dtype unsharded_dtype; /* of the unreduced gradients */
-    /* Each rank's contribution is rounded to it before it is added (f32 sum); NONE: unsharded_dtype. */
-    fsdp_dtype reduce_dtype;
-    fsdp_dtype shard_dtype; /* of the result */
-    fsdp_reduce_op op;      /* SUM or AVG */
-    float divisor;          /* of the result, times the ranks for AVG; 0 means 1 */
-    bool accumulate;        /* shard += result */
+    fsdp_reduce_op op; /* SUM or AVG */
+    float predivide;   /* of each contribution, before it is rounded to the reduce dtype; 0 means 1 */
+    float divisor;     /* of the result, times the ranks for AVG; 0 means 1 */
+    bool accumulate;   /* shard += result */
+    /* NULL, or one byte a buffer that says, once the stream's work is done, whether any rank contributed to it: 0 or 1.
+     * The caller's memory until then; need not be given on all ranks. */
+    uint8_t *contributed;
 } fsdp_reduce_options;
 
 /* shard = op over ranks of this rank's rows of their `unsharded`; with a divisor, the sum over (divisor times
- * ranks for AVG) by one f32 division. [collective] [stream] */
+ * ranks for AVG) by one f32 division.
+ *
+ * A rank that has nothing to add to a buffer passes NULL as its `unsharded`, whatever the others do: it is left out of
+ * the sum (of the number of ranks it is not). A shard to which nobody contributed is not written, also without
+ * `accumulate`, and nothing is sent for it; where nobody contributed to anything the call does not count as a
+ * reduce_scatter. Who passes NULL counts the call when it runs, others when it is issued. [collective] [stream] */
 FSDP_API fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers,
                                                    int64_t count, const fsdp_reduce_options *options,
                                                    fsdp_stream *stream);

@@ -11,7 +11,7 @@
 enum {
     PIECE_BYTES = 4 << 20, /* of all ranks together */
     PART_BYTES = 16 << 10, /* of one rank, at least */
-    ALIGN = 64             /* elements */
+    ALIGN = 64
 };
 
 typedef struct plain_carrier {
@@ -24,24 +24,23 @@ typedef struct plain_carrier {
 } plain_carrier;
 
 /* Gathers are in place: one buffer of `size` parts. A scatter has one to send and one to receive. */
-static void *plain_place(fsdp__carrier *carrier, int64_t count)
+static void *plain_place(fsdp__carrier *carrier, int64_t bytes)
 {
     plain_carrier *p = (plain_carrier *)carrier;
     int64_t parts = carrier->size * carrier->room;
     /* The two kernels of sharded_buffer.h need no workspace of their own. */
-    void *buffer =
-        fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts) * fsdp_dtype_size(p->call.dtype));
+    char *buffer = fsdp__stream_workspace(p->stream, (size_t)((p->scatters ? 2 : 1) * parts));
 
     if (!buffer)
         return NULL;
-    p->call.count = count;
-    p->call.recv = p->scatters ? fsdp__place(buffer, parts, p->call.dtype) : buffer;
-    p->call.send = p->scatters ? buffer : fsdp__place(buffer, carrier->rank * count, p->call.dtype);
+    p->call.count = bytes;
+    p->call.recv = p->scatters ? buffer + parts : buffer;
+    p->call.send = p->scatters ? buffer : buffer + carrier->rank * bytes;
     /* A reduction packs for all ranks from there on, a gather its own part of the result. */
     return (void *)(uintptr_t)p->call.send;
 }
 
-static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t count)
+static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t bytes)
 {
     plain_carrier *p = (plain_carrier *)carrier;
     const fsdp_process_group *group = p->group;
@@ -49,7 +48,7 @@ static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t count)
 
     FSDP_TRY(run(group->transport_group, &p->call, p->stream, p->traffic));
     for (int r = 0; r < carrier->size; r++)
-        carrier->parts[r] = fsdp__place(p->call.recv, r * count, p->call.dtype);
+        carrier->parts[r] = (char *)p->call.recv + r * bytes;
     return FSDP_OK;
 }
 
@@ -57,21 +56,23 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
                               fsdp__traffic *traffic, bool scatters)
 {
     size_t ranks = (size_t)group->size;
-    void **scratch = fsdp__calloc(2 * ranks, sizeof *scratch);
+    int64_t bits = scatters ? fsdp__packed_bits(call) : 0;
+    void **scratch = fsdp__calloc(ranks, 2 * sizeof *scratch + (size_t)bits);
     plain_carrier p = {.group = group, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
     int64_t part = FSDP__MAX(PIECE_BYTES / group->size, PART_BYTES);
     fsdp_status status;
 
     if (!scratch)
         return FSDP_NO_MEMORY;
-    p.call.dtype = scatters ? call->wire_dtype : call->unsharded_dtype;
+    p.call.dtype = FSDP_U8;
     p.carrier = (fsdp__carrier){.rank = group->rank,
                                 .size = group->size,
-                                .room = part / (int64_t)fsdp_dtype_size(p.call.dtype) / ALIGN * ALIGN,
+                                .room = (bits + part) / ALIGN * ALIGN,
                                 .parts = scratch,
                                 .operands = (const void **)(scratch + ranks),
                                 .place = plain_place,
-                                .exchange = plain_exchange};
+                                .exchange = plain_exchange,
+                                .bits = (unsigned char *)(scratch + 2 * ranks)};
     status = scatters ? fsdp__packed_reduce(&p.carrier, call, stream, traffic)
                       : fsdp__packed_gather(&p.carrier, call, stream, traffic);
     fsdp__free(scratch);

@@ -1,10 +1,12 @@
 /* collectives.c - the public collectives: the one place where arguments are checked, calls counted and handed on. */
 #include <string.h>
 
+#include "base/compiler.h"
 #include "base/context.h"
 #include "comm/coalesced.h"
 #include "comm/counters.h"
 #include "comm/issue.h"
+#include "comm/sharded_buffer.h"
 
 static bool known_dtype(fsdp_dtype dtype)
 {
@@ -150,31 +152,62 @@ static fsdp_status fail_buffer(const fsdp_process_group *group, fsdp__call_name 
                      (long long)i, what);
 }
 
-/* Adds up the chunks: what a rank gives or gets, padding included. */
-static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream,
-                                 int64_t *out_rows)
+/* In the dtype that all buffers travel in, or bytes. */
+static void log_coalesced(const fsdp_process_group *group, fsdp_collective kind, const fsdp__call *call)
 {
-    int64_t rows = 0;
+    int64_t numel = 0, bytes = 0;
+    fsdp_dtype dtype = FSDP_U8;
 
+    if (!fsdp__log_shows(group->comm->context, FSDP_LOG_DEBUG))
+        return;
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+        fsdp_dtype sent = kind == FSDP_REDUCE_SCATTER ? fsdp__reduce_dtype(b) : b->unsharded_dtype;
+
+        dtype = i == 0 || dtype == sent ? sent : FSDP_U8;
+        numel += fsdp__chunk_numel(b) * group->size;
+        bytes += fsdp__chunk_numel(b) * group->size * (int64_t)fsdp_dtype_size(sent);
+    }
+    log_call(group, kind, dtype == FSDP_U8 ? bytes : numel, dtype);
+}
+
+static fsdp_status check_buffer(const fsdp_process_group *group, const fsdp__call *call, int64_t i)
+{
+    const fsdp_sharded_buffer *b = &call->buffers[i];
+    bool reduces = call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
+    int64_t padded;
+
+    if (b->numel < 0 || b->chunk < 0 || b->outer < 0 ||
+        __builtin_mul_overflow(b->chunk, (int64_t)group->size, &padded) || padded < b->numel ||
+        __builtin_mul_overflow(padded, FSDP__MAX(b->outer, 1), &padded) ||
+        __builtin_mul_overflow(padded, (int64_t)sizeof(int64_t), &padded))
+        return fail_buffer(group, call->name, i, "the ranks' chunks do not cover it");
+    if (b->numel > 0 && !b->unsharded && !reduces)
+        return fail_buffer(group, call->name, i, "its unsharded memory is NULL");
+    if (!b->shard && group->rank * b->chunk < b->numel)
+        return fail_buffer(group, call->name, i, "this rank has rows but its shard is NULL");
+    if (reduces && (!fsdp_dtype_is_floating(b->unsharded_dtype) || !fsdp_dtype_is_floating(b->shard_dtype) ||
+                    (b->reduce_dtype != FSDP_DTYPE_NONE && !fsdp_dtype_is_floating(b->reduce_dtype))))
+        return fail_buffer(group, call->name, i, "all its dtypes must be floating");
+    if (!known_dtype(b->shard_dtype) ||
+        (b->shard_dtype != b->unsharded_dtype &&
+         !(fsdp_dtype_is_floating(b->shard_dtype) && fsdp_dtype_is_floating(b->unsharded_dtype))))
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': buffer %lld: from dtype %d to dtype %d",
+                         fsdp__call_text(call->name), group->name, (long long)i, (int)b->shard_dtype,
+                         (int)b->unsharded_dtype);
+    return FSDP_OK;
+}
+
+static fsdp_status check_buffers(fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream)
+{
     FSDP_TRY(fsdp__comm_enter(group, call->name));
     if (!stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': the stream is NULL", fsdp__call_text(call->name),
                          group->name);
     if (call->buffer_count < 0 || (call->buffer_count > 0 && !call->buffers))
         return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': no buffers", fsdp__call_text(call->name), group->name);
-    for (int64_t i = 0; i < call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &call->buffers[i];
-        int64_t padded;
-
-        if (b->numel < 0 || b->chunk < 0 || __builtin_mul_overflow(b->chunk, (int64_t)group->size, &padded) ||
-            padded < b->numel || __builtin_add_overflow(rows, b->chunk, &rows))
-            return fail_buffer(group, call->name, i, "the ranks' chunks do not cover it");
-        if (b->numel > 0 && !b->unsharded)
-            return fail_buffer(group, call->name, i, "its unsharded memory is NULL");
-        if (!b->shard && group->rank * b->chunk < b->numel)
-            return fail_buffer(group, call->name, i, "this rank has rows but its shard is NULL");
-    }
-    *out_rows = rows;
+    for (int64_t i = 0; i < call->buffer_count; i++)
+        FSDP_TRY(check_buffer(group, call, i));
     return FSDP_OK;
 }
 
@@ -191,51 +224,55 @@ static fsdp_status issue_coalesced(fsdp_process_group *group, fsdp_collective ki
 }
 
 fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers, int64_t count,
-                                      fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype, fsdp_stream *stream)
+                                      fsdp_stream *stream)
 {
-    fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_COALESCED,
-                       .buffers = buffers,
-                       .buffer_count = count,
-                       .shard_dtype = shard_dtype,
-                       .unsharded_dtype = unsharded_dtype};
-    int64_t rows;
+    fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_COALESCED, .buffers = buffers, .buffer_count = count};
+    int64_t bytes = 0;
 
-    FSDP_TRY(check_buffers(group, &call, stream, &rows));
-    if (!known_dtype(shard_dtype) || (shard_dtype != unsharded_dtype && !(fsdp_dtype_is_floating(shard_dtype) &&
-                                                                          fsdp_dtype_is_floating(unsharded_dtype))))
-        return FSDP_FAIL(FSDP_INVALID, "cannot all_gather_coalesced in group '%s' from dtype %d to dtype %d",
-                         group->name, (int)shard_dtype, (int)unsharded_dtype);
-    fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(unsharded_dtype));
-    log_call(group, FSDP_ALL_GATHER, rows * group->size, unsharded_dtype);
+    FSDP_TRY(check_buffers(group, &call, stream));
+    for (int64_t i = 0; i < count; i++)
+        bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
+    fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);
+    log_coalesced(group, FSDP_ALL_GATHER, &call);
     FSDP_TRY(issue_coalesced(group, FSDP_ALL_GATHER, group->ops->all_gather_coalesced, fsdp__coalesced_all_gather,
                              &call, stream));
     return FSDP_OK;
+}
+
+/* A rank that contributes to everything knows what will be sent. */
+static void count_reduction(fsdp_process_group *group, fsdp__call *call)
+{
+    int64_t bytes = 0;
+
+    call->counted = true;
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        bool contributes = call->buffers[i].unsharded;
+
+        call->counted = call->counted && contributes;
+        bytes += fsdp__reduced_bytes(&call->buffers[i], group->size);
+        if (call->contributed) /* what is known here; on a device without bytes all there will be */
+            call->contributed[i] = contributes;
+    }
+    if (call->counted)
+        fsdp__comm_count(group, FSDP_REDUCE_SCATTER, bytes);
 }
 
 fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers, int64_t count,
                                           const fsdp_reduce_options *options, fsdp_stream *stream)
 {
     fsdp__call call = {.name = FSDP__CALL_REDUCE_SCATTER_COALESCED, .buffers = buffers, .buffer_count = count};
-    fsdp_dtype reduce_dtype;
-    int64_t rows;
 
-    FSDP_TRY(check_buffers(group, &call, stream, &rows));
+    FSDP_TRY(check_buffers(group, &call, stream));
     if (!options || (options->op != FSDP_SUM && options->op != FSDP_AVG))
         return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_coalesced in group '%s': op must be sum or average",
                          group->name);
-    reduce_dtype = options->reduce_dtype == FSDP_DTYPE_NONE ? options->unsharded_dtype : options->reduce_dtype;
-    if (!fsdp_dtype_is_floating(options->unsharded_dtype) || !fsdp_dtype_is_floating(options->shard_dtype) ||
-        !fsdp_dtype_is_floating(reduce_dtype))
-        return FSDP_FAIL(FSDP_INVALID, "cannot reduce_scatter_coalesced in group '%s': all dtypes must be floating",
-                         group->name);
-    call.shard_dtype = options->shard_dtype;
-    call.unsharded_dtype = options->unsharded_dtype;
-    call.wire_dtype = reduce_dtype == FSDP_F32 ? options->unsharded_dtype : reduce_dtype; /* widening rounds nothing */
     call.op = options->op;
+    call.predivide = options->predivide == 0.0f ? 1.0f : options->predivide;
     call.divisor = options->divisor == 0.0f ? 1.0f : options->divisor;
     call.accumulate = options->accumulate;
-    fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * rows * (int64_t)fsdp_dtype_size(reduce_dtype));
-    log_call(group, FSDP_REDUCE_SCATTER, rows * group->size, reduce_dtype);
+    call.contributed = options->contributed;
+    count_reduction(group, &call);
+    log_coalesced(group, FSDP_REDUCE_SCATTER, &call);
     FSDP_TRY(issue_coalesced(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter_coalesced,
                              fsdp__coalesced_reduce_scatter, &call, stream));
     return FSDP_OK;

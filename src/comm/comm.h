@@ -10,8 +10,10 @@
 typedef struct fsdp__comm fsdp__comm;
 
 typedef struct fsdp__counters {
-    int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES]; /* counted when a call is issued */
-    _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];                 /* when it runs, maybe on a worker */
+    /* Counted when a call is issued; of some reductions, and the bytes moved always, when it runs, maybe on a worker.
+     */
+    _Atomic int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES];
+    _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];
 } fsdp__counters;
 
 /* Freed symmetric memory that peers may still be reading; it begins with this. */

@@ -68,12 +68,12 @@ typedef struct fsdp__call {
 
     const fsdp_sharded_buffer *buffers; /* buffer_count of them */
     int64_t buffer_count;
-    fsdp_dtype shard_dtype, unsharded_dtype;
-    fsdp_dtype wire_dtype; /* reduce_scatter_coalesced: contributions are rounded to it; unsharded_dtype when none is
-                              rounded */
-    float divisor;         /* reduce_scatter_coalesced: of the result, times the ranks for AVG; 1: none */
+    /* reduce_scatter_coalesced: of each contribution; of the result, times the ranks for AVG; 1: none */
+    float predivide, divisor;
     bool accumulate;
-    bool force_copy; /* take the path for memory that peers do not see */
+    uint8_t *contributed; /* by buffer: fsdp__contributed says it to them; or NULL */
+    bool counted;         /* when it was issued; else it is by what fsdp__contributed is told */
+    bool force_copy;      /* take the path for memory that peers do not see */
     char label[FSDP__LABEL_BYTES];
 
     size_t bytes;           /* shared memory asked for */
@@ -84,6 +84,8 @@ typedef struct fsdp__call {
 typedef struct fsdp__traffic {
     int64_t moved_bytes; /* copied, or read from peers */
     int64_t waiting_ns;
+    bool counts; /* the call counts, with `sent_bytes`: known only when it ran */
+    int64_t sent_bytes;
 } fsdp__traffic;
 
 /* A new group: `ranks` are `count` (2 or more) global ranks of which this one is ranks[rank]. */

@@ -8,20 +8,26 @@
 
 /* ---- counting ---- */
 
+static void count(fsdp__counters *counters, fsdp_collective kind, int64_t bytes_sent)
+{
+    atomic_fetch_add_explicit(&counters->calls[kind], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters->bytes_sent[kind], bytes_sent, memory_order_relaxed);
+}
+
 void fsdp__comm_count(fsdp_process_group *group, fsdp_collective kind, int64_t bytes_sent)
 {
     if (group->size == 1)
         return;
-    group->counters.calls[kind]++;
-    group->counters.bytes_sent[kind] += bytes_sent;
-    group->comm->counters.calls[kind]++;
-    group->comm->counters.bytes_sent[kind] += bytes_sent;
+    count(&group->counters, kind, bytes_sent);
+    count(&group->comm->counters, kind, bytes_sent);
 }
 
 void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
 {
     fsdp__comm *comm = group->comm;
 
+    if (traffic->counts)
+        fsdp__comm_count(group, kind, traffic->sent_bytes);
     if (group->size > 1 && kind < FSDP_COLLECTIVES) {
         atomic_fetch_add_explicit(&group->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&comm->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
@@ -46,8 +52,8 @@ const char *fsdp_collective_name(fsdp_collective kind)
 static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
 {
     for (int i = 0; i < FSDP_COLLECTIVES; i++) {
-        out->calls[i] = counters->calls[i];
-        out->bytes_sent[i] = counters->bytes_sent[i];
+        out->calls[i] = atomic_load_explicit(&counters->calls[i], memory_order_relaxed);
+        out->bytes_sent[i] = atomic_load_explicit(&counters->bytes_sent[i], memory_order_relaxed);
         out->bytes_moved[i] = atomic_load_explicit(&counters->bytes_moved[i], memory_order_relaxed);
     }
 }
@@ -55,7 +61,8 @@ static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
 static void clear_counters(fsdp__counters *counters)
 {
     for (int i = 0; i < FSDP_COLLECTIVES; i++) {
-        counters->calls[i] = counters->bytes_sent[i] = 0;
+        atomic_store_explicit(&counters->calls[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&counters->bytes_sent[i], 0, memory_order_relaxed);
         atomic_store_explicit(&counters->bytes_moved[i], 0, memory_order_relaxed);
     }
 }

@@ -4,7 +4,7 @@
 
 #include "comm/comm.h"
 
-/* Counts one call of `kind` and what a ring would send for it. Groups of one count nothing. */
+/* Counts one call of `kind` and what a ring would send for it. Groups of one count nothing. Any thread. */
 void fsdp__comm_count(fsdp_process_group *group, fsdp_collective kind, int64_t bytes_sent);
 /* Adds what a call that began at `start_ns` has done; FSDP_COLLECTIVES: it is of no kind, only its time counts. Any
  * thread. */

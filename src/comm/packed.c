@@ -1,17 +1,26 @@
-/* packed.c - pieces of the vector of all chunks: packed, exchanged, unpacked. */
+/* packed.c - pieces of the vector of all parts: packed, exchanged, unpacked. */
 #include "comm/packed.h"
+
+#include <string.h>
 
 #include "base/compiler.h"
 #include "comm/sharded_buffer.h"
+#include "device/device.h"
+
+enum {
+    ALIGN = 16 /* bytes: each buffer's part begins at a multiple, so its elements never straddle two pieces */
+};
 
 typedef struct exchange {
     fsdp__carrier *carrier;
     const fsdp__call *call;
     fsdp_stream *stream;
     fsdp__traffic *traffic;
+    bool reduces;
+    bool known; /* who contributes: buffers to which nobody does are passed over */
 } exchange;
 
-/* Where the next piece begins in the vector: element `offset` of a buffer's chunk. */
+/* Where the next piece begins in the vector: byte `offset` of a buffer's longest part. */
 typedef struct cursor {
     int64_t buffer, offset;
 } cursor;
@@ -19,78 +28,152 @@ typedef struct cursor {
 /* What one buffer has of a piece. */
 typedef struct part {
     const fsdp_sharded_buffer *buffer;
-    int64_t offset; /* in the chunk */
-    int64_t at;     /* in the piece */
+    int64_t i;      /* the buffer's number */
+    int64_t offset; /* elements, in the rank's part */
+    int64_t at;     /* bytes, in the piece */
     int64_t numel;  /* padding included */
+    fsdp_dtype dtype;
 } part;
+
+/* ---- who contributes ---- */
+
+int64_t fsdp__packed_bits(const fsdp__call *call)
+{
+    return (call->buffer_count + 8 * ALIGN - 1) / (8 * ALIGN) * ALIGN;
+}
+
+static bool contributes(const exchange *x, int rank, int64_t i)
+{
+    const fsdp__carrier *k = x->carrier;
+
+    if (k->contributes)
+        return k->contributes(k, rank, i);
+    return k->bits[rank * fsdp__packed_bits(x->call) + i / 8] >> i % 8 & 1;
+}
+
+static bool is_used(const exchange *x, int64_t i)
+{
+    bool used = !x->reduces || !x->known;
+
+    for (int r = 0; r < x->carrier->size && !used; r++)
+        used = contributes(x, r, i);
+    return used;
+}
+
+static void tell_contributed(exchange *x)
+{
+    x->known = true;
+    for (int64_t i = 0; i < x->call->buffer_count; i++)
+        fsdp__contributed(x->call, i, is_used(x, i), x->carrier->size, x->traffic);
+}
+
+/* This rank's bits, in front of what each of the others gets. */
+static fsdp_status pack_bits(exchange *x, char *packed, int64_t bytes)
+{
+    fsdp__carrier *k = x->carrier;
+    int64_t bits = fsdp__packed_bits(x->call);
+    unsigned char *own = k->bits + k->rank * bits;
+
+    memset(own, 0, (size_t)bits);
+    for (int64_t i = 0; i < x->call->buffer_count; i++)
+        own[i / 8] |= (unsigned char)((x->call->buffers[i].unsharded != NULL) << i % 8);
+    for (int r = 0; r < k->size; r++)
+        FSDP_TRY(fsdp__run_copy_to_device(x->stream, packed + r * bytes, own, (size_t)bits));
+    return FSDP_OK;
+}
+
+static fsdp_status unpack_bits(exchange *x)
+{
+    fsdp__carrier *k = x->carrier;
+    int64_t bits = fsdp__packed_bits(x->call);
+
+    for (int r = 0; r < k->size; r++)
+        FSDP_TRY(fsdp__run_copy_to_host(x->stream, k->bits + r * bits, k->parts[r], (size_t)bits));
+    tell_contributed(x);
+    return FSDP_OK;
+}
 
 /* ---- geometry ---- */
 
-static int64_t total_chunks(const fsdp__call *call)
+static fsdp_dtype packed_dtype(const exchange *x, const fsdp_sharded_buffer *b)
 {
-    int64_t total = 0;
-
-    for (int64_t i = 0; i < call->buffer_count; i++)
-        total += call->buffers[i].chunk;
-    return total;
+    return x->reduces ? fsdp__wire_dtype(x->call, b) : b->unsharded_dtype;
 }
 
-/* The next part of a piece of `count` elements, of which `*at` have been seen; false at its end. */
-static bool next_part(const fsdp__call *call, cursor *c, int64_t *at, int64_t count, part *out)
+static int64_t packed_bytes(const exchange *x, int64_t i)
 {
-    if (*at == count)
+    const fsdp_sharded_buffer *b = &x->call->buffers[i];
+    int64_t bytes = fsdp__chunk_numel(b) * (int64_t)fsdp_dtype_size(packed_dtype(x, b));
+
+    return is_used(x, i) ? (bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
+}
+
+/* What is left of the vector. */
+static int64_t remaining(const exchange *x, const cursor *c)
+{
+    int64_t bytes = 0;
+
+    for (int64_t i = c->buffer; i < x->call->buffer_count; i++)
+        bytes += FSDP__MAX(packed_bytes(x, i) - (i == c->buffer ? c->offset : 0), 0);
+    return bytes;
+}
+
+/* The next part of a piece that ends at byte `end`, of which `*at` have been seen; false at its end. */
+static bool next_part(const exchange *x, cursor *c, int64_t *at, int64_t end, part *out)
+{
+    int64_t bytes;
+    size_t element;
+
+    if (*at == end)
         return false;
     /* Buffers without rows are passed over here. */
-    while (c->offset == call->buffers[c->buffer].chunk) {
+    while (c->offset >= packed_bytes(x, c->buffer)) {
         c->buffer++;
         c->offset = 0;
     }
-    *out = (part){.buffer = &call->buffers[c->buffer], .offset = c->offset, .at = *at};
-    out->numel = FSDP__MIN(out->buffer->chunk - c->offset, count - *at);
-    c->offset += out->numel;
-    *at += out->numel;
+    bytes = FSDP__MIN(packed_bytes(x, c->buffer) - c->offset, end - *at);
+    *out = (part){.buffer = &x->call->buffers[c->buffer], .i = c->buffer, .at = *at};
+    out->dtype = packed_dtype(x, out->buffer);
+    element = fsdp_dtype_size(out->dtype);
+    out->offset = c->offset / (int64_t)element;
+    out->numel = bytes / (int64_t)element;
+    c->offset += bytes;
+    *at += bytes;
     return true;
 }
 
 /* How much of `p` is not padding at rank r. */
 static int64_t valid_of(const part *p, int rank)
 {
-    int64_t left = fsdp__sharded_buffer_rows(p->buffer, rank) - p->offset;
+    int64_t left = fsdp__part_numel(p->buffer, rank) - p->offset;
 
     return left < 0 ? 0 : FSDP__MIN(left, p->numel);
 }
 
-static char *unsharded_of(const exchange *x, const part *p, int rank)
-{
-    return fsdp__place(p->buffer->unsharded, rank * p->buffer->chunk + p->offset, x->call->unsharded_dtype);
-}
-
 /* ---- gather ---- */
 
-static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t count)
+static fsdp_status pack_own_rows(const exchange *x, cursor c, int64_t bytes)
 {
-    const fsdp__call *call = x->call;
-    fsdp__copies in = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->shard_dtype, .dst_dtype = call->unsharded_dtype};
-    char *packed = x->carrier->place(x->carrier, count);
+    fsdp__copies in = {.stream = x->stream, .traffic = x->traffic};
+    char *packed = x->carrier->place(x->carrier, bytes);
     int64_t at = 0;
     part p;
 
     if (!packed)
         return fsdp_last_status();
-    while (next_part(call, &c, &at, count, &p))
-        FSDP_TRY(fsdp__copies_add(&in, fsdp__place(packed, p.at, call->unsharded_dtype),
-                                  fsdp__place(p.buffer->shard, p.offset, call->shard_dtype),
+    while (next_part(x, &c, &at, bytes, &p)) {
+        FSDP_TRY(fsdp__copies_set(&in, p.buffer->shard_dtype, p.dtype));
+        FSDP_TRY(fsdp__copies_add(&in, packed + p.at, fsdp__place(p.buffer->shard, p.offset, p.buffer->shard_dtype),
                                   valid_of(&p, x->carrier->rank)));
+    }
     return fsdp__copies_flush(&in);
 }
 
 /* `c` moves to the next piece. */
-static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t count)
+static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t bytes)
 {
     const fsdp__carrier *k = x->carrier;
-    fsdp_dtype dtype = x->call->unsharded_dtype;
-    fsdp__copies out = {.stream = x->stream, .traffic = x->traffic, .src_dtype = dtype, .dst_dtype = dtype};
+    fsdp__copies out = {.stream = x->stream, .traffic = x->traffic};
     cursor walk = *c;
 
     for (int i = 0; i < k->size; i++) {
@@ -99,9 +182,10 @@ static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t count)
         part p;
 
         walk = *c;
-        while (next_part(x->call, &walk, &at, count, &p))
-            FSDP_TRY(
-                fsdp__copies_add(&out, unsharded_of(x, &p, r), fsdp__place(k->parts[r], p.at, dtype), valid_of(&p, r)));
+        while (next_part(x, &walk, &at, bytes, &p)) {
+            FSDP_TRY(fsdp__copies_set(&out, p.dtype, p.dtype));
+            FSDP_TRY(fsdp__copies_spread(&out, p.buffer, r, p.offset, valid_of(&p, r), (char *)k->parts[r] + p.at));
+        }
     }
     *c = walk;
     return fsdp__copies_flush(&out);
@@ -110,63 +194,79 @@ static fsdp_status unpack_all_rows(const exchange *x, cursor *c, int64_t count)
 fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic)
 {
-    exchange x = {carrier, call, stream, traffic};
-    int64_t left = total_chunks(call);
+    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic};
     cursor c = {0};
+    int64_t left = remaining(&x, &c);
 
     do { /* one exchange also of nothing: a transport compares the calls in it */
-        int64_t count = FSDP__MIN(left, carrier->room);
+        int64_t bytes = FSDP__MIN(left, carrier->room);
 
-        FSDP_TRY(pack_own_rows(&x, c, count));
-        FSDP_TRY(carrier->exchange(carrier, count));
-        FSDP_TRY(unpack_all_rows(&x, &c, count));
-        left -= count;
+        FSDP_TRY(pack_own_rows(&x, c, bytes));
+        FSDP_TRY(carrier->exchange(carrier, bytes));
+        FSDP_TRY(unpack_all_rows(&x, &c, bytes));
+        left -= bytes;
     } while (left > 0);
     return FSDP_OK;
 }
 
 /* ---- reduce ---- */
 
-static fsdp_status pack_all_rows(const exchange *x, cursor c, int64_t count)
+static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t bytes)
 {
     const fsdp__call *call = x->call;
-    fsdp__copies in = {
-        .stream = x->stream, .traffic = x->traffic, .src_dtype = call->unsharded_dtype, .dst_dtype = call->wire_dtype};
-    char *packed = x->carrier->place(x->carrier, count);
+    fsdp__copies in = {.stream = x->stream, .traffic = x->traffic, .divisor = call->predivide};
+    char *packed = x->carrier->place(x->carrier, bytes);
 
     if (!packed)
         return fsdp_last_status();
+    if (bits > 0)
+        FSDP_TRY(pack_bits(x, packed, bytes));
     for (int to = 0; to < x->carrier->size; to++) {
         cursor walk = c;
-        int64_t at = 0;
+        int64_t at = bits;
         part p;
 
-        while (next_part(call, &walk, &at, count, &p))
-            FSDP_TRY(fsdp__copies_add(&in, fsdp__place(packed, to * count + p.at, call->wire_dtype),
-                                      unsharded_of(x, &p, to), valid_of(&p, to)));
+        while (next_part(x, &walk, &at, bytes, &p)) {
+            if (!p.buffer->unsharded)
+                continue;
+            FSDP_TRY(fsdp__copies_set(&in, p.buffer->unsharded_dtype, p.dtype));
+            FSDP_TRY(fsdp__copies_collect(&in, p.buffer, p.buffer->unsharded, to, p.offset, valid_of(&p, to),
+                                          packed + to * bytes + p.at));
+        }
     }
     return fsdp__copies_flush(&in);
 }
 
-/* `c` moves to the next piece. */
-static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t count)
+static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
 {
-    const fsdp__call *call = x->call;
     const fsdp__carrier *k = x->carrier;
-    int64_t at = 0;
+    fsdp_dtype shard_dtype = p->buffer->shard_dtype;
+    int count = 0;
+
+    for (int r = 0; r < k->size; r++) {
+        if (!contributes(x, r, p->i))
+            continue;
+        k->operands[count++] = (char *)k->parts[r] + p->at;
+        if (k->reads_peers && r != k->rank) /* else the exchange has moved and counted them */
+            x->traffic->moved_bytes += rows * (int64_t)fsdp_dtype_size(p->dtype);
+    }
+    if (count > 0)
+        FSDP_TRY(fsdp__sum_rows(x->call, x->stream, k->operands, count, k->size, p->dtype,
+                                fsdp__place(p->buffer->shard, p->offset, shard_dtype), shard_dtype, rows));
+    return FSDP_OK;
+}
+
+/* `c` moves to the next piece. */
+static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t bits, int64_t bytes)
+{
+    int64_t at = bits;
     part p;
 
-    while (next_part(call, c, &at, count, &p)) {
-        int64_t rows = valid_of(&p, k->rank);
+    while (next_part(x, c, &at, bytes, &p)) {
+        int64_t rows = valid_of(&p, x->carrier->rank);
 
-        if (rows == 0)
-            continue;
-        for (int r = 0; r < k->size; r++)
-            k->operands[r] = fsdp__place(k->parts[r], p.at, call->wire_dtype);
-        if (k->reads_peers) /* else the exchange has moved and counted them */
-            x->traffic->moved_bytes += (k->size - 1) * rows * (int64_t)fsdp_dtype_size(call->wire_dtype);
-        FSDP_TRY(fsdp__sum_rows(call, x->stream, k->operands, k->size, call->wire_dtype,
-                                fsdp__place(p.buffer->shard, p.offset, call->shard_dtype), rows));
+        if (rows > 0)
+            FSDP_TRY(add_part(x, &p, rows));
     }
     return FSDP_OK;
 }
@@ -174,17 +274,24 @@ static fsdp_status add_own_rows(const exchange *x, cursor *c, int64_t count)
 fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic)
 {
-    exchange x = {carrier, call, stream, traffic};
-    int64_t left = total_chunks(call);
+    exchange x = {.carrier = carrier, .call = call, .stream = stream, .traffic = traffic, .reduces = true};
+    int64_t bits = carrier->contributes ? 0 : fsdp__packed_bits(call);
     cursor c = {0};
 
+    if (carrier->contributes)
+        tell_contributed(&x);
     do {
-        int64_t count = FSDP__MIN(left, carrier->room);
+        bool first = !x.known;
+        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), carrier->room);
 
-        FSDP_TRY(pack_all_rows(&x, c, count));
-        FSDP_TRY(carrier->exchange(carrier, count));
-        FSDP_TRY(add_own_rows(&x, &c, count));
-        left -= count;
-    } while (left > 0);
+        FSDP_TRY(pack_all_rows(&x, c, bits, bytes));
+        FSDP_TRY(carrier->exchange(carrier, bytes));
+        /* This piece lies as it was packed; the next ones know. */
+        FSDP_TRY(first ? unpack_bits(&x) : FSDP_OK);
+        x.known = !first;
+        FSDP_TRY(add_own_rows(&x, &c, bits, bytes));
+        x.known = true;
+        bits = 0;
+    } while (remaining(&x, &c) > 0);
     return FSDP_OK;
 }

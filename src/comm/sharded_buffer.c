@@ -1,19 +1,65 @@
-/* sharded_buffer.c - rows, copies and sums of coalesced calls. */
+/* sharded_buffer.c - parts, copies and sums of coalesced calls. */
 #include "comm/sharded_buffer.h"
 
 #include "base/compiler.h"
 
-int64_t fsdp__sharded_buffer_rows(const fsdp_sharded_buffer *buffer, int rank)
+/* ---- whose rows lie where ---- */
+
+static int64_t runs_of(const fsdp_sharded_buffer *buffer)
+{
+    return FSDP__MAX(buffer->outer, 1);
+}
+
+/* What the rank has of each run. */
+static int64_t rows_of(const fsdp_sharded_buffer *buffer, int rank)
 {
     int64_t left = buffer->numel - rank * buffer->chunk;
 
     return left < 0 ? 0 : FSDP__MIN(left, buffer->chunk);
 }
 
+int64_t fsdp__part_numel(const fsdp_sharded_buffer *buffer, int rank)
+{
+    return runs_of(buffer) * rows_of(buffer, rank);
+}
+
+int64_t fsdp__chunk_numel(const fsdp_sharded_buffer *buffer)
+{
+    return runs_of(buffer) * buffer->chunk;
+}
+
+int64_t fsdp__unsharded_numel(const fsdp_sharded_buffer *buffer)
+{
+    return runs_of(buffer) * buffer->numel;
+}
+
+int64_t fsdp__part_run(const fsdp_sharded_buffer *buffer, int rank, int64_t at, int64_t most, int64_t *index)
+{
+    int64_t rows = rows_of(buffer, rank), in_run = at % rows;
+
+    *index = at / rows * buffer->numel + rank * buffer->chunk + in_run;
+    return FSDP__MIN(rows - in_run, most);
+}
+
 char *fsdp__place(const void *base, int64_t index, fsdp_dtype dtype)
 {
     return (char *)(uintptr_t)base + (size_t)index * fsdp_dtype_size(dtype);
 }
+
+fsdp_dtype fsdp__reduce_dtype(const fsdp_sharded_buffer *buffer)
+{
+    return buffer->reduce_dtype == FSDP_DTYPE_NONE ? buffer->unsharded_dtype : buffer->reduce_dtype;
+}
+
+fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *buffer)
+{
+    fsdp_dtype dtype = fsdp__reduce_dtype(buffer);
+
+    /* Widening rounds nothing, so it is left to the sum; a quotient would be rounded. */
+    return dtype == FSDP_F32 && call->predivide == 1.0f ? buffer->unsharded_dtype : dtype;
+}
+
+/* ---- copies ---- */
 
 fsdp_status fsdp__copies_flush(fsdp__copies *copies)
 {
@@ -26,31 +72,112 @@ fsdp_status fsdp__copies_flush(fsdp__copies *copies)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel)
+fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dtype dst_dtype)
 {
-    /* In place already: neither moved nor counted. */
-    if (numel <= 0 || (dst == src && copies->src_dtype == copies->dst_dtype))
-        return FSDP_OK;
-    if (copies->count == FSDP__COPIES)
+    if (copies->src_dtype != src_dtype || copies->dst_dtype != dst_dtype)
         FSDP_TRY(fsdp__copies_flush(copies));
-    copies->spans[copies->count++] = (fsdp__span){src, dst, numel};
-    copies->traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(copies->dst_dtype);
+    copies->src_dtype = src_dtype;
+    copies->dst_dtype = dst_dtype;
     return FSDP_OK;
 }
 
-fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const void *const *srcs, int count,
-                           fsdp_dtype src_dtype, void *dst, int64_t numel)
+/* The sum of one, which can be divided. */
+static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const void *src, int64_t numel)
+{
+    fsdp__reduce_ranks_args args = {.srcs = &src,
+                                    .count = 1,
+                                    .dst = dst,
+                                    .numel = numel,
+                                    .src_dtype = copies->src_dtype,
+                                    .dst_dtype = copies->dst_dtype,
+                                    .op = FSDP__RANK_SUM,
+                                    .divisor = copies->divisor};
+
+    FSDP_TRY(fsdp__run_kernel(copies->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel)
+{
+    bool divides = copies->divisor != 0.0f && copies->divisor != 1.0f;
+
+    /* In place already: neither moved nor counted. */
+    if (numel <= 0 || (dst == src && copies->src_dtype == copies->dst_dtype && !divides))
+        return FSDP_OK;
+    copies->traffic->moved_bytes += numel * (int64_t)fsdp_dtype_size(copies->dst_dtype);
+    if (divides)
+        return copy_divided(copies, dst, src, numel);
+    if (copies->count == FSDP__COPIES)
+        FSDP_TRY(fsdp__copies_flush(copies));
+    copies->spans[copies->count++] = (fsdp__span){src, dst, numel};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__copies_spread(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, int rank, int64_t at,
+                                int64_t numel, const void *src)
+{
+    for (int64_t done = 0, index, n; done < numel; done += n) {
+        n = fsdp__part_run(buffer, rank, at + done, numel - done, &index);
+        FSDP_TRY(fsdp__copies_add(copies, fsdp__place(buffer->unsharded, index, copies->dst_dtype),
+                                  fsdp__place(src, done, copies->src_dtype), n));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__copies_collect(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
+                                 int rank, int64_t at, int64_t numel, void *dst)
+{
+    for (int64_t done = 0, index, n; done < numel; done += n) {
+        n = fsdp__part_run(buffer, rank, at + done, numel - done, &index);
+        FSDP_TRY(fsdp__copies_add(copies, fsdp__place(dst, done, copies->dst_dtype),
+                                  fsdp__place(unsharded, index, copies->src_dtype), n));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
+                                int rank)
+{
+    int64_t numel = fsdp__part_numel(buffer, rank);
+
+    for (int64_t at = 0, index, n; at < numel; at += n) {
+        n = fsdp__part_run(buffer, rank, at, numel - at, &index);
+        FSDP_TRY(fsdp__copies_add(copies, fsdp__place(buffer->unsharded, index, copies->dst_dtype),
+                                  fsdp__place(unsharded, index, copies->src_dtype), n));
+    }
+    return FSDP_OK;
+}
+
+/* ---- sums ---- */
+
+fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const void *const *srcs, int count, int ranks,
+                           fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype, int64_t numel)
 {
     fsdp__reduce_ranks_args args = {.srcs = srcs,
                                     .count = count,
                                     .dst = dst,
                                     .numel = numel,
                                     .src_dtype = src_dtype,
-                                    .dst_dtype = call->shard_dtype,
+                                    .dst_dtype = dst_dtype,
                                     .op = FSDP__RANK_SUM,
-                                    .divisor = call->op == FSDP_AVG ? call->divisor * (float)count : call->divisor,
+                                    .divisor = call->op == FSDP_AVG ? call->divisor * (float)ranks : call->divisor,
                                     .accumulate = call->accumulate};
 
     FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args));
     return FSDP_OK;
+}
+
+int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks)
+{
+    return (ranks - 1) * fsdp__chunk_numel(buffer) * (int64_t)fsdp_dtype_size(fsdp__reduce_dtype(buffer));
+}
+
+void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, fsdp__traffic *traffic)
+{
+    if (call->contributed)
+        call->contributed[i] = any;
+    if (call->counted || !any)
+        return;
+    traffic->counts = true;
+    traffic->sent_bytes += fsdp__reduced_bytes(&call->buffers[i], ranks);
 }

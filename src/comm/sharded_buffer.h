@@ -1,6 +1,8 @@
 /* sharded_buffer.h - what all ways of running a coalesced call have in common: whose rows lie where, and the copies and
  * sums that the call is made of. All of them are kernels of the stream: no pointer to device memory is followed here.
- */
+ *
+ * A rank's *part* of a buffer is what it owns of all runs, one after the other: so it lies in the shard, and so it
+ * travels. */
 #ifndef COMM_SHARDED_BUFFER_H
 #define COMM_SHARDED_BUFFER_H
 
@@ -11,27 +13,54 @@ enum {
     FSDP__COPIES = 64 /* that a kernel launch takes */
 };
 
-/* Rows of the buffer that group rank `rank` owns. */
-int64_t fsdp__sharded_buffer_rows(const fsdp_sharded_buffer *buffer, int rank);
+/* Elements of the part of group rank `rank`; of the longest part that any rank may have, which counts on the wire; of
+ * the unsharded buffer. */
+int64_t fsdp__part_numel(const fsdp_sharded_buffer *buffer, int rank);
+int64_t fsdp__chunk_numel(const fsdp_sharded_buffer *buffer);
+int64_t fsdp__unsharded_numel(const fsdp_sharded_buffer *buffer);
+/* How many elements from `at` of the rank's part on lie together in the unsharded buffer too, at most `most`, and
+ * where there. */
+int64_t fsdp__part_run(const fsdp_sharded_buffer *buffer, int rank, int64_t at, int64_t most, int64_t *index);
 /* The address of element `index`. */
 char *fsdp__place(const void *base, int64_t index, fsdp_dtype dtype);
+/* What contributions are rounded to, and count as. */
+fsdp_dtype fsdp__reduce_dtype(const fsdp_sharded_buffer *buffer);
+/* What they travel in: unsharded_dtype when none is rounded. */
+fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *buffer);
 
 /* Copies with conversion, launched many at a time. */
 typedef struct fsdp__copies {
     fsdp_stream *stream;
     fsdp__traffic *traffic; /* the bytes written are added to it */
+    float divisor;          /* of what is copied; 0 and 1: none */
     fsdp_dtype src_dtype, dst_dtype;
     int64_t count;
     fsdp__span spans[FSDP__COPIES];
 } fsdp__copies;
 
+/* The dtypes of the copies that are added from now on. */
+fsdp_status fsdp__copies_set(fsdp__copies *copies, fsdp_dtype src_dtype, fsdp_dtype dst_dtype);
 /* Nothing to do for no elements, or for a place onto itself. */
 fsdp_status fsdp__copies_add(fsdp__copies *copies, void *dst, const void *src, int64_t numel);
+/* Elements [at, at + numel) of the rank's part, from where they lie together to where they lie in the unsharded buffer;
+ * the other way; and from one unsharded buffer to the same place in another. */
+fsdp_status fsdp__copies_spread(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, int rank, int64_t at,
+                                int64_t numel, const void *src);
+fsdp_status fsdp__copies_collect(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
+                                 int rank, int64_t at, int64_t numel, void *dst);
+fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
+                                int rank);
 /* Launches what has been added and not been launched yet. */
 fsdp_status fsdp__copies_flush(fsdp__copies *copies);
 
-/* dst (+)= the sum of `count` contributions in that order, divided as `call`, a reduce_scatter_coalesced, asks for. */
-fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const void *const *srcs, int count,
-                           fsdp_dtype src_dtype, void *dst, int64_t numel);
+/* dst (+)= the sum of `count` contributions of `ranks` ranks in that order, divided as `call`, a
+ * reduce_scatter_coalesced, asks for. */
+fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const void *const *srcs, int count, int ranks,
+                           fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype, int64_t numel);
+/* It is known whether any of the ranks contributes to buffer i. Told once for every buffer of a
+ * reduce_scatter_coalesced. */
+void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, fsdp__traffic *traffic);
+/* What a ring sends for the buffer in a reduction. */
+int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks);
 
 #endif

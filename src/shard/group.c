@@ -128,11 +128,12 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
         buffers[i] = (fsdp_sharded_buffer){.unsharded = p->unsharded->storage->data,
                                            .shard = (void *)(uintptr_t)source,
                                            .numel = fsdp__param_numel(p),
-                                           .chunk = p->chunk_numel};
+                                           .chunk = p->chunk_numel,
+                                           .unsharded_dtype = p->param_dtype,
+                                           .shard_dtype = p->orig_dtype};
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
-    status = fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count,
-                                       group->params[0].orig_dtype, group->params[0].param_dtype, comm->stream);
+    status = fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count, comm->stream);
 out:
     fsdp__free(buffers);
     return status;

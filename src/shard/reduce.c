@@ -155,21 +155,21 @@ out:
 static fsdp_status issue(reduction *r, float divide_factor)
 {
     const fsdp__residence *residence = &r->group->residence;
-    const fsdp__param *like = r->params[0];
     fsdp__in_flight *flight = &r->comm->in_flight;
-    const fsdp_reduce_options options = {.unsharded_dtype = r->accumulated ? like->reduce_dtype : like->param_dtype,
-                                         .reduce_dtype = like->reduce_dtype,
-                                         .shard_dtype = like->orig_dtype,
-                                         .op = divide_factor > 0 ? FSDP_SUM : FSDP_AVG,
-                                         .divisor = divide_factor,
-                                         .accumulate = r->add};
+    const fsdp_reduce_options options = {
+        .op = divide_factor > 0 ? FSDP_SUM : FSDP_AVG, .divisor = divide_factor, .accumulate = r->add};
 
     for (int64_t i = 0; i < r->count; i++) {
-        flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(r->params[i]));
+        const fsdp__param *p = r->params[i];
+
+        flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
         r->buffers[i] = (fsdp_sharded_buffer){.unsharded = fsdp_tensor_data(flight->unsharded[i]),
                                               .shard = fsdp_tensor_data(flight->gradients[i]),
-                                              .numel = fsdp__param_numel(r->params[i]),
-                                              .chunk = r->params[i]->chunk_numel};
+                                              .numel = fsdp__param_numel(p),
+                                              .chunk = p->chunk_numel,
+                                              .unsharded_dtype = flight->unsharded[i]->dtype,
+                                              .shard_dtype = p->orig_dtype,
+                                              .reduce_dtype = p->reduce_dtype};
     }
     /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute(r->comm, residence->device));

@@ -115,7 +115,6 @@ fsdp_status fsdp__slice_gather(const fsdp__slice *slice, const fsdp__residence *
                                int64_t count, fsdp_stream *stream)
 {
     fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)count, sizeof *buffers);
-    fsdp_dtype dtype = params[0].param_dtype;
     size_t offset = 0;
     fsdp_status status;
 
@@ -131,11 +130,13 @@ fsdp_status fsdp__slice_gather(const fsdp__slice *slice, const fsdp__residence *
         buffers[i] = (fsdp_sharded_buffer){.unsharded = params[i].unsharded->storage->data,
                                            .shard = part,
                                            .numel = fsdp__param_numel(&params[i]),
-                                           .chunk = chunk_of(slice, residence, &params[i])};
+                                           .chunk = chunk_of(slice, residence, &params[i]),
+                                           .unsharded_dtype = params[i].param_dtype,
+                                           .shard_dtype = params[i].param_dtype};
     }
     if (slice->region)
         FSDP_TRY_GOTO(status, fsdp_stream_wait_event(stream, slice->made), out);
-    status = fsdp_all_gather_coalesced(slice->pg, buffers, count, dtype, dtype, stream);
+    status = fsdp_all_gather_coalesced(slice->pg, buffers, count, stream);
 out:
     fsdp__free(buffers);
     return status;

@@ -61,7 +61,8 @@ static float suite_get(const void *buffer, int64_t i, fsdp_dtype dtype)
     return dtype == FSDP_F32 ? ((const float *)buffer)[i] : suite_widen(((const uint16_t *)buffer)[i]);
 }
 
-static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fsdp_dtype dtype, suite_wholes *out)
+static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fsdp_dtype dtype, fsdp_dtype shard_dtype,
+                              suite_wholes *out)
 {
     int size = fsdp_process_group_size(group), rank = fsdp_process_group_rank(group);
 
@@ -73,6 +74,8 @@ static void suite_wholes_make(fsdp_process_group *group, suite_memory memory, fs
 
         block->numel = suite_numel(b);
         block->chunk = (block->numel + size - 1) / size;
+        block->unsharded_dtype = dtype;
+        block->shard_dtype = shard_dtype;
         out->bytes[b] = (size_t)block->numel * fsdp_dtype_size(dtype);
         if (out->shared)
             CHECK_OK(fsdp_process_group_alloc(group, out->sharing, out->bytes[b], &block->unsharded));
@@ -100,9 +103,9 @@ void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_d
 {
     int rank = fsdp_process_group_rank(s->group);
     size_t element = fsdp_dtype_size(unsharded_dtype);
-    suite_wholes w;
+    suite_wholes w = {0};
 
-    suite_wholes_make(s->group, memory, unsharded_dtype, &w);
+    suite_wholes_make(s->group, memory, unsharded_dtype, shard_dtype, &w);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         fsdp_sharded_buffer *block = &w.buffers[b];
         int64_t rows = suite_rows(block, rank), start = rank * block->chunk;
@@ -113,7 +116,7 @@ void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_d
         for (int64_t i = 0; i < rows; i++)
             suite_put(block->shard, i, shard_dtype, suite_weight(b, start + i));
     }
-    CHECK_OK(fsdp_all_gather_coalesced(s->group, w.buffers, SUITE_BLOCKS, shard_dtype, unsharded_dtype, s->stream));
+    CHECK_OK(fsdp_all_gather_coalesced(s->group, w.buffers, SUITE_BLOCKS, s->stream));
     suite_sync(s);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         for (int64_t i = 0; i < w.buffers[b].numel; i++) {
@@ -130,14 +133,19 @@ void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_d
     suite_wholes_free(s->group, &w);
 }
 
-static float suite_expected_sum(int size, int b, int64_t i, const fsdp_reduce_options *o)
+typedef struct suite_reduction {
+    fsdp_dtype unsharded_dtype, reduce_dtype, shard_dtype;
+    fsdp_reduce_options options;
+} suite_reduction;
+
+static float suite_expected_sum(int size, int b, int64_t i, const suite_reduction *reduction)
 {
+    const fsdp_reduce_options *o = &reduction->options;
     float sum = 0, divisor = o->divisor == 0 ? 1 : o->divisor;
-    fsdp_dtype reduce_dtype = o->reduce_dtype == FSDP_DTYPE_NONE ? o->unsharded_dtype : o->reduce_dtype;
 
     for (int r = 0; r < size; r++) {
         float x = suite_gradient(r, b, i);
-        if (o->unsharded_dtype == FSDP_BF16 || reduce_dtype == FSDP_BF16)
+        if (reduction->unsharded_dtype == FSDP_BF16 || reduction->reduce_dtype == FSDP_BF16)
             x = suite_widen(suite_bf16(x));
         sum = r == 0 ? x : sum + x;
     }
@@ -146,25 +154,26 @@ static float suite_expected_sum(int size, int b, int64_t i, const fsdp_reduce_op
 }
 
 /* The bits of sum, division and one rounding; they are compared between the paths too. */
-static void suite_reduce_blocks(const suite *s, suite_memory memory, const fsdp_reduce_options *o, void **bits,
+static void suite_reduce_blocks(const suite *s, suite_memory memory, const suite_reduction *o, void **bits,
                                 size_t *bits_bytes)
 {
     int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
     size_t element = fsdp_dtype_size(o->shard_dtype), used = 0;
-    suite_wholes w;
+    suite_wholes w = {0};
 
-    suite_wholes_make(s->group, memory, o->unsharded_dtype, &w);
+    suite_wholes_make(s->group, memory, o->unsharded_dtype, o->shard_dtype, &w);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
         fsdp_sharded_buffer *block = &w.buffers[b];
         int64_t rows = suite_rows(block, rank);
 
+        block->reduce_dtype = o->reduce_dtype;
         for (int64_t i = 0; i < block->numel; i++)
             suite_put(block->unsharded, i, o->unsharded_dtype, suite_gradient(rank, b, i));
         block->shard = rows ? malloc((size_t)rows * element) : NULL;
         for (int64_t i = 0; i < rows; i++)
-            suite_put(block->shard, i, o->shard_dtype, o->accumulate ? 2.0f : 1e30f);
+            suite_put(block->shard, i, o->shard_dtype, o->options.accumulate ? 2.0f : 1e30f);
     }
-    CHECK_OK(fsdp_reduce_scatter_coalesced(s->group, w.buffers, SUITE_BLOCKS, o, s->stream));
+    CHECK_OK(fsdp_reduce_scatter_coalesced(s->group, w.buffers, SUITE_BLOCKS, &o->options, s->stream));
     suite_sync(s);
     *bits = malloc(1 << 20);
     for (int b = 0; b < SUITE_BLOCKS; b++) {
@@ -188,7 +197,7 @@ static void suite_reduce_blocks(const suite *s, suite_memory memory, const fsdp_
     suite_wholes_free(s->group, &w);
 }
 
-static void suite_reduce_blocks_all_paths(const suite *s, const fsdp_reduce_options *o)
+static void suite_reduce_blocks_all_paths(const suite *s, const suite_reduction *o)
 {
     void *first = NULL, *bits;
     size_t first_bytes = 0, bytes;
@@ -213,13 +222,13 @@ static void suite_reduce_blocks_all_paths(const suite *s, const fsdp_reduce_opti
 
 void suite_blocks(const suite *s)
 {
-    static const fsdp_reduce_options reductions[] = {
-        {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
-        {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM, .divisor = 8, .accumulate = true},
-        {.unsharded_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG},
-        {.unsharded_dtype = FSDP_F32, .reduce_dtype = FSDP_BF16, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 3},
-        {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .divisor = 0.7f, .accumulate = true},
-        {.unsharded_dtype = FSDP_BF16, .shard_dtype = FSDP_BF16, .op = FSDP_SUM},
+    static const suite_reduction reductions[] = {
+        {FSDP_F32, FSDP_DTYPE_NONE, FSDP_F32, {.op = FSDP_AVG}},
+        {FSDP_F32, FSDP_DTYPE_NONE, FSDP_F32, {.op = FSDP_SUM, .divisor = 8, .accumulate = true}},
+        {FSDP_BF16, FSDP_F32, FSDP_F32, {.op = FSDP_AVG}},
+        {FSDP_F32, FSDP_BF16, FSDP_F32, {.op = FSDP_AVG, .divisor = 3}},
+        {FSDP_F32, FSDP_DTYPE_NONE, FSDP_F32, {.op = FSDP_AVG, .divisor = 0.7f, .accumulate = true}},
+        {FSDP_BF16, FSDP_DTYPE_NONE, FSDP_BF16, {.op = FSDP_SUM}},
     };
 
     for (int memory = SUITE_PRIVATE; memory <= SUITE_SHARED; memory++)
@@ -233,6 +242,6 @@ void suite_blocks(const suite *s)
     fsdp_process_group_force_copy(s->group, false);
     for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++)
         suite_reduce_blocks_all_paths(s, &reductions[i]);
-    CHECK_OK(fsdp_all_gather_coalesced(s->group, NULL, 0, FSDP_F32, FSDP_F32, s->stream));
+    CHECK_OK(fsdp_all_gather_coalesced(s->group, NULL, 0, s->stream));
     suite_sync(s);
 }

@@ -1,5 +1,5 @@
 /* test_collectives.c - every collective on ranks that are threads, against naive results. */
-#include "comm/suite_coalesced.h"
+#include "comm/suite_mixed.h"
 #include "support/ranks.h"
 
 typedef struct variant {
@@ -30,6 +30,23 @@ static void plain_memory_gives_naive_results(void **state)
     (void)state;
     for (int i = 0; i < 6; i++)
         test_run_ranks(worlds[i], run_suite, &v);
+}
+
+static void run_mixed(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    suite s = {.group = fsdp_world(context)};
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), v->mode, &s.stream));
+    suite_mixed(&s, 100 * (uint64_t)fsdp_process_group_size(s.group), 12);
+    fsdp_stream_free(s.stream);
+}
+
+static void buffers_of_one_call_have_shapes_dtypes_and_contributors_of_their_own(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 5; ranks++)
+        test_run_ranks(ranks, run_mixed, &(variant){.mode = ranks == 3 ? FSDP_STREAM_WORKER : FSDP_STREAM_INLINE});
 }
 
 static void staging_gives_the_same_results(void **state)
@@ -145,8 +162,13 @@ static void check_averages(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world);
     float send[8 * AVERAGED], recv[8 * AVERAGED];
-    fsdp_sharded_buffer block = {.unsharded = send, .shard = recv, .numel = size * AVERAGED, .chunk = AVERAGED};
-    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    fsdp_sharded_buffer block = {.unsharded = send,
+                                 .shard = recv,
+                                 .numel = size * AVERAGED,
+                                 .chunk = AVERAGED,
+                                 .unsharded_dtype = FSDP_F32,
+                                 .shard_dtype = FSDP_F32};
+    fsdp_reduce_options o = {.op = FSDP_AVG};
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
 
     (void)arg;
@@ -242,8 +264,9 @@ static void wrong_arguments_are_refused(void **state)
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     float x[4] = {0};
-    fsdp_sharded_buffer block = {.unsharded = x, .shard = x, .numel = 4, .chunk = 3};
-    fsdp_reduce_options max = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_MAX};
+    fsdp_sharded_buffer block = {
+        .unsharded = x, .shard = x, .numel = 4, .chunk = 3, .unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
+    fsdp_reduce_options max = {.op = FSDP_MAX}, sum = {.op = FSDP_SUM};
 
     (void)state;
     CHECK_ERROR(fsdp_all_gather(NULL, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "group is NULL");
@@ -255,18 +278,31 @@ static void wrong_arguments_are_refused(void **state)
     CHECK_ERROR(fsdp_all_reduce(world, x, x, 1, FSDP_I32, FSDP_AVG, stream), FSDP_INVALID, "int32 has no average");
     CHECK_ERROR(fsdp_broadcast(world, x, 1, FSDP_F32, 1, stream), FSDP_INVALID, "root 1 is not one of its 1 ranks");
     CHECK_ERROR(fsdp_all_to_all(world, x, x, 1, FSDP_F32, stream), FSDP_INVALID, "not possible in place");
-    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID,
                 "buffer 0: the ranks' chunks do not cover it");
     block.chunk = 4;
     block.shard = NULL;
-    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_INVALID,
-                "its shard is NULL");
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "its shard is NULL");
     CHECK_ERROR(fsdp_reduce_scatter_coalesced(world, &block, 0, &max, stream), FSDP_INVALID, "sum or average");
+    block.shard = x;
+    block.outer = -1;
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "do not cover it");
+    block.outer = INT64_MAX / 4;
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "do not cover it");
+    block.outer = 1;
+    block.unsharded = NULL;
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "its unsharded memory is NULL");
+    block.unsharded = x;
+    block.shard_dtype = FSDP_I32;
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "buffer 0: from dtype");
+    CHECK_ERROR(fsdp_reduce_scatter_coalesced(world, &block, 1, &sum, stream), FSDP_INVALID,
+                "buffer 0: all its dtypes must be floating");
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(plain_memory_gives_naive_results), cmocka_unit_test(staging_gives_the_same_results),
-          cmocka_unit_test(visible_memory_gives_the_same_results),
+TEST_MAIN(cmocka_unit_test(plain_memory_gives_naive_results),
+          cmocka_unit_test(buffers_of_one_call_have_shapes_dtypes_and_contributors_of_their_own),
+          cmocka_unit_test(staging_gives_the_same_results), cmocka_unit_test(visible_memory_gives_the_same_results),
           cmocka_unit_test(worker_streams_give_the_same_results),
           cmocka_unit_test(calls_on_several_streams_keep_their_order),
           cmocka_unit_test(more_ranks_than_cores_make_progress), cmocka_unit_test(an_average_is_a_division),

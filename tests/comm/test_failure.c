@@ -52,11 +52,12 @@ static void disagree_on_blocks(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
     float x[60] = {0}, y[60] = {0};
-    fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10}, {x + 20, y + 20, rank == 2 ? 11 : 10, 10}};
+    fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10, 1, FSDP_F32, FSDP_F32, FSDP_F32},
+                                      {x + 20, y + 20, rank == 2 ? 11 : 10, 10, 1, FSDP_F32, FSDP_F32, FSDP_F32}};
 
     (void)arg;
     CHECK_ERROR(
-        fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, cpu_stream(context)), FSDP_MISMATCH,
+        fsdp_all_gather_coalesced(world, buffers, 2, cpu_stream(context)), FSDP_MISMATCH,
         "call 1 is all_gather_coalesced of 2 buffers with 80 bytes float32 on rank 0 but all_gather_coalesced of 2 "
         "buffers with 80 bytes float32 on rank 2 with other options or buffer sizes");
 }
@@ -80,15 +81,16 @@ static void gather_labelled(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
     float x[60] = {0}, y[60] = {0};
-    fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10}, {x + 20, y + 20, 20, 10}};
-    fsdp_reduce_options options = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10, 1, FSDP_F32, FSDP_F32, FSDP_F32},
+                                      {x + 20, y + 20, 20, 10, 1, FSDP_F32, FSDP_F32, FSDP_F32}};
+    fsdp_reduce_options options = {.op = FSDP_AVG};
     char label[200];
     fsdp_stream *stream;
     fsdp_status status;
 
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), l->mode, &stream));
     fsdp__process_group_set_label(world, "embedding, and a long one, so that all its bytes are seen to go");
-    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, stream));
     if (l->labels[rank]) {
         snprintf(label, sizeof label, "%s", l->labels[rank]);
         fsdp__process_group_set_label(world, label);
@@ -99,7 +101,7 @@ static void gather_labelled(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_all_reduce(world, x, x, 1, FSDP_F32, FSDP_SUM, stream)); /* carries none */
     CHECK_OK(fsdp_barrier(world));
     status = l->reduce ? fsdp_reduce_scatter_coalesced(world, buffers, 2, &options, stream)
-                       : fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_F32, stream);
+                       : fsdp_all_gather_coalesced(world, buffers, 2, stream);
     fsdp__process_group_set_label(world, "later"); /* the call has its own */
     if (status == FSDP_OK)
         status = fsdp_stream_synchronize(stream);
@@ -227,8 +229,9 @@ static void work(fsdp_context *context, fsdp_status *out)
     fsdp_process_group *world = fsdp_world(context), *group = NULL;
     int ranks[WORLD] = {0, 1, 2};
     float x[600] = {0}, y[600] = {0};
-    fsdp_sharded_buffer block = {.unsharded = x, .shard = y, .numel = 10, .chunk = 4};
-    fsdp_reduce_options reduce = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
+    fsdp_sharded_buffer block = {
+        .unsharded = x, .shard = y, .numel = 10, .chunk = 4, .unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
+    fsdp_reduce_options reduce = {.op = FSDP_SUM};
     fsdp_stream *stream = NULL, *worker = NULL;
     void **objects = NULL, *shared = NULL, *symmetric = NULL;
     size_t *sizes = NULL;
@@ -243,7 +246,7 @@ static void work(fsdp_context *context, fsdp_status *out)
     FSDP_TRY_GOTO(status, fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &worker), out);
     FSDP_TRY_GOTO(status, fsdp_all_gather(world, x, y, 100, FSDP_F32, stream), out);
     FSDP_TRY_GOTO(status, fsdp_process_group_create(context, ranks, WORLD, "all", &group), out);
-    FSDP_TRY_GOTO(status, fsdp_all_gather_coalesced(group, &block, 1, FSDP_F32, FSDP_F32, worker), out);
+    FSDP_TRY_GOTO(status, fsdp_all_gather_coalesced(group, &block, 1, worker), out);
     FSDP_TRY_GOTO(status, fsdp_reduce_scatter_coalesced(group, &block, 1, &reduce, worker), out);
     FSDP_TRY_GOTO(status, fsdp_stream_synchronize(worker), out);
     FSDP_TRY_GOTO(status, fsdp_gather_objects(group, x, 5, &objects, &sizes), out);

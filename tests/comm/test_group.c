@@ -204,7 +204,8 @@ static void steady_memory(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &stream));
     for (int i = 0; i < 200; i++) {
         float *unsharded = NULL, shard[500];
-        fsdp_sharded_buffer block = {.shard = shard, .numel = 1000, .chunk = 500};
+        fsdp_sharded_buffer block = {
+            .shard = shard, .numel = 1000, .chunk = 500, .unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32};
 
         for (int k = 0; k < 500; k++)
             shard[k] = (float)i;
@@ -212,7 +213,7 @@ static void steady_memory(fsdp_context *context, void *arg)
         lowest = (uintptr_t)unsharded < lowest ? (uintptr_t)unsharded : lowest;
         highest = (uintptr_t)unsharded > highest ? (uintptr_t)unsharded : highest;
         block.unsharded = unsharded;
-        CHECK_OK(fsdp_all_gather_coalesced(world, &block, 1, FSDP_F32, FSDP_F32, stream));
+        CHECK_OK(fsdp_all_gather_coalesced(world, &block, 1, stream));
         if (i % 10 == 0) {
             CHECK_OK(fsdp_stream_synchronize(stream));
             CHECK_EQ(unsharded[0], i);
@@ -239,10 +240,9 @@ static void counted(fsdp_context *context, void *arg)
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int size = fsdp_process_group_size(world), ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     float *x = calloc(8000, sizeof *x), *y = calloc(8000, sizeof *y);
-    fsdp_sharded_buffer buffers[2] = {{.unsharded = x, .shard = y, .numel = 10, .chunk = (10 + size - 1) / size},
-                                      {.unsharded = x + 100, .shard = y + 100, .numel = 1, .chunk = 1}};
-    fsdp_reduce_options reduce = {
-        .unsharded_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG};
+    fsdp_sharded_buffer buffers[2] = {{x, y, 10, (10 + size - 1) / size, 1, FSDP_BF16, FSDP_F32, FSDP_F32},
+                                      {x + 100, y + 100, 1, 1, 1, FSDP_BF16, FSDP_F32, FSDP_F32}};
+    fsdp_reduce_options reduce = {.op = FSDP_AVG};
     int64_t rows = buffers[0].chunk + 1, total_ns, waiting_ns;
     fsdp_comm_stats s;
 
@@ -251,7 +251,7 @@ static void counted(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_all_gather(world, x, y, 10, FSDP_F32, stream));
     CHECK_OK(fsdp_reduce_scatter(world, x, y, 10, FSDP_BF16, FSDP_SUM, stream));
     CHECK_OK(fsdp_all_reduce(world, x, y, 1000 * size, FSDP_F32, FSDP_SUM, stream));
-    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, FSDP_F32, FSDP_BF16, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, stream));
     CHECK_OK(fsdp_reduce_scatter_coalesced(world, buffers, 2, &reduce, stream));
     CHECK_OK(fsdp_barrier(world));
     fsdp_process_group_stats(world, &s);

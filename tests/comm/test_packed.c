@@ -2,7 +2,7 @@
  * where the host cannot follow the device's pointers. */
 #include "base/fault.h"
 #include "comm/host_transport.h"
-#include "comm/suite_coalesced.h"
+#include "comm/suite_mixed.h"
 #include "comm/symmetric/symmetric.h"
 #include "device/device.h"
 #include "support/ranks.h"
@@ -91,6 +91,21 @@ static void packing_gives_naive_results(void **state)
     run_worlds(FSDP_STREAM_WORKER, run_suite);
 }
 
+static void run_mixed(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
+{
+    suite s = {.group = packed, .stream = stream};
+
+    (void)direct;
+    suite_mixed(&s, 1000, 8);
+}
+
+static void packing_takes_any_mixture_of_buffers(void **state)
+{
+    (void)state;
+    run_world(3, (plain_world){&plain_ops, "cpu", FSDP_STREAM_INLINE, run_mixed, NULL});
+    run_worlds_on_sim(run_mixed);
+}
+
 /* ---- against the direct path, bit by bit ---- */
 
 enum {
@@ -151,13 +166,17 @@ static void whole_free(fsdp_process_group *group, void *unsharded, size_t bytes)
 }
 
 static void twins_make(fsdp_process_group *direct, const int64_t *numel, fsdp_dtype unsharded_dtype,
-                       fsdp_dtype shard_dtype, twins *t)
+                       fsdp_dtype shard_dtype, fsdp_dtype reduce_dtype, twins *t)
 {
     int size = fsdp_process_group_size(direct), rank = fsdp_process_group_rank(direct);
 
     t->direct = direct;
     for (int b = 0; b < BLOCKS; b++) {
-        fsdp_sharded_buffer block = {.numel = numel[b], .chunk = (numel[b] + size - 1) / size};
+        fsdp_sharded_buffer block = {.numel = numel[b],
+                                     .chunk = (numel[b] + size - 1) / size,
+                                     .unsharded_dtype = unsharded_dtype,
+                                     .shard_dtype = shard_dtype,
+                                     .reduce_dtype = reduce_dtype};
 
         t->whole_bytes[b] = (size_t)numel[b] * fsdp_dtype_size(unsharded_dtype);
         t->shard_bytes[b] = (size_t)suite_rows(&block, rank) * fsdp_dtype_size(shard_dtype);
@@ -228,22 +247,23 @@ static void compare_gather(fsdp_process_group *direct, fsdp_process_group *packe
     fsdp_sharded_buffer on_device[BLOCKS];
     twins t;
 
-    twins_make(direct, numel, unsharded_dtype, shard_dtype, &t);
-    CHECK_OK(fsdp_all_gather_coalesced(direct, t.buffers[0], BLOCKS, shard_dtype, unsharded_dtype, own));
+    twins_make(direct, numel, unsharded_dtype, shard_dtype, FSDP_DTYPE_NONE, &t);
+    CHECK_OK(fsdp_all_gather_coalesced(direct, t.buffers[0], BLOCKS, own));
     twin_to_device(&t, stream, on_device);
-    CHECK_OK(fsdp_all_gather_coalesced(packed, on_device, BLOCKS, shard_dtype, unsharded_dtype, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(packed, on_device, BLOCKS, stream));
     twin_to_host(&t, stream, on_device);
     twins_compare_and_free(&t);
 }
 
+/* `dtypes`: of the contributions, of the wire, of the shards. */
 static void compare_reduction(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream,
-                              const int64_t *numel, const fsdp_reduce_options *o)
+                              const int64_t *numel, const fsdp_dtype *dtypes, const fsdp_reduce_options *o)
 {
     fsdp_stream *own = fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct)));
     fsdp_sharded_buffer on_device[BLOCKS];
     twins t;
 
-    twins_make(direct, numel, o->unsharded_dtype, o->shard_dtype, &t);
+    twins_make(direct, numel, dtypes[0], dtypes[2], dtypes[1], &t);
     CHECK_OK(fsdp_reduce_scatter_coalesced(direct, t.buffers[0], BLOCKS, o, own));
     twin_to_device(&t, stream, on_device);
     CHECK_OK(fsdp_reduce_scatter_coalesced(packed, on_device, BLOCKS, o, stream));
@@ -259,27 +279,25 @@ static void compare_all(fsdp_process_group *direct, fsdp_process_group *packed, 
     for (int d = 0; d < 4; d++)
         compare_gather(direct, packed, stream, numels[0], other[d], other[d]);
     for (int d = 0; d < 27; d++) {
-        fsdp_reduce_options o = {.unsharded_dtype = floating[d / 9],
-                                 .reduce_dtype = floating[d / 3 % 3],
-                                 .shard_dtype = floating[d % 3],
-                                 .op = d % 2 ? FSDP_SUM : FSDP_AVG,
-                                 .divisor = d % 4 ? 0.7f : 0.0f};
+        const fsdp_dtype dtypes[3] = {floating[d / 9], floating[d / 3 % 3], floating[d % 3]};
+        fsdp_reduce_options o = {.op = d % 2 ? FSDP_SUM : FSDP_AVG, .divisor = d % 4 ? 0.7f : 0.0f};
 
         if (d < 9)
             compare_gather(direct, packed, stream, numels[0], floating[d / 3], floating[d % 3]);
-        compare_reduction(direct, packed, stream, numels[0], &o);
+        compare_reduction(direct, packed, stream, numels[0], dtypes, &o);
         o.accumulate = true;
-        compare_reduction(direct, packed, stream, numels[0], &o);
+        compare_reduction(direct, packed, stream, numels[0], dtypes, &o);
     }
 }
 
 static void compare_pieces(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
-    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_AVG, .accumulate = true};
+    const fsdp_dtype dtypes[3] = {FSDP_F32, FSDP_F32, FSDP_F32};
+    fsdp_reduce_options o = {.op = FSDP_AVG, .accumulate = true};
 
     compare_gather(direct, packed, stream, numels[1], FSDP_F32, FSDP_F32);
     compare_gather(direct, packed, stream, numels[1], FSDP_BF16, FSDP_F32);
-    compare_reduction(direct, packed, stream, numels[1], &o);
+    compare_reduction(direct, packed, stream, numels[1], dtypes, &o);
 }
 
 static void packing_gives_the_bits_of_the_direct_path(void **state)
@@ -368,10 +386,15 @@ static void move_rows(fsdp_process_group *group, fsdp_stream *stream, fsdp_comm_
 {
     int64_t numel = fsdp_process_group_size(group) * ROWS;
     float *unsharded = calloc((size_t)numel, sizeof *unsharded), *shard = calloc(ROWS, sizeof *shard);
-    fsdp_sharded_buffer block = {.unsharded = unsharded, .shard = shard, .numel = numel, .chunk = ROWS};
-    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+    fsdp_sharded_buffer block = {.unsharded = unsharded,
+                                 .shard = shard,
+                                 .numel = numel,
+                                 .chunk = ROWS,
+                                 .unsharded_dtype = FSDP_F32,
+                                 .shard_dtype = FSDP_F32};
+    fsdp_reduce_options o = {.op = FSDP_SUM};
 
-    CHECK_OK(fsdp_all_gather_coalesced(group, &block, 1, FSDP_F32, FSDP_F32, stream));
+    CHECK_OK(fsdp_all_gather_coalesced(group, &block, 1, stream));
     CHECK_OK(fsdp_reduce_scatter_coalesced(group, &block, 1, &o, stream));
     fsdp_process_group_stats(group, out);
     free(shard);
@@ -391,9 +414,10 @@ static void count_bytes(fsdp_process_group *direct, fsdp_process_group *packed, 
     CHECK_EQ(stats.calls[FSDP_ALL_TO_ALL], 0);
     CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], all - own);
     CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], all - own);
-    /* own rows packed, peers' received, all put in their places; all packed, all received, summed where they are */
+    /* own rows packed, peers' received, all put in their places; all packed, all received behind the bits that say who
+     * contributes, summed where they are */
     CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], own + (all - own) + all);
-    CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + all);
+    CHECK_EQ(stats.bytes_moved[FSDP_REDUCE_SCATTER], all + all + size * 16);
     move_rows(direct, fsdp_device_stream(fsdp_cpu(fsdp_process_group_context(direct))), &stats);
     /* through staging: peers' rows are read where they were packed */
     CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], own + all);
@@ -410,13 +434,17 @@ static void disagree(fsdp_process_group *direct, fsdp_process_group *packed, fsd
 {
     int rank = fsdp_process_group_rank(packed), size = fsdp_process_group_size(packed);
     float unsharded[100] = {0}, shard[100] = {0};
-    fsdp_sharded_buffer block = {
-        .unsharded = unsharded, .shard = shard, .numel = rank == size - 1 ? 99 : 100, .chunk = 100};
+    fsdp_sharded_buffer block = {.unsharded = unsharded,
+                                 .shard = shard,
+                                 .numel = rank == size - 1 ? 99 : 100,
+                                 .chunk = 100,
+                                 .unsharded_dtype = FSDP_F32,
+                                 .shard_dtype = FSDP_F32};
 
     (void)direct;
     if (size > 1)
         CHECK_ERROR(
-            fsdp_all_gather_coalesced(packed, &block, 1, FSDP_F32, FSDP_F32, stream), FSDP_MISMATCH,
+            fsdp_all_gather_coalesced(packed, &block, 1, stream), FSDP_MISMATCH,
             "call 1 is all_gather_coalesced of 1 buffers with 400 bytes float32 on rank 0 but all_gather_coalesced");
 }
 
@@ -438,15 +466,20 @@ static shortage now;
 static void run_short(fsdp_process_group *direct, fsdp_process_group *packed, fsdp_stream *stream)
 {
     float unsharded[9] = {0}, shard[3] = {0};
-    fsdp_sharded_buffer block = {.unsharded = unsharded, .shard = shard, .numel = 9, .chunk = 3};
-    fsdp_reduce_options o = {.unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32, .op = FSDP_SUM};
+    fsdp_sharded_buffer block = {.unsharded = unsharded,
+                                 .shard = shard,
+                                 .numel = 9,
+                                 .chunk = 3,
+                                 .unsharded_dtype = FSDP_F32,
+                                 .shard_dtype = FSDP_F32};
+    fsdp_reduce_options o = {.op = FSDP_SUM};
     int rank = fsdp_process_group_rank(packed);
     fsdp_status status;
 
     (void)direct;
     if (rank == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, now.nth);
-    status = fsdp_all_gather_coalesced(packed, &block, 1, FSDP_F32, FSDP_F32, stream);
+    status = fsdp_all_gather_coalesced(packed, &block, 1, stream);
     if (status == FSDP_OK)
         status = fsdp_reduce_scatter_coalesced(packed, &block, 1, &o, stream);
     if (rank == 1) {
@@ -472,7 +505,8 @@ static void a_rank_without_memory_ends_the_call_of_all(void **state)
     CHECK(failed >= 3); /* scratch and piece of the gather, scratch of the reduction */
 }
 
-TEST_MAIN(cmocka_unit_test(packing_gives_naive_results), cmocka_unit_test(packing_gives_the_bits_of_the_direct_path),
+TEST_MAIN(cmocka_unit_test(packing_gives_naive_results), cmocka_unit_test(packing_takes_any_mixture_of_buffers),
+          cmocka_unit_test(packing_gives_the_bits_of_the_direct_path),
           cmocka_unit_test(packing_gives_the_same_bits_where_the_host_follows_no_pointer),
           cmocka_unit_test(plain_calls_give_the_same_bits_there), cmocka_unit_test(bytes_of_packing_are_counted),
           cmocka_unit_test(ranks_that_disagree_are_told), cmocka_unit_test(a_rank_without_memory_ends_the_call_of_all))

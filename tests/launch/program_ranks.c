@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/suite_coalesced.h"
+#include "comm/suite_mixed.h"
 #include "fsdp/launch.h"
 
 static void all_collectives(fsdp_context *context)
@@ -15,6 +15,7 @@ static void all_collectives(fsdp_context *context)
 
     suite_plain(&s);
     suite_blocks(&s);
+    suite_mixed(&s, 2000, 10);
     suite_objects(s.group);
     s.symmetric = true;
     suite_plain_count(&s, FSDP_F32, 20011);

@@ -74,51 +74,69 @@ static fsdp_status zero(fsdp_stream *stream, void *dst, size_t bytes)
     return fsdp__run_kernel(stream, FSDP__KERNEL_FILL, &args);
 }
 
+/* `held` elements of one run of the shard, and zeros up to `rows`. */
+static fsdp_status repeat_run(fsdp__copies *copies, const fsdp_sharded_buffer *b, int64_t index, int64_t at,
+                              int64_t held, int64_t rows)
+{
+    char *dst = fsdp__place(b->unsharded, index, b->unsharded_dtype);
+    size_t element = fsdp_dtype_size(b->unsharded_dtype);
+
+    FSDP_TRY(fsdp__copies_add(copies, dst, fsdp__place(b->shard, at, b->shard_dtype), held));
+    if (held < rows)
+        FSDP_TRY(zero(copies->stream, dst + (size_t)held * element, (size_t)(rows - held) * element));
+    return FSDP_OK;
+}
+
 static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fsdp_stream *stream,
                                              fsdp__traffic *traffic)
 {
     const fsdp_process_group *group = g;
-    size_t element = fsdp_dtype_size(call->unsharded_dtype);
+    fsdp__copies copies = {.stream = stream, .traffic = traffic};
 
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
-        int64_t own = fsdp__sharded_buffer_rows(b, group->rank);
+        int64_t runs = FSDP__MAX(b->outer, 1), own = fsdp__part_numel(b, group->rank) / runs;
 
+        FSDP_TRY(fsdp__copies_set(&copies, b->shard_dtype, b->unsharded_dtype));
         for (int r = 0; r < group->size; r++) {
-            int64_t rows = fsdp__sharded_buffer_rows(b, r), held = FSDP__MIN(rows, own);
-            char *dst = (char *)b->unsharded + (size_t)(r * b->chunk) * element;
+            int64_t rows = fsdp__part_numel(b, r) / runs, held = FSDP__MIN(rows, own);
 
-            FSDP_TRY(cast(stream, b->shard, call->shard_dtype, dst, call->unsharded_dtype, held, traffic));
-            if (held < rows)
-                FSDP_TRY(zero(stream, dst + (size_t)held * element, (size_t)(rows - held) * element));
+            for (int64_t run = 0; run < runs; run++)
+                FSDP_TRY(repeat_run(&copies, b, run * b->numel + r * b->chunk, run * own, held, rows));
         }
     }
-    return FSDP_OK;
+    return fsdp__copies_flush(&copies);
 }
 
-/* This rank's contribution, for the sum of all. */
-static fsdp_status sum_one(fsdp_stream *stream, const fsdp__call *call, const void *src, fsdp_dtype src_dtype,
-                           void *dst, int64_t numel)
+/* This rank's contribution, from element `index` on, for the sum of all: as if there were no others. */
+static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fsdp_sharded_buffer *b, int64_t index,
+                           int64_t at, int64_t numel)
 {
-    return fsdp__sum_rows(call, stream, &src, 1, src_dtype, dst, numel);
-}
-
-static fsdp_status reduce_rounded(fsdp_stream *stream, const fsdp__call *call, const char *src, char *dst,
-                                  int64_t numel)
-{
-    unsigned char *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
-    int64_t piece = ROUND_BYTES / (int64_t)fsdp_dtype_size(call->wire_dtype);
-    size_t unsharded_element = fsdp_dtype_size(call->unsharded_dtype),
-           shard_element = fsdp_dtype_size(call->shard_dtype);
+    fsdp_dtype wire = fsdp__wire_dtype(call, b);
+    bool as_it_is = wire == b->unsharded_dtype && call->predivide == 1.0f;
+    int64_t piece = as_it_is ? numel : ROUND_BYTES / (int64_t)fsdp_dtype_size(wire);
     fsdp__traffic ignored = {0};
+    fsdp__copies in = {.stream = stream,
+                       .traffic = &ignored,
+                       .divisor = call->predivide,
+                       .src_dtype = b->unsharded_dtype,
+                       .dst_dtype = wire};
 
-    if (!rounded)
-        return FSDP_NO_MEMORY;
-    for (int64_t at = 0; at < numel; at += piece) {
-        int64_t n = FSDP__MIN(piece, numel - at);
-        FSDP_TRY(cast(stream, src + (size_t)at * unsharded_element, call->unsharded_dtype, rounded, call->wire_dtype, n,
-                      &ignored));
-        FSDP_TRY(sum_one(stream, call, rounded, call->wire_dtype, dst + (size_t)at * shard_element, n));
+    for (int64_t done = 0; done < numel; done += piece) {
+        int64_t n = FSDP__MIN(piece, numel - done);
+        const void *src = fsdp__place(b->unsharded, index + done, b->unsharded_dtype);
+
+        if (!as_it_is) {
+            void *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
+
+            if (!rounded)
+                return FSDP_NO_MEMORY;
+            FSDP_TRY(fsdp__copies_add(&in, rounded, src, n));
+            FSDP_TRY(fsdp__copies_flush(&in));
+            src = rounded;
+        }
+        FSDP_TRY(fsdp__sum_rows(call, stream, &src, 1, 1, wire, fsdp__place(b->shard, at + done, b->shard_dtype),
+                                b->shard_dtype, n));
     }
     return FSDP_OK;
 }
@@ -127,19 +145,19 @@ static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call
                                                  fsdp__traffic *traffic)
 {
     const fsdp_process_group *group = g;
-    size_t element = fsdp_dtype_size(call->unsharded_dtype);
 
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
-        int64_t rows = fsdp__sharded_buffer_rows(b, group->rank);
-        const char *src = (const char *)b->unsharded + (size_t)(group->rank * b->chunk) * element;
+        int64_t rows = fsdp__part_numel(b, group->rank);
 
-        if (rows == 0)
+        fsdp__contributed(call, i, b->unsharded, group->size, traffic);
+        if (!b->unsharded)
             continue;
-        traffic->moved_bytes += rows * (int64_t)element;
-        FSDP_TRY(call->wire_dtype == call->unsharded_dtype
-                     ? sum_one(stream, call, src, call->unsharded_dtype, b->shard, rows)
-                     : reduce_rounded(stream, call, src, b->shard, rows));
+        traffic->moved_bytes += rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
+        for (int64_t at = 0, index, n; at < rows; at += n) {
+            n = fsdp__part_run(b, group->rank, at, rows - at, &index);
+            FSDP_TRY(sum_run(stream, call, b, index, at, n));
+        }
     }
     return FSDP_OK;
 }

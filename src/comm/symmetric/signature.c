@@ -4,10 +4,30 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/sharded_buffer.h"
+
+/* The dtype of the unsharded buffers, NONE where they have several. */
+static fsdp_dtype common_dtype(const fsdp__call *call)
+{
+    fsdp_dtype dtype = call->buffer_count > 0 ? call->buffers[0].unsharded_dtype : FSDP_DTYPE_NONE;
+
+    for (int64_t i = 1; i < call->buffer_count; i++)
+        if (call->buffers[i].unsharded_dtype != dtype)
+            return FSDP_DTYPE_NONE;
+    return dtype;
+}
+
+static uint64_t hash_buffer(uint64_t hash, const fsdp_sharded_buffer *b)
+{
+    uint64_t dtypes = (uint64_t)b->unsharded_dtype << 16 | (uint64_t)b->shard_dtype << 8 | (uint64_t)b->reduce_dtype;
+
+    hash = fsdp__mix(fsdp__mix(hash, (uint64_t)b->numel), (uint64_t)b->chunk);
+    return fsdp__mix(fsdp__mix(hash, (uint64_t)b->outer), dtypes);
+}
+
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
 {
     bool coalesced = call->name == FSDP__CALL_ALL_GATHER_COALESCED || call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED;
-    int64_t rows = 0;
 
     memset(out, 0, sizeof *out); /* padding too: signatures are compared as bytes */
     out->sequence = call->sequence;
@@ -20,14 +40,14 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
         return;
     }
     for (int64_t i = 0; i < call->buffer_count; i++) {
-        out->hash = fsdp__mix(fsdp__mix(out->hash, (uint64_t)call->buffers[i].numel), (uint64_t)call->buffers[i].chunk);
-        rows += call->buffers[i].chunk;
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+
+        out->hash = hash_buffer(out->hash, b);
+        out->bytes += fsdp__chunk_numel(b) * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
     }
-    out->dtype = (uint8_t)call->unsharded_dtype;
-    out->other_dtype = (uint8_t)call->shard_dtype;
-    out->wire_dtype = (uint8_t)call->wire_dtype;
+    out->dtype = (uint8_t)common_dtype(call);
     out->buffers = call->buffer_count;
-    out->bytes = rows * (int64_t)fsdp_dtype_size(call->unsharded_dtype);
+    out->predivide = call->predivide;
     out->divisor = call->divisor;
     out->force_copy = call->force_copy;
     memcpy(out->label, call->label, sizeof out->label);
@@ -45,7 +65,7 @@ static const char *op_text(const fsdp__signature *s)
 static void call_text(const fsdp__signature *s, char *text, size_t bytes)
 {
     const char *name = fsdp__call_text((fsdp__call_name)s->name);
-    const char *dtype = s->dtype ? fsdp_dtype_name((fsdp_dtype)s->dtype) : "";
+    const char *dtype = s->dtype ? fsdp_dtype_name((fsdp_dtype)s->dtype) : s->buffers ? "of several dtypes" : "";
 
     if (s->buffers)
         snprintf(text, bytes, "%s%s of %lld buffers with %lld bytes %s", name, op_text(s), (long long)s->buffers,

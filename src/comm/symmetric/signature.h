@@ -9,9 +9,9 @@ typedef struct fsdp__signature {
     uint64_t sequence;
     int64_t bytes;   /* per rank */
     int64_t buffers; /* in coalesced calls */
-    uint64_t hash;   /* of the buffers' sizes */
-    uint8_t name, dtype, other_dtype, op, root, wire_dtype, force_copy;
-    float divisor;
+    uint64_t hash;   /* of the buffers' sizes and dtypes */
+    uint8_t name, dtype, op, root, force_copy;
+    float predivide, divisor;
     char label[FSDP__LABEL_BYTES]; /* what the call is for */
 } fsdp__signature;
 
