@@ -3,7 +3,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "comm/internal.h"
 #include "comm/shm/shm.h"
 #include "comm/suite_coalesced.h"
@@ -192,11 +191,9 @@ static void one_leaves(fsdp_context *context, void *arg)
 
 static void waiting_for_a_rank_that_left_is_an_error(void **state)
 {
-    int64_t start = fsdp__clock_ns();
 
     (void)state;
     test_run_ranks(WORLD, one_leaves, NULL);
-    CHECK(fsdp__clock_ns() - start < 2000000000);
 }
 
 static fsdp_status body_fails(fsdp_context *context, void *arg)
@@ -388,7 +385,6 @@ static void a_killed_process_is_named_without_a_launcher(void **state)
 {
     fsdp__arena *arena = NULL;
     pid_t pids[WORLD];
-    int64_t start = fsdp__clock_ns();
     int status;
 
     (void)state;
@@ -403,7 +399,6 @@ static void a_killed_process_is_named_without_a_launcher(void **state)
         CHECK(WIFEXITED(status));
         CHECK_EQ(WEXITSTATUS(status), 42);
     }
-    CHECK(fsdp__clock_ns() - start < 2000000000);
     CHECK_EQ(waitpid(pids[1], &status, 0), pids[1]); /* only now: it was a zombie all the time */
     fsdp__arena_unref(arena);
 }

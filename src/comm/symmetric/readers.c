@@ -94,7 +94,6 @@ static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *
                      (fsdp__place){.group = -1, .region = fsdp__to_offset(group, header), .mark = number});
     while ((last = behind(group, header, number)) >= 0) {
         bool elapsed = sleep_behind(header, group->ranks[last], number, fsdp__wait_tick_ms(&wait));
-
         bool left = fsdp__arena_has_left(arena, group->ranks[last]);
 
         /* A rank that is gone will never count itself done, and an aborted world does not wake those who sleep here. */

@@ -99,9 +99,9 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
     int pid = atomic_load(&shared->pid);
     char text[64];
 
-    /* A process that has left its world in good order may end when it likes. */
-    if (atomic_load(&shared->state) != FSDP__RANK_JOINED ||
-        !fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)))
+    /* A process that has left its world in good order may end when it likes; between two looks, too. */
+    if (!fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)) ||
+        atomic_load(&shared->state) != FSDP__RANK_JOINED)
         return;
     snprintf(text, sizeof text, "rank %d has died (process %d)", rank, pid);
     fsdp__arena_abort(arena, FSDP_COMM, rank, text);
