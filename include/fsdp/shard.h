@@ -123,6 +123,24 @@ FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module,
  * parameter, as an embedding's. One that does read a parameter which is not unsharded fails, on all ranks. What is
  * recomputed in a backward is gathered all the same. */
 FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
+/* What is gathered ahead, in the order of the list (copied), as soon as the module's own parameters are there: in its
+ * forward (by default nothing) and in its backward (by default the one whose forward came before it; a list replaces
+ * that, of 0 modules brings it back). Each module of the list must be sharded and below the same outermost module.
+ * Scheduling only: the results are the same bits. Each gather ahead has its memory until its use; one that is not used
+ * is given up at the end of the forward, or of the backward. */
+FSDP_API fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules,
+                                                                 int count);
+FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules,
+                                                                  int count);
+/* Of the outermost module, after an optimizer step: the gathers of the next forward wait for `event` (NULL: as ever),
+ * recorded behind the last write to a shard, instead of for all that the device's stream has been given by then. It
+ * counts once, is no longer looked at when a shard is written later, and must stay until the next forward. Memory that
+ * a gather gets new from the device is waited for in any case (no_shared_memory). */
+FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
+/* How many reductions may be in flight at a time, each with its unsharded gradients (default 1): with more, the
+ * computing waits less for reductions on worker streams. All modules below one outermost module share one pipeline: the
+ * most that one of them asks for counts. The results are the same bits. */
+FSDP_API fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse);
 /* Divides reduced gradients by this instead of the number of ranks (0: the default again). Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
 /* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded

@@ -170,8 +170,11 @@ static fsdp_status check_saved(const fsdp__node *node)
         const fsdp_tensor *saved = node->saved[i];
 
         if (saved && !saved->storage->data && saved->storage->bytes > 0)
-            return FSDP_FAIL(FSDP_STATE, "saved tensor %d %s has no bytes: they were dropped and not restored", i,
-                             fsdp__shape_text(saved->ndim, saved->shape, text));
+            return FSDP_FAIL(
+                FSDP_STATE,
+                "saved tensor %d %s of %s has no bytes: they were dropped and not restored (a parameter of "
+                "a sharded module that does not unshard in its backward?)",
+                i, fsdp__shape_text(saved->ndim, saved->shape, text), node->op->name);
     }
     return FSDP_OK;
 }

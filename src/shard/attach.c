@@ -5,6 +5,7 @@
 #include "shard/allocate.h"
 #include "shard/gradients.h"
 #include "shard/hooks.h"
+#include "shard/prefetch.h"
 
 /* ---- bytes and values ---- */
 
@@ -94,6 +95,15 @@ static bool is_reached(const fsdp__module_state *state, const fsdp_module *modul
     return reached;
 }
 
+static bool has_module(const fsdp__module_state *state)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < state->module_count; i++)
+        any = any || state->modules[i];
+    return any;
+}
+
 /* The param's fields in modules that are still reached. */
 static void forget_fields(const fsdp__module_state *state, fsdp__param *p)
 {
@@ -118,6 +128,8 @@ static void forget_module(void *arg, fsdp_module *module)
     for (int64_t i = 0; i < state->group_count; i++)
         for (int64_t p = 0; p < state->groups[i]->param_count; p++)
             forget_fields(state, &state->groups[i]->params[p]);
+    if (!has_module(state))
+        fsdp__prefetch_forget(state);
     fsdp__module_state_unref(state);
 }
 

@@ -1,6 +1,9 @@
 /* comm_context.c - the stream that the groups below one root share. */
 #include "shard/comm_context.h"
 
+#include <string.h>
+
+#include "base/alloc.h"
 #include "device/device.h"
 
 fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *device, fsdp_overlap overlap)
@@ -22,6 +25,9 @@ fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *devic
 void fsdp__comm_context_close(fsdp__comm_context *comm)
 {
     fsdp__comm_context_drop_reduction(comm);
+    for (int64_t i = 0; i < comm->departed_capacity; i++)
+        fsdp__in_flight_close(&comm->departed[i]);
+    fsdp__free(comm->departed);
     fsdp__in_flight_close(&comm->in_flight);
     fsdp__spares_close(&comm->spares);
     fsdp_event_free(comm->compute);
@@ -35,12 +41,66 @@ fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_dev
     return fsdp_stream_wait_event(comm->stream, comm->compute);
 }
 
+fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device)
+{
+    return comm->after_optim ? fsdp_stream_wait_event(comm->stream, comm->after_optim)
+                             : fsdp__comm_context_follow_compute(comm, device);
+}
+
+/* ---- reductions in flight ---- */
+
+static fsdp_status land_oldest(fsdp__comm_context *comm)
+{
+    fsdp_status status = fsdp__in_flight_land(&comm->departed[0], comm->context, comm->stream);
+    fsdp__in_flight landed = comm->departed[0];
+
+    if (landed.count > 0) /* it could not be waited for */
+        return status;
+    comm->departed_count--;
+    memmove(comm->departed, comm->departed + 1, (size_t)comm->departed_count * sizeof *comm->departed);
+    comm->departed[comm->departed_count] = landed; /* its event and arrays, for the next one */
+    return status;
+}
+
+/* `in_flight` goes to the end of those that have departed. */
+static fsdp_status depart(fsdp__comm_context *comm)
+{
+    int64_t before = comm->departed_capacity;
+    fsdp__in_flight free;
+
+    if (fsdp__grow(&comm->departed, comm->departed_count, &comm->departed_capacity, sizeof *comm->departed))
+        return FSDP_NO_MEMORY;
+    for (int64_t i = before; i < comm->departed_capacity; i++)
+        comm->departed[i] = (fsdp__in_flight){0};
+    free = comm->departed[comm->departed_count];
+    if (!free.done)
+        FSDP_TRY(fsdp_event_create(fsdp__stream_device(comm->stream), &free.done));
+    comm->departed[comm->departed_count++] = comm->in_flight;
+    comm->in_flight = free;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm)
+{
+    if (comm->max_inputs < 2)
+        return fsdp__comm_context_finish_reduction(comm);
+    if (comm->in_flight.count > 0)
+        FSDP_TRY(depart(comm));
+    while (comm->departed_count >= comm->max_inputs)
+        FSDP_TRY(land_oldest(comm));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)
 {
+    while (comm->departed_count > 0)
+        FSDP_TRY(land_oldest(comm));
     return fsdp__in_flight_land(&comm->in_flight, comm->context, comm->stream);
 }
 
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm)
 {
+    while (comm->departed_count > 0)
+        fsdp__in_flight_drop(&comm->departed[--comm->departed_count], comm->stream);
     fsdp__in_flight_drop(&comm->in_flight, comm->stream);
 }

@@ -11,8 +11,13 @@ typedef struct fsdp__comm_context {
     fsdp_context *context;
     fsdp_stream *stream; /* the device's own when inline; NULL before the first group that has a device */
     bool own_stream;
-    fsdp_event *compute; /* scratch: "the device's stream up to now" */
+    fsdp_event *compute;     /* scratch: "the device's stream up to now" */
+    fsdp_event *after_optim; /* the caller's: all writes to shards come before it; NULL: not known */
     fsdp__in_flight in_flight;
+    /* Reductions in flight besides that one, oldest first; behind them events and arrays for more. */
+    fsdp__in_flight *departed;
+    int64_t departed_count, departed_capacity;
+    int max_inputs; /* reductions that may be in flight: of all states below the root the most that one asks for */
     fsdp__spares spares;
 } fsdp__comm_context;
 
@@ -21,7 +26,11 @@ fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *devic
 void fsdp__comm_context_close(fsdp__comm_context *comm);
 /* Work of the stream starts after everything the device's stream has been given. */
 fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_device *device);
-/* The reduction in flight: landed, or dropped. */
+/* ... after what was written to shards. */
+fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device);
+/* Another reduction is to begin: the oldest ones land until there is room for it, and `in_flight` is free. */
+fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm);
+/* The reductions in flight: landed, or dropped. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);
 

@@ -86,13 +86,16 @@ fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
 
 /* The gather waits for who wrote the shards and for who had its memory before. Of shards that were written since the
  * iteration began, and of memory new from the device, nothing better is known than "after all that the device's stream
- * has been given". A spare region, and shared memory that is cast into, have waits of their own. */
+ * has been given"; of writes, the caller's event where there is one. A spare region, and shared memory that is cast
+ * into, have waits of their own. */
 static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->residence.kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, comm->stream));
-    if (group->written || group->fresh)
+    if (group->fresh)
         FSDP_TRY(fsdp__comm_context_follow_compute(comm, group->residence.device));
+    else if (group->written)
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, group->residence.device));
     group->written = group->fresh = false;
     return FSDP_OK;
 }
@@ -215,6 +218,7 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
             return status;
         }
         group->sharded_state = FSDP_UNSHARDED;
+        group->requested = false;
     }
     fsdp__residence_begin_read(&group->residence); /* again, where it stayed unsharded from an earlier use */
     publish(group, true);
@@ -242,7 +246,7 @@ static void end_use(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_sha
 
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    group->explicit = group->stays_unsharded = false;
+    group->explicit = group->requested = group->stays_unsharded = false;
     if (group->sharded_state == FSDP_SHARDED)
         return;
     if (group->sharded_state == FSDP_SHARDED_POST_FORWARD) {

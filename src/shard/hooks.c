@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "shard/lazy_init.h"
+#include "shard/prefetch.h"
 
 /* ---- backward ---- */
 
@@ -78,23 +79,9 @@ static fsdp_status begin_backward(fsdp__root *root)
     return FSDP_OK;
 }
 
-/* Gathers another state ahead of its use in the pass that `training` says. */
-static fsdp_status prefetch(fsdp__module_state *state, fsdp__training training)
-{
-    fsdp__training before = state->training;
-    fsdp_status status;
-
-    if (training == FSDP__PRE_BACKWARD && !state->unshard_in_backward)
-        return FSDP_OK;
-    state->training = training;
-    status = fsdp__module_state_unshard(state);
-    state->training = before;
-    return status;
-}
-
 static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **grad)
 {
-    fsdp__module_state *state = arg, *previous;
+    fsdp__module_state *state = arg;
     fsdp__root *root = state->root;
 
     (void)output;
@@ -108,8 +95,7 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
         FSDP_TRY(fsdp__module_state_unshard(state));
     FSDP_TRY(fsdp__module_state_wait(state));
     /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
-    previous = fsdp__root_previous(root, state);
-    return previous ? prefetch(previous, FSDP__PRE_BACKWARD) : FSDP_OK;
+    return fsdp__prefetch_backward(state);
 }
 
 /* ---- forward ---- */
@@ -155,7 +141,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
         FSDP_TRY(fsdp__boundary(inputs, count, post_backward, state, unref_state, &recorded));
     if (recorded) /* the graph's own reference: the modules may be freed before the backward */
         (void)fsdp__module_state_ref(state);
-    return FSDP_OK;
+    return fsdp__prefetch_forward(state);
 }
 
 fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
@@ -196,6 +182,8 @@ static fsdp_status end_iteration(fsdp__root *root)
             continue;
         if (state->training == FSDP__FORWARD)
             FSDP_TRY(leave_forward(state));
+        if (!root->in_backward && fsdp__module_state_is_ahead(state)) /* of a module that this forward passed by */
+            fsdp__module_state_reshard(state);
         fsdp__module_state_leave(state);
     }
     root->forward_root = NULL;

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "shard/gradients.h"
+#include "shard/prefetch.h"
 
 typedef struct collection {
     fsdp__root *root;
@@ -116,6 +117,17 @@ static fsdp_status check_ready(const collection *c)
     return FSDP_OK;
 }
 
+static fsdp_status check_prefetch(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        if (!fsdp__prefetch_is_within(c->root->states[i], c->root))
+            return FSDP_FAIL(FSDP_STATE,
+                             "'%s' is to prefetch a module that is not below the same outermost module: set its lists "
+                             "anew",
+                             c->names[i]);
+    return FSDP_OK;
+}
+
 /* All states below a root share one stream, so they are on one device. */
 static fsdp_status open_comm(const collection *c)
 {
@@ -165,6 +177,7 @@ static void commit(collection *c)
             fsdp__root_join(root, state);
         }
     }
+    fsdp__root_choose_max_inputs(root);
 }
 
 fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
@@ -179,6 +192,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
                          (long long)outermost->module_count);
     FSDP_TRY_GOTO(status, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
     FSDP_TRY_GOTO(status, check_ready(&c), out);
+    FSDP_TRY_GOTO(status, check_prefetch(&c), out);
     FSDP_TRY_GOTO(status, open_comm(&c), out);
     commit(&c);
 out:

@@ -1,5 +1,5 @@
 /* methods.c - the methods of a sharded module, whichever front door it came through. */
-#include "shard/root.h"
+#include "shard/prefetch.h"
 
 static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
 {
@@ -80,7 +80,11 @@ fsdp_status fsdp_module_unshard_async(fsdp_module *module)
 
     FSDP_TRY(state_of(module, &state));
     FSDP_TRY(begin_unshard(state));
-    return fsdp__module_state_is_gathering(state) ? FSDP_OK : end_unshard(state); /* unsharded already */
+    if (!fsdp__module_state_is_gathering(state)) /* unsharded already */
+        return end_unshard(state);
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->requested = true;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
@@ -107,6 +111,63 @@ fsdp_status fsdp_module_reshard_all(fsdp_module *module)
     change c = {.apply = reshard, .value = true};
 
     return fsdp__module_walk(module, apply_change, &c);
+}
+
+static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *const *modules, int count)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    return fsdp__prefetch_set(state, forward ? &state->forward_prefetch : &state->backward_prefetch, modules, count);
+}
+
+fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules, int count)
+{
+    return set_prefetch(module, true, modules, count);
+}
+
+fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules, int count)
+{
+    return set_prefetch(module, false, modules, count);
+}
+
+fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    if (state->root->state != state)
+        return FSDP_FAIL(FSDP_STATE, "only the outermost sharded module takes the event after the optimizer");
+    state->comm->after_optim = event;
+    return FSDP_OK;
+}
+
+/* As `apply_change`, with a number. */
+typedef struct limit {
+    int most;
+} limit;
+
+static fsdp_status set_limit(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+
+    (void)name;
+    if (state) {
+        state->max_inputs = ((const limit *)arg)->most;
+        fsdp__root_choose_max_inputs(state->root);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse)
+{
+    fsdp__module_state *state;
+    limit l = {most};
+
+    FSDP_TRY(state_of(module, &state));
+    if (most < 1)
+        return FSDP_FAIL(FSDP_INVALID, "%d reductions in flight: expected at least 1", most);
+    return recurse ? fsdp__module_walk(module, set_limit, &l) : set_limit(&l, module, "");
 }
 
 static void set_gradient_sync(fsdp__module_state *state, bool sync)

@@ -29,7 +29,7 @@ static fsdp_status begin(reduction *r)
 {
     size_t most = (size_t)r->group->param_count;
 
-    FSDP_TRY(fsdp__comm_context_finish_reduction(r->comm)); /* one in flight; none that hooks wait for, see below */
+    FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none in flight is one that hooks wait for, see below */
     for (int64_t i = 0; i < r->group->param_count; i++)
         r->accumulated = r->accumulated || r->group->params[i].accumulated_grad;
     if (r->accumulated)

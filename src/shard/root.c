@@ -2,6 +2,7 @@
 #include "shard/root.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "comm/internal.h"
 #include "shard/defaults.h"
 
@@ -194,6 +195,15 @@ fsdp_status fsdp__root_drop_stale(fsdp__root *root)
 
 /* ---- iteration ---- */
 
+void fsdp__root_choose_max_inputs(fsdp__root *root)
+{
+    int most = root->state ? root->state->max_inputs : 0;
+
+    for (int64_t i = 0; i < root->state_count; i++)
+        most = FSDP__MAX(most, root->states[i]->max_inputs);
+    root->comm.max_inputs = most;
+}
+
 void fsdp__root_set_last_backward(fsdp__root *root, bool last)
 {
     root->last_backward = last;
@@ -212,7 +222,7 @@ static fsdp_status follow_writes(fsdp__root *root)
             device = group->residence.device; /* the one of all groups */
     if (!device)
         return FSDP_OK;
-    FSDP_TRY(fsdp__comm_context_follow_compute(&root->comm, device));
+    FSDP_TRY(fsdp__comm_context_follow_writes(&root->comm, device));
     for (walk w = walk_of(root); (group = next_group(&w));)
         group->written = false;
     return FSDP_OK;
@@ -224,6 +234,7 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
         return FSDP_OK;
     FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
     FSDP_TRY(follow_writes(root));
+    root->comm.after_optim = NULL; /* of one step */
     root->forward_root = state;
     return FSDP_OK;
 }

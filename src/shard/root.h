@@ -49,6 +49,8 @@ void fsdp__root_forget_order(fsdp__root *root);
 
 /* ---- iteration ---- */
 
+/* How many reductions may be in flight: what most of its states ask for. */
+void fsdp__root_choose_max_inputs(fsdp__root *root);
 void fsdp__root_set_last_backward(fsdp__root *root, bool last);
 /* Once per iteration, by the outermost module that runs: drops what is stale, and follows what was written. Does
  * nothing inside a running forward. [collective] */

@@ -173,6 +173,15 @@ bool fsdp__module_state_is_gathering(const fsdp__module_state *state)
     return any_group(state, FSDP_GATHERING, FSDP_GATHERING);
 }
 
+bool fsdp__module_state_is_ahead(const fsdp__module_state *state)
+{
+    bool ahead = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        ahead = ahead || (state->groups[i]->sharded_state == FSDP_GATHERING && !state->groups[i]->requested);
+    return ahead;
+}
+
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
 {
     bool gathering = fsdp__module_state_is_gathering(state);
@@ -283,6 +292,7 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
         return fail_in_use(state, group, storage);
     fsdp__module_state_give_up(state); /* before waiting: this rank's own read must not be what peers wait for */
     group->written = true;
+    state->comm->after_optim = NULL; /* this write comes after it */
     /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));

@@ -12,6 +12,12 @@ typedef enum fsdp__training {
     FSDP__POST_BACKWARD
 } fsdp__training;
 
+/* States that are gathered ahead: see prefetch.h. */
+typedef struct fsdp__prefetch_list {
+    struct fsdp__module_state **states; /* held */
+    int count;
+} fsdp__prefetch_list;
+
 typedef struct fsdp__module_state {
     int64_t refs;          /* one per module it hooks, one per place in a graph that will call it */
     fsdp_module **modules; /* borrowed: the hooks live on them. NULL where one is gone */
@@ -26,7 +32,9 @@ typedef struct fsdp__module_state {
     fsdp_reshard reshard;
     fsdp_overlap overlap;
     bool reshard_after_forward, reshard_after_backward, reduce_grads, unshard_in_backward;
-    int slice_ranks;     /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
+    int max_inputs;  /* reductions in flight that this state asks for; 0: the default, one */
+    int slice_ranks; /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
+    fsdp__prefetch_list forward_prefetch, backward_prefetch;
     float divide_factor; /* 0: the number of ranks */
 
     fsdp__training training;
@@ -69,6 +77,8 @@ fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
 /* Whether a gather is under way that nobody has waited for. */
 bool fsdp__module_state_is_gathering(const fsdp__module_state *state);
+/* Whether one is that the caller did not ask for. */
+bool fsdp__module_state_is_ahead(const fsdp__module_state *state);
 void fsdp__module_state_leave(fsdp__module_state *state);
 void fsdp__module_state_reshard(fsdp__module_state *state);
 /* As the state does after a forward: all, or to slices. */

@@ -199,7 +199,7 @@ static void bytes_that_were_dropped_and_not_restored_are_an_error(void **state)
 
     (void)state;
     fsdp__storage_drop(x->storage);
-    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "saved tensor 0 (1,) has no bytes");
+    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "saved tensor 0 (1,) of ");
     CHECK_OK(fsdp__storage_restore(x->storage));
     CHECK_OK(fsdp_tensor_fill_(x, 1));
     CHECK_OK(fsdp_backward(toy_scale(x, 2)));

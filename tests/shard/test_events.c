@@ -48,9 +48,6 @@ static const struct {
 } skipped[] = {
     {"activation checkpoint", "recomputing a block is not there yet"},
     {"root not unsharded in backward", "PyTorch crashes"},
-    {"reshard True: forward prefetch", "lists are not there yet"},
-    {"root forward prefetch", "lists are not there yet"},
-    {"backward prefetch 2", "lists are not there yet"},
 };
 
 /* ---- the net of the files ---- */
@@ -171,6 +168,29 @@ static void freeze(const play *p)
     fsdp_parameters_release(&parameters);
 }
 
+/* "" or "layers.1" */
+static fsdp_module *module_of(const play *p, const char *name)
+{
+    return *name ? layer_at(p->net, name[strlen(name) - 1] - '0') : &p->net->base;
+}
+
+static void set_prefetch(const play *p, const char *key,
+                         fsdp_status (*set)(fsdp_module *module, fsdp_module *const *modules, int count))
+{
+    const char *name;
+    json_t *listed;
+
+    json_object_foreach(json_object_get(p->spec, key), name, listed)
+    {
+        fsdp_module *modules[LAYERS];
+        size_t count = json_array_size(listed);
+
+        for (size_t i = 0; i < count; i++)
+            modules[i] = module_of(p, json_string_value(json_array_get(listed, i)));
+        CHECK_OK(set(module_of(p, name), modules, (int)count));
+    }
+}
+
 static void build(play *p)
 {
     p->net = event_net_create(p->context, json_integer_value(json_object_get(p->file, "width")),
@@ -179,6 +199,8 @@ static void build(play *p)
     p->net->skip_middle = strcmp(json_string_value(json_object_get(p->spec, "mode")) ?: "", "skip_middle") == 0;
     shard(p);
     freeze(p);
+    set_prefetch(p, "forward_prefetch", fsdp_module_set_modules_to_forward_prefetch);
+    set_prefetch(p, "backward_prefetch", fsdp_module_set_modules_to_backward_prefetch);
 }
 
 /* ---- what happens ---- */

@@ -1,0 +1,114 @@
+/* prefetch.c - gathers ahead of their use. */
+#include "shard/prefetch.h"
+
+#include "base/alloc.h"
+
+/* ---- lists ---- */
+
+static void clear(fsdp__prefetch_list *list)
+{
+    fsdp__prefetch_list old = *list;
+
+    *list = (fsdp__prefetch_list){0};
+    for (int i = 0; i < old.count; i++)
+        fsdp__module_state_unref(old.states[i]);
+    fsdp__free(old.states);
+}
+
+/* Before the first forward every state has a root of its own; what is wrong with a list then, lazy_init.c says. */
+static fsdp_status check_module(const fsdp__module_state *whose, const fsdp_module *module, int index)
+{
+    const fsdp__module_state *state = module ? fsdp__module_state_of(module) : NULL;
+
+    if (!state)
+        return FSDP_FAIL(FSDP_STATE, "cannot prefetch module %d of the list, a %s: it was not given to fully_shard",
+                         index, module ? module->type->name : "null pointer");
+    if ((whose->initialised || state->initialised) && state->root != whose->root)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot prefetch module %d of the list, a %s: it is not below the same outermost module",
+                         index, module->type->name);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__prefetch_set(const fsdp__module_state *whose, fsdp__prefetch_list *list, fsdp_module *const *modules,
+                               int count)
+{
+    fsdp__prefetch_list made = {0};
+
+    if (count < 0 || (count > 0 && !modules))
+        return FSDP_FAIL(FSDP_INVALID, "cannot prefetch a list of %d modules", count);
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(check_module(whose, modules[i], i));
+    if (count > 0) {
+        made.states = fsdp__calloc((size_t)count, sizeof *made.states);
+        if (!made.states)
+            return FSDP_NO_MEMORY;
+    }
+    for (; made.count < count; made.count++)
+        made.states[made.count] = fsdp__module_state_ref(fsdp__module_state_of(modules[made.count]));
+    clear(list);
+    *list = made;
+    return FSDP_OK;
+}
+
+void fsdp__prefetch_forget(fsdp__module_state *state)
+{
+    clear(&state->forward_prefetch);
+    clear(&state->backward_prefetch);
+}
+
+static bool is_within(const fsdp__prefetch_list *list, const fsdp__root *root)
+{
+    bool within = true;
+
+    for (int i = 0; i < list->count; i++) {
+        int64_t at = 0;
+
+        while (at < root->state_count && root->states[at] != list->states[i])
+            at++;
+        within = within && at < root->state_count;
+    }
+    return within;
+}
+
+bool fsdp__prefetch_is_within(const fsdp__module_state *state, const fsdp__root *root)
+{
+    return is_within(&state->forward_prefetch, root) && is_within(&state->backward_prefetch, root);
+}
+
+/* ---- gathers ---- */
+
+/* In the pass that `training` says. */
+static fsdp_status gather_ahead(fsdp__module_state *state, fsdp__training training)
+{
+    fsdp__training before = state->training;
+    fsdp_status status;
+
+    if (training == FSDP__PRE_BACKWARD && !state->unshard_in_backward)
+        return FSDP_OK;
+    state->training = training;
+    status = fsdp__module_state_unshard(state);
+    state->training = before;
+    return status;
+}
+
+static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training training)
+{
+    for (int i = 0; i < list->count; i++)
+        FSDP_TRY(gather_ahead(list->states[i], training));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
+{
+    return gather_list(&state->forward_prefetch, FSDP__FORWARD);
+}
+
+fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
+{
+    fsdp__module_state *previous = fsdp__root_previous(state->root, state);
+
+    if (state->backward_prefetch.count > 0)
+        return gather_list(&state->backward_prefetch, FSDP__PRE_BACKWARD);
+    return previous ? gather_ahead(previous, FSDP__PRE_BACKWARD) : FSDP_OK;
+}
