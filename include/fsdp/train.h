@@ -92,7 +92,8 @@ typedef struct fsdp_train_config {
     } lr_scheduler;
     struct {
         int64_t data_parallel_shard_degree; /* -1: all ranks */
-        int reshard_after_forward;          /* fsdp_reshard */
+        int reshard_after_forward;          /* minus an fsdp_reshard, or reshard_after_forward_ranks */
+        int64_t prefetch;                   /* blocks to gather ahead; 0: the engine's default */
     } parallelism;
     struct {
         double timeout; /* seconds to wait for a rank that stands still; 0: for ever */

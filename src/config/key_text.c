@@ -113,6 +113,18 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
     return false;
 }
 
+static void print_choice(const fsdp__key *key, int value, FILE *out)
+{
+    const fsdp__choice *c = key->choices;
+
+    while (c->text && c->value != value)
+        c++;
+    if (c->text)
+        fputs(c->text, out);
+    else
+        fprintf(out, "%d", value);
+}
+
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
 {
     const void *field = (const char *)config + key->offset;
@@ -128,9 +140,7 @@ void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
         fputs(*(const bool *)field ? "true" : "false", out);
         break;
     case FSDP__KEY_CHOICE:
-        for (const fsdp__choice *c = key->choices; c->text; c++)
-            if (c->value == *(const int *)field)
-                fputs(c->text, out);
+        print_choice(key, *(const int *)field, out);
         break;
     case FSDP__KEY_TEXT:
         print_text(*(char *const *)field, out);

@@ -56,6 +56,18 @@ static bool find_choice(const fsdp__key *key, const char *text, int *value)
     return false;
 }
 
+static bool find_choice_or_integer(const fsdp__key *key, const char *text, int *value)
+{
+    int64_t integer;
+
+    if (find_choice(key, text, value))
+        return true;
+    if (!(key->range & FSDP__OR_INTEGER) || !set_integer(key, text, &integer))
+        return false;
+    *value = (int)integer;
+    return true;
+}
+
 static void unset(void *field, fsdp__key_type type)
 {
     switch (type) {
@@ -192,7 +204,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
             *(bool *)field = value != 0;
         break;
     case FSDP__KEY_CHOICE:
-        good = find_choice(key, text, &value);
+        good = find_choice_or_integer(key, text, &value);
         if (good)
             *(int *)field = value;
         break;

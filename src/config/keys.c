@@ -15,15 +15,18 @@ const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *sectio
     return NULL;
 }
 
-static void allowed_choices(const fsdp__choice *choices, char *text, size_t text_bytes)
+static void allowed_choices(const fsdp__key *key, char *text, size_t text_bytes)
 {
+    bool or_integer = key->range & FSDP__OR_INTEGER;
     size_t used = 0;
 
-    for (const fsdp__choice *c = choices; c->text && used < text_bytes; c++) {
-        const char *before = c == choices ? "" : c[1].text ? ", " : " or ";
+    for (const fsdp__choice *c = key->choices; c->text && used < text_bytes; c++) {
+        const char *before = c == key->choices ? "" : c[1].text || or_integer ? ", " : " or ";
 
         used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", before, c->text);
     }
+    if (or_integer && used < text_bytes)
+        snprintf(text + used, text_bytes - used, " or an integer from %.10g to %.10g", key->least, key->most);
 }
 
 static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
@@ -58,7 +61,7 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
         break;
     case FSDP__KEY_BOOL:
     case FSDP__KEY_CHOICE:
-        allowed_choices(key->choices, text, text_bytes);
+        allowed_choices(key, text, text_bytes);
         break;
     case FSDP__KEY_TEXT:
         snprintf(text, text_bytes, "a text");

@@ -15,7 +15,7 @@ typedef enum fsdp__key_type {
     FSDP__KEY_INTEGER, /* int64_t */
     FSDP__KEY_NUMBER,  /* double */
     FSDP__KEY_BOOL,    /* bool */
-    FSDP__KEY_CHOICE,  /* int: the value of one of `choices` */
+    FSDP__KEY_CHOICE,  /* int: the value of one of `choices`; with FSDP__OR_INTEGER, below all integers allowed */
     FSDP__KEY_TEXT,    /* char * */
     FSDP__KEY_PATHS,   /* char **, with its count behind it */
     FSDP__KEY_PATTERNS /* the same, of patterns of names */
@@ -28,10 +28,11 @@ typedef struct fsdp__choice {
 
 /* Ranges of integers and numbers, and what else a key is. */
 enum {
-    FSDP__ABOVE = 1,    /* `least` itself is not allowed */
-    FSDP__BELOW = 2,    /* `most` itself is not allowed */
-    FSDP__OR_MINUS = 4, /* -1 is allowed too */
-    FSDP__LOCAL = 8,    /* of this process: its peers may have another value, as of paths and threads */
+    FSDP__ABOVE = 1,       /* `least` itself is not allowed */
+    FSDP__BELOW = 2,       /* `most` itself is not allowed */
+    FSDP__OR_MINUS = 4,    /* -1 is allowed too */
+    FSDP__OR_INTEGER = 16, /* of a choice: an integer from `least` to `most` too */
+    FSDP__LOCAL = 8,       /* of this process: its peers may have another value, as of paths and threads */
 };
 
 typedef struct fsdp__key {

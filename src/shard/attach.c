@@ -165,11 +165,33 @@ static fsdp_device *device_of(const fsdp__module_state *state)
     return fsdp_tensor_device(state->groups[0]->params[0].sharded);
 }
 
+/* Where groups keep slices after a forward: the process groups for that. */
+static fsdp_status open_slices(const fsdp__module_state *state)
+{
+    int k = state->slice_ranks;
+
+    if (k < 0)
+        return FSDP_FAIL(FSDP_INVALID, "reshard_after_forward_ranks %d: expected a number that divides the ranks", k);
+    for (int64_t i = 0; i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+        int ranks = group->residence.mesh.ranks;
+
+        if (k > 0 && ranks % k != 0)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "reshard_after_forward_ranks %d does not divide the %d ranks of the shard group", k,
+                             ranks);
+        if (k > 1 && k < ranks)
+            FSDP_TRY(fsdp__slice_open(&group->slice, &group->residence, k));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__module_state_attach(fsdp__module_state *state)
 {
     int64_t sharded = 0;
     fsdp_status status;
 
+    FSDP_TRY(open_slices(state));
     FSDP_TRY_GOTO(status, attach(state), out);
     for (; sharded < state->group_count; sharded++)
         FSDP_TRY_GOTO(status, fsdp__param_group_shard_parameters(state->groups[sharded]), out);

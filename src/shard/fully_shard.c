@@ -191,25 +191,6 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context, fsdp_mesh 
     return FSDP_OK;
 }
 
-/* Where groups keep slices after a forward: the process groups for that. */
-static fsdp_status open_slices(const fsdp__module_state *state, int k)
-{
-    if (k < 0)
-        return FSDP_FAIL(FSDP_INVALID, "reshard_after_forward_ranks %d: expected a number that divides the ranks", k);
-    for (int64_t i = 0; i < state->group_count; i++) {
-        fsdp__param_group *group = state->groups[i];
-        int ranks = group->residence.mesh.ranks;
-
-        if (k > 0 && ranks % k != 0)
-            return FSDP_FAIL(FSDP_INVALID,
-                             "reshard_after_forward_ranks %d does not divide the %d ranks of the shard group", k,
-                             ranks);
-        if (k > 1 && k < ranks)
-            FSDP_TRY(fsdp__slice_open(&group->slice, &group->residence, k));
-    }
-    return FSDP_OK;
-}
-
 fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options)
 {
     static const fsdp_shard_options defaults;
@@ -227,7 +208,6 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
     for (int i = 0; i < count; i++)
         FSDP_TRY_GOTO(status, select_module(&sel, modules[i]), out);
     FSDP_TRY_GOTO(status, check_policy(&options->mp_policy), out);
-    FSDP_TRY_GOTO(status, open_slices(sel.state, options->reshard_after_forward_ranks), out);
     status = fsdp__module_state_attach(sel.state);
 out:
     fsdp__free(sel.seen);

@@ -218,8 +218,8 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
             return status;
         }
         group->sharded_state = FSDP_UNSHARDED;
-        group->requested = false;
     }
+    group->requested = false;
     fsdp__residence_begin_read(&group->residence); /* again, where it stayed unsharded from an earlier use */
     publish(group, true);
     return FSDP_OK;

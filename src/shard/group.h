@@ -37,7 +37,7 @@ typedef struct fsdp__param_group {
     fsdp_sharded_state sharded_state;
     fsdp_event *gathered;
     bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
-    bool requested;       /* GATHERING: the caller began it */
+    bool requested;       /* by unshard_async, and not used since */
     bool stays_unsharded; /* after a use, as all ranks know: [Note: staying unsharded] in root.h */
     bool asked;           /* in the running exchange */
     bool written;         /* the shards, by the device's stream, since a gather last waited for that */

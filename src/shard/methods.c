@@ -80,8 +80,6 @@ fsdp_status fsdp_module_unshard_async(fsdp_module *module)
 
     FSDP_TRY(state_of(module, &state));
     FSDP_TRY(begin_unshard(state));
-    if (!fsdp__module_state_is_gathering(state)) /* unsharded already */
-        return end_unshard(state);
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->requested = true;
     return FSDP_OK;
@@ -92,7 +90,10 @@ fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
     fsdp__module_state *state;
 
     FSDP_TRY(state_of(module, &state));
-    return fsdp__module_state_is_gathering(state) ? end_unshard(state) : FSDP_OK;
+    for (int64_t i = 0; i < state->group_count; i++)
+        if (state->groups[i]->requested)
+            return end_unshard(state);
+    return FSDP_OK;
 }
 
 static void reshard(fsdp__module_state *state, bool unused)

@@ -23,10 +23,9 @@ fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, co
     state->reshard = options->reshard_after_forward;
     state->overlap = options->overlap;
     state->reduce_grads = state->reshard_after_backward = state->unshard_in_backward = true;
-    if (options->reshard_after_forward_ranks > 0) {
-        state->reshard = options->reshard_after_forward_ranks == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
-        state->slice_ranks = options->reshard_after_forward_ranks;
-    }
+    state->slice_ranks = options->reshard_after_forward_ranks;
+    if (state->slice_ranks)
+        state->reshard = state->slice_ranks == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
     state->reshard_after_forward = state->reshard != FSDP_RESHARD_NEVER;
     state->modules = fsdp__calloc((size_t)count, sizeof *state->modules);
     state->ran = fsdp__calloc((size_t)count, sizeof *state->ran);

@@ -144,6 +144,17 @@ static fsdp_status check_batch(const fsdp_train_config *config, int world_size)
                      (long long)((global / together + 1) * together));
 }
 
+static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
+{
+    int kept = config->parallelism.reshard_after_forward;
+
+    if (kept <= 0 || ranks % kept == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "parallelism.fsdp_reshard_after_forward %d does not divide the %lld ranks that shard", kept,
+                     (long long)ranks);
+}
+
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
     int64_t degree = config->parallelism.data_parallel_shard_degree;
@@ -158,6 +169,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
         return FSDP_FAIL(
             FSDP_INVALID, "parallelism.data_parallel_shard_degree is %lld, but there %s %d rank%s: expected -1 or %d",
             (long long)degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
+    FSDP_TRY(check_reshard(config, degree == -1 ? world_size : degree));
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);

@@ -22,7 +22,7 @@ static const fsdp__choice optimizer_choices[] = {
 static const fsdp__choice decay_choices[] = {
     {"constant", FSDP_DECAY_CONSTANT}, {"linear", FSDP_DECAY_LINEAR}, {"cosine", FSDP_DECAY_COSINE}, {NULL, 0}};
 static const fsdp__choice reshard_choices[] = {
-    {"default", FSDP_RESHARD_AUTO}, {"always", FSDP_RESHARD_ALWAYS}, {"never", FSDP_RESHARD_NEVER}, {NULL, 0}};
+    {"default", -FSDP_RESHARD_AUTO}, {"always", -FSDP_RESHARD_ALWAYS}, {"never", -FSDP_RESHARD_NEVER}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* section, name, field, range, default, help */
@@ -41,6 +41,10 @@ static const fsdp__choice reshard_choices[] = {
 #define CHOICE(section, name, field, choices, initial, help)                                   \
     {                                                                                          \
 #section, #name, FSDP__KEY_CHOICE, AT(section, field), 0, 0, 0, choices, initial, help \
+    }
+#define CHOICE_OR(section, name, field, least, most, choices, initial, help)                                         \
+    {                                                                                                                \
+#section, #name, FSDP__KEY_CHOICE, AT(section, field), least, most, FSDP__OR_INTEGER, choices, initial, help \
     }
 #define TEXT(section, name, range, help)                                                  \
     {                                                                                     \
@@ -117,7 +121,8 @@ static const fsdp__key keys[] = {
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "part of the base rate that is left at the end"),
 
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all"),
-    CHOICE(parallelism, fsdp_reshard_after_forward, reshard_after_forward, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done"),
+    CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),
+    INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
 

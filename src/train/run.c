@@ -66,7 +66,9 @@ static fsdp_status open_inputs(fsdp_train_run *run)
 
 static fsdp_shard_options shard_options(const fsdp_train_config *c)
 {
-    fsdp_shard_options options = {.reshard_after_forward = (fsdp_reshard)c->parallelism.reshard_after_forward};
+    int reshard = c->parallelism.reshard_after_forward;
+    fsdp_shard_options options = {.reshard_after_forward = reshard < 0 ? (fsdp_reshard)-reshard : FSDP_RESHARD_AUTO,
+                                  .reshard_after_forward_ranks = reshard > 0 ? reshard : 0};
     fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
     fsdp_dtype reduce = (fsdp_dtype)c->training.mixed_precision_reduce;
 
@@ -90,6 +92,38 @@ static fsdp_status make_model(fsdp_train_run *run)
     return run->config->model.frozen_count > 0 ? fsdp__train_check_needs(run) : FSDP_OK;
 }
 
+/* parallelism.prefetch: every block lists the next ones, and the ones before it, the nearest first. */
+static fsdp_status set_prefetch(fsdp_train_run *run)
+{
+    int64_t count = fsdp_model_block_count(run->model), most = FSDP__MIN(run->config->parallelism.prefetch, count);
+    fsdp_module **listed;
+    fsdp_status status = FSDP_OK;
+
+    if (most == 0)
+        return FSDP_OK;
+    listed = fsdp__calloc((size_t)most, sizeof(fsdp_module *));
+    if (!listed)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        fsdp_module *block = fsdp_model_block(run->model, i);
+        int after = 0, before = 0;
+
+        while (after < most && i + 1 + after < count) {
+            listed[after] = fsdp_model_block(run->model, i + 1 + after);
+            after++;
+        }
+        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_forward_prefetch(block, listed, after), out);
+        while (before < most && i - 1 - before >= 0) {
+            listed[before] = fsdp_model_block(run->model, i - 1 - before);
+            before++;
+        }
+        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_backward_prefetch(block, listed, before), out);
+    }
+out:
+    fsdp__free(listed);
+    return status;
+}
+
 /* Every block and last the root: from here on each rank has its own rows. */
 static fsdp_status shard_model(fsdp_train_run *run)
 {
@@ -98,6 +132,7 @@ static fsdp_status shard_model(fsdp_train_run *run)
     for (int64_t i = 0; i < fsdp_model_block_count(run->model); i++)
         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
     FSDP_TRY(fsdp_fully_shard(run->model, &options));
+    FSDP_TRY(set_prefetch(run));
     return fsdp_module_materialize(run->model, run->device);
 }
 

@@ -9,7 +9,7 @@ typedef struct pool {
         int64_t length;
         double depth;
         bool heated;
-        int shape;
+        int shape, slide;
         char *name;
         char **lanes;
         int64_t lane_count;

@@ -29,6 +29,28 @@ static void fields_are_found_by_their_offset(void **state)
     fsdp__config_release(&pool_table, &p); /* nothing is left to free twice */
 }
 
+static void a_choice_may_be_a_number_too(void **state)
+{
+    static const char *const texts[] = {"none", "some", "2", "30"};
+    static const int values[] = {0, -1, 2, 30};
+    pool p = {0};
+
+    (void)state;
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_EQ(p.water.slide, 0);
+    for (int i = 0; i < 4; i++) {
+        char text[1024] = "";
+        FILE *stream = fmemopen(text, sizeof text, "w");
+
+        CHECK_OK(fsdp__config_set(&pool_table, &p, "water.slide", texts[i]));
+        CHECK_EQ(p.water.slide, values[i]);
+        CHECK_OK(fsdp__config_print(&pool_table, &p, stream));
+        fclose(stream);
+        CHECK_CONTAINS(strstr(text, "slide: "), texts[i]);
+    }
+    fsdp__config_release(&pool_table, &p);
+}
+
 static void messages_are_made_of_the_table(void **state)
 {
     pool p = {0};
@@ -39,6 +61,8 @@ static void messages_are_made_of_the_table(void **state)
                 "water.length is '51': expected an integer from 1 to 50");
     CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.shape", "oval"), FSDP_INVALID,
                 "water.shape is 'oval': expected round or square");
+    CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.slide", "1"), FSDP_INVALID,
+                "water.slide is '1': expected none, some or an integer from 2 to 30");
     CHECK_ERROR(fsdp__config_set(&pool_table, &p, "wtaer.shape", "round"), FSDP_INVALID,
                 "wtaer is not a section; did you mean 'water'?");
     CHECK_ERROR(fsdp__config_set(&pool_table, &p, "staff.count", "1"), FSDP_INVALID,
@@ -109,6 +133,6 @@ static void a_table_that_is_too_large_is_refused(void **state)
     CHECK_ERROR(fsdp__config_default(&large, &p), FSDP_UNSUPPORTED, "a config has 17 sections: at most 16");
 }
 
-TEST_MAIN(cmocka_unit_test(fields_are_found_by_their_offset), cmocka_unit_test(messages_are_made_of_the_table),
-          cmocka_unit_test(a_file_is_read_and_printed_by_the_table),
+TEST_MAIN(cmocka_unit_test(fields_are_found_by_their_offset), cmocka_unit_test(a_choice_may_be_a_number_too),
+          cmocka_unit_test(messages_are_made_of_the_table), cmocka_unit_test(a_file_is_read_and_printed_by_the_table),
           cmocka_unit_test(a_table_that_is_too_large_is_refused))

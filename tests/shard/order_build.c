@@ -9,6 +9,7 @@ static void shard_group(order_model *m, const order_run *run, int group)
     fsdp_module *modules[ORDER_MAX_TARGETS];
     int count = 0;
     fsdp_shard_options options = {.reshard_after_forward = m->plan->reshard[group],
+                                  .reshard_after_forward_ranks = m->plan->slice_ranks[group],
                                   .overlap = run->residence->overlap,
                                   .no_shared_memory = run->residence->copy};
 

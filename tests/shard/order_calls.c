@@ -167,6 +167,16 @@ void play_unshard(order_player *player, const order_call *call)
     CHECK_OK(fsdp_module_unshard(module_at(model_of(player, call), call->target)));
 }
 
+void play_unshard_async(order_player *player, const order_call *call)
+{
+    CHECK_OK(fsdp_module_unshard_async(module_at(model_of(player, call), call->target)));
+}
+
+void play_wait_unshard(order_player *player, const order_call *call)
+{
+    CHECK_OK(fsdp_module_wait_unshard(module_at(model_of(player, call), call->target)));
+}
+
 void play_reshard(order_player *player, const order_call *call)
 {
     CHECK_OK(fsdp_module_reshard(module_at(model_of(player, call), call->target)));
@@ -310,6 +320,26 @@ void play_set_reshard_backward(order_player *player, const order_call *call)
 {
     CHECK_OK(fsdp_module_set_reshard_after_backward(module_at(model_of(player, call), call->target), call->number,
                                                     call->recurse));
+}
+
+void play_set_prefetch(order_player *player, const order_call *call)
+{
+    const order_model *m = model_of(player, call);
+    fsdp_module *modules[ORDER_MAX_TARGETS];
+    int count = 0;
+
+    for (int t = 0; t < m->plan->target_count; t++)
+        if (call->number >> t & 1 && m->plan->targets[t].group >= 0)
+            modules[count++] = module_at(m, t);
+    CHECK_OK(call->kind == ORDER_SET_FORWARD_PREFETCH
+                 ? fsdp_module_set_modules_to_forward_prefetch(module_at(m, call->target), modules, count)
+                 : fsdp_module_set_modules_to_backward_prefetch(module_at(m, call->target), modules, count));
+}
+
+void play_set_in_flight(order_player *player, const order_call *call)
+{
+    CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(module_at(model_of(player, call), call->target), call->number,
+                                                       call->recurse));
 }
 
 void play_set_divide(order_player *player, const order_call *call)

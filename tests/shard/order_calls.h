@@ -27,6 +27,8 @@ void plain_backward(order_player *player, const order_call *call);
 /* ---- whole and sharded ---- */
 
 void play_unshard(order_player *player, const order_call *call);
+void play_unshard_async(order_player *player, const order_call *call);
+void play_wait_unshard(order_player *player, const order_call *call);
 void play_reshard(order_player *player, const order_call *call);
 void play_reshard_all(order_player *player, const order_call *call);
 /* The whole tensors that the fields name. */
@@ -51,6 +53,8 @@ void play_sync(order_player *player, const order_call *call);
 void play_last(order_player *player, const order_call *call);
 void play_set_reshard_forward(order_player *player, const order_call *call);
 void play_set_reshard_backward(order_player *player, const order_call *call);
+void play_set_prefetch(order_player *player, const order_call *call);
+void play_set_in_flight(order_player *player, const order_call *call);
 void play_set_divide(order_player *player, const order_call *call);
 
 /* ---- values ---- */

@@ -68,6 +68,7 @@ static void walk_back(order_draw *d, order_call *c, order_slot_state after)
     s->reduced |= reduced;
     s->unreduced &= ~reduced;
     s->windows &= ~s->reshards_backward;
+    s->requested = 0;
     s->unsettled = !s->last;
     s->slots[c->slot].state = after;
 }
@@ -103,6 +104,25 @@ bool draw_unshard(order_draw *d, order_call *c)
     if (!sharded_target(d, c))
         return false;
     order_sketch_of(d, c)->windows |= 1u << target_of(d, c)->group;
+    order_sketch_of(d, c)->requested &= ~(1u << target_of(d, c)->group);
+    return true;
+}
+
+bool draw_unshard_async(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->requested |= 1u << target_of(d, c)->group;
+    return true;
+}
+
+/* Of what was not asked for it does nothing. */
+bool draw_wait_unshard(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c) || !(order_sketch_of(d, c)->requested >> target_of(d, c)->group & 1))
+        return false;
+    order_sketch_of(d, c)->requested &= ~(1u << target_of(d, c)->group);
+    order_sketch_of(d, c)->windows |= 1u << target_of(d, c)->group;
     return true;
 }
 
@@ -110,6 +130,7 @@ bool draw_reshard(order_draw *d, order_call *c)
 {
     if (!sharded_target(d, c))
         return false;
+    order_sketch_of(d, c)->requested &= ~(1u << target_of(d, c)->group);
     order_sketch_of(d, c)->windows &= ~(1u << target_of(d, c)->group);
     return true;
 }
@@ -118,6 +139,7 @@ bool draw_reshard_all(order_draw *d, order_call *c)
 {
     any_target(d, c);
     order_sketch_of(d, c)->windows &= ~target_of(d, c)->groups_in;
+    order_sketch_of(d, c)->requested &= ~target_of(d, c)->groups_in;
     return true;
 }
 
@@ -290,6 +312,20 @@ bool draw_set_reshard_backward(order_draw *d, order_call *c)
     groups = groups_of_setting(d, c);
     s->reshards_backward = c->number ? s->reshards_backward | groups : s->reshards_backward & ~groups;
     return true;
+}
+
+/* The modules of a list as bits. */
+bool draw_set_prefetch(order_draw *d, order_call *c)
+{
+    c->number = pick(d, 1 << order_plan_of(d, c)->target_count);
+    return sharded_target(d, c);
+}
+
+bool draw_set_in_flight(order_draw *d, order_call *c)
+{
+    c->number = 1 + pick(d, 3);
+    c->recurse = pick(d, 2);
+    return sharded_target(d, c);
 }
 
 bool draw_set_divide(order_draw *d, order_call *c)

@@ -19,6 +19,8 @@ bool draw_drop(order_draw *d, order_call *c);
 /* ---- whole and sharded ---- */
 
 bool draw_unshard(order_draw *d, order_call *c);
+bool draw_unshard_async(order_draw *d, order_call *c);
+bool draw_wait_unshard(order_draw *d, order_call *c);
 bool draw_reshard(order_draw *d, order_call *c);
 bool draw_reshard_all(order_draw *d, order_call *c);
 bool draw_in_window(order_draw *d, order_call *c);
@@ -46,6 +48,8 @@ bool draw_last_off(order_draw *d, order_call *c);
 bool draw_last_on(order_draw *d, order_call *c);
 bool draw_set_reshard_forward(order_draw *d, order_call *c);
 bool draw_set_reshard_backward(order_draw *d, order_call *c);
+bool draw_set_prefetch(order_draw *d, order_call *c);
+bool draw_set_in_flight(order_draw *d, order_call *c);
 bool draw_set_divide(order_draw *d, order_call *c);
 
 /* ---- values ---- */

@@ -114,7 +114,10 @@ void order_print_program(FILE *stream, const order_program *p)
         fprintf(stream, "  model %c: %d blocks, %s, groups: %s, reshard after forward:", 'A' + m, plan->blocks,
                 forms[plan->form], groupings[plan->grouping]);
         for (int g = 0; g < plan->group_count; g++)
-            fprintf(stream, " %s", reshards[plan->reshard[g]]);
+            if (plan->slice_ranks[g])
+                fprintf(stream, " %d", plan->slice_ranks[g]);
+            else
+                fprintf(stream, " %s", reshards[plan->reshard[g]]);
         fprintf(stream, "%s\n", plan->real ? "" : ", built on the meta device");
     }
 }

@@ -43,6 +43,7 @@ typedef struct order_plan {
     order_grouping grouping;
     bool real; /* built with values on the CPU instead of on the meta device */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];
+    int slice_ranks[ORDER_MAX_GROUPS]; /* reshard_after_forward_ranks */
     int param_count, group_count, target_count;
     uint32_t all_params, all_groups;
     uint32_t forward_params; /* what the root's forward uses */
@@ -69,6 +70,8 @@ typedef enum order_kind {
     ORDER_BACKWARD_KEEP,
     ORDER_DROP,
     ORDER_UNSHARD,
+    ORDER_UNSHARD_ASYNC,
+    ORDER_WAIT_UNSHARD,
     ORDER_RESHARD,
     ORDER_RESHARD_ALL,
     ORDER_READ_WHOLE,
@@ -87,6 +90,9 @@ typedef enum order_kind {
     ORDER_LAST_ON,
     ORDER_SET_RESHARD_FORWARD,
     ORDER_SET_RESHARD_BACKWARD,
+    ORDER_SET_FORWARD_PREFETCH,
+    ORDER_SET_BACKWARD_PREFETCH,
+    ORDER_SET_IN_FLIGHT,
     ORDER_SET_DIVIDE,
     ORDER_WRITE,
     ORDER_FILL,

@@ -25,6 +25,9 @@ void order_sketch_begin(order_sketch *sketch, const order_plan *plan)
 {
     *sketch = (order_sketch){.last = true, .sync = plan->all_groups, .reshards_backward = plan->all_groups};
     memcpy(sketch->reshard, plan->reshard, sizeof plan->reshard);
+    for (int g = 0; g < plan->group_count; g++)
+        if (plan->slice_ranks[g])
+            sketch->reshard[g] = plan->slice_ranks[g] == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
 }
 
 /* ---- choosing ---- */
@@ -86,15 +89,17 @@ void pass_forward(order_draw *d, const order_call *c)
         if (groups >> g & 1 && reshards_after_forward(s, g))
             s->windows &= ~(1u << g);
     s->ran = true;
+    s->requested = 0;
 }
 
 void write_params(order_draw *d, const order_call *c, uint32_t params)
 {
     order_sketch_of(d, c)->windows &= ~order_groups_of(order_plan_of(d, c), params);
+    order_sketch_of(d, c)->requested &= ~order_groups_of(order_plan_of(d, c), params);
 }
 
 void reset(order_sketch *s)
 {
-    s->windows = 0;
+    s->windows = s->requested = 0;
     s->unreduced = 0;
 }

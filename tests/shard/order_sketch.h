@@ -1,6 +1,6 @@
 /* shard/order_sketch.h - what drawing knows of a model. It is the semantics that the test asserts:
- *   - the fields of a group name whole tensors from an unshard to its reshard, to a forward or backward that reshards
- *     it, to a write to one of its shards, to a reset; never else;
+ *   - the fields of a group name whole tensors from an unshard, or the wait for one, to its reshard, to a forward or
+ * backward that reshards it, to a write to one of its shards, to a reset; never else;
  *   - a backward adds to what is unreduced and at its end reduces all that is unreduced in groups that sync;
  *   - a write, a step, a zero_grad or a freeze is on the shards, whatever the fields name. */
 #ifndef TESTS_SHARD_ORDER_SKETCH_H
@@ -27,6 +27,7 @@ typedef struct order_sketch {
     bool unsettled; /* a backward that was not the last has not been followed by one that was */
     bool saved, optimizer, clipped;
     uint32_t windows;           /* groups between an unshard and its reshard */
+    uint32_t requested;         /* groups that are unsharded, not waited for, and not used since for sure */
     uint32_t sync;              /* groups that reduce */
     uint32_t reshards_backward; /* groups */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];

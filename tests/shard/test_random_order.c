@@ -29,6 +29,8 @@ static const struct {
     [ORDER_BACKWARD_KEEP] = {"backward, graph kept", 3, draw_backward_keep, play_backward, plain_backward},
     [ORDER_DROP] = {"drop a loss", 3, draw_drop, play_drop, play_drop},
     [ORDER_UNSHARD] = {"unshard", 6, draw_unshard, play_unshard, NULL},
+    [ORDER_UNSHARD_ASYNC] = {"unshard_async", 4, draw_unshard_async, play_unshard_async, NULL},
+    [ORDER_WAIT_UNSHARD] = {"wait_unshard", 4, draw_wait_unshard, play_wait_unshard, NULL},
     [ORDER_RESHARD] = {"reshard", 3, draw_reshard, play_reshard, NULL},
     [ORDER_RESHARD_ALL] = {"reshard_all", 2, draw_reshard_all, play_reshard_all, NULL},
     [ORDER_READ_WHOLE] = {"read whole", 4, draw_in_window, play_read_whole, play_read_whole},
@@ -50,6 +52,9 @@ static const struct {
                                    NULL},
     [ORDER_SET_RESHARD_BACKWARD] = {"set reshard after backward", 2, draw_set_reshard_backward,
                                     play_set_reshard_backward, NULL},
+    [ORDER_SET_FORWARD_PREFETCH] = {"set modules to forward prefetch", 2, draw_set_prefetch, play_set_prefetch, NULL},
+    [ORDER_SET_BACKWARD_PREFETCH] = {"set modules to backward prefetch", 2, draw_set_prefetch, play_set_prefetch, NULL},
+    [ORDER_SET_IN_FLIGHT] = {"set reductions in flight", 1, draw_set_in_flight, play_set_in_flight, NULL},
     [ORDER_SET_DIVIDE] = {"set divide factor", 1, draw_set_divide, play_set_divide, play_set_divide},
     [ORDER_WRITE] = {"write", 2, draw_write, play_write, play_write},
     [ORDER_FILL] = {"fill", 2, draw_write, play_write, play_write},
@@ -96,6 +101,8 @@ static const order_kind phrases[][PHRASE_CALLS] = {
     {ORDER_UNSHARD, ORDER_FREEZE_ONE, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
     {ORDER_UNSHARD, ORDER_ZERO_GRAD, ORDER_STEP, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
     {ORDER_FORWARD, ORDER_BACKWARD, ORDER_UNSHARD, ORDER_STEP, ORDER_EVALUATE, ORDER_KINDS},
+    {ORDER_UNSHARD_ASYNC, ORDER_WAIT_UNSHARD, ORDER_READ_WHOLE, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
+    {ORDER_UNSHARD_ASYNC, ORDER_STEP, ORDER_WAIT_UNSHARD, ORDER_EVALUATE, ORDER_KINDS},
 };
 
 /* ---- drawing a program ---- */
@@ -171,8 +178,11 @@ static void draw_plan(order_draw *d, order_plan *plan)
         plan->grouping = ORDER_GROUP_BLOCKS;
     plan->real = pick(d, 2);
     order_plan_finish(plan);
-    for (int g = 0; g < plan->group_count; g++)
+    for (int g = 0; g < plan->group_count; g++) {
         plan->reshard[g] = (fsdp_reshard)pick(d, 3);
+        if (pick(d, 3) == 0)
+            plan->slice_ranks[g] = d->program->world % 2 == 0 ? 2 : pick(d, 2) ? d->program->world : 1;
+    }
     if (plan->form == ORDER_FORM_TWICE && plan->targets[1].group > 0)
         d->program->exact = false; /* the gradients of both uses are reduced apart */
 }

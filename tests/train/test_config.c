@@ -85,7 +85,7 @@ static void a_file_sets_what_it_names(void **state)
     CHECK_NEAR(config->optimizer.lr, 0.05, 0);
     CHECK_NEAR(config->optimizer.momentum, 0.9, 0);
     CHECK(config->optimizer.nesterov);
-    CHECK_EQ(config->parallelism.reshard_after_forward, FSDP_RESHARD_ALWAYS);
+    CHECK_EQ(config->parallelism.reshard_after_forward, -FSDP_RESHARD_ALWAYS);
     CHECK_STRING(config->save.path, "out");
     CHECK_EQ(config->save.dtype, FSDP_F16);
     CHECK_OK(load("data:\n  path: one.txt\n")); /* replaces the list */
@@ -219,6 +219,12 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_shard_degree", "3"));
     CHECK_ERROR(fsdp_train_config_check(config, 2), FSDP_INVALID, "there are 2 ranks: expected -1 or 2");
     CHECK_OK(fsdp_train_config_check(config, 3));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "2"));
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID,
+                "parallelism.fsdp_reshard_after_forward 2 does not divide the 3 ranks that shard");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "3"));
+    CHECK_OK(fsdp_train_config_check(config, 3));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "default"));
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "true"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "optimizer.momentum");
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "false"));

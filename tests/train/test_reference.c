@@ -31,6 +31,10 @@ static const run runs[] = {
     {"llama-accum3-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-accum3-sync-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-noreshard-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"llama-reshard2-ws4", "tiny-llama", "llama-ws3", NULL},
+    {"fsdp2-llama-reshard2-accum3-ws4", "tiny-llama", "llama-ws3", NULL},
+    {"fsdp2-llama-default-reshard-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"fsdp2-llama-bwdprefetch2-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-bf16-ws2", "tiny-llama", NULL, "llama-ws2"},
     {"llama-frozen-ws2", "tiny-llama", "llama-frozen-ws2", NULL},
     {"fsdp2-llama-freeze-after-ws2", "tiny-llama", NULL, NULL},
@@ -69,10 +73,21 @@ static void write_frozen(const json_t *reference, FILE *file)
     fputs(fragments ? "]\n" : "", file);
 }
 
+static void write_parallelism(const json_t *reference, FILE *file)
+{
+    const json_t *reshard = json_object_get(reference, "reshard_after_forward");
+    double ahead = number(reference, "forward_prefetch", number(reference, "backward_prefetch", 0));
+    const char *word = json_is_false(reshard) ? "never" : json_is_null(reshard) ? "default" : "always";
+    char ranks[16];
+
+    snprintf(ranks, sizeof ranks, "%d", (int)json_integer_value(reshard));
+    fprintf(file, "parallelism:\n  fsdp_reshard_after_forward: %s\n  prefetch: %d\n",
+            json_is_integer(reshard) ? ranks : word, (int)ahead);
+}
+
 static void write_config(const run *r, const json_t *reference, const char *directory, const char *path)
 {
     const json_t *optim = json_object_get(reference, "optim"), *betas = json_object_get(optim, "betas");
-    const json_t *reshard = json_object_get(reference, "reshard_after_forward");
     const char *param = text(reference, "param_dtype", "float32");
     int accum = (int)number(reference, "accum", 1), world = (int)number(reference, "world_size", 1);
     int batch = (int)number(reference, "global_batch", 0);
@@ -93,7 +108,7 @@ static void write_config(const run *r, const json_t *reference, const char *dire
     if (betas)
         fprintf(file, "  beta1: %.17g\n  beta2: %.17g\n  eps: %.17g\n", json_number_value(json_array_get(betas, 0)),
                 json_number_value(json_array_get(betas, 1)), number(optim, "eps", 0));
-    fprintf(file, "parallelism:\n  fsdp_reshard_after_forward: %s\n", json_is_false(reshard) ? "never" : "always");
+    write_parallelism(reference, file);
     fprintf(file, "metrics:\n  jsonl: %s/metrics.jsonl\nexport:\n  path: %s/final\n", directory, directory);
     fclose(file);
 }

@@ -249,7 +249,7 @@ static void a_run_that_was_stopped_can_go_on(void **state)
             for (int gathers = 0; gathers < 2; gathers++) {
                 plan p = {.f = f, .bad = gathers};
 
-                f->config->parallelism.reshard_after_forward = reshard;
+                f->config->parallelism.reshard_after_forward = -reshard;
                 write_data(f, world, 1);
                 test_run_ranks(world, go_on_after_a_stop, &p);
             }
