@@ -116,14 +116,20 @@ static fsdp_status unpack(const step *s, int dim, void *boxes, box one)
     return FSDP_OK;
 }
 
-/* Whether the ranks' boxes in a row are the full tensor as it lies in memory. */
-static bool boxes_are_full(const step *s, int dim)
+/* Whether the ranks' boxes in a row begin with the full tensor as it lies in memory; what follows is padding. */
+static bool boxes_begin_full(const step *s, int dim)
 {
     int64_t outer = 1;
 
     for (int d = 0; d < dim; d++)
         outer *= s->full[d];
-    return outer == 1 && chunk_of(s, dim) * s->ranks == s->full[dim];
+    return outer == 1;
+}
+
+/* Whether they are the full tensor. */
+static bool boxes_are_full(const step *s, int dim)
+{
+    return boxes_begin_full(s, dim) && chunk_of(s, dim) * s->ranks == s->full[dim];
 }
 
 static fsdp_status workspace(const step *s, int64_t numel, size_t *bytes, void **out)
@@ -139,34 +145,30 @@ static void release(const step *s, void *memory, size_t bytes)
 
 /* ---- the collectives, with boxes padded to the chunk ---- */
 
-/* Shard(dim) to Replicate. */
+/* Shard(dim) to Replicate. Rows are gathered where they stay: `to` has room for the padding behind them. */
 static fsdp_status all_gather(const step *s, int dim)
 {
     fsdp_status status = FSDP_OK;
     box one = s->from;
-    void *send = NULL, *recv = NULL;
-    size_t send_bytes = 0, recv_bytes = 0;
-    bool send_in_place = s->from.shape[dim] == chunk_of(s, dim), recv_in_place = boxes_are_full(s, dim);
+    void *recv = s->to.data, *send = s->from.data;
+    size_t bytes = 0;
+    bool in_place = boxes_begin_full(s, dim);
     int64_t numel;
 
     one.shape[dim] = chunk_of(s, dim);
     numel = box_numel(s, &one);
-    if (!send_in_place) {
-        FSDP_TRY_GOTO(status, workspace(s, numel, &send_bytes, &send), out);
-        one.data = send;
+    if (!in_place)
+        FSDP_TRY(workspace(s, numel * s->ranks, &bytes, &recv));
+    if (s->from.shape[dim] != one.shape[dim] && numel > 0) { /* padded where it is to go */
+        one.data = send = box_at(s, recv, &one, s->rank);
         FSDP_TRY_GOTO(status, copy_part(s, &s->from, 0, &one, 0, dim, s->from.shape[dim]), out);
     }
-    if (!recv_in_place)
-        FSDP_TRY_GOTO(status, workspace(s, numel * s->ranks, &recv_bytes, &recv), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_all_gather(s->group, send_in_place ? s->from.data : send, recv_in_place ? s->to.data : recv,
-                                  numel, s->dtype, s->stream),
-                  out);
-    if (!recv_in_place)
+    FSDP_TRY_GOTO(status, fsdp_all_gather(s->group, send, recv, numel, s->dtype, s->stream), out);
+    if (!in_place)
         FSDP_TRY_GOTO(status, unpack(s, dim, recv, one), out);
 out:
-    release(s, recv, recv_bytes);
-    release(s, send, send_bytes);
+    if (!in_place)
+        release(s, recv, bytes);
     return status;
 }
 
@@ -271,6 +273,24 @@ static fsdp_status run_step(const step *s, fsdp_placement from, fsdp_placement t
 
 /* ---- the walk over the mesh ---- */
 
+/* What a step writes to. Rows that are gathered have their padding behind them. */
+static fsdp_status make_target(const walk *w, const step *s, fsdp_placement from, fsdp_placement to, fsdp_tensor **out)
+{
+    fsdp_device *device = w->local->storage->device;
+    box padded = s->to;
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    if (from.kind != FSDP_SHARD || to.kind != FSDP_REPLICATE || !boxes_begin_full(s, from.dim))
+        return fsdp_tensor_create(device, s->dtype, s->ndim, s->to.shape, w->kind, out);
+    padded.shape[from.dim] = chunk_of(s, from.dim) * s->ranks;
+    FSDP_TRY(fsdp__storage_create(device, (size_t)box_numel(s, &padded) * fsdp_dtype_size(s->dtype), w->kind, true,
+                                  &storage));
+    status = fsdp__tensor_create_view(storage, s->dtype, s->ndim, s->to.shape, NULL, 0, out);
+    fsdp__storage_unref(storage);
+    return status;
+}
+
 /* Gives mesh dimension `i` the placement `next`. One of the two is Replicate, or both are Shard, or it is Partial to
  * Shard. */
 static fsdp_status change(walk *w, int i, fsdp_placement next)
@@ -297,7 +317,7 @@ static fsdp_status change(walk *w, int i, fsdp_placement next)
     if (s.ranks == 1)
         return FSDP_OK;
     fsdp_distribution_box(&w->now, mesh->coordinate, offset, s.to.shape);
-    FSDP_TRY(fsdp_tensor_create(device, s.dtype, s.ndim, s.to.shape, w->kind, &changed));
+    FSDP_TRY(make_target(w, &s, previous, next, &changed));
     memcpy(s.from.shape, w->local->shape, sizeof s.from.shape);
     s.from.data = fsdp_tensor_data(w->local);
     s.to.data = fsdp_tensor_data(changed);
