@@ -38,6 +38,30 @@ FSDP_API void fsdp_state_dict_free(fsdp_state_dict *state);
 FSDP_API const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *state,
                                                            const char *name); /* NULL when absent */
 
+/* ---- whole tensors ----
+ *
+ * One tensor at a time: beside what is kept, no rank holds more than one whole tensor (with rows padded to a multiple
+ * of the ranks where they are gathered; one more of it where another dimension than the first is split). All ranks of
+ * the context must make the call, with the same entries in the same order; FSDP_MISMATCH names a rank that has others.
+ */
+
+typedef struct fsdp_full_state_options {
+    bool cpu_offload; /* gather: into the host's memory, on rank 0 alone; the others get a state dict without entries */
+    bool broadcast_from_rank0; /* load: rank 0 alone has the full state dict; NULL will do on the others */
+    bool partial;              /* load (PyTorch's strict=False): names that only one of the two has are passed over */
+} fsdp_full_state_options;
+
+/* Every entry whole, under its name, in a new state dict: copies, on the device of their parts or, with cpu_offload, on
+ * the CPU. options may be NULL. Errors name the entry: on the meta device. The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full_state_options *options,
+                                            fsdp_state_dict **out);
+/* Writes to this rank's part of every entry what `full` has there, with conversion between floating dtypes, from any
+ * device: from each rank's own full state dict, without communication of tensors, or broadcast by rank 0. What is wrong
+ * on any rank is an error on all, naming the entry, before anything is written: one that `full` lacks, one that belongs
+ * nowhere, another shape, a part of a tensor, the meta device. options may be NULL. [collective] */
+FSDP_API fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_state_dict *full,
+                                               const fsdp_full_state_options *options);
+
 /* ---- box arithmetic ---- */
 /* Intersection of two boxes; false when empty (then a size is 0). */
 FSDP_API bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_t *size_a, const int64_t *offset_b,
