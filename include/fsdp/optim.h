@@ -10,6 +10,7 @@
 
 #include "fsdp/comm.h"
 #include "fsdp/nn.h"
+#include "fsdp/state.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,6 +72,26 @@ FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double 
 FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);
 /* Drops the gradients (PyTorch's set_to_none). */
 FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
+
+/* ---- state ----
+ *
+ * Under names of its parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".momentum_buffer" (SGD with
+ * momentum), and ".step", how many steps the parameter has taken (int64, the same on all ranks). Moments are f32, with
+ * the distribution of their parameter. Options (lr, betas, ...) are not part of it. */
+
+/* The state there is, of parameters that have stepped; moments alias live memory, a step is a copy. Nothing is
+ * communicated. The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out);
+/* Makes state, of zeros and no step, for every parameter that has none: places for who reads a checkpoint in place. */
+FSDP_API fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer);
+/* Takes over a state dict of this rank's parts, one that fsdp_optimizer_state_dict has made, say, and a reader filled:
+ * moments are copied where they are not the optimizer's own. Parameters without entries have no state afterwards.
+ * Errors name the parameter, before anything is changed: only some of a parameter's entries, or those of no parameter;
+ * and a part of another shape. */
+FSDP_API fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state);
+/* The same of whole tensors (fsdp_state_dict_gather), as fsdp_state_dict_load_full takes them. [collective] */
+FSDP_API fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,
+                                                         const fsdp_full_state_options *options);
 
 /* ---- gradient scaler (torch.amp.GradScaler) ----
  *

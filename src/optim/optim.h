@@ -46,4 +46,8 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
 /* The gradient of a parameter, checked, into `*grad`; NULL when there is none. */
 fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad);
 
+/* Zeros for a parameter that has no state; that of one which was sharded since its last step is cut to its rows. */
+fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                                      fsdp__optimizer_param *param);
+
 #endif

@@ -1,0 +1,314 @@
+/* state.c - the state of an optimizer under the names of its parameters: out, and in again. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "fsdp/state.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+#define STEP "step"
+
+/* What a parameter's state consists of beside its step; NULL: not there. */
+typedef struct part {
+    const char *name;
+    fsdp_tensor **moment;
+} part;
+
+static void parts_of(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group, fsdp__optimizer_param *param,
+                     part parts[2])
+{
+    bool sgd = optimizer->kind == FSDP__OPTIMIZER_SGD;
+
+    parts[0] = parts[1] = (part){NULL, NULL};
+    if (!sgd)
+        parts[1] = (part){"exp_avg_sq", &param->moment2};
+    if (!sgd || group->options.sgd.momentum != 0)
+        parts[0] = (part){sgd ? "momentum_buffer" : "exp_avg", &param->moment1};
+}
+
+static char *name_of(const fsdp__optimizer_param *param, const char *what)
+{
+    return fsdp__sprintf("state.%s.%s", param->name, what);
+}
+
+/* ---- out ---- */
+
+fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+
+            FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+            FSDP_TRY(fsdp__optimizer_fit_state(optimizer, &optimizer->groups[g], param));
+        }
+    return FSDP_OK;
+}
+
+static fsdp_status add(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
+                       fsdp_tensor *tensor)
+{
+    char *name = name_of(param, what);
+    fsdp_status status = name ? fsdp_state_dict_add(state, name, tensor) : FSDP_NO_MEMORY;
+
+    fsdp__free(name);
+    return status;
+}
+
+/* A copy: the count itself is no tensor. */
+static fsdp_status add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, int64_t steps)
+{
+    fsdp_tensor *tensor = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(
+        fsdp_tensor_create(param->tensor->storage->device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor));
+    status = fsdp_tensor_write(tensor, FSDP_I64, &steps);
+    if (status == FSDP_OK)
+        status = add(state, param, STEP, tensor);
+    fsdp_tensor_unref(tensor);
+    return status;
+}
+
+static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                             fsdp__optimizer_param *param, fsdp_state_dict *state)
+{
+    part parts[2];
+
+    parts_of(optimizer, group, param, parts);
+    /* One that was sharded since its last step is cut first. */
+    FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+    FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
+    FSDP_TRY(add_step(state, param, param->steps));
+    for (int p = 0; p < 2; p++)
+        if (parts[p].moment)
+            FSDP_TRY(add(state, param, parts[p].name, *parts[p].moment));
+    return FSDP_OK;
+}
+
+static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_state_dict **out)
+{
+    fsdp_state_dict *state = NULL;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+
+            if (all || param->steps > 0 || param->moment1)
+                FSDP_TRY_GOTO(status, add_param(optimizer, &optimizer->groups[g], param, state), out);
+        }
+    *out = state;
+    state = NULL;
+out:
+    fsdp_state_dict_free(state);
+    return status;
+}
+
+fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out)
+{
+    FSDP_TRY(make_state_dict(optimizer, false, out));
+    return FSDP_OK;
+}
+
+/* ---- in ---- */
+
+static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
+                        const fsdp_state_dict_entry **out)
+{
+    char *name = name_of(param, what);
+
+    if (!name)
+        return FSDP_NO_MEMORY;
+    *out = fsdp_state_dict_find(state, name);
+    fsdp__free(name);
+    return FSDP_OK;
+}
+
+/* A parameter's state is there as a whole or not at all; counts what is there. */
+static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
+                                     const part parts[2], int64_t *count)
+{
+    const char *names[] = {STEP, parts[0].name, parts[1].name}, *missing = NULL, *there = NULL;
+
+    for (size_t p = 0; p < FSDP__COUNT_OF(names); p++) {
+        const fsdp_state_dict_entry *entry;
+
+        if (!names[p])
+            continue;
+        FSDP_TRY(find(state, param, names[p], &entry));
+        *count += entry != NULL;
+        *(entry ? &there : &missing) = names[p];
+    }
+    if (there && missing)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': it has '%s' but no '%s'", param->name, there,
+                         missing);
+    return FSDP_OK;
+}
+
+static bool belongs(fsdp_optimizer *optimizer, const char *name)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            const char *own = optimizer->groups[g].params[i].name;
+            size_t length = strlen(own);
+
+            if (strncmp(name, "state.", 6) == 0 && strncmp(name + 6, own, length) == 0 && name[6 + length] == '.' &&
+                !strchr(name + 7 + length, '.'))
+                return true;
+        }
+    return false;
+}
+
+static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool partial)
+{
+    int64_t count = 0;
+
+    if (!state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            part parts[2];
+
+            parts_of(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], parts);
+            FSDP_TRY(check_param_state(state, &optimizer->groups[g].params[i], parts, &count));
+        }
+    for (int64_t i = 0; i < state->count && count < state->count && !partial; i++)
+        if (!belongs(optimizer, state->entries[i].name))
+            return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': no parameter of the optimizer has such state",
+                             state->entries[i].name);
+    return FSDP_OK;
+}
+
+static void forget(fsdp__optimizer_param *param)
+{
+    fsdp_tensor_unref(param->moment1);
+    fsdp_tensor_unref(param->moment2);
+    param->moment1 = param->moment2 = NULL;
+    param->steps = 0;
+}
+
+static fsdp_status read_step(const fsdp__optimizer_param *param, const fsdp_state_dict_entry *entry, int64_t *out)
+{
+    int64_t steps;
+
+    if (fsdp_tensor_numel(entry->tensor) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is not one number", param->name);
+    FSDP_TRY(fsdp_tensor_read(entry->tensor, FSDP_I64, &steps));
+    *out = steps;
+    return FSDP_OK;
+}
+
+static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                              fsdp__optimizer_param *param, const fsdp_state_dict *state)
+{
+    const fsdp_state_dict_entry *step, *entry;
+    int64_t steps;
+    part parts[2];
+
+    FSDP_TRY(find(state, param, STEP, &step));
+    if (!step) {
+        forget(param);
+        return FSDP_OK;
+    }
+    FSDP_TRY(read_step(param, step, &steps));
+    if (steps < 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is %lld", param->name,
+                         (long long)steps);
+    FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+    FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
+    parts_of(optimizer, group, param, parts);
+    for (int p = 0; p < 2; p++) {
+        if (!parts[p].moment)
+            continue;
+        FSDP_TRY(find(state, param, parts[p].name, &entry));
+        if (entry->tensor == *parts[p].moment) /* read into where it lies */
+            continue;
+        if (fsdp_tensor_copy_(*parts[p].moment, entry->tensor) != FSDP_OK)
+            return fsdp_fail_prefix(fsdp_last_status(), "loading '%s'", entry->name);
+    }
+    param->steps = steps;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    FSDP_TRY(check_state(optimizer, state, false));
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            FSDP_TRY(load_param(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], state));
+    return FSDP_OK;
+}
+
+/* ---- whole ---- */
+
+enum {
+    NOT_LOADED = -1 /* a step that was not among what was loaded */
+};
+
+static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    const int64_t mark = NOT_LOADED;
+
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            const fsdp_state_dict_entry *entry;
+
+            FSDP_TRY(find(state, &optimizer->groups[g].params[i], STEP, &entry));
+            FSDP_TRY(fsdp_tensor_write(entry->tensor, FSDP_I64, &mark));
+        }
+    return FSDP_OK;
+}
+
+/* The moments are where they belong. */
+static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+            const fsdp_state_dict_entry *entry;
+
+            FSDP_TRY(find(state, param, STEP, &entry));
+            FSDP_TRY(read_step(param, entry, &param->steps));
+            if (param->steps < 0)
+                forget(param);
+        }
+    return FSDP_OK;
+}
+
+static fsdp_context *context_of(const fsdp_optimizer *optimizer)
+{
+    for (int g = 0; g < optimizer->group_count; g++)
+        if (optimizer->groups[g].count > 0)
+            return fsdp_device_context(optimizer->groups[g].params[0].tensor->storage->device);
+    return NULL;
+}
+
+fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,
+                                                const fsdp_full_state_options *options)
+{
+    fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
+    fsdp_context *context = context_of(optimizer);
+    fsdp_status status = FSDP_OK;
+    fsdp_state_dict *own = NULL;
+
+    if (!context)
+        return FSDP_OK;
+    if (!fsdp_world(context))
+        return fsdp_last_status();
+    if (!some.broadcast_from_rank0 || fsdp_context_rank(context) == 0)
+        status = check_state(optimizer, full, some.partial);
+    if (status == FSDP_OK)
+        status = make_state_dict(optimizer, true, &own);
+    FSDP_TRY_GOTO(status, fsdp_agree(fsdp_world(context), status), out);
+    some.partial = true; /* parameters that have not stepped have no state */
+    FSDP_TRY_GOTO(status, mark_steps(optimizer, own), out);
+    FSDP_TRY_GOTO(status, fsdp_state_dict_load_full(own, full, &some), out);
+    FSDP_TRY_GOTO(status, take_steps(optimizer, own), out);
+out:
+    fsdp_state_dict_free(own);
+    return status;
+}
