@@ -74,9 +74,10 @@ typedef struct fsdp_train_config {
         double max_norm;           /* 0: no clipping */
         int64_t seed;
         int64_t threads; /* a rank's, for who makes its context (the program fsdp); 0: OMP_NUM_THREADS, or its share */
-        int mixed_precision_param, mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
-        bool no_sync;                                      /* reduce gradients on the last microbatch only */
-        int on_nan;                                        /* fsdp_train_on_nan */
+        int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which switches a gradient scaler on */
+        int mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
+        bool no_sync;               /* reduce gradients on the last microbatch only */
+        int on_nan;                 /* fsdp_train_on_nan */
     } training;
     struct {
         int name; /* fsdp_train_optimizer */
@@ -162,11 +163,12 @@ typedef struct fsdp_train_summary {
  * "step" first. A number that is NaN or infinite is null there. A file that holds something else, or that is the
  * config, of the data or of the model, under whatever name, is refused before anything is written. */
 typedef struct fsdp_train_report {
-    int64_t step;     /* from 1 */
-    double loss;      /* mean over ranks; NaN on steps that are neither logged, written nor not_finite */
-    double grad_norm; /* before clipping */
-    bool not_finite;  /* this step's loss or norm is NaN or infinite: training.on_nan says what becomes of it */
-    int64_t skipped;  /* steps left out so far, this one included */
+    int64_t step;      /* from 1 */
+    double loss;       /* mean over ranks; NaN on steps that are neither logged, written nor not_finite */
+    double grad_norm;  /* before clipping */
+    bool not_finite;   /* this step's loss or norm is NaN or infinite: training.on_nan says what becomes of it */
+    int64_t skipped;   /* steps left out so far, this one included */
+    double loss_scale; /* of float16: what this step's loss was multiplied by (fsdp_grad_scaler); else 0 */
     double lr;
     double tokens_per_second; /* all ranks */
     double step_ms;
@@ -194,6 +196,8 @@ FSDP_API fsdp_module *fsdp_train_run_model(fsdp_train_run *run); /* borrowed */
  *
  * Whether the step is finite is decided before the optimizer's, from the gradient norm, which all ranks have in common;
  * a rank whose own loss is not finite makes the norm NaN (but not under `continue`, which lets everything be as it is).
+ * In float16 a gradient that is not finite is no failure: the scaler leaves the step out and scales less. Then only the
+ * mean loss decides, and a step that is left out at a scale below 1.
  * With training.on_nan: stop such a step fails with FSDP_NOT_FINITE on every rank, the world stays, the parameters are
  * those of the step before, and report and metrics.jsonl have the step. Otherwise rank 0 logs a warning, one for all
  * such steps in a row. [collective] */

@@ -88,14 +88,17 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
     double seconds = (double)(now - progress->logged_ns) * 1e-9;
     double tps = (double)((report->step - progress->logged_step) * progress->tokens_per_step) / seconds;
     double tflops = tps * progress->flops_per_token * 1e-12;
-    char memory[40], speed[40], each[40], per_rank[60] = "";
+    char memory[40], speed[40], each[40], per_rank[60] = "", scale[40] = "";
 
     fsdp__progress_clear(progress);
     if (progress->ranks > 1)
         snprintf(per_rank, sizeof per_rank, " (%s/rank)",
                  fsdp__thousands((int64_t)(tps / progress->ranks + 0.5), each, sizeof each));
-    printf("step: %2lld  loss: %.4f  grad_norm: %.2f  memory: %s  tps: %s%s  tflops: %.*f\n", (long long)report->step,
-           report->loss, report->grad_norm, fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
+    if (report->loss_scale > 0)
+        snprintf(scale, sizeof scale, "  loss_scale: %g", report->loss_scale);
+    printf("step: %2lld  loss: %.4f  grad_norm: %.2f%s  memory: %s  tps: %s%s  tflops: %.*f\n", (long long)report->step,
+           report->loss, report->grad_norm, scale,
+           fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
            fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), per_rank, tflops >= 0.1 ? 2 : 4, tflops);
     progress->logged_ns = now;
     progress->logged_step = report->step;

@@ -14,7 +14,9 @@ static const fsdp__choice token_choices[] = {{"uint16", 2}, {"uint32", 4}, {NULL
 static const fsdp__choice on_nan_choices[] = {
     {"stop", FSDP_TRAIN_STOP}, {"skip", FSDP_TRAIN_SKIP}, {"continue", FSDP_TRAIN_CONTINUE}, {NULL, 0}};
 static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
-static const fsdp__choice compute_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
+static const fsdp__choice param_choices[] = {
+    {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
+static const fsdp__choice reduce_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
 static const fsdp__choice export_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
 static const fsdp__choice optimizer_choices[] = {
@@ -102,8 +104,8 @@ static const fsdp__key keys[] = {
     NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clip gradients to this total norm; 0: do not clip"),
     INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "of first weights and shuffling"),
     INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank, in the program fsdp; not set: OMP_NUM_THREADS, else a rank's share of the cores"),
-    CHOICE(training, mixed_precision_param, mixed_precision_param, compute_choices, "float32", "gather parameters and compute in it; shards stay float32"),
-    CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, compute_choices, "float32", "reduce gradients in it"),
+    CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "gather parameters and compute in it; shards stay float32; float16: the loss is scaled, dynamically, and steps with infinite gradients are left out"),
+    CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, reduce_choices, "float32", "reduce gradients in it"),
     BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
 

@@ -189,6 +189,8 @@ fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report 
     write_number(file, "lr", report->lr);
     fprintf(file, ", \"epoch\": %lld, \"tokens\": %lld, \"skipped\": %lld", (long long)report->epoch,
             (long long)report->tokens, (long long)report->skipped);
+    if (report->loss_scale > 0)
+        write_number(file, "loss_scale", report->loss_scale);
     write_number(file, "tokens_per_second", report->tokens_per_second);
     write_number(file, "step_ms", report->step_ms);
     fprintf(file,

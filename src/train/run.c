@@ -192,6 +192,8 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
     status = create_optimizer(c, &parameters, &run->optimizer);
     fsdp_parameters_release(&parameters);
     FSDP_TRY(status);
+    if (c->training.mixed_precision_param == FSDP_F16)
+        FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
     run->schedule = (fsdp_schedule){
         .warmup_steps = c->lr_scheduler.warmup_steps,
         .total_steps = c->training.steps,
@@ -309,6 +311,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     (void)fsdp__metrics_end(run->metrics);
     fsdp_loader_free(run->loader);
     fsdp_tokens_close(run->tokens);
+    fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
     fsdp_module_unref(run->model);
     fsdp__free(run);

@@ -25,6 +25,7 @@ struct fsdp_train_run {
     fsdp_loader *loader;
     fsdp_module *model;
     fsdp_optimizer *optimizer;
+    fsdp_grad_scaler *scaler; /* of float16; else NULL */
     fsdp_schedule schedule;
     fsdp__metrics *metrics;     /* rank 0 only: when the config asks for them */
     fsdp_status metrics_status; /* of the first line that could not be written: none is after it */

@@ -39,6 +39,8 @@ static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *ep
     /* The other ranks learn of it from the norm. */
     if (!isfinite(value) && config->training.on_nan != FSDP_TRAIN_CONTINUE)
         loss = fsdp_scale(loss, NAN);
+    if (run->scaler)
+        loss = fsdp_grad_scaler_scale(run->scaler, loss);
     FSDP_TRY_GOTO(status, fsdp_backward(loss), out); /* hooks gather again and reduce */
     *loss_sum += value;
     *epoch = batch.epoch;
@@ -116,12 +118,37 @@ static void warn(fsdp_train_run *run, const fsdp_train_report *report)
 
 /* ---- the step ---- */
 
-/* What all ranks must come together for; the parameters are already stepped. */
-static fsdp_status finish_report(fsdp_train_run *run, double loss, fsdp_train_report *report)
+/* Takes the step or leaves it out; by what is common to all ranks, so alike on all of them. */
+static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, bool *stepped)
+{
+    double max_norm = run->config->training.max_norm;
+    fsdp_optimizer *optimizer = run->optimizer;
+
+    if (run->scaler) {
+        report->loss_scale = fsdp_grad_scaler_get_state(run->scaler).scale;
+        FSDP_TRY(fsdp_grad_scaler_unscale(run->scaler, optimizer));
+        FSDP_TRY(fsdp_clip_grad_norm(optimizer, max_norm, &report->grad_norm));
+        FSDP_TRY(fsdp_grad_scaler_step(run->scaler, optimizer, stepped));
+        FSDP_TRY(fsdp_grad_scaler_update(run->scaler));
+        report->not_finite = !*stepped && report->loss_scale < 1;
+    } else {
+        FSDP_TRY(fsdp_clip_grad_norm(optimizer, max_norm, &report->grad_norm));
+        report->not_finite = !isfinite(report->grad_norm);
+        *stepped = !report->not_finite || run->config->training.on_nan == FSDP_TRAIN_CONTINUE;
+        if (*stepped)
+            FSDP_TRY(fsdp_optimizer_step(optimizer));
+    }
+    run->skipped += !*stepped;
+    return fsdp_optimizer_zero_grad(optimizer);
+}
+
+/* What all ranks must come together for; the parameters are already stepped. A scaler leaves out steps of which nobody
+ * but the loss can tell whether they are a failure. */
+static fsdp_status finish_report(fsdp_train_run *run, double loss, bool stepped, fsdp_train_report *report)
 {
     report->loss = NAN;
     report->grad_norm = unsigned_nan(report->grad_norm);
-    if (!report->not_finite && !is_reported(run, report->step))
+    if (!report->not_finite && stepped && !is_reported(run, report->step))
         return FSDP_OK;
     FSDP_TRY(fsdp__mean_over_ranks(run->context, loss, &report->loss));
     report->loss = unsigned_nan(report->loss);
@@ -144,24 +171,17 @@ static void write_metrics(fsdp_train_run *run, const fsdp_train_report *report)
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     int64_t tokens = run->sequences * run->config->training.seq_len;
-    int on_nan = run->config->training.on_nan;
     double loss = 0;
     fsdp__meter meter;
+    bool stepped;
 
     fsdp__meter_begin(&meter, run->device);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
         FSDP_TRY(microbatch(run, &loss, &report->epoch));
     }
-    FSDP_TRY(fsdp_clip_grad_norm(run->optimizer, run->config->training.max_norm, &report->grad_norm));
     report->lr = set_learning_rate(run);
-    /* By the common norm, so alike on all ranks. */
-    report->not_finite = !isfinite(report->grad_norm);
-    if (!report->not_finite || on_nan == FSDP_TRAIN_CONTINUE)
-        FSDP_TRY(fsdp_optimizer_step(run->optimizer));
-    else
-        run->skipped++;
-    FSDP_TRY(fsdp_optimizer_zero_grad(run->optimizer));
+    FSDP_TRY(take_step(run, report, &stepped));
     /* The meter is to see work that is done; a device behind the host has only been told of it. */
     FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     report->step = ++run->step;
@@ -169,7 +189,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 
     report->tokens = run->step * tokens;
     report->skipped = run->skipped;
-    FSDP_TRY(finish_report(run, loss, report));
+    FSDP_TRY(finish_report(run, loss, stepped, report));
     write_metrics(run, report);
     return FSDP_OK;
 }

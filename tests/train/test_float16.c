@@ -1,0 +1,210 @@
+/* Computing in float16: near float32 under a scaled loss, and steps that a too large scale spoils are left out by all
+ * ranks alike. */
+#include <math.h>
+
+#include "fsdp/train.h"
+#include "support/ranks.h"
+#include "train/run.h"
+
+enum {
+    STEPS = 12,
+    MOST_RANKS = 4
+};
+
+typedef struct fixture {
+    char *directory, *data;
+    fsdp_train_config *config;
+    double losses[STEPS], scale; /* scale: of the first step; 0: the default */
+} fixture;
+
+static int setup(void **state)
+{
+    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
+                                          {"model.n_layers", "2"},
+                                          {"model.dim", "24"},
+                                          {"model.n_heads", "2"},
+                                          {"model.n_kv_heads", "1"},
+                                          {"model.ffn_dim", "50"},
+                                          {"model.tie_word_embeddings", "false"},
+                                          {"data.workers", "0"},
+                                          {"optimizer.lr", "0.01"},
+                                          {"training.steps", "12"},
+                                          {"training.seq_len", "16"},
+                                          {"training.global_batch_size", "12"},
+                                          {"training.local_batch_size", "1"},
+                                          {"training.mixed_precision_param", "float16"}};
+    fixture *f = calloc(1, sizeof *f);
+    char text[STEPS * 12 * 17];
+
+    f->directory = test_directory();
+    f->data = test_path(f->directory, "data.txt");
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * i % 23);
+    test_write_file(f->data, text, sizeof text);
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", f->data));
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "1"));
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    fsdp_train_config_free(f->config);
+    free(f->data);
+    test_directory_free(f->directory);
+    free(f);
+    return 0;
+}
+
+/* Losses of all steps into the fixture, by rank 0. */
+static void train(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_report report;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        CHECK(report.loss_scale == (f->config->training.mixed_precision_param == FSDP_F16 ? 65536 : 0));
+        CHECK_EQ(report.skipped, 0);
+        CHECK(isfinite(report.loss) && isfinite(report.grad_norm));
+        if (fsdp_context_rank(context) == 0)
+            f->losses[step] = report.loss;
+    }
+    fsdp_train_run_free(run);
+}
+
+static void losses_are_those_of_float32(void **state)
+{
+    fixture *f = *state;
+    double exact[STEPS];
+
+    f->config->training.mixed_precision_param = FSDP_F32;
+    test_run_ranks(1, train, f);
+    memcpy(exact, f->losses, sizeof exact);
+    CHECK(exact[STEPS - 1] < 0.8 * exact[0]);
+    f->config->training.mixed_precision_param = FSDP_F16;
+    for (int world = 1; world <= MOST_RANKS; world++) {
+        test_run_ranks(world, train, f);
+        for (int step = 0; step < STEPS; step++)
+            CHECK_NEAR(f->losses[step], exact[step], 2e-3 * exact[step]);
+    }
+}
+
+/* What this rank has of all parameters. */
+static float *values_of(fsdp_module *model, int64_t *count)
+{
+    fsdp_parameters parameters;
+    float *values = NULL;
+
+    *count = 0;
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++) {
+        int64_t numel = fsdp_tensor_numel(parameters.items[i].tensor);
+
+        values = realloc(values, (size_t)(*count + numel + 1) * sizeof *values);
+        CHECK_OK(fsdp_tensor_read(parameters.items[i].tensor, FSDP_F32, values + *count));
+        *count += numel;
+    }
+    fsdp_parameters_release(&parameters);
+    return values;
+}
+
+/* Steps are left out while the scale is too large, the same ones on all ranks, and change nothing. */
+static void find_scale(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_report report = {.skipped = 0};
+    fsdp_grad_scaler_state scaler = fsdp_grad_scaler_state_default();
+    int64_t skipped = 0;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    scaler.scale = f->scale;
+    CHECK_OK(fsdp_grad_scaler_set_state(run->scaler, &scaler));
+    for (int step = 0; step < STEPS; step++) {
+        int64_t count;
+        float *before = values_of(fsdp_train_run_model(run), &count), *after;
+
+        CHECK_OK(fsdp_train_step(run, &report));
+        CHECK(report.loss_scale == ldexp(f->scale, -(int)skipped));
+        CHECK(!report.not_finite && isfinite(report.loss));
+        CHECK_EQ(isfinite(report.grad_norm), report.skipped == skipped);
+        after = values_of(fsdp_train_run_model(run), &count);
+        CHECK_EQ(memcmp(before, after, (size_t)count * sizeof *after) == 0, report.skipped > skipped);
+        skipped = report.skipped;
+        free(before);
+        free(after);
+    }
+    CHECK(skipped > 1 && skipped < STEPS - 2);
+    fsdp_train_run_free(run);
+}
+
+static void too_large_a_scale_costs_steps_not_the_run(void **state)
+{
+    fixture *f = *state;
+
+    f->scale = 0x1p23;
+    for (int policy = FSDP_TRAIN_STOP; policy <= FSDP_TRAIN_CONTINUE; policy++) {
+        f->config->training.on_nan = policy;
+        test_run_ranks(1 + policy, find_scale, f);
+    }
+}
+
+/* Weights that float16 cannot hold: no scale helps. */
+static void give_up(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_report report;
+    fsdp_tensor *weight;
+    fsdp_grad_scaler_state scaler = fsdp_grad_scaler_state_default();
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    weight = CHECK_PTR(fsdp_module_parameter(fsdp_train_run_model(run), "lm_head.weight"));
+    CHECK_OK(fsdp_tensor_fill_(weight, 1e6));
+    scaler.scale = f->scale;
+    CHECK_OK(fsdp_grad_scaler_set_state(run->scaler, &scaler));
+    CHECK_ERROR(fsdp_train_step(run, &report), FSDP_NOT_FINITE, "step 1: loss nan");
+    CHECK(report.not_finite);
+    CHECK_EQ(report.skipped, 1);
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    fsdp_train_run_free(run);
+}
+
+static void a_loss_that_is_not_finite_ends_the_run(void **state)
+{
+    fixture *f = *state;
+
+    f->config->training.on_nan = FSDP_TRAIN_STOP;
+    f->scale = 65536;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, give_up, f);
+}
+
+static void metrics_tell_the_scale(void **state)
+{
+    fixture *f = *state;
+    char *path = test_path(f->directory, "metrics.jsonl"), *text;
+
+    CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", path));
+    f->config->training.mixed_precision_param = FSDP_F16;
+    test_run_ranks(2, train, f);
+    text = test_read_file(path, &(size_t){0});
+    CHECK_CONTAINS(text, ", \"skipped\": 0, \"loss_scale\": 65536, \"tokens_per_second\": ");
+    free(text);
+    free(path);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+TEST_MAIN(CASE(losses_are_those_of_float32), CASE(too_large_a_scale_costs_steps_not_the_run),
+          CASE(a_loss_that_is_not_finite_ends_the_run), CASE(metrics_tell_the_scale))
