@@ -37,8 +37,12 @@ if(FSDP_TEST_TIMEOUT)
 elseif(FSDP_SANITIZE)
   set(test_timeout 400)  # ThreadSanitizer is 5 to 15 times slower
 endif()
+# Where no sanitizer watches, the race check does (src/device/races.h).
 function(fsdp_test_properties name layer)
   set_tests_properties(${name} PROPERTIES LABELS ${layer} TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77)
+  if(NOT FSDP_SANITIZE)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_RACES=1)
+  endif()
 endfunction()
 
 # An executable that links a layer, the layers below it, and the helpers of all of them. A source that needs layers
@@ -98,7 +102,7 @@ function(fsdp_test_on_sim name layer)
   if(layer IN_LIST FSDP_SIM_LAYERS AND NOT name IN_LIST FSDP_SIM_EXCEPT)
     add_test(NAME ${name}.sim COMMAND ${name})
     fsdp_test_properties(${name}.sim ${layer})
-    set_property(TEST ${name}.sim PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=sim)
+    set_property(TEST ${name}.sim APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=sim)
   endif()
 endfunction()
 
@@ -123,8 +127,8 @@ foreach(layer IN LISTS fsdp_test_folders)
     string(REPLACE "test_" "test_${layer}_" name ${file})
     add_test(NAME ${name} COMMAND bash ${script})
     fsdp_test_properties(${name} ${layer})
-    set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp FSDP_BUILD=${PROJECT_BINARY_DIR}
-                                                   FSDP_SOURCE=${PROJECT_SOURCE_DIR})
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
+                 FSDP_BUILD=${PROJECT_BINARY_DIR} FSDP_SOURCE=${PROJECT_SOURCE_DIR})
   endforeach()
 endforeach()
 
@@ -144,8 +148,8 @@ foreach(script IN LISTS scripts)
   add_test(NAME ${name} COMMAND bash ${script})
   fsdp_test_properties(${name} tools)
   set_property(TEST ${name} PROPERTY TIMEOUT 400)  # these build, install and train
-  set_property(TEST ${name} PROPERTY ENVIRONMENT FSDP_BUILD=${PROJECT_BINARY_DIR}
-                                                 FSDP_SOURCE=${PROJECT_SOURCE_DIR})
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_BUILD=${PROJECT_BINARY_DIR}
+                                                        FSDP_SOURCE=${PROJECT_SOURCE_DIR})
 endforeach()
 
 # ---- fuzzers: under libFuzzer with FSDP_FUZZ, else with a driver that any compiler builds ----

@@ -9,6 +9,7 @@
 
 typedef enum fsdp__slot {
     FSDP__SLOT_HEART,    /* comm/: what holds the memory of the heart. Goes last: workers of devices beat it */
+    FSDP__SLOT_RACES,    /* device/: what is checked for races */
     FSDP__SLOT_DEVICES,  /* device/: those that were opened */
     FSDP__SLOT_AUTOGRAD, /* autograd/: grad mode, running backward */
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */

@@ -16,6 +16,8 @@ typedef enum fsdp__fault_kind {
 void fsdp__fault_arm(fsdp__fault_kind kind, long nth);
 /* Whether an armed fault has fired since it was armed. */
 bool fsdp__fault_hit(fsdp__fault_kind kind);
+/* Until it is called with false as often: uses on this thread neither fail nor count. For what only checks. */
+void fsdp__fault_rest(bool on);
 /* Asked by the resource itself: true when this use must fail. */
 bool fsdp__fault(fsdp__fault_kind kind);
 

@@ -82,6 +82,7 @@ typedef struct fsdp__call {
 
 /* What a call did, added up by the transport. */
 typedef struct fsdp__traffic {
+    fsdp_stream *stream; /* whose work the call is; NULL: the host's */
     int64_t moved_bytes; /* copied, or read from peers */
     int64_t waiting_ns;
     bool counts; /* the call counts, with `sent_bytes`: known only when it ran */

@@ -1,6 +1,7 @@
 /* issue.c - the way of every collective: entered, numbered, run in its turn, and what its failure does. */
 #include "comm/issue.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,7 +12,7 @@
 #include "comm/failure.h"
 #include "comm/internal.h"
 #include "comm/turns.h"
-#include "device/device.h"
+#include "device/races.h"
 
 /* What travels through a stream. The buffers follow the job when it is copied. */
 typedef struct job {
@@ -43,14 +44,27 @@ static void note(const fsdp_process_group *group, const fsdp__call *call, fsdp__
         group->ops->note(group->transport_group, call, moment);
 }
 
+/* What a message says of it; nothing where nobody asks. */
+static void show(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream)
+{
+    char text[FSDP__LABEL_BYTES + 128];
+
+    if (!fsdp__races_are_checked(stream))
+        return;
+    snprintf(text, sizeof text, "%s%s%s%s in group '%s'", fsdp__call_text(call->name), call->label[0] ? " for '" : "",
+             call->label, call->label[0] ? "'" : "", group->name);
+    fsdp__races_within(stream, text, call->sequence);
+}
+
 static fsdp_status run_call(const job *j, fsdp_stream *stream)
 {
     fsdp_process_group *group = j->group;
-    fsdp__traffic traffic = {0};
+    fsdp__traffic traffic = {.stream = stream};
     int64_t start;
     fsdp_status status;
 
-    fsdp__turn_begin(group, j->call.sequence);
+    fsdp__turn_begin(group, j->call.sequence, stream);
+    show(group, &j->call, stream);
     note(group, &j->call, FSDP__CALL_BEGUN);
     /* From here: the time until its turn is that of the calls before. */
     start = fsdp__clock_ns();
@@ -65,7 +79,8 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     note(group, &j->call, FSDP__CALL_DONE);
     fsdp__context_beat(group->comm->context);
     /* Whatever came of it: calls on other streams wait for this turn to end, and then fail by themselves. */
-    fsdp__turn_end(group);
+    fsdp__races_within(stream, NULL, 0);
+    fsdp__turn_end(group, stream);
     return status;
 }
 
@@ -178,7 +193,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     call->sequence = ++group->issued;
     note(group, call, FSDP__CALL_ISSUED);
     fsdp__process_group_host_waits(group, true);
-    fsdp__turn_begin(group, call->sequence);
+    fsdp__turn_begin(group, call->sequence, NULL);
     note(group, call, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
     status = fsdp__comm_is_broken(group) ? fsdp__comm_fail_broken(group)
@@ -186,7 +201,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
     note(group, call, FSDP__CALL_DONE);
     fsdp__process_group_host_waits(group, false);
-    fsdp__turn_end(group);
+    fsdp__turn_end(group, NULL);
     group->known_done = group->issued;
     return status;
 }

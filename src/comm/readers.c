@@ -5,7 +5,7 @@
  * ended the read before. Others get an error: [Note: a wait that cannot end] in symmetric/waits.h. */
 #include "base/clock.h"
 #include "comm/failure.h"
-#include "device/device.h"
+#include "device/races.h"
 
 /* What travels through a stream. */
 typedef struct reading {
@@ -29,7 +29,7 @@ static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
 {
     const reading *r = argument;
 
-    (void)stream;
+    fsdp__races_publish(r->group->comm->context, stream, r->shared, r->number);
     r->group->ops->read_done(r->group->transport_group, r->shared, r->number);
     return FSDP_OK;
 }
@@ -67,7 +67,9 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
     if (on_host)
         fsdp__process_group_host_waits(r->group, false);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
-    if (status != FSDP_OK)
+    if (status == FSDP_OK)
+        fsdp__races_acquire(comm->context, stream, r->shared, r->number);
+    else
         fsdp__comm_break(comm, status, fsdp_last_error());
     return status;
 }
@@ -80,8 +82,10 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
         return FSDP_OK;
     /* As of now: reads that the program ends after this write are of what it wrote. */
     r.number = group->ops->reads_ended(group->transport_group, shared);
-    if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number))
+    if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number)) {
+        fsdp__races_acquire(group->comm->context, stream, shared, r.number);
         return FSDP_OK; /* the usual case: without clock and queue */
+    }
     FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));
     return FSDP_OK;
 }

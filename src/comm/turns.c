@@ -1,21 +1,31 @@
 /* turns.c - the calls of a group run one at a time, in the order in which they were issued: see [Note: turns]. */
 #include "comm/turns.h"
 
-void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence)
+#include "device/races.h"
+
+static void wait_done(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
 {
     pthread_mutex_lock(&group->mutex);
     while (group->done < sequence)
         pthread_cond_wait(&group->moved, &group->mutex);
     pthread_mutex_unlock(&group->mutex);
+    fsdp__races_acquire(group->comm->context, stream, group, sequence);
 }
 
-void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence)
+void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence)
 {
-    fsdp__comm_wait_done(group, sequence - 1);
+    wait_done(group, sequence, NULL);
 }
 
-void fsdp__turn_end(fsdp_process_group *group)
+void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream)
 {
+    wait_done(group, sequence - 1, stream);
+}
+
+void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream)
+{
+    /* Nobody else steps it: calls run one at a time. */
+    fsdp__races_publish(group->comm->context, stream, group, group->done + 1);
     pthread_mutex_lock(&group->mutex);
     group->done++;
     pthread_cond_broadcast(&group->moved); /* each stream waits for another number */

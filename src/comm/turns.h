@@ -9,10 +9,10 @@
  * streams: a call waits until its predecessor has run. That cannot lock up, as a stream waits only for what was issued
  * before. */
 
-/* Around the running of call `sequence`. [blocks] */
-void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence);
-void fsdp__turn_end(fsdp_process_group *group);
-/* Waits until the first `sequence` calls of the group have run here. [blocks] */
+/* Around the running of call `sequence` in the work of a stream; NULL: the host's. [blocks] */
+void fsdp__turn_begin(fsdp_process_group *group, uint64_t sequence, fsdp_stream *stream);
+void fsdp__turn_end(fsdp_process_group *group, fsdp_stream *stream);
+/* The host waits until the first `sequence` calls of the group have run here. [blocks] */
 void fsdp__comm_wait_done(fsdp_process_group *group, uint64_t sequence);
 
 #endif

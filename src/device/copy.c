@@ -1,6 +1,7 @@
 /* copy.c - bytes between the host and a device, and host memory that a device reaches. */
 #include "base/alloc.h"
 #include "device/impl.h"
+#include "device/races.h"
 
 /* ---- host memory ---- */
 
@@ -39,29 +40,39 @@ void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t byte
 
 fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    if (bytes > 0 && stream->device->backend->copy_to_device)
-        FSDP_TRY(stream->device->backend->copy_to_device(stream, device, host, bytes));
+    if (bytes == 0 || !stream->device->backend->copy_to_device)
+        return FSDP_OK;
+    if (stream->actor)
+        fsdp__races_expect(stream, device, bytes, FSDP__WRITES, "copy from the host");
+    FSDP_TRY(stream->device->backend->copy_to_device(stream, device, host, bytes));
     return FSDP_OK;
 }
 
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    if (bytes > 0 && stream->device->backend->copy_to_host)
-        FSDP_TRY(stream->device->backend->copy_to_host(stream, host, device, bytes));
+    if (bytes == 0 || !stream->device->backend->copy_to_host)
+        return FSDP_OK;
+    if (stream->actor)
+        fsdp__races_expect(stream, device, bytes, FSDP__READS, "copy to the host");
+    FSDP_TRY(stream->device->backend->copy_to_host(stream, host, device, bytes));
     return FSDP_OK;
 }
 
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
-    if (bytes > 0 && stream->device->backend->run_copy_to_device)
-        FSDP_TRY(stream->device->backend->run_copy_to_device(stream, device, host, bytes));
+    if (bytes == 0 || !stream->device->backend->run_copy_to_device)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__races_use(stream, device, bytes, FSDP__WRITES, "copy from the host"));
+    FSDP_TRY(stream->device->backend->run_copy_to_device(stream, device, host, bytes));
     return FSDP_OK;
 }
 
 fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
 {
-    if (bytes > 0 && stream->device->backend->run_copy_to_host)
-        FSDP_TRY(stream->device->backend->run_copy_to_host(stream, host, device, bytes));
+    if (bytes == 0 || !stream->device->backend->run_copy_to_host)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__races_use(stream, device, bytes, FSDP__READS, "copy to the host"));
+    FSDP_TRY(stream->device->backend->run_copy_to_host(stream, host, device, bytes));
     return FSDP_OK;
 }
 

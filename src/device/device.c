@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/fault.h"
+#include "device/races.h"
 
 /* The context's devices. */
 typedef struct device_list {
@@ -18,12 +19,21 @@ typedef struct device_list {
 
 static fsdp_status backend_segment_alloc(void *device, size_t bytes, void **out)
 {
-    return ((fsdp_device *)device)->backend->segment_alloc(device, bytes, out);
+    fsdp_device *taker = device;
+
+    FSDP_TRY(taker->backend->segment_alloc(device, bytes, out));
+    if (taker->races && taker->backend->has_bytes)
+        fsdp__races_watch(taker->context, *out, bytes);
+    return FSDP_OK;
 }
 
 static void backend_segment_free(void *device, void *segment, size_t bytes)
 {
-    ((fsdp_device *)device)->backend->segment_free(device, segment, bytes);
+    fsdp_device *giver = device;
+
+    if (giver->races)
+        fsdp__races_unwatch(giver->context, segment);
+    giver->backend->segment_free(device, segment, bytes);
 }
 
 /* Live bytes at the end are a leak of the layers above: say of what kind. */
@@ -75,6 +85,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
         snprintf(device->name, sizeof device->name, "%s", backend->name);
     else
         snprintf(device->name, sizeof device->name, "%s:%d", backend->name, ordinal);
+    fsdp__races_open_device(device);
     /* First: segments and streams may need the state. It goes last (device_free). */
     if (backend->open)
         FSDP_TRY_GOTO(status, backend->open(device), out);
@@ -246,6 +257,8 @@ fsdp_status fsdp__device_alloc(fsdp_device *device, size_t bytes, fsdp_memory_ki
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot allocate %zu bytes of %s on device '%s': fault injected", bytes,
                          fsdp_memory_kind_name(kind), device->name);
     FSDP_TRY(fsdp__allocator_take(device->allocator, bytes, kind, out));
+    if (device->races)
+        fsdp__races_hand_out(device, *out, bytes, kind);
     return FSDP_OK;
 }
 
@@ -253,6 +266,8 @@ void fsdp__device_free(fsdp_device *device, void *pointer, size_t bytes, fsdp_me
 {
     if (!pointer || bytes == 0)
         return;
+    if (device->races)
+        fsdp__races_give_back(device, pointer, bytes);
     if (!fsdp__allocator_give(device->allocator, pointer))
         fsdp_log(device->context, FSDP_LOG_ERROR, "device '%s': freed %zu bytes of %s that were not live", device->name,
                  bytes, fsdp_memory_kind_name(kind));

@@ -19,6 +19,7 @@ struct fsdp_device {
     fsdp_device *next; /* of the context's devices, in the order in which they were opened */
     fsdp__allocator *allocator;
     fsdp_stream *stream;                             /* the default one */
+    struct fsdp__race_rank *races;                   /* NULL: not checked for races */
     _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
 };
 
@@ -27,10 +28,12 @@ struct fsdp_stream {
     fsdp_stream_mode mode;
     void *workspace; /* belongs to the work that runs now */
     size_t workspace_bytes;
+    struct fsdp__actor *actor; /* NULL: not checked for races */
 };
 
 struct fsdp_event {
     fsdp_device *device;
+    struct fsdp__instant *mark; /* that races are checked with; NULL: none */
 };
 
 /* NULL when no backend of that name is compiled in. */

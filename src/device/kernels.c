@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/context.h"
 #include "device/impl.h"
+#include "device/races.h"
 
 const fsdp__kernel_info fsdp__kernel_infos[FSDP__KERNELS] = {
 #define KERNEL_INFO(NAME, name, class) {#name, sizeof(fsdp__##name##_args), FSDP__KERNEL_CLASS_##class},
@@ -28,6 +29,8 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
 
     if (!device->backend->kernels)
         return FSDP_OK;
+    if (stream->actor)
+        FSDP_TRY(fsdp__races_kernel(stream, kernel, args));
     status = device->backend->kernels[kernel](stream, args);
     fsdp__context_beat(device->context);
     atomic_fetch_add_explicit(&device->kernel_ns[fsdp__kernel_infos[kernel].class], fsdp__clock_ns() - start,

@@ -1,6 +1,8 @@
 /* stream.c - streams and events of any device: arguments are checked here, the backend does the rest. */
 #include "base/fault.h"
+#include "device/actor.h"
 #include "device/impl.h"
+#include "device/races.h"
 
 fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
 {
@@ -11,21 +13,44 @@ fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_
     if (mode != FSDP_STREAM_INLINE && mode != FSDP_STREAM_WORKER)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a stream: unknown mode %d", (int)mode);
     FSDP_TRY(device->backend->stream_create(device, mode, &stream));
+    if (device->races) {
+        fsdp_status status = fsdp__races_open_stream(stream);
+
+        if (status != FSDP_OK) {
+            device->backend->stream_free(stream);
+            return fsdp_fail_hop(status, __FILE__, __LINE__);
+        }
+    }
     *out = stream;
     return FSDP_OK;
 }
 
 void fsdp_stream_free(fsdp_stream *stream)
 {
-    if (stream)
-        stream->device->backend->stream_free(stream);
+    fsdp_device *device = stream ? stream->device : NULL;
+    struct fsdp__actor *actor = stream ? stream->actor : NULL;
+
+    if (!stream)
+        return;
+    device->backend->stream_free(stream);
+    if (actor && actor->has_thread)
+        fsdp__races_close_stream(device, actor);
+}
+
+static fsdp_status synchronize(fsdp_stream *stream)
+{
+    fsdp_status status = stream->device->backend->stream_synchronize(stream);
+
+    if (stream->actor)
+        fsdp__races_host_waited_for(stream);
+    return status;
 }
 
 fsdp_status fsdp_stream_synchronize(fsdp_stream *stream)
 {
     if (!stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the stream is NULL");
-    FSDP_TRY(stream->device->backend->stream_synchronize(stream));
+    FSDP_TRY(synchronize(stream));
     return FSDP_OK;
 }
 
@@ -39,7 +64,10 @@ fsdp_status fsdp__stream_enqueue(fsdp_stream *stream, fsdp__stream_work work, co
 {
     if (!stream || !work)
         return FSDP_FAIL(FSDP_INVALID, "cannot queue work: stream and work are required");
-    FSDP_TRY(stream->device->backend->stream_enqueue(stream, work, argument, bytes));
+    if (stream->actor && !fsdp__stream_is_inline(stream))
+        FSDP_TRY(fsdp__races_enqueue(stream, work, argument, bytes));
+    else
+        FSDP_TRY(stream->device->backend->stream_enqueue(stream, work, argument, bytes));
     return FSDP_OK;
 }
 
@@ -114,8 +142,11 @@ fsdp_status fsdp_event_create(fsdp_device *device, fsdp_event **out)
 
 void fsdp_event_free(fsdp_event *event)
 {
-    if (event)
-        event->device->backend->event_free(event);
+    if (!event)
+        return;
+    if (event->mark)
+        fsdp__races_forget_event(event);
+    event->device->backend->event_free(event);
 }
 
 static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream, const char *what)
@@ -133,6 +164,8 @@ fsdp_status fsdp_event_record(fsdp_event *event, fsdp_stream *stream)
 {
     FSDP_TRY(check_pair(event, stream, "record an event"));
     FSDP_TRY(event->device->backend->event_record(event, stream));
+    if (stream->actor)
+        fsdp__races_record(event, stream);
     return FSDP_OK;
 }
 
@@ -140,6 +173,8 @@ fsdp_status fsdp_stream_wait_event(fsdp_stream *stream, fsdp_event *event)
 {
     FSDP_TRY(check_pair(event, stream, "wait for an event"));
     FSDP_TRY(stream->device->backend->stream_wait_event(stream, event));
+    if (event->mark)
+        fsdp__races_wait(stream, event);
     return FSDP_OK;
 }
 
@@ -148,5 +183,7 @@ fsdp_status fsdp_event_synchronize(fsdp_event *event)
     if (!event)
         return FSDP_FAIL(FSDP_INVALID, "cannot synchronize: the event is NULL");
     FSDP_TRY(event->device->backend->event_synchronize(event));
+    if (event->mark)
+        fsdp__races_host_waited(event);
     return FSDP_OK;
 }

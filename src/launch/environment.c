@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "device/device.h"
+#include "device/races.h"
 #include "launch/launch.h"
 #include "launch/transports.h"
 #include "launch/variables.h"
@@ -69,12 +69,14 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
 
 /* ---- reading ---- */
 
-/* For tests of whole programs: the device that front doors are to take. */
+/* For tests of whole programs: the device that front doors are to take, and whether its work is checked for races. */
 static fsdp_status read_test_device(fsdp_context *context)
 {
-    const char *name = getenv("FSDP_TEST_DEVICE");
+    const char *name = getenv("FSDP_TEST_DEVICE"), *races = getenv("FSDP_TEST_RACES");
     fsdp_device *device;
 
+    if (races && strcmp(races, "1") == 0)
+        FSDP_TRY(fsdp__races_check(context, NULL));
     if (!name || !*name)
         return FSDP_OK;
     device = fsdp__device_open(context, name, 0);

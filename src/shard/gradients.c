@@ -5,6 +5,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "device/races.h"
 
 /* ---- memory ---- */
 
@@ -69,6 +70,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
         if (buffer->has_place[i])
             offset += fsdp__param_padded_bytes(&group->params[i], group->residence.mesh.ranks, dtype);
     fsdp__region_lend(region, offset, storage);
+    fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
     fsdp__region_unref(region); /* the storage has it now */
     status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
 out:

@@ -53,9 +53,11 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
         fsdp__device_account(r->device, FSDP_MEMORY_UNSHARDED_PARAMETER, (int64_t)r->unsharded_bytes, true);
     }
     /* Views that a graph saved of these storages have their bytes again. */
-    for (int64_t i = 0; i < group->param_count; i++)
+    for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__storage_adopt(group->params[i].unsharded->storage,
                             (char *)r->unsharded->data + group->params[i].unsharded_offset, NULL, NULL);
+        fsdp__param_name_memory(&group->params[i]);
+    }
     return FSDP_OK;
 }
 

@@ -60,6 +60,9 @@ void fsdp__param_publish(fsdp__param *param, bool unsharded);
 /* "'name'" when it is known, else its place in the group's modules; for messages. */
 const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes);
 
+/* For messages of the race check (device/races.h): what lies where its tensors have their bytes. */
+void fsdp__param_name_memory(const fsdp__param *param);
+
 int64_t fsdp__param_numel(const fsdp__param *param);
 int64_t fsdp__param_shard_numel(const fsdp__param *param);
 /* Of the unsharded parameter in `dtype`, as it lies in memory: rows padded to a multiple of the ranks, rounded up. */

@@ -7,6 +7,14 @@
 #include "base/context.h"
 #include "support/test.h"
 
+static fsdp_context *one_rank(void)
+{
+    fsdp_context *context = NULL;
+
+    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
+    return context;
+}
+
 static void the_default_is_rank_0_of_1(void **state)
 {
     fsdp_context *context;
@@ -98,7 +106,7 @@ static void note_free(void *slot_state)
 static void slots_are_freed_in_reverse_order(void **state)
 {
     static char cpu[] = "c", scope[] = "s", comm[] = "m";
-    fsdp_context *context = test_context();
+    fsdp_context *context = one_rank();
 
     (void)state;
     memset(freed, 0, sizeof freed);
@@ -152,7 +160,7 @@ static void lines_carry_the_rank_and_respect_the_level(void **state)
     CHECK_STRING(lines.last + 4091, "y...");
     fsdp_context_free(context);
 
-    context = test_context();
+    context = one_rank();
     fsdp_context_set_log(context, FSDP_LOG_INFO, keep_line, &lines);
     fsdp_log(context, FSDP_LOG_INFO, "alone");
     CHECK_STRING(lines.last, "alone");
@@ -196,7 +204,7 @@ static void a_sink_gets_one_line_at_a_time(void **state)
 
 static void the_default_sink_is_stderr(void **state)
 {
-    fsdp_context *context = test_context();
+    fsdp_context *context = one_rank();
     int saved = dup(STDERR_FILENO), ends[2];
     char text[64] = "";
 
@@ -225,7 +233,7 @@ static void count_free(void *state)
 
 static void a_slot_is_made_once(void **state)
 {
-    fsdp_context *context = test_context();
+    fsdp_context *context = one_rank();
     int64_t *made;
 
     (void)state;
@@ -244,7 +252,7 @@ static void a_slot_is_made_once(void **state)
 
 static void a_heart_beats_where_it_is_told_to(void **state)
 {
-    fsdp_context *context = test_context();
+    fsdp_context *context = one_rank();
     static fsdp__heart heart;
 
     (void)state;

@@ -1,7 +1,17 @@
-/* support/memory.c - what a context's devices hold, and the one that tests compute on. */
+/* support/memory.c - contexts, what their devices hold, and the one that tests compute on. */
 #include "base/context.h"
 #include "device/impl.h"
+#include "device/races.h"
 #include "support/test.h"
+
+fsdp_context *test_context(void)
+{
+    fsdp_context *context = NULL;
+
+    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
+    test_watch_races(&context, 1);
+    return context;
+}
 
 fsdp_device *test_device(fsdp_context *context)
 {
@@ -39,4 +49,20 @@ void test_drop_workspace(fsdp_context *context)
 
     CHECK_OK(fsdp_stream_synchronize(stream));
     fsdp__stream_drop_workspace(stream);
+}
+
+void test_watch_races(fsdp_context *const *contexts, int count)
+{
+    const char *wanted = getenv("FSDP_TEST_RACES");
+
+    for (int i = 0; i < count && wanted && strcmp(wanted, "1") == 0; i++)
+        CHECK_OK(fsdp__races_check(contexts[i], i > 0 ? contexts[0] : NULL));
+}
+
+void test_check_races(const fsdp_context *context)
+{
+    char text[1024];
+
+    if (fsdp__races_found(context, text, sizeof text))
+        TEST_FAIL("%s", text);
 }

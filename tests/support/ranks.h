@@ -13,5 +13,8 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
 void test_run_ranks(int world, test_rank_body body, void *arg);
 /* The same for a test that goes on: returns how many ranks failed, and says why, a line each (at most `bytes`). */
 int test_try_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes);
+/* The same, always checked for races, for a body that plants one: `race` gets what was found, or "". Calls of the body
+ * may fail with it, on any rank; the body goes on and frees what it has. */
+void test_run_racing_ranks(int world, test_rank_body body, void *arg, char *race, size_t bytes);
 
 #endif

@@ -146,14 +146,6 @@ void test_check_fault(fsdp__fault_kind kind, fsdp_status status, const char *fil
         test_fail(file, line, "failed without a message");
 }
 
-fsdp_context *test_context(void)
-{
-    fsdp_context *context = NULL;
-
-    CHECK_OK(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
-    return context;
-}
-
 bool test_long(void)
 {
     const char *value = getenv("TEST_LONG");

@@ -42,6 +42,10 @@
 
 /* One rank of one, one compute thread. The caller frees it. */
 fsdp_context *test_context(void);
+/* Where FSDP_TEST_RACES is set, all that the contexts' devices do from now on is checked for races (device/races.h);
+ * and the test fails where one was found. */
+void test_watch_races(fsdp_context *const *contexts, int count);
+void test_check_races(const fsdp_context *context);
 /* Whether this is `make test-long`: more seeds, more steps. */
 bool test_long(void);
 /* What a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then take too.

@@ -2,7 +2,7 @@
 #include "comm/symmetric/devices.h"
 
 #include "base/alloc.h"
-#include "device/device.h"
+#include "device/races.h"
 
 fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream *stream)
 {
@@ -11,9 +11,10 @@ fsdp_status fsdp__symmetric_open_device(fsdp__symmetric *symmetric, fsdp_stream 
     size_t bytes;
     void *passage;
 
+    passage = fsdp__arena_passage(symmetric->arena, &bytes);
+    fsdp__races_watch(symmetric->context, passage, bytes);
     if (fsdp__device_host_access(device))
         return FSDP_OK;
-    passage = fsdp__arena_passage(symmetric->arena, &bytes);
     pthread_mutex_lock(&symmetric->mutex);
     for (int64_t i = 0; i < symmetric->device_count; i++)
         if (symmetric->devices[i] == device)

@@ -14,6 +14,7 @@
 #include "base/compiler.h"
 #include "comm/symmetric/readers.h"
 #include "comm/symmetric/rendezvous.h"
+#include "device/races.h"
 
 enum {
     MAX_HOLES = 64
@@ -26,6 +27,7 @@ typedef struct range {
 /* Segments are taken from one heap by all ranks, in address order; those that a rank returns leave holes, which are its
  * own and filled first. */
 typedef struct fsdp__heap_source {
+    const fsdp_context *context;
     unsigned char *start;
     uint64_t bytes;
     _Atomic uint64_t *used; /* by all */
@@ -51,6 +53,7 @@ static fsdp_status heap_take(void *arg, size_t bytes, void **out)
         hole->bytes -= bytes;
         if (hole->bytes == 0)
             *hole = heap->holes[--heap->hole_count];
+        fsdp__races_watch(heap->context, *out, bytes);
         return FSDP_OK;
     }
     do {
@@ -59,6 +62,7 @@ static fsdp_status heap_take(void *arg, size_t bytes, void **out)
                              (unsigned long long)(heap->bytes - used), (unsigned long long)heap->bytes);
     } while (!atomic_compare_exchange_weak(heap->used, &used, used + bytes));
     *out = heap->start + used;
+    fsdp__races_watch(heap->context, *out, bytes);
     return FSDP_OK;
 }
 
@@ -70,6 +74,7 @@ static void heap_give(void *arg, void *segment, size_t bytes)
 
     if (heap->closing)
         return;
+    fsdp__races_unwatch(heap->context, segment);
     /* MADV_DONTNEED only unmaps the pages of a file and keeps their bytes: those are given up by MADV_REMOVE. */
     (void)madvise(segment, bytes, heap->file ? MADV_REMOVE : MADV_DONTNEED);
     /* The last one is everybody's again. */
@@ -87,6 +92,7 @@ fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
     if (!heap)
         return FSDP_NO_MEMORY;
     symmetric->source = heap;
+    heap->context = symmetric->context;
     heap->start = fsdp__arena_heap(symmetric->arena);
     heap->bytes = symmetric->arena->control->heap_bytes;
     heap->used = &symmetric->arena->control->heap_used;
@@ -131,6 +137,7 @@ static void take_back(fsdp__symmetric_group *group)
             continue;
         }
         *link = header->next;
+        fsdp__races_acquire(group->world->context, NULL, header, 0);
         fsdp__symmetric_free(group->world, header);
     }
 }
@@ -202,5 +209,6 @@ void fsdp__symmetric_free_shared(void *g, void *pointer)
         header->next = group->freed;
         group->freed = header;
     }
+    fsdp__races_publish(group->world->context, NULL, header, 0);
     atomic_fetch_add(&header->given_back, 1);
 }

@@ -15,6 +15,7 @@
 #include "comm/symmetric/rendezvous.h"
 #include "device/device.h"
 #include "device/kernels.h"
+#include "device/races.h"
 
 enum {
     SMALL_BYTES = 4096,        /* contributions up to here travel as payload */
@@ -48,10 +49,13 @@ static fsdp_status copy(exchange *x, void *dst, const void *src, size_t bytes)
     if (dst == src || bytes == 0)
         return FSDP_OK;
     x->traffic->moved_bytes += (int64_t)bytes;
-    if (bytes >= PARALLEL_BYTES || !fsdp__device_host_access(fsdp__stream_device(x->stream)))
+    if (bytes >= PARALLEL_BYTES || !fsdp__device_host_access(fsdp__stream_device(x->stream))) {
         FSDP_TRY(fsdp__run_kernel(x->stream, FSDP__KERNEL_CAST_SPANS, &args));
-    else
-        memcpy(dst, src, bytes);
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp__races_use(x->stream, src, bytes, FSDP__READS, "copy"));
+    FSDP_TRY(fsdp__races_use(x->stream, dst, bytes, FSDP__WRITES, "copy"));
+    memcpy(dst, src, bytes);
     return FSDP_OK;
 }
 

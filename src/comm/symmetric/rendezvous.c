@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "comm/symmetric/watch.h"
 #include "comm/symmetric/watchdog.h"
+#include "device/races.h"
 
 enum {
     SPIN_TURNS = 1000,
@@ -113,6 +114,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
 
     if (old & FSDP__GENERATION_BROKEN)
         return fsdp__arena_failure(group->world->arena);
+    fsdp__races_publish(group->world->context, traffic->stream, shared, old);
     /* Before it counts itself in: peers tell from the tickets who is missing. */
     atomic_store(&slot_of(group, group->rank)->ticket, old + 2);
     if (atomic_fetch_add_explicit(&shared->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)group->size) {
@@ -127,10 +129,11 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
         wait_for_step(group, old);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
+    if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
+        return fsdp__arena_failure(group->world->arena);
     /* Everybody came: this meeting counts, even if somebody has failed since. */
-    if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)FSDP__GENERATION_BROKEN) != old)
-        return FSDP_OK;
-    return fsdp__arena_failure(group->world->arena);
+    fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
+    return FSDP_OK;
 }
 
 /* ---- the entry of a call ---- */
