@@ -12,6 +12,7 @@
 #include "comm/failure.h"
 #include "comm/internal.h"
 #include "comm/turns.h"
+#include "device/delays.h"
 #include "device/races.h"
 
 /* What travels through a stream. The buffers follow the job when it is copied. */
@@ -63,6 +64,7 @@ static fsdp_status run_call(const job *j, fsdp_stream *stream)
     int64_t start;
     fsdp_status status;
 
+    fsdp__delay_collective(stream);
     fsdp__turn_begin(group, j->call.sequence, stream);
     show(group, &j->call, stream);
     note(group, &j->call, FSDP__CALL_BEGUN);

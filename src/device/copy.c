@@ -7,16 +7,21 @@
 
 fsdp_status fsdp__device_alloc_host(fsdp_device *device, size_t bytes, void **out)
 {
-    if (device->backend->host_alloc) {
+    if (device->backend->host_alloc)
         FSDP_TRY(device->backend->host_alloc(device, bytes, out));
-        return FSDP_OK;
-    }
-    *out = fsdp__malloc(bytes);
-    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+    else
+        *out = fsdp__malloc(bytes);
+    if (!*out)
+        return FSDP_NO_MEMORY;
+    if (device->races)
+        fsdp__races_watch(device->context, *out, bytes);
+    return FSDP_OK;
 }
 
 void fsdp__device_free_host(fsdp_device *device, void *memory, size_t bytes)
 {
+    if (memory && device->races)
+        fsdp__races_unwatch(device->context, memory);
     if (memory && device->backend->host_free)
         device->backend->host_free(device, memory, bytes);
     else
@@ -38,12 +43,27 @@ void fsdp__device_unregister_host(fsdp_device *device, void *memory, size_t byte
 
 /* ---- copies ---- */
 
+/* What the next item of the stream is going to use: the host's side too, where that is memory which is watched. */
+static void expect(fsdp_stream *stream, const void *dst, const void *src, size_t bytes, const char *what)
+{
+    if (!stream->actor)
+        return;
+    fsdp__races_expect(stream, src, bytes, FSDP__READS, what);
+    fsdp__races_expect(stream, dst, bytes, FSDP__WRITES, what);
+}
+
+static fsdp_status use(fsdp_stream *stream, const void *dst, const void *src, size_t bytes, const char *what)
+{
+    FSDP_TRY(fsdp__races_use(stream, src, bytes, FSDP__READS, what));
+    FSDP_TRY(fsdp__races_use(stream, dst, bytes, FSDP__WRITES, what));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)
 {
     if (bytes == 0 || !stream->device->backend->copy_to_device)
         return FSDP_OK;
-    if (stream->actor)
-        fsdp__races_expect(stream, device, bytes, FSDP__WRITES, "copy from the host");
+    expect(stream, device, host, bytes, "copy from the host");
     FSDP_TRY(stream->device->backend->copy_to_device(stream, device, host, bytes));
     return FSDP_OK;
 }
@@ -52,8 +72,7 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
 {
     if (bytes == 0 || !stream->device->backend->copy_to_host)
         return FSDP_OK;
-    if (stream->actor)
-        fsdp__races_expect(stream, device, bytes, FSDP__READS, "copy to the host");
+    expect(stream, host, device, bytes, "copy to the host");
     FSDP_TRY(stream->device->backend->copy_to_host(stream, host, device, bytes));
     return FSDP_OK;
 }
@@ -62,7 +81,7 @@ fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const vo
 {
     if (bytes == 0 || !stream->device->backend->run_copy_to_device)
         return FSDP_OK;
-    FSDP_TRY(fsdp__races_use(stream, device, bytes, FSDP__WRITES, "copy from the host"));
+    FSDP_TRY(use(stream, device, host, bytes, "copy from the host"));
     FSDP_TRY(stream->device->backend->run_copy_to_device(stream, device, host, bytes));
     return FSDP_OK;
 }
@@ -71,7 +90,7 @@ fsdp_status fsdp__run_copy_to_host(fsdp_stream *stream, void *host, const void *
 {
     if (bytes == 0 || !stream->device->backend->run_copy_to_host)
         return FSDP_OK;
-    FSDP_TRY(fsdp__races_use(stream, device, bytes, FSDP__READS, "copy to the host"));
+    FSDP_TRY(use(stream, host, device, bytes, "copy to the host"));
     FSDP_TRY(stream->device->backend->run_copy_to_host(stream, host, device, bytes));
     return FSDP_OK;
 }

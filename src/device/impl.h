@@ -8,6 +8,7 @@
 
 #include "device/allocator.h"
 #include "device/backend.h"
+#include "device/delays.h"
 #include "device/device.h"
 
 struct fsdp_device {
@@ -18,8 +19,10 @@ struct fsdp_device {
     void *state;       /* the backend's own */
     fsdp_device *next; /* of the context's devices, in the order in which they were opened */
     fsdp__allocator *allocator;
-    fsdp_stream *stream;                             /* the default one */
-    struct fsdp__race_rank *races;                   /* NULL: not checked for races */
+    fsdp_stream *stream;           /* the default one */
+    struct fsdp__race_rank *races; /* NULL: not checked for races */
+    fsdp__delays delays;           /* for tests */
+    _Atomic uint64_t delay_draws;
     _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
 };
 

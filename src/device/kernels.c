@@ -31,6 +31,8 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
         return FSDP_OK;
     if (stream->actor)
         FSDP_TRY(fsdp__races_kernel(stream, kernel, args));
+    if (device->delays.seed)
+        fsdp__delay_kernel(stream, fsdp__kernel_infos[kernel].class == FSDP__KERNEL_CLASS_MEMORY);
     status = device->backend->kernels[kernel](stream, args);
     fsdp__context_beat(device->context);
     atomic_fetch_add_explicit(&device->kernel_ns[fsdp__kernel_infos[kernel].class], fsdp__clock_ns() - start,

@@ -6,10 +6,10 @@
  * both uses, and from then on every kernel, copy and collective of the ranks that know each other fails with it.
  *
  * Uses are those of kernels (kernel_buffers.c says which), of copies, of transports that say so, and memory that is
- * given back: a write in the order of the device's stream ([Note: order of memory] in device.h). Watched is the memory
- * that devices hand out and that ranks share; other memory of the host is not, as malloc hands it from thread to
- * thread. Ranks that are threads are checked against each other; a rank that is a process knows its own uses alone.
- * Off, it costs a load and a branch a kernel; on, nothing in a queue or on the ledger is different. */
+ * given back: a write in the order of the device's stream ([Note: order of memory] in device.h). Watched is memory that
+ * devices hand out, their own and the host's, and that ranks share; other memory of the host is not, as malloc hands it
+ * from thread to thread. Ranks that are threads are checked against each other; a rank that is a process knows its own
+ * uses alone. Off, it costs a load and a branch a kernel; on, nothing in a queue or on the ledger is different. */
 #ifndef DEVICE_RACES_H
 #define DEVICE_RACES_H
 

@@ -316,6 +316,29 @@ static void copies_are_uses(void **state)
         }
 }
 
+/* Memory of the host that a device was asked for is watched, too. */
+static void the_host_s_side_of_a_copy_is_a_use(void **state)
+{
+    for (int ordered = 0; ordered < 2; ordered++) {
+        bench b = bench_make("sim");
+        float *staging;
+
+        (void)state;
+        CHECK_OK(fsdp__device_alloc_host(b.device, BYTES, (void **)&staging));
+        CHECK_OK(fsdp__copy_to_host(b.first, staging, b.memory, BYTES));
+        if (ordered)
+            then(&b, b.first, b.second);
+        (void)fsdp__copy_to_device(b.second, b.other, staging, BYTES);
+        (void)fsdp_stream_synchronize(b.second);
+        (void)fsdp_stream_synchronize(b.first);
+        fsdp__device_free_host(b.device, staging, BYTES);
+        if (ordered)
+            SILENT(b);
+        else
+            RACE(b, "of shared memory", "writes them in a copy to the host", "reads them in a copy from the host");
+    }
+}
+
 static fsdp_status copy_inside(fsdp_stream *stream, const void *argument)
 {
     static float values[COUNT];
@@ -431,7 +454,8 @@ TEST_MAIN(cmocka_unit_test(two_streams_that_write_without_an_order_race),
           cmocka_unit_test(memory_is_not_given_back_while_a_worker_uses_it),
           cmocka_unit_test(memory_goes_back_in_the_order_of_the_device),
           cmocka_unit_test(a_stream_that_is_freed_has_done_its_work), cmocka_unit_test(copies_are_uses),
-          cmocka_unit_test(copies_inside_of_work_are_uses), cmocka_unit_test(all_that_follows_a_race_fails_with_it),
+          cmocka_unit_test(the_host_s_side_of_a_copy_is_a_use), cmocka_unit_test(copies_inside_of_work_are_uses),
+          cmocka_unit_test(all_that_follows_a_race_fails_with_it),
           cmocka_unit_test(memory_of_the_host_is_not_watched_unless_said_so),
           cmocka_unit_test(what_is_published_orders_who_acquires_it),
           cmocka_unit_test(uses_that_only_check_are_no_fault_points),

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
-#include "device/device.h"
+#include "device/delays.h"
 #include "shard/order_build.h"
 #include "shard/order_draw.h"
 
@@ -245,6 +245,17 @@ static void make_call(order_player *player, const order_call *call)
     fsdp_scope_end(player->context, NULL);
 }
 
+/* Gathers, reductions and copies are late, each rank's others; in half of the sequences the computing is, too. */
+static void hold_up(fsdp_context *context, const order_run *run)
+{
+    fsdp_device *device = test_device(context);
+    uint64_t seed = run->program->seed * 64 + (uint64_t)fsdp_context_rank(context) + 1;
+
+    fsdp__device_delay(device, &(fsdp__delays){.seed = seed,
+                                               .most_us = 100,
+                                               .stream = run->program->seed % 2 ? fsdp_device_stream(device) : NULL});
+}
+
 static void play(fsdp_context *context, void *arg)
 {
     order_run *run = arg;
@@ -259,6 +270,8 @@ static void play(fsdp_context *context, void *arg)
 
     if (run->residence && run->residence->behind)
         CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+    if (run->residence && run->residence->overlap == FSDP_OVERLAP_WORKER)
+        hold_up(context, run);
     for (int m = 0; m < p->models; m++)
         order_build(&player, run, m);
     for (player.at = 0; player.at < p->count; player.at++) {
