@@ -142,6 +142,10 @@ FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_
  * computing waits less for reductions on worker streams. All modules below one outermost module share one pipeline: the
  * most that one of them asks for counts. The results are the same bits. */
 FSDP_API fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse);
+/* true: reductions go through a channel of their own, a process group (one for each shard group) and, on worker
+ * streams, a stream, so that gathers and reductions run beside each other. Off by default. The results are the same
+ * bits. FSDP_STATE while gradients wait to be reduced. [collective] of the world */
+FSDP_API fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse);
 /* Divides reduced gradients by this instead of the number of ranks (0: the default again). Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
 /* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded

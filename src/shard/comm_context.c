@@ -31,14 +31,31 @@ void fsdp__comm_context_close(fsdp__comm_context *comm)
     fsdp__in_flight_close(&comm->in_flight);
     fsdp__spares_close(&comm->spares);
     fsdp_event_free(comm->compute);
+    fsdp_stream_free(comm->reduce_stream);
     if (comm->own_stream)
         fsdp_stream_free(comm->stream);
 }
 
-fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_device *device)
+fsdp_status fsdp__comm_context_follow_compute_on(fsdp__comm_context *comm, fsdp_device *device, fsdp_stream *stream)
 {
     FSDP_TRY(fsdp_event_record(comm->compute, fsdp_device_stream(device)));
-    return fsdp_stream_wait_event(comm->stream, comm->compute);
+    return fsdp_stream_wait_event(stream, comm->compute);
+}
+
+fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_device *device)
+{
+    return fsdp__comm_context_follow_compute_on(comm, device, comm->stream);
+}
+
+fsdp_status fsdp__comm_context_reduce_stream(fsdp__comm_context *comm, bool separate, fsdp_stream **out)
+{
+    *out = comm->stream;
+    if (!separate || !comm->own_stream)
+        return FSDP_OK;
+    if (!comm->reduce_stream)
+        FSDP_TRY(fsdp_stream_create(fsdp__stream_device(comm->stream), FSDP_STREAM_WORKER, &comm->reduce_stream));
+    *out = comm->reduce_stream;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device)
@@ -51,7 +68,7 @@ fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_devi
 
 static fsdp_status land_oldest(fsdp__comm_context *comm)
 {
-    fsdp_status status = fsdp__in_flight_land(&comm->departed[0], comm->context, comm->stream);
+    fsdp_status status = fsdp__in_flight_land(&comm->departed[0], comm->context);
     fsdp__in_flight landed = comm->departed[0];
 
     if (landed.count > 0) /* it could not be waited for */
@@ -95,12 +112,12 @@ fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)
 {
     while (comm->departed_count > 0)
         FSDP_TRY(land_oldest(comm));
-    return fsdp__in_flight_land(&comm->in_flight, comm->context, comm->stream);
+    return fsdp__in_flight_land(&comm->in_flight, comm->context);
 }
 
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm)
 {
     while (comm->departed_count > 0)
-        fsdp__in_flight_drop(&comm->departed[--comm->departed_count], comm->stream);
-    fsdp__in_flight_drop(&comm->in_flight, comm->stream);
+        fsdp__in_flight_drop(&comm->departed[--comm->departed_count]);
+    fsdp__in_flight_drop(&comm->in_flight);
 }

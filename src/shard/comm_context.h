@@ -9,7 +9,8 @@
 
 typedef struct fsdp__comm_context {
     fsdp_context *context;
-    fsdp_stream *stream; /* the device's own when inline; NULL before the first group that has a device */
+    fsdp_stream *stream;        /* the device's own when inline; NULL before the first group that has a device */
+    fsdp_stream *reduce_stream; /* of reductions that have a channel of their own; NULL: there are none, or inline */
     bool own_stream;
     fsdp_event *compute;     /* scratch: "the device's stream up to now" */
     fsdp_event *after_optim; /* the caller's: all writes to shards come before it; NULL: not known */
@@ -24,8 +25,11 @@ typedef struct fsdp__comm_context {
 /* Makes the stream and events, once. Gathers before the first forward run on the device's own stream. */
 fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *device, fsdp_overlap overlap);
 void fsdp__comm_context_close(fsdp__comm_context *comm);
-/* Work of the stream starts after everything the device's stream has been given. */
+/* Work of the gathers' stream, or of `stream`, starts after everything the device's stream has been given. */
 fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_device *device);
+fsdp_status fsdp__comm_context_follow_compute_on(fsdp__comm_context *comm, fsdp_device *device, fsdp_stream *stream);
+/* The stream of a reduction: that of gathers, or `separate` from it, where that is not the device's own. */
+fsdp_status fsdp__comm_context_reduce_stream(fsdp__comm_context *comm, bool separate, fsdp_stream **out);
 /* ... after what was written to shards. */
 fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device);
 /* Another reduction is to begin: the oldest ones land until there is room for it, and `in_flight` is free. */

@@ -25,7 +25,7 @@ static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *aske
         if (buffer->has_place[i])
             bytes += fsdp__param_padded_bytes(p, group->residence.mesh.ranks, dtype);
     }
-    FSDP_TRY(fsdp__residence_gradients(&group->residence, bytes, out));
+    FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group), bytes, out));
     (*out)->weak = &buffer->region;
     buffer->region = *out;
     return FSDP_OK;

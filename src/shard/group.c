@@ -15,6 +15,11 @@ fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor,
     return FSDP_OK;
 }
 
+fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
+{
+    return group->reduce_pg ? group->reduce_pg : group->residence.mesh.shard_pg;
+}
+
 static void publish(fsdp__param_group *group, bool unsharded)
 {
     for (int64_t i = 0; i < group->param_count; i++)

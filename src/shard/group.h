@@ -32,6 +32,8 @@ typedef struct fsdp__param_group {
     int64_t param_count, param_capacity;
     fsdp__residence residence;
     fsdp__slice slice;
+    fsdp_process_group
+        *reduce_pg; /* the shard group once more, for reductions alone; NULL: they share it. The context's */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
 
     fsdp_sharded_state sharded_state;
@@ -59,6 +61,8 @@ void fsdp__param_group_leave(fsdp__param_group *group);
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Keeps a slice where the group has one; else as reshard. */
 fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm);
+/* The process group of its reductions. */
+fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group);
 /* The ranks that the next gather, or the running one, is over. */
 fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group);
 /* The same on this rank alone, by a write or by the caller's will: see [Note: staying unsharded] in root.h. */

@@ -5,10 +5,11 @@
 #include "base/alloc.h"
 #include "device/device.h"
 
-fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count)
+fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream)
 {
     fsdp_tensor **tensors;
 
+    flight->stream = stream;
     if (flight->capacity >= count)
         return FSDP_OK;
     tensors = fsdp__calloc(3 * (size_t)count, sizeof *tensors);
@@ -19,14 +20,15 @@ fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count)
                                 .gradients = tensors + count,
                                 .arriving = tensors + 2 * count,
                                 .capacity = count,
+                                .stream = stream,
                                 .done = flight->done};
     return FSDP_OK;
 }
 
-fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight, fsdp_stream *stream)
+fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight)
 {
-    FSDP_TRY(fsdp_event_record(flight->done, stream));
-    for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(stream); i++)
+    FSDP_TRY(fsdp_event_record(flight->done, flight->stream));
+    for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(flight->stream); i++)
         flight->gradients[i]->storage->written = flight->done;
     return FSDP_OK;
 }
@@ -76,9 +78,10 @@ static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t 
     return status;
 }
 
-fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp_stream *stream)
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
 {
     fsdp__in_flight landing = *flight;
+    fsdp_stream *stream = landing.stream;
     fsdp_status status;
 
     if (landing.count == 0)
@@ -100,11 +103,11 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
     return status;
 }
 
-void fsdp__in_flight_drop(fsdp__in_flight *flight, fsdp_stream *stream)
+void fsdp__in_flight_drop(fsdp__in_flight *flight)
 {
     if (flight->count == 0)
         return;
-    (void)fsdp_stream_synchronize(stream); /* what it reads and writes goes now */
+    (void)fsdp_stream_synchronize(flight->stream); /* what it reads and writes goes now */
     for (int64_t i = 0; i < flight->count; i++) {
         is_written(flight, i);
         drop(flight, i);

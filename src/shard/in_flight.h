@@ -1,4 +1,4 @@
-/* in_flight.h - the one reduction that a stream may still be at: all that it reads and writes.
+/* in_flight.h - a reduction that a stream may still be at: all that it reads and writes.
  *
  * While it is at it, each result's storage has its event (`written`), so that whoever uses the result before it has
  * landed waits for it. */
@@ -12,17 +12,18 @@ typedef struct fsdp__in_flight {
     fsdp_tensor **gradients; /* this rank's part of the result */
     fsdp_tensor **arriving;  /* shards whose gradient it is, where hooks are to see it first; else NULL */
     int64_t count, capacity;
+    fsdp_stream *stream; /* that it goes on */
     fsdp_event *done;
 } fsdp__in_flight;
 
-/* Room for `count`; nothing may be in flight. */
-fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count);
-/* `stream` has been given the reduction. */
-fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight, fsdp_stream *stream);
-/* The device's own stream waits for what `stream` is at; what was held is let go, what hooks wait for arrives. */
-fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, fsdp_stream *stream);
+/* Room for `count`, on `stream`; nothing may be in flight. */
+fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream);
+/* The stream has been given the reduction. */
+fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
+/* The device's own stream waits for what the stream is at; what was held is let go, what hooks wait for arrives. */
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context);
 /* The same when the result is not wanted. */
-void fsdp__in_flight_drop(fsdp__in_flight *flight, fsdp_stream *stream);
+void fsdp__in_flight_drop(fsdp__in_flight *flight);
 void fsdp__in_flight_close(fsdp__in_flight *flight);
 
 #endif

@@ -1,4 +1,6 @@
 /* methods.c - the methods of a sharded module, whichever front door it came through. */
+#include "shard/defaults.h"
+#include "shard/gradients.h"
 #include "shard/prefetch.h"
 
 static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
@@ -169,6 +171,43 @@ fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int m
     if (most < 1)
         return FSDP_FAIL(FSDP_INVALID, "%d reductions in flight: expected at least 1", most);
     return recurse ? fsdp__module_walk(module, set_limit, &l) : set_limit(&l, module, "");
+}
+
+static fsdp_status check_reduced(const fsdp__param_group *group)
+{
+    char text[256];
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (group->params[i].unsharded && fsdp__param_unreduced(&group->params[i]))
+            return FSDP_FAIL(FSDP_STATE, "cannot give reductions another channel while a gradient of %s waits for one",
+                             fsdp__param_text(&group->params[i], text, sizeof text));
+    return FSDP_OK;
+}
+
+static fsdp_status set_separate(void *arg, fsdp_module *module, const char *name)
+{
+    const fsdp__module_state *state = fsdp__module_state_of(module);
+
+    (void)name;
+    for (int64_t i = 0; state && i < state->group_count; i++) {
+        fsdp__param_group *group = state->groups[i];
+        const fsdp__mesh_info *mesh = &group->residence.mesh;
+
+        FSDP_TRY(check_reduced(group));
+        FSDP_TRY(fsdp__comm_context_finish_reduction(state->comm)); /* of one group all are in one order */
+        group->reduce_pg = NULL;
+        if (*(const bool *)arg && mesh->ranks > 1)
+            FSDP_TRY(fsdp__default_subgroup(mesh, mesh->ranks, &group->reduce_pg));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    return recurse ? fsdp__module_walk(module, set_separate, &on) : set_separate(&on, module, "");
 }
 
 static void set_gradient_sync(fsdp__module_state *state, bool sync)

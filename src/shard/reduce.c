@@ -9,6 +9,7 @@
 typedef struct reduction {
     fsdp__param_group *group;
     fsdp__comm_context *comm;
+    fsdp_stream *stream;  /* of the reduction */
     fsdp__param **params; /* those that have a gradient to reduce */
     fsdp_sharded_buffer *buffers;
     int64_t count;
@@ -29,6 +30,7 @@ static fsdp_status begin(reduction *r)
 {
     size_t most = (size_t)r->group->param_count;
 
+    FSDP_TRY(fsdp__comm_context_reduce_stream(r->comm, r->group->reduce_pg != NULL, &r->stream));
     FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none in flight is one that hooks wait for, see below */
     for (int64_t i = 0; i < r->group->param_count; i++)
         r->accumulated = r->accumulated || r->group->params[i].accumulated_grad;
@@ -48,7 +50,7 @@ static fsdp_status begin(reduction *r)
         r->add = r->add || fsdp_tensor_grad(p->sharded);
     }
     r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
-    return fsdp__in_flight_reserve(&r->comm->in_flight, r->count);
+    return fsdp__in_flight_reserve(&r->comm->in_flight, r->count, r->stream);
 }
 
 /* ---- where results go ---- */
@@ -172,9 +174,10 @@ static fsdp_status issue(reduction *r, float divide_factor)
                                               .reduce_dtype = p->reduce_dtype};
     }
     /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
-    FSDP_TRY(fsdp__comm_context_follow_compute(r->comm, residence->device));
-    FSDP_TRY(fsdp_reduce_scatter_coalesced(residence->mesh.shard_pg, r->buffers, r->count, &options, r->comm->stream));
-    return fsdp__in_flight_depart(flight, r->comm->stream);
+    FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, residence->device, r->stream));
+    FSDP_TRY(fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, r->count, &options,
+                                           r->stream));
+    return fsdp__in_flight_depart(flight);
 }
 
 /* The flight has the gradients now. */
@@ -207,7 +210,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     FSDP_TRY_GOTO(status, r.hooked ? make_arriving(&r) : make_in_place(&r), out);
     FSDP_TRY_GOTO(status, issue(&r, divide_factor), out);
     hand_over(&r);
-    if (r.hooked || fsdp__stream_is_inline(comm->stream)) /* hooks run at the same moment on any stream */
+    if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment on any stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);
     *reduced = true;
 out:

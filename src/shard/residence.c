@@ -59,13 +59,16 @@ void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before
     place->writer = writer;
 }
 
-fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t bytes, fsdp__region **out)
+fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, size_t bytes,
+                                      fsdp__region **out)
 {
+    fsdp__mesh_info mesh = residence->mesh;
     fsdp_status status;
 
+    mesh.shard_pg = pg;
     if (fsdp__residence_can_share(residence, residence->device))
-        FSDP_TRY(fsdp__region_of_ranks(residence->device, &residence->mesh, FSDP_MEMORY_SYMMETRIC, bytes,
-                                       FSDP_MEMORY_GRADIENT, bytes, out));
+        FSDP_TRY(fsdp__region_of_ranks(residence->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT,
+                                       bytes, out));
     else
         FSDP_TRY(fsdp__region_of_device(residence->device, bytes, FSDP_MEMORY_GRADIENT, out));
     status = fsdp__region_fill(*out);

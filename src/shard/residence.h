@@ -52,8 +52,10 @@ void fsdp__residence_close(fsdp__residence *residence);
 /* Whom writes to the shards ask: see region.h. NULL: nobody any more. */
 void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before_write)(void *, const fsdp__storage *),
                                 void *writer);
-/* A region of `bytes` for unsharded gradients, which peers can read where the residence shares memory. */
-fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, size_t bytes, fsdp__region **out);
+/* A region of `bytes` for unsharded gradients, which peers can read where the residence shares memory: in calls of
+ * `pg`. */
+fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, size_t bytes,
+                                      fsdp__region **out);
 /* Whether peers read what this rank writes. */
 bool fsdp__residence_is_shared(const fsdp__residence *residence);
 

@@ -134,11 +134,11 @@ void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event
 /* ---- transitions ---- */
 
 /* What the group's collectives are for, until it is taken away: for ranks that disagree. */
-static void set_label(const fsdp__module_state *state, const fsdp__param_group *group, bool on)
+static void set_label(const fsdp__module_state *state, fsdp_process_group *pg, bool on)
 {
     const char *name = state->name && !*state->name ? "the root" : state->name;
 
-    fsdp__process_group_set_label(fsdp__param_group_gather_pg(group), on ? name : NULL);
+    fsdp__process_group_set_label(pg, on ? name : NULL);
 }
 
 /* Whether there is a group from `least` to `most`. */
@@ -159,9 +159,9 @@ fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
         fsdp__param_group *group = state->groups[i];
         fsdp_status status;
 
-        set_label(state, group, true);
+        set_label(state, fsdp__param_group_gather_pg(group), true);
         status = fsdp__param_group_unshard(group, state->comm);
-        set_label(state, group, false);
+        set_label(state, fsdp__param_group_gather_pg(group), false);
         FSDP_TRY(status);
     }
     return FSDP_OK;
@@ -246,9 +246,9 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
             FSDP_TRY(fsdp__param_group_keep_gradients(group));
             continue;
         }
-        set_label(state, group, true);
+        set_label(state, fsdp__param_group_reduce_pg(group), true);
         status = fsdp__param_group_reduce(group, state->comm, state->divide_factor, &reduced);
-        set_label(state, group, false);
+        set_label(state, fsdp__param_group_reduce_pg(group), false);
         FSDP_TRY(status);
         any = any || reduced;
     }

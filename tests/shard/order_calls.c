@@ -342,6 +342,12 @@ void play_set_in_flight(order_player *player, const order_call *call)
                                                        call->recurse));
 }
 
+void play_set_channel(order_player *player, const order_call *call)
+{
+    CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(module_at(model_of(player, call), call->target),
+                                                           call->number, call->recurse));
+}
+
 void play_set_divide(order_player *player, const order_call *call)
 {
     order_model *m = model_of(player, call);

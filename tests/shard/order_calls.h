@@ -55,6 +55,7 @@ void play_set_reshard_forward(order_player *player, const order_call *call);
 void play_set_reshard_backward(order_player *player, const order_call *call);
 void play_set_prefetch(order_player *player, const order_call *call);
 void play_set_in_flight(order_player *player, const order_call *call);
+void play_set_channel(order_player *player, const order_call *call);
 void play_set_divide(order_player *player, const order_call *call);
 
 /* ---- values ---- */

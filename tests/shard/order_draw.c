@@ -328,6 +328,14 @@ bool draw_set_in_flight(order_draw *d, order_call *c)
     return sharded_target(d, c);
 }
 
+/* Not while gradients wait to be reduced. */
+bool draw_set_channel(order_draw *d, order_call *c)
+{
+    c->number = pick(d, 2);
+    return sharded_target(d, c) &&
+           !(order_params_of(order_plan_of(d, c), groups_of_setting(d, c)) & order_sketch_of(d, c)->unreduced);
+}
+
 bool draw_set_divide(order_draw *d, order_call *c)
 {
     static const float factors[] = {0, 2, 3};

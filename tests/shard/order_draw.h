@@ -50,6 +50,7 @@ bool draw_set_reshard_forward(order_draw *d, order_call *c);
 bool draw_set_reshard_backward(order_draw *d, order_call *c);
 bool draw_set_prefetch(order_draw *d, order_call *c);
 bool draw_set_in_flight(order_draw *d, order_call *c);
+bool draw_set_channel(order_draw *d, order_call *c);
 bool draw_set_divide(order_draw *d, order_call *c);
 
 /* ---- values ---- */

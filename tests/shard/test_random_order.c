@@ -55,6 +55,7 @@ static const struct {
     [ORDER_SET_FORWARD_PREFETCH] = {"set modules to forward prefetch", 2, draw_set_prefetch, play_set_prefetch, NULL},
     [ORDER_SET_BACKWARD_PREFETCH] = {"set modules to backward prefetch", 2, draw_set_prefetch, play_set_prefetch, NULL},
     [ORDER_SET_IN_FLIGHT] = {"set reductions in flight", 1, draw_set_in_flight, play_set_in_flight, NULL},
+    [ORDER_SET_CHANNEL] = {"set separate reduce-scatter group", 2, draw_set_channel, play_set_channel, NULL},
     [ORDER_SET_DIVIDE] = {"set divide factor", 1, draw_set_divide, play_set_divide, play_set_divide},
     [ORDER_WRITE] = {"write", 2, draw_write, play_write, play_write},
     [ORDER_FILL] = {"fill", 2, draw_write, play_write, play_write},

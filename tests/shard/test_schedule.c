@@ -21,6 +21,7 @@ typedef enum variant {
     ROOT_LISTS,     /* the root all blocks, in both directions */
     BY_HAND,        /* gathers begun before the forward, and not waited for, or waited for */
     IN_FLIGHT,      /* three reductions */
+    CHANNEL,        /* reductions through a channel of their own, of all modules or of one */
     SCHEDULES
 } variant;
 
@@ -52,6 +53,11 @@ static void set_lists(fsdp_module *module, variant schedule)
     if (schedule == ROOT_LISTS) {
         CHECK_OK(fsdp_module_set_modules_to_forward_prefetch(module, blocks, BLOCKS));
         CHECK_OK(fsdp_module_set_modules_to_backward_prefetch(module, blocks, BLOCKS));
+    }
+    if (schedule == CHANNEL) {
+        CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(module, true, true));
+        CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(blocks[2], false, false));
+        CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(module, 2, true));
     }
     if (schedule == IN_FLIGHT)
         CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(blocks[1], 3, false));
@@ -229,6 +235,45 @@ static void each_reduction_in_flight_has_its_gradients(void **state)
     (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     test_run_ranks(2, measure_in_flight, NULL);
+}
+
+/* ---- a channel of their own ---- */
+
+static void look_at_channels(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    fsdp__param_group *const *groups = fsdp__module_state_of(module)->groups;
+    fsdp_process_group *pg;
+    fsdp_comm_stats stats;
+
+    CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(module, true, true));
+    pg = groups[0]->reduce_pg;
+    CHECK(pg && pg != groups[0]->residence.mesh.shard_pg);
+    CHECK(pg == fsdp__module_state_of(net_block_at(module, 1))->groups[0]->reduce_pg); /* one for all */
+    net_forward_backward(module, 0, 0, 1);
+    fsdp_process_group_stats(pg, &stats);
+    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], BLOCKS + 1);
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 0);
+    fsdp_process_group_stats(groups[0]->residence.mesh.shard_pg, &stats);
+    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 0);
+    net_sgd(module, 0.1f);
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+    net_forward_backward(module, 1, 0, 1);
+    CHECK_ERROR(fsdp_module_set_separate_reduce_scatter_group(module, false, true), FSDP_STATE, "waits for one");
+    CHECK_CONTAINS(fsdp_last_error(), "input.weight");
+    fsdp_module_zero_grad(module);
+    CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(module, false, true));
+    CHECK_NULL(groups[0]->reduce_pg);
+    fsdp_module_unref(module);
+}
+
+static void reductions_may_have_a_channel_of_their_own(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        test_run_ranks(2, look_at_channels, &options[i]);
 }
 
 /* ---- gathers that nobody uses ---- */
@@ -515,6 +560,7 @@ static void lists_of_other_modules_are_refused(void **state)
 TEST_MAIN(cmocka_unit_test(a_schedule_changes_no_bit), cmocka_unit_test(each_gather_ahead_has_its_memory_until_its_use),
           cmocka_unit_test(gathers_that_nobody_uses_are_given_up), cmocka_unit_test(lists_keep_no_module),
           cmocka_unit_test(each_reduction_in_flight_has_its_gradients),
+          cmocka_unit_test(reductions_may_have_a_channel_of_their_own),
           cmocka_unit_test(a_backward_can_go_without_its_gather),
           cmocka_unit_test(gathers_wait_for_the_event_after_the_optimizer),
           cmocka_unit_test(lists_of_other_modules_are_refused),
