@@ -26,8 +26,9 @@ static bool manages(void *arg, const fsdp_tensor *parameter)
 
 typedef struct initialization {
     fsdp__module_state *state;
+    const fsdp_module *module; /* of the state: the walk starts from it */
     uint64_t seed;
-    const char *prefix; /* dotted name of the module that the walk starts from */
+    const char *prefix; /* its dotted name */
 } initialization;
 
 /* First values of this rank's rows of one parameter. */
@@ -54,9 +55,13 @@ static fsdp_status initialize_module(void *arg, fsdp_module *module, const char 
 
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        const fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
+        fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
 
-        if (p && p->group->state == in->state && p->field_count > 0 && p->fields[0].field == slot->slot)
+        if (!p || p->group->state != in->state || p->field_count == 0 || p->fields[0].field != slot->slot)
+            continue;
+        if (!p->named_in) /* below several modules of the state: the first name is that of the first */
+            p->named_in = in->module;
+        if (p->named_in == in->module)
             FSDP_TRY(initialize_param(in, p, slot->init, name, slot->name));
     }
     return FSDP_OK;
@@ -65,7 +70,7 @@ static fsdp_status initialize_module(void *arg, fsdp_module *module, const char 
 static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, const char *module_name)
 {
     fsdp__module_state *state = arg;
-    initialization in = {.state = state, .seed = seed, .prefix = module_name};
+    initialization in = {.state = state, .module = module, .seed = seed, .prefix = module_name};
 
     if (fsdp__module_state_is_meta(state))
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", module_name);
@@ -104,11 +109,13 @@ static bool has_module(const fsdp__module_state *state)
     return any;
 }
 
-/* The param's fields in modules that are still reached. */
-static void forget_fields(const fsdp__module_state *state, fsdp__param *p)
+/* The param keeps its fields in modules that are still reached. */
+static void forget_fields(const fsdp__module_state *state, fsdp__param *p, const fsdp_module *gone)
 {
     int64_t kept = 0;
 
+    if (p->named_in == gone)
+        p->named_in = NULL;
     for (int64_t i = 0; i < p->field_count; i++)
         if (is_reached(state, p->fields[i].module))
             p->fields[kept++] = p->fields[i];
@@ -127,7 +134,7 @@ static void forget_module(void *arg, fsdp_module *module)
             state->modules[i] = NULL;
     for (int64_t i = 0; i < state->group_count; i++)
         for (int64_t p = 0; p < state->groups[i]->param_count; p++)
-            forget_fields(state, &state->groups[i]->params[p]);
+            forget_fields(state, &state->groups[i]->params[p], module);
     if (!has_module(state))
         fsdp__prefetch_forget(state);
     fsdp__module_state_unref(state);

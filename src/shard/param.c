@@ -101,11 +101,29 @@ void fsdp__param_release(fsdp__param *param)
 
 /* ---- fields ---- */
 
+/* Another name of a parameter that was registered first elsewhere. */
+static bool is_tied(const fsdp__param_field *field)
+{
+    const struct fsdp__module_parts *parts = field->module->parts;
+    bool tied = false;
+
+    for (int64_t i = 0; i < parts->parameter_count; i++)
+        tied = tied || (parts->parameters[i].slot == field->field && parts->parameters[i].tied);
+    return tied;
+}
+
 fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field)
 {
+    fsdp__param_field added = {.module = module, .field = field}, *last;
+
     if (fsdp__grow(&param->fields, param->field_count, &param->field_capacity, sizeof *param->fields))
         return FSDP_NO_MEMORY;
-    param->fields[param->field_count++] = (fsdp__param_field){.module = module, .field = field};
+    last = &param->fields[param->field_count++];
+    *last = added;
+    if (last == param->fields || is_tied(&added) || !is_tied(param->fields))
+        return FSDP_OK;
+    *last = param->fields[0]; /* modules may come in another order than they were built in */
+    param->fields[0] = added;
     return FSDP_OK;
 }
 

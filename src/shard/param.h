@@ -42,6 +42,7 @@ typedef struct fsdp__param {
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; NONE: as computed */
     fsdp_tensor *gathering;                           /* what pre_gather made, while the gather may read it */
     fsdp__gather_functions gather;
+    const fsdp_module *named_in;   /* the first of the state's modules that its first values were asked of, or NULL */
     fsdp_tensor *accumulated_grad; /* in reduce_dtype, of backwards without reduction; or NULL */
 } fsdp__param;
 
@@ -54,6 +55,8 @@ fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh);
 void fsdp__param_unwrap(fsdp__param *param);
 void fsdp__param_release(fsdp__param *param);
 
+/* The first is the one that the parameter was registered with, once that is among them: it names the parameter and says
+ * how it gets its first values. */
 fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field);
 /* Puts the unsharded parameter, or the shard, into every field that names it. */
 void fsdp__param_publish(fsdp__param *param, bool unsharded);

@@ -171,6 +171,55 @@ static void first_values_do_not_depend_on_the_world(void **state)
     free(r.values);
 }
 
+/* Two sequences, given to one call in both orders, that share a Linear; and each has another, tied to each other. */
+static fsdp_module *sharing_create(fsdp_context *context, fsdp_module **sequences)
+{
+    const fsdp_linear_options options = {.no_bias = true, .weight_init = &(fsdp_init){FSDP_INIT_NORMAL, 1, 2}};
+    fsdp_module *shared = fsdp_linear_create(context, test_device(context), 3, 3, NULL), *linears[2];
+
+    for (int i = 0; i < 2; i++) {
+        linears[i] = CHECK_PTR(fsdp_linear_create(context, test_device(context), 3, 3, &options));
+        sequences[i] = CHECK_PTR(fsdp_sequential_create(context, (fsdp_module *[]){shared, linears[i]}, 2));
+        shared = fsdp_module_ref(shared);
+    }
+    fsdp_module_unref(shared);
+    CHECK_OK(fsdp_module_tie_parameter(linears[1], "tied", &((fsdp_layer *)linears[1])->bias,
+                                       ((fsdp_layer *)linears[0])->weight));
+    return CHECK_PTR(fsdp_sequential_create(context, sequences, 2));
+}
+
+static void initialise_shared(fsdp_context *context, void *arg)
+{
+    float *expected = NULL;
+
+    (void)arg;
+    for (int sharded = 0; sharded < 3; sharded++) {
+        fsdp_module *two[2], *root = sharing_create(context, two), *turned[] = {two[1], two[0]};
+        int64_t count;
+        float *values;
+
+        if (sharded)
+            CHECK_OK(fsdp_fully_shard_modules(sharded == 1 ? two : turned, 2, NULL));
+        CHECK_OK(fsdp_module_initialize(root, 3));
+        values = net_values(root, &count);
+        CHECK_EQ(count, 3 * 9 + 3);
+        CHECK_BYTES(values, expected ? expected : values, (size_t)count * sizeof(float));
+        fsdp_module_unref(root);
+        if (sharded)
+            free(values);
+        else
+            expected = values;
+    }
+    free(expected);
+}
+
+static void what_modules_of_a_call_share_has_its_first_name(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        test_run_ranks(worlds[w], initialise_shared, NULL);
+}
+
 /* ---- frozen, tied, unused, repeated ---- */
 
 static void freeze(fsdp_context *context, void *arg)
@@ -430,6 +479,7 @@ TEST_MAIN(cmocka_unit_test(a_part_of_a_sharded_module_gets_no_values_alone),
           cmocka_unit_test(a_forward_before_materialisation_is_refused),
           cmocka_unit_test(parameters_are_distributed_tensors_of_local_rows),
           cmocka_unit_test(first_values_do_not_depend_on_the_world),
+          cmocka_unit_test(what_modules_of_a_call_share_has_its_first_name),
           cmocka_unit_test(a_frozen_group_is_gathered_but_not_reduced),
           cmocka_unit_test(tied_and_repeated_modules_equal_unsharded),
           cmocka_unit_test(a_module_unused_in_the_backward_is_left_alone), cmocka_unit_test(evaluation_changes_nothing),
