@@ -169,7 +169,9 @@ static void reduce_param(tree_player *player, int param)
 static void plain_reduce(tree_player *player)
 {
     for (int p = 0; p < player->plan->param_count; p++) {
-        if (!player->params[p] || !player->unreduced[0][p] || !(player->sync >> player->plan->params[p].owner & 1))
+        int owner = player->plan->params[p].owner;
+
+        if (!player->params[p] || !player->unreduced[0][p] || owner < 0 || !(player->sync >> owner & 1))
             continue;
         reduce_param(player, p);
         for (int r = 0; r < TREE_MAX_WORLD; r++) {
@@ -199,7 +201,7 @@ static void note_accumulation(tree_player *player)
     bool waiting = false;
 
     for (int p = 0; p < TREE_MAX_PARAMS; p++)
-        waiting = waiting || player->unreduced[0][p];
+        waiting = waiting || (player->unreduced[0][p] && player->plan->params[p].owner >= 0);
     if (waiting && tree_is_low_precision(player->plan))
         player->run->otherwise = true;
 }
@@ -230,8 +232,13 @@ static void play_backward(tree_player *player, const tree_call *call)
 
 static void play_unshard(tree_player *player, const tree_call *call)
 {
-    if (!player->plain)
-        CHECK_OK(fsdp_module_unshard(player->modules[node_of_state(player, call)]));
+    fsdp_module *module = player->modules[node_of_state(player, call)];
+
+    if (player->plain)
+        return;
+    CHECK_OK(call->kind == TREE_UNSHARD         ? fsdp_module_unshard(module)
+             : call->kind == TREE_UNSHARD_ASYNC ? fsdp_module_unshard_async(module)
+                                                : fsdp_module_wait_unshard(module));
 }
 
 static void play_reshard(tree_player *player, const tree_call *call)
@@ -248,7 +255,7 @@ static void zero_grad(tree_player *player)
 {
     fsdp_module_zero_grad(root_of(player));
     if (player->plain)
-        tree_drop_unreduced(player);
+        tree_drop_unreduced(player, true);
 }
 
 static void play_zero_grad(tree_player *player, const tree_call *call)
@@ -338,6 +345,15 @@ static void play_set_reshard(tree_player *player, const tree_call *call)
                       : fsdp_module_set_reshard_after_backward)(module, call->on, call->recurse));
 }
 
+/* Off only where no backward reads what is not there then. */
+static void play_set_unshard_backward(tree_player *player, const tree_call *call)
+{
+    bool on = call->on || !tree_is_unread_in_backward(player->plan, state_of(player, call));
+
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_unshard_in_backward(player->modules[node_of_state(player, call)], on));
+}
+
 static void play_set_divide(tree_player *player, const tree_call *call)
 {
     static const float factors[] = {0, 2, 3};
@@ -356,7 +372,7 @@ static void play_reset(tree_player *player, const tree_call *call)
     if (!player->ran)
         return;
     if (player->plain)
-        tree_drop_unreduced(player);
+        tree_drop_unreduced(player, false);
     else
         CHECK_OK(fsdp_module_reset_iteration(root_of(player)));
 }
@@ -374,7 +390,7 @@ static void play_fail_forward(tree_player *player, const tree_call *call)
     if (loss)
         return; /* the batch went another way */
     CHECK_CONTAINS(fsdp_last_error(), "told to fail");
-    tree_drop_unreduced(player);
+    tree_drop_unreduced(player, false);
 }
 
 /* Then the iteration is reset and all gradients are dropped. */
@@ -407,6 +423,8 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_BACKWARD_KEEP] = play_backward,
     [TREE_DROP] = play_drop,
     [TREE_UNSHARD] = play_unshard,
+    [TREE_UNSHARD_ASYNC] = play_unshard,
+    [TREE_WAIT_UNSHARD] = play_unshard,
     [TREE_RESHARD] = play_reshard,
     [TREE_RESHARD_ALL] = play_reshard,
     [TREE_ZERO_GRAD] = play_zero_grad,
@@ -419,6 +437,7 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_LAST_ON] = play_last,
     [TREE_SET_RESHARD_FORWARD] = play_set_reshard,
     [TREE_SET_RESHARD_BACKWARD] = play_set_reshard,
+    [TREE_SET_UNSHARD_BACKWARD] = play_set_unshard_backward,
     [TREE_SET_DIVIDE] = play_set_divide,
     [TREE_WRITE] = play_write,
     [TREE_RESET] = play_reset,

@@ -7,7 +7,8 @@
 typedef struct drawing {
     uint64_t random;
     tree_plan *plan;
-    bool mixed; /* parameters of several dtypes */
+    bool mixed;    /* parameters of several dtypes */
+    bool ignoring; /* some are ignored */
     fsdp_mp_policy policy;
 } drawing;
 
@@ -125,6 +126,7 @@ static void tie(drawing *d)
     p->tied = first;
     p->dtype = plan->params[first].dtype;
     p->frozen = plan->params[first].frozen;
+    p->ignored = plan->params[first].ignored;
     p->ndim = plan->params[first].ndim;
     memcpy(p->shape, plan->params[first].shape, sizeof p->shape);
 }
@@ -141,6 +143,8 @@ static void draw_tree(drawing *d)
         share_module(d);
     for (int i = 0; i < plan->param_count && chance(d, 85); i++)
         plan->params[i].frozen = chance(d, 12);
+    for (int i = 0; i < plan->param_count && d->ignoring; i++)
+        plan->params[i].ignored = chance(d, 15);
     for (int i = 0; chance(d, 60) && i < 6 && plan->param_count > 0; i++)
         tie(d);
 }
@@ -164,6 +168,11 @@ static int add_state(drawing *d)
     tree_state *state = &d->plan->states[d->plan->state_count];
 
     *state = (tree_state){.reshard = (fsdp_reshard)pick(d, 3), .policy = d->policy};
+    state->backwards = pick(d, 2);
+    if (chance(d, 25))
+        state->slice = 1 + pick(d, d->plan->world);
+    if (state->slice > 0 && d->plan->world % state->slice != 0)
+        state->slice = 0;
     if (chance(d, 12))
         draw_policy(d, &state->policy);
     return d->plan->state_count++;
@@ -221,8 +230,10 @@ static const int weights[TREE_KINDS] = {
     [TREE_SYNC_ON] = 3,       [TREE_LAST_OFF] = 1,
     [TREE_LAST_ON] = 1,       [TREE_SET_RESHARD_FORWARD] = 2,
     [TREE_SET_DIVIDE] = 1,    [TREE_SET_RESHARD_BACKWARD] = 2,
-    [TREE_WRITE] = 2,         [TREE_RESET] = 1,
-    [TREE_FAIL_FORWARD] = 1,  [TREE_FAIL_BACKWARD] = 1,
+    [TREE_WRITE] = 2,         [TREE_UNSHARD_ASYNC] = 2,
+    [TREE_WAIT_UNSHARD] = 1,  [TREE_SET_UNSHARD_BACKWARD] = 2,
+    [TREE_RESET] = 1,         [TREE_FAIL_FORWARD] = 1,
+    [TREE_FAIL_BACKWARD] = 1,
 };
 
 enum {
@@ -242,6 +253,8 @@ static const tree_kind phrases[][PHRASE_CALLS] = {
     {TREE_FORWARD, TREE_FREEZE, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
     {TREE_UNSHARD, TREE_FORWARD, TREE_BACKWARD, TREE_RESHARD, TREE_STEP, TREE_KINDS},
     {TREE_FORWARD, TREE_BACKWARD, TREE_UNSHARD, TREE_STEP, TREE_EVALUATE, TREE_KINDS},
+    {TREE_UNSHARD_ASYNC, TREE_UNSHARD_ASYNC, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
+    {TREE_SET_UNSHARD_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
     {TREE_FAIL_FORWARD, TREE_RESET, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
     {TREE_FORWARD, TREE_FAIL_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
 };
@@ -299,6 +312,7 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     plan->adamw = pick(&d, 2);
     plan->late = chance(&d, 25);
     d.mixed = chance(&d, 15);
+    d.ignoring = chance(&d, 20);
     draw_tree(&d);
     draw_states(&d);
     tree_settle(plan);

@@ -56,7 +56,7 @@ static int own(tree_plan *plan, int state, int node, bool *seen)
     for (int i = 0; i < n->param_count && taken < 0; i++) {
         tree_param *p = &plan->params[tree_original(plan, n->params[i])];
 
-        if (plan->params[n->params[i]].gone)
+        if (plan->params[n->params[i]].gone || p->ignored)
             continue;
         if (p->owner >= 0 && p->owner != state)
             taken = n->params[i];
@@ -140,7 +140,7 @@ void tree_settle(tree_plan *plan)
 fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param)
 {
     const tree_param *p = &plan->params[tree_original(plan, param)];
-    fsdp_dtype dtype = plan->states[p->owner].policy.param_dtype;
+    fsdp_dtype dtype = p->owner < 0 ? FSDP_DTYPE_NONE : plan->states[p->owner].policy.param_dtype;
 
     return dtype ? dtype : p->dtype;
 }
@@ -151,6 +151,19 @@ fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param)
     fsdp_dtype dtype = plan->states[p->owner].policy.reduce_dtype;
 
     return dtype ? dtype : tree_compute_dtype(plan, param);
+}
+
+bool tree_is_unread_in_backward(const tree_plan *plan, int state)
+{
+    bool unread = true;
+
+    for (int i = 0; i < plan->param_count; i++) {
+        tree_role role = plan->params[i].role;
+
+        if (!plan->params[i].gone && plan->params[tree_original(plan, i)].owner == state)
+            unread = unread && (role == TREE_TABLE || role == TREE_BIAS || role == TREE_CUBE || role == TREE_UNUSED);
+    }
+    return unread;
 }
 
 uint32_t tree_states_below(const tree_plan *plan, int node)

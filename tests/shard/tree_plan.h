@@ -45,9 +45,10 @@ typedef struct tree_param {
     int64_t shape[TREE_MAX_DIMS];
     fsdp_dtype dtype;
     bool frozen; /* from the start */
-    bool gone;   /* the node has it no longer: the plan was reduced */
-    int tied;    /* another name of this parameter; -1: its own */
-    int owner;   /* state; follows from the plan */
+    bool ignored;
+    bool gone; /* the node has it no longer: the plan was reduced */
+    int tied;  /* another name of this parameter; -1: its own */
+    int owner; /* state; -1: ignored; follows from the plan */
 } tree_param;
 
 /* ---- nodes ---- */
@@ -73,6 +74,8 @@ typedef struct tree_node {
 
 typedef struct tree_state {
     fsdp_reshard reshard;
+    int slice;      /* ranks of an integer reshard; 0: none */
+    bool backwards; /* its modules are given from the last to the first */
     fsdp_mp_policy policy;
     int members[TREE_MAX_CHILDREN], member_count; /* nodes, reached ones; follows from the plan */
 } tree_state;
@@ -87,6 +90,8 @@ typedef enum tree_kind {
     TREE_BACKWARD_KEEP,
     TREE_DROP,
     TREE_UNSHARD,
+    TREE_UNSHARD_ASYNC,
+    TREE_WAIT_UNSHARD,
     TREE_RESHARD,
     TREE_RESHARD_ALL,
     TREE_ZERO_GRAD,
@@ -99,6 +104,7 @@ typedef enum tree_kind {
     TREE_LAST_ON,
     TREE_SET_RESHARD_FORWARD,
     TREE_SET_RESHARD_BACKWARD,
+    TREE_SET_UNSHARD_BACKWARD,
     TREE_SET_DIVIDE,
     TREE_WRITE,
     TREE_RESET,
@@ -148,6 +154,8 @@ bool tree_is_original(const tree_plan *plan, int param);
 fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param);
 /* The dtype that its gradient is reduced in. */
 fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
+/* Whether no backward reads a parameter of the state. */
+bool tree_is_unread_in_backward(const tree_plan *plan, int state);
 /* States of the node's subtree, as bits. */
 uint32_t tree_states_below(const tree_plan *plan, int node);
 /* Whether anything is computed, kept or reduced in 16 bits. */

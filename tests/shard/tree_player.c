@@ -5,18 +5,32 @@
 
 /* ---- building ---- */
 
+static int collect_ignored(const tree_player *player, fsdp_tensor **ignored)
+{
+    int count = 0;
+
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (player->params[p] && player->plan->params[p].ignored)
+            ignored[count++] = player->params[p];
+    return count;
+}
+
 static void shard_state(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
     const residence *where = player->run->residence;
+    fsdp_tensor *ignored[TREE_MAX_PARAMS];
     const fsdp_shard_options options = {.reshard_after_forward = s->reshard,
+                                        .reshard_after_forward_ranks = s->slice,
+                                        .ignored_params = ignored,
+                                        .ignored_param_count = collect_ignored(player, ignored),
                                         .mp_policy = s->policy,
                                         .overlap = where->overlap,
                                         .no_shared_memory = where->copy};
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
     for (int m = 0; m < s->member_count; m++)
-        modules[m] = player->modules[s->members[m]];
+        modules[m] = player->modules[s->members[s->backwards ? s->member_count - 1 - m : m]];
     CHECK_OK(fsdp_fully_shard_modules(modules, s->member_count, &options));
 }
 
@@ -53,7 +67,7 @@ static void build(tree_player *player)
     CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
 }
 
-/* Of what can be trained: optimizers take f32. */
+/* Of what can be trained: optimizers take f32, and gradients that all ranks have in common. */
 static void make_optimizer(tree_player *player)
 {
     const fsdp_sgd_options sgd = {.lr = 0.02, .momentum = 0.9};
@@ -64,7 +78,7 @@ static void make_optimizer(tree_player *player)
     adamw.lr = 0.01;
     adamw.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
     for (int p = 0; p < player->plan->param_count; p++)
-        if (player->params[p] && player->plan->params[p].dtype == FSDP_F32 &&
+        if (player->params[p] && player->plan->params[p].dtype == FSDP_F32 && !player->plan->params[p].ignored &&
             fsdp_tensor_requires_grad(player->params[p]))
             items[trained.count++] = (fsdp_parameter){.name = "trained", .tensor = player->params[p]};
     if (trained.count == 0)
@@ -100,10 +114,12 @@ void tree_drop_slot(tree_slot *slot)
     *slot = (tree_slot){0};
 }
 
-void tree_drop_unreduced(tree_player *player)
+void tree_drop_unreduced(tree_player *player, bool ignored)
 {
     for (int r = 0; r < TREE_MAX_WORLD; r++)
         for (int p = 0; p < TREE_MAX_PARAMS; p++) {
+            if (player->plan->params[p].ignored && !ignored)
+                continue;
             fsdp_tensor_unref(player->unreduced[r][p]);
             player->unreduced[r][p] = NULL;
         }
@@ -113,7 +129,7 @@ void tree_player_end(tree_player *player)
 {
     for (int s = 0; s < TREE_SLOTS; s++)
         tree_drop_slot(&player->slots[s]);
-    tree_drop_unreduced(player);
+    tree_drop_unreduced(player, true);
     fsdp_optimizer_free(player->optimizer);
     for (int p = 0; p < TREE_MAX_PARAMS; p++)
         fsdp_tensor_unref(player->params[p]);
@@ -171,11 +187,23 @@ static void log_rows(tree_player *player, const char *what, int param, const fsd
         float *values = tree_read(tensor);
         int64_t first = 0, count = numel;
 
-        if (player->plain) {
+        if (player->plain && !player->plan->params[param].ignored) {
             count = fsdp_shard_range(rows, player->plan->world, i, &first) * (numel / rows);
             memmove(values, values + first * (numel / rows), (size_t)count * sizeof *values);
         }
         add(player, player->first_rank + i, what, param, values, count);
+    }
+}
+
+/* Of an ignored parameter: nobody reduces them. */
+static void log_own_gradients(tree_player *player, int param)
+{
+    for (int r = 0; r < player->ranks; r++) {
+        const fsdp_tensor *gradient = player->unreduced[r][param];
+
+        add_one(player, r, "presence of the gradient", param, gradient != NULL);
+        if (gradient)
+            add(player, r, "gradient", param, tree_read(gradient), fsdp_tensor_numel(gradient));
     }
 }
 
@@ -190,6 +218,10 @@ void tree_observe(tree_player *player)
         tree_log_all(player, "requires_grad", p, fsdp_tensor_requires_grad(tensor));
         if (player->unsettled) /* gradients are on their way */
             continue;
+        if (player->plain && player->plan->params[p].ignored) {
+            log_own_gradients(player, p);
+            continue;
+        }
         tree_log_all(player, "presence of the gradient", p, gradient != NULL);
         if (gradient)
             log_rows(player, "gradient", p, gradient);

@@ -54,7 +54,8 @@ typedef struct tree_player {
 void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run);
 void tree_player_end(tree_player *player);
 void tree_drop_slot(tree_slot *slot);
-void tree_drop_unreduced(tree_player *player);
+/* With those of `ignored` parameters, which the engine knows nothing of, or without. */
+void tree_drop_unreduced(tree_player *player, bool ignored);
 
 /* ---- logging ---- */
 

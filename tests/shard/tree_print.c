@@ -13,6 +13,8 @@ static void print_param(FILE *stream, const tree_plan *plan, int param)
     for (int d = 0; d < p->ndim; d++)
         fprintf(stream, d == 0 ? "%lld" : ",%lld", (long long)p->shape[d]);
     fprintf(stream, ")%s%s", p->dtype == FSDP_F32 ? "" : fsdp_dtype_name(p->dtype), p->frozen ? " frozen" : "");
+    if (p->ignored)
+        fprintf(stream, " ignored");
     if (p->tied >= 0)
         fprintf(stream, " tied to p%d", p->tied);
 }
@@ -49,13 +51,15 @@ static void print_state(FILE *stream, const tree_plan *plan, int state)
     if (s->member_count == 0)
         return;
     fprintf(stream, "  state %d: reshard %s", state, reshards[s->reshard]);
+    if (s->slice)
+        fprintf(stream, " to slices over %d ranks", s->slice);
     if (policy->param_dtype)
         fprintf(stream, ", computed in %s", fsdp_dtype_name(policy->param_dtype));
     if (policy->reduce_dtype)
         fprintf(stream, ", reduced in %s", fsdp_dtype_name(policy->reduce_dtype));
     if (policy->output_dtype)
         fprintf(stream, ", output in %s", fsdp_dtype_name(policy->output_dtype));
-    fprintf(stream, "%s\n", policy->keep_forward_inputs ? ", inputs kept" : "");
+    fprintf(stream, "%s%s\n", policy->keep_forward_inputs ? ", inputs kept" : "", s->backwards ? ", backwards" : "");
 }
 
 void tree_print_call(FILE *stream, const tree_plan *plan, int index)
@@ -68,6 +72,8 @@ void tree_print_call(FILE *stream, const tree_plan *plan, int index)
         [TREE_BACKWARD_KEEP] = "backward, graph kept",
         [TREE_DROP] = "drop a loss",
         [TREE_UNSHARD] = "unshard",
+        [TREE_UNSHARD_ASYNC] = "unshard, asynchronous",
+        [TREE_WAIT_UNSHARD] = "wait for the unshard",
         [TREE_RESHARD] = "reshard",
         [TREE_RESHARD_ALL] = "reshard_all",
         [TREE_ZERO_GRAD] = "zero_grad",
@@ -80,6 +86,7 @@ void tree_print_call(FILE *stream, const tree_plan *plan, int index)
         [TREE_LAST_ON] = "the last backward",
         [TREE_SET_RESHARD_FORWARD] = "set reshard after forward",
         [TREE_SET_RESHARD_BACKWARD] = "set reshard after backward",
+        [TREE_SET_UNSHARD_BACKWARD] = "set unshard in backward",
         [TREE_SET_DIVIDE] = "set divide factor",
         [TREE_WRITE] = "write",
         [TREE_RESET] = "reset",

@@ -66,7 +66,7 @@ static void simplify_params(reduction *r)
         if (try(r, &smaller))
             continue;
         smaller = *r->plan;
-        smaller.params[p].frozen = false;
+        smaller.params[p].frozen = smaller.params[p].ignored = false;
         smaller.params[p].tied = -1;
         smaller.params[p].dtype = FSDP_F32;
         if (memcmp(&smaller.params[p], &r->plan->params[p], sizeof smaller.params[p]) != 0)
@@ -101,12 +101,16 @@ static void simplify_options(reduction *r)
     for (int s = 0; s < r->plan->state_count; s++) {
         smaller = *r->plan;
         smaller.states[s].reshard = FSDP_RESHARD_AUTO;
-        if (r->plan->states[s].reshard != FSDP_RESHARD_AUTO && r->plan->states[s].member_count > 0)
+        smaller.states[s].slice = 0;
+        if ((r->plan->states[s].reshard != FSDP_RESHARD_AUTO || r->plan->states[s].slice) &&
+            r->plan->states[s].member_count > 0)
             (void)try(r, &smaller);
     }
     for (int world = 1; world < r->plan->world && world < 3; world++) {
         smaller = *r->plan;
         smaller.world = world;
+        for (int s = 0; s < smaller.state_count; s++)
+            smaller.states[s].slice = 0;
         (void)try(r, &smaller);
     }
     smaller = *r->plan;
