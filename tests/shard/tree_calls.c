@@ -1,6 +1,8 @@
 /* tree_calls.c - each call, on ranks and on plain trees. */
 #include "shard/tree_calls.h"
 
+#include <math.h>
+
 static fsdp_module *root_of(const tree_player *player)
 {
     return player->modules[0];
@@ -290,12 +292,13 @@ static void play_step(tree_player *player, const tree_call *call)
 
 static void play_clip(tree_player *player, const tree_call *call)
 {
-    static const double norms[] = {0, 0.1, 0.5, 2.0};
+    static const double norms[] = {0, 0.1, 0.5, 2.0}, types[] = {2, 2, 1, 3, INFINITY};
     double norm;
 
     if (!player->optimizer || player->unsettled)
         return;
-    CHECK_OK(fsdp_clip_grad_norm(player->optimizer, norms[call->number % 4], &norm));
+    CHECK_OK(
+        fsdp_clip_grad_norm_type(player->optimizer, norms[call->number % 4], types[call->target % 5], false, &norm));
     player->clipped = norms[call->number % 4] > 0;
     tree_log_all(player, "norm", -1, norm);
 }

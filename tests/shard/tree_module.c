@@ -1,6 +1,8 @@
 /* tree_module.c - a module that does what its node says. */
 #include "shard/tree_module.h"
 
+#include "autograd/autograd.h"
+
 /* ---- forward ---- */
 
 static fsdp_status fail_when_told(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
@@ -114,6 +116,12 @@ static fsdp_tensor *run(const tree_module *m, fsdp_tensor *x)
     return x;
 }
 
+static fsdp_status pass(void *arg)
+{
+    (void)arg;
+    return FSDP_OK;
+}
+
 static fsdp_tensor *tree_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     tree_module *m = (tree_module *)self;
@@ -121,12 +129,14 @@ static fsdp_tensor *tree_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
     const fsdp_mp_policy *policy =
         m->feed->plain && node->state >= 0 ? &m->feed->plan->states[node->state].policy : &(fsdp_mp_policy){0};
     fsdp_tensor *x = inputs[0];
+    bool recorded;
 
     (void)count;
     if (policy->param_dtype && !policy->keep_forward_inputs)
         x = fsdp_cast(x, policy->param_dtype);
-    if (m->feed->plain && node->state >= 0)
-        x = fsdp_scale(x, 1.0); /* as the engine does: the gradients of x add up behind a node of their own */
+    /* As the engine does: the gradients of x add up behind a node of their own. */
+    if (x && m->feed->plain && node->state >= 0 && fsdp__boundary(&x, 1, pass, NULL, NULL, &recorded) != FSDP_OK)
+        return NULL;
     x = run(m, x);
     if (m->feed->failing == m->node && !m->feed->fail_backward) {
         FSDP_FAIL(FSDP_INVALID, "this module's forward was told to fail");

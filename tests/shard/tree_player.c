@@ -67,7 +67,7 @@ static void build(tree_player *player)
     CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
 }
 
-/* Of what can be trained: optimizers take f32, and gradients that all ranks have in common. */
+/* Of what can be trained: gradients that all ranks have in common. */
 static void make_optimizer(tree_player *player)
 {
     const fsdp_sgd_options sgd = {.lr = 0.02, .momentum = 0.9};
@@ -78,8 +78,7 @@ static void make_optimizer(tree_player *player)
     adamw.lr = 0.01;
     adamw.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
     for (int p = 0; p < player->plan->param_count; p++)
-        if (player->params[p] && player->plan->params[p].dtype == FSDP_F32 && !player->plan->params[p].ignored &&
-            fsdp_tensor_requires_grad(player->params[p]))
+        if (player->params[p] && !player->plan->params[p].ignored && fsdp_tensor_requires_grad(player->params[p]))
             items[trained.count++] = (fsdp_parameter){.name = "trained", .tensor = player->params[p]};
     if (trained.count == 0)
         return;

@@ -59,14 +59,14 @@ static bool run_passes(tree_run *run, char *text, size_t bytes)
 }
 
 /* After equal steps the same bytes live, in all residences; but where the device runs behind the host, memory of
- * gathers may wait for the next. */
+ * gathers waits for the next ones if no backward came. */
 static bool same_live_bytes(const tree_run *run, const tree_run *other, int rank, char *text, size_t bytes)
 {
     const int64_t *mine = run->live[rank], *theirs = other->live[rank];
     int last = TREE_LAST_STEPS - 1;
 
-    if (mine[last] == mine[last - 1] &&
-        (mine[last] == theirs[last] || run->residence->behind || other->residence->behind))
+    if (run->residence->behind ||
+        (mine[last] == mine[last - 1] && (mine[last] == theirs[last] || other->residence->behind)))
         return true;
     snprintf(text, bytes,
              "rank %d in '%s': %lld bytes live after the last step, %lld after the one before; %lld in '%s'", rank,
