@@ -367,6 +367,42 @@ static void play_set_divide(tree_player *player, const tree_call *call)
         CHECK_OK(fsdp_module_set_gradient_divide_factor(player->modules[node_of_state(player, call)], factor));
 }
 
+/* Any states, in any order: of those that there are, some in a row. */
+static void play_prefetch(tree_player *player, const tree_call *call)
+{
+    fsdp_module *module = player->modules[node_of_state(player, call)], *list[3];
+    int count = call->number % 4;
+
+    for (int i = 0; i < count; i++)
+        list[i] = player->modules[node_of_state(player, &(tree_call){.target = call->target + 1 + i + call->slot})];
+    if (!player->plain && player->ran)
+        CHECK_OK((call->kind == TREE_PREFETCH_FORWARD
+                      ? fsdp_module_set_modules_to_forward_prefetch
+                      : fsdp_module_set_modules_to_backward_prefetch)(module, list, count));
+}
+
+static void play_set_max_inputs(tree_player *player, const tree_call *call)
+{
+    fsdp_module *module = player->modules[node_of_state(player, call)];
+
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(module, 1 + call->number % 4, call->recurse));
+}
+
+/* Now is behind whatever was written. */
+static void play_post_optim(tree_player *player, const tree_call *call)
+{
+    fsdp_device *device = test_device(player->context);
+
+    (void)call;
+    if (player->plain)
+        return;
+    if (!player->written)
+        CHECK_OK(fsdp_event_create(device, &player->written));
+    CHECK_OK(fsdp_event_record(player->written, fsdp_device_stream(device)));
+    CHECK_OK(fsdp_module_set_post_optim_event(root_of(player), player->written));
+}
+
 /* ---- failures ---- */
 
 static void play_reset(tree_player *player, const tree_call *call)
@@ -442,6 +478,10 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_SET_RESHARD_BACKWARD] = play_set_reshard,
     [TREE_SET_UNSHARD_BACKWARD] = play_set_unshard_backward,
     [TREE_SET_DIVIDE] = play_set_divide,
+    [TREE_PREFETCH_FORWARD] = play_prefetch,
+    [TREE_PREFETCH_BACKWARD] = play_prefetch,
+    [TREE_SET_MAX_INPUTS] = play_set_max_inputs,
+    [TREE_POST_OPTIM] = play_post_optim,
     [TREE_WRITE] = play_write,
     [TREE_RESET] = play_reset,
     [TREE_FAIL_FORWARD] = play_fail_forward,

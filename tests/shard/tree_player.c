@@ -133,6 +133,7 @@ void tree_player_end(tree_player *player)
     for (int p = 0; p < TREE_MAX_PARAMS; p++)
         fsdp_tensor_unref(player->params[p]);
     fsdp_module_unref(player->modules[0]);
+    fsdp_event_free(player->written);
 }
 
 /* ---- logging ---- */
