@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "shard/cast.h"
 #include "shard/gradients.h"
 
 /* ---- layout ---- */
@@ -57,6 +58,7 @@ static void unwrap(fsdp__param *param)
 fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
 {
     FSDP_TRY(lay_out(group));
+    fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
         fsdp_status status;

@@ -5,6 +5,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "comm/internal.h"
+#include "shard/cast.h"
 
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out)
 {
@@ -94,23 +95,29 @@ fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
 /* The gather waits for who wrote the shards and for who had its memory before. Of shards that were written since the
  * iteration began, and of memory new from the device, nothing better is known than "after all that the device's stream
  * has been given"; of writes, the caller's event where there is one. A spare region, and shared memory that is cast
- * into, have waits of their own. */
+ * into, have waits of their own. A cast may be of another stream, as those before the first forward are. */
 static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->residence.kind == FSDP__RESIDENCE_CAST)
-        FSDP_TRY(fsdp__residence_await_readers(&group->residence, comm->stream));
-    if (group->fresh)
-        FSDP_TRY(fsdp__comm_context_follow_compute(comm, group->residence.device));
+    fsdp__residence *r = &group->residence;
+    bool other = r->has_cast && r->cast_stream != comm->stream;
+
+    if (r->kind == FSDP__RESIDENCE_CAST)
+        FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));
+    if (group->fresh || other)
+        FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
     else if (group->written)
-        FSDP_TRY(fsdp__comm_context_follow_writes(comm, group->residence.device));
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->device));
     group->written = group->fresh = false;
     return FSDP_OK;
 }
 
-/* What the gather reads of this rank: the shard, or what a function makes of it. */
-static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const void **out)
+/* What the gather reads of this rank: the shard, its cast, or what a function makes of it. */
+static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, fsdp_sharded_buffer *out)
 {
-    *out = p->sharded->storage->data;
+    bool cast = fsdp__param_keeps_cast(p);
+
+    out->shard = cast ? fsdp__cast_of(&group->residence, p) : p->sharded->storage->data;
+    out->shard_dtype = cast ? p->param_dtype : p->orig_dtype;
     if (!p->gather.pre_gather)
         return FSDP_OK;
     FSDP_TRY(p->gather.pre_gather(p->gather.arg, p->sharded, &p->gathering));
@@ -118,7 +125,7 @@ static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, const
         p->gathering->storage->device != group->residence.device || !fsdp_tensor_is_contiguous(p->gathering))
         return FSDP_FAIL(FSDP_INVALID, "pre_gather of parameter '%s' gave a tensor unlike its shard",
                          p->name ? p->name : "?");
-    *out = fsdp_tensor_data(p->gathering);
+    out->shard = fsdp_tensor_data(p->gathering);
     group->written = true; /* by the device's stream: the gather comes after it */
     return FSDP_OK;
 }
@@ -132,17 +139,15 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
-        const void *source;
 
-        FSDP_TRY_GOTO(status, choose_source(group, p, &source), out);
         buffers[i] = (fsdp_sharded_buffer){.unsharded = p->unsharded->storage->data,
-                                           .shard = (void *)(uintptr_t)source,
                                            .numel = fsdp__param_numel(p),
                                            .chunk = p->chunk_numel,
-                                           .unsharded_dtype = p->param_dtype,
-                                           .shard_dtype = p->orig_dtype};
+                                           .unsharded_dtype = p->param_dtype};
+        FSDP_TRY_GOTO(status, choose_source(group, p, &buffers[i]), out);
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
+    FSDP_TRY_GOTO(status, fsdp__cast_shards(&group->residence, group->params, group->param_count, comm->stream), out);
     status = fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count, comm->stream);
 out:
     fsdp__free(buffers);

@@ -39,6 +39,7 @@ typedef struct fsdp__param {
     fsdp__piece piece;                                /* this rank's: see layout.h */
     int64_t chunk_numel;                              /* padded elements of one rank */
     size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
+    size_t cast_offset;                               /* the same, in the region of casts: cast.h */
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; NONE: as computed */
     fsdp_tensor *gathering;                           /* what pre_gather made, while the gather may read it */
     fsdp__gather_functions gather;

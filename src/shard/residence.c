@@ -14,7 +14,9 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     }
     if (kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
-                                       FSDP_MEMORY_UNSHARDED_PARAMETER, 0, &r->unsharded));
+                                       FSDP_MEMORY_PARAMETER_SHARD, r->cast_bytes, &r->unsharded));
+    else if (r->cast_bytes > 0)
+        FSDP_TRY(fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->cast));
     return fsdp__region_of_device(r->device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards);
 }
 
@@ -29,6 +31,9 @@ fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kin
     FSDP_TRY(make_regions(residence, kind));
     if (residence->shards)
         FSDP_TRY(fsdp__region_fill(residence->shards));
+    if (residence->cast)
+        FSDP_TRY(fsdp__region_fill(residence->cast));
+    residence->has_cast = false;
     residence->kind = kind;
     return FSDP_OK;
 }
@@ -43,7 +48,8 @@ void fsdp__residence_close(fsdp__residence *residence)
     fsdp__residence_set_writer(residence, NULL, NULL);
     fsdp__region_unref(residence->shards);
     fsdp__region_unref(residence->unsharded);
-    residence->shards = residence->unsharded = NULL;
+    fsdp__region_unref(residence->cast);
+    residence->shards = residence->unsharded = residence->cast = NULL;
     residence->device = NULL;
     residence->kind = FSDP__RESIDENCE_NONE;
 }

@@ -4,8 +4,8 @@
  *   IN_PLACE  one region holds the unsharded parameters, one after the other; each rank's shard is its rows of it. On
  *             one machine the region is memory that all ranks share, so a gather is a barrier and moves nothing. Also
  *             the residence of a world of one.
- *   CAST      the shards are private; the unsharded parameters, in another dtype, lie in memory that ranks share. A
- *             gather casts each rank's own rows, once for all.
+ *   CAST      the shards are private; the unsharded parameters, in another dtype, lie in memory that ranks share. Each
+ *             rank casts its own rows, once for all, and again only after a write (cast.h).
  *   COPY      the shards are private; each gather takes memory for the unsharded parameters and copies.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared.
  *
@@ -36,7 +36,11 @@ typedef struct fsdp__residence {
     bool share;                          /* memory that ranks share is allowed, where the device takes it */
     fsdp__region *shards;                /* CAST, COPY: this rank's shards. NULL IN_PLACE */
     fsdp__region *unsharded;             /* IN_PLACE, CAST: always there. COPY: while gathered */
+    fsdp__region *cast;                  /* COPY: the shards as they are gathered, where they are cast; else NULL */
+    bool has_cast;                       /* and nothing was written since: see cast.h */
+    fsdp_stream *cast_stream;            /* whose work knows of it */
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
+    size_t cast_bytes;                   /* of the cast, always; 0: there is none */
     bool reading;                        /* this rank is a reader of `unsharded`, as peers see it */
 } fsdp__residence;
 

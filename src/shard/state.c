@@ -292,6 +292,7 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
     fsdp__module_state_give_up(state); /* before waiting: this rank's own read must not be what peers wait for */
     group->written = true;
     state->comm->after_optim = NULL; /* this write comes after it */
+    group->residence.has_cast = false;
     /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));

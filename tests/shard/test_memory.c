@@ -2,7 +2,7 @@
  *
  * With P_g the bytes of a group's whole parameters (rows padded to a multiple of the ranks, each parameter rounded up
  * to 64 bytes) and S_g those of one rank's rows of them:
- *     after building       sum S_g
+ *     after building       sum S_g; in another param_dtype as much more as S_g are in it: their cast
  *     whole parameters     forward P_root + P_block; backward P_root + 2 P_block (the one used, the one prefetched)
  *                          with reshard_after_forward_ranks k, slices of P_g/k besides: of all groups after the
  * forward; at the peak, of those blocks that the backward has not used gradients            unreduced P_root + P_block
@@ -21,7 +21,8 @@ static size_t rounded(size_t bytes)
 
 typedef struct group_bytes {
     size_t whole, shard;
-    size_t slice; /* with reshard_after_forward_ranks 2 */
+    size_t slice;            /* with reshard_after_forward_ranks 2 */
+    size_t whole_bf16, cast; /* where parameters are gathered in bf16 */
 } group_bytes;
 
 static void add(group_bytes *g, int64_t chunk, int64_t inner, int64_t world)
@@ -29,6 +30,8 @@ static void add(group_bytes *g, int64_t chunk, int64_t inner, int64_t world)
     g->whole += rounded((size_t)(chunk * world * inner) * 4);
     g->shard += rounded((size_t)(chunk * inner) * 4);
     g->slice += rounded((size_t)(chunk * world / 2 * inner) * 4);
+    g->whole_bf16 += rounded((size_t)(chunk * world * inner) * 2);
+    g->cast += rounded((size_t)(chunk * inner) * 2);
 }
 
 /* f32; the shapes of a Linear(in, out): (out, in) and (out). */
@@ -122,6 +125,43 @@ static void live_and_peak_bytes_equal_the_closed_form(void **state)
         }
 }
 
+/* Shards are kept as they are gathered, too, however often and in whatever memory that is. */
+static void check_cast(fsdp_context *context, void *arg)
+{
+    int64_t world = fsdp_context_world_size(context);
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+    size_t shards = BLOCKS * (block.shard + block.cast) + root.shard + root.cast;
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    fsdp_device *device = test_device(context);
+    fsdp_memory_stats stats;
+
+    for (int step = 0; step < 4; step++) {
+        fsdp_device_reset_peak(device);
+        net_forward_backward(module, step, 0, 1);
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], root.whole_bf16 + 2 * block.whole_bf16);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+}
+
+static void a_cast_is_counted(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 1; world <= 4; world++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                          .mp_policy.param_dtype = FSDP_BF16,
+                                          .no_shared_memory = copy};
+
+            test_run_ranks(world, check_cast, &options);
+        }
+}
+
 /* After a forward, and after what makes the slices stale. */
 static void check_slices(fsdp_context *context, void *arg)
 {
@@ -190,6 +230,6 @@ static void a_steady_state_reuses_its_blocks(void **state)
         test_run_ranks(3, no_system_memory_is_taken_after_the_first_steps, &options[i]);
 }
 
-TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form),
+TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_unit_test(a_cast_is_counted),
           cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
           cmocka_unit_test(a_steady_state_reuses_its_blocks))
