@@ -260,6 +260,17 @@ void play_clip(order_player *player, const order_call *call)
     log_all(player, call->model, "norm", -1, norm);
 }
 
+void play_unscale(order_player *player, const order_call *call)
+{
+    fsdp_grad_scaler_state state = fsdp_grad_scaler_state_default();
+    fsdp_grad_scaler *scaler;
+
+    state.scale = 2;
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(player->context), &state, &scaler));
+    CHECK_OK(fsdp_grad_scaler_unscale(scaler, model_of(player, call)->optimizer));
+    fsdp_grad_scaler_free(scaler);
+}
+
 static fsdp_status make_optimizer(const order_model *m, bool adam, fsdp_optimizer **out)
 {
     const fsdp_sgd_options sgd = {.lr = 0.1, .momentum = 0.9};
@@ -425,6 +436,17 @@ void play_load(order_player *player, const order_call *call)
     (void)player;
     for (int p = 0; p < m->plan->param_count; p++)
         CHECK_OK(fsdp_tensor_write(m->state->entries[p].tensor, FSDP_F32, m->saved[p]));
+}
+
+void play_load_full(order_player *player, const order_call *call)
+{
+    const fsdp_full_state_options options = {.cpu_offload = true, .broadcast_from_rank0 = true};
+    order_model *m = model_of(player, call);
+    fsdp_state_dict *full;
+
+    CHECK_OK(fsdp_state_dict_gather(m->state, &options, &full));
+    CHECK_OK(fsdp_state_dict_load_full(m->state, full, &options));
+    fsdp_state_dict_free(full);
 }
 
 /* ---- failures ---- */

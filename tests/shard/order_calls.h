@@ -43,6 +43,8 @@ void play_zero_grad(order_player *player, const order_call *call);
 void play_optimizer_zero_grad(order_player *player, const order_call *call);
 void play_step(order_player *player, const order_call *call);
 void play_clip(order_player *player, const order_call *call);
+/* Halves the gradients. */
+void play_unscale(order_player *player, const order_call *call);
 void play_new_optimizer(order_player *player, const order_call *call);
 void play_freeze(order_player *player, const order_call *call);
 void play_freeze_one(order_player *player, const order_call *call);
@@ -64,6 +66,8 @@ void play_write(order_player *player, const order_call *call);
 void play_initialize(order_player *player, const order_call *call);
 void play_save(order_player *player, const order_call *call);
 void play_load(order_player *player, const order_call *call);
+/* Values that are there, gathered and broadcast: a write all the same. */
+void play_load_full(order_player *player, const order_call *call);
 
 /* ---- failures ---- */
 

@@ -212,6 +212,13 @@ bool draw_clip(order_draw *d, order_call *c)
     return true;
 }
 
+bool draw_unscale(order_draw *d, order_call *c)
+{
+    const order_sketch *s = order_sketch_of(d, c);
+
+    return !s->unsettled && s->optimizer;
+}
+
 bool draw_new_optimizer(order_draw *d, order_call *c)
 {
     order_sketch *s = order_sketch_of(d, c);

@@ -33,6 +33,7 @@ bool draw_zero_grad(order_draw *d, order_call *c);
 bool draw_optimizer_zero_grad(order_draw *d, order_call *c);
 bool draw_step(order_draw *d, order_call *c);
 bool draw_clip(order_draw *d, order_call *c);
+bool draw_unscale(order_draw *d, order_call *c);
 /* The old one goes. */
 bool draw_new_optimizer(order_draw *d, order_call *c);
 bool draw_freeze(order_draw *d, order_call *c);
