@@ -2,7 +2,7 @@
  *
  * fsdp_fully_shard makes the parameters of a module that no nested call has taken one *group*: they are gathered in
  * one all-gather before the module's forward (and again before its backward if they were resharded in between), and
- * their gradients leave in one reduce-scatter after its backward. (Parameters of several dtypes make a group each.)
+ * their gradients leave in one reduce-scatter after its backward, whatever dtypes they have.
  * Call it from the bottom up, last on the root:
  *
  *     for (int64_t i = 0; i < blocks; i++)
@@ -15,9 +15,10 @@
  * (reshard_after_forward_ranks): then it is SHARDED_POST_FORWARD until its next use, or a write to a shard.
  *
  * Outside forward and backward the module's parameters are distributed tensors: local rows by the chunk rule of
- * fsdp/dist.h over dimension 0, global shape in their distribution. Optimizers and state dicts see those, also while
- * the engine keeps a group unsharded for its next use (unlike PyTorch). Only from fsdp_module_unshard to the reshard do
- * the module's fields name unsharded, plain tensors, which are to be read and not written.
+ * fsdp/dist.h over dimension 0, or the one that options.placement says, global shape in their distribution. Optimizers
+ * and state dicts see those, also while the engine keeps a group unsharded for its next use (unlike PyTorch). Only from
+ * fsdp_module_unshard to the reshard do the module's fields name unsharded, plain tensors, which are to be read and not
+ * written.
  *
  * A write to a shard (optimizer, fsdp_tensor_write, initialize, load) waits until no peer reads the old values, for no
  * longer, and makes everything stale that was made from them: what was unsharded is resharded, the next use gathers
@@ -48,10 +49,14 @@ typedef enum fsdp_reshard {
     FSDP_RESHARD_NEVER,  /* keep unsharded until after the backward */
 } fsdp_reshard;
 
-/* FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. */
+/* FSDP2's MixedPrecisionPolicy. All zero: no mixed precision. It is each parameter's own, whether it is frozen or not;
+ * those of one call may have several dtypes, and are still gathered in one all-gather and reduced in one
+ * reduce-scatter. */
 typedef struct fsdp_mp_policy {
-    fsdp_dtype param_dtype;   /* gather and compute in this dtype; the shard keeps its own */
-    fsdp_dtype reduce_dtype;  /* reduce gradients, and accumulate unreduced ones, in this dtype; NONE: as computed */
+    fsdp_dtype param_dtype; /* gather and compute in this dtype; the shard keeps its own. NONE: that of the shard */
+    /* Reduce gradients, and accumulate unreduced ones, in this dtype, whatever they are computed in; NONE: that of the
+     * shard (as PyTorch since 2.15). It is what is sent. */
+    fsdp_dtype reduce_dtype;
     fsdp_dtype output_dtype;  /* cast floating outputs of the module to this dtype */
     bool keep_forward_inputs; /* FSDP2's cast_forward_inputs=False: do not cast floating inputs to param_dtype */
 } fsdp_mp_policy;
@@ -63,6 +68,12 @@ typedef enum fsdp_overlap {
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
 } fsdp_overlap;
 
+/* How one parameter is sharded. */
+typedef struct fsdp_shard_placement {
+    int dim;         /* of the tensor; negative: from the end */
+    fsdp_mesh *mesh; /* of one dimension, whose ranks have a part each. Borrowed for the call */
+} fsdp_shard_placement;
+
 typedef struct fsdp_shard_options {
     fsdp_mesh *mesh; /* 1-D; NULL: all ranks of the context. Borrowed */
     fsdp_reshard reshard_after_forward;
@@ -73,6 +84,14 @@ typedef struct fsdp_shard_options {
     int reshard_after_forward_ranks;
     fsdp_mp_policy mp_policy;
     fsdp_overlap overlap;
+    /* FSDP2's shard_placement_fn: asked once for each parameter of the call, by its dotted name from the call's module.
+     * `out` is dimension 0 and the call's mesh when it comes. NULL: that for all. Any dimension may be uneven. Rows of
+     * a later dimension lie apart in the unsharded parameter, so its group copies where others share memory; the shard
+     * and its gradient are contiguous. Parameters over another mesh (experts, over a part of the ranks) are gathered
+     * and reduced by themselves, and their gradients divided by that mesh's ranks. All ranks of a mesh must answer
+     * alike. */
+    fsdp_status (*placement)(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out);
+    void *placement_arg;
     /* Left as they are: neither sharded, nor moved, nor reduced, whichever modules have them; give the same list to all
      * calls. Their gradients are this rank's own, so keeping them equal is the caller's business, and they belong into
      * no optimizer whose gradients are clipped together with those of shards: their norm differs from rank to rank.

@@ -3,27 +3,22 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "device/kernels.h"
 #include "shard/cast.h"
 #include "shard/gradients.h"
 
 /* ---- layout ---- */
 
-/* Every parameter begins at a multiple of this many bytes: the allocator's, so that what the ledger counts adds up. */
-static int64_t aligned_elements(fsdp_dtype dtype)
-{
-    return (int64_t)(fsdp__device_rounded(1) / fsdp_dtype_size(dtype));
-}
-
+/* The table of pieces is of elements. Parameters have dtypes of their own, so where they lie is added up in bytes, each
+ * rounded up as the allocator does, so that what the ledger counts adds up. */
 static fsdp_status lay_out(fsdp__param_group *group)
 {
     fsdp__residence *r = &group->residence;
-    const fsdp__param *like = group->params;
-    size_t shard_size = fsdp_dtype_size(like->orig_dtype), unsharded_size = fsdp_dtype_size(like->param_dtype);
     const fsdp__layout_options options = {.kind = FSDP__LAYOUT_PER_PARAMETER,
                                           .ranks = r->mesh.ranks,
                                           .rank = r->mesh.rank,
-                                          .shard_align = aligned_elements(like->orig_dtype),
-                                          .unsharded_align = aligned_elements(like->param_dtype)};
+                                          .shard_align = 1,
+                                          .unsharded_align = 1};
     fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
     fsdp__layout layout = {0};
     fsdp_status status;
@@ -38,11 +33,11 @@ static fsdp_status lay_out(fsdp__param_group *group)
 
         p->piece = layout.entries[i].piece;
         p->chunk_numel = layout.entries[i].chunk_numel;
-        p->shard_offset = (size_t)p->piece.in_shard * shard_size;
-        p->unsharded_offset = (size_t)layout.entries[i].in_unsharded * unsharded_size;
+        p->shard_offset = r->shard_bytes;
+        p->unsharded_offset = r->unsharded_bytes;
+        r->shard_bytes += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
+        r->unsharded_bytes += fsdp__param_padded_bytes(p, r->mesh.ranks, p->param_dtype);
     }
-    r->shard_bytes = (size_t)layout.shard_numel * shard_size;
-    r->unsharded_bytes = (size_t)layout.unsharded_numel * unsharded_size;
 out:
     fsdp__layout_release(&layout);
     fsdp__free(extents);
@@ -89,16 +84,16 @@ void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
 static fsdp__residence_kind choose_residence(const fsdp__param_group *group, const fsdp_device *device)
 {
     int ranks = group->residence.mesh.ranks;
-    bool share = fsdp__residence_can_share(&group->residence, device), cast = false;
+    bool share = fsdp__residence_can_share(&group->residence, device), apart = false;
 
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 
         if (p->gather.pre_gather || p->gather.post_gather)
             return FSDP__RESIDENCE_COPY;
-        cast = cast || p->param_dtype != p->orig_dtype;
+        apart = apart || p->param_dtype != p->orig_dtype || !fsdp__param_is_one_run(p);
     }
-    if (!cast && (ranks == 1 || share))
+    if (!apart && (ranks == 1 || share))
         return FSDP__RESIDENCE_IN_PLACE;
     return share ? FSDP__RESIDENCE_CAST : FSDP__RESIDENCE_COPY;
 }
@@ -152,6 +147,21 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     return FSDP_OK;
 }
 
+/* The shard's values, which lie in runs until now, one after the other. */
+static fsdp_status copy_runs(const fsdp__residence *r, const fsdp__param *p, void *dst, const void *values)
+{
+    const fsdp__copy_args args = {.src = values,
+                                  .dst = dst,
+                                  .src_dtype = p->orig_dtype,
+                                  .dst_dtype = p->orig_dtype,
+                                  .ndim = 2,
+                                  .shape = {p->piece.outer, p->piece.inner},
+                                  .src_strides = {p->piece.stride, 1},
+                                  .dst_strides = {p->piece.inner, 1}};
+
+    return args.shape[0] * args.shape[1] > 0 ? fsdp__launch_copy(fsdp_device_stream(r->device), &args) : FSDP_OK;
+}
+
 /* Gives `storage` its place in the group's memory, with the values that the shard of `p` had if it had any. */
 static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fsdp__storage *storage)
 {
@@ -165,6 +175,8 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
     storage->unwritten = !values || p->sharded->storage->unwritten;
     if (!values) /* on the meta device until now */
         return FSDP_OK;
+    if (!fsdp__param_is_one_run(p))
+        return copy_runs(r, p, storage->data, values);
     return fsdp__copy_on_device(fsdp_device_stream(r->device), storage->data, values, storage->bytes);
 }
 
@@ -184,6 +196,7 @@ static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
         fsdp__storage_unref(shard->storage);
         shard->storage = storages[i];
         shard->offset = 0;
+        fsdp__shape_contiguous_strides(shard->ndim, shard->shape, shard->strides);
         storages[i] = NULL;
     }
 }

@@ -31,6 +31,21 @@ typedef struct initialization {
     const char *prefix; /* its dotted name */
 } initialization;
 
+/* Of each run by itself: element i of the whole parameter has the same value wherever it lies. */
+static fsdp_status fill_runs(const initialization *in, const fsdp__param *p, fsdp_init init, const char *full_name)
+{
+    const fsdp__piece *piece = &p->piece;
+    bool together = fsdp__param_is_one_run(p);
+    int64_t runs = together ? 1 : piece->outer, numel = together ? fsdp__piece_numel(piece) : piece->inner;
+    char *data = p->sharded->storage->data;
+
+    for (int64_t i = 0; i < runs && numel > 0; i++)
+        FSDP_TRY(fsdp__init_fill(p->sharded->storage->device,
+                                 data + (size_t)(i * numel) * fsdp_dtype_size(p->orig_dtype), p->orig_dtype, numel,
+                                 init, in->seed, full_name, piece->at + i * piece->stride));
+    return FSDP_OK;
+}
+
 /* First values of this rank's rows of one parameter. */
 static fsdp_status initialize_param(const initialization *in, const fsdp__param *param, fsdp_init init,
                                     const char *module_name, const char *name)
@@ -41,8 +56,7 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
 
     if (!full)
         return FSDP_NO_MEMORY;
-    status = fsdp__init_fill(param->sharded->storage->device, param->sharded->storage->data, param->orig_dtype,
-                             fsdp__param_shard_numel(param), init, in->seed, full, param->piece.at);
+    status = fill_runs(in, param, init, full);
     fsdp__free(full);
     param->sharded->storage->unwritten = param->sharded->storage->unwritten && status != FSDP_OK;
     return status;

@@ -11,6 +11,7 @@ typedef struct selection {
     fsdp_mesh *mesh;
     bool share;
     const fsdp_shard_options *options;
+    const char *path;   /* of the module at hand, from that of the call */
     fsdp_module **seen; /* modules already visited: shared ones count once */
     int64_t seen_count, seen_capacity;
 } selection;
@@ -58,18 +59,51 @@ static fsdp_status fail_taken(const fsdp__parameter_slot *slot, const fsdp__para
                      slot->name);
 }
 
-/* The group of the parameter's dtype: one collective needs equal dtypes, so a module whose parameters have several has
- * several groups. */
-static fsdp_status choose_group(selection *sel, const fsdp_tensor *t, fsdp__param_group **out)
+/* One collective is of one mesh, so parameters over several have several groups. */
+static fsdp_status choose_group(selection *sel, fsdp_mesh *mesh, fsdp__param_group **out)
 {
     const fsdp__module_state *state = sel->state;
 
     for (int64_t i = 0; i < state->group_count; i++)
-        if (state->groups[i]->params[0].orig_dtype == t->dtype) {
+        if (state->groups[i]->residence.mesh.mesh == mesh) {
             *out = state->groups[i];
             return FSDP_OK;
         }
-    return fsdp__module_state_add_group(sel->state, sel->mesh, sel->share, out);
+    return fsdp__module_state_add_group(sel->state, mesh, sel->share, out);
+}
+
+static fsdp_status check_placement(const selection *sel, const char *name, const fsdp_tensor *t,
+                                   const fsdp_shard_placement *placement)
+{
+    const fsdp_mesh *mesh = placement->mesh;
+
+    if (placement->dim < -t->ndim || placement->dim >= t->ndim)
+        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' in dimension %d: it has %d", name, placement->dim, t->ndim);
+    if (!mesh || fsdp_mesh_context(mesh) != sel->state->root->context || fsdp_mesh_ndim(mesh) != 1)
+        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': it needs a mesh of one dimension, of the module's context",
+                         name);
+    return FSDP_OK;
+}
+
+/* Where the caller wants it: dimension 0 of the call's mesh, unless it says otherwise. */
+static fsdp_status choose_placement(const selection *sel, const char *name, const fsdp_tensor *t,
+                                    fsdp_shard_placement *out)
+{
+    char *full;
+    fsdp_status status;
+
+    *out = (fsdp_shard_placement){.mesh = sel->mesh};
+    if (!sel->options->placement)
+        return FSDP_OK;
+    full = fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", name);
+    if (!full)
+        return FSDP_NO_MEMORY;
+    status = sel->options->placement(sel->options->placement_arg, full, t, out);
+    if (status == FSDP_OK)
+        status = check_placement(sel, full, t, out);
+    fsdp__free(full);
+    out->dim += out->dim < 0 ? t->ndim : 0;
+    return status;
 }
 
 static fsdp__param *find_selected(const fsdp__module_state *state, const fsdp_tensor *t)
@@ -85,15 +119,18 @@ static fsdp_status select_new(selection *sel, const fsdp__parameter_slot *slot, 
 {
     const fsdp_mp_policy *policy = &sel->state->policy;
     fsdp_tensor *t = *slot->slot;
+    fsdp_shard_placement placement;
     fsdp__param_group *group;
 
     if (fsdp_tensor_distribution(t) || fsdp__param_of(t))
         return fail_taken(slot, fsdp__param_of(t));
     FSDP_TRY(check_parameter(sel->state, slot->name, t));
-    FSDP_TRY(choose_group(sel, t, &group));
+    FSDP_TRY(choose_placement(sel, slot->name, t, &placement));
+    FSDP_TRY(choose_group(sel, placement.mesh, &group));
     FSDP_TRY(fsdp__param_group_add(group, t, out));
+    fsdp__param_set_dim(*out, placement.dim);
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
-    (*out)->reduce_dtype = policy->reduce_dtype;
+    (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : t->dtype;
     return FSDP_OK;
 }
 
@@ -118,6 +155,26 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const f
     return fsdp__param_add_field(p, module, slot->slot);
 }
 
+static fsdp_status select_module(selection *sel, fsdp_module *module);
+
+static fsdp_status select_child(selection *sel, const fsdp__child_slot *child)
+{
+    const char *path = sel->path;
+    char *below;
+    fsdp_status status;
+
+    if (fsdp__module_state_of(child->module))
+        return FSDP_OK;
+    below = fsdp__sprintf("%s%s%s", path, *path ? "." : "", child->name);
+    if (!below)
+        return FSDP_NO_MEMORY;
+    sel->path = below;
+    status = select_module(sel, child->module);
+    sel->path = path;
+    fsdp__free(below);
+    return status;
+}
+
 static fsdp_status select_module(selection *sel, fsdp_module *module)
 {
     for (int64_t i = 0; i < sel->seen_count; i++)
@@ -129,8 +186,7 @@ static fsdp_status select_module(selection *sel, fsdp_module *module)
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         FSDP_TRY(select_parameter(sel, module, &module->parts->parameters[i]));
     for (int64_t i = 0; i < module->parts->child_count; i++)
-        if (!fsdp__module_state_of(module->parts->children[i].module))
-            FSDP_TRY(select_module(sel, module->parts->children[i].module));
+        FSDP_TRY(select_child(sel, &module->parts->children[i]));
     return FSDP_OK;
 }
 
@@ -194,7 +250,7 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context, fsdp_mesh 
 fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options)
 {
     static const fsdp_shard_options defaults;
-    selection sel = {0};
+    selection sel = {.path = ""};
     fsdp_status status;
 
     options = options ? options : &defaults;

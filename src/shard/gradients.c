@@ -9,9 +9,24 @@
 
 /* ---- memory ---- */
 
-static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *asked, fsdp__gradient_buffer *buffer,
-                               fsdp_dtype dtype, fsdp__region **out)
+/* Whether gradients that are not reduced add up in another dtype than they are computed in. */
+static bool is_folded(const fsdp__param *param)
 {
+    return param->reduce_dtype != param->param_dtype;
+}
+
+/* Of the place of an unsharded gradient in the buffer for `use`. */
+static size_t place_bytes(const fsdp__param *param, fsdp__gradient_use use)
+{
+    fsdp_dtype dtype = use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
+
+    return fsdp__param_padded_bytes(param, param->group->residence.mesh.ranks, dtype);
+}
+
+static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *asked, fsdp__gradient_use use,
+                               fsdp__region **out)
+{
+    fsdp__gradient_buffer *buffer = &group->gradients[use];
     size_t bytes = 0;
 
     if (!buffer->has_place)
@@ -20,10 +35,11 @@ static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *aske
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
+        bool wanted = fsdp_tensor_requires_grad(p->sharded) && (use == FSDP__GRADIENT_COMPUTED || is_folded(p));
 
-        buffer->has_place[i] = p == asked || fsdp_tensor_requires_grad(p->sharded);
+        buffer->has_place[i] = p == asked || wanted;
         if (buffer->has_place[i])
-            bytes += fsdp__param_padded_bytes(p, group->residence.mesh.ranks, dtype);
+            bytes += place_bytes(p, use);
     }
     FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group), bytes, out));
     (*out)->weak = &buffer->region;
@@ -65,10 +81,10 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
     if (region)
         region->refs++;
     else
-        FSDP_TRY_GOTO(status, open_buffer(group, param, buffer, dtype, &region), out);
+        FSDP_TRY_GOTO(status, open_buffer(group, param, use, &region), out);
     for (int64_t i = 0; i < index; i++)
         if (buffer->has_place[i])
-            offset += fsdp__param_padded_bytes(&group->params[i], group->residence.mesh.ranks, dtype);
+            offset += place_bytes(&group->params[i], use);
     fsdp__region_lend(region, offset, storage);
     fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
     fsdp__region_unref(region); /* the storage has it now */
@@ -111,23 +127,14 @@ fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
         fsdp_tensor *grad = fsdp_tensor_grad(p->unsharded);
         bool first = p->accumulated_grad == NULL;
 
-        if (!grad)
-            continue;
+        if (!grad || !is_folded(p))
+            continue; /* the others add up where they are */
         if (first)
             FSDP_TRY(make_gradient(p, FSDP__GRADIENT_ACCUMULATED, &p->accumulated_grad));
         FSDP_TRY(fsdp__tensor_copy(p->accumulated_grad, grad, !first));
         fsdp__put_grad(p->unsharded, NULL);
     }
     return FSDP_OK;
-}
-
-fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
-{
-    const fsdp__param *p = group->params;
-
-    if (p->reduce_dtype == FSDP_DTYPE_NONE || p->reduce_dtype == p->param_dtype)
-        return FSDP_OK; /* they add up where they are */
-    return fsdp__param_group_fold_gradients(group);
 }
 
 /* ---- what callers do to the two tensors ---- */

@@ -16,9 +16,8 @@ fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 
 /* The unsharded gradient to reduce, NULL when the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
-/* Gradients of this backward stay unsharded on this rank until a later one is reduced. */
-fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group);
-/* Adds the gradients of this backward to those accumulated in the reduce dtype. */
+/* Gradients of this backward stay unsharded on this rank until a later one is reduced: where they add up in another
+ * dtype than they are computed in, they are added to those accumulated in it. */
 fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group);
 /* Forgets unsharded gradients that were not reduced. */
 void fsdp__param_group_drop_gradients(fsdp__param_group *group);

@@ -140,10 +140,9 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
 
-        buffers[i] = (fsdp_sharded_buffer){.unsharded = p->unsharded->storage->data,
-                                           .numel = fsdp__param_numel(p),
-                                           .chunk = p->chunk_numel,
-                                           .unsharded_dtype = p->param_dtype};
+        buffers[i] = fsdp__param_buffer(p);
+        buffers[i].unsharded = p->unsharded->storage->data;
+        buffers[i].unsharded_dtype = p->param_dtype;
         FSDP_TRY_GOTO(status, choose_source(group, p, &buffers[i]), out);
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);

@@ -3,7 +3,7 @@
  *     SHARDED --unshard--> GATHERING --wait--> UNSHARDED --reshard--> SHARDED
  *             SHARDED_POST_FORWARD --unshard--> GATHERING, UNSHARDED --reshard_to_slice--> SHARDED_POST_FORWARD
  *
- * The parameters of a group lie on one device, over one mesh, and have equal dtypes. */
+ * The parameters of a group lie on one device and over one mesh; dtypes and sharded dimensions are each one's own. */
 #ifndef SHARD_GROUP_H
 #define SHARD_GROUP_H
 

@@ -27,6 +27,21 @@ int64_t fsdp__param_shard_numel(const fsdp__param *param)
     return fsdp__piece_numel(&param->piece);
 }
 
+bool fsdp__param_is_one_run(const fsdp__param *param)
+{
+    return param->piece.outer <= 1 || param->piece.stride == param->piece.inner;
+}
+
+fsdp_sharded_buffer fsdp__param_buffer(const fsdp__param *param)
+{
+    const fsdp__extent *e = &param->extent;
+
+    if (e->outer == 0)
+        return (fsdp_sharded_buffer){0};
+    return (fsdp_sharded_buffer){
+        .numel = e->rows * e->inner, .chunk = param->chunk_numel / e->outer, .outer = e->outer};
+}
+
 size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype dtype)
 {
     return fsdp__device_rounded((size_t)(param->chunk_numel * ranks) * fsdp_dtype_size(dtype));
@@ -53,8 +68,33 @@ const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes)
 void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor)
 {
     *param = (fsdp__param){.sharded = fsdp_tensor_ref(tensor), .orig_dtype = tensor->dtype};
-    param->extent = (fsdp__extent){
-        .outer = 1, .rows = tensor->shape[0], .inner = fsdp__shape_numel(tensor->ndim - 1, tensor->shape + 1)};
+    fsdp__param_set_dim(param, 0);
+}
+
+void fsdp__param_set_dim(fsdp__param *param, int dim)
+{
+    const fsdp_tensor *tensor = param->sharded;
+
+    param->dim = dim;
+    param->extent = (fsdp__extent){.outer = fsdp__shape_numel(dim, tensor->shape),
+                                   .rows = tensor->shape[dim],
+                                   .inner = fsdp__shape_numel(tensor->ndim - dim - 1, tensor->shape + dim + 1)};
+}
+
+/* Without values there is nothing that could lie apart. */
+static void set_strides(fsdp_tensor *tensor)
+{
+    if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
+        fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
+}
+
+static void set_whole(fsdp__param *param)
+{
+    fsdp_tensor *tensor = param->sharded;
+
+    tensor->shape[param->dim] = param->extent.rows;
+    tensor->offset -= param->piece.at;
+    set_strides(tensor);
 }
 
 /* The model's tensor keeps its identity: every field of the model and an optimizer made earlier see the shard from now
@@ -65,15 +105,14 @@ fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
     fsdp_distribution distribution = {.mesh = mesh->mesh, .placement_count = 1, .ndim = tensor->ndim};
     fsdp_status status;
 
-    distribution.placements[0] = (fsdp_placement){.kind = FSDP_SHARD, .dim = 0};
+    distribution.placements[0] = (fsdp_placement){.kind = FSDP_SHARD, .dim = param->dim};
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
-    tensor->shape[0] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
+    tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
     tensor->offset += param->piece.at;
+    set_strides(tensor);
     status = fsdp_tensor_set_distribution(tensor, &distribution);
-    if (status != FSDP_OK) {
-        tensor->shape[0] = param->extent.rows;
-        tensor->offset -= param->piece.at;
-    }
+    if (status != FSDP_OK)
+        set_whole(param);
     return status;
 }
 
@@ -84,8 +123,7 @@ void fsdp__param_unwrap(fsdp__param *param)
     if (tensor->distribution.free_state)
         tensor->distribution.free_state(tensor->distribution.state);
     tensor->distribution = (fsdp__attachment){0};
-    tensor->shape[0] = param->extent.rows;
-    tensor->offset -= param->piece.at;
+    set_whole(param);
 }
 
 void fsdp__param_release(fsdp__param *param)

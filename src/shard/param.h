@@ -8,6 +8,7 @@
 #ifndef SHARD_PARAM_H
 #define SHARD_PARAM_H
 
+#include "fsdp/comm.h"
 #include "nn/module.h"
 #include "shard/layout.h"
 #include "shard/mesh_info.h"
@@ -35,22 +36,26 @@ typedef struct fsdp__param {
     char *name;             /* dotted, from the root; NULL before lazy initialisation */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
+    int dim;                                          /* that is sharded */
     fsdp__extent extent;                              /* of the unsharded parameter */
     fsdp__piece piece;                                /* this rank's: see layout.h */
     int64_t chunk_numel;                              /* padded elements of one rank */
     size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
     size_t cast_offset;                               /* the same, in the region of casts: cast.h */
-    fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; NONE: as computed */
+    fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; of sums of gradients */
     fsdp_tensor *gathering;                           /* what pre_gather made, while the gather may read it */
     fsdp__gather_functions gather;
     const fsdp_module *named_in;   /* the first of the state's modules that its first values were asked of, or NULL */
     fsdp_tensor *accumulated_grad; /* in reduce_dtype, of backwards without reduction; or NULL */
 } fsdp__param;
 
-/* A parameter of a group to come: takes a reference of `tensor`, the one the model was built with. */
+/* A parameter of a group to come: takes a reference of `tensor`, the one the model was built with, to be sharded in
+ * dimension 0. */
 void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
+/* In another dimension of it; before the group is laid out. */
+void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: shape and distribution of this rank's rows, still without the
- * group's memory. Extent and piece are known. */
+ * group's memory, so where the rows of a later dimension have values they lie apart. Extent and piece are known. */
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh);
 /* Back to the plain whole tensor; while the group has no memory only. */
 void fsdp__param_unwrap(fsdp__param *param);
@@ -69,6 +74,10 @@ void fsdp__param_name_memory(const fsdp__param *param);
 
 int64_t fsdp__param_numel(const fsdp__param *param);
 int64_t fsdp__param_shard_numel(const fsdp__param *param);
+/* Whether this rank's rows lie together in the unsharded parameter. */
+bool fsdp__param_is_one_run(const fsdp__param *param);
+/* Its shape for a collective: memory and dtypes are the caller's business. */
+fsdp_sharded_buffer fsdp__param_buffer(const fsdp__param *param);
 /* Of the unsharded parameter in `dtype`, as it lies in memory: rows padded to a multiple of the ranks, rounded up. */
 size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype dtype);
 

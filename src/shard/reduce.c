@@ -55,13 +55,14 @@ static fsdp_status begin(reduction *r)
 
 /* ---- where results go ---- */
 
-/* A gradient of the shard, a distributed tensor like it, from `offset` elements of `storage` on. */
-static fsdp_status make_gradient(const fsdp__param *param, fsdp__storage *storage, int64_t offset, fsdp_tensor **out)
+/* A gradient of the shard, a distributed tensor like it, from byte `offset` of `storage` on. */
+static fsdp_status make_gradient(const fsdp__param *param, fsdp__storage *storage, size_t offset, fsdp_tensor **out)
 {
     const fsdp_tensor *like = param->sharded;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__tensor_create_view(storage, like->dtype, like->ndim, like->shape, NULL, offset, out));
+    FSDP_TRY(fsdp__tensor_create_view(storage, like->dtype, like->ndim, like->shape, NULL,
+                                      (int64_t)(offset / fsdp_dtype_size(like->dtype)), out));
     status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
     if (status == FSDP_OK)
         return FSDP_OK;
@@ -130,7 +131,7 @@ static fsdp_status make_in_place(reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
     fsdp__storage *storage;
-    int64_t offset = 0;
+    size_t offset = 0;
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY(make_storage(r, &storage));
@@ -140,7 +141,7 @@ static fsdp_status make_in_place(reduction *r)
 
         if (!grad) {
             FSDP_TRY_GOTO(status, make_gradient(p, storage, offset, &grad), out);
-            offset += (int64_t)(fsdp__param_padded_bytes(p, 1, p->orig_dtype) / fsdp_dtype_size(p->orig_dtype));
+            offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
             status = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
         }
         flight->gradients[i] = grad;
@@ -165,13 +166,12 @@ static fsdp_status issue(reduction *r, float divide_factor)
         const fsdp__param *p = r->params[i];
 
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
-        r->buffers[i] = (fsdp_sharded_buffer){.unsharded = fsdp_tensor_data(flight->unsharded[i]),
-                                              .shard = fsdp_tensor_data(flight->gradients[i]),
-                                              .numel = fsdp__param_numel(p),
-                                              .chunk = p->chunk_numel,
-                                              .unsharded_dtype = flight->unsharded[i]->dtype,
-                                              .shard_dtype = p->orig_dtype,
-                                              .reduce_dtype = p->reduce_dtype};
+        r->buffers[i] = fsdp__param_buffer(p);
+        r->buffers[i].unsharded = fsdp_tensor_data(flight->unsharded[i]);
+        r->buffers[i].shard = fsdp_tensor_data(flight->gradients[i]);
+        r->buffers[i].unsharded_dtype = flight->unsharded[i]->dtype;
+        r->buffers[i].shard_dtype = p->orig_dtype;
+        r->buffers[i].reduce_dtype = p->reduce_dtype;
     }
     /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, residence->device, r->stream));

@@ -4,8 +4,9 @@
  *   IN_PLACE  one region holds the unsharded parameters, one after the other; each rank's shard is its rows of it. On
  *             one machine the region is memory that all ranks share, so a gather is a barrier and moves nothing. Also
  *             the residence of a world of one.
- *   CAST      the shards are private; the unsharded parameters, in another dtype, lie in memory that ranks share. Each
- *             rank casts its own rows, once for all, and again only after a write (cast.h).
+ *   CAST      the shards are private; the unsharded parameters, in another dtype, or where a rank's rows lie apart
+ *             (sharded in a later dimension than 0), lie in memory that ranks share. Each rank casts its own rows, once
+ *             for all; those that lie together again only after a write (cast.h).
  *   COPY      the shards are private; each gather takes memory for the unsharded parameters and copies.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared.
  *

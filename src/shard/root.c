@@ -155,6 +155,19 @@ static bool is_to_ask(const fsdp__param_group *group)
     return unsharded && group->residence.mesh.ranks > 1 && !group->asked;
 }
 
+/* Groups of one state over several meshes are decided about by different ranks. */
+static void reshard_stale(fsdp__param_group *group)
+{
+    fsdp__module_state *state = group->state;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        if (state->groups[i]->residence.mesh.shard_pg != group->residence.mesh.shard_pg) {
+            fsdp__param_group_reshard(group, state->comm);
+            return;
+        }
+    fsdp__module_state_reshard(state);
+}
+
 /* Asks about `first` and all groups that `rest` still comes to and that share its process group, as many as fit. */
 static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
 {
@@ -174,7 +187,7 @@ static fsdp_status exchange_stale(fsdp__param_group *first, walk rest)
     FSDP_TRY(fsdp__process_group_any(pg, stale, n)); /* now all ranks decide alike */
     for (int64_t i = 0; i < n; i++)
         if (stale[i])
-            fsdp__module_state_reshard(asked[i]->state);
+            reshard_stale(asked[i]);
     for (int64_t i = 0; i < n; i++)
         if (asked[i]->sharded_state >= FSDP_GATHERING)
             fsdp__residence_begin_read(&asked[i]->residence);

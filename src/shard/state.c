@@ -243,7 +243,7 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
         fsdp_status status;
 
         if (!state->reduce_grads) {
-            FSDP_TRY(fsdp__param_group_keep_gradients(group));
+            FSDP_TRY(fsdp__param_group_fold_gradients(group));
             continue;
         }
         set_label(state, fsdp__param_group_reduce_pg(group), true);

@@ -74,8 +74,7 @@ static fsdp_shard_options shard_options(const fsdp_train_config *c)
 
     if (param != FSDP_F32)
         options.mp_policy.param_dtype = param;
-    if (param != reduce)
-        options.mp_policy.reduce_dtype = reduce;
+    options.mp_policy.reduce_dtype = reduce;
     return options;
 }
 

@@ -31,7 +31,7 @@ static fsdp_status choose(division *d, fsdp_tensor *tensor, fsdp__param **out)
         FSDP_TRY(fsdp__module_state_add_group(d->state, d->mesh, !d->options->no_shared_memory, &group));
     FSDP_TRY(fsdp__param_group_add(d->state->groups[part], tensor, out));
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : tensor->dtype;
-    (*out)->reduce_dtype = policy->reduce_dtype;
+    (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : tensor->dtype;
     return FSDP_OK;
 }
 

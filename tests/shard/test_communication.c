@@ -118,7 +118,7 @@ static void bytes(fsdp_context *context, void *arg)
     fsdp_module *module = net_sharded(context, BLOCKS, &options);
     int64_t padded = 0, world = fsdp_context_world_size(context);
     int64_t k = options.reshard_after_forward_ranks ? options.reshard_after_forward_ranks : world;
-    int64_t p = policy.param_dtype ? 2 : 4, r = policy.reduce_dtype == FSDP_F32 || !policy.param_dtype ? 4 : 2;
+    int64_t p = policy.param_dtype ? 2 : 4, r = policy.reduce_dtype == FSDP_BF16 ? 2 : 4;
     fsdp_comm_stats stats;
     fsdp_shard_info info;
 
@@ -140,7 +140,9 @@ static void bytes(fsdp_context *context, void *arg)
 
 static void bytes_per_step_are_those_of_the_formula(void **state)
 {
-    fsdp_mp_policy policies[] = {{0}, {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}, {.param_dtype = FSDP_BF16}};
+    fsdp_mp_policy policies[] = {{0},
+                                 {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16},
+                                 {.param_dtype = FSDP_BF16}}; /* reduced in the shard's dtype */
 
     (void)state;
     for (int world = 1; world <= 4; world++)

@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "device/kernels.h"
 #include "shard/gradients.h"
+#include "shard/parts.h"
 #include "shard/state.h"
 #include "shard/ways.h"
 
@@ -94,7 +95,7 @@ static void train_mixed(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-static void parameters_of_two_dtypes_make_two_groups(void **state)
+static void parameters_of_two_dtypes_are_one_group(void **state)
 {
     (void)state;
     in_every_way(train_mixed, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
@@ -118,12 +119,14 @@ static void look(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_shard_info(module, &info));
     CHECK_EQ(info.state, FSDP_UNSHARDED);
     fsdp_context_comm_stats(context, &stats);
-    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], world > 1 ? 2 : 0); /* one for each dtype */
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], world > 1);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER],
+             (world - 1) * (4 * ((MIDDLE + world - 1) / world * (IN + 1)) + 2 * ((OUT + world - 1) / world * MIDDLE)));
     CHECK_OK(fsdp_module_reshard(module));
     fsdp_module_unref(module);
 }
 
-static void each_dtype_is_gathered_by_itself(void **state)
+static void several_dtypes_are_gathered_at_once(void **state)
 {
     (void)state;
     for (int world = 1; world <= WAYS_WORLDS; world++)
@@ -311,7 +314,7 @@ static void fail_the_second(fsdp_context *context, void *arg)
     int64_t before;
 
     (void)arg;
-    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_OK(shard_in_parts(&module, 1, &(fsdp_shard_options){0}, 2));
     before = test_live_bytes(context);
     fsdp__param_of(((mixed *)module)->second)->gather.post_gather = fail_after;
     CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, "not today");
@@ -360,8 +363,8 @@ static void a_failed_materialize_leaves_no_trace(void **state)
         test_run_ranks(world, materialize_elsewhere_first, NULL);
 }
 
-TEST_MAIN(cmocka_unit_test(parameters_of_two_dtypes_make_two_groups),
-          cmocka_unit_test(each_dtype_is_gathered_by_itself),
+TEST_MAIN(cmocka_unit_test(parameters_of_two_dtypes_are_one_group),
+          cmocka_unit_test(several_dtypes_are_gathered_at_once),
           cmocka_unit_test(functions_around_a_gather_change_what_is_gathered),
           cmocka_unit_test(functions_around_a_gather_stand_any_order),
           cmocka_unit_test(functions_that_fail_leave_the_group_sharded),

@@ -76,12 +76,13 @@ static void every_field_of_the_policy_is_followed(void **state)
             test_run_ranks(world, dtypes, &policies[i]);
 }
 
-/* Without a reduce dtype the sum over microbatches rounds to bf16: 256 + 1 stays 256. With f32 it does not. */
+/* In bf16 the sum over microbatches rounds: 256 + 1 stays 256. In f32, which the shard's dtype stands for, it does not.
+ */
 static void accumulate(fsdp_context *context, void *arg)
 {
     fsdp_mp_policy policy = *(fsdp_mp_policy *)arg;
     one *o = one_create(context, 5);
-    float expected = policy.reduce_dtype == FSDP_F32 ? 258.0f : 256.0f, grad[5];
+    float expected = policy.reduce_dtype == FSDP_BF16 ? 256.0f : 258.0f, grad[5];
 
     CHECK_OK(fsdp_fully_shard(&o->base, &(fsdp_shard_options){.mp_policy = policy}));
     for (int micro = 0; micro < 3; micro++) {
@@ -100,7 +101,9 @@ static void accumulate(fsdp_context *context, void *arg)
 
 static void unreduced_gradients_add_up_in_the_reduce_dtype(void **state)
 {
-    fsdp_mp_policy policies[] = {{.param_dtype = FSDP_BF16}, {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
+    fsdp_mp_policy policies[] = {{.param_dtype = FSDP_BF16},
+                                 {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16},
+                                 {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
 
     (void)state;
     for (int world = 1; world <= 4; world++)
@@ -147,7 +150,7 @@ static void bf16_is_near_f32_and_the_same_in_every_layout(void **state)
 
             for (int variant = 0; variant < 8; variant++) {
                 r.options = (fsdp_shard_options){
-                    .mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = reduce ? FSDP_F32 : FSDP_DTYPE_NONE},
+                    .mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = reduce ? FSDP_F32 : FSDP_BF16},
                     .no_shared_memory = variant & 1,
                     .overlap = variant & 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_AUTO,
                     .reshard_after_forward = variant & 4 ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_AUTO};
@@ -158,6 +161,151 @@ static void bf16_is_near_f32_and_the_same_in_every_layout(void **state)
     free(expected);
 }
 
+/* ---- several dtypes in one group: what is sent ---- */
+
+enum {
+    KINDS = 3,
+    SENT_NUMEL = 5
+};
+
+static const fsdp_dtype kinds[KINDS] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+
+/* y = sum of x * w over weights of three dtypes: each gradient is a sum of small whole numbers, exact in all. */
+typedef struct three {
+    fsdp_module base;
+    fsdp_tensor *weights[KINDS];
+} three;
+
+static fsdp_tensor *three_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    three *t = (three *)self;
+    fsdp_tensor *sum = NULL;
+
+    (void)count;
+    for (int i = 0; i < KINDS; i++) {
+        fsdp_tensor *product =
+            fsdp_cast(fsdp_mul(fsdp_cast(inputs[0], fsdp_tensor_dtype(t->weights[i])), t->weights[i]), FSDP_F32);
+
+        sum = i == 0 ? product : fsdp_add(sum, product);
+    }
+    return fsdp_sum(sum);
+}
+
+static const fsdp_module_type three_type = {.name = "Three", .forward = three_forward};
+
+static three *three_create(fsdp_context *context)
+{
+    static const char *const names[KINDS] = {"float", "brain", "half"};
+    int64_t numel = SENT_NUMEL;
+    three *t;
+
+    CHECK_OK(fsdp_module_create(context, &three_type, sizeof *t, &t));
+    for (int i = 0; i < KINDS; i++)
+        CHECK_OK(fsdp_module_add_parameter(&t->base, names[i], &t->weights[i], test_device(context), kinds[i], 1,
+                                           &numel, (fsdp_init){.kind = FSDP_INIT_ONES}));
+    return t;
+}
+
+static void three_backward(three *t)
+{
+    fsdp_context *context = t->base.context;
+    int64_t numel = SENT_NUMEL;
+    double value = fsdp_context_rank(context) + 1.0;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(
+        fsdp_backward(CHECK_PTR(fsdp_call(&t->base, fsdp_full(test_device(context), FSDP_F32, 1, &numel, value)))));
+    fsdp_scope_end(context, NULL);
+}
+
+/* In units of one rank's padded elements times the peers. */
+static int64_t bytes_of_all(fsdp_dtype dtype, int frozen)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < KINDS; i++)
+        bytes += i == frozen ? 0 : (int64_t)fsdp_dtype_size(dtype ? dtype : kinds[i]);
+    return bytes;
+}
+
+static void check_sent(three *t, const fsdp_mp_policy *policy, int frozen)
+{
+    fsdp_context *context = t->base.context;
+    int64_t world = fsdp_context_world_size(context), peers = (world - 1) * ((SENT_NUMEL + world - 1) / world);
+    fsdp_comm_stats stats;
+
+    fsdp_context_reset_comm_stats(context);
+    three_backward(t);
+    fsdp_context_comm_stats(context, &stats);
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER], world > 1); /* the root's is kept for the backward */
+    CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], world > 1);
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], peers * bytes_of_all(policy->param_dtype, -1));
+    CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], peers * bytes_of_all(policy->reduce_dtype, frozen));
+}
+
+static void check_three_gradients(const three *t, float factor, int frozen)
+{
+    float world = (float)fsdp_context_world_size(t->base.context), grad[SENT_NUMEL];
+
+    for (int i = 0; i < KINDS; i++) {
+        const fsdp_tensor *gradient = fsdp_tensor_grad(t->weights[i]);
+
+        CHECK_EQ(gradient == NULL, i == frozen);
+        if (i == frozen)
+            continue;
+        CHECK_EQ(fsdp_tensor_dtype(gradient), kinds[i]);
+        CHECK_OK(fsdp_tensor_read(gradient, FSDP_F32, grad));
+        for (int64_t k = 0; k < fsdp_tensor_numel(gradient); k++)
+            CHECK_EQ(grad[k], factor * (world + 1) / 2);
+    }
+}
+
+/* One frozen before the first forward and trained later: its dtypes were its own all along. Then gradients that add up
+ * unsharded, each in its reduce dtype. */
+static void send(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options *options = arg;
+    three *t = three_create(context);
+    int64_t live = 0;
+
+    CHECK_OK(fsdp_fully_shard(&t->base, options));
+    CHECK_OK(fsdp_tensor_set_requires_grad(t->weights[1], false));
+    check_sent(t, &options->mp_policy, 1);
+    check_three_gradients(t, 1, 1);
+    fsdp_module_zero_grad(&t->base);
+    CHECK_OK(fsdp_tensor_set_requires_grad(t->weights[1], true));
+    for (int step = 0; step < 3; step++) {
+        check_sent(t, &options->mp_policy, -1);
+        check_three_gradients(t, 1, -1);
+        fsdp_module_zero_grad(&t->base);
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(&t->base, false, true));
+        three_backward(t);
+        three_backward(t);
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(&t->base, true, true));
+        check_sent(t, &options->mp_policy, -1);
+        check_three_gradients(t, 3, -1);
+        fsdp_module_zero_grad(&t->base);
+        live = step == 0 ? test_live_bytes(context) : live;
+    }
+    CHECK_EQ(test_live_bytes(context), live);
+    fsdp_module_unref(&t->base);
+}
+
+static void the_reduce_dtype_is_what_is_sent(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        fsdp_shard_options options = {.overlap = i % 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE,
+                                      .no_shared_memory = i / 2 % 2};
+
+        options.mp_policy.param_dtype = i % 4 < KINDS ? kinds[i % 4] : FSDP_DTYPE_NONE;
+        options.mp_policy.reduce_dtype = i / 4 < KINDS ? kinds[i / 4] : FSDP_DTYPE_NONE;
+        test_run_ranks(1 + i % 3, send, &options);
+        test_run_ranks(4, send, &options);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(every_field_of_the_policy_is_followed),
           cmocka_unit_test(unreduced_gradients_add_up_in_the_reduce_dtype),
-          cmocka_unit_test(bf16_is_near_f32_and_the_same_in_every_layout))
+          cmocka_unit_test(bf16_is_near_f32_and_the_same_in_every_layout),
+          cmocka_unit_test(the_reduce_dtype_is_what_is_sent))

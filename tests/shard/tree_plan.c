@@ -150,7 +150,7 @@ fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param)
     const tree_param *p = &plan->params[tree_original(plan, param)];
     fsdp_dtype dtype = plan->states[p->owner].policy.reduce_dtype;
 
-    return dtype ? dtype : tree_compute_dtype(plan, param);
+    return dtype ? dtype : p->dtype;
 }
 
 bool tree_is_unread_in_backward(const tree_plan *plan, int state)
