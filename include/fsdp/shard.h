@@ -59,6 +59,11 @@ typedef struct fsdp_mp_policy {
     fsdp_dtype reduce_dtype;
     fsdp_dtype output_dtype;  /* cast floating outputs of the module to this dtype */
     bool keep_forward_inputs; /* FSDP2's cast_forward_inputs=False: do not cast floating inputs to param_dtype */
+    /* Floating buffers of the call's modules are cast to it once, before the first forward, but for tables that a layer
+     * computes for itself (rope's). NONE: none is, as in FSDP2: a module that mixes its buffers with what it computes,
+     * as a batch norm mixes its running statistics, meets two dtypes then. Set this, or give it a call of its own with
+     * another policy. */
+    fsdp_dtype buffer_dtype;
 } fsdp_mp_policy;
 
 /* How prefetched gathers and reductions run. */

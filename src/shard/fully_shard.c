@@ -214,9 +214,9 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
 
 static fsdp_status check_policy(const fsdp_mp_policy *policy)
 {
-    const fsdp_dtype wanted[] = {policy->param_dtype, policy->reduce_dtype, policy->output_dtype};
+    const fsdp_dtype wanted[] = {policy->param_dtype, policy->reduce_dtype, policy->output_dtype, policy->buffer_dtype};
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (wanted[i] != FSDP_DTYPE_NONE && !fsdp_dtype_is_floating(wanted[i]))
             return FSDP_FAIL(FSDP_INVALID, "mixed precision policy: %s is not a floating dtype",
                              fsdp_dtype_name(wanted[i]));

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "shard/buffers.h"
 #include "shard/gradients.h"
 #include "shard/prefetch.h"
 
@@ -194,6 +195,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
     FSDP_TRY_GOTO(status, check_ready(&c), out);
     FSDP_TRY_GOTO(status, check_prefetch(&c), out);
     FSDP_TRY_GOTO(status, open_comm(&c), out);
+    FSDP_TRY_GOTO(status, fsdp__root_cast_buffers(c.root), out);
     commit(&c);
 out:
     for (int64_t i = 0; c.names && i < c.root->state_count; i++)

@@ -12,7 +12,7 @@ enum {
 static void refusals(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 0);
-    fsdp_mp_policy odd = {.param_dtype = FSDP_I32};
+    fsdp_mp_policy odd = {.param_dtype = FSDP_I32}, odd_buffers = {.buffer_dtype = FSDP_I64};
     fsdp_tensor *x, *targets;
 
     (void)arg;
@@ -21,6 +21,7 @@ static void refusals(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_fully_shard(((net *)module)->blocks, NULL), FSDP_INVALID, "ModuleList");
     CHECK_ERROR(fsdp_fully_shard_modules((fsdp_module *const[]){block, block}, 2, NULL), FSDP_INVALID, "twice");
     CHECK_ERROR(fsdp_fully_shard(block, &(fsdp_shard_options){.mp_policy = odd}), FSDP_INVALID, "int32");
+    CHECK_ERROR(fsdp_fully_shard(block, &(fsdp_shard_options){.mp_policy = odd_buffers}), FSDP_INVALID, "int64");
     CHECK(!fsdp_module_is_sharded(block));
     CHECK_ERROR(fsdp_module_unshard(block), FSDP_STATE, "not given to fully_shard");
     CHECK_OK(fsdp_fully_shard(block, NULL));
