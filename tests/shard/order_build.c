@@ -3,6 +3,14 @@
 
 #include "shard/parts.h"
 
+/* The last dimension: columns of matrices. */
+static fsdp_status place_last(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
+{
+    (void)arg, (void)name, (void)parameter;
+    out->dim = -1;
+    return FSDP_OK;
+}
+
 static void shard_group(order_model *m, const order_run *run, int group)
 {
     const order_program *p = run->program;
@@ -15,8 +23,10 @@ static void shard_group(order_model *m, const order_run *run, int group)
 
     if (p->bf16)
         options.mp_policy.param_dtype = FSDP_BF16;
-    if (p->reduce_f32)
-        options.mp_policy.reduce_dtype = FSDP_F32;
+    if (p->bf16)
+        options.mp_policy.reduce_dtype = p->reduce_f32 ? FSDP_F32 : FSDP_BF16;
+    if (order_shards_last(p))
+        options.placement = place_last;
     for (int t = 0; t < m->plan->target_count; t++)
         if (m->plan->targets[t].group == group)
             modules[count++] = module_at(m, t);

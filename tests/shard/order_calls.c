@@ -381,13 +381,15 @@ static fsdp_tensor *writable(const order_model *m, const order_call *call)
 /* This rank's rows of values that depend on the place in the whole parameter. */
 static float *values_for(const fsdp_tensor *tensor, int number)
 {
-    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS], numel = fsdp_tensor_numel(tensor), first;
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+    const int64_t *shape = distribution ? distribution->global_shape : fsdp_tensor_shape(tensor);
+    int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS], numel = fsdp_tensor_numel(tensor);
     float *values = malloc((size_t)(numel + 1) * sizeof *values);
 
     fsdp_tensor_box(tensor, offset, size);
-    first = numel > 0 ? offset[0] * (numel / fsdp_tensor_size(tensor, 0)) : 0;
     for (int64_t i = 0; i < numel; i++)
-        values[i] = (float)((first + i) * 13 % 29 + number) / 100.0f - 0.5f;
+        values[i] =
+            (float)(element_of(fsdp_tensor_ndim(tensor), shape, offset, size, i) * 13 % 29 + number) / 100.0f - 0.5f;
     return values;
 }
 

@@ -75,18 +75,41 @@ void log_whole(order_player *player, int model, const char *what, int param, con
         log_values(player, player->first_rank + i, model, what, param, read_values(tensor), fsdp_tensor_numel(tensor));
 }
 
+int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size, int64_t i)
+{
+    int64_t index = 0, stride = 1;
+
+    for (int d = ndim - 1; d >= 0; d--) {
+        index += (offset[d] + i % size[d]) * stride;
+        i /= size[d];
+        stride *= shape[d];
+    }
+    return index;
+}
+
+/* Of the values of a whole tensor those that a rank would have. Returns how many. */
+static int64_t keep_part(const order_program *program, int rank, const fsdp_tensor *tensor, float *values)
+{
+    int ndim = fsdp_tensor_ndim(tensor), dim = order_shards_last(program) ? ndim - 1 : 0;
+    const int64_t *shape = fsdp_tensor_shape(tensor);
+    int64_t offset[FSDP_MAX_DIMS] = {0}, size[FSDP_MAX_DIMS], numel;
+
+    memcpy(size, shape, (size_t)ndim * sizeof *size);
+    size[dim] = fsdp_shard_range(shape[dim], program->world, rank, &offset[dim]);
+    numel = fsdp_tensor_numel(tensor) / shape[dim] * size[dim];
+    for (int64_t i = 0; i < numel; i++)
+        values[i] = values[element_of(ndim, shape, offset, size, i)];
+    return numel;
+}
+
 void log_rows(order_player *player, int model, const char *what, int param, const fsdp_tensor *tensor)
 {
-    int64_t rows = fsdp_tensor_size(tensor, 0), numel = fsdp_tensor_numel(tensor);
-
     for (int i = 0; i < player->ranks; i++) {
         float *values = read_values(tensor);
-        int64_t first = 0, count = numel;
+        int64_t count = fsdp_tensor_numel(tensor);
 
-        if (player->plain) {
-            count = fsdp_shard_range(rows, player->program->world, i, &first) * (numel / rows);
-            memmove(values, values + first * (numel / rows), (size_t)count * sizeof *values);
-        }
+        if (player->plain)
+            count = keep_part(player->program, i, tensor, values);
         log_values(player, player->first_rank + i, model, what, param, values, count);
     }
 }
@@ -99,7 +122,8 @@ static int field_names(const order_model *m, int param, const fsdp_tensor *field
     if (field == shard_at(m, param))
         return 0;
     return distribution && !fsdp_tensor_distribution(field) &&
-                   fsdp_tensor_size(field, 0) == distribution->global_shape[0]
+                   memcmp(fsdp_tensor_shape(field), distribution->global_shape,
+                          (size_t)distribution->ndim * sizeof(int64_t)) == 0
                ? 1
                : 2;
 }

@@ -54,6 +54,8 @@ void log_all(order_player *player, int model, const char *what, int param, doubl
 float *read_values(const fsdp_tensor *tensor);
 /* All elements, the same on every rank. */
 void log_whole(order_player *player, int model, const char *what, int param, const fsdp_tensor *tensor);
+/* Where element i of a box lies in the whole tensor. */
+int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size, int64_t i);
 /* Each rank's rows. */
 void log_rows(order_player *player, int model, const char *what, int param, const fsdp_tensor *tensor);
 /* Everything that can be seen of a model without communication. */

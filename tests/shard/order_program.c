@@ -97,6 +97,11 @@ void order_print_call(FILE *stream, const order_program *p, int index, const cha
     fputc('\n', stream);
 }
 
+bool order_shards_last(const order_program *p)
+{
+    return p->seed % 6 == 0;
+}
+
 void order_print_program(FILE *stream, const order_program *p)
 {
     static const char *const forms[] = {"head", "fused head", "block 0 twice"},
@@ -104,10 +109,11 @@ void order_print_program(FILE *stream, const order_program *p)
                                                    "norm+head, blocks, root"},
                              *const reshards[] = {"auto", "always", "never"};
 
-    fprintf(stream, "seed %llu, world %d, %s\n", (unsigned long long)p->seed, p->world,
+    fprintf(stream, "seed %llu, world %d, %s%s\n", (unsigned long long)p->seed, p->world,
             !p->bf16        ? "f32"
             : p->reduce_f32 ? "bf16, reduced in f32"
-                            : "bf16");
+                            : "bf16",
+            order_shards_last(p) ? ", sharded in the last dimension" : "");
     for (int m = 0; m < p->models; m++) {
         const order_plan *plan = &p->plans[m];
 

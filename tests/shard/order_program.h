@@ -143,6 +143,8 @@ typedef struct order_program {
     int count;
 } order_program;
 
+/* Parameters are sharded in their last dimension: where the library's own front door shards them, every other time. */
+bool order_shards_last(const order_program *p);
 void order_print_call(FILE *stream, const order_program *p, int index, const char *name);
 void order_print_program(FILE *stream, const order_program *p);
 
