@@ -54,8 +54,9 @@ static bool same_values(const log_entry *a, const log_entry *b, log_equality how
 
     for (int64_t k = 0; k < a->count; k++)
         if (!equal(a->values[k], b->values[k], wanted, tolerance)) {
-            snprintf(text, bytes, "model %c: %s of parameter %d, element %lld: %.9g, not %.9g", 'A' + a->model, a->what,
-                     a->param, (long long)k, (double)a->values[k], (double)b->values[k]);
+            snprintf(text, bytes, "model %c: %s of parameter %d, element %lld: %.9g, not %.9g (within %g)",
+                     'A' + a->model, a->what, a->param, (long long)k, (double)a->values[k], (double)b->values[k],
+                     (double)tolerance);
             return false;
         }
     return true;

@@ -389,6 +389,15 @@ static void play_set_max_inputs(tree_player *player, const tree_call *call)
         CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(module, 1 + call->number % 4, call->recurse));
 }
 
+/* Refused while gradients wait to be reduced. */
+static void play_separate_channel(tree_player *player, const tree_call *call)
+{
+    fsdp_module *module = player->modules[node_of_state(player, call)];
+
+    if (!player->plain && fsdp_module_set_separate_reduce_scatter_group(module, call->on, call->recurse) != FSDP_OK)
+        CHECK_STATUS(fsdp_last_status(), FSDP_STATE);
+}
+
 /* Now is behind whatever was written. */
 static void play_post_optim(tree_player *player, const tree_call *call)
 {
@@ -482,6 +491,7 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_PREFETCH_BACKWARD] = play_prefetch,
     [TREE_SET_MAX_INPUTS] = play_set_max_inputs,
     [TREE_POST_OPTIM] = play_post_optim,
+    [TREE_SEPARATE_CHANNEL] = play_separate_channel,
     [TREE_WRITE] = play_write,
     [TREE_RESET] = play_reset,
     [TREE_FAIL_FORWARD] = play_fail_forward,

@@ -70,12 +70,12 @@ static void build(tree_player *player)
 /* Of what can be trained: gradients that all ranks have in common. */
 static void make_optimizer(tree_player *player)
 {
-    const fsdp_sgd_options sgd = {.lr = 0.02, .momentum = 0.9};
+    const fsdp_sgd_options sgd = {.lr = 0.002, .momentum = 0.9};
     fsdp_adam_options adamw = fsdp_adam_options_default();
     fsdp_parameter items[TREE_MAX_PARAMS];
     fsdp_parameters trained = {.items = items};
 
-    adamw.lr = 0.01;
+    adamw.lr = 0.003;
     adamw.eps = 1e-2; /* a gradient that is nothing but rounding moves little */
     for (int p = 0; p < player->plan->param_count; p++)
         if (player->params[p] && !player->plan->params[p].ignored && fsdp_tensor_requires_grad(player->params[p]))
