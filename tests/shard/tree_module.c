@@ -170,7 +170,7 @@ static void add_params(tree_module *m, fsdp_device *device)
 
     for (int i = 0; i < node->param_count; i++) {
         const tree_param *p = &plan->params[node->params[i]];
-        char name[8];
+        char name[16];
 
         snprintf(name, sizeof name, "p%d", node->params[i]);
         if (p->gone || p->tied >= 0)
@@ -195,7 +195,7 @@ static void tie_params(const tree_plan *plan, fsdp_module *const *modules)
 {
     for (int p = 0; p < plan->param_count; p++) {
         const tree_param *param = &plan->params[p];
-        char name[8];
+        char name[16];
 
         snprintf(name, sizeof name, "p%d", p);
         if (param->gone || param->tied < 0 || !plan->nodes[param->node].reached)
@@ -212,7 +212,7 @@ static void add_children(const tree_plan *plan, fsdp_module *const *modules)
     for (int i = 0; i < plan->node_count; i++)
         for (int k = 0; k < plan->nodes[i].child_count && plan->nodes[i].reached; k++) {
             int child = plan->nodes[i].children[k];
-            char name[8];
+            char name[16];
 
             snprintf(name, sizeof name, "%d", child);
             if (held[child])
