@@ -9,6 +9,7 @@ typedef struct drawing {
     tree_plan *plan;
     bool mixed;    /* parameters of several dtypes */
     bool ignoring; /* some are ignored */
+    bool placing;  /* any dimension is sharded */
     fsdp_mp_policy policy;
 } drawing;
 
@@ -127,6 +128,7 @@ static void tie(drawing *d)
     p->dtype = plan->params[first].dtype;
     p->frozen = plan->params[first].frozen;
     p->ignored = plan->params[first].ignored;
+    p->dim = plan->params[first].dim;
     p->ndim = plan->params[first].ndim;
     memcpy(p->shape, plan->params[first].shape, sizeof p->shape);
 }
@@ -143,6 +145,8 @@ static void draw_tree(drawing *d)
         share_module(d);
     for (int i = 0; i < plan->param_count && chance(d, 85); i++)
         plan->params[i].frozen = chance(d, 12);
+    for (int i = 0; i < plan->param_count && d->placing; i++)
+        plan->params[i].dim = pick(d, plan->params[i].ndim);
     for (int i = 0; i < plan->param_count && d->ignoring; i++)
         plan->params[i].ignored = chance(d, 15);
     for (int i = 0; chance(d, 60) && i < 6 && plan->param_count > 0; i++)
@@ -333,6 +337,7 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     plan->late = chance(&d, 25);
     d.mixed = chance(&d, 15);
     d.ignoring = chance(&d, 20);
+    d.placing = chance(&d, 35);
     draw_tree(&d);
     draw_states(&d);
     tree_settle(plan);

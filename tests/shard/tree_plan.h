@@ -46,6 +46,7 @@ typedef struct tree_param {
     fsdp_dtype dtype;
     bool frozen; /* from the start */
     bool ignored;
+    int dim;   /* that is sharded */
     bool gone; /* the node has it no longer: the plan was reduced */
     int tied;  /* another name of this parameter; -1: its own */
     int owner; /* state; -1: ignored; follows from the plan */

@@ -15,6 +15,18 @@ static int collect_ignored(const tree_player *player, fsdp_tensor **ignored)
     return count;
 }
 
+/* Every other one from the end. */
+static fsdp_status place(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
+{
+    const tree_player *player = arg;
+
+    (void)name;
+    for (int p = 0; p < player->plan->param_count; p++)
+        if (player->params[p] == parameter)
+            out->dim = player->plan->params[p].dim - (p % 2 ? player->plan->params[p].ndim : 0);
+    return FSDP_OK;
+}
+
 static void shard_state(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
@@ -26,6 +38,8 @@ static void shard_state(tree_player *player, int state)
                                         .ignored_param_count = collect_ignored(player, ignored),
                                         .mp_policy = s->policy,
                                         .overlap = where->overlap,
+                                        .placement = place,
+                                        .placement_arg = player,
                                         .no_shared_memory = where->copy};
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
@@ -178,19 +192,33 @@ void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp
     add(player, rank, what, -1, tree_read(tensor), fsdp_tensor_numel(tensor));
 }
 
-/* Each rank's rows. */
-static void log_rows(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+/* Moves a rank's part of a whole tensor to the front; returns its elements. */
+static int64_t cut(const tree_player *player, int rank, int dim, const fsdp_tensor *tensor, float *values)
 {
-    int64_t rows = fsdp_tensor_size(tensor, 0), numel = fsdp_tensor_numel(tensor);
+    int shards = player->plan->world;
+    int64_t rows = fsdp_tensor_size(tensor, dim), inner = 1, first, count, outer;
+
+    for (int d = dim + 1; d < fsdp_tensor_ndim(tensor); d++)
+        inner *= fsdp_tensor_size(tensor, d);
+    count = fsdp_shard_range(rows, shards, rank % shards, &first);
+    outer = fsdp_tensor_numel(tensor) / (rows * inner);
+    for (int64_t o = 0; o < outer; o++)
+        memmove(values + o * count * inner, values + (o * rows + first) * inner,
+                (size_t)(count * inner) * sizeof *values);
+    return outer * count * inner;
+}
+
+/* Each rank's part. */
+static void log_part(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+{
+    const tree_param *p = &player->plan->params[param];
 
     for (int i = 0; i < player->ranks; i++) {
         float *values = tree_read(tensor);
-        int64_t first = 0, count = numel;
+        int64_t count = fsdp_tensor_numel(tensor);
 
-        if (player->plain && !player->plan->params[param].ignored) {
-            count = fsdp_shard_range(rows, player->plan->world, i, &first) * (numel / rows);
-            memmove(values, values + first * (numel / rows), (size_t)count * sizeof *values);
-        }
+        if (player->plain && !p->ignored)
+            count = cut(player, i, p->dim, tensor, values);
         add(player, player->first_rank + i, what, param, values, count);
     }
 }
@@ -214,7 +242,7 @@ void tree_observe(tree_player *player)
 
         if (!tensor)
             continue;
-        log_rows(player, "values", p, tensor);
+        log_part(player, "values", p, tensor);
         tree_log_all(player, "requires_grad", p, fsdp_tensor_requires_grad(tensor));
         if (player->unsettled) /* gradients are on their way */
             continue;
@@ -224,6 +252,6 @@ void tree_observe(tree_player *player)
         }
         tree_log_all(player, "presence of the gradient", p, gradient != NULL);
         if (gradient)
-            log_rows(player, "gradient", p, gradient);
+            log_part(player, "gradient", p, gradient);
     }
 }

@@ -13,6 +13,8 @@ static void print_param(FILE *stream, const tree_plan *plan, int param)
     for (int d = 0; d < p->ndim; d++)
         fprintf(stream, d == 0 ? "%lld" : ",%lld", (long long)p->shape[d]);
     fprintf(stream, ")%s%s", p->dtype == FSDP_F32 ? "" : fsdp_dtype_name(p->dtype), p->frozen ? " frozen" : "");
+    if (p->dim > 0)
+        fprintf(stream, " in dimension %d", p->dim);
     if (p->ignored)
         fprintf(stream, " ignored");
     if (p->tied >= 0)

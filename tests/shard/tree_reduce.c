@@ -66,6 +66,7 @@ static void simplify_params(reduction *r)
         if (try(r, &smaller))
             continue;
         smaller = *r->plan;
+        smaller.params[p].dim = 0;
         smaller.params[p].frozen = smaller.params[p].ignored = false;
         smaller.params[p].tied = -1;
         smaller.params[p].dtype = FSDP_F32;
