@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "fsdp/train.h"
-#include "support/ranks.h"
+#include "shard/ways.h"
 #include "train/run.h"
 
 enum {
@@ -205,6 +205,57 @@ static void metrics_tell_the_scale(void **state)
     free(path);
 }
 
+/* ---- the calls themselves, in every residence ---- */
+
+/* Rank 0 alone spoils its rows of one gradient, in a step whose gradients were fine. */
+static void scaled_steps(fsdp_context *context, way_run *run)
+{
+    fsdp_grad_scaler_state state = fsdp_grad_scaler_state_default();
+    fsdp_grad_scaler *scaler;
+    fsdp_optimizer *optimizer;
+    fsdp_module *module;
+
+    run->options.mp_policy.param_dtype = FSDP_F16;
+    module = ways_net(context, run, 1, FSDP_RESHARD_AUTO);
+    optimizer = ways_optimizer(module);
+    state.scale = 256;
+    state.growth_interval = 2;
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), &state, &scaler));
+    for (int step = 0; step < 6; step++) {
+        float scale = (float)fsdp_grad_scaler_get_state(scaler).scale, norm_out;
+        double norm;
+        bool stepped;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_OK(fsdp_backward(fsdp_grad_scaler_scale(scaler, ways_loss(run, module, step))));
+        fsdp_scope_end(context, NULL);
+        dawdle(context, run);
+        if (step == 3 && fsdp_context_rank(context) == 0)
+            CHECK_OK(fsdp_tensor_fill_(fsdp_tensor_grad(fsdp_module_parameter(module, "norm.weight")), INFINITY));
+        CHECK_OK(fsdp_grad_scaler_unscale(scaler, optimizer));
+        CHECK_OK(fsdp_clip_grad_norm_type(optimizer, 0.5, step % 2 ? INFINITY : 3, false, &norm));
+        CHECK_OK(fsdp_grad_scaler_step(scaler, optimizer, &stepped));
+        CHECK_EQ(stepped, step != 3);
+        CHECK_OK(fsdp_grad_scaler_update(scaler));
+        CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+        norm_out = (float)norm;
+        note(context, run, &scale, 1);
+        note(context, run, &norm_out, 1);
+    }
+    CHECK(fsdp_grad_scaler_get_state(scaler).scale == 512); /* up, down, up */
+    note_weights(run, module);
+    fsdp_grad_scaler_free(scaler);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+static void residences_scale_alike(void **state)
+{
+    (void)state;
+    in_every_way(scaled_steps, WAYS_RANKS_AGREE);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 TEST_MAIN(CASE(losses_are_those_of_float32), CASE(too_large_a_scale_costs_steps_not_the_run),
-          CASE(a_loss_that_is_not_finite_ends_the_run), CASE(metrics_tell_the_scale))
+          CASE(a_loss_that_is_not_finite_ends_the_run), CASE(metrics_tell_the_scale),
+          cmocka_unit_test(residences_scale_alike))
