@@ -82,6 +82,7 @@ endfunction()
 set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub generate train)
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
+  test_dist_submesh
   test_hub_config         # config.json
   test_hub_transformers   # what another program says of a saved folder
   test_models_config      # sizes

@@ -25,9 +25,24 @@ typedef struct fsdp_mesh fsdp_mesh;
  * copied; NULL allowed when ndim is 1 (then "dp"). Makes the process groups. [collective] */
 FSDP_API fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                                       fsdp_mesh **out);
+/* A mesh of process groups that exist: groups[d] is dimension d, and this rank one of its members. `ranks` are the
+ * global ranks of the mesh, row-major, as many as the sizes of the groups multiply to; NULL allowed when ndim is 1.
+ * Names as above. The mesh may be smaller than the world; ranks outside have no mesh. Local: nothing is made, the
+ * groups stay the caller's and must outlive the mesh. */
+FSDP_API fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, const int *ranks,
+                                           const char *const *names, fsdp_mesh **out);
 /* The part of `mesh` along the named dimensions (in the order given) that contains this rank. Uses the mesh's groups.
  * The caller owns `*out`. */
 FSDP_API fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out);
+/* The same as a mesh of one dimension called `name`, whose ranks are those of the named dimensions, in the mesh's own
+ * order. Its process group is made the first time and kept with the mesh. All ranks of the world must call it, also
+ * those of other parts. The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name,
+                                       fsdp_mesh **out);
+/* The mesh with the dimension `dim` cut into `count`, row-major: `sizes` multiply to its size. The other dimensions
+ * keep their groups. All ranks of the world must call it. The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
+                                         const char *const *names, fsdp_mesh **out);
 FSDP_API fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh);
 FSDP_API void fsdp_mesh_unref(fsdp_mesh *mesh);
 FSDP_API int fsdp_mesh_ndim(const fsdp_mesh *mesh);

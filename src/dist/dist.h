@@ -5,17 +5,58 @@
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
 
+/* Dimensions of one mesh that are one dimension of another, row-major; none: one of size 1. */
+typedef struct fsdp__mesh_axes {
+    int count, axes[FSDP_MAX_MESH_DIMS];
+} fsdp__mesh_axes;
+
+/* A group over several dimensions of a mesh. */
+typedef struct fsdp__joint_group {
+    struct fsdp__joint_group *next;
+    fsdp__mesh_axes axes;
+    fsdp_process_group *group;
+} fsdp__joint_group;
+
 struct fsdp_mesh {
     int64_t refs;
     fsdp_context *context;
-    fsdp_mesh *parent; /* of a slice: owns the groups */
+    fsdp_mesh *held; /* has groups that this one uses; may be NULL */
+    bool is_part;    /* of `held`: a slice of it, or some of its dimensions flattened */
     int ndim;
     int64_t shape[FSDP_MAX_MESH_DIMS];
     char *names[FSDP_MAX_MESH_DIMS];
     int coordinate[FSDP_MAX_MESH_DIMS];
     fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
-    int *ranks; /* global ranks, row-major */
+    bool borrowed[FSDP_MAX_MESH_DIMS]; /* the group is somebody else's */
+    fsdp__mesh_axes axes[FSDP_MAX_MESH_DIMS]; /* of a part: what each dimension is of `held` */
+    fsdp__joint_group *joint;                 /* not of a part: made when first asked for, shared by parts */
+    int *ranks;                               /* global ranks, row-major */
 };
+
+/* ---- mesh.c: for those that make meshes ---- */
+
+/* Sizes and names alone, with room for the ranks. */
+fsdp_status fsdp__mesh_new(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
+                           fsdp_mesh **out);
+int64_t fsdp__mesh_index(const fsdp_mesh *mesh, const int *coordinates);
+void fsdp__mesh_coordinates(const fsdp_mesh *mesh, int64_t index, int *coordinates);
+/* The group of the ranks that differ from this one in dimension `dim` only. [collective] of the world */
+fsdp_status fsdp__mesh_make_group(fsdp_mesh *mesh, int dim);
+
+/* ---- submesh.c ---- */
+
+typedef struct fsdp__mesh_names {
+    int count;
+    const char *const *names;
+} fsdp__mesh_names;
+
+/* The part of `mesh` with this rank in it whose dimension i, called names[i], is the dimensions dims[i] of `mesh`
+ * flattened; of none: this rank alone. `what` is being done, for messages: "slice a mesh". [collective] of the world
+ * where a dimension is none or several, the first time for these. */
+fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const fsdp__mesh_names *dims,
+                            const char *const *names, fsdp_mesh **out);
+
+/* ---- distribution.c ---- */
 
 /* Checks that `placements` (one per mesh dimension) fit a tensor of `ndim` dimensions. */
 fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim);

@@ -14,7 +14,7 @@ static int64_t rank_count(const fsdp_mesh *mesh)
     return count;
 }
 
-static int64_t index_of(const fsdp_mesh *mesh, const int *coordinates)
+int64_t fsdp__mesh_index(const fsdp_mesh *mesh, const int *coordinates)
 {
     int64_t index = 0;
 
@@ -23,9 +23,18 @@ static int64_t index_of(const fsdp_mesh *mesh, const int *coordinates)
     return index;
 }
 
-static fsdp_status check_shape(const fsdp_context *context, int ndim, const int64_t *shape)
+void fsdp__mesh_coordinates(const fsdp_mesh *mesh, int64_t index, int *coordinates)
 {
-    int64_t world = fsdp_context_world_size(context), product = 1;
+    for (int d = mesh->ndim - 1; d >= 0; d--) {
+        coordinates[d] = (int)(index % mesh->shape[d]);
+        index /= mesh->shape[d];
+    }
+}
+
+/* The sizes multiply to `*out`. */
+static fsdp_status check_sizes(int ndim, const int64_t *shape, int64_t *out)
+{
+    int64_t product = 1;
 
     if (ndim < 1 || ndim > FSDP_MAX_MESH_DIMS)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh of %d dimensions: 1 to %d are possible", ndim,
@@ -37,12 +46,7 @@ static fsdp_status check_shape(const fsdp_context *context, int ndim, const int6
         if (__builtin_mul_overflow(product, shape[d], &product))
             product = INT64_MAX;
     }
-    if (product != world) {
-        char text[FSDP__SHAPE_TEXT];
-
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh of shape %s: it has %lld ranks, the world has %lld",
-                         fsdp__shape_text(ndim, shape, text), (long long)product, (long long)world);
-    }
+    *out = product;
     return FSDP_OK;
 }
 
@@ -62,21 +66,54 @@ static fsdp_status copy_names(fsdp_mesh *mesh, const char *const *names)
     return FSDP_OK;
 }
 
-/* The ranks that differ from this one in dimension `dim` only. */
-static fsdp_status make_group(fsdp_mesh *mesh, int dim)
+static const char *const only_name[] = {"dp"};
+
+fsdp_status fsdp__mesh_new(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
+                           fsdp_mesh **out)
+{
+    fsdp_mesh *mesh = fsdp__calloc(1, sizeof *mesh);
+    fsdp_status status = FSDP_OK;
+
+    if (!mesh)
+        return FSDP_NO_MEMORY;
+    mesh->refs = 1;
+    mesh->context = context;
+    mesh->ndim = ndim;
+    memcpy(mesh->shape, shape, (size_t)ndim * sizeof *shape);
+    for (int d = 0; d < ndim; d++)
+        mesh->axes[d] = (fsdp__mesh_axes){.count = 1, .axes = {d}};
+    FSDP_TRY_GOTO(status, copy_names(mesh, names ? names : only_name), out);
+    mesh->ranks = fsdp__malloc((size_t)rank_count(mesh) * sizeof *mesh->ranks);
+    if (!mesh->ranks) {
+        status = FSDP_NO_MEMORY;
+        goto out;
+    }
+    *out = mesh;
+    mesh = NULL;
+out:
+    fsdp_mesh_unref(mesh);
+    return status;
+}
+
+/* The global ranks along a dimension, through this rank. */
+static void ranks_along(const fsdp_mesh *mesh, int dim, int *ranks)
 {
     int coordinates[FSDP_MAX_MESH_DIMS];
+
+    memcpy(coordinates, mesh->coordinate, sizeof coordinates);
+    for (coordinates[dim] = 0; coordinates[dim] < mesh->shape[dim]; coordinates[dim]++)
+        ranks[coordinates[dim]] = mesh->ranks[fsdp__mesh_index(mesh, coordinates)];
+}
+
+fsdp_status fsdp__mesh_make_group(fsdp_mesh *mesh, int dim)
+{
     int count = (int)mesh->shape[dim];
     int *ranks = fsdp__malloc((size_t)count * sizeof *ranks);
     fsdp_status status = FSDP_OK;
 
     if (!ranks)
         return FSDP_NO_MEMORY;
-    memcpy(coordinates, mesh->coordinate, sizeof coordinates);
-    for (int i = 0; i < count; i++) {
-        coordinates[dim] = i;
-        ranks[i] = mesh->ranks[index_of(mesh, coordinates)];
-    }
+    ranks_along(mesh, dim, ranks);
     FSDP_TRY_GOTO(status, fsdp_process_group_create(mesh->context, ranks, count, mesh->names[dim], &mesh->groups[dim]),
                   out);
 out:
@@ -87,40 +124,26 @@ out:
 fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                              fsdp_mesh **out)
 {
-    static const char *const only_name[] = {"dp"};
     fsdp_status status = FSDP_OK;
-    fsdp_mesh *mesh;
-    int64_t count, rest;
+    char text[FSDP__SHAPE_TEXT];
+    fsdp_mesh *mesh = NULL;
+    int64_t count;
 
     *out = NULL;
     if (!context || !shape || (!names && ndim != 1))
         return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: context, shape and, unless it has one dimension, names are "
                                        "required");
-    FSDP_TRY(check_shape(context, ndim, shape));
-    mesh = fsdp__calloc(1, sizeof *mesh);
-    if (!mesh)
-        return FSDP_NO_MEMORY;
-    mesh->refs = 1;
-    mesh->context = context;
-    mesh->ndim = ndim;
-    memcpy(mesh->shape, shape, (size_t)ndim * sizeof *shape);
-    FSDP_TRY_GOTO(status, copy_names(mesh, names ? names : only_name), out);
-    count = rank_count(mesh);
-    mesh->ranks = fsdp__malloc((size_t)count * sizeof *mesh->ranks);
-    if (!mesh->ranks) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
+    FSDP_TRY(check_sizes(ndim, shape, &count));
+    if (count != fsdp_context_world_size(context))
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh of shape %s: it has %lld ranks, the world has %d",
+                         fsdp__shape_text(ndim, shape, text), (long long)count, fsdp_context_world_size(context));
+    FSDP_TRY(fsdp__mesh_new(context, ndim, shape, names, &mesh));
     for (int64_t i = 0; i < count; i++)
         mesh->ranks[i] = (int)i;
-    rest = fsdp_context_rank(context);
-    for (int d = ndim - 1; d >= 0; d--) {
-        mesh->coordinate[d] = (int)(rest % shape[d]);
-        rest /= shape[d];
-    }
+    fsdp__mesh_coordinates(mesh, fsdp_context_rank(context), mesh->coordinate);
     /* Each is a collective of the world, so all ranks make them in this order. */
     for (int d = 0; d < ndim; d++)
-        FSDP_TRY_GOTO(status, make_group(mesh, d), out);
+        FSDP_TRY_GOTO(status, fsdp__mesh_make_group(mesh, d), out);
     *out = mesh;
     mesh = NULL;
 out:
@@ -128,65 +151,92 @@ out:
     return status;
 }
 
-/* Fills the slice's ranks: those of the parent that differ from this one in the slice's dimensions only. */
-static void slice_ranks(fsdp_mesh *slice, const fsdp_mesh *parent, const int *dims)
+/* ---- of groups that exist ---- */
+
+/* Every rank of the world at most once, this one among them: its coordinates. */
+static fsdp_status find_self(fsdp_mesh *mesh)
 {
-    int64_t count = rank_count(slice);
+    int world = fsdp_context_world_size(mesh->context), self = fsdp_context_rank(mesh->context);
+    int64_t count = rank_count(mesh), found = -1;
+
+    for (int64_t i = 0; i < count; i++) {
+        if (mesh->ranks[i] < 0 || mesh->ranks[i] >= world)
+            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: the world has no rank %d", mesh->ranks[i]);
+        for (int64_t j = 0; j < i; j++)
+            if (mesh->ranks[j] == mesh->ranks[i])
+                return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: rank %d stands in it twice", mesh->ranks[i]);
+        if (mesh->ranks[i] == self)
+            found = i;
+    }
+    if (found < 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: this rank, %d, is not in it", self);
+    fsdp__mesh_coordinates(mesh, found, mesh->coordinate);
+    return FSDP_OK;
+}
+
+static fsdp_status check_group(const fsdp_mesh *mesh, int dim)
+{
+    const fsdp_process_group *group = mesh->groups[dim];
     int coordinates[FSDP_MAX_MESH_DIMS];
 
-    memcpy(coordinates, parent->coordinate, sizeof coordinates);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t rest = i;
-
-        for (int d = slice->ndim - 1; d >= 0; d--) {
-            coordinates[dims[d]] = (int)(rest % slice->shape[d]);
-            rest /= slice->shape[d];
-        }
-        slice->ranks[i] = parent->ranks[index_of(parent, coordinates)];
+    memcpy(coordinates, mesh->coordinate, sizeof coordinates);
+    for (int i = 0; i < mesh->shape[dim]; i++) {
+        coordinates[dim] = i;
+        if (fsdp_mesh_rank_at(mesh, coordinates) != fsdp_process_group_global_rank(group, i))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot make a mesh: group '%s' of dimension '%s' has rank %d at %d, the mesh has rank %d",
+                             fsdp_process_group_name(group), mesh->names[dim], fsdp_process_group_global_rank(group, i),
+                             i, fsdp_mesh_rank_at(mesh, coordinates));
     }
+    return FSDP_OK;
 }
 
-fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out)
+/* The sizes of a mesh of these groups. */
+static fsdp_status sizes_of(fsdp_process_group *const *groups, int ndim, int64_t *shape)
 {
-    int dims[FSDP_MAX_MESH_DIMS];
+    int64_t count;
+
+    for (int d = 0; d < ndim && d < FSDP_MAX_MESH_DIMS; d++) {
+        if (!groups[d])
+            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: group %d is NULL (this rank is not in it?)", d);
+        if (fsdp_process_group_context(groups[d]) != fsdp_process_group_context(groups[0]))
+            return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: groups '%s' and '%s' are of two contexts",
+                             fsdp_process_group_name(groups[0]), fsdp_process_group_name(groups[d]));
+        shape[d] = fsdp_process_group_size(groups[d]);
+    }
+    return check_sizes(ndim, shape, &count);
+}
+
+fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, const int *ranks,
+                                  const char *const *names, fsdp_mesh **out)
+{
+    int64_t shape[FSDP_MAX_MESH_DIMS];
     fsdp_status status = FSDP_OK;
-    fsdp_mesh *slice;
+    fsdp_mesh *mesh = NULL;
 
     *out = NULL;
-    if (!mesh || !names || count < 1 || count > mesh->ndim)
-        return FSDP_FAIL(FSDP_INVALID, "cannot slice a mesh: it takes 1 to %d names, not %d", mesh ? mesh->ndim : 0,
-                         count);
-    for (int d = 0; d < count; d++) {
-        dims[d] = names[d] ? fsdp_mesh_find_dim(mesh, names[d]) : -1;
-        if (dims[d] < 0)
-            return FSDP_FAIL(FSDP_NOT_FOUND, "cannot slice a mesh: it has no dimension '%s'",
-                             names[d] ? names[d] : "(null)");
+    if (!groups || ((!ranks || !names) && ndim != 1))
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: groups and, unless it has one dimension, ranks and names "
+                                       "are required");
+    FSDP_TRY(sizes_of(groups, ndim, shape));
+    FSDP_TRY(fsdp__mesh_new(fsdp_process_group_context(groups[0]), ndim, shape, names, &mesh));
+    for (int64_t i = 0; i < rank_count(mesh); i++)
+        mesh->ranks[i] = ranks ? ranks[i] : fsdp_process_group_global_rank(groups[0], (int)i);
+    for (int d = 0; d < ndim; d++) {
+        mesh->groups[d] = groups[d];
+        mesh->borrowed[d] = true;
     }
-    slice = fsdp__calloc(1, sizeof *slice);
-    if (!slice)
-        return FSDP_NO_MEMORY;
-    slice->refs = 1;
-    slice->context = mesh->context;
-    slice->parent = fsdp_mesh_ref(mesh);
-    slice->ndim = count;
-    for (int d = 0; d < count; d++) {
-        slice->shape[d] = mesh->shape[dims[d]];
-        slice->coordinate[d] = mesh->coordinate[dims[d]];
-        slice->groups[d] = mesh->groups[dims[d]];
-    }
-    FSDP_TRY_GOTO(status, copy_names(slice, names), out);
-    slice->ranks = fsdp__malloc((size_t)rank_count(slice) * sizeof *slice->ranks);
-    if (!slice->ranks) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
-    slice_ranks(slice, mesh, dims);
-    *out = slice;
-    slice = NULL;
+    FSDP_TRY_GOTO(status, find_self(mesh), out);
+    for (int d = 0; d < ndim; d++)
+        FSDP_TRY_GOTO(status, check_group(mesh, d), out);
+    *out = mesh;
+    mesh = NULL;
 out:
-    fsdp_mesh_unref(slice);
+    fsdp_mesh_unref(mesh);
     return status;
 }
+
+/* ---- life ---- */
 
 fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh)
 {
@@ -199,15 +249,22 @@ void fsdp_mesh_unref(fsdp_mesh *mesh)
 {
     if (!mesh || --mesh->refs > 0)
         return;
+    for (fsdp__joint_group *joint = mesh->joint, *next; joint; joint = next) {
+        next = joint->next;
+        fsdp_process_group_free(joint->group);
+        fsdp__free(joint);
+    }
     for (int d = mesh->ndim - 1; d >= 0; d--) {
-        if (!mesh->parent) /* a slice has those of its parent, which it holds */
+        if (!mesh->borrowed[d])
             fsdp_process_group_free(mesh->groups[d]);
         fsdp__free(mesh->names[d]);
     }
     fsdp__free(mesh->ranks);
-    fsdp_mesh_unref(mesh->parent);
+    fsdp_mesh_unref(mesh->held);
     fsdp__free(mesh);
 }
+
+/* ---- looking ---- */
 
 int fsdp_mesh_ndim(const fsdp_mesh *mesh)
 {
@@ -231,7 +288,7 @@ int fsdp_mesh_coordinate(const fsdp_mesh *mesh, int dim)
 
 int fsdp_mesh_rank_at(const fsdp_mesh *mesh, const int *coordinates)
 {
-    return mesh->ranks[index_of(mesh, coordinates)];
+    return mesh->ranks[fsdp__mesh_index(mesh, coordinates)];
 }
 
 fsdp_process_group *fsdp_mesh_process_group(const fsdp_mesh *mesh, int dim)

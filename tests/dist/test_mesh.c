@@ -95,48 +95,66 @@ static void groups_of_a_dimension_talk_among_themselves(void **state)
     test_run_ranks(6, check_groups_talk, NULL);
 }
 
-static void check_slices(fsdp_context *context, void *arg)
-{
-    static const int64_t shape[] = {2, 2, 2};
-    fsdp_mesh *mesh = NULL, *tp = NULL, *pp_tp = NULL, *turned = NULL, *part = NULL;
-    int rank = fsdp_context_rank(context), dp = rank / 2 % 2;
+/* ---- of groups that exist ---- */
 
-    (void)arg;
-    CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
-    CHECK_OK(fsdp_mesh_slice(mesh, 1, (const char *const[]){"tp"}, &tp));
-    CHECK_OK(fsdp_mesh_slice(mesh, 2, (const char *const[]){"pp", "tp"}, &pp_tp));
-    CHECK_OK(fsdp_mesh_slice(mesh, 2, (const char *const[]){"tp", "pp"}, &turned));
-    CHECK_EQ(fsdp_mesh_ndim(tp), 1);
-    CHECK_EQ(fsdp_mesh_size(tp, -1), 2);
-    CHECK(fsdp_mesh_process_group(tp, 0) == fsdp_mesh_process_group(mesh, 2));
-    for (int i = 0; i < 2; i++) {
-        CHECK_EQ(fsdp_mesh_rank_at(tp, &i), rank / 2 * 2 + i);
-        for (int j = 0; j < 2; j++) {
-            CHECK_EQ(fsdp_mesh_rank_at(pp_tp, (const int[]){i, j}), i * 4 + dp * 2 + j);
-            CHECK_EQ(fsdp_mesh_rank_at(turned, (const int[]){j, i}), i * 4 + dp * 2 + j);
-        }
-    }
-    CHECK(!fsdp_mesh_equal(pp_tp, turned));
-    CHECK(!fsdp_mesh_equal(pp_tp, mesh));
-    CHECK_OK(fsdp_mesh_slice(pp_tp, 1, (const char *const[]){"tp"}, &part));
-    CHECK(fsdp_mesh_equal(part, tp));
-    fsdp_mesh_unref(part);
-    CHECK_ERROR(fsdp_mesh_slice(tp, 1, (const char *const[]){"dp"}, &part), FSDP_NOT_FOUND, "no dimension 'dp'");
-    CHECK_NULL(part);
-    CHECK_ERROR(fsdp_mesh_slice(mesh, 2, (const char *const[]){"dp", "dp"}, &part), FSDP_INVALID, "both named 'dp'");
-    CHECK_STATUS(fsdp_mesh_slice(mesh, 4, names, &part), FSDP_INVALID);
-    /* Slices keep the mesh that owns their groups. */
-    fsdp_mesh_unref(mesh);
-    CHECK_EQ(fsdp_process_group_size(fsdp_mesh_process_group(tp, 0)), 2);
-    fsdp_mesh_unref(pp_tp);
-    fsdp_mesh_unref(turned);
-    fsdp_mesh_unref(tp);
+static fsdp_process_group *group_of(fsdp_context *context, const int *ranks, int count, const char *name)
+{
+    fsdp_process_group *group = NULL;
+
+    CHECK_OK(fsdp_process_group_create(context, ranks, count, name, &group));
+    return group;
 }
 
-static void a_slice_is_the_part_with_this_rank_in_it(void **state)
+/* Ranks 1 to 4 of 5 as rows 1, 2 and 3, 4. */
+static void check_from_groups(fsdp_context *context, void *arg)
+{
+    static const int ranks[] = {1, 2, 3, 4}, turned[] = {1, 3, 2, 4}, twice[] = {1, 2, 3, 3}, others[] = {1, 2, 3, 9};
+    static const int rows[2][2] = {{1, 2}, {3, 4}}, columns[2][2] = {{1, 3}, {2, 4}};
+    int rank = fsdp_context_rank(context), row = (rank - 1) / 2, column = (rank - 1) % 2;
+    fsdp_process_group *groups[2], *flat;
+    fsdp_mesh *mesh = NULL, *same = NULL;
+
+    (void)arg;
+    groups[0] = group_of(context, columns[rank > 0 ? column : 0], 2, "replicate");
+    groups[1] = group_of(context, rows[rank > 0 ? row : 0], 2, "shard");
+    flat = group_of(context, ranks, 4, "flat");
+    if (rank == 0) {
+        CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, ranks, names, &mesh), FSDP_INVALID, "group 0 is NULL");
+        CHECK_NULL(mesh);
+        return;
+    }
+    CHECK_OK(fsdp_mesh_from_groups(groups, 2, ranks, names, &mesh));
+    CHECK_EQ(fsdp_mesh_ndim(mesh), 2);
+    CHECK_EQ(fsdp_mesh_size(mesh, -1), 4);
+    CHECK_EQ(fsdp_mesh_coordinate(mesh, 0), row);
+    CHECK_EQ(fsdp_mesh_coordinate(mesh, 1), column);
+    CHECK(fsdp_mesh_process_group(mesh, 1) == groups[1]);
+    CHECK_EQ(fsdp_mesh_rank_at(mesh, (const int[]){1, 0}), 3);
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, (const char *const[]){"dp"}, &same));
+    CHECK(fsdp_mesh_process_group(same, 0) == groups[1]);
+    fsdp_mesh_unref(mesh);
+    fsdp_mesh_unref(same);
+    CHECK_OK(fsdp_mesh_from_groups(&flat, 1, NULL, NULL, &mesh));
+    CHECK_EQ(fsdp_mesh_coordinate(mesh, 0), rank - 1);
+    CHECK_STRING(fsdp_mesh_dim_name(mesh, 0), "dp");
+    fsdp_mesh_unref(mesh);
+    CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, turned, names, &mesh), FSDP_INVALID, "group 'replicate' of dimension");
+    CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, twice, names, &mesh), FSDP_INVALID, "rank 3 stands in it twice");
+    CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, others, names, &mesh), FSDP_INVALID, "no rank 9");
+    CHECK_ERROR(fsdp_mesh_from_groups(&flat, 1, (const int[]){0, 1, 2, 3}, NULL, &mesh), FSDP_INVALID,
+                rank == 4 ? "this rank, 4, is not in it" : "group 'flat' of dimension 'dp' has rank 1 at 0");
+    CHECK_ERROR(fsdp_mesh_from_groups(groups, 2, ranks, NULL, &mesh), FSDP_INVALID, "ranks and names are required");
+    CHECK_STATUS(fsdp_mesh_from_groups(groups, 0, ranks, names, &mesh), FSDP_INVALID);
+    CHECK_NULL(mesh);
+    fsdp_process_group_free(flat);
+    fsdp_process_group_free(groups[1]);
+    fsdp_process_group_free(groups[0]);
+}
+
+static void groups_that_exist_make_a_mesh(void **state)
 {
     (void)state;
-    test_run_ranks(8, check_slices, NULL);
+    test_run_ranks(5, check_from_groups, NULL);
 }
 
 static void bad_meshes_are_refused(void **state)
@@ -173,18 +191,21 @@ static void making_one_survives_every_failed_allocation(void **state)
     (void)state;
     for (long n = 1, hit = 1; hit; n++) {
         fsdp_context *context = test_context(); /* a failure breaks its groups */
-        fsdp_mesh *mesh = (fsdp_mesh *)1, *slice = NULL;
+        fsdp_mesh *mesh = (fsdp_mesh *)1, *again = NULL;
         fsdp_status status;
 
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
         status = fsdp_mesh_create(context, 2, ones, names, &mesh);
         CHECK((mesh != NULL) == (status == FSDP_OK));
-        if (status == FSDP_OK)
-            status = fsdp_mesh_slice(mesh, 2, names, &slice);
+        if (status == FSDP_OK) {
+            fsdp_process_group *groups[] = {fsdp_mesh_process_group(mesh, 0), fsdp_mesh_process_group(mesh, 1)};
+
+            status = fsdp_mesh_from_groups(groups, 2, (const int[]){0}, names, &again);
+        }
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
-        fsdp_mesh_unref(slice);
+        fsdp_mesh_unref(again);
         fsdp_mesh_unref(mesh);
         fsdp_context_free(context);
     }
@@ -192,5 +213,5 @@ static void making_one_survives_every_failed_allocation(void **state)
 
 TEST_MAIN(cmocka_unit_test(every_rank_has_a_place_and_a_group_per_dimension),
           cmocka_unit_test(groups_of_a_dimension_talk_among_themselves),
-          cmocka_unit_test(a_slice_is_the_part_with_this_rank_in_it), cmocka_unit_test(bad_meshes_are_refused),
+          cmocka_unit_test(groups_that_exist_make_a_mesh), cmocka_unit_test(bad_meshes_are_refused),
           cmocka_unit_test(making_one_survives_every_failed_allocation))

@@ -1,0 +1,238 @@
+/* submesh.c - meshes made of meshes: slices, dimensions flattened into one or cut into several. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "dist/dist.h"
+
+/* "'dp', 'tp'" */
+static const char *names_text(const fsdp_mesh *mesh, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    for (int d = 0; d < mesh->ndim && used < bytes; d++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s'%s'", d > 0 ? ", " : "", mesh->names[d]);
+    return text;
+}
+
+static fsdp_status find_dim(const fsdp_mesh *mesh, const char *what, const char *name, int *out)
+{
+    char text[256];
+
+    *out = name ? fsdp_mesh_find_dim(mesh, name) : -1;
+    if (*out < 0)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot %s: it has no dimension '%s', only %s", what, name ? name : "(null)",
+                         names_text(mesh, text, sizeof text));
+    return FSDP_OK;
+}
+
+/* ---- groups ---- */
+
+static bool same_axes(const fsdp__mesh_axes *a, const fsdp__mesh_axes *b)
+{
+    return a->count == b->count && memcmp(a->axes, b->axes, (size_t)a->count * sizeof a->axes[0]) == 0;
+}
+
+/* One dimension of a part: the group of its ranks. [collective] where it has to be made */
+static fsdp_status find_group(fsdp_mesh *part, int dim)
+{
+    fsdp_mesh *whole = part->held;
+    const fsdp__mesh_axes *axes = &part->axes[dim];
+    fsdp__joint_group *joint = whole->joint;
+    fsdp_status status;
+
+    part->borrowed[dim] = true;
+    if (axes->count == 1) {
+        part->groups[dim] = whole->groups[axes->axes[0]];
+        return FSDP_OK;
+    }
+    while (joint && !same_axes(&joint->axes, axes))
+        joint = joint->next;
+    if (!joint) {
+        joint = fsdp__malloc(sizeof *joint);
+        if (!joint)
+            return FSDP_NO_MEMORY;
+        status = fsdp__mesh_make_group(part, dim);
+        if (status != FSDP_OK) {
+            fsdp__free(joint);
+            return status;
+        }
+        *joint = (fsdp__joint_group){.next = whole->joint, .axes = *axes, .group = part->groups[dim]};
+        whole->joint = joint;
+    }
+    part->groups[dim] = joint->group;
+    return FSDP_OK;
+}
+
+/* ---- parts ---- */
+
+/* The dimensions of the whole that are the named ones of `mesh`. No dimension may be named twice: `seen`. */
+static fsdp_status find_axes(const fsdp_mesh *mesh, const char *what, const fsdp__mesh_names *dims, bool *seen,
+                             fsdp__mesh_axes *out)
+{
+    *out = (fsdp__mesh_axes){0};
+    for (int i = 0; i < dims->count; i++) {
+        int dim;
+
+        FSDP_TRY(find_dim(mesh, what, dims->names[i], &dim));
+        if (seen[dim])
+            return FSDP_FAIL(FSDP_INVALID, "cannot %s: dimension '%s' is named twice", what, dims->names[i]);
+        seen[dim] = true;
+        for (int a = 0; a < mesh->axes[dim].count; a++)
+            out->axes[out->count++] = mesh->axes[dim].axes[a];
+    }
+    return FSDP_OK;
+}
+
+/* Where the part's coordinates are in the whole, whose other coordinates are this rank's. */
+static void to_whole(const fsdp_mesh *part, const int *coordinates, int *out)
+{
+    memcpy(out, part->held->coordinate, sizeof part->held->coordinate);
+    for (int d = 0; d < part->ndim; d++) {
+        int rest = coordinates[d];
+
+        for (int a = part->axes[d].count - 1; a >= 0; a--) {
+            int axis = part->axes[d].axes[a];
+
+            out[axis] = rest % (int)part->held->shape[axis];
+            rest /= (int)part->held->shape[axis];
+        }
+    }
+}
+
+static void place_ranks(fsdp_mesh *part)
+{
+    int coordinates[FSDP_MAX_MESH_DIMS], in_whole[FSDP_MAX_MESH_DIMS];
+    int64_t count = fsdp_mesh_size(part, -1);
+
+    for (int d = 0; d < part->ndim; d++)
+        for (int a = 0; a < part->axes[d].count; a++) {
+            int axis = part->axes[d].axes[a];
+
+            part->coordinate[d] = part->coordinate[d] * (int)part->held->shape[axis] + part->held->coordinate[axis];
+        }
+    for (int64_t i = 0; i < count; i++) {
+        fsdp__mesh_coordinates(part, i, coordinates);
+        to_whole(part, coordinates, in_whole);
+        part->ranks[i] = fsdp_mesh_rank_at(part->held, in_whole);
+    }
+}
+
+fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const fsdp__mesh_names *dims,
+                            const char *const *names, fsdp_mesh **out)
+{
+    fsdp_mesh *whole = mesh->is_part ? mesh->held : mesh, *part = NULL;
+    fsdp__mesh_axes axes[FSDP_MAX_MESH_DIMS];
+    int64_t shape[FSDP_MAX_MESH_DIMS];
+    bool seen[FSDP_MAX_MESH_DIMS] = {false};
+    fsdp_status status = FSDP_OK;
+
+    for (int d = 0; d < ndim; d++) {
+        FSDP_TRY(find_axes(mesh, what, &dims[d], seen, &axes[d]));
+        shape[d] = 1;
+        for (int a = 0; a < axes[d].count; a++)
+            shape[d] *= whole->shape[axes[d].axes[a]];
+    }
+    FSDP_TRY(fsdp__mesh_new(mesh->context, ndim, shape, names, &part));
+    memcpy(part->axes, axes, (size_t)ndim * sizeof *axes);
+    part->held = fsdp_mesh_ref(whole);
+    part->is_part = true;
+    place_ranks(part);
+    for (int d = 0; d < ndim; d++)
+        FSDP_TRY_GOTO(status, find_group(part, d), out);
+    *out = part;
+    part = NULL;
+out:
+    fsdp_mesh_unref(part);
+    return status;
+}
+
+fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out)
+{
+    fsdp__mesh_names dims[FSDP_MAX_MESH_DIMS];
+
+    *out = NULL;
+    if (!mesh || !names || count < 1 || count > mesh->ndim)
+        return FSDP_FAIL(FSDP_INVALID, "cannot slice a mesh: it takes 1 to %d names, not %d", mesh ? mesh->ndim : 0,
+                         count);
+    for (int d = 0; d < count; d++)
+        dims[d] = (fsdp__mesh_names){1, &names[d]};
+    return fsdp__mesh_part(mesh, "slice a mesh", count, dims, names, out);
+}
+
+fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name, fsdp_mesh **out)
+{
+    *out = NULL;
+    if (!mesh || !dims || count < 1 || count > mesh->ndim)
+        return FSDP_FAIL(FSDP_INVALID, "cannot flatten a mesh: it takes the names of 1 to %d dimensions, not %d",
+                         mesh ? mesh->ndim : 0, count);
+    return fsdp__mesh_part(mesh, "flatten a mesh", 1, &(fsdp__mesh_names){count, dims}, &name, out);
+}
+
+/* ---- one dimension into several ---- */
+
+static fsdp_status check_cut(const fsdp_mesh *mesh, int dim, int count, const int64_t *sizes)
+{
+    char text[FSDP__SHAPE_TEXT];
+    int64_t product = 1;
+
+    if (count < 1 || mesh->ndim - 1 + count > FSDP_MAX_MESH_DIMS)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot unflatten dimension '%s' of a mesh into %d: it would have %d dimensions, 1 to %d are "
+                         "possible",
+                         mesh->names[dim], count, mesh->ndim - 1 + count, FSDP_MAX_MESH_DIMS);
+    for (int i = 0; i < count; i++)
+        if (sizes[i] < 1 || __builtin_mul_overflow(product, sizes[i], &product))
+            product = -1;
+    if (product != mesh->shape[dim])
+        return FSDP_FAIL(FSDP_INVALID, "cannot unflatten dimension '%s' of a mesh into %s: it has %lld ranks",
+                         mesh->names[dim], fsdp__shape_text(count, sizes, text), (long long)mesh->shape[dim]);
+    return FSDP_OK;
+}
+
+/* Same ranks in the same order, one dimension more often. */
+static fsdp_status cut(fsdp_mesh *mesh, int dim, int count, const int64_t *sizes, const char *const *names,
+                       fsdp_mesh **out)
+{
+    const char *all_names[FSDP_MAX_MESH_DIMS];
+    int64_t shape[FSDP_MAX_MESH_DIMS], ranks = fsdp_mesh_size(mesh, -1);
+    int ndim = 0;
+
+    for (int d = 0; d < mesh->ndim; d++)
+        for (int i = 0; i < (d == dim ? count : 1); i++) {
+            all_names[ndim] = d == dim ? names[i] : mesh->names[d];
+            shape[ndim++] = d == dim ? sizes[i] : mesh->shape[d];
+        }
+    FSDP_TRY(fsdp__mesh_new(mesh->context, ndim, shape, all_names, out));
+    (*out)->held = fsdp_mesh_ref(mesh);
+    memcpy((*out)->ranks, mesh->ranks, (size_t)ranks * sizeof *mesh->ranks);
+    fsdp__mesh_coordinates(*out, fsdp__mesh_index(mesh, mesh->coordinate), (*out)->coordinate);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
+                                const char *const *names, fsdp_mesh **out)
+{
+    fsdp_status status = FSDP_OK;
+    fsdp_mesh *made;
+    int at;
+
+    *out = NULL;
+    if (!mesh || !sizes || !names)
+        return FSDP_FAIL(FSDP_INVALID, "cannot unflatten a mesh: mesh, sizes and names are required");
+    FSDP_TRY(find_dim(mesh, "unflatten a mesh", dim, &at));
+    FSDP_TRY(check_cut(mesh, at, count, sizes));
+    FSDP_TRY(cut(mesh, at, count, sizes, names, &made));
+    for (int d = 0; d < made->ndim; d++) {
+        made->borrowed[d] = d < at || d >= at + count;
+        if (made->borrowed[d])
+            made->groups[d] = mesh->groups[d < at ? d : d - count + 1];
+        else
+            FSDP_TRY_GOTO(status, fsdp__mesh_make_group(made, d), out);
+    }
+    *out = made;
+    made = NULL;
+out:
+    fsdp_mesh_unref(made);
+    return status;
+}
