@@ -43,7 +43,8 @@ typedef enum fsdp_reduce_op {
     FSDP_SUM,
     FSDP_AVG,
     FSDP_MAX,
-    FSDP_MIN
+    FSDP_MIN,
+    FSDP_REDUCE_OPS
 } fsdp_reduce_op;
 
 /* ---- contexts that belong to a world ---- */
@@ -118,7 +119,8 @@ FSDP_API fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, c
                                           const size_t *bytes, void **out, size_t *out_bytes);
 FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes);
 /* All ranks learn the worst: FSDP_OK only if `mine` is FSDP_OK on every rank, else the lowest failing rank's status and
- * message, prefixed "rank N: ". Makes a local failure everybody's without breaking the group. [collective] [blocks] */
+ * message, prefixed "rank N: " unless another group's agreement did. Makes a local failure everybody's without breaking
+ * the group. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
 /* ---- coalesced collectives for sharded parameters ----
@@ -209,7 +211,8 @@ typedef struct fsdp_comm_stats {
     /* What a ring algorithm sends per rank: all-gather and reduce-scatter of n padded bytes: (W-1)/W n; all-reduce
      * twice that. The figures of the algorithm, whatever the transport does. Groups of one send and count nothing. */
     int64_t bytes_sent[FSDP_COLLECTIVES];
-    int64_t bytes_moved[FSDP_COLLECTIVES]; /* really copied or read from peers by this rank */
+    int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS]; /* of reductions, by the operation on the wire */
+    int64_t bytes_moved[FSDP_COLLECTIVES];               /* really copied or read from peers by this rank */
 } fsdp_comm_stats;
 
 FSDP_API const char *fsdp_collective_name(fsdp_collective kind);

@@ -30,6 +30,11 @@
  * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
  * is added.
  *
+ * Hybrid sharding (a mesh of two dimensions, replicate and shard): every replica holds all parameters, sharded over its
+ * own ranks; their distribution is (Replicate, Shard(0)). Gathers stay inside a replica. A reduction is a
+ * reduce-scatter inside, which leaves *partial* gradients in the reduce dtype, and an all-reduce of those across; then
+ * one division by the number of all ranks. The replicas' parameters stay equal to the bit.
+ *
  * The model does not know: with or without these calls it computes the same. All ranks must make the same calls in the
  * same order; forwards and backwards are collective over the mesh.
  */
@@ -73,6 +78,14 @@ typedef enum fsdp_overlap {
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
 } fsdp_overlap;
 
+/* FSDP2's DataParallelMeshDims: which dimensions of a larger mesh are data parallel, by their names, each list ended by
+ * NULL where it is shorter. Several of one list are flattened into one. All zero: those of the mesh itself. The other
+ * dimensions are not ours: ranks that differ there hold parameters of their own. */
+typedef struct fsdp_dp_mesh_dims {
+    const char *shard[FSDP_MAX_MESH_DIMS];
+    const char *replicate[FSDP_MAX_MESH_DIMS];
+} fsdp_dp_mesh_dims;
+
 /* How one parameter is sharded. */
 typedef struct fsdp_shard_placement {
     int dim;         /* of the tensor; negative: from the end */
@@ -80,7 +93,10 @@ typedef struct fsdp_shard_placement {
 } fsdp_shard_placement;
 
 typedef struct fsdp_shard_options {
-    fsdp_mesh *mesh; /* 1-D; NULL: all ranks of the context. Borrowed */
+    /* One dimension: its ranks hold a part each. Two: hybrid sharding, the first replicates and the second shards.
+     * More: dp_mesh_dims says which are meant. NULL: all ranks of the context, one dimension. Borrowed */
+    fsdp_mesh *mesh;
+    fsdp_dp_mesh_dims dp_mesh_dims;
     fsdp_reshard reshard_after_forward;
     /* FSDP2's integer reshard_after_forward, in place of the enum; 0: none. A number k that divides the ranks: 1:
      * NEVER; all ranks: ALWAYS; else every rank keeps 1/k of the gathered bytes after a forward, and the next use
@@ -107,7 +123,8 @@ typedef struct fsdp_shard_options {
 } fsdp_shard_options;
 
 /* One module. options may be NULL. Errors (module unchanged): a container that cannot be called, applied twice, a
- * parameter without dimensions, one that is not contiguous or has a gradient already, a mesh of more dimensions.
+ * parameter without dimensions, one that is not contiguous or has a gradient already, a mesh of more dimensions
+ * than two without dp_mesh_dims, or without those that it names.
  * Parameters with bytes are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay
  * meta. [collective] */
 FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
@@ -138,6 +155,11 @@ FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
  * next backward with true reduces what has added up. zero_grad drops it. For the module and, with `recurse`, every
  * sharded module below. */
 FSDP_API fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse);
+/* false: gradients of hybrid sharding are reduced inside each replica only, and add up there, sharded, in the reduce
+ * dtype; shards get no gradient. The next backward with true completes what has added up, also where that backward
+ * brings nothing new. zero_grad drops it. Setting requires_gradient_sync sets this, too. No difference on a mesh
+ * without replicas. */
+FSDP_API fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse);
 /* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step).
  */
 FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
@@ -170,8 +192,12 @@ FSDP_API fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *modu
  * streams, a stream, so that gathers and reductions run beside each other. Off by default. The results are the same
  * bits. FSDP_STATE while gradients wait to be reduced. [collective] of the world */
 FSDP_API fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse);
-/* Divides reduced gradients by this instead of the number of ranks (0: the default again). Not recursive. */
+/* Divides reduced gradients by this instead of the number of all data-parallel ranks, replicas included (0: the default
+ * again). One division, after the last sum. Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);
+/* true: reductions sum on the wire, and are divided afterwards, where they would average (for libraries without an
+ * average, or with a wrong one). Same bits here. Not recursive. */
+FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on);
 /* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded
  * again. Root only. The group must not be broken. */
 FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);

@@ -83,7 +83,7 @@ fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, voi
 
     FSDP_TRY(check(group, call.name, &call, group ? group->size : 1, stream));
     FSDP_TRY(check_reduction(group, &call));
-    fsdp__comm_count(group, FSDP_REDUCE_SCATTER, (group->size - 1) * bytes_of(&call));
+    fsdp__comm_count_reduction(group, FSDP_REDUCE_SCATTER, op, (group->size - 1) * bytes_of(&call));
     log_call(group, FSDP_REDUCE_SCATTER, count * group->size, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_REDUCE_SCATTER, group->ops->reduce_scatter, &call, stream));
     return FSDP_OK;
@@ -98,7 +98,7 @@ fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *r
     FSDP_TRY(check(group, call.name, &call, 2, stream));
     FSDP_TRY(check_reduction(group, &call));
     /* 2 (W-1)/W n, rounded to whole bytes */
-    fsdp__comm_count(group, FSDP_ALL_REDUCE, 2 * bytes_of(&call) * (group->size - 1) / group->size);
+    fsdp__comm_count_reduction(group, FSDP_ALL_REDUCE, op, 2 * bytes_of(&call) * (group->size - 1) / group->size);
     log_call(group, FSDP_ALL_REDUCE, count, dtype);
     FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, group->ops->all_reduce, &call, stream));
     return FSDP_OK;
@@ -254,7 +254,7 @@ static void count_reduction(fsdp_process_group *group, fsdp__call *call)
             call->contributed[i] = contributes;
     }
     if (call->counted)
-        fsdp__comm_count(group, FSDP_REDUCE_SCATTER, bytes);
+        fsdp__comm_count_reduction(group, FSDP_REDUCE_SCATTER, call->op, bytes);
 }
 
 fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers, int64_t count,

@@ -13,6 +13,7 @@ typedef struct fsdp__counters {
     /* Counted when a call is issued; of some reductions, and the bytes moved always, when it runs, maybe on a worker.
      */
     _Atomic int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES];
+    _Atomic int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS];
     _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];
 } fsdp__counters;
 

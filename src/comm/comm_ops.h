@@ -85,8 +85,9 @@ typedef struct fsdp__traffic {
     fsdp_stream *stream; /* whose work the call is; NULL: the host's */
     int64_t moved_bytes; /* copied, or read from peers */
     int64_t waiting_ns;
-    bool counts; /* the call counts, with `sent_bytes`: known only when it ran */
+    bool counts; /* the call counts, as a reduction by `op` that sent `sent_bytes`: known only when it ran */
     int64_t sent_bytes;
+    fsdp_reduce_op op;
 } fsdp__traffic;
 
 /* A new group: `ranks` are `count` (2 or more) global ranks of which this one is ranks[rank]. */

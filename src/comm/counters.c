@@ -22,12 +22,21 @@ void fsdp__comm_count(fsdp_process_group *group, fsdp_collective kind, int64_t b
     count(&group->comm->counters, kind, bytes_sent);
 }
 
+void fsdp__comm_count_reduction(fsdp_process_group *group, fsdp_collective kind, fsdp_reduce_op op, int64_t bytes_sent)
+{
+    fsdp__comm_count(group, kind, bytes_sent);
+    if (group->size == 1)
+        return;
+    atomic_fetch_add_explicit(&group->counters.calls_of[kind][op], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&group->comm->counters.calls_of[kind][op], 1, memory_order_relaxed);
+}
+
 void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
 {
     fsdp__comm *comm = group->comm;
 
     if (traffic->counts)
-        fsdp__comm_count(group, kind, traffic->sent_bytes);
+        fsdp__comm_count_reduction(group, kind, traffic->op, traffic->sent_bytes);
     if (group->size > 1 && kind < FSDP_COLLECTIVES) {
         atomic_fetch_add_explicit(&group->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&comm->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
@@ -52,6 +61,8 @@ const char *fsdp_collective_name(fsdp_collective kind)
 static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
 {
     for (int i = 0; i < FSDP_COLLECTIVES; i++) {
+        for (int op = 0; op < FSDP_REDUCE_OPS; op++)
+            out->calls_of[i][op] = atomic_load_explicit(&counters->calls_of[i][op], memory_order_relaxed);
         out->calls[i] = atomic_load_explicit(&counters->calls[i], memory_order_relaxed);
         out->bytes_sent[i] = atomic_load_explicit(&counters->bytes_sent[i], memory_order_relaxed);
         out->bytes_moved[i] = atomic_load_explicit(&counters->bytes_moved[i], memory_order_relaxed);
@@ -61,6 +72,8 @@ static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
 static void clear_counters(fsdp__counters *counters)
 {
     for (int i = 0; i < FSDP_COLLECTIVES; i++) {
+        for (int op = 0; op < FSDP_REDUCE_OPS; op++)
+            atomic_store_explicit(&counters->calls_of[i][op], 0, memory_order_relaxed);
         atomic_store_explicit(&counters->calls[i], 0, memory_order_relaxed);
         atomic_store_explicit(&counters->bytes_sent[i], 0, memory_order_relaxed);
         atomic_store_explicit(&counters->bytes_moved[i], 0, memory_order_relaxed);

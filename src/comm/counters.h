@@ -6,6 +6,8 @@
 
 /* Counts one call of `kind` and what a ring would send for it. Groups of one count nothing. Any thread. */
 void fsdp__comm_count(fsdp_process_group *group, fsdp_collective kind, int64_t bytes_sent);
+/* The same for a reduction, which does `op`. */
+void fsdp__comm_count_reduction(fsdp_process_group *group, fsdp_collective kind, fsdp_reduce_op op, int64_t bytes_sent);
 /* Adds what a call that began at `start_ns` has done; FSDP_COLLECTIVES: it is of no kind, only its time counts. Any
  * thread. */
 void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic,

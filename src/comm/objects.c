@@ -192,6 +192,24 @@ typedef struct verdict {
     char message[508];
 } verdict;
 
+/* After an agreement in another group. */
+static bool names_rank(const char *message)
+{
+    int end = 0;
+
+    return sscanf(message, "rank %*d: %n", &end) == 0 && end > 0;
+}
+
+/* Of the lowest rank that failed. */
+static fsdp_status report(const fsdp_process_group *group, int rank, const verdict *said)
+{
+    fsdp_status status = (fsdp_status)said->status;
+
+    if (group->size == 1 || names_rank(said->message)) /* who is alone asks for no number */
+        return FSDP_FAIL(status, "%s", said->message);
+    return FSDP_FAIL(status, "rank %d: %s", group->ranks[rank], said->message);
+}
+
 fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
 {
     verdict own = {.status = mine}, *all = fsdp__calloc((size_t)group->size, sizeof *all);
@@ -205,9 +223,7 @@ fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fs
     FSDP_TRY_GOTO(status, gather_bytes(group, name, &own, all, sizeof own), out);
     for (int r = 0; r < group->size && status == FSDP_OK; r++)
         if (all[r].status != FSDP_OK)
-            status = group->size == 1
-                         ? FSDP_FAIL(mine, "%s", own.message) /* who is alone asks for no number */
-                         : FSDP_FAIL((fsdp_status)all[r].status, "rank %d: %s", group->ranks[r], all[r].message);
+            status = report(group, r, &all[r]);
 out:
     fsdp__free(all);
     return status;

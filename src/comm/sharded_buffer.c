@@ -179,5 +179,6 @@ void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, f
     if (call->counted || !any)
         return;
     traffic->counts = true;
+    traffic->op = call->op;
     traffic->sent_bytes += fsdp__reduced_bytes(&call->buffers[i], ranks);
 }

@@ -27,7 +27,7 @@ struct fsdp_mesh {
     char *names[FSDP_MAX_MESH_DIMS];
     int coordinate[FSDP_MAX_MESH_DIMS];
     fsdp_process_group *groups[FSDP_MAX_MESH_DIMS];
-    bool borrowed[FSDP_MAX_MESH_DIMS]; /* the group is somebody else's */
+    bool borrowed[FSDP_MAX_MESH_DIMS];        /* the group is somebody else's */
     fsdp__mesh_axes axes[FSDP_MAX_MESH_DIMS]; /* of a part: what each dimension is of `held` */
     fsdp__joint_group *joint;                 /* not of a part: made when first asked for, shared by parts */
     int *ranks;                               /* global ranks, row-major */

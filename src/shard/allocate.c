@@ -215,14 +215,14 @@ static void undo(fsdp__param_group *group)
 /* What went wrong on one rank went wrong on all. */
 static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
 {
-    const fsdp_process_group *agreed = NULL;
+    const fsdp__mesh_info *agreed = NULL;
 
     for (int64_t i = 0; i < count; i++) {
         const fsdp__mesh_info *mesh = &groups[i]->residence.mesh;
 
-        if (mesh->ranks > 1 && mesh->shard_pg != agreed)
-            status = fsdp_agree(mesh->shard_pg, status);
-        agreed = mesh->shard_pg;
+        if (!agreed || mesh->shard_pg != agreed->shard_pg || mesh->replicate_pg != agreed->replicate_pg)
+            status = fsdp__mesh_info_agree(mesh, status);
+        agreed = mesh;
     }
     return status;
 }
@@ -238,8 +238,8 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
         status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
     /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
     FSDP_TRY(agree(groups, count, status));
-    for (int64_t i = 0; i < count; i++)
-        FSDP_TRY(fsdp__residence_fill(&groups[i]->residence));
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        status = fsdp__residence_fill(&groups[i]->residence); /* fails alike on the ranks of a shard group */
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         status = fill_shards(groups[i], storages[i]);
     return agree(groups, count, status);
@@ -280,6 +280,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     for (int use = 0; use < FSDP__GRADIENT_USES; use++)
         fsdp__free(group->gradients[use].has_place);
     fsdp__slice_close(&group->slice);
+    fsdp__free(group->partial.places);
     fsdp__residence_close(&group->residence);
     fsdp__mesh_info_release(&group->residence.mesh);
     fsdp_event_free(group->gathered);

@@ -236,15 +236,16 @@ static fsdp_status check_ignored(const fsdp_shard_options *options)
 
 /* ---- the call ---- */
 
-static fsdp_status choose_mesh(selection *sel, fsdp_context *context, fsdp_mesh *mesh)
+/* sel->mesh is a reference. */
+static fsdp_status choose_mesh(selection *sel, fsdp_context *context, const fsdp_shard_options *options)
 {
+    fsdp_mesh *mesh = options->mesh;
+
     if (!mesh)
         FSDP_TRY(fsdp__default_mesh(context, &mesh));
-    if (fsdp_mesh_ndim(mesh) != 1)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "fully_shard needs a mesh of one dimension, this one has %d",
-                         fsdp_mesh_ndim(mesh));
-    sel->mesh = mesh;
-    return FSDP_OK;
+    if (fsdp_mesh_context(mesh) != context)
+        return FSDP_FAIL(FSDP_INVALID, "fully_shard was given a mesh of another context than the module's");
+    return fsdp__data_parallel_mesh(mesh, &options->dp_mesh_dims, &sel->mesh);
 }
 
 fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options)
@@ -260,13 +261,14 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
     FSDP_TRY(check_ignored(options));
     FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));
     FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, sel.state), out);
-    FSDP_TRY_GOTO(status, choose_mesh(&sel, modules[0]->context, options->mesh), out);
+    FSDP_TRY_GOTO(status, choose_mesh(&sel, modules[0]->context, options), out);
     for (int i = 0; i < count; i++)
         FSDP_TRY_GOTO(status, select_module(&sel, modules[i]), out);
     FSDP_TRY_GOTO(status, check_policy(&options->mp_policy), out);
     status = fsdp__module_state_attach(sel.state);
 out:
     fsdp__free(sel.seen);
+    fsdp_mesh_unref(sel.mesh);
     fsdp__module_state_unref(sel.state);
     return status;
 }

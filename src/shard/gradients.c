@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "device/races.h"
+#include "shard/partial.h"
 
 /* ---- memory ---- */
 
@@ -109,6 +110,7 @@ static void drop(fsdp__param *param)
         fsdp__put_grad(param->unsharded, NULL);
     fsdp_tensor_unref(param->accumulated_grad);
     param->accumulated_grad = NULL;
+    fsdp__param_drop_partial(param);
     /* A graph that is kept may hold the dropped gradient (fused head): its place is not given out again. */
     if (had)
         fsdp__param_group_leave_gradient_buffers(param->group);

@@ -26,6 +26,21 @@ typedef struct fsdp__gradient_buffer {
     bool *has_place;      /* by parameter */
 } fsdp__gradient_buffer;
 
+/* What reductions inside the shard group have left, as long as other replicas have not been asked: see partial.h. */
+enum {
+    FSDP__PARTIAL_RUNS = 3 /* f32, bf16, f16 */
+};
+typedef struct fsdp__partial {
+    fsdp__storage *storage; /* NULL: nothing waits */
+    int64_t *places;        /* by parameter: the byte where its chunk begins; -1: it has none */
+    int run_count;
+    struct fsdp__partial_run {
+        fsdp_dtype dtype;
+        int64_t at, numel;      /* first byte, elements */
+    } runs[FSDP__PARTIAL_RUNS]; /* chunks of one dtype, one after the other */
+} fsdp__partial;
+typedef struct fsdp__partial_run fsdp__partial_run;
+
 typedef struct fsdp__param_group {
     struct fsdp__module_state *state; /* whose it is */
     fsdp__param *params;
@@ -35,6 +50,7 @@ typedef struct fsdp__param_group {
     fsdp_process_group
         *reduce_pg; /* the shard group once more, for reductions alone; NULL: they share it. The context's */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
+    fsdp__partial partial;
 
     fsdp_sharded_state sharded_state;
     fsdp_event *gathered;

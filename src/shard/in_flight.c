@@ -29,7 +29,8 @@ fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight)
 {
     FSDP_TRY(fsdp_event_record(flight->done, flight->stream));
     for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(flight->stream); i++)
-        flight->gradients[i]->storage->written = flight->done;
+        if (flight->gradients[i])
+            flight->gradients[i]->storage->written = flight->done;
     return FSDP_OK;
 }
 
@@ -39,10 +40,16 @@ static void let_go(fsdp_tensor **tensor)
     *tensor = NULL;
 }
 
+static void let_go_partial(fsdp__in_flight *flight)
+{
+    fsdp__storage_unref(flight->partial);
+    flight->partial = NULL;
+}
+
 /* The i-th result is there for who uses the device's stream. */
 static void is_written(const fsdp__in_flight *flight, int64_t i)
 {
-    if (flight->gradients[i]->storage->written == flight->done)
+    if (flight->gradients[i] && flight->gradients[i]->storage->written == flight->done)
         flight->gradients[i]->storage->written = NULL;
 }
 
@@ -94,6 +101,7 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
         FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK));
+    let_go_partial(&landing);
     if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
         fsdp__free(landing.unsharded);
         return status;
@@ -112,6 +120,7 @@ void fsdp__in_flight_drop(fsdp__in_flight *flight)
         is_written(flight, i);
         drop(flight, i);
     }
+    let_go_partial(flight);
     flight->count = 0;
 }
 

@@ -8,11 +8,12 @@
 #include "tensor/tensor.h"
 
 typedef struct fsdp__in_flight {
-    fsdp_tensor **unsharded; /* the unsharded gradients that are reduced */
-    fsdp_tensor **gradients; /* this rank's part of the result */
+    fsdp_tensor **unsharded; /* the unsharded gradients that are reduced; NULL where a partial one is completed */
+    fsdp_tensor **gradients; /* this rank's part of the result; NULL where the result is partial */
     fsdp_tensor **arriving;  /* shards whose gradient it is, where hooks are to see it first; else NULL */
     int64_t count, capacity;
-    fsdp_stream *stream; /* that it goes on */
+    fsdp_stream *stream;    /* that it goes on */
+    fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
     fsdp_event *done;
 } fsdp__in_flight;
 

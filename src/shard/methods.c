@@ -212,12 +212,22 @@ fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, b
 
 static void set_gradient_sync(fsdp__module_state *state, bool sync)
 {
-    state->reduce_grads = sync;
+    state->reduce_grads = state->reduction.all_reduce = sync;
 }
 
 fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse)
 {
     return change_states(module, recurse, set_gradient_sync, sync);
+}
+
+static void set_all_reduce(fsdp__module_state *state, bool on)
+{
+    state->reduction.all_reduce = on;
+}
+
+fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse)
+{
+    return change_states(module, recurse, set_all_reduce, on);
 }
 
 fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
@@ -268,7 +278,16 @@ fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float fa
     if (!(factor >= 0))
         return FSDP_FAIL(FSDP_INVALID, "gradient divide factor %g: expected a positive number, or 0 for the default",
                          (double)factor);
-    state->divide_factor = factor;
+    state->reduction.divide_factor = factor;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    state->reduction.force_sum = on;
     return FSDP_OK;
 }
 

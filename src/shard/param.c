@@ -102,10 +102,10 @@ static void set_whole(fsdp__param *param)
 fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
 {
     fsdp_tensor *tensor = param->sharded;
-    fsdp_distribution distribution = {.mesh = mesh->mesh, .placement_count = 1, .ndim = tensor->ndim};
+    fsdp_distribution distribution = {.ndim = tensor->ndim};
     fsdp_status status;
 
-    distribution.placements[0] = (fsdp_placement){.kind = FSDP_SHARD, .dim = param->dim};
+    fsdp__mesh_info_place(mesh, param->dim, &distribution);
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
     tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
     tensor->offset += param->piece.at;

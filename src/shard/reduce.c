@@ -2,20 +2,27 @@
  * `in_flight`. */
 #include "shard/reduce.h"
 
+#include <math.h>
+
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "comm/internal.h"
+#include "device/kernels.h"
+#include "shard/partial.h"
 
 typedef struct reduction {
     fsdp__param_group *group;
     fsdp__comm_context *comm;
-    fsdp_stream *stream;  /* of the reduction */
-    fsdp__param **params; /* those that have a gradient to reduce */
+    fsdp_stream *stream; /* of the reduction */
+    const fsdp__reduce_settings *settings;
+    fsdp__param **params; /* those that have a gradient to reduce, or a partial one to complete */
     fsdp_sharded_buffer *buffers;
     int64_t count;
-    bool accumulated; /* some come from backwards without reduction */
-    bool hooked;      /* some shard has gradient hooks: results arrive when all is done */
-    bool add;         /* the result is added to gradients that shards have */
+    bool complete;     /* shards get their gradients */
+    bool partial;      /* by way of the group's partial gradients */
+    bool accumulated;  /* some come from backwards without reduction */
+    bool hooked;       /* some shard has gradient hooks: results arrive when all is done */
+    bool add;          /* the result is added to gradients that shards have */
+    bool adds_partial; /* what is reduced inside the replica is added to partial gradients */
 } reduction;
 
 static bool has_unreduced(const fsdp__param_group *group)
@@ -24,6 +31,31 @@ static bool has_unreduced(const fsdp__param_group *group)
         if (fsdp__param_unreduced(&group->params[i]))
             return true;
     return false;
+}
+
+/* Which way it goes; whether there is anything to do. */
+static bool plan(reduction *r)
+{
+    const fsdp__mesh_info *mesh = &r->group->residence.mesh;
+    bool pending = r->group->partial.storage != NULL;
+
+    r->complete = r->settings->all_reduce || !mesh->replicate_pg;
+    r->partial = !r->complete || pending || mesh->replicas > 1;
+    return has_unreduced(r->group) || (r->complete && pending);
+}
+
+static void choose(reduction *r)
+{
+    for (int64_t i = 0; i < r->group->param_count; i++) {
+        fsdp__param *p = &r->group->params[i];
+
+        if (!fsdp__param_unreduced(p) && !(r->complete && fsdp__param_has_partial(p)))
+            continue;
+        r->params[r->count++] = p;
+        r->hooked = r->hooked || (r->complete && fsdp__has_grad_hooks(p->sharded));
+        r->add = r->add || (r->complete && fsdp_tensor_grad(p->sharded));
+    }
+    r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
 }
 
 static fsdp_status begin(reduction *r)
@@ -40,16 +72,11 @@ static fsdp_status begin(reduction *r)
     r->buffers = fsdp__calloc(most, sizeof *r->buffers);
     if (!r->params || !r->buffers)
         return FSDP_NO_MEMORY;
-    for (int64_t i = 0; i < r->group->param_count; i++) {
-        fsdp__param *p = &r->group->params[i];
-
-        if (!fsdp__param_unreduced(p))
-            continue;
-        r->params[r->count++] = p;
-        r->hooked = r->hooked || fsdp__has_grad_hooks(p->sharded);
-        r->add = r->add || fsdp_tensor_grad(p->sharded);
-    }
-    r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
+    choose(r);
+    if (r->group->partial.storage) /* a reduction into it may be in flight, and it may have to move */
+        FSDP_TRY(fsdp__comm_context_finish_reduction(r->comm));
+    if (r->partial)
+        FSDP_TRY(fsdp__param_group_make_partial(r->group, r->params, r->count, &r->adds_partial));
     return fsdp__in_flight_reserve(&r->comm->in_flight, r->count, r->stream);
 }
 
@@ -153,41 +180,131 @@ out:
     return status;
 }
 
+static fsdp_status make_results(reduction *r)
+{
+    if (r->complete)
+        return r->hooked ? make_arriving(r) : make_in_place(r);
+    r->comm->in_flight.count = r->count; /* none: but it holds what is reduced */
+    return FSDP_OK;
+}
+
 /* ---- issuing ---- */
 
-static fsdp_status issue(reduction *r, float divide_factor)
+/* What the sum of all ranks is divided by: `before` it is sent, and after. */
+typedef struct division {
+    float before, after;
+} division;
+
+/* f16 has no room for sums of many ranks: contributions are divided by about the root of it (PyTorch's rule). */
+static division divide(const reduction *r)
 {
-    const fsdp__residence *residence = &r->group->residence;
+    const fsdp__mesh_info *mesh = &r->group->residence.mesh;
+    float total =
+        r->settings->divide_factor > 0 ? r->settings->divide_factor : (float)mesh->ranks * (float)mesh->replicas;
+    bool narrow = false;
+    float before = 1;
+
+    for (int64_t i = 0; i < r->count; i++)
+        narrow = narrow || fsdp__param_sent_dtype(r->params[i]) == FSDP_F16;
+    while (narrow && fmodf(total, before) == 0 && total / before > before)
+        before *= 2;
+    return (division){before, total / before};
+}
+
+static fsdp_reduce_options scatter_options(const reduction *r)
+{
+    division d = divide(r);
+    bool average = r->settings->divide_factor == 0 && !r->settings->force_sum && d.before == 1;
+
+    if (r->partial) /* divided when all have been added */
+        return (fsdp_reduce_options){.op = FSDP_SUM, .predivide = d.before, .accumulate = r->adds_partial};
+    return (fsdp_reduce_options){.op = average ? FSDP_AVG : FSDP_SUM,
+                                 .predivide = d.before,
+                                 .divisor = average ? 0 : d.after,
+                                 .accumulate = r->add};
+}
+
+/* Inside the replica. */
+static fsdp_status scatter(reduction *r)
+{
+    const fsdp_reduce_options options = scatter_options(r);
     fsdp__in_flight *flight = &r->comm->in_flight;
-    const fsdp_reduce_options options = {
-        .op = divide_factor > 0 ? FSDP_SUM : FSDP_AVG, .divisor = divide_factor, .accumulate = r->add};
+    int64_t count = 0;
 
     for (int64_t i = 0; i < r->count; i++) {
-        const fsdp__param *p = r->params[i];
+        fsdp__param *p = r->params[i];
 
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
-        r->buffers[i] = fsdp__param_buffer(p);
-        r->buffers[i].unsharded = fsdp_tensor_data(flight->unsharded[i]);
-        r->buffers[i].shard = fsdp_tensor_data(flight->gradients[i]);
-        r->buffers[i].unsharded_dtype = flight->unsharded[i]->dtype;
-        r->buffers[i].shard_dtype = p->orig_dtype;
-        r->buffers[i].reduce_dtype = p->reduce_dtype;
+        if (!flight->unsharded[i])
+            continue; /* its partial gradient alone */
+        r->buffers[count] = fsdp__param_buffer(p);
+        r->buffers[count].unsharded = fsdp_tensor_data(flight->unsharded[i]);
+        r->buffers[count].shard = r->partial ? fsdp__param_partial(p) : fsdp_tensor_data(flight->gradients[i]);
+        r->buffers[count].unsharded_dtype = flight->unsharded[i]->dtype;
+        r->buffers[count].shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : p->orig_dtype;
+        r->buffers[count++].reduce_dtype = p->reduce_dtype;
     }
+    if (count == 0)
+        return FSDP_OK;
+    return fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, count, &options, r->stream);
+}
+
+/* From a parameter's partial gradient to its shard's gradient. */
+static fsdp_status finish_param(const reduction *r, const fsdp__param *param, const fsdp_tensor *gradient,
+                                float divisor)
+{
+    const void *partial = fsdp__param_partial(param);
+    const fsdp__reduce_ranks_args args = {.srcs = &partial,
+                                          .count = 1,
+                                          .dst = fsdp_tensor_data(gradient),
+                                          .numel = fsdp__param_shard_numel(param),
+                                          .src_dtype = fsdp__param_sent_dtype(param),
+                                          .dst_dtype = param->orig_dtype,
+                                          .op = FSDP__RANK_SUM,
+                                          .divisor = divisor,
+                                          .accumulate = r->add};
+
+    return args.numel > 0 ? fsdp__launch_reduce_ranks(r->stream, &args) : FSDP_OK;
+}
+
+/* Over the replicas, and into the shards' gradients. */
+static fsdp_status finish_partial(reduction *r)
+{
+    const fsdp__mesh_info *mesh = &r->group->residence.mesh;
+    const fsdp__partial *partial = &r->group->partial;
+    float divisor = divide(r).after;
+
+    for (int i = 0; i < partial->run_count && mesh->replicas > 1; i++) {
+        const fsdp__partial_run *run = &partial->runs[i];
+        void *data = (char *)partial->storage->data + run->at;
+
+        FSDP_TRY(fsdp_all_reduce(mesh->replicate_pg, data, data, run->numel, run->dtype, FSDP_SUM, r->stream));
+    }
+    for (int64_t i = 0; i < r->count; i++)
+        FSDP_TRY(finish_param(r, r->params[i], r->comm->in_flight.gradients[i], divisor));
+    return FSDP_OK;
+}
+
+static fsdp_status issue(reduction *r)
+{
     /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
-    FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, residence->device, r->stream));
-    FSDP_TRY(fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, r->count, &options,
-                                           r->stream));
-    return fsdp__in_flight_depart(flight);
+    FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, r->group->residence.device, r->stream));
+    FSDP_TRY(scatter(r));
+    if (r->partial && r->complete)
+        FSDP_TRY(finish_partial(r));
+    return fsdp__in_flight_depart(&r->comm->in_flight);
 }
 
 /* The flight has the gradients now. */
 static void hand_over(reduction *r)
 {
+    fsdp__in_flight *flight = &r->comm->in_flight;
+
     for (int64_t i = 0; i < r->count; i++) {
         fsdp__param *p = r->params[i];
 
-        if (!r->hooked)
-            fsdp__put_grad(p->sharded, r->comm->in_flight.gradients[i]);
+        if (r->complete && !r->hooked)
+            fsdp__put_grad(p->sharded, flight->gradients[i]);
         fsdp__put_grad(p->unsharded, NULL);
         fsdp_tensor_unref(p->accumulated_grad);
         p->accumulated_grad = NULL;
@@ -195,20 +312,36 @@ static void hand_over(reduction *r)
     fsdp__param_group_leave_gradient_buffers(r->group);
 }
 
-fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor,
-                                     bool *reduced)
+/* What the stream is at may be dropped meanwhile: the flight holds it. */
+static void hold_partial(reduction *r)
 {
-    reduction r = {.group = group, .comm = comm};
+    fsdp__storage *storage = r->group->partial.storage;
+
+    if (!r->partial)
+        return;
+    if (r->complete)
+        (void)fsdp__param_group_take_partial(r->group);
+    else
+        storage->refs++;
+    r->comm->in_flight.partial = storage;
+}
+
+fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
+                                     const fsdp__reduce_settings *settings, bool *reduced)
+{
+    reduction r = {.group = group, .comm = comm, .settings = settings};
     fsdp_status status = FSDP_OK;
 
     *reduced = false;
-    if (!has_unreduced(group))
+    if (!plan(&r))
         return FSDP_OK;
     FSDP_TRY_GOTO(status, begin(&r), out);
     if (r.count == 0)
         goto out;
-    FSDP_TRY_GOTO(status, r.hooked ? make_arriving(&r) : make_in_place(&r), out);
-    FSDP_TRY_GOTO(status, issue(&r, divide_factor), out);
+    FSDP_TRY_GOTO(status, make_results(&r), out);
+    status = issue(&r);
+    hold_partial(&r); /* also after a failure: the stream may be at a part of it */
+    FSDP_TRY_GOTO(status, status, out);
     hand_over(&r);
     if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment on any stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);

@@ -4,9 +4,17 @@
 
 #include "shard/gradients.h"
 
-/* Sums the unsharded gradients over the ranks into the shards' gradients, divided by `divide_factor` (0: by the number
- * of ranks). `*reduced`: whether there were any. [collective] */
-fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm, float divide_factor,
-                                     bool *reduced);
+/* What the caller has set. */
+typedef struct fsdp__reduce_settings {
+    bool all_reduce;     /* over the replicas, too; where there are any */
+    bool force_sum;      /* never average on the wire */
+    float divide_factor; /* 0: all ranks of the mesh */
+} fsdp__reduce_settings;
+
+/* Sums the unsharded gradients over the ranks, divided, into the shards' gradients; without all_reduce inside the
+ * replica only, into partial gradients, which the next call with it completes. `*reduced`: whether there was anything
+ * to do. [collective] */
+fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
+                                     const fsdp__reduce_settings *settings, bool *reduced);
 
 #endif

@@ -7,7 +7,6 @@
 #include "base/context.h"
 #include "comm/internal.h"
 #include "shard/allocate.h"
-#include "shard/reduce.h"
 
 /* ---- life ---- */
 
@@ -23,6 +22,7 @@ fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, co
     state->reshard = options->reshard_after_forward;
     state->overlap = options->overlap;
     state->reduce_grads = state->reshard_after_backward = state->unshard_in_backward = true;
+    state->reduction.all_reduce = true;
     state->slice_ranks = options->reshard_after_forward_ranks;
     if (state->slice_ranks)
         state->reshard = state->slice_ranks == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
@@ -247,7 +247,7 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
             continue;
         }
         set_label(state, fsdp__param_group_reduce_pg(group), true);
-        status = fsdp__param_group_reduce(group, state->comm, state->divide_factor, &reduced);
+        status = fsdp__param_group_reduce(group, state->comm, &state->reduction, &reduced);
         set_label(state, fsdp__param_group_reduce_pg(group), false);
         FSDP_TRY(status);
         any = any || reduced;

@@ -3,7 +3,7 @@
 #ifndef SHARD_STATE_H
 #define SHARD_STATE_H
 
-#include "shard/group.h"
+#include "shard/reduce.h"
 
 typedef enum fsdp__training {
     FSDP__IDLE,
@@ -35,7 +35,7 @@ typedef struct fsdp__module_state {
     int max_inputs;  /* reductions in flight that this state asks for; 0: the default, one */
     int slice_ranks; /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
     fsdp__prefetch_list forward_prefetch, backward_prefetch;
-    float divide_factor; /* 0: the number of ranks */
+    fsdp__reduce_settings reduction; /* of those that reduce_grads lets happen */
 
     fsdp__training training;
     struct fsdp__root *root;  /* its own until lazy initialisation, then the outermost state's */

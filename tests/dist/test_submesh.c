@@ -33,7 +33,8 @@ static void check_slices(fsdp_context *context, void *arg)
     fsdp_mesh_unref(part);
     CHECK_ERROR(fsdp_mesh_slice(tp, 1, (const char *const[]){"dp"}, &part), FSDP_NOT_FOUND, "no dimension 'dp'");
     CHECK_NULL(part);
-    CHECK_ERROR(fsdp_mesh_slice(mesh, 2, (const char *const[]){"dp", "dp"}, &part), FSDP_INVALID, "dimension 'dp' is named twice");
+    CHECK_ERROR(fsdp_mesh_slice(mesh, 2, (const char *const[]){"dp", "dp"}, &part), FSDP_INVALID,
+                "dimension 'dp' is named twice");
     CHECK_STATUS(fsdp_mesh_slice(mesh, 4, names, &part), FSDP_INVALID);
     /* Slices keep the mesh that owns their groups. */
     fsdp_mesh_unref(mesh);

@@ -66,6 +66,15 @@ void net_shard(fsdp_module *module, const fsdp_shard_options *options)
     CHECK_OK(fsdp_fully_shard(module, options));
 }
 
+fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas)
+{
+    const int64_t shape[] = {replicas, fsdp_context_world_size(context) / replicas};
+    fsdp_mesh *mesh = NULL;
+
+    CHECK_OK(fsdp_mesh_create(context, 2, shape, (const char *const[]){"replicate", "shard"}, &mesh));
+    return mesh;
+}
+
 fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);

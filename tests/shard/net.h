@@ -40,6 +40,8 @@ fsdp_module *net_create(fsdp_context *context, fsdp_device *device, int blocks);
 fsdp_module *net_block_at(fsdp_module *module, int64_t index);
 /* Every block, then the root. */
 void net_shard(fsdp_module *module, const fsdp_shard_options *options);
+/* (replicate, shard) over all ranks, `replicas` of them the same. */
+fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas);
 /* Built on the meta device, sharded, given bytes and values: no rank ever holds all of it. */
 fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options);
 /* Rows [first, first + rows) of the global batch of step `step`. Belong to the scope. */

@@ -156,6 +156,127 @@ static void bytes_per_step_are_those_of_the_formula(void **state)
             }
 }
 
+/* ---- hybrid sharding ---- */
+
+typedef struct hybrid {
+    int replicas, micros;
+    bool scatter, reduce; /* also in the microbatches before the last */
+    fsdp_mp_policy policy;
+} hybrid;
+
+static int64_t group_padded(fsdp_module *module, int64_t group)
+{
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_module_shard_info(group < BLOCKS ? net_block_at(module, group) : module, &info));
+    return info.padded_numel;
+}
+
+/* Gathers and reduce-scatters as ever, but inside a replica; each reduction then takes an all-reduce of S_g elements.
+ */
+static void hybrid_step(fsdp_context *context, void *arg)
+{
+    const hybrid *h = arg;
+    int64_t shards = fsdp_context_world_size(context) / h->replicas, scatters = h->scatter ? h->micros : 1;
+    int64_t reduces = h->reduce ? h->micros : 1, r = h->policy.reduce_dtype ? 2 : 4, padded = 0, reduced = 0;
+    fsdp_shard_options options = {.mesh = net_hybrid_mesh(context, h->replicas),
+                                  .reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                  .mp_policy = h->policy};
+    fsdp_module *module = net_sharded(context, BLOCKS, &options);
+    fsdp_comm_stats stats;
+
+    for (int64_t g = 0; g < GROUPS; g++) {
+        int64_t bytes = group_padded(module, g) / shards * r;
+
+        padded += group_padded(module, g);
+        reduced += h->replicas > 1 ? 2 * bytes * (h->replicas - 1) / h->replicas : 0;
+    }
+    for (int step = 0; step < 2; step++) {
+        fsdp_context_reset_comm_stats(context);
+        for (int micro = 0; micro < h->micros; micro++) {
+            bool last = micro == h->micros - 1;
+
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, h->scatter || last, true));
+            CHECK_OK(fsdp_module_set_requires_all_reduce(module, h->reduce || last, true));
+            net_forward_backward(module, step, micro, h->micros);
+        }
+        fsdp_context_comm_stats(context, &stats);
+        CHECK_EQ(stats.calls[FSDP_ALL_GATHER], shards > 1 ? h->micros * 2 * GROUPS : 0);
+        CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], shards > 1 ? scatters * GROUPS : 0);
+        CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], h->replicas > 1 ? reduces * GROUPS : 0);
+        CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], scatters * (shards - 1) * padded / shards * r);
+        CHECK_EQ(stats.bytes_sent[FSDP_ALL_REDUCE], reduces * reduced);
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(options.mesh);
+}
+
+static void hybrid_sharding_reduces_inside_and_then_across(void **state)
+{
+    static const int worlds[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {6, 2}, {6, 3}};
+
+    (void)state;
+    for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
+        for (int variant = 0; variant < 4; variant++) {
+            hybrid h = {
+                .replicas = worlds[w][1], .micros = variant > 0 ? 2 : 1, .scatter = variant > 1, .reduce = variant > 2};
+
+            test_run_ranks(worlds[w][0], hybrid_step, &h);
+            h.policy = (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16};
+            test_run_ranks(worlds[w][0], hybrid_step, &h);
+        }
+}
+
+/* ---- the operation on the wire ---- */
+
+typedef struct wire {
+    int replicas; /* 0: a mesh of one dimension */
+    bool force_sum;
+    float factor;
+    fsdp_reduce_op op; /* that is expected */
+} wire;
+
+static void check_wire(fsdp_context *context, void *arg)
+{
+    const wire *w = arg;
+    fsdp_mesh *mesh = w->replicas > 0 ? net_hybrid_mesh(context, w->replicas) : NULL;
+    fsdp_module *module = net_sharded(context, BLOCKS, &(fsdp_shard_options){.mesh = mesh});
+    int64_t all = w->replicas == 0 || w->replicas < 4 ? GROUPS : 0;
+    fsdp_comm_stats stats;
+
+    for (int64_t g = 0; g < GROUPS; g++) {
+        fsdp_module *each = g < BLOCKS ? net_block_at(module, g) : module;
+
+        CHECK_OK(fsdp_module_set_force_sum_reduction(each, w->force_sum));
+        CHECK_OK(fsdp_module_set_gradient_divide_factor(each, w->factor));
+    }
+    fsdp_context_reset_comm_stats(context);
+    net_forward_backward(module, 0, 0, 1);
+    fsdp_context_comm_stats(context, &stats);
+    for (fsdp_reduce_op op = FSDP_SUM; op < FSDP_REDUCE_OPS; op++) {
+        CHECK_EQ(stats.calls_of[FSDP_REDUCE_SCATTER][op], op == w->op ? all : 0);
+        CHECK_EQ(stats.calls_of[FSDP_ALL_REDUCE][op], op == FSDP_SUM && w->replicas > 1 ? GROUPS : 0);
+    }
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(mesh);
+}
+
+static void sums_or_averages_are_sent_as_asked(void **state)
+{
+    const wire cases[] = {{.op = FSDP_AVG},
+                          {.force_sum = true, .op = FSDP_SUM},
+                          {.factor = 4, .op = FSDP_SUM},
+                          {.replicas = 1, .op = FSDP_AVG},
+                          {.replicas = 2, .op = FSDP_SUM},
+                          {.replicas = 2, .force_sum = true, .op = FSDP_SUM},
+                          {.replicas = 4, .op = FSDP_SUM}};
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
+        test_run_ranks(4, check_wire, (void *)(uintptr_t)&cases[i]);
+}
+
 /* ---- order ---- */
 
 typedef struct recording {
@@ -215,4 +336,6 @@ static void groups_come_and_go_in_the_order_of_fsdp2(void **state)
 
 TEST_MAIN(cmocka_unit_test(counts_per_step_are_those_of_fsdp2),
           cmocka_unit_test(bytes_per_step_are_those_of_the_formula),
+          cmocka_unit_test(hybrid_sharding_reduces_inside_and_then_across),
+          cmocka_unit_test(sums_or_averages_are_sent_as_asked),
           cmocka_unit_test(groups_come_and_go_in_the_order_of_fsdp2))

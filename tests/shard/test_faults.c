@@ -11,6 +11,7 @@ typedef struct fault {
     fsdp__fault_kind kind;
     long nth;
     fsdp_shard_options options;
+    bool hybrid; /* three replicas */
     bool hit;
     int failed_ranks;
 } fault;
@@ -58,13 +59,16 @@ static void run_with_fault(fsdp_context *context, void *arg)
 {
     fault *f = arg;
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_shard_options options = f->options;
     bool mine = fsdp_context_rank(context) == 1;
     fsdp_status status;
 
     test_device(context);
+    if (f->hybrid)
+        options.mesh = net_hybrid_mesh(context, WORLD);
     if (mine)
         fsdp__fault_arm(f->kind, f->nth);
-    status = run(module, &f->options);
+    status = run(module, &options);
     if (mine) {
         f->hit = fsdp__fault_hit(f->kind);
         fsdp__fault_arm(f->kind, 0);
@@ -75,11 +79,11 @@ static void run_with_fault(fsdp_context *context, void *arg)
         __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
     }
     fsdp_module_unref(module);
+    fsdp_mesh_unref(options.mesh);
 }
 
-static void fail_each(fsdp__fault_kind kind, fsdp_shard_options options)
+static void fail_each_of(fault f)
 {
-    fault f = {.kind = kind, .options = options};
     long tried = 0;
 
     for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / 20) {
@@ -88,11 +92,16 @@ static void fail_each(fsdp__fault_kind kind, fsdp_shard_options options)
         test_run_ranks(WORLD, run_with_fault, &f);
         if (!f.hit)
             break;
-        CHECK(kind == FSDP__FAULT_COLLECTIVE ? f.failed_ranks == WORLD : f.failed_ranks >= 1);
+        CHECK(f.kind == FSDP__FAULT_COLLECTIVE ? f.failed_ranks == WORLD : f.failed_ranks >= 1);
         tried++;
     }
     CHECK_EQ(f.failed_ranks, 0);
     CHECK(tried > 5);
+}
+
+static void fail_each(fsdp__fault_kind kind, fsdp_shard_options options)
+{
+    fail_each_of((fault){.kind = kind, .options = options});
 }
 
 static void the_nth_collective_fails_on_one_rank(void **state)
@@ -102,6 +111,7 @@ static void the_nth_collective_fails_on_one_rank(void **state)
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.no_shared_memory = true});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.mp_policy.param_dtype = FSDP_BF16});
+    fail_each_of((fault){.kind = FSDP__FAULT_COLLECTIVE, .hybrid = true});
 }
 
 static void the_nth_allocation_fails_on_one_rank(void **state)
@@ -110,6 +120,7 @@ static void the_nth_allocation_fails_on_one_rank(void **state)
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){0});
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.no_shared_memory = true});
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
+    fail_each_of((fault){.kind = FSDP__FAULT_ALLOCATION, .hybrid = true});
 }
 
 TEST_MAIN(cmocka_unit_test(the_nth_collective_fails_on_one_rank),

@@ -5,9 +5,10 @@
  *     after building       sum S_g; in another param_dtype as much more as S_g are in it: their cast
  *     whole parameters     forward P_root + P_block; backward P_root + 2 P_block (the one used, the one prefetched)
  *                          with reshard_after_forward_ranks k, slices of P_g/k besides: of all groups after the
- * forward; at the peak, of those blocks that the backward has not used gradients            unreduced P_root + P_block
- * next to the reduced S_g of the blocks done so far after the backward   sum S_g more: the reduced gradients; after
- * zero_grad nothing but the start */
+ *                          forward; at the peak, of those blocks that the backward has not used
+ *     gradients            unreduced P_root + P_block next to the reduced S_g of the blocks done so far
+ *     hybrid sharding      while a group is reduced, its partial gradients: one rank's rows in a row, not rounded up
+ *     after the backward   sum S_g more: the reduced gradients; after zero_grad nothing but the start */
 #include "shard/net.h"
 
 enum {
@@ -23,6 +24,7 @@ typedef struct group_bytes {
     size_t whole, shard;
     size_t slice;            /* with reshard_after_forward_ranks 2 */
     size_t whole_bf16, cast; /* where parameters are gathered in bf16 */
+    size_t partial;          /* before it is rounded up */
 } group_bytes;
 
 static void add(group_bytes *g, int64_t chunk, int64_t inner, int64_t world)
@@ -32,6 +34,7 @@ static void add(group_bytes *g, int64_t chunk, int64_t inner, int64_t world)
     g->slice += rounded((size_t)(chunk * world / 2 * inner) * 4);
     g->whole_bf16 += rounded((size_t)(chunk * world * inner) * 2);
     g->cast += rounded((size_t)(chunk * inner) * 2);
+    g->partial += (size_t)(chunk * inner) * 4;
 }
 
 /* f32; the shapes of a Linear(in, out): (out, in) and (out). */
@@ -64,17 +67,26 @@ static group_bytes root_bytes(int64_t world)
     return g;
 }
 
+typedef struct stages {
+    fsdp_shard_options options;
+    int replicas; /* 0: a mesh of one dimension */
+} stages;
+
 static void check_stages(fsdp_context *context, void *arg)
 {
-    fsdp_shard_options options = *(fsdp_shard_options *)arg;
-    int64_t world = fsdp_context_world_size(context);
+    fsdp_shard_options options = ((stages *)arg)->options;
+    int replicas = ((stages *)arg)->replicas;
+    int64_t world = fsdp_context_world_size(context) / FSDP__MAX(replicas, 1);
     group_bytes block = block_bytes(world), root = root_bytes(world);
     size_t shards = BLOCKS * block.shard + root.shard, always, first_live = 0;
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_device *device = test_device(context);
     fsdp_memory_stats stats;
 
+    if (replicas > 0)
+        options.mesh = net_hybrid_mesh(context, replicas);
     net_shard(module, &options);
+    fsdp_mesh_unref(options.mesh); /* the module has it */
     fsdp_device_memory(device, &stats);
     CHECK_EQ(stats.live_total_bytes, 0); /* meta parameters take nothing */
     CHECK_OK(fsdp_module_materialize(module, device));
@@ -88,6 +100,10 @@ static void check_stages(fsdp_context *context, void *arg)
         size_t before_last = root.whole + block.whole + BLOCKS * block.shard;
         size_t last = root.whole + BLOCKS * block.shard + root.shard;
 
+        if (replicas > 1) {
+            before_last += rounded(block.partial);
+            last += rounded(root.partial);
+        }
         fsdp_device_reset_peak(device);
         net_forward_backward(module, step, 0, 1);
         fsdp_device_memory(device, &stats);
@@ -117,11 +133,13 @@ static void live_and_peak_bytes_equal_the_closed_form(void **state)
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int variant = 0; variant < 4; variant++) {
-            fsdp_shard_options options = {.reshard_after_forward =
-                                              variant & 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS,
-                                          .no_shared_memory = variant & 2};
+            stages s = {.options = {.reshard_after_forward = variant & 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS,
+                                    .no_shared_memory = variant & 2}};
 
-            test_run_ranks(worlds[w], check_stages, &options);
+            test_run_ranks(worlds[w], check_stages, &s);
+            for (s.replicas = 1; s.replicas <= worlds[w]; s.replicas *= 2)
+                if (worlds[w] % s.replicas == 0)
+                    test_run_ranks(worlds[w], check_stages, &s);
         }
 }
 
@@ -203,8 +221,43 @@ static void what_is_kept_after_a_forward_is_counted_as_its_part(void **state)
             fsdp_shard_options options = {.reshard_after_forward_ranks = 2, .no_shared_memory = copy};
 
             test_run_ranks(worlds[w], check_slices, &options);
-            test_run_ranks(worlds[w], check_stages, &options);
+            test_run_ranks(worlds[w], check_stages, &(stages){.options = options});
         }
+}
+
+/* Between backwards without all-reduce the partial gradients of all groups stay, and nothing else. */
+static void check_pending(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = {.mesh = net_hybrid_mesh(context, 2), .no_shared_memory = arg != NULL};
+    int64_t shards = fsdp_context_world_size(context) / 2;
+    fsdp_module *module = net_sharded(context, BLOCKS, &options);
+    fsdp_device *device = test_device(context);
+    fsdp_memory_stats stats;
+
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(fsdp_module_set_requires_all_reduce(module, false, true));
+        for (int micro = 0; micro < 2; micro++) {
+            net_forward_backward(module, step, micro, 3);
+            fsdp_device_memory(device, &stats);
+            CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT],
+                     BLOCKS * rounded(block_bytes(shards).partial) + rounded(root_bytes(shards).partial));
+        }
+        CHECK_OK(fsdp_module_set_requires_all_reduce(module, true, true));
+        net_forward_backward(module, step, 2, 3);
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], BLOCKS * block_bytes(shards).shard + root_bytes(shards).shard);
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(options.mesh);
+}
+
+static void partial_gradients_are_all_that_stays_between_backwards(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 6; world += 2)
+        for (int copy = 0; copy < 2; copy++)
+            test_run_ranks(world, check_pending, copy ? &copy : NULL);
 }
 
 static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *context, void *arg)
@@ -232,4 +285,5 @@ static void a_steady_state_reuses_its_blocks(void **state)
 
 TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_unit_test(a_cast_is_counted),
           cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
+          cmocka_unit_test(partial_gradients_are_all_that_stays_between_backwards),
           cmocka_unit_test(a_steady_state_reuses_its_blocks))
