@@ -92,9 +92,10 @@ typedef struct fsdp_train_config {
         double min_lr_factor;
     } lr_scheduler;
     struct {
-        int64_t data_parallel_shard_degree; /* -1: all ranks */
-        int reshard_after_forward;          /* minus an fsdp_reshard, or reshard_after_forward_ranks */
-        int64_t prefetch;                   /* blocks to gather ahead; 0: the engine's default */
+        int64_t data_parallel_replicate_degree; /* copies of the parameters */
+        int64_t data_parallel_shard_degree;     /* ranks of each; -1: all / copies */
+        int reshard_after_forward;              /* minus an fsdp_reshard, or reshard_after_forward_ranks */
+        int64_t prefetch;                       /* blocks to gather ahead; 0: the engine's default */
     } parallelism;
     struct {
         double timeout; /* seconds to wait for a rank that stands still; 0: for ever */
@@ -146,6 +147,7 @@ typedef struct fsdp_train_summary {
     int64_t trained_parameters; /* of them those that are not frozen */
     int64_t local_parameters;   /* elements that this rank holds */
     int world_size;
+    int replicas;            /* copies of the parameters: each on world_size / replicas ranks */
     int64_t microbatches;    /* per step and rank */
     int64_t tokens_per_step; /* all ranks */
     int64_t data_tokens;

@@ -48,7 +48,7 @@ static const char *plural(int64_t count)
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40], trained[80] = "";
+    char a[40], b[40], c[40], trained[80] = "", copies[80] = "";
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = config->training.steps;
@@ -65,7 +65,10 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
            m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)m->n_layers, plural(m->n_layers),
            (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a), trained);
-    printf("ranks:  %d, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, threads,
+    if (summary->replicas > 1)
+        snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
+                 summary->world_size / summary->replicas);
+    printf("ranks:  %d%s, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, copies, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
            fsdp__size_text((double)summary->memory_bytes, b, sizeof b));
     printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequence%s x %lld)\n",

@@ -155,21 +155,39 @@ static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
                      (long long)ranks);
 }
 
+/* Copies of the parameters times the ranks of each are all ranks. */
+static fsdp_status check_degrees(const fsdp_train_config *config, int world_size)
+{
+    int64_t replicas = config->parallelism.data_parallel_replicate_degree;
+    int64_t degree = config->parallelism.data_parallel_shard_degree;
+    const char *verb = world_size == 1 ? "is" : "are", *plural = world_size == 1 ? "" : "s";
+    char copies[40] = "";
+
+    if (world_size % replicas != 0)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.data_parallel_replicate_degree is %lld, but there %s %d rank%s: expected a number "
+            "that divides them",
+            (long long)replicas, verb, world_size, plural);
+    if (degree == -1 || degree == world_size / replicas)
+        return FSDP_OK;
+    if (replicas > 1)
+        snprintf(copies, sizeof copies, " for %lld copies", (long long)replicas);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "parallelism.data_parallel_shard_degree is %lld, but there %s %d rank%s%s: expected -1 or %lld",
+                     (long long)degree, verb, world_size, plural, copies, (long long)(world_size / replicas));
+}
+
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
-    int64_t degree = config->parallelism.data_parallel_shard_degree;
-
     FSDP_TRY(check_model(config));
     if (!config->data.path_count)
         return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
     if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
         return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
     FSDP_TRY(check_batch(config, world_size));
-    if (degree != -1 && degree != world_size)
-        return FSDP_FAIL(
-            FSDP_INVALID, "parallelism.data_parallel_shard_degree is %lld, but there %s %d rank%s: expected -1 or %d",
-            (long long)degree, world_size == 1 ? "is" : "are", world_size, world_size == 1 ? "" : "s", world_size);
-    FSDP_TRY(check_reshard(config, degree == -1 ? world_size : degree));
+    FSDP_TRY(check_degrees(config, world_size));
+    FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);

@@ -122,7 +122,8 @@ static const fsdp__key keys[] = {
     CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "after the warm-up, until training.steps"),
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "part of the base rate that is left at the end"),
 
-    INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all"),
+    INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "copies of the parameters; with several each is sharded over consecutive ranks: parameters, gradients and optimizer state take as many times the memory, gathers stay among those ranks, and each reduction sends 2 (copies - 1) / copies of a shard besides"),
+    INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all / data_parallel_replicate_degree"),
     CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 

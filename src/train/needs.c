@@ -34,7 +34,8 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
 {
     const fsdp_train_config *c = run->config;
     double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* shards are float32 */
-    double part = bytes * ranks / fsdp_context_world_size(run->context);
+    double copies = (double)c->parallelism.data_parallel_replicate_degree;
+    double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
     /* Which of them are trained is only known when the model is built. */
     double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;
     int moments = c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;

@@ -123,11 +123,24 @@ out:
     return status;
 }
 
+/* Ranks of one copy of the parameters stand together. */
+static fsdp_status make_mesh(fsdp_train_run *run)
+{
+    int64_t replicas = run->config->parallelism.data_parallel_replicate_degree;
+    const int64_t shape[] = {replicas, fsdp_context_world_size(run->context) / replicas};
+
+    if (replicas == 1)
+        return FSDP_OK;
+    return fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"dp_replicate", "dp_shard"}, &run->mesh);
+}
+
 /* Every block and last the root: from here on each rank has its own rows. */
 static fsdp_status shard_model(fsdp_train_run *run)
 {
     fsdp_shard_options options = shard_options(run->config);
 
+    FSDP_TRY(make_mesh(run));
+    options.mesh = run->mesh;
     for (int64_t i = 0; i < fsdp_model_block_count(run->model); i++)
         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
     FSDP_TRY(fsdp_fully_shard(run->model, &options));
@@ -313,6 +326,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
     fsdp_module_unref(run->model);
+    fsdp_mesh_unref(run->mesh);
     fsdp__free(run);
 }
 
@@ -336,6 +350,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .trained_parameters = run->trained_parameters,
         .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
+        .replicas = (int)c->parallelism.data_parallel_replicate_degree,
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
         .data_tokens = fsdp_tokens_count(run->tokens),

@@ -23,6 +23,7 @@ struct fsdp_train_run {
 
     fsdp_tokens *tokens;
     fsdp_loader *loader;
+    fsdp_mesh *mesh; /* NULL: one dimension, of all ranks */
     fsdp_module *model;
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* of float16; else NULL */

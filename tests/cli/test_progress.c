@@ -33,6 +33,9 @@ static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state
     check_matches(p.output, "\\(2 ranks x 1 microbatch x 4 sequences x 32\\)$");
     check_matches(p.output, "^step:  2 .*  tps: [0-9,]+ \\([0-9,]+/rank\\)  tflops: ");
     program_free(&p);
+    p = RUN(0, "train", f->config, "--training.steps=1", "-n", "4", "--parallelism.data_parallel_replicate_degree=2");
+    check_matches(p.output, "^ranks:  4 \\(2 copies of the model, sharded over 2 each\\), ");
+    program_free(&p);
     p = RUN(0, "inspect", f->model);
     check_matches(p.output, "^total: .* bytes \\([0-9.]+KiB\\) in 1 file$");
     program_free(&p);

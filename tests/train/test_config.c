@@ -225,6 +225,16 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "3"));
     CHECK_OK(fsdp_train_config_check(config, 3));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp_reshard_after_forward", "default"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "2"));
+    CHECK_OK(fsdp_train_config_check(config, 6));
+    CHECK_ERROR(
+        fsdp_train_config_check(config, 3), FSDP_INVALID,
+        "parallelism.data_parallel_replicate_degree is 2, but there are 3 ranks: expected a number that divides");
+    CHECK_ERROR(fsdp_train_config_check(config, 2), FSDP_INVALID,
+                "shard_degree is 3, but there are 2 ranks for 2 copies: expected -1 or 1");
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_shard_degree", "-1"));
+    CHECK_OK(fsdp_train_config_check(config, 2));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_replicate_degree", "1"));
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "true"));
     CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "optimizer.momentum");
     CHECK_OK(fsdp_train_config_set(config, "optimizer.nesterov", "false"));

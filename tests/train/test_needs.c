@@ -1,6 +1,7 @@
 /* test_needs.c - a run that cannot fit is refused with the sum, before it takes memory; one that fits is not. */
 #include <sys/resource.h>
 
+#include "base/text.h"
 #include "fsdp/train.h"
 #include "support/test.h"
 #include "train/run.h"
@@ -59,6 +60,7 @@ static void what_fits_is_not_refused(void **state)
 static void what_no_machine_has_is_refused_with_the_sum(void **state)
 {
     fixture *f = *state;
+    char text[64], size[24];
     double gib;
 
     take_model(f, 10000);
@@ -71,6 +73,11 @@ static void what_no_machine_has_is_refused_with_the_sum(void **state)
     /* The optimizer's part follows its kind. */
     set_key(f, "optimizer.name", "sgd");
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "optimizer state 0.0KiB");
+    /* Every copy takes its own. */
+    set_key(f, "parallelism.data_parallel_replicate_degree", "3");
+    snprintf(text, sizeof text, "(parameters %s,", fsdp__size_text(3 * gib * (1 << 30), size, sizeof size));
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, text);
+    set_key(f, "parallelism.data_parallel_replicate_degree", "1");
     /* A batch that no integer counts. */
     CHECK_OK(fsdp_model_preset("llama-8b", &f->run.model_config));
     set_key(f, "training.local_batch_size", "16777216");

@@ -30,6 +30,9 @@ static const run runs[] = {
     {"llama-ws4", "tiny-llama", "llama-ws3", NULL},
     {"llama-accum3-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-accum3-sync-ws2", "tiny-llama", "llama-ws3", NULL},
+    {"llama-hsdp-2x2", "tiny-llama", "llama-ws3", NULL},
+    {"fsdp2-llama-hsdp-sync-accum3-2x2", "tiny-llama", "llama-ws3", NULL},
+    {"fsdp2-llama-hsdp-nosync-accum3-2x2", "tiny-llama", "llama-ws3", NULL},
     {"llama-noreshard-ws2", "tiny-llama", "llama-ws3", NULL},
     {"llama-reshard2-ws4", "tiny-llama", "llama-ws3", NULL},
     {"fsdp2-llama-reshard2-accum3-ws4", "tiny-llama", "llama-ws3", NULL},
@@ -76,6 +79,7 @@ static void write_frozen(const json_t *reference, FILE *file)
 static void write_parallelism(const json_t *reference, FILE *file)
 {
     const json_t *reshard = json_object_get(reference, "reshard_after_forward");
+    const json_t *mesh = json_object_get(reference, "mesh");
     double ahead = number(reference, "forward_prefetch", number(reference, "backward_prefetch", 0));
     const char *word = json_is_false(reshard) ? "never" : json_is_null(reshard) ? "default" : "always";
     char ranks[16];
@@ -83,6 +87,9 @@ static void write_parallelism(const json_t *reference, FILE *file)
     snprintf(ranks, sizeof ranks, "%d", (int)json_integer_value(reshard));
     fprintf(file, "parallelism:\n  fsdp_reshard_after_forward: %s\n  prefetch: %d\n",
             json_is_integer(reshard) ? ranks : word, (int)ahead);
+    if (mesh)
+        fprintf(file, "  data_parallel_replicate_degree: %d\n  data_parallel_shard_degree: %d\n",
+                (int)json_integer_value(json_array_get(mesh, 0)), (int)json_integer_value(json_array_get(mesh, 1)));
 }
 
 static void write_config(const run *r, const json_t *reference, const char *directory, const char *path)
@@ -122,9 +129,12 @@ static void check_near(const char *what, int64_t step, double actual, double exp
                   fabs(actual - expected) / fabs(expected));
 }
 
-static void check_count(const json_t *line, const char *key, const json_t *reference, const char *reference_key)
+/* `other_key`: counted with the first; NULL: none. */
+static void check_count(const json_t *line, const char *key, const json_t *reference, const char *reference_key,
+                        const char *other_key)
 {
-    double expected = number(json_object_get(reference, "comm_per_step"), reference_key, 0);
+    const json_t *counts = json_object_get(reference, "comm_per_step");
+    double expected = number(counts, reference_key, 0) + (other_key ? number(counts, other_key, 0) : 0);
     double actual = number(line, key, -1);
 
     if (actual != expected)
@@ -182,9 +192,9 @@ static void check_metrics(const json_t *reference, const json_t *exact, const ch
         check_near("grad_norm", step, number(object, "grad_norm", NAN), norm, relative + scatter);
         check_near("lr", step, number(object, "lr", NAN), lr, 1e-8);
         if (step == 1) {
-            check_count(object, "all_gather", reference, "c10d._allgather_base_");
-            check_count(object, "reduce_scatter", reference, "c10d._reduce_scatter_base_");
-            check_count(object, "all_reduce", reference, "c10d_functional.all_reduce");
+            check_count(object, "all_gather", reference, "c10d._allgather_base_", NULL);
+            check_count(object, "reduce_scatter", reference, "c10d._reduce_scatter_base_", NULL);
+            check_count(object, "all_reduce", reference, "c10d.allreduce_", "c10d_functional.all_reduce");
         }
         check_no_drift(object, step, &live, &sent);
         json_decref(object);
