@@ -198,6 +198,24 @@ FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module,
 /* true: reductions sum on the wire, and are divided afterwards, where they would average (for libraries without an
  * average, or with a wrong one). Same bits here. Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on);
+/* Called with every reduced group of the module's own before its shards get their gradients, to do more to them: an
+ * all-reduce over further ranks, say. `gradients` is this rank's part of the group in one dimension, padding included,
+ * in the reduce dtype (of several reduce dtypes: a call each): summed over all ranks of the mesh and divided. It may be
+ * changed in place, by work that the hook gives to `stream`; on the host only after synchronising that. All ranks make
+ * the same calls. A failure is one of the backward. NULL: no hook. Not recursive. */
+typedef fsdp_status (*fsdp_all_reduce_hook)(void *arg, fsdp_tensor *gradients, fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg);
+
+/* Gradients that a parameter has beside that of its shard; 0: none. Local, without communication. */
+typedef enum fsdp_pending_gradient {
+    FSDP_PENDING_UNREDUCED = 1, /* on this rank alone: of backwards without gradient sync */
+    FSDP_PENDING_PARTIAL = 2,   /* reduced inside the replica: of backwards without all-reduce */
+} fsdp_pending_gradient;
+FSDP_API int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter);
+/* Reduces all that is pending in the module and below into the shards' gradients, whatever the settings say, and waits
+ * for reductions in flight. Nothing is communicated where nothing is pending: a second call does nothing. Not while a
+ * forward or backward runs. [collective] */
+FSDP_API fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module);
 /* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded
  * again. Root only. The group must not be broken. */
 FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);

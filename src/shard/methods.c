@@ -1,6 +1,7 @@
 /* methods.c - the methods of a sharded module, whichever front door it came through. */
 #include "shard/defaults.h"
 #include "shard/gradients.h"
+#include "shard/partial.h"
 #include "shard/prefetch.h"
 
 static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
@@ -289,6 +290,53 @@ fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on)
     FSDP_TRY(state_of(module, &state));
     state->reduction.force_sum = on;
     return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    state->reduction.hook = hook;
+    state->reduction.hook_arg = arg;
+    return FSDP_OK;
+}
+
+int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
+{
+    const fsdp__param *param = parameter ? fsdp__param_of(parameter) : NULL;
+
+    if (!param || !param->unsharded)
+        return 0;
+    return (fsdp__param_unreduced(param) ? FSDP_PENDING_UNREDUCED : 0) |
+           (fsdp__param_has_partial(param) ? FSDP_PENDING_PARTIAL : 0);
+}
+
+static fsdp_status reduce_pending(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+
+    (void)arg, (void)name;
+    return state ? fsdp__module_state_reduce_pending(state) : FSDP_OK; /* of several modules the others find nothing */
+}
+
+static fsdp_status check_idle(const fsdp__root *root)
+{
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (root->states[i]->training != FSDP__IDLE)
+            return FSDP_FAIL(FSDP_STATE, "cannot synchronize gradients while a %s runs",
+                             root->states[i]->training == FSDP__FORWARD ? "forward" : "backward");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(check_idle(state->root));
+    FSDP_TRY(fsdp__module_walk(module, reduce_pending, NULL));
+    return fsdp__comm_context_finish_reduction(state->comm);
 }
 
 fsdp_status fsdp_module_reset_iteration(fsdp_module *module)

@@ -40,7 +40,7 @@ static bool plan(reduction *r)
     bool pending = r->group->partial.storage != NULL;
 
     r->complete = r->settings->all_reduce || !mesh->replicate_pg;
-    r->partial = !r->complete || pending || mesh->replicas > 1;
+    r->partial = !r->complete || pending || mesh->replicas > 1 || r->settings->hook;
     return has_unreduced(r->group) || (r->complete && pending);
 }
 
@@ -267,6 +267,29 @@ static fsdp_status finish_param(const reduction *r, const fsdp__param *param, co
     return args.numel > 0 ? fsdp__launch_reduce_ranks(r->stream, &args) : FSDP_OK;
 }
 
+/* Shows partial gradients to the caller's hook, as what they will be. */
+static fsdp_status call_hook(const reduction *r, const fsdp__partial_run *run, void *data, float divisor)
+{
+    const void *const from = data;
+    const fsdp__reduce_ranks_args args = {.srcs = &from,
+                                          .count = 1,
+                                          .dst = data,
+                                          .numel = run->numel,
+                                          .src_dtype = run->dtype,
+                                          .dst_dtype = run->dtype,
+                                          .op = FSDP__RANK_SUM,
+                                          .divisor = divisor};
+    int64_t offset = run->at / (int64_t)fsdp_dtype_size(run->dtype);
+    fsdp_tensor *gradients;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__launch_reduce_ranks(r->stream, &args));
+    FSDP_TRY(fsdp__tensor_create_view(r->group->partial.storage, run->dtype, 1, &run->numel, NULL, offset, &gradients));
+    status = r->settings->hook(r->settings->hook_arg, gradients, r->stream);
+    fsdp_tensor_unref(gradients);
+    return status;
+}
+
 /* Over the replicas, and into the shards' gradients. */
 static fsdp_status finish_partial(reduction *r)
 {
@@ -274,12 +297,17 @@ static fsdp_status finish_partial(reduction *r)
     const fsdp__partial *partial = &r->group->partial;
     float divisor = divide(r).after;
 
-    for (int i = 0; i < partial->run_count && mesh->replicas > 1; i++) {
+    for (int i = 0; i < partial->run_count; i++) {
         const fsdp__partial_run *run = &partial->runs[i];
         void *data = (char *)partial->storage->data + run->at;
 
-        FSDP_TRY(fsdp_all_reduce(mesh->replicate_pg, data, data, run->numel, run->dtype, FSDP_SUM, r->stream));
+        if (mesh->replicas > 1)
+            FSDP_TRY(fsdp_all_reduce(mesh->replicate_pg, data, data, run->numel, run->dtype, FSDP_SUM, r->stream));
+        if (r->settings->hook)
+            FSDP_TRY(call_hook(r, run, data, divisor));
     }
+    if (r->settings->hook)
+        divisor = 1; /* it has seen the quotient */
     for (int64_t i = 0; i < r->count; i++)
         FSDP_TRY(finish_param(r, r->params[i], r->comm->in_flight.gradients[i], divisor));
     return FSDP_OK;

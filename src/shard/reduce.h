@@ -6,9 +6,11 @@
 
 /* What the caller has set. */
 typedef struct fsdp__reduce_settings {
-    bool all_reduce;     /* over the replicas, too; where there are any */
-    bool force_sum;      /* never average on the wire */
-    float divide_factor; /* 0: all ranks of the mesh */
+    bool all_reduce;           /* over the replicas, too; where there are any */
+    bool force_sum;            /* never average on the wire */
+    float divide_factor;       /* 0: all ranks of the mesh */
+    fsdp_all_reduce_hook hook; /* NULL: none */
+    void *hook_arg;
 } fsdp__reduce_settings;
 
 /* Sums the unsharded gradients over the ranks, divided, into the shards' gradients; without all_reduce inside the

@@ -233,7 +233,7 @@ void fsdp__module_state_give_up(fsdp__module_state *state)
     reshard(state, fsdp__param_group_give_up);
 }
 
-fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
+static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
 {
     bool any = false;
 
@@ -242,12 +242,8 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
         bool reduced = false;
         fsdp_status status;
 
-        if (!state->reduce_grads) {
-            FSDP_TRY(fsdp__param_group_fold_gradients(group));
-            continue;
-        }
         set_label(state, fsdp__param_group_reduce_pg(group), true);
-        status = fsdp__param_group_reduce(group, state->comm, &state->reduction, &reduced);
+        status = fsdp__param_group_reduce(group, state->comm, settings, &reduced);
         set_label(state, fsdp__param_group_reduce_pg(group), false);
         FSDP_TRY(status);
         any = any || reduced;
@@ -255,6 +251,23 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
     if (any)
         fsdp__module_state_notify(state, FSDP_EVENT_REDUCE);
     return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
+{
+    if (state->reduce_grads)
+        return reduce(state, &state->reduction);
+    for (int64_t i = 0; i < state->group_count; i++)
+        FSDP_TRY(fsdp__param_group_fold_gradients(state->groups[i]));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state)
+{
+    fsdp__reduce_settings all = state->reduction;
+
+    all.all_reduce = true;
+    return reduce(state, &all);
 }
 
 void fsdp__module_state_reset(fsdp__module_state *state)

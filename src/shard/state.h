@@ -87,6 +87,8 @@ fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state);
 void fsdp__module_state_give_up(fsdp__module_state *state);
 /* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state);
+/* What is left of that, whatever the settings say. [collective] */
+fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state);
 /* Everything sharded, no gradient that was not reduced, idle. */
 void fsdp__module_state_reset(fsdp__module_state *state);
 

@@ -1,4 +1,6 @@
 /* tree_calls.c - each call, on ranks and on plain trees. */
+#include <math.h>
+
 #include "shard/tree_calls.h"
 
 #include <math.h>
@@ -145,19 +147,35 @@ static void add_values(float *total, const fsdp_tensor *more)
     free(values);
 }
 
+/* f16 has no room for sums: what is sent is divided before, by a power of two, and the sum by the rest. */
+static float divisor_before(fsdp_dtype dtype, float divisor)
+{
+    float before = 1;
+
+    while (dtype == FSDP_F16 && fmodf(divisor, before) == 0 && divisor / before > before)
+        before *= 2;
+    return before;
+}
+
 /* Adds the ranks' unreduced gradients to the parameter's. */
 static void reduce_param(tree_player *player, int param)
 {
     fsdp_tensor *p = player->params[param], *before = fsdp_tensor_grad(p), *result;
     fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
     float factor = player->divide[player->plan->params[param].owner];
+    float divisor = factor > 0 ? factor : (float)player->plan->world, before_sum = divisor_before(dtype, divisor);
     int64_t numel = fsdp_tensor_numel(p);
     float *total = calloc((size_t)numel + 1, sizeof *total);
 
-    for (int r = 0; r < player->plan->world; r++)
-        add_values(total, fsdp_cast(player->unreduced[r][param], dtype));
+    for (int r = 0; r < player->plan->world; r++) {
+        fsdp_tensor *sent = fsdp_cast(player->unreduced[r][param], before_sum == 1 ? dtype : FSDP_F32);
+
+        if (before_sum != 1)
+            sent = fsdp_cast(fsdp_scale(sent, 1 / before_sum), dtype);
+        add_values(total, sent);
+    }
     for (int64_t i = 0; i < numel; i++)
-        total[i] /= factor > 0 ? factor : (float)player->plan->world;
+        total[i] /= divisor / before_sum;
     CHECK_OK(fsdp_tensor_create(fsdp_tensor_device(p), fsdp_tensor_dtype(p), fsdp_tensor_ndim(p), fsdp_tensor_shape(p),
                                 FSDP_MEMORY_GRADIENT, &result));
     if (before)

@@ -1,0 +1,344 @@
+/* Gradients that wait: which they are, their reduction when the caller says so, and the hook behind every reduction.
+ * Links: optim */
+#include "shard/ways.h"
+
+enum {
+    BLOCKS = 2
+};
+
+static const char *const watched = "blocks.0.up.weight";
+
+static fsdp_mesh *mesh_of(fsdp_context *context, const way_run *run)
+{
+    int least = run->world % 2 == 0 ? 2 : run->world;
+
+    if (!run->way || run->arg == 0)
+        return NULL;
+    return net_hybrid_mesh(context, run->arg == 1 ? least : run->world / least);
+}
+
+/* arg: 0: one dimension; 1, 2: two. */
+static fsdp_module *create(fsdp_context *context, const way_run *run)
+{
+    way_run own = *run;
+    fsdp_module *module;
+
+    own.options.mesh = mesh_of(context, run);
+    module = ways_net(context, &own, BLOCKS, FSDP_RESHARD_AUTO);
+    fsdp_mesh_unref(own.options.mesh); /* the module has it */
+    return module;
+}
+
+static void set(const way_run *run, fsdp_module *module, bool sync, bool all_reduce)
+{
+    if (!run->way)
+        return;
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, sync, true));
+    CHECK_OK(fsdp_module_set_requires_all_reduce(module, all_reduce, true));
+}
+
+static void check_pending(const way_run *run, fsdp_module *module, int expected, bool gradient)
+{
+    fsdp_tensor *p = fsdp_module_parameter(module, watched);
+
+    if (!run->way)
+        return;
+    CHECK_EQ(fsdp_parameter_pending_gradients(p), expected);
+    CHECK_EQ(fsdp_tensor_grad(p) != NULL, gradient);
+}
+
+static int64_t communications(fsdp_context *context)
+{
+    fsdp_comm_stats stats;
+    int64_t calls = 0;
+
+    fsdp_context_comm_stats(context, &stats);
+    for (int i = 0; i < FSDP_COLLECTIVES; i++)
+        calls += stats.calls[i];
+    return calls;
+}
+
+static void synchronize(const way_run *run, fsdp_module *module)
+{
+    int64_t before;
+
+    dawdle(module->context, run);
+    if (!run->way)
+        return;
+    CHECK_OK(fsdp_module_synchronize_gradients(module));
+    before = communications(module->context);
+    CHECK_OK(fsdp_module_synchronize_gradients(module)); /* nothing is left */
+    CHECK_EQ(communications(module->context), before);
+}
+
+static void look_and_synchronize(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = create(context, run);
+    bool hybrid = run->arg > 0;
+
+    check_pending(run, module, 0, false);
+    synchronize(run, module);
+    for (int round = 0; round < 2; round++) {
+        set(run, module, false, false);
+        ways_backward(run, module, 0);
+        check_pending(run, module, FSDP_PENDING_UNREDUCED, false);
+        synchronize(run, module);
+        check_pending(run, module, 0, true);
+        note_gradients(run, module);
+        set(run, module, true, false);
+        ways_backward(run, module, 1);
+        check_pending(run, module, hybrid ? FSDP_PENDING_PARTIAL : 0, true);
+        set(run, module, false, false);
+        ways_backward(run, module, 2);
+        check_pending(run, module, FSDP_PENDING_UNREDUCED | (hybrid ? FSDP_PENDING_PARTIAL : 0), true);
+        if (round == 0) {
+            synchronize(run, module);
+            note_gradients(run, module);
+        }
+        fsdp_module_zero_grad(module);
+        check_pending(run, module, 0, false);
+        synchronize(run, module);
+        check_pending(run, module, 0, false);
+    }
+    set(run, module, true, true);
+    ways_backward(run, module, 3);
+    check_pending(run, module, 0, true);
+    if (run->way) /* a reduction that the end of the backward left in flight */
+        CHECK_OK(fsdp_module_set_is_last_backward(module, false));
+    ways_backward(run, module, 4);
+    synchronize(run, module);
+    note_gradients(run, module);
+    fsdp_module_unref(module);
+}
+
+static void what_is_pending_is_known_and_reduced_on_demand(void **state)
+{
+    (void)state;
+    for (int mesh = 0; mesh < 3; mesh++)
+        in_every_way_with(look_and_synchronize, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, mesh);
+}
+
+/* ---- the part of a module ---- */
+
+static void synchronize_a_part(fsdp_context *context, void *arg)
+{
+    fsdp_mesh *mesh = net_hybrid_mesh(context, 2);
+    fsdp_module *module = net_sharded(context, BLOCKS, &(fsdp_shard_options){.mesh = mesh});
+    fsdp_tensor *other = fsdp_module_parameter(module, "blocks.1.up.weight");
+
+    (void)arg;
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_module_synchronize_gradients(net_block_at(module, 0)));
+    CHECK_EQ(fsdp_parameter_pending_gradients(fsdp_module_parameter(module, watched)), 0);
+    CHECK_EQ(fsdp_parameter_pending_gradients(other), FSDP_PENDING_UNREDUCED);
+    CHECK_NULL(fsdp_tensor_grad(other));
+    CHECK_OK(fsdp_module_reset_iteration(module));
+    CHECK_EQ(fsdp_parameter_pending_gradients(other), 0);
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(mesh);
+}
+
+static fsdp_status refuse_inside(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    (void)gradients, (void)stream;
+    CHECK_ERROR(fsdp_module_synchronize_gradients(arg), FSDP_STATE, "while a backward runs");
+    return FSDP_OK;
+}
+
+static void refusals(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *head = ((net *)module)->head;
+
+    (void)arg;
+    CHECK_EQ(fsdp_parameter_pending_gradients(NULL), 0);
+    CHECK_EQ(fsdp_parameter_pending_gradients(fsdp_module_parameter(module, watched)), 0);
+    CHECK_ERROR(fsdp_module_synchronize_gradients(module), FSDP_STATE, "not given to fully_shard");
+    CHECK_ERROR(fsdp_module_synchronize_gradients(NULL), FSDP_INVALID, "a module is required");
+    CHECK_ERROR(fsdp_module_set_all_reduce_hook(head, NULL, NULL), FSDP_STATE, "not given to fully_shard");
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_synchronize_gradients(module)); /* still on the meta device */
+    CHECK_EQ(fsdp_parameter_pending_gradients(fsdp_module_parameter(module, watched)), 0);
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_module_set_all_reduce_hook(module, refuse_inside, module));
+    net_forward_backward(module, 0, 0, 1);
+    fsdp_module_unref(module);
+}
+
+static void synchronizing_is_for_modules_and_not_inside_a_backward(void **state)
+{
+    (void)state;
+    test_run_ranks(4, synchronize_a_part, NULL);
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, refusals, NULL);
+}
+
+/* ---- the hook ---- */
+
+typedef struct across {
+    fsdp_process_group *group;
+    fsdp_dtype dtype;
+    int64_t calls, numel;
+} across;
+
+/* What hybrid sharding does, by hand. */
+static fsdp_status average_across(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    across *a = arg;
+    void *data = fsdp_tensor_data(gradients);
+
+    a->calls++;
+    a->numel += fsdp_tensor_numel(gradients);
+    CHECK_EQ(fsdp_tensor_dtype(gradients), a->dtype);
+    return fsdp_all_reduce(a->group, data, data, fsdp_tensor_numel(gradients), a->dtype, FSDP_AVG, stream);
+}
+
+typedef struct hooked {
+    fsdp_shard_options options;
+    bool by_hook;
+    float *values[4];
+    int64_t count;
+} hooked;
+
+static void train(fsdp_context *context, void *arg)
+{
+    hooked *h = arg;
+    fsdp_shard_options options = h->options;
+    fsdp_mesh *mesh = net_hybrid_mesh(context, 2), *inside;
+    across a = {.group = fsdp_mesh_process_group(mesh, 0),
+                .dtype = options.mp_policy.reduce_dtype ? options.mp_policy.reduce_dtype : FSDP_F32};
+    fsdp_module *module;
+    int64_t padded = 0, count;
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_mesh_slice(mesh, 1, (const char *const[]){"shard"}, &inside));
+    options.mesh = h->by_hook ? inside : mesh;
+    module = net_sharded(context, BLOCKS, &options);
+    for (int i = 0; i <= BLOCKS; i++) {
+        fsdp_module *each = i < BLOCKS ? net_block_at(module, i) : module;
+
+        if (h->by_hook)
+            CHECK_OK(fsdp_module_set_all_reduce_hook(each, average_across, &a));
+        CHECK_OK(fsdp_module_shard_info(each, &info));
+        padded += info.padded_numel / 2;
+    }
+    net_train(module, 2);
+    CHECK_EQ(a.calls, h->by_hook ? 2 * (BLOCKS + 1) : 0);
+    CHECK_EQ(a.numel, h->by_hook ? 2 * padded : 0);
+    h->values[fsdp_context_rank(context)] = net_values(module, &count);
+    if (fsdp_context_rank(context) == 0)
+        h->count = count;
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(inside);
+    fsdp_mesh_unref(mesh);
+}
+
+/* With two and two ranks the averages of averages are the same bits. */
+static void a_hook_can_do_what_hybrid_sharding_does(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        hooked runs[2] = {{.by_hook = false}, {.by_hook = true}};
+
+        for (int i = 0; i < 2; i++) {
+            runs[i].options.no_shared_memory = variant & 1;
+            runs[i].options.overlap = variant & 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+            test_run_ranks(4, train, &runs[i]);
+        }
+        for (int i = 0; i < 2; i++)
+            for (int r = 0; r < 4; r++)
+                CHECK_BYTES(runs[i].values[r], runs[0].values[0], (size_t)runs[0].count * sizeof(float));
+        for (int i = 0; i < 8; i++)
+            free(runs[i / 4].values[i % 4]);
+    }
+}
+
+static fsdp_status fail_always(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    (void)arg, (void)gradients, (void)stream;
+    return FSDP_FAIL(FSDP_IO, "the hook has no ink");
+}
+
+static void fail_in_hook(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = *(fsdp_shard_options *)arg;
+    fsdp_mesh *mesh = net_hybrid_mesh(context, fsdp_context_world_size(context));
+    fsdp_module *module;
+    fsdp_tensor *x, *targets;
+
+    options.mesh = mesh;
+    module = net_sharded(context, BLOCKS, &options);
+    CHECK_OK(fsdp_module_set_all_reduce_hook(net_block_at(module, 0), fail_always, NULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_ERROR(fsdp_backward(CHECK_PTR(fsdp_call(module, x, targets))), FSDP_IO, "no ink");
+    fsdp_scope_end(context, NULL);
+    fsdp_module_zero_grad(module);
+    CHECK_EQ(fsdp_parameter_pending_gradients(fsdp_module_parameter(module, watched)), 0);
+    CHECK_OK(fsdp_module_set_all_reduce_hook(net_block_at(module, 0), NULL, NULL));
+    net_forward_backward(module, 0, 0, 1);
+    CHECK(fsdp_tensor_grad(fsdp_module_parameter(module, watched)) != NULL);
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(mesh);
+}
+
+static void what_fails_in_a_hook_fails_the_backward(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int variant = 0; variant < 4; variant++) {
+            fsdp_shard_options options = {.no_shared_memory = variant & 1};
+
+            options.overlap = variant & 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+            test_run_ranks(world, fail_in_hook, &options);
+        }
+}
+
+/* ---- f16 ---- */
+
+/* Every rank's gradient is 15000: of five ranks f16 has no sum. */
+static void sum_in_f16(fsdp_context *context, void *arg)
+{
+    int replicas = *(int *)arg;
+    fsdp_mesh *mesh = replicas > 0 ? net_hybrid_mesh(context, replicas) : NULL;
+    fsdp_shard_options options = {.mesh = mesh, .mp_policy.reduce_dtype = FSDP_F16};
+    fsdp_module *module = net_sharded(context, BLOCKS, &options), *block = net_block_at(module, 0);
+    fsdp_tensor *p = fsdp_module_parameter(module, watched), *gradient, *whole;
+    float values[NET_FFN * NET_DIM];
+
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+    net_forward_backward(module, 0, 0, 1);
+    fsdp_module_zero_grad(module);
+    CHECK_OK(fsdp_module_unshard(block));
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 2, (const int64_t[]){NET_FFN, NET_DIM},
+                                FSDP_MEMORY_GRADIENT, &gradient));
+    CHECK_OK(fsdp_tensor_fill_(gradient, 15000));
+    CHECK_OK(fsdp_tensor_set_grad(fsdp_module_parameter(module, watched), gradient));
+    fsdp_tensor_unref(gradient);
+    CHECK_OK(fsdp_module_reshard(block));
+    CHECK_EQ(fsdp_parameter_pending_gradients(p), FSDP_PENDING_UNREDUCED);
+    CHECK_OK(fsdp_module_synchronize_gradients(module));
+    CHECK_OK(fsdp_full_tensor(fsdp_tensor_grad(p), &whole));
+    CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values));
+    for (int i = 0; i < NET_FFN * NET_DIM; i++)
+        CHECK_NEAR(values[i], 15000, 15); /* f16 knows multiples of 8 to 32 there */
+    fsdp_tensor_unref(whole);
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(mesh);
+}
+
+static void sums_in_f16_are_divided_before_and_after(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 8; world++)
+        for (int replicas = 0; replicas <= world; replicas++)
+            if (replicas == 0 || world % replicas == 0)
+                test_run_ranks(world, sum_in_f16, &replicas);
+}
+
+TEST_MAIN(cmocka_unit_test(what_is_pending_is_known_and_reduced_on_demand),
+          cmocka_unit_test(synchronizing_is_for_modules_and_not_inside_a_backward),
+          cmocka_unit_test(a_hook_can_do_what_hybrid_sharding_does),
+          cmocka_unit_test(what_fails_in_a_hook_fails_the_backward),
+          cmocka_unit_test(sums_in_f16_are_divided_before_and_after))
