@@ -11,12 +11,13 @@ static fsdp_status place_last(void *arg, const char *name, const fsdp_tensor *pa
     return FSDP_OK;
 }
 
-static void shard_group(order_model *m, const order_run *run, int group)
+static void shard_group(order_model *m, const order_run *run, fsdp_mesh *mesh, int group)
 {
     const order_program *p = run->program;
     fsdp_module *modules[ORDER_MAX_TARGETS];
     int count = 0;
-    fsdp_shard_options options = {.reshard_after_forward = m->plan->reshard[group],
+    fsdp_shard_options options = {.mesh = mesh,
+                                  .reshard_after_forward = m->plan->reshard[group],
                                   .reshard_after_forward_ranks = m->plan->slice_ranks[group],
                                   .overlap = run->residence->overlap,
                                   .no_shared_memory = run->residence->copy};
@@ -49,7 +50,7 @@ void order_build(order_player *player, const order_run *run, int index)
     if (real)
         CHECK_OK(fsdp_module_initialize(m->module, seed));
     for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
-        shard_group(m, run, g);
+        shard_group(m, run, player->mesh, g);
     if (!real) {
         CHECK_OK(fsdp_module_materialize(m->module, test_device(player->context)));
         CHECK_OK(fsdp_module_initialize(m->module, seed));

@@ -89,13 +89,24 @@ static void swap_gradients(const order_model *m, fsdp_tensor **gradients)
     }
 }
 
-void drop_unreduced(order_model *m, uint32_t params)
+static void forget_unreduced(order_model *m, uint32_t params)
 {
     for (int r = 0; r < ORDER_MAX_WORLD; r++)
         for (int p = 0; p < m->plan->param_count; p++)
             if (params >> p & 1) {
                 fsdp_tensor_unref(m->unreduced[r][p]);
                 m->unreduced[r][p] = NULL;
+            }
+}
+
+void drop_unreduced(order_model *m, uint32_t params)
+{
+    forget_unreduced(m, params);
+    for (int r = 0; r < ORDER_MAX_WORLD; r++)
+        for (int p = 0; p < m->plan->param_count; p++)
+            if (params >> p & 1) {
+                free(m->partial[r][p]);
+                m->partial[r][p] = NULL;
             }
 }
 
@@ -112,22 +123,47 @@ static float factor_of(const order_model *m, int param)
     return 0;
 }
 
-/* Adds the ranks' unreduced gradients to the parameter's. */
-static void reduce_param(order_model *m, int param, int world)
+static void add_to(float *total, const float *more, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++)
+        total[i] += more[i];
+}
+
+/* Adds the ranks' unreduced gradients, replica by replica. */
+static void reduce_inside(const order_player *player, order_model *m, int param)
+{
+    int shards = player->program->world / replicas_of(player);
+    int64_t numel = fsdp_tensor_numel(shard_at(m, param));
+
+    for (int replica = 0; replica < replicas_of(player); replica++) {
+        float *total = read_values(CHECK_PTR(m->unreduced[replica * shards][param]));
+
+        for (int r = 1; r < shards; r++) {
+            float *more = read_values(CHECK_PTR(m->unreduced[replica * shards + r][param]));
+
+            add_to(total, more, numel);
+            free(more);
+        }
+        if (m->partial[replica][param]) {
+            add_to(m->partial[replica][param], total, numel);
+            free(total);
+        } else {
+            m->partial[replica][param] = total;
+        }
+    }
+}
+
+/* Adds the sum of the replicas, divided, to the parameter's gradient. */
+static void reduce_across(const order_player *player, order_model *m, int param)
 {
     fsdp_tensor *p = shard_at(m, param), *gradient = fsdp_tensor_grad(p), *sum;
     int64_t numel = fsdp_tensor_numel(p);
-    float *total = read_values(m->unreduced[0][param]), *before = gradient ? read_values(gradient) : NULL;
+    float *total = m->partial[0][param], *before = gradient ? read_values(gradient) : NULL;
 
-    for (int r = 1; r < world; r++) {
-        float *more = read_values(CHECK_PTR(m->unreduced[r][param]));
-
-        for (int64_t i = 0; i < numel; i++)
-            total[i] += more[i];
-        free(more);
-    }
+    for (int replica = 1; replica < replicas_of(player); replica++)
+        add_to(total, CHECK_PTR(m->partial[replica][param]), numel);
     for (int64_t i = 0; i < numel; i++) {
-        volatile float share = divided(total[i], factor_of(m, param), world); /* rounded before it is added */
+        volatile float share = divided(total[i], factor_of(m, param), player->program->world); /* rounded first */
 
         total[i] = before ? before[i] + share : share;
     }
@@ -136,8 +172,20 @@ static void reduce_param(order_model *m, int param, int world)
     CHECK_OK(fsdp_tensor_write(sum, FSDP_F32, total));
     CHECK_OK(fsdp_tensor_set_grad(p, sum));
     fsdp_tensor_unref(sum);
-    free(total);
     free(before);
+}
+
+static void plain_reduce(const order_player *player, order_model *m, const order_call *call)
+{
+    for (int p = 0; p < m->plan->param_count; p++)
+        if (call->params >> p & 1 && m->unreduced[0][p])
+            reduce_inside(player, m, p);
+    forget_unreduced(m, call->params);
+    for (int p = 0; p < m->plan->param_count; p++)
+        if (call->completes >> p & 1 && m->partial[0][p]) {
+            reduce_across(player, m, p);
+            drop_unreduced(m, 1u << p);
+        }
 }
 
 void plain_backward(order_player *player, const order_call *call)
@@ -154,10 +202,7 @@ void plain_backward(order_player *player, const order_call *call)
     swap_gradients(m, reduced);
     if (!fsdp_tensor_requires_grad(m->losses[call->slot][0]))
         return;
-    for (int p = 0; p < m->plan->param_count; p++)
-        if (call->params >> p & 1 && m->unreduced[0][p])
-            reduce_param(m, p, player->ranks);
-    drop_unreduced(m, call->params);
+    plain_reduce(player, m, call);
 }
 
 /* ---- whole and sharded ---- */
@@ -314,6 +359,22 @@ void play_sync(order_player *player, const order_call *call)
 {
     CHECK_OK(fsdp_module_set_requires_gradient_sync(module_at(model_of(player, call), call->target),
                                                     call->kind == ORDER_SYNC_ON, call->recurse));
+}
+
+void play_all_reduce(order_player *player, const order_call *call)
+{
+    CHECK_OK(fsdp_module_set_requires_all_reduce(module_at(model_of(player, call), call->target),
+                                                 call->kind == ORDER_ALL_REDUCE_ON, call->recurse));
+}
+
+void play_synchronize(order_player *player, const order_call *call)
+{
+    CHECK_OK(fsdp_module_synchronize_gradients(module_at(model_of(player, call), call->target)));
+}
+
+void plain_synchronize(order_player *player, const order_call *call)
+{
+    plain_reduce(player, model_of(player, call), call);
 }
 
 void play_last(order_player *player, const order_call *call)

@@ -52,6 +52,9 @@ void play_freeze_one(order_player *player, const order_call *call);
 /* ---- settings ---- */
 
 void play_sync(order_player *player, const order_call *call);
+void play_all_reduce(order_player *player, const order_call *call);
+void play_synchronize(order_player *player, const order_call *call);
+void plain_synchronize(order_player *player, const order_call *call);
 void play_last(order_player *player, const order_call *call);
 void play_set_reshard_forward(order_player *player, const order_call *call);
 void play_set_reshard_backward(order_player *player, const order_call *call);

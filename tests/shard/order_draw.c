@@ -52,21 +52,31 @@ static bool reduces_in_parts(const order_draw *d, const order_call *c, uint32_t 
            (plan->grouping == ORDER_GROUP_PAIR_ENDS && unreduced & plan->group_params[plan->group_count - 1]);
 }
 
+/* What the call reduces is no longer unreduced, and what it completes no longer partial. */
+static void reduce(order_sketch *s, const order_call *c)
+{
+    uint32_t scattered = s->unreduced & c->params, completed;
+
+    s->unreduced &= ~scattered;
+    s->partial |= scattered;
+    completed = s->partial & c->completes;
+    s->partial &= ~completed;
+    s->reduced |= completed;
+}
+
 static void walk_back(order_draw *d, order_call *c, order_slot_state after)
 {
     const order_plan *plan = order_plan_of(d, c);
     order_sketch *s = order_sketch_of(d, c);
-    uint32_t reduced;
 
     c->params = order_params_of(plan, s->sync);
+    c->completes = d->program->replicas > 0 ? order_params_of(plan, s->sync & s->all_reduce) : c->params;
     if (s->slots[c->slot].params == 0)
         return; /* it will be refused */
-    if (reduces_in_parts(d, c, s->unreduced & c->params))
+    if (reduces_in_parts(d, c, (s->unreduced | s->partial) & c->params))
         d->program->exact = false;
     s->unreduced |= s->slots[c->slot].params;
-    reduced = s->unreduced & c->params;
-    s->reduced |= reduced;
-    s->unreduced &= ~reduced;
+    reduce(s, c);
     s->windows &= ~s->reshards_backward;
     s->requested = 0;
     s->unsettled = !s->last;
@@ -171,6 +181,7 @@ bool draw_zero_grad(order_draw *d, order_call *c)
     any_target(d, c);
     s->reduced &= ~target_of(d, c)->params;
     s->unreduced &= ~target_of(d, c)->params;
+    s->partial &= ~target_of(d, c)->params;
     return true;
 }
 
@@ -183,6 +194,7 @@ bool draw_optimizer_zero_grad(order_draw *d, order_call *c)
     c->params = s->optimized;
     s->reduced &= ~s->optimized;
     s->unreduced &= ~s->optimized;
+    s->partial &= ~s->optimized;
     s->clipped = false;
     return true;
 }
@@ -263,19 +275,53 @@ static uint32_t groups_of_setting(order_draw *d, order_call *c)
     return c->recurse ? target_of(d, c)->groups_in : 1u << target_of(d, c)->group;
 }
 
+/* Either sets the all-reduce, too. */
 bool draw_sync_off(order_draw *d, order_call *c)
 {
+    uint32_t groups;
+
     if (!sharded_target(d, c))
         return false;
-    order_sketch_of(d, c)->sync &= ~groups_of_setting(d, c);
+    groups = groups_of_setting(d, c);
+    order_sketch_of(d, c)->sync &= ~groups;
+    order_sketch_of(d, c)->all_reduce &= ~groups;
     return true;
 }
 
 bool draw_sync_on(order_draw *d, order_call *c)
 {
+    uint32_t groups;
+
     if (!sharded_target(d, c))
         return false;
-    order_sketch_of(d, c)->sync |= groups_of_setting(d, c);
+    groups = groups_of_setting(d, c);
+    order_sketch_of(d, c)->sync |= groups;
+    order_sketch_of(d, c)->all_reduce |= groups;
+    return true;
+}
+
+bool draw_all_reduce_off(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->all_reduce &= ~groups_of_setting(d, c);
+    return true;
+}
+
+bool draw_all_reduce_on(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    order_sketch_of(d, c)->all_reduce |= groups_of_setting(d, c);
+    return true;
+}
+
+bool draw_synchronize(order_draw *d, order_call *c)
+{
+    if (!sharded_target(d, c))
+        return false;
+    c->params = c->completes = order_params_of(order_plan_of(d, c), target_of(d, c)->groups_in);
+    reduce(order_sketch_of(d, c), c);
     return true;
 }
 

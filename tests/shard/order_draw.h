@@ -45,6 +45,9 @@ bool draw_freeze_one(order_draw *d, order_call *c);
 
 bool draw_sync_off(order_draw *d, order_call *c);
 bool draw_sync_on(order_draw *d, order_call *c);
+bool draw_all_reduce_off(order_draw *d, order_call *c);
+bool draw_all_reduce_on(order_draw *d, order_call *c);
+bool draw_synchronize(order_draw *d, order_call *c);
 bool draw_last_off(order_draw *d, order_call *c);
 bool draw_last_on(order_draw *d, order_call *c);
 bool draw_set_reshard_forward(order_draw *d, order_call *c);

@@ -35,6 +35,11 @@ bool is_whole(const order_call *call, int param)
     return call->whole[call->model] >> param & 1;
 }
 
+int replicas_of(const order_player *player)
+{
+    return player->program->replicas > 0 ? player->program->replicas : 1;
+}
+
 /* ---- logging ---- */
 
 /* Takes over `values`. */
@@ -91,11 +96,12 @@ int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const 
 static int64_t keep_part(const order_program *program, int rank, const fsdp_tensor *tensor, float *values)
 {
     int ndim = fsdp_tensor_ndim(tensor), dim = order_shards_last(program) ? ndim - 1 : 0;
+    int shards = program->replicas > 0 ? program->world / program->replicas : program->world;
     const int64_t *shape = fsdp_tensor_shape(tensor);
     int64_t offset[FSDP_MAX_DIMS] = {0}, size[FSDP_MAX_DIMS], numel;
 
     memcpy(size, shape, (size_t)ndim * sizeof *size);
-    size[dim] = fsdp_shard_range(shape[dim], program->world, rank, &offset[dim]);
+    size[dim] = fsdp_shard_range(shape[dim], shards, rank % shards, &offset[dim]);
     numel = fsdp_tensor_numel(tensor) / shape[dim] * size[dim];
     for (int64_t i = 0; i < numel; i++)
         values[i] = values[element_of(ndim, shape, offset, size, i)];

@@ -20,6 +20,7 @@ typedef struct order_model {
     float *saved[ORDER_MAX_PARAMS];
     /* of a plain model */
     fsdp_tensor *unreduced[ORDER_MAX_WORLD][ORDER_MAX_PARAMS];
+    float *partial[ORDER_MAX_WORLD][ORDER_MAX_PARAMS]; /* by replica */
     float divide[ORDER_MAX_GROUPS];
 } order_model;
 
@@ -29,6 +30,7 @@ typedef struct order_player {
     const order_program *program;
     const order_run *run;
     fsdp_context *context;
+    fsdp_mesh *mesh; /* of two dimensions; or NULL */
     bool plain;
     int first_rank, ranks; /* that this player stands for */
     order_model models[ORDER_MODELS];
@@ -44,6 +46,7 @@ order_block *block_at(const order_model *m, int block);
 const char *param_name(const order_model *m, int param);
 /* The tensor the model was built with. */
 fsdp_tensor *shard_at(const order_model *m, int param);
+int replicas_of(const order_player *player);
 bool is_whole(const order_call *call, int param);
 
 /* ---- logging ---- */

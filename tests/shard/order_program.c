@@ -109,7 +109,7 @@ void order_print_program(FILE *stream, const order_program *p)
                                                    "norm+head, blocks, root"},
                              *const reshards[] = {"auto", "always", "never"};
 
-    fprintf(stream, "seed %llu, world %d, %s%s\n", (unsigned long long)p->seed, p->world,
+    fprintf(stream, "seed %llu, world %d, replicas %d, %s%s\n", (unsigned long long)p->seed, p->world, p->replicas,
             !p->bf16        ? "f32"
             : p->reduce_f32 ? "bf16, reduced in f32"
                             : "bf16",

@@ -87,6 +87,9 @@ typedef enum order_kind {
     ORDER_FREEZE_ONE,
     ORDER_SYNC_OFF,
     ORDER_SYNC_ON,
+    ORDER_ALL_REDUCE_OFF,
+    ORDER_ALL_REDUCE_ON,
+    ORDER_SYNCHRONIZE,
     ORDER_LAST_OFF,
     ORDER_LAST_ON,
     ORDER_SET_RESHARD_FORWARD,
@@ -129,13 +132,15 @@ typedef struct order_call {
     int recurse; /* a bool */
     float value;
     bool windowed;                /* the parameter's field names a whole tensor when the call begins */
-    uint32_t params;              /* backward: those whose groups reduce; zero_grad of the optimizer: those it has */
+    uint32_t params;              /* whose groups reduce, in a backward or synchronisation; that an optimizer has */
+    uint32_t completes;           /* of those, or of what is partial: that get their gradient */
     uint32_t whole[ORDER_MODELS]; /* parameters whose fields name whole tensors after the call */
 } order_call;
 
 typedef struct order_program {
     uint64_t seed;
     int world, models;
+    int replicas;          /* 0: a mesh of one dimension */
     bool bf16, reduce_f32; /* the mixed precision policy */
     bool exact;            /* a plain model can give the same bits */
     order_plan plans[ORDER_MODELS];

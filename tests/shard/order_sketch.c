@@ -23,7 +23,8 @@ const order_target *target_of(const order_draw *d, const order_call *c)
 
 void order_sketch_begin(order_sketch *sketch, const order_plan *plan)
 {
-    *sketch = (order_sketch){.last = true, .sync = plan->all_groups, .reshards_backward = plan->all_groups};
+    *sketch = (order_sketch){
+        .last = true, .sync = plan->all_groups, .all_reduce = plan->all_groups, .reshards_backward = plan->all_groups};
     memcpy(sketch->reshard, plan->reshard, sizeof plan->reshard);
     for (int g = 0; g < plan->group_count; g++)
         if (plan->slice_ranks[g])
@@ -101,5 +102,5 @@ void write_params(order_draw *d, const order_call *c, uint32_t params)
 void reset(order_sketch *s)
 {
     s->windows = s->requested = 0;
-    s->unreduced = 0;
+    s->unreduced = s->partial = 0;
 }

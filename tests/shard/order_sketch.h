@@ -1,7 +1,8 @@
 /* shard/order_sketch.h - what drawing knows of a model. It is the semantics that the test asserts:
  *   - the fields of a group name whole tensors from an unshard, or the wait for one, to its reshard, to a forward or
- * backward that reshards it, to a write to one of its shards, to a reset; never else;
- *   - a backward adds to what is unreduced and at its end reduces all that is unreduced in groups that sync;
+ *     backward that reshards it, to a write to one of its shards, to a reset; never else;
+ *   - a backward adds to what is unreduced and at its end reduces all that is unreduced in groups that sync, and
+ *     completes all that is partial in groups that also all-reduce;
  *   - a write, a step, a zero_grad or a freeze is on the shards, whatever the fields name. */
 #ifndef TESTS_SHARD_ORDER_SKETCH_H
 #define TESTS_SHARD_ORDER_SKETCH_H
@@ -29,9 +30,10 @@ typedef struct order_sketch {
     uint32_t windows;           /* groups between an unshard and its reshard */
     uint32_t requested;         /* groups that are unsharded, not waited for, and not used since for sure */
     uint32_t sync;              /* groups that reduce */
+    uint32_t all_reduce;        /* groups that reduce over the replicas, too */
     uint32_t reshards_backward; /* groups */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];
-    uint32_t frozen, unreduced, reduced, optimized; /* parameters */
+    uint32_t frozen, unreduced, partial, reduced, optimized; /* parameters */
     order_slot slots[ORDER_SLOTS];
 } order_sketch;
 

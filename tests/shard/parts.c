@@ -58,7 +58,9 @@ fsdp_status shard_in_parts(fsdp_module *const *modules, int count, const fsdp_sh
     division d = {.options = options, .parts = parts};
     fsdp_status status;
 
-    FSDP_TRY(fsdp__default_mesh(modules[0]->context, &d.mesh));
+    d.mesh = options->mesh;
+    if (!d.mesh)
+        FSDP_TRY(fsdp__default_mesh(modules[0]->context, &d.mesh));
     FSDP_TRY(fsdp__module_state_create(modules, count, options, &d.state));
     FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, d.state), out);
     for (int i = 0; i < count; i++)

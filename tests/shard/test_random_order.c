@@ -11,6 +11,7 @@
 
 #include "base/compiler.h"
 #include "device/delays.h"
+#include "shard/net.h"
 #include "shard/order_build.h"
 #include "shard/order_draw.h"
 
@@ -47,6 +48,9 @@ static const struct {
     [ORDER_FREEZE_ONE] = {"freeze or unfreeze one", 3, draw_freeze_one, play_freeze_one, play_freeze_one},
     [ORDER_SYNC_OFF] = {"sync off", 3, draw_sync_off, play_sync, NULL},
     [ORDER_SYNC_ON] = {"sync on", 4, draw_sync_on, play_sync, NULL},
+    [ORDER_ALL_REDUCE_OFF] = {"all-reduce off", 3, draw_all_reduce_off, play_all_reduce, NULL},
+    [ORDER_ALL_REDUCE_ON] = {"all-reduce on", 4, draw_all_reduce_on, play_all_reduce, NULL},
+    [ORDER_SYNCHRONIZE] = {"synchronize gradients", 2, draw_synchronize, play_synchronize, plain_synchronize},
     [ORDER_LAST_OFF] = {"not the last backward", 1, draw_last_off, play_last, NULL},
     [ORDER_LAST_ON] = {"the last backward", 2, draw_last_on, play_last, NULL},
     [ORDER_SET_RESHARD_FORWARD] = {"set reshard after forward", 2, draw_set_reshard_forward, play_set_reshard_forward,
@@ -102,6 +106,9 @@ static const order_kind phrases[][PHRASE_CALLS] = {
      ORDER_KINDS},
     {ORDER_SYNC_OFF, ORDER_FORWARD, ORDER_BACKWARD, ORDER_ZERO_GRAD, ORDER_SYNC_ON, ORDER_FORWARD, ORDER_BACKWARD,
      ORDER_KINDS},
+    {ORDER_ALL_REDUCE_OFF, ORDER_FORWARD, ORDER_BACKWARD, ORDER_ALL_REDUCE_ON, ORDER_FORWARD, ORDER_BACKWARD,
+     ORDER_STEP, ORDER_KINDS},
+    {ORDER_ALL_REDUCE_OFF, ORDER_FORWARD, ORDER_BACKWARD, ORDER_SYNCHRONIZE, ORDER_STEP, ORDER_KINDS},
     {ORDER_UNSHARD, ORDER_FREEZE_ONE, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
     {ORDER_UNSHARD, ORDER_ZERO_GRAD, ORDER_STEP, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
     {ORDER_FORWARD, ORDER_BACKWARD, ORDER_UNSHARD, ORDER_STEP, ORDER_EVALUATE, ORDER_KINDS},
@@ -174,6 +181,8 @@ static void settle(order_draw *d, int model)
 
 static void draw_plan(order_draw *d, order_plan *plan)
 {
+    int shards = d->program->replicas > 0 ? d->program->world / d->program->replicas : d->program->world;
+
     plan->blocks = 1 + pick(d, ORDER_MAX_BLOCKS);
     plan->form = (order_form)pick(d, ORDER_FORMS);
     plan->grouping = (order_grouping)pick(d, ORDER_GROUPINGS);
@@ -185,7 +194,7 @@ static void draw_plan(order_draw *d, order_plan *plan)
     for (int g = 0; g < plan->group_count; g++) {
         plan->reshard[g] = (fsdp_reshard)pick(d, 3);
         if (pick(d, 3) == 0)
-            plan->slice_ranks[g] = d->program->world % 2 == 0 ? 2 : pick(d, 2) ? d->program->world : 1;
+            plan->slice_ranks[g] = shards % 2 == 0 ? 2 : pick(d, 2) ? shards : 1;
     }
     if (plan->form == ORDER_FORM_TWICE && plan->targets[1].group > 0)
         d->program->exact = false; /* the gradients of both uses are reduced apart */
@@ -198,6 +207,10 @@ static void draw_program(uint64_t seed, int limit, order_program *p)
 
     *p = (order_program){.seed = seed, .exact = true};
     p->world = 1 + pick(&d, ORDER_MAX_WORLD);
+    if (dice_chance(&d.random, 40))
+        do {
+            p->replicas = 1 + pick(&d, p->world);
+        } while (p->world % p->replicas != 0);
     p->models = 1 + pick(&d, 2);
     p->bf16 = dice_chance(&d.random, 40);
     p->reduce_f32 = p->bf16 && pick(&d, 2);
@@ -276,6 +289,8 @@ static void play(fsdp_context *context, void *arg)
         CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
     if (run->residence && run->residence->overlap == FSDP_OVERLAP_WORKER)
         hold_up(context, run);
+    if (p->replicas > 0 && !player.plain)
+        player.mesh = net_hybrid_mesh(context, p->replicas);
     for (int m = 0; m < p->models; m++)
         order_build(&player, run, m);
     for (player.at = 0; player.at < p->count; player.at++) {
@@ -291,6 +306,7 @@ static void play(fsdp_context *context, void *arg)
     }
     for (int m = 0; m < p->models; m++)
         order_tear_down(&player.models[m], false);
+    fsdp_mesh_unref(player.mesh);
 }
 
 /* ---- comparing ---- */
