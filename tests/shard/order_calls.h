@@ -19,7 +19,10 @@ void play_drop(order_player *player, const order_call *call);
 /* ---- backward ---- */
 
 void play_backward(order_player *player, const order_call *call);
+/* Also what is partial. */
 void drop_unreduced(order_model *m, uint32_t params);
+/* Of call->params what is unreduced, of call->completes what is partial. */
+void plain_reduce(const order_player *player, order_model *m, const order_call *call);
 /* 0: by the number of ranks. */
 float divided(float sum, float factor, int world);
 void plain_backward(order_player *player, const order_call *call);

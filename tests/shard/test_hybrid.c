@@ -1,5 +1,6 @@
 /* Hybrid sharding: replicas of the model, each sharded over its own ranks.
- * Links: optim */
+ * Links: optim state */
+#include "fsdp/state.h"
 #include "shard/ways.h"
 
 enum {
@@ -59,6 +60,7 @@ enum {
 typedef struct parity {
     shape shape;
     fsdp_shard_options options;
+    bool channel;          /* reductions have one of their own, and two are in flight */
     bool one_dimension;    /* all ranks sharded, for comparison */
     const float *expected; /* of the plain model; NULL: not compared */
     float *values[WIDEST]; /* of each rank */
@@ -75,6 +77,10 @@ static void train(fsdp_context *context, void *arg)
     if (!p->one_dimension)
         options.mesh = net_hybrid_mesh(context, p->shape.replicas);
     module = net_sharded(context, BLOCKS, &options);
+    if (p->channel) {
+        CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(module, true, true));
+        CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(module, 2, true));
+    }
     net_train(module, STEPS);
     p->values[fsdp_context_rank(context)] = net_values(module, &count);
     if (fsdp_context_rank(context) == 0)
@@ -111,7 +117,7 @@ static void every_shape_equals_unsharded(void **state)
         float *first = NULL;
 
         for (int variant = 0; variant < 3 * 2 * 2; variant++) {
-            parity p = {.shape = shapes[s], .expected = expected};
+            parity p = {.shape = shapes[s], .expected = expected, .channel = variant % 4 == 3};
 
             p.options.reshard_after_forward = (fsdp_reshard)(variant % 3);
             p.options.no_shared_memory = variant / 3 % 2;
@@ -157,6 +163,44 @@ static void one_dimension_of_two_gives_the_bits_of_one(void **state)
         }
         free(first);
     }
+}
+
+/* ---- its state ---- */
+
+/* Every element is written by one rank. */
+static void check_writers(fsdp_context *context, void *arg)
+{
+    fsdp_mesh *mesh = net_hybrid_mesh(context, *(int *)arg);
+    fsdp_module *module = net_sharded(context, BLOCKS, &(fsdp_shard_options){.mesh = mesh});
+    fsdp_state_dict *state;
+
+    CHECK_OK(fsdp_state_dict_from_module(module, &state));
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *e = &state->entries[i];
+        int64_t mine = e->writer ? fsdp_tensor_numel(e->tensor) : 0, whole = 1, sum = 0;
+        void **all;
+        size_t *bytes;
+
+        for (int d = 0; d < e->ndim; d++)
+            whole *= e->global_shape[d];
+        CHECK_OK(fsdp_gather_objects(fsdp_world(context), &mine, sizeof mine, &all, &bytes));
+        for (int r = 0; r < fsdp_context_world_size(context); r++)
+            sum += *(int64_t *)all[r];
+        fsdp_objects_free(fsdp_world(context), all, bytes);
+        CHECK_EQ(sum, whole);
+        CHECK(!e->writer || fsdp_mesh_coordinate(mesh, 0) == 0);
+    }
+    fsdp_state_dict_free(state);
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(mesh);
+}
+
+static void one_replica_writes_the_state(void **state)
+{
+    (void)state;
+    for (int replicas = 1; replicas <= 6; replicas++)
+        if (6 % replicas == 0)
+            test_run_ranks(6, check_writers, &replicas);
 }
 
 /* ---- what is divided by ---- */
@@ -390,7 +434,7 @@ static void parameters_join_and_leave_what_is_pending(void **state)
 
 TEST_MAIN(cmocka_unit_test(parameters_are_replicated_and_sharded), cmocka_unit_test(every_shape_equals_unsharded),
           cmocka_unit_test(every_shape_in_bf16_is_the_same_in_all_residences),
-          cmocka_unit_test(one_dimension_of_two_gives_the_bits_of_one),
+          cmocka_unit_test(one_dimension_of_two_gives_the_bits_of_one), cmocka_unit_test(one_replica_writes_the_state),
           cmocka_unit_test(the_divisor_is_one_for_all_ranks), cmocka_unit_test(modes_mix_in_any_order),
           cmocka_unit_test(what_is_dropped_does_not_come_back),
           cmocka_unit_test(parameters_join_and_leave_what_is_pending))

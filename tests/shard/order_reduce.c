@@ -1,0 +1,102 @@
+/* order_reduce.c - how a plain model reduces: what each rank computed, replica by replica, and then over the replicas.
+ */
+#include "shard/order_calls.h"
+
+static void forget_unreduced(order_model *m, uint32_t params)
+{
+    for (int r = 0; r < ORDER_MAX_WORLD; r++)
+        for (int p = 0; p < m->plan->param_count; p++)
+            if (params >> p & 1) {
+                fsdp_tensor_unref(m->unreduced[r][p]);
+                m->unreduced[r][p] = NULL;
+            }
+}
+
+void drop_unreduced(order_model *m, uint32_t params)
+{
+    forget_unreduced(m, params);
+    for (int r = 0; r < ORDER_MAX_WORLD; r++)
+        for (int p = 0; p < m->plan->param_count; p++)
+            if (params >> p & 1) {
+                free(m->partial[r][p]);
+                m->partial[r][p] = NULL;
+            }
+}
+
+float divided(float sum, float factor, int world)
+{
+    return sum / (factor > 0 ? factor : (float)world);
+}
+
+static float factor_of(const order_model *m, int param)
+{
+    for (int g = 0; g < m->plan->group_count; g++)
+        if (m->plan->group_params[g] >> param & 1)
+            return m->divide[g];
+    return 0;
+}
+
+static void add_to(float *total, const float *more, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++)
+        total[i] += more[i];
+}
+
+/* Adds the ranks' unreduced gradients, replica by replica. */
+static void reduce_inside(const order_player *player, order_model *m, int param)
+{
+    int shards = player->program->world / replicas_of(player);
+    int64_t numel = fsdp_tensor_numel(shard_at(m, param));
+
+    for (int replica = 0; replica < replicas_of(player); replica++) {
+        float *total = read_values(CHECK_PTR(m->unreduced[replica * shards][param]));
+
+        for (int r = 1; r < shards; r++) {
+            float *more = read_values(CHECK_PTR(m->unreduced[replica * shards + r][param]));
+
+            add_to(total, more, numel);
+            free(more);
+        }
+        if (m->partial[replica][param]) {
+            add_to(m->partial[replica][param], total, numel);
+            free(total);
+        } else {
+            m->partial[replica][param] = total;
+        }
+    }
+}
+
+/* Adds the sum of the replicas, divided, to the parameter's gradient. */
+static void reduce_across(const order_player *player, order_model *m, int param)
+{
+    fsdp_tensor *p = shard_at(m, param), *gradient = fsdp_tensor_grad(p), *sum;
+    int64_t numel = fsdp_tensor_numel(p);
+    float *total = m->partial[0][param], *before = gradient ? read_values(gradient) : NULL;
+
+    for (int replica = 1; replica < replicas_of(player); replica++)
+        add_to(total, CHECK_PTR(m->partial[replica][param]), numel);
+    for (int64_t i = 0; i < numel; i++) {
+        volatile float share = divided(total[i], factor_of(m, param), player->program->world); /* rounded first */
+
+        total[i] = before ? before[i] + share : share;
+    }
+    CHECK_OK(fsdp_tensor_create(fsdp_tensor_device(p), FSDP_F32, fsdp_tensor_ndim(p), fsdp_tensor_shape(p),
+                                FSDP_MEMORY_GRADIENT, &sum));
+    CHECK_OK(fsdp_tensor_write(sum, FSDP_F32, total));
+    CHECK_OK(fsdp_tensor_set_grad(p, sum));
+    fsdp_tensor_unref(sum);
+    free(before);
+}
+
+void plain_reduce(const order_player *player, order_model *m, const order_call *call)
+{
+    for (int p = 0; p < m->plan->param_count; p++)
+        if (call->params >> p & 1 && m->unreduced[0][p])
+            reduce_inside(player, m, p);
+    forget_unreduced(m, call->params);
+    for (int p = 0; p < m->plan->param_count; p++)
+        if (call->completes >> p & 1 && m->partial[0][p]) {
+            reduce_across(player, m, p);
+            drop_unreduced(m, 1u << p);
+        }
+}
