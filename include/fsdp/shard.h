@@ -89,7 +89,7 @@ typedef struct fsdp_dp_mesh_dims {
 /* How one parameter is sharded. */
 typedef struct fsdp_shard_placement {
     int dim;         /* of the tensor; negative: from the end */
-    fsdp_mesh *mesh; /* of one dimension, whose ranks have a part each. Borrowed for the call */
+    fsdp_mesh *mesh; /* of one dimension (shard), or two (replicate, shard). Borrowed for the call */
 } fsdp_shard_placement;
 
 typedef struct fsdp_shard_options {

@@ -79,9 +79,9 @@ static fsdp_status check_placement(const selection *sel, const char *name, const
 
     if (placement->dim < -t->ndim || placement->dim >= t->ndim)
         return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' in dimension %d: it has %d", name, placement->dim, t->ndim);
-    if (!mesh || fsdp_mesh_context(mesh) != sel->state->root->context || fsdp_mesh_ndim(mesh) != 1)
-        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': it needs a mesh of one dimension, of the module's context",
-                         name);
+    if (!mesh || fsdp_mesh_context(mesh) != sel->state->root->context || fsdp_mesh_ndim(mesh) > 2)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot shard '%s': it needs a mesh of one or two dimensions, of the module's context", name);
     return FSDP_OK;
 }
 
