@@ -227,6 +227,15 @@ static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_s
     return status;
 }
 
+static bool any_replicas(fsdp__param_group *const *groups, int64_t count)
+{
+    bool any = false;
+
+    for (int64_t i = 0; i < count; i++)
+        any = any || groups[i]->residence.mesh.replicas > 1;
+    return any;
+}
+
 /* All that can fail; the model's tensors are as they were. */
 static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_device *device, fsdp__storage ***storages)
 {
@@ -239,7 +248,10 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
     FSDP_TRY(agree(groups, count, status));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
-        status = fsdp__residence_fill(&groups[i]->residence); /* fails alike on the ranks of a shard group */
+        status = fsdp__residence_fill(&groups[i]->residence);
+    /* That fails alike on the ranks of a shard group; other replicas do not know of it. */
+    if (status != FSDP_OK && !any_replicas(groups, count))
+        return status;
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         status = fill_shards(groups[i], storages[i]);
     return agree(groups, count, status);
