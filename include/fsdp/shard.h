@@ -27,6 +27,11 @@
  * rank holds (each would wait for the other: an error that names both). While its own module's forward or backward
  * runs, a shard cannot be written.
  *
+ * A parameter belongs to the first call that finds it. Where modules of later calls use it too (tied weights, a module
+ * below two parents), their uses gather the first call's group as well, which is resharded when none of them uses it.
+ * All uses add up in one gradient, reduced once, at the end of the backward. An optimizer and a state dict see one
+ * shard. These calls must agree on mp_policy.param_dtype and have an outermost module in common.
+ *
  * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
  * is added.
  *
@@ -128,8 +133,8 @@ typedef struct fsdp_shard_options {
  * Parameters with bytes are cut to this rank's rows now (all ranks must hold the same values); meta parameters stay
  * meta. [collective] */
 FSDP_API fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options);
-/* Several modules as one group (tied weights, small layers). Gathered when the first of them runs, resharded when all
- * have run. */
+/* Several modules as one group (small layers; tied weights that are to be gathered once). Gathered when the first of
+ * them runs, resharded when all have run. */
 FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count,
                                               const fsdp_shard_options *options);
 

@@ -16,6 +16,9 @@ typedef struct fsdp__op {
     fsdp_status (*backward)(fsdp__node *node, fsdp_tensor *const *grads);
     /* Releases what `state` points to, if it points to anything. May be NULL. */
     void (*free_state)(void *state);
+    bool always;                       /* backward also runs when no gradient arrived */
+    void (*reached)(fsdp__node *node); /* a backward begins that will come to the node; or NULL */
+    int aside; /* inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none */
 } fsdp__op;
 
 /* Records an operation if recording is on and an input requires a gradient; else does nothing and returns FSDP_OK.
@@ -73,7 +76,8 @@ void fsdp__mirror_requires_grad(fsdp_tensor *leaf, bool requires_grad);
  * adopted without a copy. In a scope. */
 fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad);
 bool fsdp__has_grad_hooks(const fsdp_tensor *leaf);
-/* fsdp_tensor_add_grad_hook that owns `arg` from its success on: `free_arg` runs when the tensor or its graph goes. */
+/* fsdp_tensor_add_grad_hook that owns `arg` from its success on: `free_arg` runs when the tensor or its graph goes.
+ * Runs with a NULL `*grad`, too, where a backward passes the tensor and no gradient has come. */
 fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg));
 /* For an operation that makes a leaf's gradient before the backward runs (fused head and loss): the tensor that would
  * become the gradient if there is none yet (from the source, not yet the leaf's grad), else a temporary of the leaf's
@@ -83,12 +87,25 @@ fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *
 fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out);
 
 /* ---- boundaries ---- */
+typedef struct fsdp__crossing {
+    fsdp_status (*callback)(void *arg);
+    void (*reached)(void *arg); /* or NULL: told at the beginning of each backward that will call back */
+    void *arg;
+    void (*free_arg)(void *arg);
+} fsdp__crossing;
 /* Replaces those of `tensors` that require a gradient by identities of them (from the scope), recorded as one node:
- * in the backward `callback` runs when the gradients of all of them are known, before they are passed on. Does
- * nothing (and never calls) when none requires a gradient or nothing is recorded; `*recorded` tells. What was recorded
- * owns `arg`: `free_arg` (or NULL) runs when the graph goes. */
-fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, fsdp_status (*callback)(void *arg), void *arg,
-                           void (*free_arg)(void *arg), bool *recorded);
+ * in the backward the callback runs when the gradients of all of them are known, before they are passed on, also when
+ * there are none. Does nothing (and never calls) when none requires a gradient or nothing is recorded; `*recorded`
+ * tells. What was recorded owns `arg`: `free_arg` (or NULL) runs when the graph goes. */
+fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossing *crossing, bool *recorded);
+
+/* What a backward passes, in the order of the program backwards, whenever it comes from `*tensor`, without a gradient
+ * if none came: nodes whose outputs go to nobody else, perhaps. `*tensor` is replaced by an identity of it (from the
+ * scope).
+ */
+fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int count);
+fsdp__node *fsdp__producer(const fsdp_tensor *tensor); /* a reference for the caller; NULL of a leaf */
+void fsdp__node_unref(fsdp__node *node);               /* frees long chains without recursion */
 
 bool fsdp__in_backward(const fsdp_context *context);
 

@@ -40,9 +40,10 @@ static fsdp__node *heap_pop(fsdp__run *run)
 
 /* ---- before the walk: what is reached, and how often ---- */
 
-static fsdp_status reach(fsdp__run *run, fsdp__node *node)
+/* With `aside`, what cannot be walked is left out. */
+static fsdp_status reach(fsdp__run *run, fsdp__node *node, bool aside)
 {
-    if (node->run == run)
+    if (node->run == run || (aside && (node->run || node->released)))
         return FSDP_OK;
     if (node->run)
         return FSDP_FAIL(FSDP_STATE, "a backward inside a backward reached %s, which the outer one is walking",
@@ -55,30 +56,49 @@ static fsdp_status reach(fsdp__run *run, fsdp__node *node)
         return FSDP_NO_MEMORY;
     run->nodes[run->node_count++] = fsdp__node_ref(node);
     node->run = run;
+    node->aside = aside;
     node->dependencies = 0;
     node->queued = false;
+    if (node->op->reached)
+        node->op->reached(node);
     return FSDP_OK;
+}
+
+static fsdp_status reach_inputs(fsdp__run *run, fsdp__node *node, int from, int to, bool aside)
+{
+    for (int i = from; i < to; i++) {
+        fsdp__node *producer = node->inputs[i].node;
+
+        if (!producer)
+            continue;
+        FSDP_TRY(reach(run, producer, aside));
+        /* Once for each edge, as it is counted off: a node may take the same tensor twice. */
+        producer->dependencies += producer->run == run;
+    }
+    return FSDP_OK;
+}
+
+static int gradient_inputs(const fsdp__node *node)
+{
+    return node->op->aside ? node->op->aside : node->input_count;
 }
 
 static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
 {
+    int64_t used;
+
     for (int i = 0; i < count; i++) {
         fsdp__node *producer = fsdp__grad_state_get(roots[i])->producer;
 
         if (producer)
-            FSDP_TRY(reach(run, producer));
+            FSDP_TRY(reach(run, producer, false));
     }
-    for (int64_t i = 0; i < run->node_count; i++) { /* grows while it is walked */
-        fsdp__node *node = run->nodes[i];
-
-        for (int j = 0; j < node->input_count; j++) {
-            if (!node->inputs[j].node)
-                continue;
-            /* Once for each edge, as it is counted off: a node may take the same tensor twice. */
-            FSDP_TRY(reach(run, node->inputs[j].node));
-            node->inputs[j].node->dependencies++;
-        }
-    }
+    for (int64_t i = 0; i < run->node_count; i++) /* grows while it is walked */
+        FSDP_TRY(reach_inputs(run, run->nodes[i], 0, gradient_inputs(run->nodes[i]), false));
+    used = run->node_count;
+    for (int64_t i = 0; i < run->node_count; i++) /* what is used, so as not to be taken for what is not, came first */
+        FSDP_TRY(reach_inputs(run, run->nodes[i], i < used ? gradient_inputs(run->nodes[i]) : 0,
+                              run->nodes[i]->input_count, true));
     run->heap = fsdp__malloc((size_t)run->node_count * sizeof *run->heap);
     return run->heap ? FSDP_OK : FSDP_NO_MEMORY;
 }
@@ -151,8 +171,12 @@ static fsdp_status run_hooks(fsdp__node *node)
         fsdp__output *output = &node->outputs[i];
         fsdp_tensor *grad = node->grads[i];
 
-        if (!grad || !output->hooks)
+        if (!output->hooks)
             continue;
+        if (!grad) {
+            FSDP_TRY(fsdp__hooks_pass(output->hooks, output->state ? output->state->tensor : NULL));
+            continue;
+        }
         FSDP_TRY(fsdp__hooks_run(output->hooks, output->state ? output->state->tensor : NULL, &grad));
         fsdp_tensor_ref(grad);
         fsdp_tensor_unref(node->grads[i]);
@@ -194,6 +218,17 @@ out:
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "backward of %s", node->op->name);
 }
 
+/* No gradient has come. */
+static fsdp_status pass(fsdp__node *node)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(node->context));
+    status = run_hooks(node);
+    fsdp_scope_end(node->context, NULL);
+    return status;
+}
+
 static void drop_grads(fsdp__node *node)
 {
     for (int i = 0; i < node->output_count; i++) {
@@ -225,23 +260,25 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
 {
     fsdp_status status = FSDP_OK;
 
-    if (has_grads(node)) {
+    if (has_grads(node) || node->op->always) {
         FSDP_TRY_GOTO(status, undo(node), fail);
         /* The node lets go of everything first: a gradient that nobody else holds then is adopted by its leaf without a
          * copy. */
         drop_grads(node);
-        if (!run->keep_graph)
+        if (!run->keep_graph && !node->aside)
             fsdp__node_forget(node);
         FSDP_TRY_GOTO(status, give_leaves(node), fail);
+    } else {
+        FSDP_TRY(pass(node));
     }
     /* Also of a node to which no gradient came: its producers wait for all their consumers. */
     for (int i = 0; i < node->input_count; i++) {
         fsdp__node *producer = node->inputs[i].node;
 
-        if (producer && --producer->dependencies == 0)
+        if (producer && producer->run == run && --producer->dependencies == 0)
             heap_push(run, producer);
     }
-    if (!run->keep_graph)
+    if (!run->keep_graph && !node->aside)
         fsdp__node_release(node);
     return FSDP_OK;
 fail:
@@ -271,7 +308,7 @@ static void finish(fsdp__run *run)
         run->nodes[i]->queued = false;
     }
     for (int64_t i = 0; i < run->node_count; i++) {
-        if (!run->keep_graph)
+        if (!run->keep_graph && !run->nodes[i]->aside)
             fsdp__node_release(run->nodes[i]);
         fsdp__node_unref(run->nodes[i]);
     }

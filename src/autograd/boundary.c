@@ -1,16 +1,15 @@
-/* boundary.c - a node that computes nothing: a place in the backward where something can be told. */
+/* boundary.c - nodes that compute nothing: places in the backward where something can be told.
+ *
+ * [Note: anchors]
+ * A backward walks what its roots were made from. An anchor is an identity that has other nodes by its side: they are
+ * walked too, at their places in the order, as if they had been used and no gradient had come. What is reached in this
+ * way only is not used up by it: a later backward may go through it for its gradients. */
 #include "autograd/node.h"
 #include "base/alloc.h"
 
-typedef struct boundary {
-    fsdp_status (*callback)(void *arg);
-    void *arg;
-    void (*free_arg)(void *arg);
-} boundary;
-
 static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const boundary *state = fsdp__node_state(node);
+    const fsdp__crossing *state = fsdp__node_state(node);
 
     FSDP_TRY(state->callback(state->arg));
     for (int i = 0; i < node->output_count; i++)
@@ -21,18 +20,28 @@ static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads
 
 static void boundary_free(void *pointer)
 {
-    const boundary *state = pointer;
+    const fsdp__crossing *state = pointer;
 
     if (state->free_arg)
         state->free_arg(state->arg);
 }
 
-static const fsdp__op boundary_op = {.name = "boundary", .backward = boundary_backward, .free_state = boundary_free};
-
-fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, fsdp_status (*callback)(void *arg), void *arg,
-                           void (*free_arg)(void *arg), bool *recorded)
+static void boundary_reached(fsdp__node *node)
 {
-    const boundary state = {callback, arg, free_arg};
+    const fsdp__crossing *state = fsdp__node_state(node);
+
+    if (state->reached)
+        state->reached(state->arg);
+}
+
+static const fsdp__op boundary_op = {.name = "boundary",
+                                     .backward = boundary_backward,
+                                     .free_state = boundary_free,
+                                     .always = true,
+                                     .reached = boundary_reached};
+
+fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossing *crossing, bool *recorded)
+{
     fsdp_tensor **inputs, **outputs;
     fsdp_status status = FSDP_OK;
     int wanted = 0;
@@ -57,12 +66,53 @@ fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, fsdp_status (*callb
             goto out;
         }
     }
-    FSDP_TRY_GOTO(status, fsdp__record(&boundary_op, inputs, wanted, outputs, wanted, NULL, 0, &state, sizeof state),
-                  out);
+    FSDP_TRY_GOTO(
+        status, fsdp__record(&boundary_op, inputs, wanted, outputs, wanted, NULL, 0, crossing, sizeof *crossing), out);
     for (int i = 0, j = 0; j < wanted; i++)
         if (tensors[i] == inputs[j])
             tensors[i] = outputs[j++];
     *recorded = true;
+out:
+    fsdp__free(inputs);
+    return status;
+}
+
+/* ---- anchors ---- */
+
+static fsdp_status anchor_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    return fsdp__node_give(node, 0, grads[0]);
+}
+
+static const fsdp__op anchor_op = {.name = "anchor", .backward = anchor_backward, .aside = 1};
+
+fsdp__node *fsdp__producer(const fsdp_tensor *tensor)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(tensor);
+
+    return state && state->producer ? fsdp__node_ref(state->producer) : NULL;
+}
+
+fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int count)
+{
+    fsdp_tensor **inputs, *alias = NULL;
+    fsdp_status status;
+
+    if (!fsdp__will_record(tensor, 1))
+        return FSDP_OK;
+    inputs = fsdp__calloc((size_t)count + 1, sizeof *inputs); /* of the nodes there are no tensors */
+    if (!inputs)
+        return FSDP_NO_MEMORY;
+    inputs[0] = *tensor;
+    FSDP_TRY_GOTO(status, fsdp__tensor_alias(*tensor, &alias), out);
+    alias = fsdp__scope_adopt(alias);
+    if (!alias) {
+        status = FSDP_NO_MEMORY;
+        goto out;
+    }
+    FSDP_TRY_GOTO(status, fsdp__record(&anchor_op, inputs, count + 1, &alias, 1, NULL, 0, NULL, 0), out);
+    fsdp__node_set_aside(fsdp__grad_state_get(alias)->producer, 1, nodes, count);
+    *tensor = alias;
 out:
     fsdp__free(inputs);
     return status;

@@ -86,12 +86,21 @@ fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_t
     return FSDP_OK;
 }
 
-fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg))
+fsdp_status fsdp__hooks_pass(const fsdp__hook *hooks, fsdp_tensor *tensor)
+{
+    fsdp_tensor *none = NULL;
+
+    for (; hooks; hooks = hooks->next)
+        if (hooks->always)
+            FSDP_TRY(hooks->call(hooks->arg, tensor, &none));
+    return FSDP_OK;
+}
+
+static fsdp_status add_hook(fsdp_tensor *tensor, fsdp__hook made)
 {
     fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
-    const fsdp__hook made = {.call = hook, .arg = arg, .free_arg = free_arg};
 
-    if (!tensor || !hook)
+    if (!tensor || !made.call)
         return FSDP_FAIL(FSDP_INVALID, "a gradient hook needs a tensor and a function");
     if (!state || !state->requires_grad)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a gradient hook: the tensor does not require a gradient");
@@ -99,9 +108,14 @@ fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *
     return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
 }
 
+fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg))
+{
+    return add_hook(tensor, (fsdp__hook){.call = hook, .arg = arg, .free_arg = free_arg, .always = true});
+}
+
 fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg)
 {
-    return fsdp__add_grad_hook(tensor, hook, arg, NULL);
+    return add_hook(tensor, (fsdp__hook){.call = hook, .arg = arg});
 }
 
 bool fsdp__has_grad_hooks(const fsdp_tensor *leaf)

@@ -115,6 +115,12 @@ fsdp__node *fsdp__node_ref(fsdp__node *node)
     return node;
 }
 
+void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes, int count)
+{
+    for (int i = 0; i < count; i++)
+        node->inputs[first + i].node = fsdp__node_ref(nodes[i]);
+}
+
 /* Drops a reference; a node that dies of it is put on `*dead` instead of being freed here. */
 static void drop(fsdp__node *node, fsdp__node **dead)
 {

@@ -25,6 +25,7 @@ typedef struct fsdp__hook {
     fsdp_grad_hook call;
     void *arg;
     void (*free_arg)(void *arg); /* NULL: the caller's */
+    bool always;                 /* also where the walk passes without a gradient */
     struct fsdp__hook *next;
 } fsdp__hook;
 
@@ -80,6 +81,7 @@ struct fsdp__node {
     void *state;
     bool state_owned; /* free_state still has to run */
     bool released;    /* has run: nothing is saved any more */
+    bool aside;       /* reached only because another node has it by its side: [Note: anchors] in boundary.c */
     /* while a backward walks */
     fsdp__run *run;
     int64_t dependencies; /* consumers that have not run */
@@ -123,10 +125,13 @@ fsdp_status fsdp__hooks_add(fsdp__hook **hooks, const fsdp__hook *hook);
 void fsdp__hooks_free(fsdp__hook *hooks);
 /* Runs them on `*grad`, which stays borrowed; checks what they replace it with. */
 fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad);
+/* Without a gradient: those that are always run. */
+fsdp_status fsdp__hooks_pass(const fsdp__hook *hooks, fsdp_tensor *tensor);
 
 /* ---- node.c ---- */
 fsdp__node *fsdp__node_ref(fsdp__node *node);
-void fsdp__node_unref(fsdp__node *node); /* frees long chains without recursion */
+/* With inputs from `first` on of which only `nodes` are known: no gradient is given to them. Takes references. */
+void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes, int count);
 /* Lets go of saved tensors and state: the node cannot run again. */
 void fsdp__node_forget(fsdp__node *node);
 /* Of the inputs as well. */

@@ -52,27 +52,45 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
 {
     char *full =
         fsdp__sprintf("%s%s%s%s%s", in->prefix, *in->prefix ? "." : "", module_name, *module_name ? "." : "", name);
-    fsdp_status status;
+    fsdp_status status = FSDP_OK;
 
     if (!full)
         return FSDP_NO_MEMORY;
+    if (param->group->residence.kind == FSDP__RESIDENCE_NONE)
+        status = FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
+    else if (param->group->state != in->state)
+        status = fsdp_tensor_begin_write(param->sharded);
+    FSDP_TRY_GOTO(status, status, out);
     status = fill_runs(in, param, init, full);
-    fsdp__free(full);
     param->sharded->storage->unwritten = param->sharded->storage->unwritten && status != FSDP_OK;
+out:
+    fsdp__free(full);
     return status;
 }
 
-/* The parameters of the state that were registered first in `module`. */
+/* First values come with the registration of a parameter, whichever state has it. */
+static bool initializes(const fsdp__module_state *state, const fsdp__parameter_slot *slot)
+{
+    const fsdp__param *p = *slot->slot && !slot->tied ? fsdp__param_of(*slot->slot) : NULL;
+
+    for (int64_t i = 0; p && i < p->field_count; i++)
+        if (p->fields[i].field == slot->slot) /* of several states that share its module, the parameter's own */
+            return p->fields[i].user ? p->fields[i].user == state : p->group->state == state;
+    return false;
+}
+
+/* The parameters that were registered in `module`. */
 static fsdp_status initialize_module(void *arg, fsdp_module *module, const char *name)
 {
     const initialization *in = arg;
 
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        fsdp__param *p = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
+        fsdp__param *p;
 
-        if (!p || p->group->state != in->state || p->field_count == 0 || p->fields[0].field != slot->slot)
+        if (!initializes(in->state, slot))
             continue;
+        p = fsdp__param_of(*slot->slot);
         if (!p->named_in) /* below several modules of the state: the first name is that of the first */
             p->named_in = in->module;
         if (p->named_in == in->module)
@@ -104,8 +122,7 @@ static bool is_below(const fsdp_module *root, const fsdp_module *module)
     return below;
 }
 
-/* From a module of the state that is still there. */
-static bool is_reached(const fsdp__module_state *state, const fsdp_module *module)
+bool fsdp__module_state_reaches(const fsdp__module_state *state, const fsdp_module *module)
 {
     bool reached = false;
 
@@ -123,17 +140,23 @@ static bool has_module(const fsdp__module_state *state)
     return any;
 }
 
-/* The param keeps its fields in modules that are still reached. */
-static void forget_fields(const fsdp__module_state *state, fsdp__param *p, const fsdp_module *gone)
+/* Fields of the state's modules that are no longer reached. */
+static void forget_fields(const fsdp__module_state *state, const fsdp__module_state *owner, const fsdp_module *gone)
 {
-    int64_t kept = 0;
+    const void *user = owner == state ? NULL : state;
 
-    if (p->named_in == gone)
-        p->named_in = NULL;
-    for (int64_t i = 0; i < p->field_count; i++)
-        if (is_reached(state, p->fields[i].module))
-            p->fields[kept++] = p->fields[i];
-    p->field_count = kept;
+    for (int64_t g = 0; g < owner->group_count; g++)
+        for (int64_t i = 0; i < owner->groups[g]->param_count; i++) {
+            fsdp__param *p = &owner->groups[g]->params[i];
+            int64_t kept = 0;
+
+            if (p->named_in == gone)
+                p->named_in = NULL;
+            for (int64_t f = 0; f < p->field_count; f++)
+                if (p->fields[f].user != user || fsdp__module_state_reaches(state, p->fields[f].module))
+                    p->fields[kept++] = p->fields[f];
+            p->field_count = kept;
+        }
 }
 
 /* A module goes while a graph, or another module of the state, still needs the state: it must not look there again. */
@@ -146,9 +169,9 @@ static void forget_module(void *arg, fsdp_module *module)
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module)
             state->modules[i] = NULL;
-    for (int64_t i = 0; i < state->group_count; i++)
-        for (int64_t p = 0; p < state->groups[i]->param_count; p++)
-            forget_fields(state, &state->groups[i]->params[p], module);
+    forget_fields(state, state, module);
+    for (int64_t i = 0; i < state->companion_count; i++)
+        forget_fields(state, state->companions[i], module);
     if (!has_module(state))
         fsdp__prefetch_forget(state);
     fsdp__module_state_unref(state);

@@ -7,5 +7,7 @@
 /* Hooks the state's modules, turns the parameters of its groups into shards, and gives them memory if they have bytes.
  * On failure nothing has changed. [collective] */
 fsdp_status fsdp__module_state_attach(fsdp__module_state *state);
+/* Whether a module of the state is `module` or has it below. */
+bool fsdp__module_state_reaches(const fsdp__module_state *state, const fsdp_module *module);
 
 #endif

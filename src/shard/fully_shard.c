@@ -41,22 +41,26 @@ static fsdp_status check_parameter(const fsdp__module_state *state, const char *
     return FSDP_OK;
 }
 
-/* The parameter is in a group already: by this very field (an outer module was given first) or by another (a tie). */
-static fsdp_status fail_taken(const fsdp__parameter_slot *slot, const fsdp__param *owner)
+/* The parameter is tied to one of an earlier call, or its module is shared: the state of that call accompanies this
+ * one. An outer module that was given first has no business there. */
+static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot, fsdp__param *owner)
 {
-    bool same_field = false;
+    const fsdp_mp_policy *policy = &sel->state->policy;
+    fsdp_dtype dtype = policy->param_dtype ? policy->param_dtype : owner->orig_dtype;
 
-    for (int64_t i = 0; owner && i < owner->field_count; i++)
-        same_field = same_field || owner->fields[i].field == slot->slot;
-    if (same_field)
+    for (int64_t i = 0; i < sel->state->module_count; i++)
+        if (fsdp__module_state_reaches(owner->group->state, sel->state->modules[i]))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot shard '%s' of a %s: a fully_shard call on an outer module took it: shard from the "
+                             "bottom up, children before their parents",
+                             slot->name, module->type->name);
+    if (dtype != owner->param_dtype)
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot shard '%s': a fully_shard call on an outer module took it: shard from the bottom up, "
-                         "children before their parents, and before all of them what several parents share",
-                         slot->name);
-    return FSDP_FAIL(FSDP_INVALID,
-                     "cannot shard '%s': it shares its tensor with a parameter that an earlier fully_shard call took: "
-                     "give tied modules to one call",
-                     slot->name);
+                         "cannot shard '%s' of a %s: it is tied to a parameter that is gathered in %s, and this call's "
+                         "mp_policy computes in %s: give both calls the same param_dtype",
+                         slot->name, module->type->name, fsdp_dtype_name(owner->param_dtype), fsdp_dtype_name(dtype));
+    FSDP_TRY(fsdp__module_state_accompany(owner->group->state, sel->state));
+    return fsdp__param_add_users_field(owner, sel->state, module, slot->slot);
 }
 
 /* One collective is of one mesh, so parameters over several have several groups. */
@@ -122,8 +126,8 @@ static fsdp_status select_new(selection *sel, const fsdp__parameter_slot *slot, 
     fsdp_shard_placement placement;
     fsdp__param_group *group;
 
-    if (fsdp_tensor_distribution(t) || fsdp__param_of(t))
-        return fail_taken(slot, fsdp__param_of(t));
+    if (fsdp_tensor_distribution(t))
+        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': it is a distributed tensor already", slot->name);
     FSDP_TRY(check_parameter(sel->state, slot->name, t));
     FSDP_TRY(choose_placement(sel, slot->name, t, &placement));
     FSDP_TRY(choose_group(sel, placement.mesh, &group));
@@ -145,13 +149,15 @@ static bool is_ignored(const fsdp_shard_options *options, const fsdp_tensor *t)
 /* Adds a parameter, or a further field of one that is there. */
 static fsdp_status select_parameter(selection *sel, fsdp_module *module, const fsdp__parameter_slot *slot)
 {
-    fsdp__param *p;
+    fsdp__param *p, *owner = *slot->slot ? fsdp__param_of(*slot->slot) : NULL;
 
     if (!*slot->slot || is_ignored(sel->options, *slot->slot))
         return FSDP_OK;
+    if (owner)
+        return join_owner(sel, module, slot, owner);
     p = find_selected(sel->state, *slot->slot);
-    if (!p)
-        FSDP_TRY(select_new(sel, slot, &p));
+    if (!p && select_new(sel, slot, &p) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
     return fsdp__param_add_field(p, module, slot->slot);
 }
 

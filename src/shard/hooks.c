@@ -13,11 +13,28 @@ static fsdp_status post_backward(void *arg)
 
     state->training = FSDP__POST_BACKWARD;
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
-    if (state->reshard_after_backward)
-        fsdp__module_state_reshard(state);
-    FSDP_TRY(fsdp__module_state_reduce(state));
+    fsdp__module_state_reshard_after_backward(state);
+    /* Else by the last of several uses, or when the backward ends: [Note: companions] in state.h. */
+    if (state->to_come == 0 && !state->tied)
+        FSDP_TRY(fsdp__module_state_reduce(state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
     return FSDP_OK;
+}
+
+/* The graph has a use of the modules that this backward will leave. */
+static void will_leave(void *arg)
+{
+    fsdp__module_state *state = arg;
+
+    state->to_come++;
+}
+
+static fsdp_status leave_backward(void *arg)
+{
+    fsdp__module_state *state = arg;
+
+    state->to_come -= state->to_come > 0; /* of a backward that failed inside this one nothing is known any more */
+    return post_backward(state);
 }
 
 /* Reductions are complete, and nothing is gathered that should not be. */
@@ -39,6 +56,9 @@ static fsdp_status complete_backward(fsdp__root *root)
     for (int64_t i = 0; i < root->state_count; i++)
         if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(post_backward(root->states[i]));
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (root->states[i]->tied && root->states[i]->training != FSDP__FORWARD)
+            FSDP_TRY(fsdp__module_state_reduce(root->states[i]));
     for (int64_t i = 0; i < root->state_count; i++) {
         fsdp__module_state *state = root->states[i];
 
@@ -56,6 +76,8 @@ static fsdp_status end_of_backward(void *arg, fsdp_status walked)
     fsdp_status status = FSDP_OK;
 
     root->in_backward = false;
+    for (int64_t i = 0; i < root->state_count; i++)
+        root->states[i]->to_come = 0;
     if (walked == FSDP_OK)
         status = complete_backward(root);
     if (walked != FSDP_OK || status != FSDP_OK)
@@ -138,7 +160,8 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     FSDP_TRY(fsdp__module_state_unshard(state));
     FSDP_TRY(fsdp__module_state_wait(state));
     if (first) /* of several modules the first: the backward comes to it last */
-        FSDP_TRY(fsdp__boundary(inputs, count, post_backward, state, unref_state, &recorded));
+        FSDP_TRY(fsdp__boundary(inputs, count, &(fsdp__crossing){leave_backward, will_leave, state, unref_state},
+                                &recorded));
     if (recorded) /* the graph's own reference: the modules may be freed before the backward */
         (void)fsdp__module_state_ref(state);
     return fsdp__prefetch_forward(state);
@@ -160,10 +183,13 @@ fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor *
 static fsdp_status leave_forward(fsdp__module_state *state)
 {
     fsdp__root *root = state->root;
+    fsdp_status status;
 
     fsdp__module_state_forget_ran(state);
-    if (state->reshard_after_forward)
-        FSDP_TRY(fsdp__module_state_reshard_after_forward(state));
+    state->leaving = true;
+    status = fsdp__module_state_reshard_after_forward(state);
+    state->leaving = false;
+    FSDP_TRY(status);
     state->training = FSDP__IDLE;
     if (fsdp_grad_enabled(root->context)) /* nobody goes back through an evaluation */
         FSDP_TRY(fsdp__root_record_order(root, state));
@@ -210,9 +236,13 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     if (fsdp_tensor_requires_grad(*output)) {
         FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
         (void)fsdp__module_state_ref(state);
+        if (root->forward_root != state)
+            FSDP_TRY(fsdp__root_add_exit(root, *output));
     }
-    if (root->forward_root == state && state->depth == 0)
+    if (root->forward_root == state && state->depth == 0) {
         FSDP_TRY(end_iteration(root));
+        FSDP_TRY(fsdp__root_anchor(root, output));
+    }
     return cast_floating(output, state->policy.output_dtype);
 }
 
@@ -242,6 +272,7 @@ static void abandon_forward(fsdp__root *root)
             fsdp__module_state_leave(state);
         }
     }
+    fsdp__root_forget_exits(root);
     root->forward_root = NULL;
 }
 

@@ -101,8 +101,52 @@ static void list_parameters(const fsdp__module_state *state, char *text, size_t 
         snprintf(text + used, bytes - used, " and %lld more", (long long)more);
 }
 
+static const char *name_of(const collection *c, const fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        if (c->root->states[i] == state)
+            return c->names[i];
+    return NULL;
+}
+
+/* Who has parameters in common gathers and reduces on one stream, in one order. */
+static fsdp_status check_companions(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__module_state *state = c->root->states[i];
+
+        for (int64_t j = 0; j < state->companion_count; j++)
+            if (!name_of(c, state->companions[j]))
+                return FSDP_FAIL(FSDP_STATE,
+                                 "'%s' shares parameters with a sharded module outside of the outermost one: run the "
+                                 "first forward through a sharded module that has both",
+                                 c->names[i]);
+    }
+    return FSDP_OK;
+}
+
+/* A field that the caller has given another tensor since would lose it at the next gather. */
+static fsdp_status check_fields(const fsdp__param *param)
+{
+    char text[256];
+
+    for (int64_t i = 0; i < param->field_count; i++) {
+        const fsdp_tensor *named = *param->fields[i].field;
+
+        if (named != param->sharded && named != param->unsharded)
+            return FSDP_FAIL(FSDP_STATE,
+                             "parameter %s of a %s names another tensor than when it was sharded: write its values "
+                             "(fsdp_tensor_write), or replace it before fully_shard",
+                             fsdp__param_text(param, text, sizeof text), param->fields[i].module->type->name);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_ready(const collection *c)
 {
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t j = 0; param_at(c->root->states[i], j); j++)
+            FSDP_TRY(check_fields(param_at(c->root->states[i], j)));
     for (int64_t i = 0; i < c->root->state_count; i++) {
         const fsdp__module_state *state = c->root->states[i];
         char names[900];
@@ -192,6 +236,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
         return FSDP_FAIL(FSDP_STATE, "the outermost fully_shard call must name a single module, this one names %lld",
                          (long long)outermost->module_count);
     FSDP_TRY_GOTO(status, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
+    FSDP_TRY_GOTO(status, check_companions(&c), out);
     FSDP_TRY_GOTO(status, check_ready(&c), out);
     FSDP_TRY_GOTO(status, check_prefetch(&c), out);
     FSDP_TRY_GOTO(status, open_comm(&c), out);

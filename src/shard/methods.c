@@ -48,23 +48,40 @@ static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status stat
     return status;
 }
 
-static fsdp_status begin_unshard(fsdp__module_state *state)
+/* Before a gather by hand, of the state and its companions, which before lazy initialisation have roots of their own.
+ */
+static fsdp_status prepare_unshard(const fsdp__module_state *state, const fsdp__root *prepared)
 {
     fsdp_device *device = fsdp__module_state_device(state);
 
     if (device)
         FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
-    if (!state->root->forward_root && !state->root->in_backward)
+    if (state->root != prepared && !state->root->forward_root && !state->root->in_backward)
         FSDP_TRY(fsdp__root_drop_stale(state->root));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(prepare_unshard(state->companions[i], state->root));
+    return FSDP_OK;
+}
+
+static fsdp_status begin_unshard(fsdp__module_state *state)
+{
+    FSDP_TRY(prepare_unshard(state, NULL));
     return reshard_if_failed(state, fsdp__module_state_unshard(state));
+}
+
+static void mark_explicit(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        mark_explicit(state->companions[i]);
 }
 
 static fsdp_status end_unshard(fsdp__module_state *state)
 {
     fsdp_status status = reshard_if_failed(state, fsdp__module_state_wait(state));
 
-    for (int64_t i = 0; i < state->group_count; i++)
-        state->groups[i]->explicit = state->groups[i]->sharded_state == FSDP_UNSHARDED;
+    mark_explicit(state);
     return status;
 }
 

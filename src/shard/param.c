@@ -152,7 +152,12 @@ static bool is_tied(const fsdp__param_field *field)
 
 fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field)
 {
-    fsdp__param_field added = {.module = module, .field = field}, *last;
+    return fsdp__param_add_users_field(param, NULL, module, field);
+}
+
+fsdp_status fsdp__param_add_users_field(fsdp__param *param, const void *user, fsdp_module *module, fsdp_tensor **field)
+{
+    fsdp__param_field added = {module, field, user}, *last;
 
     if (fsdp__grow(&param->fields, param->field_count, &param->field_capacity, sizeof *param->fields))
         return FSDP_NO_MEMORY;
@@ -163,6 +168,16 @@ fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_
     *last = param->fields[0]; /* modules may come in another order than they were built in */
     param->fields[0] = added;
     return FSDP_OK;
+}
+
+void fsdp__param_forget_user(fsdp__param *param, const void *user)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < param->field_count; i++)
+        if (param->fields[i].user != user)
+            param->fields[kept++] = param->fields[i];
+    param->field_count = kept;
 }
 
 void fsdp__param_publish(fsdp__param *param, bool unsharded)

@@ -17,6 +17,7 @@
 typedef struct fsdp__param_field {
     fsdp_module *module;
     fsdp_tensor **field;
+    const void *user; /* another state that the module is of, NULL: the parameter's own: [Note: companions] */
 } fsdp__param_field;
 
 /* Called around the gathers of a parameter (FSDP2's extensions fsdp_pre_all_gather and fsdp_post_all_gather). Its group
@@ -64,6 +65,9 @@ void fsdp__param_release(fsdp__param *param);
 /* The first is the one that the parameter was registered with, once that is among them: it names the parameter and says
  * how it gets its first values. */
 fsdp_status fsdp__param_add_field(fsdp__param *param, fsdp_module *module, fsdp_tensor **field);
+/* One in a module of another state. */
+fsdp_status fsdp__param_add_users_field(fsdp__param *param, const void *user, fsdp_module *module, fsdp_tensor **field);
+void fsdp__param_forget_user(fsdp__param *param, const void *user);
 /* Puts the unsharded parameter, or the shard, into every field that names it. */
 void fsdp__param_publish(fsdp__param *param, bool unsharded);
 /* "'name'" when it is known, else its place in the group's modules; for messages. */

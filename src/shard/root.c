@@ -35,6 +35,8 @@ void fsdp__root_unref(fsdp__root *root)
         return;
     fsdp__comm_context_close(&root->comm);
     fsdp__free(root->states);
+    fsdp__root_forget_exits(root);
+    fsdp__free(root->exits);
     fsdp__free(root->order);
     fsdp__free(root);
 }
@@ -78,12 +80,45 @@ fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state)
     return state;
 }
 
+fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__module_state *host)
+{
+    for (int64_t i = 0; i < host->companion_count; i++)
+        if (host->companions[i] == companion)
+            return FSDP_OK;
+    if (fsdp__grow(&host->companions, host->companion_count, &host->companion_capacity, sizeof *host->companions) ||
+        fsdp__grow(&companion->hosts, companion->host_count, &companion->host_capacity, sizeof *companion->hosts))
+        return FSDP_NO_MEMORY;
+    host->companions[host->companion_count++] = fsdp__module_state_ref(companion);
+    companion->hosts[companion->host_count++] = host;
+    companion->tied = true;
+    return FSDP_OK;
+}
+
+static void forget_host(fsdp__module_state *companion, const fsdp__module_state *host)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < companion->host_count; i++)
+        if (companion->hosts[i] != host)
+            companion->hosts[kept++] = companion->hosts[i];
+    companion->host_count = kept;
+    for (int64_t i = 0; i < companion->group_count; i++)
+        for (int64_t p = 0; p < companion->groups[i]->param_count; p++)
+            fsdp__param_forget_user(&companion->groups[i]->params[p], host);
+}
+
 void fsdp__module_state_unref(fsdp__module_state *state)
 {
     fsdp__root *root;
 
     if (!state || --state->refs > 0)
         return;
+    while (state->companion_count > 0) {
+        fsdp__module_state *companion = state->companions[--state->companion_count];
+
+        forget_host(companion, state);
+        fsdp__module_state_unref(companion);
+    }
     root = state->root;
     if (root)
         leave(root, state);
@@ -118,6 +153,34 @@ void fsdp__root_forget_order(fsdp__root *root)
     root->order_count = 0;
     for (int64_t i = 0; i < root->state_count; i++)
         root->states[i]->order_count = 0;
+}
+
+/* ---- the way back ---- */
+
+fsdp_status fsdp__root_add_exit(fsdp__root *root, const fsdp_tensor *output)
+{
+    fsdp__node *node;
+
+    if (fsdp__grow(&root->exits, root->exit_count, &root->exit_capacity, sizeof *root->exits))
+        return FSDP_NO_MEMORY;
+    node = fsdp__producer(output);
+    if (node)
+        root->exits[root->exit_count++] = node;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__root_anchor(fsdp__root *root, fsdp_tensor **output)
+{
+    fsdp_status status = root->exit_count > 0 ? fsdp__anchor(output, root->exits, (int)root->exit_count) : FSDP_OK;
+
+    fsdp__root_forget_exits(root);
+    return status;
+}
+
+void fsdp__root_forget_exits(fsdp__root *root)
+{
+    while (root->exit_count > 0)
+        fsdp__node_unref(root->exits[--root->exit_count]);
 }
 
 /* ---- what stayed unsharded ---- */
@@ -261,6 +324,7 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
         fsdp__module_state_reset(root->states[i]);
     fsdp__spares_drop(&root->comm.spares);
     fsdp__root_forget_order(root);
+    fsdp__root_forget_exits(root);
     root->forward_root = NULL;
     return status;
 }

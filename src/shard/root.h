@@ -10,6 +10,7 @@
 #ifndef SHARD_ROOT_H
 #define SHARD_ROOT_H
 
+#include "autograd/autograd.h"
 #include "shard/state.h"
 
 typedef struct fsdp__root {
@@ -24,7 +25,9 @@ typedef struct fsdp__root {
     fsdp__module_state *forward_root; /* whose forward is running as the outermost; NULL outside */
     bool in_backward;                 /* a backward runs; the root and its states are held */
     bool last_backward;
-    int64_t last_backward_set;  /* when it was set, among the roots of the context */
+    int64_t last_backward_set; /* when it was set, among the roots of the context */
+    fsdp__node **exits;        /* of the running forward: what made the outputs of its sharded modules */
+    int64_t exit_count, exit_capacity;
     fsdp__module_state **order; /* states in the order their forwards ended */
     int64_t order_count, order_capacity;
 } fsdp__root;
@@ -40,12 +43,28 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
 fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state);
 void fsdp__module_state_unref(fsdp__module_state *state);
 
+/* `host`, whose modules use parameters of `companion` too, has it as one from now on: [Note: companions] in state.h. */
+fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__module_state *host);
+
 /* ---- order ---- */
 
 fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state);
 /* The state whose forward ended before `state`'s latest one not yet gone back through; NULL when none. */
 fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state);
 void fsdp__root_forget_order(fsdp__root *root);
+
+/* ---- the way back ----
+ *
+ * [Note: the way back]
+ * A backward comes back through every sharded module that the forward went through, whether its output was used or not:
+ * another rank may have used it, and the backward of a module is collective. So all outputs are walked from the
+ * outermost one, at their places in the order. */
+
+/* A forward below the outermost one ends with `output`. */
+fsdp_status fsdp__root_add_exit(fsdp__root *root, const fsdp_tensor *output);
+/* The outermost forward ends: `*output` leads back to all of them. */
+fsdp_status fsdp__root_anchor(fsdp__root *root, fsdp_tensor **output);
+void fsdp__root_forget_exits(fsdp__root *root);
 
 /* ---- iteration ---- */
 

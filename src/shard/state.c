@@ -44,6 +44,8 @@ void fsdp__module_state_free(fsdp__module_state *state)
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_free(state->groups[i], state->comm);
     fsdp__free(state->groups);
+    fsdp__free(state->companions);
+    fsdp__free(state->hosts);
     fsdp__free(state->modules);
     fsdp__free(state->ran);
     fsdp__free(state->order_marks);
@@ -131,6 +133,32 @@ void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event
         }
 }
 
+/* ---- companions ---- */
+
+static const char *use_of(const fsdp__module_state *state);
+
+static const char *use_of_hosts(const fsdp__module_state *state)
+{
+    const char *use = NULL;
+
+    for (int64_t i = 0; i < state->host_count && !use; i++)
+        use = use_of(state->hosts[i]);
+    return use;
+}
+
+/* What runs: "forward", "backward", or NULL. */
+static const char *use_of(const fsdp__module_state *state)
+{
+    if (state->training == FSDP__FORWARD && !state->leaving)
+        return "forward";
+    return state->training == FSDP__PRE_BACKWARD ? "backward" : use_of_hosts(state);
+}
+
+bool fsdp__module_state_in_use(const fsdp__module_state *state)
+{
+    return use_of(state) != NULL;
+}
+
 /* ---- transitions ---- */
 
 /* What the group's collectives are for, until it is taken away: for ranks that disagree. */
@@ -151,7 +179,7 @@ static bool any_group(const fsdp__module_state *state, fsdp_sharded_state least,
     return any;
 }
 
-fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
+static fsdp_status unshard(fsdp__module_state *state)
 {
     if (any_group(state, FSDP_SHARDED, FSDP_SHARDED_POST_FORWARD))
         fsdp__module_state_notify(state, FSDP_EVENT_UNSHARD);
@@ -164,6 +192,14 @@ fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
         set_label(state, fsdp__param_group_gather_pg(group), false);
         FSDP_TRY(status);
     }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
+{
+    FSDP_TRY(unshard(state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_unshard(state->companions[i]));
     return FSDP_OK;
 }
 
@@ -181,7 +217,7 @@ bool fsdp__module_state_is_ahead(const fsdp__module_state *state)
     return ahead;
 }
 
-fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
+static fsdp_status await(fsdp__module_state *state)
 {
     bool gathering = fsdp__module_state_is_gathering(state);
 
@@ -192,8 +228,20 @@ fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__module_state_wait(fsdp__module_state *state)
+{
+    FSDP_TRY(await(state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_wait(state->companions[i]));
+    return FSDP_OK;
+}
+
 void fsdp__module_state_leave(fsdp__module_state *state)
 {
+    if (fsdp__module_state_in_use(state))
+        return;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        fsdp__module_state_leave(state->companions[i]);
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_leave(state->groups[i]);
 }
@@ -208,17 +256,27 @@ static void reshard(fsdp__module_state *state, void (*how)(fsdp__param_group *, 
         fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
 }
 
-void fsdp__module_state_reshard(fsdp__module_state *state)
+static void reshard_all(fsdp__module_state *state, void (*how)(fsdp__param_group *, fsdp__comm_context *))
 {
-    reshard(state, fsdp__param_group_reshard);
+    if (use_of_hosts(state))
+        return;
+    reshard(state, how);
+    for (int64_t i = 0; i < state->companion_count; i++)
+        if (!fsdp__module_state_in_use(state->companions[i]))
+            reshard_all(state->companions[i], how);
 }
 
-fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state)
+void fsdp__module_state_reshard(fsdp__module_state *state)
+{
+    reshard_all(state, fsdp__param_group_reshard);
+}
+
+static fsdp_status reshard_after_forward(fsdp__module_state *state)
 {
     bool unsharded = any_group(state, FSDP_GATHERING, FSDP_UNSHARDED);
 
     if (state->slice_ranks == 0) {
-        fsdp__module_state_reshard(state);
+        reshard(state, fsdp__param_group_reshard);
         return FSDP_OK;
     }
     for (int64_t i = 0; i < state->group_count; i++)
@@ -228,9 +286,30 @@ fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state)
+{
+    if (fsdp__module_state_in_use(state))
+        return FSDP_OK;
+    if (state->reshard_after_forward)
+        FSDP_TRY(reshard_after_forward(state));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        FSDP_TRY(fsdp__module_state_reshard_after_forward(state->companions[i]));
+    return FSDP_OK;
+}
+
+void fsdp__module_state_reshard_after_backward(fsdp__module_state *state)
+{
+    if (fsdp__module_state_in_use(state))
+        return;
+    if (state->reshard_after_backward)
+        reshard(state, fsdp__param_group_reshard);
+    for (int64_t i = 0; i < state->companion_count; i++)
+        fsdp__module_state_reshard_after_backward(state->companions[i]);
+}
+
 void fsdp__module_state_give_up(fsdp__module_state *state)
 {
-    reshard(state, fsdp__param_group_give_up);
+    reshard_all(state, fsdp__param_group_give_up);
 }
 
 static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
@@ -274,8 +353,9 @@ void fsdp__module_state_reset(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->group_count; i++)
         fsdp__param_group_drop_gradients(state->groups[i]);
+    state->to_come = 0;
+    state->training = FSDP__IDLE; /* first: companions are resharded by the last of their hosts */
     fsdp__module_state_reshard(state);
-    state->training = FSDP__IDLE;
     fsdp__module_state_forget_ran(state);
 }
 
@@ -290,8 +370,7 @@ static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__para
     while (param->sharded->storage != storage && param < &group->params[group->param_count - 1])
         param++;
     return FSDP_FAIL(FSDP_STATE, "cannot write to parameter %s: a %s of its module is running",
-                     fsdp__param_text(param, text, sizeof text),
-                     state->training == FSDP__FORWARD ? "forward" : "backward");
+                     fsdp__param_text(param, text, sizeof text), use_of(state));
 }
 
 /* The device's stream may write the shards of a group: see [Note: readers and writers] in residence.h. */
@@ -300,9 +379,10 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
     fsdp__param_group *group = arg;
     fsdp__module_state *state = group->state;
 
-    if (state->training == FSDP__FORWARD || state->training == FSDP__PRE_BACKWARD)
+    if (fsdp__module_state_in_use(state))
         return fail_in_use(state, group, storage);
-    fsdp__module_state_give_up(state); /* before waiting: this rank's own read must not be what peers wait for */
+    /* Before waiting: this rank's own read must not be what peers wait for. */
+    reshard(state, fsdp__param_group_give_up);
     group->written = true;
     state->comm->after_optim = NULL; /* this write comes after it */
     group->residence.has_cast = false;

@@ -1,5 +1,11 @@
 /* state.h - one call of a front door, as the engine sees it: its modules and its groups of parameters (FSDP2's
- * FSDPState), and what is done to all of the groups together. When it is done is hooks.c's business. */
+ * FSDPState), and what is done to all of the groups together. When it is done is hooks.c's business.
+ *
+ * [Note: companions]
+ * A parameter may be tied across calls, or its module shared. The first call has it; states of later calls whose
+ * modules use it too have the first call's state as a companion: its groups are gathered with theirs, and resharded
+ * when none of them is in use. Its gradients are reduced when the backward ends, which is after the last use in any
+ * order of uses. */
 #ifndef SHARD_STATE_H
 #define SHARD_STATE_H
 
@@ -26,6 +32,11 @@ typedef struct fsdp__module_state {
     int64_t ran_count;
     int64_t depth; /* calls of its modules that are running, one inside the other */
 
+    /* Unsharded together with this one, which holds them; and those that hold this one: [Note: companions]. */
+    struct fsdp__module_state **companions, **hosts;
+    int64_t companion_count, companion_capacity, host_count, host_capacity;
+    bool tied; /* modules of other states use its parameters */
+
     fsdp__param_group **groups; /* none when the modules have no parameters left */
     int64_t group_count, group_capacity;
     fsdp_mp_policy policy;
@@ -38,6 +49,8 @@ typedef struct fsdp__module_state {
     fsdp__reduce_settings reduction; /* of those that reduce_grads lets happen */
 
     fsdp__training training;
+    int64_t to_come;          /* of the running backward: how often it will leave the modules yet */
+    bool leaving;             /* its forward ends: it uses nothing any more */
     struct fsdp__root *root;  /* its own until lazy initialisation, then the outermost state's */
     fsdp__comm_context *comm; /* the root's */
     bool initialised;         /* lazily */
@@ -72,6 +85,11 @@ fsdp_device *fsdp__module_state_device(const fsdp__module_state *state);
 void fsdp__module_state_forget_ran(fsdp__module_state *state);
 void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event event);
 
+/* A forward or backward of its modules runs, or of a host's. */
+bool fsdp__module_state_in_use(const fsdp__module_state *state);
+
+/* ---- of the state's groups, and its companions' ---- What ends a use leaves alone who is in use. */
+
 /* [collective] */
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
@@ -81,10 +99,14 @@ bool fsdp__module_state_is_gathering(const fsdp__module_state *state);
 bool fsdp__module_state_is_ahead(const fsdp__module_state *state);
 void fsdp__module_state_leave(fsdp__module_state *state);
 void fsdp__module_state_reshard(fsdp__module_state *state);
-/* As the state does after a forward: all, or to slices. */
+/* As each is set to: all, to slices, or not at all. */
 fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state);
+void fsdp__module_state_reshard_after_backward(fsdp__module_state *state);
 /* See fsdp__param_group_give_up. */
 void fsdp__module_state_give_up(fsdp__module_state *state);
+
+/* ---- of the state's own groups ---- */
+
 /* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state);
 /* What is left of that, whatever the settings say. [collective] */

@@ -130,7 +130,7 @@ static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
     bool recorded;
 
     (void)state;
-    CHECK_OK(fsdp__boundary(tensors, 3, cross, &c, NULL, &recorded));
+    CHECK_OK(fsdp__boundary(tensors, 3, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
     CHECK(recorded);
     CHECK(tensors[1] == plain);
     CHECK_OK(fsdp_backward(toy_add(toy_scale(tensors[0], 5), toy_scale(tensors[2], 7))));
@@ -138,7 +138,7 @@ static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
     CHECK(!c.leaf_had_gradient);
     CHECK_NEAR(toy_grad(x), 10, 0);
     CHECK_NEAR(toy_grad(z), 21, 0);
-    CHECK_OK(fsdp__boundary(&plain, 1, cross, &c, NULL, &recorded));
+    CHECK_OK(fsdp__boundary(&plain, 1, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
     CHECK(!recorded);
     toy_end(context);
 }
@@ -151,14 +151,97 @@ static void a_boundary_with_one_unused_output_is_crossed_too(void **state)
     bool recorded;
 
     (void)state;
-    CHECK_OK(fsdp__boundary(tensors, 2, cross, &c, NULL, &recorded));
+    CHECK_OK(fsdp__boundary(tensors, 2, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
     CHECK_OK(fsdp_backward(tensors[1]));
     CHECK_EQ(c.calls, 1);
     CHECK_NEAR(toy_grad(x), 3, 0);
     tensors[0] = toy_scale(x, 2);
     c.status = FSDP_COMM;
-    CHECK_OK(fsdp__boundary(tensors, 1, cross, &c, NULL, &recorded));
+    CHECK_OK(fsdp__boundary(tensors, 1, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
     CHECK_ERROR(fsdp_backward(tensors[0]), FSDP_COMM, "not passable");
+    toy_end(context);
+}
+
+/* ---- anchors ---- */
+
+typedef struct passing {
+    char order[16];
+    int gradients;
+} passing;
+
+typedef struct passer {
+    passing *passing;
+    char name;
+} passer;
+
+static fsdp_status pass(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    passer *p = arg;
+    size_t length = strlen(p->passing->order);
+
+    (void)tensor;
+    CHECK(length + 1 < sizeof p->passing->order);
+    p->passing->order[length] = p->name;
+    p->passing->gradients += *grad != NULL;
+    return FSDP_OK;
+}
+
+static fsdp_status pass_boundary(void *arg)
+{
+    fsdp_tensor *none = NULL;
+
+    return pass(arg, NULL, &none);
+}
+
+/* b is used by nobody; c's boundary lies behind b. */
+static void what_an_anchor_has_by_its_side_is_passed_in_its_order(void **state)
+{
+    fsdp_context *context = toy_begin();
+    passing passed = {{0}, 0};
+    passer passers[] = {{&passed, 'a'}, {&passed, 'b'}, {&passed, 'c'}, {&passed, 'd'}};
+    fsdp_tensor *x = toy_leaf(context, 1), *z = toy_leaf(context, 1), *c = toy_scale(z, 2), *a, *b, *d;
+    fsdp__node *nodes[2];
+    bool recorded;
+
+    (void)state;
+    a = toy_scale(x, 2);
+    CHECK_OK(fsdp__add_grad_hook(a, pass, &passers[0], NULL));
+    CHECK_OK(fsdp__boundary(&c, 1, &(fsdp__crossing){pass_boundary, NULL, &passers[2], NULL}, &recorded));
+    b = toy_scale(c, 3);
+    CHECK_OK(fsdp__add_grad_hook(b, pass, &passers[1], NULL));
+    d = toy_scale(a, 5);
+    CHECK_OK(fsdp__add_grad_hook(d, pass, &passers[3], NULL));
+    nodes[0] = CHECK_PTR(fsdp__producer(a));
+    nodes[1] = CHECK_PTR(fsdp__producer(b));
+    CHECK_OK(fsdp__anchor(&d, nodes, 2));
+    for (int i = 0; i < 2; i++)
+        fsdp__node_unref(nodes[i]);
+    CHECK_OK(fsdp_backward(d));
+    CHECK_STRING(passed.order, "dbca");
+    CHECK_EQ(passed.gradients, 2);
+    CHECK_NEAR(toy_grad(x), 10, 0);
+    CHECK_NULL(fsdp_tensor_grad(z));
+    passed = (passing){{0}, 0};
+    CHECK_OK(fsdp_backward(b)); /* not used up */
+    CHECK_STRING(passed.order, "bc");
+    CHECK_EQ(passed.gradients, 1);
+    CHECK_NEAR(toy_grad(z), 6, 0);
+    toy_end(context);
+}
+
+static void an_anchor_leaves_out_what_was_walked_before(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *a = toy_scale(x, 2), *b = toy_scale(toy_scale(x, 3), 3);
+    fsdp__node *node = CHECK_PTR(fsdp__producer(b));
+
+    (void)state;
+    CHECK_OK(fsdp__anchor(&a, &node, 1));
+    fsdp__node_unref(node);
+    CHECK_OK(fsdp_backward(b));
+    CHECK_OK(fsdp_backward(a));
+    CHECK_NEAR(toy_grad(x), 11, 0);
+    CHECK_NULL(fsdp__producer(x));
     toy_end(context);
 }
 
@@ -211,5 +294,7 @@ TEST_MAIN(cmocka_unit_test(a_hook_sees_the_whole_gradient_and_may_replace_it),
           cmocka_unit_test(a_bad_hook_fails_the_backward),
           cmocka_unit_test(a_boundary_is_crossed_once_before_what_lies_behind),
           cmocka_unit_test(a_boundary_with_one_unused_output_is_crossed_too),
+          cmocka_unit_test(what_an_anchor_has_by_its_side_is_passed_in_its_order),
+          cmocka_unit_test(an_anchor_leaves_out_what_was_walked_before),
           cmocka_unit_test(a_backward_may_run_inside_a_backward_on_another_graph),
           cmocka_unit_test(bytes_that_were_dropped_and_not_restored_are_an_error))

@@ -18,12 +18,6 @@ typedef struct difference {
 
 #define BACK(layer) "reshard '" layer "' post_backward; "
 #define DONE(layer) "post_backward '" layer "' post_backward; "
-/* The first of two uses in one backward. */
-#define USED_AGAIN(name, layer, reduction)                                                       \
-    {                                                                                            \
-        name, BACK(layer) DONE(layer), BACK(layer) "reduce_scatter " reduction "; " DONE(layer), \
-            "gradients are there after each use, and are reduced then; PyTorch's after the last" \
-    }
 #define NOT_NEEDED(name, layer)                                                                    \
     {                                                                                              \
         name, "; " DONE(layer), "; " BACK(layer) DONE(layer),                                      \
@@ -31,13 +25,6 @@ typedef struct difference {
     }
 
 static const difference differences[] = {
-    USED_AGAIN("two forwards before one backward", "layers.2", "42 float32 2"),
-    USED_AGAIN("two forwards before one backward", "layers.1", "42 float32 2"),
-    USED_AGAIN("two forwards before one backward", "layers.0", "42 float32 2"),
-    USED_AGAIN("reshard 2, two forwards", "layers.2", "56 float32 4"),
-    USED_AGAIN("reshard 2, two forwards", "layers.1", "56 float32 4"),
-    USED_AGAIN("reshard 2, two forwards", "layers.0", "56 float32 4"),
-    USED_AGAIN("layer 1 called twice", "layers.1", "42 float32 2"),
     NOT_NEEDED("emb and layer 0 frozen", "layers.0"),
     NOT_NEEDED("all frozen but the head", "layers.2"),
 };

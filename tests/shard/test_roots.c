@@ -90,31 +90,6 @@ static void a_parent_before_its_child_is_refused_as_such(void **state)
         test_run_ranks(world, parent_first, NULL);
 }
 
-static void tied_apart(fsdp_context *context, void *arg)
-{
-    fsdp_module *first = fsdp_linear_create(context, test_device(context), 7, 7, NULL), *both;
-    fsdp_layer *second;
-
-    (void)arg;
-    CHECK_OK(fsdp_module_create(context, first->type, sizeof *second, &second));
-    CHECK_OK(fsdp_module_tie_parameter(&second->base, "weight", &second->weight, ((fsdp_layer *)first)->weight));
-    both = CHECK_PTR(fsdp_sequential_create(context, (fsdp_module *const[]){first, &second->base}, 2));
-    CHECK_OK(fsdp_fully_shard(first, NULL));
-    CHECK_ERROR(fsdp_fully_shard(&second->base, NULL), FSDP_INVALID, "tied modules");
-    CHECK_CONTAINS(fsdp_last_error(), "'weight'");
-    CHECK(!strstr(fsdp_last_error(), "bottom up"));
-    CHECK_ERROR(fsdp_fully_shard(both, NULL), FSDP_INVALID, "tied modules");
-    CHECK(!fsdp_module_is_sharded(both));
-    fsdp_module_unref(both);
-}
-
-static void a_tie_across_groups_is_refused_as_such(void **state)
-{
-    (void)state;
-    for (int world = 1; world <= 3; world++)
-        test_run_ranks(world, tied_apart, NULL);
-}
-
 static void forward_on_meta(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
@@ -312,7 +287,6 @@ static void is_last_backward_on_a_child_before_the_first_forward_holds(void **st
 
 TEST_MAIN(cmocka_unit_test(shards_without_values_are_named_before_the_first_forward),
           cmocka_unit_test(sharding_makes_no_values), cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
-          cmocka_unit_test(a_tie_across_groups_is_refused_as_such),
           cmocka_unit_test(a_forward_on_meta_names_the_parameters),
           cmocka_unit_test(ranks_that_run_other_modules_are_told_both_names),
           cmocka_unit_test(groups_on_several_process_groups_settle_each),

@@ -129,13 +129,14 @@ static fsdp_tensor *tree_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
     const fsdp_mp_policy *policy =
         m->feed->plain && node->state >= 0 ? &m->feed->plan->states[node->state].policy : &(fsdp_mp_policy){0};
     fsdp_tensor *x = inputs[0];
+    const fsdp__crossing crossing = {.callback = pass};
     bool recorded;
 
     (void)count;
     if (policy->param_dtype && !policy->keep_forward_inputs)
         x = fsdp_cast(x, policy->param_dtype);
     /* As the engine does: the gradients of x add up behind a node of their own. */
-    if (x && m->feed->plain && node->state >= 0 && fsdp__boundary(&x, 1, pass, NULL, NULL, &recorded) != FSDP_OK)
+    if (x && m->feed->plain && node->state >= 0 && fsdp__boundary(&x, 1, &crossing, &recorded) != FSDP_OK)
         return NULL;
     x = run(m, x);
     if (m->feed->failing == m->node && !m->feed->fail_backward) {

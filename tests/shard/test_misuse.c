@@ -1,0 +1,325 @@
+/* What must not be done, as a table: the same error on all ranks, which says what, where and what to do. */
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2
+};
+
+typedef struct misuse {
+    const char *name;
+    fsdp_status (*make)(fsdp_context *context, fsdp_module *module); /* of a plain net on the test's device */
+    fsdp_status status;
+    const char *parts[4]; /* of the message */
+} misuse;
+
+static fsdp_status called(const fsdp_tensor *output)
+{
+    return output ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status forward(fsdp_module *module)
+{
+    fsdp_tensor *x, *targets;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, 0, 0, 3, &x, &targets);
+    status = called(fsdp_call(module, x, targets));
+    fsdp_scope_end(module->context, NULL);
+    return status;
+}
+
+static fsdp_status forward_block(fsdp_module *block)
+{
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(block->context));
+    status = called(fsdp_call(block, fsdp_zeros(test_device(block->context), FSDP_F32, FSDP_SHAPE(2, NET_DIM))));
+    fsdp_scope_end(block->context, NULL);
+    return status;
+}
+
+/* A module with one parameter, as child "odd" of the net. */
+static const fsdp_module_type odd_type = {.name = "Odd", .forward = net_block_forward};
+
+static fsdp_tensor **add_odd(fsdp_module *module, fsdp_dtype dtype, int ndim, const int64_t *shape)
+{
+    fsdp_layer *odd;
+
+    CHECK_OK(fsdp_module_create(module->context, &odd_type, sizeof *odd, &odd));
+    CHECK_OK(fsdp_module_add_parameter(&odd->base, "scale", &odd->weight, test_device(module->context), dtype, ndim,
+                                       shape, (fsdp_init){0}));
+    CHECK_OK(fsdp_module_add_child(module, "odd", &odd->base));
+    return &odd->weight;
+}
+
+/* ---- the front door ---- */
+
+static fsdp_status apply_twice(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_shard(module, NULL);
+    return fsdp_fully_shard(net_block_at(module, 1), NULL);
+}
+
+static fsdp_status give_twice(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *block = net_block_at(module, 0);
+
+    (void)context;
+    return fsdp_fully_shard_modules((fsdp_module *const[]){block, block}, 2, NULL);
+}
+
+static fsdp_status shard_container(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    return fsdp_fully_shard(((net *)module)->blocks, NULL);
+}
+
+static fsdp_status shard_parent_first(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    return fsdp_fully_shard(net_block_at(module, 1), NULL);
+}
+
+static fsdp_status shard_scalar(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    (void)add_odd(module, FSDP_F32, 0, NULL);
+    return fsdp_fully_shard(module, NULL);
+}
+
+static fsdp_status shard_with_gradient(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_forward_backward(module, 0, 0, 1);
+    return fsdp_fully_shard(net_block_at(module, 0), NULL);
+}
+
+static fsdp_status shard_over_three_dimensions(fsdp_context *context, fsdp_module *module)
+{
+    const char *const names[] = {"a", "b", "c"};
+    const int64_t shape[] = {1, fsdp_context_world_size(context), 1};
+    fsdp_mesh *mesh;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
+    status = fsdp_fully_shard(module, &(fsdp_shard_options){.mesh = mesh});
+    fsdp_mesh_unref(mesh);
+    return status;
+}
+
+static fsdp_status shard_into_parts_that_do_not_divide(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    return fsdp_fully_shard(module, &(fsdp_shard_options){.reshard_after_forward_ranks = 7});
+}
+
+static fsdp_status compute_in_integers(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    return fsdp_fully_shard(module, &(fsdp_shard_options){.mp_policy.param_dtype = FSDP_I32});
+}
+
+static fsdp_status ignore_nothing(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_tensor *ignored[] = {NULL};
+
+    (void)context;
+    return fsdp_fully_shard(module, &(fsdp_shard_options){.ignored_params = ignored, .ignored_param_count = 1});
+}
+
+/* ---- before and in the first forward ---- */
+
+static fsdp_status run_child_first(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_shard(module, NULL);
+    CHECK_OK(forward_block(net_block_at(module, 1)));
+    return forward(module);
+}
+
+static fsdp_status run_group_as_root(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *const blocks[] = {net_block_at(module, 0), net_block_at(module, 1)};
+
+    (void)context;
+    CHECK_OK(fsdp_fully_shard_modules(blocks, 2, NULL));
+    return forward_block(blocks[0]);
+}
+
+static fsdp_status run_on_meta(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *meta = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_status status;
+
+    (void)module;
+    net_shard(meta, NULL);
+    status = forward(meta);
+    fsdp_module_unref(meta);
+    return status;
+}
+
+static fsdp_status run_without_values(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *meta = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_status status;
+
+    (void)module;
+    net_shard(meta, NULL);
+    CHECK_OK(fsdp_module_materialize(meta, test_device(context)));
+    status = forward(meta);
+    fsdp_module_unref(meta);
+    return status;
+}
+
+/* Of another dtype: sharded parameters are not cast by naming others. */
+static fsdp_status replace_after_sharding(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_layer *up = (fsdp_layer *)((net_block *)net_block_at(module, 1))->up;
+    fsdp_tensor *other;
+    fsdp_status status;
+
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_BF16, FSDP_SHAPE(NET_FFN, NET_DIM),
+                                FSDP_MEMORY_PARAMETER_SHARD, &other));
+    CHECK_OK(fsdp_tensor_fill_(other, 0.5));
+    fsdp_tensor_unref(up->weight);
+    up->weight = other;
+    status = forward(module);
+    return status;
+}
+
+/* ---- later ---- */
+
+static fsdp_status use_resharded(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_tensor *weight;
+    fsdp_status status;
+
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_unshard(net_block_at(module, 0)));
+    weight = fsdp_tensor_ref(CHECK_PTR(fsdp_module_parameter(module, "blocks.0.up.weight")));
+    CHECK_OK(fsdp_module_reshard(net_block_at(module, 0)));
+    CHECK_OK(fsdp_scope_begin(context));
+    /* In shared memory that stays where it is, a rank's look at it would do no harm: the tensor has no bytes anyhow. */
+    status = called(fsdp_gelu(weight));
+    fsdp_scope_end(context, NULL);
+    fsdp_tensor_unref(weight);
+    return status;
+}
+
+static fsdp_status write_to_gathered(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_status status;
+
+    (void)context;
+    net_shard(module, NULL);
+    CHECK_OK(forward(module));
+    CHECK_OK(fsdp_module_unshard(net_block_at(module, 0)));
+    status = fsdp_tensor_fill_(CHECK_PTR(fsdp_module_parameter(module, "blocks.0.up.weight")), 0.0);
+    CHECK_OK(fsdp_module_reshard(net_block_at(module, 0)));
+    return status;
+}
+
+static fsdp_status reset_a_child(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_shard(module, NULL);
+    CHECK_OK(forward(module));
+    return fsdp_module_reset_iteration(net_block_at(module, 0));
+}
+
+static fsdp_status ask_a_plain_module(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_shard(module, NULL);
+    return fsdp_module_unshard(((net *)module)->head);
+}
+
+static fsdp_status divide_by_nothing(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_shard(module, NULL);
+    return fsdp_module_set_gradient_divide_factor(module, -1.0f);
+}
+
+/* ---- ranks that differ ---- */
+
+static fsdp_status shard_other_shapes(fsdp_context *context, fsdp_module *module)
+{
+    (void)add_odd(module, FSDP_F32, FSDP_SHAPE(3 + (fsdp_context_rank(context) == 1)));
+    CHECK_OK(fsdp_fully_shard(module, &(fsdp_shard_options){.no_shared_memory = true}));
+    return forward(module);
+}
+
+static fsdp_status run_other_modules(fsdp_context *context, fsdp_module *module)
+{
+    net_shard(module, NULL);
+    CHECK_OK(forward(module));
+    return forward_block(net_block_at(module, fsdp_context_rank(context) == 1));
+}
+
+/* Rank 1 does not come, and all the others hear of it. */
+static fsdp_status leave(fsdp_context *context, fsdp_module *module)
+{
+    net_shard(module, NULL);
+    if (fsdp_context_rank(context) != 1)
+        return forward(module);
+    fsdp_abort(context, "rank 1 has better things to do");
+    return forward(module);
+}
+
+static const misuse misuses[] = {
+    {"apply twice", apply_twice, FSDP_STATE, {"fully_shard has already been applied to this Block"}},
+    {"give twice", give_twice, FSDP_INVALID, {"the same Block twice"}},
+    {"a container", shard_container, FSDP_INVALID, {"cannot shard a ModuleList", "give its children"}},
+    {"a parent first", shard_parent_first, FSDP_INVALID, {"'weight' of a Linear", "bottom up"}},
+    {"a scalar", shard_scalar, FSDP_INVALID, {"Odd: cannot shard 'scale'", "shape (1)"}},
+    {"a gradient", shard_with_gradient, FSDP_STATE, {"Linear: cannot shard 'weight'", "zero_grad"}},
+    {"three dimensions", shard_over_three_dimensions, FSDP_INVALID, {"dp_mesh_dims"}},
+    {"7 ranks", shard_into_parts_that_do_not_divide, FSDP_INVALID, {"7 does not divide"}},
+    {"integers", compute_in_integers, FSDP_INVALID, {"int32 is not a floating dtype"}},
+    {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
+    {"a child first", run_child_first, FSDP_STATE, {"'blocks.1' has already run", "outermost"}},
+    {"a group as root", run_group_as_root, FSDP_STATE, {"must name a single module, this one names 2"}},
+    {"meta", run_on_meta, FSDP_STATE, {"'input.weight'", "more are still on the meta device", "materialize"}},
+    {"no values", run_without_values, FSDP_STATE, {"'input.weight'", "no values", "initialize"}},
+    {"replace", replace_after_sharding, FSDP_STATE, {"parameter 'weight' of a Linear", "another tensor"}},
+    {"use resharded", use_resharded, FSDP_STATE, {"has no bytes", "sharded parameter outside its module"}},
+    {"write to gathered", write_to_gathered, FSDP_STATE, {"'blocks.0.up.weight'", "write to the shard"}},
+    {"reset a child", reset_a_child, FSDP_STATE, {"only the outermost"}},
+    {"a plain module", ask_a_plain_module, FSDP_STATE, {"this Linear was not given to fully_shard"}},
+    {"divide by -1", divide_by_nothing, FSDP_INVALID, {"divide factor -1"}},
+    {"other shapes", shard_other_shapes, FSDP_MISMATCH, {"rank 1", "the root"}},
+    {"other modules", run_other_modules, FSDP_MISMATCH, {"blocks.0", "blocks.1", "rank 1"}},
+    {"leave", leave, FSDP_COMM, {"rank 1 has better things to do"}},
+};
+
+static void commit(fsdp_context *context, void *arg)
+{
+    const misuse *m = arg;
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_status status;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    status = m->make(context, module);
+    if (status != m->status)
+        TEST_FAIL("%s: %s (%s), expected %s", m->name, fsdp_status_text(status), fsdp_last_error(),
+                  fsdp_status_text(m->status));
+    for (int i = 0; i < 4 && m->parts[i]; i++)
+        if (!strstr(fsdp_last_error(), m->parts[i]))
+            TEST_FAIL("%s: '%s' is not in '%s'", m->name, m->parts[i], fsdp_last_error());
+    fsdp_module_unref(module);
+}
+
+static void every_misuse_has_its_error_on_all_ranks(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(misuses); i++)
+        for (int world = 2; world <= 3; world++)
+            test_run_ranks(world, commit, (void *)(uintptr_t)&misuses[i]);
+}
+
+TEST_MAIN(cmocka_unit_test(every_misuse_has_its_error_on_all_ranks))
