@@ -537,16 +537,19 @@ static void clear(tree_player *player)
 
 void tree_last_steps(tree_player *player)
 {
+    bool open = player->unsettled; /* reductions of a backward that was not the last */
+
     clear(player);
     for (int step = 0; step < TREE_LAST_STEPS; step++) {
         CHECK_OK(fsdp_scope_begin(player->context));
         forward(player, 0, 1, &player->slots[0]);
         backward(player, &player->slots[0], false);
+        open = open && !player->slots[0].walked;
         player->unsettled = false; /* also where nothing is trained */
         play_step(player, NULL);
         zero_grad(player);
         tree_drop_slot(&player->slots[0]);
         fsdp_scope_end(player->context, NULL);
-        player->run->live[player->first_rank][step] = test_live_bytes(player->context);
+        player->run->live[player->first_rank][step] = open ? 0 : test_live_bytes(player->context);
     }
 }
