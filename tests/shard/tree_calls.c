@@ -1,9 +1,9 @@
 /* tree_calls.c - each call, on ranks and on plain trees. */
-#include <math.h>
-
 #include "shard/tree_calls.h"
 
 #include <math.h>
+
+#include "shard/tree_plain.h"
 
 static fsdp_module *root_of(const tree_player *player)
 {
@@ -123,98 +123,6 @@ static bool can_walk(const tree_slot *slot)
     return slot->losses[0] && !slot->walked && fsdp_tensor_requires_grad(slot->losses[0]);
 }
 
-/* The tree's gradients and `gradients` change places. */
-static void swap_gradients(const tree_player *player, fsdp_tensor **gradients)
-{
-    for (int p = 0; p < player->plan->param_count; p++) {
-        fsdp_tensor *old;
-
-        if (!player->params[p])
-            continue;
-        old = fsdp_tensor_ref(fsdp_tensor_grad(player->params[p]));
-        CHECK_OK(fsdp_tensor_set_grad(player->params[p], gradients[p]));
-        fsdp_tensor_unref(gradients[p]);
-        gradients[p] = old;
-    }
-}
-
-static void add_values(float *total, const fsdp_tensor *more)
-{
-    float *values = tree_read(CHECK_PTR(more));
-
-    for (int64_t i = 0; i < fsdp_tensor_numel(more); i++)
-        total[i] += values[i];
-    free(values);
-}
-
-/* f16 has no room for sums: what is sent is divided before, by a power of two, and the sum by the rest. */
-static float divisor_before(fsdp_dtype dtype, float divisor)
-{
-    float before = 1;
-
-    while (dtype == FSDP_F16 && fmodf(divisor, before) == 0 && divisor / before > before)
-        before *= 2;
-    return before;
-}
-
-/* Adds the ranks' unreduced gradients to the parameter's. */
-static void reduce_param(tree_player *player, int param)
-{
-    fsdp_tensor *p = player->params[param], *before = fsdp_tensor_grad(p), *result;
-    fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
-    float factor = player->divide[player->plan->params[param].owner];
-    float divisor = factor > 0 ? factor : (float)player->plan->world, before_sum = divisor_before(dtype, divisor);
-    int64_t numel = fsdp_tensor_numel(p);
-    float *total = calloc((size_t)numel + 1, sizeof *total);
-
-    for (int r = 0; r < player->plan->world; r++) {
-        fsdp_tensor *sent = fsdp_cast(player->unreduced[r][param], before_sum == 1 ? dtype : FSDP_F32);
-
-        if (before_sum != 1)
-            sent = fsdp_cast(fsdp_scale(sent, 1 / before_sum), dtype);
-        add_values(total, sent);
-    }
-    for (int64_t i = 0; i < numel; i++)
-        total[i] /= divisor / before_sum;
-    CHECK_OK(fsdp_tensor_create(fsdp_tensor_device(p), fsdp_tensor_dtype(p), fsdp_tensor_ndim(p), fsdp_tensor_shape(p),
-                                FSDP_MEMORY_GRADIENT, &result));
-    if (before)
-        add_values(total, before);
-    CHECK_OK(fsdp_tensor_write(result, FSDP_F32, total));
-    CHECK_OK(fsdp_tensor_set_grad(p, result));
-    fsdp_tensor_unref(result);
-    free(total);
-}
-
-static void plain_reduce(tree_player *player)
-{
-    for (int p = 0; p < player->plan->param_count; p++) {
-        int owner = player->plan->params[p].owner;
-
-        if (!player->params[p] || !player->unreduced[0][p] || owner < 0 || !(player->sync >> owner & 1))
-            continue;
-        reduce_param(player, p);
-        for (int r = 0; r < TREE_MAX_WORLD; r++) {
-            fsdp_tensor_unref(player->unreduced[r][p]);
-            player->unreduced[r][p] = NULL;
-        }
-    }
-}
-
-static void plain_backward(tree_player *player, tree_slot *slot, bool keep)
-{
-    fsdp_tensor *reduced[TREE_MAX_PARAMS] = {NULL};
-
-    swap_gradients(player, reduced);
-    for (int i = 0; i < player->ranks; i++) {
-        swap_gradients(player, player->unreduced[i]);
-        CHECK_OK(fsdp_backward_from(&slot->losses[i], NULL, 1, keep));
-        swap_gradients(player, player->unreduced[i]);
-    }
-    swap_gradients(player, reduced);
-    plain_reduce(player);
-}
-
 /* Gradients that were added up in 16 bits, or were partly reduced when a group of several modules had gone back. */
 static void note_accumulation(tree_player *player)
 {
@@ -232,7 +140,7 @@ static void backward(tree_player *player, tree_slot *slot, bool keep)
         return;
     note_accumulation(player);
     if (player->plain)
-        plain_backward(player, slot, keep);
+        tree_plain_backward(player, slot, keep);
     else
         CHECK_OK(fsdp_backward_from(&slot->losses[0], NULL, 1, keep));
     slot->walked = !keep;
@@ -344,9 +252,27 @@ static void play_sync(tree_player *player, const tree_call *call)
     bool on = call->kind == TREE_SYNC_ON;
 
     player->sync = on ? player->sync | states_of(player, call) : player->sync & ~states_of(player, call);
+    player->all_reduce =
+        on ? player->all_reduce | states_of(player, call) : player->all_reduce & ~states_of(player, call);
     if (!player->plain)
         CHECK_OK(
             fsdp_module_set_requires_gradient_sync(player->modules[node_of_state(player, call)], on, call->recurse));
+}
+
+static void play_all_reduce(tree_player *player, const tree_call *call)
+{
+    bool on = call->kind == TREE_ALL_REDUCE_ON;
+
+    player->all_reduce =
+        on ? player->all_reduce | states_of(player, call) : player->all_reduce & ~states_of(player, call);
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_requires_all_reduce(player->modules[node_of_state(player, call)], on, call->recurse));
+}
+
+static void play_force_sum(tree_player *player, const tree_call *call)
+{
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_force_sum_reduction(player->modules[node_of_state(player, call)], call->on));
 }
 
 static void play_last(tree_player *player, const tree_call *call)
@@ -499,6 +425,9 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_FREEZE] = play_freeze,
     [TREE_SYNC_OFF] = play_sync,
     [TREE_SYNC_ON] = play_sync,
+    [TREE_ALL_REDUCE_OFF] = play_all_reduce,
+    [TREE_ALL_REDUCE_ON] = play_all_reduce,
+    [TREE_FORCE_SUM] = play_force_sum,
     [TREE_LAST_OFF] = play_last,
     [TREE_LAST_ON] = play_last,
     [TREE_SET_RESHARD_FORWARD] = play_set_reshard,

@@ -170,12 +170,13 @@ static void draw_policy(drawing *d, fsdp_mp_policy *policy)
 static int add_state(drawing *d)
 {
     tree_state *state = &d->plan->states[d->plan->state_count];
+    int shards = d->plan->world / d->plan->replicas;
 
     *state = (tree_state){.reshard = (fsdp_reshard)pick(d, 3), .policy = d->policy};
     state->backwards = pick(d, 2);
     if (chance(d, 25))
-        state->slice = 1 + pick(d, d->plan->world);
-    if (state->slice > 0 && d->plan->world % state->slice != 0)
+        state->slice = 1 + pick(d, shards);
+    if (state->slice > 0 && shards % state->slice != 0)
         state->slice = 0;
     if (chance(d, 12))
         draw_policy(d, &state->policy);
@@ -250,6 +251,9 @@ static const int weights[TREE_KINDS] = {
     [TREE_SET_MAX_INPUTS] = 1,
     [TREE_POST_OPTIM] = 1,
     [TREE_SEPARATE_CHANNEL] = 1,
+    [TREE_ALL_REDUCE_OFF] = 2,
+    [TREE_ALL_REDUCE_ON] = 2,
+    [TREE_FORCE_SUM] = 1,
     [TREE_UNSHARD_ASYNC] = 2,
     [TREE_WAIT_UNSHARD] = 1,
     [TREE_SET_UNSHARD_BACKWARD] = 2,
@@ -277,6 +281,7 @@ static const tree_kind phrases[][PHRASE_CALLS] = {
     {TREE_FORWARD, TREE_BACKWARD, TREE_UNSHARD, TREE_STEP, TREE_EVALUATE, TREE_KINDS},
     {TREE_PREFETCH_FORWARD, TREE_PREFETCH_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
     {TREE_SET_MAX_INPUTS, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_POST_OPTIM, TREE_FORWARD, TREE_KINDS},
+    {TREE_ALL_REDUCE_OFF, TREE_FORWARD, TREE_BACKWARD, TREE_ALL_REDUCE_ON, TREE_FORWARD, TREE_BACKWARD, TREE_KINDS},
     {TREE_UNSHARD_ASYNC, TREE_UNSHARD_ASYNC, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
     {TREE_SET_UNSHARD_BACKWARD, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
     {TREE_FAIL_FORWARD, TREE_RESET, TREE_FORWARD, TREE_BACKWARD, TREE_STEP, TREE_KINDS},
@@ -330,6 +335,9 @@ void tree_draw(uint64_t seed, tree_plan *plan)
 
     *plan = (tree_plan){.seed = seed};
     plan->world = worlds[pick(&d, 8)];
+    plan->replicas = chance(&d, 35) ? 1 + pick(&d, plan->world) : 1;
+    if (plan->world % plan->replicas != 0)
+        plan->replicas = plan->world;
     plan->width = 1 + pick(&d, 7);
     plan->real = chance(&d, 40);
     plan->inputs = chance(&d, 40);

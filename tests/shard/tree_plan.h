@@ -101,6 +101,9 @@ typedef enum tree_kind {
     TREE_FREEZE,
     TREE_SYNC_OFF,
     TREE_SYNC_ON,
+    TREE_ALL_REDUCE_OFF,
+    TREE_ALL_REDUCE_ON,
+    TREE_FORCE_SUM,
     TREE_LAST_OFF,
     TREE_LAST_ON,
     TREE_SET_RESHARD_FORWARD,
@@ -135,10 +138,11 @@ typedef struct tree_call {
 typedef struct tree_plan {
     uint64_t seed;
     int world, width;
-    bool real;   /* built with values, not on the meta device */
-    bool inputs; /* gradients of the batches are wanted too */
-    bool adamw;  /* or SGD */
-    bool late;   /* ranks are late now and then */
+    int replicas; /* a mesh of two dimensions, of which the first has so many; 1: a mesh of one */
+    bool real;    /* built with values, not on the meta device */
+    bool inputs;  /* gradients of the batches are wanted too */
+    bool adamw;   /* or SGD */
+    bool late;    /* ranks are late now and then */
     tree_node nodes[TREE_MAX_NODES];
     int node_count;
     tree_param params[TREE_MAX_PARAMS];

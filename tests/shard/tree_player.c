@@ -33,6 +33,7 @@ static void shard_state(tree_player *player, int state)
     const residence *where = player->run->residence;
     fsdp_tensor *ignored[TREE_MAX_PARAMS];
     const fsdp_shard_options options = {.reshard_after_forward = s->reshard,
+                                        .mesh = player->mesh,
                                         .reshard_after_forward_ranks = s->slice,
                                         .ignored_params = ignored,
                                         .ignored_param_count = collect_ignored(player, ignored),
@@ -109,11 +110,15 @@ void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run
                             .first_rank = fsdp_context_rank(context),
                             .ranks = run->residence ? 1 : run->plan->world,
                             .last = true,
-                            .sync = UINT32_MAX};
+                            .sync = UINT32_MAX,
+                            .all_reduce = UINT32_MAX};
     player->feed = (tree_feed){.plan = run->plan, .plain = player->plain, .failing = -1};
     run->otherwise = tree_adds_otherwise(run->plan);
     if (run->residence && run->residence->behind)
         CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+    if (run->plan->replicas > 1 && !player->plain)
+        CHECK_OK(fsdp_mesh_create(context, 2, (int64_t[]){run->plan->replicas, run->plan->world / run->plan->replicas},
+                                  (const char *const[]){"replicate", "shard"}, &player->mesh));
     build(player);
     make_optimizer(player);
 }
@@ -135,6 +140,8 @@ void tree_drop_unreduced(tree_player *player, bool ignored)
                 continue;
             fsdp_tensor_unref(player->unreduced[r][p]);
             player->unreduced[r][p] = NULL;
+            free(player->partial[r][p]);
+            player->partial[r][p] = NULL;
         }
 }
 
@@ -147,6 +154,7 @@ void tree_player_end(tree_player *player)
     for (int p = 0; p < TREE_MAX_PARAMS; p++)
         fsdp_tensor_unref(player->params[p]);
     fsdp_module_unref(player->modules[0]);
+    fsdp_mesh_unref(player->mesh);
     fsdp_event_free(player->written);
 }
 
@@ -195,7 +203,7 @@ void tree_log_tensor(tree_player *player, int rank, const char *what, const fsdp
 /* Moves a rank's part of a whole tensor to the front; returns its elements. */
 static int64_t cut(const tree_player *player, int rank, int dim, const fsdp_tensor *tensor, float *values)
 {
-    int shards = player->plan->world;
+    int shards = player->plan->world / player->plan->replicas;
     int64_t rows = fsdp_tensor_size(tensor, dim), inner = 1, first, count, outer;
 
     for (int d = dim + 1; d < fsdp_tensor_ndim(tensor); d++)

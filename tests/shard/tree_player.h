@@ -3,7 +3,7 @@
  *
  * The plain tree runs every rank's batch, one rank after the other. Each rank has unreduced gradients of its own, which
  * are put in place around its backward; a reduction rounds those of the ranks as the policy says, adds them in their
- * order, divides, and adds to the tree's gradients. */
+ * order, those of a replica first, divides, and adds to the tree's gradients. */
 #ifndef TESTS_SHARD_TREE_PLAYER_H
 #define TESTS_SHARD_TREE_PLAYER_H
 
@@ -45,9 +45,11 @@ typedef struct tree_player {
     tree_slot slots[TREE_SLOTS];
     bool ran; /* the root has, so the tree is known */
     bool last, unsettled, clipped;
-    uint32_t sync; /* states */
+    uint32_t sync, all_reduce; /* states */
+    fsdp_mesh *mesh;           /* NULL: the default */
     /* of a plain tree */
     fsdp_tensor *unreduced[TREE_MAX_WORLD][TREE_MAX_PARAMS];
+    float *partial[TREE_MAX_WORLD][TREE_MAX_PARAMS]; /* of a replica, reduced inside it; NULL: nothing waits */
     float divide[TREE_MAX_STATES];
 } tree_player;
 

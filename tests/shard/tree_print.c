@@ -84,6 +84,9 @@ void tree_print_call(FILE *stream, const tree_plan *plan, int index)
         [TREE_FREEZE] = "freeze or unfreeze",
         [TREE_SYNC_OFF] = "sync off",
         [TREE_SYNC_ON] = "sync on",
+        [TREE_ALL_REDUCE_OFF] = "all-reduce off",
+        [TREE_ALL_REDUCE_ON] = "all-reduce on",
+        [TREE_FORCE_SUM] = "set force sum",
         [TREE_LAST_OFF] = "not the last backward",
         [TREE_LAST_ON] = "the last backward",
         [TREE_SET_RESHARD_FORWARD] = "set reshard after forward",
@@ -115,6 +118,8 @@ void tree_print(FILE *stream, const tree_plan *plan)
     fprintf(stream, "seed %llu: %d ranks, width %d%s%s, %s%s\n", (unsigned long long)plan->seed, plan->world,
             plan->width, plan->real ? "" : ", built on the meta device", plan->inputs ? ", gradients of inputs" : "",
             plan->adamw ? "AdamW" : "SGD", plan->late ? ", late" : "");
+    if (plan->replicas > 1)
+        fprintf(stream, "  %d replicas\n", plan->replicas);
     print_node(stream, plan, 0, 0, printed);
     for (int s = 0; s < plan->state_count; s++)
         print_state(stream, plan, s);

@@ -1,0 +1,149 @@
+/* tree_plain.c - what unreduced gradients become. */
+#include "shard/tree_plain.h"
+
+#include <math.h>
+
+/* The tree's gradients and `gradients` change places. */
+static void swap_gradients(const tree_player *player, fsdp_tensor **gradients)
+{
+    for (int p = 0; p < player->plan->param_count; p++) {
+        fsdp_tensor *old;
+
+        if (!player->params[p])
+            continue;
+        old = fsdp_tensor_ref(fsdp_tensor_grad(player->params[p]));
+        CHECK_OK(fsdp_tensor_set_grad(player->params[p], gradients[p]));
+        fsdp_tensor_unref(gradients[p]);
+        gradients[p] = old;
+    }
+}
+
+static void add_values(float *total, const fsdp_tensor *more)
+{
+    float *values = tree_read(CHECK_PTR(more));
+
+    for (int64_t i = 0; i < fsdp_tensor_numel(more); i++)
+        total[i] += values[i];
+    free(values);
+}
+
+/* f16 has no room for sums: what is sent is divided before, by a power of two, and the sum by the rest. */
+static float divisor_before(fsdp_dtype dtype, float divisor)
+{
+    float before = 1;
+
+    while (dtype == FSDP_F16 && fmodf(divisor, before) == 0 && divisor / before > before)
+        before *= 2;
+    return before;
+}
+
+static void round_to(const tree_player *player, fsdp_dtype dtype, float *values, int64_t numel)
+{
+    fsdp_tensor *rounded;
+
+    if (dtype == FSDP_F32)
+        return;
+    rounded = fsdp_from_data(test_device(player->context), FSDP_F32, FSDP_SHAPE(numel), values);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_cast(rounded, dtype)), FSDP_F32, values));
+}
+
+/* What a parameter's gradients are divided by, all in all. */
+static float divisor_of(const tree_player *player, int param)
+{
+    float factor = player->divide[player->plan->params[param].owner];
+
+    return factor > 0 ? factor : (float)player->plan->world;
+}
+
+static fsdp_tensor *sent_of(const tree_player *player, int rank, int param)
+{
+    fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
+    float before = divisor_before(dtype, divisor_of(player, param));
+    fsdp_tensor *gradient = player->unreduced[rank][param];
+
+    if (before == 1)
+        return fsdp_cast(gradient, dtype);
+    return fsdp_cast(fsdp_scale(fsdp_cast(gradient, FSDP_F32), 1 / before), dtype);
+}
+
+/* A replica's unreduced gradients, added to what was reduced inside it before. That is kept in the reduce dtype, where
+ * there are other replicas to reduce it with. */
+static void reduce_inside(tree_player *player, int replica, int param)
+{
+    fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
+    int shards = player->plan->world / player->plan->replicas;
+    int64_t numel = fsdp_tensor_numel(player->params[param]);
+    float *sum = calloc((size_t)numel + 1, sizeof *sum), *before = player->partial[replica][param];
+
+    for (int r = replica * shards; r < (replica + 1) * shards; r++) {
+        add_values(sum, sent_of(player, r, param));
+        fsdp_tensor_unref(player->unreduced[r][param]);
+        player->unreduced[r][param] = NULL;
+    }
+    if (player->plan->replicas > 1)
+        round_to(player, dtype, sum, numel);
+    for (int64_t i = 0; i < numel && before; i++)
+        sum[i] += before[i];
+    if (before)
+        round_to(player, dtype, sum, numel);
+    free(before);
+    player->partial[replica][param] = sum;
+}
+
+/* Adds what was reduced inside the replicas to the parameter's gradient. */
+static void reduce_across(tree_player *player, int param)
+{
+    fsdp_tensor *p = player->params[param], *before = fsdp_tensor_grad(p), *result;
+    fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
+    float divisor = divisor_of(player, param);
+    int64_t numel = fsdp_tensor_numel(p);
+    float *total = calloc((size_t)numel + 1, sizeof *total);
+
+    for (int r = 0; r < player->plan->replicas; r++) {
+        for (int64_t i = 0; i < numel; i++)
+            total[i] += player->partial[r][param][i];
+        free(player->partial[r][param]);
+        player->partial[r][param] = NULL;
+    }
+    if (player->plan->replicas > 1)
+        round_to(player, dtype, total, numel);
+    for (int64_t i = 0; i < numel; i++)
+        total[i] /= divisor / divisor_before(dtype, divisor);
+    CHECK_OK(fsdp_tensor_create(fsdp_tensor_device(p), fsdp_tensor_dtype(p), fsdp_tensor_ndim(p), fsdp_tensor_shape(p),
+                                FSDP_MEMORY_GRADIENT, &result));
+    if (before)
+        add_values(total, before);
+    CHECK_OK(fsdp_tensor_write(result, FSDP_F32, total));
+    CHECK_OK(fsdp_tensor_set_grad(p, result));
+    fsdp_tensor_unref(result);
+    free(total);
+}
+
+static void plain_reduce(tree_player *player)
+{
+    for (int p = 0; p < player->plan->param_count; p++) {
+        int owner = player->plan->params[p].owner;
+        bool waiting = player->unreduced[0][p] != NULL;
+
+        if (!player->params[p] || owner < 0 || !(player->sync >> owner & 1))
+            continue;
+        for (int r = 0; r < player->plan->replicas && waiting; r++)
+            reduce_inside(player, r, p);
+        if (player->partial[0][p] && (player->all_reduce >> owner & 1 || player->plan->replicas == 1))
+            reduce_across(player, p);
+    }
+}
+
+void tree_plain_backward(tree_player *player, tree_slot *slot, bool keep)
+{
+    fsdp_tensor *reduced[TREE_MAX_PARAMS] = {NULL};
+
+    swap_gradients(player, reduced);
+    for (int i = 0; i < player->ranks; i++) {
+        swap_gradients(player, player->unreduced[i]);
+        CHECK_OK(fsdp_backward_from(&slot->losses[i], NULL, 1, keep));
+        swap_gradients(player, player->unreduced[i]);
+    }
+    swap_gradients(player, reduced);
+    plain_reduce(player);
+}
