@@ -72,11 +72,12 @@ out:
 static bool initializes(const fsdp__module_state *state, const fsdp__parameter_slot *slot)
 {
     const fsdp__param *p = *slot->slot && !slot->tied ? fsdp__param_of(*slot->slot) : NULL;
+    bool has = false;
 
     for (int64_t i = 0; p && i < p->field_count; i++)
-        if (p->fields[i].field == slot->slot) /* of several states that share its module, the parameter's own */
-            return p->fields[i].user ? p->fields[i].user == state : p->group->state == state;
-    return false;
+        has = has || (p->fields[i].field == slot->slot &&
+                      (p->fields[i].user ? p->fields[i].user == state : p->group->state == state));
+    return has;
 }
 
 /* The parameters that were registered in `module`. */
@@ -91,7 +92,7 @@ static fsdp_status initialize_module(void *arg, fsdp_module *module, const char 
         if (!initializes(in->state, slot))
             continue;
         p = fsdp__param_of(*slot->slot);
-        if (!p->named_in) /* below several modules of the state: the first name is that of the first */
+        if (!p->named_in) /* below several modules of states: the first name is that of the first asked */
             p->named_in = in->module;
         if (p->named_in == in->module)
             FSDP_TRY(initialize_param(in, p, slot->init, name, slot->name));

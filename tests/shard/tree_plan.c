@@ -43,8 +43,13 @@ bool tree_is_original(const tree_plan *plan, int param)
     return !p->gone && p->tied < 0 && plan->nodes[p->node].reached;
 }
 
-/* The parameter that `state` finds taken by another one, or -1. As fully_shard goes through a module: not into those
- * that were given to it. */
+static bool may_use(const tree_plan *plan, int state, int owner)
+{
+    return plan->states[state].policy.param_dtype == plan->states[owner].policy.param_dtype;
+}
+
+/* The parameter that `state` uses and whose owner computes in another dtype, or -1. As fully_shard goes through a
+ * module: not into those that were given to it. */
 static int own(tree_plan *plan, int state, int node, bool *seen)
 {
     const tree_node *n = &plan->nodes[node];
@@ -58,9 +63,10 @@ static int own(tree_plan *plan, int state, int node, bool *seen)
 
         if (plan->params[n->params[i]].gone || p->ignored)
             continue;
-        if (p->owner >= 0 && p->owner != state)
+        if (p->owner < 0)
+            p->owner = state;
+        if (!may_use(plan, state, p->owner))
             taken = n->params[i];
-        p->owner = state;
     }
     for (int i = 0; i < n->child_count && taken < 0; i++)
         if (plan->nodes[n->children[i]].state < 0)

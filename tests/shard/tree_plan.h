@@ -154,7 +154,7 @@ typedef struct tree_plan {
 } tree_plan;
 
 /* Everything that follows from the rest: who owns which parameter, how often nodes run. What fully_shard would refuse
- * is changed: a parameter that two states would own is untied, or its node gets a state of its own. */
+ * is changed: a parameter that two states would use in two dtypes is untied, or its node gets a state of its own. */
 void tree_settle(tree_plan *plan);
 /* The parameter whose name `param` is another one of, or itself. */
 int tree_original(const tree_plan *plan, int param);
