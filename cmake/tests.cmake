@@ -98,6 +98,14 @@ if(FSDP_SANITIZE)  # minutes each; under a sanitizer the run on the CPU, with it
        test_shard_lifetimes test_autograd_backward test_train_reference)
 endif()
 
+# ThreadSanitizer sees threads of one process. These start processes of one thread each, or compute on one; each takes
+# half a minute or more under it.
+set(FSDP_THREAD_EXCEPT)
+if(FSDP_SANITIZE MATCHES "thread")
+  set(FSDP_THREAD_EXCEPT test_backend_kernels test_launch_descriptors test_cli_progress test_cli_stopped
+      test_train_reference)
+endif()
+
 # Registers <name>.sim.
 function(fsdp_test_on_sim name layer)
   if(layer IN_LIST FSDP_SIM_LAYERS AND NOT name IN_LIST FSDP_SIM_EXCEPT)
@@ -112,6 +120,9 @@ foreach(layer IN LISTS fsdp_test_folders)
   foreach(source IN LISTS sources)
     get_filename_component(file ${source} NAME_WE)
     string(REPLACE "test_" "test_${layer}_" name ${file})
+    if(name IN_LIST FSDP_THREAD_EXCEPT)
+      continue()
+    endif()
     fsdp_test_executable(${name} ${layer} ${source})
     add_test(NAME ${name} COMMAND ${name})
     fsdp_test_properties(${name} ${layer})
