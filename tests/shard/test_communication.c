@@ -10,7 +10,13 @@ typedef struct expectation {
     fsdp_reshard reshard;
     int ranks; /* reshard_after_forward_ranks, where it divides the world */
     bool root_only, manual_reshard, copy;
+    enum {
+        ROOT_AS_BUILT,
+        ROOT_RESHARDS,
+        ROOT_STAYS
+    } root; /* set after the building, for the root alone */
     int micros;
+    bool backward_last; /* reshard after the backward of the last microbatch only */
     bool sync;
     int64_t forward_gathers, backward_gathers, reductions; /* of one step, all microbatches */
 } expectation;
@@ -23,13 +29,18 @@ static int64_t calls(fsdp_context *context, fsdp_collective kind)
     return stats.calls[kind];
 }
 
-static void count(fsdp_context *context, void *arg)
+static void set_microbatch(fsdp_module *module, const expectation *e, bool last)
 {
-    const expectation *e = arg;
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, e->sync || last, true));
+    if (e->backward_last)
+        CHECK_OK(fsdp_module_set_reshard_after_backward(module, last, true));
+}
+
+static fsdp_module *build(fsdp_context *context, const expectation *e)
+{
     fsdp_shard_options options = {
         .reshard_after_forward = e->reshard, .reshard_after_forward_ranks = e->ranks, .no_shared_memory = e->copy};
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
-    int ranks = fsdp_context_world_size(context) > 1;
 
     if (e->root_only)
         CHECK_OK(fsdp_fully_shard(module, &options));
@@ -37,6 +48,16 @@ static void count(fsdp_context *context, void *arg)
         net_shard(module, &options);
     CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_OK(fsdp_module_initialize(module, 1));
+    if (e->root != ROOT_AS_BUILT)
+        CHECK_OK(fsdp_module_set_reshard_after_forward(module, e->root == ROOT_RESHARDS, false));
+    return module;
+}
+
+static void count(fsdp_context *context, void *arg)
+{
+    const expectation *e = arg;
+    fsdp_module *module = build(context, e);
+    int ranks = fsdp_context_world_size(context) > 1;
 
     for (int step = 0; step < 3; step++) {
         int64_t forward = 0, backward = 0, rows = NET_ROWS / fsdp_context_world_size(context) / e->micros;
@@ -46,7 +67,7 @@ static void count(fsdp_context *context, void *arg)
             int64_t before = calls(context, FSDP_ALL_GATHER);
             fsdp_tensor *x, *targets, *loss;
 
-            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, e->sync || micro == e->micros - 1, true));
+            set_microbatch(module, e, micro == e->micros - 1);
             CHECK_OK(fsdp_scope_begin(context));
             net_batch(context, step, 0, (int)rows, &x, &targets);
             loss = CHECK_PTR(fsdp_call(module, x, targets));
@@ -67,37 +88,65 @@ static void count(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
+static const expectation cases[] = {
+    {.reshard = FSDP_RESHARD_ALWAYS,
+     .micros = 1,
+     .forward_gathers = GROUPS,
+     .backward_gathers = GROUPS,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_AUTO,
+     .micros = 1,
+     .forward_gathers = GROUPS,
+     .backward_gathers = GROUPS - 1,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_NEVER,
+     .micros = 1,
+     .forward_gathers = GROUPS,
+     .backward_gathers = 0,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_NEVER,
+     .manual_reshard = true,
+     .micros = 1,
+     .forward_gathers = GROUPS,
+     .backward_gathers = GROUPS,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_AUTO, .root_only = true, .micros = 1, .forward_gathers = 1, .reductions = 1},
+    {.reshard = FSDP_RESHARD_ALWAYS,
+     .micros = 3,
+     .forward_gathers = 3 * GROUPS,
+     .backward_gathers = 3 * GROUPS,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_ALWAYS,
+     .micros = 3,
+     .sync = true,
+     .forward_gathers = 3 * GROUPS,
+     .backward_gathers = 3 * GROUPS,
+     .reductions = 3 * GROUPS},
+    {.reshard = FSDP_RESHARD_NEVER, .micros = 2, .forward_gathers = 2 * GROUPS, .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_NEVER,
+     .backward_last = true,
+     .micros = 3,
+     .forward_gathers = GROUPS,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_NEVER,
+     .root = ROOT_RESHARDS,
+     .micros = 1,
+     .forward_gathers = GROUPS,
+     .backward_gathers = 1,
+     .reductions = GROUPS},
+    {.reshard = FSDP_RESHARD_ALWAYS,
+     .root = ROOT_STAYS,
+     .micros = 1,
+     .forward_gathers = GROUPS,
+     .backward_gathers = GROUPS - 1,
+     .reductions = GROUPS},
+    {.ranks = 1, .micros = 1, .forward_gathers = GROUPS, .reductions = GROUPS},
+    {.ranks = 2, .micros = 1, .forward_gathers = GROUPS, .backward_gathers = GROUPS, .reductions = GROUPS},
+    {.ranks = 2, .micros = 3, .forward_gathers = 3 * GROUPS, .backward_gathers = 3 * GROUPS, .reductions = GROUPS},
+};
+
 static void counts_per_step_are_those_of_fsdp2(void **state)
 {
-    const int g = GROUPS;
-    const expectation cases[] = {
-        {.reshard = FSDP_RESHARD_ALWAYS, .micros = 1, .forward_gathers = g, .backward_gathers = g, .reductions = g},
-        {.reshard = FSDP_RESHARD_AUTO, .micros = 1, .forward_gathers = g, .backward_gathers = g - 1, .reductions = g},
-        {.reshard = FSDP_RESHARD_NEVER, .micros = 1, .forward_gathers = g, .backward_gathers = 0, .reductions = g},
-        {.reshard = FSDP_RESHARD_NEVER,
-         .manual_reshard = true,
-         .micros = 1,
-         .forward_gathers = g,
-         .backward_gathers = g,
-         .reductions = g},
-        {.reshard = FSDP_RESHARD_AUTO, .root_only = true, .micros = 1, .forward_gathers = 1, .reductions = 1},
-        {.reshard = FSDP_RESHARD_ALWAYS,
-         .micros = 3,
-         .forward_gathers = 3 * g,
-         .backward_gathers = 3 * g,
-         .reductions = g},
-        {.reshard = FSDP_RESHARD_ALWAYS,
-         .micros = 3,
-         .sync = true,
-         .forward_gathers = 3 * g,
-         .backward_gathers = 3 * g,
-         .reductions = 3 * g},
-        {.reshard = FSDP_RESHARD_NEVER, .micros = 2, .forward_gathers = 2 * g, .reductions = g},
-        {.ranks = 1, .micros = 1, .forward_gathers = g, .reductions = g},
-        {.ranks = 2, .micros = 1, .forward_gathers = g, .backward_gathers = g, .reductions = g},
-        {.ranks = 2, .micros = 3, .forward_gathers = 3 * g, .backward_gathers = 3 * g, .reductions = g},
-    };
-
     (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
         for (int world = 1; world <= 4; world++)
