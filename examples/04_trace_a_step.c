@@ -4,7 +4,7 @@
  *     fsdp run -n 2 -- ./04_trace_a_step              as it is by default
  *     fsdp run -n 2 -- ./04_trace_a_step always       or never, or a number of ranks: reshard_after_forward
  *
- * The output of one rank is what bench/draw_trace.py draws. */
+ * bench/draw_trace.py draws what it prints. */
 #include <fsdp/fsdp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +43,7 @@ static void print_line(const trace *t, const char *event, const char *group)
     fsdp_device_memory(fsdp_cpu(t->context), &memory);
     printf("%9.3f  %-13s %-15s", milliseconds_since(&t->start), event, group && *group ? group : "(root)");
     for (int k = 0; k < 5; k++)
-        printf(" %9.1f", (double)memory.live_bytes[kinds[k]] / 1024);
-    printf("\n");
+        printf(" %9.1f%s", (double)memory.live_bytes[kinds[k]] / 1024, k < 4 ? "" : "\n");
 }
 
 static void see(void *arg, fsdp_module *module, fsdp_shard_event event)
@@ -106,13 +105,11 @@ static fsdp_status run(trace *t, const fsdp_shard_options *options, fsdp_module 
 {
     fsdp_adam_options adam = fsdp_adam_options_default();
     fsdp_parameters parameters;
-    fsdp_status status;
 
     FSDP_TRY(build(t->context, options, model));
     FSDP_TRY(fsdp_module_parameters(*model, &parameters));
-    status = fsdp_adamw_create(&parameters, &adam, adamw);
+    FSDP_TRY(fsdp_adamw_create(&parameters, &adam, adamw));
     fsdp_parameters_release(&parameters);
-    FSDP_TRY(status);
     FSDP_TRY(fsdp_module_set_shard_listener(*model, see, t));
     FSDP_TRY(step(t, *model, *adamw)); /* the first one makes what later ones use again */
     t->on = true;
@@ -124,10 +121,10 @@ static fsdp_status run(trace *t, const fsdp_shard_options *options, fsdp_module 
 
 static void choose(const char *word, fsdp_shard_options *options)
 {
-    if (!strcmp(word, "always"))
-        options->reshard_after_forward = FSDP_RESHARD_ALWAYS;
-    else if (!strcmp(word, "never"))
-        options->reshard_after_forward = FSDP_RESHARD_NEVER;
+    bool always = !strcmp(word, "always");
+
+    if (always || !strcmp(word, "never"))
+        options->reshard_after_forward = always ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER;
     else
         options->reshard_after_forward_ranks = atoi(word);
 }

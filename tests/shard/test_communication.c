@@ -313,7 +313,7 @@ static void check_wire(fsdp_context *context, void *arg)
 
 static void sums_or_averages_are_sent_as_asked(void **state)
 {
-    const wire cases[] = {{.op = FSDP_AVG},
+    const wire wires[] = {{.op = FSDP_AVG},
                           {.force_sum = true, .op = FSDP_SUM},
                           {.factor = 4, .op = FSDP_SUM},
                           {.replicas = 1, .op = FSDP_AVG},
@@ -322,8 +322,8 @@ static void sums_or_averages_are_sent_as_asked(void **state)
                           {.replicas = 4, .op = FSDP_SUM}};
 
     (void)state;
-    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
-        test_run_ranks(4, check_wire, (void *)(uintptr_t)&cases[i]);
+    for (size_t i = 0; i < FSDP__COUNT_OF(wires); i++)
+        test_run_ranks(4, check_wire, (void *)(uintptr_t)&wires[i]);
 }
 
 /* ---- order ---- */

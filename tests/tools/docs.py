@@ -93,7 +93,7 @@ def commands_of(page):
 
 
 def make_sandbox(source, build, folder):
-    for name in ("tools", "demo", "examples"):
+    for name in ("tools", "demo", "examples", "bench"):
         shutil.copytree(os.path.join(source, name), os.path.join(folder, name),
                         ignore=shutil.ignore_patterns("model", "metrics.jsonl", "data.txt"))
     os.symlink(build, os.path.join(folder, "build"))
