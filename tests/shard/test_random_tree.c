@@ -31,11 +31,11 @@ static bool tree_number_passes(int seed, uint32_t which)
     tree_draw((uint64_t)seed, &plan);
     if (tree_passes(&plan, which, text, sizeof text))
         return true;
-    print_error("%s\nin this tree, FSDP_TREE_SEED=%d repeats it:\n", text, seed);
+    fprintf(stderr, "%s\nin this tree, FSDP_TREE_SEED=%d repeats it:\n", text, seed);
     tree_print(stderr, &plan);
     tree_reduce(&plan, which);
     if (!tree_passes(&plan, which, text, sizeof text)) {
-        print_error("%s\nreduced to this:\n", text);
+        fprintf(stderr, "%s\nreduced to this:\n", text);
         tree_print(stderr, &plan);
     }
     return false;

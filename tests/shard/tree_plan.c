@@ -159,17 +159,36 @@ fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param)
     return dtype ? dtype : p->dtype;
 }
 
+static bool is_read_in_backward(const tree_plan *plan, int param)
+{
+    tree_role role = plan->params[param].role;
+
+    return !plan->params[param].gone && role != TREE_TABLE && role != TREE_BIAS && role != TREE_CUBE &&
+           role != TREE_UNUSED;
+}
+
+/* Of the node, and of those below that were not given to fully_shard. */
+static bool reads_in_backward(const tree_plan *plan, int node)
+{
+    const tree_node *n = &plan->nodes[node];
+    bool reads = false;
+
+    for (int i = 0; i < n->param_count; i++)
+        reads = reads || is_read_in_backward(plan, n->params[i]);
+    for (int i = 0; i < n->child_count && !reads; i++)
+        reads = plan->nodes[n->children[i]].state < 0 && reads_in_backward(plan, n->children[i]);
+    return reads;
+}
+
 bool tree_is_unread_in_backward(const tree_plan *plan, int state)
 {
-    bool unread = true;
+    bool reads = false;
 
-    for (int i = 0; i < plan->param_count; i++) {
-        tree_role role = plan->params[i].role;
-
-        if (!plan->params[i].gone && plan->params[tree_original(plan, i)].owner == state)
-            unread = unread && (role == TREE_TABLE || role == TREE_BIAS || role == TREE_CUBE || role == TREE_UNUSED);
-    }
-    return unread;
+    for (int m = 0; m < plan->states[state].member_count; m++)
+        reads = reads || reads_in_backward(plan, plan->states[state].members[m]);
+    for (int p = 0; p < plan->param_count; p++) /* its own, that other states use */
+        reads = reads || (plan->params[tree_original(plan, p)].owner == state && is_read_in_backward(plan, p));
+    return !reads;
 }
 
 uint32_t tree_states_below(const tree_plan *plan, int node)

@@ -164,7 +164,7 @@ bool tree_is_original(const tree_plan *plan, int param);
 fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param);
 /* The dtype that its gradient is reduced in. */
 fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
-/* Whether no backward reads a parameter of the state. */
+/* Whether no backward reads a parameter that the state owns or uses. */
 bool tree_is_unread_in_backward(const tree_plan *plan, int state);
 /* States of the node's subtree, as bits. */
 uint32_t tree_states_below(const tree_plan *plan, int node);
