@@ -12,9 +12,10 @@ typedef struct misuse {
     const char *parts[4]; /* of the message */
 } misuse;
 
+/* A device that runs behind the host says it when it gets there. */
 static fsdp_status called(const fsdp_tensor *output)
 {
-    return output ? FSDP_OK : fsdp_last_status();
+    return output ? fsdp_stream_synchronize(fsdp_device_stream(fsdp_tensor_device(output))) : fsdp_last_status();
 }
 
 static fsdp_status forward(fsdp_module *module)
