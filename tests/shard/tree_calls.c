@@ -130,7 +130,7 @@ static void note_accumulation(tree_player *player)
 
     for (int p = 0; p < TREE_MAX_PARAMS; p++)
         waiting = waiting || (player->unreduced[0][p] && player->plan->params[p].owner >= 0);
-    if (waiting && tree_is_low_precision(player->plan))
+    if (player->plain && waiting && tree_is_low_precision(player->plan))
         player->run->otherwise = true;
 }
 
@@ -210,7 +210,7 @@ static void play_step(tree_player *player, const tree_call *call)
     if (!player->optimizer || !can_write(player))
         return;
     CHECK_OK(fsdp_optimizer_step(player->optimizer));
-    if (player->clipped && player->plan->world > 1)
+    if (player->plain && player->clipped && player->plan->world > 1)
         player->run->otherwise = true;
     player->clipped = false;
     tree_observe(player);

@@ -113,7 +113,6 @@ void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run
                             .sync = UINT32_MAX,
                             .all_reduce = UINT32_MAX};
     player->feed = (tree_feed){.plan = run->plan, .plain = player->plain, .failing = -1};
-    run->otherwise = tree_adds_otherwise(run->plan);
     if (run->residence && run->residence->behind)
         CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
     if (run->plan->replicas > 1 && !player->plain)

@@ -111,6 +111,7 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
     bool passes;
 
     plain->plan = plan;
+    plain->otherwise = tree_adds_otherwise(plan);
     passes = run_passes(plain, text, bytes);
     for (int i = 0; i < RESIDENCES && passes; i++) {
         if (!(which >> i & 1))
