@@ -211,12 +211,13 @@ static void metrics_tell_the_scale(void **state)
 static void scaled_steps(fsdp_context *context, way_run *run)
 {
     fsdp_grad_scaler_state state = fsdp_grad_scaler_state_default();
+    way_run half = *run; /* which the ranks have in common */
     fsdp_grad_scaler *scaler;
     fsdp_optimizer *optimizer;
     fsdp_module *module;
 
-    run->options.mp_policy.param_dtype = FSDP_F16;
-    module = ways_net(context, run, 1, FSDP_RESHARD_AUTO);
+    half.options.mp_policy.param_dtype = FSDP_F16;
+    module = ways_net(context, &half, 1, FSDP_RESHARD_AUTO);
     optimizer = ways_optimizer(module);
     state.scale = 256;
     state.growth_interval = 2;
