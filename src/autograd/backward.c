@@ -218,13 +218,13 @@ out:
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "backward of %s", node->op->name);
 }
 
-/* No gradient has come. */
-static fsdp_status pass(fsdp__node *node)
+/* In a scope of its own: hooks make tensors. */
+static fsdp_status in_scope(fsdp__node *node, fsdp_status (*what)(fsdp__node *node))
 {
     fsdp_status status;
 
     FSDP_TRY(fsdp_scope_begin(node->context));
-    status = run_hooks(node);
+    status = what(node);
     fsdp_scope_end(node->context, NULL);
     return status;
 }
@@ -245,17 +245,6 @@ static bool has_grads(const fsdp__node *node)
     return false;
 }
 
-/* In a scope of its own: hooks of leaves make tensors. */
-static fsdp_status give_leaves(fsdp__node *node)
-{
-    fsdp_status status;
-
-    FSDP_TRY(fsdp_scope_begin(node->context));
-    status = fsdp__node_commit_leaves(node);
-    fsdp_scope_end(node->context, NULL);
-    return status;
-}
-
 static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
 {
     fsdp_status status = FSDP_OK;
@@ -267,9 +256,9 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
         drop_grads(node);
         if (!run->keep_graph && !node->aside)
             fsdp__node_forget(node);
-        FSDP_TRY_GOTO(status, give_leaves(node), fail);
+        FSDP_TRY_GOTO(status, in_scope(node, fsdp__node_commit_leaves), fail);
     } else {
-        FSDP_TRY(pass(node));
+        FSDP_TRY(in_scope(node, run_hooks)); /* no gradient has come */
     }
     /* Also of a node to which no gradient came: its producers wait for all their consumers. */
     for (int i = 0; i < node->input_count; i++) {

@@ -15,7 +15,7 @@ static fsdp_status post_backward(void *arg)
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     fsdp__module_state_reshard_after_backward(state);
     /* Else by the last of several uses, or when the backward ends: [Note: companions] in state.h. */
-    if (state->to_come == 0 && !state->tied)
+    if (state->to_come == 0 && state->host_count == 0)
         FSDP_TRY(fsdp__module_state_reduce(state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
     return FSDP_OK;
@@ -57,7 +57,7 @@ static fsdp_status complete_backward(fsdp__root *root)
         if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(post_backward(root->states[i]));
     for (int64_t i = 0; i < root->state_count; i++)
-        if (root->states[i]->tied && root->states[i]->training != FSDP__FORWARD)
+        if (root->states[i]->host_count > 0 && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(fsdp__module_state_reduce(root->states[i]));
     for (int64_t i = 0; i < root->state_count; i++) {
         fsdp__module_state *state = root->states[i];

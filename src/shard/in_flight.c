@@ -94,8 +94,8 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
     if (landing.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(stream)), landing.done));
-    status = fsdp__stream_check(
-        stream); /* behind the host: of earlier work. A failure breaks the world: later calls say so */
+    /* Behind the host: of earlier work. A failure breaks the world, and later calls say so. */
+    status = fsdp__stream_check(stream);
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
     for (int64_t i = 0; i < landing.count; i++)
         is_written(&landing, i);

@@ -36,14 +36,13 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
     collection *c = arg;
     fsdp__module_state *state = fsdp__module_state_of(module);
     fsdp__root *root = c->root;
-    int64_t i = 0;
+    int64_t i;
 
     FSDP_TRY(name_parameters(module, name));
     if (!state)
         return FSDP_OK;
-    while (i < root->state_count && root->states[i] != state)
-        i++;
-    if (i < root->state_count) { /* a further module of one group: "norm, output" */
+    i = fsdp__root_find(root, state);
+    if (i >= 0) { /* a further module of one group: "norm, output" */
         char *joined = fsdp__sprintf("%s, %s", c->names[i], name);
 
         if (!joined)
@@ -57,6 +56,7 @@ static fsdp_status collect_state(void *arg, fsdp_module *module, const char *nam
                          "'%s' has already run, by itself or inside another outermost module: run the first forward "
                          "through the outermost sharded module, and share no sharded module between two of them",
                          name);
+    i = root->state_count;
     if (fsdp__grow(&root->states, i, &root->state_capacity, sizeof *root->states) ||
         fsdp__grow(&c->names, i, &c->name_capacity, sizeof *c->names))
         return FSDP_NO_MEMORY;
@@ -101,14 +101,6 @@ static void list_parameters(const fsdp__module_state *state, char *text, size_t 
         snprintf(text + used, bytes - used, " and %lld more", (long long)more);
 }
 
-static const char *name_of(const collection *c, const fsdp__module_state *state)
-{
-    for (int64_t i = 0; i < c->root->state_count; i++)
-        if (c->root->states[i] == state)
-            return c->names[i];
-    return NULL;
-}
-
 /* Who has parameters in common gathers and reduces on one stream, in one order. */
 static fsdp_status check_companions(const collection *c)
 {
@@ -116,7 +108,7 @@ static fsdp_status check_companions(const collection *c)
         const fsdp__module_state *state = c->root->states[i];
 
         for (int64_t j = 0; j < state->companion_count; j++)
-            if (!name_of(c, state->companions[j]))
+            if (fsdp__root_find(c->root, state->companions[j]) < 0)
                 return FSDP_FAIL(FSDP_STATE,
                                  "'%s' shares parameters with a sharded module outside of the outermost one: run the "
                                  "first forward through a sharded module that has both",

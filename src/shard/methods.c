@@ -16,22 +16,21 @@ static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
 
 /* Applies `change` to the module's state and, with `recurse`, to those of the modules below. */
 typedef struct change {
-    void (*apply)(fsdp__module_state *state, bool value);
-    bool value;
+    fsdp_status (*apply)(fsdp__module_state *state, int value);
+    int value;
 } change;
 
 static fsdp_status apply_change(void *arg, fsdp_module *module, const char *name)
 {
+    fsdp__module_state *state = fsdp__module_state_of(module);
     const change *c = arg;
 
     (void)name;
-    if (fsdp__module_state_of(module))
-        c->apply(fsdp__module_state_of(module), c->value);
-    return FSDP_OK;
+    return state ? c->apply(state, c->value) : FSDP_OK;
 }
 
-static fsdp_status change_states(fsdp_module *module, bool recurse, void (*apply)(fsdp__module_state *, bool),
-                                 bool value)
+static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status (*apply)(fsdp__module_state *, int),
+                                 int value)
 {
     fsdp__module_state *state;
     change c = {.apply = apply, .value = value};
@@ -116,20 +115,21 @@ fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
     return FSDP_OK;
 }
 
-static void reshard(fsdp__module_state *state, bool unused)
+static fsdp_status reshard(fsdp__module_state *state, int unused)
 {
     (void)unused;
     fsdp__module_state_give_up(state);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_reshard(fsdp_module *module)
 {
-    return change_states(module, false, reshard, true);
+    return change_states(module, false, reshard, 0);
 }
 
 fsdp_status fsdp_module_reshard_all(fsdp_module *module)
 {
-    change c = {.apply = reshard, .value = true};
+    change c = {.apply = reshard};
 
     return fsdp__module_walk(module, apply_change, &c);
 }
@@ -163,32 +163,21 @@ fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *ev
     return FSDP_OK;
 }
 
-/* As `apply_change`, with a number. */
-typedef struct limit {
-    int most;
-} limit;
-
-static fsdp_status set_limit(void *arg, fsdp_module *module, const char *name)
+static fsdp_status set_max_inputs(fsdp__module_state *state, int most)
 {
-    fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)name;
-    if (state) {
-        state->max_inputs = ((const limit *)arg)->most;
-        fsdp__root_choose_max_inputs(state->root);
-    }
+    state->max_inputs = most;
+    fsdp__root_choose_max_inputs(state->root);
     return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int most, bool recurse)
 {
     fsdp__module_state *state;
-    limit l = {most};
 
     FSDP_TRY(state_of(module, &state));
     if (most < 1)
         return FSDP_FAIL(FSDP_INVALID, "%d reductions in flight: expected at least 1", most);
-    return recurse ? fsdp__module_walk(module, set_limit, &l) : set_limit(&l, module, "");
+    return change_states(module, recurse, set_max_inputs, most);
 }
 
 static fsdp_status check_reduced(const fsdp__param_group *group)
@@ -202,19 +191,16 @@ static fsdp_status check_reduced(const fsdp__param_group *group)
     return FSDP_OK;
 }
 
-static fsdp_status set_separate(void *arg, fsdp_module *module, const char *name)
+static fsdp_status set_separate(fsdp__module_state *state, int on)
 {
-    const fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)name;
-    for (int64_t i = 0; state && i < state->group_count; i++) {
+    for (int64_t i = 0; i < state->group_count; i++) {
         fsdp__param_group *group = state->groups[i];
         const fsdp__mesh_info *mesh = &group->residence.mesh;
 
         FSDP_TRY(check_reduced(group));
         FSDP_TRY(fsdp__comm_context_finish_reduction(state->comm)); /* of one group all are in one order */
         group->reduce_pg = NULL;
-        if (*(const bool *)arg && mesh->ranks > 1)
+        if (on && mesh->ranks > 1)
             FSDP_TRY(fsdp__default_subgroup(mesh, mesh->ranks, &group->reduce_pg));
     }
     return FSDP_OK;
@@ -222,15 +208,13 @@ static fsdp_status set_separate(void *arg, fsdp_module *module, const char *name
 
 fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse)
 {
-    fsdp__module_state *state;
-
-    FSDP_TRY(state_of(module, &state));
-    return recurse ? fsdp__module_walk(module, set_separate, &on) : set_separate(&on, module, "");
+    return change_states(module, recurse, set_separate, on);
 }
 
-static void set_gradient_sync(fsdp__module_state *state, bool sync)
+static fsdp_status set_gradient_sync(fsdp__module_state *state, int sync)
 {
     state->reduce_grads = state->reduction.all_reduce = sync;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool sync, bool recurse)
@@ -238,9 +222,10 @@ fsdp_status fsdp_module_set_requires_gradient_sync(fsdp_module *module, bool syn
     return change_states(module, recurse, set_gradient_sync, sync);
 }
 
-static void set_all_reduce(fsdp__module_state *state, bool on)
+static fsdp_status set_all_reduce(fsdp__module_state *state, int on)
 {
     state->reduction.all_reduce = on;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bool on, bool recurse)
@@ -257,11 +242,12 @@ fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
     return FSDP_OK;
 }
 
-static void set_reshard_after_forward(fsdp__module_state *state, bool on)
+static fsdp_status set_reshard_after_forward(fsdp__module_state *state, int on)
 {
     state->reshard = on ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_NEVER; /* no longer automatic */
     state->reshard_after_forward = on;
     state->slice_ranks = 0;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
@@ -269,9 +255,10 @@ fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, 
     return change_states(module, recurse, set_reshard_after_forward, on);
 }
 
-static void set_reshard_after_backward(fsdp__module_state *state, bool on)
+static fsdp_status set_reshard_after_backward(fsdp__module_state *state, int on)
 {
     state->reshard_after_backward = on;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool on, bool recurse)
@@ -329,12 +316,11 @@ int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
            (fsdp__param_has_partial(param) ? FSDP_PENDING_PARTIAL : 0);
 }
 
-static fsdp_status reduce_pending(void *arg, fsdp_module *module, const char *name)
+/* Of several modules of one state the others find nothing. */
+static fsdp_status reduce_pending(fsdp__module_state *state, int unused)
 {
-    fsdp__module_state *state = fsdp__module_state_of(module);
-
-    (void)arg, (void)name;
-    return state ? fsdp__module_state_reduce_pending(state) : FSDP_OK; /* of several modules the others find nothing */
+    (void)unused;
+    return fsdp__module_state_reduce_pending(state);
 }
 
 static fsdp_status check_idle(const fsdp__root *root)
@@ -352,7 +338,7 @@ fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module)
 
     FSDP_TRY(state_of(module, &state));
     FSDP_TRY(check_idle(state->root));
-    FSDP_TRY(fsdp__module_walk(module, reduce_pending, NULL));
+    FSDP_TRY(change_states(module, true, reduce_pending, 0));
     return fsdp__comm_context_finish_reduction(state->comm);
 }
 

@@ -8,8 +8,6 @@
 
 #include "shard/group.h"
 
-/* The dtype that gradients of the parameter are sent in. */
-fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param);
 bool fsdp__param_has_partial(const fsdp__param *param);
 /* Where the parameter's part lies. It has one. */
 void *fsdp__param_partial(const fsdp__param *param);

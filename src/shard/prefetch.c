@@ -61,13 +61,8 @@ static bool is_within(const fsdp__prefetch_list *list, const fsdp__root *root)
 {
     bool within = true;
 
-    for (int i = 0; i < list->count; i++) {
-        int64_t at = 0;
-
-        while (at < root->state_count && root->states[at] != list->states[i])
-            at++;
-        within = within && at < root->state_count;
-    }
+    for (int i = 0; i < list->count; i++)
+        within = within && fsdp__root_find(root, list->states[i]) >= 0;
     return within;
 }
 

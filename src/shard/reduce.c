@@ -9,6 +9,11 @@
 #include "device/kernels.h"
 #include "shard/partial.h"
 
+/* What the sum of all ranks is divided by: `before` it is sent, and after. */
+typedef struct division {
+    float before, after;
+} division;
+
 typedef struct reduction {
     fsdp__param_group *group;
     fsdp__comm_context *comm;
@@ -17,6 +22,7 @@ typedef struct reduction {
     fsdp__param **params; /* those that have a gradient to reduce, or a partial one to complete */
     fsdp_sharded_buffer *buffers;
     int64_t count;
+    division division;
     bool complete;     /* shards get their gradients */
     bool partial;      /* by way of the group's partial gradients */
     bool accumulated;  /* some come from backwards without reduction */
@@ -58,6 +64,22 @@ static void choose(reduction *r)
     r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
 }
 
+/* f16 has no room for sums of many ranks: contributions are divided by about the root of it (PyTorch's rule). */
+static division divide(const reduction *r)
+{
+    const fsdp__mesh_info *mesh = &r->group->residence.mesh;
+    float total =
+        r->settings->divide_factor > 0 ? r->settings->divide_factor : (float)mesh->ranks * (float)mesh->replicas;
+    bool narrow = false;
+    float before = 1;
+
+    for (int64_t i = 0; i < r->count; i++)
+        narrow = narrow || r->params[i]->reduce_dtype == FSDP_F16;
+    while (narrow && fmodf(total, before) == 0 && total / before > before)
+        before *= 2;
+    return (division){before, total / before};
+}
+
 static fsdp_status begin(reduction *r)
 {
     size_t most = (size_t)r->group->param_count;
@@ -73,6 +95,7 @@ static fsdp_status begin(reduction *r)
     if (!r->params || !r->buffers)
         return FSDP_NO_MEMORY;
     choose(r);
+    r->division = divide(r);
     if (r->group->partial.storage) /* a reduction into it may be in flight, and it may have to move */
         FSDP_TRY(fsdp__comm_context_finish_reduction(r->comm));
     if (r->partial)
@@ -190,30 +213,9 @@ static fsdp_status make_results(reduction *r)
 
 /* ---- issuing ---- */
 
-/* What the sum of all ranks is divided by: `before` it is sent, and after. */
-typedef struct division {
-    float before, after;
-} division;
-
-/* f16 has no room for sums of many ranks: contributions are divided by about the root of it (PyTorch's rule). */
-static division divide(const reduction *r)
-{
-    const fsdp__mesh_info *mesh = &r->group->residence.mesh;
-    float total =
-        r->settings->divide_factor > 0 ? r->settings->divide_factor : (float)mesh->ranks * (float)mesh->replicas;
-    bool narrow = false;
-    float before = 1;
-
-    for (int64_t i = 0; i < r->count; i++)
-        narrow = narrow || fsdp__param_sent_dtype(r->params[i]) == FSDP_F16;
-    while (narrow && fmodf(total, before) == 0 && total / before > before)
-        before *= 2;
-    return (division){before, total / before};
-}
-
 static fsdp_reduce_options scatter_options(const reduction *r)
 {
-    division d = divide(r);
+    division d = r->division;
     bool average = r->settings->divide_factor == 0 && !r->settings->force_sum && d.before == 1;
 
     if (r->partial) /* divided when all have been added */
@@ -241,7 +243,7 @@ static fsdp_status scatter(reduction *r)
         r->buffers[count].unsharded = fsdp_tensor_data(flight->unsharded[i]);
         r->buffers[count].shard = r->partial ? fsdp__param_partial(p) : fsdp_tensor_data(flight->gradients[i]);
         r->buffers[count].unsharded_dtype = flight->unsharded[i]->dtype;
-        r->buffers[count].shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : p->orig_dtype;
+        r->buffers[count].shard_dtype = r->partial ? p->reduce_dtype : p->orig_dtype;
         r->buffers[count++].reduce_dtype = p->reduce_dtype;
     }
     if (count == 0)
@@ -258,7 +260,7 @@ static fsdp_status finish_param(const reduction *r, const fsdp__param *param, co
                                           .count = 1,
                                           .dst = fsdp_tensor_data(gradient),
                                           .numel = fsdp__param_shard_numel(param),
-                                          .src_dtype = fsdp__param_sent_dtype(param),
+                                          .src_dtype = param->reduce_dtype,
                                           .dst_dtype = param->orig_dtype,
                                           .op = FSDP__RANK_SUM,
                                           .divisor = divisor,
@@ -295,7 +297,7 @@ static fsdp_status finish_partial(reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
     const fsdp__partial *partial = &r->group->partial;
-    float divisor = divide(r).after;
+    float divisor = r->division.after;
 
     for (int i = 0; i < partial->run_count; i++) {
         const fsdp__partial_run *run = &partial->runs[i];

@@ -59,6 +59,14 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state)
     fsdp__root_unref(left);
 }
 
+int64_t fsdp__root_find(const fsdp__root *root, const fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < root->state_count; i++)
+        if (root->states[i] == state)
+            return i;
+    return -1;
+}
+
 static void leave(fsdp__root *root, fsdp__module_state *state)
 {
     int64_t kept = 0;
@@ -90,7 +98,6 @@ fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__mo
         return FSDP_NO_MEMORY;
     host->companions[host->companion_count++] = fsdp__module_state_ref(companion);
     companion->hosts[companion->host_count++] = host;
-    companion->tied = true;
     return FSDP_OK;
 }
 

@@ -39,6 +39,9 @@ void fsdp__root_unref(fsdp__root *root);
 /* `state` leaves the root it has and joins `root`. */
 void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
 
+/* Where `state` stands in root->states; -1: nowhere. */
+int64_t fsdp__root_find(const fsdp__root *root, const fsdp__module_state *state);
+
 /* Who holds a state. The last one frees it: out of its root's lists, with its groups. */
 fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state);
 void fsdp__module_state_unref(fsdp__module_state *state);

@@ -35,7 +35,6 @@ typedef struct fsdp__module_state {
     /* Unsharded together with this one, which holds them; and those that hold this one: [Note: companions]. */
     struct fsdp__module_state **companions, **hosts;
     int64_t companion_count, companion_capacity, host_count, host_capacity;
-    bool tied; /* modules of other states use its parameters */
 
     fsdp__param_group **groups; /* none when the modules have no parameters left */
     int64_t group_count, group_capacity;
