@@ -1,7 +1,7 @@
 /* Ranks that use each other's memory are ordered by meetings, by readers that are awaited, and by the calls after which
  * memory is handed out again; and where they are not, the race check says so.
  *
- * Ranks that are not ordered on purpose are kept apart in time by a counter that the check does not know. */
+ * Ranks that are not ordered on purpose are kept apart in time by a flag that the check does not know. */
 #include "device/races.h"
 
 #include <stdatomic.h>
@@ -17,8 +17,8 @@ enum {
 };
 
 typedef struct plan {
-    bool right;      /* no race */
-    atomic_int turn; /* ranks wait for it, in secret */
+    bool right;         /* no race */
+    atomic_bool passed; /* ranks wait for it */
 } plan;
 
 typedef struct seat {
@@ -42,9 +42,12 @@ static void leave_seat(seat *s)
     fsdp_stream_free(s->stream);
 }
 
-static void wait_in_secret(plan *p, int turn)
+/* The others go on when `rank` has come here, in secret. */
+static void let_first(const seat *s, int rank)
 {
-    while (atomic_load(&p->turn) < turn)
+    if (s->rank == rank)
+        atomic_store(&s->plan->passed, true);
+    while (!atomic_load(&s->plan->passed))
         usleep(100);
 }
 
@@ -88,9 +91,7 @@ static void use_in_turns(fsdp_context *context, void *arg)
         fill(s.stream, shared, COUNT);
     if (s.plan->right)
         CHECK_OK(fsdp_barrier(s.world));
-    if (s.rank == 0)
-        atomic_store(&s.plan->turn, 1);
-    wait_in_secret(s.plan, 1);
+    let_first(&s, 0);
     if (s.rank == 1)
         look(s.stream, shared, COUNT);
     leave_seat(&s);
@@ -123,9 +124,7 @@ static void gather_in_place(fsdp_context *context, void *arg)
         look(s.stream, shared, COUNT);
     if (s.plan->right)
         CHECK_OK(fsdp_barrier(s.world));
-    if (s.rank == 0)
-        atomic_store(&s.plan->turn, 1);
-    wait_in_secret(s.plan, 1);
+    let_first(&s, 0);
     if (s.rank == 1)
         fill(s.stream, own, COUNT / 2);
     leave_seat(&s);
@@ -156,9 +155,7 @@ static void reduce_and_write_on(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_stream_synchronize(s.stream));
     if (s.plan->right)
         CHECK_OK(fsdp_barrier(s.world));
-    if (s.rank == 1)
-        atomic_store(&s.plan->turn, 1); /* has read */
-    wait_in_secret(s.plan, 1);
+    let_first(&s, 1);
     if (s.rank == 0)
         fill(s.stream, gradient, COUNT);
     leave_seat(&s);
@@ -218,9 +215,7 @@ static void read_and_write(fsdp_context *context, void *arg)
         look(s.stream, shared, COUNT);
     CHECK_OK(fsdp__process_group_end_read(s.world, shared, s.stream));
     CHECK_OK(fsdp_stream_synchronize(s.stream));
-    if (s.rank == 0)
-        atomic_store(&s.plan->turn, 1);
-    wait_in_secret(s.plan, 1);
+    let_first(&s, 0);
     if (s.plan->right)
         CHECK_OK(fsdp__process_group_await_readers(s.world, shared, s.stream));
     if (s.rank == 1)
@@ -249,9 +244,7 @@ static void read_again_and_write(fsdp_context *context, void *arg)
         CHECK_OK(fsdp__process_group_end_read(s.world, shared, s.stream));
         CHECK_OK(fsdp_stream_synchronize(s.stream));
     }
-    if (s.rank == 0)
-        atomic_store(&s.plan->turn, 1);
-    wait_in_secret(s.plan, 1);
+    let_first(&s, 0);
     if (s.rank == 1) {
         CHECK_OK(fsdp__process_group_await_readers(s.world, shared, s.stream));
         fill(s.stream, shared, COUNT);

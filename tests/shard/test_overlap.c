@@ -3,48 +3,16 @@
  *
  * The device's own stream has a thread. In the forward of one block it stands at a gate, which only opens once the
  * gather of a later block is done: a gather that waited for the device's stream would never be. */
-#include <pthread.h>
-#include <time.h>
-
 #include "device/device.h"
+#include "shard/gate.h"
 #include "shard/net.h"
 #include "shard/state.h"
 
 enum {
     BLOCKS = 4,
-    GATED = 1,      /* the block that does not end before ... */
-    GATHERED = 2,   /* ... this one is whole */
-    GIVE_UP_S = 60, /* a gate that nobody opens fails the test instead of hanging it */
+    GATED = 1,   /* the block that does not end before ... */
+    GATHERED = 2 /* ... this one is whole */
 };
-
-typedef struct gate {
-    pthread_mutex_t mutex;
-    pthread_cond_t moved;
-    bool open, forced;
-} gate;
-
-static void gate_open(gate *g)
-{
-    pthread_mutex_lock(&g->mutex);
-    g->open = true;
-    pthread_cond_broadcast(&g->moved);
-    pthread_mutex_unlock(&g->mutex);
-}
-
-static fsdp_status stand(fsdp_stream *stream, const void *argument)
-{
-    gate *g = *(gate *const *)argument;
-    struct timespec end;
-
-    (void)stream;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += GIVE_UP_S;
-    pthread_mutex_lock(&g->mutex);
-    while (!g->open && !g->forced)
-        g->forced = pthread_cond_timedwait(&g->moved, &g->mutex, &end) != 0;
-    pthread_mutex_unlock(&g->mutex);
-    return FSDP_OK;
-}
 
 /* A block whose forward lets the device's stream stand at a gate, when there is one. */
 typedef struct gated_block {
@@ -56,7 +24,7 @@ static fsdp_tensor *gated_forward(fsdp_module *self, fsdp_tensor *const *inputs,
 {
     gate *g = ((gated_block *)self)->gate;
 
-    if (g && fsdp__stream_enqueue(fsdp_device_stream(test_device(self->context)), stand, &g, sizeof g) != FSDP_OK)
+    if (g && gate_put(g, fsdp_device_stream(test_device(self->context))) != FSDP_OK)
         return NULL;
     return net_block_forward(self, inputs, count);
 }
@@ -101,7 +69,7 @@ static fsdp_tensor *evaluate(fsdp_module *module, fsdp_tensor *x)
 static void check_overlap(fsdp_context *context, void *arg)
 {
     fsdp_device *device = test_device(context);
-    gate g = {.mutex = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+    gate g = GATE;
     float plain[NET_ROWS * NET_OUT], gated[NET_ROWS * NET_OUT];
     fsdp_tensor *x, *targets, *logits;
     fsdp_module *module;

@@ -1,15 +1,13 @@
 /* What only says when something is gathered or reduced: lists of modules to prefetch, gathers begun by hand, backwards
  * without a gather, the event after the optimizer, reductions in flight. The same script gives the same bits with and
  * without, in every residence, inline and on worker streams. */
-#include <pthread.h>
-
 #include "device/device.h"
+#include "shard/gate.h"
 #include "shard/net.h"
 #include "shard/state.h"
 
 enum {
-    BLOCKS = 4,
-    GIVE_UP_S = 60
+    BLOCKS = 4
 };
 
 /* ---- the same bits ---- */
@@ -461,32 +459,11 @@ static void a_backward_can_go_without_its_gather(void **state)
 
 /* ---- the event after the optimizer ---- */
 
-typedef struct gate {
-    pthread_mutex_t mutex;
-    pthread_cond_t moved;
-    bool open, forced;
-} gate;
-
-static fsdp_status stand(fsdp_stream *stream, const void *argument)
-{
-    gate *g = *(gate *const *)argument;
-    struct timespec end;
-
-    (void)stream;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += GIVE_UP_S;
-    pthread_mutex_lock(&g->mutex);
-    while (!g->open && !g->forced)
-        g->forced = pthread_cond_timedwait(&g->moved, &g->mutex, &end) != 0;
-    pthread_mutex_unlock(&g->mutex);
-    return FSDP_OK;
-}
-
 /* Behind the optimizer the device's stream stands at a gate that opens only when the root has been gathered. */
 static void gather_before_the_gate(fsdp_context *context, void *arg)
 {
     fsdp_device *device = test_device(context);
-    gate g = {.mutex = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER}, *there = &g;
+    gate g = GATE;
     fsdp_module *module;
     fsdp_event *event;
 
@@ -498,13 +475,10 @@ static void gather_before_the_gate(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_event_record(event, fsdp_device_stream(device)));
     CHECK_ERROR(fsdp_module_set_post_optim_event(net_block_at(module, 0), event), FSDP_STATE, "outermost");
     CHECK_OK(fsdp_module_set_post_optim_event(module, event));
-    CHECK_OK(fsdp__stream_enqueue(fsdp_device_stream(device), stand, &there, sizeof there));
+    CHECK_OK(gate_put(&g, fsdp_device_stream(device)));
     CHECK_OK(fsdp_module_unshard_async(module));
     CHECK_OK(fsdp_event_synchronize(fsdp__module_state_of(module)->groups[0]->gathered));
-    pthread_mutex_lock(&g.mutex);
-    g.open = true;
-    pthread_cond_broadcast(&g.moved);
-    pthread_mutex_unlock(&g.mutex);
+    gate_open(&g);
     evaluate(module, 1);
     CHECK(!g.forced);
     CHECK(!fsdp__module_state_of(module)->comm->after_optim); /* it counts once */

@@ -1,0 +1,38 @@
+/* gate.c - a stream stands until it is told to go on. */
+#include "shard/gate.h"
+
+#include <time.h>
+
+#include "device/device.h"
+
+enum {
+    GIVE_UP_S = 60
+};
+
+static fsdp_status stand(fsdp_stream *stream, const void *argument)
+{
+    gate *g = *(gate *const *)argument;
+    struct timespec end;
+
+    (void)stream;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += GIVE_UP_S;
+    pthread_mutex_lock(&g->mutex);
+    while (!g->open && !g->forced)
+        g->forced = pthread_cond_timedwait(&g->moved, &g->mutex, &end) != 0;
+    pthread_mutex_unlock(&g->mutex);
+    return FSDP_OK;
+}
+
+fsdp_status gate_put(gate *g, fsdp_stream *stream)
+{
+    return fsdp__stream_enqueue(stream, stand, &g, sizeof g);
+}
+
+void gate_open(gate *g)
+{
+    pthread_mutex_lock(&g->mutex);
+    g->open = true;
+    pthread_cond_broadcast(&g->moved);
+    pthread_mutex_unlock(&g->mutex);
+}
