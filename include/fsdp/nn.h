@@ -28,16 +28,20 @@ extern "C" {
 
 typedef struct fsdp_module fsdp_module;
 
+/* `count` inputs, none NULL. */
+typedef fsdp_tensor *(*fsdp_module_function)(fsdp_module *self, fsdp_tensor *const *inputs, int count);
+
 typedef struct fsdp_module_type {
     const char *name; /* "Linear" */
-    /* `count` >= 1 inputs, none NULL. Runs in a scope of its own; the result moves to the caller's scope. NULL for
-     * containers that cannot be called (ModuleList, ModuleDict). */
-    fsdp_tensor *(*forward)(fsdp_module *self, fsdp_tensor *const *inputs, int count);
+    /* Runs in a scope of its own; the result moves to the caller's scope. NULL for containers that cannot be called
+     * (ModuleList, ModuleDict). */
+    fsdp_module_function forward;
     /* What stands in the parentheses when the tree is printed, e.g. "in_features=3, out_features=4, bias=True".
      * May be NULL. */
     void (*describe)(const fsdp_module *self, char *text, size_t text_bytes);
     /* Frees what the module's own struct holds beyond parameters, buffers and children. May be NULL. */
     void (*destroy)(fsdp_module *self);
+    bool without_inputs; /* the forward takes no input, too: else it gets at least one */
 } fsdp_module_type;
 
 struct fsdp_module {
@@ -114,8 +118,13 @@ FSDP_API fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream);
 /* ---- running ---- */
 
 /* Runs hooks and forward in a scope of its own. NULL if an input is NULL or anything failed; the message begins with
- * the type of the innermost module that failed. */
+ * the type of the innermost module that failed. `inputs` may be NULL where `count` is 0. */
 FSDP_API fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count);
+/* The same with `method` in the place of the forward, and any number of inputs, for whatever else a module does with
+ * its parameters (an encoder's or a classifier's part, the next token alone). Where the module is sharded this is a
+ * forward of it, for every rank: FSDP2's register_fsdp_forward_method, without the registration. */
+FSDP_API fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_function method,
+                                              fsdp_tensor *const *inputs, int count);
 #ifdef __cplusplus
 extern "C++" {
 template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_tensor *first, Inputs... rest)

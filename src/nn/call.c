@@ -81,12 +81,12 @@ static fsdp_status check_ready(void *arg, fsdp_module *module, const char *name)
 
 /* Looks at all parameters below the module that is called first: the outermost. A call with a tensor without bytes asks
  * for shapes alone. */
-static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs)
+static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
     bool ready = true;
     fsdp_status status;
 
-    if (module->parts->ready || fsdp_device_is_meta(inputs[0]->storage->device))
+    if (module->parts->ready || (count > 0 && fsdp_device_is_meta(inputs[0]->storage->device)))
         return FSDP_OK;
     status = fsdp__module_walk(module, check_ready, &ready);
     module->parts->ready = ready && status == FSDP_OK;
@@ -95,19 +95,20 @@ static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs)
 
 /* ---- the call ---- */
 
-static fsdp_status run(fsdp_module *module, fsdp_tensor **inputs, int count, int64_t *began, fsdp_tensor **out)
+static fsdp_status run(fsdp_module *module, fsdp_module_function function, fsdp_tensor **inputs, int count,
+                       int64_t *began, fsdp_tensor **out)
 {
     struct fsdp__module_parts *parts = module->parts;
     fsdp_tensor *output;
 
-    FSDP_TRY(need_ready(module, inputs));
+    FSDP_TRY(need_ready(module, inputs, count));
     for (; *began < parts->hook_count; ++*began) {
         const fsdp__module_hooks *hooks = &parts->hooks[*began];
 
         if (hooks->pre_forward)
             FSDP_TRY(hooks->pre_forward(hooks->arg, module, inputs, count));
     }
-    output = module->type->forward(module, inputs, count);
+    output = function(module, inputs, count);
     if (!output)
         return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_STATE;
     for (int64_t i = 0; i < parts->hook_count; i++) {
@@ -125,38 +126,53 @@ static fsdp_tensor **copy_inputs(fsdp_tensor *const *inputs, int count, fsdp_ten
 {
     fsdp_tensor **copy = count <= LOCAL_INPUTS ? local : fsdp__malloc((size_t)count * sizeof *copy);
 
-    if (copy)
+    if (copy && count > 0)
         memcpy(copy, inputs, (size_t)count * sizeof *copy);
     return copy;
 }
 
-fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count)
+static fsdp_tensor *call(fsdp_module *module, fsdp_module_function function, fsdp_tensor *const *inputs, int count)
 {
     fsdp_tensor *local[LOCAL_INPUTS], **copy, *output = NULL;
     fsdp_status status;
     int64_t began = 0;
 
-    if (!module) {
-        FSDP_FAIL(FSDP_INVALID, "cannot call no module");
-        return NULL;
-    }
     module->parts->failed = false;
     for (int i = 0; i < count; i++)
         if (!inputs[i]) /* what should have made it failed and said why */
             return NULL;
-    if (!module->type->forward || count < 1) {
-        FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called%s", module->type->name,
-                  count < 1 ? " without an input" : ": it only holds modules");
-        return NULL;
-    }
     if (fsdp_scope_begin(module->context) != FSDP_OK)
         return NULL;
     copy = copy_inputs(inputs, count, local);
-    status = copy ? run(module, copy, count, &began, &output) : FSDP_NO_MEMORY;
+    status = copy ? run(module, function, copy, count, &began, &output) : FSDP_NO_MEMORY;
     if (status != FSDP_OK)
         fail(module, began);
     if (copy != local)
         fsdp__free(copy);
     fsdp_scope_end(module->context, output);
     return output;
+}
+
+fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count)
+{
+    if (!module) {
+        FSDP_FAIL(FSDP_INVALID, "cannot call no module");
+        return NULL;
+    }
+    if (!module->type->forward || (count < 1 && !module->type->without_inputs)) {
+        FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called%s", module->type->name,
+                  module->type->forward ? " without an input" : ": it only holds modules");
+        return NULL;
+    }
+    return call(module, module->type->forward, inputs, count);
+}
+
+fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_function method, fsdp_tensor *const *inputs,
+                                     int count)
+{
+    if (!module || !method) {
+        FSDP_FAIL(FSDP_INVALID, "cannot call %s", module ? "no method of a module" : "a method of no module");
+        return NULL;
+    }
+    return call(module, method, inputs, count);
 }

@@ -234,6 +234,39 @@ static void many_inputs_are_passed_on(void **state)
     end(context);
 }
 
+static fsdp_tensor *scaled_weight(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    return fsdp_scale(((const fsdp_layer *)self)->weight, count > 0 ? first_of(inputs[0]) : 2);
+}
+
+static fsdp_tensor *of_children(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    return fsdp_module_call_method(fsdp_module_child_at(self, 0, NULL), scaled_weight, inputs, count);
+}
+
+static void other_functions_than_the_forward_have_its_hooks(void **state)
+{
+    char log[64] = "";
+    spy a = {.name = 'a', .log = log};
+    fsdp_context *context = begin();
+    fsdp_module *list = fsdp_module_list_create(context);
+    fsdp_tensor *x = make_floats(test_device(context), 1, (const float[]){5});
+
+    (void)state;
+    CHECK_OK(fsdp_module_list_append(list, fsdp_linear_create(context, test_device(context), 1, 1, NULL)));
+    spy_on(fsdp_module_child_at(list, 0, NULL), &a);
+    CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(list, "0.weight"), 3));
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_module_call_method(list, of_children, NULL, 0))), 6, 0);
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_module_call_method(list, of_children, &x, 1))), 15, 0);
+    CHECK_STRING(log, "<a>a<a>a");
+    CHECK_NULL(fsdp_module_call_method(list, NULL, &x, 1));
+    CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+    CHECK_NULL(fsdp_module_call_method(NULL, of_children, &x, 1));
+    CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
+    fsdp_module_unref(list);
+    end(context);
+}
+
 /* Built on the meta device, given memory, given values: only then is there something to compute with. */
 static void parameters_without_values_are_named_before_the_first_forward(void **state)
 {
@@ -277,4 +310,5 @@ TEST_MAIN(cmocka_unit_test(parameters_without_values_are_named_before_the_first_
           cmocka_unit_test(hooks_run_in_order_and_may_replace_inputs_and_output),
           cmocka_unit_test(a_failure_undoes_what_hooks_began),
           cmocka_unit_test(a_layer_finds_what_it_keeps_with_a_module_by_its_key),
+          cmocka_unit_test(other_functions_than_the_forward_have_its_hooks),
           cmocka_unit_test(many_inputs_are_passed_on))
