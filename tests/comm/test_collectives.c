@@ -24,11 +24,11 @@ static void run_suite(fsdp_context *context, void *arg)
 
 static void plain_memory_gives_naive_results(void **state)
 {
-    static const int worlds[] = {1, 2, 3, 4, 5, 8};
+    static const int worlds[] = {1, 3, 4, 2, 5, 8};
     variant v = {.mode = FSDP_STREAM_INLINE};
 
     (void)state;
-    for (int i = 0; i < 6; i++)
+    for (size_t i = 0; i < (test_brief() ? 3 : sizeof worlds / sizeof *worlds); i++)
         test_run_ranks(worlds[i], run_suite, &v);
 }
 

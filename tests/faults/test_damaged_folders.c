@@ -16,12 +16,6 @@ enum {
     MOST_RSS_KIB = 200 * 1024
 };
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1 /* its own memory is not the program's */
-#else
-#define SANITIZED 0
-#endif
-
 typedef struct fixture {
     char *directory, *folder, *config, *output;
     char files[MOST_FILES][NAME_BYTES]; /* of the folder, those that are read */
@@ -162,7 +156,7 @@ static void check_door(fixture *f, const char *what, bool must_fail, const char 
     for (const char *c = e.output; *c; c++)
         if ((unsigned char)*c < 0x20 && *c != '\n' && *c != '\r')
             TEST_FAIL("%s: %s printed a control character %d", what, argv[1], *c);
-    if (!SANITIZED && e.rss_kib > MOST_RSS_KIB)
+    if (!TEST_SANITIZED && e.rss_kib > MOST_RSS_KIB)
         TEST_FAIL("%s: %s took %ld KiB", what, argv[1], e.rss_kib);
     free(e.output);
 }
@@ -200,7 +194,7 @@ static void damaged_folder(fixture *f, uint64_t number)
 static void damaged_folders_end_with_one_message(void **state)
 {
     const char *one = getenv("FSDP_FAULT_CASE");
-    uint64_t cases = test_long() ? 1000 : SANITIZED ? 10 : 30;
+    uint64_t cases = test_long() ? 1000 : TEST_SANITIZED ? 10 : 30;
     fixture *f = *state;
 
     if (one)

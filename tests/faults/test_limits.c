@@ -4,12 +4,6 @@
 
 #include "faults/run.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1 /* which takes terabytes of address space for itself */
-#else
-#define SANITIZED 0
-#endif
-
 #define TRAIN "train", f->config, "--training.steps=2"
 
 /* Runs the program under `limit`, a command of the shell's. */
@@ -53,7 +47,7 @@ static void address_space_is_enough_or_the_message_says_so(void **state)
     fixture *f = *state;
     program p;
 
-    if (SANITIZED)
+    if (TEST_SANITIZED)
         skip();
     for (int kib = 100000; kib <= 180000; kib += test_long() ? 2000 : 20000) {
         char limit[40];
@@ -128,7 +122,7 @@ static void a_model_that_no_machine_holds_is_refused_with_the_sum(void **state)
         check_refused(&p, "need");
     }
     CHECK_EQ(getrusage(RUSAGE_CHILDREN, &usage), 0);
-    if (!SANITIZED)
+    if (!TEST_SANITIZED)
         CHECK(usage.ru_maxrss < 1 << 20); /* KiB: before the first gigabyte */
 }
 
@@ -137,7 +131,7 @@ static void data_that_is_cut_short_is_named(void **state)
     fixture *f = *state;
     run r;
 
-    if (SANITIZED)
+    if (TEST_SANITIZED)
         skip(); /* its own handler of SIGBUS exits with 1 */
     for (int ranks = 1; ranks <= 2; ranks++) {
         char n[8], expected[600];

@@ -387,18 +387,10 @@ static bool sequence_passes(uint64_t seed)
     return passes;
 }
 
-/* Sanitized runs are 2 to 10 times slower. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum {
-    SHORT = 40,
-    LONG = 2000
+    SHORT = TEST_SANITIZED ? 40 : 200,
+    LONG = TEST_SANITIZED ? 2000 : 20000
 };
-#else
-enum {
-    SHORT = 200,
-    LONG = 20000
-};
-#endif
 
 static void every_order_gives_the_same(void **state)
 {

@@ -47,18 +47,10 @@ static uint32_t residences_of(int seed)
     return test_long() ? (1u << RESIDENCES) - 1 : 1u << seed % 3 | 8u << seed / 3 % 3;
 }
 
-/* Sanitized runs are 2 to 10 times slower. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum {
-    SHORT = 25,
-    LONG = 500
+    SHORT = TEST_SANITIZED ? 25 : 100,
+    LONG = TEST_SANITIZED ? 500 : 5000
 };
-#else
-enum {
-    SHORT = 100,
-    LONG = 5000
-};
-#endif
 
 static void every_tree_trains_as_the_plain_one(void **state)
 {

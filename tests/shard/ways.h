@@ -67,6 +67,7 @@ void ways_step(fsdp_optimizer *optimizer);
 
 /* ---- running it ---- */
 
+/* Under a sanitizer, but for `make test-long`, worlds of 1 to 3, and of the ways on this thread one world. */
 void in_every_way_with(way_body body, int check, int arg);
 void in_every_way(way_body body, int check);
 

@@ -153,6 +153,11 @@ bool test_long(void)
     return value && *value && strcmp(value, "0") != 0;
 }
 
+bool test_brief(void)
+{
+    return TEST_SANITIZED && !test_long();
+}
+
 char *test_directory(void)
 {
     const char *base = getenv("TMPDIR");

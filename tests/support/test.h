@@ -48,6 +48,15 @@ void test_watch_races(fsdp_context *const *contexts, int count);
 void test_check_races(const fsdp_context *context);
 /* Whether this is `make test-long`: more seeds, more steps. */
 bool test_long(void);
+/* Whether a sanitizer watches, whose memory and time are 2 to 15 times the program's. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#else
+#define TEST_SANITIZED 0
+#endif
+/* Whether to leave out of a sweep what differs in numbers alone: a sanitizer has the same code to see in the rest, and
+ * the plain run and `make test-long` have all. */
+bool test_brief(void);
 /* What a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then take too.
  * The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and fsdp_tensor_write. */
 fsdp_device *test_device(fsdp_context *context);
