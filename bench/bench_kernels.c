@@ -408,6 +408,38 @@ static void casts(bench *b, fsdp_dtype src, fsdp_dtype dst, int64_t numel)
             text);
 }
 
+static void codes(bench *b, fsdp__kernel kernel, fsdp_dtype dtype, fsdp__code code, int64_t numel)
+{
+    float amax = 2.0f;
+    fsdp__coded_span span = {.amax = &amax, .runs = 1, .run = numel, .stride = numel};
+    fsdp__quantize_args q = {.spans = &span, .count = 1, .dtype = dtype, .code = code};
+    fsdp__dequantize_args d = {.spans = &span, .count = 1, .dtype = dtype, .code = code};
+    char text[64];
+
+    if (!wanted(b, fsdp__kernel_infos[kernel].name))
+        return;
+    snprintf(text, sizeof text, "%ld %s, %s", (long)numel, fsdp_dtype_name(dtype),
+             code == FSDP__CODE_FLOAT8 ? "float8" : "int8");
+    span.values = array(b, dtype, numel, 0);
+    span.codes = array(b, FSDP_BF16, numel / 2, 0);
+    span.scales = array(b, FSDP_F32, numel / FSDP__CODE_BLOCK + 1, 0);
+    measure(b, kernel, kernel == FSDP__KERNEL_QUANTIZE ? (const void *)&q : (const void *)&d, 0,
+            (double)numel * (double)(fsdp_dtype_size(dtype) + 1), text);
+}
+
+static void largest(bench *b, fsdp_dtype dtype, int64_t numel)
+{
+    float amax;
+    fsdp__span span = {.dst = &amax, .numel = numel};
+    fsdp__amax_args a = {.spans = &span, .count = 1, .dtype = dtype};
+    char text[64];
+
+    WANT(AMAX)
+    span.src = array(b, dtype, numel, 0);
+    snprintf(text, sizeof text, "%ld %s", (long)numel, fsdp_dtype_name(dtype));
+    measure(b, FSDP__KERNEL_AMAX, &a, 0, (double)numel * (double)fsdp_dtype_size(dtype), text);
+}
+
 /* ---- the machine ---- */
 
 /* A large product is as near to the peak of multiply-adds as anything gets; the triad runs over 3 x 64 MiB. */
@@ -489,6 +521,13 @@ static void run_all(bench *b)
     }
     casts(b, FSDP_F32, FSDP_BF16, 8 << 20);
     casts(b, FSDP_BF16, FSDP_F32, 8 << 20);
+    for (int t = FSDP_F32; t <= FSDP_BF16; t++) {
+        largest(b, (fsdp_dtype)t, 8 << 20);
+        for (int code = FSDP__CODE_FLOAT8; code <= FSDP__CODE_INT8; code++) {
+            codes(b, FSDP__KERNEL_QUANTIZE, (fsdp_dtype)t, (fsdp__code)code, 8 << 20);
+            codes(b, FSDP__KERNEL_DEQUANTIZE, (fsdp_dtype)t, (fsdp__code)code, 8 << 20);
+        }
+    }
 }
 
 int main(int argc, char **argv)

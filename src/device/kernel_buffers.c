@@ -100,6 +100,54 @@ static void reduce_ranks(fsdp__reduce_ranks_args *a, const visitor *v)
     ADDS(dst, elements(a->dst_dtype, a->numel), a->accumulate);
 }
 
+/* ---- fewer bits ---- */
+
+static void amax(fsdp__amax_args *args, const visitor *v)
+{
+    fsdp__span *spans = (fsdp__span *)(uintptr_t)args->spans;
+
+    for (int64_t i = 0; i < args->count; i++) {
+        fsdp__span *a = &spans[i];
+
+        READS(src, elements(args->dtype, a->numel));
+        WRITES(dst, sizeof(float));
+    }
+}
+
+static size_t scale_bytes(const fsdp__coded_span *a, fsdp__code code)
+{
+    int64_t numel = a->runs * a->run;
+
+    return elements(FSDP_F32, code == FSDP__CODE_FLOAT8 ? 1 : (numel + FSDP__CODE_BLOCK - 1) / FSDP__CODE_BLOCK);
+}
+
+static void quantize(fsdp__quantize_args *args, const visitor *v)
+{
+    fsdp__coded_span *spans = (fsdp__coded_span *)(uintptr_t)args->spans;
+
+    for (int64_t i = 0; i < args->count; i++) {
+        fsdp__coded_span *a = &spans[i];
+
+        READS(values, elements(args->dtype, a->runs * a->run));
+        READS(amax, sizeof(float));
+        ADDS(codes, elements(FSDP_U8, a->runs * a->run), a->keep);
+        ADDS(scales, scale_bytes(a, args->code), a->keep);
+    }
+}
+
+static void dequantize(fsdp__dequantize_args *args, const visitor *v)
+{
+    fsdp__coded_span *spans = (fsdp__coded_span *)(uintptr_t)args->spans;
+
+    for (int64_t i = 0; i < args->count; i++) {
+        fsdp__coded_span *a = &spans[i];
+
+        READS(codes, elements(FSDP_U8, a->runs * a->run));
+        READS(scales, a->runs * a->run > 0 ? scale_bytes(a, args->code) : 0);
+        WRITES(values, STRIDED(args->dtype, {a->runs, a->stride}, {a->run, 1}));
+    }
+}
+
 /* ---- elementwise ---- */
 
 static void binary(fsdp__binary_args *a, const visitor *v)
@@ -356,6 +404,9 @@ void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit vi
 #define TABLES(X)                       \
     X(CAST_SPANS, cast_spans, spans)    \
     X(REDUCE_RANKS, reduce_ranks, srcs) \
+    X(AMAX, amax, spans)                \
+    X(QUANTIZE, quantize, spans)        \
+    X(DEQUANTIZE, dequantize, spans)    \
     X(POWER_SUM, power_sum, spans)      \
     X(ADAM, adam, spans)                \
     X(SGD, sgd, spans)

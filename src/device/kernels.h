@@ -24,6 +24,9 @@
     X(FILL, fill, MEMORY)                                    \
     X(CAST_SPANS, cast_spans, MEMORY)                        \
     X(REDUCE_RANKS, reduce_ranks, COMMUNICATION)             \
+    X(AMAX, amax, COMMUNICATION)                             \
+    X(QUANTIZE, quantize, COMMUNICATION)                     \
+    X(DEQUANTIZE, dequantize, COMMUNICATION)                 \
     X(BINARY, binary, ELEMENTWISE)                           \
     X(SCALE, scale, ELEMENTWISE)                             \
     X(REDUCE, reduce, ELEMENTWISE)                           \
@@ -128,6 +131,52 @@ typedef struct fsdp__reduce_ranks_args {
     float divisor;   /* of floating dtypes: the quotient is rounded once, to f32; 0 and 1: none */
     bool accumulate; /* dst += result, one rounding */
 } fsdp__reduce_ranks_args;
+
+/* Of every span: *dst, an f32, = the largest |src|; 0 of none, and a NaN of any NaN. */
+typedef struct fsdp__amax_args {
+    const fsdp__span *spans; /* a table */
+    int64_t count;
+    fsdp_dtype dtype;
+} fsdp__amax_args;
+
+enum {
+    FSDP__CODE_BLOCK = 128 /* elements that have a scale in common (INT8) */
+};
+
+/* What a value becomes, in one byte. */
+typedef enum fsdp__code {
+    /* e4m3 of the product with the one scale: nearest even, at most 448; a NaN is 0x7f. The scale is 448 / amax. */
+    FSDP__CODE_FLOAT8,
+    /* A signed integer of at most 127: nearest even of the product with 127 / amax of its block. The block's scale is
+     * amax / 127, and 0 where all is next to nothing. */
+    FSDP__CODE_INT8
+} fsdp__code;
+
+/* `runs` runs of `run` values begin `stride` apart; their codes lie one after the other. */
+typedef struct fsdp__coded_span {
+    void *values;
+    uint8_t *codes;
+    float *scales;     /* FLOAT8: one; INT8: one for every FSDP__CODE_BLOCK codes */
+    const float *amax; /* quantize to FLOAT8: the largest magnitude that counts, read when the kernel runs. else NULL */
+    int64_t runs, run, stride;
+    bool keep; /* quantize to FLOAT8: codes of these values are there, right if `scales` is; left alone then */
+} fsdp__coded_span;
+
+/* codes, scales = values, which lie together: one run. */
+typedef struct fsdp__quantize_args {
+    const fsdp__coded_span *spans; /* a table */
+    int64_t count;
+    fsdp_dtype dtype; /* of values */
+    fsdp__code code;
+} fsdp__quantize_args;
+
+/* values = codes: f32 of the code, divided by the scale (FLOAT8) or times it (INT8). */
+typedef struct fsdp__dequantize_args {
+    const fsdp__coded_span *spans; /* a table */
+    int64_t count;
+    fsdp_dtype dtype; /* of values */
+    fsdp__code code;
+} fsdp__dequantize_args;
 
 typedef enum fsdp__binary_op {
     FSDP__ADD,

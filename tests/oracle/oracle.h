@@ -18,5 +18,8 @@ double oracle_get(fsdp_dtype dtype, const void *p, int64_t i);
 void oracle_put(fsdp_dtype dtype, void *p, int64_t i, double x);
 /* What memory of this dtype makes of x. */
 double oracle_round(fsdp_dtype dtype, double x);
+/* e4m3: the value of a code, and the code of the value nearest to x. */
+double oracle_float8_value(uint8_t code);
+uint8_t oracle_float8_code(double x);
 
 #endif

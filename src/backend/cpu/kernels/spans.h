@@ -9,11 +9,11 @@
 typedef void (*fsdp__span_body)(const void *args, int64_t span, int64_t begin, int64_t end);
 typedef int64_t (*fsdp__span_numel)(const void *args, int64_t span);
 
-/* One thread's share of `total` elements. Cuts fall on multiples of 64 elements of the whole. */
+/* One thread's share of `total` elements. Cuts fall on multiples of FSDP__CODE_BLOCK elements of the whole. */
 static inline void fsdp__spans_share(int64_t count, fsdp__span_numel numel, fsdp__span_body body, const void *args,
                                      int64_t total, int64_t thread, int64_t threads)
 {
-    int64_t share = fsdp__round_up(fsdp__ceil_div(total, threads), 64);
+    int64_t share = fsdp__round_up(fsdp__ceil_div(total, threads), FSDP__CODE_BLOCK);
     int64_t begin = share * thread, end = FSDP__MIN(begin + share, total), at = 0;
 
     for (int64_t s = 0; s < count && at < end; s++) {

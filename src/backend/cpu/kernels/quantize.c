@@ -1,0 +1,244 @@
+/* quantize.c - weights in fewer bits, for gathers: e4m3 with one scale, or int8 with one a block. Memory-bound loops.
+ */
+#include "backend/cpu/kernels/dtype.h"
+#include "backend/cpu/kernels/spans.h"
+
+/* ---- the largest magnitude ---- */
+
+/* By the bits: without the sign they are in the order of the numbers, and those of a NaN are the largest. */
+FSDP__INLINE int32_t largest_bits(fsdp_dtype dtype, const void *x, int64_t n)
+{
+    int32_t largest = 0;
+
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < n; i++) {
+        int32_t bits = (int32_t)(fsdp__float_bits(fsdp__load(dtype, x, i)) & 0x7fffffffu);
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+static int32_t largest_of(fsdp_dtype dtype, const void *x, int64_t n)
+{
+    int32_t largest = 0;
+
+#define LARGEST(T) largest = largest_bits(T, x, n)
+    FSDP__EACH_FLOAT(dtype, LARGEST)
+#undef LARGEST
+    return largest;
+}
+
+fsdp_status KERNEL(amax)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__amax_args *k = args;
+
+    for (int64_t s = 0; s < k->count; s++) {
+        const fsdp__span *span = &k->spans[s];
+        int64_t pieces = fsdp__ceil_div(span->numel, FSDP__CHUNK);
+        int32_t largest = 0;
+
+#pragma omp parallel for schedule(static) reduction(max : largest) if (span->numel > FSDP__PARALLEL_MIN)
+        for (int64_t p = 0; p < pieces; p++) {
+            int64_t at = p * FSDP__CHUNK;
+            int32_t bits =
+                largest_of(k->dtype, fsdp__at(k->dtype, span->src, at), FSDP__MIN(span->numel - at, FSDP__CHUNK));
+            largest = bits > largest ? bits : largest;
+        }
+        *(float *)span->dst = fsdp__bits_float((uint32_t)largest);
+    }
+    return FSDP_OK;
+}
+
+/* ---- e4m3 ---- */
+
+/* Nearest even; at most 448; a NaN stays one. Adding 2^14 leaves a result below 2^-6 in the sum's last bits, rounded by
+ * the adder. */
+FSDP__INLINE uint8_t to_float8(float x)
+{
+    uint32_t bits = fsdp__float_bits(x), sign = bits >> 24 & 0x80u;
+    float magnitude = fsdp__bits_float(bits & 0x7fffffffu);
+    float limited = magnitude > 448.0f ? 448.0f : magnitude;
+    uint32_t limited_bits = fsdp__float_bits(limited);
+    uint32_t normal = (limited_bits - (120u << 23) + 0x7ffffu + (limited_bits >> 20 & 1)) >> 20;
+    uint32_t tiny = fsdp__float_bits(limited + 16384.0f) - 0x46800000u;
+    uint32_t code = limited < 0x1p-6f ? tiny : normal;
+
+    return (uint8_t)(sign | (magnitude != magnitude ? 0x7fu : code));
+}
+
+FSDP__INLINE float from_float8(uint8_t code)
+{
+    uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
+    float tiny = (float)(int32_t)magnitude * 0x1p-9f;
+    uint32_t normal = (magnitude << 20) + (120u << 23);
+    uint32_t bits = magnitude == 0x7fu ? 0x7fc00000u : magnitude < 8u ? fsdp__float_bits(tiny) : normal;
+
+    return fsdp__bits_float(sign | bits);
+}
+
+/* The largest magnitude becomes 448. In f64, as PyTorch's float8 training does. */
+static float float8_scale(float amax)
+{
+    double least = 1e-12, most = amax;
+
+    return (float)(448.0 / (most < least ? least : most));
+}
+
+static bool float8_is_kept(const fsdp__coded_span *s)
+{
+    return s->keep && fsdp__float_bits(*s->scales) == fsdp__float_bits(float8_scale(*s->amax));
+}
+
+FSDP__INLINE void encode_float8(fsdp_dtype dtype, const void *restrict x, uint8_t *restrict codes, int64_t n,
+                                float scale)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = to_float8(fsdp__load(dtype, x, i) * scale);
+}
+
+FSDP__INLINE void decode_float8(fsdp_dtype dtype, const uint8_t *restrict codes, void *restrict x, int64_t n,
+                                float scale)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, x, i, from_float8(codes[i]) / scale);
+}
+
+/* ---- int8 ---- */
+
+/* Below it the inverse would be infinite. */
+#define SMALLEST_BLOCK 1e-30f
+
+/* Nearest even, by the adder: 1.5 * 2^23 leaves the integer in the sum's last bits. */
+FSDP__INLINE uint8_t to_int8(float x)
+{
+    float high = x > 127.0f ? 127.0f : x, limited = high < -127.0f ? -127.0f : high;
+
+    return (uint8_t)fsdp__float_bits(limited + 12582912.0f);
+}
+
+FSDP__INLINE void encode_block(fsdp_dtype dtype, const void *restrict x, uint8_t *restrict codes, int64_t n,
+                               float *scale)
+{
+    float amax = fsdp__bits_float((uint32_t)largest_bits(dtype, x, n)), inverse;
+    bool none = amax < SMALLEST_BLOCK;
+
+    inverse = none ? 0.0f : 127.0f / amax;
+    *scale = none ? 0.0f : amax / 127.0f;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = to_int8(fsdp__load(dtype, x, i) * inverse);
+}
+
+FSDP__INLINE void decode_block(fsdp_dtype dtype, const uint8_t *restrict codes, void *restrict x, int64_t n,
+                               float scale)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, x, i, (float)(int8_t)codes[i] * scale);
+}
+
+/* ---- quantize ---- */
+
+/* In whole blocks, at multiples of which threads are cut (spans.h). */
+static int64_t quantized_numel(const void *args, int64_t span)
+{
+    const fsdp__coded_span *s = &((const fsdp__quantize_args *)args)->spans[span];
+
+    return fsdp__round_up(s->runs * s->run, FSDP__CODE_BLOCK);
+}
+
+static void quantize_float8(const fsdp__quantize_args *k, const fsdp__coded_span *s, int64_t begin, int64_t end)
+{
+    float scale = float8_scale(*s->amax);
+
+    if (float8_is_kept(s))
+        return;
+#define ENCODE(T) encode_float8(T, fsdp__at(T, s->values, begin), s->codes + begin, end - begin, scale)
+    FSDP__EACH_FLOAT(k->dtype, ENCODE)
+#undef ENCODE
+}
+
+static void quantize_int8(const fsdp__quantize_args *k, const fsdp__coded_span *s, int64_t begin, int64_t end)
+{
+    for (int64_t at = begin; at < end; at += FSDP__CODE_BLOCK) {
+        int64_t n = FSDP__MIN(end - at, FSDP__CODE_BLOCK);
+
+#define ENCODE(T) encode_block(T, fsdp__at(T, s->values, at), s->codes + at, n, &s->scales[at / FSDP__CODE_BLOCK])
+        FSDP__EACH_FLOAT(k->dtype, ENCODE)
+#undef ENCODE
+    }
+}
+
+static void quantize_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const fsdp__quantize_args *k = args;
+    const fsdp__coded_span *s = &k->spans[span];
+
+    end = FSDP__MIN(end, s->runs * s->run);
+    if (begin >= end)
+        return;
+    if (k->code == FSDP__CODE_FLOAT8)
+        quantize_float8(k, s, begin, end);
+    else
+        quantize_int8(k, s, begin, end);
+}
+
+fsdp_status KERNEL(quantize)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__quantize_args *k = args;
+
+    fsdp__for_spans(k->count, quantized_numel, quantize_piece, k);
+    for (int64_t s = 0; s < k->count && k->code == FSDP__CODE_FLOAT8; s++) /* all threads have compared it by now */
+        *k->spans[s].scales = float8_scale(*k->spans[s].amax);
+    return FSDP_OK;
+}
+
+/* ---- dequantize ---- */
+
+static int64_t coded_numel(const void *args, int64_t span)
+{
+    const fsdp__coded_span *s = &((const fsdp__dequantize_args *)args)->spans[span];
+
+    return s->runs * s->run;
+}
+
+/* Codes of one run, and of one block where those have scales. */
+static void dequantize_part(const fsdp__dequantize_args *k, const fsdp__coded_span *s, int64_t at, int64_t n)
+{
+    int64_t to = at / s->run * s->stride + at % s->run;
+
+#define FLOAT8(T) decode_float8(T, s->codes + at, fsdp__at(T, s->values, to), n, *s->scales)
+#define INT8(T) decode_block(T, s->codes + at, fsdp__at(T, s->values, to), n, s->scales[at / FSDP__CODE_BLOCK])
+    if (k->code == FSDP__CODE_FLOAT8) {
+        FSDP__EACH_FLOAT(k->dtype, FLOAT8)
+    } else {
+        FSDP__EACH_FLOAT(k->dtype, INT8)
+    }
+#undef FLOAT8
+#undef INT8
+}
+
+static void dequantize_piece(const void *args, int64_t span, int64_t begin, int64_t end)
+{
+    const fsdp__dequantize_args *k = args;
+    const fsdp__coded_span *s = &k->spans[span];
+
+    while (begin < end) {
+        int64_t n = FSDP__MIN(end, (begin / s->run + 1) * s->run) - begin;
+
+        if (k->code == FSDP__CODE_INT8)
+            n = FSDP__MIN(n, FSDP__CODE_BLOCK - begin % FSDP__CODE_BLOCK);
+        dequantize_part(k, s, begin, n);
+        begin += n;
+    }
+}
+
+fsdp_status KERNEL(dequantize)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__dequantize_args *k = args;
+
+    fsdp__for_spans(k->count, coded_numel, dequantize_piece, k);
+    return FSDP_OK;
+}
