@@ -211,6 +211,37 @@ FSDP_API fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bo
 typedef fsdp_status (*fsdp_all_reduce_hook)(void *arg, fsdp_tensor *gradients, fsdp_stream *stream);
 FSDP_API fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce_hook hook, void *arg);
 
+/* A collective that the caller has written, in the place of the library's for the module's own parameters (FSDP2's
+ * set_custom_all_gather, set_custom_reduce_scatter). It gets one packed buffer, padded to equal parts of all ranks:
+ * fsdp_all_gather and fsdp_reduce_scatter take the same. Not called in groups of one rank. */
+typedef struct fsdp_custom_call {
+    fsdp_process_group *group; /* the shard group; of slices, or of a channel of its own, where there is one */
+    const void *send;          /* all-gather: part `rank` of recv (count). Reduce-scatter: a part for each rank */
+    void *recv;                /* all-gather: a part of each rank. Reduce-scatter: this rank's part (count) */
+    int64_t count;             /* elements of one part */
+    fsdp_dtype dtype;  /* of all; of a gather of several dtypes U8, bytes. Reductions: the reduce dtype, a call each */
+    fsdp_reduce_op op; /* of a reduction: SUM or AVG */
+    fsdp_stream *stream; /* the work is for it, and may be done on return or later in its order */
+} fsdp_custom_call;
+typedef struct fsdp_custom_collective {
+    /* [collective] A failure is one of the forward or backward; who fails before its peers can know calls fsdp_abort.
+     * What it sends counts if it goes through a process group. */
+    fsdp_status (*run)(void *arg, const fsdp_custom_call *call);
+    /* Both, or NULL: where the packed buffer of each call lies. It is memory of the device, taken and given back in the
+     * order of the device's stream (fsdp_device_stream): who frees at once synchronises that first. Without, the buffer
+     * is the device's own, counted as unsharded parameters or gradients. */
+    fsdp_status (*allocate)(void *arg, fsdp_device *device, size_t bytes, void **out);
+    void (*release)(void *arg, fsdp_device *device, void *memory, size_t bytes);
+    void *arg;
+} fsdp_custom_collective;
+/* NULL: the library's again. At any time; the struct is copied, `arg` must stay as long as the module, or a graph of
+ * it. Not recursive. A gather is one of memory that ranks do not share: FSDP_STATE where they do, so set it while the
+ * parameters are on the meta device, or give options.no_shared_memory. */
+FSDP_API fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, const fsdp_custom_collective *collective);
+/* The sum in the reduce dtype is the function's: the library's own adds in f32 in rank order and rounds nothing. */
+FSDP_API fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module,
+                                                           const fsdp_custom_collective *collective);
+
 /* Gradients that a parameter has beside that of its shard; 0: none. Local, without communication. */
 typedef enum fsdp_pending_gradient {
     FSDP_PENDING_UNREDUCED = 1, /* on this rank alone: of backwards without gradient sync */

@@ -61,6 +61,11 @@ fsdp_dtype fsdp__wire_dtype(const fsdp__call *call, const fsdp_sharded_buffer *b
 
 /* ---- copies ---- */
 
+static fsdp_status run(const fsdp__copies *copies, fsdp__kernel kernel, const void *args)
+{
+    return copies->issues ? fsdp__launch(copies->stream, kernel, args) : fsdp__run_kernel(copies->stream, kernel, args);
+}
+
 fsdp_status fsdp__copies_flush(fsdp__copies *copies)
 {
     fsdp__cast_spans_args args = {copies->spans, copies->count, copies->src_dtype, copies->dst_dtype};
@@ -68,7 +73,7 @@ fsdp_status fsdp__copies_flush(fsdp__copies *copies)
     if (copies->count == 0)
         return FSDP_OK;
     copies->count = 0;
-    FSDP_TRY(fsdp__run_kernel(copies->stream, FSDP__KERNEL_CAST_SPANS, &args));
+    FSDP_TRY(run(copies, FSDP__KERNEL_CAST_SPANS, &args));
     return FSDP_OK;
 }
 
@@ -93,7 +98,7 @@ static fsdp_status copy_divided(const fsdp__copies *copies, void *dst, const voi
                                     .op = FSDP__RANK_SUM,
                                     .divisor = copies->divisor};
 
-    FSDP_TRY(fsdp__run_kernel(copies->stream, FSDP__KERNEL_REDUCE_RANKS, &args));
+    FSDP_TRY(run(copies, FSDP__KERNEL_REDUCE_RANKS, &args));
     return FSDP_OK;
 }
 

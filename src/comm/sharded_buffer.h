@@ -33,6 +33,7 @@ typedef struct fsdp__copies {
     fsdp_stream *stream;
     fsdp__traffic *traffic; /* the bytes written are added to it */
     float divisor;          /* of what is copied; 0 and 1: none */
+    bool issues;            /* given to the stream by the host, not run from inside its work */
     fsdp_dtype src_dtype, dst_dtype;
     int64_t count;
     fsdp__span spans[FSDP__COPIES];

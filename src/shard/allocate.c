@@ -86,6 +86,8 @@ static fsdp__residence_kind choose_residence(const fsdp__param_group *group, con
     int ranks = group->residence.mesh.ranks;
     bool share = fsdp__residence_can_share(&group->residence, device), apart = false;
 
+    if (group->all_gather.run && ranks > 1)
+        return FSDP__RESIDENCE_COPY;
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 

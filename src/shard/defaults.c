@@ -72,13 +72,15 @@ fsdp_status fsdp__default_subgroup(const fsdp__mesh_info *mesh, int k, fsdp_proc
     defaults *d = defaults_of(fsdp_mesh_context(mesh->mesh));
     subgroup *s;
 
-    if (!d || fsdp__grow(&d->subgroups, d->subgroup_count, &d->subgroup_capacity, sizeof *d->subgroups))
+    if (!d)
         return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < d->subgroup_count; i++)
         if (d->subgroups[i].of == mesh->shard_pg && fsdp_process_group_size(d->subgroups[i].pg) == k) {
             *out = d->subgroups[i].pg;
             return FSDP_OK;
         }
+    if (fsdp__grow(&d->subgroups, d->subgroup_count, &d->subgroup_capacity, sizeof *d->subgroups))
+        return FSDP_NO_MEMORY;
     s = &d->subgroups[d->subgroup_count];
     FSDP_TRY(make_subgroup(mesh, k, &s->pg));
     s->mesh = fsdp_mesh_ref(mesh->mesh);

@@ -67,6 +67,12 @@ static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context 
     return FSDP_OK;
 }
 
+static void let_go_packed(fsdp__param_group *group)
+{
+    fsdp__region_unref(group->packed);
+    group->packed = NULL;
+}
+
 static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
@@ -78,6 +84,7 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
     }
     if (r->kind == FSDP__RESIDENCE_COPY) {
         comm->spares.out -= !group->of_root;
+        let_go_packed(group);
         fsdp__spares_give(&comm->spares, r->unsharded);
         r->unsharded = NULL;
     } else {
@@ -130,6 +137,16 @@ static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, fsdp_
     return FSDP_OK;
 }
 
+/* By the library, or by the caller. */
+static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_process_group *pg,
+                              const fsdp_sharded_buffer *buffers)
+{
+    if (!group->all_gather.run || fsdp_process_group_size(pg) == 1)
+        return fsdp_all_gather_coalesced(pg, buffers, group->param_count, comm->stream);
+    return fsdp__custom_all_gather(&group->all_gather, comm, pg, buffers, group->param_count, comm->stream,
+                                   &group->packed);
+}
+
 static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
@@ -147,7 +164,7 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
     FSDP_TRY_GOTO(status, fsdp__cast_shards(&group->residence, group->params, group->param_count, comm->stream), out);
-    status = fsdp_all_gather_coalesced(group->residence.mesh.shard_pg, buffers, group->param_count, comm->stream);
+    status = all_gather(group, comm, group->residence.mesh.shard_pg, buffers);
 out:
     fsdp__free(buffers);
     return status;
@@ -155,10 +172,19 @@ out:
 
 static fsdp_status gather_slices(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    if (group->fresh) /* nothing was written since the slices were kept */
-        FSDP_TRY(fsdp__comm_context_follow_compute(comm, group->residence.device));
+    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
+    fsdp_status status = buffers ? FSDP_OK : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK && group->fresh) /* nothing was written since the slices were kept */
+        status = fsdp__comm_context_follow_compute(comm, group->residence.device);
     group->fresh = false;
-    return fsdp__slice_gather(&group->slice, &group->residence, group->params, group->param_count, comm->stream);
+    if (status == FSDP_OK)
+        status = fsdp__slice_buffers(&group->slice, &group->residence, group->params, group->param_count, comm->stream,
+                                     buffers);
+    if (status == FSDP_OK)
+        status = all_gather(group, comm, group->slice.pg, buffers);
+    fsdp__free(buffers);
+    return status;
 }
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -179,6 +205,7 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     FSDP_TRY(begin_unsharded(group, comm));
     status = gather(group, comm);
     if (status != FSDP_OK) {
+        (void)fsdp_stream_synchronize(comm->stream); /* it may be at what goes now */
         end_unsharded(group, comm);
         return status;
     }
@@ -203,8 +230,10 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__process_group_host_waits(pg, true); /* inline, the gather has run: this returns at once */
     status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
     fsdp__process_group_host_waits(pg, false);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK) {
+        let_go_packed(group);
         status = fsdp__stream_check(comm->stream);
+    }
     for (int64_t i = 0; i < group->param_count && status == FSDP_OK; i++) {
         fsdp__param *p = &group->params[i];
 

@@ -7,7 +7,7 @@
 #ifndef SHARD_GROUP_H
 #define SHARD_GROUP_H
 
-#include "shard/comm_context.h"
+#include "shard/custom.h"
 #include "shard/param.h"
 #include "shard/residence.h"
 #include "shard/slice.h"
@@ -49,6 +49,8 @@ typedef struct fsdp__param_group {
     fsdp__slice slice;
     fsdp_process_group
         *reduce_pg; /* the shard group once more, for reductions alone; NULL: they share it. The context's */
+    fsdp_custom_collective all_gather, reduce_scatter; /* the caller's; without `run`: the library's */
+    fsdp__region *packed;                              /* for a gather by the caller's, while it may be at it */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
     fsdp__partial partial;
 

@@ -40,10 +40,12 @@ static void let_go(fsdp_tensor **tensor)
     *tensor = NULL;
 }
 
-static void let_go_partial(fsdp__in_flight *flight)
+static void let_go_memory(fsdp__in_flight *flight)
 {
     fsdp__storage_unref(flight->partial);
     flight->partial = NULL;
+    fsdp__region_unref(flight->packed);
+    flight->packed = NULL;
 }
 
 /* The i-th result is there for who uses the device's stream. */
@@ -101,7 +103,7 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
         FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK));
-    let_go_partial(&landing);
+    let_go_memory(&landing);
     if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
         fsdp__free(landing.unsharded);
         return status;
@@ -120,7 +122,7 @@ void fsdp__in_flight_drop(fsdp__in_flight *flight)
         is_written(flight, i);
         drop(flight, i);
     }
-    let_go_partial(flight);
+    let_go_memory(flight);
     flight->count = 0;
 }
 

@@ -5,7 +5,7 @@
 #ifndef SHARD_IN_FLIGHT_H
 #define SHARD_IN_FLIGHT_H
 
-#include "tensor/tensor.h"
+#include "shard/region.h"
 
 typedef struct fsdp__in_flight {
     fsdp_tensor **unsharded; /* the unsharded gradients that are reduced; NULL where a partial one is completed */
@@ -14,6 +14,7 @@ typedef struct fsdp__in_flight {
     int64_t count, capacity;
     fsdp_stream *stream;    /* that it goes on */
     fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
+    fsdp__region *packed;   /* for a function of the caller's; NULL: the library reduces */
     fsdp_event *done;
 } fsdp__in_flight;
 

@@ -1,10 +1,11 @@
 /* methods.c - the methods of a sharded module, whichever front door it came through. */
-#include "shard/defaults.h"
+#include "shard/methods.h"
+
 #include "shard/gradients.h"
 #include "shard/partial.h"
 #include "shard/prefetch.h"
 
-static fsdp_status state_of(fsdp_module *module, fsdp__module_state **out)
+fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out)
 {
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "a module is required");
@@ -35,7 +36,7 @@ static fsdp_status change_states(fsdp_module *module, bool recurse, fsdp_status 
     fsdp__module_state *state;
     change c = {.apply = apply, .value = value};
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     return recurse ? fsdp__module_walk(module, apply_change, &c) : apply_change(&c, module, "");
 }
 
@@ -88,7 +89,7 @@ fsdp_status fsdp_module_unshard(fsdp_module *module)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(begin_unshard(state));
     return end_unshard(state);
 }
@@ -97,7 +98,7 @@ fsdp_status fsdp_module_unshard_async(fsdp_module *module)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(begin_unshard(state));
     for (int64_t i = 0; i < state->group_count; i++)
         state->groups[i]->requested = true;
@@ -108,7 +109,7 @@ fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     for (int64_t i = 0; i < state->group_count; i++)
         if (state->groups[i]->requested)
             return end_unshard(state);
@@ -138,7 +139,7 @@ static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     return fsdp__prefetch_set(state, forward ? &state->forward_prefetch : &state->backward_prefetch, modules, count);
 }
 
@@ -156,7 +157,7 @@ fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *ev
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     if (state->root->state != state)
         return FSDP_FAIL(FSDP_STATE, "only the outermost sharded module takes the event after the optimizer");
     state->comm->after_optim = event;
@@ -174,41 +175,10 @@ fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *module, int m
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     if (most < 1)
         return FSDP_FAIL(FSDP_INVALID, "%d reductions in flight: expected at least 1", most);
     return change_states(module, recurse, set_max_inputs, most);
-}
-
-static fsdp_status check_reduced(const fsdp__param_group *group)
-{
-    char text[256];
-
-    for (int64_t i = 0; i < group->param_count; i++)
-        if (group->params[i].unsharded && fsdp__param_unreduced(&group->params[i]))
-            return FSDP_FAIL(FSDP_STATE, "cannot give reductions another channel while a gradient of %s waits for one",
-                             fsdp__param_text(&group->params[i], text, sizeof text));
-    return FSDP_OK;
-}
-
-static fsdp_status set_separate(fsdp__module_state *state, int on)
-{
-    for (int64_t i = 0; i < state->group_count; i++) {
-        fsdp__param_group *group = state->groups[i];
-        const fsdp__mesh_info *mesh = &group->residence.mesh;
-
-        FSDP_TRY(check_reduced(group));
-        FSDP_TRY(fsdp__comm_context_finish_reduction(state->comm)); /* of one group all are in one order */
-        group->reduce_pg = NULL;
-        if (on && mesh->ranks > 1)
-            FSDP_TRY(fsdp__default_subgroup(mesh, mesh->ranks, &group->reduce_pg));
-    }
-    return FSDP_OK;
-}
-
-fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse)
-{
-    return change_states(module, recurse, set_separate, on);
 }
 
 static fsdp_status set_gradient_sync(fsdp__module_state *state, int sync)
@@ -237,7 +207,7 @@ fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     fsdp__root_set_last_backward(state->root, last);
     return FSDP_OK;
 }
@@ -270,7 +240,7 @@ fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshar
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     state->unshard_in_backward = unshard;
     return FSDP_OK;
 }
@@ -279,7 +249,7 @@ fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float fa
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     if (!(factor >= 0))
         return FSDP_FAIL(FSDP_INVALID, "gradient divide factor %g: expected a positive number, or 0 for the default",
                          (double)factor);
@@ -291,7 +261,7 @@ fsdp_status fsdp_module_set_force_sum_reduction(fsdp_module *module, bool on)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     state->reduction.force_sum = on;
     return FSDP_OK;
 }
@@ -300,7 +270,7 @@ fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     state->reduction.hook = hook;
     state->reduction.hook_arg = arg;
     return FSDP_OK;
@@ -336,7 +306,7 @@ fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(check_idle(state->root));
     FSDP_TRY(change_states(module, true, reduce_pending, 0));
     return fsdp__comm_context_finish_reduction(state->comm);
@@ -346,7 +316,7 @@ fsdp_status fsdp_module_reset_iteration(fsdp_module *module)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     if (state->root->state != state)
         return FSDP_FAIL(FSDP_STATE, "only the outermost sharded module can reset an iteration");
     return fsdp__root_reset(state->root);
@@ -374,7 +344,7 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(module, &state));
+    FSDP_TRY(fsdp__method_state(module, &state));
     *out = (fsdp_shard_info){.name = state->name, .shares_memory = state->group_count > 0};
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp_sharded_state least = state->groups[i]->sharded_state; /* unsharded is who is so altogether */
@@ -389,7 +359,7 @@ fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listene
 {
     fsdp__module_state *state;
 
-    FSDP_TRY(state_of(root, &state));
+    FSDP_TRY(fsdp__method_state(root, &state));
     state->root->listener = (fsdp__listener){listener, arg};
     return FSDP_OK;
 }

@@ -248,6 +248,9 @@ static fsdp_status scatter(reduction *r)
     }
     if (count == 0)
         return FSDP_OK;
+    if (r->group->reduce_scatter.run && r->group->residence.mesh.ranks > 1)
+        return fsdp__custom_reduce_scatter(&r->group->reduce_scatter, r->comm, fsdp__param_group_reduce_pg(r->group),
+                                           r->buffers, count, &options, r->stream, &flight->packed);
     return fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, count, &options, r->stream);
 }
 

@@ -46,6 +46,8 @@ void fsdp__region_unref(fsdp__region *region)
             (void)fsdp_stream_synchronize(fsdp_device_stream(region->device));
         fsdp_process_group_free_memory(region->pg, region->sharing, region->data, region->bytes);
         fsdp__device_account(region->device, region->kind, -(int64_t)region->counted_bytes, false);
+    } else if (region->release && region->data) {
+        region->release(region->release_arg, region->device, region->data, region->bytes);
     } else if (region->data) {
         fsdp__device_free(region->device, region->data, region->bytes, region->kind);
     }

@@ -18,6 +18,9 @@ typedef struct fsdp__region {
     fsdp_mesh *mesh; /* holds `pg`; NULL: the device's own memory */
     fsdp_process_group *pg;
     fsdp_memory_sharing sharing;
+    /* Gives back memory that the caller of the library has made; NULL: it is the device's, or the process group's. */
+    void (*release)(void *arg, fsdp_device *device, void *memory, size_t bytes);
+    void *release_arg;
     struct fsdp__region **weak; /* is set to NULL when the region goes; may be NULL */
     /* Asked before a write to a storage that fsdp__region_lend_guarded lent bytes; NULL: nobody is left to ask. */
     fsdp_status (*before_write)(void *writer, const fsdp__storage *storage);

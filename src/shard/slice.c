@@ -1,7 +1,6 @@
 /* slice.c - 1/k of a gathered group between a forward and its backward. */
 #include "shard/slice.h"
 
-#include "base/alloc.h"
 #include "base/compiler.h"
 #include "shard/defaults.h"
 
@@ -111,15 +110,11 @@ void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, cons
     slice->region = NULL;
 }
 
-fsdp_status fsdp__slice_gather(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                               int64_t count, fsdp_stream *stream)
+fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
+                                int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers)
 {
-    fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)count, sizeof *buffers);
     size_t offset = 0;
-    fsdp_status status;
 
-    if (!buffers)
-        return FSDP_NO_MEMORY;
     for (int64_t i = 0; i < count; i++) {
         char *part;
 
@@ -134,10 +129,5 @@ fsdp_status fsdp__slice_gather(const fsdp__slice *slice, const fsdp__residence *
                                            .unsharded_dtype = params[i].param_dtype,
                                            .shard_dtype = params[i].param_dtype};
     }
-    if (slice->region)
-        FSDP_TRY_GOTO(status, fsdp_stream_wait_event(stream, slice->made), out);
-    status = fsdp_all_gather_coalesced(slice->pg, buffers, count, stream);
-out:
-    fsdp__free(buffers);
-    return status;
+    return slice->region ? fsdp_stream_wait_event(stream, slice->made) : FSDP_OK;
 }

@@ -28,8 +28,9 @@ fsdp_status fsdp__slice_keep(fsdp__slice *slice, const fsdp__residence *residenc
                              int64_t count);
 /* Idempotent. The memory goes in the order of the device's stream. */
 void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params, int64_t count);
-/* The unsharded parameters, which have memory, from the ranks' slices. [collective] [stream] */
-fsdp_status fsdp__slice_gather(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
-                               int64_t count, fsdp_stream *stream);
+/* What a gather over slice->pg is given, so that the unsharded parameters, which have memory, come of the ranks'
+ * slices. `stream`, which the gather is to run on, waits for them. [stream] */
+fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
+                                int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers);
 
 #endif

@@ -342,6 +342,42 @@ static void play_separate_channel(tree_player *player, const tree_call *call)
         CHECK_STATUS(fsdp_last_status(), FSDP_STATE);
 }
 
+static fsdp_status caller_gathers(void *arg, const fsdp_custom_call *call)
+{
+    (void)arg;
+    return fsdp_all_gather(call->group, call->send, call->recv, call->count, call->dtype, call->stream);
+}
+
+static fsdp_status caller_reduces(void *arg, const fsdp_custom_call *call)
+{
+    (void)arg;
+    return fsdp_reduce_scatter(call->group, call->send, call->recv, call->count, call->dtype, call->op, call->stream);
+}
+
+/* The library rounds no sum to the reduce dtype; the caller's function does. */
+static bool reduces_in_f32(const tree_plan *plan, int state)
+{
+    bool all = true;
+
+    for (int i = 0; i < plan->param_count; i++)
+        all = all && (plan->params[i].owner != state || tree_reduce_dtype(plan, i) == FSDP_F32);
+    return all;
+}
+
+/* Gathers of memory that ranks share cannot be the caller's. */
+static void play_custom(tree_player *player, const tree_call *call)
+{
+    static const fsdp_custom_collective gathers = {.run = caller_gathers}, reduces = {.run = caller_reduces};
+    fsdp_module *module = player->modules[node_of_state(player, call)];
+
+    if (player->plain)
+        return;
+    if (fsdp_module_set_custom_all_gather(module, call->on ? &gathers : NULL) != FSDP_OK)
+        CHECK_STATUS(fsdp_last_status(), FSDP_STATE);
+    if (reduces_in_f32(player->plan, state_of(player, call)))
+        CHECK_OK(fsdp_module_set_custom_reduce_scatter(module, call->on ? &reduces : NULL));
+}
+
 /* Now is behind whatever was written. */
 static void play_post_optim(tree_player *player, const tree_call *call)
 {
@@ -439,6 +475,7 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_SET_MAX_INPUTS] = play_set_max_inputs,
     [TREE_POST_OPTIM] = play_post_optim,
     [TREE_SEPARATE_CHANNEL] = play_separate_channel,
+    [TREE_CUSTOM] = play_custom,
     [TREE_WRITE] = play_write,
     [TREE_RESET] = play_reset,
     [TREE_FAIL_FORWARD] = play_fail_forward,

@@ -251,6 +251,7 @@ static const int weights[TREE_KINDS] = {
     [TREE_SET_MAX_INPUTS] = 1,
     [TREE_POST_OPTIM] = 1,
     [TREE_SEPARATE_CHANNEL] = 1,
+    [TREE_CUSTOM] = 2,
     [TREE_ALL_REDUCE_OFF] = 2,
     [TREE_ALL_REDUCE_ON] = 2,
     [TREE_FORCE_SUM] = 1,

@@ -98,6 +98,7 @@ void tree_print_call(FILE *stream, const tree_plan *plan, int index)
         [TREE_SET_MAX_INPUTS] = "set reductions in flight",
         [TREE_POST_OPTIM] = "event behind the optimizer",
         [TREE_SEPARATE_CHANNEL] = "set a channel of their own for reductions",
+        [TREE_CUSTOM] = "set collectives of the caller's",
         [TREE_WRITE] = "write",
         [TREE_RESET] = "reset",
         [TREE_FAIL_FORWARD] = "forward that fails",

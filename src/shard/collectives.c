@@ -1,0 +1,121 @@
+/* collectives.c - methods of a sharded module that say by whom, and through which process groups, it communicates. */
+#include "base/alloc.h"
+#include "shard/defaults.h"
+#include "shard/gradients.h"
+#include "shard/methods.h"
+
+/* ---- a channel for reductions ---- */
+
+/* The groups that change, and what they get: all of them, once nothing can fail any more. */
+typedef struct channels {
+    struct channel {
+        fsdp__param_group *group;
+        fsdp_process_group *pg;
+    } * items;
+    int64_t count, capacity;
+} channels;
+
+static fsdp_status add_groups(void *arg, fsdp_module *module, const char *name)
+{
+    const fsdp__module_state *state = fsdp__module_state_of(module);
+    channels *c = arg;
+
+    (void)name;
+    for (int64_t i = 0; state && i < state->group_count; i++) {
+        if (fsdp__grow(&c->items, c->count, &c->capacity, sizeof *c->items))
+            return FSDP_NO_MEMORY;
+        c->items[c->count++] = (struct channel){.group = state->groups[i]};
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status check_reduced(const fsdp__param_group *group)
+{
+    char text[256];
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (group->params[i].unsharded && fsdp__param_unreduced(&group->params[i]))
+            return FSDP_FAIL(FSDP_STATE, "cannot give reductions another channel while a gradient of %s waits for one",
+                             fsdp__param_text(&group->params[i], text, sizeof text));
+    return FSDP_OK;
+}
+
+static fsdp_status prepare(const channels *c, bool on)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        FSDP_TRY(check_reduced(c->items[i].group));
+    for (int64_t i = 0; i < c->count && on; i++) {
+        const fsdp__mesh_info *mesh = &c->items[i].group->residence.mesh;
+
+        if (mesh->ranks > 1)
+            FSDP_TRY(fsdp__default_subgroup(mesh, mesh->ranks, &c->items[i].pg));
+    }
+    for (int64_t i = 0; i < c->count; i++) /* of one group all reductions are in one order */
+        FSDP_TRY(fsdp__comm_context_finish_reduction(c->items[i].group->state->comm));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse)
+{
+    fsdp__module_state *state;
+    channels c = {0};
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY_GOTO(status, recurse ? fsdp__module_walk(module, add_groups, &c) : add_groups(&c, module, ""), out);
+    FSDP_TRY_GOTO(status, prepare(&c, on), out);
+    for (int64_t i = 0; i < c.count; i++)
+        c.items[i].group->reduce_pg = c.items[i].pg;
+out:
+    fsdp__free(c.items);
+    return status;
+}
+
+/* ---- collectives of the caller's ---- */
+
+static fsdp_status check_custom(const fsdp_custom_collective *collective)
+{
+    if (collective && !collective->run)
+        return FSDP_FAIL(FSDP_INVALID, "a custom collective without run: give NULL for the library's own");
+    if (collective && !collective->allocate != !collective->release)
+        return FSDP_FAIL(FSDP_INVALID, "a custom collective has allocate and release, or neither");
+    return FSDP_OK;
+}
+
+/* Memory that ranks share is chosen with the first bytes. */
+static fsdp_status check_gathers(const fsdp__module_state *state)
+{
+    char text[256];
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        if (fsdp__residence_is_shared(&state->groups[i]->residence))
+            return FSDP_FAIL(FSDP_STATE,
+                             "parameter %s lies in memory that ranks share, where nothing is gathered: set a custom "
+                             "all-gather before the parameters have bytes, or give options.no_shared_memory",
+                             fsdp__param_text(&state->groups[i]->params[0], text, sizeof text));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, const fsdp_custom_collective *collective)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY(check_custom(collective));
+    if (collective)
+        FSDP_TRY(check_gathers(state));
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->all_gather = collective ? *collective : (fsdp_custom_collective){0};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module, const fsdp_custom_collective *collective)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    FSDP_TRY(check_custom(collective));
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->reduce_scatter = collective ? *collective : (fsdp_custom_collective){0};
+    return FSDP_OK;
+}
