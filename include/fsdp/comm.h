@@ -157,8 +157,8 @@ typedef struct fsdp_reduce_options {
     float predivide;   /* of each contribution, before it is rounded to the reduce dtype; 0 means 1 */
     float divisor;     /* of the result, times the ranks for AVG; 0 means 1 */
     bool accumulate;   /* shard += result */
-    /* NULL, or one byte a buffer that says, once the stream's work is done, whether any rank contributed to it: 0 or 1.
-     * The caller's memory until then; need not be given on all ranks. */
+    /* NULL, or one byte a buffer, 0 or 1 as the caller has it, that has become 1, once the stream's work is done, if
+     * any rank contributed to it. The caller's memory until then; need not be given on all ranks. */
     uint8_t *contributed;
 } fsdp_reduce_options;
 

@@ -89,19 +89,33 @@ fsdp_status fsdp_reduce_scatter(fsdp_process_group *group, const void *send, voi
     return FSDP_OK;
 }
 
+static fsdp_status issue_all_reduce(fsdp_process_group *group, fsdp__call *call, fsdp_stream *stream)
+{
+    call->name = FSDP__CALL_ALL_REDUCE;
+    FSDP_TRY(check(group, call->name, call, 2, stream));
+    FSDP_TRY(check_reduction(group, call));
+    /* 2 (W-1)/W n, rounded to whole bytes */
+    fsdp__comm_count_reduction(group, FSDP_ALL_REDUCE, call->op, 2 * bytes_of(call) * (group->size - 1) / group->size);
+    log_call(group, FSDP_ALL_REDUCE, call->count, call->dtype);
+    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, group->ops->all_reduce, call, stream));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_all_reduce(fsdp_process_group *group, const void *send, void *recv, int64_t count, fsdp_dtype dtype,
                             fsdp_reduce_op op, fsdp_stream *stream)
 {
-    fsdp__call call = {
-        .name = FSDP__CALL_ALL_REDUCE, .send = send, .recv = recv, .count = count, .dtype = dtype, .op = op};
+    fsdp__call call = {.send = send, .recv = recv, .count = count, .dtype = dtype, .op = op};
 
-    FSDP_TRY(check(group, call.name, &call, 2, stream));
-    FSDP_TRY(check_reduction(group, &call));
-    /* 2 (W-1)/W n, rounded to whole bytes */
-    fsdp__comm_count_reduction(group, FSDP_ALL_REDUCE, op, 2 * bytes_of(&call) * (group->size - 1) / group->size);
-    log_call(group, FSDP_ALL_REDUCE, count, dtype);
-    FSDP_TRY(fsdp__comm_issue(group, FSDP_ALL_REDUCE, group->ops->all_reduce, &call, stream));
-    return FSDP_OK;
+    return issue_all_reduce(group, &call, stream);
+}
+
+fsdp_status fsdp__all_reduce_with_flags(fsdp_process_group *group, void *data, int64_t count, fsdp_dtype dtype,
+                                        fsdp_reduce_op op, uint8_t *flags, int64_t flag_count, fsdp_stream *stream)
+{
+    fsdp__call call = {
+        .send = data, .recv = data, .count = count, .dtype = dtype, .op = op, .flags = flags, .flag_count = flag_count};
+
+    return issue_all_reduce(group, &call, stream);
 }
 
 fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
@@ -251,7 +265,7 @@ static void count_reduction(fsdp_process_group *group, fsdp__call *call)
         call->counted = call->counted && contributes;
         bytes += fsdp__reduced_bytes(&call->buffers[i], group->size);
         if (call->contributed) /* what is known here; on a device without bytes all there will be */
-            call->contributed[i] = contributes;
+            call->contributed[i] |= contributes;
     }
     if (call->counted)
         fsdp__comm_count_reduction(group, FSDP_REDUCE_SCATTER, call->op, bytes);

@@ -65,6 +65,10 @@ typedef struct fsdp__call {
     fsdp_dtype dtype;
     fsdp_reduce_op op;
     int root;
+    /* all_reduce: 0 or 1 each, the host's memory, to become 1 where one is on any rank; NULL: all of this rank's are.
+     */
+    uint8_t *flags;
+    int64_t flag_count;
 
     const fsdp_sharded_buffer *buffers; /* buffer_count of them */
     int64_t buffer_count;

@@ -247,24 +247,3 @@ fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, i
         FSDP_TRY(fsdp__comm_issue_host(group, FSDP_COLLECTIVES, group->ops->all_reduce, &call));
     return FSDP_OK;
 }
-
-/* The flags are the host's: where it follows no pointer of the stream's device, kernels of its own stream see them. */
-static fsdp_status run_any(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
-{
-    const fsdp_process_group *group = g;
-
-    if (!fsdp__device_host_access(fsdp__stream_device(stream)))
-        stream = fsdp__host_stream(group->comm->context);
-    return stream ? group->ops->all_reduce(group->transport_group, call, stream, traffic) : fsdp_last_status();
-}
-
-fsdp_status fsdp__process_group_any_later(fsdp_process_group *group, uint8_t *flags, int64_t count, fsdp_stream *stream)
-{
-    fsdp__call call = {
-        .name = FSDP__CALL_ANY, .send = flags, .recv = flags, .count = count, .dtype = FSDP_U8, .op = FSDP_MAX};
-
-    FSDP_TRY(fsdp__comm_enter(group, call.name));
-    if (group->size > 1)
-        FSDP_TRY(fsdp__comm_issue_above(group, FSDP_COLLECTIVES, run_any, &call, stream));
-    return FSDP_OK;
-}

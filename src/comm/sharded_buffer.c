@@ -180,7 +180,7 @@ int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks)
 void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, fsdp__traffic *traffic)
 {
     if (call->contributed)
-        call->contributed[i] = any;
+        call->contributed[i] |= any;
     if (call->counted || !any)
         return;
     traffic->counts = true;

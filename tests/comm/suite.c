@@ -1,6 +1,8 @@
 /* suite.c - what every rank expects, and the plain collectives held to it. */
 #include "comm/suite.h"
 
+#include "comm/internal.h"
+
 /* ---- numbers: small integers are exact in every dtype ---- */
 
 uint16_t suite_bf16(float x)
@@ -229,6 +231,34 @@ void suite_rank_order(const suite *s, int64_t count)
     free(expected);
 }
 
+/* Each rank has set one, nobody the last; or rank 0 all, or everybody. */
+static void suite_flags_of(const suite *s, int64_t count, bool first, bool all)
+{
+    int size = fsdp_process_group_size(s->group), rank = fsdp_process_group_rank(s->group);
+    size_t bytes = (size_t)count * sizeof(float);
+    float *buffer = suite_alloc(s, bytes);
+    uint8_t *flags = calloc((size_t)size + 1, 1);
+
+    for (int64_t i = 0; i < count; i++)
+        buffer[i] = (float)rank + 1;
+    flags[rank] = 1;
+    CHECK_OK(fsdp__all_reduce_with_flags(s->group, buffer, count, FSDP_F32, FSDP_SUM,
+                                         all || (first && rank == 0) ? NULL : flags, size + 1, s->stream));
+    suite_sync(s);
+    for (int i = 0; i <= size; i++)
+        CHECK_EQ(flags[i], all || (first && rank == 0) ? i == rank : first || i < size);
+    CHECK_EQ(buffer[count - 1], (float)(size * (size + 1) / 2));
+    suite_free(s, buffer, bytes);
+    free(flags);
+}
+
+static void suite_flags(const suite *s, int64_t count)
+{
+    suite_flags_of(s, count, false, false);
+    suite_flags_of(s, count, true, false);
+    suite_flags_of(s, count, false, true);
+}
+
 /* ---- all of them ---- */
 
 void suite_plain_count(const suite *s, fsdp_dtype dtype, int64_t count)
@@ -262,6 +292,8 @@ void suite_plain(const suite *s)
     suite_all_to_all(s, FSDP_I32, 40009);
     suite_rank_order(s, 1000);
     suite_rank_order(s, 100003);
+    suite_flags(s, 3);
+    suite_flags(s, 100003);
     CHECK_OK(fsdp_barrier(s->group));
 }
 

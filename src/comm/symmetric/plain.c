@@ -95,6 +95,37 @@ static fsdp_status reduce(exchange *x, int64_t part, int64_t offset, void *dst, 
     return FSDP_OK;
 }
 
+/* ---- flags ---- */
+
+static bool all_set(const fsdp__call *call)
+{
+    return !call->flags || !memchr(call->flags, 0, (size_t)call->flag_count);
+}
+
+/* After the exchange whose entries say who has flags that are not set: others may have set them. */
+static fsdp_status join_flags(exchange *x)
+{
+    fsdp__symmetric_group *g = x->group;
+    fsdp__entry entry = {0};
+    uint8_t *flags = x->call->flags;
+    bool set = true;
+
+    for (int r = 0; r < g->size; r++)
+        set = set && fsdp__entry_of(g, r)->complete;
+    for (int64_t at = 0, n; !set && at < x->call->flag_count; at += n) {
+        n = FSDP__MIN(x->call->flag_count - at, FSDP__PAYLOAD_BYTES);
+        if (flags)
+            memcpy(fsdp__payload_to_show(g), flags + at, (size_t)n);
+        else
+            memset(fsdp__payload_to_show(g), 1, (size_t)n);
+        FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
+        for (int r = 0; r < g->size && flags; r++)
+            for (int64_t i = 0; i < n; i++)
+                flags[at + i] |= fsdp__payload_of(g, r)[i];
+    }
+    return FSDP_OK;
+}
+
 /* ---- the three places ---- */
 
 /* Copies elements [first, first + count) of every part of this rank's contribution to `dst`. */
@@ -110,7 +141,7 @@ static fsdp_status stage(exchange *x, unsigned char *dst, int64_t first, int64_t
 static fsdp_status through_payload(exchange *x, consumer consume)
 {
     fsdp__symmetric_group *g = x->group;
-    fsdp__entry entry = {0};
+    fsdp__entry entry = {.complete = all_set(x->call)};
 
     FSDP_TRY(stage(x, fsdp__payload_to_show(g), 0, x->call->count));
     FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
@@ -163,6 +194,7 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
         .recv = fsdp__to_offset(g, call->recv),
         .readable = (!x->contributes || peers_see(x, call->send, x->parts * call->count)) &&
                     (!recv_too || peers_see(x, call->recv, call->count)),
+        .complete = all_set(call),
     };
 
     FSDP_TRY(fsdp__show(g, call, &entry, x->traffic));
@@ -354,8 +386,11 @@ fsdp_status fsdp__symmetric_all_reduce(void *group, const fsdp__call *call, fsdp
     bool direct;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    if ((size_t)call->count * x.element <= SMALL_BYTES)
-        return through_payload(&x, consume_all_reduce);
-    FSDP_TRY(show_buffers(&x, true, &direct));
-    return direct ? all_reduce_direct(&x) : through_staging(&x, consume_all_reduce_piece);
+    if ((size_t)call->count * x.element <= SMALL_BYTES) {
+        FSDP_TRY(through_payload(&x, consume_all_reduce));
+    } else {
+        FSDP_TRY(show_buffers(&x, true, &direct));
+        FSDP_TRY(direct ? all_reduce_direct(&x) : through_staging(&x, consume_all_reduce_piece));
+    }
+    return join_flags(&x);
 }

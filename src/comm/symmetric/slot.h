@@ -11,7 +11,7 @@ typedef struct fsdp__entry {
     uint64_t send, recv;
     uint64_t buffers_hash; /* of the addresses of all buffers' `unsharded` */
     bool readable;         /* all this call's memory can be read by peers */
-    bool complete;         /* of a reduction: this rank contributes to all buffers */
+    bool complete;         /* of a reduction: this rank contributes to all buffers, or has set all its flags */
     int32_t own_status;    /* of process_group_alloc */
 } fsdp__entry;
 
