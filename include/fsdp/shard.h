@@ -32,6 +32,10 @@
  * All uses add up in one gradient, reduced once, at the end of the backward. An optimizer and a state dict see one
  * shard. These calls must agree on mp_policy.param_dtype and have an outermost module in common.
  *
+ * Ranks may use different parameters in a step: of a module that all of them enter any parameters, or its output at
+ * all. What a rank has not used counts as zero in the average, and a parameter that no rank used keeps its gradient as
+ * it was, none perhaps. To enter a module is collective, and its output requires a gradient on all ranks or on none.
+ *
  * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
  * is added.
  *

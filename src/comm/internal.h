@@ -15,9 +15,13 @@ void fsdp__process_group_set_label(fsdp_process_group *group, const char *label)
 
 /* flags[i] (0 or 1) becomes 1 where it is on any rank. Not counted. [collective] [blocks] */
 fsdp_status fsdp__process_group_any(fsdp_process_group *group, uint8_t *flags, int64_t count);
-/* fsdp_all_reduce, in place, that joins flags in the same way: they ride along, and cost an exchange of their own only
- * where one is 0; NULL: all are 1 on this rank. What work before has written, such as fsdp_reduce_options.contributed,
- * is what counts, and the flags are the host's memory until the work is done. [collective] [stream] */
+/* The same in the order of `stream`: what work before has written, such as fsdp_reduce_options.contributed, is what
+ * counts, and the flags are the host's memory until the work is done. NULL: all are 1 on this rank. [collective]
+ * [stream] */
+fsdp_status fsdp__process_group_any_later(fsdp_process_group *group, uint8_t *flags, int64_t count,
+                                          fsdp_stream *stream);
+/* fsdp_all_reduce, in place, with which such flags ride along: they cost an exchange of their own only where one is 0.
+ * [collective] [stream] */
 fsdp_status fsdp__all_reduce_with_flags(fsdp_process_group *group, void *data, int64_t count, fsdp_dtype dtype,
                                         fsdp_reduce_op op, uint8_t *flags, int64_t flag_count, fsdp_stream *stream);
 

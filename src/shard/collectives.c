@@ -40,10 +40,19 @@ static fsdp_status check_reduced(const fsdp__param_group *group)
     return FSDP_OK;
 }
 
-static fsdp_status prepare(const channels *c, bool on)
+/* A gradient may wait on some ranks only. */
+static fsdp_status agree_reduced(const channels *c, fsdp_context *context)
 {
-    for (int64_t i = 0; i < c->count; i++)
-        FSDP_TRY(check_reduced(c->items[i].group));
+    fsdp_status status = FSDP_OK;
+
+    for (int64_t i = 0; i < c->count && status == FSDP_OK; i++)
+        status = check_reduced(c->items[i].group);
+    return fsdp_agree(fsdp_world(context), status);
+}
+
+static fsdp_status prepare(const channels *c, fsdp_context *context, bool on)
+{
+    FSDP_TRY(agree_reduced(c, context));
     for (int64_t i = 0; i < c->count && on; i++) {
         const fsdp__mesh_info *mesh = &c->items[i].group->residence.mesh;
 
@@ -63,7 +72,7 @@ fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, b
 
     FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY_GOTO(status, recurse ? fsdp__module_walk(module, add_groups, &c) : add_groups(&c, module, ""), out);
-    FSDP_TRY_GOTO(status, prepare(&c, on), out);
+    FSDP_TRY_GOTO(status, prepare(&c, module->context, on), out);
     for (int64_t i = 0; i < c.count; i++)
         c.items[i].group->reduce_pg = c.items[i].pg;
 out:

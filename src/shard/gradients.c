@@ -97,6 +97,12 @@ out:
 
 /* ---- gradients that stay unsharded ---- */
 
+void fsdp__param_group_expect_gradients(fsdp__param_group *group)
+{
+    for (int64_t i = 0; i < group->param_count; i++)
+        group->params[i].due = group->params[i].due || fsdp_tensor_requires_grad(group->params[i].sharded);
+}
+
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param)
 {
     return param->accumulated_grad ? param->accumulated_grad : fsdp_tensor_grad(param->unsharded);
@@ -118,8 +124,11 @@ static void drop(fsdp__param *param)
 
 void fsdp__param_group_drop_gradients(fsdp__param_group *group)
 {
-    for (int64_t i = 0; i < group->param_count; i++)
+    for (int64_t i = 0; i < group->param_count; i++) {
         drop(&group->params[i]);
+        group->params[i].due = false;
+    }
+    group->kept = false;
 }
 
 fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
@@ -137,6 +146,12 @@ fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
         fsdp__put_grad(p->unsharded, NULL);
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
+{
+    group->kept = true;
+    return fsdp__param_group_fold_gradients(group);
 }
 
 /* ---- what callers do to the two tensors ---- */

@@ -14,10 +14,14 @@ void fsdp__param_disown(fsdp__param *param);
 /* The param whose shard, or unsharded tensor, this is; NULL when no group took it. */
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 
+/* A forward, or backward, of all ranks may make gradients: parameters that are not frozen are due. The next reduction
+ * takes part for them, whether this rank has a gradient or not, since another may. */
+void fsdp__param_group_expect_gradients(fsdp__param_group *group);
 /* The unsharded gradient to reduce, NULL when the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
-/* Gradients of this backward stay unsharded on this rank until a later one is reduced: where they add up in another
- * dtype than they are computed in, they are added to those accumulated in it. */
+/* Gradients of this backward stay unsharded on this rank until a later one is reduced. */
+fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group);
+/* Where gradients add up in another dtype than they are computed in, they are added to those accumulated in it. */
 fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group);
 /* Forgets unsharded gradients that were not reduced. */
 void fsdp__param_group_drop_gradients(fsdp__param_group *group);

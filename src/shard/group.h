@@ -56,6 +56,7 @@ typedef struct fsdp__param_group {
 
     fsdp_sharded_state sharded_state;
     fsdp_event *gathered;
+    bool kept;            /* gradients of backwards without reduction, since the last one; the same on all ranks */
     bool explicit;        /* unsharded by the caller: [Note: what fields name] in param.h */
     bool requested;       /* by unshard_async, and not used since */
     bool stays_unsharded; /* after a use, as all ranks know: [Note: staying unsharded] in root.h */

@@ -112,6 +112,7 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
+    fsdp__module_state_expect_gradients(state);
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_BACKWARD);
     if (state->unshard_in_backward)
         FSDP_TRY(fsdp__module_state_unshard(state));
@@ -155,6 +156,8 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     FSDP_TRY(fsdp__lazy_init(state));
     FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
     state->training = FSDP__FORWARD;
+    if (fsdp_grad_enabled(state->root->context))
+        fsdp__module_state_expect_gradients(state);
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     FSDP_TRY(cast_inputs(state, inputs, count));
     FSDP_TRY(fsdp__module_state_unshard(state));

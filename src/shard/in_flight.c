@@ -12,13 +12,14 @@ fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp
     flight->stream = stream;
     if (flight->capacity >= count)
         return FSDP_OK;
-    tensors = fsdp__calloc(3 * (size_t)count, sizeof *tensors);
+    tensors = fsdp__calloc((size_t)count, 3 * sizeof *tensors + sizeof *flight->contributed);
     if (!tensors)
         return FSDP_NO_MEMORY;
     fsdp__free(flight->unsharded);
     *flight = (fsdp__in_flight){.unsharded = tensors,
                                 .gradients = tensors + count,
                                 .arriving = tensors + 2 * count,
+                                .contributed = (uint8_t *)(tensors + 3 * count),
                                 .capacity = count,
                                 .stream = stream,
                                 .done = flight->done};
@@ -96,13 +97,15 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
     if (landing.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(stream)), landing.done));
+    if (landing.asked)
+        FSDP_TRY(fsdp_event_synchronize(landing.done));
     /* Behind the host: of earlier work. A failure breaks the world, and later calls say so. */
     status = fsdp__stream_check(stream);
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */
     for (int64_t i = 0; i < landing.count; i++)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
-        FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK));
+        FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK && landing.contributed[i]));
     let_go_memory(&landing);
     if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
         fsdp__free(landing.unsharded);

@@ -8,11 +8,14 @@
 #include "shard/region.h"
 
 typedef struct fsdp__in_flight {
-    fsdp_tensor **unsharded; /* the unsharded gradients that are reduced; NULL where a partial one is completed */
+    fsdp_tensor **unsharded; /* the unsharded gradients that are reduced; NULL where this rank has none */
     fsdp_tensor **gradients; /* this rank's part of the result; NULL where the result is partial */
-    fsdp_tensor **arriving;  /* shards whose gradient it is, where hooks are to see it first; else NULL */
+    fsdp_tensor **arriving;  /* shards whose gradient it is, where hooks see it first or it may be none; else NULL */
     int64_t count, capacity;
-    fsdp_stream *stream;    /* that it goes on */
+    fsdp_stream *stream; /* that it goes on */
+    /* Whether any rank had a gradient, when `done`: asked where this one had none, whose result then arrives or not. */
+    uint8_t *contributed;
+    bool asked;
     fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
     fsdp__region *packed;   /* for a function of the caller's; NULL: the library reduces */
     fsdp_event *done;

@@ -283,7 +283,7 @@ int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
     if (!param || !param->unsharded)
         return 0;
     return (fsdp__param_unreduced(param) ? FSDP_PENDING_UNREDUCED : 0) |
-           (fsdp__param_has_partial(param) ? FSDP_PENDING_PARTIAL : 0);
+           (param->partial_used ? FSDP_PENDING_PARTIAL : 0);
 }
 
 /* Of several modules of one state the others find nothing. */

@@ -47,6 +47,8 @@ typedef struct fsdp__param {
     fsdp_tensor *gathering;                           /* what pre_gather made, while the gather may read it */
     fsdp__gather_functions gather;
     const fsdp_module *named_in;   /* the first of the state's modules that its first values were asked of, or NULL */
+    bool due;                      /* all ranks reduce it next: see fsdp__param_group_expect_gradients */
+    bool partial_used;             /* some rank of the replica has added to its partial gradient, which is else zero */
     fsdp_tensor *accumulated_grad; /* in reduce_dtype, of backwards without reduction; or NULL */
 } fsdp__param;
 

@@ -39,6 +39,7 @@ void fsdp__param_drop_partial(fsdp__param *param)
     if (!group || !fsdp__param_has_partial(param)) /* no group: it was chosen, and never sharded */
         return;
     group->partial.places[param - group->params] = -1;
+    param->partial_used = false;
     for (int64_t i = 0; i < group->param_count; i++)
         if (group->partial.places[i] >= 0)
             return;
@@ -94,6 +95,13 @@ static fsdp_status zero(fsdp_stream *stream, const fsdp__partial *partial, const
                                   .numel = param->chunk_numel - first};
 
     return args.numel > 0 ? fsdp__launch_fill(stream, &args) : FSDP_OK;
+}
+
+fsdp_status fsdp__param_zero_partial(const fsdp__param *param)
+{
+    const fsdp__param_group *group = param->group;
+
+    return zero(fsdp_device_stream(group->residence.device), &group->partial, param, 0);
 }
 
 static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fsdp__partial *to,

@@ -15,6 +15,8 @@ void *fsdp__param_partial(const fsdp__param *param);
  * is to be added to; new places hold zeros then. Padding is zero. For work of the device's stream. */
 fsdp_status fsdp__param_group_make_partial(fsdp__param_group *group, fsdp__param *const *params, int64_t count,
                                            bool *adds);
+/* Zero, for a parameter that this rank adds nothing to: nobody may. For work of the device's stream. */
+fsdp_status fsdp__param_zero_partial(const fsdp__param *param);
 /* What waits for this parameter is not wanted. */
 void fsdp__param_drop_partial(fsdp__param *param);
 /* The group has no partial gradients any more: they are the caller's. */

@@ -6,6 +6,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "device/kernels.h"
 #include "shard/partial.h"
 
@@ -19,10 +20,12 @@ typedef struct reduction {
     fsdp__comm_context *comm;
     fsdp_stream *stream; /* of the reduction */
     const fsdp__reduce_settings *settings;
-    fsdp__param **params; /* those that have a gradient to reduce, or a partial one to complete */
+    fsdp__param *
+        *params; /* `scattered` that are due, the same on all ranks; then those with a partial gradient alone */
     fsdp_sharded_buffer *buffers;
-    int64_t count;
+    int64_t count, scattered;
     division division;
+    bool present;      /* this rank has a gradient to reduce, or a partial one to complete */
     bool complete;     /* shards get their gradients */
     bool partial;      /* by way of the group's partial gradients */
     bool accumulated;  /* some come from backwards without reduction */
@@ -31,10 +34,18 @@ typedef struct reduction {
     bool adds_partial; /* what is reduced inside the replica is added to partial gradients */
 } reduction;
 
-static bool has_unreduced(const fsdp__param_group *group)
+/* This rank has a gradient, or takes part for the sake of those that may have one. */
+static bool is_due(const fsdp__param *param)
+{
+    const fsdp__mesh_info *mesh = &param->group->residence.mesh;
+
+    return fsdp__param_unreduced(param) || (param->due && mesh->ranks * mesh->replicas > 1);
+}
+
+static bool has_due(const fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++)
-        if (fsdp__param_unreduced(&group->params[i]))
+        if (is_due(&group->params[i]))
             return true;
     return false;
 }
@@ -47,17 +58,25 @@ static bool plan(reduction *r)
 
     r->complete = r->settings->all_reduce || !mesh->replicate_pg;
     r->partial = !r->complete || pending || mesh->replicas > 1 || r->settings->hook;
-    return has_unreduced(r->group) || (r->complete && pending);
+    return has_due(r->group) || (r->complete && pending);
 }
 
 static void choose(reduction *r)
 {
-    for (int64_t i = 0; i < r->group->param_count; i++) {
-        fsdp__param *p = &r->group->params[i];
+    fsdp__param_group *group = r->group;
 
-        if (!fsdp__param_unreduced(p) && !(r->complete && fsdp__param_has_partial(p)))
-            continue;
-        r->params[r->count++] = p;
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (is_due(&group->params[i]))
+            r->params[r->count++] = &group->params[i];
+    r->scattered = r->count;
+    for (int64_t i = 0; i < group->param_count && r->complete; i++)
+        if (!is_due(&group->params[i]) && fsdp__param_has_partial(&group->params[i]))
+            r->params[r->count++] = &group->params[i];
+    for (int64_t i = 0; i < r->count; i++) {
+        fsdp__param *p = r->params[i];
+        bool has = fsdp__param_unreduced(p);
+
+        r->present = r->present || has || (r->complete && p->partial_used);
         r->hooked = r->hooked || (r->complete && fsdp__has_grad_hooks(p->sharded));
         r->add = r->add || (r->complete && fsdp_tensor_grad(p->sharded));
     }
@@ -80,14 +99,25 @@ static division divide(const reduction *r)
     return (division){before, total / before};
 }
 
+/* As far as it is known: what this rank has a gradient of, and what some rank of the replica had one of before. */
+static void note_contributed(reduction *r)
+{
+    fsdp__in_flight *flight = &r->comm->in_flight;
+
+    flight->asked = false;
+    for (int64_t i = 0; i < r->count; i++) {
+        flight->contributed[i] = fsdp__param_unreduced(r->params[i]) || r->params[i]->partial_used;
+        flight->asked = flight->asked || !flight->contributed[i];
+    }
+}
+
 static fsdp_status begin(reduction *r)
 {
     size_t most = (size_t)r->group->param_count;
 
     FSDP_TRY(fsdp__comm_context_reduce_stream(r->comm, r->group->reduce_pg != NULL, &r->stream));
     FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none in flight is one that hooks wait for, see below */
-    for (int64_t i = 0; i < r->group->param_count; i++)
-        r->accumulated = r->accumulated || r->group->params[i].accumulated_grad;
+    r->accumulated = r->group->kept;
     if (r->accumulated)
         FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
@@ -100,7 +130,12 @@ static fsdp_status begin(reduction *r)
         FSDP_TRY(fsdp__comm_context_finish_reduction(r->comm));
     if (r->partial)
         FSDP_TRY(fsdp__param_group_make_partial(r->group, r->params, r->count, &r->adds_partial));
-    return fsdp__in_flight_reserve(&r->comm->in_flight, r->count, r->stream);
+    for (int64_t i = 0; r->partial && !r->adds_partial && i < r->count; i++)
+        if (!fsdp__param_unreduced(r->params[i]))
+            FSDP_TRY(fsdp__param_zero_partial(r->params[i]));
+    FSDP_TRY(fsdp__in_flight_reserve(&r->comm->in_flight, r->count, r->stream));
+    note_contributed(r);
+    return FSDP_OK;
 }
 
 /* ---- where results go ---- */
@@ -139,25 +174,31 @@ out:
     return status;
 }
 
-/* Results that hooks will see: a storage each, so that they can become gradients as they are. */
-static fsdp_status make_arriving(reduction *r)
+/* A result that hooks will see, or that may be none, has a storage of its own: it can become a gradient as it is. */
+static fsdp_status make_arriving(reduction *r, int64_t i)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
+    const fsdp__param *p = r->params[i];
+    size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
+    fsdp__storage *storage;
+    fsdp_status status;
 
-    for (int64_t i = 0; i < r->count; i++) {
-        fsdp__param *p = r->params[i];
-        size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
-        fsdp__storage *storage;
-        fsdp_status status;
+    FSDP_TRY(fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
+    status = make_gradient(p, storage, 0, &flight->gradients[i]);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(status);
+    flight->arriving[i] = fsdp_tensor_ref(p->sharded);
+    flight->count = i + 1;
+    return r->add ? fsdp_tensor_fill_(flight->gradients[i], 0.0) : FSDP_OK;
+}
 
-        FSDP_TRY(fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
-        status = make_gradient(p, storage, 0, &flight->gradients[i]);
-        fsdp__storage_unref(storage);
-        FSDP_TRY(status);
-        flight->arriving[i] = fsdp_tensor_ref(p->sharded);
-        flight->count = i + 1;
-    }
-    return FSDP_OK;
+/* What nobody has contributed to leaves the shard's gradient as it is: comm writes nothing, but partial gradients do.
+ */
+static bool arrives(const reduction *r, int64_t i)
+{
+    bool maybe_none = !r->comm->in_flight.contributed[i];
+
+    return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(r->params[i]->sharded)));
 }
 
 /* One storage for those results that find no gradient to go to; NULL when all do. */
@@ -168,7 +209,7 @@ static fsdp_status make_storage(reduction *r, fsdp__storage **out)
     *out = NULL;
     for (int64_t i = 0; i < r->count; i++) {
         FSDP_TRY(make_contiguous(r->params[i]));
-        if (!fsdp_tensor_grad(r->params[i]->sharded))
+        if (!fsdp_tensor_grad(r->params[i]->sharded) && !arrives(r, i))
             bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
     }
     if (bytes == 0)
@@ -176,39 +217,38 @@ static fsdp_status make_storage(reduction *r, fsdp__storage **out)
     return fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, out);
 }
 
-/* The other results go to the gradients that shards have, or to new ones. */
-static fsdp_status make_in_place(reduction *r)
+/* Another result goes to the gradient that the shard has, or to a new one at `*offset` of `storage`. */
+static fsdp_status make_in_place(reduction *r, int64_t i, fsdp__storage *storage, size_t *offset)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
-    fsdp__storage *storage;
-    size_t offset = 0;
-    fsdp_status status = FSDP_OK;
+    fsdp__param *p = r->params[i];
+    fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
+    bool made = !grad;
 
-    FSDP_TRY(make_storage(r, &storage));
-    for (int64_t i = 0; i < r->count; i++) {
-        fsdp__param *p = r->params[i];
-        fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
-
-        if (!grad) {
-            FSDP_TRY_GOTO(status, make_gradient(p, storage, offset, &grad), out);
-            offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
-            status = r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
-        }
-        flight->gradients[i] = grad;
-        flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
-        FSDP_TRY_GOTO(status, status, out);
+    if (made) {
+        FSDP_TRY(make_gradient(p, storage, *offset, &grad));
+        *offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
     }
-out:
-    fsdp__storage_unref(storage);
-    return status;
+    flight->gradients[i] = grad;
+    flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
+    return made && r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
 }
 
 static fsdp_status make_results(reduction *r)
 {
-    if (r->complete)
-        return r->hooked ? make_arriving(r) : make_in_place(r);
-    r->comm->in_flight.count = r->count; /* none: but it holds what is reduced */
-    return FSDP_OK;
+    fsdp__storage *storage;
+    size_t offset = 0;
+    fsdp_status status = FSDP_OK;
+
+    if (!r->complete) {
+        r->comm->in_flight.count = r->count; /* none: but it holds what is reduced */
+        return FSDP_OK;
+    }
+    FSDP_TRY(make_storage(r, &storage));
+    for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)
+        status = arrives(r, i) ? make_arriving(r, i) : make_in_place(r, i, storage, &offset);
+    fsdp__storage_unref(storage);
+    return status;
 }
 
 /* ---- issuing ---- */
@@ -226,32 +266,42 @@ static fsdp_reduce_options scatter_options(const reduction *r)
                                  .accumulate = r->add};
 }
 
-/* Inside the replica. */
+/* Of its function's sum nothing is known, so that what ranks have contributed to is asked apart. */
+static fsdp_status scatter_by_caller(reduction *r, const fsdp_reduce_options *options)
+{
+    fsdp_process_group *pg = fsdp__param_group_reduce_pg(r->group);
+    fsdp__in_flight *flight = &r->comm->in_flight;
+
+    FSDP_TRY(fsdp__custom_reduce_scatter(&r->group->reduce_scatter, r->comm, pg, r->buffers, r->scattered, options,
+                                         r->stream, &flight->packed));
+    return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->scattered, r->stream);
+}
+
+/* Inside the replica. A gradient that this rank has not is none of the sum's. */
 static fsdp_status scatter(reduction *r)
 {
-    const fsdp_reduce_options options = scatter_options(r);
+    fsdp_reduce_options options = scatter_options(r);
     fsdp__in_flight *flight = &r->comm->in_flight;
-    int64_t count = 0;
 
-    for (int64_t i = 0; i < r->count; i++) {
+    for (int64_t i = 0; i < r->scattered; i++) {
         fsdp__param *p = r->params[i];
+        fsdp_sharded_buffer *b = &r->buffers[i];
 
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
-        if (!flight->unsharded[i])
-            continue; /* its partial gradient alone */
-        r->buffers[count] = fsdp__param_buffer(p);
-        r->buffers[count].unsharded = fsdp_tensor_data(flight->unsharded[i]);
-        r->buffers[count].shard = r->partial ? fsdp__param_partial(p) : fsdp_tensor_data(flight->gradients[i]);
-        r->buffers[count].unsharded_dtype = flight->unsharded[i]->dtype;
-        r->buffers[count].shard_dtype = r->partial ? p->reduce_dtype : p->orig_dtype;
-        r->buffers[count++].reduce_dtype = p->reduce_dtype;
+        *b = fsdp__param_buffer(p);
+        b->unsharded = flight->unsharded[i] ? fsdp_tensor_data(flight->unsharded[i]) : NULL;
+        b->shard = r->partial ? fsdp__param_partial(p) : fsdp_tensor_data(flight->gradients[i]);
+        b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
+        b->shard_dtype = r->partial ? p->reduce_dtype : p->orig_dtype;
+        b->reduce_dtype = p->reduce_dtype;
     }
-    if (count == 0)
+    if (r->scattered == 0)
         return FSDP_OK;
     if (r->group->reduce_scatter.run && r->group->residence.mesh.ranks > 1)
-        return fsdp__custom_reduce_scatter(&r->group->reduce_scatter, r->comm, fsdp__param_group_reduce_pg(r->group),
-                                           r->buffers, count, &options, r->stream, &flight->packed);
-    return fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, count, &options, r->stream);
+        return scatter_by_caller(r, &options);
+    options.contributed = flight->asked ? flight->contributed : NULL;
+    return fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, r->scattered, &options,
+                                         r->stream);
 }
 
 /* From a parameter's partial gradient to its shard's gradient. */
@@ -300,21 +350,24 @@ static fsdp_status finish_partial(reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
     const fsdp__partial *partial = &r->group->partial;
+    fsdp__in_flight *flight = &r->comm->in_flight;
     float divisor = r->division.after;
 
     for (int i = 0; i < partial->run_count; i++) {
         const fsdp__partial_run *run = &partial->runs[i];
         void *data = (char *)partial->storage->data + run->at;
 
-        if (mesh->replicas > 1)
-            FSDP_TRY(fsdp_all_reduce(mesh->replicate_pg, data, data, run->numel, run->dtype, FSDP_SUM, r->stream));
+        if (mesh->replicas > 1) /* the first joins the replicas' flags */
+            FSDP_TRY(fsdp__all_reduce_with_flags(mesh->replicate_pg, data, run->numel, run->dtype, FSDP_SUM,
+                                                 flight->asked ? flight->contributed : NULL, i == 0 ? r->count : 0,
+                                                 r->stream));
         if (r->settings->hook)
             FSDP_TRY(call_hook(r, run, data, divisor));
     }
     if (r->settings->hook)
         divisor = 1; /* it has seen the quotient */
     for (int64_t i = 0; i < r->count; i++)
-        FSDP_TRY(finish_param(r, r->params[i], r->comm->in_flight.gradients[i], divisor));
+        FSDP_TRY(finish_param(r, r->params[i], flight->gradients[i], divisor));
     return FSDP_OK;
 }
 
@@ -336,12 +389,15 @@ static void hand_over(reduction *r)
     for (int64_t i = 0; i < r->count; i++) {
         fsdp__param *p = r->params[i];
 
-        if (r->complete && !r->hooked)
+        if (r->complete && !flight->arriving[i])
             fsdp__put_grad(p->sharded, flight->gradients[i]);
         fsdp__put_grad(p->unsharded, NULL);
         fsdp_tensor_unref(p->accumulated_grad);
         p->accumulated_grad = NULL;
+        p->due = false;
+        p->partial_used = !r->complete && flight->contributed[i];
     }
+    r->group->kept = false;
     fsdp__param_group_leave_gradient_buffers(r->group);
 }
 
@@ -375,10 +431,12 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     status = issue(&r);
     hold_partial(&r); /* also after a failure: the stream may be at a part of it */
     FSDP_TRY_GOTO(status, status, out);
+    if (comm->in_flight.asked && !r.complete) /* what was used is remembered with the partial gradients */
+        FSDP_TRY_GOTO(status, fsdp_event_synchronize(comm->in_flight.done), out);
     hand_over(&r);
     if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment on any stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);
-    *reduced = true;
+    *reduced = r.present;
 out:
     fsdp__free(r.params);
     fsdp__free(r.buffers);

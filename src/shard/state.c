@@ -312,6 +312,14 @@ void fsdp__module_state_give_up(fsdp__module_state *state)
     reshard_all(state, fsdp__param_group_give_up);
 }
 
+void fsdp__module_state_expect_gradients(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        fsdp__param_group_expect_gradients(state->groups[i]);
+    for (int64_t i = 0; i < state->companion_count; i++)
+        fsdp__module_state_expect_gradients(state->companions[i]);
+}
+
 static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
 {
     bool any = false;
@@ -337,7 +345,7 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
     if (state->reduce_grads)
         return reduce(state, &state->reduction);
     for (int64_t i = 0; i < state->group_count; i++)
-        FSDP_TRY(fsdp__param_group_fold_gradients(state->groups[i]));
+        FSDP_TRY(fsdp__param_group_keep_gradients(state->groups[i]));
     return FSDP_OK;
 }
 

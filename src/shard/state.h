@@ -104,6 +104,9 @@ void fsdp__module_state_reshard_after_backward(fsdp__module_state *state);
 /* See fsdp__param_group_give_up. */
 void fsdp__module_state_give_up(fsdp__module_state *state);
 
+/* Gradients will come: see fsdp__param_group_expect_gradients. */
+void fsdp__module_state_expect_gradients(fsdp__module_state *state);
+
 /* ---- of the state's own groups ---- */
 
 /* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */

@@ -247,6 +247,12 @@ static void suite_flags_of(const suite *s, int64_t count, bool first, bool all)
     suite_sync(s);
     for (int i = 0; i <= size; i++)
         CHECK_EQ(flags[i], all || (first && rank == 0) ? i == rank : first || i < size);
+    memset(flags, 0, (size_t)size + 1);
+    flags[rank] = 1;
+    CHECK_OK(fsdp__process_group_any_later(s->group, all ? NULL : flags, size + 1, s->stream));
+    suite_sync(s);
+    for (int i = 0; i <= size; i++)
+        CHECK_EQ(flags[i], all ? i == rank : i < size);
     CHECK_EQ(buffer[count - 1], (float)(size * (size + 1) / 2));
     suite_free(s, buffer, bytes);
     free(flags);

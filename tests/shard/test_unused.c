@@ -1,0 +1,452 @@
+/* Ranks that use different parameters in one step: of modules that all of them enter, of modules whose output only some
+ * of them use, of conditional modules that only some of them enter. Links: optim */
+#include "shard/ways.h"
+
+enum {
+    LAYERS = 3,
+    EXPERTS = 3
+};
+
+/* ---- a net in which every rank chooses ---- */
+
+/* x + the sum of the chosen experts, Linear(7,7), of x. */
+typedef struct layer {
+    fsdp_module base;
+    fsdp_module *experts[EXPERTS];
+    unsigned chosen; /* bit i: expert i */
+} layer;
+
+typedef struct choosy {
+    fsdp_module base;
+    fsdp_module *input, *head, *layers[LAYERS];
+    bool entered[LAYERS], used[LAYERS];
+} choosy;
+
+static fsdp_tensor *layer_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    layer *l = (layer *)self;
+    fsdp_tensor *x = inputs[0];
+
+    (void)count;
+    for (int i = 0; i < EXPERTS; i++)
+        if (l->chosen >> i & 1)
+            x = fsdp_add(x, fsdp_gelu(fsdp_call(l->experts[i], inputs[0])));
+    return x;
+}
+
+static fsdp_tensor *choosy_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    choosy *c = (choosy *)self;
+    fsdp_tensor *x = fsdp_call(c->input, inputs[0]);
+
+    (void)count;
+    for (int i = 0; i < LAYERS; i++) {
+        fsdp_tensor *y = c->entered[i] ? fsdp_call(c->layers[i], x) : x;
+
+        x = c->used[i] || !y ? y : x;
+    }
+    x = fsdp_call(c->head, x);
+    return fsdp_mean(fsdp_mul(x, x));
+}
+
+static const fsdp_module_type layer_type = {.name = "Layer", .forward = layer_forward};
+static const fsdp_module_type choosy_type = {.name = "Choosy", .forward = choosy_forward};
+
+static fsdp_module *layer_create(fsdp_context *context, fsdp_device *device)
+{
+    layer *l;
+
+    CHECK_OK(fsdp_module_create(context, &layer_type, sizeof *l, &l));
+    for (int i = 0; i < EXPERTS; i++) {
+        l->experts[i] = fsdp_linear_create(context, device, NET_DIM, NET_DIM, NULL);
+        CHECK_OK(fsdp_module_add_child(&l->base, (const char[]){(char)('0' + i), '\0'}, l->experts[i]));
+    }
+    return &l->base;
+}
+
+static choosy *choosy_create(fsdp_context *context, fsdp_device *device)
+{
+    static const char *const names[LAYERS] = {"first", "second", "third"};
+    choosy *c;
+
+    CHECK_OK(fsdp_module_create(context, &choosy_type, sizeof *c, &c));
+    c->input = fsdp_linear_create(context, device, NET_IN, NET_DIM, NULL);
+    c->head = fsdp_linear_create(context, device, NET_DIM, NET_OUT, NULL);
+    CHECK_OK(fsdp_module_add_child(&c->base, "input", c->input));
+    CHECK_OK(fsdp_module_add_child(&c->base, "head", c->head));
+    for (int i = 0; i < LAYERS; i++) {
+        c->layers[i] = layer_create(context, device);
+        CHECK_OK(fsdp_module_add_child(&c->base, names[i], c->layers[i]));
+    }
+    return c;
+}
+
+/* What ranks choose. */
+typedef enum choice {
+    PARAMETERS, /* experts, of layers that all enter */
+    OUTPUTS,    /* and whose output they use */
+    CHOICES
+} choice;
+
+static choosy *sharded_choosy(fsdp_context *context, const way_run *run, choice what, fsdp_reshard reshard)
+{
+    choosy *c = choosy_create(context, run->way ? fsdp_meta(context) : test_device(context));
+
+    fsdp_shard_options options = run->options;
+
+    (void)what;
+    options.reshard_after_forward = reshard;
+    for (int i = 0; i < LAYERS && run->way; i++) {
+        CHECK_OK(fsdp_fully_shard(c->layers[i], &options));
+    }
+    if (run->way) {
+        CHECK_OK(fsdp_fully_shard(&c->base, &options));
+        CHECK_OK(fsdp_module_materialize(&c->base, test_device(context)));
+    }
+    CHECK_OK(fsdp_module_initialize(&c->base, 3));
+    return c;
+}
+
+static bool draw(int step, int rank, int what)
+{
+    uint32_t x = (uint32_t)(step * 977 + rank * 131 + what) * 2654435761u;
+
+    x ^= x >> 15;
+    x *= 2246822519u;
+    return (x >> 13) % 5 < 2;
+}
+
+/* The last expert of all is never used. */
+static bool is_idle(int which, int expert)
+{
+    return which == LAYERS - 1 && expert == EXPERTS - 1;
+}
+
+static void choose(choosy *c, choice what, int step, int rank)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        layer *l = (layer *)c->layers[i];
+
+        c->entered[i] = true;
+        c->used[i] = what != OUTPUTS || draw(step, rank, 40 + i);
+        l->chosen = 0;
+        for (int e = 0; e < EXPERTS; e++)
+            l->chosen |= (unsigned)(draw(step, rank, i * EXPERTS + e) && !is_idle(i, e)) << e;
+    }
+}
+
+/* The loss of rank `rank`. */
+static fsdp_tensor *choosy_loss(choosy *c, choice what, int step, int rank)
+{
+    fsdp_tensor *x, *targets;
+
+    choose(c, what, step, rank);
+    net_batch(c->base.context, step, rank * WAYS_ROWS, WAYS_ROWS, &x, &targets);
+    return CHECK_PTR(fsdp_call(&c->base, x));
+}
+
+/* The plain model goes through the ranks one after the other. */
+static void choosy_backward(const way_run *run, choosy *c, choice what, int step)
+{
+    fsdp_context *context = c->base.context;
+
+    for (int r = 0; r < (run->way ? 1 : run->world); r++) {
+        int rank = run->way ? fsdp_context_rank(context) : r;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        if (step % 3 == 1)
+            dawdle(context, run);
+        CHECK_OK(fsdp_backward(fsdp_scale(choosy_loss(c, what, step, rank), run->way ? 1.0 : 1.0 / run->world)));
+        fsdp_scope_end(context, NULL);
+    }
+}
+
+static void set_sync(const way_run *run, choosy *c, bool sync)
+{
+    if (run->way)
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(&c->base, sync, true));
+}
+
+static void evaluate(const way_run *run, choosy *c, choice what, int step)
+{
+    fsdp_context *context = c->base.context;
+
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    (void)choosy_loss(c, what, step, run->way ? fsdp_context_rank(context) : 0);
+    fsdp_scope_end(context, NULL);
+    fsdp_no_grad_end(context);
+}
+
+static void train_choosy(fsdp_context *context, way_run *run)
+{
+    choice what = (choice)(run->arg % CHOICES);
+    choosy *c = sharded_choosy(context, run, what, (fsdp_reshard)(run->arg / CHOICES % 3));
+    fsdp_optimizer *optimizer = ways_optimizer(&c->base);
+
+    for (int step = 0; step < 4; step++) {
+        choosy_backward(run, c, what, 3 * step);
+        note_gradients(run, &c->base);
+        evaluate(run, c, what, step);
+        if (step == 1) /* adds to what there is, and to what there is not */
+            choosy_backward(run, c, what, 100);
+        ways_step(optimizer);
+        set_sync(run, c, false); /* used in one microbatch here, and in another one there */
+        choosy_backward(run, c, what, 3 * step + 1);
+        set_sync(run, c, true);
+        choosy_backward(run, c, what, 3 * step + 2);
+        note_gradients(run, &c->base);
+        ways_step(optimizer);
+    }
+    note_weights(run, &c->base);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(&c->base);
+}
+
+static void in_ways(choice what)
+{
+    for (int reshard = 0; reshard < 3; reshard++)
+        if (test_long() || reshard == (int)what % 3)
+            in_every_way_with(train_choosy, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, (int)what + CHOICES * reshard);
+}
+
+static void ranks_may_use_different_parameters(void **state)
+{
+    (void)state;
+    in_ways(PARAMETERS);
+}
+
+static void ranks_may_use_the_outputs_of_different_modules(void **state)
+{
+    (void)state;
+    in_ways(OUTPUTS);
+}
+
+/* ---- hooks, frozen parameters, a failed step ---- */
+
+static fsdp_status halve(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)arg, (void)tensor;
+    *grad = fsdp_scale(*grad, 0.5);
+    return *grad ? FSDP_OK : fsdp_last_status();
+}
+
+/* The plain gradient arrives rank by rank: the hook is linear. */
+static void train_hooked(fsdp_context *context, way_run *run)
+{
+    choice what = (choice)run->arg;
+    choosy *c = sharded_choosy(context, run, what, FSDP_RESHARD_AUTO);
+    layer *first = (layer *)c->layers[0];
+
+    CHECK_OK(fsdp_tensor_add_grad_hook(((fsdp_layer *)first->experts[0])->weight, halve, NULL));
+    for (int step = 0; step < 6; step++) {
+        CHECK_OK(fsdp_module_set_requires_grad(first->experts[1], step % 2 != 0));
+        choosy_backward(run, c, what, step);
+        note_gradients(run, &c->base);
+        if (step == 3 && run->way) {
+            CHECK_OK(fsdp_scope_begin(context)); /* a forward that no backward follows */
+            (void)choosy_loss(c, what, step, fsdp_context_rank(context));
+            fsdp_scope_end(context, NULL);
+            CHECK_OK(fsdp_module_reset_iteration(&c->base));
+        }
+        if (step % 2)
+            net_sgd(&c->base, 0.25f);
+    }
+    note_weights(run, &c->base);
+    fsdp_module_unref(&c->base);
+}
+
+static void hooks_and_freezes_see_what_some_rank_used(void **state)
+{
+    (void)state;
+    in_every_way_with(train_hooked, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, PARAMETERS);
+}
+
+/* ---- hybrid: joined over the replicas ---- */
+
+static void check_like_plain(choosy *c, choosy *whole)
+{
+    fsdp_parameters parameters, expected;
+
+    CHECK_OK(fsdp_module_parameters(&c->base, &parameters));
+    CHECK_OK(fsdp_module_parameters(&whole->base, &expected));
+    for (int64_t i = 0; i < parameters.count; i++) {
+        fsdp_tensor *gradient = fsdp_tensor_grad(parameters.items[i].tensor), *all;
+        fsdp_tensor *wanted = fsdp_tensor_grad(expected.items[i].tensor);
+        float a[NET_DIM * NET_DIM], b[NET_DIM * NET_DIM];
+
+        CHECK_EQ(gradient != NULL, wanted != NULL);
+        if (!gradient)
+            continue;
+        CHECK_OK(fsdp_full_tensor(gradient, &all));
+        CHECK_OK(fsdp_tensor_read(all, FSDP_F32, a));
+        CHECK_OK(fsdp_tensor_read(wanted, FSDP_F32, b));
+        CHECK_CLOSE(a, b, fsdp_tensor_numel(all), 1e-5, 1e-6);
+        fsdp_tensor_unref(all);
+    }
+    fsdp_parameters_release(&parameters);
+    fsdp_parameters_release(&expected);
+}
+
+/* Reduced inside the replicas only: of what waits, the engine knows whether anybody in the replica has used it. */
+static void check_partial(choosy *c, bool waits)
+{
+    const layer *last = (const layer *)c->layers[LAYERS - 1];
+    const fsdp_layer *used = (const fsdp_layer *)c->head, *idle = (const fsdp_layer *)last->experts[EXPERTS - 1];
+
+    CHECK_EQ(fsdp_parameter_pending_gradients(used->weight), waits ? FSDP_PENDING_PARTIAL : 0);
+    CHECK_EQ(fsdp_parameter_pending_gradients(idle->weight), 0);
+}
+
+typedef struct hybrid {
+    choice what;
+    fsdp_shard_options options;
+    bool separate; /* a channel for reductions, and several in flight */
+    bool custom;   /* reductions by a function of the caller's */
+} hybrid;
+
+static fsdp_status reduce(void *arg, const fsdp_custom_call *call)
+{
+    (void)arg;
+    return fsdp_reduce_scatter(call->group, call->send, call->recv, call->count, call->dtype, call->op, call->stream);
+}
+
+/* Two microbatches a step, the first one not reduced, or not over the replicas. */
+static void train_hybrid(fsdp_context *context, void *arg)
+{
+    const hybrid *h = arg;
+    way_run run = {.way = &(way){0}, .options = h->options}, plain = {.world = 4};
+    fsdp_context *alone = test_context();
+    choosy *whole = sharded_choosy(alone, &plain, h->what, FSDP_RESHARD_AUTO), *c;
+
+    run.options.mesh = net_hybrid_mesh(context, 2);
+    c = sharded_choosy(context, &run, h->what, FSDP_RESHARD_AUTO);
+    if (h->separate) {
+        CHECK_OK(fsdp_module_set_separate_reduce_scatter_group(&c->base, true, true));
+        CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(&c->base, 3, true));
+    }
+    for (int i = 0; h->custom && i <= LAYERS; i++)
+        CHECK_OK(fsdp_module_set_custom_reduce_scatter(i < LAYERS ? c->layers[i] : &c->base,
+                                                       &(fsdp_custom_collective){.run = reduce}));
+    for (int step = 0; step < 6; step++) {
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(&c->base, step % 3 != 2, true));
+        CHECK_OK(fsdp_module_set_requires_all_reduce(&c->base, step % 3 == 0, true));
+        choosy_backward(&run, c, h->what, 2 * step);
+        choosy_backward(&plain, whole, h->what, 2 * step);
+        if (step % 3 == 1)
+            check_partial(c, true);
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(&c->base, true, true));
+        if (step > 2) {
+            choosy_backward(&run, c, h->what, 2 * step + 1);
+            choosy_backward(&plain, whole, h->what, 2 * step + 1);
+        }
+        CHECK_OK(fsdp_module_synchronize_gradients(&c->base));
+        check_partial(c, false);
+        check_like_plain(c, whole);
+        if (step % 2 == 0)
+            continue;
+        fsdp_module_zero_grad(&c->base);
+        fsdp_module_zero_grad(&whole->base);
+    }
+    fsdp_module_unref(&whole->base);
+    fsdp_context_free(alone);
+    fsdp_module_unref(&c->base);
+    fsdp_mesh_unref(run.options.mesh);
+}
+
+static void replicas_join_what_was_used(void **state)
+{
+    const fsdp_shard_options options[] = {{0},
+                                          {.overlap = FSDP_OVERLAP_WORKER},
+                                          {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER},
+                                          {.overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (int what = PARAMETERS; what < CHOICES; what++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
+            hybrid h = {.what = (choice)what, .options = options[i], .separate = i == 2, .custom = i == 3};
+
+            test_run_ranks(4, train_hybrid, &h);
+        }
+}
+
+/* ---- what it costs, and what is refused ---- */
+
+static void count(fsdp_context *context, void *arg)
+{
+    way_run run = {.way = &(way){0}, .options = *(const fsdp_shard_options *)arg};
+    choosy *c = sharded_choosy(context, &run, PARAMETERS, FSDP_RESHARD_ALWAYS);
+    int64_t world = fsdp_context_world_size(context), rows = (NET_DIM + world - 1) / world * (world - 1);
+    fsdp_memory_stats memory;
+    fsdp_comm_stats stats;
+    fsdp_tensor *x, *targets;
+
+    for (int step = 0; step < 3; step++) {
+        choose(c, PARAMETERS, 0, 0);
+        for (int i = 0; i < LAYERS; i++) /* one rank uses one expert of the first layer; nobody anything else */
+            ((layer *)c->layers[i])->chosen = i == 0 && fsdp_context_rank(context) == 0 ? 2 : 0;
+        fsdp_context_reset_comm_stats(context);
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, 0, WAYS_ROWS, &x, &targets);
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(&c->base, x))));
+        fsdp_scope_end(context, NULL);
+        fsdp_context_comm_stats(context, &stats);
+        CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 2); /* the first layer's and the root's */
+        CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER],
+                 4 * (rows * (NET_DIM + 1) + rows * (NET_IN + 1) +
+                      (NET_OUT + world - 1) / world * (world - 1) * (NET_DIM + 1)));
+        CHECK_PTR(fsdp_tensor_grad(((fsdp_layer *)((layer *)c->layers[0])->experts[1])->weight));
+        CHECK_NULL(fsdp_tensor_grad(((fsdp_layer *)((layer *)c->layers[0])->experts[0])->weight));
+        CHECK_NULL(fsdp_tensor_grad(((fsdp_layer *)((layer *)c->layers[1])->experts[1])->weight));
+        fsdp_module_zero_grad(&c->base);
+        fsdp_device_memory(test_device(context), &memory);
+        CHECK_EQ(memory.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+    }
+    fsdp_module_unref(&c->base);
+}
+
+static void only_what_somebody_used_is_sent(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (int world = 2; world <= 4; world++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+            test_run_ranks(world, count, &options[i]);
+}
+
+static void enter_unmarked(fsdp_context *context, void *arg)
+{
+    way_run run = {.way = &(way){0}, .options = *(const fsdp_shard_options *)arg};
+    choosy *c = sharded_choosy(context, &run, PARAMETERS, FSDP_RESHARD_AUTO);
+    fsdp_tensor *x, *targets;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    choose(c, PARAMETERS, 0, 0);
+    net_batch(context, 0, 0, WAYS_ROWS, &x, &targets);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(&c->base, x))));
+    c->entered[1] = fsdp_context_rank(context) != 1; /* that one comes to the third layer next */
+    CHECK_NULL(fsdp_call(&c->base, x));
+    CHECK_STATUS(fsdp_last_status(), FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), "second");
+    CHECK_CONTAINS(fsdp_last_error(), "third");
+    CHECK_CONTAINS(fsdp_last_error(), "rank 1");
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(&c->base);
+}
+
+static void ranks_in_different_modules_are_told_which(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (int world = 2; world <= 3; world++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+            test_run_ranks(world, enter_unmarked, &options[i]);
+}
+
+TEST_MAIN(cmocka_unit_test(ranks_may_use_different_parameters),
+          cmocka_unit_test(ranks_may_use_the_outputs_of_different_modules),
+          cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used), cmocka_unit_test(replicas_join_what_was_used),
+          cmocka_unit_test(only_what_somebody_used_is_sent),
+          cmocka_unit_test(ranks_in_different_modules_are_told_which))
