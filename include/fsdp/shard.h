@@ -190,7 +190,8 @@ FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *m
                                                                   int count);
 /* Of the outermost module, after an optimizer step: the gathers of the next forward wait for `event` (NULL: as ever),
  * recorded behind the last write to a shard, instead of for all that the device's stream has been given by then. It
- * counts once, is no longer looked at when a shard is written later, and must stay until the next forward. Memory that
+ * counts once, is no longer looked at when a shard is written later, and must stay until the next forward. Of modules
+ * that share a communication context it lies behind the last write to any of theirs. Memory that
  * a gather gets new from the device is waited for in any case (no_shared_memory). */
 FSDP_API fsdp_status fsdp_module_set_post_optim_event(fsdp_module *module, fsdp_event *event);
 /* How many reductions may be in flight at a time, each with its unsharded gradients (default 1): with more, the
@@ -201,6 +202,12 @@ FSDP_API fsdp_status fsdp_module_set_reduce_scatter_max_inputs(fsdp_module *modu
  * streams, a stream, so that gathers and reductions run beside each other. Off by default. The results are the same
  * bits. FSDP_STATE while gradients wait to be reduced. [collective] of the world */
 FSDP_API fsdp_status fsdp_module_set_separate_reduce_scatter_group(fsdp_module *module, bool on, bool recurse);
+/* Several outermost modules, such as the stages of a pipeline, communicate as one (FSDP2's share_comm_ctx): on the same
+ * streams, in the order of their calls, with one set of memory for gathers ahead and one pipeline of reductions, of
+ * which the most that one of them asks for holds (so does FSDP_OVERLAP_WORKER). Without, each has its own. The results
+ * are the same bits. All on one device; of those that have run already only the first. FSDP_STATE for modules that have
+ * run, are unsharded, or are not outermost. The modules are freed in any order. */
+FSDP_API fsdp_status fsdp_share_comm_context(fsdp_module *const *modules, int count);
 /* Divides reduced gradients by this instead of the number of all data-parallel ranks, replicas included (0: the default
  * again). One division, after the last sum. Not recursive. */
 FSDP_API fsdp_status fsdp_module_set_gradient_divide_factor(fsdp_module *module, float factor);

@@ -128,3 +128,48 @@ fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module, const fsd
         state->groups[i]->reduce_scatter = collective ? *collective : (fsdp_custom_collective){0};
     return FSDP_OK;
 }
+
+/* ---- one communication context of several roots ---- */
+
+/* A root gives up its own while nothing is in it. */
+static fsdp_status check_unused(const fsdp__module_state *state)
+{
+    const fsdp__root *r = state->root;
+
+    do {
+        const fsdp__module_state *outermost = r->state;
+
+        if (outermost && outermost->initialised)
+            return FSDP_FAIL(FSDP_STATE, "'%s' has already run: share communication contexts before the first forward",
+                             outermost->modules[0] ? outermost->modules[0]->type->name : "a module");
+        for (int64_t i = 0; outermost && i < outermost->group_count; i++)
+            if (outermost->groups[i]->sharded_state != FSDP_SHARDED)
+                return FSDP_FAIL(FSDP_STATE, "a module that is to share a communication context is unsharded: reshard "
+                                             "it first");
+        r = r->sharing;
+    } while (r != state->root);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_share_comm_context(fsdp_module *const *modules, int count)
+{
+    fsdp__module_state *first, *state;
+
+    if (!modules || count < 1)
+        return FSDP_FAIL(FSDP_INVALID, "no modules that are to share a communication context");
+    FSDP_TRY(fsdp__method_state(modules[0], &first));
+    for (int i = 0; i < count; i++) {
+        FSDP_TRY(fsdp__method_state(modules[i], &state));
+        if (state->root->state != state)
+            return FSDP_FAIL(FSDP_STATE, "only outermost sharded modules share a communication context");
+        if (state->comm->context != first->comm->context)
+            return FSDP_FAIL(FSDP_INVALID, "modules of several contexts cannot share a communication context");
+        if (state->comm != first->comm)
+            FSDP_TRY(check_unused(state));
+    }
+    for (int i = 1; i < count; i++) {
+        FSDP_TRY(fsdp__method_state(modules[i], &state));
+        fsdp__root_share_comm(first->root, state->root);
+    }
+    return FSDP_OK;
+}

@@ -40,11 +40,11 @@ static fsdp_status leave_backward(void *arg)
 /* Reductions are complete, and nothing is gathered that should not be. */
 static fsdp_status finish(fsdp__root *root)
 {
-    FSDP_TRY(fsdp__comm_context_finish_reduction(&root->comm));
+    FSDP_TRY(fsdp__comm_context_finish_reduction(root->comm));
     for (int64_t i = 0; i < root->state_count; i++)
         if (fsdp__module_state_is_gathering(root->states[i])) /* a prefetch that this backward did not need */
             fsdp__module_state_reshard(root->states[i]);
-    fsdp__spares_drop(&root->comm.spares);
+    fsdp__spares_drop(&root->comm->spares);
     fsdp__root_forget_order(root);
     return FSDP_OK;
 }
@@ -218,7 +218,7 @@ static fsdp_status end_iteration(fsdp__root *root)
     root->forward_root = NULL;
     /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody wants it. */
     if (!fsdp_grad_enabled(root->context) && !root->in_backward)
-        fsdp__spares_drop(&root->comm.spares);
+        fsdp__spares_drop(&root->comm->spares);
     return FSDP_OK;
 }
 

@@ -154,6 +154,20 @@ static fsdp_status check_ready(const collection *c)
     return FSDP_OK;
 }
 
+static fsdp_status check_shared_comm(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__root *own = c->root->states[i]->root;
+
+        if (own != c->root && own->sharing != own)
+            return FSDP_FAIL(FSDP_STATE,
+                             "'%s' shares its communication context, but is below another sharded module: give that "
+                             "one to fsdp_share_comm_context",
+                             c->names[i]);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_prefetch(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++)
@@ -184,7 +198,13 @@ static fsdp_status open_comm(const collection *c)
             whose = c->names[i];
         }
     }
-    return device ? fsdp__comm_context_open(&c->root->comm, device, c->outermost->overlap) : FSDP_OK;
+    if (!device)
+        return FSDP_OK;
+    if (c->root->comm->stream && fsdp__stream_device(c->root->comm->stream) != device)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is on device '%s', but shares its communication context with modules on '%s'", whose,
+                         fsdp_device_name(device), fsdp_device_name(fsdp__stream_device(c->root->comm->stream)));
+    return fsdp__comm_context_open(c->root->comm, device, c->outermost->overlap);
 }
 
 /* Of all the settings that its states were given while they were roots of their own, the latest holds. */
@@ -231,6 +251,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
     FSDP_TRY_GOTO(status, check_companions(&c), out);
     FSDP_TRY_GOTO(status, check_ready(&c), out);
     FSDP_TRY_GOTO(status, check_prefetch(&c), out);
+    FSDP_TRY_GOTO(status, check_shared_comm(&c), out);
     FSDP_TRY_GOTO(status, open_comm(&c), out);
     FSDP_TRY_GOTO(status, fsdp__root_cast_buffers(c.root), out);
     commit(&c);

@@ -14,8 +14,14 @@ fsdp_status fsdp__root_create(fsdp_context *context, fsdp__module_state *state)
 
     if (!root)
         return FSDP_NO_MEMORY;
+    root->comm = fsdp__calloc(1, sizeof *root->comm);
+    if (!root->comm) {
+        fsdp__free(root);
+        return FSDP_NO_MEMORY;
+    }
     root->refs = 1;
-    root->context = root->comm.context = context;
+    root->sharing = root;
+    root->context = root->comm->context = context;
     root->state = state;
     root->last_backward = true;
     fsdp__root_join(root, state);
@@ -29,11 +35,53 @@ fsdp__root *fsdp__root_ref(fsdp__root *root)
     return root;
 }
 
+static void free_comm(fsdp__comm_context *comm)
+{
+    fsdp__comm_context_close(comm);
+    fsdp__free(comm);
+}
+
+/* The others keep the communication context, but what is in flight there may be of this root. */
+static void leave_comm(fsdp__root *root)
+{
+    fsdp__root *before = root;
+
+    while (before->sharing != root)
+        before = before->sharing;
+    if (before == root) {
+        free_comm(root->comm);
+        return;
+    }
+    (void)fsdp__comm_context_finish_reduction(root->comm);
+    before->sharing = root->sharing;
+    fsdp__root_choose_max_inputs(before);
+}
+
+void fsdp__root_share_comm(fsdp__root *root, fsdp__root *other)
+{
+    fsdp__comm_context *given_up = other->comm;
+    fsdp__root *next = other->sharing;
+
+    if (root->comm == given_up)
+        return;
+    for (fsdp__root *r = next;; r = r->sharing) {
+        r->comm = root->comm;
+        if (r->state)
+            r->state->comm = root->comm;
+        if (r == other)
+            break;
+    }
+    free_comm(given_up);
+    other->sharing = root->sharing; /* one ring of two */
+    root->sharing = next;
+    fsdp__root_choose_max_inputs(root);
+}
+
 void fsdp__root_unref(fsdp__root *root)
 {
     if (!root || --root->refs > 0)
         return;
-    fsdp__comm_context_close(&root->comm);
+    leave_comm(root);
     fsdp__free(root->states);
     fsdp__root_forget_exits(root);
     fsdp__free(root->exits);
@@ -46,7 +94,7 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state)
     fsdp__root *left = state->root;
 
     state->root = fsdp__root_ref(root);
-    state->comm = &root->comm;
+    state->comm = root->comm;
     state->listener = &root->listener;
     /* Memory that groups have now counts where they give it back; that of the outermost state does not count. */
     for (int64_t i = 0; i < state->group_count; i++) {
@@ -54,7 +102,7 @@ void fsdp__root_join(fsdp__root *root, fsdp__module_state *state)
         bool out = group->residence.kind == FSDP__RESIDENCE_COPY && group->residence.unsharded;
 
         group->of_root = state == root->state;
-        root->comm.spares.out += out && !group->of_root;
+        root->comm->spares.out += out && !group->of_root;
     }
     fsdp__root_unref(left);
 }
@@ -278,13 +326,22 @@ fsdp_status fsdp__root_drop_stale(fsdp__root *root)
 
 /* ---- iteration ---- */
 
-void fsdp__root_choose_max_inputs(fsdp__root *root)
+static int max_inputs(const fsdp__root *root)
 {
     int most = root->state ? root->state->max_inputs : 0;
 
     for (int64_t i = 0; i < root->state_count; i++)
         most = FSDP__MAX(most, root->states[i]->max_inputs);
-    root->comm.max_inputs = most;
+    return most;
+}
+
+void fsdp__root_choose_max_inputs(fsdp__root *root)
+{
+    int most = max_inputs(root);
+
+    for (const fsdp__root *r = root->sharing; r != root; r = r->sharing)
+        most = FSDP__MAX(most, max_inputs(r));
+    root->comm->max_inputs = most;
 }
 
 void fsdp__root_set_last_backward(fsdp__root *root, bool last)
@@ -305,7 +362,7 @@ static fsdp_status follow_writes(fsdp__root *root)
             device = group->residence.device; /* the one of all groups */
     if (!device)
         return FSDP_OK;
-    FSDP_TRY(fsdp__comm_context_follow_writes(&root->comm, device));
+    FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, device));
     for (walk w = walk_of(root); (group = next_group(&w));)
         group->written = false;
     return FSDP_OK;
@@ -317,19 +374,21 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
         return FSDP_OK;
     FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
     FSDP_TRY(follow_writes(root));
-    root->comm.after_optim = NULL; /* of one step */
+    root->comm->after_optim = NULL; /* of one step */
     root->forward_root = state;
     return FSDP_OK;
 }
 
 fsdp_status fsdp__root_reset(fsdp__root *root)
 {
-    fsdp_status status = root->comm.stream ? fsdp_stream_synchronize(root->comm.stream) : FSDP_OK;
+    fsdp_status status = root->comm->stream ? fsdp_stream_synchronize(root->comm->stream) : FSDP_OK;
 
-    fsdp__comm_context_drop_reduction(&root->comm); /* before its gradients go */
+    if (root->sharing != root) /* of others */
+        FSDP_KEEP_FIRST(status, fsdp__comm_context_finish_reduction(root->comm));
+    fsdp__comm_context_drop_reduction(root->comm); /* before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
         fsdp__module_state_reset(root->states[i]);
-    fsdp__spares_drop(&root->comm.spares);
+    fsdp__spares_drop(&root->comm->spares);
     fsdp__root_forget_order(root);
     fsdp__root_forget_exits(root);
     root->forward_root = NULL;

@@ -20,7 +20,8 @@ typedef struct fsdp__root {
     /* In the order of the module walk, the outermost first; borrowed, they leave when freed. */
     fsdp__module_state **states;
     int64_t state_count, state_capacity;
-    fsdp__comm_context comm;
+    fsdp__comm_context *comm;
+    struct fsdp__root *sharing; /* the next root with the same communication context, in a ring; itself when alone */
     fsdp__listener listener;
     fsdp__module_state *forward_root; /* whose forward is running as the outermost; NULL outside */
     bool in_backward;                 /* a backward runs; the root and its states are held */
@@ -36,6 +37,9 @@ typedef struct fsdp__root {
 fsdp_status fsdp__root_create(fsdp_context *context, fsdp__module_state *state);
 fsdp__root *fsdp__root_ref(fsdp__root *root);
 void fsdp__root_unref(fsdp__root *root);
+/* `other` and all that share with it give up their communication context, in which nothing may be, for that of `root`.
+ */
+void fsdp__root_share_comm(fsdp__root *root, fsdp__root *other);
 /* `state` leaves the root it has and joins `root`. */
 void fsdp__root_join(fsdp__root *root, fsdp__module_state *state);
 
@@ -71,7 +75,7 @@ void fsdp__root_forget_exits(fsdp__root *root);
 
 /* ---- iteration ---- */
 
-/* How many reductions may be in flight: what most of its states ask for. */
+/* How many reductions may be in flight: what most of the states that share the communication context ask for. */
 void fsdp__root_choose_max_inputs(fsdp__root *root);
 void fsdp__root_set_last_backward(fsdp__root *root, bool last);
 /* Once per iteration, by the outermost module that runs: drops what is stale, and follows what was written. Does

@@ -285,7 +285,146 @@ static void is_last_backward_on_a_child_before_the_first_forward_holds(void **st
         in_every_way_with(set_on_child, WAYS_ALONE, last);
 }
 
-TEST_MAIN(cmocka_unit_test(shards_without_values_are_named_before_the_first_forward),
+/* ---- several roots as one ---- */
+
+enum {
+    STAGES = 3
+};
+
+/* Three models whose forwards and backwards alternate, as the stages of a pipeline do. */
+static void run_stages(fsdp_context *context, way_run *run)
+{
+    fsdp_module *stages[STAGES];
+    fsdp_optimizer *optimizers[STAGES];
+    fsdp_tensor *losses[STAGES];
+
+    for (int i = 0; i < STAGES; i++)
+        stages[i] = ways_net(context, run, i, i == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AUTO);
+    if (run->way) {
+        CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(stages[2], 3, true));
+        CHECK_OK(fsdp_share_comm_context(stages, STAGES));
+    }
+    for (int i = 0; i < STAGES; i++)
+        optimizers[i] = ways_optimizer(stages[i]);
+    for (int step = 0; step < 2; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        for (int micro = 0; micro < 2; micro++) {
+            dawdle(context, run);
+            for (int i = 0; i < STAGES; i++) {
+                if (run->way)
+                    CHECK_OK(fsdp_module_set_is_last_backward(stages[i], micro == 1));
+                losses[i] = ways_loss(run, stages[i], 5 * step + micro);
+                if (i > 0) /* behind the next stage's forward */
+                    CHECK_OK(fsdp_backward(losses[i - 1]));
+            }
+            ways_evaluate(run, stages[0], step);
+            CHECK_OK(fsdp_backward(losses[STAGES - 1]));
+            if (micro == 0 && run->way) /* nothing of it; the others' reductions go on */
+                CHECK_OK(fsdp_module_reset_iteration(stages[0]));
+        }
+        fsdp_scope_end(context, NULL);
+        for (int i = 0; i < STAGES; i++) {
+            note_gradients(run, stages[i]);
+            ways_step(optimizers[i]);
+        }
+    }
+    for (int i = 0; i < STAGES; i++) {
+        note_weights(run, stages[i]);
+        fsdp_optimizer_free(optimizers[i]);
+    }
+    if (run->way) { /* a reduction of the one that goes first */
+        CHECK_OK(fsdp_module_set_is_last_backward(stages[1], false));
+        ways_backward(run, stages[1], 0);
+    }
+    fsdp_module_unref(stages[1]);
+    ways_backward(run, stages[0], 1);
+    note_gradients(run, stages[0]);
+    fsdp_module_unref(stages[0]);
+    ways_backward(run, stages[2], 1);
+    fsdp_module_unref(stages[2]);
+}
+
+static void roots_that_communicate_as_one_compute_the_same(void **state)
+{
+    (void)state;
+    in_every_way(run_stages, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
+}
+
+static void look_at_sharing(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options worker = {.overlap = FSDP_OVERLAP_WORKER};
+    fsdp_module *roots[4] = {net_sharded(context, 1, NULL), net_sharded(context, 0, &worker),
+                             net_sharded(context, 1, NULL), net_create(context, test_device(context), 0)};
+    fsdp_module *pairs[][2] = {{roots[0], roots[3]}, {roots[0], NULL}, {roots[2], roots[1]}, {roots[2], roots[0]}};
+    const fsdp__comm_context *comm = fsdp__module_state_of(roots[0])->comm;
+
+    (void)arg;
+    CHECK_ERROR(fsdp_share_comm_context(NULL, 1), FSDP_INVALID, "no modules");
+    CHECK_ERROR(fsdp_share_comm_context(roots, 0), FSDP_INVALID, "no modules");
+    CHECK_ERROR(fsdp_share_comm_context(pairs[0], 2), FSDP_STATE, "not given to fully_shard");
+    CHECK_ERROR(fsdp_share_comm_context(pairs[1], 2), FSDP_INVALID, "a module is required");
+    CHECK_OK(fsdp_module_unshard(roots[1]));
+    CHECK_ERROR(fsdp_share_comm_context(pairs[2], 2), FSDP_STATE, "reshard it first");
+    CHECK_OK(fsdp_module_reshard(roots[1]));
+    CHECK_OK(fsdp_share_comm_context(pairs[2], 2));
+    CHECK_OK(fsdp_share_comm_context(pairs[2], 2));
+    CHECK(comm != fsdp__module_state_of(roots[2])->comm);
+    CHECK_OK(fsdp_share_comm_context(roots, 2)); /* so the third comes, too */
+    for (int i = 0; i < 3; i++)
+        CHECK(fsdp__module_state_of(roots[i])->comm == comm);
+    for (int i = 0; i < 3; i++)
+        net_train(roots[i], 1);
+    CHECK_EQ(comm->spares.out, 0);
+    CHECK(comm->own_stream); /* of the second's */
+    CHECK(fsdp__module_state_of(net_block_at(roots[2], 0))->comm == comm);
+    CHECK_OK(fsdp_share_comm_context(pairs[3], 2)); /* they do already */
+    CHECK_ERROR(fsdp_share_comm_context(&((net *)roots[0])->head, 1), FSDP_STATE, "not given to fully_shard");
+    pairs[1][0] = net_block_at(roots[0], 0);
+    CHECK_ERROR(fsdp_share_comm_context(pairs[1], 1), FSDP_STATE, "only outermost");
+    CHECK_OK(fsdp_fully_shard(roots[3], NULL));
+    pairs[0][0] = roots[3];
+    pairs[0][1] = roots[0];
+    CHECK_ERROR(fsdp_share_comm_context(pairs[0], 2), FSDP_STATE, "'Net' has already run");
+    pairs[0][0] = roots[0];
+    pairs[0][1] = roots[3];
+    CHECK_OK(fsdp_share_comm_context(pairs[0], 2)); /* the first may have run */
+    for (int i = 0; i < 4; i++)
+        fsdp_module_unref(roots[i]);
+}
+
+/* What is shared must turn out to be outermost. */
+static void share_an_inner_one(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *pair[2];
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    net_shard(module, NULL);
+    pair[0] = net_block_at(module, 0);
+    pair[1] = net_block_at(module, 1);
+    CHECK_OK(fsdp_share_comm_context(pair, 2));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x, targets));
+    CHECK_CONTAINS(fsdp_last_error(), "'blocks.0' shares its communication context, but is below another");
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void what_cannot_be_shared_is_refused(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) {
+        test_run_ranks(world, look_at_sharing, NULL);
+        test_run_ranks(world, share_an_inner_one, NULL);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(roots_that_communicate_as_one_compute_the_same),
+          cmocka_unit_test(what_cannot_be_shared_is_refused),
+          cmocka_unit_test(shards_without_values_are_named_before_the_first_forward),
           cmocka_unit_test(sharding_makes_no_values), cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
           cmocka_unit_test(a_forward_on_meta_names_the_parameters),
           cmocka_unit_test(ranks_that_run_other_modules_are_told_both_names),
