@@ -52,6 +52,33 @@ FSDP_API fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_ho
 typedef fsdp_status (*fsdp_backward_callback)(void *arg, fsdp_status walked);
 FSDP_API fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg);
 
+/* ---- checkpoints: less memory for more computing ----
+ *
+ * Calls `function`, which must do the same whenever it is called, and keeps of it only `inputs` and the output: what
+ * the backward needs of the rest is computed again when the backward comes there (torch.utils.checkpoint, use_reentrant
+ * False). The graph is that of a plain call, so losses and gradients are the same to the bit, hooks run once, and
+ * dropout draws what it drew. The second run ends as soon as the backward has what it needs: an operation then returns
+ * NULL as if it had failed. In it fsdp_recomputing is true: for a function that counts its calls, or prints.
+ *
+ * A checkpoint in another is a part of that; where nothing is recorded it is a plain call. Values that were computed
+ * again stay as long as the graph, of a graph that is kept for a second backward too. Errors of the backward: an input
+ * was written to since the forward; the function took another way (operations, shapes). A backward inside `function` is
+ * refused. */
+typedef enum fsdp_checkpoint_mode {
+    FSDP_CHECKPOINT_NONE,
+    FSDP_CHECKPOINT_FULL,     /* everything is computed again */
+    FSDP_CHECKPOINT_SELECTIVE /* but attention and every second matrix product, the first one included */
+} fsdp_checkpoint_mode;
+typedef fsdp_tensor *(*fsdp_checkpoint_function)(void *arg, fsdp_tensor *const *inputs, int count);
+typedef struct fsdp_checkpoint_options {
+    fsdp_checkpoint_mode mode;
+    void (*free_arg)(void *arg); /* when `arg` is needed no more: once, after the last run; also on failure. Or NULL */
+} fsdp_checkpoint_options;
+/* NULL options: FULL. NULL if an input is NULL. The output belongs to the scope. */
+FSDP_API fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
+                                      fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options);
+FSDP_API bool fsdp_recomputing(const fsdp_context *context);
+
 /* Compares the gradient of sum(weights * function(inputs)) (fixed pseudo-random weights) with central differences of
  * step `eps`, element by element: |a - n| <= atol + rtol |n|. FSDP_OK when all agree; FSDP_MISMATCH naming the worst
  * input and element otherwise. Inputs: f32 leaves that require a gradient. */

@@ -140,6 +140,15 @@ template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_t
                      (int)(sizeof((fsdp_tensor *const[]){__VA_ARGS__}) / sizeof(fsdp_tensor *)))
 #endif
 
+/* Computes the forward again in the backward instead of keeping what that needs: fsdp_checkpoint (fsdp/autograd.h; what
+ * it says holds) of the forward, between its hooks (PyTorch's checkpoint_wrapper), so a sharded module is gathered once
+ * for both, and a module below it that is sharded apart is gathered for the second forward already. Graphs hold the
+ * module. It may be set at any time, and holds from the next call on. Errors of the backward, besides: a parameter
+ * below was written to, frozen or thawed since the forward, a module below was switched between training and
+ * evaluation. */
+FSDP_API fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode);
+FSDP_API fsdp_checkpoint_mode fsdp_module_checkpoint(const fsdp_module *module);
+
 FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* the whole subtree */
 FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
 FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */

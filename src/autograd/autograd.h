@@ -7,6 +7,14 @@
 
 typedef struct fsdp__node fsdp__node;
 
+/* What a checkpoint keeps the results of: [Note: checkpoints] in checkpoint.c. */
+typedef enum fsdp__dear {
+    FSDP__CHEAP,
+    FSDP__DEAR_PRODUCT,   /* a selective one, of every second */
+    FSDP__DEAR_ATTENTION, /* a selective one */
+    FSDP__DEAR_LOSS       /* every one: it is small, and holds its gradients already */
+} fsdp__dear;
+
 /* One kind of recorded operation. */
 typedef struct fsdp__op {
     const char *name;
@@ -18,6 +26,7 @@ typedef struct fsdp__op {
     void (*free_state)(void *state);
     bool always;                       /* backward also runs when no gradient arrived */
     void (*reached)(fsdp__node *node); /* a backward begins that will come to the node; or NULL */
+    fsdp__dear dear;                   /* to compute again; such an operation asks fsdp__recall first */
     int aside; /* inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none */
 } fsdp__op;
 
@@ -31,6 +40,17 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
                          size_t state_bytes);
 /* Whether fsdp__record would record: lets a forward skip what only a backward needs. */
 bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count);
+
+/* ---- in a recomputation: [Note: checkpoints] in checkpoint.c ---- */
+/* Whether the operation, the next to be recorded, need not run: its results are kept, or nobody needs them. Then they
+ * are in `outputs` (of the scope; NULL where nobody needs them), and all that is left to do is fsdp__record with the
+ * inputs that it saves; of what else it saves NULL will do. False outside. */
+bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
+                  int output_count);
+/* A number that comes from elsewhere, as the key of a dropout: replaced by that of the first run. */
+fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number);
+/* The backward has what it needs: operations fail from here on, which is no error. */
+bool fsdp__recomputation_done(const fsdp_context *context);
 
 /* ---- inside an op's backward ---- */
 fsdp_tensor *fsdp__node_saved(fsdp__node *node, int index); /* borrowed; NULL if saved as NULL */

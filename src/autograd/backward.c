@@ -3,7 +3,7 @@
  * First every node that the roots reach is counted: how many consumers will give to it. Then nodes run, the newest
  * first, each once all its consumers have run; so additions happen in one order, that of the program backwards. What a
  * node saved is let go as soon as it has run. Nothing recurses: graphs are as deep as programs are long. */
-#include "autograd/node.h"
+#include "autograd/checkpoint.h"
 #include "base/alloc.h"
 
 /* ---- the heap of ready nodes: newest on top ---- */
@@ -210,6 +210,7 @@ static fsdp_status undo(fsdp__node *node)
     FSDP_TRY(fsdp_scope_begin(node->context));
     /* First: a hook may be what brings the bytes of saved tensors back. */
     FSDP_TRY_GOTO(status, run_hooks(node), out);
+    FSDP_TRY_GOTO(status, fsdp__checkpoint_restore(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
     FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);
     FSDP_TRY_GOTO(status, fsdp__node_commit_targets(node), out);
@@ -338,6 +339,8 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     autograd = fsdp__autograd_make(context);
     if (!autograd)
         return FSDP_NO_MEMORY;
+    if (autograd->checkpoint)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "backward: inside the forward of a checkpoint, which would run it twice");
     FSDP_TRY(fsdp_scope_begin(context));
     run.outer = autograd->running;
     autograd->running = &run;
@@ -350,6 +353,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     /* Not counted down by one: a hook that failed may not have undone its own. */
     autograd->no_grad = no_grad;
     autograd->running = run.outer;
+    fsdp__checkpoints_free(run.dead);
     fsdp_scope_end(context, NULL);
     return status;
 }

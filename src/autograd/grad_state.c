@@ -104,6 +104,11 @@ static fsdp_status add_hook(fsdp_tensor *tensor, fsdp__hook made)
         return FSDP_FAIL(FSDP_INVALID, "a gradient hook needs a tensor and a function");
     if (!state || !state->requires_grad)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a gradient hook: the tensor does not require a gradient");
+    if (state->recomputed) { /* the node of the first run has it already */
+        if (made.free_arg)
+            made.free_arg(made.arg);
+        return FSDP_OK;
+    }
     /* On the node they live as long as the graph, also when the tensor itself is gone. */
     return fsdp__hooks_add(state->producer ? &state->producer->outputs[state->output].hooks : &state->hooks, &made);
 }
@@ -184,7 +189,7 @@ bool fsdp_tensor_is_leaf(const fsdp_tensor *tensor)
 {
     const fsdp__grad_state *state = tensor ? fsdp__grad_state_get(tensor) : NULL;
 
-    return !state || !state->producer;
+    return !state || (!state->producer && !state->recomputed);
 }
 
 fsdp_tensor *fsdp_tensor_grad(const fsdp_tensor *tensor)

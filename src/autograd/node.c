@@ -1,5 +1,5 @@
 /* node.c - recording an operation, and the life of what was recorded. */
-#include "autograd/node.h"
+#include "autograd/checkpoint.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
 
@@ -64,6 +64,14 @@ bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count)
     return false;
 }
 
+/* Of inputs of which one requires a gradient. */
+static fsdp_context *context_of(fsdp_tensor *const *inputs)
+{
+    while (!*inputs)
+        inputs++;
+    return fsdp__tensor_context(*inputs);
+}
+
 fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor *const *outputs,
                          int output_count, fsdp_tensor *const *saved, int saved_count, const void *state,
                          size_t state_bytes)
@@ -74,7 +82,13 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
 
     if (!fsdp__will_record(inputs, input_count))
         return FSDP_OK;
-    autograd = fsdp__autograd_make(fsdp__tensor_context(outputs[0]));
+    autograd = fsdp__autograd_make(context_of(inputs));
+    if (autograd && autograd->recomputing) {
+        FSDP_TRY(fsdp__checkpoint_refill(autograd->checkpoint, op, outputs, output_count, saved, saved_count));
+        if (op->free_state)
+            op->free_state((void *)(uintptr_t)state);
+        return FSDP_OK;
+    }
     node = autograd ? node_alloc(input_count, output_count, saved_count, state_bytes) : NULL;
     if (!node)
         return FSDP_NO_MEMORY;
@@ -88,6 +102,8 @@ fsdp_status fsdp__record(const fsdp__op *op, fsdp_tensor *const *inputs, int inp
             FSDP_TRY_GOTO(status, fsdp__tensor_alias(saved[i], &node->saved[i]), out);
     for (int i = 0; i < output_count; i++)
         FSDP_TRY_GOTO(status, fsdp__grad_state_make(outputs[i], &node->outputs[i].state), out);
+    if (autograd->checkpoint)
+        FSDP_TRY_GOTO(status, fsdp__checkpoint_note(autograd->checkpoint, node, inputs, outputs), out);
 
     /* Nothing below can fail. */
     if (state_bytes > 0)
@@ -138,6 +154,7 @@ void fsdp__node_forget(fsdp__node *node)
     }
     if (node->state_owned && node->op->free_state)
         node->op->free_state(node->state);
+    fsdp__checkpoint_forget(node);
     node->state_owned = false;
     node->released = true;
 }

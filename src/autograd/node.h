@@ -20,6 +20,7 @@
 
 typedef struct fsdp__grad_state fsdp__grad_state;
 typedef struct fsdp__run fsdp__run;
+typedef struct fsdp__checkpoint fsdp__checkpoint;
 
 typedef struct fsdp__hook {
     fsdp_grad_hook call;
@@ -33,6 +34,7 @@ typedef struct fsdp__hook {
 struct fsdp__grad_state {
     fsdp_tensor *tensor; /* weak: the one it hangs on */
     bool requires_grad;
+    bool recomputed;      /* made by a recomputation: requires a gradient, and gets none */
     bool is_one;          /* a gradient of all ones that fsdp_backward made */
     fsdp__node *producer; /* NULL: a leaf */
     int output;           /* which output of the producer */
@@ -79,9 +81,11 @@ struct fsdp__node {
     fsdp_tensor **grads; /* of the outputs, as they arrive */
     fsdp_tensor **saved; /* owned aliases */
     void *state;
-    bool state_owned; /* free_state still has to run */
-    bool released;    /* has run: nothing is saved any more */
-    bool aside;       /* reached only because another node has it by its side: [Note: anchors] in boundary.c */
+    bool state_owned;             /* free_state still has to run */
+    bool released;                /* has run: nothing is saved any more */
+    fsdp__checkpoint *checkpoint; /* that it is a part of, holding it, and as which of its operations; or NULL */
+    int64_t place;
+    bool aside; /* reached only because another node has it by its side: [Note: anchors] in boundary.c */
     /* while a backward walks */
     fsdp__run *run;
     int64_t dependencies; /* consumers that have not run */
@@ -102,6 +106,7 @@ struct fsdp__run {
     int64_t node_count, node_capacity;
     fsdp__node **heap; /* ready, the newest on top */
     int64_t heap_count;
+    fsdp__checkpoint *dead; /* of the outermost: nobody needs them any more, but perhaps what they hold */
     fsdp__callback *callbacks;
     int64_t callback_count, callback_capacity;
 };
@@ -111,6 +116,8 @@ typedef struct fsdp__autograd {
     int64_t no_grad; /* depth */
     uint64_t sequence;
     fsdp__run *running;
+    fsdp__checkpoint *checkpoint; /* whose function runs, for the first time or again */
+    bool recomputing;             /* again */
 } fsdp__autograd;
 
 fsdp__autograd *fsdp__autograd_get(const fsdp_context *context); /* NULL while nothing was recorded */

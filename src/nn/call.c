@@ -1,8 +1,9 @@
 /* call.c - running a module: hooks, forward, hooks, in a scope of its own. */
-#include "nn/module.h"
+#include "nn/checkpoint.h"
 
 #include <string.h>
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
 
 enum {
@@ -33,6 +34,8 @@ static void fail(fsdp_module *module, int64_t began)
         if (hooks->failed)
             hooks->failed(hooks->arg, module);
     }
+    if (fsdp__recomputation_done(module->context)) /* as it should */
+        return;
     if (fsdp_last_status() == FSDP_OK)
         FSDP_FAIL(FSDP_STATE, "the forward gave no output and no reason");
     if (!said_below(module))
@@ -108,7 +111,8 @@ static fsdp_status run(fsdp_module *module, fsdp_module_function function, fsdp_
         if (hooks->pre_forward)
             FSDP_TRY(hooks->pre_forward(hooks->arg, module, inputs, count));
     }
-    output = function(module, inputs, count);
+    output = parts->checkpoint ? fsdp__module_checkpointed(module, function, inputs, count)
+                               : function(module, inputs, count);
     if (!output)
         return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_STATE;
     for (int64_t i = 0; i < parts->hook_count; i++) {

@@ -307,7 +307,8 @@ static fsdp_tensor *dropout_forward(fsdp_module *self, fsdp_tensor *const *input
     (void)count;
     if (!self->training || m->p == 0.0f)
         return inputs[0];
-    fsdp__philox(m->seed, m->calls++, words);
+    fsdp__philox(m->seed, m->calls, words); /* run again for a backward, it draws what it drew, whatever is said here */
+    m->calls += !fsdp_recomputing(self->context);
     return fsdp_dropout(inputs[0], m->p, (uint64_t)words[0] << 32 | words[1]);
 }
 

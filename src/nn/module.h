@@ -59,8 +59,9 @@ struct fsdp__module_parts {
     int64_t child_count, child_capacity;
     fsdp__module_hooks *hooks;
     int64_t hook_count, hook_capacity;
-    bool failed; /* its last call failed: the message names it already */
-    bool ready;  /* its parameters were found to have values */
+    fsdp_checkpoint_mode checkpoint; /* of its forward */
+    bool failed;                     /* its last call failed: the message names it already */
+    bool ready;                      /* its parameters were found to have values */
 };
 
 /* Takes hooks->arg over (freed with the module), also on failure. */

@@ -54,6 +54,16 @@ static bool make_lse(const fsdp__attention_forward_args *args, const fsdp_tensor
     return *lse;
 }
 
+/* Pointers of q, k and v are set; `out` NULL: it could not be made. */
+static fsdp_status attend(fsdp__attention_forward_args *args, const fsdp_tensor *out, const fsdp_tensor *lse)
+{
+    if (!out)
+        return fsdp_last_status();
+    args->out = fsdp_tensor_data(out);
+    args->lse = lse ? fsdp_tensor_data(lse) : NULL;
+    return fsdp_tensor_numel(out) > 0 ? fsdp__launch_attention_forward(fsdp__op_stream(out), args) : FSDP_OK;
+}
+
 /* ---- three tensors ---- */
 
 static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grads)
@@ -86,7 +96,8 @@ static fsdp_status attention_backward(fsdp__node *node, fsdp_tensor *const *grad
     return fsdp__node_give(node, 2, dv);
 }
 
-static const fsdp__op attention_op = {.name = "attention", .backward = attention_backward};
+static const fsdp__op attention_op = {
+    .name = "attention", .backward = attention_backward, .dear = FSDP__DEAR_ATTENTION};
 
 static bool fits(const fsdp_tensor *q, const fsdp_tensor *k)
 {
@@ -118,18 +129,19 @@ fsdp_tensor *fsdp_attention(fsdp_tensor *q, fsdp_tensor *k, fsdp_tensor *v, cons
     if (!set_options("attention", args, options))
         return NULL;
     saved[0] = readable(q), saved[1] = readable(k), saved[2] = readable(v);
-    out = fsdp__empty_like(q, q->dtype); /* (B,T,H,D) */
-    if (!saved[0] || !saved[1] || !saved[2] || !out || (fsdp__will_record(inputs, 3) && !make_lse(args, q, &lse)))
+    if (!saved[0] || !saved[1] || !saved[2])
         return NULL;
     set_strides(args, strides_of(saved[0]), strides_of(saved[1]), strides_of(saved[2]));
     args->q = fsdp_tensor_data(saved[0]);
     args->k = fsdp_tensor_data(saved[1]);
     args->v = fsdp_tensor_data(saved[2]);
-    args->out = fsdp_tensor_data(out);
-    args->lse = lse ? fsdp_tensor_data(lse) : NULL;
+    if (!fsdp__recall(&attention_op, inputs, 3, &out, 1)) {
+        out = fsdp__empty_like(q, q->dtype); /* (B,T,H,D) */
+        if ((fsdp__will_record(inputs, 3) && !make_lse(args, q, &lse)) || attend(args, out, lse) != FSDP_OK)
+            return NULL;
+    }
     saved[3] = out, saved[4] = lse;
-    if ((fsdp_tensor_numel(out) > 0 && fsdp__launch_attention_forward(fsdp__op_stream(q), args) != FSDP_OK) ||
-        fsdp__record(&attention_op, inputs, 3, &out, 1, saved, 5, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record(&attention_op, inputs, 3, &out, 1, saved, 5, &state, sizeof state) != FSDP_OK)
         return NULL;
     return out;
 }
@@ -168,7 +180,8 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return fsdp__node_give(node, 0, dqkv);
 }
 
-static const fsdp__op packed_op = {.name = "attention_packed", .backward = packed_backward};
+static const fsdp__op packed_op = {
+    .name = "attention_packed", .backward = packed_backward, .dear = FSDP__DEAR_ATTENTION};
 
 fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t kv_heads,
                                    const fsdp_attention_options *options)
@@ -195,19 +208,20 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
         return NULL;
     shape[0] = qkv->shape[0], shape[1] = qkv->shape[1], shape[2] = head_count * args->head_dim;
     from = fsdp__op_contiguous(qkv);
-    out = fsdp_empty(qkv->storage->device, qkv->dtype, 3, shape); /* (B,T,H*D) */
-    if (!from || !out || (fsdp__will_record(&qkv, 1) && !make_lse(args, qkv, &lse)))
+    if (!from)
         return NULL;
     strides = contiguous_heads(args->q_time, all, args->head_dim);
     set_strides(args, strides, strides, strides);
     args->q = part(from, 0, args->head_dim);
     args->k = part(from, head_count, args->head_dim);
     args->v = part(from, head_count + kv_heads, args->head_dim);
-    args->out = fsdp_tensor_data(out);
-    args->lse = lse ? fsdp_tensor_data(lse) : NULL;
+    if (!fsdp__recall(&packed_op, &qkv, 1, &out, 1)) {
+        out = fsdp_empty(qkv->storage->device, qkv->dtype, 3, shape); /* (B,T,H*D) */
+        if ((fsdp__will_record(&qkv, 1) && !make_lse(args, qkv, &lse)) || attend(args, out, lse) != FSDP_OK)
+            return NULL;
+    }
     saved[0] = from, saved[1] = out, saved[2] = lse;
-    if ((fsdp_tensor_numel(out) > 0 && fsdp__launch_attention_forward(fsdp__op_stream(qkv), args) != FSDP_OK) ||
-        fsdp__record(&packed_op, &qkv, 1, &out, 1, saved, 3, &state, sizeof state) != FSDP_OK)
+    if (fsdp__record(&packed_op, &qkv, 1, &out, 1, saved, 3, &state, sizeof state) != FSDP_OK)
         return NULL;
     return out;
 }

@@ -75,10 +75,24 @@ fsdp_status fsdp__loss_targets(const char *op, const fsdp_tensor *x, int64_t cla
     return *contiguous ? FSDP_OK : fsdp_last_status();
 }
 
+bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, fsdp_tensor **loss)
+{
+    fsdp_tensor *inputs[] = {x, other};
+    const fsdp__loss_state state = {.unit = 1.0f};
+
+    if (!x || !other || !fsdp__recall(op, inputs, 2, loss, 1))
+        return false;
+    if (fsdp__record(op, inputs, 2, loss, 1, NULL, 0, &state, sizeof state) != FSDP_OK)
+        *loss = NULL;
+    return true;
+}
+
 /* ---- cross_entropy ---- */
 
-static const fsdp__op cross_entropy_op = {
-    .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
+static const fsdp__op cross_entropy_op = {.name = "cross_entropy",
+                                          .backward = fsdp__loss_backward,
+                                          .free_state = fsdp__loss_state_free,
+                                          .dear = FSDP__DEAR_LOSS};
 
 fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
 {
@@ -86,6 +100,8 @@ fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targets)
     fsdp__loss_state state = {.unit = 1.0f};
     float scale;
 
+    if (fsdp__loss_recall(&cross_entropy_op, logits, targets, &loss))
+        return loss;
     if (!logits || !targets || !fsdp__op_inputs("cross_entropy", inputs, 2) ||
         !fsdp__op_same_dtype("cross_entropy", &logits, 1) ||
         fsdp__loss_targets("cross_entropy", logits, fsdp__op_last(logits), targets, &wanted, &scale) != FSDP_OK)

@@ -134,7 +134,7 @@ static const fsdp__op dropout_op = {.name = "dropout", .backward = dropout_backw
 
 fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
 {
-    const dropout_state state = {p, key};
+    dropout_state state = {p, key};
     fsdp_tensor *from, *y;
 
     if (!x || !fsdp__op_inputs("dropout", &x, 1) || !fsdp__op_same_dtype("dropout", &x, 1))
@@ -145,6 +145,8 @@ fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key)
     }
     if (p == 0.0f)
         return x;
+    if (fsdp__checkpoint_number(fsdp_device_context(x->storage->device), &state.key) != FSDP_OK)
+        return NULL;
     from = fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);
     if (!from || !y || drop(from, y, &state) != FSDP_OK ||

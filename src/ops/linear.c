@@ -55,15 +55,26 @@ static fsdp_status linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return FSDP_OK;
 }
 
-static const fsdp__op linear_op = {.name = "linear", .backward = linear_backward};
-static const fsdp__op conv1d_op = {.name = "conv1d", .backward = linear_backward};
+static const fsdp__op linear_op = {.name = "linear", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT};
+static const fsdp__op conv1d_op = {.name = "conv1d", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT};
+
+/* y (...,O) */
+static fsdp_tensor *product(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, const int64_t *shape, bool conv1d)
+{
+    fsdp_tensor *y = fsdp_empty(x->storage->device, x->dtype, x->ndim, shape);
+    fsdp__matrix a, b;
+
+    if (!y || fsdp__matrix_of(x, &a) != FSDP_OK || fsdp__matrix_of(weight, &b) != FSDP_OK ||
+        fsdp__gemm(a, conv1d ? b : fsdp__matrix_transposed(b), fsdp__op_contiguous(bias), y, false) != FSDP_OK)
+        return NULL;
+    return y;
+}
 
 static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, bool conv1d)
 {
     fsdp_tensor *inputs[] = {x, weight, bias == FSDP_NO_BIAS ? NULL : bias}, *saved[2], *y;
     const linear_state state = {conv1d};
     int64_t shape[FSDP_MAX_DIMS];
-    fsdp__matrix a, b;
 
     if (!x || !weight || !bias || !fsdp__op_inputs(op->name, inputs, 3) || !fsdp__op_same_dtype(op->name, inputs, 3))
         return NULL;
@@ -75,14 +86,11 @@ static fsdp_tensor *apply(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *weigh
     shape[x->ndim - 1] = weight->shape[conv1d ? 1 : 0];
     if (inputs[2] && (bias->ndim != 1 || bias->shape[0] != shape[x->ndim - 1]))
         return fsdp__op_misfit(op->name, "bias", bias, "weight", weight);
-    inputs[2] = fsdp__op_contiguous(inputs[2]);
-    y = fsdp_empty(x->storage->device, x->dtype, x->ndim, shape); /* (...,O) */
-    if (!y || fsdp__matrix_of(x, &a) != FSDP_OK || fsdp__matrix_of(weight, &b) != FSDP_OK ||
-        fsdp__gemm(a, conv1d ? b : fsdp__matrix_transposed(b), inputs[2], y, false) != FSDP_OK)
-        return NULL;
-
-    /* The caller's own, to which the gradient goes; a contiguous copy was for the product only. */
-    inputs[2] = bias == FSDP_NO_BIAS ? NULL : bias;
+    if (!fsdp__recall(op, inputs, 3, &y, 1)) {
+        y = product(x, weight, inputs[2], shape, conv1d);
+        if (!y)
+            return NULL;
+    }
     saved[0] = fsdp_tensor_requires_grad(weight) ? x : NULL;
     saved[1] = fsdp_tensor_requires_grad(x) ? weight : NULL;
     if (fsdp__record(op, inputs, 3, &y, 1, saved, 2, &state, sizeof state) != FSDP_OK)

@@ -19,6 +19,9 @@ float fsdp__loss_unit(fsdp_dtype dtype);
 /* A loss that its kernel has made `unit` times as large, too, as it is. */
 fsdp_status fsdp__loss_of_unit(fsdp_tensor *loss, float unit);
 
+/* In a recomputation: whether `*loss` is that of the first run, or NULL with a last error. */
+bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, fsdp_tensor **loss);
+
 void fsdp__loss_state_free(void *state);
 fsdp_status fsdp__loss_backward(fsdp__node *node, fsdp_tensor *const *grads);
 

@@ -29,7 +29,7 @@ static fsdp_status matmul_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return FSDP_OK;
 }
 
-static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward};
+static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward, .dear = FSDP__DEAR_PRODUCT};
 
 static bool fits(const fsdp_tensor *a, const fsdp_tensor *b)
 {
@@ -40,11 +40,22 @@ static bool fits(const fsdp_tensor *a, const fsdp_tensor *b)
     return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)(a->ndim - 2) * sizeof *a->shape) == 0;
 }
 
+/* y (...,M,N) */
+static fsdp_tensor *product(fsdp_tensor *a, fsdp_tensor *b, const int64_t *shape, bool shared)
+{
+    fsdp_tensor *y = fsdp_empty(a->storage->device, a->dtype, a->ndim, shape);
+    fsdp__matrix left, right;
+
+    if (!y || matrices(a, shared, &left) != FSDP_OK || matrices(b, shared, &right) != FSDP_OK ||
+        fsdp__gemm(left, right, NULL, y, false) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
 fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
 {
     fsdp_tensor *inputs[] = {a, b}, *saved[2], *y;
     int64_t shape[FSDP_MAX_DIMS];
-    fsdp__matrix left, right;
     bool shared;
 
     if (!a || !b || !fsdp__op_inputs("matmul", inputs, 2) || !fsdp__op_same_dtype("matmul", inputs, 2))
@@ -54,10 +65,11 @@ fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
     shared = b->ndim == 2;
     memcpy(shape, a->shape, sizeof shape);
     shape[a->ndim - 1] = b->shape[b->ndim - 1];
-    y = fsdp_empty(a->storage->device, a->dtype, a->ndim, shape); /* (...,M,N) */
-    if (!y || matrices(a, shared, &left) != FSDP_OK || matrices(b, shared, &right) != FSDP_OK ||
-        fsdp__gemm(left, right, NULL, y, false) != FSDP_OK)
-        return NULL;
+    if (!fsdp__recall(&matmul_op, inputs, 2, &y, 1)) {
+        y = product(a, b, shape, shared);
+        if (!y)
+            return NULL;
+    }
     saved[0] = fsdp_tensor_requires_grad(b) ? a : NULL;
     saved[1] = fsdp_tensor_requires_grad(a) ? b : NULL;
     if (fsdp__record(&matmul_op, inputs, 2, &y, 1, saved, 2, &shared, sizeof shared) != FSDP_OK)

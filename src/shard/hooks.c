@@ -144,11 +144,28 @@ static void unref_state(void *state)
     fsdp__module_state_unref(state);
 }
 
+/* The forward runs again for a backward, inside it. */
+static bool is_recomputed(const fsdp__module_state *state)
+{
+    const fsdp_context *context = state->root->context;
+
+    return state->training == FSDP__PRE_BACKWARD || (fsdp_recomputing(context) && fsdp_grad_enabled(context));
+}
+
+/* What is gathered stays until the backward has come through the modules, if it will. */
+static void leave_recomputation(fsdp__module_state *state, bool will_come)
+{
+    if (state->training == FSDP__POST_BACKWARD && state->to_come == 0)
+        will_come = false;
+    if (!will_come && state->depth == 0)
+        fsdp__module_state_reshard_after_backward(state);
+}
+
 static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs, int count)
 {
     bool first = state->training != FSDP__FORWARD, recorded = false;
 
-    if (state->training == FSDP__PRE_BACKWARD) { /* recomputing a forward inside the backward */
+    if (is_recomputed(state)) {
         FSDP_TRY(fsdp__module_state_unshard(state));
         FSDP_TRY(fsdp__module_state_wait(state));
         return cast_inputs(state, inputs, count);
@@ -226,8 +243,10 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
 {
     fsdp__root *root = state->root;
 
-    if (state->training == FSDP__PRE_BACKWARD)
+    if (is_recomputed(state)) {
+        leave_recomputation(state, fsdp_tensor_requires_grad(*output));
         return cast_floating(output, state->policy.output_dtype);
+    }
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module && !state->ran[i]) {
             state->ran[i] = true;
@@ -285,6 +304,10 @@ void fsdp__hook_failed(void *arg, fsdp_module *module)
 
     (void)module;
     state->depth--;
+    if (fsdp_recomputing(state->root->context) && is_recomputed(state)) {
+        leave_recomputation(state, fsdp__recomputation_done(state->root->context));
+        return;
+    }
     if (state->root->forward_root != state || state->depth > 0)
         return; /* the outermost module fails too, unless it goes on without this one */
     if (state->root->in_backward)

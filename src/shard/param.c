@@ -184,6 +184,8 @@ void fsdp__param_publish(fsdp__param *param, bool unsharded)
 {
     fsdp_tensor *tensor = unsharded ? param->unsharded : param->sharded;
 
+    if (unsharded) /* who compares writes finds the same under either name */
+        tensor->storage->version = param->sharded->storage->version;
     for (int64_t i = 0; i < param->field_count; i++) {
         fsdp_tensor **field = param->fields[i].field;
 

@@ -33,7 +33,6 @@ static const difference differences[] = {
 static const struct {
     const char *name, *why; /* as above */
 } skipped[] = {
-    {"activation checkpoint", "recomputing a block is not there yet"},
     {"root not unsharded in backward", "PyTorch crashes"},
 };
 
@@ -135,8 +134,11 @@ static void shard(const play *p)
                                   .reshard_after_forward_ranks = (int)json_integer_value(reshard)};
     fsdp_module *ends[] = {p->net->emb, p->net->head};
 
-    for (int i = 0; i < LAYERS; i++)
+    for (int i = 0; i < LAYERS; i++) {
         CHECK_OK(fsdp_fully_shard(layer_at(p->net, i), &options));
+        if (is_set(p->spec, "checkpoint"))
+            CHECK_OK(fsdp_module_set_checkpoint(layer_at(p->net, i), FSDP_CHECKPOINT_FULL));
+    }
     if (is_set(p->spec, "grouped_head"))
         CHECK_OK(fsdp_fully_shard_modules(ends, 2, &options));
     CHECK_OK(fsdp_fully_shard(&p->net->base, &options));

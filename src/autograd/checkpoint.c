@@ -1,0 +1,243 @@
+/* checkpoint.c - values that a backward needs are not kept from the forward but computed once more.
+ *
+ * [Note: checkpoints]
+ * The forward of a checkpoint runs once and records its nodes as ever, so the graph, its hooks and the order of all
+ * additions are those of a forward without. Only what the nodes save is given up at once; the checkpoint keeps its
+ * inputs, and of a selective one the results of operations that are dear. When the backward first comes to a node that
+ * has given something up, the function runs again: nothing is recorded, but the n-th operation fills the n-th node (no
+ * backward runs inside this backward). It ends, as if an operation had failed, with the last value that is needed.
+ * Operations say themselves when they need not run (fsdp__recall), and numbers that would be others the second time are
+ * noted the first (fsdp__checkpoint_number). A checkpoint inside another is a part of that. */
+#include "autograd/checkpoint.h"
+
+#include "base/alloc.h"
+
+/* ---- life ---- */
+
+static void drop_kept(fsdp__checkpoint_entry *e)
+{
+    for (int i = 0; i < e->kept_count; i++)
+        fsdp_tensor_unref(e->kept[i]);
+    fsdp__free(e->kept);
+    e->kept = NULL;
+    e->kept_count = 0;
+}
+
+void fsdp__checkpoint_settle(fsdp__checkpoint *c)
+{
+    for (int i = 0; i < c->input_count; i++)
+        fsdp_tensor_unref(c->inputs[i]);
+    c->input_count = 0;
+    for (int64_t i = 0; i < c->entry_count; i++)
+        drop_kept(&c->entries[i]);
+}
+
+static void checkpoint_free(fsdp__checkpoint *c)
+{
+    if (c->options.free_arg)
+        c->options.free_arg(c->arg);
+    fsdp__storage_unref(c->nothing);
+    fsdp__free(c->inputs);
+    fsdp__free(c->wanted);
+    fsdp__free(c->versions);
+    fsdp__free(c->entries);
+    fsdp__free(c->numbers);
+    fsdp__free(c);
+}
+
+/* What `arg` holds, as a module, may be in use until the backward ends. */
+void fsdp__checkpoint_unref(fsdp__checkpoint *c)
+{
+    fsdp__run *run = NULL;
+
+    if (!c || --c->refs > 0)
+        return;
+    fsdp__checkpoint_settle(c);
+    for (fsdp__run *r = fsdp__autograd_get(c->context)->running; r; r = r->outer)
+        run = r;
+    if (!run) {
+        checkpoint_free(c);
+        return;
+    }
+    c->next_dead = run->dead;
+    run->dead = c;
+}
+
+void fsdp__checkpoints_free(fsdp__checkpoint *dead)
+{
+    while (dead) {
+        fsdp__checkpoint *c = dead;
+
+        dead = c->next_dead;
+        checkpoint_free(c);
+    }
+}
+
+static fsdp_status keep_inputs(fsdp__checkpoint *c, fsdp_tensor *const *inputs, int count)
+{
+    c->inputs = fsdp__calloc((size_t)count + 1, sizeof *c->inputs);
+    c->wanted = fsdp__calloc((size_t)count + 1, sizeof *c->wanted);
+    c->versions = fsdp__calloc((size_t)count + 1, sizeof *c->versions);
+    if (!c->inputs || !c->wanted || !c->versions)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < count; i++) {
+        FSDP_TRY(fsdp__tensor_alias(inputs[i], &c->inputs[i]));
+        c->input_count++;
+        c->wanted[i] = fsdp_tensor_requires_grad(inputs[i]);
+        c->versions[i] = inputs[i]->storage->version;
+    }
+    return FSDP_OK;
+}
+
+/* ---- the forward ---- */
+
+static bool is_input(const fsdp__storage *storage, fsdp_tensor *const *inputs, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (inputs[i] && inputs[i]->storage == storage)
+            return true;
+    return false;
+}
+
+static bool keeps(fsdp__checkpoint *c, const fsdp__op *op)
+{
+    bool selective = c->options.mode == FSDP_CHECKPOINT_SELECTIVE;
+
+    if (op->dear == FSDP__DEAR_PRODUCT)
+        return selective && c->products++ % 2 == 0;
+    return op->dear == FSDP__DEAR_LOSS || (selective && op->dear == FSDP__DEAR_ATTENTION);
+}
+
+static fsdp_status keep_outputs(fsdp__checkpoint_entry *e, fsdp_tensor *const *outputs, int count)
+{
+    e->kept = fsdp__calloc((size_t)count, sizeof *e->kept);
+    if (!e->kept)
+        return FSDP_NO_MEMORY;
+    for (; e->kept_count < count; e->kept_count++)
+        FSDP_TRY(fsdp__tensor_alias(outputs[e->kept_count], &e->kept[e->kept_count]));
+    return FSDP_OK;
+}
+
+bool fsdp__checkpoint_has_entry(const fsdp__op *op, int saved_count)
+{
+    return saved_count > 0 || op->dear;
+}
+
+/* Its shape stays, for the comparison. */
+static fsdp_status give_up(fsdp__checkpoint *c, fsdp_tensor *saved)
+{
+    if (!c->nothing)
+        FSDP_TRY(fsdp__storage_create(saved->storage->device, 1, FSDP_MEMORY_ACTIVATION, false, &c->nothing));
+    c->nothing->refs++;
+    fsdp__storage_unref(saved->storage);
+    saved->storage = c->nothing;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *c, fsdp__node *node, fsdp_tensor *const *inputs,
+                                  fsdp_tensor *const *outputs)
+{
+    bool kept;
+    fsdp__checkpoint_entry *e;
+
+    if (!fsdp__checkpoint_has_entry(node->op, node->saved_count))
+        return FSDP_OK;
+    if (fsdp__grow(&c->entries, c->entry_count, &c->entry_capacity, sizeof *c->entries) != 0)
+        return FSDP_NO_MEMORY;
+    e = &c->entries[c->entry_count];
+    *e = (fsdp__checkpoint_entry){.op = node->op, .node = node};
+    node->checkpoint = c;
+    node->place = c->entry_count++;
+    c->refs++;
+    kept = keeps(c, node->op);
+    if (kept)
+        FSDP_TRY(keep_outputs(e, outputs, node->output_count));
+    for (int i = 0; i < node->saved_count; i++) {
+        fsdp_tensor *saved = node->saved[i];
+        bool own = saved && !is_input(saved->storage, inputs, node->input_count);
+
+        e->own = e->own || own;
+        if (!saved || (kept && own))
+            continue;
+        FSDP_TRY(give_up(c, saved));
+    }
+    return FSDP_OK;
+}
+
+void fsdp__checkpoint_forget(fsdp__node *node)
+{
+    fsdp__checkpoint *c = node->checkpoint;
+
+    if (!c)
+        return;
+    c->entries[node->place].node = NULL;
+    node->checkpoint = NULL;
+    fsdp__checkpoint_unref(c);
+}
+
+static fsdp_tensor *run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *output;
+
+    if (keep_inputs(c, inputs, count) != FSDP_OK || fsdp_scope_begin(c->context) != FSDP_OK)
+        return NULL;
+    autograd->checkpoint = c;
+    output = c->function(c->arg, inputs, count);
+    autograd->checkpoint = NULL;
+    fsdp_scope_end(c->context, output);
+    return output;
+}
+
+static bool all_there(fsdp_tensor *const *inputs, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!inputs[i]) /* what should have made it failed and said why */
+            return false;
+    return true;
+}
+
+static bool is_plain(const fsdp_context *context, fsdp_checkpoint_mode mode)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return mode == FSDP_CHECKPOINT_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
+}
+
+static fsdp_tensor *begin(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
+                          fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options,
+                          fsdp__checkpoint **out)
+{
+    fsdp__autograd *autograd = fsdp__autograd_make(context);
+    fsdp__checkpoint *c = autograd ? fsdp__calloc(1, sizeof *c) : NULL;
+
+    if (!c) {
+        FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
+        return NULL;
+    }
+    c->refs = 1;
+    c->context = context;
+    c->function = function;
+    c->arg = arg;
+    c->options = *options;
+    *out = c;
+    return run_first(c, autograd, inputs, count);
+}
+
+fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
+                             fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options)
+{
+    const fsdp_checkpoint_options chosen = options ? *options : (fsdp_checkpoint_options){.mode = FSDP_CHECKPOINT_FULL};
+    fsdp_tensor *output = NULL;
+    fsdp__checkpoint *c = NULL;
+
+    if (!context || !function)
+        FSDP_FAIL(FSDP_INVALID, "a checkpoint needs a context and a function");
+    else if (all_there(inputs, count))
+        output = is_plain(context, chosen.mode) ? function(arg, inputs, count)
+                                                : begin(context, function, arg, inputs, count, &chosen, &c);
+    if (c)
+        fsdp__checkpoint_unref(c); /* the nodes have theirs */
+    else if (chosen.free_arg)
+        chosen.free_arg(arg);
+    return output;
+}

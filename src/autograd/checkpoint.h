@@ -1,0 +1,59 @@
+/* checkpoint.h - a part of a forward whose saved values are given up and computed again: [Note: checkpoints] in
+ * checkpoint.c. */
+#ifndef AUTOGRAD_CHECKPOINT_H
+#define AUTOGRAD_CHECKPOINT_H
+
+#include "autograd/node.h"
+
+/* One operation that saved something, or whose results may be kept. */
+typedef struct fsdp__checkpoint_entry {
+    const fsdp__op *op;
+    fsdp__node *node;   /* weak; NULL when gone */
+    bool own;           /* it saved what it made itself, so it cannot be left out for its saved inputs alone */
+    fsdp_tensor **kept; /* its outputs; NULL: not kept */
+    int kept_count;
+} fsdp__checkpoint_entry;
+
+struct fsdp__checkpoint {
+    int64_t refs; /* one per node */
+    fsdp_context *context;
+    fsdp_checkpoint_function function;
+    void *arg;
+    fsdp_checkpoint_options options;
+    fsdp_tensor **inputs; /* aliases; NULL when it has run again */
+    bool *wanted;         /* which of them required a gradient */
+    uint64_t *versions;   /* of their bytes */
+    int input_count;
+    fsdp__storage *nothing; /* what saved tensors that were given up lie in: it never has bytes. NULL: none was */
+    fsdp__checkpoint_entry *entries;
+    int64_t entry_count, entry_capacity;
+    uint64_t *numbers;
+    int64_t number_count, number_capacity;
+    int64_t products; /* matrix products so far */
+    bool recomputed;
+    struct fsdp__checkpoint *next_dead;
+    /* while it runs again */
+    int64_t at, number_at; /* the next entry, the next number */
+    int64_t last;          /* the last entry that is needed */
+};
+
+/* Whether an operation counts: the same in the forward and when it runs again. */
+bool fsdp__checkpoint_has_entry(const fsdp__op *op, int saved_count);
+void fsdp__checkpoint_unref(fsdp__checkpoint *checkpoint);
+/* When the outermost backward is over. */
+void fsdp__checkpoints_free(fsdp__checkpoint *dead);
+/* Lets go of what only a recomputation needs. */
+void fsdp__checkpoint_settle(fsdp__checkpoint *checkpoint);
+/* `node` is being recorded: gives up what it saved, as long as the checkpoint does not keep that. */
+fsdp_status fsdp__checkpoint_note(fsdp__checkpoint *checkpoint, fsdp__node *node, fsdp_tensor *const *inputs,
+                                  fsdp_tensor *const *outputs);
+/* The same operation runs again: its node gets back what it saved, and the outputs are marked. FSDP_STATE with
+ * fsdp__recomputation_done when that was the last that anybody needs. */
+fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *checkpoint, const fsdp__op *op, fsdp_tensor *const *outputs,
+                                    int output_count, fsdp_tensor *const *saved, int saved_count);
+/* Before a node's backward: runs its checkpoint again where it has given up what it saved. */
+fsdp_status fsdp__checkpoint_restore(const fsdp__node *node);
+/* The node lets go of everything. */
+void fsdp__checkpoint_forget(fsdp__node *node);
+
+#endif

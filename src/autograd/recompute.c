@@ -1,0 +1,220 @@
+/* recompute.c - the function of a checkpoint runs again, in the backward: [Note: checkpoints] in checkpoint.c. */
+#include "autograd/checkpoint.h"
+
+#include "base/alloc.h"
+
+static fsdp__checkpoint *recomputed_in(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd && autograd->recomputing ? autograd->checkpoint : NULL;
+}
+
+bool fsdp_recomputing(const fsdp_context *context)
+{
+    return recomputed_in(context) != NULL;
+}
+
+static bool done(const fsdp__checkpoint *c)
+{
+    return c->at > c->last;
+}
+
+bool fsdp__recomputation_done(const fsdp_context *context)
+{
+    const fsdp__checkpoint *c = recomputed_in(context);
+
+    return c && done(c);
+}
+
+static fsdp_status fail_other_way(const fsdp__checkpoint *c, const char *now)
+{
+    bool more = c->at < c->entry_count;
+
+    return FSDP_FAIL(FSDP_STATE,
+                     "the forward of a checkpoint, run again for its backward, took another way: operation %lld is %s "
+                     "and was %s",
+                     (long long)c->at, now, more ? c->entries[c->at].op->name : "none");
+}
+
+static bool needs_refill(const fsdp__checkpoint *c, const fsdp__node *node)
+{
+    for (int i = 0; node && !node->released && i < node->saved_count; i++)
+        if (node->saved[i] && node->saved[i]->storage == c->nothing)
+            return true;
+    return false;
+}
+
+bool fsdp__recall(const fsdp__op *op, fsdp_tensor *const *inputs, int input_count, fsdp_tensor **outputs,
+                  int output_count)
+{
+    const fsdp__checkpoint *c = NULL;
+    const fsdp__checkpoint_entry *e;
+
+    for (int i = 0; i < input_count && !c; i++)
+        c = inputs[i] ? recomputed_in(fsdp__tensor_context(inputs[i])) : NULL;
+    if (!c || c->at >= c->entry_count || !fsdp__will_record(inputs, input_count))
+        return false;
+    e = &c->entries[c->at];
+    if (e->op != op || (!e->kept && (c->at != c->last || e->own)))
+        return false;
+    for (int i = 0; i < output_count; i++) {
+        outputs[i] = NULL;
+        if (e->kept && fsdp__tensor_alias(e->kept[i], &outputs[i]) == FSDP_OK)
+            outputs[i] = fsdp__scope_adopt(outputs[i]);
+    }
+    return true;
+}
+
+static fsdp_status refill(const fsdp__checkpoint *c, const fsdp__checkpoint_entry *e, fsdp_tensor *const *saved)
+{
+    fsdp__node *node = e->node;
+
+    if (!needs_refill(c, node))
+        return FSDP_OK;
+    for (int i = 0; i < node->saved_count; i++) {
+        fsdp_tensor *before = node->saved[i], *alias = NULL;
+
+        if (!before || before->storage != c->nothing)
+            continue;
+        if (!saved[i] || !fsdp__shape_equal(before, saved[i]) || before->dtype != saved[i]->dtype)
+            return fail_other_way(c, "one with other tensors");
+        FSDP_TRY(fsdp__tensor_alias(saved[i], &alias));
+        node->saved[i] = alias;
+        fsdp_tensor_unref(before);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_refill(fsdp__checkpoint *c, const fsdp__op *op, fsdp_tensor *const *outputs,
+                                    int output_count, fsdp_tensor *const *saved, int saved_count)
+{
+    fsdp__grad_state *state;
+
+    if (!done(c) && fsdp__checkpoint_has_entry(op, saved_count)) {
+        if (c->at == c->entry_count || c->entries[c->at].op != op)
+            return fail_other_way(c, op->name);
+        FSDP_TRY(refill(c, &c->entries[c->at], saved));
+        c->at++;
+    }
+    if (done(c))
+        return FSDP_FAIL(FSDP_STATE, "the backward has what it needs");
+    for (int i = 0; i < output_count; i++) {
+        if (!outputs[i])
+            return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__grad_state_make(outputs[i], &state));
+        state->requires_grad = state->recomputed = true;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
+
+    if (!c)
+        return FSDP_OK;
+    if (autograd->recomputing) {
+        if (c->number_at == c->number_count)
+            return fail_other_way(c, "one more dropout");
+        *number = c->numbers[c->number_at++];
+        return FSDP_OK;
+    }
+    if (fsdp__grow(&c->numbers, c->number_count, &c->number_capacity, sizeof *c->numbers) != 0)
+        return FSDP_NO_MEMORY;
+    c->numbers[c->number_count++] = *number;
+    return FSDP_OK;
+}
+
+static fsdp_status check_inputs(const fsdp__checkpoint *c)
+{
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int i = 0; i < c->input_count; i++)
+        if (c->inputs[i]->storage->version != c->versions[i])
+            return FSDP_FAIL(FSDP_STATE,
+                             "input %d %s of a checkpoint was written to between its forward and its backward, which "
+                             "computes from it again: run the backward first, or give the checkpoint a copy",
+                             i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text));
+    return FSDP_OK;
+}
+
+/* In the scope: not those of the first run, since no gradient is to go anywhere. */
+static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
+{
+    for (int i = 0; i < c->input_count; i++) {
+        fsdp__grad_state *state;
+
+        FSDP_TRY(fsdp__tensor_alias(c->inputs[i], &inputs[i]));
+        inputs[i] = fsdp__scope_adopt(inputs[i]);
+        if (!inputs[i])
+            return FSDP_NO_MEMORY;
+        if (!c->wanted[i])
+            continue;
+        FSDP_TRY(fsdp__grad_state_make(inputs[i], &state));
+        state->requires_grad = state->recomputed = true;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs)
+{
+    const fsdp_tensor *output;
+
+    FSDP_TRY(make_inputs(c, inputs));
+    fsdp_clear_error();
+    output = c->function(c->arg, inputs, c->input_count);
+    if (!done(c)) {
+        if (!output)
+            return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_STATE;
+        return fail_other_way(c, "none");
+    }
+    fsdp_clear_error(); /* the last operation ended it by failing */
+    return FSDP_OK;
+}
+
+static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
+{
+    const fsdp__autograd before = *autograd;
+    fsdp_tensor **inputs;
+    fsdp_status status;
+
+    FSDP_TRY(check_inputs(c));
+    inputs = fsdp__calloc((size_t)c->input_count + 1, sizeof *inputs);
+    if (!inputs)
+        return FSDP_NO_MEMORY;
+    c->at = c->number_at = 0;
+    c->last = c->entry_count - 1;
+    while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
+        c->last--;
+    FSDP_TRY_GOTO(status, fsdp_scope_begin(c->context), out);
+    autograd->no_grad = 0;
+    autograd->checkpoint = c;
+    autograd->recomputing = true;
+    status = run_again(c, inputs);
+    autograd->no_grad = before.no_grad;
+    autograd->checkpoint = before.checkpoint;
+    autograd->recomputing = before.recomputing;
+    fsdp_scope_end(c->context, NULL);
+out:
+    fsdp__free(inputs);
+    return status;
+}
+
+fsdp_status fsdp__checkpoint_restore(const fsdp__node *node)
+{
+    fsdp__checkpoint *c = node->checkpoint;
+    fsdp_status status;
+
+    if (!c || c->recomputed || !needs_refill(c, node))
+        return FSDP_OK;
+    c->refs++; /* the graph may be freed meanwhile */
+    status = recompute(c, fsdp__autograd_get(c->context));
+    if (status == FSDP_OK) {
+        c->recomputed = true;
+        fsdp__checkpoint_settle(c);
+    }
+    fsdp__checkpoint_unref(c);
+    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "recomputing a checkpoint");
+}

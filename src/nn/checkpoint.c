@@ -1,0 +1,156 @@
+/* checkpoint.c - a module whose forward is computed again in the backward, and what must not have changed by then. */
+#include "nn/checkpoint.h"
+
+#include "base/alloc.h"
+
+/* Of a parameter, or of a module: what the forward depended on. */
+typedef struct fact {
+    uint64_t version;   /* of a parameter's bytes */
+    bool requires_grad; /* of a parameter */
+    bool training;      /* of a module */
+} fact;
+
+typedef struct call {
+    fsdp_module *module; /* held */
+    fsdp_module_function function;
+    fact *facts; /* in the order of the walk */
+    int64_t count, capacity;
+    int64_t at; /* while they are compared */
+} call;
+
+static void call_free(void *arg)
+{
+    call *c = arg;
+
+    fsdp_module_unref(c->module);
+    fsdp__free(c->facts);
+    fsdp__free(c);
+}
+
+static fact fact_of(const fsdp_tensor *parameter)
+{
+    return (fact){.version = parameter->storage->version, .requires_grad = fsdp_tensor_requires_grad(parameter)};
+}
+
+static fsdp_status add(call *c, fact f)
+{
+    if (fsdp__grow(&c->facts, c->count, &c->capacity, sizeof *c->facts) != 0)
+        return FSDP_NO_MEMORY;
+    c->facts[c->count++] = f;
+    return FSDP_OK;
+}
+
+static fsdp_status note(void *arg, fsdp_module *module, const char *name)
+{
+    call *c = arg;
+
+    (void)name;
+    FSDP_TRY(add(c, (fact){.training = module->training}));
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        if (*module->parts->parameters[i].slot)
+            FSDP_TRY(add(c, fact_of(*module->parts->parameters[i].slot)));
+    return FSDP_OK;
+}
+
+/* ---- the second time ---- */
+
+static fsdp_status fail_changed(const char *what, const char *module, const char *name, const char *change)
+{
+    return FSDP_FAIL(
+        FSDP_STATE,
+        "%s '%s%s%s' %s between the forward and the backward of a module with a checkpoint, which computes "
+        "its forward again: run the backward first",
+        what, module, *module && *name ? "." : "", name, change);
+}
+
+static const fact *next(call *c)
+{
+    static const fact none = {0};
+
+    return c->at < c->count ? &c->facts[c->at++] : &none;
+}
+
+static fsdp_status compare_parameter(call *c, const fsdp__parameter_slot *slot, const char *module)
+{
+    const fact *before = next(c), now = fact_of(*slot->slot);
+
+    if (now.version != before->version)
+        return fail_changed("parameter", module, slot->name, "was written to");
+    if (now.requires_grad != before->requires_grad)
+        return fail_changed("parameter", module, slot->name, now.requires_grad ? "was thawed" : "was frozen");
+    return FSDP_OK;
+}
+
+static fsdp_status compare(void *arg, fsdp_module *module, const char *name)
+{
+    call *c = arg;
+
+    if (next(c)->training != module->training)
+        return fail_changed("module", name, "", module->training ? "was set to train" : "was set to evaluate");
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        if (*module->parts->parameters[i].slot)
+            FSDP_TRY(compare_parameter(c, &module->parts->parameters[i], name));
+    return FSDP_OK;
+}
+
+static fsdp_status check_unchanged(call *c)
+{
+    c->at = 0;
+    return fsdp__module_walk(c->module, compare, c);
+}
+
+static fsdp_tensor *run(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    call *c = arg;
+
+    if (fsdp_recomputing(c->module->context)) {
+        fsdp_status status = check_unchanged(c);
+
+        if (status != FSDP_OK) {
+            fsdp_fail_prefix(status, "%s", c->module->type->name);
+            return NULL;
+        }
+    }
+    return c->function(c->module, inputs, count);
+}
+
+/* ---- the first time ---- */
+
+fsdp_tensor *fsdp__module_checkpointed(fsdp_module *module, fsdp_module_function function, fsdp_tensor *const *inputs,
+                                       int count)
+{
+    const fsdp_checkpoint_options options = {.mode = module->parts->checkpoint, .free_arg = call_free};
+    call *c;
+
+    if (!fsdp_grad_enabled(module->context) || fsdp_recomputing(module->context))
+        return function(module, inputs, count);
+    c = fsdp__calloc(1, sizeof *c);
+    if (!c) {
+        FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
+        return NULL;
+    }
+    c->module = fsdp_module_ref(module);
+    c->function = function;
+    if (fsdp__module_walk(module, note, c) != FSDP_OK) {
+        call_free(c);
+        return NULL;
+    }
+    return fsdp_checkpoint(module->context, run, c, inputs, count, &options);
+}
+
+fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode)
+{
+    if (!module || mode < FSDP_CHECKPOINT_NONE || mode > FSDP_CHECKPOINT_SELECTIVE)
+        return FSDP_FAIL(FSDP_INVALID, "set_checkpoint: a module and one of the three modes are needed");
+    if (!module->type->forward)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot checkpoint %s: it only holds modules and has no forward; set it on those that have",
+                         module->type->name);
+    module->parts->checkpoint = mode;
+    return FSDP_OK;
+}
+
+fsdp_checkpoint_mode fsdp_module_checkpoint(const fsdp_module *module)
+{
+    return module->parts->checkpoint;
+}

@@ -1,0 +1,198 @@
+/* Checkpoints of functions: what is given up and comes back, hooks, what is refused. */
+#include "autograd/toy.h"
+
+enum {
+    LENGTH = 64 /* of x: 256 bytes */
+};
+
+typedef struct toy {
+    int calls, again, freed;     /* runs, those for a backward, calls of free_arg */
+    int hooks, frees;            /* calls of a hook that the function adds, and of its free_arg */
+    bool fails_again, goes_back; /* the second run fails; a backward inside */
+    fsdp_tensor *inner;          /* what to go back through */
+    fsdp_context *context;
+} toy;
+
+static fsdp_status count_hook(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)tensor, (void)grad;
+    ((toy *)arg)->hooks++;
+    return FSDP_OK;
+}
+
+static void count_free(void *arg)
+{
+    ((toy *)arg)->frees++;
+}
+
+static void toy_free(void *arg)
+{
+    ((toy *)arg)->freed++;
+}
+
+/* 2 * 3 * 5 x: three nodes that save something. */
+static fsdp_tensor *thirty(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    toy *t = arg;
+    fsdp_tensor *y;
+
+    (void)count;
+    t->calls++;
+    t->again += fsdp_recomputing(t->context);
+    if (t->fails_again && fsdp_recomputing(t->context)) {
+        FSDP_FAIL(FSDP_IO, "not again");
+        return NULL;
+    }
+    if (t->goes_back && fsdp_backward(t->inner) != FSDP_OK)
+        return NULL;
+    y = toy_scale(toy_scale(inputs[0], 2), 3);
+    if (y && fsdp_tensor_requires_grad(y))
+        CHECK_OK(fsdp__add_grad_hook(y, count_hook, t, count_free));
+    return toy_scale(y, 5);
+}
+
+static fsdp_tensor *checkpoint(toy *t, fsdp_tensor *x)
+{
+    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL, .free_arg = toy_free};
+
+    t->context = fsdp_device_context(fsdp_tensor_device(x));
+    return fsdp_checkpoint(t->context, thirty, t, &x, 1, &options);
+}
+
+static fsdp_tensor *long_leaf(fsdp_context *context)
+{
+    return make_leaf(test_device(context), 1, 1, (const int64_t[]){LENGTH});
+}
+
+static fsdp_tensor *ones(fsdp_context *context)
+{
+    fsdp_tensor *tensor = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(LENGTH)));
+
+    CHECK_OK(fsdp_tensor_fill_(tensor, 1));
+    return tensor;
+}
+
+static void values_are_given_up_and_come_back(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *y, *one = ones(context);
+    int64_t before = tensor_bytes(context);
+    toy t = {0};
+
+    (void)state;
+    y = CHECK_PTR(checkpoint(&t, x));
+    CHECK_EQ(tensor_bytes(context) - before, 256); /* y alone */
+    CHECK(!fsdp_tensor_is_leaf(y));
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, true));
+    CHECK_NEAR(toy_grad(x), 30, 0);
+    CHECK_EQ(t.calls, 2);
+    CHECK_EQ(t.again, 1);
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false)); /* of a kept graph: what came back has stayed */
+    CHECK_NEAR(toy_grad(x), 60, 0);
+    CHECK_EQ(t.calls, 2);
+    CHECK_EQ(t.hooks, 2);
+    CHECK_EQ(t.freed, 1);
+    CHECK_EQ(tensor_bytes(context) - before, 512); /* y and the gradient */
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE, "a second time");
+    toy_end(context);
+    CHECK_EQ(t.frees, 2); /* the second run's went at once */
+}
+
+static void a_graph_that_is_never_walked_frees_all(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context);
+    toy t = {0}, quiet = {0};
+
+    (void)state;
+    CHECK_PTR(checkpoint(&t, x));
+    fsdp_no_grad_begin(context);
+    CHECK_PTR(checkpoint(&quiet, x));
+    fsdp_no_grad_end(context);
+    CHECK_EQ(quiet.calls, 1);
+    CHECK_EQ(quiet.freed, 1);
+    CHECK_EQ(t.freed, 0);
+    toy_end(context);
+    CHECK_EQ(t.calls, 1);
+    CHECK_EQ(t.freed, 1);
+}
+
+static void an_input_written_to_is_an_error(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+    toy t = {0};
+
+    (void)state;
+    y = CHECK_PTR(checkpoint(&t, x));
+    CHECK_OK(fsdp_tensor_fill_(x, 3));
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, false), FSDP_STATE, "input 0 (64,) of a checkpoint was written to");
+    CHECK_NULL(fsdp_tensor_grad(x));
+    toy_end(context);
+    CHECK_EQ(t.freed, 1);
+}
+
+static void a_failed_second_run_can_be_tried_again(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+    toy t = {.fails_again = true};
+
+    (void)state;
+    y = CHECK_PTR(checkpoint(&t, x));
+    CHECK_ERROR(fsdp_backward_from(&y, &one, 1, true), FSDP_IO, "recomputing a checkpoint: not again");
+    CHECK(!fsdp_recomputing(context));
+    CHECK(fsdp_grad_enabled(context));
+    t.fails_again = false;
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 30, 0);
+    toy_end(context);
+}
+
+static void what_cannot_run_twice_is_refused(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *none = NULL;
+    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL, .free_arg = toy_free};
+    toy t = {.goes_back = true, .inner = toy_scale(x, 7)};
+
+    (void)state;
+    CHECK_NULL(checkpoint(&t, x));
+    CHECK_EQ(fsdp_last_status(), FSDP_UNSUPPORTED);
+    CHECK_CONTAINS(fsdp_last_error(), "inside the forward of a checkpoint");
+    CHECK_EQ(t.freed, 1);
+    CHECK_NULL(fsdp_checkpoint(context, thirty, &t, &none, 1, &options));
+    CHECK_EQ(t.freed, 2);
+    CHECK_NULL(fsdp_checkpoint(context, NULL, &t, &x, 1, &options));
+    CHECK_CONTAINS(fsdp_last_error(), "a context and a function");
+    CHECK_EQ(t.freed, 3);
+    CHECK_OK(fsdp_backward(t.inner)); /* it was not walked */
+    toy_end(context);
+}
+
+/* A checkpoint inside another runs again with it, once. */
+static fsdp_tensor *around(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return toy_scale(checkpoint(arg, inputs[0]), 7);
+}
+
+static void one_in_another_is_a_part_of_it(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+    toy t = {0};
+
+    (void)state;
+    y = CHECK_PTR(fsdp_checkpoint(context, around, &t, &x, 1, NULL));
+    CHECK_EQ(t.freed, 1);
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 210, 0);
+    CHECK_EQ(t.calls, 2);
+    CHECK_EQ(t.hooks, 1);
+    toy_end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(values_are_given_up_and_come_back), cmocka_unit_test(a_graph_that_is_never_walked_frees_all),
+          cmocka_unit_test(an_input_written_to_is_an_error), cmocka_unit_test(a_failed_second_run_can_be_tried_again),
+          cmocka_unit_test(what_cannot_run_twice_is_refused), cmocka_unit_test(one_in_another_is_a_part_of_it))

@@ -1,0 +1,419 @@
+/* Checkpoints in sharded models: inside sharded modules, around them, and both; the same bits, collectives and bytes
+ * between steps as without. Links: optim */
+#include "shard/ways.h"
+
+#include "nn/module.h"
+#include "shard/root.h"
+
+enum {
+    BLOCKS = 3
+};
+
+typedef enum placing {
+    BLOCKS_FULL,      /* inside sharded blocks */
+    BLOCKS_SELECTIVE, /* the same */
+    EVERY_SECOND,     /* the same, of some */
+    WHOLE,            /* inside the sharded root, around the sharded blocks */
+    BETWEEN,          /* blocks are not sharded, but what is below them, and the root */
+    AROUND,           /* a function that calls the root */
+    PLACES
+} placing;
+
+/* What the hook of a block goes back through, on each rank. */
+typedef struct inner_graph {
+    fsdp_tensor *loss;
+    fsdp_module *model;
+} inner_graph;
+static inner_graph inners[WAYS_WORLDS];
+
+typedef struct pair {
+    const way_run *run;
+    fsdp_module *models[2]; /* without, with */
+    fsdp_optimizer *optimizers[2];
+    placing place;
+} pair;
+
+static void shard_between(fsdp_module *module, const fsdp_shard_options *options)
+{
+    for (int i = 0; i < BLOCKS; i++) {
+        net_block *block = (net_block *)net_block_at(module, i);
+
+        CHECK_OK(fsdp_fully_shard(block->up, options));
+        CHECK_OK(fsdp_fully_shard(block->down, options));
+    }
+    CHECK_OK(fsdp_fully_shard(module, options));
+}
+
+static fsdp_module *create(fsdp_context *context, const fsdp_shard_options *options, placing place)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+
+    if (place == BETWEEN)
+        shard_between(module, options);
+    else
+        net_shard(module, options);
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    return module;
+}
+
+static void set_checkpoints(fsdp_module *module, placing place)
+{
+    fsdp_checkpoint_mode mode = place == BLOCKS_SELECTIVE ? FSDP_CHECKPOINT_SELECTIVE : FSDP_CHECKPOINT_FULL;
+
+    if (place == WHOLE)
+        CHECK_OK(fsdp_module_set_checkpoint(module, mode));
+    for (int i = 0; i < BLOCKS && place != WHOLE && place != AROUND; i++)
+        if (place != EVERY_SECOND || i % 2 == 1)
+            CHECK_OK(fsdp_module_set_checkpoint(net_block_at(module, i), mode));
+}
+
+static fsdp_tensor *call_model(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    return fsdp_module_call(arg, inputs, count);
+}
+
+static fsdp_tensor *loss_of(const pair *p, int which, int step)
+{
+    fsdp_context *context = p->models[which]->context;
+    fsdp_tensor *inputs[2];
+
+    net_batch(context, step, fsdp_context_rank(context) * WAYS_ROWS, WAYS_ROWS, &inputs[0], &inputs[1]);
+    if (step == 0)
+        dawdle(context, p->run);
+    if (p->place == AROUND && which == 1)
+        return CHECK_PTR(fsdp_checkpoint(context, call_model, p->models[which], inputs, 2, NULL));
+    return CHECK_PTR(fsdp_module_call(p->models[which], inputs, 2));
+}
+
+/* ---- what is done ---- */
+
+static void once(const pair *p, int which, int step)
+{
+    CHECK_OK(fsdp_backward(loss_of(p, which, step)));
+}
+
+static void two_forwards(const pair *p, int which, int step)
+{
+    fsdp_tensor *first = loss_of(p, which, step), *second = loss_of(p, which, step + 20);
+
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_add(first, second))));
+}
+
+static void two_backwards(const pair *p, int which, int step)
+{
+    fsdp_tensor *first = loss_of(p, which, step), *second = loss_of(p, which, step + 20);
+
+    CHECK_OK(fsdp_module_set_is_last_backward(p->models[which], false));
+    CHECK_OK(fsdp_backward(second));
+    CHECK_OK(fsdp_module_set_is_last_backward(p->models[which], true));
+    CHECK_OK(fsdp_backward(first));
+}
+
+static void unsynchronised(const pair *p, int which, int step)
+{
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(p->models[which], false, true));
+    once(p, which, step);
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(p->models[which], true, true));
+    once(p, which, step + 20);
+}
+
+static void kept_graph(const pair *p, int which, int step)
+{
+    fsdp_tensor *loss = loss_of(p, which, step);
+
+    CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
+    CHECK_OK(fsdp_backward(loss));
+}
+
+static void evaluated_between(const pair *p, int which, int step)
+{
+    fsdp_tensor *loss = loss_of(p, which, step);
+
+    (void)ways_evaluate(p->run, p->models[which], step + 20);
+    CHECK_OK(fsdp_backward(loss));
+}
+
+static void frozen(const pair *p, int which, int step)
+{
+    CHECK_OK(fsdp_module_set_requires_grad(net_block_at(p->models[which], 1), false));
+    CHECK_OK(fsdp_module_set_requires_grad(((net *)p->models[which])->input, false));
+    once(p, which, step);
+    CHECK_OK(fsdp_module_set_requires_grad(p->models[which], true));
+}
+
+static fsdp_status backward_of(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    fsdp_tensor **loss = arg;
+
+    (void)tensor, (void)grad;
+    return fsdp_backward(*loss);
+}
+
+/* Before the outer one has come to the model. */
+static void backward_in_a_hook(const pair *p, int which, int step)
+{
+    fsdp_tensor *inner = loss_of(p, which, step), *outer = loss_of(p, which, step + 20);
+
+    CHECK_OK(fsdp_tensor_add_grad_hook(outer, backward_of, &inner));
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_scale(outer, 2))));
+}
+
+/* In the midst of it, where the second block of both is on its way: the model's backward ends with the outer one. */
+static fsdp_status backward_of_inner(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    inner_graph *in = arg;
+
+    FSDP_TRY(backward_of(&in->loss, tensor, grad));
+    CHECK(fsdp__module_state_of(in->model)->root->in_backward);
+    return FSDP_OK;
+}
+
+static fsdp_tensor *hooked_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *y = net_block_forward(self, inputs, count);
+    inner_graph *in = &inners[fsdp_context_rank(self->context)];
+
+    if (y && in->loss && fsdp_tensor_add_grad_hook(y, backward_of_inner, in) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
+static const fsdp_module_type hooked_type = {.name = "Block", .forward = hooked_forward};
+
+static void backward_in_a_blocks_hook(const pair *p, int which, int step)
+{
+    inner_graph *in = &inners[fsdp_context_rank(p->models[which]->context)];
+    fsdp_module *block = net_block_at(p->models[which], 1);
+
+    block->type = &hooked_type;
+    *in = (inner_graph){loss_of(p, which, step), p->models[which]};
+    CHECK_OK(fsdp_backward(loss_of(p, which, step + 20)));
+    CHECK(!fsdp__module_state_of(in->model)->root->in_backward);
+    in->loss = NULL;
+    block->type = &net_block_type;
+}
+
+static void resharded_by_hand(const pair *p, int which, int step)
+{
+    fsdp_tensor *loss = loss_of(p, which, step);
+
+    CHECK_OK(fsdp_module_reshard_all(p->models[which]));
+    CHECK_OK(fsdp_backward(loss));
+}
+
+static void (*const uses[])(const pair *p, int which, int step) = {once,
+                                                                   two_forwards,
+                                                                   two_backwards,
+                                                                   unsynchronised,
+                                                                   kept_graph,
+                                                                   evaluated_between,
+                                                                   frozen,
+                                                                   backward_in_a_hook,
+                                                                   backward_in_a_blocks_hook,
+                                                                   resharded_by_hand,
+                                                                   once};
+
+/* ---- compared ---- */
+
+static void compare(const pair *p, size_t use)
+{
+    fsdp_parameters parameters[2];
+
+    for (int which = 0; which < 2; which++)
+        CHECK_OK(fsdp_module_parameters(p->models[which], &parameters[which]));
+    for (int64_t i = 0; i < parameters[0].count; i++) {
+        float values[2][256] = {{0}};
+
+        for (int which = 0; which < 2; which++) {
+            fsdp_tensor *gradient = fsdp_tensor_grad(parameters[which].items[i].tensor);
+
+            CHECK(!gradient || fsdp_tensor_numel(gradient) < 256);
+            if (gradient)
+                CHECK_OK(fsdp_tensor_read(gradient, FSDP_F32, values[which]));
+            else
+                values[which][255] = -1;
+        }
+        if (memcmp(values[0], values[1], sizeof values[0]) != 0)
+            TEST_FAIL("use %zu, place %d: the gradient of '%s' differs", use, (int)p->place,
+                      parameters[0].items[i].name);
+    }
+    for (int which = 0; which < 2; which++)
+        fsdp_parameters_release(&parameters[which]);
+}
+
+static int64_t all_gathers(fsdp_context *context)
+{
+    fsdp_comm_stats stats;
+
+    fsdp_context_comm_stats(context, &stats);
+    return stats.calls[FSDP_ALL_GATHER];
+}
+
+/* Other ways, which note the same weights, reshard otherwise. */
+static fsdp_reshard reshard_of(const way_run *run)
+{
+    return (fsdp_reshard)((run->options.no_shared_memory + 2 * (run->options.overlap == FSDP_OVERLAP_WORKER)) % 3);
+}
+
+static void train_pair(fsdp_context *context, way_run *run)
+{
+    pair p = {.run = run, .place = (placing)((run->arg + run->world) % PLACES)};
+    fsdp_shard_options options = run->options;
+    int64_t lives[2] = {0}, gathers[2] = {0};
+
+    options.reshard_after_forward = reshard_of(run);
+    for (int which = 0; which < 2; which++) {
+        p.models[which] = create(context, &options, p.place);
+        p.optimizers[which] = ways_optimizer(p.models[which]);
+    }
+    set_checkpoints(p.models[1], p.place);
+    for (size_t use = 0; use < FSDP__COUNT_OF(uses); use++) {
+        for (int which = 0; which < 2; which++) {
+            int64_t before = test_live_bytes(context), gathered = all_gathers(context);
+
+            CHECK_OK(fsdp_scope_begin(context));
+            uses[use](&p, which, (int)use);
+            fsdp_scope_end(context, NULL);
+            lives[which] = test_live_bytes(context) - before;
+            gathers[which] = all_gathers(context) - gathered;
+        }
+        CHECK_EQ(lives[1], lives[0]);
+        CHECK_EQ(gathers[1], gathers[0]);
+        compare(&p, use);
+        for (int which = 0; which < 2; which++)
+            ways_step(p.optimizers[which]);
+    }
+    note_weights(run, p.models[1]);
+    for (int which = 0; which < 2; which++) {
+        fsdp_optimizer_free(p.optimizers[which]);
+        fsdp_module_unref(p.models[which]);
+    }
+}
+
+static void a_checkpoint_anywhere_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int place = 0; place < (test_brief() ? 1 : PLACES); place += test_long() ? 1 : PLACES / 2)
+        in_every_way_with(train_pair, WAYS_RANKS_AGREE, place);
+}
+
+/* ---- what goes wrong ---- */
+
+static fsdp_module *checked(fsdp_context *context, const way_run *run, placing place)
+{
+    fsdp_module *module = create(context, &run->options, place);
+
+    set_checkpoints(module, place);
+    return module;
+}
+
+static void write_between(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = checked(context, run, run->arg ? WHOLE : BLOCKS_FULL);
+    pair p = {.run = run, .models = {module, NULL}};
+    int64_t live = 0;
+
+    for (int step = 0; step < 3; step++) {
+        fsdp_tensor *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        loss = loss_of(&p, 0, step);
+        if (step == 1) {
+            CHECK_OK(fsdp_tensor_fill_(fsdp_module_parameter(module, "blocks.1.down.bias"), 0.5));
+            CHECK_ERROR(fsdp_backward(loss), FSDP_STATE,
+                        run->arg ? "'blocks.1.down.bias' was written to between"
+                                 : "Block: parameter 'down.bias' was written to between");
+        } else {
+            CHECK_OK(fsdp_backward(loss));
+        }
+        fsdp_scope_end(context, NULL);
+        fsdp_module_zero_grad(module);
+        if (step == 0)
+            live = test_live_bytes(context);
+        CHECK_EQ(test_live_bytes(context), live);
+    }
+    fsdp_module_unref(module);
+}
+
+static void a_write_in_between_is_an_error_that_names_the_parameter(void **state)
+{
+    (void)state;
+    for (int whole = 0; whole < 2; whole++)
+        in_every_way_with(write_between, WAYS_ALONE, whole);
+}
+
+/* The second run of a block fails for want of memory on all ranks; the next step is as if it had not been. */
+static fsdp_tensor *failing_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    if (fsdp_recomputing(self->context)) {
+        (void)fsdp_call(((net_block *)self)->up, inputs[0]);
+        FSDP_FAIL(FSDP_NO_MEMORY, "none left");
+        return NULL;
+    }
+    return net_block_forward(self, inputs, count);
+}
+
+static const fsdp_module_type failing_type = {.name = "Block", .forward = failing_forward};
+
+static void fail_again(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = checked(context, run, run->arg ? BETWEEN : BLOCKS_FULL), *block = net_block_at(module, 1);
+    fsdp_optimizer *optimizer = ways_optimizer(module);
+    pair p = {.run = run, .models = {module, NULL}};
+    int64_t live = 0;
+
+    for (int step = 0; step < 5; step++) {
+        bool fails = run->way && step % 2 == 1;
+
+        block->type = fails ? &failing_type : &net_block_type;
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_STATUS(fsdp_backward(loss_of(&p, 0, step / 2)), fails ? FSDP_NO_MEMORY : FSDP_OK);
+        fsdp_scope_end(context, NULL);
+        if (fails)
+            fsdp_module_zero_grad(module);
+        else
+            ways_step(optimizer);
+        if (step == 0)
+            live = test_live_bytes(context);
+        CHECK_EQ(test_live_bytes(context), live);
+    }
+    note_weights(run, module);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+static void after_a_failed_recomputation_the_model_trains_on(void **state)
+{
+    (void)state;
+    for (int between = 0; between < 2; between++)
+        in_every_way_with(fail_again, WAYS_RANKS_AGREE, between);
+}
+
+/* ---- who lives how long ---- */
+
+static void free_first(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = checked(context, run, (placing)(run->world % AROUND));
+    pair p = {.run = run, .models = {module, NULL}};
+    fsdp_tensor *weight = fsdp_tensor_ref(fsdp_module_parameter(module, "blocks.2.up.weight")), *loss;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    loss = loss_of(&p, 0, 1);
+    fsdp_module_unref(module);
+    CHECK_OK(fsdp_backward(loss));
+    CHECK_PTR(fsdp_tensor_grad(weight));
+    fsdp_scope_end(context, NULL);
+    fsdp_tensor_unref(weight);
+}
+
+static void a_model_may_be_freed_before_its_backward(void **state)
+{
+    (void)state;
+    in_every_way_with(free_first, WAYS_ALONE, 0);
+}
+
+TEST_MAIN(cmocka_unit_test(a_checkpoint_anywhere_changes_no_bit),
+          cmocka_unit_test(a_write_in_between_is_an_error_that_names_the_parameter),
+          cmocka_unit_test(after_a_failed_recomputation_the_model_trains_on),
+          cmocka_unit_test(a_model_may_be_freed_before_its_backward))
