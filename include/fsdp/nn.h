@@ -154,8 +154,9 @@ FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops ev
 FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */
 
 /* Gives every meta parameter and buffer of the subtree bytes on `device`: sharded ones only this rank's rows.
- * Parameters have no values until fsdp_module_initialize or a load: a forward before is an error that names one.
- * Buffers are made again by their module. Both calls are for whole sharded modules: FSDP_STATE for a part of one. */
+ * Parameters have no values until fsdp_module_initialize or a load: a forward before, an optimizer or a save is an
+ * error that names them. What has bytes keeps them and its values, so it may be called for parts, and again. Buffers
+ * are made again by their module. Both calls are for whole sharded modules: FSDP_STATE for a part of one. */
 FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
 /* First values of every parameter, the same for every world size. */
 FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);

@@ -69,3 +69,40 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%.1f%s", mib >= 1 ? mib : kib, mib >= 1 ? "MiB" : "KiB");
     return out;
 }
+
+/* ---- lists ---- */
+
+static void append(fsdp__names *names, const char *between, const char *name)
+{
+    size_t used = strlen(names->text);
+
+    snprintf(names->text + used, sizeof names->text - used, "%s%s", between, name);
+}
+
+/* The last of those that are shown waits, since it may come behind an "and". */
+void fsdp__names_add(fsdp__names *names, const char *name)
+{
+    char shown[sizeof names->last - 2];
+
+    if (names->count++ >= FSDP__NAMES_SHOWN)
+        return;
+    if (names->count > 1)
+        append(names, names->count > 2 ? ", " : "", names->last);
+    snprintf(names->last, sizeof names->last, "'%s'", fsdp__shown(name, shown, sizeof shown));
+}
+
+const char *fsdp__names_text(fsdp__names *names)
+{
+    char more[40];
+
+    if (names->count == 0)
+        return "";
+    if (names->count > FSDP__NAMES_SHOWN) {
+        snprintf(more, sizeof more, " and %lld more", (long long)(names->count - FSDP__NAMES_SHOWN));
+        append(names, ", ", names->last);
+        append(names, more, "");
+    } else {
+        append(names, names->count > 1 ? " and " : "", names->last);
+    }
+    return names->text;
+}

@@ -16,6 +16,19 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 /* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
+/* For messages: the first names of a list, and how many there are more. Empty at first. */
+enum {
+    FSDP__NAMES_SHOWN = 3,
+    FSDP__NAMES_TEXT = 720
+};
+typedef struct fsdp__names {
+    char text[FSDP__NAMES_TEXT], last[FSDP__NAMES_TEXT / FSDP__NAMES_SHOWN];
+    int64_t count;
+} fsdp__names;
+void fsdp__names_add(fsdp__names *names, const char *name);
+/* "'a'", "'a' and 'b'", "'a', 'b' and 'c'", "'a', 'b', 'c' and 4 more". Once, when all have been added. */
+const char *fsdp__names_text(fsdp__names *names);
+
 /* For messages: a name of somebody else's file, not longer than leaves room for the rest. */
 #define FSDP__NAME_TEXT 200
 #define FSDP__SHOWN_NAME(name) fsdp__shown((name), (char[FSDP__NAME_TEXT]){0}, FSDP__NAME_TEXT)

@@ -59,9 +59,6 @@ static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *en
     if (!fsdp_dtype_is_floating(source->dtype))
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed",
                          source->file, FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype));
-    if (!l->headers_only && fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
-        return FSDP_FAIL(FSDP_STATE, "cannot load '%s': parameter '%s' is on the meta device: materialize it first",
-                         l->folder, entry->name);
     return FSDP_OK;
 }
 
@@ -129,8 +126,24 @@ static fsdp_status check_extra(const loader *l, const fsdp_safetensors_entry *ex
                      FSDP__SHOWN_NAME(extra->name));
 }
 
+static fsdp_status check_bytes(const loader *l)
+{
+    fsdp__names meta = {.count = 0};
+
+    for (int64_t i = 0; i < l->state->count && !l->headers_only; i++)
+        if (fsdp_device_is_meta(fsdp_tensor_device(l->state->entries[i].tensor)))
+            fsdp__names_add(&meta, l->state->entries[i].name);
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot load '%s' into what is still on the meta device: %s: call fsdp_module_materialize "
+                         "first",
+                         l->folder, fsdp__names_text(&meta));
+    return FSDP_OK;
+}
+
 static fsdp_status match(loader *l)
 {
+    FSDP_TRY(check_bytes(l));
     for (int64_t i = 0; i < l->state->count; i++) {
         l->sources[i] = find_source(l, l->state->entries[i].name);
         FSDP_TRY(check_source(l, &l->state->entries[i], l->sources[i]));

@@ -15,6 +15,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "hub/hold.h"
 #include "tensor/tensor.h"
 
@@ -93,14 +94,29 @@ static fsdp_status check_tensor(const fsdp_state_dict_entry *entry)
     if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
         return FSDP_FAIL(FSDP_INVALID, "cannot write tensor '%s': it is %s, not floating", entry->name,
                          fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
-    if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
-        return FSDP_FAIL(FSDP_STATE, "cannot write tensor '%s': it is on the meta device and has no values",
-                         entry->name);
-    if (tensor->storage->unwritten && fsdp_tensor_numel(tensor) > 0)
+    return FSDP_OK;
+}
+
+static fsdp_status check_values(const fsdp_state_dict *state)
+{
+    fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
+
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_tensor *tensor = state->entries[i].tensor;
+
+        if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
+            fsdp__names_add(&meta, state->entries[i].name);
+        else if (tensor->storage->unwritten && fsdp_tensor_numel(tensor) > 0)
+            fsdp__names_add(&unwritten, state->entries[i].name);
+    }
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE, "cannot write a model that is still on the meta device and has no values: %s",
+                         fsdp__names_text(&meta));
+    if (unwritten.count > 0)
         return FSDP_FAIL(FSDP_STATE,
-                         "cannot write tensor '%s': it has memory but no values yet: call fsdp_module_initialize, or "
+                         "cannot write a model that has memory but no values yet: %s: call fsdp_module_initialize, or "
                          "load them with fsdp_hub_load",
-                         entry->name);
+                         fsdp__names_text(&unwritten));
     return FSDP_OK;
 }
 
@@ -113,7 +129,7 @@ static fsdp_status check_arguments(const saver *s)
         FSDP_TRY(fsdp_model_config_check(s->config));
     for (int64_t i = 0; i < s->state->count; i++)
         FSDP_TRY(check_tensor(&s->state->entries[i]));
-    return FSDP_OK;
+    return check_values(s->state);
 }
 
 static fsdp_status create_text(saver *s, const char *name, const char *text)

@@ -5,6 +5,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/text.h"
 
 enum {
     LOCAL_INPUTS = 8
@@ -45,40 +46,36 @@ static void fail(fsdp_module *module, int64_t began)
 
 /* ---- before the first call ---- */
 
-static fsdp_status check_values(const fsdp__parameter_slot *slot, const char *module)
+/* All of them have values; those that have none are named. */
+static fsdp_status check_values(const fsdp_parameters *parameters)
 {
-    const fsdp_tensor *parameter = *slot->slot;
-    const char *dot = *module ? "." : "";
+    fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
 
-    if (parameter && fsdp_device_is_meta(parameter->storage->device))
+    for (int64_t i = 0; i < parameters->count; i++) {
+        const fsdp_parameter *p = &parameters->items[i];
+
+        if (fsdp_device_is_meta(p->tensor->storage->device))
+            fsdp__names_add(&meta, p->name);
+        else if (p->tensor->storage->unwritten && fsdp_tensor_numel(p->tensor) > 0)
+            fsdp__names_add(&unwritten, p->name);
+    }
+    if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,
-                         "parameter '%s%s%s' is on the meta device: before the first forward call "
-                         "fsdp_module_materialize, then fsdp_module_initialize or fsdp_hub_load",
-                         module, dot, slot->name);
-    if (parameter && parameter->storage->unwritten && fsdp_tensor_numel(parameter) > 0)
+                         "still on the meta device: %s: before the first forward call fsdp_module_materialize, then "
+                         "fsdp_module_initialize or fsdp_hub_load",
+                         fsdp__names_text(&meta));
+    if (unwritten.count > 0)
         return FSDP_FAIL(FSDP_STATE,
-                         "parameter '%s%s%s' has memory but no values: before the first forward call "
-                         "fsdp_module_initialize, or load or write it",
-                         module, dot, slot->name);
+                         "has memory but no values: %s: before the first forward call fsdp_module_initialize, or load "
+                         "or write it",
+                         fsdp__names_text(&unwritten));
     return FSDP_OK;
 }
 
-/* What is sharded and still on the meta device: the engine says so itself, of all its parameters. */
-static bool left_to_engine(const fsdp_tensor *parameter)
+static fsdp_status set_ready(void *arg, fsdp_module *module, const char *name)
 {
-    return parameter && parameter->distribution.state && fsdp_device_is_meta(parameter->storage->device);
-}
-
-static fsdp_status check_ready(void *arg, fsdp_module *module, const char *name)
-{
-    bool *ready = arg;
-
-    for (int64_t i = 0; i < module->parts->parameter_count && *ready; i++) {
-        *ready = !left_to_engine(*module->parts->parameters[i].slot);
-        if (*ready)
-            FSDP_TRY(check_values(&module->parts->parameters[i], name));
-    }
-    module->parts->ready = *ready;
+    (void)arg, (void)name;
+    module->parts->ready = true;
     return FSDP_OK;
 }
 
@@ -86,14 +83,16 @@ static fsdp_status check_ready(void *arg, fsdp_module *module, const char *name)
  * for shapes alone. */
 static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
-    bool ready = true;
+    fsdp_parameters parameters;
     fsdp_status status;
 
     if (module->parts->ready || (count > 0 && fsdp_device_is_meta(inputs[0]->storage->device)))
         return FSDP_OK;
-    status = fsdp__module_walk(module, check_ready, &ready);
-    module->parts->ready = ready && status == FSDP_OK;
-    return status;
+    FSDP_TRY(fsdp_module_parameters(module, &parameters));
+    status = check_values(&parameters);
+    fsdp_parameters_release(&parameters);
+    FSDP_TRY(status);
+    return fsdp__module_walk(module, set_ready, NULL);
 }
 
 /* ---- the call ---- */

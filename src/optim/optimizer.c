@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "tensor/tensor.h"
 
 fsdp_adam_options fsdp_adam_options_default(void)
@@ -101,6 +102,21 @@ static void free_group(fsdp__optimizer_group *group)
     *group = (fsdp__optimizer_group){.params = NULL};
 }
 
+static fsdp_status check_bytes(const fsdp_parameters *parameters)
+{
+    fsdp__names meta = {.count = 0};
+
+    for (int64_t i = 0; i < parameters->count; i++)
+        if (fsdp_device_is_meta(fsdp_tensor_device(parameters->items[i].tensor)) &&
+            fsdp_tensor_requires_grad(parameters->items[i].tensor))
+            fsdp__names_add(&meta, parameters->items[i].name);
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot optimize what is still on the meta device: %s: call fsdp_module_materialize first",
+                         fsdp__names_text(&meta));
+    return FSDP_OK;
+}
+
 static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parameters *parameters,
                               fsdp__optimizer_group *group)
 {
@@ -133,6 +149,7 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
 
     if (!parameters)
         return FSDP_FAIL(FSDP_INVALID, "an optimizer needs parameters");
+    FSDP_TRY_GOTO(status, check_bytes(parameters), out);
     FSDP_TRY_GOTO(status, fill_group(optimizer, parameters, &group), out);
     groups = fsdp__realloc(optimizer->groups, (size_t)(optimizer->group_count + 1) * sizeof *groups);
     if (!groups) {

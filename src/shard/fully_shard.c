@@ -34,9 +34,12 @@ static fsdp_status check_parameter(const fsdp__module_state *state, const char *
         if (fsdp_tensor_device(t) != fsdp_tensor_device(first))
             return FSDP_FAIL(FSDP_INVALID,
                              "cannot shard '%s': it is on device '%s', other parameters of the group are "
-                             "on '%s'",
-                             name, fsdp_device_name(fsdp_tensor_device(t)),
-                             fsdp_device_name(fsdp_tensor_device(first)));
+                             "on '%s': all of them must be on one device, or on meta%s",
+                             name, fsdp_device_name(fsdp_tensor_device(t)), fsdp_device_name(fsdp_tensor_device(first)),
+                             fsdp_device_is_meta(fsdp_tensor_device(t)) ||
+                                     fsdp_device_is_meta(fsdp_tensor_device(first))
+                                 ? "; call fsdp_module_materialize for the whole module first"
+                                 : "");
     }
     return FSDP_OK;
 }

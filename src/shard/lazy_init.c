@@ -1,9 +1,8 @@
 /* lazy_init.c - names, checks, and one root for all. */
 #include "shard/lazy_init.h"
 
-#include <stdio.h>
-
 #include "base/alloc.h"
+#include "base/text.h"
 #include "shard/buffers.h"
 #include "shard/gradients.h"
 #include "shard/prefetch.h"
@@ -78,29 +77,6 @@ static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
     return NULL;
 }
 
-/* "'a.weight', 'a.bias' and 3 more" */
-static void list_parameters(const fsdp__module_state *state, char *text, size_t bytes)
-{
-    enum {
-        NAMED = 3
-    };
-    size_t used = 0;
-    int64_t more = 0;
-
-    text[0] = '\0';
-    for (int64_t i = 0; i < NAMED && param_at(state, i) && used < bytes; i++) {
-        char name[256];
-        const char *before = i == 0 ? "" : param_at(state, i + 1) ? ", " : " and ";
-
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", before,
-                                 fsdp__param_text(param_at(state, i), name, sizeof name));
-    }
-    while (param_at(state, NAMED + more))
-        more++;
-    if (more > 0 && used < bytes)
-        snprintf(text + used, bytes - used, " and %lld more", (long long)more);
-}
-
 /* Who has parameters in common gathers and reduces on one stream, in one order. */
 static fsdp_status check_companions(const collection *c)
 {
@@ -136,21 +112,21 @@ static fsdp_status check_fields(const fsdp__param *param)
 
 static fsdp_status check_ready(const collection *c)
 {
+    fsdp__names meta = {.count = 0};
+
     for (int64_t i = 0; i < c->root->state_count; i++)
         for (int64_t j = 0; param_at(c->root->states[i], j); j++)
             FSDP_TRY(check_fields(param_at(c->root->states[i], j)));
     for (int64_t i = 0; i < c->root->state_count; i++) {
         const fsdp__module_state *state = c->root->states[i];
-        char names[900];
 
-        if (!fsdp__module_state_is_meta(state))
-            continue;
-        list_parameters(state, names, sizeof names);
-        return FSDP_FAIL(FSDP_STATE,
-                         "parameters %s are still on the meta device: call fsdp_module_materialize before the first "
-                         "forward",
-                         names);
+        for (int64_t j = 0; fsdp__module_state_is_meta(state) && param_at(state, j); j++)
+            fsdp__names_add(&meta, param_at(state, j)->name ? param_at(state, j)->name : "?");
     }
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "still on the meta device: %s: call fsdp_module_materialize before the first forward",
+                         fsdp__names_text(&meta));
     return FSDP_OK;
 }
 

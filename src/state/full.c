@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "fsdp/state.h"
 #include "tensor/tensor.h"
@@ -50,10 +51,15 @@ static fsdp_status check_same(const fsdp_state_dict *state, fsdp_process_group *
 
 static fsdp_status check_bytes(const fsdp_state_dict *state, const char *what)
 {
+    fsdp__names meta = {.count = 0};
+
     for (int64_t i = 0; i < state->count; i++)
         if (fsdp_device_is_meta(fsdp_tensor_device(state->entries[i].tensor)))
-            return FSDP_FAIL(FSDP_STATE, "cannot %s '%s': it is on the meta device; materialize the module first", what,
-                             state->entries[i].name);
+            fsdp__names_add(&meta, state->entries[i].name);
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot %s what is still on the meta device: %s: call fsdp_module_materialize first", what,
+                         fsdp__names_text(&meta));
     return FSDP_OK;
 }
 

@@ -51,6 +51,34 @@ static void a_long_text_is_cut_between_two_characters(void **state)
     CHECK_STRING(fsdp__shown("xxxx\n", out, sizeof out), "xxxx\\x0a");
 }
 
+static void of_a_list_the_first_names_are_shown(void **state)
+{
+    static const char *const names[] = {"a", "b\x1b", "c", "d", "e"};
+    static const char *const expected[] = {"",
+                                           "'a'",
+                                           "'a' and 'b\\x1b'",
+                                           "'a', 'b\\x1b' and 'c'",
+                                           "'a', 'b\\x1b', 'c' and 1 more",
+                                           "'a', 'b\\x1b', 'c' and 2 more"};
+    char longer[400];
+
+    (void)state;
+    for (int count = 0; count <= 5; count++) {
+        fsdp__names list = {.count = 0};
+
+        for (int i = 0; i < count; i++)
+            fsdp__names_add(&list, names[i]);
+        CHECK_STRING(fsdp__names_text(&list), expected[count]);
+        CHECK_EQ(list.count, count);
+    }
+    memset(longer, 'x', sizeof longer);
+    longer[sizeof longer - 1] = '\0';
+    fsdp__names list = {.count = 0};
+    for (int i = 0; i < 1000; i++)
+        fsdp__names_add(&list, longer);
+    CHECK_CONTAINS(fsdp__names_text(&list), "xxx...', 'xxx");
+}
+
 static void sizes_are_in_units_that_fit(void **state)
 {
     char out[24];
@@ -65,4 +93,5 @@ static void sizes_are_in_units_that_fit(void **state)
 
 TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_moves_a_cursor_is_shown_as_bytes),
           cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
-          cmocka_unit_test(a_long_text_is_cut_between_two_characters), cmocka_unit_test(sizes_are_in_units_that_fit))
+          cmocka_unit_test(a_long_text_is_cut_between_two_characters),
+          cmocka_unit_test(of_a_list_the_first_names_are_shown), cmocka_unit_test(sizes_are_in_units_that_fit))

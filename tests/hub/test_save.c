@@ -495,8 +495,9 @@ static void a_model_without_values_is_not_written(void **state)
     (void)state;
     CHECK_OK(fsdp_module_materialize(linear, test_device(context)));
     CHECK_OK(fsdp_state_dict_from_module(linear, &weights));
-    CHECK_ERROR(fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)), FSDP_STATE,
-                "cannot write tensor 'weight': it has memory but no values yet: call fsdp_module_initialize");
+    CHECK_ERROR(
+        fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)), FSDP_STATE,
+        "cannot write a model that has memory but no values yet: 'weight' and 'bias': call fsdp_module_initialize");
     CHECK_EQ(files_in(directory), 0);
     CHECK_OK(fsdp_module_initialize(linear, 1));
     CHECK_OK(fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)));

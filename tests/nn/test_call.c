@@ -279,9 +279,9 @@ static void parameters_without_values_are_named_before_the_first_forward(void **
 
     (void)state;
     CHECK_NULL(fsdp_call(model, x));
-    CHECK_STRING(fsdp_last_error(),
-                 "Sequential: parameter '0.weight' is on the meta device: before the first forward call "
-                 "fsdp_module_materialize, then fsdp_module_initialize or fsdp_hub_load");
+    CHECK_STRING(fsdp_last_error(), "Sequential: still on the meta device: '0.weight', '0.bias', '1.weight' and 1 "
+                                    "more: before the first forward call "
+                                    "fsdp_module_materialize, then fsdp_module_initialize or fsdp_hub_load");
     CHECK_OK(
         fsdp_tensor_create(fsdp_meta(context), FSDP_F32, 2, (const int64_t[]){2, 3}, FSDP_MEMORY_ACTIVATION, &shape));
     CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_call(model, shape)), 1), 2); /* shapes alone need no values */
@@ -290,14 +290,15 @@ static void parameters_without_values_are_named_before_the_first_forward(void **
     CHECK_OK(fsdp_tensor_write(((fsdp_layer *)first)->weight, FSDP_F32, zeros));
     for (int times = 0; times < 2; times++) {
         CHECK_NULL(fsdp_call(model, x));
-        CHECK_STRING(fsdp_last_error(),
-                     "Sequential: parameter '0.bias' has memory but no values: before the first forward call "
-                     "fsdp_module_initialize, or load or write it");
+        CHECK_STRING(
+            fsdp_last_error(),
+            "Sequential: has memory but no values: '0.bias', '1.weight' and '1.bias': before the first forward call "
+            "fsdp_module_initialize, or load or write it");
         CHECK_EQ(fsdp_last_status(), FSDP_STATE);
     }
     CHECK_OK(fsdp_tensor_fill_(((fsdp_layer *)first)->bias, 0));
     CHECK_NULL(fsdp_call(model, x));
-    CHECK_CONTAINS(fsdp_last_error(), "parameter '1.weight' has memory but no values");
+    CHECK_CONTAINS(fsdp_last_error(), "has memory but no values: '1.weight' and '1.bias': before");
     CHECK_OK(fsdp_module_initialize(model, 1));
     CHECK_PTR(fsdp_call(model, x));
     fsdp_module_unref(model);

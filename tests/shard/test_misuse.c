@@ -285,7 +285,7 @@ static const misuse misuses[] = {
     {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
     {"a child first", run_child_first, FSDP_STATE, {"'blocks.1' has already run", "outermost"}},
     {"a group as root", run_group_as_root, FSDP_STATE, {"must name a single module, this one names 2"}},
-    {"meta", run_on_meta, FSDP_STATE, {"'input.weight'", "more are still on the meta device", "materialize"}},
+    {"meta", run_on_meta, FSDP_STATE, {"'input.weight'", "still on the meta device", "materialize"}},
     {"no values", run_without_values, FSDP_STATE, {"'input.weight'", "no values", "initialize"}},
     {"replace", replace_after_sharding, FSDP_STATE, {"parameter 'weight' of a Linear", "another tensor"}},
     {"use resharded", use_resharded, FSDP_STATE, {"has no bytes", "sharded parameter outside its module"}},

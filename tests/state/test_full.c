@@ -334,8 +334,8 @@ static void check_odd(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_state_dict_create(&state));
     CHECK_OK(fsdp_state_dict_add(state, "empty", part));
     CHECK_ERROR(fsdp_state_dict_gather(state, NULL, &odd), FSDP_STATE,
-                "cannot gather 'empty': it is on the meta device");
-    check_refused(state, full, FSDP_STATE, "cannot load 'empty': it is on the meta device");
+                "cannot gather what is still on the meta device: 'empty': call");
+    check_refused(state, full, FSDP_STATE, "cannot load what is still on the meta device: 'empty': call");
     fsdp_tensor_unref(part);
     fsdp_state_dict_free(full);
     fsdp_state_dict_free(state);

@@ -1,0 +1,151 @@
+/* From the meta device to values: the same first values whatever the world, the mesh, the placement and the options,
+ * and in whichever order and parts memory comes. */
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2
+};
+
+/* ---- the ways there ---- */
+
+typedef enum route {
+    AT_ONCE,
+    IN_PARTS,        /* the blocks' memory first, then the rest; once more for all */
+    A_BLOCK_IS_REAL, /* and has other values already */
+    SHARDED_LATE,    /* with memory, before there are values */
+    INITIALIZED_TWICE,
+    ONE_GROUP, /* the blocks */
+    ROUTES
+} route;
+
+typedef struct expected {
+    float *values;
+    int64_t count;
+    route route;
+    fsdp_shard_options options;
+    int replicas; /* 0: one dimension */
+    bool last_dimension;
+} expected;
+
+static fsdp_status last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
+{
+    (void)arg, (void)name, (void)parameter;
+    out->dim = -1;
+    return FSDP_OK;
+}
+
+static void shard(fsdp_module *module, const fsdp_shard_options *options, route how)
+{
+    fsdp_module *const blocks[] = {net_block_at(module, 0), net_block_at(module, 1)};
+
+    if (how != ONE_GROUP) {
+        net_shard(module, options);
+        return;
+    }
+    CHECK_OK(fsdp_fully_shard_modules(blocks, BLOCKS, options));
+    CHECK_OK(fsdp_fully_shard(module, options));
+}
+
+static fsdp_module *build(fsdp_context *context, const expected *e)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_device *device = test_device(context);
+    fsdp_shard_options options = e->options;
+    fsdp_mesh *mesh = NULL;
+
+    if (e->replicas > 0)
+        options.mesh = mesh = net_hybrid_mesh(context, e->replicas);
+    options.placement = e->last_dimension ? last_dimension : NULL;
+    if (e->route == A_BLOCK_IS_REAL) {
+        CHECK_OK(fsdp_module_materialize(net_block_at(module, 1), device));
+        CHECK_OK(fsdp_module_initialize(net_block_at(module, 1), 7));
+    }
+    if (e->route == SHARDED_LATE)
+        CHECK_OK(fsdp_module_materialize(module, device));
+    shard(module, &options, e->route);
+    for (int i = 0; i < BLOCKS && e->route == IN_PARTS; i++)
+        CHECK_OK(fsdp_module_materialize(net_block_at(module, BLOCKS - 1 - i), device));
+    CHECK_OK(fsdp_module_materialize(module, device));
+    if (e->route == INITIALIZED_TWICE)
+        CHECK_OK(fsdp_module_initialize(module, 99));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_module_materialize(module, device)); /* what has memory keeps its values */
+    fsdp_mesh_unref(mesh);
+    return module;
+}
+
+static void compare(fsdp_context *context, void *arg)
+{
+    const expected *e = arg;
+    fsdp_module *module = build(context, e);
+    int64_t count;
+    float *values = net_values(module, &count);
+
+    CHECK_EQ(count, e->count);
+    CHECK_BYTES(values, e->values, (size_t)count * sizeof *values);
+    free(values);
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+static void first_values_are_those_of_the_plain_model(void **state)
+{
+    static const fsdp_mp_policy bf16 = {.param_dtype = FSDP_BF16};
+    expected e = {0};
+
+    (void)state;
+    e.values = net_expected(BLOCKS, 0, &e.count);
+    for (int world = 1; world <= 4; world++)
+        for (int i = 0; i < ROUTES * 4; i++) {
+            e.route = (route)(i % ROUTES);
+            e.options = (fsdp_shard_options){.no_shared_memory = i / ROUTES & 1};
+            e.options.mp_policy = i / ROUTES & 2 ? bf16 : (fsdp_mp_policy){0};
+            e.options.reshard_after_forward_ranks = world == 4 && e.route == IN_PARTS ? 2 : 0;
+            e.replicas = (i + world) % 3 == 0 ? (world % 2 == 0 ? 2 : 1) : 0;
+            e.last_dimension = (i + world) % 4 == 0;
+            test_run_ranks(world, compare, &e);
+        }
+    free(e.values);
+}
+
+/* ---- a group of which some parameters have memory ---- */
+
+static void mix(fsdp_context *context, void *arg)
+{
+    const expected *e = arg;
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_module *head = ((net *)module)->head, *input = ((net *)module)->input;
+    int64_t count;
+    float *values;
+
+    CHECK_OK(fsdp_module_materialize(e->route ? head : input, test_device(context)));
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_fully_shard(net_block_at(module, i), NULL));
+    CHECK_ERROR(fsdp_fully_shard(module, NULL), FSDP_INVALID, "it is on device");
+    CHECK_CONTAINS(fsdp_last_error(), "call fsdp_module_materialize for the whole module first");
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    values = net_values(module, &count);
+    CHECK_BYTES(values, e->values, (size_t)count * sizeof *values);
+    free(values);
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+static void a_group_is_on_meta_or_it_is_not(void **state)
+{
+    expected e = {0};
+
+    (void)state;
+    e.values = net_expected(BLOCKS, 0, &e.count);
+    for (int world = 1; world <= 3; world++)
+        for (int which = 0; which < 2; which++) {
+            e.route = (route)which;
+            test_run_ranks(world, mix, &e);
+        }
+    free(e.values);
+}
+
+TEST_MAIN(cmocka_unit_test(first_values_are_those_of_the_plain_model),
+          cmocka_unit_test(a_group_is_on_meta_or_it_is_not))
