@@ -80,6 +80,18 @@ typedef struct fsdp_mp_policy {
     fsdp_dtype buffer_dtype;
 } fsdp_mp_policy;
 
+/* FSDP2's CPUOffloadPolicy. */
+typedef struct fsdp_offload_policy {
+    /* Shards lie on the host, with their gradients and so the state of an optimizer, and are handled there; the
+     * unsharded parameters, unsharded gradients and partial ones on the device that the parameters are on, or are
+     * materialized on. A gather copies the shards to the device first, in their own dtype, and casts them there; a
+     * reduction copies its result to the host and adds it there: all on streams beside the computing, for which the
+     * host waits at the end of the backward. Ignored parameters and buffers stay on the device. Results are the same
+     * bits. Where the device is the CPU nothing moves: the shards lie on the host as it is. */
+    bool cpu;
+    bool pageable; /* FSDP2's pin_memory=False: do not register that memory with the device */
+} fsdp_offload_policy;
+
 /* How prefetched gathers and reductions run. */
 typedef enum fsdp_overlap {
     FSDP_OVERLAP_AUTO, /* inline on the CPU: ranks have no core to spare */
@@ -113,6 +125,7 @@ typedef struct fsdp_shard_options {
      * process groups are made by the first call with this mesh and k, [collective] of the world. */
     int reshard_after_forward_ranks;
     fsdp_mp_policy mp_policy;
+    fsdp_offload_policy offload_policy;
     fsdp_overlap overlap;
     /* FSDP2's shard_placement_fn: asked once for each parameter of the call, by its dotted name from the call's module.
      * `out` is dimension 0 and the call's mesh when it comes. NULL: that for all. Any dimension may be uneven. Rows of
@@ -285,6 +298,7 @@ typedef struct fsdp_shard_info {
     int64_t padded_numel;    /* rows padded to a multiple of the ranks: what is counted on the wire */
     int64_t shard_numel;     /* elements this rank holds, without padding */
     bool shares_memory;      /* gathers move nothing on this machine */
+    bool offloaded;          /* shards lie on the host, away from the device: see fsdp_offload_policy */
 } fsdp_shard_info;
 
 FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);

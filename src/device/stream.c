@@ -149,12 +149,18 @@ void fsdp_event_free(fsdp_event *event)
     event->device->backend->event_free(event);
 }
 
+/* Devices of one kind may wait for each other, and those whose streams are threads of the host: it and sim. */
+static bool may_wait(const fsdp__backend *waits, const fsdp__backend *records)
+{
+    return waits == records ||
+           (waits->has_bytes && records->has_bytes && waits->stream_wait_event == records->stream_wait_event);
+}
+
 static fsdp_status check_pair(const fsdp_event *event, const fsdp_stream *stream, const char *what)
 {
     if (!event || !stream)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: event and stream are required", what);
-    /* Devices of one kind may wait for each other. */
-    if (event->device->backend != stream->device->backend)
+    if (!may_wait(stream->device->backend, event->device->backend))
         return FSDP_FAIL(FSDP_INVALID, "cannot %s: the event is of device '%s', the stream of '%s'", what,
                          fsdp_device_name(event->device), fsdp_device_name(stream->device));
     return FSDP_OK;

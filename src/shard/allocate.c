@@ -86,7 +86,7 @@ static fsdp__residence_kind choose_residence(const fsdp__param_group *group, con
     int ranks = group->residence.mesh.ranks;
     bool share = fsdp__residence_can_share(&group->residence, device), apart = false;
 
-    if (group->all_gather.run && ranks > 1)
+    if ((group->all_gather.run && ranks > 1) || fsdp__residence_would_offload(&group->residence, device))
         return FSDP__RESIDENCE_COPY;
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
@@ -139,12 +139,14 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
+    FSDP_TRY(fsdp_event_create(device, &group->offload.read));
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
         size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
 
         FSDP_TRY(make_unsharded(group, p));
-        FSDP_TRY(fsdp__storage_create(device, bytes, FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[i]));
+        FSDP_TRY(fsdp__storage_create(group->residence.shard_device, bytes, FSDP_MEMORY_PARAMETER_SHARD, false,
+                                      &(*storages)[i]));
     }
     return FSDP_OK;
 }
@@ -177,6 +179,8 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
     storage->unwritten = !values || p->sharded->storage->unwritten;
     if (!values) /* on the meta device until now */
         return FSDP_OK;
+    if (fsdp__residence_is_offloaded(r))
+        return fsdp_tensor_read(p->sharded, p->orig_dtype, storage->data);
     if (!fsdp__param_is_one_run(p))
         return copy_runs(r, p, storage->data, values);
     return fsdp__copy_on_device(fsdp_device_stream(r->device), storage->data, values, storage->bytes);
@@ -210,6 +214,7 @@ static void undo(fsdp__param_group *group)
         group->params[i].unsharded = NULL;
     }
     fsdp__residence_close(&group->residence);
+    fsdp__offload_close(&group->offload);
     fsdp_event_free(group->gathered);
     group->gathered = NULL;
 }
@@ -295,7 +300,10 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
         fsdp__free(group->gradients[use].has_place);
     fsdp__slice_close(&group->slice);
     fsdp__free(group->partial.places);
+    if (fsdp__residence_is_offloaded(&group->residence)) /* the host's memory goes in the order of its own stream */
+        (void)fsdp__offload_await_read(&group->offload, &group->residence);
     fsdp__residence_close(&group->residence);
+    fsdp__offload_close(&group->offload);
     fsdp__mesh_info_release(&group->residence.mesh);
     fsdp_event_free(group->gathered);
     fsdp__free(group);

@@ -37,7 +37,7 @@ fsdp_status fsdp__cast_shards(fsdp__residence *residence, const fsdp__param *par
     fsdp__span *spans;
 
     residence->cast_stream = stream;
-    if (residence->cast_bytes == 0 || residence->has_cast)
+    if (residence->cast_bytes == 0 || residence->has_cast || fsdp__residence_is_offloaded(residence))
         return FSDP_OK;
     spans = fsdp__malloc((size_t)count * sizeof *spans);
     if (!spans)

@@ -29,6 +29,7 @@ void fsdp__comm_context_close(fsdp__comm_context *comm)
         fsdp__in_flight_close(&comm->departed[i]);
     fsdp__free(comm->departed);
     fsdp__in_flight_close(&comm->in_flight);
+    fsdp__arrivals_close(&comm->arrivals);
     fsdp__spares_close(&comm->spares);
     fsdp_event_free(comm->compute);
     fsdp_stream_free(comm->reduce_stream);
@@ -100,7 +101,7 @@ static fsdp_status depart(fsdp__comm_context *comm)
 fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm)
 {
     if (comm->max_inputs < 2)
-        return fsdp__comm_context_finish_reduction(comm);
+        return fsdp__comm_context_land_reductions(comm);
     if (comm->in_flight.count > 0)
         FSDP_TRY(depart(comm));
     while (comm->departed_count >= comm->max_inputs)
@@ -108,11 +109,17 @@ fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)
+fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm)
 {
     while (comm->departed_count > 0)
         FSDP_TRY(land_oldest(comm));
     return fsdp__in_flight_land(&comm->in_flight, comm->context);
+}
+
+fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)
+{
+    FSDP_TRY(fsdp__comm_context_land_reductions(comm));
+    return fsdp__arrivals_settle(&comm->arrivals);
 }
 
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm)
@@ -120,4 +127,5 @@ void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm)
     while (comm->departed_count > 0)
         fsdp__in_flight_drop(&comm->departed[--comm->departed_count]);
     fsdp__in_flight_drop(&comm->in_flight);
+    fsdp__arrivals_drop(&comm->arrivals);
 }

@@ -4,6 +4,7 @@
 #define SHARD_COMM_CONTEXT_H
 
 #include "fsdp/shard.h"
+#include "shard/arrivals.h"
 #include "shard/in_flight.h"
 #include "shard/spares.h"
 
@@ -19,6 +20,7 @@ typedef struct fsdp__comm_context {
     fsdp__in_flight *departed;
     int64_t departed_count, departed_capacity;
     int max_inputs; /* reductions that may be in flight: of all states below the root the most that one asks for */
+    fsdp__arrivals arrivals; /* where shards are offloaded */
     fsdp__spares spares;
 } fsdp__comm_context;
 
@@ -30,11 +32,13 @@ fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_dev
 fsdp_status fsdp__comm_context_follow_compute_on(fsdp__comm_context *comm, fsdp_device *device, fsdp_stream *stream);
 /* The stream of a reduction: that of gathers, or `separate` from it, where that is not the device's own. */
 fsdp_status fsdp__comm_context_reduce_stream(fsdp__comm_context *comm, bool separate, fsdp_stream **out);
-/* ... after what was written to shards. */
+/* ... after what was written to shards, which are on `device`. */
 fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device);
 /* Another reduction is to begin: the oldest ones land until there is room for it, and `in_flight` is free. */
 fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm);
-/* The reductions in flight: landed, or dropped. */
+/* The reductions in flight land: the device's stream waits for them. */
+fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm);
+/* The same, and what is on its way to the host has arrived; or all is dropped. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);
 

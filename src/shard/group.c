@@ -27,6 +27,22 @@ static void publish(fsdp__param_group *group, bool unsharded)
         fsdp__param_publish(&group->params[i], unsharded);
 }
 
+/* What a gather has read. On the device its memory goes in the order of the device's stream, which waits. */
+static void drop_gathered(fsdp__param_group *group)
+{
+    bool waited = !fsdp__residence_is_offloaded(&group->residence);
+
+    fsdp__offload_drop_staging(&group->offload);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp__param *p = &group->params[i];
+
+        if (p->gathering && !waited)
+            waited = fsdp__offload_await_read(&group->offload, &group->residence) == FSDP_OK;
+        fsdp_tensor_unref(p->gathering);
+        p->gathering = NULL;
+    }
+}
+
 /* ---- their memory comes and goes ---- */
 
 static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -77,11 +93,9 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
 
-    for (int64_t i = 0; i < group->param_count; i++) {
+    for (int64_t i = 0; i < group->param_count; i++)
         fsdp__storage_drop(group->params[i].unsharded->storage);
-        fsdp_tensor_unref(group->params[i].gathering);
-        group->params[i].gathering = NULL;
-    }
+    drop_gathered(group);
     if (r->kind == FSDP__RESIDENCE_COPY) {
         comm->spares.out -= !group->of_root;
         let_go_packed(group);
@@ -106,14 +120,14 @@ fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group)
 static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp__residence *r = &group->residence;
-    bool other = r->has_cast && r->cast_stream != comm->stream;
+    bool other = r->has_cast && r->cast_stream != comm->stream, follows = group->fresh || other;
 
     if (r->kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__residence_await_readers(r, comm->stream));
-    if (group->fresh || other)
+    if (follows)
         FSDP_TRY(fsdp__comm_context_follow_compute(comm, r->device));
-    else if (group->written)
-        FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->device));
+    if (group->written && (!follows || fsdp__residence_is_offloaded(r)))
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, r->shard_device));
     group->written = group->fresh = false;
     return FSDP_OK;
 }
@@ -121,19 +135,23 @@ static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *co
 /* What the gather reads of this rank: the shard, its cast, or what a function makes of it. */
 static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, fsdp_sharded_buffer *out)
 {
-    bool cast = fsdp__param_keeps_cast(p);
+    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
+    bool cast = fsdp__param_keeps_cast(p) && !offloaded;
 
     out->shard = cast ? fsdp__cast_of(&group->residence, p) : p->sharded->storage->data;
     out->shard_dtype = cast ? p->param_dtype : p->orig_dtype;
+    if (offloaded)
+        out->shard = fsdp__offload_place(&group->offload, &group->residence, p);
     if (!p->gather.pre_gather)
         return FSDP_OK;
     FSDP_TRY(p->gather.pre_gather(p->gather.arg, p->sharded, &p->gathering));
     if (!p->gathering || !fsdp__shape_equal(p->gathering, p->sharded) || p->gathering->dtype != p->orig_dtype ||
-        p->gathering->storage->device != group->residence.device || !fsdp_tensor_is_contiguous(p->gathering))
+        p->gathering->storage->device != group->residence.shard_device || !fsdp_tensor_is_contiguous(p->gathering))
         return FSDP_FAIL(FSDP_INVALID, "pre_gather of parameter '%s' gave a tensor unlike its shard",
                          p->name ? p->name : "?");
-    out->shard = fsdp_tensor_data(p->gathering);
-    group->written = true; /* by the device's stream: the gather comes after it */
+    if (!offloaded)
+        out->shard = fsdp_tensor_data(p->gathering);
+    group->written = true; /* by the stream of its device: the gather comes after it */
     return FSDP_OK;
 }
 
@@ -150,10 +168,16 @@ static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm
 static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_sharded_buffer *buffers = fsdp__calloc((size_t)group->param_count, sizeof *buffers);
+    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
     fsdp_status status = FSDP_OK;
 
     if (!buffers)
         return FSDP_NO_MEMORY;
+    if (offloaded)
+        FSDP_TRY_GOTO(status,
+                      fsdp__offload_take_staging(&group->offload, &group->residence, group->params, group->param_count,
+                                                 &group->fresh),
+                      out);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
 
@@ -163,6 +187,11 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
         FSDP_TRY_GOTO(status, choose_source(group, p, &buffers[i]), out);
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
+    if (offloaded)
+        FSDP_TRY_GOTO(
+            status,
+            fsdp__offload_send(&group->offload, &group->residence, group->params, group->param_count, comm->stream),
+            out);
     FSDP_TRY_GOTO(status, fsdp__cast_shards(&group->residence, group->params, group->param_count, comm->stream), out);
     status = all_gather(group, comm, group->residence.mesh.shard_pg, buffers);
 out:
@@ -233,12 +262,11 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     if (status == FSDP_OK) {
         let_go_packed(group);
         status = fsdp__stream_check(comm->stream);
+        drop_gathered(group);
     }
     for (int64_t i = 0; i < group->param_count && status == FSDP_OK; i++) {
-        fsdp__param *p = &group->params[i];
+        const fsdp__param *p = &group->params[i];
 
-        fsdp_tensor_unref(p->gathering); /* given back in the order of the device's stream, which waits */
-        p->gathering = NULL;
         if (p->gather.post_gather && whole)
             status = p->gather.post_gather(p->gather.arg, p->unsharded);
     }

@@ -8,6 +8,7 @@
 #define SHARD_GROUP_H
 
 #include "shard/custom.h"
+#include "shard/offload.h"
 #include "shard/param.h"
 #include "shard/residence.h"
 #include "shard/slice.h"
@@ -47,6 +48,7 @@ typedef struct fsdp__param_group {
     int64_t param_count, param_capacity;
     fsdp__residence residence;
     fsdp__slice slice;
+    fsdp__offload offload; /* where the residence says so */
     fsdp_process_group
         *reduce_pg; /* the shard group once more, for reductions alone; NULL: they share it. The context's */
     fsdp_custom_collective all_gather, reduce_scatter; /* the caller's; without `run`: the library's */
@@ -62,7 +64,7 @@ typedef struct fsdp__param_group {
     bool stays_unsharded; /* after a use, as all ranks know: [Note: staying unsharded] in root.h */
     bool asked;           /* in the running exchange */
     bool written;         /* the shards, by the device's stream, since a gather last waited for that */
-    bool fresh;           /* COPY: the unsharded parameters' memory is new from the device */
+    bool fresh;           /* COPY: memory that the gather uses is new from the device */
     bool of_root;         /* of the outermost state: its memory does not count in spares.out */
 } fsdp__param_group;
 

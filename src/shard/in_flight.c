@@ -30,7 +30,7 @@ fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight)
 {
     FSDP_TRY(fsdp_event_record(flight->done, flight->stream));
     for (int64_t i = 0; i < flight->count && !fsdp__stream_is_inline(flight->stream); i++)
-        if (flight->gradients[i])
+        if (flight->gradients[i] && !flight->results) /* those have events of their own: arrivals.h */
             flight->gradients[i]->storage->written = flight->done;
     return FSDP_OK;
 }
@@ -43,8 +43,9 @@ static void let_go(fsdp_tensor **tensor)
 
 static void let_go_memory(fsdp__in_flight *flight)
 {
+    fsdp__storage_unref(flight->results);
     fsdp__storage_unref(flight->partial);
-    flight->partial = NULL;
+    flight->results = flight->partial = NULL;
     fsdp__region_unref(flight->packed);
     flight->packed = NULL;
 }

@@ -16,6 +16,7 @@ typedef struct fsdp__in_flight {
     /* Whether any rank had a gradient, when `done`: asked where this one had none, whose result then arrives or not. */
     uint8_t *contributed;
     bool asked;
+    fsdp__storage *results; /* on the device, of `gradients` on the host; NULL: those are the results */
     fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
     fsdp__region *packed;   /* for a function of the caller's; NULL: the library reduces */
     fsdp_event *done;

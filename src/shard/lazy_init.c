@@ -110,6 +110,28 @@ static fsdp_status check_fields(const fsdp__param *param)
     return FSDP_OK;
 }
 
+/* Whoever gave a shard other bytes, of the device, would pay for them twice. */
+static fsdp_status check_on_host(const fsdp__module_state *state)
+{
+    char names[900], name[256];
+    size_t used = 0;
+
+    for (int64_t i = 0; param_at(state, i); i++) {
+        const fsdp__param *p = param_at(state, i);
+        const fsdp_device *device = p->sharded->storage->device;
+
+        if (device != p->group->residence.shard_device && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s on '%s'", used > 0 ? ", " : "",
+                                     fsdp__param_text(p, name, sizeof name), fsdp_device_name(device));
+    }
+    if (used == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE,
+                     "shards are not on device '%s', where they were put: %s; write their values "
+                     "(fsdp_tensor_write) instead of replacing their memory",
+                     fsdp_device_name(param_at(state, 0)->group->residence.shard_device), names);
+}
+
 static fsdp_status check_ready(const collection *c)
 {
     fsdp__names meta = {.count = 0};
@@ -122,6 +144,8 @@ static fsdp_status check_ready(const collection *c)
 
         for (int64_t j = 0; fsdp__module_state_is_meta(state) && param_at(state, j); j++)
             fsdp__names_add(&meta, param_at(state, j)->name ? param_at(state, j)->name : "?");
+        if (!fsdp__module_state_is_meta(state))
+            FSDP_TRY(check_on_host(state));
     }
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,

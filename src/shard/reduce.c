@@ -31,6 +31,8 @@ typedef struct reduction {
     bool accumulated;  /* some come from backwards without reduction */
     bool hooked;       /* some shard has gradient hooks: results arrive when all is done */
     bool add;          /* the result is added to gradients that shards have */
+    int64_t *places;   /* offloaded: in bytes, where the results lie in the flight's storage of them */
+    fsdp_dtype dtype;  /* and their dtype; NONE: that of the shards */
     bool adds_partial; /* what is reduced inside the replica is added to partial gradients */
 } reduction;
 
@@ -122,12 +124,13 @@ static fsdp_status begin(reduction *r)
         FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
     r->buffers = fsdp__calloc(most, sizeof *r->buffers);
-    if (!r->params || !r->buffers)
+    r->places = fsdp__calloc(most, sizeof *r->places);
+    if (!r->params || !r->buffers || !r->places)
         return FSDP_NO_MEMORY;
     choose(r);
     r->division = divide(r);
     if (r->group->partial.storage) /* a reduction into it may be in flight, and it may have to move */
-        FSDP_TRY(fsdp__comm_context_finish_reduction(r->comm));
+        FSDP_TRY(fsdp__comm_context_land_reductions(r->comm));
     if (r->partial)
         FSDP_TRY(fsdp__param_group_make_partial(r->group, r->params, r->count, &r->adds_partial));
     for (int64_t i = 0; r->partial && !r->adds_partial && i < r->count; i++)
@@ -183,7 +186,7 @@ static fsdp_status make_arriving(reduction *r, int64_t i)
     fsdp__storage *storage;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
+    FSDP_TRY(fsdp__storage_create(r->group->residence.shard_device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
     status = make_gradient(p, storage, 0, &flight->gradients[i]);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);
@@ -214,7 +217,7 @@ static fsdp_status make_storage(reduction *r, fsdp__storage **out)
     }
     if (bytes == 0)
         return FSDP_OK;
-    return fsdp__storage_create(r->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, true, out);
+    return fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, out);
 }
 
 /* Another result goes to the gradient that the shard has, or to a new one at `*offset` of `storage`. */
@@ -234,6 +237,50 @@ static fsdp_status make_in_place(reduction *r, int64_t i, fsdp__storage *storage
     return made && r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
 }
 
+static void *result_of(const reduction *r, int64_t i)
+{
+    const fsdp__in_flight *flight = &r->comm->in_flight;
+
+    return flight->results ? (char *)flight->results->data + r->places[i] : fsdp_tensor_data(flight->gradients[i]);
+}
+
+static fsdp_dtype result_dtype(const reduction *r, int64_t i)
+{
+    return r->dtype != FSDP_DTYPE_NONE ? r->dtype : r->params[i]->orig_dtype;
+}
+
+/* Where nobody contributes comm writes nothing, and what is added then must change nothing: not a zero's sign either.
+ */
+static fsdp_status zero_result(const reduction *r, int64_t i)
+{
+    const fsdp__fill_args args = {
+        .dst = result_of(r, i), .dtype = FSDP_F32, .numel = fsdp__param_shard_numel(r->params[i]), .value = -0.0};
+
+    if (r->comm->in_flight.contributed[i] || args.numel == 0)
+        return FSDP_OK;
+    return fsdp__launch_fill(fsdp_device_stream(r->group->residence.device), &args);
+}
+
+/* Where shards are offloaded results lie on the device first. What is added to gradients on the host comes in f32, so
+ * that the sum is rounded once, as ever. */
+static fsdp_status make_on_device(reduction *r)
+{
+    int64_t bytes = 0;
+
+    if (!fsdp__residence_is_offloaded(&r->group->residence))
+        return FSDP_OK;
+    r->dtype = r->add ? FSDP_F32 : FSDP_DTYPE_NONE;
+    for (int64_t i = 0; i < r->count; i++) {
+        r->places[i] = bytes;
+        bytes += (int64_t)fsdp__param_padded_bytes(r->params[i], 1, result_dtype(r, i));
+    }
+    FSDP_TRY(fsdp__storage_create(r->group->residence.device, (size_t)bytes, FSDP_MEMORY_GRADIENT, true,
+                                  &r->comm->in_flight.results));
+    for (int64_t i = 0; i < r->count && r->add; i++)
+        FSDP_TRY(zero_result(r, i));
+    return FSDP_OK;
+}
+
 static fsdp_status make_results(reduction *r)
 {
     fsdp__storage *storage;
@@ -248,7 +295,13 @@ static fsdp_status make_results(reduction *r)
     for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)
         status = arrives(r, i) ? make_arriving(r, i) : make_in_place(r, i, storage, &offset);
     fsdp__storage_unref(storage);
-    return status;
+    return status == FSDP_OK ? make_on_device(r) : status;
+}
+
+/* To what shards have, by the reduction itself. */
+static bool adds_there(const reduction *r)
+{
+    return r->add && !r->comm->in_flight.results;
 }
 
 /* ---- issuing ---- */
@@ -263,7 +316,7 @@ static fsdp_reduce_options scatter_options(const reduction *r)
     return (fsdp_reduce_options){.op = average ? FSDP_AVG : FSDP_SUM,
                                  .predivide = d.before,
                                  .divisor = average ? 0 : d.after,
-                                 .accumulate = r->add};
+                                 .accumulate = adds_there(r)};
 }
 
 /* Of its function's sum nothing is known, so that what ranks have contributed to is asked apart. */
@@ -290,9 +343,9 @@ static fsdp_status scatter(reduction *r)
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(p));
         *b = fsdp__param_buffer(p);
         b->unsharded = flight->unsharded[i] ? fsdp_tensor_data(flight->unsharded[i]) : NULL;
-        b->shard = r->partial ? fsdp__param_partial(p) : fsdp_tensor_data(flight->gradients[i]);
+        b->shard = r->partial ? fsdp__param_partial(p) : result_of(r, i);
         b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
-        b->shard_dtype = r->partial ? p->reduce_dtype : p->orig_dtype;
+        b->shard_dtype = r->partial ? p->reduce_dtype : result_dtype(r, i);
         b->reduce_dtype = p->reduce_dtype;
     }
     if (r->scattered == 0)
@@ -305,19 +358,19 @@ static fsdp_status scatter(reduction *r)
 }
 
 /* From a parameter's partial gradient to its shard's gradient. */
-static fsdp_status finish_param(const reduction *r, const fsdp__param *param, const fsdp_tensor *gradient,
-                                float divisor)
+static fsdp_status finish_param(const reduction *r, int64_t i, float divisor)
 {
+    const fsdp__param *param = r->params[i];
     const void *partial = fsdp__param_partial(param);
     const fsdp__reduce_ranks_args args = {.srcs = &partial,
                                           .count = 1,
-                                          .dst = fsdp_tensor_data(gradient),
+                                          .dst = result_of(r, i),
                                           .numel = fsdp__param_shard_numel(param),
                                           .src_dtype = param->reduce_dtype,
-                                          .dst_dtype = param->orig_dtype,
+                                          .dst_dtype = result_dtype(r, i),
                                           .op = FSDP__RANK_SUM,
                                           .divisor = divisor,
-                                          .accumulate = r->add};
+                                          .accumulate = adds_there(r)};
 
     return args.numel > 0 ? fsdp__launch_reduce_ranks(r->stream, &args) : FSDP_OK;
 }
@@ -367,8 +420,23 @@ static fsdp_status finish_partial(reduction *r)
     if (r->settings->hook)
         divisor = 1; /* it has seen the quotient */
     for (int64_t i = 0; i < r->count; i++)
-        FSDP_TRY(finish_param(r, r->params[i], flight->gradients[i], divisor));
+        FSDP_TRY(finish_param(r, i, divisor));
     return FSDP_OK;
+}
+
+/* To the host. */
+static fsdp_status bring(const reduction *r)
+{
+    fsdp__arriving *arriving = fsdp__calloc((size_t)r->count, sizeof *arriving);
+    fsdp_status status;
+
+    if (!arriving)
+        return FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < r->count; i++)
+        arriving[i] = (fsdp__arriving){result_of(r, i), result_dtype(r, i), r->comm->in_flight.gradients[i]};
+    status = fsdp__arrivals_bring(&r->comm->arrivals, r->stream, arriving, r->count, r->add);
+    fsdp__free(arriving);
+    return status;
 }
 
 static fsdp_status issue(reduction *r)
@@ -378,6 +446,8 @@ static fsdp_status issue(reduction *r)
     FSDP_TRY(scatter(r));
     if (r->partial && r->complete)
         FSDP_TRY(finish_partial(r));
+    if (r->comm->in_flight.results)
+        FSDP_TRY(bring(r));
     return fsdp__in_flight_depart(&r->comm->in_flight);
 }
 
@@ -440,6 +510,7 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
 out:
     fsdp__free(r.params);
     fsdp__free(r.buffers);
+    fsdp__free(r.places);
     if (status != FSDP_OK)
         fsdp__comm_context_drop_reduction(comm);
     return status;

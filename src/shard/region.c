@@ -26,10 +26,24 @@ fsdp_status fsdp__region_of_ranks(fsdp_device *device, const fsdp__mesh_info *in
     return FSDP_OK;
 }
 
+static fsdp_status take_bytes(fsdp__region *region)
+{
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data));
+    if (region->pinned_for)
+        status = fsdp__device_register_host(region->pinned_for, region->data, region->bytes);
+    if (status != FSDP_OK) {
+        fsdp__device_free(region->device, region->data, region->bytes, region->kind);
+        region->data = NULL;
+    }
+    return status;
+}
+
 fsdp_status fsdp__region_fill(fsdp__region *region)
 {
     if (!region->pg)
-        return fsdp__device_alloc(region->device, region->bytes, region->kind, &region->data);
+        return take_bytes(region);
     FSDP_TRY(fsdp_process_group_alloc(region->pg, region->sharing, region->bytes, &region->data));
     fsdp__device_account(region->device, region->kind, (int64_t)region->counted_bytes, false);
     return FSDP_OK;
@@ -49,6 +63,8 @@ void fsdp__region_unref(fsdp__region *region)
     } else if (region->release && region->data) {
         region->release(region->release_arg, region->device, region->data, region->bytes);
     } else if (region->data) {
+        if (region->pinned_for)
+            fsdp__device_unregister_host(region->pinned_for, region->data, region->bytes);
         fsdp__device_free(region->device, region->data, region->bytes, region->kind);
     }
     fsdp_mesh_unref(region->mesh);

@@ -14,6 +14,7 @@ typedef struct fsdp__region {
     void *data;
     size_t bytes, counted_bytes;
     fsdp_device *device;
+    fsdp_device *pinned_for; /* host memory that is registered with this device while it has bytes; NULL: with none */
     fsdp_memory_kind kind;
     fsdp_mesh *mesh; /* holds `pg`; NULL: the device's own memory */
     fsdp_process_group *pg;

@@ -15,9 +15,11 @@ static fsdp_status make_regions(fsdp__residence *r, fsdp__residence_kind kind)
     if (kind == FSDP__RESIDENCE_CAST)
         FSDP_TRY(fsdp__region_of_ranks(r->device, &r->mesh, FSDP_MEMORY_SHARED, r->unsharded_bytes,
                                        FSDP_MEMORY_PARAMETER_SHARD, r->cast_bytes, &r->unsharded));
-    else if (r->cast_bytes > 0)
+    else if (r->cast_bytes > 0 && !fsdp__residence_is_offloaded(r)) /* offloaded, they are cast on their way */
         FSDP_TRY(fsdp__region_of_device(r->device, r->cast_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->cast));
-    return fsdp__region_of_device(r->device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards);
+    FSDP_TRY(fsdp__region_of_device(r->shard_device, r->shard_bytes, FSDP_MEMORY_PARAMETER_SHARD, &r->shards));
+    r->shards->pinned_for = fsdp__residence_is_offloaded(r) && r->pin ? r->device : NULL;
+    return FSDP_OK;
 }
 
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device)
@@ -25,9 +27,23 @@ bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_devi
     return residence->mesh.ranks > 1 && residence->share && fsdp__device_shared_memory(device);
 }
 
+bool fsdp__residence_would_offload(const fsdp__residence *residence, const fsdp_device *device)
+{
+    return residence->offload && !fsdp__device_host_access(device);
+}
+
+bool fsdp__residence_is_offloaded(const fsdp__residence *residence)
+{
+    return residence->shard_device != residence->device;
+}
+
 fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device)
 {
-    residence->device = device;
+    residence->device = residence->shard_device = device;
+    if (fsdp__residence_would_offload(residence, device))
+        residence->shard_device = fsdp_cpu(fsdp_device_context(device));
+    if (!residence->shard_device)
+        return fsdp_last_status();
     FSDP_TRY(make_regions(residence, kind));
     if (residence->shards)
         FSDP_TRY(fsdp__region_fill(residence->shards));
@@ -50,7 +66,7 @@ void fsdp__residence_close(fsdp__residence *residence)
     fsdp__region_unref(residence->unsharded);
     fsdp__region_unref(residence->cast);
     residence->shards = residence->unsharded = residence->cast = NULL;
-    residence->device = NULL;
+    residence->device = residence->shard_device = NULL;
     residence->kind = FSDP__RESIDENCE_NONE;
 }
 
@@ -82,6 +98,24 @@ fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_pro
         fsdp__region_unref(*out);
         *out = NULL;
     }
+    return status;
+}
+
+fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
+                                          fsdp__storage **out)
+{
+    fsdp__region *region;
+    fsdp_status status;
+
+    if (!fsdp__residence_is_offloaded(residence) || !residence->pin)
+        return fsdp__storage_create(residence->shard_device, bytes, kind, true, out);
+    FSDP_TRY(fsdp__region_of_device(residence->shard_device, bytes, kind, &region));
+    region->pinned_for = residence->device;
+    FSDP_TRY_GOTO(status, fsdp__region_fill(region), out);
+    FSDP_TRY_GOTO(status, fsdp__storage_create(residence->shard_device, bytes, kind, false, out), out);
+    fsdp__region_lend(region, 0, *out);
+out:
+    fsdp__region_unref(region); /* the storage has it now */
     return status;
 }
 

@@ -7,7 +7,8 @@
  *   CAST      the shards are private; the unsharded parameters, in another dtype, or where a rank's rows lie apart
  *             (sharded in a later dimension than 0), lie in memory that ranks share. Each rank casts its own rows, once
  *             for all; those that lie together again only after a write (cast.h).
- *   COPY      the shards are private; each gather takes memory for the unsharded parameters and copies.
+ *   COPY      the shards are private, on the device or offloaded to the host; each gather takes memory for the
+ *             unsharded parameters and copies.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared.
  *
  * [Note: readers and writers]
@@ -35,6 +36,8 @@ typedef struct fsdp__residence {
     fsdp_device *device; /* NULL while the parameters are on the meta device */
     fsdp__mesh_info mesh;
     bool share;                          /* memory that ranks share is allowed, where the device takes it */
+    bool offload, pin;                   /* see fsdp_offload_policy */
+    fsdp_device *shard_device;           /* of shards and their gradients: the host, where they are offloaded */
     fsdp__region *shards;                /* CAST, COPY: this rank's shards. NULL IN_PLACE */
     fsdp__region *unsharded;             /* IN_PLACE, CAST: always there. COPY: while gathered */
     fsdp__region *cast;                  /* COPY: the shards as they are gathered, where they are cast; else NULL */
@@ -47,6 +50,10 @@ typedef struct fsdp__residence {
 
 /* Whether the group's bytes may live in memory of `device` that ranks share. */
 bool fsdp__residence_can_share(const fsdp__residence *residence, const fsdp_device *device);
+/* Whether the group's shards lie on the host, away from `device`: it is COPY then. Where `device` is the host itself,
+ * they lie there anyway. */
+bool fsdp__residence_would_offload(const fsdp__residence *residence, const fsdp_device *device);
+bool fsdp__residence_is_offloaded(const fsdp__residence *residence);
 /* Regions of `kind` on `device`; the private one has its bytes then, the shared one gets them in fsdp__residence_fill.
  * A failure is undone by fsdp__residence_close. */
 fsdp_status fsdp__residence_open(fsdp__residence *residence, fsdp__residence_kind kind, fsdp_device *device);
@@ -61,6 +68,9 @@ void fsdp__residence_set_writer(fsdp__residence *residence, fsdp_status (*before
  * `pg`. */
 fsdp_status fsdp__residence_gradients(const fsdp__residence *residence, fsdp_process_group *pg, size_t bytes,
                                       fsdp__region **out);
+/* A storage for what shards have beside them: on their device, pinned as they are. */
+fsdp_status fsdp__residence_shard_storage(const fsdp__residence *residence, size_t bytes, fsdp_memory_kind kind,
+                                          fsdp__storage **out);
 /* Whether peers read what this rank writes. */
 bool fsdp__residence_is_shared(const fsdp__residence *residence);
 

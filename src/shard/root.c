@@ -355,14 +355,13 @@ void fsdp__root_set_last_backward(fsdp__root *root, bool last)
 static fsdp_status follow_writes(fsdp__root *root)
 {
     fsdp__param_group *group;
-    fsdp_device *device = NULL;
+    const fsdp_device *followed = NULL;
 
     for (walk w = walk_of(root); (group = next_group(&w));)
-        if (group->written)
-            device = group->residence.device; /* the one of all groups */
-    if (!device)
-        return FSDP_OK;
-    FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, device));
+        if (group->written && group->residence.shard_device != followed) { /* of all groups, or of those offloaded */
+            FSDP_TRY(fsdp__comm_context_follow_writes(root->comm, group->residence.shard_device));
+            followed = group->residence.shard_device;
+        }
     for (walk w = walk_of(root); (group = next_group(&w));)
         group->written = false;
     return FSDP_OK;

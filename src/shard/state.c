@@ -19,6 +19,7 @@ fsdp_status fsdp__module_state_create(fsdp_module *const *modules, int count, co
         return FSDP_NO_MEMORY;
     state->refs = 1;
     state->policy = options->mp_policy;
+    state->offload = options->offload_policy;
     state->reshard = options->reshard_after_forward;
     state->overlap = options->overlap;
     state->reduce_grads = state->reshard_after_backward = state->unshard_in_backward = true;
@@ -66,6 +67,8 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
         return FSDP_NO_MEMORY;
     r = &group->residence;
     r->mesh = fsdp__mesh_info_of(mesh);
+    r->offload = state->offload.cpu;
+    r->pin = !state->offload.pageable;
     r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SHARED) &&
                fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SYMMETRIC);
     group->state = state;
@@ -394,6 +397,8 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
     group->written = true;
     state->comm->after_optim = NULL; /* this write comes after it */
     group->residence.has_cast = false;
+    if (fsdp__residence_is_offloaded(&group->residence))
+        FSDP_TRY(fsdp__offload_await_read(&group->offload, &group->residence));
     /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));

@@ -39,6 +39,7 @@ typedef struct fsdp__module_state {
     fsdp__param_group **groups; /* none when the modules have no parameters left */
     int64_t group_count, group_capacity;
     fsdp_mp_policy policy;
+    fsdp_offload_policy offload;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
     bool reshard_after_forward, reshard_after_backward, reduce_grads, unshard_in_backward;

@@ -20,7 +20,8 @@ static void shard_group(order_model *m, const order_run *run, fsdp_mesh *mesh, i
                                   .reshard_after_forward = m->plan->reshard[group],
                                   .reshard_after_forward_ranks = m->plan->slice_ranks[group],
                                   .overlap = run->residence->overlap,
-                                  .no_shared_memory = run->residence->copy};
+                                  .no_shared_memory = run->residence->copy,
+                                  .offload_policy = residence_offload(run->residence, p->seed)};
 
     if (p->bf16)
         options.mp_policy.param_dtype = FSDP_BF16;

@@ -367,7 +367,7 @@ void play_write(order_player *player, const order_call *call)
         CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, values));
     else
         CHECK_OK(fsdp_tensor_copy_(
-            tensor, CHECK_PTR(fsdp_from_data(test_device(player->context), FSDP_F32, fsdp_tensor_ndim(tensor),
+            tensor, CHECK_PTR(fsdp_from_data(fsdp_tensor_device(tensor), FSDP_F32, fsdp_tensor_ndim(tensor),
                                              fsdp_tensor_shape(tensor), values))));
     free(values);
 }

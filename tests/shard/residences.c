@@ -1,6 +1,8 @@
 /* residences.c - the table. */
 #include "shard/residences.h"
 
+#include "support/test.h"
+
 const residence residences[RESIDENCES] = {
     {"shared memory, inline", false, FSDP_OVERLAP_INLINE, false},
     {"shared memory, worker streams", false, FSDP_OVERLAP_WORKER, false},
@@ -9,3 +11,10 @@ const residence residences[RESIDENCES] = {
     {"copy, worker streams", true, FSDP_OVERLAP_WORKER, false},
     {"copy, behind the host", true, FSDP_OVERLAP_WORKER, true},
 };
+
+fsdp_offload_policy residence_offload(const residence *where, uint64_t number)
+{
+    bool cpu = where->copy && !test_on_cpu() && number % 4 > 0;
+
+    return (fsdp_offload_policy){.cpu = cpu, .pageable = number % 2};
+}

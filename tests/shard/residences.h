@@ -16,4 +16,8 @@ enum {
 };
 extern const residence residences[RESIDENCES];
 
+/* A device of its own copies without being told: there, where the CPU would, shards come from the host instead, for
+ * most numbers. */
+fsdp_offload_policy residence_offload(const residence *where, uint64_t number);
+
 #endif

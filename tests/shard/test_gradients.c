@@ -292,6 +292,7 @@ static void train_little(fsdp_context *context, way_run *run)
         ways_backward(run, module, step);
         fsdp_device_memory(test_device(context), &stats);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], whole + shard);
+        fsdp_device_memory(fsdp_tensor_device(shard_at(module, name)), &stats); /* the host, where it is offloaded */
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shard);
         note_gradient(run, shard_at(module, name));
         fsdp_module_zero_grad(module);

@@ -8,7 +8,11 @@
  *                          forward; at the peak, of those blocks that the backward has not used
  *     gradients            unreduced P_root + P_block next to the reduced S_g of the blocks done so far
  *     hybrid sharding      while a group is reduced, its partial gradients: one rank's rows in a row, not rounded up
- *     after the backward   sum S_g more: the reduced gradients; after zero_grad nothing but the start */
+ *     offloaded shards     nothing of these on the device between steps; there, whole parameters as above (in another
+ *                          param_dtype the shard that is cast on its way besides), and of gradients P_root + 2 P_block
+ * + S_block: what is computed, what is being reduced and its result after the backward   sum S_g more: the reduced
+ * gradients; after zero_grad nothing but the start Links: optim */
+#include "fsdp/optim.h"
 #include "shard/net.h"
 
 enum {
@@ -260,6 +264,95 @@ static void partial_gradients_are_all_that_stays_between_backwards(void **state)
             test_run_ranks(world, check_pending, copy ? &copy : NULL);
 }
 
+static size_t live_total(fsdp_device *device)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(device, &stats);
+    return stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE];
+}
+
+static void check_device_is_empty(fsdp_device *device)
+{
+    CHECK_EQ(live_total(device), 0);
+}
+
+static void check_offloaded_step(fsdp_module *module, fsdp_optimizer *optimizer, int step, bool bf16)
+{
+    fsdp_context *context = module->context;
+    group_bytes block = block_bytes(fsdp_context_world_size(context));
+    group_bytes root = root_bytes(fsdp_context_world_size(context));
+    size_t block_whole = bf16 ? block.whole_bf16 : block.whole, root_whole = bf16 ? root.whole_bf16 : root.whole;
+    fsdp_device *device = test_device(context);
+    fsdp_memory_stats stats;
+
+    fsdp_device_reset_peak(device);
+    net_forward_backward(module, step, 0, 1);
+    fsdp_device_memory(device, &stats);
+    CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD], 0);
+    CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER],
+             root_whole + 2 * block_whole + (bf16 ? block.shard : 0));
+    /* In a backward, what is on its way besides; the spec's NB + 3 U is of parameters alone. */
+    CHECK(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] <= root.whole + 3 * block.whole);
+    CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT],
+             FSDP__MAX(root_whole + 2 * block_whole + block.shard, root_whole + root.shard));
+    check_device_is_empty(device);
+    fsdp_device_reset_peak(device);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+    fsdp_device_memory(device, &stats);
+    CHECK_EQ(stats.peak_total_bytes, stats.live_bytes[FSDP_MEMORY_WORKSPACE]); /* nothing in the optimizer's step */
+}
+
+/* Between steps the device has nothing, and the host all that is sharded. */
+static void check_offloaded(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options *options = arg;
+    bool bf16 = options->mp_policy.param_dtype == FSDP_BF16;
+    int64_t world = fsdp_context_world_size(context);
+    size_t shards = BLOCKS * block_bytes(world).shard + root_bytes(world).shard, first_live = 0;
+    fsdp_module *module = net_sharded(context, BLOCKS, options);
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_parameters parameters;
+    fsdp_optimizer *optimizer;
+    fsdp_memory_stats stats;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &adam, &optimizer));
+    fsdp_parameters_release(&parameters);
+    check_device_is_empty(test_device(context));
+    fsdp_device_memory(fsdp_cpu(context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+    for (int step = 0; step < 5; step++) {
+        check_offloaded_step(module, optimizer, step, bf16);
+        fsdp_device_memory(fsdp_cpu(context), &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], shards);
+        first_live = step == 1 ? live_total(fsdp_cpu(context)) : first_live;
+        if (step > 1)
+            CHECK_EQ(live_total(fsdp_cpu(context)), first_live); /* no drift */
+    }
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+static void offloaded_shards_take_nothing_of_the_device(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip(); /* where the device is the host, nothing moves */
+    for (int world = 1; world <= 4; world++)
+        for (int variant = 0; variant < 4; variant++) {
+            fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                          .offload_policy = {.cpu = true, .pageable = variant & 1},
+                                          .overlap = variant & 1 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_AUTO,
+                                          .mp_policy.param_dtype = variant & 2 ? FSDP_BF16 : FSDP_DTYPE_NONE};
+
+            test_run_ranks(world, check_offloaded, &options);
+        }
+}
+
 static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, arg);
@@ -276,7 +369,8 @@ static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *contex
 
 static void a_steady_state_reuses_its_blocks(void **state)
 {
-    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.overlap = FSDP_OVERLAP_WORKER}};
+    fsdp_shard_options options[] = {
+        {0}, {.no_shared_memory = true}, {.overlap = FSDP_OVERLAP_WORKER}, {.offload_policy.cpu = true}};
 
     (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
@@ -286,4 +380,5 @@ static void a_steady_state_reuses_its_blocks(void **state)
 TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_unit_test(a_cast_is_counted),
           cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
           cmocka_unit_test(partial_gradients_are_all_that_stays_between_backwards),
+          cmocka_unit_test(offloaded_shards_take_nothing_of_the_device),
           cmocka_unit_test(a_steady_state_reuses_its_blocks))

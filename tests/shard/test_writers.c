@@ -138,9 +138,8 @@ static void write_all(fsdp_module *module, int kind)
         if (kind == 0)
             CHECK_OK(fsdp_tensor_write(p, FSDP_F32, values));
         else if (kind == 1)
-            CHECK_OK(
-                fsdp_tensor_copy_(p, CHECK_PTR(fsdp_from_data(test_device(module->context), FSDP_F32,
-                                                              fsdp_tensor_ndim(p), fsdp_tensor_shape(p), values))));
+            CHECK_OK(fsdp_tensor_copy_(p, CHECK_PTR(fsdp_from_data(fsdp_tensor_device(p), FSDP_F32, fsdp_tensor_ndim(p),
+                                                                   fsdp_tensor_shape(p), values))));
         else
             CHECK_OK(fsdp_tensor_fill_(p, 0.02 * (double)(i + 1)));
         fsdp_scope_end(module->context, NULL);

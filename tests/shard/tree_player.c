@@ -41,7 +41,9 @@ static void shard_state(tree_player *player, int state)
                                         .overlap = where->overlap,
                                         .placement = place,
                                         .placement_arg = player,
-                                        .no_shared_memory = where->copy};
+                                        .no_shared_memory = where->copy,
+                                        .offload_policy =
+                                            residence_offload(where, player->plan->seed + (uint64_t)state)};
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
     for (int m = 0; m < s->member_count; m++)

@@ -1,0 +1,206 @@
+/* Shards on the host. What every training mode gives with them is compared bit for bit by the tests that run in every
+ * way (ways.c), and by the random ones (residences.c), on the device that the host cannot touch; here is what is not a
+ * result: where things lie, what is refused, what happens beside the steps. Links: optim state */
+#include "fsdp/optim.h"
+#include "fsdp/state.h"
+#include "nn/module.h"
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2
+};
+
+static const fsdp_shard_options offload = {.offload_policy.cpu = true};
+
+static void only_where_the_device_is_not_the_host(void)
+{
+    if (test_on_cpu())
+        skip();
+}
+
+static size_t live(fsdp_device *device, fsdp_memory_kind kind)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(device, &stats);
+    return stats.live_bytes[kind];
+}
+
+/* ---- where things lie ---- */
+
+static void check_places(fsdp_context *context, void *arg)
+{
+    fsdp_device *host = fsdp_cpu(context), *device = test_device(context);
+    fsdp_module *module = arg ? net_create(context, device, BLOCKS) : net_sharded(context, BLOCKS, &offload);
+    fsdp_parameters parameters;
+    fsdp_shard_info info;
+
+    if (arg) { /* with values of the device's */
+        CHECK_OK(fsdp_module_initialize(module, 1));
+        net_shard(module, &offload);
+    }
+    CHECK_EQ(live(device, FSDP_MEMORY_PARAMETER_SHARD), 0);
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    CHECK(info.offloaded && !info.shares_memory);
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++) {
+        fsdp_tensor *shard = parameters.items[i].tensor;
+
+        CHECK(fsdp_tensor_device(shard) == host);
+        CHECK(fsdp_tensor_device(CHECK_PTR(fsdp_tensor_grad(shard))) == host);
+    }
+    CHECK_EQ(live(device, FSDP_MEMORY_GRADIENT), 0);
+    CHECK_OK(fsdp_module_unshard(module));
+    CHECK(fsdp_tensor_device(((net *)module)->head->parts->parameters[0].slot[0]) == device);
+    CHECK_OK(fsdp_module_reshard(module));
+    fsdp_parameters_release(&parameters);
+    fsdp_module_unref(module);
+}
+
+static void shards_and_gradients_lie_on_the_host(void **state)
+{
+    (void)state;
+    only_where_the_device_is_not_the_host();
+    for (int world = 1; world <= 3; world++)
+        for (int real = 0; real < 2; real++)
+            test_run_ranks(world, check_places, real ? &real : NULL);
+}
+
+/* The same residence, the same memory. */
+static void check_nothing_moves(fsdp_context *context, void *arg)
+{
+    fsdp_module *modules[] = {net_sharded(context, BLOCKS, &offload), net_sharded(context, BLOCKS, NULL)};
+    fsdp_shard_info infos[2];
+
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        net_train(modules[i], 2);
+        CHECK_OK(fsdp_module_shard_info(modules[i], &infos[i]));
+        CHECK(!infos[i].offloaded);
+        fsdp_module_unref(modules[i]);
+    }
+    CHECK_EQ(infos[0].shares_memory, infos[1].shares_memory);
+}
+
+static void where_the_device_is_the_host_nothing_moves(void **state)
+{
+    (void)state;
+    test_only_on_cpu("another device is not the host");
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, check_nothing_moves, NULL);
+}
+
+/* ---- what is refused ---- */
+
+/* As one would who puts a tensor of the device in a shard's place. */
+static void check_moved_shard(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, &offload);
+    fsdp_tensor *shard = ((net *)module)->norm->parts->parameters[0].slot[0], *x, *targets;
+    fsdp__storage *storage = shard->storage;
+
+    (void)arg;
+    CHECK_OK(
+        fsdp__storage_create(test_device(context), storage->bytes, FSDP_MEMORY_PARAMETER_SHARD, true, &shard->storage));
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 2, &x, &targets);
+    CHECK_NULL(fsdp_call(module, x, targets));
+    CHECK_EQ(fsdp_last_status(), FSDP_STATE);
+    CHECK_CONTAINS(fsdp_last_error(), "'norm.weight' on 'sim:0'");
+    CHECK_CONTAINS(fsdp_last_error(), "not on device 'cpu'");
+    fsdp__storage_unref(shard->storage);
+    shard->storage = storage;
+    (void)CHECK_PTR(fsdp_call(module, x, targets));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void a_shard_that_is_not_on_the_host_is_named_before_the_first_forward(void **state)
+{
+    (void)state;
+    only_where_the_device_is_not_the_host();
+    test_run_ranks(2, check_moved_shard, NULL);
+}
+
+/* ---- beside the steps ---- */
+
+/* What one would see who looks while results are on their way: all of it. */
+static void look_between(fsdp_module *module, float *out)
+{
+    CHECK_OK(fsdp_module_set_is_last_backward(module, false));
+    for (int micro = 0; micro < 3; micro++) { /* each is reduced, and added on the host */
+        fsdp_tensor *gradient;
+
+        net_forward_backward(module, 0, micro, 3);
+        gradient =
+            CHECK_PTR(fsdp_tensor_grad(((net_block *)net_block_at(module, 1))->up->parts->parameters[0].slot[0]));
+        if (fsdp_tensor_numel(gradient) > 0)
+            CHECK_OK(fsdp_tensor_read(gradient, FSDP_F32, out));
+        out += NET_FFN * NET_DIM;
+    }
+    CHECK_OK(fsdp_module_set_is_last_backward(module, true));
+    fsdp_module_zero_grad(module);
+    net_train(module, 2);
+}
+
+static void check_looks(fsdp_context *context, void *arg)
+{
+    float seen[2][3 * NET_FFN * NET_DIM] = {{0}}, *values[2];
+    int64_t count;
+
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        fsdp_shard_options options = i ? offload : (fsdp_shard_options){0};
+        fsdp_module *module;
+
+        options.overlap = FSDP_OVERLAP_WORKER;
+        module = net_sharded(context, BLOCKS, &options);
+        look_between(module, seen[i]);
+        values[i] = net_values(module, &count);
+        fsdp_module_unref(module);
+    }
+    CHECK_BYTES(seen[1], seen[0], sizeof seen[0]);
+    CHECK_BYTES(values[1], values[0], (size_t)count * sizeof *values[0]);
+    free(values[0]);
+    free(values[1]);
+}
+
+static void gradients_are_whole_whenever_one_looks(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, check_looks, NULL);
+}
+
+/* The model goes while its gradients, and an optimizer, stay; or before anything has arrived. */
+static void check_ends(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, &offload);
+    fsdp_parameters parameters;
+    fsdp_optimizer *optimizer;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_OK(fsdp_sgd_create(&parameters, &(fsdp_sgd_options){.lr = 0.1, .momentum = 0.9}, &optimizer));
+    fsdp_parameters_release(&parameters);
+    CHECK_OK(fsdp_module_set_is_last_backward(module, false));
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_OK(fsdp_module_unshard_async(module));
+    fsdp_module_unref(module);
+    CHECK_OK(fsdp_optimizer_step(optimizer));
+    fsdp_optimizer_free(optimizer);
+}
+
+static void the_model_may_go_before_its_gradients(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, check_ends, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(shards_and_gradients_lie_on_the_host),
+          cmocka_unit_test(where_the_device_is_the_host_nothing_moves),
+          cmocka_unit_test(a_shard_that_is_not_on_the_host_is_named_before_the_first_forward),
+          cmocka_unit_test(gradients_are_whole_whenever_one_looks),
+          cmocka_unit_test(the_model_may_go_before_its_gradients))
