@@ -62,9 +62,11 @@ FSDP_API void fsdp_optimizer_set_lr(fsdp_optimizer *optimizer, int group, double
  * zero_grad reset it. max_norm 0 or infinite: only the norm. Without any gradient the norm is 0; an infinite or NaN
  * norm is reported, and the factor is then what PyTorch's is (0, NaN). All ranks must call it. [collective] */
 FSDP_API fsdp_status fsdp_clip_grad_norm(fsdp_optimizer *optimizer, double max_norm, double *norm);
-/* The same for the p-norm, p = norm_type above 0, INFINITY for the largest magnitude: gradients on different meshes are
- * put together by their sums of powers, in f64 on a rank and as one f32 between ranks. With error_if_nonfinite a norm
- * that is infinite or NaN is FSDP_NOT_FINITE, on all ranks, and the factor stays as it was. [collective] */
+/* The same for the p-norm, p = norm_type above 0, INFINITY for the largest magnitude; torch's 0 and below (it counts
+ * the tensors that are not all zero, or takes the smallest magnitude) are no norms, and refused. Gradients on different
+ * meshes are put together by their sums of powers, in f64 on a rank and as one f32 between ranks. With
+ * error_if_nonfinite a norm that is infinite or NaN is FSDP_NOT_FINITE, on all ranks, and the factor stays as it was.
+ * [collective] */
 FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double max_norm, double norm_type,
                                               bool error_if_nonfinite, double *norm);
 

@@ -163,7 +163,8 @@ FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int c
 FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
 /* Frees the unsharded parameters and puts the shards back. Idempotent; a local call. */
 FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);
-/* The same for every sharded module of the subtree. */
+/* The same for every sharded module of the subtree. After it no memory of gathers is held, also behind a forward whose
+ * backward never comes. */
 FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 /* fsdp_module_unshard in two calls, FSDP2's unshard(async_op=True): the first issues the gather and returns, fields
  * name the shards still; the second waits for it, from when on they name unsharded tensors. The module is the handle:

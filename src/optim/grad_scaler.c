@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "fsdp/ops.h"
@@ -134,38 +135,99 @@ static fsdp_status check_gradients(const fsdp_optimizer *optimizer)
     return FSDP_OK;
 }
 
-/* Whether a gradient is not finite; it is multiplied by `factor`. `largest` lies on its device. */
-static fsdp_status unscale_one(fsdp_tensor *grad, float factor, double *largest, bool *found_inf)
-{
-    fsdp_stream *stream = fsdp_device_stream(grad->storage->device);
-    fsdp__span span = {.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
-    double magnitude = 0;
+/* The gradients of one device and dtype, as kernels take them; the arrays have room for all. */
+typedef struct gradients {
+    fsdp_tensor **tensors; /* of all devices and dtypes, that have elements */
+    int64_t count;
+    fsdp__span *spans;
+} gradients;
 
-    FSDP_TRY(fsdp__launch_power_sum(
-        stream,
-        &(fsdp__power_sum_args){.spans = &span, .count = 1, .dtype = grad->dtype, .p = INFINITY, .out = largest}));
-    FSDP_TRY(fsdp__copy_to_host(stream, &magnitude, largest, sizeof magnitude));
-    FSDP_TRY(fsdp_stream_synchronize(stream));
-    *found_inf = *found_inf || !isfinite(magnitude);
-    return fsdp__launch_scale(stream, &(fsdp__scale_args){.x = span.src,
-                                                          .y = (void *)(uintptr_t)span.src,
-                                                          .alpha = factor,
-                                                          .numel = span.numel,
-                                                          .dtype = grad->dtype});
+static fsdp_status collect(const fsdp_optimizer *optimizer, gradients *all)
+{
+    int64_t most = 0;
+
+    for (int g = 0; g < optimizer->group_count; g++)
+        most += optimizer->groups[g].count;
+    all->tensors = fsdp__malloc((size_t)most * sizeof *all->tensors);
+    all->spans = fsdp__malloc((size_t)most * sizeof *all->spans);
+    if (most > 0 && (!all->tensors || !all->spans))
+        return FSDP_NO_MEMORY;
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            fsdp_tensor *grad = fsdp_tensor_grad(optimizer->groups[g].params[i].tensor);
+
+            if (!grad || fsdp_tensor_numel(grad) == 0)
+                continue;
+            FSDP_TRY(fsdp_tensor_begin_write(grad));
+            all->tensors[all->count++] = grad;
+        }
+    return FSDP_OK;
 }
 
-static fsdp_status unscale_param(const fsdp__optimizer_param *param, float factor, bool *found_inf)
+/* The largest magnitude of the gradients of `dtype` on the device, into `*largest` there. */
+static fsdp_status measure(const gradients *all, fsdp_device *device, fsdp_dtype dtype, double *largest)
 {
-    fsdp_tensor *grad = fsdp_tensor_grad(param->tensor);
-    fsdp_status status;
+    fsdp__power_sum_args args = {.spans = all->spans, .dtype = dtype, .p = INFINITY, .out = largest};
+
+    for (int64_t i = 0; i < all->count; i++)
+        if (all->tensors[i]->storage->device == device && all->tensors[i]->dtype == dtype)
+            all->spans[args.count++] =
+                (fsdp__span){.src = fsdp_tensor_data(all->tensors[i]), .numel = fsdp_tensor_numel(all->tensors[i])};
+    return fsdp__launch_power_sum(fsdp_device_stream(device), &args);
+}
+
+/* One look at all gradients of a device. */
+static fsdp_status look(const gradients *all, fsdp_device *device, bool *found_inf)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    fsdp_stream *stream = fsdp_device_stream(device);
+    double magnitudes[FSDP__COUNT_OF(dtypes)] = {0};
+    fsdp_status status = FSDP_OK;
     void *largest = NULL;
 
-    if (!grad || fsdp_tensor_numel(grad) == 0)
-        return FSDP_OK;
-    FSDP_TRY(fsdp_tensor_begin_write(grad));
-    FSDP_TRY(fsdp__device_alloc(grad->storage->device, sizeof(double), FSDP_MEMORY_WORKSPACE, &largest));
-    status = unscale_one(grad, factor, largest, found_inf);
-    fsdp__device_free(grad->storage->device, largest, sizeof(double), FSDP_MEMORY_WORKSPACE);
+    FSDP_TRY(fsdp__device_alloc(device, sizeof magnitudes, FSDP_MEMORY_WORKSPACE, &largest));
+    for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
+        FSDP_TRY_GOTO(status, measure(all, device, dtypes[d], (double *)largest + d), out);
+    FSDP_TRY_GOTO(status, fsdp__copy_to_host(stream, magnitudes, largest, sizeof magnitudes), out);
+    FSDP_TRY_GOTO(status, fsdp_stream_synchronize(stream), out);
+    for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
+        *found_inf = *found_inf || !isfinite(magnitudes[d]);
+out:
+    fsdp__device_free(device, largest, sizeof magnitudes, FSDP_MEMORY_WORKSPACE);
+    return status;
+}
+
+static bool is_first_of_device(const gradients *all, int64_t i)
+{
+    for (int64_t before = 0; before < i; before++)
+        if (all->tensors[before]->storage->device == all->tensors[i]->storage->device)
+            return false;
+    return true;
+}
+
+/* Multiplies all gradients by `factor`; whether one is not finite. */
+static fsdp_status unscale_all(const fsdp_optimizer *optimizer, float factor, bool *found_inf)
+{
+    gradients all = {.count = 0};
+    fsdp_status status;
+
+    FSDP_TRY_GOTO(status, collect(optimizer, &all), out);
+    for (int64_t i = 0; i < all.count; i++)
+        if (is_first_of_device(&all, i))
+            FSDP_TRY_GOTO(status, look(&all, all.tensors[i]->storage->device, found_inf), out);
+    for (int64_t i = 0; i < all.count; i++) {
+        void *data = fsdp_tensor_data(all.tensors[i]);
+        const fsdp__scale_args args = {.x = data,
+                                       .y = data,
+                                       .alpha = factor,
+                                       .numel = fsdp_tensor_numel(all.tensors[i]),
+                                       .dtype = all.tensors[i]->dtype};
+
+        FSDP_TRY_GOTO(status, fsdp__launch_scale(fsdp_device_stream(all.tensors[i]->storage->device), &args), out);
+    }
+out:
+    fsdp__free(all.tensors);
+    fsdp__free(all.spans);
     return status;
 }
 
@@ -205,9 +267,7 @@ static fsdp_status unscale(fsdp_grad_scaler *scaler, const fsdp_optimizer *optim
     FSDP_TRY(check_gradients(optimizer));
     if (fsdp__grow(&scaler->optimizers, scaler->count, &scaler->capacity, sizeof *scaler->optimizers))
         return FSDP_NO_MEMORY;
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            FSDP_TRY(unscale_param(&optimizer->groups[g].params[i], factor, &found_inf));
+    FSDP_TRY(unscale_all(optimizer, factor, &found_inf));
     FSDP_TRY(share(scaler, &found_inf));
     scaler->optimizers[scaler->count++] =
         (scaled_optimizer){.optimizer = optimizer, .stage = UNSCALED, .found_inf = found_inf};

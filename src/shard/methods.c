@@ -128,9 +128,18 @@ fsdp_status fsdp_module_reshard(fsdp_module *module)
     return change_states(module, false, reshard, 0);
 }
 
+/* Nobody wants the memory of gathers either, which waits for the backward of a forward. */
+static fsdp_status reshard_for_good(fsdp__module_state *state, int unused)
+{
+    FSDP_TRY(reshard(state, unused));
+    if (!state->root->forward_root && !state->root->in_backward)
+        fsdp__spares_drop(&state->comm->spares);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_module_reshard_all(fsdp_module *module)
 {
-    change c = {.apply = reshard};
+    change c = {.apply = reshard_for_good};
 
     return fsdp__module_walk(module, apply_change, &c);
 }

@@ -85,7 +85,8 @@ static void choose(reduction *r)
     r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
 }
 
-/* f16 has no room for sums of many ranks: contributions are divided by about the root of it (PyTorch's rule). */
+/* f16 has no room for sums of many ranks: contributions are divided by about the root of it (PyTorch's rule). Of a
+ * group all are or none is, whichever are reduced now: what adds up between reductions has one divisor. */
 static division divide(const reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
@@ -94,8 +95,8 @@ static division divide(const reduction *r)
     bool narrow = false;
     float before = 1;
 
-    for (int64_t i = 0; i < r->count; i++)
-        narrow = narrow || r->params[i]->reduce_dtype == FSDP_F16;
+    for (int64_t i = 0; i < r->group->param_count; i++)
+        narrow = narrow || r->group->params[i].reduce_dtype == FSDP_F16;
     while (narrow && fmodf(total, before) == 0 && total / before > before)
         before *= 2;
     return (division){before, total / before};

@@ -12,6 +12,7 @@ enum {
 
 typedef struct caller {
     int64_t gathers, reductions, taken, given, failing; /* the last: which call fails, from 1 */
+    bool late;                                          /* ... once its work has been issued */
     fsdp_dtype gathered, reduced;
     bool bytes; /* some gather was of several dtypes */
 } caller;
@@ -23,9 +24,12 @@ static fsdp_status gather(void *arg, const fsdp_custom_call *call)
     c->gathers++;
     c->gathered = call->dtype;
     c->bytes = c->bytes || call->dtype == FSDP_U8;
-    if (c->failing > 0 && c->gathers + c->reductions == c->failing)
+    if (!c->late && c->failing > 0 && c->gathers + c->reductions == c->failing)
         return FSDP_FAIL(FSDP_IO, "the caller's gather gave up");
-    return fsdp_all_gather(call->group, call->send, call->recv, call->count, call->dtype, call->stream);
+    FSDP_TRY(fsdp_all_gather(call->group, call->send, call->recv, call->count, call->dtype, call->stream));
+    if (c->late && c->gathers + c->reductions == c->failing)
+        return FSDP_FAIL(FSDP_IO, "the caller's gather gave up");
+    return FSDP_OK;
 }
 
 static fsdp_status reduce(void *arg, const fsdp_custom_call *call)
@@ -34,9 +38,13 @@ static fsdp_status reduce(void *arg, const fsdp_custom_call *call)
 
     c->reductions++;
     c->reduced = call->dtype;
-    if (c->failing > 0 && c->gathers + c->reductions == c->failing)
+    if (c->failing > 0 && !c->late && c->gathers + c->reductions == c->failing)
         return FSDP_FAIL(FSDP_IO, "the caller's reduction gave up");
-    return fsdp_reduce_scatter(call->group, call->send, call->recv, call->count, call->dtype, call->op, call->stream);
+    FSDP_TRY(
+        fsdp_reduce_scatter(call->group, call->send, call->recv, call->count, call->dtype, call->op, call->stream));
+    if (c->late && c->gathers + c->reductions == c->failing)
+        return FSDP_FAIL(FSDP_IO, "the caller's reduction gave up");
+    return FSDP_OK;
 }
 
 /* Not counted as anything that the library counts. */
@@ -329,10 +337,11 @@ static void fail_at(fsdp_context *context, void *arg)
         set(i < BLOCKS ? net_block_at(module, i) : module, &c, true);
     CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_OK(fsdp_module_initialize(module, 1));
-    for (int64_t n = 1; n <= 3 * (BLOCKS + 1) - 1; n++) {
+    for (int64_t i = 2; i <= 2 * (3 * (BLOCKS + 1) - 1) + 1; i++) {
         fsdp_tensor *x, *targets, *loss;
+        int64_t n = i / 2;
 
-        c = (caller){.failing = n};
+        c = (caller){.failing = n, .late = i % 2};
         CHECK_OK(fsdp_scope_begin(context));
         net_batch(context, 0, 0, 3, &x, &targets);
         loss = fsdp_call(module, x, targets);

@@ -172,5 +172,57 @@ static void at_most_the_root_and_two_blocks_are_whole(void **state)
     CHECK_EQ(behind.peak[1], root + 2 * block);
 }
 
-TEST_MAIN(cmocka_unit_test(a_gather_does_not_wait_for_the_computing),
+/* ---- a forward whose backward never comes ---- */
+
+static size_t whole_bytes(fsdp_context *context)
+{
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(test_device(context), &stats);
+    return stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
+}
+
+static void leave_off(fsdp_context *context, void *arg)
+{
+    fsdp_shard_options options = {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true};
+    size_t held = *(size_t *)arg, root = held;
+    fsdp_module *module;
+    fsdp_tensor *x, *targets;
+
+    root -= 2 * (linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM));
+    CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+    module = create(context, &options);
+    for (int way = 0; way < 5; way++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, 0, 0, 3, &x, &targets);
+        CHECK_PTR(fsdp_call(module, x, targets));
+        CHECK_EQ(whole_bytes(context), held); /* for the gathers of the backward */
+        if (way == 0)
+            CHECK_OK(fsdp_module_reset_iteration(module));
+        if (way == 1)
+            CHECK_OK(fsdp_module_reshard_all(module));
+        if (way == 2)
+            (void)evaluate(module, x); /* the root stays, for the next forward */
+        if (way == 3)
+            CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(module, x, targets))));
+        if (way == 4)
+            CHECK_PTR(fsdp_call(module, x, targets));
+        CHECK_EQ(whole_bytes(context), way == 2 ? root : way == 4 ? held : 0);
+        fsdp_scope_end(context, NULL);
+    }
+    fsdp_module_unref(module);
+}
+
+static void memory_for_a_backward_that_never_comes_is_given_back(void **state)
+{
+    size_t block = linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM);
+    size_t root = linear_bytes(NET_IN, NET_DIM) + linear_bytes(NET_DIM, NET_OUT) + 2 * 64, held = root + 2 * block;
+
+    (void)state;
+    test_only_on_cpu("closed forms of memory");
+    test_run_ranks(2, leave_off, &held);
+}
+
+TEST_MAIN(cmocka_unit_test(memory_for_a_backward_that_never_comes_is_given_back),
+          cmocka_unit_test(a_gather_does_not_wait_for_the_computing),
           cmocka_unit_test(at_most_the_root_and_two_blocks_are_whole))

@@ -337,7 +337,75 @@ static void sums_in_f16_are_divided_before_and_after(void **state)
                 test_run_ranks(world, sum_in_f16, &replicas);
 }
 
-TEST_MAIN(cmocka_unit_test(what_is_pending_is_known_and_reduced_on_demand),
+/* ---- float16 among other dtypes ---- */
+
+typedef struct several {
+    fsdp_module base;
+    fsdp_tensor *wide, *narrow;
+} several;
+
+static fsdp_tensor *several_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    several *s = (several *)self;
+    fsdp_tensor *y = fsdp_linear(inputs[0], s->wide, FSDP_NO_BIAS);
+
+    (void)count;
+    return fsdp_mean(
+        fsdp_mul(y, fsdp_cast(fsdp_linear(fsdp_cast(inputs[0], FSDP_F16), s->narrow, FSDP_NO_BIAS), FSDP_F32)));
+}
+
+static const fsdp_module_type several_type = {.name = "Several", .forward = several_forward};
+
+/* Two backwards, whose gradients inside the replicas add up: in the first the float16 parameter may be frozen. The
+ * gradient of the other one, which this changes nothing for. */
+static void reduce_twice(fsdp_context *context, bool frozen, float *out)
+{
+    const fsdp_init normal = {FSDP_INIT_NORMAL, 0, 1};
+    fsdp_mesh *mesh = net_hybrid_mesh(context, 2);
+    fsdp_tensor *x, *targets, *whole;
+    several *s;
+
+    CHECK_OK(fsdp_module_create(context, &several_type, sizeof *s, &s));
+    CHECK_OK(fsdp_module_add_parameter(&s->base, "wide", &s->wide, fsdp_meta(context), FSDP_F32, 2,
+                                       (const int64_t[]){3, NET_IN}, normal));
+    CHECK_OK(fsdp_module_add_parameter(&s->base, "narrow", &s->narrow, fsdp_meta(context), FSDP_F16, 2,
+                                       (const int64_t[]){3, NET_IN}, normal));
+    CHECK_OK(fsdp_fully_shard(&s->base, &(fsdp_shard_options){.mesh = mesh}));
+    CHECK_OK(fsdp_module_materialize(&s->base, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(&s->base, 1));
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(fsdp_tensor_set_requires_grad(s->narrow, i == 1 || !frozen));
+        CHECK_OK(fsdp_module_set_requires_all_reduce(&s->base, i == 1, true));
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, i, 3 * fsdp_context_rank(context), 3, &x, &targets);
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(&s->base, x))));
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_OK(fsdp_full_tensor(fsdp_tensor_grad(s->wide), &whole));
+    CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, out));
+    fsdp_tensor_unref(whole);
+    fsdp_module_unref(&s->base);
+    fsdp_mesh_unref(mesh);
+}
+
+static void compare_divisions(fsdp_context *context, void *arg)
+{
+    float thawed[3 * NET_IN], frozen[3 * NET_IN];
+
+    (void)arg;
+    reduce_twice(context, false, thawed);
+    reduce_twice(context, true, frozen);
+    CHECK_BYTES(frozen, thawed, sizeof thawed);
+}
+
+static void a_group_with_float16_divides_all_it_has_alike(void **state)
+{
+    (void)state;
+    test_run_ranks(4, compare_divisions, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(a_group_with_float16_divides_all_it_has_alike),
+          cmocka_unit_test(what_is_pending_is_known_and_reduced_on_demand),
           cmocka_unit_test(synchronizing_is_for_modules_and_not_inside_a_backward),
           cmocka_unit_test(a_hook_can_do_what_hybrid_sharding_does),
           cmocka_unit_test(what_fails_in_a_hook_fails_the_backward),
