@@ -113,6 +113,49 @@ typedef struct fsdp_shard_placement {
     fsdp_mesh *mesh; /* of one dimension (shard), or two (replicate, shard). Borrowed for the call */
 } fsdp_shard_placement;
 
+/* ---- gathers of other bytes ---- */
+
+/* A parameter in the gathers of its group, as an extension sees it. */
+typedef struct fsdp_gather_parameter {
+    const char *name;           /* dotted, from the root; NULL before the first forward */
+    const fsdp_tensor *sharded; /* this rank's part; the whole shape is in its distribution */
+    const void *values;         /* for measure and pre: of this part, contiguous, on the device of the stream */
+    fsdp_dtype param_dtype;     /* of the unsharded parameter */
+    int ranks, rank;            /* it is sharded over */
+    /* The unsharded parameter as (outer, rows, inner) elements; `rows` is the sharded dimension. Rank r has the rows of
+     * fsdp_shard_range, fewer than others or none; its part is (outer, its rows, inner), contiguous. */
+    int64_t outer, rows, inner;
+} fsdp_gather_parameter;
+
+/* What is sent of a parameter in place of its rows in param_dtype (FSDP2's fsdp_pre_all_gather and
+ * fsdp_post_all_gather). Functions give work to `stream`, and touch memory of the device on the host only after
+ * synchronising that; addresses and structs are theirs during the call. The same calls on all ranks, with the same
+ * results for the ranks to be equal. A failure is one of the forward, backward or unshard that gathers. */
+typedef struct fsdp_gather_extension {
+    const char *name; /* for messages */
+    /* Bytes that each rank sends: one number for all, so of the longest part that a rank may have. */
+    size_t (*sent_bytes)(void *arg, const fsdp_gather_parameter *parameter);
+    /* Optional. A number of this rank's shard, asked for after a write to it: pre gets the largest of all ranks'. One
+     * all-reduce has it for all parameters of the outermost module: before a forward of that, and before an unshard. */
+    fsdp_status (*measure)(void *arg, const fsdp_gather_parameter *parameter, float *out, fsdp_stream *stream);
+    /* From the shard to what is sent, which is kept for all gathers until the next write (16-byte aligned). Called
+     * after one (`written`), and whenever `measured` may have changed; where it has not, what is there may stay. */
+    fsdp_status (*pre)(void *arg, const fsdp_gather_parameter *parameter, const float *measured, bool written,
+                       void *sent, fsdp_stream *stream);
+    /* From what the ranks sent, received[rank], to the unsharded parameter in param_dtype, all of it. After each
+     * gather, in its stream. Peers may read `received`, too. */
+    fsdp_status (*post)(void *arg, const fsdp_gather_parameter *parameter, const void *const *received, void *unsharded,
+                        fsdp_stream *stream);
+    void *arg;
+} fsdp_gather_extension;
+
+/* One byte an element, e4m3: x 448 / (the largest magnitude of all shards), nearest even. All ranks compute the same
+ * values, whatever their number. */
+FSDP_API const fsdp_gather_extension *fsdp_gather_float8(void);
+/* One byte an element, and a float every 128 of a rank's part: x 127 / (the largest magnitude of the block). No
+ * collective but the gather. Values depend on where blocks begin, so on the number of ranks. */
+FSDP_API const fsdp_gather_extension *fsdp_gather_int8(void);
+
 typedef struct fsdp_shard_options {
     /* One dimension: its ranks hold a part each. Two: hybrid sharding, the first replicates and the second shards.
      * More: dp_mesh_dims says which are meant. NULL: all ranks of the context, one dimension. Borrowed */
@@ -135,6 +178,16 @@ typedef struct fsdp_shard_options {
      * alike. */
     fsdp_status (*placement)(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out);
     void *placement_arg;
+    /* For the parameters that `extends` picks by their dotted name from the call's module; NULL: the weights of layers
+     * of types Linear and Conv1D where they are not tied to an earlier layer's (biases, norms and embeddings lose more
+     * than is saved). Forward and backward compute with what arrives, in param_dtype; gradients are reduced as ever and
+     * shards, optimizers and state dicts see no difference. The other parameters of such a group are gathered with it
+     * as they are. Each rank keeps what it sends, and has the unsharded parameters in memory of its own; a gather has
+     * room for what is sent by all ranks besides. With reshard_after_forward_ranks what is kept, and gathered over
+     * those ranks, is in param_dtype. Copied; all ranks of a mesh must give the same. NULL: none. */
+    const fsdp_gather_extension *gather_extension;
+    bool (*extends)(void *arg, const char *name, const fsdp_tensor *parameter);
+    void *extends_arg;
     /* Left as they are: neither sharded, nor moved, nor reduced, whichever modules have them; give the same list to all
      * calls. Their gradients are this rank's own, so keeping them equal is the caller's business, and they belong into
      * no optimizer whose gradients are clipped together with those of shards: their norm differs from rank to rank.
@@ -296,7 +349,7 @@ typedef struct fsdp_shard_info {
     fsdp_sharded_state state;
     int64_t parameter_count; /* tensors */
     int64_t numel;           /* elements of the whole group, without padding */
-    int64_t padded_numel;    /* rows padded to a multiple of the ranks: what is counted on the wire */
+    int64_t padded_numel;    /* rows padded to a multiple of the ranks: what is sent of all ranks */
     int64_t shard_numel;     /* elements this rank holds, without padding */
     bool shares_memory;      /* gathers move nothing on this machine */
     bool offloaded;          /* shards lie on the host, away from the device: see fsdp_offload_policy */

@@ -53,7 +53,9 @@ static void unwrap(fsdp__param *param)
 fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
 {
     FSDP_TRY(lay_out(group));
-    fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
+    fsdp__wire_lay_out(group);
+    if (group->wire.bytes == 0)
+        fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
         fsdp_status status;
@@ -86,13 +88,12 @@ static fsdp__residence_kind choose_residence(const fsdp__param_group *group, con
     int ranks = group->residence.mesh.ranks;
     bool share = fsdp__residence_can_share(&group->residence, device), apart = false;
 
-    if ((group->all_gather.run && ranks > 1) || fsdp__residence_would_offload(&group->residence, device))
+    if (group->wire.bytes > 0 || (group->all_gather.run && ranks > 1) ||
+        fsdp__residence_would_offload(&group->residence, device))
         return FSDP__RESIDENCE_COPY;
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 
-        if (p->gather.pre_gather || p->gather.post_gather)
-            return FSDP__RESIDENCE_COPY;
         apart = apart || p->param_dtype != p->orig_dtype || !fsdp__param_is_one_run(p);
     }
     if (!apart && (ranks == 1 || share))
@@ -138,6 +139,7 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     if (!*storages)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
+    FSDP_TRY(fsdp__wire_open(group));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     FSDP_TRY(fsdp_event_create(device, &group->offload.read));
     for (int64_t i = 0; i < group->param_count; i++) {
@@ -213,6 +215,7 @@ static void undo(fsdp__param_group *group)
         fsdp_tensor_unref(group->params[i].unsharded);
         group->params[i].unsharded = NULL;
     }
+    fsdp__wire_close(&group->wire);
     fsdp__residence_close(&group->residence);
     fsdp__offload_close(&group->offload);
     fsdp_event_free(group->gathered);
@@ -254,8 +257,11 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
         status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
     /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
     FSDP_TRY(agree(groups, count, status));
-    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         status = fsdp__residence_fill(&groups[i]->residence);
+        if (status == FSDP_OK)
+            status = fsdp__wire_fill(&groups[i]->wire);
+    }
     /* That fails alike on the ranks of a shard group; other replicas do not know of it. */
     if (status != FSDP_OK && !any_replicas(groups, count))
         return status;
@@ -302,6 +308,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__free(group->partial.places);
     if (fsdp__residence_is_offloaded(&group->residence)) /* the host's memory goes in the order of its own stream */
         (void)fsdp__offload_await_read(&group->offload, &group->residence);
+    fsdp__wire_close(&group->wire);
     fsdp__residence_close(&group->residence);
     fsdp__offload_close(&group->offload);
     fsdp__mesh_info_release(&group->residence.mesh);

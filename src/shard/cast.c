@@ -6,7 +6,7 @@
 
 bool fsdp__param_keeps_cast(const fsdp__param *param)
 {
-    return param->param_dtype != param->orig_dtype && param->extent.outer <= 1 && !param->gather.pre_gather;
+    return param->param_dtype != param->orig_dtype && param->extent.outer <= 1;
 }
 
 void fsdp__cast_lay_out(fsdp__residence *residence, fsdp__param *params, int64_t count)

@@ -2,8 +2,9 @@
  * all gathers until the next write: once a step, however often a step gathers.
  *
  * CAST they are this rank's rows of the unsharded parameters, which lie in shared memory anyway; COPY they have a
- * region of their own. The ledger counts the same bytes. Parameters that lie in runs (sharded above dimension 0), or
- * have functions around their gather, are cast by each gather; so are offloaded ones, on the device (offload.h). */
+ * region of their own. The ledger counts the same bytes. Parameters that lie in runs (sharded above dimension 0) are
+ * cast by each gather; so are offloaded ones, on the device (offload.h). Groups that are gathered in other bytes have
+ * none (wire.h). */
 #ifndef SHARD_CAST_H
 #define SHARD_CAST_H
 

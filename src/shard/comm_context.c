@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "device/device.h"
 
 fsdp_status fsdp__comm_context_open(fsdp__comm_context *comm, fsdp_device *device, fsdp_overlap overlap)
@@ -35,6 +36,8 @@ void fsdp__comm_context_close(fsdp__comm_context *comm)
     fsdp_stream_free(comm->reduce_stream);
     if (comm->own_stream)
         fsdp_stream_free(comm->stream);
+    fsdp__region_unref(comm->received); /* after the work that used them */
+    fsdp__region_unref(comm->measures);
 }
 
 fsdp_status fsdp__comm_context_follow_compute_on(fsdp__comm_context *comm, fsdp_device *device, fsdp_stream *stream)
@@ -63,6 +66,73 @@ fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_devi
 {
     return comm->after_optim ? fsdp_stream_wait_event(comm->stream, comm->after_optim)
                              : fsdp__comm_context_follow_compute(comm, device);
+}
+
+/* ---- memory of gathers in other bytes ---- */
+
+void fsdp__comm_context_precede_compute(fsdp__comm_context *comm, fsdp_device *device)
+{
+    fsdp_stream *compute = fsdp_device_stream(device);
+
+    if (comm->stream != compute && (fsdp_event_record(comm->compute, comm->stream) != FSDP_OK ||
+                                    fsdp_stream_wait_event(compute, comm->compute) != FSDP_OK))
+        (void)fsdp_stream_synchronize(comm->stream);
+}
+
+static void drop_region(fsdp__comm_context *comm, fsdp__region **region)
+{
+    if (*region)
+        fsdp__comm_context_precede_compute(comm, (*region)->device);
+    fsdp__region_unref(*region);
+    *region = NULL;
+}
+
+static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, fsdp_memory_kind kind,
+                               fsdp__region **region)
+{
+    fsdp_status status;
+
+    if (*region && (*region)->bytes >= bytes)
+        return FSDP_OK;
+    drop_region(comm, region);
+    FSDP_TRY(fsdp__region_of_device(device, bytes, kind, region));
+    status = fsdp__region_fill(*region);
+    if (status == FSDP_OK)
+        status = fsdp__comm_context_follow_compute(comm, device); /* whose stream had the memory before */
+    if (status != FSDP_OK) {
+        fsdp__region_unref(*region);
+        *region = NULL;
+    }
+    return status;
+}
+
+fsdp_status fsdp__comm_context_take_received(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, void **out)
+{
+    bool own = comm->stream == fsdp_device_stream(device);
+
+    comm->most_received = FSDP__MAX(comm->most_received, bytes);
+    FSDP_TRY(
+        take_region(comm, device, own ? bytes : comm->most_received, FSDP_MEMORY_UNSHARDED_PARAMETER, &comm->received));
+    *out = comm->received->data;
+    return FSDP_OK;
+}
+
+void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device)
+{
+    if (comm->stream == fsdp_device_stream(device))
+        drop_region(comm, &comm->received);
+}
+
+void fsdp__comm_context_drop_received(fsdp__comm_context *comm)
+{
+    drop_region(comm, &comm->received);
+}
+
+fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, float **out)
+{
+    FSDP_TRY(take_region(comm, device, fsdp__device_rounded(bytes), FSDP_MEMORY_WORKSPACE, &comm->measures));
+    *out = comm->measures->data;
+    return FSDP_OK;
 }
 
 /* ---- reductions in flight ---- */

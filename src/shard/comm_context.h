@@ -22,6 +22,10 @@ typedef struct fsdp__comm_context {
     int max_inputs; /* reductions that may be in flight: of all states below the root the most that one asks for */
     fsdp__arrivals arrivals; /* where shards are offloaded */
     fsdp__spares spares;
+    /* Of groups that are gathered in other bytes (wire.h): what a gather brings, until it is decoded, and what all
+     * ranks say of their shards. Work of `stream` uses them, one after the other. */
+    fsdp__region *received, *measures;
+    size_t most_received;
 } fsdp__comm_context;
 
 /* Makes the stream and events, once. Gathers before the first forward run on the device's own stream. */
@@ -41,5 +45,15 @@ fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm);
 /* The same, and what is on its way to the host has arrived; or all is dropped. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);
+
+/* Memory that work of the gathers' stream uses is to go, in the order of the device's: that waits for the work. */
+void fsdp__comm_context_precede_compute(fsdp__comm_context *comm, fsdp_device *device);
+/* At least `bytes` for work of the gathers' stream, which starts when the memory is free. On the device's own stream it
+ * goes back with give_received; else it stays for the next gather, until it is dropped. */
+fsdp_status fsdp__comm_context_take_received(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, void **out);
+void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device);
+void fsdp__comm_context_drop_received(fsdp__comm_context *comm);
+/* The same for measures; they stay. */
+fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, float **out);
 
 #endif

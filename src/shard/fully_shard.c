@@ -1,4 +1,6 @@
 /* fully_shard.c - the front door of FSDP2: which parameters make a group. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "shard/attach.h"
 #include "shard/defaults.h"
@@ -122,7 +124,34 @@ static fsdp__param *find_selected(const fsdp__module_state *state, const fsdp_te
     return NULL;
 }
 
-static fsdp_status select_new(selection *sel, const fsdp__parameter_slot *slot, fsdp__param **out)
+/* Whether what is sent of the parameter is the caller's extension's business. */
+static fsdp_status choose_extension(const selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
+                                    fsdp_gather_extension *out)
+{
+    const fsdp_shard_options *o = sel->options;
+    const fsdp_tensor *t = *slot->slot;
+    char *full;
+
+    if (!o->gather_extension)
+        return FSDP_OK;
+    if (!o->extends) {
+        bool linear = strcmp(module->type->name, "Linear") == 0 || strcmp(module->type->name, "Conv1D") == 0;
+
+        if (linear && t->ndim >= 2 && !slot->tied && strcmp(slot->name, "weight") == 0)
+            *out = *o->gather_extension;
+        return FSDP_OK;
+    }
+    full = fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", slot->name);
+    if (!full)
+        return FSDP_NO_MEMORY;
+    if (o->extends(o->extends_arg, full, t))
+        *out = *o->gather_extension;
+    fsdp__free(full);
+    return FSDP_OK;
+}
+
+static fsdp_status select_new(selection *sel, const fsdp_module *module, const fsdp__parameter_slot *slot,
+                              fsdp__param **out)
 {
     const fsdp_mp_policy *policy = &sel->state->policy;
     fsdp_tensor *t = *slot->slot;
@@ -138,7 +167,7 @@ static fsdp_status select_new(selection *sel, const fsdp__parameter_slot *slot, 
     fsdp__param_set_dim(*out, placement.dim);
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
     (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : t->dtype;
-    return FSDP_OK;
+    return choose_extension(sel, module, slot, &(*out)->extension);
 }
 
 static bool is_ignored(const fsdp_shard_options *options, const fsdp_tensor *t)
@@ -159,7 +188,7 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const f
     if (owner)
         return join_owner(sel, module, slot, owner);
     p = find_selected(sel->state, *slot->slot);
-    if (!p && select_new(sel, slot, &p) != FSDP_OK)
+    if (!p && select_new(sel, module, slot, &p) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
     return fsdp__param_add_field(p, module, slot->slot);
 }
@@ -268,6 +297,8 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
     sel.options = options;
     FSDP_TRY(check_modules(modules, count));
     FSDP_TRY(check_ignored(options));
+    if (options->gather_extension)
+        FSDP_TRY(fsdp__wire_check(options->gather_extension));
     FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));
     FSDP_TRY_GOTO(status, fsdp__root_create(modules[0]->context, sel.state), out);
     FSDP_TRY_GOTO(status, choose_mesh(&sel, modules[0]->context, options), out);

@@ -27,22 +27,6 @@ static void publish(fsdp__param_group *group, bool unsharded)
         fsdp__param_publish(&group->params[i], unsharded);
 }
 
-/* What a gather has read. On the device its memory goes in the order of the device's stream, which waits. */
-static void drop_gathered(fsdp__param_group *group)
-{
-    bool waited = !fsdp__residence_is_offloaded(&group->residence);
-
-    fsdp__offload_drop_staging(&group->offload);
-    for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp__param *p = &group->params[i];
-
-        if (p->gathering && !waited)
-            waited = fsdp__offload_await_read(&group->offload, &group->residence) == FSDP_OK;
-        fsdp_tensor_unref(p->gathering);
-        p->gathering = NULL;
-    }
-}
-
 /* ---- their memory comes and goes ---- */
 
 static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -95,7 +79,7 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 
     for (int64_t i = 0; i < group->param_count; i++)
         fsdp__storage_drop(group->params[i].unsharded->storage);
-    drop_gathered(group);
+    fsdp__offload_drop_staging(&group->offload);
     if (r->kind == FSDP__RESIDENCE_COPY) {
         comm->spares.out -= !group->of_root;
         let_go_packed(group);
@@ -132,29 +116,6 @@ static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *co
     return FSDP_OK;
 }
 
-/* What the gather reads of this rank: the shard, its cast, or what a function makes of it. */
-static fsdp_status choose_source(fsdp__param_group *group, fsdp__param *p, fsdp_sharded_buffer *out)
-{
-    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
-    bool cast = fsdp__param_keeps_cast(p) && !offloaded;
-
-    out->shard = cast ? fsdp__cast_of(&group->residence, p) : p->sharded->storage->data;
-    out->shard_dtype = cast ? p->param_dtype : p->orig_dtype;
-    if (offloaded)
-        out->shard = fsdp__offload_place(&group->offload, &group->residence, p);
-    if (!p->gather.pre_gather)
-        return FSDP_OK;
-    FSDP_TRY(p->gather.pre_gather(p->gather.arg, p->sharded, &p->gathering));
-    if (!p->gathering || !fsdp__shape_equal(p->gathering, p->sharded) || p->gathering->dtype != p->orig_dtype ||
-        p->gathering->storage->device != group->residence.shard_device || !fsdp_tensor_is_contiguous(p->gathering))
-        return FSDP_FAIL(FSDP_INVALID, "pre_gather of parameter '%s' gave a tensor unlike its shard",
-                         p->name ? p->name : "?");
-    if (!offloaded)
-        out->shard = fsdp_tensor_data(p->gathering);
-    group->written = true; /* by the stream of its device: the gather comes after it */
-    return FSDP_OK;
-}
-
 /* By the library, or by the caller. */
 static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_process_group *pg,
                               const fsdp_sharded_buffer *buffers)
@@ -180,11 +141,15 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
                       out);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
+        bool cast = fsdp__param_keeps_cast(p) && !offloaded;
 
         buffers[i] = fsdp__param_buffer(p);
+        buffers[i].shard = cast        ? fsdp__cast_of(&group->residence, p)
+                           : offloaded ? fsdp__offload_place(&group->offload, &group->residence, p)
+                                       : p->sharded->storage->data;
+        buffers[i].shard_dtype = cast ? p->param_dtype : p->orig_dtype;
         buffers[i].unsharded = p->unsharded->storage->data;
         buffers[i].unsharded_dtype = p->param_dtype;
-        FSDP_TRY_GOTO(status, choose_source(group, p, &buffers[i]), out);
     }
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
     if (offloaded)
@@ -197,6 +162,14 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
 out:
     fsdp__free(buffers);
     return status;
+}
+
+static fsdp_status gather_wire(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    FSDP_TRY(order_gather(group, comm));
+    if (!group->wire.current)
+        FSDP_TRY(fsdp__wire_encode(&group, 1, comm));
+    return fsdp__wire_gather(group, comm);
 }
 
 static fsdp_status gather_slices(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -218,7 +191,10 @@ static fsdp_status gather_slices(fsdp__param_group *group, fsdp__comm_context *c
 
 static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
 {
-    FSDP_TRY(group->slice.kept ? gather_slices(group, comm) : gather_shards(group, comm));
+    if (group->slice.kept)
+        FSDP_TRY(gather_slices(group, comm));
+    else
+        FSDP_TRY(group->wire.bytes > 0 ? gather_wire(group, comm) : gather_shards(group, comm));
     return fsdp_event_record(group->gathered, comm->stream);
 }
 
@@ -253,7 +229,6 @@ static void drop_slice(fsdp__param_group *group)
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_process_group *pg = fsdp__param_group_gather_pg(group);
-    bool whole = !group->slice.kept; /* what slices are of has been through post_gather */
     fsdp_status status;
 
     fsdp__process_group_host_waits(pg, true); /* inline, the gather has run: this returns at once */
@@ -262,13 +237,7 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     if (status == FSDP_OK) {
         let_go_packed(group);
         status = fsdp__stream_check(comm->stream);
-        drop_gathered(group);
-    }
-    for (int64_t i = 0; i < group->param_count && status == FSDP_OK; i++) {
-        const fsdp__param *p = &group->params[i];
-
-        if (p->gather.post_gather && whole)
-            status = p->gather.post_gather(p->gather.arg, p->unsharded);
+        fsdp__offload_drop_staging(&group->offload);
     }
     drop_slice(group);
     return status;

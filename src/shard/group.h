@@ -12,6 +12,7 @@
 #include "shard/param.h"
 #include "shard/residence.h"
 #include "shard/slice.h"
+#include "shard/wire.h"
 
 /* Memory for unsharded gradients is made for a group at once: as they are computed, and as they are accumulated in the
  * reduce dtype between backwards without reduction. */
@@ -49,6 +50,7 @@ typedef struct fsdp__param_group {
     fsdp__residence residence;
     fsdp__slice slice;
     fsdp__offload offload; /* where the residence says so */
+    fsdp__wire wire;
     fsdp_process_group
         *reduce_pg; /* the shard group once more, for reductions alone; NULL: they share it. The context's */
     fsdp_custom_collective all_gather, reduce_scatter; /* the caller's; without `run`: the library's */

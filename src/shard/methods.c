@@ -50,14 +50,17 @@ static fsdp_status reshard_if_failed(fsdp__module_state *state, fsdp_status stat
 
 /* Before a gather by hand, of the state and its companions, which before lazy initialisation have roots of their own.
  */
-static fsdp_status prepare_unshard(const fsdp__module_state *state, const fsdp__root *prepared)
+static fsdp_status prepare_unshard(fsdp__module_state *state, const fsdp__root *prepared)
 {
     fsdp_device *device = fsdp__module_state_device(state);
 
     if (device)
         FSDP_TRY(fsdp__comm_context_open(state->comm, device, FSDP_OVERLAP_INLINE));
-    if (state->root != prepared && !state->root->forward_root && !state->root->in_backward)
-        FSDP_TRY(fsdp__root_drop_stale(state->root));
+    if (!state->root->forward_root && !state->root->in_backward) {
+        if (state->root != prepared)
+            FSDP_TRY(fsdp__root_drop_stale(state->root));
+        FSDP_TRY(fsdp__root_encode_state(state->root, state));
+    }
     for (int64_t i = 0; i < state->companion_count; i++)
         FSDP_TRY(prepare_unshard(state->companions[i], state->root));
     return FSDP_OK;

@@ -5,7 +5,7 @@
 
 static bool is_gathered_as_it_lies(const fsdp__param *param)
 {
-    return param->param_dtype == param->orig_dtype && fsdp__param_is_one_run(param) && !param->gather.pre_gather;
+    return param->param_dtype == param->orig_dtype && fsdp__param_is_one_run(param) && !param->extension.pre;
 }
 
 fsdp_status fsdp__offload_take_staging(fsdp__offload *offload, const fsdp__residence *residence,
@@ -47,7 +47,7 @@ fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residen
 {
     for (int64_t i = 0; i < count; i++) {
         const fsdp__param *p = &params[i];
-        const void *from = p->gathering ? fsdp_tensor_data(p->gathering) : p->sharded->storage->data;
+        const void *from = p->sharded->storage->data;
         size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
 
         FSDP_TRY(fsdp__copy_to_device(stream, fsdp__offload_place(offload, residence, p), from, bytes));

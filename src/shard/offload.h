@@ -3,7 +3,7 @@
  *
  * Each gather copies this rank's shards to the device first, on its own stream. Where a group is gathered as it lies,
  * they go straight to their rows of the unsharded parameters; else to memory of their own, *staging*, from where the
- * gather casts them on the device. */
+ * gather casts them on the device. What is sent in other bytes is made of staging on the device, and stays there. */
 #ifndef SHARD_OFFLOAD_H
 #define SHARD_OFFLOAD_H
 
@@ -22,7 +22,7 @@ fsdp_status fsdp__offload_take_staging(fsdp__offload *offload, const fsdp__resid
 void fsdp__offload_drop_staging(fsdp__offload *offload);
 /* Where the gather finds the shard of `param` on the device. */
 void *fsdp__offload_place(const fsdp__offload *offload, const fsdp__residence *residence, const fsdp__param *param);
-/* The shards, or what pre_gather has made of them, go there. [stream] */
+/* The shards go there. [stream] */
 fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residence *residence,
                                const fsdp__param *params, int64_t count, fsdp_stream *stream);
 /* The host's stream may write the shards: no gather of this rank reads them any more. */

@@ -128,7 +128,6 @@ void fsdp__param_unwrap(fsdp__param *param)
 
 void fsdp__param_release(fsdp__param *param)
 {
-    fsdp_tensor_unref(param->gathering);
     fsdp_tensor_unref(param->accumulated_grad);
     fsdp_tensor_unref(param->unsharded);
     fsdp_tensor_unref(param->sharded);

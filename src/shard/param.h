@@ -20,16 +20,6 @@ typedef struct fsdp__param_field {
     const void *user; /* another state that the module is of, NULL: the parameter's own: [Note: companions] */
 } fsdp__param_field;
 
-/* Called around the gathers of a parameter (FSDP2's extensions fsdp_pre_all_gather and fsdp_post_all_gather). Its group
- * takes the COPY residence: nobody else reads what they change. */
-typedef struct fsdp__gather_functions {
-    /* The tensor that is gathered in place of the shard, of its shape and dtype: `*out`, a reference for the caller. */
-    fsdp_status (*pre_gather)(void *arg, fsdp_tensor *sharded, fsdp_tensor **out);
-    /* The unsharded parameter is there, for work of the device's stream; it may be changed in place. */
-    fsdp_status (*post_gather)(void *arg, fsdp_tensor *unsharded);
-    void *arg;
-} fsdp__gather_functions;
-
 typedef struct fsdp__param {
     struct fsdp__param_group *group;
     fsdp_tensor *sharded;   /* the tensor the model was built with, now this rank's rows */
@@ -44,8 +34,8 @@ typedef struct fsdp__param {
     size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
     size_t cast_offset;                               /* the same, in the region of casts: cast.h */
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; of sums of gradients */
-    fsdp_tensor *gathering;                           /* what pre_gather made, while the gather may read it */
-    fsdp__gather_functions gather;
+    fsdp_gather_extension extension;                  /* `pre` NULL: none */
+    size_t sent_offset;                               /* where extensions are: bytes, in what a rank sends (wire.h) */
     const fsdp_module *named_in;   /* the first of the state's modules that its first values were asked of, or NULL */
     bool due;                      /* all ranks reduce it next: see fsdp__param_group_expect_gradients */
     bool partial_used;             /* some rank of the replica has added to its partial gradient, which is else zero */

@@ -324,6 +324,46 @@ fsdp_status fsdp__root_drop_stale(fsdp__root *root)
     return FSDP_OK;
 }
 
+/* ---- what all ranks must know of shards ---- */
+
+static bool is_to_measure(const fsdp__param_group *group)
+{
+    return group->wire.measured > 0 && group->residence.kind != FSDP__RESIDENCE_NONE &&
+           group->sharded_state == FSDP_SHARDED && !group->asked;
+}
+
+/* `first` and all groups that `rest` still comes to and that share its process group, as many as fit. */
+static fsdp_status encode_together(fsdp__param_group *first, walk rest, fsdp__comm_context *comm)
+{
+    fsdp__param_group *together[EXCHANGED];
+    int64_t n = 0;
+
+    for (fsdp__param_group *group = first; group && n < EXCHANGED; group = next_group(&rest)) {
+        if (!is_to_measure(group) || group->residence.mesh.shard_pg != first->residence.mesh.shard_pg)
+            continue;
+        group->asked = true;
+        together[n++] = group;
+    }
+    return fsdp__wire_encode(together, n, comm);
+}
+
+static fsdp_status encode_all(fsdp__root *root, walk all)
+{
+    fsdp__param_group *group;
+
+    for (walk w = all; (group = next_group(&w));)
+        group->asked = false;
+    for (walk w = all; (group = next_group(&w));)
+        if (is_to_measure(group))
+            FSDP_TRY(encode_together(group, w, root->comm));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__root_encode_state(fsdp__root *root, fsdp__module_state *state)
+{
+    return encode_all(root, (walk){.states = &state, .state_count = 1});
+}
+
 /* ---- iteration ---- */
 
 static int max_inputs(const fsdp__root *root)
@@ -373,6 +413,7 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
         return FSDP_OK;
     FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
     FSDP_TRY(follow_writes(root));
+    FSDP_TRY(encode_all(root, walk_of(root)));
     root->comm->after_optim = NULL; /* of one step */
     root->forward_root = state;
     return FSDP_OK;
@@ -388,6 +429,7 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
     for (int64_t i = 0; i < root->state_count; i++)
         fsdp__module_state_reset(root->states[i]);
     fsdp__spares_drop(&root->comm->spares);
+    fsdp__comm_context_drop_received(root->comm);
     fsdp__root_forget_order(root);
     fsdp__root_forget_exits(root);
     root->forward_root = NULL;

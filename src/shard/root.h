@@ -78,6 +78,9 @@ void fsdp__root_forget_exits(fsdp__root *root);
 /* How many reductions may be in flight: what most of the states that share the communication context ask for. */
 void fsdp__root_choose_max_inputs(fsdp__root *root);
 void fsdp__root_set_last_backward(fsdp__root *root, bool last);
+/* Before a gather outside of an iteration, of groups that are gathered in other bytes: [Note: measures] in wire.h.
+ * [collective] */
+fsdp_status fsdp__root_encode_state(fsdp__root *root, fsdp__module_state *state);
 /* Once per iteration, by the outermost module that runs: drops what is stale, and follows what was written. Does
  * nothing inside a running forward. [collective] */
 fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state);

@@ -32,6 +32,8 @@ static fsdp_status choose(division *d, fsdp_tensor *tensor, fsdp__param **out)
     FSDP_TRY(fsdp__param_group_add(d->state->groups[part], tensor, out));
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : tensor->dtype;
     (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : tensor->dtype;
+    if (d->options->gather_extension && part > 0) /* of all parameters but those of the first group */
+        (*out)->extension = *d->options->gather_extension;
     return FSDP_OK;
 }
 

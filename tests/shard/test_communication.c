@@ -205,6 +205,64 @@ static void bytes_per_step_are_those_of_the_formula(void **state)
             }
 }
 
+/* ---- gathers of other bytes ---- */
+
+static int64_t up_to(int64_t bytes, int64_t multiple)
+{
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+/* What a rank sends of a Linear: its weight a byte an element behind its scales, its bias in `p` bytes. */
+static int64_t coded_linear(int64_t in, int64_t out, int64_t world, bool float8, int64_t p)
+{
+    int64_t chunk = (out + world - 1) / world, scales = float8 ? 1 : (chunk * in + 127) / 128;
+
+    return up_to(up_to(4 * scales, 16) + chunk * in, 16) + up_to(chunk * p, 16);
+}
+
+static void coded_bytes(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options *options = arg;
+    int64_t world = fsdp_context_world_size(context), p = options->mp_policy.param_dtype ? 2 : 4;
+    bool float8 = options->gather_extension == fsdp_gather_float8();
+    int64_t block =
+        up_to(coded_linear(NET_DIM, NET_FFN, world, float8, p) + coded_linear(NET_FFN, NET_DIM, world, float8, p), 64);
+    int64_t root =
+        up_to(coded_linear(NET_IN, NET_DIM, world, float8, p) + coded_linear(NET_DIM, NET_OUT, world, float8, p) +
+                  2 * up_to((NET_DIM + world - 1) / world * p, 16),
+              64);
+    int64_t scales = 4 * (2 * BLOCKS + 2), all_reduces = float8 && world > 1;
+    fsdp_module *module = net_sharded(context, BLOCKS, options);
+    fsdp_comm_stats stats;
+
+    for (int step = 0; step < 2; step++) {
+        fsdp_context_reset_comm_stats(context);
+        net_forward_backward(module, step, 0, 1);
+        fsdp_context_comm_stats(context, &stats);
+        CHECK_EQ(stats.calls[FSDP_ALL_GATHER], world > 1 ? 2 * GROUPS : 0);
+        CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], 2 * (world - 1) * (BLOCKS * block + root));
+        CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], all_reduces); /* one for all scales */
+        CHECK_EQ(stats.bytes_sent[FSDP_ALL_REDUCE], all_reduces * 2 * scales * (world - 1) / world);
+        if (!options->no_shared_memory && test_on_cpu())
+            CHECK_EQ(stats.bytes_moved[FSDP_ALL_GATHER], 0); /* read where it lies */
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+}
+
+static void a_byte_an_element_is_sent_and_its_scales(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int variant = 0; variant < 8; variant++)
+            test_run_ranks(
+                world, coded_bytes,
+                &(fsdp_shard_options){.reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                      .no_shared_memory = variant & 1,
+                                      .mp_policy.param_dtype = variant & 2 ? FSDP_BF16 : FSDP_DTYPE_NONE,
+                                      .gather_extension = variant & 4 ? fsdp_gather_float8() : fsdp_gather_int8()});
+}
+
 /* ---- hybrid sharding ---- */
 
 typedef struct hybrid {
@@ -385,6 +443,7 @@ static void groups_come_and_go_in_the_order_of_fsdp2(void **state)
 
 TEST_MAIN(cmocka_unit_test(counts_per_step_are_those_of_fsdp2),
           cmocka_unit_test(bytes_per_step_are_those_of_the_formula),
+          cmocka_unit_test(a_byte_an_element_is_sent_and_its_scales),
           cmocka_unit_test(hybrid_sharding_reduces_inside_and_then_across),
           cmocka_unit_test(sums_or_averages_are_sent_as_asked),
           cmocka_unit_test(groups_come_and_go_in_the_order_of_fsdp2))

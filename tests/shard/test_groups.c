@@ -1,8 +1,9 @@
-/* A state with several groups, and functions around the gathers of a parameter.
+/* A state with several groups, and what is left when one of them fails.
  * Links: optim */
 #include "autograd/autograd.h"
 #include "device/device.h"
 #include "device/kernels.h"
+#include "shard/doubling.h"
 #include "shard/gradients.h"
 #include "shard/parts.h"
 #include "shard/state.h"
@@ -135,168 +136,29 @@ static void several_dtypes_are_gathered_at_once(void **state)
 
 /* ---- functions around gathers ---- */
 
-typedef struct doubler {
-    int doubled, halved;
-} doubler;
-
-static fsdp_status scale(const fsdp_tensor *from, fsdp_tensor *to, float by)
-{
-    const fsdp__scale_args args = {.x = fsdp_tensor_data(from),
-                                   .y = fsdp_tensor_data(to),
-                                   .alpha = by,
-                                   .numel = fsdp_tensor_numel(to),
-                                   .dtype = to->dtype};
-
-    return args.numel > 0 ? fsdp__launch_scale(fsdp_device_stream(fsdp_tensor_device(to)), &args) : FSDP_OK;
-}
-
-static fsdp_status double_shard(void *arg, fsdp_tensor *sharded, fsdp_tensor **out)
-{
-    doubler *d = arg;
-
-    d->doubled++;
-    FSDP_TRY(fsdp_tensor_create(fsdp_tensor_device(sharded), sharded->dtype, sharded->ndim, sharded->shape,
-                                FSDP_MEMORY_ACTIVATION, out));
-    return scale(sharded, *out, 2.0f);
-}
-
-static fsdp_status halve(void *arg, fsdp_tensor *unsharded)
-{
-    doubler *d = arg;
-
-    d->halved++;
-    return scale(unsharded, unsharded, 0.5f);
-}
-
-static fsdp_module *doubled_net(fsdp_context *context, const way_run *run, fsdp_reshard reshard, doubler *d)
-{
-    fsdp_shard_options options = run->options;
-    fsdp_module *module = net_create(context, run->way ? fsdp_meta(context) : test_device(context), 2);
-
-    if (run->way) {
-        options.reshard_after_forward = reshard;
-        net_shard(module, &options);
-        for (int block = 0; block < 2; block++) {
-            fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(net_block_at(module, block), "up.weight"));
-
-            fsdp__param_of(weight)->gather = (fsdp__gather_functions){double_shard, halve, d};
-        }
-        CHECK_OK(fsdp_module_materialize(module, test_device(context)));
-    }
-    CHECK_OK(fsdp_module_initialize(module, 1));
-    return module;
-}
-
-static void train_doubled(fsdp_context *context, way_run *run)
-{
-    doubler d = {0};
-    fsdp_module *module = doubled_net(context, run, FSDP_RESHARD_AUTO, &d);
-    fsdp_optimizer *optimizer = ways_optimizer(module);
-    fsdp_shard_info info;
-
-    for (int step = 0; step < 2; step++) {
-        dawdle(context, run);
-        ways_backward(run, module, step);
-        note_gradients(run, module);
-        ways_step(optimizer);
-    }
-    note_weights(run, module);
-    if (run->way) {
-        CHECK_EQ(d.doubled, 2 * 2 * 2); /* blocks, steps, forward and backward */
-        CHECK_EQ(d.halved, 2 * 2 * 2);
-        CHECK_OK(fsdp_module_shard_info(net_block_at(module, 0), &info));
-        CHECK(!info.shares_memory);
-    }
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
-}
-
-static void functions_around_a_gather_change_what_is_gathered(void **state)
-{
-    (void)state;
-    in_every_way(train_doubled, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
-}
-
-/* What happens before, between and after: evaluation, accumulation, a write, a freeze, an unshard by hand. */
-static void use_doubled_in_any_order(fsdp_context *context, way_run *run)
-{
-    doubler d = {0};
-    fsdp_module *module = doubled_net(context, run, (fsdp_reshard)run->arg, &d), *block = net_block_at(module, 0);
-    fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(block, "up.weight"));
-    float loss;
-
-    for (int step = 0; step < 2; step++) {
-        loss = ways_evaluate(run, module, step); /* of this rank's rows: in a world of one of all */
-        note(context, run, &loss, run->world == 1);
-        dawdle(context, run);
-        if (run->way)
-            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
-        ways_backward(run, module, step);
-        CHECK_OK(fsdp_tensor_fill_(weight, 0.125 * (step + 1))); /* what was gathered is stale, doubled or not */
-        if (run->way)
-            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
-        ways_backward(run, module, step + 2);
-        note_gradients(run, module);
-        if (run->way) {
-            CHECK_OK(fsdp_module_unshard(block));
-            dawdle(context, run);
-            CHECK_OK(fsdp_module_reshard(block));
-        }
-        fsdp_module_zero_grad(module);
-        CHECK_OK(fsdp_tensor_set_requires_grad(weight, step != 0));
-    }
-    note_weights(run, module);
-    fsdp_module_unref(module);
-}
-
-static void functions_around_a_gather_stand_any_order(void **state)
-{
-    (void)state;
-    for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
-        in_every_way_with(use_doubled_in_any_order, WAYS_EQUAL_PLAIN, reshard);
-}
-
-/* ---- functions that fail ---- */
-
-static fsdp_status give_another_shape(void *arg, fsdp_tensor *sharded, fsdp_tensor **out)
-{
-    (void)arg;
-    return fsdp_tensor_create(fsdp_tensor_device(sharded), sharded->dtype, FSDP_SHAPE(1, 1, 1), FSDP_MEMORY_ACTIVATION,
-                              out);
-}
-
-static fsdp_status fail_after(void *arg, fsdp_tensor *unsharded)
-{
-    (void)arg;
-    (void)unsharded;
-    return FSDP_FAIL(FSDP_INVALID, "not today");
-}
-
+/* Functions that fail: the group stays sharded, and all that was taken is given back. */
 static void fail_around(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
-    const fsdp__gather_functions failing[] = {{.pre_gather = give_another_shape}, {.post_gather = fail_after}};
-    static const char *const texts[] = {"pre_gather of parameter", "not today"};
+    doubler d = {.fail_pre = "not before", .fail_post = "not after"};
+    fsdp_gather_extension extension = doubling(&d);
+    fsdp_shard_options options = {.gather_extension = &extension, .no_shared_memory = *(const bool *)arg};
     int64_t before;
 
-    (void)arg;
-    net_shard(module, NULL);
-    for (int i = 0; i < 2; i++) {
-        fsdp__param *param = fsdp__param_of(CHECK_PTR(fsdp_module_parameter(module, "head.weight")));
-
-        param->gather = failing[i];
-        if (i == 0) {
-            CHECK_OK(fsdp_module_materialize(module, test_device(context)));
-            CHECK_OK(fsdp_module_initialize(module, 1));
-            before = test_live_bytes(context);
-        }
-        CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, texts[i]);
-        if (test_on_cpu()) /* else the memory waits for the next gather */
-            CHECK_EQ(test_live_bytes(context), before);
-        param->gather = (fsdp__gather_functions){0};
-    }
+    net_shard(module, &options);
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    before = test_live_bytes(context);
+    CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, "not before");
+    d.fail_pre = NULL;
+    CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, "not after");
+    if (test_on_cpu()) /* else the memory waits for the next gather */
+        CHECK_EQ(test_live_bytes(context), before);
+    d.fail_post = NULL;
     CHECK_OK(fsdp_module_unshard(module));
     CHECK_OK(fsdp_module_reshard(module));
+    CHECK_OK(fsdp_tensor_fill_(CHECK_PTR(fsdp_module_parameter(module, "head.weight")), 1.0)); /* no reader is left */
+    CHECK_OK(fsdp_module_unshard(module));
     fsdp_module_unref(module);
 }
 
@@ -304,26 +166,28 @@ static void functions_that_fail_leave_the_group_sharded(void **state)
 {
     (void)state;
     for (int world = 1; world <= WAYS_WORLDS; world++)
-        test_run_ranks(world, fail_around, NULL);
+        for (int copy = 0; copy < 2; copy++)
+            test_run_ranks(world, fail_around, &(bool){copy});
 }
 
 /* The second group fails to arrive: the first is given up with it. */
 static void fail_the_second(fsdp_context *context, void *arg)
 {
     fsdp_module *module = mixed_create(context);
+    doubler d = {.fail_post = "not today"};
+    fsdp_gather_extension extension = doubling(&d);
     int64_t before;
 
     (void)arg;
-    CHECK_OK(shard_in_parts(&module, 1, &(fsdp_shard_options){0}, 2));
+    CHECK_OK(shard_in_parts(&module, 1, &(fsdp_shard_options){.gather_extension = &extension}, 2));
     before = test_live_bytes(context);
-    fsdp__param_of(((mixed *)module)->second)->gather.post_gather = fail_after;
     CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, "not today");
     for (int i = 0; i < 2; i++)
         CHECK_EQ(fsdp__module_state_of(module)->groups[i]->sharded_state, FSDP_SHARDED);
     if (test_on_cpu())
         CHECK_EQ(test_live_bytes(context), before);
     CHECK_OK(fsdp_tensor_fill_(((mixed *)module)->first, 1.0)); /* nobody waits for a reader */
-    fsdp__param_of(((mixed *)module)->second)->gather.post_gather = NULL;
+    d.fail_post = NULL;
     CHECK_OK(fsdp_module_unshard(module));
     CHECK_OK(fsdp_module_reshard(module));
     fsdp_module_unref(module);
@@ -365,7 +229,5 @@ static void a_failed_materialize_leaves_no_trace(void **state)
 
 TEST_MAIN(cmocka_unit_test(parameters_of_two_dtypes_are_one_group),
           cmocka_unit_test(several_dtypes_are_gathered_at_once),
-          cmocka_unit_test(functions_around_a_gather_change_what_is_gathered),
-          cmocka_unit_test(functions_around_a_gather_stand_any_order),
           cmocka_unit_test(functions_that_fail_leave_the_group_sharded),
           cmocka_unit_test(groups_of_one_state_fail_together), cmocka_unit_test(a_failed_materialize_leaves_no_trace))

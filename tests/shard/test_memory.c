@@ -3,6 +3,7 @@
  * With P_g the bytes of a group's whole parameters (rows padded to a multiple of the ranks, each parameter rounded up
  * to 64 bytes) and S_g those of one rank's rows of them:
  *     after building       sum S_g; in another param_dtype as much more as S_g are in it: their cast
+ *     in other bytes       what a rank sends E_g besides S_g; while a group is gathered, E_g of all ranks
  *     whole parameters     forward P_root + P_block; backward P_root + 2 P_block (the one used, the one prefetched)
  *                          with reshard_after_forward_ranks k, slices of P_g/k besides: of all groups after the
  *                          forward; at the peak, of those blocks that the backward has not used
@@ -181,6 +182,55 @@ static void a_cast_is_counted(void **state)
                                           .no_shared_memory = copy};
 
             test_run_ranks(world, check_cast, &options);
+        }
+}
+
+/* What a rank sends of an int8 Linear: weight and scales, bias. */
+static size_t coded_linear(int64_t in, int64_t out, int64_t world)
+{
+    int64_t chunk = (out + world - 1) / world, scales = (4 * ((chunk * in + 127) / 128) + 15) / 16 * 16;
+
+    return (size_t)((scales + chunk * in + 15) / 16 * 16 + (4 * chunk + 15) / 16 * 16);
+}
+
+/* What a rank sends is kept beside the shards, and what all send is there while one group is gathered. */
+static void check_coded(fsdp_context *context, void *arg)
+{
+    int64_t world = fsdp_context_world_size(context);
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+    size_t norm = (size_t)(4 * ((NET_DIM + world - 1) / world) + 15) / 16 * 16;
+    size_t block_sent = rounded(coded_linear(NET_DIM, NET_FFN, world) + coded_linear(NET_FFN, NET_DIM, world));
+    size_t root_sent = rounded(coded_linear(NET_IN, NET_DIM, world) + coded_linear(NET_DIM, NET_OUT, world) + 2 * norm);
+    size_t shards = BLOCKS * (block.shard + block_sent) + root.shard + root_sent;
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    fsdp_device *device = test_device(context);
+    size_t received = world > 1 ? block_sent * (size_t)world : 0;
+    fsdp_memory_stats stats;
+
+    for (int step = 0; step < 4; step++) {
+        fsdp_device_reset_peak(device);
+        net_forward_backward(module, step, 0, 1);
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], root.whole + 2 * block.whole + received);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        net_sgd(module, 0.1f);
+    }
+    fsdp_module_unref(module);
+}
+
+static void what_is_sent_in_place_of_parameters_is_counted(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 1; world <= 4; world++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                          .gather_extension = fsdp_gather_int8(),
+                                          .no_shared_memory = copy};
+
+            test_run_ranks(world, check_coded, &options);
         }
 }
 
@@ -378,6 +428,7 @@ static void a_steady_state_reuses_its_blocks(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_unit_test(a_cast_is_counted),
+          cmocka_unit_test(what_is_sent_in_place_of_parameters_is_counted),
           cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
           cmocka_unit_test(partial_gradients_are_all_that_stays_between_backwards),
           cmocka_unit_test(offloaded_shards_take_nothing_of_the_device),
