@@ -45,6 +45,13 @@ typedef enum fsdp_train_on_nan {
     FSDP_TRAIN_CONTINUE /* the step is taken */
 } fsdp_train_on_nan;
 
+/* What weights of linear layers are sent as when they are gathered. */
+typedef enum fsdp_train_gather {
+    FSDP_TRAIN_GATHER_NONE,   /* the compute dtype */
+    FSDP_TRAIN_GATHER_FLOAT8, /* fsdp_gather_float8 */
+    FSDP_TRAIN_GATHER_INT8    /* fsdp_gather_int8 */
+} fsdp_train_gather;
+
 /* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
  * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
  * choice and NaN for a number that has no fixed default. */
@@ -96,6 +103,7 @@ typedef struct fsdp_train_config {
         int64_t data_parallel_shard_degree;     /* ranks of each; -1: all / copies */
         int reshard_after_forward;              /* minus an fsdp_reshard, or reshard_after_forward_ranks */
         int64_t prefetch;                       /* blocks to gather ahead; 0: the engine's default */
+        int gather_dtype;                       /* fsdp_train_gather */
     } parallelism;
     struct {
         double timeout; /* seconds to wait for a rank that stands still; 0: for ever */

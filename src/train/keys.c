@@ -26,6 +26,11 @@ static const fsdp__choice decay_choices[] = {
 static const fsdp__choice reshard_choices[] = {
     {"default", -FSDP_RESHARD_AUTO}, {"always", -FSDP_RESHARD_ALWAYS}, {"never", -FSDP_RESHARD_NEVER}, {NULL, 0}};
 
+static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
+                                              {"float8", FSDP_TRAIN_GATHER_FLOAT8},
+                                              {"int8", FSDP_TRAIN_GATHER_INT8},
+                                              {NULL, 0}};
+
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* section, name, field, range, default, help */
 #define INTEGER(section, name, least, most, range, initial, help)                                      \
@@ -125,6 +130,7 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "copies of the parameters; with several each is sharded over consecutive ranks: parameters, gradients and optimizer state take as many times the memory, gathers stay among those ranks, and each reduction sends 2 (copies - 1) / copies of a shard besides"),
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all / data_parallel_replicate_degree"),
     CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),
+    CHOICE(parallelism, gather_dtype, gather_dtype, gather_choices, "none", "float8, int8: gather weights of linear layers in one byte an element (and a scale for each, or for every 128) and compute with what arrives in the compute dtype; a rank also keeps what it sends, and holds whole parameters in memory of its own; none: in the compute dtype"),
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),

@@ -75,6 +75,9 @@ static fsdp_shard_options shard_options(const fsdp_train_config *c)
     if (param != FSDP_F32)
         options.mp_policy.param_dtype = param;
     options.mp_policy.reduce_dtype = reduce;
+    if (c->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
+        options.gather_extension =
+            c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_FLOAT8 ? fsdp_gather_float8() : fsdp_gather_int8();
     return options;
 }
 

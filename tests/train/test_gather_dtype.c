@@ -1,0 +1,92 @@
+/* parallelism.gather_dtype: fewer bytes are sent, and the run is nearly the same. */
+#include <math.h>
+
+#include "fsdp/train.h"
+#include "support/ranks.h"
+
+enum {
+    STEPS = 4,
+    DTYPES = 3
+};
+
+typedef struct fixture {
+    fsdp_train_config *config;
+    fsdp_train_report reports[STEPS];
+} fixture;
+
+static void train(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_report report;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        if (fsdp_context_rank(context) == 0)
+            f->reports[step] = report;
+    }
+    fsdp_train_run_free(run);
+}
+
+static void configure(fixture *f, const char *data)
+{
+    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
+                                          {"model.n_layers", "2"},
+                                          {"model.dim", "48"},
+                                          {"model.n_heads", "2"},
+                                          {"model.n_kv_heads", "1"},
+                                          {"model.ffn_dim", "100"},
+                                          {"model.tie_word_embeddings", "false"},
+                                          {"data.workers", "0"},
+                                          {"training.seq_len", "16"},
+                                          {"training.local_batch_size", "4"},
+                                          {"metrics.log_freq", "1"}};
+
+    CHECK_OK(fsdp_train_config_create(&f->config));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_OK(fsdp_train_config_set(f->config, keys[i][0], keys[i][1]));
+    CHECK_OK(fsdp_train_config_set(f->config, "data.path", data));
+}
+
+/* Against the run that sends what it computes with. */
+static void compare(const fixture *run, const fixture *none, bool float8)
+{
+    for (int step = 0; step < STEPS; step++) {
+        const fsdp_train_report *r = &run->reports[step], *n = &none->reports[step];
+
+        CHECK_EQ(r->all_gather, n->all_gather);
+        CHECK_EQ(r->reduce_scatter, n->reduce_scatter);
+        CHECK_EQ(r->all_reduce, n->all_reduce + float8);
+        CHECK(r->bytes_sent < n->bytes_sent * 3 / 4); /* gradients, embedding and head are f32 as ever */
+        CHECK_NEAR(r->loss, n->loss, 0.02);
+    }
+}
+
+static void fewer_bytes_are_sent_and_the_losses_stay(void **state)
+{
+    static const char *const dtypes[DTYPES] = {"none", "float8", "int8"};
+    char *directory = test_directory(), *data = test_path(directory, "data.txt"), text[4096];
+    fixture runs[DTYPES] = {{0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * i % 23);
+    test_write_file(data, text, sizeof text);
+    for (int d = 0; d < DTYPES; d++) {
+        configure(&runs[d], data);
+        CHECK_OK(fsdp_train_config_set(runs[d].config, "parallelism.gather_dtype", dtypes[d]));
+        CHECK_EQ(runs[d].config->parallelism.gather_dtype, d);
+        test_run_ranks(2, train, &runs[d]);
+        if (d > 0)
+            compare(&runs[d], &runs[0], d == FSDP_TRAIN_GATHER_FLOAT8);
+        CHECK_ERROR(fsdp_train_config_set(runs[d].config, "parallelism.gather_dtype", "fp8"), FSDP_INVALID, "float8");
+    }
+    for (int d = 0; d < DTYPES; d++)
+        fsdp_train_config_free(runs[d].config);
+    free(data);
+    test_directory_free(directory);
+}
+
+TEST_MAIN(cmocka_unit_test(fewer_bytes_are_sent_and_the_losses_stay))
