@@ -84,6 +84,7 @@ typedef struct fsdp_train_config {
         int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which switches a gradient scaler on */
         int mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
         bool no_sync;               /* reduce gradients on the last microbatch only */
+        bool enable_cpu_offload;    /* fsdp_offload_policy of all groups */
         int on_nan;                 /* fsdp_train_on_nan */
     } training;
     struct {
@@ -159,7 +160,8 @@ typedef struct fsdp_train_summary {
     int64_t microbatches;    /* per step and rank */
     int64_t tokens_per_step; /* all ranks */
     int64_t data_tokens;
-    size_t memory_bytes;    /* live on this rank once the run stands */
+    size_t memory_bytes; /* live on this rank once the run stands, on its device and on the host */
+    bool offloaded;      /* shards lie on the host, away from the device: not where the device of the run is the CPU */
     double flops_per_token; /* forward and backward */
 } fsdp_train_summary;
 

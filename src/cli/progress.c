@@ -71,6 +71,10 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     printf("ranks:  %d%s, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, copies, threads,
            plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
            fsdp__size_text((double)summary->memory_bytes, b, sizeof b));
+    if (config->training.enable_cpu_offload)
+        printf("host:   %s\n", summary->offloaded
+                                   ? "has parameters, gradients and optimizer state, and takes the steps"
+                                   : "is what computes: training.enable_cpu_offload has nothing to move");
     printf("data:   %s tokens; a step takes %s (%d rank%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
            fsdp__thousands(summary->data_tokens, a, sizeof a), fsdp__thousands(summary->tokens_per_step, b, sizeof b),
            summary->world_size, plural(summary->world_size), (long long)summary->microbatches,

@@ -1,6 +1,7 @@
 /* moments.c - the tensors that an optimizer keeps for a parameter, and how they follow it. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
@@ -45,6 +46,30 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
     return FSDP_OK;
 }
 
+/* That of a parameter that was offloaded after its last step is still on the device. Done on return. */
+static fsdp_status move_moment(const fsdp_tensor *like, fsdp_tensor **moment)
+{
+    fsdp_tensor *moved = NULL;
+    fsdp_status status;
+    void *values = NULL;
+    size_t bytes = (size_t)fsdp_tensor_numel(*moment) * sizeof(float);
+
+    FSDP_TRY(make_moment(like, &moved));
+    values = fsdp__malloc(bytes);
+    status = values ? fsdp_tensor_read(*moment, FSDP_F32, values) : FSDP_NO_MEMORY;
+    if (status == FSDP_OK)
+        status = fsdp_tensor_write(moved, FSDP_F32, values);
+    fsdp__free(values);
+    if (status == FSDP_OK) {
+        fsdp_tensor *old = *moment;
+
+        *moment = moved;
+        moved = old;
+    }
+    fsdp_tensor_unref(moved);
+    return status;
+}
+
 /* Zeros before the first step. */
 static fsdp_status fit_moment(const fsdp__optimizer_param *param, fsdp_tensor **moment)
 {
@@ -54,6 +79,8 @@ static fsdp_status fit_moment(const fsdp__optimizer_param *param, fsdp_tensor **
         FSDP_TRY(make_moment(param->tensor, moment));
     else if (!fsdp__shape_equal(*moment, param->tensor))
         FSDP_TRY(cut_moment(param, moment));
+    if ((*moment)->storage->device != param->tensor->storage->device)
+        FSDP_TRY(move_moment(param->tensor, moment));
     /* Whoever looks at the state sees which part of it this is. */
     if (distribution && !fsdp_tensor_distribution(*moment))
         FSDP_TRY(fsdp_tensor_set_distribution(*moment, distribution));

@@ -6,10 +6,10 @@
 #include "device/kernels.h"
 #include "train/run.h"
 
-/* `sum` is on the device. */
+/* `sum` is on the parameter's device. */
 static fsdp_status check_parameter(fsdp_train_run *run, const fsdp_parameter *parameter, double *sum)
 {
-    fsdp_stream *stream = fsdp_device_stream(run->device);
+    fsdp_stream *stream = fsdp_device_stream(fsdp_tensor_device(parameter->tensor));
     fsdp__span span = {.src = fsdp_tensor_data(parameter->tensor), .numel = fsdp_tensor_numel(parameter->tensor)};
     fsdp__power_sum_args args = {
         .spans = &span, .count = 1, .dtype = fsdp_tensor_dtype(parameter->tensor), .p = INFINITY, .out = sum};
@@ -31,16 +31,20 @@ static fsdp_status check_parameter(fsdp_train_run *run, const fsdp_parameter *pa
 fsdp_status fsdp__check_finite(fsdp_train_run *run)
 {
     fsdp_parameters parameters;
-    fsdp_status status;
-    void *sum = NULL;
+    fsdp_status status = FSDP_OK;
 
     if (!run->config->save.path || run->config->training.on_nan == FSDP_TRAIN_CONTINUE)
         return FSDP_OK;
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
-    status = fsdp__device_alloc(run->device, sizeof(double), FSDP_MEMORY_WORKSPACE, &sum);
-    for (int64_t i = 0; status == FSDP_OK && i < parameters.count; i++)
-        status = check_parameter(run, &parameters.items[i], sum);
-    fsdp__device_free(run->device, sum, sizeof(double), FSDP_MEMORY_WORKSPACE);
+    for (int64_t i = 0; status == FSDP_OK && i < parameters.count; i++) {
+        fsdp_device *device = fsdp_tensor_device(parameters.items[i].tensor);
+        void *sum = NULL;
+
+        status = fsdp__device_alloc(device, sizeof(double), FSDP_MEMORY_WORKSPACE, &sum);
+        if (status == FSDP_OK)
+            status = check_parameter(run, &parameters.items[i], sum);
+        fsdp__device_free(device, sum, sizeof(double), FSDP_MEMORY_WORKSPACE);
+    }
     fsdp_parameters_release(&parameters);
     return status;
 }

@@ -112,6 +112,7 @@ static const fsdp__key keys[] = {
     CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "gather parameters and compute in it; shards stay float32; float16: the loss is scaled, dynamically, and steps with infinite gradients are left out"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, reduce_choices, "float32", "reduce gradients in it"),
     BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),
+    BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and step there; where the run computes on the CPU they are there anyway, and nothing moves"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
 
     CHOICE(optimizer, name, name, optimizer_choices, "adamw", "as in torch.optim"),

@@ -78,6 +78,7 @@ static fsdp_shard_options shard_options(const fsdp_train_config *c)
     if (c->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
         options.gather_extension =
             c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_FLOAT8 ? fsdp_gather_float8() : fsdp_gather_int8();
+    options.offload_policy.cpu = c->training.enable_cpu_offload;
     return options;
 }
 
@@ -342,10 +343,13 @@ fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
 
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
+    bool offloaded = run->config->training.enable_cpu_offload && !fsdp__device_host_access(run->device);
     const fsdp_train_config *c = run->config;
-    fsdp_memory_stats memory;
+    fsdp_memory_stats memory, host = {.live_total_bytes = 0};
 
     fsdp_device_memory(run->device, &memory);
+    if (offloaded)
+        fsdp_device_memory(fsdp_cpu(run->context), &host);
     *out = (fsdp_train_summary){
         .model = c->model.path ? c->model.path : c->model.preset,
         .model_config = run->model_config,
@@ -357,7 +361,8 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
         .data_tokens = fsdp_tokens_count(run->tokens),
-        .memory_bytes = memory.live_total_bytes,
+        .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
+        .offloaded = offloaded,
         .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
     };
 }

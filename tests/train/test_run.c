@@ -13,6 +13,7 @@ enum {
 
 typedef struct seen {
     int started, failed, exported;
+    bool offloaded;
     double losses[STEPS];
     int64_t steps, parameters, trained_parameters, local_parameters, collectives;
     fsdp_status status;
@@ -81,6 +82,7 @@ static void started(void *arg, const fsdp_train_summary *summary)
     s->parameters = summary->parameters;
     s->trained_parameters = summary->trained_parameters;
     s->local_parameters = summary->local_parameters;
+    s->offloaded = summary->offloaded;
 }
 
 static void stepped(void *arg, const fsdp_train_report *report)
@@ -163,6 +165,30 @@ static void every_world_trains_the_same(void **state)
             memcpy(alone, f->seen[0].losses, sizeof alone);
     }
     CHECK(alone[STEPS - 1] < alone[0]);
+}
+
+static void offloaded_or_not_it_trains_the_same(void **state)
+{
+    fixture *f = *state;
+    seen plain[MOST_RANKS];
+
+    for (int world = 1; world <= 3; world += 2) {
+        /* Gradients of four microbatches add up on the device, or on the host. */
+        CHECK_OK(fsdp_train_config_set(f->config, "training.no_sync", world == 1 ? "true" : "false"));
+        CHECK_OK(fsdp_train_config_set(f->config, "training.enable_cpu_offload", "false"));
+        run(f, world);
+        memcpy(plain, f->seen, sizeof plain);
+        CHECK_OK(fsdp_train_config_set(f->config, "training.enable_cpu_offload", "true"));
+        CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
+        CHECK_OK(fsdp_train_config_set(f->config, "export.overwrite", "true"));
+        run(f, world);
+        for (int r = 0; r < world; r++) {
+            CHECK_OK(plain[r].status);
+            CHECK_OK(f->seen[r].status);
+            CHECK(!plain[r].offloaded && f->seen[r].offloaded == !test_on_cpu());
+            CHECK_BYTES(f->seen[r].losses, plain[r].losses, sizeof plain[r].losses);
+        }
+    }
 }
 
 static void what_all_ranks_know_is_told_by_rank_0_alone(void **state)
@@ -302,7 +328,7 @@ static void a_failing_write_leaves_no_model_behind(void **state)
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-TEST_MAIN(T(every_world_trains_the_same), T(what_all_ranks_know_is_told_by_rank_0_alone),
-          T(what_is_frozen_stays_as_it_was), T(a_pattern_that_freezes_nothing_or_all_is_refused),
-          T(a_failing_allocation_ends_all_ranks_and_leaks_nothing),
+TEST_MAIN(T(every_world_trains_the_same), T(offloaded_or_not_it_trains_the_same),
+          T(what_all_ranks_know_is_told_by_rank_0_alone), T(what_is_frozen_stays_as_it_was),
+          T(a_pattern_that_freezes_nothing_or_all_is_refused), T(a_failing_allocation_ends_all_ranks_and_leaks_nothing),
           T(a_failing_collective_ends_all_ranks_and_leaks_nothing), T(a_failing_write_leaves_no_model_behind))
