@@ -108,6 +108,9 @@ typedef struct fsdp_train_config {
     } parallelism;
     struct {
         double timeout; /* seconds to wait for a rank that stands still; 0: for ever */
+        /* The program fsdp logs at level DEBUG: what happens to each group, and each collective. Of a context of one's
+         * own: fsdp_context_set_log. */
+        bool trace;
     } comm;
     struct {
         int64_t log_freq;

@@ -16,7 +16,6 @@ static const fsdp__choice on_nan_choices[] = {
 static const fsdp__choice order_choices[] = {{"sequential", 0}, {"shuffled", 1}, {NULL, 0}};
 static const fsdp__choice param_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
-static const fsdp__choice reduce_choices[] = {{"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {NULL, 0}};
 static const fsdp__choice export_choices[] = {
     {"float32", FSDP_F32}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
 static const fsdp__choice optimizer_choices[] = {
@@ -44,6 +43,10 @@ static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
 #define BOOL(section, name, initial, help)                                                       \
     {                                                                                            \
 #section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, 0, bool_choices, initial, help \
+    }
+#define BOOL_LOCAL(section, name, initial, help)                                                           \
+    {                                                                                                      \
+#section, #name, FSDP__KEY_BOOL, AT(section, name), 0, 0, FSDP__LOCAL, bool_choices, initial, help \
     }
 #define CHOICE(section, name, field, choices, initial, help)                                   \
     {                                                                                          \
@@ -110,7 +113,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "of first weights and shuffling"),
     INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank, in the program fsdp; not set: OMP_NUM_THREADS, else a rank's share of the cores"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "gather parameters and compute in it; shards stay float32; float16: the loss is scaled, dynamically, and steps with infinite gradients are left out"),
-    CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, reduce_choices, "float32", "reduce gradients in it"),
+    CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "reduce gradients in it; float16: as with mixed_precision_param"),
     BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),
     BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and step there; where the run computes on the CPU they are there anyway, and nothing moves"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
@@ -135,6 +138,7 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
+    BOOL_LOCAL(comm, trace, "false", "log what happens to each group of parameters, and each collective, on every rank"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
     TEXT(metrics, jsonl, FSDP__LOCAL, "file that gets a JSON object per step, after those of earlier runs"),

@@ -208,7 +208,7 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
     status = create_optimizer(c, &parameters, &run->optimizer);
     fsdp_parameters_release(&parameters);
     FSDP_TRY(status);
-    if (c->training.mixed_precision_param == FSDP_F16)
+    if (c->training.mixed_precision_param == FSDP_F16 || c->training.mixed_precision_reduce == FSDP_F16)
         FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
     run->schedule = (fsdp_schedule){
         .warmup_steps = c->lr_scheduler.warmup_steps,

@@ -235,13 +235,25 @@ static void prints_how_long_the_first_step_takes(void **state)
     clock_gettime(CLOCK_MONOTONIC, &a);
     p = RUN(0, "train", f->config, "-n", "2", "--training.steps=1", "--export.path=");
     clock_gettime(CLOCK_MONOTONIC, &b);
+    CHECK(!strstr(p.output, "unshard"));
     program_free(&p);
     printf("one step of a small model on two ranks, start to exit: %.3f s\n",
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
 }
 
-TEST_MAIN(T(trains_exports_inspects_and_generates), T(a_folder_without_its_weights_may_change_its_sizes),
-          T(goes_on_from_an_exported_folder), T(a_folder_that_drops_in_attention_needs_a_rate),
-          T(data_that_is_doubtful_or_begins_again_is_told), T(the_same_run_gives_the_same_bits),
-          T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
+static void shows_what_happens_to_each_group(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=1", "--export.path=", "--comm.trace=true");
+
+    CHECK_CONTAINS(p.output, "[rank 0] unshard '' (forward)");
+    CHECK_CONTAINS(p.output, "[rank 1] reduce ");
+    CHECK_CONTAINS(p.output, "float32 over 2 ranks of group");
+    program_free(&p);
+}
+
+TEST_MAIN(T(shows_what_happens_to_each_group), T(trains_exports_inspects_and_generates),
+          T(a_folder_without_its_weights_may_change_its_sizes), T(goes_on_from_an_exported_folder),
+          T(a_folder_that_drops_in_attention_needs_a_rate), T(data_that_is_doubtful_or_begins_again_is_told),
+          T(the_same_run_gives_the_same_bits), T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
           T(prints_how_long_the_first_step_takes))

@@ -15,6 +15,7 @@ typedef struct fixture {
     char *directory, *data;
     fsdp_train_config *config;
     double losses[STEPS], scale; /* scale: of the first step; 0: the default */
+    bool scaled;                 /* the loss, in `train` */
 } fixture;
 
 static int setup(void **state)
@@ -72,7 +73,7 @@ static void train(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(fsdp_train_step(run, &report));
-        CHECK(report.loss_scale == (f->config->training.mixed_precision_param == FSDP_F16 ? 65536 : 0));
+        CHECK(report.loss_scale == (f->scaled ? 65536 : 0));
         CHECK_EQ(report.skipped, 0);
         CHECK(isfinite(report.loss) && isfinite(report.grad_norm));
         if (fsdp_context_rank(context) == 0)
@@ -87,15 +88,22 @@ static void losses_are_those_of_float32(void **state)
     double exact[STEPS];
 
     f->config->training.mixed_precision_param = FSDP_F32;
+    f->scaled = false;
     test_run_ranks(1, train, f);
     memcpy(exact, f->losses, sizeof exact);
     CHECK(exact[STEPS - 1] < 0.8 * exact[0]);
-    f->config->training.mixed_precision_param = FSDP_F16;
-    for (int world = 1; world <= MOST_RANKS; world++) {
-        test_run_ranks(world, train, f);
-        for (int step = 0; step < STEPS; step++)
-            CHECK_NEAR(f->losses[step], exact[step], 2e-3 * exact[step]);
+    f->scaled = true;
+    for (int sent = 0; sent < 2; sent++) { /* computed in it, or sent in it */
+        f->config->training.mixed_precision_param = sent ? FSDP_F32 : FSDP_F16;
+        f->config->training.mixed_precision_reduce = sent ? FSDP_F16 : FSDP_F32;
+        for (int world = 1; world <= MOST_RANKS; world += 1 + 2 * sent) {
+            test_run_ranks(world, train, f);
+            for (int step = 0; step < STEPS; step++)
+                CHECK_NEAR(f->losses[step], exact[step], 2e-3 * exact[step]);
+        }
     }
+    f->config->training.mixed_precision_param = FSDP_F16;
+    f->config->training.mixed_precision_reduce = FSDP_F32;
 }
 
 /* What this rank has of all parameters. */
@@ -198,6 +206,7 @@ static void metrics_tell_the_scale(void **state)
 
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", path));
     f->config->training.mixed_precision_param = FSDP_F16;
+    f->scaled = true;
     test_run_ranks(2, train, f);
     text = test_read_file(path, &(size_t){0});
     CHECK_CONTAINS(text, ", \"skipped\": 0, \"loss_scale\": 65536, \"tokens_per_second\": ");
