@@ -34,7 +34,8 @@
  *
  * Ranks may use different parameters in a step: of a module that all of them enter any parameters, or its output at
  * all. What a rank has not used counts as zero in the average, and a parameter that no rank used keeps its gradient as
- * it was, none perhaps. To enter a module is collective, and its output requires a gradient on all ranks or on none.
+ * it was, none perhaps. Its inputs require a gradient on all ranks or on none; its output does where another rank may
+ * need it. To enter a module is collective, unless it is conditional (fsdp_module_set_conditional).
  *
  * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
  * is added.
@@ -239,6 +240,12 @@ FSDP_API fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bo
 /* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step).
  */
 FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
+/* Before the first forward: this rank may enter the module or not, as its data has it, and so may every other, as often
+ * as it likes; sharded modules below are conditional, too. Its parameters are gathered and reduced together with the
+ * next sharded module above it, of which there must be one only, so each needs memory when that one runs. It prefetches
+ * nothing. Called outside of that one's forward, it is collective like any other. Without, ranks that enter different
+ * modules get an error that names both. */
+FSDP_API fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional);
 /* These two at any time. The first replaces what the options say, reshard_after_forward_ranks too. */
 FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
 FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);

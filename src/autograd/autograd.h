@@ -99,6 +99,8 @@ bool fsdp__has_grad_hooks(const fsdp_tensor *leaf);
 /* fsdp_tensor_add_grad_hook that owns `arg` from its success on: `free_arg` runs when the tensor or its graph goes.
  * Runs with a NULL `*grad`, too, where a backward passes the tensor and no gradient has come. */
 fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg));
+/* Whether it has such a hook. */
+bool fsdp__has_lasting_hooks(const fsdp_tensor *tensor);
 /* For an operation that makes a leaf's gradient before the backward runs (fused head and loss): the tensor that would
  * become the gradient if there is none yet (from the source, not yet the leaf's grad), else a temporary of the leaf's
  * shape. Pass it to fsdp__node_give later: it becomes the gradient without a copy if it was not a temporary. One
@@ -124,6 +126,9 @@ fsdp_status fsdp__boundary(fsdp_tensor **tensors, int count, const fsdp__crossin
  * scope).
  */
 fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int count);
+/* `*tensor`, which requires no gradient, is replaced by an identity of it (from the scope) that does. A backward comes
+ * to it, and goes no further. Nothing where nothing is recorded, or the dtype has no gradients. */
+fsdp_status fsdp__require_gradient(fsdp_tensor **tensor);
 fsdp__node *fsdp__producer(const fsdp_tensor *tensor); /* a reference for the caller; NULL of a leaf */
 void fsdp__node_unref(fsdp__node *node);               /* frees long chains without recursion */
 

@@ -117,3 +117,32 @@ out:
     fsdp__free(inputs);
     return status;
 }
+
+/* ---- ends ---- */
+
+static fsdp_status end_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    (void)node, (void)grads;
+    return FSDP_OK;
+}
+
+static const fsdp__op end_op = {.name = "end", .backward = end_backward};
+
+fsdp_status fsdp__require_gradient(fsdp_tensor **tensor)
+{
+    fsdp_tensor *leaf = NULL, *alias = NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (!fsdp_grad_enabled(fsdp__tensor_context(*tensor)) || !fsdp_dtype_is_floating((*tensor)->dtype))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__tensor_alias(*tensor, &leaf));
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_requires_grad(leaf, true), out);
+    FSDP_TRY_GOTO(status, fsdp__tensor_alias(*tensor, &alias), out);
+    alias = fsdp__scope_adopt(alias);
+    FSDP_TRY_GOTO(status, alias ? FSDP_OK : FSDP_NO_MEMORY, out);
+    FSDP_TRY_GOTO(status, fsdp__record(&end_op, &leaf, 1, &alias, 1, NULL, 0, NULL, 0), out);
+    *tensor = alias;
+out:
+    fsdp_tensor_unref(leaf);
+    return status;
+}

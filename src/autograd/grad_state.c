@@ -130,6 +130,18 @@ bool fsdp__has_grad_hooks(const fsdp_tensor *leaf)
     return state && state->hooks;
 }
 
+bool fsdp__has_lasting_hooks(const fsdp_tensor *tensor)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(tensor);
+    const fsdp__hook *hook = NULL;
+
+    if (state)
+        hook = state->producer ? state->producer->outputs[state->output].hooks : state->hooks;
+    while (hook && !hook->always)
+        hook = hook->next;
+    return hook != NULL;
+}
+
 /* ---- owners ---- */
 
 fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg)

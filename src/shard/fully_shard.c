@@ -65,6 +65,7 @@ static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__p
                          "mp_policy computes in %s: give both calls the same param_dtype",
                          slot->name, module->type->name, fsdp_dtype_name(owner->param_dtype), fsdp_dtype_name(dtype));
     FSDP_TRY(fsdp__module_state_accompany(owner->group->state, sel->state));
+    owner->group->state->tied = true;
     return fsdp__param_add_users_field(owner, sel->state, module, slot->slot);
 }
 

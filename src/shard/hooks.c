@@ -14,8 +14,8 @@ static fsdp_status post_backward(void *arg)
     state->training = FSDP__POST_BACKWARD;
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     fsdp__module_state_reshard_after_backward(state);
-    /* Else by the last of several uses, or when the backward ends: [Note: companions] in state.h. */
-    if (state->to_come == 0 && state->host_count == 0)
+    /* Else by the last of several uses; with the parent, or at the end: [Note: companions] in state.h. */
+    if (state->to_come == 0 && !state->tied && !state->parent)
         FSDP_TRY(fsdp__module_state_reduce(state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
     return FSDP_OK;
@@ -58,7 +58,7 @@ static fsdp_status complete_backward(fsdp__root *root)
         if (root->states[i]->training != FSDP__POST_BACKWARD && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(post_backward(root->states[i]));
     for (int64_t i = 0; i < root->state_count; i++)
-        if (root->states[i]->host_count > 0 && root->states[i]->training != FSDP__FORWARD)
+        if ((root->states[i]->tied || root->states[i]->parent) && root->states[i]->training != FSDP__FORWARD)
             FSDP_TRY(fsdp__module_state_reduce(root->states[i]));
     for (int64_t i = 0; i < root->state_count; i++) {
         fsdp__module_state *state = root->states[i];
@@ -112,11 +112,14 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     FSDP_TRY(begin_backward(root));
     if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
         return FSDP_OK;
+    if (state->parent && !fsdp__module_state_is_alone(state)) /* their outputs are the same: what is collective first */
+        FSDP_TRY(pre_backward(state->parent, output, grad));
     state->training = FSDP__PRE_BACKWARD;
-    fsdp__module_state_expect_gradients(state);
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_BACKWARD);
-    if (state->unshard_in_backward)
-        FSDP_TRY(fsdp__module_state_unshard(state));
+    if (fsdp__module_state_is_alone(state))
+        return fsdp__module_state_wait(state);
+    fsdp__module_state_expect_gradients(state);
+    FSDP_TRY(fsdp__module_state_unshard_in_backward(state));
     FSDP_TRY(fsdp__module_state_wait(state));
     /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
     return fsdp__prefetch_backward(state);
@@ -158,34 +161,41 @@ static void leave_recomputation(fsdp__module_state *state, bool will_come)
 {
     if (state->training == FSDP__POST_BACKWARD && state->to_come == 0)
         will_come = false;
-    if (!will_come && state->depth == 0)
+    if (!will_come && state->depth == 0 && !state->parent) /* who has a parent goes with it, on all ranks */
         fsdp__module_state_reshard_after_backward(state);
+}
+
+/* What all ranks do together; for one that may be alone here, its parent has done it. */
+static fsdp_status unshard_for_forward(fsdp__module_state *state)
+{
+    if (!fsdp__module_state_is_alone(state))
+        FSDP_TRY(fsdp__module_state_unshard(state));
+    return fsdp__module_state_wait(state);
 }
 
 static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs, int count)
 {
-    bool first = state->training != FSDP__FORWARD, recorded = false;
+    bool first = state->training != FSDP__FORWARD, recorded = false, alone = fsdp__module_state_is_alone(state);
 
     if (is_recomputed(state)) {
-        FSDP_TRY(fsdp__module_state_unshard(state));
-        FSDP_TRY(fsdp__module_state_wait(state));
+        FSDP_TRY(unshard_for_forward(state));
         return cast_inputs(state, inputs, count);
     }
     FSDP_TRY(fsdp__lazy_init(state));
-    FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
+    if (!alone)
+        FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
     state->training = FSDP__FORWARD;
-    if (fsdp_grad_enabled(state->root->context))
+    if (!alone && fsdp_grad_enabled(state->root->context))
         fsdp__module_state_expect_gradients(state);
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     FSDP_TRY(cast_inputs(state, inputs, count));
-    FSDP_TRY(fsdp__module_state_unshard(state));
-    FSDP_TRY(fsdp__module_state_wait(state));
+    FSDP_TRY(unshard_for_forward(state));
     if (first) /* of several modules the first: the backward comes to it last */
         FSDP_TRY(fsdp__boundary(inputs, count, &(fsdp__crossing){leave_backward, will_leave, state, unref_state},
                                 &recorded));
     if (recorded) /* the graph's own reference: the modules may be freed before the backward */
         (void)fsdp__module_state_ref(state);
-    return fsdp__prefetch_forward(state);
+    return alone ? FSDP_OK : fsdp__prefetch_forward(state);
 }
 
 fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
@@ -212,7 +222,8 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     state->leaving = false;
     FSDP_TRY(status);
     state->training = FSDP__IDLE;
-    if (fsdp_grad_enabled(root->context)) /* nobody goes back through an evaluation */
+    /* Nobody goes back through an evaluation; and the order is that of all ranks. */
+    if (fsdp_grad_enabled(root->context) && !state->parent)
         FSDP_TRY(fsdp__root_record_order(root, state));
     fsdp__module_state_notify(state, FSDP_EVENT_POST_FORWARD);
     return FSDP_OK;
@@ -242,11 +253,23 @@ static fsdp_status end_iteration(fsdp__root *root)
     return FSDP_OK;
 }
 
+/* Other ranks may have used parameters where this one has not, and their backward comes here: so does this one's,
+ * before it comes to the module whose output is handed on. */
+static fsdp_status make_passage(const fsdp__module_state *state, fsdp_tensor **output)
+{
+    if (!fsdp__module_state_may_reduce(state))
+        return FSDP_OK;
+    if (!fsdp_tensor_requires_grad(*output))
+        return fsdp__require_gradient(output);
+    return fsdp__has_lasting_hooks(*output) ? fsdp__anchor(output, NULL, 0) : FSDP_OK;
+}
+
 static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **output)
 {
     fsdp__root *root = state->root;
 
     if (is_recomputed(state)) {
+        FSDP_TRY(make_passage(state, output));
         leave_recomputation(state, fsdp_tensor_requires_grad(*output));
         return cast_floating(output, state->policy.output_dtype);
     }
@@ -257,11 +280,12 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         }
     if (state->ran_count == state->module_count && state->depth == 0) /* a module may call itself */
         FSDP_TRY(leave_forward(state));
+    FSDP_TRY(make_passage(state, output));
     /* Before the cast: the gradient that the hook sees has been through the cast's backward. */
     if (fsdp_tensor_requires_grad(*output)) {
         FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
         (void)fsdp__module_state_ref(state);
-        if (root->forward_root != state)
+        if (root->forward_root && root->forward_root != state)
             FSDP_TRY(fsdp__root_add_exit(root, *output));
     }
     if (root->forward_root == state && state->depth == 0) {

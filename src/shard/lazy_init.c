@@ -77,6 +77,80 @@ static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
     return NULL;
 }
 
+/* ---- conditional states ---- */
+
+/* Goes through the pairs of a state and one next below it: `visit` for each. */
+typedef fsdp_status (*pair_visitor)(const collection *c, fsdp__module_state *above, fsdp__module_state *below);
+
+static fsdp_status visit_below(const collection *c, fsdp__module_state *above, const fsdp_module *module,
+                               pair_visitor visit)
+{
+    for (int64_t i = 0; i < module->parts->child_count; i++) {
+        const fsdp_module *child = module->parts->children[i].module;
+        fsdp__module_state *below = fsdp__module_state_of(child);
+
+        if (!below)
+            FSDP_TRY(visit_below(c, above, child, visit));
+        else if (below != above)
+            FSDP_TRY(visit(c, above, below));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status visit_pairs(const collection *c, pair_visitor visit)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        fsdp__module_state *state = c->root->states[i];
+
+        for (int64_t m = 0; m < state->module_count; m++)
+            if (state->modules[m])
+                FSDP_TRY(visit_below(c, state, state->modules[m], visit));
+    }
+    return FSDP_OK;
+}
+
+/* Below modules that a rank may pass by it does not come to anything. */
+static fsdp_status inherit_condition(const collection *c, fsdp__module_state *above, fsdp__module_state *below)
+{
+    (void)c;
+    below->conditional = below->conditional || (above->conditional && above != c->outermost);
+    return FSDP_OK;
+}
+
+static const char *name_of(const collection *c, const fsdp__module_state *state)
+{
+    const char *name = c->names[fsdp__root_find(c->root, state)];
+
+    return *name ? name : "the root";
+}
+
+static fsdp_status link_conditional(const collection *c, fsdp__module_state *above, fsdp__module_state *below)
+{
+    if (!below->conditional || below->parent == above)
+        return FSDP_OK;
+    if (below->parent)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is conditional and lies below two sharded modules, '%s' and '%s': it can be gathered "
+                         "with one only",
+                         name_of(c, below), name_of(c, below->parent), name_of(c, above));
+    if (below->forward_prefetch.count > 0 || below->backward_prefetch.count > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is conditional and is to prefetch others, which ranks that do not enter it would not "
+                         "gather: list them for '%s'",
+                         name_of(c, below), name_of(c, above));
+    FSDP_TRY(fsdp__module_state_accompany(below, above));
+    below->parent = above;
+    return FSDP_OK;
+}
+
+/* A condition goes down from state to state, whatever their order is where modules are shared. */
+static fsdp_status link_states(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        FSDP_TRY(visit_pairs(c, inherit_condition));
+    return visit_pairs(c, link_conditional);
+}
+
 /* Who has parameters in common gathers and reduces on one stream, in one order. */
 static fsdp_status check_companions(const collection *c)
 {
@@ -252,6 +326,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
     FSDP_TRY_GOTO(status, check_ready(&c), out);
     FSDP_TRY_GOTO(status, check_prefetch(&c), out);
     FSDP_TRY_GOTO(status, check_shared_comm(&c), out);
+    FSDP_TRY_GOTO(status, link_states(&c), out);
     FSDP_TRY_GOTO(status, open_comm(&c), out);
     FSDP_TRY_GOTO(status, fsdp__root_cast_buffers(c.root), out);
     commit(&c);

@@ -152,6 +152,11 @@ static fsdp_status set_prefetch(fsdp_module *module, bool forward, fsdp_module *
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
+    if (state->parent && count > 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "'%s' is conditional: ranks that do not enter it would not gather what it prefetches, list it "
+                         "for '%s'",
+                         state->name, *state->parent->name ? state->parent->name : "the root");
     return fsdp__prefetch_set(state, forward ? &state->forward_prefetch : &state->backward_prefetch, modules, count);
 }
 
@@ -235,6 +240,18 @@ static fsdp_status set_reshard_after_forward(fsdp__module_state *state, int on)
 fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, bool recurse)
 {
     return change_states(module, recurse, set_reshard_after_forward, on);
+}
+
+fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    if (state->initialised)
+        return FSDP_FAIL(FSDP_STATE, "'%s' has run: whether it is conditional must be said before the first forward",
+                         state->name);
+    state->conditional = conditional;
+    return FSDP_OK;
 }
 
 static fsdp_status set_reshard_after_backward(fsdp__module_state *state, int on)

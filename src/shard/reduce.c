@@ -39,9 +39,7 @@ typedef struct reduction {
 /* This rank has a gradient, or takes part for the sake of those that may have one. */
 static bool is_due(const fsdp__param *param)
 {
-    const fsdp__mesh_info *mesh = &param->group->residence.mesh;
-
-    return fsdp__param_unreduced(param) || (param->due && mesh->ranks * mesh->replicas > 1);
+    return param->due || fsdp__param_unreduced(param);
 }
 
 static bool has_due(const fsdp__param_group *group)

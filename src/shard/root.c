@@ -157,6 +157,8 @@ static void forget_host(fsdp__module_state *companion, const fsdp__module_state 
         if (companion->hosts[i] != host)
             companion->hosts[kept++] = companion->hosts[i];
     companion->host_count = kept;
+    if (companion->parent == host)
+        companion->parent = NULL;
     for (int64_t i = 0; i < companion->group_count; i++)
         for (int64_t p = 0; p < companion->groups[i]->param_count; p++)
             fsdp__param_forget_user(&companion->groups[i]->params[p], host);

@@ -50,7 +50,7 @@ int64_t fsdp__root_find(const fsdp__root *root, const fsdp__module_state *state)
 fsdp__module_state *fsdp__module_state_ref(fsdp__module_state *state);
 void fsdp__module_state_unref(fsdp__module_state *state);
 
-/* `host`, whose modules use parameters of `companion` too, has it as one from now on: [Note: companions] in state.h. */
+/* `host` has `companion` as one from now on: [Note: companions] in state.h. */
 fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__module_state *host);
 
 /* ---- order ---- */

@@ -162,6 +162,11 @@ bool fsdp__module_state_in_use(const fsdp__module_state *state)
     return use_of(state) != NULL;
 }
 
+bool fsdp__module_state_is_alone(const fsdp__module_state *state)
+{
+    return state->parent && fsdp__module_state_in_use(state->parent);
+}
+
 /* ---- transitions ---- */
 
 /* What the group's collectives are for, until it is taken away: for ranks that disagree. */
@@ -203,6 +208,21 @@ fsdp_status fsdp__module_state_unshard(fsdp__module_state *state)
     FSDP_TRY(unshard(state));
     for (int64_t i = 0; i < state->companion_count; i++)
         FSDP_TRY(fsdp__module_state_unshard(state->companions[i]));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state)
+{
+    if (state->unshard_in_backward)
+        FSDP_TRY(unshard(state));
+    for (int64_t i = 0; i < state->companion_count; i++) {
+        fsdp__module_state *companion = state->companions[i];
+
+        if (companion->parent == state)
+            FSDP_TRY(fsdp__module_state_unshard_in_backward(companion));
+        else if (state->unshard_in_backward)
+            FSDP_TRY(fsdp__module_state_unshard(companion));
+    }
     return FSDP_OK;
 }
 
@@ -323,6 +343,17 @@ void fsdp__module_state_expect_gradients(fsdp__module_state *state)
         fsdp__module_state_expect_gradients(state->companions[i]);
 }
 
+bool fsdp__module_state_may_reduce(const fsdp__module_state *state)
+{
+    bool may = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        may = may || fsdp__param_group_may_reduce(state->groups[i]);
+    for (int64_t i = 0; i < state->companion_count && !may; i++)
+        may = fsdp__module_state_may_reduce(state->companions[i]);
+    return may;
+}
+
 static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
 {
     bool any = false;
@@ -346,9 +377,12 @@ static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
 {
     if (state->reduce_grads)
-        return reduce(state, &state->reduction);
-    for (int64_t i = 0; i < state->group_count; i++)
+        FSDP_TRY(reduce(state, &state->reduction));
+    for (int64_t i = 0; i < state->group_count && !state->reduce_grads; i++)
         FSDP_TRY(fsdp__param_group_keep_gradients(state->groups[i]));
+    for (int64_t i = 0; i < state->companion_count; i++)
+        if (state->companions[i]->parent == state && !state->companions[i]->tied)
+            FSDP_TRY(fsdp__module_state_reduce(state->companions[i]));
     return FSDP_OK;
 }
 

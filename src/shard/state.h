@@ -5,7 +5,10 @@
  * A parameter may be tied across calls, or its module shared. The first call has it; states of later calls whose
  * modules use it too have the first call's state as a companion: its groups are gathered with theirs, and resharded
  * when none of them is in use. Its gradients are reduced when the backward ends, which is after the last use in any
- * order of uses. */
+ * order of uses.
+ *
+ * A conditional state is the companion of the next one above it, its parent, and is reduced with it: what is collective
+ * happens where all ranks come, and to enter its modules is each rank's own business. */
 #ifndef SHARD_STATE_H
 #define SHARD_STATE_H
 
@@ -35,6 +38,9 @@ typedef struct fsdp__module_state {
     /* Unsharded together with this one, which holds them; and those that hold this one: [Note: companions]. */
     struct fsdp__module_state **companions, **hosts;
     int64_t companion_count, companion_capacity, host_count, host_capacity;
+    bool tied;                         /* modules of other states use its parameters */
+    bool conditional;                  /* a rank may enter it or not */
+    struct fsdp__module_state *parent; /* of a conditional state, its host above it; NULL: it is the outermost */
 
     fsdp__param_group **groups; /* none when the modules have no parameters left */
     int64_t group_count, group_capacity;
@@ -87,11 +93,15 @@ void fsdp__module_state_notify(const fsdp__module_state *state, fsdp_shard_event
 
 /* A forward or backward of its modules runs, or of a host's. */
 bool fsdp__module_state_in_use(const fsdp__module_state *state);
+/* One of its parent's does: other ranks may be elsewhere, so nothing is to be collective. */
+bool fsdp__module_state_is_alone(const fsdp__module_state *state);
 
 /* ---- of the state's groups, and its companions' ---- What ends a use leaves alone who is in use. */
 
 /* [collective] */
 fsdp_status fsdp__module_state_unshard(fsdp__module_state *state);
+/* Those that are to be unsharded in the backward: a conditional companion as it says itself. */
+fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state);
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
 /* Whether a gather is under way that nobody has waited for. */
 bool fsdp__module_state_is_gathering(const fsdp__module_state *state);
@@ -107,10 +117,13 @@ void fsdp__module_state_give_up(fsdp__module_state *state);
 
 /* Gradients will come: see fsdp__param_group_expect_gradients. */
 void fsdp__module_state_expect_gradients(fsdp__module_state *state);
+/* Whether any rank may have some: see fsdp__param_group_may_reduce. */
+bool fsdp__module_state_may_reduce(const fsdp__module_state *state);
 
 /* ---- of the state's own groups ---- */
 
-/* Gradients of this backward leave: reduced, or kept until a later one is. [collective] */
+/* Gradients of this backward leave: reduced, or kept until a later one is. So do those of the conditional states that
+ * it is the parent of. [collective] */
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state);
 /* What is left of that, whatever the settings say. [collective] */
 fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state);

@@ -229,6 +229,34 @@ static void what_an_anchor_has_by_its_side_is_passed_in_its_order(void **state)
     toy_end(context);
 }
 
+static void a_gradient_that_is_required_of_nothing_ends_there(void **state)
+{
+    fsdp_context *context = toy_begin();
+    passing passed = {{0}, 0};
+    passer passers[] = {{&passed, 'a'}, {&passed, 'b'}};
+    fsdp_tensor *x = toy_leaf(context, 1), *a, *same;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_set_requires_grad(x, false));
+    same = a = toy_scale(x, 3);
+    CHECK(!fsdp_tensor_requires_grad(a));
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp__require_gradient(&a));
+    fsdp_no_grad_end(context);
+    CHECK(a == same);
+    CHECK_OK(fsdp__require_gradient(&a));
+    CHECK(fsdp_tensor_requires_grad(a) && !fsdp_tensor_requires_grad(same) && !fsdp__has_lasting_hooks(a));
+    CHECK_OK(fsdp__add_grad_hook(a, pass, &passers[0], NULL));
+    CHECK(fsdp__has_lasting_hooks(a));
+    a = toy_scale(a, 2);
+    CHECK_OK(fsdp__add_grad_hook(a, pass, &passers[1], NULL));
+    CHECK_OK(fsdp_backward(a));
+    CHECK_STRING(passed.order, "ba");
+    CHECK_EQ(passed.gradients, 2);
+    CHECK_NULL(fsdp_tensor_grad(x));
+    toy_end(context);
+}
+
 static void an_anchor_leaves_out_what_was_walked_before(void **state)
 {
     fsdp_context *context = toy_begin();
@@ -296,5 +324,6 @@ TEST_MAIN(cmocka_unit_test(a_hook_sees_the_whole_gradient_and_may_replace_it),
           cmocka_unit_test(a_boundary_with_one_unused_output_is_crossed_too),
           cmocka_unit_test(what_an_anchor_has_by_its_side_is_passed_in_its_order),
           cmocka_unit_test(an_anchor_leaves_out_what_was_walked_before),
+          cmocka_unit_test(a_gradient_that_is_required_of_nothing_ends_there),
           cmocka_unit_test(a_backward_may_run_inside_a_backward_on_another_graph),
           cmocka_unit_test(bytes_that_were_dropped_and_not_restored_are_an_error))

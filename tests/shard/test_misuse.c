@@ -111,6 +111,21 @@ static fsdp_status shard_over_three_dimensions(fsdp_context *context, fsdp_modul
     return status;
 }
 
+static fsdp_status shard_on_mesh_of_another_context(fsdp_context *context, fsdp_module *module)
+{
+    const int64_t one = 1;
+    fsdp_context *other = test_context();
+    fsdp_mesh *mesh;
+    fsdp_status status;
+
+    (void)context;
+    CHECK_OK(fsdp_mesh_create(other, 1, &one, NULL, &mesh));
+    status = fsdp_fully_shard(module, &(fsdp_shard_options){.mesh = mesh});
+    fsdp_mesh_unref(mesh);
+    fsdp_context_free(other);
+    return status;
+}
+
 static fsdp_status shard_into_parts_that_do_not_divide(fsdp_context *context, fsdp_module *module)
 {
     (void)context;
@@ -190,6 +205,52 @@ static fsdp_status replace_after_sharding(fsdp_context *context, fsdp_module *mo
     up->weight = other;
     status = forward(module);
     return status;
+}
+
+/* ---- conditional modules ---- */
+
+static fsdp_status share_conditional(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *shared = net_block_create(context, test_device(context));
+
+    CHECK_OK(fsdp_module_initialize(shared, 2));
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_module_add_child(net_block_at(module, i), "shared", fsdp_module_ref(shared)));
+    CHECK_OK(fsdp_fully_shard(shared, NULL));
+    CHECK_OK(fsdp_module_set_conditional(shared, true));
+    fsdp_module_unref(shared);
+    net_shard(module, NULL);
+    return forward(module);
+}
+
+static fsdp_status prefetch_from_conditional(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *first = net_block_at(module, 0), *second = net_block_at(module, 1);
+
+    (void)context;
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_set_conditional(first, true));
+    CHECK_OK(fsdp_module_set_modules_to_forward_prefetch(first, &second, 1));
+    return forward(module);
+}
+
+static fsdp_status prefetch_from_conditional_later(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_module *first = net_block_at(module, 0), *second = net_block_at(module, 1);
+
+    (void)context;
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_set_conditional(first, true));
+    CHECK_OK(forward(module));
+    return fsdp_module_set_modules_to_backward_prefetch(first, &second, 1);
+}
+
+static fsdp_status mark_after_the_first_forward(fsdp_context *context, fsdp_module *module)
+{
+    (void)context;
+    net_shard(module, NULL);
+    CHECK_OK(forward(module));
+    return fsdp_module_set_conditional(net_block_at(module, 0), true);
 }
 
 /* ---- later ---- */
@@ -272,6 +333,24 @@ static fsdp_status leave(fsdp_context *context, fsdp_module *module)
     return forward(module);
 }
 
+/* In good order, between its forward and its backward. */
+static fsdp_status end_in_the_middle(fsdp_context *context, fsdp_module *module)
+{
+    fsdp_tensor *x, *targets, *loss;
+    fsdp_status status;
+
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    loss = CHECK_PTR(fsdp_call(module, x, targets));
+    if (fsdp_context_rank(context) == 1)
+        status = FSDP_FAIL(FSDP_COMM, "rank 1 has left of its own will");
+    else
+        status = fsdp_backward(loss);
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
 static const misuse misuses[] = {
     {"apply twice", apply_twice, FSDP_STATE, {"fully_shard has already been applied to this Block"}},
     {"give twice", give_twice, FSDP_INVALID, {"the same Block twice"}},
@@ -280,6 +359,7 @@ static const misuse misuses[] = {
     {"a scalar", shard_scalar, FSDP_INVALID, {"Odd: cannot shard 'scale'", "shape (1)"}},
     {"a gradient", shard_with_gradient, FSDP_STATE, {"Linear: cannot shard 'weight'", "zero_grad"}},
     {"three dimensions", shard_over_three_dimensions, FSDP_INVALID, {"dp_mesh_dims"}},
+    {"another's mesh", shard_on_mesh_of_another_context, FSDP_INVALID, {"another context"}},
     {"7 ranks", shard_into_parts_that_do_not_divide, FSDP_INVALID, {"7 does not divide"}},
     {"integers", compute_in_integers, FSDP_INVALID, {"int32 is not a floating dtype"}},
     {"ignore nothing", ignore_nothing, FSDP_INVALID, {"ignored_params[0] is null"}},
@@ -288,6 +368,16 @@ static const misuse misuses[] = {
     {"meta", run_on_meta, FSDP_STATE, {"'input.weight'", "still on the meta device", "materialize"}},
     {"no values", run_without_values, FSDP_STATE, {"'input.weight'", "no values", "initialize"}},
     {"replace", replace_after_sharding, FSDP_STATE, {"parameter 'weight' of a Linear", "another tensor"}},
+    {"share conditional",
+     share_conditional,
+     FSDP_UNSUPPORTED,
+     {"'blocks.0.shared' is conditional", "'blocks.0' and 'blocks.1'"}},
+    {"prefetch",
+     prefetch_from_conditional,
+     FSDP_UNSUPPORTED,
+     {"'blocks.0' is conditional", "list them for 'the root'"}},
+    {"prefetch later", prefetch_from_conditional_later, FSDP_UNSUPPORTED, {"'blocks.0' is conditional"}},
+    {"mark late", mark_after_the_first_forward, FSDP_STATE, {"'blocks.0' has run"}},
     {"use resharded", use_resharded, FSDP_STATE, {"has no bytes", "sharded parameter outside its module"}},
     {"write to gathered", write_to_gathered, FSDP_STATE, {"'blocks.0.up.weight'", "write to the shard"}},
     {"reset a child", reset_a_child, FSDP_STATE, {"only the outermost"}},
@@ -295,6 +385,7 @@ static const misuse misuses[] = {
     {"divide by -1", divide_by_nothing, FSDP_INVALID, {"divide factor -1"}},
     {"other shapes", shard_other_shapes, FSDP_MISMATCH, {"rank 1", "the root"}},
     {"other modules", run_other_modules, FSDP_MISMATCH, {"blocks.0", "blocks.1", "rank 1"}},
+    {"end", end_in_the_middle, FSDP_COMM, {"rank 1 has left"}},
     {"leave", leave, FSDP_COMM, {"rank 1 has better things to do"}},
 };
 

@@ -83,21 +83,26 @@ static choosy *choosy_create(fsdp_context *context, fsdp_device *device)
 
 /* What ranks choose. */
 typedef enum choice {
-    PARAMETERS, /* experts, of layers that all enter */
-    OUTPUTS,    /* and whose output they use */
+    PARAMETERS,  /* experts, of layers that all enter */
+    OUTPUTS,     /* and whose output they use */
+    CONDITIONAL, /* which layers they enter */
+    NESTED,      /* and which experts, sharded and conditional too */
     CHOICES
 } choice;
 
 static choosy *sharded_choosy(fsdp_context *context, const way_run *run, choice what, fsdp_reshard reshard)
 {
     choosy *c = choosy_create(context, run->way ? fsdp_meta(context) : test_device(context));
-
     fsdp_shard_options options = run->options;
 
-    (void)what;
     options.reshard_after_forward = reshard;
     for (int i = 0; i < LAYERS && run->way; i++) {
+        for (int e = 0; e < EXPERTS && what == NESTED; e++) {
+            CHECK_OK(fsdp_fully_shard(((layer *)c->layers[i])->experts[e], &options));
+            CHECK_OK(fsdp_module_set_conditional(((layer *)c->layers[i])->experts[e], true));
+        }
         CHECK_OK(fsdp_fully_shard(c->layers[i], &options));
+        CHECK_OK(fsdp_module_set_conditional(c->layers[i], what >= CONDITIONAL));
     }
     if (run->way) {
         CHECK_OK(fsdp_fully_shard(&c->base, &options));
@@ -127,7 +132,7 @@ static void choose(choosy *c, choice what, int step, int rank)
     for (int i = 0; i < LAYERS; i++) {
         layer *l = (layer *)c->layers[i];
 
-        c->entered[i] = true;
+        c->entered[i] = what < CONDITIONAL || draw(step, rank, 50 + i) || draw(step, rank, 60 + i);
         c->used[i] = what != OUTPUTS || draw(step, rank, 40 + i);
         l->chosen = 0;
         for (int e = 0; e < EXPERTS; e++)
@@ -152,11 +157,14 @@ static void choosy_backward(const way_run *run, choosy *c, choice what, int step
 
     for (int r = 0; r < (run->way ? 1 : run->world); r++) {
         int rank = run->way ? fsdp_context_rank(context) : r;
+        fsdp_tensor *loss;
 
         CHECK_OK(fsdp_scope_begin(context));
         if (step % 3 == 1)
             dawdle(context, run);
-        CHECK_OK(fsdp_backward(fsdp_scale(choosy_loss(c, what, step, rank), run->way ? 1.0 : 1.0 / run->world)));
+        loss = choosy_loss(c, what, step, rank);
+        if (fsdp_tensor_requires_grad(loss) || (run->way && run->world > 1)) /* sharded it does for others, too */
+            CHECK_OK(fsdp_backward(fsdp_scale(loss, run->way ? 1.0 : 1.0 / run->world)));
         fsdp_scope_end(context, NULL);
     }
 }
@@ -222,6 +230,18 @@ static void ranks_may_use_the_outputs_of_different_modules(void **state)
     in_ways(OUTPUTS);
 }
 
+static void ranks_may_enter_different_conditional_modules(void **state)
+{
+    (void)state;
+    in_ways(CONDITIONAL);
+}
+
+static void conditional_modules_nest(void **state)
+{
+    (void)state;
+    in_ways(NESTED);
+}
+
 /* ---- hooks, frozen parameters, a failed step ---- */
 
 static fsdp_status halve(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
@@ -260,6 +280,30 @@ static void hooks_and_freezes_see_what_some_rank_used(void **state)
 {
     (void)state;
     in_every_way_with(train_hooked, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, PARAMETERS);
+    in_every_way_with(train_hooked, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL);
+}
+
+/* What all ranks use is frozen: on a rank that uses nothing else no gradient is wanted. */
+static void train_experts(fsdp_context *context, way_run *run)
+{
+    choosy *c = sharded_choosy(context, run, (choice)run->arg, FSDP_RESHARD_ALWAYS);
+
+    CHECK_OK(fsdp_module_set_requires_grad(c->input, false));
+    CHECK_OK(fsdp_module_set_requires_grad(c->head, false));
+    for (int step = 0; step < 8; step++) {
+        choosy_backward(run, c, (choice)run->arg, step);
+        note_gradients(run, &c->base);
+        if (step % 2)
+            net_sgd(&c->base, 0.25f);
+    }
+    note_weights(run, &c->base);
+    fsdp_module_unref(&c->base);
+}
+
+static void a_rank_may_use_nothing(void **state)
+{
+    (void)state;
+    in_every_way_with(train_experts, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL);
 }
 
 /* ---- hybrid: joined over the replicas ---- */
@@ -432,6 +476,29 @@ static void enter_unmarked(fsdp_context *context, void *arg)
     CHECK_CONTAINS(fsdp_last_error(), "third");
     CHECK_CONTAINS(fsdp_last_error(), "rank 1");
     fsdp_scope_end(context, NULL);
+    CHECK_ERROR(fsdp_module_set_conditional(c->layers[0], true), FSDP_STATE, "before the first forward");
+    CHECK_ERROR(fsdp_module_set_conditional(((layer *)c->layers[0])->experts[0], true), FSDP_STATE,
+                "not given to fully_shard");
+    fsdp_module_unref(&c->base);
+}
+
+/* What stays unsharded is not gathered when it is entered: its reduction tells. */
+static void enter_unsharded(fsdp_context *context, void *arg)
+{
+    way_run run = {.way = &(way){0}, .options = *(const fsdp_shard_options *)arg};
+    choosy *c = sharded_choosy(context, &run, PARAMETERS, FSDP_RESHARD_NEVER);
+    fsdp_tensor *x, *targets;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    choose(c, PARAMETERS, 0, 0);
+    net_batch(context, 0, 0, WAYS_ROWS, &x, &targets);
+    for (int i = 0; i < LAYERS; i++)
+        CHECK_OK(fsdp_module_unshard(c->layers[i]));
+    c->entered[1] = fsdp_context_rank(context) != 1;
+    CHECK_STATUS(fsdp_backward(CHECK_PTR(fsdp_call(&c->base, x))), FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), "first");
+    CHECK_CONTAINS(fsdp_last_error(), "second");
+    fsdp_scope_end(context, NULL);
     fsdp_module_unref(&c->base);
 }
 
@@ -441,12 +508,15 @@ static void ranks_in_different_modules_are_told_which(void **state)
 
     (void)state;
     for (int world = 2; world <= 3; world++)
-        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
             test_run_ranks(world, enter_unmarked, &options[i]);
+            test_run_ranks(world, enter_unsharded, &options[i]);
+        }
 }
 
 TEST_MAIN(cmocka_unit_test(ranks_may_use_different_parameters),
           cmocka_unit_test(ranks_may_use_the_outputs_of_different_modules),
-          cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used), cmocka_unit_test(replicas_join_what_was_used),
-          cmocka_unit_test(only_what_somebody_used_is_sent),
+          cmocka_unit_test(ranks_may_enter_different_conditional_modules), cmocka_unit_test(conditional_modules_nest),
+          cmocka_unit_test(a_rank_may_use_nothing), cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used),
+          cmocka_unit_test(replicas_join_what_was_used), cmocka_unit_test(only_what_somebody_used_is_sent),
           cmocka_unit_test(ranks_in_different_modules_are_told_which))
