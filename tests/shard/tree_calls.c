@@ -62,6 +62,7 @@ static fsdp_tensor *run_forward(tree_player *player, int node, int number, int r
 
     player->feed.number = number;
     player->feed.rank = rank;
+    player->feed.trains = player->plan->inputs;
     y = fsdp_call(player->modules[node], x);
     y = y ? fsdp_cast(y, FSDP_F32) : NULL;
     return y ? fsdp_mean(fsdp_mul(y, y)) : NULL;
@@ -73,7 +74,9 @@ static void log_loss(tree_player *player, int rank, const fsdp_tensor *loss)
 
     CHECK_OK(fsdp_tensor_item(loss, &value));
     tree_log_value(player, rank, "loss", value);
-    tree_log_value(player, rank, "requires_grad of the loss", fsdp_tensor_requires_grad(loss));
+    if (player->feed.trains)
+        CHECK(!fsdp_grad_enabled(player->context) || fsdp_tensor_requires_grad(loss));
+    tree_log_value(player, rank, "whether there is anything to train", player->feed.trains);
 }
 
 static void forward(tree_player *player, int node, int number, tree_slot *slot)
@@ -86,6 +89,7 @@ static void forward(tree_player *player, int node, int number, tree_slot *slot)
         loss = CHECK_PTR(run_forward(player, node, number, rank, x));
         slot->losses[i] = fsdp_tensor_ref(loss);
         slot->inputs[i] = fsdp_tensor_ref(x);
+        slot->trains = slot->trains || player->feed.trains;
         log_loss(player, rank, loss);
     }
     player->ran = true;
@@ -120,7 +124,7 @@ static void play_drop(tree_player *player, const tree_call *call)
 
 static bool can_walk(const tree_slot *slot)
 {
-    return slot->losses[0] && !slot->walked && fsdp_tensor_requires_grad(slot->losses[0]);
+    return slot->losses[0] && !slot->walked && slot->trains;
 }
 
 /* Gradients that were added up in 16 bits, or were partly reduced when a group of several modules had gone back. */
@@ -128,8 +132,9 @@ static void note_accumulation(tree_player *player)
 {
     bool waiting = false;
 
-    for (int p = 0; p < TREE_MAX_PARAMS; p++)
-        waiting = waiting || (player->unreduced[0][p] && player->plan->params[p].owner >= 0);
+    for (int r = 0; r < player->ranks; r++)
+        for (int p = 0; p < TREE_MAX_PARAMS; p++)
+            waiting = waiting || (player->unreduced[r][p] && player->plan->params[p].owner >= 0);
     if (player->plain && waiting && tree_is_low_precision(player->plan))
         player->run->otherwise = true;
 }
@@ -319,7 +324,7 @@ static void play_prefetch(tree_player *player, const tree_call *call)
 
     for (int i = 0; i < count; i++)
         list[i] = player->modules[node_of_state(player, &(tree_call){.target = call->target + 1 + i + call->slot})];
-    if (!player->plain && player->ran)
+    if (!player->plain && player->ran && !player->plan->states[state_of(player, call)].conditional)
         CHECK_OK((call->kind == TREE_PREFETCH_FORWARD
                       ? fsdp_module_set_modules_to_forward_prefetch
                       : fsdp_module_set_modules_to_backward_prefetch)(module, list, count));
@@ -410,6 +415,8 @@ static void play_fail_forward(tree_player *player, const tree_call *call)
     int rank = player->first_rank;
     fsdp_tensor *loss;
 
+    if (tree_is_uneven(player->plan))
+        return;
     player->feed.failing = call->target % player->plan->node_count;
     loss = run_forward(player, 0, call->number, rank, make_input(player, call->number, rank));
     player->feed.failing = -1;
@@ -426,7 +433,7 @@ static void play_fail_backward(tree_player *player, const tree_call *call)
 {
     tree_slot *slot = &player->slots[call->slot];
 
-    if (!can_walk(slot))
+    if (!can_walk(slot) || tree_is_uneven(player->plan))
         return;
     if (!player->plain) {
         player->feed.failing = call->target % player->plan->node_count;

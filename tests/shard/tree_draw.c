@@ -10,6 +10,7 @@ typedef struct drawing {
     bool mixed;    /* parameters of several dtypes */
     bool ignoring; /* some are ignored */
     bool placing;  /* any dimension is sharded */
+    bool fickle;   /* some parameters are used on some ranks only */
     fsdp_mp_policy policy;
 } drawing;
 
@@ -72,6 +73,8 @@ static int add_node(drawing *d, int parent, int depth)
     tree_node *n = &plan->nodes[node];
 
     *n = (tree_node){.flow = (tree_flow)pick(d, TREE_FLOWS), .parent = parent, .state = -1};
+    if (n->flow == TREE_CHOICE && !plan->inputs)
+        n->flow = TREE_BRANCH;
     for (int i = 0; i < params; i++)
         add_param(d, node);
     children = depth == 0 ? 0 : parent < 0 ? 1 + pick(d, TREE_MAX_CHILDREN - 1) : pick(d, 4);
@@ -149,6 +152,8 @@ static void draw_tree(drawing *d)
         plan->params[i].dim = pick(d, plan->params[i].ndim);
     for (int i = 0; i < plan->param_count && d->ignoring; i++)
         plan->params[i].ignored = chance(d, 15);
+    for (int i = 0; i < plan->param_count && d->fickle; i++)
+        plan->params[i].fickle = chance(d, 40);
     for (int i = 0; chance(d, 60) && i < 6 && plan->param_count > 0; i++)
         tie(d);
 }
@@ -174,6 +179,7 @@ static int add_state(drawing *d)
 
     *state = (tree_state){.reshard = (fsdp_reshard)pick(d, 3), .policy = d->policy};
     state->backwards = pick(d, 2);
+    state->marked = d->plan->state_count > 0 && chance(d, 15);
     if (chance(d, 25))
         state->slice = 1 + pick(d, shards);
     if (state->slice > 0 && shards % state->slice != 0)
@@ -347,6 +353,7 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     d.mixed = chance(&d, 15);
     d.ignoring = chance(&d, 20);
     d.placing = chance(&d, 35);
+    d.fickle = plan->inputs && chance(&d, 50); /* a rank that uses none of them has something to go back to */
     draw_tree(&d);
     draw_states(&d);
     tree_settle(plan);

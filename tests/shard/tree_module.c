@@ -33,8 +33,10 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     int param = plan->nodes[m->node].params[index];
     fsdp_tensor *w = m->params[index], *y;
 
-    if (plan->params[param].gone || plan->params[param].role == TREE_UNUSED)
+    if (plan->params[param].gone || plan->params[param].role == TREE_UNUSED ||
+        !tree_uses(plan, param, m->feed->number, m->feed->rank))
         return x;
+    m->feed->trains = m->feed->trains || (w && fsdp_tensor_requires_grad(w));
     if (m->feed->plain)
         w = fsdp_cast(w, tree_compute_dtype(plan, param));
     if (!w || !x)
@@ -99,7 +101,7 @@ static fsdp_tensor *flow(const tree_module *m, fsdp_tensor *x)
             sum = add_as(sum, call_child(m, i, x));
         return fsdp_scale(sum, 1.0 / (node->child_count + 1));
     default:
-        chosen = m->feed->number % (node->child_count + 1);
+        chosen = tree_chooses(m->feed->plan, m->node, m->feed->number, m->feed->rank);
         return chosen < node->child_count ? call_child(m, chosen, x) : x;
     }
 }

@@ -11,6 +11,7 @@ typedef struct tree_feed {
     int number, rank; /* of the batch */
     int failing;      /* node whose forward fails, or whose backward does; -1: none */
     bool fail_backward;
+    bool trains; /* set when something that requires a gradient is used */
 } tree_feed;
 
 typedef struct tree_module {

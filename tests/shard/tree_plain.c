@@ -66,6 +66,15 @@ static fsdp_tensor *sent_of(const tree_player *player, int rank, int param)
     return fsdp_cast(fsdp_scale(fsdp_cast(gradient, FSDP_F32), 1 / before), dtype);
 }
 
+static bool has_unreduced(const tree_player *player, int first, int ranks, int param)
+{
+    bool has = false;
+
+    for (int r = first; r < first + ranks; r++)
+        has = has || player->unreduced[r][param];
+    return has;
+}
+
 /* A replica's unreduced gradients, added to what was reduced inside it before. That is kept in the reduce dtype, where
  * there are other replicas to reduce it with. */
 static void reduce_inside(tree_player *player, int replica, int param)
@@ -73,9 +82,14 @@ static void reduce_inside(tree_player *player, int replica, int param)
     fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
     int shards = player->plan->world / player->plan->replicas;
     int64_t numel = fsdp_tensor_numel(player->params[param]);
-    float *sum = calloc((size_t)numel + 1, sizeof *sum), *before = player->partial[replica][param];
+    float *sum, *before = player->partial[replica][param];
 
+    if (!has_unreduced(player, replica * shards, shards, param))
+        return;
+    sum = calloc((size_t)numel + 1, sizeof *sum);
     for (int r = replica * shards; r < (replica + 1) * shards; r++) {
+        if (!player->unreduced[r][param])
+            continue; /* it has not used the parameter */
         add_values(sum, sent_of(player, r, param));
         fsdp_tensor_unref(player->unreduced[r][param]);
         player->unreduced[r][param] = NULL;
@@ -100,7 +114,7 @@ static void reduce_across(tree_player *player, int param)
     float *total = calloc((size_t)numel + 1, sizeof *total);
 
     for (int r = 0; r < player->plan->replicas; r++) {
-        for (int64_t i = 0; i < numel; i++)
+        for (int64_t i = 0; i < numel && player->partial[r][param]; i++)
             total[i] += player->partial[r][param][i];
         free(player->partial[r][param]);
         player->partial[r][param] = NULL;
@@ -123,13 +137,15 @@ static void plain_reduce(tree_player *player)
 {
     for (int p = 0; p < player->plan->param_count; p++) {
         int owner = player->plan->params[p].owner;
-        bool waiting = player->unreduced[0][p] != NULL;
+        bool partial = false;
 
         if (!player->params[p] || owner < 0 || !(player->sync >> owner & 1))
             continue;
-        for (int r = 0; r < player->plan->replicas && waiting; r++)
+        for (int r = 0; r < player->plan->replicas; r++) {
             reduce_inside(player, r, p);
-        if (player->partial[0][p] && (player->all_reduce >> owner & 1 || player->plan->replicas == 1))
+            partial = partial || player->partial[r][p];
+        }
+        if (partial && (player->all_reduce >> owner & 1 || player->plan->replicas == 1))
             reduce_across(player, p);
     }
 }

@@ -122,6 +122,61 @@ static void untie_gone(tree_plan *plan)
     }
 }
 
+/* ---- who is conditional ---- */
+
+/* States next below the node, of `above`. */
+static void note_below(tree_plan *plan, int node, int above, bool chosen)
+{
+    const tree_node *n = &plan->nodes[node];
+
+    chosen = chosen || n->flow == TREE_CHOICE;
+    for (int i = 0; i < n->child_count; i++) {
+        int below = plan->nodes[n->children[i]].state;
+
+        if (below < 0)
+            note_below(plan, n->children[i], above, chosen);
+        if (below < 0 || below == above)
+            continue;
+        plan->states[below].above |= 1u << above;
+        plan->states[below].marked = plan->states[below].marked || chosen;
+    }
+}
+
+/* Gives whether one that is conditional has several above it. */
+static bool spread_conditions(tree_plan *plan)
+{
+    uint32_t conditional = 0;
+    bool torn = false;
+
+    for (int round = 0; round < plan->state_count; round++)
+        for (int s = 1; s < plan->state_count; s++)
+            if (plan->states[s].marked || plan->states[s].above & conditional)
+                conditional |= 1u << s;
+    for (int s = 0; s < plan->state_count; s++) {
+        uint32_t above = plan->states[s].above;
+
+        plan->states[s].conditional = conditional >> s & 1;
+        torn = torn || (plan->states[s].conditional && (above & (above - 1)) != 0);
+    }
+    return torn;
+}
+
+static void settle_conditions(tree_plan *plan)
+{
+    for (int s = 0; s < plan->state_count; s++)
+        plan->states[s].above = 0;
+    for (int s = 0; s < plan->state_count; s++)
+        for (int m = 0; m < plan->states[s].member_count; m++)
+            note_below(plan, plan->states[s].members[m], s, false);
+    if (!spread_conditions(plan))
+        return;
+    for (int i = 0; i < plan->node_count; i++)
+        if (plan->nodes[i].flow == TREE_CHOICE)
+            plan->nodes[i].flow = TREE_BRANCH;
+    for (int s = 0; s < plan->state_count; s++)
+        plan->states[s].marked = plan->states[s].conditional = false;
+}
+
 void tree_settle(tree_plan *plan)
 {
     int taken;
@@ -139,6 +194,7 @@ void tree_settle(tree_plan *plan)
         if (taken >= 0)
             part(plan, taken);
     } while (taken >= 0);
+    settle_conditions(plan);
 }
 
 /* ---- asking ---- */
@@ -199,6 +255,34 @@ uint32_t tree_states_below(const tree_plan *plan, int node)
     for (int i = 0; i < n->child_count; i++)
         states |= tree_states_below(plan, n->children[i]);
     return states;
+}
+
+bool tree_uses(const tree_plan *plan, int param, int number, int rank)
+{
+    if (!plan->params[param].fickle)
+        return true;
+    if (number % 4 == 3 && param % 2 == 0)
+        return false; /* nobody does */
+    return (param * 7 + number * 5 + rank * (number + 3)) % 3 != 0;
+}
+
+int tree_chooses(const tree_plan *plan, int node, int number, int rank)
+{
+    const tree_node *n = &plan->nodes[node];
+    int of_rank = n->flow == TREE_CHOICE ? rank * (number + 5) + node : 0;
+
+    return (number + of_rank) % (n->child_count + 1);
+}
+
+bool tree_is_uneven(const tree_plan *plan)
+{
+    bool uneven = false;
+
+    for (int i = 0; i < plan->node_count; i++)
+        uneven = uneven || (plan->nodes[i].reached && plan->nodes[i].flow == TREE_CHOICE);
+    for (int p = 0; p < plan->param_count; p++)
+        uneven = uneven || (plan->params[p].fickle && !plan->params[p].gone);
+    return uneven;
 }
 
 bool tree_is_low_precision(const tree_plan *plan)

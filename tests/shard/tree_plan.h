@@ -46,10 +46,11 @@ typedef struct tree_param {
     fsdp_dtype dtype;
     bool frozen; /* from the start */
     bool ignored;
-    int dim;   /* that is sharded */
-    bool gone; /* the node has it no longer: the plan was reduced */
-    int tied;  /* another name of this parameter; -1: its own */
-    int owner; /* state; -1: ignored; follows from the plan */
+    bool fickle; /* used on some ranks, in some batches */
+    int dim;     /* that is sharded */
+    bool gone;   /* the node has it no longer: the plan was reduced */
+    int tied;    /* another name of this parameter; -1: its own */
+    int owner;   /* state; -1: ignored; follows from the plan */
 } tree_param;
 
 /* ---- nodes ---- */
@@ -60,6 +61,7 @@ typedef enum tree_flow {
     TREE_SUM,      /* the mean of x and all children of x */
     TREE_TWICE,    /* the sequence, and again */
     TREE_BRANCH,   /* one child, or none, as the batch's number says */
+    TREE_CHOICE,   /* the same, as the rank says, too */
     TREE_FLOWS
 } tree_flow;
 
@@ -78,6 +80,9 @@ typedef struct tree_state {
     int slice;      /* ranks of an integer reshard; 0: none */
     bool backwards; /* its modules are given from the last to the first */
     fsdp_mp_policy policy;
+    bool marked;                                  /* as conditional: so are those next below a choice */
+    uint32_t above;                               /* states next above; follows from the plan */
+    bool conditional;                             /* or below such a one; follows from the plan */
     int members[TREE_MAX_CHILDREN], member_count; /* nodes, reached ones; follows from the plan */
 } tree_state;
 
@@ -155,7 +160,8 @@ typedef struct tree_plan {
 } tree_plan;
 
 /* Everything that follows from the rest: who owns which parameter, how often nodes run. What fully_shard would refuse
- * is changed: a parameter that two states would use in two dtypes is untied, or its node gets a state of its own. */
+ * is changed: a parameter that two states would use in two dtypes is untied, or its node gets a state of its own; where
+ * a conditional state would be below two others nothing is conditional. */
 void tree_settle(tree_plan *plan);
 /* The parameter whose name `param` is another one of, or itself. */
 int tree_original(const tree_plan *plan, int param);
@@ -169,6 +175,11 @@ fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
 bool tree_is_unread_in_backward(const tree_plan *plan, int state);
 /* States of the node's subtree, as bits. */
 uint32_t tree_states_below(const tree_plan *plan, int node);
+/* Whether the rank uses a parameter in a batch; which child of a node it takes, or none (child_count). */
+bool tree_uses(const tree_plan *plan, int param, int number, int rank);
+int tree_chooses(const tree_plan *plan, int node, int number, int rank);
+/* Whether ranks go different ways: what is told to fail would fail on some of them only. */
+bool tree_is_uneven(const tree_plan *plan);
 /* Whether anything is computed, kept or reduced in 16 bits. */
 bool tree_is_low_precision(const tree_plan *plan);
 /* Whether a backward adds up gradients in another order, or rounds them more often, than a plain model's. */

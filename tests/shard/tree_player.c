@@ -49,6 +49,7 @@ static void shard_state(tree_player *player, int state)
     for (int m = 0; m < s->member_count; m++)
         modules[m] = player->modules[s->members[s->backwards ? s->member_count - 1 - m : m]];
     CHECK_OK(fsdp_fully_shard_modules(modules, s->member_count, &options));
+    CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
 }
 
 /* From the bottom up. */

@@ -28,6 +28,7 @@ typedef struct tree_run {
 typedef struct tree_slot {
     fsdp_tensor *losses[TREE_MAX_WORLD], *inputs[TREE_MAX_WORLD];
     bool walked; /* by a backward that did not keep the graph */
+    bool trains; /* something on the way requires a gradient */
 } tree_slot;
 
 typedef struct tree_player {

@@ -17,6 +17,8 @@ static void print_param(FILE *stream, const tree_plan *plan, int param)
         fprintf(stream, " in dimension %d", p->dim);
     if (p->ignored)
         fprintf(stream, " ignored");
+    if (p->fickle)
+        fprintf(stream, " fickle");
     if (p->tied >= 0)
         fprintf(stream, " tied to p%d", p->tied);
 }
@@ -24,7 +26,7 @@ static void print_param(FILE *stream, const tree_plan *plan, int param)
 /* A node with several parents is printed whole at the first. */
 static void print_node(FILE *stream, const tree_plan *plan, int node, int depth, bool *printed)
 {
-    static const char *const flows[TREE_FLOWS] = {"sequence", "residual", "sum", "twice", "branch"};
+    static const char *const flows[TREE_FLOWS] = {"sequence", "residual", "sum", "twice", "branch", "choice"};
     const tree_node *n = &plan->nodes[node];
 
     fprintf(stream, "  %*s%d", 2 * depth, "", node);
@@ -61,7 +63,10 @@ static void print_state(FILE *stream, const tree_plan *plan, int state)
         fprintf(stream, ", reduced in %s", fsdp_dtype_name(policy->reduce_dtype));
     if (policy->output_dtype)
         fprintf(stream, ", output in %s", fsdp_dtype_name(policy->output_dtype));
-    fprintf(stream, "%s%s\n", policy->keep_forward_inputs ? ", inputs kept" : "", s->backwards ? ", backwards" : "");
+    fprintf(stream, "%s%s%s\n", policy->keep_forward_inputs ? ", inputs kept" : "", s->backwards ? ", backwards" : "",
+            s->marked        ? ", marked as conditional"
+            : s->conditional ? ", conditional"
+                             : "");
 }
 
 void tree_print_call(FILE *stream, const tree_plan *plan, int index)

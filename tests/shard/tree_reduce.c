@@ -67,7 +67,7 @@ static void simplify_params(reduction *r)
             continue;
         smaller = *r->plan;
         smaller.params[p].dim = 0;
-        smaller.params[p].frozen = smaller.params[p].ignored = false;
+        smaller.params[p].frozen = smaller.params[p].ignored = smaller.params[p].fickle = false;
         smaller.params[p].tied = -1;
         smaller.params[p].dtype = FSDP_F32;
         if (memcmp(&smaller.params[p], &r->plan->params[p], sizeof smaller.params[p]) != 0)
@@ -103,7 +103,9 @@ static void simplify_options(reduction *r)
         smaller = *r->plan;
         smaller.states[s].reshard = FSDP_RESHARD_AUTO;
         smaller.states[s].slice = 0;
-        if ((r->plan->states[s].reshard != FSDP_RESHARD_AUTO || r->plan->states[s].slice) &&
+        smaller.states[s].marked = false;
+        if ((r->plan->states[s].reshard != FSDP_RESHARD_AUTO || r->plan->states[s].slice ||
+             r->plan->states[s].marked) &&
             r->plan->states[s].member_count > 0)
             (void)try(r, &smaller);
     }
@@ -117,7 +119,8 @@ static void simplify_options(reduction *r)
     }
     smaller = *r->plan;
     smaller.real = true;
-    smaller.inputs = smaller.late = smaller.adamw = false;
+    smaller.inputs = smaller.inputs && tree_is_uneven(&smaller);
+    smaller.late = smaller.adamw = false;
     (void)try(r, &smaller);
 }
 
