@@ -44,6 +44,8 @@ FSDP_API fsdp_tensor *fsdp_swiglu(fsdp_tensor *gate, fsdp_tensor *up);
 FSDP_API fsdp_tensor *fsdp_dropout(fsdp_tensor *x, float p, uint64_t key);
 /* To another dtype; the same tensor when it has it already. The gradient is cast back. */
 FSDP_API fsdp_tensor *fsdp_cast(fsdp_tensor *x, fsdp_dtype dtype);
+/* To another device; the same tensor when it is there already. The gradient goes the way back. [blocks] */
+FSDP_API fsdp_tensor *fsdp_to_device(fsdp_tensor *x, fsdp_device *device);
 
 /* ---- normalisation, over the last dimension; weight and bias (C) may have a dtype of their own ---- */
 /* bias may be FSDP_NO_BIAS here and in fsdp_add_layernorm. */

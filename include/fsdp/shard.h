@@ -45,6 +45,8 @@
  * reduce-scatter inside, which leaves *partial* gradients in the reduce dtype, and an all-reduce of those across; then
  * one division by the number of all ranks. The replicas' parameters stay equal to the bit.
  *
+ * Inputs of the outermost module that are on another device are moved to that of its parameters.
+ *
  * The model does not know: with or without these calls it computes the same. All ranks must make the same calls in the
  * same order; forwards and backwards are collective over the mesh.
  */

@@ -142,6 +142,23 @@ static fsdp_status cast_inputs(const fsdp__module_state *state, fsdp_tensor **in
     return FSDP_OK;
 }
 
+/* Inputs of the outermost module go where the parameters are, but for a tensor without bytes, which asks for shapes. */
+static fsdp_status move_inputs(const fsdp__root *root, fsdp_tensor **inputs, int count)
+{
+    fsdp_device *device = root->comm->stream ? fsdp__stream_device(root->comm->stream) : NULL;
+
+    for (int i = 0; i < count && device; i++) {
+        fsdp_device *from = inputs[i]->storage->device;
+
+        if (from == device || fsdp_device_is_meta(from))
+            continue;
+        inputs[i] = fsdp_to_device(inputs[i], device);
+        if (!inputs[i])
+            return fsdp_last_status();
+    }
+    return FSDP_OK;
+}
+
 /* What a graph that will call the state holds of it. */
 static void unref_state(void *state)
 {
@@ -188,6 +205,8 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     if (!alone && fsdp_grad_enabled(state->root->context))
         fsdp__module_state_expect_gradients(state);
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
+    if (state->root->forward_root == state && state->depth == 1)
+        FSDP_TRY(move_inputs(state->root, inputs, count));
     FSDP_TRY(cast_inputs(state, inputs, count));
     FSDP_TRY(unshard_for_forward(state));
     if (first) /* of several modules the first: the backward comes to it last */

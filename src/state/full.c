@@ -229,32 +229,13 @@ out:
     return status;
 }
 
-/* With conversion, from any device to any other. */
-static fsdp_status copy_across(fsdp_tensor *to, const fsdp_tensor *from)
-{
-    size_t bytes = (size_t)fsdp_tensor_numel(to) * fsdp_dtype_size(to->dtype);
-    fsdp_status status;
-    void *host;
-
-    if (to->storage->device == from->storage->device)
-        return fsdp_tensor_copy_(to, from);
-    host = fsdp__malloc(bytes + 1);
-    if (!host)
-        return FSDP_NO_MEMORY;
-    status = fsdp_tensor_read(from, to->dtype, host);
-    if (status == FSDP_OK)
-        status = fsdp_tensor_write(to, to->dtype, host);
-    fsdp__free(host);
-    return status;
-}
-
 static fsdp_status take_own(const fsdp_state_dict_entry *entry, const fsdp_tensor *whole)
 {
     fsdp_tensor *own = NULL;
     fsdp_status status;
 
     FSDP_TRY(narrow(whole, entry, &own));
-    status = copy_across(entry->tensor, own);
+    status = fsdp__tensor_copy_across(entry->tensor, own);
     fsdp_tensor_unref(own);
     return status;
 }
@@ -273,7 +254,7 @@ static fsdp_status make_whole(const loading *l, const fsdp_state_dict_entry *ent
         return FSDP_OK;
     }
     FSDP_TRY(fsdp_tensor_create(device, dtype, entry->ndim, entry->global_shape, FSDP_MEMORY_WORKSPACE, out));
-    status = mine ? copy_across(*out, from->tensor) : FSDP_OK;
+    status = mine ? fsdp__tensor_copy_across(*out, from->tensor) : FSDP_OK;
     if (status == FSDP_OK)
         return FSDP_OK;
     fsdp_tensor_unref(*out);

@@ -1,6 +1,7 @@
 /* copy.c - elements from one place to another, on the device's stream. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "tensor/tensor.h"
@@ -243,4 +244,22 @@ fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out)
         *out = (double)value;
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src)
+{
+    size_t bytes = (size_t)fsdp_tensor_numel(dst) * fsdp_dtype_size(dst->dtype);
+    fsdp_status status;
+    void *host;
+
+    if (dst->storage->device == src->storage->device)
+        return fsdp_tensor_copy_(dst, src);
+    host = fsdp__malloc(bytes + 1);
+    if (!host)
+        return FSDP_NO_MEMORY;
+    status = fsdp_tensor_read(src, dst->dtype, host);
+    if (status == FSDP_OK)
+        status = fsdp_tensor_write(dst, dst->dtype, host);
+    fsdp__free(host);
+    return status;
 }

@@ -94,5 +94,7 @@ fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start,
 
 /* copy.c: strided copy with conversion, on the device's stream. */
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);
+/* With conversion, from any device to any other, by way of the host. Same shapes. [blocks] where these differ */
+fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src);
 
 #endif

@@ -256,6 +256,56 @@ static void states_below_one_root_are_on_one_device(void **state)
         test_run_ranks(world, on_two_devices, NULL);
 }
 
+/* Batches from another device: ids or features, with a gradient of the input. arg: of which device the module is. */
+static void feed_from_elsewhere(fsdp_context *context, void *arg)
+{
+    fsdp_device *cpu = fsdp_cpu(context), *sim = CHECK_PTR(fsdp__device_open(context, "sim", 0));
+    fsdp_device *here = arg ? sim : cpu, *there = arg ? cpu : sim;
+    fsdp_module *module = net_create(context, fsdp_meta(context), 1);
+    fsdp_tensor *x[2], *targets, *loss[2];
+    float values[3 * NET_IN], gradients[2][3 * NET_IN], losses[2];
+
+    for (int i = 0; i < 3 * NET_IN; i++)
+        values[i] = (float)(i % 7) / 7;
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_materialize(module, here));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    for (int i = 0; i < 2; i++) {
+        fsdp_device *from = i ? there : here;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        x[i] = CHECK_PTR(fsdp_from_data(from, FSDP_F32, FSDP_SHAPE(3, NET_IN), values));
+        targets = CHECK_PTR(fsdp_from_data(from, FSDP_I32, FSDP_SHAPE(3), (int32_t[]){0, 2, 1}));
+        CHECK_OK(fsdp_tensor_set_requires_grad(x[i], true));
+        loss[i] = CHECK_PTR(fsdp_call(module, x[i], targets));
+        CHECK(fsdp_tensor_device(loss[i]) == here);
+        CHECK_OK(fsdp_tensor_read(loss[i], FSDP_F32, &losses[i]));
+        CHECK_OK(fsdp_backward(loss[i]));
+        CHECK(fsdp_tensor_device(fsdp_tensor_grad(x[i])) == from);
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(x[i]), FSDP_F32, gradients[i]));
+        fsdp_scope_end(context, NULL);
+    }
+    CHECK_BYTES(&losses[1], &losses[0], sizeof losses[0]);
+    CHECK_BYTES(gradients[1], gradients[0], sizeof gradients[0]);
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_NULL(fsdp_to_device(fsdp_empty(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2)), here));
+    CHECK_CONTAINS(fsdp_last_error(), "to_device: a tensor on meta has no values to move");
+    CHECK_NULL(fsdp_to_device(fsdp_zeros(here, FSDP_F32, FSDP_SHAPE(2)), NULL));
+    CHECK_CONTAINS(fsdp_last_error(), "to_device: no device");
+    CHECK(fsdp_to_device(fsdp_zeros(here, FSDP_F32, FSDP_SHAPE(2)), here));
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void inputs_go_where_the_parameters_are(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) {
+        test_run_ranks(world, feed_from_elsewhere, NULL);
+        test_run_ranks(world, feed_from_elsewhere, &world);
+    }
+}
+
 /* ---- before the first forward ---- */
 
 static void set_on_child(fsdp_context *context, way_run *run)
@@ -424,7 +474,8 @@ static void what_cannot_be_shared_is_refused(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(roots_that_communicate_as_one_compute_the_same),
+TEST_MAIN(cmocka_unit_test(inputs_go_where_the_parameters_are),
+          cmocka_unit_test(roots_that_communicate_as_one_compute_the_same),
           cmocka_unit_test(what_cannot_be_shared_is_refused),
           cmocka_unit_test(shards_without_values_are_named_before_the_first_forward),
           cmocka_unit_test(sharding_makes_no_values), cmocka_unit_test(a_parent_before_its_child_is_refused_as_such),
