@@ -107,6 +107,10 @@ typedef struct fsdp_train_config {
         int gather_dtype;                       /* fsdp_train_gather */
     } parallelism;
     struct {
+        int mode;                /* fsdp_checkpoint_mode of blocks, SELECTIVE: as the next says */
+        int selective_ac_option; /* every n-th block, all of it; 0: every block, all but dear operations ("op") */
+    } activation_checkpoint;
+    struct {
         double timeout; /* seconds to wait for a rank that stands still; 0: for ever */
         /* The program fsdp logs at level DEBUG: what happens to each group, and each collective. Of a context of one's
          * own: fsdp_context_set_log. */
@@ -159,6 +163,7 @@ typedef struct fsdp_train_summary {
     int64_t trained_parameters; /* of them those that are not frozen */
     int64_t local_parameters;   /* elements that this rank holds */
     int world_size;
+    int64_t checkpointed;    /* blocks that compute their forward again in the backward */
     int replicas;            /* copies of the parameters: each on world_size / replicas ranks */
     int64_t microbatches;    /* per step and rank */
     int64_t tokens_per_step; /* all ranks */

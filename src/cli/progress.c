@@ -45,10 +45,25 @@ static const char *plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
+/* Nothing where all is kept. */
+static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_train_summary *summary, char *text,
+                                    size_t bytes)
+{
+    bool selective = config->activation_checkpoint.mode == FSDP_CHECKPOINT_SELECTIVE &&
+                     config->activation_checkpoint.selective_ac_option == 0;
+
+    text[0] = '\0';
+    if (summary->checkpointed > 0)
+        snprintf(text, bytes, "; %lld of %lld blocks keep their input%s for the backward",
+                 (long long)summary->checkpointed, (long long)summary->model_config.n_layers,
+                 selective ? ", attention and every second product" : "");
+    return text;
+}
+
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40], trained[80] = "", copies[80] = "";
+    char a[40], b[40], c[40], trained[80] = "", copies[80] = "", checkpoints[120];
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = config->training.steps;
@@ -80,7 +95,8 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
            summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
            plural(config->training.local_batch_size), (long long)config->training.seq_len);
-    printf("train:  %s step%s\n", fsdp__thousands(config->training.steps, c, sizeof c), plural(config->training.steps));
+    printf("train:  %s step%s%s\n", fsdp__thousands(config->training.steps, c, sizeof c),
+           plural(config->training.steps), checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
 }
 
 /* ---- steps ---- */

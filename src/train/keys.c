@@ -29,6 +29,11 @@ static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
                                               {"float8", FSDP_TRAIN_GATHER_FLOAT8},
                                               {"int8", FSDP_TRAIN_GATHER_INT8},
                                               {NULL, 0}};
+static const fsdp__choice checkpoint_choices[] = {{"none", FSDP_CHECKPOINT_NONE},
+                                                  {"full", FSDP_CHECKPOINT_FULL},
+                                                  {"selective", FSDP_CHECKPOINT_SELECTIVE},
+                                                  {NULL, 0}};
+static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* section, name, field, range, default, help */
@@ -137,6 +142,9 @@ static const fsdp__key keys[] = {
     CHOICE(parallelism, gather_dtype, gather_dtype, gather_choices, "none", "float8, int8: gather weights of linear layers in one byte an element (and a scale for each, or for every 128) and compute with what arrives in the compute dtype; a rank also keeps what it sends, and holds whole parameters in memory of its own; none: in the compute dtype"),
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 
+    CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward: none: everything; full: its input, the rest is computed again, for about a third more time; selective: as the next key says; the results are the same to the bit, and so are gathers and bytes sent"),
+    CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "an integer n: every n-th block keeps its input only; op: every block keeps its input, attention and every second matrix product"),
+
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
     BOOL_LOCAL(comm, trace, "false", "log what happens to each group of parameters, and each collective, on every rank"),
 
@@ -150,8 +158,9 @@ static const fsdp__key keys[] = {
 };
 /* clang-format on */
 
-static const char *const sections[] = {"model",       "data", "training", "optimizer", "lr_scheduler",
-                                       "parallelism", "comm", "metrics",  "export",    NULL};
+static const char *const sections[] = {
+    "model", "data",    "training", "optimizer", "lr_scheduler", "parallelism", "activation_checkpoint",
+    "comm",  "metrics", "export",   NULL};
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),

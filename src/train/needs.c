@@ -19,14 +19,24 @@ static double sum(const needs *n)
     return n->parameters + n->optimizer + FSDP__MAX(n->gradients, n->activations);
 }
 
-/* Of what each layer's backward reads, the largest: inputs of the products, for one microbatch. */
+/* Of what each layer's backward reads, the largest: inputs of the products, for one microbatch. Of a checkpoint its
+ * input, one at a time the rest, and what a selective one surely keeps. */
 static double activations(const fsdp_train_config *c, const fsdp_model_config *m)
 {
-    int64_t token = 2 * m->dim + (m->n_heads + 2 * m->n_kv_heads) * m->head_dim + m->ffn_dim;
+    int64_t layer = 2 * m->dim + (m->n_heads + 2 * m->n_kv_heads) * m->head_dim + m->ffn_dim, all = 0;
+    int64_t selective = m->dim + m->n_heads * m->head_dim + m->ffn_dim;
     double tokens = (double)c->training.local_batch_size * (double)c->training.seq_len;
+    bool whole = false;
 
-    return tokens * (double)(m->n_layers * token) *
-           (double)fsdp_dtype_size((fsdp_dtype)c->training.mixed_precision_param);
+    for (int64_t i = 0; i < m->n_layers; i++) {
+        fsdp_checkpoint_mode mode = fsdp__train_checkpoint_of(c, i);
+
+        whole = whole || mode == FSDP_CHECKPOINT_NONE;
+        all += mode == FSDP_CHECKPOINT_NONE ? layer : mode == FSDP_CHECKPOINT_FULL ? m->dim : selective;
+    }
+    if (!whole)
+        all = FSDP__MAX(all, layer);
+    return tokens * (double)all * (double)fsdp_dtype_size((fsdp_dtype)c->training.mixed_precision_param);
 }
 
 /* Of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */

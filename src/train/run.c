@@ -149,6 +149,7 @@ static fsdp_status shard_model(fsdp_train_run *run)
         FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
     FSDP_TRY(fsdp_fully_shard(run->model, &options));
     FSDP_TRY(set_prefetch(run));
+    FSDP_TRY(fsdp__train_set_checkpoints(run->config, run->model));
     return fsdp_module_materialize(run->model, run->device);
 }
 
@@ -357,6 +358,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .trained_parameters = run->trained_parameters,
         .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
+        .checkpointed = fsdp__train_checkpoints(c, run->model_config.n_layers),
         .replicas = (int)c->parallelism.data_parallel_replicate_degree,
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,

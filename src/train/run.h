@@ -39,6 +39,13 @@ struct fsdp_train_run {
 /* fsdp_agree, but a rank that failed itself keeps its own words. [collective] */
 fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 
+/* ---- checkpoint.c ---- */
+
+/* Of the model's block with this index. */
+fsdp_checkpoint_mode fsdp__train_checkpoint_of(const fsdp_train_config *config, int64_t block);
+int64_t fsdp__train_checkpoints(const fsdp_train_config *config, int64_t blocks); /* how many are */
+fsdp_status fsdp__train_set_checkpoints(const fsdp_train_config *config, fsdp_module *model);
+
 /* ---- frozen.c ---- */
 
 /* Freezes what model.frozen names, before the model is sharded, and counts the rest: frozen parameters get no gradient

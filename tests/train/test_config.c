@@ -57,6 +57,8 @@ static void every_key_has_its_default(void **state)
     CHECK(isnan(config->optimizer.weight_decay));
     CHECK_EQ(config->lr_scheduler.decay_type, FSDP_DECAY_CONSTANT);
     CHECK_EQ(config->parallelism.reshard_after_forward, FSDP_RESHARD_AUTO);
+    CHECK_EQ(config->activation_checkpoint.mode, FSDP_CHECKPOINT_NONE);
+    CHECK_EQ(config->activation_checkpoint.selective_ac_option, 2);
     CHECK_EQ(config->save.dtype, FSDP_F32);
 }
 
@@ -70,6 +72,7 @@ static void a_file_sets_what_it_names(void **state)
                   "optimizer:\n  name: sgd\n  lr: 5e-2\n  momentum: .9\n  nesterov: true\n"
                   "lr_scheduler:\n"
                   "parallelism:\n  fsdp_reshard_after_forward: always\n"
+                  "activation_checkpoint:\n  mode: selective\n  selective_ac_option: op\n"
                   "export:\n  path: out\n  dtype: float16\n"));
     CHECK_STRING(config->model.preset, "llama-1m");
     CHECK_EQ(config->model.tie_word_embeddings, 1);
@@ -86,6 +89,8 @@ static void a_file_sets_what_it_names(void **state)
     CHECK_NEAR(config->optimizer.momentum, 0.9, 0);
     CHECK(config->optimizer.nesterov);
     CHECK_EQ(config->parallelism.reshard_after_forward, -FSDP_RESHARD_ALWAYS);
+    CHECK_EQ(config->activation_checkpoint.mode, FSDP_CHECKPOINT_SELECTIVE);
+    CHECK_EQ(config->activation_checkpoint.selective_ac_option, 0);
     CHECK_STRING(config->save.path, "out");
     CHECK_EQ(config->save.dtype, FSDP_F16);
     CHECK_OK(load("data:\n  path: one.txt\n")); /* replaces the list */
@@ -108,7 +113,7 @@ static void an_unknown_name_is_refused_with_the_nearest_one(void **state)
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",
             ":3: trainning is not a section; did you mean 'training'?");
     refuses("zzz: 1\n", ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
-                        "parallelism, comm, metrics or export");
+                        "parallelism, activation_checkpoint, comm, metrics or export");
     refuses("training: {seed: 3,\n  stepz: 3}\n", ":2: training.stepz is not a key of training; did you mean 'steps'?");
 }
 
