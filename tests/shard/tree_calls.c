@@ -300,7 +300,8 @@ static void play_set_reshard(tree_player *player, const tree_call *call)
 /* Off only where no backward reads what is not there then. */
 static void play_set_unshard_backward(tree_player *player, const tree_call *call)
 {
-    bool on = call->on || !tree_is_unread_in_backward(player->plan, state_of(player, call));
+    bool on =
+        call->on || player->plan->checkpoints || !tree_is_unread_in_backward(player->plan, state_of(player, call));
 
     if (!player->plain)
         CHECK_OK(fsdp_module_set_unshard_in_backward(player->modules[node_of_state(player, call)], on));
@@ -489,10 +490,18 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_FAIL_BACKWARD] = play_fail_backward,
 };
 
+/* Between the forward and the backward of a checkpoint it would be an error. */
+static bool changes_parameters(tree_kind kind)
+{
+    return kind == TREE_STEP || kind == TREE_WRITE || kind == TREE_FREEZE;
+}
+
 void tree_make_call(tree_player *player)
 {
     const tree_call *call = &player->plan->calls[player->at];
 
+    for (int s = 0; s < TREE_SLOTS && player->plan->checkpoints && changes_parameters(call->kind); s++)
+        tree_drop_slot(&player->slots[s]);
     CHECK_OK(fsdp_scope_begin(player->context));
     kinds[call->kind](player, call);
     fsdp_scope_end(player->context, NULL);

@@ -335,6 +335,17 @@ static void draw_calls(drawing *d)
         }
 }
 
+/* Last, so that a seed's tree is the one it always was. */
+static void draw_checkpoints(drawing *d)
+{
+    tree_plan *plan = d->plan;
+
+    plan->checkpoints = chance(d, 30);
+    for (int i = 0; i < plan->node_count && plan->checkpoints; i++)
+        if (chance(d, 40))
+            plan->nodes[i].checkpoint = (fsdp_checkpoint_mode)(1 + pick(d, 2));
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -358,4 +369,5 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     draw_states(&d);
     tree_settle(plan);
     draw_calls(&d);
+    draw_checkpoints(&d);
 }

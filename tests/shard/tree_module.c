@@ -16,14 +16,28 @@ static fsdp_status fail_when_told(void *arg, fsdp_tensor *tensor, fsdp_tensor **
                : FSDP_OK;
 }
 
+/* Of the batch: also in a recomputation, when another may be the feed's. */
+static fsdp_status batch_of(const tree_module *m, int *number, int *rank)
+{
+    uint64_t both = (uint64_t)m->feed->number << 32 | (uint32_t)m->feed->rank;
+
+    FSDP_TRY(fsdp__checkpoint_number(m->base.context, &both));
+    *number = (int)(both >> 32);
+    *rank = (int)(both & UINT32_MAX);
+    return FSDP_OK;
+}
+
 /* (rows): other rows on every rank and in every batch. */
 static fsdp_tensor *ids_of(const tree_module *m, const fsdp_tensor *table)
 {
     int64_t count = fsdp_tensor_size(table, 0);
     int32_t ids[TREE_ROWS];
+    int number, rank;
 
+    if (batch_of(m, &number, &rank) != FSDP_OK)
+        return NULL;
     for (int i = 0; i < TREE_ROWS; i++)
-        ids[i] = (int32_t)((i * 5 + m->feed->number * 3 + m->feed->rank) % count);
+        ids[i] = (int32_t)((i * 5 + number * 3 + rank) % count);
     return fsdp_from_data(fsdp_tensor_device(table), FSDP_I32, FSDP_SHAPE(TREE_ROWS), ids);
 }
 
@@ -85,7 +99,7 @@ static fsdp_tensor *flow(const tree_module *m, fsdp_tensor *x)
 {
     const tree_node *node = &m->feed->plan->nodes[m->node];
     fsdp_tensor *sum = x;
-    int chosen;
+    int chosen, number, rank;
 
     if (node->child_count == 0)
         return x;
@@ -101,7 +115,9 @@ static fsdp_tensor *flow(const tree_module *m, fsdp_tensor *x)
             sum = add_as(sum, call_child(m, i, x));
         return fsdp_scale(sum, 1.0 / (node->child_count + 1));
     default:
-        chosen = tree_chooses(m->feed->plan, m->node, m->feed->number, m->feed->rank);
+        if (batch_of(m, &number, &rank) != FSDP_OK)
+            return NULL;
+        chosen = tree_chooses(m->feed->plan, m->node, number, rank);
         return chosen < node->child_count ? call_child(m, chosen, x) : x;
     }
 }

@@ -69,10 +69,11 @@ typedef struct tree_node {
     tree_flow flow;
     int params[TREE_MAX_OWN], param_count;
     int children[TREE_MAX_CHILDREN], child_count;
-    int parent;   /* the first */
-    int state;    /* that it was given to fully_shard with; -1: it was not */
-    bool reached; /* from the root; follows from the plan */
-    int runs;     /* in a forward of the root, at most; follows from the plan */
+    int parent;                      /* the first */
+    fsdp_checkpoint_mode checkpoint; /* of its forward, in a sharded tree */
+    int state;                       /* that it was given to fully_shard with; -1: it was not */
+    bool reached;                    /* from the root; follows from the plan */
+    int runs;                        /* in a forward of the root, at most; follows from the plan */
 } tree_node;
 
 typedef struct tree_state {
@@ -144,11 +145,12 @@ typedef struct tree_call {
 typedef struct tree_plan {
     uint64_t seed;
     int world, width;
-    int replicas; /* a mesh of two dimensions, of which the first has so many; 1: a mesh of one */
-    bool real;    /* built with values, not on the meta device */
-    bool inputs;  /* gradients of the batches are wanted too */
-    bool adamw;   /* or SGD */
-    bool late;    /* ranks are late now and then */
+    int replicas;     /* a mesh of two dimensions, of which the first has so many; 1: a mesh of one */
+    bool real;        /* built with values, not on the meta device */
+    bool inputs;      /* gradients of the batches are wanted too */
+    bool adamw;       /* or SGD */
+    bool checkpoints; /* nodes have some: losses are dropped before what would be an error in between */
+    bool late;        /* ranks are late now and then */
     tree_node nodes[TREE_MAX_NODES];
     int node_count;
     tree_param params[TREE_MAX_PARAMS];

@@ -62,6 +62,13 @@ static void shard(tree_player *player)
             shard_state(player, plan->nodes[i].state);
 }
 
+static void set_checkpoints(const tree_player *player)
+{
+    for (int i = 0; i < player->plan->node_count; i++)
+        if (player->modules[i])
+            CHECK_OK(fsdp_module_set_checkpoint(player->modules[i], player->plan->nodes[i].checkpoint));
+}
+
 static void build(tree_player *player)
 {
     bool real = player->plan->real || player->plain;
@@ -77,8 +84,10 @@ static void build(tree_player *player)
         }
     if (real)
         CHECK_OK(fsdp_module_initialize(player->modules[0], player->plan->seed));
-    if (!player->plain)
+    if (!player->plain) {
+        set_checkpoints(player);
         shard(player);
+    }
     if (real)
         return;
     CHECK_OK(fsdp_module_materialize(player->modules[0], device));

@@ -37,6 +37,8 @@ static void print_node(FILE *stream, const tree_plan *plan, int node, int depth,
     printed[node] = true;
     if (n->child_count > 0)
         fprintf(stream, " %s", flows[n->flow]);
+    if (n->checkpoint)
+        fprintf(stream, " (%s checkpoint)", n->checkpoint == FSDP_CHECKPOINT_FULL ? "full" : "selective");
     if (n->state >= 0)
         fprintf(stream, " [state %d]", n->state);
     for (int i = 0; i < n->param_count; i++)
