@@ -50,6 +50,10 @@ void order_build(order_player *player, const order_run *run, int index)
                                  plan->blocks, plan->form);
     if (real)
         CHECK_OK(fsdp_module_initialize(m->module, seed));
+    for (int i = 0; i < plan->blocks && !player->plain; i++)
+        if (plan->checkpoints >> i & 1)
+            CHECK_OK(fsdp_module_set_checkpoint(module_at(m, 1 + i),
+                                                i % 2 ? FSDP_CHECKPOINT_SELECTIVE : FSDP_CHECKPOINT_FULL));
     for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
         shard_group(m, run, player->mesh, g);
     if (!real) {

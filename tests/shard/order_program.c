@@ -124,6 +124,8 @@ void order_print_program(FILE *stream, const order_program *p)
                 fprintf(stream, " %d", plan->slice_ranks[g]);
             else
                 fprintf(stream, " %s", reshards[plan->reshard[g]]);
+        if (plan->checkpoints)
+            fprintf(stream, ", checkpoints %x", plan->checkpoints);
         fprintf(stream, "%s\n", plan->real ? "" : ", built on the meta device");
     }
 }

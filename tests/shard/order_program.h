@@ -41,7 +41,8 @@ typedef struct order_plan {
     int blocks;
     order_form form;
     order_grouping grouping;
-    bool real; /* built with values on the CPU instead of on the meta device */
+    uint32_t checkpoints; /* blocks whose forward is one; of these no parameter changes while a loss waits */
+    bool real;            /* built with values on the CPU instead of on the meta device */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];
     int slice_ranks[ORDER_MAX_GROUPS]; /* reshard_after_forward_ranks */
     int param_count, group_count, target_count;

@@ -118,13 +118,30 @@ static const order_kind phrases[][PHRASE_CALLS] = {
 
 /* ---- drawing a program ---- */
 
+static bool changes_parameters(order_kind kind)
+{
+    return kind == ORDER_STEP || kind == ORDER_WRITE || kind == ORDER_FILL || kind == ORDER_COPY ||
+           kind == ORDER_INITIALIZE || kind == ORDER_LOAD || kind == ORDER_LOAD_FULL || kind == ORDER_FREEZE ||
+           kind == ORDER_UNFREEZE || kind == ORDER_FREEZE_ONE;
+}
+
+/* Between the forward and the backward of a checkpoint a change is an error. */
+static bool is_error(const order_draw *d, order_kind kind, int model)
+{
+    bool waits = false;
+
+    for (int s = 0; s < ORDER_SLOTS; s++)
+        waits = waits || d->sketches[model].slots[s].state == ORDER_SLOT_ALIVE;
+    return waits && d->program->plans[model].checkpoints && changes_parameters(kind);
+}
+
 static bool add_call(order_draw *d, order_kind kind, int model)
 {
     order_program *p = d->program;
     order_call call = {
         .kind = kind, .model = model, .target = -1, .param = -1, .slot = -1, .number = -1, .recurse = -1};
 
-    if (p->count >= d->limit || !kinds[kind].draw(d, &call))
+    if (p->count >= d->limit || is_error(d, kind, model) || !kinds[kind].draw(d, &call))
         return false;
     for (int m = 0; m < p->models; m++)
         call.whole[m] = order_params_of(&p->plans[m], d->sketches[m].windows);
@@ -171,7 +188,8 @@ static void settle(order_draw *d, int model)
     add_call(d, ORDER_LAST_ON, model);
     while (!add_call(d, ORDER_FORWARD, model))
         add_call(d, ORDER_DROP, model);
-    add_call(d, ORDER_DROP, model);
+    for (int i = 0; i < (d->program->plans[model].checkpoints ? ORDER_SLOTS : 1); i++)
+        add_call(d, ORDER_DROP, model);
     add_call(d, ORDER_UNFREEZE, model);
     add_call(d, ORDER_FORWARD, model);
     for (int i = 0; i < ORDER_SLOTS && d->sketches[model].unsettled; i++)
@@ -190,6 +208,8 @@ static void draw_plan(order_draw *d, order_plan *plan)
         (plan->grouping == ORDER_GROUP_PAIR_ENDS && plan->form == ORDER_FORM_FUSED))
         plan->grouping = ORDER_GROUP_BLOCKS;
     plan->real = pick(d, 2);
+    if (d->program->seed % 4 == 1)
+        plan->checkpoints = (uint32_t)(d->program->seed / 4 + (uint64_t)plan->blocks) & ((1u << plan->blocks) - 1);
     order_plan_finish(plan);
     for (int g = 0; g < plan->group_count; g++) {
         plan->reshard[g] = (fsdp_reshard)pick(d, 3);
