@@ -11,8 +11,12 @@
  *     hybrid sharding      while a group is reduced, its partial gradients: one rank's rows in a row, not rounded up
  *     offloaded shards     nothing of these on the device between steps; there, whole parameters as above (in another
  *                          param_dtype the shard that is cast on its way besides), and of gradients P_root + 2 P_block
- * + S_block: what is computed, what is being reduced and its result after the backward   sum S_g more: the reduced
- * gradients; after zero_grad nothing but the start Links: optim */
+ *                          + S_block: what is computed, what is being reduced and its result
+ *     activations          of a block with a checkpoint its input, from the forward to its backward; the rest of one
+ *                          block at a time
+ *     after the backward   sum S_g more: the reduced gradients; after zero_grad nothing but the start
+ *
+ * Links: optim */
 #include "fsdp/optim.h"
 #include "shard/net.h"
 
@@ -403,6 +407,55 @@ static void offloaded_shards_take_nothing_of_the_device(void **state)
         }
 }
 
+/* What lives after the forward is known one by one: the batch, what the root's own modules save, the loss with its
+ * gradient, and of each block its input; a selective checkpoint keeps the result of its first product, too. At the peak
+ * one block has been computed again, so more blocks are more inputs and nothing else. */
+static void check_activations(fsdp_context *context, void *arg)
+{
+    const fsdp_shard_options *options = arg;
+    const size_t rows = 8, input = rounded(rows * NET_DIM * 4), product = rounded(rows * NET_FFN * 4);
+    const size_t around = rounded(rows * NET_IN * 4) + rounded(rows * 4) + /* batch */
+                          2 * input + 2 * rounded(rows * 4) +              /* of norm and head */
+                          rounded(rows * NET_OUT * 4) + 64;                /* of the loss */
+    size_t peaks[2] = {0};
+
+    for (int mode = FSDP_CHECKPOINT_FULL; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++)
+        for (int more = 0; more < 2; more++) {
+            int64_t blocks = more ? 2 * BLOCKS : BLOCKS;
+            size_t kept = input + (mode == FSDP_CHECKPOINT_SELECTIVE ? product : 0);
+            fsdp_module *module = net_sharded(context, (int)blocks, options);
+            fsdp_memory_stats stats;
+            fsdp_tensor *x, *targets, *loss;
+
+            for (int64_t i = 0; i < blocks; i++)
+                CHECK_OK(fsdp_module_set_checkpoint(net_block_at(module, i), (fsdp_checkpoint_mode)mode));
+            CHECK_OK(fsdp_scope_begin(context));
+            net_batch(context, 0, 0, (int)rows, &x, &targets);
+            loss = CHECK_PTR(fsdp_call(module, x, targets));
+            fsdp_device_memory(test_device(context), &stats);
+            CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], around + blocks * kept);
+            fsdp_device_reset_peak(test_device(context));
+            CHECK_OK(fsdp_backward(loss));
+            fsdp_device_memory(test_device(context), &stats);
+            peaks[more] = stats.peak_bytes[FSDP_MEMORY_ACTIVATION];
+            if (more)
+                CHECK_EQ(peaks[1] - peaks[0], BLOCKS * kept);
+            fsdp_scope_end(context, NULL);
+            fsdp_module_unref(module);
+        }
+}
+
+static void checkpoints_keep_inputs_and_one_block(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 1; world <= 3; world++) {
+        fsdp_shard_options options = {.no_shared_memory = world == 3};
+
+        test_run_ranks(world, check_activations, &options);
+    }
+}
+
 static void no_system_memory_is_taken_after_the_first_steps(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, arg);
@@ -432,4 +485,4 @@ TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_un
           cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
           cmocka_unit_test(partial_gradients_are_all_that_stays_between_backwards),
           cmocka_unit_test(offloaded_shards_take_nothing_of_the_device),
-          cmocka_unit_test(a_steady_state_reuses_its_blocks))
+          cmocka_unit_test(checkpoints_keep_inputs_and_one_block), cmocka_unit_test(a_steady_state_reuses_its_blocks))
