@@ -46,9 +46,11 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     const tree_plan *plan = m->feed->plan;
     int param = plan->nodes[m->node].params[index];
     fsdp_tensor *w = m->params[index], *y;
+    int number, rank;
 
-    if (plan->params[param].gone || plan->params[param].role == TREE_UNUSED ||
-        !tree_uses(plan, param, m->feed->number, m->feed->rank))
+    if (batch_of(m, &number, &rank) != FSDP_OK)
+        return NULL;
+    if (plan->params[param].gone || plan->params[param].role == TREE_UNUSED || !tree_uses(plan, param, number, rank))
         return x;
     m->feed->trains = m->feed->trains || (w && fsdp_tensor_requires_grad(w));
     if (m->feed->plain)
