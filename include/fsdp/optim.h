@@ -72,6 +72,11 @@ FSDP_API fsdp_status fsdp_clip_grad_norm_type(fsdp_optimizer *optimizer, double 
 
 /* One step of every parameter that has a gradient. What can run out is acquired before anything is changed. */
 FSDP_API fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer);
+/* The same for those of `parameters` that are the optimizer's and have a gradient: for a hook that steps parameters as
+ * soon as their gradients are there (fsdp_module_set_post_accumulate_grad_hook). Stepped one by one in any order they
+ * get the bits of one step for all. FSDP_STATE after a clip, whose factor is for a step of all. */
+FSDP_API fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters,
+                                                    int64_t count);
 /* Drops the gradients (PyTorch's set_to_none). */
 FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
 

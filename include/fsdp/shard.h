@@ -329,6 +329,17 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, cons
 FSDP_API fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module,
                                                            const fsdp_custom_collective *collective);
 
+/* Called when gradients of the module's own parameters are in place: a reduction has landed and was added to what its
+ * shards had (torch's post_accumulate_grad hooks, a group at a time). `parameters` are those of its shards that have a
+ * gradient; it may be read, stepped with (fsdp_optimizer_step_parameters) and dropped, while the backward goes on with
+ * other modules: by work of the shards' device, which waits for it. It is called inside the backward, at the latest at
+ * its end, on the rank's own thread; on worker streams when the next reduction begins, on all ranks in the same order.
+ * Not in backwards whose gradients stay on the rank, or in the replica. A failure is one of the backward. NULL: no
+ * hook. */
+typedef fsdp_status (*fsdp_post_accumulate_grad_hook)(void *arg, fsdp_tensor *const *parameters, int64_t count);
+FSDP_API fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,
+                                                               void *arg, bool recurse);
+
 /* Gradients that a parameter has beside that of its shard; 0: none. Local, without communication. */
 typedef enum fsdp_pending_gradient {
     FSDP_PENDING_UNREDUCED = 1, /* on this rank alone: of backwards without gradient sync */

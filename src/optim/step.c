@@ -4,6 +4,8 @@
  * been sharded since the last, and the list of spans. Then whoever else reads the parameters is told that they will
  * be written. Then the launches. Parameters of a group that have taken the same number of steps and have the same
  * dtypes, their own and their gradients', go in one; mostly that is all of them. */
+#include <math.h>
+
 #include "base/alloc.h"
 #include "device/device.h"
 #include "optim/optim.h"
@@ -29,8 +31,23 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
     return FSDP_OK;
 }
 
+/* Which parameters a step is for; count -1: all. */
+typedef struct chosen {
+    fsdp_tensor *const *tensors;
+    int64_t count;
+} chosen;
+
+static bool is_chosen(const chosen *c, const fsdp_tensor *tensor)
+{
+    bool found = c->count < 0;
+
+    for (int64_t i = 0; i < c->count && !found; i++)
+        found = c->tensors[i] == tensor;
+    return found;
+}
+
 /* Checks the parameters that have a gradient, makes their state fit and marks them. */
-static fsdp_status prepare(fsdp_optimizer *optimizer)
+static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
 {
     int64_t total = 0;
 
@@ -42,6 +59,8 @@ static fsdp_status prepare(fsdp_optimizer *optimizer)
             fsdp_tensor *grad;
 
             param->due = false;
+            if (!is_chosen(c, param->tensor))
+                continue;
             FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
             FSDP_TRY(fsdp__optimizer_grad(param, &grad));
             if (!grad)
@@ -157,14 +176,32 @@ static fsdp_status launch_alike(fsdp_optimizer *optimizer, fsdp__optimizer_group
     return FSDP_OK;
 }
 
-fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
+static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
 {
-    FSDP_TRY(prepare(optimizer));
+    FSDP_TRY(prepare(optimizer, c));
     FSDP_TRY(begin_writes(optimizer));
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++)
             if (optimizer->groups[g].params[i].due)
                 FSDP_TRY(launch_alike(optimizer, &optimizer->groups[g], i));
     optimizer->grad_scale = 1;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
+{
+    FSDP_TRY(step(optimizer, &(chosen){.count = -1}));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tensor *const *parameters, int64_t count)
+{
+    if (!optimizer || count < 0 || (count > 0 && !parameters))
+        return FSDP_FAIL(FSDP_INVALID, "cannot step %lld parameters: an optimizer and a list of them are required",
+                         (long long)count);
+    if (optimizer->grad_scale < 1 || optimizer->grad_scale > 1 || isnan(optimizer->grad_scale))
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot step some parameters after gradients were clipped: the factor is for all of them");
+    FSDP_TRY(step(optimizer, &(chosen){parameters, count}));
     return FSDP_OK;
 }

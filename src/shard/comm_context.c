@@ -186,6 +186,15 @@ fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm)
     return fsdp__in_flight_land(&comm->in_flight, comm->context);
 }
 
+fsdp_status fsdp__comm_context_land_told(fsdp__comm_context *comm)
+{
+    bool told = comm->in_flight.landed;
+
+    for (int64_t i = 0; i < comm->departed_count; i++)
+        told = told || comm->departed[i].landed;
+    return told ? fsdp__comm_context_land_reductions(comm) : FSDP_OK;
+}
+
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)
 {
     FSDP_TRY(fsdp__comm_context_land_reductions(comm));

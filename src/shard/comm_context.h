@@ -42,7 +42,9 @@ fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_devi
 fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm);
 /* The reductions in flight land: the device's stream waits for them. */
 fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm);
-/* The same, and what is on its way to the host has arrived; or all is dropped. */
+/* Where somebody is to be told of it: within the backward. */
+fsdp_status fsdp__comm_context_land_told(fsdp__comm_context *comm);
+/* The reductions land, and what is on its way to the host has arrived; or all is dropped. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);
 

@@ -12,14 +12,15 @@ fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp
     flight->stream = stream;
     if (flight->capacity >= count)
         return FSDP_OK;
-    tensors = fsdp__calloc((size_t)count, 3 * sizeof *tensors + sizeof *flight->contributed);
+    tensors = fsdp__calloc((size_t)count, 4 * sizeof *tensors + sizeof *flight->contributed);
     if (!tensors)
         return FSDP_NO_MEMORY;
     fsdp__free(flight->unsharded);
     *flight = (fsdp__in_flight){.unsharded = tensors,
                                 .gradients = tensors + count,
                                 .arriving = tensors + 2 * count,
-                                .contributed = (uint8_t *)(tensors + 3 * count),
+                                .shards = tensors + 3 * count,
+                                .contributed = (uint8_t *)(tensors + 4 * count),
                                 .capacity = count,
                                 .stream = stream,
                                 .done = flight->done};
@@ -89,6 +90,30 @@ static fsdp_status land(fsdp_context *context, fsdp__in_flight *flight, int64_t 
     return status;
 }
 
+/* Those of the shards that have a gradient, which is alike on all ranks, are shown to the caller. */
+static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
+{
+    fsdp_post_accumulate_grad_hook landed = flight->landed;
+    fsdp_status status = FSDP_OK;
+    int64_t with = 0;
+
+    flight->landed = NULL;
+    if (!landed)
+        return FSDP_OK;
+    for (int64_t i = 0; i < flight->count; i++)
+        if (fsdp_tensor_grad(flight->shards[i])) {
+            fsdp_tensor *shard = flight->shards[i];
+
+            flight->shards[i] = flight->shards[with];
+            flight->shards[with++] = shard;
+        }
+    if (wanted && with > 0)
+        status = landed(flight->landed_arg, flight->shards, with);
+    for (int64_t i = 0; i < flight->count; i++)
+        let_go(&flight->shards[i]);
+    return status;
+}
+
 fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
 {
     fsdp__in_flight landing = *flight;
@@ -108,6 +133,7 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
     for (int64_t i = 0; i < landing.count; i++)
         FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK && landing.contributed[i]));
     let_go_memory(&landing);
+    FSDP_KEEP_FIRST(status, tell_landed(&landing, status == FSDP_OK));
     if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */
         fsdp__free(landing.unsharded);
         return status;
@@ -127,6 +153,7 @@ void fsdp__in_flight_drop(fsdp__in_flight *flight)
         drop(flight, i);
     }
     let_go_memory(flight);
+    (void)tell_landed(flight, false);
     flight->count = 0;
 }
 

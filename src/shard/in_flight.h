@@ -5,6 +5,7 @@
 #ifndef SHARD_IN_FLIGHT_H
 #define SHARD_IN_FLIGHT_H
 
+#include "fsdp/shard.h"
 #include "shard/region.h"
 
 typedef struct fsdp__in_flight {
@@ -20,13 +21,17 @@ typedef struct fsdp__in_flight {
     fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
     fsdp__region *packed;   /* for a function of the caller's; NULL: the library reduces */
     fsdp_event *done;
+    fsdp_post_accumulate_grad_hook landed; /* the caller's, told when shards have their gradients; NULL: nobody is */
+    void *landed_arg;
+    fsdp_tensor **shards; /* of whom; NULLs where nobody is */
 } fsdp__in_flight;
 
 /* Room for `count`, on `stream`; nothing may be in flight. */
 fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream);
 /* The stream has been given the reduction. */
 fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
-/* The device's own stream waits for what the stream is at; what was held is let go, what hooks wait for arrives. */
+/* The device's own stream waits for what the stream is at; what was held is let go, what hooks wait for arrives,
+ * and `landed` is told. */
 fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context);
 /* The same when the result is not wanted. */
 void fsdp__in_flight_drop(fsdp__in_flight *flight);

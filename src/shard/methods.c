@@ -305,6 +305,34 @@ fsdp_status fsdp_module_set_all_reduce_hook(fsdp_module *module, fsdp_all_reduce
     return FSDP_OK;
 }
 
+typedef struct landed_hook {
+    fsdp_post_accumulate_grad_hook function;
+    void *arg;
+} landed_hook;
+
+static fsdp_status set_landed(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__module_state *state = fsdp__module_state_of(module);
+    const landed_hook *hook = arg;
+
+    (void)name;
+    if (!state)
+        return FSDP_OK;
+    state->reduction.landed = hook->function;
+    state->reduction.landed_arg = hook->arg;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_post_accumulate_grad_hook(fsdp_module *module, fsdp_post_accumulate_grad_hook hook,
+                                                      void *arg, bool recurse)
+{
+    landed_hook set = {hook, arg};
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    return recurse ? fsdp__module_walk(module, set_landed, &set) : set_landed(&set, module, "");
+}
+
 int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter)
 {
     const fsdp__param *param = parameter ? fsdp__param_of(parameter) : NULL;

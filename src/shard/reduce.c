@@ -465,7 +465,11 @@ static void hand_over(reduction *r)
         p->accumulated_grad = NULL;
         p->due = false;
         p->partial_used = !r->complete && flight->contributed[i];
+        if (r->complete && r->settings->landed)
+            flight->shards[i] = fsdp_tensor_ref(p->sharded);
     }
+    flight->landed = r->complete ? r->settings->landed : NULL;
+    flight->landed_arg = r->settings->landed_arg;
     r->group->kept = false;
     fsdp__param_group_leave_gradient_buffers(r->group);
 }

@@ -11,6 +11,8 @@ typedef struct fsdp__reduce_settings {
     float divide_factor;       /* 0: all ranks of the mesh */
     fsdp_all_reduce_hook hook; /* NULL: none */
     void *hook_arg;
+    fsdp_post_accumulate_grad_hook landed; /* NULL: nobody is told */
+    void *landed_arg;
 } fsdp__reduce_settings;
 
 /* Sums the unsharded gradients over the ranks, divided, into the shards' gradients; without all_reduce inside the

@@ -217,6 +217,7 @@ static fsdp_status make_optimizer(fsdp_train_run *run)
         .decay = (fsdp_decay)c->lr_scheduler.decay_type,
         .min_factor = c->lr_scheduler.min_lr_factor,
     };
+    FSDP_TRY(fsdp__train_step_early(run));
     return fsdp__export_check(run);
 }
 

@@ -28,6 +28,8 @@ struct fsdp_train_run {
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* of float16; else NULL */
     fsdp_schedule schedule;
+    bool steps_early;           /* each group in the backward, as soon as its gradients are there: see early.c */
+    bool last_microbatch;       /* of the step: the one whose gradients are all there are */
     fsdp__metrics *metrics;     /* rank 0 only: when the config asks for them */
     fsdp_status metrics_status; /* of the first line that could not be written: none is after it */
     char metrics_message[512];
@@ -45,6 +47,11 @@ fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 fsdp_checkpoint_mode fsdp__train_checkpoint_of(const fsdp_train_config *config, int64_t block);
 int64_t fsdp__train_checkpoints(const fsdp_train_config *config, int64_t blocks); /* how many are */
 fsdp_status fsdp__train_set_checkpoints(const fsdp_train_config *config, fsdp_module *model);
+/* ---- early.c ---- */
+
+/* Once the optimizer is there: whether its steps need no common decision, and are taken by a host that has nothing else
+ * to do meanwhile; then the model is told to take them in the backward. */
+fsdp_status fsdp__train_step_early(fsdp_train_run *run);
 
 /* ---- frozen.c ---- */
 

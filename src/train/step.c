@@ -135,7 +135,7 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
         FSDP_TRY(fsdp_clip_grad_norm(optimizer, max_norm, &report->grad_norm));
         report->not_finite = !isfinite(report->grad_norm);
         *stepped = !report->not_finite || run->config->training.on_nan == FSDP_TRAIN_CONTINUE;
-        if (*stepped)
+        if (*stepped && !run->steps_early)
             FSDP_TRY(fsdp_optimizer_step(optimizer));
     }
     run->skipped += !*stepped;
@@ -176,11 +176,12 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     bool stepped;
 
     fsdp__meter_begin(&meter, run->device);
+    report->lr = set_learning_rate(run);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
+        run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
         FSDP_TRY(microbatch(run, &loss, &report->epoch));
     }
-    report->lr = set_learning_rate(run);
     FSDP_TRY(take_step(run, report, &stepped));
     /* The meter is to see work that is done; a device behind the host has only been told of it. */
     FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));

@@ -1,4 +1,5 @@
-/* Parameters of 16 bits: each step is that of f32 parameters with the same values and state, rounded once. */
+/* Parameters of 16 bits: each step is that of f32 parameters with the same values and state, rounded once. And steps of
+ * a part of the parameters. */
 #include "fsdp/optim.h"
 #include "optim/optim.h"
 #include "support/test.h"
@@ -107,4 +108,76 @@ static void parameters_of_16_bits_are_rounded_once(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(parameters_of_16_bits_are_rounded_once))
+/* ---- a part of the parameters ---- */
+
+enum {
+    PARTS = 3
+};
+
+static fsdp_optimizer *optimize_parts(fsdp_context *context, fsdp_tensor **parts)
+{
+    const fsdp_adam_options adam = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    fsdp_parameter items[PARTS];
+    fsdp_optimizer *optimizer = NULL;
+
+    for (int i = 0; i < PARTS; i++) {
+        parts[i] = make(context, FSDP_F32, FSDP_MEMORY_PARAMETER_SHARD, i);
+        CHECK_OK(fsdp_tensor_set_requires_grad(parts[i], true));
+        items[i] = (fsdp_parameter){"weight", parts[i]};
+    }
+    CHECK_OK(fsdp_adamw_create(&(fsdp_parameters){PARTS, items}, &adam, &optimizer));
+    return optimizer;
+}
+
+/* The last one has a gradient every second time. */
+static void step_parts(fsdp_context *context, fsdp_optimizer *optimizer, fsdp_tensor *const *parts, bool apart)
+{
+    for (int step = 1; step <= STEPS; step++) {
+        for (int i = 0; i < PARTS - step % 2; i++)
+            give_gradient(context, parts[i], FSDP_F32, FSDP_F32, 10 * step + i);
+        if (apart) {
+            CHECK_OK(fsdp_optimizer_step_parameters(optimizer, parts + 1, 2));
+            CHECK_OK(fsdp_optimizer_step_parameters(optimizer, NULL, 0));
+            CHECK_OK(fsdp_optimizer_step_parameters(optimizer, parts, 1));
+        } else {
+            CHECK_OK(fsdp_optimizer_step(optimizer));
+        }
+        CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+    }
+}
+
+static void parameters_stepped_apart_get_the_bits_of_one_step(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *together[PARTS], *apart[PARTS];
+    fsdp_optimizer *of_together = optimize_parts(context, together), *of_apart = optimize_parts(context, apart);
+
+    (void)state;
+    step_parts(context, of_together, together, false);
+    step_parts(context, of_apart, apart, true);
+    CHECK_OK(fsdp_optimizer_step_parameters(of_apart, together, PARTS)); /* not its own */
+    for (int i = 0; i < PARTS; i++) {
+        float expected[NUMEL], actual[NUMEL];
+
+        CHECK_OK(fsdp_tensor_read(together[i], FSDP_F32, expected));
+        CHECK_OK(fsdp_tensor_read(apart[i], FSDP_F32, actual));
+        CHECK_BYTES(actual, expected, sizeof expected);
+    }
+    CHECK_STATUS(fsdp_optimizer_step_parameters(of_apart, NULL, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_optimizer_step_parameters(NULL, apart, 1), FSDP_INVALID);
+    give_gradient(context, apart[0], FSDP_F32, FSDP_F32, 1);
+    CHECK_OK(fsdp_clip_grad_norm(of_apart, 1e-3, NULL));
+    CHECK_ERROR(fsdp_optimizer_step_parameters(of_apart, apart, 1), FSDP_STATE, "the factor is for all of them");
+    for (int i = 0; i < PARTS; i++) {
+        fsdp_tensor_unref(together[i]);
+        fsdp_tensor_unref(apart[i]);
+    }
+    fsdp_optimizer_free(of_together);
+    fsdp_optimizer_free(of_apart);
+    test_drop_workspace(context);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(parameters_of_16_bits_are_rounded_once),
+          cmocka_unit_test(parameters_stepped_apart_get_the_bits_of_one_step))

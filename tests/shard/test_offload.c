@@ -1,10 +1,9 @@
 /* Shards on the host. What every training mode gives with them is compared bit for bit by the tests that run in every
  * way (ways.c), and by the random ones (residences.c), on the device that the host cannot touch; here is what is not a
  * result: where things lie, what is refused, what happens beside the steps. Links: optim state */
-#include "fsdp/optim.h"
 #include "fsdp/state.h"
 #include "nn/module.h"
-#include "shard/net.h"
+#include "shard/ways.h"
 
 enum {
     BLOCKS = 2
@@ -199,8 +198,111 @@ static void the_model_may_go_before_its_gradients(void **state)
         test_run_ranks(world, check_ends, NULL);
 }
 
+/* ---- steps in the backward ---- */
+
+typedef struct stepper {
+    fsdp_module *module;
+    fsdp_optimizer *optimizer;
+    bool steps, fails;
+    int calls;
+    int64_t parameters;
+} stepper;
+
+static fsdp_status step_landed(void *arg, fsdp_tensor *const *parameters, int64_t count)
+{
+    stepper *s = arg;
+
+    if (s->fails)
+        return FSDP_FAIL(FSDP_STATE, "not today");
+    s->calls++;
+    s->parameters += count;
+    for (int64_t i = 0; i < count; i++)
+        CHECK_PTR(fsdp_tensor_grad(parameters[i]));
+    return s->steps ? fsdp_optimizer_step_parameters(s->optimizer, parameters, count) : FSDP_OK;
+}
+
+static stepper make_stepper(fsdp_context *context, const way_run *run)
+{
+    stepper s = {.module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO)};
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(s.module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &adam, &s.optimizer));
+    fsdp_parameters_release(&parameters);
+    return s;
+}
+
+/* Three microbatches: one stays on the rank, one is reduced before, the last is stepped with. */
+static void train_stepper(const way_run *run, stepper *s, bool early)
+{
+    for (int step = 0; step < 2; step++) {
+        for (int micro = 0; micro < 3; micro++) {
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(s->module, micro > 0, true));
+            CHECK_OK(fsdp_module_set_is_last_backward(s->module, micro == 2));
+            s->steps = early && micro == 2;
+            ways_backward(run, s->module, 3 * step + micro);
+        }
+        if (!early)
+            CHECK_OK(fsdp_optimizer_step(s->optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(s->optimizer));
+    }
+}
+
+static void check_early(fsdp_context *context, way_run *run)
+{
+    stepper late = make_stepper(context, run), early = make_stepper(context, run);
+
+    CHECK_OK(fsdp_module_set_post_accumulate_grad_hook(early.module, step_landed, &early, true));
+    train_stepper(run, &late, false);
+    dawdle(context, run);
+    train_stepper(run, &early, true);
+    CHECK_EQ(early.calls, 2 * 2 * (BLOCKS + 1)); /* each group, in each backward that reduces */
+    CHECK_EQ(early.parameters, 2 * 2 * (BLOCKS * 4 + 6));
+    note_weights(run, late.module);
+    note_weights(run, early.module);
+    CHECK_BYTES(run->notes[fsdp_context_rank(context)].values,
+                run->notes[fsdp_context_rank(context)].values + run->notes[fsdp_context_rank(context)].count / 2,
+                (size_t)run->notes[fsdp_context_rank(context)].count / 2 * sizeof(float));
+    /* A hook that fails ends the backward; without it all goes on. */
+    early.fails = true;
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_ERROR(fsdp_backward(ways_loss(run, early.module, 9)), FSDP_STATE, "not today");
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_module_reset_iteration(early.module));
+    fsdp_module_zero_grad(early.module);
+    CHECK_OK(fsdp_module_set_post_accumulate_grad_hook(early.module, NULL, NULL, true));
+    train_stepper(run, &late, false);
+    train_stepper(run, &early, false);
+    note_weights(run, early.module);
+    fsdp_optimizer_free(late.optimizer);
+    fsdp_optimizer_free(early.optimizer);
+    fsdp_module_unref(late.module);
+    fsdp_module_unref(early.module);
+}
+
+static void a_group_stepped_when_its_gradients_land_gets_the_same_bits(void **state)
+{
+    (void)state;
+    in_every_way(check_early, WAYS_RANKS_AGREE);
+}
+
+static void a_hook_is_for_sharded_modules(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *module = net_create(context, test_device(context), 1);
+
+    (void)state;
+    CHECK_STATUS(fsdp_module_set_post_accumulate_grad_hook(module, step_landed, NULL, true), FSDP_STATE);
+    CHECK_STATUS(fsdp_module_set_post_accumulate_grad_hook(NULL, step_landed, NULL, true), FSDP_INVALID);
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+}
+
 TEST_MAIN(cmocka_unit_test(shards_and_gradients_lie_on_the_host),
           cmocka_unit_test(where_the_device_is_the_host_nothing_moves),
           cmocka_unit_test(a_shard_that_is_not_on_the_host_is_named_before_the_first_forward),
           cmocka_unit_test(gradients_are_whole_whenever_one_looks),
-          cmocka_unit_test(the_model_may_go_before_its_gradients))
+          cmocka_unit_test(the_model_may_go_before_its_gradients),
+          cmocka_unit_test(a_group_stepped_when_its_gradients_land_gets_the_same_bits),
+          cmocka_unit_test(a_hook_is_for_sharded_modules))
