@@ -253,7 +253,7 @@ FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, 
 FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
 /* false: the backward does not gather the module's own group, nor prefetch it: for modules whose backward reads no
  * parameter, as an embedding's. One that does read a parameter which is not unsharded fails, on all ranks. What is
- * recomputed in a backward is gathered all the same. */
+ * recomputed in a backward (fsdp_module_set_checkpoint) is gathered all the same. */
 FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
 /* What is gathered ahead, in the order of the list (copied), as soon as the module's own parameters are there: in its
  * forward (by default nothing) and in its backward (by default the one whose forward came before it; a list replaces

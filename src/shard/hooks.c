@@ -102,6 +102,26 @@ static fsdp_status begin_backward(fsdp__root *root)
     return FSDP_OK;
 }
 
+static fsdp_status find_checkpoint(void *arg, fsdp_module *module, const char *name)
+{
+    bool *found = arg;
+
+    (void)name;
+    *found = *found || fsdp_module_checkpoint(module) != FSDP_CHECKPOINT_NONE;
+    return FSDP_OK;
+}
+
+/* As the state is set to; but what runs again needs its parameters. */
+static fsdp_status unshard_for_backward(fsdp__module_state *state)
+{
+    bool again = false;
+
+    for (int64_t i = 0; i < state->module_count && !state->unshard_in_backward; i++)
+        if (state->modules[i])
+            FSDP_TRY(fsdp__module_walk(state->modules[i], find_checkpoint, &again));
+    return again ? fsdp__module_state_unshard(state) : fsdp__module_state_unshard_in_backward(state);
+}
+
 static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **grad)
 {
     fsdp__module_state *state = arg;
@@ -119,7 +139,7 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     if (fsdp__module_state_is_alone(state))
         return fsdp__module_state_wait(state);
     fsdp__module_state_expect_gradients(state);
-    FSDP_TRY(fsdp__module_state_unshard_in_backward(state));
+    FSDP_TRY(unshard_for_backward(state));
     FSDP_TRY(fsdp__module_state_wait(state));
     /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
     return fsdp__prefetch_backward(state);

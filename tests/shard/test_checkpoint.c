@@ -149,6 +149,18 @@ static fsdp_status backward_of(void *arg, fsdp_tensor *tensor, fsdp_tensor **gra
     return fsdp_backward(*loss);
 }
 
+/* Gathered for what runs again, whatever is set; without, a block needs its parameters. */
+static void not_unsharded_in_backward(const pair *p, int which, int step)
+{
+    fsdp_module *module = p->place == BETWEEN || p->place == AROUND ? NULL : net_block_at(p->models[which], 1);
+
+    if (which == 1 && module)
+        CHECK_OK(fsdp_module_set_unshard_in_backward(module, false));
+    once(p, which, step);
+    if (which == 1 && module)
+        CHECK_OK(fsdp_module_set_unshard_in_backward(module, true));
+}
+
 /* Before the outer one has come to the model. */
 static void backward_in_a_hook(const pair *p, int which, int step)
 {
@@ -210,6 +222,7 @@ static void (*const uses[])(const pair *p, int which, int step) = {once,
                                                                    frozen,
                                                                    backward_in_a_hook,
                                                                    backward_in_a_blocks_hook,
+                                                                   not_unsharded_in_backward,
                                                                    resharded_by_hand,
                                                                    once};
 
