@@ -507,6 +507,7 @@ static void ranks_in_different_modules_are_told_which(void **state)
     fsdp_shard_options options[] = {{0}, {.no_shared_memory = true, .overlap = FSDP_OVERLAP_WORKER}};
 
     (void)state;
+    test_only_on_cpu("errors at the very call that fails");
     for (int world = 2; world <= 3; world++)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
             test_run_ranks(world, enter_unmarked, &options[i]);
