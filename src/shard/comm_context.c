@@ -79,9 +79,9 @@ void fsdp__comm_context_precede_compute(fsdp__comm_context *comm, fsdp_device *d
         (void)fsdp_stream_synchronize(comm->stream);
 }
 
-static void drop_region(fsdp__comm_context *comm, fsdp__region **region)
+static void drop_region(fsdp__comm_context *comm, fsdp__region **region, bool waited)
 {
-    if (*region)
+    if (*region && !waited)
         fsdp__comm_context_precede_compute(comm, (*region)->device);
     fsdp__region_unref(*region);
     *region = NULL;
@@ -94,7 +94,7 @@ static fsdp_status take_region(fsdp__comm_context *comm, fsdp_device *device, si
 
     if (*region && (*region)->bytes >= bytes)
         return FSDP_OK;
-    drop_region(comm, region);
+    drop_region(comm, region, false);
     FSDP_TRY(fsdp__region_of_device(device, bytes, kind, region));
     status = fsdp__region_fill(*region);
     if (status == FSDP_OK)
@@ -113,19 +113,23 @@ fsdp_status fsdp__comm_context_take_received(fsdp__comm_context *comm, fsdp_devi
     comm->most_received = FSDP__MAX(comm->most_received, bytes);
     FSDP_TRY(
         take_region(comm, device, own ? bytes : comm->most_received, FSDP_MEMORY_UNSHARDED_PARAMETER, &comm->received));
+    comm->receiving += !own;
     *out = comm->received->data;
     return FSDP_OK;
 }
 
-void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device)
+void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device, bool arrived)
 {
-    if (comm->stream == fsdp_device_stream(device))
-        drop_region(comm, &comm->received);
+    fsdp_stream *compute = fsdp_device_stream(device);
+
+    comm->receiving -= arrived;
+    if (comm->stream == compute || (arrived && comm->receiving == 0 && fsdp__stream_is_inline(compute)))
+        drop_region(comm, &comm->received, true);
 }
 
 void fsdp__comm_context_drop_received(fsdp__comm_context *comm)
 {
-    drop_region(comm, &comm->received);
+    drop_region(comm, &comm->received, comm->receiving == 0);
 }
 
 fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, float **out)

@@ -26,6 +26,7 @@ typedef struct fsdp__comm_context {
      * ranks say of their shards. Work of `stream` uses them, one after the other. */
     fsdp__region *received, *measures;
     size_t most_received;
+    int64_t receiving; /* gathers that may still use it, on a stream of their own */
 } fsdp__comm_context;
 
 /* Makes the stream and events, once. Gathers before the first forward run on the device's own stream. */
@@ -50,10 +51,11 @@ void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);
 
 /* Memory that work of the gathers' stream uses is to go, in the order of the device's: that waits for the work. */
 void fsdp__comm_context_precede_compute(fsdp__comm_context *comm, fsdp_device *device);
-/* At least `bytes` for work of the gathers' stream, which starts when the memory is free. On the device's own stream it
- * goes back with give_received; else it stays for the next gather, until it is dropped. */
+/* At least `bytes` for work of the gathers' stream, which starts when the memory is free. Given back when the work has
+ * been issued (`arrived` false), and where that is not the device's own stream again when the device's waits for it.
+ * Where the device runs behind the host the memory stays for the next gather, until it is dropped. */
 fsdp_status fsdp__comm_context_take_received(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, void **out);
-void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device);
+void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device, bool arrived);
 void fsdp__comm_context_drop_received(fsdp__comm_context *comm);
 /* The same for measures; they stay. */
 fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, float **out);

@@ -80,6 +80,7 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
     for (int64_t i = 0; i < group->param_count; i++)
         fsdp__storage_drop(group->params[i].unsharded->storage);
     fsdp__offload_drop_staging(&group->offload);
+    fsdp__wire_arrive(group, comm);
     if (r->kind == FSDP__RESIDENCE_COPY) {
         comm->spares.out -= !group->of_root;
         let_go_packed(group);
@@ -238,6 +239,7 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
         let_go_packed(group);
         status = fsdp__stream_check(comm->stream);
         fsdp__offload_drop_staging(&group->offload);
+        fsdp__wire_arrive(group, comm);
     }
     drop_slice(group);
     return status;

@@ -330,14 +330,30 @@ static fsdp_status take_received(fsdp__param_group *group, fsdp__comm_context *c
     return FSDP_OK;
 }
 
-static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes)
+void fsdp__wire_arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
+    if (group->wire.receiving)
+        fsdp__comm_context_give_received(comm, group->residence.device, true);
+    group->wire.receiving = false;
+}
+
+/* The work that uses it has been issued. */
+static void give_received(fsdp__param_group *group, fsdp__comm_context *comm, size_t bytes, fsdp_status status)
+{
+    fsdp_device *device = group->residence.device;
+
     if (group->residence.mesh.ranks == 1)
         return;
-    if (group->wire.shared)
-        fsdp__device_account(group->residence.device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)bytes, true);
-    else
-        fsdp__comm_context_give_received(comm, group->residence.device);
+    if (group->wire.shared) {
+        fsdp__device_account(device, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)bytes, true);
+        return;
+    }
+    fsdp__comm_context_give_received(comm, device, false);
+    group->wire.receiving = comm->stream != fsdp_device_stream(device);
+    if (status == FSDP_OK)
+        return;
+    fsdp__comm_context_precede_compute(comm, device); /* nobody will wait for it */
+    fsdp__wire_arrive(group, comm);
 }
 
 fsdp_status fsdp__wire_gather(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -360,7 +376,7 @@ fsdp_status fsdp__wire_gather(fsdp__param_group *group, fsdp__comm_context *comm
         if (w->shared && fsdp__process_group_end_read(pg, w->sent->data, comm->stream) != FSDP_OK)
             fsdp_abort(fsdp_process_group_context(pg), fsdp_last_error()); /* or writers wait for ever */
     }
-    give_received(group, comm, bytes);
+    give_received(group, comm, bytes, status);
 out:
     fsdp__free(parts);
     return status;

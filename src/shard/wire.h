@@ -30,7 +30,8 @@ typedef struct fsdp__wire {
     fsdp__region *sent;     /* this rank's, or where memory is shared all ranks', one after the other */
     fsdp__region *measures; /* of this rank's shards; NULL: none */
     bool shared;
-    bool current; /* `sent` is of the shards as they are */
+    bool current;   /* `sent` is of the shards as they are */
+    bool receiving; /* a gather on a stream of its own may still use memory of the context's */
 } fsdp__wire;
 
 /* Whether fsdp_gather_extension is whole. */
@@ -48,5 +49,7 @@ void fsdp__wire_close(fsdp__wire *wire);
 fsdp_status fsdp__wire_encode(struct fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm);
 /* The unsharded parameters, which have memory, of what the ranks have encoded. [collective] [stream] */
 fsdp_status fsdp__wire_gather(struct fsdp__param_group *group, fsdp__comm_context *comm);
+/* The device's stream waits for that. */
+void fsdp__wire_arrive(struct fsdp__param_group *group, fsdp__comm_context *comm);
 
 #endif

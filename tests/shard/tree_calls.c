@@ -127,6 +127,12 @@ static bool can_walk(const tree_slot *slot)
     return slot->losses[0] && !slot->walked && slot->trains;
 }
 
+/* Whether a plain tree computes with something else than its parameters themselves. */
+static bool keeps_copies(const tree_plan *plan)
+{
+    return tree_is_low_precision(plan) || tree_is_coded(plan);
+}
+
 /* Gradients that were added up in 16 bits, or were partly reduced when a group of several modules had gone back. */
 static void note_accumulation(tree_player *player)
 {
@@ -135,7 +141,7 @@ static void note_accumulation(tree_player *player)
     for (int r = 0; r < player->ranks; r++)
         for (int p = 0; p < TREE_MAX_PARAMS; p++)
             waiting = waiting || (player->unreduced[r][p] && player->plan->params[p].owner >= 0);
-    if (player->plain && waiting && tree_is_low_precision(player->plan))
+    if (player->plain && waiting && keeps_copies(player->plan))
         player->run->otherwise = true;
 }
 
@@ -198,14 +204,15 @@ static void play_zero_grad(tree_player *player, const tree_call *call)
         zero_grad(player);
 }
 
-/* A plain tree keeps the casts of its forward for the backward, where a sharded one gathers new values. */
+/* A plain tree keeps what its forward has made of parameters for the backward, where a sharded one gathers new values.
+ */
 static bool can_write(const tree_player *player)
 {
     bool alive = false;
 
     for (int s = 0; s < TREE_SLOTS; s++)
         alive = alive || (player->slots[s].losses[0] && !player->slots[s].walked);
-    return !player->unsettled && !(alive && tree_is_low_precision(player->plan));
+    return !player->unsettled && !(alive && keeps_copies(player->plan));
 }
 
 /* The factor of a clip follows from a norm that is summed over ranks. */

@@ -11,6 +11,8 @@ typedef struct drawing {
     bool ignoring; /* some are ignored */
     bool placing;  /* any dimension is sharded */
     bool fickle;   /* some parameters are used on some ranks only */
+    bool coding;   /* some are gathered in one byte */
+    bool once;     /* every parameter is used once: the plain tree has the same bits then (tree_adds_otherwise) */
     fsdp_mp_policy policy;
 } drawing;
 
@@ -60,6 +62,8 @@ static void add_param(drawing *d, int node)
     n->params[n->param_count++] = plan->param_count++;
     *p = (tree_param){.role = (tree_role)pick(d, TREE_ROLES), .node = node, .tied = -1, .dtype = FSDP_F32};
     if (p->role == TREE_UNUSED && chance(d, 60))
+        p->role = TREE_MATRIX;
+    if (p->role == TREE_TALL && d->once)
         p->role = TREE_MATRIX;
     if (d->mixed && chance(d, 30))
         p->dtype = FSDP_BF16;
@@ -141,10 +145,10 @@ static void draw_tree(drawing *d)
     tree_plan *plan = d->plan;
 
     add_node(d, -1, 1 + pick(d, 4));
-    for (int i = 0; i < plan->node_count && total_runs(plan) > TREE_MAX_RUNS; i++)
+    for (int i = 0; i < plan->node_count && (d->once || total_runs(plan) > TREE_MAX_RUNS); i++)
         if (plan->nodes[i].flow == TREE_TWICE)
             plan->nodes[i].flow = TREE_SEQUENCE;
-    for (int i = 0; chance(d, 30) && i < 3; i++)
+    for (int i = 0; !d->once && chance(d, 30) && i < 3; i++)
         share_module(d);
     for (int i = 0; i < plan->param_count && chance(d, 85); i++)
         plan->params[i].frozen = chance(d, 12);
@@ -154,7 +158,7 @@ static void draw_tree(drawing *d)
         plan->params[i].ignored = chance(d, 15);
     for (int i = 0; i < plan->param_count && d->fickle; i++)
         plan->params[i].fickle = chance(d, 40);
-    for (int i = 0; chance(d, 60) && i < 6 && plan->param_count > 0; i++)
+    for (int i = 0; !d->once && chance(d, 60) && i < 6 && plan->param_count > 0; i++)
         tie(d);
 }
 
@@ -186,6 +190,8 @@ static int add_state(drawing *d)
         state->slice = 0;
     if (chance(d, 12))
         draw_policy(d, &state->policy);
+    if (d->coding && chance(d, 70))
+        state->code = chance(d, 60) ? CODED_FLOAT8 : CODED_INT8;
     return d->plan->state_count++;
 }
 
@@ -205,7 +211,7 @@ static int choose_state(drawing *d, int node)
     const tree_plan *plan = d->plan;
     const tree_node *parent = &plan->nodes[plan->nodes[node].parent];
 
-    for (int k = 0; k < parent->child_count && parents_of(plan, node) == 1; k++) {
+    for (int k = 0; k < parent->child_count && parents_of(plan, node) == 1 && !d->once; k++) {
         int other = parent->children[k];
 
         if (other != node && plan->nodes[other].state >= 0 && parents_of(plan, other) == 1 && chance(d, 25))
@@ -361,7 +367,9 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     plan->inputs = chance(&d, 40);
     plan->adamw = pick(&d, 2);
     plan->late = chance(&d, 25);
-    d.mixed = chance(&d, 15);
+    d.coding = chance(&d, 25);
+    d.once = d.coding && chance(&d, 60);
+    d.mixed = !d.once && chance(&d, 15);
     d.ignoring = chance(&d, 20);
     d.placing = chance(&d, 35);
     d.fickle = plan->inputs && chance(&d, 50); /* a rank that uses none of them has something to go back to */

@@ -41,6 +41,50 @@ static fsdp_tensor *ids_of(const tree_module *m, const fsdp_tensor *table)
     return fsdp_from_data(fsdp_tensor_device(table), FSDP_I32, FSDP_SHAPE(TREE_ROWS), ids);
 }
 
+/* ---- what arrives of a parameter ---- */
+
+static fsdp_status pass_gradient(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const fsdp_dtype *dtype = fsdp__node_state(node);
+    fsdp_tensor *grad = fsdp_cast(grads[0], *dtype);
+
+    return grad ? fsdp__node_give(node, 0, grad) : fsdp_last_status();
+}
+
+/* The values that are sent in one byte, in the compute dtype; the gradient is that of what arrives. */
+static fsdp_tensor *coded_values(const tree_plan *plan, int param, fsdp_tensor *w)
+{
+    static const fsdp__op op = {.name = "coded", .backward = pass_gradient};
+    const tree_param *p = &plan->params[tree_original(plan, param)];
+    fsdp_dtype from = fsdp_tensor_dtype(w);
+    float *values = malloc((size_t)fsdp_tensor_numel(w) * sizeof *values);
+    int64_t outer = 1, inner = 1;
+    fsdp_tensor *arrived;
+
+    for (int d = 0; d < p->ndim; d++) {
+        outer *= d < p->dim ? p->shape[d] : 1;
+        inner *= d > p->dim ? p->shape[d] : 1;
+    }
+    CHECK_OK(fsdp_tensor_read(w, FSDP_F32, values));
+    coded_round(tree_code(plan, param), values, outer, p->shape[p->dim], inner, plan->world / plan->replicas);
+    arrived = fsdp_cast(fsdp_from_data(fsdp_tensor_device(w), FSDP_F32, p->ndim, p->shape, values),
+                        tree_compute_dtype(plan, param));
+    free(values);
+    if (!arrived || fsdp__record(&op, &w, 1, &arrived, 1, NULL, 0, &from, sizeof from) != FSDP_OK)
+        return NULL;
+    return arrived;
+}
+
+/* As the engine gathers it. */
+static fsdp_tensor *as_gathered(const tree_plan *plan, int param, fsdp_tensor *w)
+{
+    if (w && tree_code(plan, param))
+        return coded_values(plan, param, w);
+    return fsdp_cast(w, tree_compute_dtype(plan, param));
+}
+
+/* ---- forward, again ---- */
+
 static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
 {
     const tree_plan *plan = m->feed->plan;
@@ -54,7 +98,7 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
         return x;
     m->feed->trains = m->feed->trains || (w && fsdp_tensor_requires_grad(w));
     if (m->feed->plain)
-        w = fsdp_cast(w, tree_compute_dtype(plan, param));
+        w = as_gathered(plan, param, w);
     if (!w || !x)
         return NULL;
     x = fsdp_cast(x, fsdp_tensor_dtype(w));

@@ -215,6 +215,22 @@ fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param)
     return dtype ? dtype : p->dtype;
 }
 
+coded tree_code(const tree_plan *plan, int param)
+{
+    const tree_param *p = &plan->params[tree_original(plan, param)];
+
+    return p->owner < 0 || p->ndim < 2 ? CODED_NOT : plan->states[p->owner].code;
+}
+
+bool tree_is_coded(const tree_plan *plan)
+{
+    bool any = false;
+
+    for (int p = 0; p < plan->param_count; p++)
+        any = any || (tree_is_original(plan, p) && tree_code(plan, p));
+    return any;
+}
+
 static bool is_read_in_backward(const tree_plan *plan, int param)
 {
     tree_role role = plan->params[param].role;
@@ -319,5 +335,7 @@ bool tree_adds_otherwise(const tree_plan *plan)
             otherwise = otherwise || m > 0 || plan->nodes[plan->states[s].members[m]].runs > 1;
     for (int p = 0; p < plan->param_count && low; p++)
         otherwise = otherwise || plan->params[p].dtype != FSDP_F32 || (tree_is_original(plan, p) && uses(plan, p) > 1);
+    for (int p = 0; p < plan->param_count; p++) /* the plain tree adds what each use has made of it */
+        otherwise = otherwise || (tree_is_original(plan, p) && tree_code(plan, p) && uses(plan, p) > 1);
     return otherwise;
 }

@@ -6,7 +6,7 @@
 #ifndef TESTS_SHARD_TREE_PLAN_H
 #define TESTS_SHARD_TREE_PLAN_H
 
-#include "fsdp/shard.h"
+#include "shard/codes.h"
 #include "support/test.h"
 
 enum {
@@ -81,6 +81,7 @@ typedef struct tree_state {
     int slice;      /* ranks of an integer reshard; 0: none */
     bool backwards; /* its modules are given from the last to the first */
     fsdp_mp_policy policy;
+    coded code;                                   /* of what is gathered of its parameters of several dimensions */
     bool marked;                                  /* as conditional: so are those next below a choice */
     uint32_t above;                               /* states next above; follows from the plan */
     bool conditional;                             /* or below such a one; follows from the plan */
@@ -171,6 +172,8 @@ int tree_original(const tree_plan *plan, int param);
 bool tree_is_original(const tree_plan *plan, int param);
 /* The dtype that it is computed with. */
 fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param);
+/* How it is sent when it is gathered. */
+coded tree_code(const tree_plan *plan, int param);
 /* The dtype that its gradient is reduced in. */
 fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
 /* Whether no backward reads a parameter that the state owns or uses. */
@@ -184,6 +187,8 @@ int tree_chooses(const tree_plan *plan, int node, int number, int rank);
 bool tree_is_uneven(const tree_plan *plan);
 /* Whether anything is computed, kept or reduced in 16 bits. */
 bool tree_is_low_precision(const tree_plan *plan);
+/* Whether anything is gathered in one byte. */
+bool tree_is_coded(const tree_plan *plan);
 /* Whether a backward adds up gradients in another order, or rounds them more often, than a plain model's. */
 bool tree_adds_otherwise(const tree_plan *plan);
 

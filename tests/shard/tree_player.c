@@ -27,6 +27,13 @@ static fsdp_status place(void *arg, const char *name, const fsdp_tensor *paramet
     return FSDP_OK;
 }
 
+static bool extends(void *arg, const char *name, const fsdp_tensor *parameter)
+{
+    (void)arg;
+    (void)name;
+    return fsdp_tensor_ndim(parameter) > 1;
+}
+
 static void shard_state(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
@@ -41,6 +48,8 @@ static void shard_state(tree_player *player, int state)
                                         .overlap = where->overlap,
                                         .placement = place,
                                         .placement_arg = player,
+                                        .gather_extension = coded_extension(s->code),
+                                        .extends = extends,
                                         .no_shared_memory = where->copy,
                                         .offload_policy =
                                             residence_offload(where, player->plan->seed + (uint64_t)state)};

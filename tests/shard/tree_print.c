@@ -57,6 +57,8 @@ static void print_state(FILE *stream, const tree_plan *plan, int state)
     if (s->member_count == 0)
         return;
     fprintf(stream, "  state %d: reshard %s", state, reshards[s->reshard]);
+    if (s->code)
+        fprintf(stream, ", gathered in %s", coded_extension(s->code)->name);
     if (s->slice)
         fprintf(stream, " to slices over %d ranks", s->slice);
     if (policy->param_dtype)

@@ -99,6 +99,10 @@ static void simplify_options(reduction *r)
     for (int s = 0; s < smaller.state_count; s++)
         smaller.states[s].policy = (fsdp_mp_policy){0};
     (void)try(r, &smaller);
+    smaller = *r->plan;
+    for (int s = 0; s < smaller.state_count; s++)
+        smaller.states[s].code = CODED_NOT;
+    (void)try(r, &smaller);
     for (int s = 0; s < r->plan->state_count; s++) {
         smaller = *r->plan;
         smaller.states[s].reshard = FSDP_RESHARD_AUTO;
