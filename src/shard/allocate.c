@@ -308,6 +308,8 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__free(group->partial.places);
     if (fsdp__residence_is_offloaded(&group->residence)) /* the host's memory goes in the order of its own stream */
         (void)fsdp__offload_await_read(&group->offload, &group->residence);
+    if (group->wire.encoded) /* by a forward that did not come to it, perhaps */
+        (void)fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.device));
     fsdp__wire_close(&group->wire);
     fsdp__residence_close(&group->residence);
     fsdp__offload_close(&group->offload);

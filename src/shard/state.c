@@ -431,6 +431,7 @@ static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
     group->written = true;
     state->comm->after_optim = NULL; /* this write comes after it */
     group->residence.has_cast = group->wire.current = false;
+    FSDP_TRY(fsdp__wire_await_encoded(&group->wire, fsdp_device_stream(group->residence.shard_device)));
     if (fsdp__residence_is_offloaded(&group->residence))
         FSDP_TRY(fsdp__offload_await_read(&group->offload, &group->residence));
     /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */

@@ -73,6 +73,7 @@ fsdp_status fsdp__wire_open(fsdp__param_group *group)
 
     if (w->bytes == 0)
         return FSDP_OK;
+    FSDP_TRY(fsdp_event_create(r->device, &w->encoded));
     w->current = false;
     w->shared = fsdp__residence_can_share(r, r->device) && !group->all_gather.run;
     if (w->measured > 0) {
@@ -95,8 +96,15 @@ void fsdp__wire_close(fsdp__wire *wire)
 {
     fsdp__region_unref(wire->sent);
     fsdp__region_unref(wire->measures);
+    fsdp_event_free(wire->encoded);
     wire->sent = wire->measures = NULL;
+    wire->encoded = NULL;
     wire->shared = false;
+}
+
+fsdp_status fsdp__wire_await_encoded(const fsdp__wire *wire, fsdp_stream *stream)
+{
+    return wire->encoded ? fsdp_stream_wait_event(stream, wire->encoded) : FSDP_OK;
 }
 
 static char *own_bytes(const fsdp__param_group *group)
@@ -233,18 +241,11 @@ static fsdp_status encode(fsdp__param_group *group, const float **measures, fsdp
     return FSDP_OK;
 }
 
-fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
+static fsdp_status encode_all(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
 {
-    bool written = false;
     const float *at;
     float *measures;
 
-    for (int64_t i = 0; i < count; i++) {
-        written = written || groups[i]->written;
-        groups[i]->written = false;
-    }
-    if (written)
-        FSDP_TRY(fsdp__comm_context_follow_writes(comm, groups[0]->residence.shard_device));
     FSDP_TRY(measure_all(groups, count, comm, &measures));
     at = measures;
     for (int64_t i = 0; i < count; i++) {
@@ -256,6 +257,23 @@ fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, f
         FSDP_TRY(status);
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__wire_encode(fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm)
+{
+    bool written = false;
+    fsdp_status status;
+
+    for (int64_t i = 0; i < count; i++) {
+        written = written || groups[i]->written;
+        groups[i]->written = false;
+    }
+    if (written)
+        FSDP_TRY(fsdp__comm_context_follow_writes(comm, groups[0]->residence.shard_device));
+    status = encode_all(groups, count, comm);
+    for (int64_t i = 0; i < count; i++) /* also after a failure: the stream may be at a part of it */
+        FSDP_KEEP_FIRST(status, fsdp_event_record(groups[i]->wire.encoded, comm->stream));
+    return status;
 }
 
 /* ---- gather ---- */

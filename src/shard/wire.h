@@ -29,6 +29,7 @@ typedef struct fsdp__wire {
     int64_t measured;       /* parameters that have a measure */
     fsdp__region *sent;     /* this rank's, or where memory is shared all ranks', one after the other */
     fsdp__region *measures; /* of this rank's shards; NULL: none */
+    fsdp_event *encoded;    /* the shards were read, and `sent` written; no gather need follow that */
     bool shared;
     bool current;   /* `sent` is of the shards as they are */
     bool receiving; /* a gather on a stream of its own may still use memory of the context's */
@@ -44,6 +45,8 @@ fsdp_status fsdp__wire_open(struct fsdp__param_group *group);
 /* [collective] */
 fsdp_status fsdp__wire_fill(const fsdp__wire *wire);
 void fsdp__wire_close(fsdp__wire *wire);
+/* Work of `stream` may write the shards, or give back what was read and written. */
+fsdp_status fsdp__wire_await_encoded(const fsdp__wire *wire, fsdp_stream *stream);
 
 /* What these groups of one process group send is made of their shards. With measures [collective]. [stream] */
 fsdp_status fsdp__wire_encode(struct fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm);
