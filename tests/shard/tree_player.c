@@ -51,8 +51,7 @@ static void shard_state(tree_player *player, int state)
                                         .gather_extension = coded_extension(s->code),
                                         .extends = extends,
                                         .no_shared_memory = where->copy,
-                                        .offload_policy =
-                                            residence_offload(where, player->plan->seed + (uint64_t)state)};
+                                        .offload_policy = residence_offload(where, player->plan->seed)};
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
     for (int m = 0; m < s->member_count; m++)
