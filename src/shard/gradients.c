@@ -97,28 +97,6 @@ out:
 
 /* ---- gradients that stay unsharded ---- */
 
-static bool has_peers(const fsdp__param_group *group)
-{
-    const fsdp__mesh_info *mesh = &group->residence.mesh;
-
-    return mesh->ranks * mesh->replicas > 1;
-}
-
-void fsdp__param_group_expect_gradients(fsdp__param_group *group)
-{
-    for (int64_t i = 0; i < group->param_count && has_peers(group); i++)
-        group->params[i].due = group->params[i].due || fsdp_tensor_requires_grad(group->params[i].sharded);
-}
-
-bool fsdp__param_group_may_reduce(const fsdp__param_group *group)
-{
-    bool trained = false;
-
-    for (int64_t i = 0; i < group->param_count && has_peers(group); i++)
-        trained = trained || fsdp_tensor_requires_grad(group->params[i].sharded);
-    return trained;
-}
-
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param)
 {
     return param->accumulated_grad ? param->accumulated_grad : fsdp_tensor_grad(param->unsharded);

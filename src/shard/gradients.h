@@ -14,11 +14,6 @@ void fsdp__param_disown(fsdp__param *param);
 /* The param whose shard, or unsharded tensor, this is; NULL when no group took it. */
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 
-/* A forward, or backward, of all ranks may make gradients: parameters that are not frozen are due. The next reduction
- * takes part for them, whether this rank has a gradient or not, since another may. */
-void fsdp__param_group_expect_gradients(fsdp__param_group *group);
-/* Whether there are other ranks to reduce with, and parameters that are not frozen. */
-bool fsdp__param_group_may_reduce(const fsdp__param_group *group);
 /* The unsharded gradient to reduce, NULL when the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
 /* Gradients of this backward stay unsharded on this rank until a later one is reduced. */

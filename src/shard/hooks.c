@@ -4,6 +4,7 @@
 #include "autograd/autograd.h"
 #include "shard/lazy_init.h"
 #include "shard/prefetch.h"
+#include "shard/trained.h"
 
 /* ---- backward ---- */
 
@@ -124,21 +125,19 @@ static fsdp_status unshard_for_backward(fsdp__module_state *state)
 
 static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **grad)
 {
-    fsdp__module_state *state = arg;
-    fsdp__root *root = state->root;
+    const fsdp__trained *trained = arg;
+    fsdp__module_state *state = trained->state;
 
     (void)output;
     (void)grad;
-    FSDP_TRY(begin_backward(root));
+    FSDP_TRY(begin_backward(state->root));
+    fsdp__trained_are_due(trained);
     if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
         return FSDP_OK;
-    if (state->parent && !fsdp__module_state_is_alone(state)) /* their outputs are the same: what is collective first */
-        FSDP_TRY(pre_backward(state->parent, output, grad));
     state->training = FSDP__PRE_BACKWARD;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_BACKWARD);
     if (fsdp__module_state_is_alone(state))
         return fsdp__module_state_wait(state);
-    fsdp__module_state_expect_gradients(state);
     FSDP_TRY(unshard_for_backward(state));
     FSDP_TRY(fsdp__module_state_wait(state));
     /* Only now: the gather of this state had to be issued before that of the next one, on the one stream of both. */
@@ -222,8 +221,6 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     if (!alone)
         FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
     state->training = FSDP__FORWARD;
-    if (!alone && fsdp_grad_enabled(state->root->context))
-        fsdp__module_state_expect_gradients(state);
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     if (state->root->forward_root == state && state->depth == 1)
         FSDP_TRY(move_inputs(state->root, inputs, count));
@@ -292,15 +289,56 @@ static fsdp_status end_iteration(fsdp__root *root)
     return FSDP_OK;
 }
 
-/* Other ranks may have used parameters where this one has not, and their backward comes here: so does this one's,
- * before it comes to the module whose output is handed on. */
-static fsdp_status make_passage(const fsdp__module_state *state, fsdp_tensor **output)
+/* What the graph holds of the state at an output. */
+static void unref_passage(void *arg)
 {
-    if (!fsdp__module_state_may_reduce(state))
+    fsdp__trained *trained = arg;
+    fsdp__module_state *state = trained->state;
+
+    fsdp__trained_unref(trained);
+    fsdp__module_state_unref(state);
+}
+
+/* Other ranks may have used parameters where this one has not, and their backward comes here: so does this one's. */
+static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **output)
+{
+    return trained->count > 0 && !fsdp_tensor_requires_grad(*output) ? fsdp__require_gradient(output) : FSDP_OK;
+}
+
+/* What is recomputed is marked as it was, and has its hooks. */
+static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **output)
+{
+    fsdp__trained *trained;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__trained_now(state, &trained));
+    status = require_gradient(trained, output);
+    fsdp__trained_unref(trained);
+    return status;
+}
+
+/* The backward comes here before it comes to a module whose output is handed on. */
+static fsdp_status make_passage(fsdp__module_state *state, fsdp_tensor **output)
+{
+    fsdp__trained *trained;
+    fsdp_status status = FSDP_OK;
+
+    if (!fsdp_grad_enabled(state->root->context))
         return FSDP_OK;
+    FSDP_TRY(fsdp__trained_now(state, &trained));
+    if (trained->count > 0 && fsdp__has_lasting_hooks(*output))
+        FSDP_TRY_GOTO(status, fsdp__anchor(output, NULL, 0), out);
+    FSDP_TRY_GOTO(status, require_gradient(trained, output), out);
     if (!fsdp_tensor_requires_grad(*output))
-        return fsdp__require_gradient(output);
-    return fsdp__has_lasting_hooks(*output) ? fsdp__anchor(output, NULL, 0) : FSDP_OK;
+        goto out;
+    (void)fsdp__module_state_ref(state);
+    status = fsdp__add_grad_hook(*output, pre_backward, trained, unref_passage);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp__module_state_unref(state);
+out:
+    fsdp__trained_unref(trained);
+    return status;
 }
 
 static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **output)
@@ -308,7 +346,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     fsdp__root *root = state->root;
 
     if (is_recomputed(state)) {
-        FSDP_TRY(make_passage(state, output));
+        FSDP_TRY(mark_recomputed(state, output));
         leave_recomputation(state, fsdp_tensor_requires_grad(*output));
         return cast_floating(output, state->policy.output_dtype);
     }
@@ -319,14 +357,10 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         }
     if (state->ran_count == state->module_count && state->depth == 0) /* a module may call itself */
         FSDP_TRY(leave_forward(state));
+    /* Before the cast: the gradient that its hook sees has been through the cast's backward. */
     FSDP_TRY(make_passage(state, output));
-    /* Before the cast: the gradient that the hook sees has been through the cast's backward. */
-    if (fsdp_tensor_requires_grad(*output)) {
-        FSDP_TRY(fsdp__add_grad_hook(*output, pre_backward, state, unref_state));
-        (void)fsdp__module_state_ref(state);
-        if (root->forward_root && root->forward_root != state)
-            FSDP_TRY(fsdp__root_add_exit(root, *output));
-    }
+    if (root->forward_root && root->forward_root != state)
+        FSDP_TRY(fsdp__root_add_exit(root, *output));
     if (root->forward_root == state && state->depth == 0) {
         FSDP_TRY(end_iteration(root));
         FSDP_TRY(fsdp__root_anchor(root, output));

@@ -37,7 +37,7 @@ typedef struct fsdp__param {
     fsdp_gather_extension extension;                  /* `pre` NULL: none */
     size_t sent_offset;                               /* where extensions are: bytes, in what a rank sends (wire.h) */
     const fsdp_module *named_in;   /* the first of the state's modules that its first values were asked of, or NULL */
-    bool due;                      /* all ranks reduce it next: see fsdp__param_group_expect_gradients */
+    bool due;                      /* all ranks reduce it next: see trained.h */
     bool partial_used;             /* some rank of the replica has added to its partial gradient, which is else zero */
     fsdp_tensor *accumulated_grad; /* in reduce_dtype, of backwards without reduction; or NULL */
 } fsdp__param;

@@ -5,6 +5,7 @@
 #include "base/compiler.h"
 #include "comm/internal.h"
 #include "shard/defaults.h"
+#include "shard/trained.h"
 
 /* ---- life cycle ---- */
 
@@ -179,6 +180,7 @@ void fsdp__module_state_unref(fsdp__module_state *state)
     root = state->root;
     if (root)
         leave(root, state);
+    fsdp__trained_unref(state->trained);
     fsdp__module_state_free(state); /* its groups give memory back to the root */
     fsdp__root_unref(root);
 }

@@ -335,25 +335,6 @@ void fsdp__module_state_give_up(fsdp__module_state *state)
     reshard_all(state, fsdp__param_group_give_up);
 }
 
-void fsdp__module_state_expect_gradients(fsdp__module_state *state)
-{
-    for (int64_t i = 0; i < state->group_count; i++)
-        fsdp__param_group_expect_gradients(state->groups[i]);
-    for (int64_t i = 0; i < state->companion_count; i++)
-        fsdp__module_state_expect_gradients(state->companions[i]);
-}
-
-bool fsdp__module_state_may_reduce(const fsdp__module_state *state)
-{
-    bool may = false;
-
-    for (int64_t i = 0; i < state->group_count; i++)
-        may = may || fsdp__param_group_may_reduce(state->groups[i]);
-    for (int64_t i = 0; i < state->companion_count && !may; i++)
-        may = fsdp__module_state_may_reduce(state->companions[i]);
-    return may;
-}
-
 static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings *settings)
 {
     bool any = false;

@@ -55,13 +55,14 @@ typedef struct fsdp__module_state {
     fsdp__reduce_settings reduction; /* of those that reduce_grads lets happen */
 
     fsdp__training training;
-    int64_t to_come;          /* of the running backward: how often it will leave the modules yet */
-    bool leaving;             /* its forward ends: it uses nothing any more */
-    struct fsdp__root *root;  /* its own until lazy initialisation, then the outermost state's */
-    fsdp__comm_context *comm; /* the root's */
-    bool initialised;         /* lazily */
-    char *name;               /* comma-joined module names from the root; NULL before */
-    int64_t *order_marks;     /* where this state stands in the root's order, oldest first */
+    int64_t to_come;               /* of the running backward: how often it will leave the modules yet */
+    struct fsdp__trained *trained; /* of the last forward: trained.h; NULL: none was recorded */
+    bool leaving;                  /* its forward ends: it uses nothing any more */
+    struct fsdp__root *root;       /* its own until lazy initialisation, then the outermost state's */
+    fsdp__comm_context *comm;      /* the root's */
+    bool initialised;              /* lazily */
+    char *name;                    /* comma-joined module names from the root; NULL before */
+    int64_t *order_marks;          /* where this state stands in the root's order, oldest first */
     int64_t order_count, order_capacity;
     const struct fsdp__listener *listener; /* the root's */
 } fsdp__module_state;
@@ -114,11 +115,6 @@ fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state);
 void fsdp__module_state_reshard_after_backward(fsdp__module_state *state);
 /* See fsdp__param_group_give_up. */
 void fsdp__module_state_give_up(fsdp__module_state *state);
-
-/* Gradients will come: see fsdp__param_group_expect_gradients. */
-void fsdp__module_state_expect_gradients(fsdp__module_state *state);
-/* Whether any rank may have some: see fsdp__param_group_may_reduce. */
-bool fsdp__module_state_may_reduce(const fsdp__module_state *state);
 
 /* ---- of the state's own groups ---- */
 

@@ -1,0 +1,73 @@
+/* trained.c - sets of parameters. */
+#include "shard/trained.h"
+
+#include "base/alloc.h"
+
+static bool is_trained(const fsdp__param *param)
+{
+    const fsdp__mesh_info *mesh = &param->group->residence.mesh;
+
+    return mesh->ranks * mesh->replicas > 1 && fsdp_tensor_requires_grad(param->sharded);
+}
+
+/* Goes through what is trained: counts it, puts it into `out` (or NULL), and says whether it is that of `same` (or
+ * NULL) so far. */
+static bool collect(const fsdp__module_state *state, const fsdp__trained *same, fsdp__param **out, int64_t *count)
+{
+    bool equal = true;
+
+    for (int64_t g = 0; g < state->group_count; g++)
+        for (int64_t i = 0; i < state->groups[g]->param_count; i++) {
+            fsdp__param *p = &state->groups[g]->params[i];
+
+            if (!is_trained(p))
+                continue;
+            equal = equal && same && *count < same->count && same->params[*count] == p;
+            if (out)
+                out[*count] = p;
+            ++*count;
+        }
+    for (int64_t i = 0; i < state->companion_count; i++)
+        equal = collect(state->companions[i], same, out, count) && equal;
+    return equal;
+}
+
+fsdp_status fsdp__trained_now(fsdp__module_state *state, fsdp__trained **out)
+{
+    fsdp__trained *last = state->trained;
+    int64_t count = 0;
+
+    if (!collect(state, last, NULL, &count) || !last || count != last->count) {
+        fsdp__trained *made = fsdp__calloc(1, sizeof *made);
+
+        if (!made)
+            return FSDP_NO_MEMORY;
+        made->refs = 1;
+        made->state = state;
+        made->params = fsdp__calloc((size_t)count + 1, sizeof *made->params);
+        if (!made->params) {
+            fsdp__trained_unref(made);
+            return FSDP_NO_MEMORY;
+        }
+        (void)collect(state, NULL, made->params, &made->count);
+        fsdp__trained_unref(last);
+        state->trained = last = made;
+    }
+    last->refs++;
+    *out = last;
+    return FSDP_OK;
+}
+
+void fsdp__trained_unref(fsdp__trained *trained)
+{
+    if (!trained || --trained->refs > 0)
+        return;
+    fsdp__free(trained->params);
+    fsdp__free(trained);
+}
+
+void fsdp__trained_are_due(const fsdp__trained *trained)
+{
+    for (int64_t i = 0; i < trained->count; i++)
+        trained->params[i]->due = true;
+}
