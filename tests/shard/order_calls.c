@@ -3,11 +3,13 @@
 
 /* ---- forward ---- */
 
-static fsdp_tensor *run_forward(const order_model *m, const order_call *call, int rank)
+static fsdp_tensor *run_forward(const order_player *player, const order_model *m, const order_call *call, int rank)
 {
     fsdp_context *context = m->module->context;
     fsdp_tensor *y;
 
+    for (int i = 0; i < m->plan->blocks; i++)
+        block_at(m, i)->skips = !m->plan->checkpoints && order_skips(player->program, i, call->number, rank);
     if (call->target == 0)
         return fsdp_call(m->module, order_inputs(context, call->number, rank, ORDER_IN),
                          order_targets(context, call->number, rank));
@@ -38,7 +40,7 @@ void play_forward(order_player *player, const order_call *call)
 
     drop_losses(m, call->slot);
     for (int i = 0; i < player->ranks; i++) {
-        fsdp_tensor *loss = CHECK_PTR(run_forward(m, call, player->first_rank + i));
+        fsdp_tensor *loss = CHECK_PTR(run_forward(player, m, call, player->first_rank + i));
 
         m->losses[call->slot][i] = fsdp_tensor_ref(loss);
         log_loss(player, call, player->first_rank + i, loss);
@@ -50,7 +52,7 @@ void play_evaluate(order_player *player, const order_call *call)
     fsdp_no_grad_begin(player->context);
     for (int i = 0; i < player->ranks; i++)
         log_loss(player, call, player->first_rank + i,
-                 CHECK_PTR(run_forward(model_of(player, call), call, player->first_rank + i)));
+                 CHECK_PTR(run_forward(player, model_of(player, call), call, player->first_rank + i)));
     fsdp_no_grad_end(player->context);
 }
 
@@ -433,7 +435,7 @@ void play_fail_forward(order_player *player, const order_call *call)
     const order_call root = {.number = call->number};
 
     block_at(m, call->number)->fail_forward = true;
-    CHECK_NULL(run_forward(m, &root, player->first_rank));
+    CHECK_NULL(run_forward(player, m, &root, player->first_rank));
     CHECK_CONTAINS(fsdp_last_error(), "told to fail");
     block_at(m, call->number)->fail_forward = false;
 }

@@ -13,14 +13,15 @@ static fsdp_status order_fail_when_told(void *arg, fsdp_tensor *tensor, fsdp_ten
 static fsdp_tensor *order_block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     order_block *b = (order_block *)self;
-    fsdp_tensor *up = fsdp_call(b->up, inputs[0]), *y;
+    bool skips = b->skips && fsdp_tensor_requires_grad(inputs[0]);
+    fsdp_tensor *up = skips ? NULL : fsdp_call(b->up, inputs[0]), *y;
 
     (void)count;
     if (b->fail_forward) {
         FSDP_FAIL(FSDP_INVALID, "this block's forward was told to fail");
         return NULL;
     }
-    y = fsdp_add(inputs[0], fsdp_call(b->down, fsdp_gelu(up)));
+    y = skips ? fsdp_scale(inputs[0], 1.0) : fsdp_add(inputs[0], fsdp_call(b->down, fsdp_gelu(up)));
     if (y && fsdp_tensor_requires_grad(y) && fsdp_tensor_add_grad_hook(y, order_fail_when_told, b) != FSDP_OK)
         return NULL;
     return y;

@@ -3,7 +3,8 @@
  *     OrderNet:   input = Linear(5,7)   blocks = ModuleList of n OrderBlock   norm = LayerNorm(7)   head = Linear(7,6)
  *     OrderBlock: x + down(gelu(up(x)))     up = Linear(7,11)   down = Linear(11,7)
  *
- * A block can be told to fail in its forward, between its layers, or when the gradient of its output arrives. */
+ * A block can be told to fail in its forward, between its layers, or when the gradient of its output arrives; and to
+ * skip its layers, which it does where x requires a gradient, so that its output does in any case. */
 #ifndef TESTS_SHARD_ORDER_NET_H
 #define TESTS_SHARD_ORDER_NET_H
 
@@ -35,7 +36,7 @@ typedef struct order_net {
 typedef struct order_block {
     fsdp_module base;
     fsdp_module *up, *down;
-    bool fail_forward, fail_backward;
+    bool fail_forward, fail_backward, skips;
 } order_block;
 
 fsdp_module *order_net_create(fsdp_context *context, fsdp_device *device, int blocks, order_form form);

@@ -149,6 +149,9 @@ typedef struct order_program {
     int count;
 } order_program;
 
+/* Whether the rank passes by the layers of a block in a batch: with every fourth seed one rank does, a different one
+ * for each block and batch. */
+bool order_skips(const order_program *p, int block, int number, int rank);
 /* Parameters are sharded in their last dimension: where the library's own front door shards them, every other time. */
 bool order_shards_last(const order_program *p);
 void order_print_call(FILE *stream, const order_program *p, int index, const char *name);

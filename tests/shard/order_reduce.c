@@ -42,27 +42,29 @@ static void add_to(float *total, const float *more, int64_t numel)
         total[i] += more[i];
 }
 
-/* Adds the ranks' unreduced gradients, replica by replica. */
+/* total (NULL: nothing yet) + more (taken over; NULL: nothing). */
+static float *joined(float *total, float *more, int64_t numel)
+{
+    if (!total || !more)
+        return total ? total : more;
+    add_to(total, more, numel);
+    free(more);
+    return total;
+}
+
+/* Adds the ranks' unreduced gradients, replica by replica: of those that have any. */
 static void reduce_inside(const order_player *player, order_model *m, int param)
 {
     int shards = player->program->world / replicas_of(player);
     int64_t numel = fsdp_tensor_numel(shard_at(m, param));
 
     for (int replica = 0; replica < replicas_of(player); replica++) {
-        float *total = read_values(CHECK_PTR(m->unreduced[replica * shards][param]));
+        float *total = NULL;
 
-        for (int r = 1; r < shards; r++) {
-            float *more = read_values(CHECK_PTR(m->unreduced[replica * shards + r][param]));
-
-            add_to(total, more, numel);
-            free(more);
-        }
-        if (m->partial[replica][param]) {
-            add_to(m->partial[replica][param], total, numel);
-            free(total);
-        } else {
-            m->partial[replica][param] = total;
-        }
+        for (int r = replica * shards; r < (replica + 1) * shards; r++)
+            if (m->unreduced[r][param])
+                total = joined(total, read_values(m->unreduced[r][param]), numel);
+        m->partial[replica][param] = joined(m->partial[replica][param], total, numel);
     }
 }
 
@@ -71,10 +73,12 @@ static void reduce_across(const order_player *player, order_model *m, int param)
 {
     fsdp_tensor *p = shard_at(m, param), *gradient = fsdp_tensor_grad(p), *sum;
     int64_t numel = fsdp_tensor_numel(p);
-    float *total = m->partial[0][param], *before = gradient ? read_values(gradient) : NULL;
+    float *total = NULL, *before = gradient ? read_values(gradient) : NULL;
 
-    for (int replica = 1; replica < replicas_of(player); replica++)
-        add_to(total, CHECK_PTR(m->partial[replica][param]), numel);
+    for (int replica = 0; replica < replicas_of(player); replica++) {
+        total = joined(total, m->partial[replica][param], numel);
+        m->partial[replica][param] = NULL;
+    }
     for (int64_t i = 0; i < numel; i++) {
         volatile float share = divided(total[i], factor_of(m, param), player->program->world); /* rounded first */
 
@@ -85,17 +89,27 @@ static void reduce_across(const order_player *player, order_model *m, int param)
     CHECK_OK(fsdp_tensor_write(sum, FSDP_F32, total));
     CHECK_OK(fsdp_tensor_set_grad(p, sum));
     fsdp_tensor_unref(sum);
+    free(total);
     free(before);
+}
+
+static bool any_partial(const order_model *m, int param)
+{
+    bool any = false;
+
+    for (int replica = 0; replica < ORDER_MAX_WORLD; replica++)
+        any = any || m->partial[replica][param];
+    return any;
 }
 
 void plain_reduce(const order_player *player, order_model *m, const order_call *call)
 {
     for (int p = 0; p < m->plan->param_count; p++)
-        if (call->params >> p & 1 && m->unreduced[0][p])
+        if (call->params >> p & 1)
             reduce_inside(player, m, p);
     forget_unreduced(m, call->params);
     for (int p = 0; p < m->plan->param_count; p++)
-        if (call->completes >> p & 1 && m->partial[0][p]) {
+        if (call->completes >> p & 1 && any_partial(m, p)) {
             reduce_across(player, m, p);
             drop_unreduced(m, 1u << p);
         }

@@ -4,7 +4,8 @@
 
 enum {
     BLOCKS = 2,
-    WORLD = 3
+    WORLD = 3,
+    SLICED_WORLD = 4
 };
 
 typedef struct fault {
@@ -83,15 +84,16 @@ static void run_with_fault(fsdp_context *context, void *arg)
 
 static void fail_each_of(fault f)
 {
+    int world = f.options.reshard_after_forward_ranks ? SLICED_WORLD : WORLD;
     long tried = 0;
 
     for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / 20) {
         f.hit = false;
         f.failed_ranks = 0;
-        test_run_ranks(WORLD, run_with_fault, &f);
+        test_run_ranks(world, run_with_fault, &f);
         if (!f.hit)
             break;
-        CHECK(f.kind == FSDP__FAULT_COLLECTIVE ? f.failed_ranks == WORLD : f.failed_ranks >= 1);
+        CHECK(f.kind == FSDP__FAULT_COLLECTIVE ? f.failed_ranks == world : f.failed_ranks >= 1);
         tried++;
     }
     CHECK_EQ(f.failed_ranks, 0);
@@ -113,6 +115,7 @@ static void the_nth_collective_fails_on_one_rank(void **state)
     fail_each(FSDP__FAULT_COLLECTIVE, copies);
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.mp_policy.param_dtype = FSDP_BF16});
+    fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.reshard_after_forward_ranks = 2});
     fail_each_of((fault){.kind = FSDP__FAULT_COLLECTIVE, .hybrid = true});
 }
 
@@ -122,6 +125,7 @@ static void the_nth_allocation_fails_on_one_rank(void **state)
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){0});
     fail_each(FSDP__FAULT_ALLOCATION, copies);
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
+    fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.reshard_after_forward_ranks = 2});
     fail_each_of((fault){.kind = FSDP__FAULT_ALLOCATION, .hybrid = true});
 }
 
