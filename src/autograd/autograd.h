@@ -101,6 +101,9 @@ bool fsdp__has_grad_hooks(const fsdp_tensor *leaf);
 fsdp_status fsdp__add_grad_hook(fsdp_tensor *tensor, fsdp_grad_hook hook, void *arg, void (*free_arg)(void *arg));
 /* Whether it has such a hook. */
 bool fsdp__has_lasting_hooks(const fsdp_tensor *tensor);
+/* How much has been recorded, and whether what made the tensor was recorded since then. */
+uint64_t fsdp__recorded(const fsdp_context *context);
+bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded);
 /* For an operation that makes a leaf's gradient before the backward runs (fused head and loss): the tensor that would
  * become the gradient if there is none yet (from the source, not yet the leaf's grad), else a temporary of the leaf's
  * shape. Pass it to fsdp__node_give later: it becomes the gradient without a copy if it was not a temporary. One

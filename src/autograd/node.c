@@ -64,6 +64,20 @@ bool fsdp__will_record(fsdp_tensor *const *inputs, int input_count)
     return false;
 }
 
+uint64_t fsdp__recorded(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd ? autograd->sequence : 0;
+}
+
+bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(tensor);
+
+    return state && state->producer && state->producer->sequence > recorded;
+}
+
 /* Of inputs of which one requires a gradient. */
 static fsdp_context *context_of(fsdp_tensor *const *inputs)
 {

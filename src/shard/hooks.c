@@ -226,6 +226,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
         FSDP_TRY(move_inputs(state->root, inputs, count));
     FSDP_TRY(cast_inputs(state, inputs, count));
     FSDP_TRY(unshard_for_forward(state));
+    state->entered = fsdp__recorded(state->root->context);
     if (first) /* of several modules the first: the backward comes to it last */
         FSDP_TRY(fsdp__boundary(inputs, count, &(fsdp__crossing){leave_backward, will_leave, state, unref_state},
                                 &recorded));
@@ -317,7 +318,7 @@ static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **outp
     return status;
 }
 
-/* The backward comes here before it comes to a module whose output is handed on. */
+/* The backward comes here before it comes to what the module was given, or a module whose output is handed on. */
 static fsdp_status make_passage(fsdp__module_state *state, fsdp_tensor **output)
 {
     fsdp__trained *trained;
@@ -326,7 +327,7 @@ static fsdp_status make_passage(fsdp__module_state *state, fsdp_tensor **output)
     if (!fsdp_grad_enabled(state->root->context))
         return FSDP_OK;
     FSDP_TRY(fsdp__trained_now(state, &trained));
-    if (trained->count > 0 && fsdp__has_lasting_hooks(*output))
+    if (fsdp__has_lasting_hooks(*output) || !fsdp__recorded_since(*output, state->entered))
         FSDP_TRY_GOTO(status, fsdp__anchor(output, NULL, 0), out);
     FSDP_TRY_GOTO(status, require_gradient(trained, output), out);
     if (!fsdp_tensor_requires_grad(*output))

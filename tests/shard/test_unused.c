@@ -20,6 +20,7 @@ typedef struct choosy {
     fsdp_module base;
     fsdp_module *input, *head, *layers[LAYERS];
     bool entered[LAYERS], used[LAYERS];
+    bool beside; /* each layer is given the same, and their outputs are added up, scaled */
 } choosy;
 
 static fsdp_tensor *layer_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
@@ -37,13 +38,14 @@ static fsdp_tensor *layer_forward(fsdp_module *self, fsdp_tensor *const *inputs,
 static fsdp_tensor *choosy_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     choosy *c = (choosy *)self;
-    fsdp_tensor *x = fsdp_call(c->input, inputs[0]);
+    fsdp_tensor *x = fsdp_call(c->input, inputs[0]), *given = x;
 
     (void)count;
     for (int i = 0; i < LAYERS; i++) {
-        fsdp_tensor *y = c->entered[i] ? fsdp_call(c->layers[i], x) : x;
+        fsdp_tensor *y = c->entered[i] ? fsdp_call(c->layers[i], given) : given;
 
-        x = c->used[i] || !y ? y : x;
+        x = c->beside ? fsdp_scale(fsdp_add(x, y), 0.25) : c->used[i] || !y ? y : x;
+        given = c->beside ? given : x;
     }
     x = fsdp_call(c->head, x);
     return fsdp_mean(fsdp_mul(x, x));
@@ -87,6 +89,7 @@ typedef enum choice {
     OUTPUTS,     /* and whose output they use */
     CONDITIONAL, /* which layers they enter */
     NESTED,      /* and which experts, sharded and conditional too */
+    BESIDE,      /* experts, of layers that are one group, and lie beside each other */
     CHOICES
 } choice;
 
@@ -96,14 +99,19 @@ static choosy *sharded_choosy(fsdp_context *context, const way_run *run, choice 
     fsdp_shard_options options = run->options;
 
     options.reshard_after_forward = reshard;
+    c->beside = what == BESIDE;
     for (int i = 0; i < LAYERS && run->way; i++) {
         for (int e = 0; e < EXPERTS && what == NESTED; e++) {
             CHECK_OK(fsdp_fully_shard(((layer *)c->layers[i])->experts[e], &options));
             CHECK_OK(fsdp_module_set_conditional(((layer *)c->layers[i])->experts[e], true));
         }
+        if (what == BESIDE)
+            continue;
         CHECK_OK(fsdp_fully_shard(c->layers[i], &options));
         CHECK_OK(fsdp_module_set_conditional(c->layers[i], what >= CONDITIONAL));
     }
+    if (run->way && what == BESIDE)
+        CHECK_OK(fsdp_fully_shard_modules(c->layers, LAYERS, &options));
     if (run->way) {
         CHECK_OK(fsdp_fully_shard(&c->base, &options));
         CHECK_OK(fsdp_module_materialize(&c->base, test_device(context)));
@@ -132,7 +140,7 @@ static void choose(choosy *c, choice what, int step, int rank)
     for (int i = 0; i < LAYERS; i++) {
         layer *l = (layer *)c->layers[i];
 
-        c->entered[i] = what < CONDITIONAL || draw(step, rank, 50 + i) || draw(step, rank, 60 + i);
+        c->entered[i] = what < CONDITIONAL || what == BESIDE || draw(step, rank, 50 + i) || draw(step, rank, 60 + i);
         c->used[i] = what != OUTPUTS || draw(step, rank, 40 + i);
         l->chosen = 0;
         for (int e = 0; e < EXPERTS; e++)
@@ -240,6 +248,12 @@ static void conditional_modules_nest(void **state)
 {
     (void)state;
     in_ways(NESTED);
+}
+
+static void modules_of_one_group_may_hand_on_what_they_were_given(void **state)
+{
+    (void)state;
+    in_ways(BESIDE);
 }
 
 /* ---- hooks, frozen parameters, a failed step ---- */
@@ -518,6 +532,7 @@ static void ranks_in_different_modules_are_told_which(void **state)
 TEST_MAIN(cmocka_unit_test(ranks_may_use_different_parameters),
           cmocka_unit_test(ranks_may_use_the_outputs_of_different_modules),
           cmocka_unit_test(ranks_may_enter_different_conditional_modules), cmocka_unit_test(conditional_modules_nest),
+          cmocka_unit_test(modules_of_one_group_may_hand_on_what_they_were_given),
           cmocka_unit_test(a_rank_may_use_nothing), cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used),
           cmocka_unit_test(replicas_join_what_was_used), cmocka_unit_test(only_what_somebody_used_is_sent),
           cmocka_unit_test(ranks_in_different_modules_are_told_which))
