@@ -127,8 +127,9 @@ void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *dev
         drop_region(comm, &comm->received, true);
 }
 
-void fsdp__comm_context_drop_received(fsdp__comm_context *comm)
+void fsdp__comm_context_drop_memory(fsdp__comm_context *comm)
 {
+    fsdp__spares_drop(&comm->spares);
     drop_region(comm, &comm->received, comm->receiving == 0);
 }
 

@@ -56,7 +56,8 @@ void fsdp__comm_context_precede_compute(fsdp__comm_context *comm, fsdp_device *d
  * Where the device runs behind the host the memory stays for the next gather, until it is dropped. */
 fsdp_status fsdp__comm_context_take_received(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, void **out);
 void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *device, bool arrived);
-void fsdp__comm_context_drop_received(fsdp__comm_context *comm);
+/* That, and the spares: no gather is to come soon. */
+void fsdp__comm_context_drop_memory(fsdp__comm_context *comm);
 /* The same for measures; they stay. */
 fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, float **out);
 

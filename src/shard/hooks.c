@@ -45,8 +45,7 @@ static fsdp_status finish(fsdp__root *root)
     for (int64_t i = 0; i < root->state_count; i++)
         if (fsdp__module_state_is_gathering(root->states[i])) /* a prefetch that this backward did not need */
             fsdp__module_state_reshard(root->states[i]);
-    fsdp__spares_drop(&root->comm->spares);
-    fsdp__comm_context_drop_received(root->comm);
+    fsdp__comm_context_drop_memory(root->comm);
     fsdp__root_forget_order(root);
     return FSDP_OK;
 }
@@ -284,8 +283,7 @@ static fsdp_status end_iteration(fsdp__root *root)
     root->forward_root = NULL;
     /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody wants it. */
     if (!fsdp_grad_enabled(root->context) && !root->in_backward) {
-        fsdp__spares_drop(&root->comm->spares);
-        fsdp__comm_context_drop_received(root->comm);
+        fsdp__comm_context_drop_memory(root->comm);
     }
     return FSDP_OK;
 }

@@ -136,7 +136,7 @@ static fsdp_status reshard_for_good(fsdp__module_state *state, int unused)
 {
     FSDP_TRY(reshard(state, unused));
     if (!state->root->forward_root && !state->root->in_backward)
-        fsdp__spares_drop(&state->comm->spares);
+        fsdp__comm_context_drop_memory(state->comm);
     return FSDP_OK;
 }
 

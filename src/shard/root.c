@@ -432,8 +432,7 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
     fsdp__comm_context_drop_reduction(root->comm); /* before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
         fsdp__module_state_reset(root->states[i]);
-    fsdp__spares_drop(&root->comm->spares);
-    fsdp__comm_context_drop_received(root->comm);
+    fsdp__comm_context_drop_memory(root->comm);
     fsdp__root_forget_order(root);
     fsdp__root_forget_exits(root);
     root->forward_root = NULL;

@@ -182,21 +182,26 @@ static size_t whole_bytes(fsdp_context *context)
     return stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
 }
 
+typedef struct left {
+    size_t root, held; /* bytes: the root's, and all that stays for the gathers of the backward */
+    const fsdp_gather_extension *extension;
+} left;
+
 static void leave_off(fsdp_context *context, void *arg)
 {
-    fsdp_shard_options options = {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true};
-    size_t held = *(size_t *)arg, root = held;
+    const left *l = arg;
+    fsdp_shard_options options = {
+        .overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true, .gather_extension = l->extension};
     fsdp_module *module;
     fsdp_tensor *x, *targets;
 
-    root -= 2 * (linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM));
     CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
     module = create(context, &options);
     for (int way = 0; way < 5; way++) {
         CHECK_OK(fsdp_scope_begin(context));
         net_batch(context, 0, 0, 3, &x, &targets);
         CHECK_PTR(fsdp_call(module, x, targets));
-        CHECK_EQ(whole_bytes(context), held); /* for the gathers of the backward */
+        CHECK_EQ(whole_bytes(context), l->held);
         if (way == 0)
             CHECK_OK(fsdp_module_reset_iteration(module));
         if (way == 1)
@@ -207,20 +212,33 @@ static void leave_off(fsdp_context *context, void *arg)
             CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(module, x, targets))));
         if (way == 4)
             CHECK_PTR(fsdp_call(module, x, targets));
-        CHECK_EQ(whole_bytes(context), way == 2 ? root : way == 4 ? held : 0);
+        CHECK_EQ(whole_bytes(context), way == 2 ? l->root : way == 4 ? l->held : 0);
         fsdp_scope_end(context, NULL);
     }
     fsdp_module_unref(module);
 }
 
+/* What both ranks send of an int8 Linear: scales and codes of the weight, the bias as it is. */
+static size_t coded_linear_bytes(int64_t in, int64_t out)
+{
+    int64_t chunk = (out + 1) / 2, scales = (4 * ((chunk * in + 127) / 128) + 15) / 16 * 16;
+
+    return (size_t)(2 * ((scales + chunk * in + 15) / 16 * 16 + (4 * chunk + 15) / 16 * 16));
+}
+
 static void memory_for_a_backward_that_never_comes_is_given_back(void **state)
 {
     size_t block = linear_bytes(NET_DIM, NET_FFN) + linear_bytes(NET_FFN, NET_DIM);
-    size_t root = linear_bytes(NET_IN, NET_DIM) + linear_bytes(NET_DIM, NET_OUT) + 2 * 64, held = root + 2 * block;
+    size_t root = linear_bytes(NET_IN, NET_DIM) + linear_bytes(NET_DIM, NET_OUT) + 2 * 64;
+    size_t sent = coded_linear_bytes(NET_DIM, NET_FFN) + coded_linear_bytes(NET_FFN, NET_DIM);
+    left plain = {.root = root, .held = root + 2 * block}, coded = plain;
 
     (void)state;
     test_only_on_cpu("closed forms of memory");
-    test_run_ranks(2, leave_off, &held);
+    test_run_ranks(2, leave_off, &plain);
+    coded.extension = fsdp_gather_int8();
+    coded.held += (sent + 127) / 128 * 128; /* of one group at a time */
+    test_run_ranks(2, leave_off, &coded);
 }
 
 TEST_MAIN(cmocka_unit_test(memory_for_a_backward_that_never_comes_is_given_back),
