@@ -82,7 +82,7 @@ typedef struct fsdp_train_config {
         int64_t seed;
         int64_t threads; /* a rank's, for who makes its context (the program fsdp); 0: OMP_NUM_THREADS, or its share */
         int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which switches a gradient scaler on */
-        int mixed_precision_reduce; /* fsdp_dtype: F32 or BF16 */
+        int mixed_precision_reduce; /* the same */
         bool no_sync;               /* reduce gradients on the last microbatch only */
         bool enable_cpu_offload;    /* fsdp_offload_policy of all groups */
         int on_nan;                 /* fsdp_train_on_nan */

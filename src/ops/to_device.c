@@ -24,7 +24,7 @@ fsdp_tensor *fsdp_to_device(fsdp_tensor *x, fsdp_device *device)
     if (!x || !fsdp__op_inputs("to_device", &x, 1))
         return NULL;
     if (!device || fsdp_device_is_meta(device) != fsdp_device_is_meta(x->storage->device)) {
-        FSDP_FAIL(FSDP_INVALID, "to_device: %s", device ? "a tensor on meta has no values to move" : "no device");
+        FSDP_FAIL(FSDP_INVALID, "to_device: %s", device ? "nothing can be moved from or to meta" : "no device");
         return NULL;
     }
     if (x->storage->device == device)

@@ -1,7 +1,6 @@
 /* moments.c - the tensors that an optimizer keeps for a parameter, and how they follow it. */
 #include <string.h>
 
-#include "base/alloc.h"
 #include "fsdp/dist.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
@@ -49,17 +48,11 @@ static fsdp_status cut_moment(const fsdp__optimizer_param *param, fsdp_tensor **
 /* That of a parameter that was offloaded after its last step is still on the device. Done on return. */
 static fsdp_status move_moment(const fsdp_tensor *like, fsdp_tensor **moment)
 {
-    fsdp_tensor *moved = NULL;
+    fsdp_tensor *moved;
     fsdp_status status;
-    void *values = NULL;
-    size_t bytes = (size_t)fsdp_tensor_numel(*moment) * sizeof(float);
 
     FSDP_TRY(make_moment(like, &moved));
-    values = fsdp__malloc(bytes);
-    status = values ? fsdp_tensor_read(*moment, FSDP_F32, values) : FSDP_NO_MEMORY;
-    if (status == FSDP_OK)
-        status = fsdp_tensor_write(moved, FSDP_F32, values);
-    fsdp__free(values);
+    status = fsdp__tensor_copy_across(moved, *moment);
     if (status == FSDP_OK) {
         fsdp_tensor *old = *moment;
 

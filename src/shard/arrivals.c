@@ -1,8 +1,6 @@
 /* arrivals.c - from the device to the host, after a reduction. */
 #include "shard/arrivals.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "device/device.h"
 #include "device/kernels.h"

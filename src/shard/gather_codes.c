@@ -2,9 +2,8 @@
  *
  * What a rank sends of a parameter is its scales, rounded up, and then a code an element of its part. */
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "device/kernels.h"
-#include "shard/wire.h"
+#include "fsdp/shard.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -14,19 +13,23 @@ enum {
 /* An extension's `arg` is the address of one. */
 static const fsdp__code float8 = FSDP__CODE_FLOAT8, int8 = FSDP__CODE_INT8;
 
+/* Elements of the longest part that a rank may have. */
+static int64_t longest_part(const fsdp_gather_parameter *p)
+{
+    return p->outer * ((p->rows + p->ranks - 1) / p->ranks) * p->inner;
+}
+
 static size_t scale_bytes(fsdp__code code, const fsdp_gather_parameter *p)
 {
-    int64_t longest = p->outer * ((p->rows + p->ranks - 1) / p->ranks) * p->inner;
-    int64_t scales = code == FSDP__CODE_FLOAT8 ? 1 : (longest + FSDP__CODE_BLOCK - 1) / FSDP__CODE_BLOCK;
+    int64_t blocks = (longest_part(p) + FSDP__CODE_BLOCK - 1) / FSDP__CODE_BLOCK;
+    int64_t scales = code == FSDP__CODE_FLOAT8 ? 1 : blocks;
 
     return ((size_t)scales * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static size_t sent_bytes(void *arg, const fsdp_gather_parameter *p)
 {
-    int64_t longest = p->outer * ((p->rows + p->ranks - 1) / p->ranks) * p->inner;
-
-    return scale_bytes(*(const fsdp__code *)arg, p) + (size_t)longest;
+    return scale_bytes(*(const fsdp__code *)arg, p) + (size_t)longest_part(p);
 }
 
 static fsdp_status amax(void *arg, const fsdp_gather_parameter *p, float *out, fsdp_stream *stream)

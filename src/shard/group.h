@@ -51,8 +51,8 @@ typedef struct fsdp__param_group {
     fsdp__slice slice;
     fsdp__offload offload; /* where the residence says so */
     fsdp__wire wire;
-    fsdp_process_group
-        *reduce_pg; /* the shard group once more, for reductions alone; NULL: they share it. The context's */
+    /* The shard group once more, for reductions alone; NULL: they share it. The context's. */
+    fsdp_process_group *reduce_pg;
     fsdp_custom_collective all_gather, reduce_scatter; /* the caller's; without `run`: the library's */
     fsdp__region *packed;                              /* for a gather by the caller's, while it may be at it */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
@@ -82,13 +82,13 @@ fsdp_status fsdp__param_group_wait(fsdp__param_group *group, fsdp__comm_context 
 /* A use ends, and the group stays unsharded. */
 void fsdp__param_group_leave(fsdp__param_group *group);
 void fsdp__param_group_reshard(fsdp__param_group *group, fsdp__comm_context *comm);
+/* The same on this rank alone, by a write or by the caller's will: see [Note: staying unsharded] in root.h. */
+void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
 /* Keeps a slice where the group has one; else as reshard. */
 fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__comm_context *comm);
 /* The process group of its reductions. */
 fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group);
 /* The ranks that the next gather, or the running one, is over. */
 fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group);
-/* The same on this rank alone, by a write or by the caller's will: see [Note: staying unsharded] in root.h. */
-void fsdp__param_group_give_up(fsdp__param_group *group, fsdp__comm_context *comm);
 
 #endif

@@ -187,23 +187,24 @@ static fsdp_status check_fields(const fsdp__param *param)
 /* Whoever gave a shard other bytes, of the device, would pay for them twice. */
 static fsdp_status check_on_host(const fsdp__module_state *state)
 {
-    char names[900], name[256];
-    size_t used = 0;
+    const fsdp_device *expected = NULL, *other = NULL;
+    fsdp__names names = {.count = 0};
 
     for (int64_t i = 0; param_at(state, i); i++) {
         const fsdp__param *p = param_at(state, i);
-        const fsdp_device *device = p->sharded->storage->device;
 
-        if (device != p->group->residence.shard_device && used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s on '%s'", used > 0 ? ", " : "",
-                                     fsdp__param_text(p, name, sizeof name), fsdp_device_name(device));
+        if (p->sharded->storage->device == p->group->residence.shard_device)
+            continue;
+        expected = p->group->residence.shard_device;
+        other = p->sharded->storage->device;
+        fsdp__names_add(&names, p->name ? p->name : "?");
     }
-    if (used == 0)
+    if (names.count == 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_STATE,
-                     "shards are not on device '%s', where they were put: %s; write their values "
+                     "shards are on device '%s' and not on device '%s', where they were put: %s; write their values "
                      "(fsdp_tensor_write) instead of replacing their memory",
-                     fsdp_device_name(param_at(state, 0)->group->residence.shard_device), names);
+                     fsdp_device_name(other), fsdp_device_name(expected), fsdp__names_text(&names));
 }
 
 static fsdp_status check_ready(const collection *c)

@@ -20,8 +20,8 @@ typedef struct reduction {
     fsdp__comm_context *comm;
     fsdp_stream *stream; /* of the reduction */
     const fsdp__reduce_settings *settings;
-    fsdp__param *
-        *params; /* `scattered` that are due, the same on all ranks; then those with a partial gradient alone */
+    /* `scattered` that are due, the same on all ranks; then those with a partial gradient alone. */
+    fsdp__param **params;
     fsdp_sharded_buffer *buffers;
     int64_t count, scattered;
     division division;

@@ -47,6 +47,7 @@ fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 fsdp_checkpoint_mode fsdp__train_checkpoint_of(const fsdp_train_config *config, int64_t block);
 int64_t fsdp__train_checkpoints(const fsdp_train_config *config, int64_t blocks); /* how many are */
 fsdp_status fsdp__train_set_checkpoints(const fsdp_train_config *config, fsdp_module *model);
+
 /* ---- early.c ---- */
 
 /* Once the optimizer is there: whether its steps need no common decision, and are taken by a host that has nothing else
