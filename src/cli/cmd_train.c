@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/compiler.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/process.h"
@@ -19,8 +20,8 @@ typedef struct session {
     fsdp_context *context;
     fsdp__progress progress;
     fsdp__interrupt interrupt;
-    bool as_rank;  /* started by another process of this program, which says what went wrong */
-    bool has_data; /* the command line has named data */
+    bool as_rank;      /* started by another process of this program, which says what went wrong */
+    bool has_lists[2]; /* the command line has named them: see set_override */
 } session;
 
 static void usage(void)
@@ -31,7 +32,7 @@ static void usage(void)
          "  --print-config          print the config that results, and stop\n"
          "  --section.key=value     in place of what the file says; the file itself may be left out. '--section.key\n"
          "                          value' is the same, but for a value that begins with '--'. Of a key that is given\n"
-         "                          twice the last counts; several --data.path are one list\n"
+         "                          twice the last counts; several --data.path, or --model.frozen, are one list\n"
          "\nKeys:\n");
     (void)fsdp_train_config_help(stdout);
 }
@@ -174,14 +175,20 @@ static int be_rank(session *s, const char *fd_text)
     return train(s);
 }
 
-/* The data that the command line names is in place of the file's, all of it together. */
+/* A list that the command line names is in place of the file's, all of it together. */
 static fsdp_status set_override(void *arg, const char *key, const char *value)
 {
+    static const char *const lists[] = {"data.path", "model.frozen"};
     session *s = arg;
-    bool adds = s->has_data && strcmp(key, "data.path") == 0;
-    fsdp_status status = (adds ? fsdp_train_config_add : fsdp_train_config_set)(s->config, key, value);
+    bool adds = false;
+    fsdp_status status;
 
-    s->has_data = s->has_data || strcmp(key, "data.path") == 0;
+    for (size_t i = 0; i < FSDP__COUNT_OF(lists); i++)
+        if (strcmp(key, lists[i]) == 0) {
+            adds = s->has_lists[i];
+            s->has_lists[i] = true;
+        }
+    status = (adds ? fsdp_train_config_add : fsdp_train_config_set)(s->config, key, value);
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s", key);
 }
 

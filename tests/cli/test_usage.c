@@ -79,7 +79,7 @@ static void options_stand_anywhere_and_win_over_the_file(void **state)
     program_free(&p);
 }
 
-static void data_of_the_command_line_is_one_list(void **state)
+static void a_list_of_the_command_line_is_one(void **state)
 {
     fixture *f = *state;
 
@@ -88,6 +88,8 @@ static void data_of_the_command_line_is_one_list(void **state)
          "--data.path=['b c.txt', d.txt]", "--data.path", "e.txt");
     SAYS(0, "  # path:\n", "train", f->config, "--print-config", "--data.path=");
     SAYS(0, "  path: a.txt\n", "train", f->config, "--print-config", "--data.path=", "--data.path=a.txt");
+    SAYS(0, "  frozen: [lm_head.weight, model.norm.weight]\n", "train", f->config, "--print-config",
+         "--model.frozen=lm_head.weight", "--model.frozen", "model.norm.weight");
 }
 
 static void a_config_that_cannot_be_is_status_1(void **state)
@@ -119,5 +121,5 @@ static void a_config_that_cannot_be_is_status_1(void **state)
 }
 
 TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2),
-          T(options_stand_anywhere_and_win_over_the_file), T(data_of_the_command_line_is_one_list),
+          T(options_stand_anywhere_and_win_over_the_file), T(a_list_of_the_command_line_is_one),
           T(a_config_that_cannot_be_is_status_1))
