@@ -187,11 +187,13 @@ endforeach()
 # ---- examples see what a user sees: the public headers and the shared library ----
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)
+add_custom_target(examples)
 foreach(source IN LISTS sources)
   get_filename_component(file ${source} NAME_WE)
   set(name example_${file})
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE fsdp_shared m)
+  add_dependencies(examples ${name})
   set_target_properties(${name} PROPERTIES OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   add_test(NAME ${name} COMMAND ${name})
   fsdp_test_properties(${name} examples)

@@ -32,6 +32,7 @@ LISTED = {
     "build/tests/test_shard_parity": "is a test itself",
     "make && cmake --build build --target benchmarks": "builds what is only measured with",
     "cmake --build build --target benchmarks": "builds what is only measured with",
+    "cmake --build build --target examples": "builds what this test has",
     "bench/compare.py --against OTHER_BUILD": "measures for minutes, with a build of another commit",
     "git worktree add ../before HEAD~1": "needs the repository's history",
     "make -C ../before": "needs the repository's history",
