@@ -58,12 +58,10 @@ static fsdp_status initialize_param(const initialization *in, const fsdp__param 
         return FSDP_NO_MEMORY;
     if (param->group->residence.kind == FSDP__RESIDENCE_NONE)
         status = FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", full);
-    else if (param->group->state != in->state)
+    else
         status = fsdp_tensor_begin_write(param->sharded);
-    FSDP_TRY_GOTO(status, status, out);
-    status = fill_runs(in, param, init, full);
-    param->sharded->storage->unwritten = param->sharded->storage->unwritten && status != FSDP_OK;
-out:
+    if (status == FSDP_OK)
+        status = fill_runs(in, param, init, full);
     fsdp__free(full);
     return status;
 }
@@ -107,8 +105,6 @@ static fsdp_status initialize(void *arg, fsdp_module *module, uint64_t seed, con
 
     if (fsdp__module_state_is_meta(state))
         return FSDP_FAIL(FSDP_STATE, "cannot initialize '%s': call fsdp_module_materialize first", module_name);
-    for (int64_t i = 0; i < state->group_count; i++) /* one write for all parameters of the group */
-        FSDP_TRY(fsdp_tensor_begin_write(state->groups[i]->params[0].sharded));
     return fsdp__module_walk(module, initialize_module, &in);
 }
 

@@ -364,6 +364,29 @@ static void a_write_in_between_is_an_error_that_names_the_parameter(void **state
     in_every_way(write_between, WAYS_ALONE);
 }
 
+/* Of all parameters of a group, not of its first alone. */
+static void initialize_between(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = create(context, &run->options, AROUND);
+    pair p = {.run = run, .models = {module, NULL}};
+    fsdp_tensor *loss;
+
+    CHECK_OK(fsdp_module_set_checkpoint(((net *)module)->head, FSDP_CHECKPOINT_FULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_backward(loss_of(&p, 0, 0)));
+    loss = loss_of(&p, 0, 1);
+    CHECK_OK(fsdp_module_initialize(module, 2));
+    CHECK_ERROR(fsdp_backward(loss), FSDP_STATE, "Linear: parameter 'weight' was written to between");
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void new_first_values_in_between_are_an_error(void **state)
+{
+    (void)state;
+    in_every_way(initialize_between, WAYS_ALONE);
+}
+
 /* The second run of a block fails for want of memory on all ranks; the next step is as if it had not been. */
 static fsdp_tensor *failing_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
@@ -436,5 +459,6 @@ static void a_model_may_be_freed_before_its_backward(void **state)
 
 TEST_MAIN(cmocka_unit_test(a_checkpoint_anywhere_changes_no_bit),
           cmocka_unit_test(a_write_in_between_is_an_error_that_names_the_parameter),
+          cmocka_unit_test(new_first_values_in_between_are_an_error),
           cmocka_unit_test(after_a_failed_recomputation_the_model_trains_on),
           cmocka_unit_test(a_model_may_be_freed_before_its_backward))
