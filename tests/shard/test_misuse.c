@@ -346,7 +346,7 @@ static fsdp_status end_in_the_middle(fsdp_context *context, fsdp_module *module)
     if (fsdp_context_rank(context) == 1)
         status = FSDP_FAIL(FSDP_COMM, "rank 1 has left of its own will");
     else
-        status = fsdp_backward(loss);
+        status = called(fsdp_backward(loss) == FSDP_OK ? loss : NULL);
     fsdp_scope_end(context, NULL);
     return status;
 }
