@@ -67,6 +67,23 @@ static void ranks_with_other_block_sizes_disagree(void **state)
     test_run_ranks(WORLD, disagree_on_blocks, NULL);
 }
 
+static void disagree_on_flags(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    uint8_t flags[4] = {1, 1, 1, 1};
+
+    (void)arg;
+    CHECK_ERROR(
+        fsdp__process_group_any_later(world, flags, fsdp_process_group_rank(world) == 2 ? 3 : 4, cpu_stream(context)),
+        FSDP_MISMATCH, "on rank 2 with other options or buffer sizes");
+}
+
+static void ranks_with_other_flags_disagree(void **state)
+{
+    (void)state;
+    test_run_ranks(WORLD, disagree_on_flags, NULL);
+}
+
 typedef struct labelled {
     const char *labels[WORLD];
     fsdp_stream_mode mode;
@@ -427,7 +444,7 @@ static void only_the_memory_of_a_world_can_be_joined(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_calls),
-          cmocka_unit_test(ranks_with_other_block_sizes_disagree),
+          cmocka_unit_test(ranks_with_other_block_sizes_disagree), cmocka_unit_test(ranks_with_other_flags_disagree),
           cmocka_unit_test(ranks_that_disagree_are_told_what_each_was_doing),
           cmocka_unit_test(an_abort_reaches_everybody), cmocka_unit_test(waiting_for_a_rank_that_left_is_an_error),
           cmocka_unit_test(a_body_that_fails_ends_its_world), cmocka_unit_test(the_nth_collective_may_fail),

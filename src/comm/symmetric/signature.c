@@ -37,6 +37,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     if (!coalesced) {
         out->dtype = (uint8_t)call->dtype;
         out->bytes = call->count * (int64_t)fsdp_dtype_size(call->dtype) + (int64_t)call->bytes;
+        out->hash = (uint64_t)call->flag_count;
         return;
     }
     for (int64_t i = 0; i < call->buffer_count; i++) {

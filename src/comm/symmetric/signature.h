@@ -9,7 +9,7 @@ typedef struct fsdp__signature {
     uint64_t sequence;
     int64_t bytes;   /* per rank */
     int64_t buffers; /* in coalesced calls */
-    uint64_t hash;   /* of the buffers' sizes and dtypes */
+    uint64_t hash;   /* of the buffers' sizes and dtypes; how many flags ride along */
     uint8_t name, dtype, op, root, force_copy;
     float predivide, divisor;
     char label[FSDP__LABEL_BYTES]; /* what the call is for */
