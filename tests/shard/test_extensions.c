@@ -1,5 +1,7 @@
 /* Gathers of other bytes: extensions of a caller's own, float8 and int8.
  * Links: optim */
+#include <math.h>
+
 #include "oracle/oracle.h"
 #include "shard/codes.h"
 #include "shard/doubling.h"
@@ -255,6 +257,54 @@ static void what_arrives_is_rounded_to_the_bit(void **state)
     }
 }
 
+/* How many of the elements that a rank gets are finite. */
+static int64_t finite_of(fsdp_module *module, const char *name)
+{
+    fsdp__param *p = fsdp__param_of(CHECK_PTR(fsdp_module_parameter(module, name)));
+    float got[WIDE_OUT * WIDE_IN];
+    int64_t finite = 0;
+
+    CHECK_OK(fsdp_module_unshard(module));
+    CHECK_OK(fsdp_tensor_read(p->unsharded, FSDP_F32, got));
+    for (int64_t i = 0; i < fsdp_tensor_numel(p->unsharded); i++)
+        finite += isfinite(got[i]) != 0;
+    CHECK_OK(fsdp_module_reshard(module));
+    return finite;
+}
+
+/* One rank's values are not finite: of all with the same scale none is, and nothing of it is left behind. */
+static void spoil(fsdp_context *context, void *arg)
+{
+    static const double values[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
+    const coding *c = arg;
+    const fsdp_shard_options options = {.gather_extension = coded_extension(c->how), .no_shared_memory = c->copy};
+    fsdp_module *module = layers_create(context, &options, false);
+    fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(module, "wide.weight"));
+    int64_t start, first = fsdp_shard_range(WIDE_OUT, fsdp_context_world_size(context), 0, &start);
+    int64_t others = (WIDE_OUT - first) * WIDE_IN;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(values); i++) {
+        if (fsdp_context_rank(context) == 0)
+            CHECK_OK(fsdp_tensor_fill_(weight, values[i]));
+        CHECK_EQ(finite_of(module, "wide.weight"), c->how == CODED_INT8 ? others : 0);
+        CHECK_EQ(finite_of(module, "tall.weight"), TALL_OUT * WIDE_OUT);
+        if (fsdp_context_rank(context) == 0)
+            CHECK_OK(fsdp_tensor_fill_(weight, 0.75));
+        check_layers(module, c->how);
+    }
+    fsdp_module_unref(module);
+}
+
+static void what_is_not_finite_arrives_so(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        coding c = {.how = how & 1 ? CODED_FLOAT8 : CODED_INT8, .copy = how & 2};
+
+        test_run_ranks(1 + how, spoil, &c);
+    }
+}
+
 /* ---- training in one byte ---- */
 
 static void train_coded(fsdp_context *context, way_run *run)
@@ -321,5 +371,5 @@ static void an_extension_with_a_part_missing_is_refused(void **state)
 
 TEST_MAIN(cmocka_unit_test(an_extension_is_asked_once_a_write_and_once_a_gather),
           cmocka_unit_test(extensions_stand_any_order), cmocka_unit_test(what_arrives_is_rounded_to_the_bit),
-          cmocka_unit_test(residences_and_streams_change_no_bit),
+          cmocka_unit_test(what_is_not_finite_arrives_so), cmocka_unit_test(residences_and_streams_change_no_bit),
           cmocka_unit_test(an_extension_with_a_part_missing_is_refused))
