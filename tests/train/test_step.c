@@ -212,6 +212,22 @@ static void steps_that_nobody_is_told_of_are_looked_at_too(void **state)
     }
 }
 
+/* No group of them is stepped in the backward, where one may be left out. */
+static void steps_of_offloaded_shards_are_left_out_too(void **state)
+{
+    fixture *f = *state;
+
+    f->config->training.enable_cpu_offload = true;
+    f->config->training.max_norm = 0;
+    for (int policy = 0; policy < 3; policy++) {
+        plan p = {.f = f, .on_nan = policy, .bad = 2};
+
+        f->config->training.on_nan = policy;
+        write_data(f, 2, 2);
+        test_run_ranks(2, steps_of_a_rank, &p);
+    }
+}
+
 static void go_on_after_a_stop(fsdp_context *context, void *arg)
 {
     const plan *p = arg;
@@ -370,6 +386,6 @@ static void an_infinite_loss_is_seen_by_ranks_whose_own_is_not(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(every_policy_in_every_world), T(steps_that_nobody_is_told_of_are_looked_at_too),
-          T(a_run_that_was_stopped_can_go_on), T(a_run_that_diverges_says_so_once),
-          T(what_the_last_step_threw_out_of_range_is_not_exported),
+          T(steps_of_offloaded_shards_are_left_out_too), T(a_run_that_was_stopped_can_go_on),
+          T(a_run_that_diverges_says_so_once), T(what_the_last_step_threw_out_of_range_is_not_exported),
           T(an_infinite_loss_is_seen_by_ranks_whose_own_is_not))
