@@ -45,15 +45,18 @@ static const char *plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
-/* Nothing where all is kept. */
+/* Nothing where all is kept, unless something was asked for. */
 static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_train_summary *summary, char *text,
                                     size_t bytes)
 {
-    bool selective = config->activation_checkpoint.mode == FSDP_CHECKPOINT_SELECTIVE &&
-                     config->activation_checkpoint.selective_ac_option == 0;
+    int mode = config->activation_checkpoint.mode, option = config->activation_checkpoint.selective_ac_option;
+    bool selective = mode == FSDP_CHECKPOINT_SELECTIVE && option == 0;
 
     text[0] = '\0';
-    if (summary->checkpointed > 0)
+    if (mode == FSDP_CHECKPOINT_NONE && option != 2) /* that is the default */
+        snprintf(text, bytes,
+                 "; no block has a checkpoint: activation_checkpoint.selective_ac_option is of mode selective");
+    else if (mode != FSDP_CHECKPOINT_NONE)
         snprintf(text, bytes, "; %lld of %lld blocks keep their input%s for the backward",
                  (long long)summary->checkpointed, (long long)summary->model_config.n_layers,
                  selective ? ", attention and every second product" : "");
@@ -63,7 +66,7 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40], trained[80] = "", copies[80] = "", checkpoints[120];
+    char a[40], b[40], c[40], trained[80] = "", copies[80] = "", checkpoints[160];
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = config->training.steps;

@@ -143,7 +143,7 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 
     CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward: none: everything; full: its input, the rest is computed again, for about a third more time; selective: as the next key says; the results are the same to the bit, and so are gathers and bytes sent"),
-    CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "an integer n: every n-th block keeps its input only; op: every block keeps its input, attention and every second matrix product"),
+    CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective: an integer n: every n-th block keeps its input only; op: every block keeps its input, attention and every second matrix product"),
 
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
     BOOL_LOCAL(comm, trace, "false", "log what happens to each group of parameters, and each collective, on every rank"),

@@ -41,6 +41,27 @@ static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state
     program_free(&p);
 }
 
+static void what_checkpoints_were_asked_for_is_told(void **state)
+{
+    static const char *const cases[][3] = {
+        {"none", "2", "^train:  1 step$"},
+        {"none", "op", "^train:  1 step; no block has a checkpoint: .*selective_ac_option is of mode selective$"},
+        {"full", "op", "^train:  1 step; 2 of 2 blocks keep their input for the backward$"},
+        {"selective", "2", "^train:  1 step; 1 of 2 blocks keep their input for the backward$"},
+        {"selective", "3", "^train:  1 step; 0 of 2 blocks keep their input for the backward$"},
+        {"selective", "op", "^train:  1 step; 2 of 2 blocks keep their input, attention and every second product"},
+    };
+    fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program p = RUN(0, "train", f->config, "--training.steps=1", "--export.path=", "--activation_checkpoint.mode",
+                        cases[i][0], "--activation_checkpoint.selective_ac_option", cases[i][1]);
+
+        check_matches(p.output, cases[i][2]);
+        program_free(&p);
+    }
+}
+
 /* Columns of the widest piece between two returns of the carriage, from `from` on. */
 static size_t widest(const char *from)
 {
@@ -142,5 +163,5 @@ static void a_dumb_terminal_gets_no_bar(void **state)
     }
 }
 
-TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(the_bar_fits_the_terminal),
-          T(the_bar_follows_the_size_of_the_terminal), T(a_dumb_terminal_gets_no_bar))
+TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(what_checkpoints_were_asked_for_is_told),
+          T(the_bar_fits_the_terminal), T(the_bar_follows_the_size_of_the_terminal), T(a_dumb_terminal_gets_no_bar))
