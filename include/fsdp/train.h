@@ -192,8 +192,8 @@ typedef struct fsdp_train_report {
     double lr;
     double tokens_per_second; /* all ranks */
     double step_ms;
-    size_t memory_live_bytes;                       /* this rank, at the end of the step */
-    size_t memory_peak_bytes;                       /* this rank, within the step */
+    size_t memory_live_bytes;                       /* this rank's device, at the end of the step */
+    size_t memory_peak_bytes;                       /* the same, within the step */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by them, as a ring algorithm counts */
     int64_t epoch;                                  /* that the step's last microbatch is of, from 0 */
