@@ -75,6 +75,13 @@ fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas)
     return mesh;
 }
 
+fsdp_status net_last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
+{
+    (void)arg, (void)name, (void)parameter;
+    out->dim = -1;
+    return FSDP_OK;
+}
+
 fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);

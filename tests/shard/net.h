@@ -42,6 +42,8 @@ fsdp_module *net_block_at(fsdp_module *module, int64_t index);
 void net_shard(fsdp_module *module, const fsdp_shard_options *options);
 /* (replicate, shard) over all ranks, `replicas` of them the same. */
 fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas);
+/* For options.placement: every parameter in its last dimension. */
+fsdp_status net_last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out);
 /* Built on the meta device, sharded, given bytes and values: no rank ever holds all of it. */
 fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options);
 /* Rows [first, first + rows) of the global batch of step `step`. Belong to the scope. */

@@ -85,13 +85,6 @@ typedef enum kind {
     KINDS
 } kind;
 
-static fsdp_status last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
-{
-    (void)arg, (void)name, (void)parameter;
-    out->dim = -1;
-    return FSDP_OK;
-}
-
 static fsdp_module *create(fsdp_context *context, const way_run *run, caller *c)
 {
     fsdp_shard_options options = run->options;
@@ -100,7 +93,7 @@ static fsdp_module *create(fsdp_context *context, const way_run *run, caller *c)
 
     options.reshard_after_forward = run->arg == ALWAYS ? FSDP_RESHARD_ALWAYS : FSDP_RESHARD_AUTO;
     options.reshard_after_forward_ranks = run->arg == SLICES && run->world == 4 ? 2 : 0;
-    options.placement = run->arg == LAST_DIMENSION ? last_dimension : NULL;
+    options.placement = run->arg == LAST_DIMENSION ? net_last_dimension : NULL;
     if (run->arg == HYBRID && run->world % 2 == 0)
         options.mesh = mesh = net_hybrid_mesh(context, run->world == 2 ? 1 : 2);
     net_shard(module, &options);

@@ -14,15 +14,6 @@ enum {
     MEASURED = 8 /* of the argument: the rest is an fsdp_reshard, or LATER */
 };
 
-static fsdp_status last_dim(void *arg, const char *name, const fsdp_tensor *t, fsdp_shard_placement *out)
-{
-    (void)arg;
-    (void)name;
-    (void)t;
-    out->dim = -1;
-    return FSDP_OK;
-}
-
 enum {
     LATER = 3, /* sharded in the last dimension */
     KEPT = 4   /* one half is kept after the forward, where ranks divide by two */
@@ -41,7 +32,7 @@ static fsdp_module *doubled_net(fsdp_context *context, const way_run *run, doubl
         options.gather_extension = &extension;
         options.extends = doubles_up;
         options.reshard_after_forward = how < LATER ? (fsdp_reshard)how : FSDP_RESHARD_ALWAYS;
-        options.placement = how == LATER ? last_dim : NULL;
+        options.placement = how == LATER ? net_last_dimension : NULL;
         options.reshard_after_forward_ranks = how == KEPT && run->world % 2 == 0 ? 2 : 0;
         net_shard(module, &options);
         CHECK_OK(fsdp_module_materialize(module, test_device(context)));
@@ -219,7 +210,7 @@ static void look_at_values(fsdp_context *context, void *arg)
                                   .no_shared_memory = c->copy,
                                   .mesh = mesh,
                                   .mp_policy.param_dtype = c->bf16 ? FSDP_BF16 : FSDP_DTYPE_NONE,
-                                  .placement = c->later ? last_dim : NULL};
+                                  .placement = c->later ? net_last_dimension : NULL};
     fsdp_module *module = layers_create(context, &options, c->custom);
     fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(module, "wide.weight"));
 

@@ -152,14 +152,10 @@ static void live_and_peak_bytes_equal_the_closed_form(void **state)
         }
 }
 
-/* Shards are kept as they are gathered, too, however often and in whatever memory that is. */
-static void check_cast(fsdp_context *context, void *arg)
+/* Several steps, with so many bytes of shards all along and of whole parameters at the peak. */
+static void check_steps(fsdp_module *module, size_t shards, size_t whole)
 {
-    int64_t world = fsdp_context_world_size(context);
-    group_bytes block = block_bytes(world), root = root_bytes(world);
-    size_t shards = BLOCKS * (block.shard + block.cast) + root.shard + root.cast;
-    fsdp_module *module = net_sharded(context, BLOCKS, arg);
-    fsdp_device *device = test_device(context);
+    fsdp_device *device = test_device(module->context);
     fsdp_memory_stats stats;
 
     for (int step = 0; step < 4; step++) {
@@ -168,10 +164,21 @@ static void check_cast(fsdp_context *context, void *arg)
         fsdp_device_memory(device, &stats);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
-        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], root.whole_bf16 + 2 * block.whole_bf16);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], whole);
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
         net_sgd(module, 0.1f);
     }
+}
+
+/* Shards are kept as they are gathered, too, however often and in whatever memory that is. */
+static void check_cast(fsdp_context *context, void *arg)
+{
+    int64_t world = fsdp_context_world_size(context);
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+    size_t shards = BLOCKS * (block.shard + block.cast) + root.shard + root.cast;
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+
+    check_steps(module, shards, root.whole_bf16 + 2 * block.whole_bf16);
     fsdp_module_unref(module);
 }
 
@@ -207,20 +214,9 @@ static void check_coded(fsdp_context *context, void *arg)
     size_t root_sent = rounded(coded_linear(NET_IN, NET_DIM, world) + coded_linear(NET_DIM, NET_OUT, world) + 2 * norm);
     size_t shards = BLOCKS * (block.shard + block_sent) + root.shard + root_sent;
     fsdp_module *module = net_sharded(context, BLOCKS, arg);
-    fsdp_device *device = test_device(context);
     size_t received = world > 1 ? block_sent * (size_t)world : 0;
-    fsdp_memory_stats stats;
 
-    for (int step = 0; step < 4; step++) {
-        fsdp_device_reset_peak(device);
-        net_forward_backward(module, step, 0, 1);
-        fsdp_device_memory(device, &stats);
-        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
-        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
-        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], root.whole + 2 * block.whole + received);
-        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
-        net_sgd(module, 0.1f);
-    }
+    check_steps(module, shards, root.whole + 2 * block.whole + received);
     fsdp_module_unref(module);
 }
 

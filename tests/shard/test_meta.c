@@ -27,13 +27,6 @@ typedef struct expected {
     bool last_dimension;
 } expected;
 
-static fsdp_status last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
-{
-    (void)arg, (void)name, (void)parameter;
-    out->dim = -1;
-    return FSDP_OK;
-}
-
 static void shard(fsdp_module *module, const fsdp_shard_options *options, route how)
 {
     fsdp_module *const blocks[] = {net_block_at(module, 0), net_block_at(module, 1)};
@@ -55,7 +48,7 @@ static fsdp_module *build(fsdp_context *context, const expected *e)
 
     if (e->replicas > 0)
         options.mesh = mesh = net_hybrid_mesh(context, e->replicas);
-    options.placement = e->last_dimension ? last_dimension : NULL;
+    options.placement = e->last_dimension ? net_last_dimension : NULL;
     if (e->route == A_BLOCK_IS_REAL) {
         CHECK_OK(fsdp_module_materialize(net_block_at(module, 1), device));
         CHECK_OK(fsdp_module_initialize(net_block_at(module, 1), 7));
