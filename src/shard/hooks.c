@@ -8,10 +8,25 @@
 
 /* ---- backward ---- */
 
+/* Of a module that only some ranks enter: with its parent, on all ranks, though its inputs may need no gradient. */
+static void leave_with_parent(const fsdp__module_state *parent)
+{
+    for (int64_t i = 0; i < parent->companion_count; i++) {
+        fsdp__module_state *state = parent->companions[i];
+
+        if (state->parent != parent || state->training != FSDP__PRE_BACKWARD)
+            continue;
+        leave_with_parent(state);
+        state->training = FSDP__POST_BACKWARD;
+        fsdp__module_state_notify(state, FSDP_EVENT_POST_BACKWARD);
+    }
+}
+
 static fsdp_status post_backward(void *arg)
 {
     fsdp__module_state *state = arg;
 
+    leave_with_parent(state);
     state->training = FSDP__POST_BACKWARD;
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     fsdp__module_state_reshard_after_backward(state);
@@ -246,12 +261,15 @@ fsdp_status fsdp__hook_pre_forward(void *arg, fsdp_module *module, fsdp_tensor *
     return status;
 }
 
-/* All modules of the state have run. */
+/* All modules of the state have run; so have those below that only some ranks enter, as far as they did. */
 static fsdp_status leave_forward(fsdp__module_state *state)
 {
     fsdp__root *root = state->root;
     fsdp_status status;
 
+    for (int64_t i = 0; i < state->companion_count; i++)
+        if (state->companions[i]->parent == state && state->companions[i]->training == FSDP__FORWARD)
+            FSDP_TRY(leave_forward(state->companions[i]));
     fsdp__module_state_forget_ran(state);
     state->leaving = true;
     status = fsdp__module_state_reshard_after_forward(state);

@@ -20,6 +20,7 @@ typedef struct choosy {
     fsdp_module base;
     fsdp_module *input, *head, *layers[LAYERS];
     bool entered[LAYERS], used[LAYERS];
+    bool twice;  /* each layer is called on its output again */
     bool beside; /* each layer is given the same, and their outputs are added up, scaled */
 } choosy;
 
@@ -43,6 +44,8 @@ static fsdp_tensor *choosy_forward(fsdp_module *self, fsdp_tensor *const *inputs
     (void)count;
     for (int i = 0; i < LAYERS; i++) {
         fsdp_tensor *y = c->entered[i] ? fsdp_call(c->layers[i], given) : given;
+
+        y = c->twice ? fsdp_call(c->layers[i], fsdp_scale(y, 0.25)) : y;
 
         x = c->beside ? fsdp_scale(fsdp_add(x, y), 0.25) : c->used[i] || !y ? y : x;
         given = c->beside ? given : x;
@@ -90,6 +93,7 @@ typedef enum choice {
     CONDITIONAL, /* which layers they enter */
     NESTED,      /* and which experts, sharded and conditional too */
     BESIDE,      /* experts, of layers that are one group, and lie beside each other */
+    TWICE,       /* experts, which are conditional and one group, of layers that are called twice */
     CHOICES
 } choice;
 
@@ -100,6 +104,7 @@ static choosy *sharded_choosy(fsdp_context *context, const way_run *run, choice 
 
     options.reshard_after_forward = reshard;
     c->beside = what == BESIDE;
+    c->twice = what == TWICE;
     for (int i = 0; i < LAYERS && run->way; i++) {
         for (int e = 0; e < EXPERTS && what == NESTED; e++) {
             CHECK_OK(fsdp_fully_shard(((layer *)c->layers[i])->experts[e], &options));
@@ -107,8 +112,12 @@ static choosy *sharded_choosy(fsdp_context *context, const way_run *run, choice 
         }
         if (what == BESIDE)
             continue;
+        if (what == TWICE) {
+            CHECK_OK(fsdp_fully_shard_modules(((layer *)c->layers[i])->experts, EXPERTS, &options));
+            CHECK_OK(fsdp_module_set_conditional(((layer *)c->layers[i])->experts[0], true));
+        }
         CHECK_OK(fsdp_fully_shard(c->layers[i], &options));
-        CHECK_OK(fsdp_module_set_conditional(c->layers[i], what >= CONDITIONAL));
+        CHECK_OK(fsdp_module_set_conditional(c->layers[i], what == CONDITIONAL || what == NESTED));
     }
     if (run->way && what == BESIDE)
         CHECK_OK(fsdp_fully_shard_modules(c->layers, LAYERS, &options));
@@ -140,7 +149,7 @@ static void choose(choosy *c, choice what, int step, int rank)
     for (int i = 0; i < LAYERS; i++) {
         layer *l = (layer *)c->layers[i];
 
-        c->entered[i] = what < CONDITIONAL || what == BESIDE || draw(step, rank, 50 + i) || draw(step, rank, 60 + i);
+        c->entered[i] = what < CONDITIONAL || what >= BESIDE || draw(step, rank, 50 + i) || draw(step, rank, 60 + i);
         c->used[i] = what != OUTPUTS || draw(step, rank, 40 + i);
         l->chosen = 0;
         for (int e = 0; e < EXPERTS; e++)
@@ -254,6 +263,12 @@ static void modules_of_one_group_may_hand_on_what_they_were_given(void **state)
 {
     (void)state;
     in_ways(BESIDE);
+}
+
+static void a_conditional_group_may_run_in_part_and_again(void **state)
+{
+    (void)state;
+    in_ways(TWICE);
 }
 
 /* ---- hooks, frozen parameters, a failed step ---- */
@@ -533,6 +548,7 @@ TEST_MAIN(cmocka_unit_test(ranks_may_use_different_parameters),
           cmocka_unit_test(ranks_may_use_the_outputs_of_different_modules),
           cmocka_unit_test(ranks_may_enter_different_conditional_modules), cmocka_unit_test(conditional_modules_nest),
           cmocka_unit_test(modules_of_one_group_may_hand_on_what_they_were_given),
-          cmocka_unit_test(a_rank_may_use_nothing), cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used),
-          cmocka_unit_test(replicas_join_what_was_used), cmocka_unit_test(only_what_somebody_used_is_sent),
+          cmocka_unit_test(a_conditional_group_may_run_in_part_and_again), cmocka_unit_test(a_rank_may_use_nothing),
+          cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used), cmocka_unit_test(replicas_join_what_was_used),
+          cmocka_unit_test(only_what_somebody_used_is_sent),
           cmocka_unit_test(ranks_in_different_modules_are_told_which))
