@@ -351,7 +351,8 @@ FSDP_API int fsdp_parameter_pending_gradients(const fsdp_tensor *parameter);
  * forward or backward runs. [collective] */
 FSDP_API fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module);
 /* After an error in a forward or backward: drops this iteration's gathers, gradients and order; everything is sharded
- * again. Root only. The group must not be broken. */
+ * again. What has been reduced by then stays in the shards' gradients, until zero_grad. Root only. The group must not
+ * be broken. */
 FSDP_API fsdp_status fsdp_module_reset_iteration(fsdp_module *module);
 
 /* ---- looking ---- */

@@ -514,7 +514,7 @@ out:
     fsdp__free(r.params);
     fsdp__free(r.buffers);
     fsdp__free(r.places);
-    if (status != FSDP_OK)
-        fsdp__comm_context_drop_reduction(comm);
+    if (status != FSDP_OK) /* this one alone: those before it may be others' */
+        fsdp__in_flight_drop(&comm->in_flight);
     return status;
 }

@@ -427,9 +427,9 @@ fsdp_status fsdp__root_reset(fsdp__root *root)
 {
     fsdp_status status = root->comm->stream ? fsdp_stream_synchronize(root->comm->stream) : FSDP_OK;
 
-    if (root->sharing != root) /* of others */
-        FSDP_KEEP_FIRST(status, fsdp__comm_context_finish_reduction(root->comm));
-    fsdp__comm_context_drop_reduction(root->comm); /* before its gradients go */
+    /* Of earlier backwards, or of others who share the context: on ranks that were absent they bring gradients yet. */
+    FSDP_KEEP_FIRST(status, fsdp__comm_context_finish_reduction(root->comm));
+    fsdp__comm_context_drop_reduction(root->comm); /* what could not be waited for, before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
         fsdp__module_state_reset(root->states[i]);
     fsdp__comm_context_drop_memory(root->comm);

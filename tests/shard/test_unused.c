@@ -312,6 +312,47 @@ static void hooks_and_freezes_see_what_some_rank_used(void **state)
     in_every_way_with(train_hooked, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL);
 }
 
+static fsdp_status refuse(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    (void)arg, (void)gradients, (void)stream;
+    return FSDP_FAIL(FSDP_STATE, "not today");
+}
+
+/* Between two backwards a reset, or a failure of another root on the same communication context: what has been reduced
+ * stays, on ranks that have not used it as well. */
+static void interrupt_step(fsdp_context *context, way_run *run)
+{
+    choice what = (choice)(run->arg % CHOICES);
+    choosy *c = sharded_choosy(context, run, what, FSDP_RESHARD_AUTO), *other = sharded_choosy(context, run, 0, 0);
+
+    if (run->way) {
+        CHECK_OK(fsdp_module_set_reduce_scatter_max_inputs(&c->base, LAYERS + 1, true));
+        CHECK_OK(fsdp_module_set_all_reduce_hook(other->layers[LAYERS - 1], refuse, NULL));
+        CHECK_OK(fsdp_share_comm_context((fsdp_module *[]){&c->base, &other->base}, run->arg < CHOICES ? 1 : 2));
+        CHECK_OK(fsdp_module_set_is_last_backward(&c->base, false));
+    }
+    choosy_backward(run, c, what, 0);
+    CHECK_OK(fsdp_scope_begin(context));
+    if (run->way && run->arg < CHOICES)
+        CHECK_OK(fsdp_module_reset_iteration(&c->base));
+    else if (run->way && run->world > 1)
+        CHECK_ERROR(fsdp_backward(choosy_loss(other, 0, 2, fsdp_context_rank(context))), FSDP_STATE, "not today");
+    fsdp_scope_end(context, NULL);
+    if (run->way)
+        CHECK_OK(fsdp_module_set_is_last_backward(&c->base, true));
+    choosy_backward(run, c, what, 1);
+    note_gradients(run, &c->base);
+    fsdp_module_unref(&c->base);
+    fsdp_module_unref(&other->base);
+}
+
+static void what_was_reduced_stays_when_something_else_fails(void **state)
+{
+    (void)state;
+    for (int arg = 0; arg < 2 * CHOICES; arg += 2) /* PARAMETERS, CONDITIONAL; twice */
+        in_every_way_with(interrupt_step, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, arg);
+}
+
 /* What all ranks use is frozen: on a rank that uses nothing else no gradient is wanted. */
 static void train_experts(fsdp_context *context, way_run *run)
 {
@@ -548,7 +589,8 @@ TEST_MAIN(cmocka_unit_test(ranks_may_use_different_parameters),
           cmocka_unit_test(ranks_may_use_the_outputs_of_different_modules),
           cmocka_unit_test(ranks_may_enter_different_conditional_modules), cmocka_unit_test(conditional_modules_nest),
           cmocka_unit_test(modules_of_one_group_may_hand_on_what_they_were_given),
-          cmocka_unit_test(a_conditional_group_may_run_in_part_and_again), cmocka_unit_test(a_rank_may_use_nothing),
+          cmocka_unit_test(a_conditional_group_may_run_in_part_and_again),
+          cmocka_unit_test(what_was_reduced_stays_when_something_else_fails), cmocka_unit_test(a_rank_may_use_nothing),
           cmocka_unit_test(hooks_and_freezes_see_what_some_rank_used), cmocka_unit_test(replicas_join_what_was_used),
           cmocka_unit_test(only_what_somebody_used_is_sent),
           cmocka_unit_test(ranks_in_different_modules_are_told_which))
