@@ -160,6 +160,17 @@ FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool req
 FSDP_API fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device);
 /* First values of every parameter, the same for every world size. */
 FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);
+/* Every parameter of the subtree, its gradient if it has one, and every buffer of floating numbers becomes `dtype`
+ * (f32, bf16 or f16), each number rounded once; tables that a layer computes for itself (rope's) stay. Before or after
+ * fully_shard, before or after the first forward, on meta too (PyTorch's module.to(dtype)). Tensors stay the same
+ * objects, so ties, optimizers and their states (f32 in any case) go on. For the time of the call both copies of a
+ * parameter have memory. A graph of a plain module from before keeps the values it saved; its gradients arrive in the
+ * new dtype.
+ * Sharded modules [collective], whole ones: FSDP_STATE for a part of one. What their mp_policy leaves open is of the
+ * new dtype. FSDP_STATE in a forward or backward, while a graph (or the caller) holds gathered parameters, and while
+ * gradients wait to be reduced; FSDP_INVALID when tied parameters would be gathered in two dtypes. A failure, on any
+ * rank, changes nothing on all. */
+FSDP_API fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype);
 
 /* ---- layers ---- Each returns a module the caller owns, or NULL. `dtype` of parameters is f32. */
 typedef struct fsdp_linear_options {

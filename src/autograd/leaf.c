@@ -83,9 +83,9 @@ static void become_gradient(fsdp_tensor *tensor)
 }
 
 /* All of a storage, of the device's own memory: a gradient lives long, and must not keep more alive than itself. */
-static bool adoptable(const fsdp_tensor *grad)
+static bool adoptable(const fsdp_tensor *leaf, const fsdp_tensor *grad)
 {
-    return fsdp__grad_exclusive(grad) && !grad->storage->release &&
+    return grad->dtype == leaf->dtype && fsdp__grad_exclusive(grad) && !grad->storage->release &&
            grad->storage->bytes == (size_t)fsdp_tensor_numel(grad) * fsdp_dtype_size(grad->dtype);
 }
 
@@ -102,7 +102,8 @@ static fsdp_status take_reserved(fsdp__grad_state *state, fsdp_tensor *grad)
     return FSDP_OK;
 }
 
-/* The caller holds the only reference besides those that forbid adopting `grad`. */
+/* The caller holds the only reference besides those that forbid adopting `grad`. A leaf that has got another dtype
+ * since the forward has its gradients in that. */
 fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
 {
     fsdp__grad_state *state = fsdp__grad_state_get(leaf);
@@ -110,12 +111,16 @@ fsdp_status fsdp__leaf_accumulate(fsdp_tensor *leaf, fsdp_tensor *grad)
     fsdp_status status;
 
     FSDP_TRY(fsdp__hooks_run(state->hooks, leaf, &grad));
-    if (state->reserved && state->reserved->tensor == grad)
-        return take_reserved(state, grad);
+    if (state->reserved && state->reserved->tensor == grad) {
+        if (grad->dtype == leaf->dtype)
+            return take_reserved(state, grad);
+        state->reserved->reserved_for = NULL;
+        state->reserved = NULL;
+    }
     if (state->grad)
         return fsdp__tensor_copy(state->grad, grad, true);
     /* With a source the gradient has to lie where the source says: that is where it will be reduced from. */
-    if (!state->source && adoptable(grad)) {
+    if (!state->source && adoptable(leaf, grad)) {
         if (state->owner)
             FSDP_TRY(state->owner->grad_made(state->owner_arg, leaf, grad));
         if (grad->storage->kind != FSDP_MEMORY_GRADIENT)
@@ -147,8 +152,10 @@ static fsdp_status leaf_target(fsdp__node *node, fsdp__edge *edge, bool *accumul
 {
     fsdp__grad_state *state = fsdp__grad_state_get(edge->leaf);
 
-    /* A temporary where the op cannot write in place: hooks see each gradient before it is added. */
-    if (state->hooks || handed_out(node, edge->leaf) || (state->grad && !fsdp_tensor_is_contiguous(state->grad)))
+    /* A temporary where the op cannot write in place: hooks see each gradient before it is added, and the leaf may have
+     * got another dtype since the forward. */
+    if (state->hooks || handed_out(node, edge->leaf) || edge->leaf->dtype != edge->dtype ||
+        (state->grad && !fsdp_tensor_is_contiguous(state->grad)))
         return fsdp_tensor_create(edge->device, edge->dtype, edge->ndim, edge->shape, FSDP_MEMORY_ACTIVATION,
                                   &edge->target);
     if (state->grad) {

@@ -5,43 +5,13 @@
 #include "base/rng.h"
 #include "device/device.h"
 #include "device/kernels.h"
-
-/* ---- what hooks manage ---- */
-
-/* All hooks of the tree that say what they manage. */
-typedef struct managers {
-    fsdp__module_hooks *hooks;
-    int64_t count, capacity;
-} managers;
-
-static fsdp_status add_managers(void *arg, fsdp_module *module, const char *name)
-{
-    managers *m = arg;
-
-    (void)name;
-    for (int64_t i = 0; i < module->parts->hook_count; i++) {
-        if (!module->parts->hooks[i].manages)
-            continue;
-        if (fsdp__grow(&m->hooks, m->count, &m->capacity, sizeof *m->hooks) != 0)
-            return FSDP_NO_MEMORY;
-        m->hooks[m->count++] = module->parts->hooks[i];
-    }
-    return FSDP_OK;
-}
-
-static bool managed(const managers *m, const fsdp_tensor *parameter)
-{
-    for (int64_t i = 0; i < m->count; i++)
-        if (m->hooks[i].manages(m->hooks[i].arg, parameter))
-            return true;
-    return false;
-}
+#include "nn/managers.h"
 
 /* ---- materialize ---- */
 
 typedef struct materialization {
     fsdp_device *device;
-    managers managers;
+    fsdp__managers managers;
 } materialization;
 
 /* The tensor stays the same object, so that whoever holds it (ties, optimizers) sees the bytes come. */
@@ -79,16 +49,6 @@ static fsdp_status materialize_hooks(void *arg, fsdp_module *module, const char 
     return FSDP_OK;
 }
 
-/* A part of a sharded group alone: only the module that was sharded knows which rows these are. */
-static fsdp_status check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,
-                                       const char *name)
-{
-    if (!parameter->distribution.state)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_STATE, "cannot %s '%s%s%s': it is sharded with an outer module; %s that", what, module,
-                     *module ? "." : "", name, what);
-}
-
 static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char *name)
 {
     const materialization *m = arg;
@@ -96,9 +56,9 @@ static fsdp_status materialize_plain(void *arg, fsdp_module *module, const char 
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         fsdp_tensor *parameter = *module->parts->parameters[i].slot;
 
-        if (!on_meta(parameter) || managed(&m->managers, parameter))
+        if (!on_meta(parameter) || fsdp__is_managed(&m->managers, parameter))
             continue;
-        FSDP_TRY(check_not_elsewhere(parameter, "materialize", name, module->parts->parameters[i].name));
+        FSDP_TRY(fsdp__check_not_elsewhere(parameter, "materialize", name, module->parts->parameters[i].name));
         FSDP_TRY(give_bytes(parameter, m->device, FSDP_MEMORY_PARAMETER_SHARD));
         parameter->storage->unwritten = true;
     }
@@ -120,7 +80,7 @@ fsdp_status fsdp_module_materialize(fsdp_module *module, fsdp_device *device)
 
     if (!module || !device || fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_INVALID, "materialize needs a module and a device that has bytes");
-    FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, add_managers, &m.managers), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, fsdp__add_managers, &m.managers), out);
     FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, materialize_hooks, &m), out);
     FSDP_TRY_GOTO(status, fsdp__module_walk_up(module, materialize_plain, &m), out);
 out:
@@ -132,7 +92,7 @@ out:
 
 typedef struct initialization {
     uint64_t seed;
-    managers managers;
+    fsdp__managers managers;
 } initialization;
 
 fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, int64_t numel, fsdp_init init,
@@ -179,9 +139,9 @@ static fsdp_status initialize_plain(void *arg, fsdp_module *module, const char *
         fsdp_status status;
         char *full;
 
-        if (slot->tied || managed(&init->managers, parameter))
+        if (slot->tied || fsdp__is_managed(&init->managers, parameter))
             continue;
-        FSDP_TRY(check_not_elsewhere(parameter, "initialize", name, slot->name));
+        FSDP_TRY(fsdp__check_not_elsewhere(parameter, "initialize", name, slot->name));
         FSDP_TRY(fsdp_tensor_begin_write(parameter));
         full = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
         if (!full)
@@ -199,7 +159,7 @@ fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed)
     initialization init = {.seed = seed};
     fsdp_status status;
 
-    FSDP_TRY_GOTO(status, fsdp__module_walk(module, add_managers, &init.managers), out);
+    FSDP_TRY_GOTO(status, fsdp__module_walk(module, fsdp__add_managers, &init.managers), out);
     FSDP_TRY_GOTO(status, fsdp__module_walk(module, initialize_hooks, &init), out);
     FSDP_TRY_GOTO(status, fsdp__module_walk(module, initialize_plain, &init), out);
 out:

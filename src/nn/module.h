@@ -19,7 +19,11 @@ typedef struct fsdp__module_hooks {
     /* Asked by fsdp_module_initialize before it fills parameters itself: fills those that the hook manages.
      * `module_name` is the module's dotted name in the tree that is initialised, "" for its root. */
     fsdp_status (*initialize)(void *arg, fsdp_module *module, uint64_t seed, const char *module_name);
-    /* Whether materialising and initialising `parameter` is the hook's business. */
+    /* Asked once by fsdp_module_to for all below `root`, whichever module has the hook: gives another dtype to all
+     * parameters that hooks with this function manage. All or nothing, on all ranks, also where this one has failed
+     * before (`so_far`). */
+    fsdp_status (*retype)(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
+    /* Whether materialising and initialising `parameter`, and its dtype, is the hook's business. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. A pre_forward that fails
      * itself undoes what it began by itself: this is not called. */

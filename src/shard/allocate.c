@@ -25,6 +25,7 @@ static fsdp_status lay_out(fsdp__param_group *group)
 
     if (!extents)
         return FSDP_NO_MEMORY;
+    r->shard_bytes = r->unsharded_bytes = 0;
     for (int64_t i = 0; i < group->param_count; i++)
         extents[i] = group->params[i].extent;
     FSDP_TRY_GOTO(status, fsdp__layout_make(extents, group->param_count, &options, &layout), out);
@@ -44,6 +45,15 @@ out:
     return status;
 }
 
+fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
+{
+    FSDP_TRY(lay_out(group));
+    fsdp__wire_lay_out(group);
+    if (group->wire.bytes == 0)
+        fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
+    return FSDP_OK;
+}
+
 static void unwrap(fsdp__param *param)
 {
     fsdp__param_disown(param);
@@ -52,10 +62,7 @@ static void unwrap(fsdp__param *param)
 
 fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
 {
-    FSDP_TRY(lay_out(group));
-    fsdp__wire_lay_out(group);
-    if (group->wire.bytes == 0)
-        fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
+    FSDP_TRY(fsdp__param_group_lay_out(group));
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
         fsdp_status status;
@@ -153,16 +160,17 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
     return FSDP_OK;
 }
 
-/* The shard's values, which lie in runs until now, one after the other. */
+/* The shard's values, which lie in runs before it was ever allocated, one after the other. */
 static fsdp_status copy_runs(const fsdp__residence *r, const fsdp__param *p, void *dst, const void *values)
 {
+    bool together = fsdp_tensor_is_contiguous(p->sharded);
     const fsdp__copy_args args = {.src = values,
                                   .dst = dst,
-                                  .src_dtype = p->orig_dtype,
+                                  .src_dtype = p->sharded->dtype,
                                   .dst_dtype = p->orig_dtype,
                                   .ndim = 2,
                                   .shape = {p->piece.outer, p->piece.inner},
-                                  .src_strides = {p->piece.stride, 1},
+                                  .src_strides = {together ? p->piece.inner : p->piece.stride, 1},
                                   .dst_strides = {p->piece.inner, 1}};
 
     return args.shape[0] * args.shape[1] > 0 ? fsdp__launch_copy(fsdp_device_stream(r->device), &args) : FSDP_OK;
@@ -178,12 +186,13 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
         fsdp__region_lend_guarded(r->shards, p->shard_offset, storage);
     else
         fsdp__region_lend_guarded(r->unsharded, in_place, storage);
+    storage->version = p->sharded->storage->version + 1;
     storage->unwritten = !values || p->sharded->storage->unwritten;
-    if (!values) /* on the meta device until now */
+    if (storage->unwritten) /* on the meta device until now, or without values since */
         return FSDP_OK;
     if (fsdp__residence_is_offloaded(r))
         return fsdp_tensor_read(p->sharded, p->orig_dtype, storage->data);
-    if (!fsdp__param_is_one_run(p))
+    if (!fsdp_tensor_is_contiguous(p->sharded) || p->sharded->dtype != p->orig_dtype)
         return copy_runs(r, p, storage->data, values);
     return fsdp__copy_on_device(fsdp_device_stream(r->device), storage->data, values, storage->bytes);
 }
@@ -203,6 +212,7 @@ static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
 
         fsdp__storage_unref(shard->storage);
         shard->storage = storages[i];
+        shard->dtype = group->params[i].orig_dtype;
         shard->offset = 0;
         fsdp__shape_contiguous_strides(shard->ndim, shard->shape, shard->strides);
         storages[i] = NULL;
@@ -222,8 +232,7 @@ static void undo(fsdp__param_group *group)
     group->gathered = NULL;
 }
 
-/* What went wrong on one rank went wrong on all. */
-static fsdp_status agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
+fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status)
 {
     const fsdp__mesh_info *agreed = NULL;
 
@@ -256,7 +265,7 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
     if (status == FSDP_OK)
         status = fsdp_stream_synchronize(fsdp_device_stream(device)); /* who made the values has made them */
     /* Shared memory is taken by all ranks or by none, so nobody goes there before all are ready. */
-    FSDP_TRY(agree(groups, count, status));
+    FSDP_TRY(fsdp__param_groups_agree(groups, count, status));
     for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         status = fsdp__residence_fill(&groups[i]->residence);
         if (status == FSDP_OK)
@@ -267,7 +276,7 @@ static fsdp_status make(fsdp__param_group *const *groups, int64_t count, fsdp_de
         return status;
     for (int64_t i = 0; i < count && status == FSDP_OK; i++)
         status = fill_shards(groups[i], storages[i]);
-    return agree(groups, count, status);
+    return fsdp__param_groups_agree(groups, count, status);
 }
 
 fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_t count, fsdp_device *device,

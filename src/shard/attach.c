@@ -6,6 +6,7 @@
 #include "shard/gradients.h"
 #include "shard/hooks.h"
 #include "shard/prefetch.h"
+#include "shard/retype.h"
 
 /* ---- bytes and values ---- */
 
@@ -190,6 +191,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .post_forward = fsdp__hook_post_forward,
                                     .failed = fsdp__hook_failed,
                                     .materialize = materialize,
+                                    .retype = fsdp__retype,
                                     .manages = manages,
                                     .initialize = initialize,
                                     .free_arg = forget_module};

@@ -399,8 +399,7 @@ static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__para
                      fsdp__param_text(param, text, sizeof text), use_of(state));
 }
 
-/* The device's stream may write the shards of a group: see [Note: readers and writers] in residence.h. */
-static fsdp_status begin_write(void *arg, const fsdp__storage *storage)
+fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *storage)
 {
     fsdp__param_group *group = arg;
     fsdp__module_state *state = group->state;
@@ -427,5 +426,5 @@ fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *
         return FSDP_OK;
     if (fsdp_device_is_meta(device))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot materialize sharded parameters on the meta device");
-    return fsdp__param_groups_allocate(state->groups, state->group_count, device, begin_write);
+    return fsdp__param_groups_allocate(state->groups, state->group_count, device, fsdp__module_state_begin_write);
 }

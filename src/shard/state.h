@@ -85,6 +85,8 @@ fsdp__module_state *fsdp__module_state_of(const fsdp_module *module); /* NULL wh
 extern const char fsdp__module_state_key;                             /* its address is the key of a state's hooks */
 /* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
 fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device);
+/* The device's stream may write the shards of a group: see [Note: readers and writers] in residence.h. */
+fsdp_status fsdp__module_state_begin_write(void *group, const fsdp__storage *storage);
 /* Whether parameters have no bytes yet. */
 bool fsdp__module_state_is_meta(const fsdp__module_state *state);
 /* NULL while it has none. */

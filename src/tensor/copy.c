@@ -263,3 +263,35 @@ fsdp_status fsdp__tensor_copy_across(fsdp_tensor *dst, const fsdp_tensor *src)
     fsdp__free(host);
     return status;
 }
+
+/* ---- in another dtype ---- */
+
+fsdp_status fsdp__tensor_convert(const fsdp_tensor *tensor, fsdp_dtype dtype, fsdp_tensor **out)
+{
+    const fsdp__storage *storage = tensor->storage;
+    fsdp_tensor *made;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(storage->device, dtype, tensor->ndim, tensor->shape, storage->kind, &made));
+    made->storage->unwritten = storage->unwritten;
+    if (!storage->unwritten && !fsdp_device_is_meta(storage->device))
+        FSDP_TRY_GOTO(status, fsdp__tensor_copy(made, tensor, false), fail);
+    *out = made;
+    return FSDP_OK;
+fail:
+    fsdp_tensor_unref(made);
+    return status;
+}
+
+void fsdp__tensor_take(fsdp_tensor *tensor, const fsdp_tensor *from)
+{
+    fsdp__storage *old = tensor->storage;
+
+    from->storage->version = old->version + 1;
+    from->storage->refs++;
+    tensor->storage = from->storage;
+    tensor->offset = 0;
+    tensor->dtype = from->dtype;
+    memcpy(tensor->strides, from->strides, sizeof tensor->strides);
+    fsdp__storage_unref(old);
+}

@@ -73,6 +73,13 @@ fsdp_status fsdp__tensor_create_view(fsdp__storage *storage, fsdp_dtype dtype, i
 /* Another tensor on the same bytes, without autograd and distribution; the caller owns `*out`. */
 fsdp_status fsdp__tensor_alias(const fsdp_tensor *tensor, fsdp_tensor **out);
 
+/* The same numbers in `dtype`, contiguous, of the same memory kind; on meta, and where there are no values yet, the
+ * place alone. The caller owns `*out`. */
+fsdp_status fsdp__tensor_convert(const fsdp_tensor *tensor, fsdp_dtype dtype, fsdp_tensor **out);
+/* `tensor` stays the same object, so that whoever holds it sees the change: bytes, dtype and strides are those of
+ * `from`, of the same shape and contiguous. Aliases keep what they have. */
+void fsdp__tensor_take(fsdp_tensor *tensor, const fsdp_tensor *from);
+
 /* Gives `tensor` (one reference) to the innermost scope and returns it. On failure unrefs it, returns NULL. */
 fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor);
 

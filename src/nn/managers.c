@@ -1,0 +1,37 @@
+/* managers.c - who manages what. */
+#include "nn/managers.h"
+
+#include "base/alloc.h"
+#include "nn/module.h"
+
+fsdp_status fsdp__add_managers(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp__managers *m = arg;
+
+    (void)name;
+    for (int64_t i = 0; i < module->parts->hook_count; i++) {
+        if (!module->parts->hooks[i].manages)
+            continue;
+        if (fsdp__grow(&m->hooks, m->count, &m->capacity, sizeof *m->hooks) != 0)
+            return FSDP_NO_MEMORY;
+        m->hooks[m->count++] = module->parts->hooks[i];
+    }
+    return FSDP_OK;
+}
+
+bool fsdp__is_managed(const fsdp__managers *managers, const fsdp_tensor *parameter)
+{
+    for (int64_t i = 0; i < managers->count; i++)
+        if (managers->hooks[i].manages(managers->hooks[i].arg, parameter))
+            return true;
+    return false;
+}
+
+fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *what, const char *module,
+                                      const char *name)
+{
+    if (!parameter->distribution.state)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "cannot %s '%s%s%s': it is sharded with an outer module; %s that", what, module,
+                     *module ? "." : "", name, what);
+}
