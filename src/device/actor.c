@@ -198,6 +198,25 @@ void fsdp__actor_unqueue(fsdp__actor *actor, fsdp__order *orders)
         actor->last = actor->last->next;
 }
 
+void fsdp__actor_forget_uses(fsdp__actor *actor)
+{
+    fsdp__order *order = actor->first, *next;
+    fsdp__order **link = &actor->first;
+
+    actor->last = NULL;
+    for (; order; order = next) {
+        next = order->next;
+        if (order->memory && !order->frees) {
+            order->next = NULL;
+            fsdp__orders_free(order);
+            continue;
+        }
+        *link = actor->last = order;
+        link = &order->next;
+    }
+    *link = NULL;
+}
+
 bool fsdp__actor_finish(fsdp__actor *actor)
 {
     bool ok = true;

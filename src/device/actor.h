@@ -75,6 +75,8 @@ bool fsdp__actor_expect(fsdp__actor *actor, const fsdp__order *use);
 /* An item is queued: takes the orders that it carries; puts them back, when it could not be queued. */
 fsdp__order *fsdp__actor_queue(fsdp__actor *actor);
 void fsdp__actor_unqueue(fsdp__actor *actor, fsdp__order *orders);
+/* The uses that the next item was to have. */
+void fsdp__actor_forget_uses(fsdp__actor *actor);
 /* An item is done. */
 bool fsdp__actor_finish(fsdp__actor *actor);
 void fsdp__orders_free(fsdp__order *orders);

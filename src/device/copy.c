@@ -52,6 +52,14 @@ static void expect(fsdp_stream *stream, const void *dst, const void *src, size_t
     fsdp__races_expect(stream, dst, bytes, FSDP__WRITES, what);
 }
 
+/* What was not queued is not used by the item after it. */
+static fsdp_status expected(fsdp_stream *stream, fsdp_status status)
+{
+    if (status != FSDP_OK && stream->actor)
+        fsdp__races_expect_no_use(stream);
+    return status;
+}
+
 static fsdp_status use(fsdp_stream *stream, const void *dst, const void *src, size_t bytes, const char *what)
 {
     FSDP_TRY(fsdp__races_use(stream, src, bytes, FSDP__READS, what));
@@ -64,8 +72,7 @@ fsdp_status fsdp__copy_to_device(fsdp_stream *stream, void *device, const void *
     if (bytes == 0 || !stream->device->backend->copy_to_device)
         return FSDP_OK;
     expect(stream, device, host, bytes, "copy from the host");
-    FSDP_TRY(stream->device->backend->copy_to_device(stream, device, host, bytes));
-    return FSDP_OK;
+    return expected(stream, stream->device->backend->copy_to_device(stream, device, host, bytes));
 }
 
 fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
@@ -73,8 +80,7 @@ fsdp_status fsdp__copy_to_host(fsdp_stream *stream, void *host, const void *devi
     if (bytes == 0 || !stream->device->backend->copy_to_host)
         return FSDP_OK;
     expect(stream, host, device, bytes, "copy to the host");
-    FSDP_TRY(stream->device->backend->copy_to_host(stream, host, device, bytes));
-    return FSDP_OK;
+    return expected(stream, stream->device->backend->copy_to_host(stream, host, device, bytes));
 }
 
 fsdp_status fsdp__run_copy_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes)

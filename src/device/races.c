@@ -219,6 +219,14 @@ void fsdp__races_expect(fsdp_stream *stream, const void *memory, size_t bytes, f
     fsdp__races_unlock(races);
 }
 
+void fsdp__races_expect_no_use(fsdp_stream *stream)
+{
+    fsdp__races *races = fsdp__races_lock(stream->device->races);
+
+    fsdp__actor_forget_uses(stream->actor);
+    fsdp__races_unlock(races);
+}
+
 void fsdp__races_give_back(fsdp_device *device, const void *memory, size_t bytes)
 {
     fsdp__actor *host = device->races->host, *actor = device->stream->actor;

@@ -57,6 +57,8 @@ void fsdp__races_close_stream(fsdp_device *device, struct fsdp__actor *actor);
 void fsdp__races_hand_out(const fsdp_device *device, const void *memory, size_t bytes, fsdp_memory_kind kind);
 /* The next item of the stream, which the host is about to queue, uses memory of the device. */
 void fsdp__races_expect(fsdp_stream *stream, const void *memory, size_t bytes, fsdp__access access, const char *what);
+/* That item could not be queued. */
+void fsdp__races_expect_no_use(fsdp_stream *stream);
 void fsdp__races_give_back(fsdp_device *device, const void *memory, size_t bytes);
 fsdp_status fsdp__races_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args);
 /* Queues `work` on a stream with a thread. */
