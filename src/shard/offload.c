@@ -45,14 +45,17 @@ void *fsdp__offload_place(const fsdp__offload *offload, const fsdp__residence *r
 fsdp_status fsdp__offload_send(const fsdp__offload *offload, const fsdp__residence *residence,
                                const fsdp__param *params, int64_t count, fsdp_stream *stream)
 {
-    for (int64_t i = 0; i < count; i++) {
+    fsdp_status status = FSDP_OK;
+
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++) {
         const fsdp__param *p = &params[i];
         const void *from = p->sharded->storage->data;
         size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
 
-        FSDP_TRY(fsdp__copy_to_device(stream, fsdp__offload_place(offload, residence, p), from, bytes));
+        status = fsdp__copy_to_device(stream, fsdp__offload_place(offload, residence, p), from, bytes);
     }
-    return fsdp_event_record(offload->read, stream);
+    FSDP_KEEP_FIRST(status, fsdp_event_record(offload->read, stream)); /* also after a failure: some may be queued */
+    return status;
 }
 
 fsdp_status fsdp__offload_await_read(const fsdp__offload *offload, const fsdp__residence *residence)
