@@ -213,9 +213,9 @@ FSDP_API fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int c
 
 /* ---- methods of a sharded module: FSDP_STATE when `module` was not given to fully_shard ---- */
 
-/* Gathers the module's own group now (nested ones not); its fields name unsharded tensors until the reshard, which is
- * fsdp_module_reshard, a forward or backward that reshards, or a write to a shard. A second call, or one before a
- * forward, costs nothing. [collective] */
+/* Gathers the module's own group now (nested ones not, but conditional ones); its fields name unsharded tensors until
+ * the reshard, which is fsdp_module_reshard, a forward or backward that reshards, or a write to a shard. A second call,
+ * or one before a forward, costs nothing. [collective] */
 FSDP_API fsdp_status fsdp_module_unshard(fsdp_module *module);
 /* Frees the unsharded parameters and puts the shards back. Idempotent; a local call. */
 FSDP_API fsdp_status fsdp_module_reshard(fsdp_module *module);

@@ -193,10 +193,10 @@ fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm)
 
 fsdp_status fsdp__comm_context_land_told(fsdp__comm_context *comm)
 {
-    bool told = comm->in_flight.landed;
+    bool told = comm->in_flight.landed || (comm->in_flight.count > 0 && comm->in_flight.asked);
 
     for (int64_t i = 0; i < comm->departed_count; i++)
-        told = told || comm->departed[i].landed;
+        told = told || comm->departed[i].landed || comm->departed[i].asked;
     return told ? fsdp__comm_context_land_reductions(comm) : FSDP_OK;
 }
 

@@ -43,7 +43,8 @@ fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_devi
 fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm);
 /* The reductions in flight land: the device's stream waits for them. */
 fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm);
-/* Where somebody is to be told of it: within the backward. */
+/* Where somebody is to be told of it within the backward, or this rank does not know yet which gradients others have
+ * brought, which those have at once. */
 fsdp_status fsdp__comm_context_land_told(fsdp__comm_context *comm);
 /* The reductions land, and what is on its way to the host has arrived; or all is dropped. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);

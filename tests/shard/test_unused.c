@@ -332,6 +332,7 @@ static void interrupt_step(fsdp_context *context, way_run *run)
         CHECK_OK(fsdp_module_set_is_last_backward(&c->base, false));
     }
     choosy_backward(run, c, what, 0);
+    note_gradients(run, &c->base); /* which there are, all ranks agree on at once */
     CHECK_OK(fsdp_scope_begin(context));
     if (run->way && run->arg < CHOICES)
         CHECK_OK(fsdp_module_reset_iteration(&c->base));
