@@ -146,9 +146,12 @@ static void shard_model(const replay *r, fsdp_module *model)
     fsdp_shard_options options = {.mp_policy.param_dtype = dtype_of(r, "param_dtype"),
                                   .mp_policy.reduce_dtype = dtype_of(r, "reduce_dtype"),
                                   .mesh = make_mesh(r, model->context)};
+    const json_t *offload = json_object_get(r->reference, "offload");
     fsdp_tensor *ignored[MOST_PARAMETERS];
     fsdp_parameters parameters;
 
+    options.offload_policy.cpu = offload != NULL;
+    options.offload_policy.pageable = json_is_false(json_object_get(offload, "pin_memory"));
     set_reshard(r, &options);
     if (replay_is_set(r, "shard_dim1")) {
         options.placement = place;

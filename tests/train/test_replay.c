@@ -35,6 +35,7 @@ static const run runs[] = {
     {.name = "fsdp2-llama-reshard2-accum3-sync-ws4"},
     {.name = "fsdp2-llama-fwdprefetch1-ws2"},
     {.name = "fsdp2-llama-fwdprefetch2-ws2"},
+    {.name = "fsdp2-llama-offload-ws2"},
     {.name = "fsdp2-llama-ignored-ws2"},
     {.name = "fsdp2-llama-freeze-unfreeze10-ws2"},
     {.name = "fsdp2-llama-group-norm-head-ws2"},
