@@ -310,8 +310,8 @@ static void copies_are_uses(void **state)
             (void)fsdp__copy_to_host(b.second, values, b.memory, BYTES);
             if (ordered)
                 SILENT(b);
-            else if (d == 0) /* whichever came first is known by its kernel, the other by its call */
-                RACE(b, "writes them in ", "reads them in ", " in kernel 'cast_spans' ", " in a copy ");
+            else if (d == 0) /* each is known by its kernel or by its call: the second to come by its call */
+                RACE(b, "writes them in ", "reads them in ", " in a copy ");
             else
                 RACE(b, "writes them in a copy from the host", "reads them in a copy to the host");
         }
