@@ -35,11 +35,12 @@ static void tell(fsdp_module *module, bool all)
 /* Every forward gathers. */
 static void see_writes(fsdp_context *context, way_run *run)
 {
+    way_run here = *run;
     fsdp_module *module;
     float losses[4];
 
-    run->options.offload_policy.cpu = false; /* those are cast by every gather */
-    module = ways_net(context, run, BLOCKS, FSDP_RESHARD_ALWAYS);
+    here.options.offload_policy.cpu = false; /* those are cast by every gather */
+    module = ways_net(context, &here, BLOCKS, FSDP_RESHARD_ALWAYS);
     CHECK_OK(fsdp_scope_begin(context));
     losses[0] = ways_evaluate(run, module, 1);
     CHECK_OK(fsdp_barrier(fsdp_world(context))); /* in place, peers would read what changes */
