@@ -35,7 +35,9 @@
  * Ranks may use different parameters in a step: of a module that all of them enter any parameters, or its output at
  * all. What a rank has not used counts as zero in the average, and a parameter that no rank used keeps its gradient as
  * it was, none perhaps. Its inputs require a gradient on all ranks or on none; its output does where another rank may
- * need it. To enter a module is collective, unless it is conditional (fsdp_module_set_conditional).
+ * need it. To enter a module is collective, unless it is conditional (fsdp_module_set_conditional). A checkpoint around
+ * sharded modules runs again, and gathers, when this rank first needs it: in one all ranks use the same parameters, or
+ * get an error.
  *
  * Gradients of shards are distributed tensors as well. Gradient hooks of a shard see what a reduction brings, before it
  * is added.

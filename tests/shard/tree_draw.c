@@ -341,15 +341,32 @@ static void draw_calls(drawing *d)
         }
 }
 
-/* Last, so that a seed's tree is the one it always was. */
+static bool has_states_below(const tree_plan *plan, int node)
+{
+    bool any = false;
+
+    for (int i = 0; i < plan->nodes[node].child_count && !any; i++) {
+        int child = plan->nodes[node].children[i];
+
+        any = plan->nodes[child].state >= 0 || has_states_below(plan, child);
+    }
+    return any;
+}
+
+/* Last, so that a seed's tree is the one it always was. Around sharded modules only where ranks go the same way: when a
+ * checkpoint runs again, and gathers, follows from what its rank uses. */
 static void draw_checkpoints(drawing *d)
 {
     tree_plan *plan = d->plan;
 
     plan->checkpoints = chance(d, 30);
     for (int i = 0; i < plan->node_count && plan->checkpoints; i++)
-        if (chance(d, 40))
-            plan->nodes[i].checkpoint = (fsdp_checkpoint_mode)(1 + pick(d, 2));
+        if (chance(d, 40)) {
+            fsdp_checkpoint_mode mode = (fsdp_checkpoint_mode)(1 + pick(d, 2));
+
+            if (!tree_is_uneven(plan) || !has_states_below(plan, i))
+                plan->nodes[i].checkpoint = mode;
+        }
 }
 
 void tree_draw(uint64_t seed, tree_plan *plan)
