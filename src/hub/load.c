@@ -131,8 +131,7 @@ static fsdp_status check_bytes(const loader *l)
     fsdp__names meta = {.count = 0};
 
     for (int64_t i = 0; i < l->state->count && !l->headers_only; i++)
-        if (fsdp_device_is_meta(fsdp_tensor_device(l->state->entries[i].tensor)))
-            fsdp__names_add(&meta, l->state->entries[i].name);
+        fsdp__name_without_values(l->state->entries[i].tensor, l->state->entries[i].name, &meta, NULL);
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot load '%s' into what is still on the meta device: %s: call fsdp_module_materialize "

@@ -101,14 +101,8 @@ static fsdp_status check_values(const fsdp_state_dict *state)
 {
     fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
 
-    for (int64_t i = 0; i < state->count; i++) {
-        const fsdp_tensor *tensor = state->entries[i].tensor;
-
-        if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
-            fsdp__names_add(&meta, state->entries[i].name);
-        else if (tensor->storage->unwritten && fsdp_tensor_numel(tensor) > 0)
-            fsdp__names_add(&unwritten, state->entries[i].name);
-    }
+    for (int64_t i = 0; i < state->count; i++)
+        fsdp__name_without_values(state->entries[i].tensor, state->entries[i].name, &meta, &unwritten);
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE, "cannot write a model that is still on the meta device and has no values: %s",
                          fsdp__names_text(&meta));

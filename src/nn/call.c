@@ -51,14 +51,8 @@ static fsdp_status check_values(const fsdp_parameters *parameters)
 {
     fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
 
-    for (int64_t i = 0; i < parameters->count; i++) {
-        const fsdp_parameter *p = &parameters->items[i];
-
-        if (fsdp_device_is_meta(p->tensor->storage->device))
-            fsdp__names_add(&meta, p->name);
-        else if (p->tensor->storage->unwritten && fsdp_tensor_numel(p->tensor) > 0)
-            fsdp__names_add(&unwritten, p->name);
-    }
+    for (int64_t i = 0; i < parameters->count; i++)
+        fsdp__name_without_values(parameters->items[i].tensor, parameters->items[i].name, &meta, &unwritten);
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,
                          "still on the meta device: %s: before the first forward call fsdp_module_materialize, then "

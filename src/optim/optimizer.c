@@ -107,9 +107,8 @@ static fsdp_status check_bytes(const fsdp_parameters *parameters)
     fsdp__names meta = {.count = 0};
 
     for (int64_t i = 0; i < parameters->count; i++)
-        if (fsdp_device_is_meta(fsdp_tensor_device(parameters->items[i].tensor)) &&
-            fsdp_tensor_requires_grad(parameters->items[i].tensor))
-            fsdp__names_add(&meta, parameters->items[i].name);
+        if (fsdp_tensor_requires_grad(parameters->items[i].tensor))
+            fsdp__name_without_values(parameters->items[i].tensor, parameters->items[i].name, &meta, NULL);
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot optimize what is still on the meta device: %s: call fsdp_module_materialize first",

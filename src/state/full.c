@@ -54,8 +54,7 @@ static fsdp_status check_bytes(const fsdp_state_dict *state, const char *what)
     fsdp__names meta = {.count = 0};
 
     for (int64_t i = 0; i < state->count; i++)
-        if (fsdp_device_is_meta(fsdp_tensor_device(state->entries[i].tensor)))
-            fsdp__names_add(&meta, state->entries[i].name);
+        fsdp__name_without_values(state->entries[i].tensor, state->entries[i].name, &meta, NULL);
     if (meta.count > 0)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot %s what is still on the meta device: %s: call fsdp_module_materialize first", what,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 /* numel elements as bytes, after checking everything a caller can get wrong. */
 static fsdp_status check_shape(const char *what, fsdp_dtype dtype, int ndim, const int64_t *shape, int64_t *numel)
@@ -192,4 +193,12 @@ void *fsdp_tensor_data(const fsdp_tensor *tensor)
     if (!storage->data || fsdp_device_is_meta(storage->device) || fsdp_tensor_numel(tensor) == 0)
         return NULL;
     return (char *)storage->data + (size_t)tensor->offset * fsdp_dtype_size(tensor->dtype);
+}
+
+void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, fsdp__names *meta, fsdp__names *unwritten)
+{
+    if (fsdp_device_is_meta(tensor->storage->device))
+        fsdp__names_add(meta, name);
+    else if (unwritten && tensor->storage->unwritten && fsdp_tensor_numel(tensor) > 0)
+        fsdp__names_add(unwritten, name);
 }

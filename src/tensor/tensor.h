@@ -99,6 +99,12 @@ fsdp_status fsdp__view_reshape(const fsdp_tensor *tensor, int ndim, const int64_
 fsdp_status fsdp__view_transpose(const fsdp_tensor *tensor, int dim0, int dim1, fsdp_tensor **out);
 fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start, int64_t length, fsdp_tensor **out);
 
+/* For messages about what still needs values: adds `name` to `meta` where the tensor is on the meta device, and to
+ * `unwritten` (NULL: to none) where it has memory only. */
+struct fsdp__names;
+void fsdp__name_without_values(const fsdp_tensor *tensor, const char *name, struct fsdp__names *meta,
+                               struct fsdp__names *unwritten);
+
 /* copy.c: strided copy with conversion, on the device's stream. */
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate);
 /* With conversion, from any device to any other, by way of the host. Same shapes. [blocks] where these differ */
