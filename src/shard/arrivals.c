@@ -56,7 +56,8 @@ fsdp_status fsdp__arrivals_settle(fsdp__arrivals *arrivals)
     return settle(arrivals, arrivals->count);
 }
 
-/* What is on its way to the same gradient is of an earlier backward: no more than one waits at a time. */
+/* What is on its way to the same gradients is of an earlier backward, and settled first: so no more than one waits at a
+ * time, or a few where ranks use different parameters. */
 static fsdp_status settle_earlier(fsdp__arrivals *arrivals, const fsdp__arriving *arriving)
 {
     for (int64_t i = 0; i < arrivals->count; i++)

@@ -191,13 +191,13 @@ fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm)
     return fsdp__in_flight_land(&comm->in_flight, comm->context);
 }
 
-fsdp_status fsdp__comm_context_land_told(fsdp__comm_context *comm)
+fsdp_status fsdp__comm_context_end_backward(fsdp__comm_context *comm)
 {
-    bool told = comm->in_flight.landed || (comm->in_flight.count > 0 && comm->in_flight.asked);
+    bool now = comm->in_flight.landed || (comm->in_flight.count > 0 && comm->in_flight.asked);
 
     for (int64_t i = 0; i < comm->departed_count; i++)
-        told = told || comm->departed[i].landed || comm->departed[i].asked;
-    return told ? fsdp__comm_context_land_reductions(comm) : FSDP_OK;
+        now = now || comm->departed[i].landed || comm->departed[i].asked;
+    return now ? fsdp__comm_context_land_reductions(comm) : FSDP_OK;
 }
 
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm)

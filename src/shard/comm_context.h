@@ -35,17 +35,17 @@ void fsdp__comm_context_close(fsdp__comm_context *comm);
 /* Work of the gathers' stream, or of `stream`, starts after everything the device's stream has been given. */
 fsdp_status fsdp__comm_context_follow_compute(fsdp__comm_context *comm, fsdp_device *device);
 fsdp_status fsdp__comm_context_follow_compute_on(fsdp__comm_context *comm, fsdp_device *device, fsdp_stream *stream);
-/* The stream of a reduction: that of gathers, or `separate` from it, where that is not the device's own. */
-fsdp_status fsdp__comm_context_reduce_stream(fsdp__comm_context *comm, bool separate, fsdp_stream **out);
 /* ... after what was written to shards, which are on `device`. */
 fsdp_status fsdp__comm_context_follow_writes(fsdp__comm_context *comm, fsdp_device *device);
+/* The stream of a reduction: that of gathers, or `separate` from it, where that is not the device's own. */
+fsdp_status fsdp__comm_context_reduce_stream(fsdp__comm_context *comm, bool separate, fsdp_stream **out);
 /* Another reduction is to begin: the oldest ones land until there is room for it, and `in_flight` is free. */
 fsdp_status fsdp__comm_context_make_room(fsdp__comm_context *comm);
 /* The reductions in flight land: the device's stream waits for them. */
 fsdp_status fsdp__comm_context_land_reductions(fsdp__comm_context *comm);
-/* Where somebody is to be told of it within the backward, or this rank does not know yet which gradients others have
- * brought, which those have at once. */
-fsdp_status fsdp__comm_context_land_told(fsdp__comm_context *comm);
+/* Of a backward that is not the last: they land where somebody is to be told of it within the backward, or this rank
+ * does not know yet which gradients others have brought, which those have at once. */
+fsdp_status fsdp__comm_context_end_backward(fsdp__comm_context *comm);
 /* The reductions land, and what is on its way to the host has arrived; or all is dropped. */
 fsdp_status fsdp__comm_context_finish_reduction(fsdp__comm_context *comm);
 void fsdp__comm_context_drop_reduction(fsdp__comm_context *comm);

@@ -83,7 +83,7 @@ static fsdp_status complete_backward(fsdp__root *root)
         state->training = FSDP__IDLE;
         fsdp__module_state_leave(state);
     }
-    return root->last_backward ? finish(root) : fsdp__comm_context_land_told(root->comm);
+    return root->last_backward ? finish(root) : fsdp__comm_context_end_backward(root->comm);
 }
 
 static fsdp_status end_of_backward(void *arg, fsdp_status walked)

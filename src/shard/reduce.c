@@ -31,7 +31,7 @@ typedef struct reduction {
     bool accumulated;  /* some come from backwards without reduction */
     bool hooked;       /* some shard has gradient hooks: results arrive when all is done */
     bool add;          /* the result is added to gradients that shards have */
-    int64_t *places;   /* offloaded: in bytes, where the results lie in the flight's storage of them */
+    int64_t *places;   /* offloaded: in bytes, where the results lie in the flight's storage of them; else NULL */
     fsdp_dtype dtype;  /* and their dtype; NONE: that of the shards */
     bool adds_partial; /* what is reduced inside the replica is added to partial gradients */
 } reduction;
@@ -123,8 +123,7 @@ static fsdp_status begin(reduction *r)
         FSDP_TRY(fsdp__param_group_fold_gradients(r->group));
     r->params = fsdp__calloc(most, sizeof *r->params);
     r->buffers = fsdp__calloc(most, sizeof *r->buffers);
-    r->places = fsdp__calloc(most, sizeof *r->places);
-    if (!r->params || !r->buffers || !r->places)
+    if (!r->params || !r->buffers)
         return FSDP_NO_MEMORY;
     choose(r);
     r->division = divide(r);
@@ -268,6 +267,9 @@ static fsdp_status make_on_device(reduction *r)
 
     if (!fsdp__residence_is_offloaded(&r->group->residence))
         return FSDP_OK;
+    r->places = fsdp__calloc((size_t)r->count, sizeof *r->places);
+    if (!r->places)
+        return FSDP_NO_MEMORY;
     r->dtype = r->add ? FSDP_F32 : FSDP_DTYPE_NONE;
     for (int64_t i = 0; i < r->count; i++) {
         r->places[i] = bytes;
