@@ -1,7 +1,6 @@
 /* early.c - steps of each group in the backward, as soon as its gradients are there, where shards are offloaded: the
  * host steps while the device computes. Only where nothing is decided about all gradients together first: neither a
  * clip nor a loss scale, nor whether the step is finite. The bits are those of one step at the end. */
-#include "device/device.h"
 #include "train/run.h"
 
 static fsdp_status step_landed(void *arg, fsdp_tensor *const *parameters, int64_t count)
@@ -14,10 +13,9 @@ static fsdp_status step_landed(void *arg, fsdp_tensor *const *parameters, int64_
 fsdp_status fsdp__train_step_early(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
-    bool offloaded = c->training.enable_cpu_offload && !fsdp__device_host_access(run->device);
 
     run->steps_early =
-        offloaded && c->training.max_norm <= 0 && !run->scaler && c->training.on_nan == FSDP_TRAIN_CONTINUE;
+        run->offloaded && c->training.max_norm <= 0 && !run->scaler && c->training.on_nan == FSDP_TRAIN_CONTINUE;
     if (!run->steps_early)
         return FSDP_OK;
     return fsdp_module_set_post_accumulate_grad_hook(run->model, step_landed, run, true);

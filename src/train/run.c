@@ -88,6 +88,7 @@ static fsdp_status make_model(fsdp_train_run *run)
     run->device = fsdp__front_device(run->context);
     if (!run->device)
         return fsdp_last_status();
+    run->offloaded = run->config->training.enable_cpu_offload && !fsdp__device_host_access(run->device);
     run->model = fsdp_model_create(run->context, fsdp_meta(run->context), &run->model_config);
     if (!run->model)
         return fsdp_last_status();
@@ -345,12 +346,11 @@ fsdp_module *fsdp_train_run_model(fsdp_train_run *run)
 
 void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
 {
-    bool offloaded = run->config->training.enable_cpu_offload && !fsdp__device_host_access(run->device);
     const fsdp_train_config *c = run->config;
     fsdp_memory_stats memory, host = {.live_total_bytes = 0};
 
     fsdp_device_memory(run->device, &memory);
-    if (offloaded)
+    if (run->offloaded)
         fsdp_device_memory(fsdp_cpu(run->context), &host);
     *out = (fsdp_train_summary){
         .model = c->model.path ? c->model.path : c->model.preset,
@@ -365,7 +365,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .tokens_per_step = run->sequences * c->training.seq_len,
         .data_tokens = fsdp_tokens_count(run->tokens),
         .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
-        .offloaded = offloaded,
+        .offloaded = run->offloaded,
         .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
     };
 }

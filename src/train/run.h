@@ -28,6 +28,7 @@ struct fsdp_train_run {
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* of float16; else NULL */
     fsdp_schedule schedule;
+    bool offloaded;             /* asked for, and there is somewhere to move to: see training.enable_cpu_offload */
     bool steps_early;           /* each group in the backward, as soon as its gradients are there: see early.c */
     bool last_microbatch;       /* of the step: the one whose gradients are all there are */
     fsdp__metrics *metrics;     /* rank 0 only: when the config asks for them */
