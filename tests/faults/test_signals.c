@@ -51,7 +51,8 @@ static void spread(unsigned *draw)
 static void check_end(const run *r, victim who, int signal, const char *moment)
 {
     const program *p = &r->program;
-    int said = occurrences(p->output, "fsdp: "), died = 128 + signal;
+    /* What a run before left half saved is finished, and told: no message about an end. */
+    int said = occurrences(p->output, "fsdp: ") - occurrences(p->output, "is now finished"), died = 128 + signal;
     bool over = p->status == 0; /* it was faster than the signal */
 
     if (who != VICTIM_RANK && p->status != died && !over)
