@@ -1,0 +1,45 @@
+/* reduction.h - one reduction as it goes. */
+#ifndef SHARD_REDUCTION_H
+#define SHARD_REDUCTION_H
+
+#include "shard/comm_context.h"
+#include "shard/gradients.h"
+
+/* What the caller has set. */
+typedef struct fsdp__reduce_settings {
+    bool all_reduce;           /* over the replicas, too; where there are any */
+    bool force_sum;            /* never average on the wire */
+    float divide_factor;       /* 0: all ranks of the mesh */
+    fsdp_all_reduce_hook hook; /* NULL: none */
+    void *hook_arg;
+    fsdp_post_accumulate_grad_hook landed; /* NULL: nobody is told */
+    void *landed_arg;
+} fsdp__reduce_settings;
+
+/* What the sum of all ranks is divided by: `before` it is sent, and after. */
+typedef struct fsdp__division {
+    float before, after;
+} fsdp__division;
+
+typedef struct fsdp__reduction {
+    fsdp__param_group *group;
+    fsdp__comm_context *comm;
+    fsdp_stream *stream; /* of the reduction */
+    const fsdp__reduce_settings *settings;
+    /* `scattered` that are due, the same on all ranks; then those with a partial gradient alone. */
+    fsdp__param **params;
+    fsdp_sharded_buffer *buffers;
+    int64_t count, scattered;
+    fsdp__division division;
+    bool present;      /* this rank has a gradient to reduce, or a partial one to complete */
+    bool complete;     /* shards get their gradients */
+    bool partial;      /* by way of the group's partial gradients */
+    bool accumulated;  /* some come from backwards without reduction */
+    bool hooked;       /* some shard has gradient hooks: results arrive when all is done */
+    bool add;          /* the result is added to gradients that shards have */
+    int64_t *places;   /* offloaded: in bytes, where the results lie in the flight's storage of them; else NULL */
+    fsdp_dtype dtype;  /* and their dtype; NONE: that of the shards */
+    bool adds_partial; /* what is reduced inside the replica is added to partial gradients */
+} fsdp__reduction;
+
+#endif

@@ -1,0 +1,171 @@
+/* results.c - from gradients that shards have, or have not, to places for what a reduction brings. */
+#include "shard/results.h"
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "device/kernels.h"
+
+/* A gradient of the shard, a distributed tensor like it, from byte `offset` of `storage` on. */
+static fsdp_status make_gradient(const fsdp__param *param, fsdp__storage *storage, size_t offset, fsdp_tensor **out)
+{
+    const fsdp_tensor *like = param->sharded;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__tensor_create_view(storage, like->dtype, like->ndim, like->shape, NULL,
+                                      (int64_t)(offset / fsdp_dtype_size(like->dtype)), out));
+    status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_tensor_unref(*out);
+    *out = NULL;
+    return status;
+}
+
+/* A gradient that the caller set may lie in strides: the reduction adds to rows that lie together. */
+static fsdp_status make_contiguous(fsdp__param *param)
+{
+    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
+    fsdp_status status;
+
+    if (!grad || fsdp_tensor_is_contiguous(grad))
+        return FSDP_OK;
+    FSDP_TRY(
+        fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
+    fsdp__put_grad(param->sharded, copy);
+out:
+    fsdp_tensor_unref(copy);
+    return status;
+}
+
+/* A result that hooks will see, or that may be none, has a storage of its own: it can become a gradient as it is. */
+static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
+{
+    fsdp__in_flight *flight = &r->comm->in_flight;
+    const fsdp__param *p = r->params[i];
+    size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__storage_create(r->group->residence.shard_device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
+    status = make_gradient(p, storage, 0, &flight->gradients[i]);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(status);
+    flight->arriving[i] = fsdp_tensor_ref(p->sharded);
+    flight->count = i + 1;
+    return r->add ? fsdp_tensor_fill_(flight->gradients[i], 0.0) : FSDP_OK;
+}
+
+/* What nobody has contributed to leaves the shard's gradient as it is: comm writes nothing, but partial gradients do.
+ */
+static bool arrives(const fsdp__reduction *r, int64_t i)
+{
+    bool maybe_none = !r->comm->in_flight.contributed[i];
+
+    return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(r->params[i]->sharded)));
+}
+
+/* One storage for those results that find no gradient to go to; NULL when all do. */
+static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
+{
+    size_t bytes = 0;
+
+    *out = NULL;
+    for (int64_t i = 0; i < r->count; i++) {
+        FSDP_TRY(make_contiguous(r->params[i]));
+        if (!fsdp_tensor_grad(r->params[i]->sharded) && !arrives(r, i))
+            bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
+    }
+    if (bytes == 0)
+        return FSDP_OK;
+    return fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, out);
+}
+
+/* Another result goes to the gradient that the shard has, or to a new one at `*offset` of `storage`. */
+static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *storage, size_t *offset)
+{
+    fsdp__in_flight *flight = &r->comm->in_flight;
+    fsdp__param *p = r->params[i];
+    fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
+    bool made = !grad;
+
+    if (made) {
+        FSDP_TRY(make_gradient(p, storage, *offset, &grad));
+        *offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
+    }
+    flight->gradients[i] = grad;
+    flight->count = i + 1; /* from here on the flight gives it back, whatever fails */
+    return made && r->add ? fsdp_tensor_fill_(grad, 0.0) : FSDP_OK; /* one collective adds for all, or for none */
+}
+
+void *fsdp__result_place(const fsdp__reduction *r, int64_t i)
+{
+    const fsdp__in_flight *flight = &r->comm->in_flight;
+
+    return flight->results ? (char *)flight->results->data + r->places[i] : fsdp_tensor_data(flight->gradients[i]);
+}
+
+fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i)
+{
+    return r->dtype != FSDP_DTYPE_NONE ? r->dtype : r->params[i]->orig_dtype;
+}
+
+/* Where nobody contributes comm writes nothing, and what is added then must change nothing: not a zero's sign either.
+ */
+static fsdp_status zero_result(const fsdp__reduction *r, int64_t i)
+{
+    const fsdp__fill_args args = {.dst = fsdp__result_place(r, i),
+                                  .dtype = FSDP_F32,
+                                  .numel = fsdp__param_shard_numel(r->params[i]),
+                                  .value = -0.0};
+
+    if (r->comm->in_flight.contributed[i] || args.numel == 0)
+        return FSDP_OK;
+    return fsdp__launch_fill(fsdp_device_stream(r->group->residence.device), &args);
+}
+
+/* Where shards are offloaded results lie on the device first. What is added to gradients on the host comes in f32, so
+ * that the sum is rounded once, as ever. */
+static fsdp_status make_on_device(fsdp__reduction *r)
+{
+    int64_t bytes = 0;
+
+    if (!fsdp__residence_is_offloaded(&r->group->residence))
+        return FSDP_OK;
+    r->places = fsdp__calloc((size_t)r->count, sizeof *r->places);
+    if (!r->places)
+        return FSDP_NO_MEMORY;
+    r->dtype = r->add ? FSDP_F32 : FSDP_DTYPE_NONE;
+    for (int64_t i = 0; i < r->count; i++) {
+        r->places[i] = bytes;
+        bytes += (int64_t)fsdp__param_padded_bytes(r->params[i], 1, fsdp__result_dtype(r, i));
+    }
+    FSDP_TRY(fsdp__storage_create(r->group->residence.device, (size_t)bytes, FSDP_MEMORY_GRADIENT, true,
+                                  &r->comm->in_flight.results));
+    for (int64_t i = 0; i < r->count && r->add; i++)
+        FSDP_TRY(zero_result(r, i));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__make_results(fsdp__reduction *r)
+{
+    fsdp__storage *storage;
+    size_t offset = 0;
+    fsdp_status status = FSDP_OK;
+
+    if (!r->complete) {
+        r->comm->in_flight.count = r->count; /* none: but it holds what is reduced */
+        return FSDP_OK;
+    }
+    FSDP_TRY(make_storage(r, &storage));
+    for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)
+        status = arrives(r, i) ? make_arriving(r, i) : make_in_place(r, i, storage, &offset);
+    fsdp__storage_unref(storage);
+    return status == FSDP_OK ? make_on_device(r) : status;
+}
+
+bool fsdp__adds_in_place(const fsdp__reduction *r)
+{
+    return r->add && !r->comm->in_flight.results;
+}

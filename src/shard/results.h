@@ -1,0 +1,16 @@
+/* results.h - where the results of a reduction go. */
+#ifndef SHARD_RESULTS_H
+#define SHARD_RESULTS_H
+
+#include "shard/reduction.h"
+
+/* Gives every result a place: the gradient that a shard has, a new one, or one that arrives when all is done. The
+ * flight holds them. Of a reduction that is not complete there are none. */
+fsdp_status fsdp__make_results(fsdp__reduction *r);
+/* Where the reduction writes result i, and in which dtype. */
+void *fsdp__result_place(const fsdp__reduction *r, int64_t i);
+fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i);
+/* Whether the reduction itself adds to what shards have. */
+bool fsdp__adds_in_place(const fsdp__reduction *r);
+
+#endif
