@@ -58,12 +58,17 @@ FSDP_API bool fsdp_mesh_equal(const fsdp_mesh *a, const fsdp_mesh *b); /* same r
 typedef enum fsdp_placement_kind {
     FSDP_REPLICATE,
     FSDP_SHARD,
-    FSDP_PARTIAL
+    FSDP_PARTIAL,
+    FSDP_FLAT /* a part of a flat vector in which the tensor lies, row-major, beside others (FSDP1's FlatParameter) */
 } fsdp_placement_kind;
 typedef struct fsdp_placement {
     fsdp_placement_kind kind;
     int dim;           /* FSDP_SHARD: tensor dimension */
     fsdp_reduce_op op; /* FSDP_PARTIAL */
+    /* FSDP_FLAT: coordinate r holds elements [r * chunk, (r + 1) * chunk) of the vector, where the tensor begins at
+     * `first`; so a run of the tensor's elements, all of them, or none. The local tensor has one dimension. All other
+     * dimensions of the mesh replicate. */
+    int64_t first, chunk;
 } fsdp_placement;
 
 /* The chunk rule. Returns the length and stores the start (n for an empty piece). */
@@ -82,7 +87,10 @@ FSDP_API const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *te
 /* Makes `local` a distributed tensor: checks that its shape is what the rule gives this rank. Holds the mesh. Replaces
  * a distribution it has. */
 FSDP_API fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution);
-/* Offset and size of this rank's piece in the global tensor. For a plain tensor: zeros and its shape. */
+/* Whether it has a flat placement. */
+FSDP_API bool fsdp_distribution_is_flat(const fsdp_distribution *distribution);
+/* Offset and size of this rank's piece in the global tensor. For a plain tensor: zeros and its shape. For a flat one
+ * there is no box, but a run of elements: offset[0] and size[0]. */
 FSDP_API void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size);
 /* The same for any coordinates of the mesh. */
 FSDP_API void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
@@ -95,10 +103,10 @@ FSDP_API fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh
 /* The whole tensor on every rank (a copy, also of a plain tensor). The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out);
 /* Any placements to any others: all-gather, slice, all-reduce, reduce-scatter or all-to-all per mesh dimension
- * (Shard to Partial goes through Replicate; Replicate to Partial(sum) keeps the value on coordinate 0 and zeros
- * elsewhere, to the other operations keeps it everywhere). Several mesh dimensions may shard one tensor dimension: the
- * right one splits what the left one left over. Without autograd. On the meta device nothing is communicated.
- * The caller owns `*out`. [collective] */
+ * (Shard to Partial goes through Replicate, and so does all from and to Flat; Replicate to Partial(sum) keeps the value
+ * on coordinate 0 and zeros elsewhere, to the other operations keeps it everywhere). Several mesh dimensions may shard
+ * one tensor dimension: the right one splits what the left one left over. Without autograd. On the meta device nothing
+ * is communicated. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *placements, fsdp_tensor **out);
 
 #ifdef __cplusplus

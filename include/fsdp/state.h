@@ -17,6 +17,7 @@ typedef struct fsdp_state_dict_entry {
     int ndim;
     int64_t global_shape[FSDP_MAX_DIMS];
     int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS]; /* my box in the global tensor; size has a 0 when I hold none */
+    bool flat;       /* no box, but a run of the global tensor's elements, row-major: offset[0], size[0] (FSDP_FLAT) */
     bool replicated; /* every rank of the world holds this box: one of them writes it */
     bool writer;     /* this rank writes its box: false for an empty one; of replicas in the tensor's mesh the first in
                       * every replicated dimension, of a plain tensor rank 0 */
@@ -72,6 +73,8 @@ FSDP_API bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_
 typedef fsdp_status (*fsdp_box_run)(void *arg, int64_t global, int64_t local, int64_t numel);
 FSDP_API fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size,
                                    fsdp_box_run run, void *arg);
+/* The same of what this rank holds of an entry, flat or not. */
+FSDP_API fsdp_status fsdp_state_dict_entry_runs(const fsdp_state_dict_entry *entry, fsdp_box_run run, void *arg);
 
 #ifdef __cplusplus
 }

@@ -61,5 +61,14 @@ fsdp_status fsdp__mesh_part(fsdp_mesh *mesh, const char *what, int ndim, const f
 /* Checks that `placements` (one per mesh dimension) fit a tensor of `ndim` dimensions. */
 fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim);
 bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b);
+/* The mesh dimension of the flat placement; -1: none is. */
+int fsdp__flat_dim(const fsdp_placement *placements, int count);
+
+/* ---- flat.c ---- */
+
+/* The whole tensor of a flat one: a copy, without a distribution. The caller owns `*out`. [collective] */
+fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out);
+/* This rank's part of a whole tensor, a copy; `distribution` is flat. The caller owns `*out`. */
+fsdp_status fsdp__flat_cut(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out);
 
 #endif

@@ -20,7 +20,38 @@ bool fsdp__placement_equal(fsdp_placement a, fsdp_placement b)
 {
     if (a.kind != b.kind)
         return false;
+    if (a.kind == FSDP_FLAT)
+        return a.first == b.first && a.chunk == b.chunk;
     return a.kind == FSDP_SHARD ? a.dim == b.dim : a.kind == FSDP_PARTIAL ? a.op == b.op : true;
+}
+
+int fsdp__flat_dim(const fsdp_placement *placements, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (placements[i].kind == FSDP_FLAT)
+            return i;
+    return -1;
+}
+
+bool fsdp_distribution_is_flat(const fsdp_distribution *distribution)
+{
+    return fsdp__flat_dim(distribution->placements, distribution->placement_count) >= 0;
+}
+
+static fsdp_status check_flat(const fsdp_mesh *mesh, const fsdp_placement *placements, int flat)
+{
+    const fsdp_placement *p = &placements[flat];
+
+    if (p->first < 0 || p->chunk < 0 || p->chunk > INT64_MAX / mesh->shape[flat])
+        return FSDP_FAIL(FSDP_INVALID,
+                         "flat placement on mesh dimension '%s': a chunk of %lld, and the tensor begins at %lld",
+                         mesh->names[flat], (long long)p->chunk, (long long)p->first);
+    for (int i = 0; i < mesh->ndim; i++)
+        if (i != flat && placements[i].kind != FSDP_REPLICATE)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "flat placement on mesh dimension '%s': dimension '%s' must replicate beside it",
+                             mesh->names[flat], mesh->names[i]);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *placements, int ndim)
@@ -28,7 +59,9 @@ fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *
     for (int i = 0; i < mesh->ndim; i++) {
         const fsdp_placement *p = &placements[i];
 
-        if (p->kind != FSDP_REPLICATE && p->kind != FSDP_SHARD && p->kind != FSDP_PARTIAL)
+        if (p->kind == FSDP_FLAT)
+            FSDP_TRY(check_flat(mesh, placements, i));
+        else if (p->kind != FSDP_REPLICATE && p->kind != FSDP_SHARD && p->kind != FSDP_PARTIAL)
             return FSDP_FAIL(FSDP_INVALID, "placement on mesh dimension '%s' has an unknown kind %d", mesh->names[i],
                              (int)p->kind);
         if (p->kind == FSDP_SHARD && (p->dim < 0 || p->dim >= ndim))
@@ -45,9 +78,27 @@ fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *
 
 /* ---- boxes ---- */
 
+/* Of the tensor's elements, `numel` in a row, those in the vector's part that `coordinate` has. */
+static int64_t flat_run(const fsdp_placement *flat, int64_t numel, int64_t coordinate, int64_t *start)
+{
+    int64_t begin = FSDP__MAX(coordinate * flat->chunk - flat->first, 0);
+    int64_t end = FSDP__MIN((coordinate + 1) * flat->chunk - flat->first, numel);
+
+    *start = FSDP__MIN(begin, numel);
+    return FSDP__MAX(end - *start, 0);
+}
+
 void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
                            int64_t *size)
 {
+    int flat = fsdp__flat_dim(distribution->placements, distribution->placement_count);
+
+    if (flat >= 0) {
+        size[0] =
+            flat_run(&distribution->placements[flat], fsdp__shape_numel(distribution->ndim, distribution->global_shape),
+                     coordinates[flat], offset);
+        return;
+    }
     for (int d = 0; d < distribution->ndim; d++) {
         offset[d] = 0;
         size[d] = distribution->global_shape[d];
@@ -101,6 +152,7 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
     int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
     char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
     fsdp_distribution *mine;
+    int local_ndim;
 
     if (!local || !distribution || !distribution->mesh)
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: tensor and mesh are required");
@@ -108,7 +160,8 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor: %d placements for a mesh of %d dimensions",
                          distribution->placement_count, distribution->mesh->ndim);
     FSDP_TRY(fsdp__placements_check(distribution->mesh, distribution->placements, distribution->ndim));
-    if (distribution->ndim != local->ndim || fsdp__shape_numel(distribution->ndim, distribution->global_shape) < 0)
+    local_ndim = fsdp_distribution_is_flat(distribution) ? 1 : distribution->ndim;
+    if (local_ndim != local->ndim || fsdp__shape_numel(distribution->ndim, distribution->global_shape) < 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of %d dimensions: its global shape %s does not fit",
                          local->ndim,
                          fsdp__shape_text(FSDP__MIN(FSDP__MAX(distribution->ndim, 0), FSDP_MAX_DIMS),

@@ -391,6 +391,49 @@ out:
     return status;
 }
 
+/* ---- from and to flat placements ---- */
+
+static const fsdp_placement replicated[FSDP_MAX_MESH_DIMS] = {{.kind = FSDP_REPLICATE}};
+
+static fsdp_status cut_flat(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out)
+{
+    fsdp_tensor *together = NULL;
+    fsdp_status status;
+
+    if (fsdp_tensor_is_contiguous(whole))
+        return fsdp__flat_cut(whole, distribution, out);
+    FSDP_TRY(copy_tensor(whole, &together));
+    status = fsdp__flat_cut(together, distribution, out);
+    fsdp_tensor_unref(together);
+    return status;
+}
+
+static fsdp_status make_whole(const fsdp_tensor *tensor, fsdp_tensor **out)
+{
+    return fsdp_distribution_is_flat(fsdp_tensor_distribution(tensor)) ? fsdp__flat_gather(tensor, out)
+                                                                       : move(tensor, replicated, out);
+}
+
+/* `target` is what the result is to be. */
+static fsdp_status move_by_whole(const fsdp_tensor *tensor, const fsdp_distribution *target, fsdp_tensor **out)
+{
+    fsdp_distribution now = *target;
+    fsdp_tensor *whole = NULL;
+    fsdp_status status;
+
+    memcpy(now.placements, replicated, sizeof now.placements);
+    FSDP_TRY(make_whole(tensor, &whole));
+    if (fsdp_distribution_is_flat(target)) {
+        FSDP_TRY_GOTO(status, cut_flat(whole, target, out), out);
+    } else {
+        FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(whole, &now), out);
+        FSDP_TRY_GOTO(status, move(whole, target->placements, out), out);
+    }
+out:
+    fsdp_tensor_unref(whole);
+    return status;
+}
+
 /* ---- the public face ---- */
 
 fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, const fsdp_placement *placements,
@@ -417,6 +460,8 @@ fsdp_status fsdp_distribute_tensor(const fsdp_tensor *tensor, fsdp_mesh *mesh, c
     memcpy(distribution.placements, placements, (size_t)mesh->ndim * sizeof *placements);
     distribution.ndim = tensor->ndim;
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
+    if (fsdp_distribution_is_flat(&distribution))
+        return cut_flat(tensor, &distribution, out);
     fsdp_distribution_box(&distribution, mesh->coordinate, offset, size);
     FSDP_TRY(fsdp__tensor_alias(tensor, &view));
     for (int d = 0; d < tensor->ndim; d++) {
@@ -436,13 +481,11 @@ out:
 
 fsdp_status fsdp_full_tensor(const fsdp_tensor *tensor, fsdp_tensor **out)
 {
-    const fsdp_placement replicate[FSDP_MAX_MESH_DIMS] = {{.kind = FSDP_REPLICATE}};
-
     *out = NULL;
     if (!tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot gather a tensor: it is NULL");
     if (fsdp_tensor_distribution(tensor))
-        FSDP_TRY(move(tensor, replicate, out));
+        FSDP_TRY(make_whole(tensor, out));
     else
         FSDP_TRY(copy_tensor(tensor, out));
     return FSDP_OK;
@@ -453,6 +496,7 @@ fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *p
     fsdp_distribution distribution;
     fsdp_status status = FSDP_OK;
     fsdp_tensor *moved = NULL;
+    bool flat;
 
     *out = NULL;
     if (!tensor || !placements)
@@ -460,9 +504,11 @@ fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_placement *p
     if (!fsdp_tensor_distribution(tensor))
         return FSDP_FAIL(FSDP_INVALID, "cannot redistribute a plain tensor: distribute it");
     distribution = *fsdp_tensor_distribution(tensor);
-    FSDP_TRY(fsdp__placements_check(distribution.mesh, placements, tensor->ndim));
+    flat = fsdp_distribution_is_flat(&distribution);
+    FSDP_TRY(fsdp__placements_check(distribution.mesh, placements, distribution.ndim));
     memcpy(distribution.placements, placements, (size_t)distribution.placement_count * sizeof *placements);
-    FSDP_TRY(move(tensor, placements, &moved));
+    flat = flat || fsdp_distribution_is_flat(&distribution);
+    FSDP_TRY(flat ? move_by_whole(tensor, &distribution, &moved) : move(tensor, placements, &moved));
     FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(moved, &distribution), out);
     *out = moved;
     moved = NULL;

@@ -113,7 +113,7 @@ static fsdp_status check_tied_head(const loader *l, const fsdp_safetensors_entry
             head->name, pair.embedding->name);
     if (l->headers_only)
         return FSDP_OK;
-    return fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, compare_run, &pair);
+    return fsdp_state_dict_entry_runs(entry, compare_run, &pair);
 }
 
 static fsdp_status check_extra(const loader *l, const fsdp_safetensors_entry *extra)
@@ -192,8 +192,7 @@ static fsdp_status read_entry(const fsdp_state_dict_entry *entry, const fsdp_saf
 
     if (p.numel == 0) /* others write their rows of it */
         return fsdp_tensor_begin_write(entry->tensor);
-    FSDP_TRY_GOTO(status, fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, read_run, &p),
-                  out);
+    FSDP_TRY_GOTO(status, fsdp_state_dict_entry_runs(entry, read_run, &p), out);
     FSDP_TRY_GOTO(status, fsdp_tensor_write(entry->tensor, source->dtype, p.data), out);
 out:
     fsdp__free(p.buffer);

@@ -323,7 +323,7 @@ static fsdp_status write_entries(saver *s, const fsdp__save_file *file)
         run_writer w = {.s = s, .entry = entry, .offset = s->plan.offsets[i]};
 
         if (writes(entry))
-            FSDP_TRY(fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, write_run, &w));
+            FSDP_TRY(fsdp_state_dict_entry_runs(entry, write_run, &w));
     }
     return FSDP_OK;
 }

@@ -49,7 +49,7 @@ static fsdp_status set_of(const fsdp__optimizer_param *param, norm_set *out)
         if (distribution->placements[i].kind == FSDP_PARTIAL)
             return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot take the norm of '%s': it is partial over mesh dimension '%s'",
                              param->name, fsdp_mesh_dim_name(distribution->mesh, i));
-        if (distribution->placements[i].kind == FSDP_SHARD)
+        if (distribution->placements[i].kind != FSDP_REPLICATE)
             out->sharded |= 1u << i;
     }
     if (out->sharded)

@@ -63,3 +63,10 @@ fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset,
     }
     return FSDP_OK;
 }
+
+fsdp_status fsdp_state_dict_entry_runs(const fsdp_state_dict_entry *entry, fsdp_box_run run, void *arg)
+{
+    if (!entry->flat)
+        return fsdp_box_runs(entry->ndim, entry->global_shape, entry->offset, entry->size, run, arg);
+    return entry->size[0] > 0 ? run(arg, entry->offset[0], 0, entry->size[0]) : FSDP_OK;
+}

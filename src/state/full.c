@@ -149,7 +149,7 @@ static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state
         return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it has shape %s, but shape %s is needed", to->name,
                          fsdp__shape_text(from->ndim, from->global_shape, got),
                          fsdp__shape_text(to->ndim, to->global_shape, wanted));
-    if (memcmp(from->size, from->global_shape, (size_t)from->ndim * sizeof *from->size) != 0)
+    if (fsdp_tensor_numel(from->tensor) != fsdp__shape_numel(from->ndim, from->global_shape))
         return FSDP_FAIL(FSDP_INVALID, "cannot load '%s' from a part of it: gather the state dict first", to->name);
     if (fsdp_dtype_is_floating(fsdp_tensor_dtype(from->tensor)) !=
         fsdp_dtype_is_floating(fsdp_tensor_dtype(to->tensor)))
@@ -214,9 +214,13 @@ static fsdp_status narrow(const fsdp_tensor *whole, const fsdp_state_dict_entry 
 {
     fsdp_tensor *view = NULL, *next;
     fsdp_status status = FSDP_OK;
+    int64_t numel = fsdp_tensor_numel(whole);
 
-    FSDP_TRY(fsdp__tensor_alias(whole, &view));
-    for (int d = 0; d < entry->ndim; d++) {
+    if (entry->flat)
+        FSDP_TRY(fsdp__view_reshape(whole, 1, &numel, &view));
+    else
+        FSDP_TRY(fsdp__tensor_alias(whole, &view));
+    for (int d = 0; d < (entry->flat ? 1 : entry->ndim); d++) {
         FSDP_TRY_GOTO(status, fsdp__view_narrow(view, d, entry->offset[d], entry->size[d], &next), out);
         fsdp_tensor_unref(view);
         view = next;

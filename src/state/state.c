@@ -99,11 +99,14 @@ static fsdp_status describe(fsdp_state_dict_entry *entry)
         entry->writer = some && fsdp_context_rank(context) == 0;
         return FSDP_OK;
     }
+    entry->flat = fsdp_distribution_is_flat(distribution);
+    entry->ndim = distribution->ndim;
     memcpy(entry->global_shape, distribution->global_shape, sizeof entry->global_shape);
     for (int i = 0; i < distribution->placement_count; i++) {
-        bool split = distribution->placements[i].kind == FSDP_SHARD && fsdp_mesh_size(distribution->mesh, i) > 1;
+        fsdp_placement_kind kind = distribution->placements[i].kind;
+        bool split = (kind == FSDP_SHARD || kind == FSDP_FLAT) && fsdp_mesh_size(distribution->mesh, i) > 1;
 
-        if (distribution->placements[i].kind == FSDP_PARTIAL)
+        if (kind == FSDP_PARTIAL)
             return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: its value is partial over mesh dimension '%s'",
                              entry->name, fsdp_mesh_dim_name(distribution->mesh, i));
         full = full && !split;

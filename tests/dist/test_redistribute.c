@@ -25,9 +25,26 @@ static unsigned draw(unsigned *random, unsigned below)
     return (*random >> 12) % below;
 }
 
-static void draw_placements(unsigned *random, int count, int ndim, bool partial, fsdp_placement *out)
+/* A flat vector of all ranks along one dimension of the mesh, with the tensor somewhere in it. */
+static void draw_flat(unsigned *random, const mesh_case *c, int64_t numel, fsdp_placement *out)
 {
-    for (int i = 0; i < count; i++) {
+    int dim = (int)draw(random, (unsigned)c->ndim);
+    int64_t first = draw(random, 20), ranks = c->shape[dim];
+
+    for (int i = 0; i < c->ndim; i++)
+        out[i] = (fsdp_placement){.kind = FSDP_REPLICATE};
+    out[dim] = (fsdp_placement){
+        .kind = FSDP_FLAT, .first = first, .chunk = (first + numel + ranks - 1) / ranks + draw(random, 4)};
+}
+
+static void draw_placements(unsigned *random, const mesh_case *c, int ndim, int64_t numel, bool partial,
+                            fsdp_placement *out)
+{
+    if (draw(random, 5) == 0) {
+        draw_flat(random, c, numel, out);
+        return;
+    }
+    for (int i = 0; i < c->ndim; i++) {
         unsigned kind = draw(random, partial ? 5 : 4);
 
         out[i] = (fsdp_placement){.kind = FSDP_REPLICATE};
@@ -74,8 +91,16 @@ static void check_holds_box(const fsdp_tensor *tensor, const int64_t *shape, con
             CHECK_EQ(d->placements[i].dim, placements[i].dim);
     }
     fsdp_tensor_box(tensor, offset, size);
-    CHECK_BYTES(fsdp_tensor_shape(tensor), size, (size_t)d->ndim * sizeof *size);
-    count = box_elements(d->ndim, shape, offset, size, expected);
+    if (fsdp_distribution_is_flat(d)) {
+        CHECK_EQ(fsdp_tensor_ndim(tensor), 1);
+        CHECK_EQ(fsdp_tensor_size(tensor, 0), size[0]);
+        count = size[0];
+        for (int64_t i = 0; i < count; i++)
+            expected[i] = (float)(offset[0] + i);
+    } else {
+        CHECK_BYTES(fsdp_tensor_shape(tensor), size, (size_t)d->ndim * sizeof *size);
+        count = box_elements(d->ndim, shape, offset, size, expected);
+    }
     for (int64_t i = 0; i < count; i++)
         expected[i] *= factor;
     CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, actual));
@@ -138,16 +163,17 @@ static void check_random(fsdp_context *context, void *arg)
         static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_I64, FSDP_I32, FSDP_F32, FSDP_BF16};
         fsdp_dtype dtype = dtypes[draw(&random, 5)];
         int ndim = (int)draw(&random, 4);
-        int64_t shape[3];
+        int64_t shape[3], numel;
         fsdp_placement from[3], to[3], back[3];
         double tolerance;
         fsdp_tensor *whole, *piece = NULL, *moved = NULL, *returned = NULL;
 
         for (int d = 0; d < ndim; d++)
             shape[d] = draw(&random, dtype == FSDP_BF16 ? 6 : 10);
-        draw_placements(&random, c->ndim, ndim, false, from);
-        draw_placements(&random, c->ndim, ndim, dtype == FSDP_F32, to);
-        draw_placements(&random, c->ndim, ndim, dtype == FSDP_F32, back);
+        numel = fsdp__shape_numel(ndim, shape);
+        draw_placements(&random, c, ndim, numel, false, from);
+        draw_placements(&random, c, ndim, numel, dtype == FSDP_F32, to);
+        draw_placements(&random, c, ndim, numel, dtype == FSDP_F32, back);
         tolerance = has_mean(c->ndim, to) || has_mean(c->ndim, back) ? 1e-6 : 0; /* 1 / W rounds */
         whole = counting(context, dtype, ndim, shape);
         CHECK_OK(fsdp_distribute_tensor(whole, mesh, from, &piece));
@@ -303,6 +329,8 @@ static void check_strided_and_meta(fsdp_context *context, void *arg)
                 "partial");
     CHECK_STATUS(fsdp_redistribute(piece, &(fsdp_placement){.kind = FSDP_SHARD, .dim = 2}, &moved), FSDP_INVALID);
     CHECK_NULL(moved);
+    CHECK_ERROR(fsdp_redistribute(piece, &(fsdp_placement){.kind = FSDP_FLAT, .chunk = -1}, &moved), FSDP_INVALID,
+                "flat placement");
     fsdp_tensor_unref(turned);
     fsdp_tensor_unref(piece);
     fsdp_tensor_unref(whole);
