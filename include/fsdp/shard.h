@@ -172,6 +172,13 @@ typedef struct fsdp_shard_options {
      * gathers over k consecutive ranks of the mesh (of one machine, say), after a write to a shard over all. The
      * process groups are made by the first call with this mesh and k, [collective] of the world. */
     int reshard_after_forward_ranks;
+    /* ZeRO as one number; 0: not said. What a rank has only a part of while a step runs, however many microbatches it
+     * has. 1: optimizer state: parameters are gathered once a step and stay whole, gradients add up whole and are
+     * reduced once. 2: gradients too: every backward reduces. 3: parameters too: resharded after the forward. Between
+     * steps all of it is sharded in any. 1 and 2 are reshard_after_forward NEVER, 3 is what that says. Where a step
+     * ends fsdp_module_set_is_last_microbatch says. Modules may differ. The results are the same bits where gradients
+     * add up in the same order: always but for 1, which with several microbatches adds those of a rank first. */
+    int zero_stage;
     fsdp_mp_policy mp_policy;
     fsdp_offload_policy offload_policy;
     fsdp_overlap overlap;
@@ -244,6 +251,11 @@ FSDP_API fsdp_status fsdp_module_set_requires_all_reduce(fsdp_module *module, bo
 /* false: the end of a backward does not wait for reductions and keeps the prefetch order (several backwards per step).
  */
 FSDP_API fsdp_status fsdp_module_set_is_last_backward(fsdp_module *module, bool last);
+/* Before each forward of a step of several: whether its backward is the step's last. Does for the module and every
+ * sharded module below what their options.zero_stage says: sets is_last_backward; of stage 1 requires_gradient_sync and
+ * reshard_after_backward to `last`; of stage 2 reshard_after_backward alone. Modules without a stage, or of stage 3,
+ * stay as they are set. A step of one microbatch needs no call. */
+FSDP_API fsdp_status fsdp_module_set_is_last_microbatch(fsdp_module *module, bool last);
 /* Before the first forward: this rank may enter the module or not, as its data has it, and so may every other, as often
  * as it likes; sharded modules below are conditional, too. Its parameters are gathered and reduced together with the
  * next sharded module above it, of which there must be one only, so each needs memory when that one runs. It prefetches

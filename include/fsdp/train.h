@@ -52,6 +52,15 @@ typedef enum fsdp_train_gather {
     FSDP_TRAIN_GATHER_INT8    /* fsdp_gather_int8 */
 } fsdp_train_gather;
 
+/* What is sharded, by the name that people know. */
+typedef enum fsdp_train_strategy {
+    FSDP_TRAIN_FSDP2, /* fsdp_fully_shard as the keys say */
+    FSDP_TRAIN_ZERO1, /* its options.zero_stage 1, 2, 3 */
+    FSDP_TRAIN_ZERO2,
+    FSDP_TRAIN_ZERO3,
+    FSDP_TRAIN_HSDP /* as FSDP2, over several copies of the parameters */
+} fsdp_train_strategy;
+
 /* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
  * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
  * choice and NaN for a number that has no fixed default. */
@@ -83,7 +92,7 @@ typedef struct fsdp_train_config {
         int64_t threads; /* a rank's, for who makes its context (the program fsdp); 0: OMP_NUM_THREADS, or its share */
         int mixed_precision_param;  /* fsdp_dtype: F32, BF16 or F16, which switches a gradient scaler on */
         int mixed_precision_reduce; /* the same */
-        bool no_sync;               /* reduce gradients on the last microbatch only */
+        int no_sync;                /* 1: reduce gradients on the last microbatch only; 0; -1: as the strategy is */
         bool enable_cpu_offload;    /* fsdp_offload_policy of all groups */
         int on_nan;                 /* fsdp_train_on_nan */
     } training;
@@ -100,6 +109,7 @@ typedef struct fsdp_train_config {
         double min_lr_factor;
     } lr_scheduler;
     struct {
+        int strategy;                           /* fsdp_train_strategy */
         int64_t data_parallel_replicate_degree; /* copies of the parameters */
         int64_t data_parallel_shard_degree;     /* ranks of each; -1: all / copies */
         int reshard_after_forward;              /* minus an fsdp_reshard, or reshard_after_forward_ranks */

@@ -5,6 +5,7 @@
 #include "shard/attach.h"
 #include "shard/defaults.h"
 #include "shard/gradients.h"
+#include "shard/zero.h"
 
 /* ---- choosing the parameters ---- */
 
@@ -298,6 +299,7 @@ fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, con
     sel.options = options;
     FSDP_TRY(check_modules(modules, count));
     FSDP_TRY(check_ignored(options));
+    FSDP_TRY(fsdp__zero_check(options));
     if (options->gather_extension)
         FSDP_TRY(fsdp__wire_check(options->gather_extension));
     FSDP_TRY(fsdp__module_state_create(modules, count, options, &sel.state));

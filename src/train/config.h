@@ -12,6 +12,11 @@ extern const fsdp__key_table fsdp__train_keys;
 /* Of all keys as they are printed: whether two runs were asked for the same. */
 fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
 
+/* What parallelism.strategy excludes; the degrees fit the ranks already. */
+fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config);
+/* options.zero_stage of it. */
+int fsdp__train_zero_stage(const fsdp_train_config *config);
+
 /* The folder's config.json or the preset, with what the config changes of it, checked. */
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);
 

@@ -24,7 +24,9 @@ static const fsdp__choice decay_choices[] = {
     {"constant", FSDP_DECAY_CONSTANT}, {"linear", FSDP_DECAY_LINEAR}, {"cosine", FSDP_DECAY_COSINE}, {NULL, 0}};
 static const fsdp__choice reshard_choices[] = {
     {"default", -FSDP_RESHARD_AUTO}, {"always", -FSDP_RESHARD_ALWAYS}, {"never", -FSDP_RESHARD_NEVER}, {NULL, 0}};
-
+static const fsdp__choice strategy_choices[] = {{"fsdp2", FSDP_TRAIN_FSDP2}, {"zero1", FSDP_TRAIN_ZERO1},
+                                                {"zero2", FSDP_TRAIN_ZERO2}, {"zero3", FSDP_TRAIN_ZERO3},
+                                                {"hsdp", FSDP_TRAIN_HSDP},   {NULL, 0}};
 static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
                                               {"float8", FSDP_TRAIN_GATHER_FLOAT8},
                                               {"int8", FSDP_TRAIN_GATHER_INT8},
@@ -119,7 +121,7 @@ static const fsdp__key keys[] = {
     INTEGER(training, threads, 1, FSDP__THREADS_MOST, FSDP__LOCAL, NULL, "compute threads of each rank, in the program fsdp; not set: OMP_NUM_THREADS, else a rank's share of the cores"),
     CHOICE(training, mixed_precision_param, mixed_precision_param, param_choices, "float32", "gather parameters and compute in it; shards stay float32; float16: the loss is scaled, dynamically, and steps with infinite gradients are left out"),
     CHOICE(training, mixed_precision_reduce, mixed_precision_reduce, param_choices, "float32", "reduce gradients in it; float16: as with mixed_precision_param"),
-    BOOL(training, no_sync, "true", "with accumulation: reduce on the last microbatch only"),
+    CHOICE(training, no_sync, no_sync, bool_choices, NULL, "with accumulation: reduce on the last microbatch only, and add up whole gradients until then; not set: true, but false with parallelism.strategy zero2 and zero3"),
     BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and step there; where the run computes on the CPU they are there anyway, and nothing moves"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
 
@@ -136,6 +138,7 @@ static const fsdp__key keys[] = {
     CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "after the warm-up, until training.steps"),
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "part of the base rate that is left at the end"),
 
+    CHOICE(parallelism, strategy, strategy, strategy_choices, "fsdp2", "what a rank has only a part of while a step runs; zero1: optimizer state: parameters are gathered, and gradients reduced, once a step; zero2: gradients too, reduced in each microbatch; zero3: parameters too; fsdp2: as fsdp_reshard_after_forward and no_sync say; hsdp: the same, over several copies (data_parallel_replicate_degree)"),
     INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "copies of the parameters; with several each is sharded over consecutive ranks: parameters, gradients and optimizer state take as many times the memory, gathers stay among those ranks, and each reduction sends 2 (copies - 1) / copies of a shard besides"),
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all / data_parallel_replicate_degree"),
     CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),

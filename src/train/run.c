@@ -78,6 +78,7 @@ static fsdp_shard_options shard_options(const fsdp_train_config *c)
     if (c->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
         options.gather_extension =
             c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_FLOAT8 ? fsdp_gather_float8() : fsdp_gather_int8();
+    options.zero_stage = fsdp__train_zero_stage(c);
     options.offload_policy.cpu = c->training.enable_cpu_offload;
     return options;
 }

@@ -1,15 +1,18 @@
 /* step.c - one optimizer step. Every line is a stage; details are one call down. */
 #include <math.h>
 
+#include "train/config.h"
 #include "train/run.h"
 
-/* Earlier microbatches only add up their gradients, unless every one is to be reduced. */
+/* Earlier microbatches only add up their gradients, unless every one is to be reduced; or as the stage of ZeRO is. */
 static fsdp_status set_sync(fsdp_train_run *run, bool last)
 {
     /* One that is alone is reduced and the last: modules are set to that from the start. */
     if (run->microbatches == 1)
         return FSDP_OK;
-    FSDP_TRY(fsdp_module_set_requires_gradient_sync(run->model, last || !run->config->training.no_sync, true));
+    if (fsdp__train_zero_stage(run->config) > 0)
+        return fsdp_module_set_is_last_microbatch(run->model, last);
+    FSDP_TRY(fsdp_module_set_requires_gradient_sync(run->model, last || run->config->training.no_sync == 0, true));
     return fsdp_module_set_is_last_backward(run->model, last);
 }
 

@@ -51,7 +51,7 @@ static void every_key_has_its_default(void **state)
     CHECK_EQ(config->data.format, FSDP_TRAIN_AUTO);
     CHECK_EQ(config->data.shuffle, 0);
     CHECK_EQ(config->training.global_batch_size, -1);
-    CHECK(config->training.no_sync);
+    CHECK_EQ(config->training.no_sync, -1);
     CHECK_EQ(config->training.mixed_precision_param, FSDP_F32);
     CHECK_EQ(config->optimizer.name, FSDP_TRAIN_ADAMW);
     CHECK(isnan(config->optimizer.weight_decay));
@@ -82,7 +82,7 @@ static void a_file_sets_what_it_names(void **state)
     CHECK_EQ(config->data.token_bytes, 4);
     CHECK_EQ(config->training.steps, 20);
     CHECK_EQ(config->training.max_norm == 0, 1);
-    CHECK(!config->training.no_sync);
+    CHECK_EQ(config->training.no_sync, 0);
     CHECK_EQ(config->training.mixed_precision_param, FSDP_BF16);
     CHECK_EQ(config->optimizer.name, FSDP_TRAIN_SGD);
     CHECK_NEAR(config->optimizer.lr, 0.05, 0);
