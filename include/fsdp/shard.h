@@ -239,6 +239,31 @@ FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_unshard_async(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
 
+/* FSDP1's summon_full_params, between two calls: fields name whole, plain tensors in the dtype of the shards, to be
+ * read and written (surgery, averages of weights, a look at them). The modules cannot run meanwhile, nor can the shards
+ * be written: FSDP_STATE. What was unsharded is resharded first. */
+typedef struct fsdp_summon_options {
+    bool no_recurse; /* the module's own parameters alone; those of sharded modules below stay shards */
+    /* What is written is lost at the end. Else each rank writes its own part back, which counts as a write to the
+     * shard whether anything changed or not; ranks must write the same where replicas are to stay equal. */
+    bool no_writeback;
+    /* On the first rank of each shard group alone; fields of the others name the shards. They have room for one group
+     * at a time while it is gathered. Needs no_writeback. Who shards over one rank is the first. */
+    bool rank0_only;
+    bool offload_to_cpu; /* in the host's memory; the device has room for one group at a time */
+    /* With the gradients that shards have, whole; written back with them, dropped or made there as well. Gradients that
+     * wait to be reduced are no part of that. */
+    bool with_grads;
+} fsdp_summon_options;
+
+/* options may be NULL. Takes memory for all parameters at once, unpadded, beside the shards: group by group, one gather
+ * each. Errors, on all ranks, after which everything is as before: in a forward or backward, twice, on the meta device,
+ * no memory. [collective] */
+FSDP_API fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const fsdp_summon_options *options);
+/* Ends what was begun on this very module. Fields name the shards again, whatever happens; a tensor that the caller
+ * still holds is a plain one. A local call, but writes wait for peers that read (see above). */
+FSDP_API fsdp_status fsdp_module_end_summon(fsdp_module *module);
+
 /* false: gradients stay unsharded on this rank and add up there; nothing is communicated in the backward (no_sync). The
  * next backward with true reduces what has added up. zero_grad drops it. For the module and, with `recurse`, every
  * sharded module below. */

@@ -16,6 +16,16 @@ fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor,
     return FSDP_OK;
 }
 
+fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what)
+{
+    char text[256];
+
+    if (!group->summoned_by)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_STATE, "cannot %s parameter %s: it is summoned; call fsdp_module_end_summon first", what,
+                     fsdp__param_text(group->params, text, sizeof text));
+}
+
 fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
 {
     return group->reduce_pg ? group->reduce_pg : group->residence.mesh.shard_pg;
@@ -205,6 +215,7 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
 
     if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
         return FSDP_OK; /* a prefetch was here first */
+    FSDP_TRY(fsdp__param_group_check_summon(group, "gather"));
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot unshard parameters on the meta device: call fsdp_module_materialize first");

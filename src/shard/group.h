@@ -58,6 +58,7 @@ typedef struct fsdp__param_group {
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
     fsdp__partial partial;
 
+    const fsdp_module *summoned_by; /* summon_full_params was called on it, and not ended; or NULL */
     fsdp_sharded_state sharded_state;
     fsdp_event *gathered;
     bool kept;            /* gradients of backwards without reduction, since the last one; the same on all ranks */
@@ -65,10 +66,14 @@ typedef struct fsdp__param_group {
     bool requested;       /* by unshard_async, and not used since */
     bool stays_unsharded; /* after a use, as all ranks know: [Note: staying unsharded] in root.h */
     bool asked;           /* in the running exchange */
-    bool written;         /* the shards, by the device's stream, since a gather last waited for that */
-    bool fresh;           /* COPY: memory that the gather uses is new from the device */
-    bool of_root;         /* of the outermost state: its memory does not count in spares.out */
+    bool writes_back, summoned_grads; /* when the summon ends; of gradients, too */
+    bool written;                     /* the shards, by the device's stream, since a gather last waited for that */
+    bool fresh;                       /* COPY: memory that the gather uses is new from the device */
+    bool of_root;                     /* of the outermost state: its memory does not count in spares.out */
 } fsdp__param_group;
+
+/* FSDP_STATE, that it cannot `what` them, while its parameters are summoned. */
+fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what);
 
 /* Adds a parameter, in the order of the calls; pointers to earlier ones are invalid then. */
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);

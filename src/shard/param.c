@@ -129,6 +129,7 @@ void fsdp__param_unwrap(fsdp__param *param)
 void fsdp__param_release(fsdp__param *param)
 {
     fsdp_tensor_unref(param->accumulated_grad);
+    fsdp_tensor_unref(param->summoned);
     fsdp_tensor_unref(param->unsharded);
     fsdp_tensor_unref(param->sharded);
     fsdp__free(param->fields);
@@ -179,12 +180,8 @@ void fsdp__param_forget_user(fsdp__param *param, const void *user)
     param->field_count = kept;
 }
 
-void fsdp__param_publish(fsdp__param *param, bool unsharded)
+void fsdp__param_set_fields(fsdp__param *param, fsdp_tensor *tensor)
 {
-    fsdp_tensor *tensor = unsharded ? param->unsharded : param->sharded;
-
-    if (unsharded) /* who compares writes finds the same under either name */
-        tensor->storage->version = param->sharded->storage->version;
     for (int64_t i = 0; i < param->field_count; i++) {
         fsdp_tensor **field = param->fields[i].field;
 
@@ -193,4 +190,13 @@ void fsdp__param_publish(fsdp__param *param, bool unsharded)
         fsdp_tensor_unref(*field);
         *field = fsdp_tensor_ref(tensor);
     }
+}
+
+void fsdp__param_publish(fsdp__param *param, bool unsharded)
+{
+    fsdp_tensor *tensor = unsharded ? param->unsharded : param->sharded;
+
+    if (unsharded) /* who compares writes finds the same under either name */
+        tensor->storage->version = param->sharded->storage->version;
+    fsdp__param_set_fields(param, tensor);
 }

@@ -4,7 +4,7 @@
  * [Note: what fields name]
  * Outside a forward or backward the fields of modules name the shards, also where the engine keeps a group unsharded
  * (`stays_unsharded`) for the next use. From fsdp_module_unshard to the reshard (`explicit`) they name the unsharded
- * parameters. */
+ * parameters, from fsdp_module_summon_full_params to its end (`summoned`) whole tensors of their own. */
 #ifndef SHARD_PARAM_H
 #define SHARD_PARAM_H
 
@@ -40,6 +40,7 @@ typedef struct fsdp__param {
     bool due;                      /* all ranks reduce it next: see trained.h */
     bool partial_used;             /* some rank of the replica has added to its partial gradient, which is else zero */
     fsdp_tensor *accumulated_grad; /* in reduce_dtype, of backwards without reduction; or NULL */
+    fsdp_tensor *summoned;         /* whole, plain, in orig_dtype, where fields name that: summon.c; else NULL */
 } fsdp__param;
 
 /* A parameter of a group to come: takes a reference of `tensor`, the one the model was built with, to be sharded in
@@ -62,6 +63,8 @@ fsdp_status fsdp__param_add_users_field(fsdp__param *param, const void *user, fs
 void fsdp__param_forget_user(fsdp__param *param, const void *user);
 /* Puts the unsharded parameter, or the shard, into every field that names it. */
 void fsdp__param_publish(fsdp__param *param, bool unsharded);
+/* Any tensor that stands for it. */
+void fsdp__param_set_fields(fsdp__param *param, fsdp_tensor *tensor);
 /* "'name'" when it is known, else its place in the group's modules; for messages. */
 const char *fsdp__param_text(const fsdp__param *param, char *text, size_t bytes);
 

@@ -136,6 +136,7 @@ static fsdp_status check_group(const retyping *r, const fsdp__param_group *group
     if (state->training != FSDP__IDLE || fsdp__module_state_in_use(state) || state->root->forward_root ||
         state->root->in_backward)
         return fail(group->params, "a forward or backward is running");
+    FSDP_TRY(fsdp__param_group_check_summon(group, "change the dtype of"));
     if (group->residence.device && group->residence.device != device)
         return fail(group->params, "it is on another device than parameters before; change theirs by themselves");
     for (int64_t i = 0; i < group->param_count; i++)

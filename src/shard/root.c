@@ -413,8 +413,12 @@ static fsdp_status follow_writes(fsdp__root *root)
 
 fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state)
 {
+    fsdp__param_group *group;
+
     if (root->forward_root)
         return FSDP_OK;
+    for (walk w = walk_of(root); (group = next_group(&w));)
+        FSDP_TRY(fsdp__param_group_check_summon(group, "run a forward with"));
     FSDP_TRY(fsdp__root_drop_stale(root)); /* first: it decides what is gathered at all */
     FSDP_TRY(follow_writes(root));
     FSDP_TRY(encode_all(root, walk_of(root)));

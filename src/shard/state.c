@@ -409,6 +409,7 @@ fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *stora
 
     if (fsdp__module_state_in_use(state))
         return fail_in_use(state, group, storage);
+    FSDP_TRY(fsdp__param_group_check_summon(group, "write to the shard of"));
     /* Before waiting: this rank's own read must not be what peers wait for. */
     reshard(state, fsdp__param_group_give_up);
     group->written = true;

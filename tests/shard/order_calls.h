@@ -39,6 +39,8 @@ void play_read_whole(order_player *player, const order_call *call);
 void play_read_full(order_player *player, const order_call *call);
 /* Gradients of shards are distributed tensors: read whole. */
 void play_read_gradients(order_player *player, const order_call *call);
+/* From the beginning to the end. */
+void play_summon(order_player *player, const order_call *call);
 
 /* ---- gradients and the optimizer ---- */
 

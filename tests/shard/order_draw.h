@@ -26,6 +26,7 @@ bool draw_reshard_all(order_draw *d, order_call *c);
 bool draw_in_window(order_draw *d, order_call *c);
 bool draw_always(order_draw *d, order_call *c);
 bool draw_settled(order_draw *d, order_call *c);
+bool draw_summon(order_draw *d, order_call *c);
 
 /* ---- gradients and the optimizer ---- */
 

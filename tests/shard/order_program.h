@@ -78,6 +78,7 @@ typedef enum order_kind {
     ORDER_READ_WHOLE,
     ORDER_READ_FULL,
     ORDER_READ_GRADIENTS,
+    ORDER_SUMMON,
     ORDER_ZERO_GRAD,
     ORDER_OPTIMIZER_ZERO_GRAD,
     ORDER_STEP,
@@ -132,8 +133,9 @@ typedef struct order_call {
     int number;  /* batch, seed, block, ... or a bool */
     int recurse; /* a bool */
     float value;
-    bool windowed;                /* the parameter's field names a whole tensor when the call begins */
-    uint32_t params;              /* whose groups reduce, in a backward or synchronisation; that an optimizer has */
+    bool windowed; /* the parameter's field names a whole tensor when the call begins */
+    /* Whose groups reduce, in a backward or synchronisation; that an optimizer has; that are summoned. */
+    uint32_t params;
     uint32_t completes;           /* of those, or of what is partial: that get their gradient */
     uint32_t whole[ORDER_MODELS]; /* parameters whose fields name whole tensors after the call */
 } order_call;

@@ -37,6 +37,7 @@ static const struct {
     [ORDER_READ_WHOLE] = {"read whole", 4, draw_in_window, play_read_whole, play_read_whole},
     [ORDER_READ_FULL] = {"read full", 2, draw_always, play_read_full, play_read_full},
     [ORDER_READ_GRADIENTS] = {"read gradients", 2, draw_settled, play_read_gradients, play_read_gradients},
+    [ORDER_SUMMON] = {"summon", 4, draw_summon, play_summon, play_summon},
     [ORDER_ZERO_GRAD] = {"zero_grad", 6, draw_zero_grad, play_zero_grad, play_zero_grad},
     [ORDER_OPTIMIZER_ZERO_GRAD] = {"optimizer zero_grad", 4, draw_optimizer_zero_grad, play_optimizer_zero_grad,
                                    play_optimizer_zero_grad},
@@ -114,6 +115,8 @@ static const order_kind phrases[][PHRASE_CALLS] = {
     {ORDER_FORWARD, ORDER_BACKWARD, ORDER_UNSHARD, ORDER_STEP, ORDER_EVALUATE, ORDER_KINDS},
     {ORDER_UNSHARD_ASYNC, ORDER_WAIT_UNSHARD, ORDER_READ_WHOLE, ORDER_FORWARD, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
     {ORDER_UNSHARD_ASYNC, ORDER_STEP, ORDER_WAIT_UNSHARD, ORDER_EVALUATE, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_BACKWARD, ORDER_SUMMON, ORDER_STEP, ORDER_EVALUATE, ORDER_KINDS},
+    {ORDER_FORWARD, ORDER_SUMMON, ORDER_BACKWARD, ORDER_STEP, ORDER_KINDS},
 };
 
 /* ---- drawing a program ---- */
@@ -121,8 +124,8 @@ static const order_kind phrases[][PHRASE_CALLS] = {
 static bool changes_parameters(order_kind kind)
 {
     return kind == ORDER_STEP || kind == ORDER_WRITE || kind == ORDER_FILL || kind == ORDER_COPY ||
-           kind == ORDER_INITIALIZE || kind == ORDER_LOAD || kind == ORDER_LOAD_FULL || kind == ORDER_FREEZE ||
-           kind == ORDER_UNFREEZE || kind == ORDER_FREEZE_ONE;
+           kind == ORDER_SUMMON || kind == ORDER_INITIALIZE || kind == ORDER_LOAD || kind == ORDER_LOAD_FULL ||
+           kind == ORDER_FREEZE || kind == ORDER_UNFREEZE || kind == ORDER_FREEZE_ONE;
 }
 
 /* Between the forward and the backward of a checkpoint a change is an error. */
