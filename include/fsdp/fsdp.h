@@ -84,6 +84,7 @@
 #include "fsdp/device.h"
 #include "fsdp/dist.h"
 #include "fsdp/format.h"
+#include "fsdp/fsdp1.h"
 #include "fsdp/generate.h"
 #include "fsdp/hub.h"
 #include "fsdp/launch.h"

@@ -14,6 +14,7 @@ typedef struct subgroup {
 
 typedef struct defaults {
     fsdp_mesh *mesh;
+    fsdp_process_group *alone;
     int64_t settings;
     subgroup *subgroups;
     int64_t subgroup_count, subgroup_capacity;
@@ -28,6 +29,7 @@ static void defaults_free(void *state)
         fsdp_mesh_unref(d->subgroups[i].mesh);
     }
     fsdp__free(d->subgroups);
+    fsdp_process_group_free(d->alone);
     fsdp_mesh_unref(d->mesh);
     fsdp__free(d);
 }
@@ -87,6 +89,19 @@ fsdp_status fsdp__default_subgroup(const fsdp__mesh_info *mesh, int k, fsdp_proc
     s->of = mesh->shard_pg;
     d->subgroup_count++;
     *out = s->pg;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__default_alone(fsdp_context *context, fsdp_process_group **out)
+{
+    defaults *d = defaults_of(context);
+    int rank = fsdp_context_rank(context);
+
+    if (!d)
+        return FSDP_NO_MEMORY;
+    if (!d->alone)
+        FSDP_TRY(fsdp_process_group_create(context, &rank, 1, "alone", &d->alone));
+    *out = d->alone;
     return FSDP_OK;
 }
 

@@ -22,14 +22,18 @@ static void leave_with_parent(const fsdp__module_state *parent)
     }
 }
 
-static fsdp_status post_backward(void *arg)
+static fsdp_status post_backward(fsdp__module_state *state)
 {
-    fsdp__module_state *state = arg;
+    bool entered = state->training == FSDP__PRE_BACKWARD;
 
     leave_with_parent(state);
     state->training = FSDP__POST_BACKWARD;
+    if (state->fsdp1.on && state->to_come > 0)
+        return FSDP_OK;
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     fsdp__module_state_reshard_after_backward(state);
+    if (entered)
+        FSDP_TRY(fsdp__prefetch_post_backward(state));
     /* Else by the last of several uses; with the parent, or at the end: [Note: companions] in state.h. */
     if (state->to_come == 0 && !state->tied && !state->parent)
         FSDP_TRY(fsdp__module_state_reduce(state));
@@ -62,6 +66,7 @@ static fsdp_status finish(fsdp__root *root)
             fsdp__module_state_reshard(root->states[i]);
     fsdp__comm_context_drop_memory(root->comm);
     fsdp__root_forget_order(root);
+    root->first_uses_known = root->first_use_count > 0;
     return FSDP_OK;
 }
 
@@ -170,7 +175,9 @@ static fsdp_status cast_floating(fsdp_tensor **tensor, fsdp_dtype dtype)
 
 static fsdp_status cast_inputs(const fsdp__module_state *state, fsdp_tensor **inputs, int count)
 {
-    for (int i = 0; i < count && !state->policy.keep_forward_inputs; i++)
+    bool casts = !state->policy.keep_forward_inputs || (state->fsdp1.casts_root_inputs && state->root->state == state);
+
+    for (int i = 0; i < count && casts; i++)
         FSDP_TRY(cast_floating(&inputs[i], state->policy.param_dtype));
     return FSDP_OK;
 }

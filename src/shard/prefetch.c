@@ -96,13 +96,36 @@ static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training t
 
 fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
 {
-    return gather_list(&state->forward_prefetch, FSDP__FORWARD);
+    fsdp__module_state *next = NULL;
+
+    FSDP_TRY(gather_list(&state->forward_prefetch, FSDP__FORWARD));
+    if (state->fsdp1.forward_prefetch && state->forward_prefetch.count == 0)
+        FSDP_TRY(fsdp__root_next(state->root, state, &next));
+    return next ? gather_ahead(next, FSDP__FORWARD) : FSDP_OK;
+}
+
+/* Not who was left already: the outermost module is left last, but its forward ended last, too. */
+static fsdp_status gather_previous(fsdp__module_state *state)
+{
+    fsdp__module_state *previous = fsdp__root_previous(state->root, state);
+
+    return previous && previous->training == FSDP__IDLE ? gather_ahead(previous, FSDP__PRE_BACKWARD) : FSDP_OK;
+}
+
+fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state)
+{
+    bool gathers = state->fsdp1.backward_prefetch == FSDP_BACKWARD_POST && state->backward_prefetch.count == 0;
+
+    return gathers ? gather_previous(state) : FSDP_OK;
 }
 
 fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
 {
-    fsdp__module_state *previous = fsdp__root_previous(state->root, state);
+    fsdp__module_state *previous;
 
+    if (state->backward_prefetch.count == 0 && state->fsdp1.backward_prefetch != FSDP_BACKWARD_PRE)
+        return FSDP_OK;
+    previous = fsdp__root_previous(state->root, state);
     if (state->backward_prefetch.count > 0)
         return gather_list(&state->backward_prefetch, FSDP__PRE_BACKWARD);
     return previous ? gather_ahead(previous, FSDP__PRE_BACKWARD) : FSDP_OK;

@@ -17,5 +17,7 @@ bool fsdp__prefetch_is_within(const fsdp__module_state *state, const fsdp__root 
 /* The parameters of `state` are there for the forward, or the backward: what is gathered next. [collective] */
 fsdp_status fsdp__prefetch_forward(fsdp__module_state *state);
 fsdp_status fsdp__prefetch_backward(fsdp__module_state *state);
+/* A backward has left `state`, and its gradients are not reduced yet. [collective] */
+fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state);
 
 #endif

@@ -87,6 +87,7 @@ void fsdp__root_unref(fsdp__root *root)
     fsdp__root_forget_exits(root);
     fsdp__free(root->exits);
     fsdp__free(root->order);
+    fsdp__free(root->first_uses);
     fsdp__free(root);
 }
 
@@ -125,6 +126,9 @@ static void leave(fsdp__root *root, fsdp__module_state *state)
             root->states[kept++] = root->states[i];
     root->state_count = kept;
     fsdp__root_forget_order(root);
+    for (int64_t i = 0; i < root->first_use_count; i++)
+        if (root->first_uses[i] == state)
+            root->first_uses[i] = NULL;
     if (root->forward_root == state)
         root->forward_root = NULL;
     if (root->state == state)
@@ -212,6 +216,25 @@ void fsdp__root_forget_order(fsdp__root *root)
     root->order_count = 0;
     for (int64_t i = 0; i < root->state_count; i++)
         root->states[i]->order_count = 0;
+}
+
+fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__module_state **out)
+{
+    int64_t i = 0;
+
+    *out = NULL;
+    while (i < root->first_use_count && root->first_uses[i] != state)
+        i++;
+    if (i < root->first_use_count) {
+        *out = i + 1 < root->first_use_count ? root->first_uses[i + 1] : NULL;
+        return FSDP_OK;
+    }
+    if (state->parent || root->first_uses_known)
+        return FSDP_OK;
+    if (fsdp__grow(&root->first_uses, root->first_use_count, &root->first_use_capacity, sizeof *root->first_uses))
+        return FSDP_NO_MEMORY;
+    root->first_uses[root->first_use_count++] = state;
+    return FSDP_OK;
 }
 
 /* ---- the way back ---- */

@@ -31,6 +31,9 @@ typedef struct fsdp__root {
     int64_t exit_count, exit_capacity;
     fsdp__module_state **order; /* states in the order their forwards ended */
     int64_t order_count, order_capacity;
+    fsdp__module_state **first_uses; /* states in the order of their first forwards; NULL where one has been freed */
+    int64_t first_use_count, first_use_capacity;
+    bool first_uses_known; /* a backward has ended: none is added any more */
 } fsdp__root;
 
 /* A root of `state` alone, which it joins. */
@@ -59,6 +62,8 @@ fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
 /* The state whose forward ended before `state`'s latest one not yet gone back through; NULL when none. */
 fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state);
 void fsdp__root_forget_order(fsdp__root *root);
+/* The state that was used first after the first use of `state`, among those that ask; NULL: none yet. */
+fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__module_state **out);
 
 /* ---- the way back ----
  *

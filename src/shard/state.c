@@ -98,6 +98,11 @@ fsdp_device *fsdp__module_state_device(const fsdp__module_state *state)
     return state->group_count > 0 ? state->groups[0]->residence.device : NULL;
 }
 
+bool fsdp__module_state_syncs(const fsdp__module_state *state)
+{
+    return state->reduce_grads && state->no_sync == 0;
+}
+
 void fsdp__module_state_forget_ran(fsdp__module_state *state)
 {
     memset(state->ran, 0, (size_t)state->module_count * sizeof *state->ran);
@@ -327,7 +332,7 @@ void fsdp__module_state_reshard_after_backward(fsdp__module_state *state)
 {
     if (fsdp__module_state_in_use(state))
         return;
-    if (state->reshard_after_backward)
+    if (state->reshard_after_backward && !(state->fsdp1.keeps_unsynced && !fsdp__module_state_syncs(state)))
         reshard(state, fsdp__param_group_reshard);
     for (int64_t i = 0; i < state->companion_count; i++)
         fsdp__module_state_reshard_after_backward(state->companions[i]);
@@ -360,9 +365,11 @@ static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings
 
 fsdp_status fsdp__module_state_reduce(fsdp__module_state *state)
 {
-    if (state->reduce_grads)
+    bool syncs = fsdp__module_state_syncs(state);
+
+    if (syncs)
         FSDP_TRY(reduce(state, &state->reduction));
-    for (int64_t i = 0; i < state->group_count && !state->reduce_grads; i++)
+    for (int64_t i = 0; i < state->group_count && !syncs; i++)
         FSDP_TRY(fsdp__param_group_keep_gradients(state->groups[i]));
     for (int64_t i = 0; i < state->companion_count; i++)
         if (state->companions[i]->parent == state && !state->companions[i]->tied)

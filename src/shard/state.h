@@ -12,6 +12,7 @@
 #ifndef SHARD_STATE_H
 #define SHARD_STATE_H
 
+#include "fsdp/fsdp1.h"
 #include "shard/reduce.h"
 
 typedef enum fsdp__training {
@@ -26,6 +27,16 @@ typedef struct fsdp__prefetch_list {
     struct fsdp__module_state **states; /* held */
     int count;
 } fsdp__prefetch_list;
+
+/* What FSDP1 (fsdp1.c) does otherwise. All zero: the state is not its. */
+typedef struct fsdp__fsdp1 {
+    bool on; /* in a backward, unsharded until the last of several uses */
+    fsdp_sharding_strategy strategy;
+    fsdp_backward_prefetch backward_prefetch;
+    bool forward_prefetch;  /* in the order of first uses */
+    bool keeps_unsynced;    /* no reshard after a backward that does not reduce */
+    bool casts_root_inputs; /* where the state is the outermost, in spite of policy.keep_forward_inputs */
+} fsdp__fsdp1;
 
 typedef struct fsdp__module_state {
     int64_t refs;          /* one per module it hooks, one per place in a graph that will call it */
@@ -54,6 +65,8 @@ typedef struct fsdp__module_state {
     int slice_ranks; /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
     fsdp__prefetch_list forward_prefetch, backward_prefetch;
     fsdp__reduce_settings reduction; /* of those that reduce_grads lets happen */
+    int no_sync;                     /* so many of FSDP1's no_sync, in which none does */
+    fsdp__fsdp1 fsdp1;
 
     fsdp__training training;
     uint64_t entered;              /* fsdp__recorded when a module of it was entered last */
@@ -84,6 +97,8 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
                                          fsdp__param_group **out);
 fsdp__module_state *fsdp__module_state_of(const fsdp_module *module); /* NULL when not sharded */
 extern const char fsdp__module_state_key;                             /* its address is the key of a state's hooks */
+/* Whether a backward reduces its gradients. */
+bool fsdp__module_state_syncs(const fsdp__module_state *state);
 /* Gives all groups their memory: see fsdp__param_groups_allocate. [collective] */
 fsdp_status fsdp__module_state_allocate(fsdp__module_state *state, fsdp_device *device);
 /* The device's stream may write the shards of a group: see [Note: readers and writers] in residence.h. */

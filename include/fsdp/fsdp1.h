@@ -1,0 +1,103 @@
+/* fsdp/fsdp1.h - the front door of FSDP1, PyTorch's FullyShardedDataParallel: the engine of fsdp/shard.h under the
+ * names, defaults and schedule that users of FSDP1 know.
+ *
+ * fsdp_fsdp1_wrap makes the parameters of a module that no nested call has taken one *unit*. Call it from the bottom
+ * up, last on the root, which has what is left over:
+ *
+ *     fsdp_fsdp1_options options = {.strategy = FSDP_SHARD_GRAD_OP};
+ *
+ *     for (int64_t i = 0; i < blocks; i++)
+ *         FSDP_TRY(fsdp_fsdp1_wrap(fsdp_model_block(model, i), &options));
+ *     FSDP_TRY(fsdp_fsdp1_wrap(model, &options));
+ *
+ * There is no wrapper module: names of modules and parameters stay what they were. All that fsdp/shard.h says of
+ * sharded modules holds, and its methods take modules that came through this door. What is FSDP1's own:
+ *
+ * - A unit's parameters have one dtype.
+ * - The root stays unsharded after a forward, until its backward has ended, or a write to its shards.
+ * - A module that is used several times in a forward, or in several forwards before one backward, is gathered once for
+ *   that backward, and resharded when it has been through all of them.
+ * - Gradients are reduced in mixed_precision.param_dtype where no reduce_dtype is given.
+ * - Inputs are cast by the outermost module alone, unless cast_forward_inputs says otherwise.
+ *
+ * A sum of gradients is divided once, by all ranks, after the last addition, but for f16: see fsdp/shard.h. (PyTorch
+ * divides before and after, by powers of two where the ranks are one: the same numbers up to rounding.)
+ */
+#ifndef FSDP_FSDP1_H
+#define FSDP_FSDP1_H
+
+#include "fsdp/shard.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* PyTorch's ShardingStrategy: what rests sharded, and until when. */
+typedef enum fsdp_sharding_strategy {
+    FSDP_FULL_SHARD, /* resharded after the forward, but for the root */
+    /* Unsharded from the forward to the end of the backward; without gradient sync to that of the next one that has it,
+     * or a write. */
+    FSDP_SHARD_GRAD_OP,
+    FSDP_NO_SHARD, /* every rank holds all; gradients are all-reduced */
+    /* FULL_SHARD and SHARD_GRAD_OP inside a replica (hybrid sharding). */
+    FSDP_HYBRID_SHARD,
+    FSDP_HYBRID_SHARD_ZERO2, /* _HYBRID_SHARD_ZERO2 */
+} fsdp_sharding_strategy;
+
+/* When the backward gathers the unit before the one at hand, in the order in which their forwards ended. */
+typedef enum fsdp_backward_prefetch {
+    FSDP_BACKWARD_PRE,  /* before this one's backward: two are unsharded beside its gradients */
+    FSDP_BACKWARD_POST, /* after it, before its gradients are reduced */
+    FSDP_BACKWARD_NONE, /* backward_prefetch=None: when its own backward begins */
+} fsdp_backward_prefetch;
+
+/* PyTorch's MixedPrecision. All zero: none. */
+typedef struct fsdp_fsdp1_mixed_precision {
+    fsdp_dtype param_dtype;        /* gather and compute in it; the shard keeps its own */
+    fsdp_dtype reduce_dtype;       /* NONE: param_dtype */
+    fsdp_dtype buffer_dtype;       /* as in fsdp_mp_policy */
+    bool cast_forward_inputs;      /* every unit casts floating inputs to its param_dtype */
+    bool keep_root_forward_inputs; /* cast_root_forward_inputs=False: the outermost does not either */
+} fsdp_fsdp1_mixed_precision;
+
+/* All zero: PyTorch's defaults. */
+typedef struct fsdp_fsdp1_options {
+    fsdp_sharding_strategy strategy;
+    /* Who communicates: one of these, or none, all ranks of the world. A process group: its ranks shard, or with
+     * NO_SHARD hold all. For the hybrid strategies both groups, the second of the ranks that hold the same shards, or a
+     * mesh of two dimensions, (replicate, shard); for the others a mesh of one. Borrowed: the mesh for the call, groups
+     * for as long as the modules. */
+    fsdp_process_group *process_group, *replicate_group;
+    fsdp_mesh *mesh;
+    fsdp_backward_prefetch backward_prefetch;
+    /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.
+     */
+    bool forward_prefetch;
+    fsdp_fsdp1_mixed_precision mixed_precision;
+    fsdp_offload_policy cpu_offload; /* CPUOffload(offload_params) */
+    fsdp_overlap overlap;
+    /* Left as they are: parameters, and all of modules and what is below them. Give the same to all calls. Borrowed for
+     * the call. */
+    fsdp_tensor *const *ignored_params;
+    int64_t ignored_param_count;
+    fsdp_module *const *ignored_modules;
+    int64_t ignored_module_count;
+    bool no_shared_memory; /* as in fsdp_shard_options */
+} fsdp_fsdp1_options;
+
+/* PyTorch's FullyShardedDataParallel(module, ...). options may be NULL. A world of one rank (or a process group, or
+ * mesh of one) is NO_SHARD, with a warning. Errors (module unchanged): those of fsdp_fully_shard; parameters of several
+ * dtypes; a hybrid strategy without its groups, another one with two; a process group and a mesh. [collective] of the
+ * world */
+FSDP_API fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *options);
+
+/* PyTorch's no_sync(), from `begin` to `end`: backwards in between communicate no gradients, which add up unsharded on
+ * this rank; the next backward after `end` reduces them with its own. Of the outermost module, between forwards and
+ * backwards; FSDP_STATE otherwise. Pairs may be nested. */
+FSDP_API fsdp_status fsdp_fsdp1_no_sync_begin(fsdp_module *root);
+FSDP_API fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *root);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
