@@ -90,6 +90,7 @@ set(FSDP_SIM_EXCEPT
   test_state_box          # boxes
   test_optim_schedule     # a formula
   test_shard_layout       # arithmetic
+  test_shard_wrap_units
   test_train_config       # keys and values
   test_train_inputs)      # files
 

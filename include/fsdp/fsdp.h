@@ -97,5 +97,6 @@
 #include "fsdp/status.h"
 #include "fsdp/tensor.h"
 #include "fsdp/train.h"
+#include "fsdp/wrap.h"
 
 #endif

@@ -15,6 +15,7 @@ typedef enum fsdp__slot {
     FSDP__SLOT_COMM,     /* comm/: the default process group and what it needs */
     FSDP__SLOT_LAUNCH,   /* launch/ */
     FSDP__SLOT_SHARD,    /* shard/: the default mesh, and what is counted for all roots */
+    FSDP__SLOT_WRAP,     /* shard/: the scope of fsdp_wrap */
     FSDP__SLOT_SCOPE,    /* tensor/: the stack of scopes. Goes first: its tensors may hold any of the above */
     FSDP__SLOTS
 } fsdp__slot;

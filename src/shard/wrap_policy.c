@@ -1,0 +1,186 @@
+/* wrap_policy.c - kinds of policies. */
+#include "shard/wrap_policy.h"
+
+#include <string.h>
+
+#include "nn/module.h"
+
+bool fsdp__wrap_is_of_class(const fsdp_module *module, const char *const *classes, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(module->type->name, classes[i]) == 0)
+            return true;
+    return false;
+}
+
+/* ---- deciding ---- */
+
+static bool decide_by_size(const fsdp_wrap_policy *p, const fsdp_module *module, bool recurse, int64_t numel)
+{
+    static const char *const leaves[] = {"MultiheadAttention"}, *const containers[] = {"ModuleList", "ModuleDict"};
+    int64_t least = p->min_num_params ? p->min_num_params : 100000000;
+
+    if (numel < least)
+        return false;
+    if (recurse)
+        return p->force_leaf ? !fsdp__wrap_is_of_class(module, p->force_leaf, p->force_leaf_count)
+                             : !fsdp__wrap_is_of_class(module, leaves, 1);
+    return p->exclude ? !fsdp__wrap_is_of_class(module, p->exclude, p->exclude_count)
+                      : !fsdp__wrap_is_of_class(module, containers, 2);
+}
+
+bool fsdp__wrap_policy_decide(const fsdp_wrap_policy *p, const fsdp_module *module, const char *name, bool recurse,
+                              int64_t numel)
+{
+    switch (p->kind) {
+    case FSDP_WRAP_SIZE:
+        return decide_by_size(p, module, recurse, numel);
+    case FSDP_WRAP_CLASSES:
+        return recurse || fsdp__wrap_is_of_class(module, p->classes, p->class_count);
+    case FSDP_WRAP_ALWAYS:
+        return recurse || module->type->forward;
+    case FSDP_WRAP_LAMBDA:
+        return recurse || p->wraps(p->arg, module, name);
+    case FSDP_WRAP_FUNCTION:
+        return p->decide(p->arg, module, name, recurse, numel);
+    case FSDP_WRAP_ANY:
+        for (int i = 0; i < p->policy_count; i++)
+            if (fsdp__wrap_policy_decide(&p->policies[i], module, name, recurse, numel))
+                return true;
+        return false;
+    default:
+        return false;
+    }
+}
+
+/* ---- checks ---- */
+
+static fsdp_status check_classes(const char *what, const char *const *classes, int count)
+{
+    if (count < 0 || (count > 0 && !classes))
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %d names in %s, and no list of them", count, what);
+    for (int i = 0; i < count; i++)
+        if (!classes[i])
+            return FSDP_FAIL(FSDP_INVALID, "wrap policy: %s[%d] is null", what, i);
+    return FSDP_OK;
+}
+
+static fsdp_status check_lists(const fsdp_wrap_policy *p)
+{
+    FSDP_TRY(check_classes("force_leaf", p->force_leaf, p->force_leaf_count));
+    FSDP_TRY(check_classes("exclude", p->exclude, p->exclude_count));
+    FSDP_TRY(check_classes("classes", p->classes, p->class_count));
+    FSDP_TRY(check_classes("full_precision_classes", p->full_precision_classes, p->full_precision_class_count));
+    if (p->ignored_module_count < 0 || (p->ignored_module_count > 0 && !p->ignored_modules))
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %lld modules in ignored_modules, and no list of them",
+                         (long long)p->ignored_module_count);
+    for (int64_t i = 0; i < p->ignored_module_count; i++)
+        if (!p->ignored_modules[i])
+            return FSDP_FAIL(FSDP_INVALID, "wrap policy: ignored_modules[%lld] is null", (long long)i);
+    if (p->ignored_param_count < 0 || (p->ignored_param_count > 0 && !p->ignored_params))
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: %lld tensors in ignored_params, and no list of them",
+                         (long long)p->ignored_param_count);
+    for (int64_t i = 0; i < p->ignored_param_count; i++)
+        if (!p->ignored_params[i])
+            return FSDP_FAIL(FSDP_INVALID, "wrap policy: ignored_params[%lld] is null", (long long)i);
+    return FSDP_OK;
+}
+
+static fsdp_status check_part_of_any(const fsdp_wrap_policy *p)
+{
+    if (p->kind == FSDP_WRAP_NONE || p->kind == FSDP_WRAP_CUSTOM)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "wrap policy: a part of ANY is %s: it must be a policy that can be asked by size",
+                         p->kind == FSDP_WRAP_NONE ? "NONE" : "CUSTOM");
+    if (p->ignored_module_count || p->ignored_param_count || p->full_precision_class_count)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "wrap policy: a part of ANY has ignored modules, ignored parameters or full_precision_classes "
+                         "of its own: give them to the whole policy");
+    return FSDP_OK;
+}
+
+static fsdp_status check_any(const fsdp_wrap_policy *p)
+{
+    if (p->policy_count < 1 || !p->policies)
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: ANY needs at least one policy");
+    for (int i = 0; i < p->policy_count; i++) {
+        FSDP_TRY(check_part_of_any(&p->policies[i]));
+        FSDP_TRY(fsdp__wrap_policy_check(&p->policies[i]));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__wrap_policy_check(const fsdp_wrap_policy *p)
+{
+    if (!p)
+        return FSDP_FAIL(FSDP_INVALID, "the wrap policy is null");
+    FSDP_TRY(check_lists(p));
+    switch (p->kind) {
+    case FSDP_WRAP_NONE:
+    case FSDP_WRAP_ALWAYS:
+        return FSDP_OK;
+    case FSDP_WRAP_SIZE:
+        return p->min_num_params >= 0
+                   ? FSDP_OK
+                   : FSDP_FAIL(FSDP_INVALID, "wrap policy: min_num_params is %lld: expected a number of elements",
+                               (long long)p->min_num_params);
+    case FSDP_WRAP_CLASSES:
+        return p->class_count > 0
+                   ? FSDP_OK
+                   : FSDP_FAIL(FSDP_INVALID, "wrap policy: CLASSES needs the name of at least one class");
+    case FSDP_WRAP_LAMBDA:
+        return p->wraps ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "wrap policy: LAMBDA needs the function wraps");
+    case FSDP_WRAP_FUNCTION:
+        return p->decide ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "wrap policy: FUNCTION needs the function decide");
+    case FSDP_WRAP_ANY:
+        return check_any(p);
+    case FSDP_WRAP_CUSTOM:
+        return p->choose ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "wrap policy: CUSTOM needs the function choose");
+    }
+    return FSDP_FAIL(FSDP_INVALID, "wrap policy: there is no kind %d", (int)p->kind);
+}
+
+/* ---- did it do what it was for? ---- */
+
+static fsdp_status find_class(void *arg, fsdp_module *module, const char *name)
+{
+    const char **class = arg;
+
+    (void)name;
+    if (*class && strcmp(module->type->name, *class) == 0)
+        *class = NULL;
+    return FSDP_OK;
+}
+
+static fsdp_status check_classes_exist(fsdp_module *root, const fsdp_wrap_policy *policy)
+{
+    for (int i = 0; policy->kind == FSDP_WRAP_CLASSES && i < policy->class_count; i++) {
+        const char *class = policy->classes[i];
+
+        FSDP_TRY(fsdp__module_walk(root, find_class, &class));
+        if (class)
+            return FSDP_FAIL(FSDP_NOT_FOUND, "wrap policy: no module of this %s is of class '%s'", root->type->name,
+                             class);
+    }
+    for (int i = 0; policy->kind == FSDP_WRAP_ANY && i < policy->policy_count; i++)
+        FSDP_TRY(check_classes_exist(root, &policy->policies[i]));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__wrap_units_check(const fsdp_wrap_units *units, const fsdp_wrap_policy *policy)
+{
+    fsdp_module *root = units->items[0].module;
+
+    for (int64_t i = 0; i < units->count; i++)
+        if (!units->items[i].module->type->forward)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "wrap policy: cannot shard %s '%s': it has no forward to gather for, choose its children",
+                             units->items[i].module->type->name, units->items[i].name);
+    FSDP_TRY(check_classes_exist(root, policy));
+    if (policy->kind != FSDP_WRAP_NONE && units->count == 1)
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: it makes no unit of any module below this %s%s", root->type->name,
+                         policy->kind == FSDP_WRAP_SIZE ? ": lower min_num_params, or shard it as one unit without a "
+                                                          "policy"
+                                                        : ": shard it as one unit without a policy");
+    return FSDP_OK;
+}
