@@ -1,6 +1,9 @@
 /* replay.c - from a reference file to a sharded model and its optimizer. */
 #include "train/replay.h"
 
+#include <unistd.h>
+
+#include "fsdp/fsdp1.h"
 #include "fsdp/hub.h"
 #include "nn/module.h"
 
@@ -37,13 +40,43 @@ bool replay_lists(const replay *r, const char *key, const char *name)
     return false;
 }
 
+/* free() it; NULL: nowhere. */
+static char *find_file(const char *name)
+{
+    const char *folders[] = {REFERENCE, getenv("FSDP_REFERENCE")};
+
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        char file[128], *path;
+
+        snprintf(file, sizeof file, "runs/%s.json", name);
+        path = folders[i] ? test_path(folders[i], file) : NULL;
+        if (path && access(path, R_OK) == 0)
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
+bool replay_is_there(const char *name)
+{
+    char *path = find_file(name);
+
+    free(path);
+    return path != NULL;
+}
+
+bool replay_is_fsdp1(const replay *r)
+{
+    const char *kind = json_string_value(json_object_get(r->reference, "kind"));
+
+    return kind && strcmp(kind, "fsdp1") == 0;
+}
+
 void replay_open(replay *r, const char *name)
 {
-    char file[128], *path;
+    char *path = CHECK_PTR(find_file(name));
     size_t bytes;
 
-    snprintf(file, sizeof file, "%s.json", name);
-    path = test_path(REFERENCE "/runs", file);
     r->reference = CHECK_PTR(json_load_file(path, 0, NULL));
     free(path);
     path = test_path(REFERENCE, "tokens.bin");
@@ -172,6 +205,41 @@ static void shard_model(const replay *r, fsdp_module *model)
     fsdp_mesh_unref(options.mesh);
 }
 
+/* ---- FSDP1 ---- */
+
+static fsdp_fsdp1_options fsdp1_options(const replay *r, fsdp_context *context)
+{
+    static const char *const strategies[] = {"full", "gradop", "none", "hybrid", "hybrid2"};
+    const char *strategy = json_string_value(json_object_get(r->reference, "strategy"));
+    const char *backward = json_string_value(json_object_get(r->reference, "backward_prefetch"));
+    fsdp_fsdp1_options options = {.forward_prefetch = replay_is_set(r, "forward_prefetch"),
+                                  .mixed_precision.param_dtype = dtype_of(r, "param_dtype"),
+                                  .mixed_precision.reduce_dtype = dtype_of(r, "reduce_dtype"),
+                                  .mesh = make_mesh(r, context)};
+
+    while (strcmp(strategies[options.strategy], strategy) != 0)
+        options.strategy++;
+    if (backward)
+        options.backward_prefetch = strcmp(backward, "post") == 0 ? FSDP_BACKWARD_POST : FSDP_BACKWARD_NONE;
+    return options;
+}
+
+static void wrap_model(const replay *r, fsdp_module *model)
+{
+    fsdp_fsdp1_options options = fsdp1_options(r, model->context);
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        if (replay_lists(r, "frozen", parameters.items[i].name))
+            CHECK_OK(fsdp_tensor_set_requires_grad(parameters.items[i].tensor, false));
+    fsdp_parameters_release(&parameters);
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        CHECK_OK(fsdp_fsdp1_wrap(fsdp_model_block(model, i), &options));
+    CHECK_OK(fsdp_fsdp1_wrap(model, &options));
+    fsdp_mesh_unref(options.mesh);
+}
+
 /* ---- what is set for the whole run ---- */
 
 /* What is to be gathered behind block i: the next blocks, or those before it. */
@@ -216,9 +284,13 @@ fsdp_module *replay_model(const replay *r, fsdp_context *context)
     model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
     if (json_object_get(r->reference, "layer_order"))
         reorder_layers(r, model);
-    shard_model(r, model);
-    set_prefetch(r, model);
-    set_divisor(r, model);
+    if (replay_is_fsdp1(r)) {
+        wrap_model(r, model);
+    } else {
+        shard_model(r, model);
+        set_prefetch(r, model);
+        set_divisor(r, model);
+    }
     CHECK_OK(fsdp_module_materialize(model, test_device(context)));
     CHECK_OK(fsdp_state_dict_from_module(model, &state));
     CHECK_OK(fsdp_hub_load(folder, state, &config));
@@ -269,7 +341,7 @@ fsdp_optimizer *replay_optimizer(const replay *r, fsdp_module *model)
     CHECK_OK(fsdp_module_parameters(model, &all));
     trained.items = items;
     for (int64_t i = 0; i < all.count; i++)
-        if (!replay_lists(r, "ignored", all.items[i].name))
+        if (!replay_lists(r, "ignored", all.items[i].name) && !replay_lists(r, "frozen", all.items[i].name))
             items[trained.count++] = all.items[i];
     create(json_object_get(r->reference, "optim"), &trained, &optimizer);
     fsdp_parameters_release(&all);

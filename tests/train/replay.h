@@ -20,12 +20,16 @@ typedef struct replay {
     int64_t token_count; /* counted */
 } replay;
 
+/* Whether the run's file is in tests/reference, or where FSDP_REFERENCE says. */
+bool replay_is_there(const char *name);
 void replay_open(replay *r, const char *name);
 void replay_close(replay *r);
 
 double replay_number(const json_t *object, const char *key, double otherwise);
 double replay_at(const json_t *list, int64_t i);
 bool replay_is_set(const replay *r, const char *key);
+/* Of FSDP1. */
+bool replay_is_fsdp1(const replay *r);
 /* Whether a fragment of the list `key` is in the name. */
 bool replay_lists(const replay *r, const char *key, const char *name);
 
