@@ -84,7 +84,13 @@ FSDP_API fsdp_status fsdp_optimizer_zero_grad(fsdp_optimizer *optimizer);
  *
  * Under names of its parameters: "state.<parameter>.exp_avg" and ".exp_avg_sq" (Adam), ".momentum_buffer" (SGD with
  * momentum), and ".step", how many steps the parameter has taken (int64, the same on all ranks). Moments are f32, with
- * the distribution of their parameter. Options (lr, betas, ...) are not part of it. */
+ * the distribution of their parameter. Options (lr, betas, ...) are part of it where
+ * fsdp_optimizer_add_param_groups says so.
+ *
+ * FSDP1's functions, each a pair of calls: full_optim_state_dict is the state dict and fsdp_state_dict_gather;
+ * sharded_optim_state_dict the state dict and fsdp_state_dict_shard_rows; shard_full_ and scatter_full_optim_state_dict
+ * and optim_state_dict_to_load are fsdp_optimizer_load_full_state_dict, from each rank's own, broadcast_from_rank0, and
+ * from_parts: it goes straight into the optimizer. */
 
 /* The state there is, of parameters that have stepped; moments alias live memory, a step is a copy. Nothing is
  * communicated. The caller owns `*out`. */
@@ -96,9 +102,20 @@ FSDP_API fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer);
  * Errors name the parameter, before anything is changed: only some of a parameter's entries, or those of no parameter;
  * and a part of another shape. */
 FSDP_API fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state);
-/* The same of whole tensors (fsdp_state_dict_gather), as fsdp_state_dict_load_full takes them. [collective] */
+/* The same of whole tensors (fsdp_state_dict_gather), or of parts that another optimizer has, as
+ * fsdp_state_dict_load_full takes them. [collective] */
 FSDP_API fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *full,
                                                          const fsdp_full_state_options *options);
+
+/* Adds the options of each parameter's group as "param_groups.<parameter>.<option>" (PyTorch's flattened form), lr as
+ * it is now: the 64 bits of a double, as an int64. A state dict with them sets them when it is loaded, in whichever
+ * groups the parameters are; those of a group must be the same. SGD's nesterov stays with the optimizer. */
+FSDP_API fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_state_dict *state);
+/* PyTorch's rekey_optim_state_dict: the same tensors under numbers of the parameters, in the order of the groups
+ * ("state.0.exp_avg"), or from those under names again. An entry that is no parameter's is an error. Nothing is
+ * communicated. The caller owns `*out`. */
+FSDP_API fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state,
+                                                     bool to_ids, fsdp_state_dict **out);
 
 /* ---- gradient scaler (torch.amp.GradScaler) ----
  *

@@ -48,8 +48,14 @@ FSDP_API const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict
 
 typedef struct fsdp_full_state_options {
     bool cpu_offload; /* gather: into the host's memory, on rank 0 alone; the others get a state dict without entries */
+    /* Gather, FSDP1's FullStateDictConfig: on the first rank of those that hold parts together, so of each replica, and
+     * on all where every rank holds all; into the host's memory, of those who get it. */
+    bool rank0_only, offload_to_cpu;
     bool broadcast_from_rank0; /* load: rank 0 alone has the full state dict; NULL will do on the others */
     bool partial;              /* load (PyTorch's strict=False): names that only one of the two has are passed over */
+    /* Load: `full` may hold parts, in any placements over any mesh of the ranks, whoever made it: a part that a rank
+     * needs of itself is copied, others are gathered, one whole tensor at a time. */
+    bool from_parts;
 } fsdp_full_state_options;
 
 /* Every entry whole, under its name, in a new state dict: copies, on the device of their parts or, with cpu_offload, on
@@ -62,6 +68,22 @@ FSDP_API fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const 
  * nowhere, another shape, a part of a tensor, the meta device. options may be NULL. [collective] */
 FSDP_API fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_state_dict *full,
                                                const fsdp_full_state_options *options);
+
+/* ---- parts by rows (FSDP1's SHARDED_STATE_DICT) ---- */
+
+typedef struct fsdp_sharded_state_options {
+    bool offload_to_cpu; /* in the host's memory: copies, where that is not their device */
+    /* What every rank holds (NO_SHARD) is cut over those ranks, too: PyTorch does so with the state of optimizers, not
+     * with that of modules. */
+    bool over_replicas;
+} fsdp_sharded_state_options;
+
+/* Every entry in a new state dict as parts by the chunk rule over dimension 0, whatever its parts were: those that are
+ * cut so already, and what is not cut, are the same tensors; of others there are copies, made through one whole tensor
+ * at a time. options may be NULL. The same on all ranks as fsdp_state_dict_gather. The caller owns `*out`. [collective]
+ */
+FSDP_API fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_sharded_state_options *options,
+                                                fsdp_state_dict **out);
 
 /* ---- box arithmetic ---- */
 /* Intersection of two boxes; false when empty (then a size is 0). */

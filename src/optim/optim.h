@@ -41,6 +41,8 @@ struct fsdp_optimizer {
     int64_t span_capacity, span_count;
 };
 
+/* What can be options of a group; the error names the one that cannot. */
+fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group);
 /* What an optimizer needs of a parameter; the error names it. */
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor);
 /* The gradient of a parameter, checked, into `*grad`; NULL when there is none. */

@@ -59,6 +59,12 @@ static fsdp_status check_sgd(const fsdp_sgd_options *options)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group)
+{
+    FSDP_TRY(check_at_least_zero("lr", group->lr));
+    return optimizer->kind == FSDP__OPTIMIZER_SGD ? check_sgd(&group->options.sgd) : check_adam(&group->options.adam);
+}
+
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor)
 {
     char text[FSDP__SHAPE_TEXT];

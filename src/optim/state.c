@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "fsdp/state.h"
-#include "optim/optim.h"
+#include "optim/param_groups.h"
 #include "tensor/tensor.h"
 
 #define STEP "step"
@@ -151,13 +151,16 @@ static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__o
 
 static bool belongs(fsdp_optimizer *optimizer, const char *name)
 {
+    fsdp__optimizer_key key;
+
+    if (!fsdp__optimizer_split_key(name, &key) ||
+        (strcmp(key.prefix, "state.") != 0 && !fsdp__optimizer_has_option(optimizer, key.what)))
+        return false;
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
             const char *own = optimizer->groups[g].params[i].name;
-            size_t length = strlen(own);
 
-            if (strncmp(name, "state.", 6) == 0 && strncmp(name + 6, own, length) == 0 && name[6 + length] == '.' &&
-                !strchr(name + 7 + length, '.'))
+            if (strlen(own) == key.length && strncmp(own, key.parameter, key.length) == 0)
                 return true;
         }
     return false;
@@ -180,7 +183,7 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
         if (!belongs(optimizer, state->entries[i].name))
             return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': no parameter of the optimizer has such state",
                              state->entries[i].name);
-    return FSDP_OK;
+    return fsdp__optimizer_load_groups(optimizer, state, true);
 }
 
 static void forget(fsdp__optimizer_param *param)
@@ -240,7 +243,7 @@ fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++)
             FSDP_TRY(load_param(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], state));
-    return FSDP_OK;
+    return fsdp__optimizer_load_groups(optimizer, state, false);
 }
 
 /* ---- whole ---- */
@@ -303,11 +306,14 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
         status = check_state(optimizer, full, some.partial);
     if (status == FSDP_OK)
         status = make_state_dict(optimizer, true, &own);
+    if (status == FSDP_OK)
+        status = fsdp_optimizer_add_param_groups(optimizer, own); /* places; as they are where nothing comes */
     FSDP_TRY_GOTO(status, fsdp_agree(fsdp_world(context), status), out);
     some.partial = true; /* parameters that have not stepped have no state */
     FSDP_TRY_GOTO(status, mark_steps(optimizer, own), out);
     FSDP_TRY_GOTO(status, fsdp_state_dict_load_full(own, full, &some), out);
     FSDP_TRY_GOTO(status, take_steps(optimizer, own), out);
+    FSDP_TRY_GOTO(status, fsdp__optimizer_load_groups(optimizer, own, false), out);
 out:
     fsdp_state_dict_free(own);
     return status;

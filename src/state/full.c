@@ -2,91 +2,35 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/hash.h"
-#include "base/text.h"
-#include "device/device.h"
-#include "fsdp/state.h"
+#include "dist/dist.h"
+#include "state/check.h"
 #include "tensor/tensor.h"
-
-static fsdp_context *context_of(const fsdp_state_dict *state)
-{
-    return fsdp_device_context(fsdp_tensor_device(state->entries[0].tensor));
-}
-
-/* ---- what all ranks must have alike ---- */
-
-static uint64_t hash_of(const fsdp_state_dict *state)
-{
-    uint64_t hash = FSDP__HASH_OF_NOTHING;
-
-    for (int64_t i = 0; i < state->count; i++) {
-        const fsdp_state_dict_entry *entry = &state->entries[i];
-
-        hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
-        hash = fsdp__hash_bytes(hash, entry->global_shape, (size_t)entry->ndim * sizeof *entry->global_shape);
-    }
-    return hash;
-}
-
-/* Before anybody gathers: which tensors, in which order. */
-static fsdp_status check_same(const fsdp_state_dict *state, fsdp_process_group *world)
-{
-    uint64_t mine = hash_of(state);
-    fsdp_status status = FSDP_OK;
-    size_t *bytes = NULL;
-    void **all = NULL;
-
-    if (!world)
-        return fsdp_last_status();
-    FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
-    for (int rank = 0; rank < fsdp_process_group_size(world) && status == FSDP_OK; rank++)
-        if (bytes[rank] != sizeof mine || memcmp(all[rank], all[0], sizeof mine) != 0)
-            status = FSDP_FAIL(FSDP_MISMATCH,
-                               "rank %d has a state dict of other names or shapes than rank 0: all ranks must have the "
-                               "same entries in the same order",
-                               rank);
-    fsdp_objects_free(world, all, bytes);
-    return status;
-}
-
-static fsdp_status check_bytes(const fsdp_state_dict *state, const char *what)
-{
-    fsdp__names meta = {.count = 0};
-
-    for (int64_t i = 0; i < state->count; i++)
-        fsdp__name_without_values(state->entries[i].tensor, state->entries[i].name, &meta, NULL);
-    if (meta.count > 0)
-        return FSDP_FAIL(FSDP_STATE,
-                         "cannot %s what is still on the meta device: %s: call fsdp_module_materialize first", what,
-                         fsdp__names_text(&meta));
-    return FSDP_OK;
-}
 
 /* ---- gathering ---- */
 
-/* Bytes in the host's memory; `*out` is the tensor itself where that is its device. */
-static fsdp_status to_host(fsdp_tensor *tensor, fsdp_tensor **out)
+/* Whether this rank is the first of those that hold parts of the tensor together. */
+static bool is_first(const fsdp_tensor *tensor)
 {
-    fsdp_device *cpu = fsdp_cpu(fsdp_device_context(tensor->storage->device));
-    fsdp_status status = FSDP_OK;
-    fsdp_tensor *copy = NULL;
+    const fsdp_distribution *distribution = fsdp_tensor_distribution(tensor);
+    bool first = true;
 
-    if (!cpu)
-        return fsdp_last_status();
-    if (tensor->storage->device == cpu) {
-        *out = fsdp_tensor_ref(tensor);
-        return FSDP_OK;
-    }
-    FSDP_TRY(fsdp_tensor_create(cpu, tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->kind, &copy));
-    FSDP_TRY_GOTO(status, fsdp_tensor_read(tensor, tensor->dtype, fsdp_tensor_data(copy)), out);
-    *out = copy;
-    copy = NULL;
-out:
-    fsdp_tensor_unref(copy);
-    return status;
+    for (int i = 0; distribution && i < distribution->placement_count; i++)
+        first = first && (distribution->placements[i].kind == FSDP_REPLICATE ||
+                          fsdp_mesh_coordinate(distribution->mesh, i) == 0);
+    return first;
 }
 
-/* Adds the whole tensor, unless it goes to rank 0 alone and this is another. */
+/* Whether this rank gets the whole tensors. */
+static bool is_kept(const fsdp_state_dict *state, const fsdp_full_state_options *options)
+{
+    bool kept = !options->cpu_offload || fsdp_context_rank(fsdp__state_dict_context(state)) == 0;
+
+    for (int64_t i = 0; i < state->count && options->rank0_only; i++)
+        kept = kept && is_first(state->entries[i].tensor);
+    return kept;
+}
+
+/* Adds the whole tensor, unless it goes to other ranks alone. */
 static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, bool keep, fsdp_state_dict *out)
 {
     fsdp_tensor *whole = NULL, *kept = NULL;
@@ -96,7 +40,7 @@ static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, 
         return FSDP_OK;
     status = fsdp_full_tensor(entry->tensor, &whole);
     if (status == FSDP_OK && keep) {
-        status = offload ? to_host(whole, &kept) : FSDP_OK;
+        status = offload ? fsdp__tensor_to_host(whole, &kept) : FSDP_OK;
         if (status == FSDP_OK)
             status = fsdp_state_dict_add(out, entry->name, offload ? kept : whole);
     }
@@ -108,7 +52,8 @@ static fsdp_status gather_one(const fsdp_state_dict_entry *entry, bool offload, 
 fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full_state_options *options,
                                    fsdp_state_dict **out)
 {
-    bool offload = options && options->cpu_offload, keep;
+    fsdp_full_state_options some = options ? *options : (fsdp_full_state_options){.partial = false};
+    bool offload = some.cpu_offload || some.offload_to_cpu, keep;
     fsdp_state_dict *whole = NULL;
     fsdp_status status = FSDP_OK;
 
@@ -117,9 +62,9 @@ fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const fsdp_full
         return FSDP_FAIL(FSDP_INVALID, "cannot gather a state dict: it is NULL");
     FSDP_TRY(fsdp_state_dict_create(&whole));
     if (state->count > 0) {
-        keep = !offload || fsdp_context_rank(context_of(state)) == 0;
-        FSDP_TRY_GOTO(status, check_same(state, fsdp_world(context_of(state))), out);
-        FSDP_TRY_GOTO(status, check_bytes(state, "gather"), out);
+        keep = is_kept(state, &some);
+        FSDP_TRY_GOTO(status, fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))), out);
+        FSDP_TRY_GOTO(status, fsdp__state_dict_check_values(state, "gather"), out);
         for (int64_t i = 0; i < state->count; i++)
             FSDP_TRY_GOTO(status, gather_one(&state->entries[i], offload, keep, whole), out);
     }
@@ -136,11 +81,11 @@ out:
 typedef struct loading {
     const fsdp_state_dict *state, *full; /* full NULL: rank 0 has it */
     fsdp_process_group *world;
-    bool broadcast, partial;
+    bool broadcast, partial, parts;
     unsigned char *present; /* by entry of the state: it is to be loaded */
 } loading;
 
-static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state_dict_entry *from)
+static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state_dict_entry *from, bool parts)
 {
     char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
 
@@ -149,7 +94,7 @@ static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state
         return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it has shape %s, but shape %s is needed", to->name,
                          fsdp__shape_text(from->ndim, from->global_shape, got),
                          fsdp__shape_text(to->ndim, to->global_shape, wanted));
-    if (fsdp_tensor_numel(from->tensor) != fsdp__shape_numel(from->ndim, from->global_shape))
+    if (!parts && fsdp_tensor_numel(from->tensor) != fsdp__shape_numel(from->ndim, from->global_shape))
         return FSDP_FAIL(FSDP_INVALID, "cannot load '%s' from a part of it: gather the state dict first", to->name);
     if (fsdp_dtype_is_floating(fsdp_tensor_dtype(from->tensor)) !=
         fsdp_dtype_is_floating(fsdp_tensor_dtype(to->tensor)))
@@ -165,14 +110,14 @@ static fsdp_status check_full(const loading *l)
     if (!l->full)
         return FSDP_FAIL(FSDP_INVALID, "cannot load a full state dict: it is NULL%s",
                          l->broadcast ? " on rank 0, which broadcasts it" : "");
-    FSDP_TRY(check_bytes(l->full, "load"));
+    FSDP_TRY(fsdp__state_dict_check_values(l->full, "load"));
     for (int64_t i = 0; i < l->state->count; i++) {
         const fsdp_state_dict_entry *to = &l->state->entries[i], *from = fsdp_state_dict_find(l->full, to->name);
 
         if (!from && !l->partial)
             return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': the full state dict does not have it", to->name);
         if (from)
-            FSDP_TRY(check_entry(to, from));
+            FSDP_TRY(check_entry(to, from, l->parts));
         l->present[i] = from != NULL;
     }
     for (int64_t i = 0; i < l->full->count && !l->partial; i++)
@@ -198,12 +143,17 @@ static fsdp_status share_present(const loading *l)
 /* What can be wrong on one rank is wrong on all, before anything is written. */
 static fsdp_status check_all(const loading *l)
 {
-    fsdp_status status = check_bytes(l->state, "load");
+    fsdp_status status = fsdp__state_dict_check_values(l->state, "load");
 
     if (status == FSDP_OK && (!l->broadcast || fsdp_process_group_rank(l->world) == 0))
         status = check_full(l);
+    if (status == FSDP_OK && l->parts && l->broadcast)
+        status = FSDP_FAIL(FSDP_INVALID, "from_parts and broadcast_from_rank0 contradict each other: rank 0 has not "
+                                         "all parts");
     FSDP_TRY(fsdp_agree(l->world, status));
-    FSDP_TRY(check_same(l->state, l->world));
+    FSDP_TRY(fsdp__state_dict_check_same(l->state, l->world));
+    if (l->parts)
+        FSDP_TRY(fsdp__state_dict_check_same(l->full, l->world));
     if (l->broadcast)
         FSDP_TRY(share_present(l));
     return FSDP_OK;
@@ -280,6 +230,32 @@ static fsdp_status receive(const loading *l, const fsdp_state_dict_entry *entry)
     return status;
 }
 
+/* Whether every rank has the same part of both. */
+static bool same_parts(const fsdp_tensor *a, const fsdp_tensor *b)
+{
+    const fsdp_distribution *x = fsdp_tensor_distribution(a), *y = fsdp_tensor_distribution(b);
+    bool same = x && y && fsdp_mesh_equal(x->mesh, y->mesh);
+
+    for (int i = 0; same && i < x->placement_count; i++)
+        same = fsdp__placement_equal(x->placements[i], y->placements[i]);
+    return same;
+}
+
+static fsdp_status take_part(const fsdp_state_dict_entry *entry, const fsdp_tensor *from)
+{
+    fsdp_tensor *whole;
+    fsdp_status status;
+
+    if (!fsdp_tensor_distribution(from))
+        return take_own(entry, from);
+    if (same_parts(entry->tensor, from))
+        return fsdp__tensor_copy_across(entry->tensor, from);
+    FSDP_TRY(fsdp_full_tensor(from, &whole));
+    status = take_own(entry, whole);
+    fsdp_tensor_unref(whole);
+    return status;
+}
+
 static fsdp_status load(loading *l)
 {
     FSDP_TRY(check_all(l));
@@ -289,7 +265,8 @@ static fsdp_status load(loading *l)
 
         if (!l->present[i])
             continue;
-        status = l->broadcast ? receive(l, entry) : take_own(entry, fsdp_state_dict_find(l->full, entry->name)->tensor);
+        status =
+            l->broadcast ? receive(l, entry) : take_part(entry, fsdp_state_dict_find(l->full, entry->name)->tensor);
         if (status != FSDP_OK)
             return fsdp_fail_prefix(status, "loading '%s'", entry->name);
     }
@@ -302,14 +279,15 @@ fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_s
     loading l = {.state = state,
                  .full = full,
                  .broadcast = options && options->broadcast_from_rank0,
-                 .partial = options && options->partial};
+                 .partial = options && options->partial,
+                 .parts = options && options->from_parts};
     fsdp_status status;
 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load into a state dict: it is NULL");
     if (state->count == 0)
         return FSDP_OK;
-    l.world = fsdp_world(context_of(state));
+    l.world = fsdp_world(fsdp__state_dict_context(state));
     if (!l.world)
         return fsdp_last_status();
     l.present = fsdp__calloc((size_t)state->count, 1);

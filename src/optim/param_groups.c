@@ -1,0 +1,235 @@
+/* param_groups.c - the options of an optimizer's groups as state of their parameters, and the keys of such state. */
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "optim/param_groups.h"
+#include "tensor/tensor.h"
+
+#define PREFIX "param_groups."
+
+enum {
+    NOWHERE = -1
+};
+
+/* Where an option stands in a group, for Adam and for SGD. */
+static const struct option {
+    const char *name;
+    ptrdiff_t adam, sgd;
+} options[] = {
+    {"lr", offsetof(fsdp__optimizer_group, lr), offsetof(fsdp__optimizer_group, lr)},
+    {"beta1", offsetof(fsdp__optimizer_group, options.adam.beta1), NOWHERE},
+    {"beta2", offsetof(fsdp__optimizer_group, options.adam.beta2), NOWHERE},
+    {"eps", offsetof(fsdp__optimizer_group, options.adam.eps), NOWHERE},
+    {"momentum", NOWHERE, offsetof(fsdp__optimizer_group, options.sgd.momentum)},
+    {"dampening", NOWHERE, offsetof(fsdp__optimizer_group, options.sgd.dampening)},
+    {"weight_decay", offsetof(fsdp__optimizer_group, options.adam.weight_decay),
+     offsetof(fsdp__optimizer_group, options.sgd.weight_decay)},
+};
+
+/* NULL: the optimizer has no such option. */
+static double *value_of(const fsdp_optimizer *optimizer, fsdp__optimizer_group *group, const struct option *option)
+{
+    ptrdiff_t at = optimizer->kind == FSDP__OPTIMIZER_SGD ? option->sgd : option->adam;
+
+    return at == NOWHERE ? NULL : (double *)(void *)((char *)group + at);
+}
+
+static char *name_of(const fsdp__optimizer_param *param, const struct option *option)
+{
+    return fsdp__sprintf(PREFIX "%s.%s", param->name, option->name);
+}
+
+/* ---- out ---- */
+
+/* The bits, since no dtype of a tensor has as many. */
+static fsdp_status add_value(fsdp_state_dict *state, const fsdp__optimizer_param *param, const struct option *option,
+                             double value)
+{
+    char *name = name_of(param, option);
+    fsdp_tensor *tensor = NULL;
+    fsdp_status status = name ? FSDP_OK : FSDP_NO_MEMORY;
+    int64_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    if (status == FSDP_OK)
+        status =
+            fsdp_tensor_create(param->tensor->storage->device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor);
+    if (status == FSDP_OK)
+        status = fsdp_tensor_write(tensor, FSDP_I64, &bits);
+    if (status == FSDP_OK)
+        status = fsdp_state_dict_add(state, name, tensor);
+    fsdp_tensor_unref(tensor);
+    fsdp__free(name);
+    return status;
+}
+
+fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_state_dict *state)
+{
+    if (!optimizer || !state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add parameter groups to a state dict: both are required");
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
+            fsdp__optimizer_group *group = &optimizer->groups[g];
+            const double *value = value_of(optimizer, group, &options[o]);
+
+            for (int64_t i = 0; value && i < group->count; i++)
+                FSDP_TRY(add_value(state, &group->params[i], &options[o], *value));
+        }
+    return FSDP_OK;
+}
+
+/* ---- in ---- */
+
+static fsdp_status read_value(const fsdp_state_dict_entry *entry, double *out)
+{
+    int64_t bits;
+
+    if (fsdp_tensor_numel(entry->tensor) != 1 || fsdp_tensor_dtype(entry->tensor) != FSDP_I64)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it is not one int64, the bits of a number", entry->name);
+    FSDP_TRY(fsdp_tensor_read(entry->tensor, FSDP_I64, &bits));
+    memcpy(out, &bits, sizeof bits);
+    return FSDP_OK;
+}
+
+/* Of the first parameter of a group, and the same of the others; `*found` stays false where none has it. */
+static fsdp_status find_value(const fsdp__optimizer_group *group, const struct option *option,
+                              const fsdp_state_dict *state, bool *found, double *out)
+{
+    for (int64_t i = 0; i < group->count; i++) {
+        char *name = name_of(&group->params[i], option);
+        const fsdp_state_dict_entry *entry = name ? fsdp_state_dict_find(state, name) : NULL;
+        double value;
+
+        if (!name)
+            return FSDP_NO_MEMORY;
+        fsdp__free(name);
+        if (i > 0 && (entry != NULL) != *found)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot load the parameter groups: of '%s' and '%s', which are in one group, only one has "
+                             "'%s'",
+                             group->params[0].name, group->params[i].name, option->name);
+        if (!entry)
+            continue;
+        FSDP_TRY(read_value(entry, &value));
+        if (i > 0 && memcmp(&value, out, sizeof value) != 0)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot load the parameter groups: '%s' and '%s' are in one group and would have '%s' %g "
+                             "and %g",
+                             group->params[0].name, group->params[i].name, option->name, *out, value);
+        *found = true;
+        *out = value;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__optimizer_load_groups(fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool check)
+{
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__optimizer_group changed = optimizer->groups[g];
+
+        for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
+            double *value = value_of(optimizer, &changed, &options[o]);
+            bool found = false;
+
+            if (value)
+                FSDP_TRY(find_value(&changed, &options[o], state, &found, value));
+        }
+        FSDP_TRY(fsdp__optimizer_check_options(optimizer, &changed));
+        if (!check)
+            optimizer->groups[g] = changed;
+    }
+    return FSDP_OK;
+}
+
+/* ---- keys ---- */
+
+bool fsdp__optimizer_split_key(const char *name, fsdp__optimizer_key *out)
+{
+    static const char *const prefixes[] = {"state.", PREFIX};
+    const char *last = strrchr(name, '.');
+
+    for (size_t p = 0; p < FSDP__COUNT_OF(prefixes); p++) {
+        size_t length = strlen(prefixes[p]);
+
+        if (strncmp(name, prefixes[p], length) != 0 || !last || last < name + length)
+            continue;
+        *out = (fsdp__optimizer_key){.prefix = prefixes[p],
+                                     .parameter = name + length,
+                                     .length = (size_t)(last - name) - length,
+                                     .what = last + 1};
+        return true;
+    }
+    return false;
+}
+
+bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *name)
+{
+    fsdp__optimizer_group none = {.count = 0};
+    bool has = false;
+
+    for (size_t o = 0; o < FSDP__COUNT_OF(options); o++)
+        has = has || (value_of(optimizer, &none, &options[o]) && strcmp(options[o].name, name) == 0);
+    return has;
+}
+
+/* The parameter that the key means, and its number. */
+static const fsdp__optimizer_param *find_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_key *key,
+                                               bool by_id, int64_t *id)
+{
+    char *end = NULL;
+    int64_t wanted = by_id ? strtoll(key->parameter, &end, 10) : -1;
+
+    *id = 0;
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++, ++*id) {
+            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+
+            if (by_id ? *id == wanted && end == key->parameter + key->length
+                      : strlen(param->name) == key->length && strncmp(param->name, key->parameter, key->length) == 0)
+                return param;
+        }
+    return NULL;
+}
+
+static fsdp_status add_rekeyed(const fsdp_optimizer *optimizer, const fsdp_state_dict_entry *entry, bool to_ids,
+                               fsdp_state_dict *out)
+{
+    const fsdp__optimizer_param *param = NULL;
+    fsdp__optimizer_key key;
+    fsdp_status status;
+    int64_t id;
+    char *name;
+
+    if (fsdp__optimizer_split_key(entry->name, &key))
+        param = find_param(optimizer, &key, !to_ids, &id);
+    if (!param)
+        return FSDP_FAIL(FSDP_INVALID, "cannot rekey '%s': the optimizer has no such parameter%s", entry->name,
+                         to_ids ? "" : " number");
+    name = to_ids ? fsdp__sprintf("%s%lld.%s", key.prefix, (long long)id, key.what)
+                  : fsdp__sprintf("%s%s.%s", key.prefix, param->name, key.what);
+    status = name ? fsdp_state_dict_add(out, name, entry->tensor) : FSDP_NO_MEMORY;
+    fsdp__free(name);
+    return status;
+}
+
+fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool to_ids,
+                                            fsdp_state_dict **out)
+{
+    fsdp_state_dict *rekeyed = NULL;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    if (!optimizer || !state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot rekey the state of an optimizer: both are required");
+    FSDP_TRY(fsdp_state_dict_create(&rekeyed));
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY_GOTO(status, add_rekeyed(optimizer, &state->entries[i], to_ids, rekeyed), out);
+    *out = rekeyed;
+    rekeyed = NULL;
+out:
+    fsdp_state_dict_free(rekeyed);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* param_groups.h - the options of an optimizer's groups as state of their parameters, and the keys of such state. */
+#ifndef OPTIM_PARAM_GROUPS_H
+#define OPTIM_PARAM_GROUPS_H
+
+#include "optim/optim.h"
+
+/* "<prefix><parameter>.<what>" */
+typedef struct fsdp__optimizer_key {
+    const char *prefix;    /* "state." or "param_groups." */
+    const char *parameter; /* `length` characters */
+    size_t length;
+    const char *what;
+} fsdp__optimizer_key;
+
+bool fsdp__optimizer_split_key(const char *name, fsdp__optimizer_key *out);
+bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *name);
+/* Sets the options that `state` has, or with `check` only sees whether that can be done. */
+fsdp_status fsdp__optimizer_load_groups(fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool check);
+
+#endif

@@ -1,0 +1,82 @@
+/* check.c - what state dicts must have before tensors are communicated, and where these go. */
+#include "state/check.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "device/device.h"
+#include "tensor/tensor.h"
+
+fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state)
+{
+    return fsdp_device_context(fsdp_tensor_device(state->entries[0].tensor));
+}
+
+static uint64_t hash_of(const fsdp_state_dict *state)
+{
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
+
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *entry = &state->entries[i];
+
+        hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
+        hash = fsdp__hash_bytes(hash, entry->global_shape, (size_t)entry->ndim * sizeof *entry->global_shape);
+    }
+    return hash;
+}
+
+fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_process_group *world)
+{
+    uint64_t mine = hash_of(state);
+    fsdp_status status = FSDP_OK;
+    size_t *bytes = NULL;
+    void **all = NULL;
+
+    if (!world)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
+    for (int rank = 0; rank < fsdp_process_group_size(world) && status == FSDP_OK; rank++)
+        if (bytes[rank] != sizeof mine || memcmp(all[rank], all[0], sizeof mine) != 0)
+            status = FSDP_FAIL(FSDP_MISMATCH,
+                               "rank %d has a state dict of other names or shapes than rank 0: all ranks must have the "
+                               "same entries in the same order",
+                               rank);
+    fsdp_objects_free(world, all, bytes);
+    return status;
+}
+
+fsdp_status fsdp__state_dict_check_values(const fsdp_state_dict *state, const char *what)
+{
+    fsdp__names meta = {.count = 0};
+
+    for (int64_t i = 0; i < state->count; i++)
+        fsdp__name_without_values(state->entries[i].tensor, state->entries[i].name, &meta, NULL);
+    if (meta.count > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot %s what is still on the meta device: %s: call fsdp_module_materialize first", what,
+                         fsdp__names_text(&meta));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out)
+{
+    fsdp_device *cpu = fsdp_cpu(fsdp_device_context(tensor->storage->device));
+    fsdp_status status = FSDP_OK;
+    fsdp_tensor *copy = NULL;
+
+    if (!cpu)
+        return fsdp_last_status();
+    if (tensor->storage->device == cpu) {
+        *out = fsdp_tensor_ref(tensor);
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp_tensor_create(cpu, tensor->dtype, tensor->ndim, tensor->shape, tensor->storage->kind, &copy));
+    FSDP_TRY_GOTO(status, fsdp_tensor_read(tensor, tensor->dtype, fsdp_tensor_data(copy)), out);
+    *out = copy;
+    copy = NULL;
+out:
+    fsdp_tensor_unref(copy);
+    return status;
+}

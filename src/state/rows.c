@@ -1,0 +1,82 @@
+/* rows.c - parts by the chunk rule over dimension 0, made of whatever parts there are. */
+#include "dist/dist.h"
+#include "state/check.h"
+
+static bool is_split(const fsdp_distribution *d, int i)
+{
+    return d->placements[i].kind != FSDP_REPLICATE && fsdp_mesh_size(d->mesh, i) > 1;
+}
+
+/* What the entry is to be; false where it is that, or where nothing cuts it. */
+static bool choose(const fsdp_state_dict_entry *entry, bool over_replicas, fsdp_placement *out)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(entry->tensor);
+    const fsdp_placement rows = {.kind = FSDP_SHARD};
+    bool split = false, changes = false;
+
+    for (int i = 0; d && i < d->placement_count; i++)
+        split = split || is_split(d, i);
+    for (int i = 0; d && i < d->placement_count; i++) {
+        bool whole = d->placements[i].kind == FSDP_REPLICATE;
+
+        out[i] = !whole || (!split && over_replicas) ? rows : d->placements[i];
+        changes = changes || !fsdp__placement_equal(out[i], d->placements[i]);
+    }
+    return changes && entry->ndim > 0;
+}
+
+static fsdp_status add(fsdp_state_dict *out, const char *name, fsdp_tensor *tensor, bool offload)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
+    fsdp_tensor *kept = NULL;
+    fsdp_status status;
+
+    if (!offload)
+        return fsdp_state_dict_add(out, name, tensor);
+    FSDP_TRY(fsdp__tensor_to_host(tensor, &kept));
+    status = d && kept != tensor ? fsdp_tensor_set_distribution(kept, d) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = fsdp_state_dict_add(out, name, kept);
+    fsdp_tensor_unref(kept);
+    return status;
+}
+
+static fsdp_status cut(const fsdp_state_dict_entry *entry, const fsdp_sharded_state_options *options,
+                       fsdp_state_dict *out)
+{
+    fsdp_placement placements[FSDP_MAX_MESH_DIMS] = {{0}};
+    fsdp_tensor *parts = NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (!choose(entry, options->over_replicas, placements))
+        return add(out, entry->name, entry->tensor, options->offload_to_cpu);
+    status = fsdp_redistribute(entry->tensor, placements, &parts);
+    if (status == FSDP_OK)
+        status = add(out, entry->name, parts, options->offload_to_cpu);
+    fsdp_tensor_unref(parts);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cutting '%s' by rows", entry->name);
+}
+
+fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_sharded_state_options *options,
+                                       fsdp_state_dict **out)
+{
+    const fsdp_sharded_state_options none = {.offload_to_cpu = false};
+    fsdp_state_dict *rows = NULL;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    if (!state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot cut a state dict by rows: it is NULL");
+    FSDP_TRY(fsdp_state_dict_create(&rows));
+    if (state->count > 0) {
+        FSDP_TRY_GOTO(status, fsdp__state_dict_check_same(state, fsdp_world(fsdp__state_dict_context(state))), out);
+        FSDP_TRY_GOTO(status, fsdp__state_dict_check_values(state, "cut by rows"), out);
+    }
+    for (int64_t i = 0; i < state->count; i++)
+        FSDP_TRY_GOTO(status, cut(&state->entries[i], options ? options : &none, rows), out);
+    *out = rows;
+    rows = NULL;
+out:
+    fsdp_state_dict_free(rows);
+    return status;
+}
