@@ -92,6 +92,7 @@
 #include "fsdp/nn.h"
 #include "fsdp/ops.h"
 #include "fsdp/optim.h"
+#include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "fsdp/state.h"
 #include "fsdp/status.h"

@@ -28,6 +28,7 @@ typedef struct fsdp__op {
     void (*reached)(fsdp__node *node); /* a backward begins that will come to the node; or NULL */
     fsdp__dear dear;                   /* to compute again; such an operation asks fsdp__recall first */
     int aside; /* inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none */
+    bool last_leaf_first; /* the gradient of its last leaf is told before that of the first (torch's bias) */
 } fsdp__op;
 
 /* Records an operation if recording is on and an input requires a gradient; else does nothing and returns FSDP_OK.
@@ -85,8 +86,14 @@ typedef struct fsdp__leaf_owner {
     fsdp_status (*grad_made)(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad); /* it is about to become the gradient */
     void (*grad_set)(void *arg, fsdp_tensor *leaf);
     void (*requires_grad_set)(void *arg, bool requires_grad);
+    /* Or NULL: the running backward has come through the last use of the leaf, whether that brought a gradient or not.
+     * It may fail, and the backward with it. */
+    fsdp_status (*grad_complete)(void *arg, fsdp_tensor *leaf);
 } fsdp__leaf_owner;
 fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg);
+/* How many uses of the leaf the running backwards have yet to come through, known from their begin on; of a leaf whose
+ * owner asks for grad_complete. */
+int64_t fsdp__leaf_uses(const fsdp_tensor *leaf);
 void *fsdp__leaf_owner_arg(const fsdp_tensor *leaf, const fsdp__leaf_owner *owner); /* NULL when it is not the owner */
 /* Replaces the gradient (takes a reference; NULL drops it). Of a leaf without autograd state: nothing. */
 void fsdp__put_grad(fsdp_tensor *leaf, fsdp_tensor *grad);

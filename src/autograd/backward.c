@@ -59,6 +59,7 @@ static fsdp_status reach(fsdp__run *run, fsdp__node *node, bool aside)
     node->aside = aside;
     node->dependencies = 0;
     node->queued = false;
+    fsdp__node_count_leaves(node);
     if (node->op->reached)
         node->op->reached(node);
     return FSDP_OK;
@@ -268,6 +269,7 @@ static fsdp_status run_node(fsdp__run *run, fsdp__node *node)
         if (producer && producer->run == run && --producer->dependencies == 0)
             heap_push(run, producer);
     }
+    FSDP_TRY(fsdp__node_complete_leaves(node));
     if (!run->keep_graph && !node->aside)
         fsdp__node_release(node);
     return FSDP_OK;
@@ -296,6 +298,7 @@ static void finish(fsdp__run *run)
         run->nodes[i]->run = NULL;
         run->nodes[i]->dependencies = 0;
         run->nodes[i]->queued = false;
+        fsdp__node_uncount_leaves(run->nodes[i]); /* which it did not come through */
     }
     for (int64_t i = 0; i < run->node_count; i++) {
         if (!run->keep_graph && !run->nodes[i]->aside)

@@ -246,3 +246,59 @@ void fsdp__node_rollback(fsdp__node *node)
         edge->target_direct = edge->target_installed = false;
     }
 }
+
+/* ---- uses ---- */
+
+static fsdp__grad_state *asking(const fsdp__edge *edge)
+{
+    fsdp__grad_state *state = edge->leaf ? fsdp__grad_state_get(edge->leaf) : NULL;
+
+    return state && state->owner && state->owner->grad_complete ? state : NULL;
+}
+
+void fsdp__node_count_leaves(fsdp__node *node)
+{
+    for (int i = 0; i < node->input_count; i++) {
+        fsdp__grad_state *state = asking(&node->inputs[i]);
+
+        if (state) {
+            state->uses++;
+            node->counted = true;
+        }
+    }
+}
+
+void fsdp__node_uncount_leaves(fsdp__node *node)
+{
+    for (int i = 0; i < node->input_count && node->counted; i++) {
+        fsdp__grad_state *state = asking(&node->inputs[i]);
+
+        if (state && state->uses > 0)
+            state->uses--;
+    }
+    node->counted = false;
+}
+
+fsdp_status fsdp__node_complete_leaves(fsdp__node *node)
+{
+    int count = node->input_count;
+
+    if (!node->counted)
+        return FSDP_OK;
+    fsdp__node_uncount_leaves(node);
+    for (int i = 0; i < count; i++) {
+        fsdp__edge *edge = &node->inputs[node->op->last_leaf_first ? count - 1 - i : i];
+        fsdp__grad_state *state = asking(edge);
+
+        if (state && state->uses == 0)
+            FSDP_TRY(state->owner->grad_complete(state->owner_arg, edge->leaf));
+    }
+    return FSDP_OK;
+}
+
+int64_t fsdp__leaf_uses(const fsdp_tensor *leaf)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state ? state->uses : 0;
+}

@@ -44,6 +44,7 @@ struct fsdp__grad_state {
     void *source_arg;
     const fsdp__leaf_owner *owner;
     void *owner_arg;
+    int64_t uses; /* of a leaf, that running backwards have yet to come through; counted for an owner that asks */
     /* A tensor handed out by fsdp__reserve_grad and its leaf know each other until one of them dies. */
     fsdp__grad_state *reserved;     /* on the leaf */
     fsdp__grad_state *reserved_for; /* on the tensor */
@@ -90,6 +91,7 @@ struct fsdp__node {
     fsdp__run *run;
     int64_t dependencies; /* consumers that have not run */
     bool queued;
+    bool counted; /* among the uses of leaves */
     fsdp__node *next_dead;
 };
 
@@ -150,6 +152,10 @@ fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad)
 /* After an op's backward returned: passes targets on; leaf gradients that were given wait for the second. */
 fsdp_status fsdp__node_commit_targets(fsdp__node *node);
 fsdp_status fsdp__node_commit_leaves(fsdp__node *node);
+/* Uses of leaves: a backward will come through the node; will not after all; has come through it. */
+void fsdp__node_count_leaves(fsdp__node *node);
+void fsdp__node_uncount_leaves(fsdp__node *node);
+fsdp_status fsdp__node_complete_leaves(fsdp__node *node);
 /* After it failed: drops what half-written gradients it left. */
 void fsdp__node_rollback(fsdp__node *node);
 

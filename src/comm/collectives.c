@@ -118,6 +118,22 @@ fsdp_status fsdp__all_reduce_with_flags(fsdp_process_group *group, void *data, i
     return issue_all_reduce(group, &call, stream);
 }
 
+fsdp_status fsdp__all_reduce_and_ask(fsdp_process_group *group, const void *send, void *recv, int64_t count,
+                                     fsdp_dtype dtype, fsdp_reduce_op op, uint8_t *complete, bool *lacking,
+                                     fsdp_stream *stream)
+{
+    fsdp__call call = {.send = send,
+                       .recv = recv,
+                       .count = count,
+                       .dtype = dtype,
+                       .op = op,
+                       .flags = complete,
+                       .flag_count = complete ? 1 : 0,
+                       .lacking = lacking};
+
+    return issue_all_reduce(group, &call, stream);
+}
+
 fsdp_status fsdp_broadcast(fsdp_process_group *group, void *buffer, int64_t count, fsdp_dtype dtype, int root,
                            fsdp_stream *stream)
 {

@@ -69,6 +69,7 @@ typedef struct fsdp__call {
      */
     uint8_t *flags;
     int64_t flag_count;
+    bool *lacking; /* all_reduce: becomes true where a flag is 0 on any rank; the host's memory; or NULL */
 
     const fsdp_sharded_buffer *buffers; /* buffer_count of them */
     int64_t buffer_count;

@@ -181,7 +181,8 @@ static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
                   (long long)fsdp_tensor_size(positions, 0));
         return NULL;
     }
-    x = fsdp_add(fsdp_call(m->wte, inputs[0]), fsdp_slice(positions, 0, 0, T));
+    x = fsdp_call(m->wte, inputs[0]); /* first, so that a backward comes to it last (DDP's buckets are in that order) */
+    x = fsdp_add(x, fsdp_slice(positions, 0, 0, T));
     x = fsdp_call(m->drop, x);
     for (int64_t i = 0; i < fsdp_module_child_count(m->h); i++)
         x = fsdp_call(fsdp_module_child_at(m->h, i, &(const char *){NULL}), x);

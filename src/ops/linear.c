@@ -55,8 +55,10 @@ static fsdp_status linear_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return FSDP_OK;
 }
 
-static const fsdp__op linear_op = {.name = "linear", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT};
-static const fsdp__op conv1d_op = {.name = "conv1d", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT};
+static const fsdp__op linear_op = {
+    .name = "linear", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
+static const fsdp__op conv1d_op = {
+    .name = "conv1d", .backward = linear_backward, .dear = FSDP__DEAR_PRODUCT, .last_leaf_first = true};
 
 /* y (...,O) */
 static fsdp_tensor *product(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias, const int64_t *shape, bool conv1d)

@@ -4,6 +4,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "device/kernels.h"
+#include "shard/buckets.h"
 #include "shard/cast.h"
 #include "shard/gradients.h"
 
@@ -313,6 +314,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
     fsdp__free(group->params);
     for (int use = 0; use < FSDP__GRADIENT_USES; use++)
         fsdp__free(group->gradients[use].has_place);
+    fsdp__buckets_free(group->buckets);
     fsdp__slice_close(&group->slice);
     fsdp__free(group->partial.places);
     if (fsdp__residence_is_offloaded(&group->residence)) /* the host's memory goes in the order of its own stream */

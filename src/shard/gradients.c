@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "device/races.h"
+#include "shard/buckets.h"
 #include "shard/partial.h"
 
 /* ---- memory ---- */
@@ -59,6 +60,8 @@ void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group)
 {
     leave_buffer(&group->gradients[FSDP__GRADIENT_COMPUTED]);
     leave_buffer(&group->gradients[FSDP__GRADIENT_ACCUMULATED]);
+    for (int64_t i = 0; group->buckets && i < group->buckets->count; i++)
+        fsdp__bucket_leave_region(&group->buckets->items[i]);
 }
 
 /* Memory for an unsharded gradient of `param`. The caller owns `*out`. */
@@ -123,6 +126,8 @@ void fsdp__param_group_drop_gradients(fsdp__param_group *group)
         group->params[i].due = false;
     }
     group->kept = false;
+    if (group->buckets)
+        fsdp__buckets_reset(group->buckets);
 }
 
 fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group)
@@ -184,7 +189,16 @@ static void requires_grad_set(void *arg, bool requires_grad)
         fsdp__mirror_requires_grad(param->unsharded, requires_grad);
 }
 
-static const fsdp__leaf_owner leaf_owner = {grad_made, grad_set, requires_grad_set};
+/* Of a replicated parameter: its bucket may be sent. */
+static fsdp_status grad_complete(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param *param = arg;
+    const fsdp__buckets *buckets = param->group->buckets;
+
+    return buckets && buckets->running && leaf == param->unsharded ? buckets->grad_complete(param) : FSDP_OK;
+}
+
+static const fsdp__leaf_owner leaf_owner = {grad_made, grad_set, requires_grad_set, grad_complete};
 
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor)
 {
@@ -199,8 +213,19 @@ fsdp_status fsdp__param_own_sharded(fsdp__param *param)
 /* The first gradient of an unsharded parameter in a backward goes straight to where the reduction reads it. */
 static fsdp_status gradient_source(void *arg, fsdp_tensor *leaf, fsdp_tensor **out)
 {
+    fsdp__param *param = arg;
+    fsdp__buckets *buckets = param->group->buckets;
+    fsdp__region *region;
+    fsdp_status status;
+    int64_t bucket = buckets ? buckets->places[param - param->group->params].bucket : -1;
+
     (void)leaf;
-    return make_gradient(arg, FSDP__GRADIENT_COMPUTED, out);
+    if (bucket < 0)
+        return make_gradient(param, FSDP__GRADIENT_COMPUTED, out);
+    FSDP_TRY(fsdp__bucket_region(param->group, &buckets->items[bucket], &region));
+    status = fsdp__bucket_tensor(param, region, out);
+    fsdp__region_unref(region); /* the tensor has it now */
+    return status;
 }
 
 fsdp_status fsdp__param_own_unsharded(fsdp__param *param)

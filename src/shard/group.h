@@ -57,6 +57,7 @@ typedef struct fsdp__param_group {
     fsdp__region *packed;                              /* for a gather by the caller's, while it may be at it */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
     fsdp__partial partial;
+    struct fsdp__buckets *buckets; /* that its gradients are sent in: buckets.h; NULL: all at once */
 
     const fsdp_module *summoned_by; /* summon_full_params was called on it, and not ended; or NULL */
     fsdp_sharded_state sharded_state;

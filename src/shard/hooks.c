@@ -2,8 +2,10 @@
 #include "shard/hooks.h"
 
 #include "autograd/autograd.h"
+#include "shard/bucket_reduce.h"
 #include "shard/lazy_init.h"
 #include "shard/prefetch.h"
+#include "shard/replica.h"
 #include "shard/trained.h"
 
 /* ---- backward ---- */
@@ -151,6 +153,9 @@ static fsdp_status pre_backward(void *arg, fsdp_tensor *output, fsdp_tensor **gr
     (void)grad;
     FSDP_TRY(begin_backward(state->root));
     fsdp__trained_are_due(trained);
+    for (int64_t i = 0; i < state->group_count; i++)
+        if (state->groups[i]->buckets)
+            FSDP_TRY(fsdp__buckets_begin_backward(state->groups[i]));
     if (state->training == FSDP__PRE_BACKWARD) /* another output of the same modules was here first */
         return FSDP_OK;
     state->training = FSDP__PRE_BACKWARD;
@@ -241,6 +246,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     FSDP_TRY(fsdp__lazy_init(state));
     if (!alone)
         FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
+    FSDP_TRY(fsdp__replica_begin_forward(state));
     state->training = FSDP__FORWARD;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     if (state->root->forward_root == state && state->depth == 1)
@@ -283,6 +289,7 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     state->leaving = false;
     FSDP_TRY(status);
     state->training = FSDP__IDLE;
+    fsdp__replica_end_forward(state);
     /* Nobody goes back through an evaluation; and the order is that of all ranks. */
     if (fsdp_grad_enabled(root->context) && !state->parent)
         FSDP_TRY(fsdp__root_record_order(root, state));

@@ -7,6 +7,7 @@
 #include "base/context.h"
 #include "comm/internal.h"
 #include "shard/allocate.h"
+#include "shard/bucket_reduce.h"
 
 /* ---- life ---- */
 
@@ -353,7 +354,10 @@ static fsdp_status reduce(fsdp__module_state *state, const fsdp__reduce_settings
         fsdp_status status;
 
         set_label(state, fsdp__param_group_reduce_pg(group), true);
-        status = fsdp__param_group_reduce(group, state->comm, settings, &reduced);
+        if (group->buckets)
+            status = fsdp__buckets_reduce(group, state->comm, settings, &reduced);
+        else
+            status = fsdp__param_group_reduce(group, state->comm, settings, &reduced);
         set_label(state, fsdp__param_group_reduce_pg(group), false);
         FSDP_TRY(status);
         any = any || reduced;

@@ -7,7 +7,7 @@ static bool is_trained(const fsdp__param *param)
 {
     const fsdp__mesh_info *mesh = &param->group->residence.mesh;
 
-    return mesh->ranks * mesh->replicas > 1 && fsdp_tensor_requires_grad(param->sharded);
+    return (mesh->ranks * mesh->replicas > 1 || param->group->buckets) && fsdp_tensor_requires_grad(param->sharded);
 }
 
 /* Goes through what is trained: counts it, puts it into `out` (or NULL), and says whether it is that of `same` (or

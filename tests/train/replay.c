@@ -5,6 +5,7 @@
 
 #include "fsdp/fsdp1.h"
 #include "fsdp/hub.h"
+#include "fsdp/replicate.h"
 #include "nn/module.h"
 
 enum {
@@ -174,6 +175,29 @@ static fsdp_mesh *make_mesh(const replay *r, fsdp_context *context)
     return mesh;
 }
 
+bool replay_is_ddp(const replay *r)
+{
+    const char *kind = json_string_value(json_object_get(r->reference, "kind"));
+
+    return kind && strcmp(kind, "ddp") == 0;
+}
+
+static void replicate_model(const replay *r, fsdp_module *model)
+{
+    fsdp_replicate_options options = {.bucket_cap_mb = replay_number(r->reference, "bucket_cap_mb", 0),
+                                      .find_unused_parameters = replay_is_set(r, "find_unused_parameters"),
+                                      .static_graph = replay_is_set(r, "static_graph"),
+                                      .gradient_as_bucket_view = replay_is_set(r, "gradient_as_bucket_view")};
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        if (replay_lists(r, "frozen", parameters.items[i].name))
+            CHECK_OK(fsdp_tensor_set_requires_grad(parameters.items[i].tensor, false));
+    fsdp_parameters_release(&parameters);
+    CHECK_OK(fsdp_replicate(model, &options));
+}
+
 static void shard_model(const replay *r, fsdp_module *model)
 {
     fsdp_shard_options options = {.mp_policy.param_dtype = dtype_of(r, "param_dtype"),
@@ -286,6 +310,8 @@ fsdp_module *replay_model(const replay *r, fsdp_context *context)
         reorder_layers(r, model);
     if (replay_is_fsdp1(r)) {
         wrap_model(r, model);
+    } else if (replay_is_ddp(r)) {
+        replicate_model(r, model);
     } else {
         shard_model(r, model);
         set_prefetch(r, model);

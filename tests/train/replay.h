@@ -33,6 +33,8 @@ bool replay_is_fsdp1(const replay *r);
 /* Whether a fragment of the list `key` is in the name. */
 bool replay_lists(const replay *r, const char *key, const char *name);
 
+/* A run of DistributedDataParallel: its model is replicated. */
+bool replay_is_ddp(const replay *r);
 /* Sharded as the file says, with the weights of its model. */
 fsdp_module *replay_model(const replay *r, fsdp_context *context);
 /* The parameter that the file calls so: it counts the layers as they run, ours have the names of the weights' files. */

@@ -1,8 +1,9 @@
-/* Runs of PyTorch's FSDP2 and FSDP1 step by step through the engine's calls, ranks as threads: all that no key of a
+/* Runs of PyTorch's FSDP2, FSDP1 and DDP step by step through the engine's calls, ranks as threads: all that no key of a
  * config asks for. Losses, norms, shards, collectives, their bytes, and final weights must agree. */
 #include <math.h>
 
 #include "fsdp/fsdp1.h"
+#include "fsdp/replicate.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 #include "train/replay.h"
@@ -69,6 +70,13 @@ static const run runs[] = {
     {.name = "fsdp1-gpt2-bf16-ws2", .relative = 1e-2},
     {.name = "fsdp1-gpt2-bf16-reduce-bf16-ws2", .relative = 1e-2},
     {.name = "fsdp1-llama-full-ws3"},
+    {.name = "ddp-gpt2-view-ws2"},
+    {.name = "ddp-llama-ws3"},
+    {.name = "ddp-llama-accum3-ws2"},
+    {.name = "ddp-llama-accum3-sync-ws2"},
+    {.name = "ddp-llama-findunused-ws2"},
+    {.name = "ddp-llama-static-ws2"},
+    {.name = "ddp-llama-frozen-ws2"},
 };
 enum {
     RUNS = sizeof runs / sizeof runs[0]
@@ -154,6 +162,86 @@ static int64_t reference_bytes(const replay *r, const char *name)
             bytes += numel * (half ? 2 : 4) / ranks * (ranks - 1);
     }
     return bytes;
+}
+
+/* As PyTorch sums them up for the step: "comm_step3" and the like where it differs from the others. */
+static const json_t *counts_of(const replay *r, int step)
+{
+    char key[32];
+    const json_t *counts;
+
+    snprintf(key, sizeof key, "comm_step%d", step == 0 ? 0 : 3);
+    counts = json_object_get(r->reference, key);
+    return counts && step != 1 ? counts : json_object_get(r->reference, "comm_per_step");
+}
+
+/* What DDP sends, all of it, and the buckets at the end. */
+static void check_replicated(const trial *t, fsdp_module *model, int step)
+{
+    const replay *r = &t->replay;
+    const json_t *counts = counts_of(r, step), *calls = json_object_get(r->reference, "comm_order_step1"), *call;
+    int64_t bytes = 0;
+    fsdp_comm_stats stats;
+    size_t i;
+
+    fsdp_context_comm_stats(model->context, &stats);
+    CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], replay_number(counts, "c10d.allreduce_", 0));
+    CHECK_EQ(stats.calls[FSDP_BROADCAST], replay_number(counts, "c10d.broadcast_", 0));
+    CHECK_EQ(stats.calls[FSDP_ALL_GATHER] + stats.calls[FSDP_REDUCE_SCATTER], 0);
+    if (step != 1)
+        return;
+    json_array_foreach(calls, i, call)
+    {
+        bool reduces = strcmp(json_string_value(json_array_get(call, 0)), "c10d.allreduce_") == 0;
+        const char *dtype = json_string_value(json_array_get(call, 2));
+        int64_t numel = (int64_t)replay_at(call, 1);
+
+        if (!reduces && strcmp(dtype, "float32") == 0) /* transformers has its table of frequencies twice */
+            numel /= 2;
+        bytes += (reduces ? 2 : 1) * numel * (strstr(dtype, "float16") ? 2 : 4) * (r->world - 1) / r->world;
+    }
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_REDUCE] + stats.bytes_sent[FSDP_BROADCAST], bytes);
+}
+
+/* "29, 28 25 24, 23": of each bucket, parameters by their place among those that are trained. */
+static void check_buckets(const replay *r, fsdp_module *model)
+{
+    const json_t *logging = json_object_get(r->reference, "ddp_logging");
+    const char *list = json_string_value(json_object_get(logging, "rebuilt_per_bucket_param_indices"));
+    int64_t bucket = 0, at = 0, buckets;
+    fsdp_parameters all, trained;
+    char *end;
+
+    if (!list)
+        return;
+    CHECK_OK(fsdp_module_parameters(model, &all));
+    trained = all;
+    trained.count = 0;
+    for (int64_t i = 0; i < all.count; i++)
+        if (fsdp_tensor_requires_grad(all.items[i].tensor)) {
+            fsdp_parameter swapped = all.items[trained.count];
+
+            all.items[trained.count++] = all.items[i];
+            all.items[i] = swapped;
+        }
+    for (; *list; list = end) {
+        int64_t index = strtoll(list, &end, 10);
+        fsdp_parameter p;
+
+        CHECK(index < trained.count);
+        CHECK_OK(fsdp_module_bucket_parameter(model, bucket, at++, &p));
+        if (p.tensor != trained.items[index].tensor)
+            TEST_FAIL("'%s' in bucket %lld is parameter %lld, expected '%s'", p.name, (long long)bucket,
+                      (long long)(at - 1), trained.items[index].name);
+        if (*end != ',')
+            continue;
+        end++;
+        bucket++;
+        at = 0;
+    }
+    CHECK_OK(fsdp_module_bucket_count(model, &buckets));
+    CHECK_EQ(buckets, bucket + 1);
+    fsdp_parameters_release(&all);
 }
 
 static void check_sent(const trial *t, fsdp_context *context)
@@ -281,7 +369,9 @@ static void take_step(trial *t, fsdp_module *model, fsdp_optimizer *optimizer, i
         check_near("the norm of what is ignored", step, ignored_norm(r, model),
                    replay_at(json_array_get(ignored, (size_t)step), rank), 2e-4);
     CHECK_OK(fsdp_clip_grad_norm(optimizer, replay_number(r->reference, "clip", 0), &norm));
-    if (step == 1 && !t->run->tied_apart)
+    if (replay_is_ddp(r) && (step < 2 || step == 3))
+        check_replicated(t, model, step);
+    else if (step == 1 && !t->run->tied_apart)
         check_sent(t, model->context);
     check_near("the norm", step, norm, replay_at(json_object_get(r->reference, "grad_norm"), step), tolerance);
     CHECK_OK(fsdp_optimizer_step(optimizer));
@@ -302,6 +392,8 @@ static void train(fsdp_context *context, void *arg)
             set_frozen(&t->replay, model, false);
         take_step(t, model, optimizer, step);
     }
+    if (replay_is_ddp(&t->replay))
+        check_buckets(&t->replay, model);
     if (t->steps == (int)replay_number(t->replay.reference, "steps", 0) && t->run->relative == 0)
         check_weights(&t->replay, model);
     fsdp_optimizer_free(optimizer);

@@ -112,6 +112,8 @@ static fsdp_status join_flags(exchange *x)
 
     for (int r = 0; r < g->size; r++)
         set = set && fsdp__entry_of(g, r)->complete;
+    if (!set && x->call->lacking)
+        *x->call->lacking = true;
     for (int64_t at = 0, n; !set && at < x->call->flag_count; at += n) {
         n = FSDP__MIN(x->call->flag_count - at, FSDP__PAYLOAD_BYTES);
         if (flags)

@@ -1,0 +1,159 @@
+/* replica.c - a replicated module between its backwards. */
+#include "shard/replica.h"
+
+#include "base/alloc.h"
+#include "fsdp/autograd.h"
+#include "nn/module.h"
+
+fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
+{
+    return state->group_count == 1 && state->groups[0]->buckets ? state->groups[0] : NULL;
+}
+
+/* ---- buffers ---- */
+
+/* Buffers of one dtype and device, one after the other. */
+typedef struct packing {
+    const fsdp__module_state *state;
+    fsdp_device *device;
+    fsdp_dtype dtype; /* at hand */
+    fsdp_tensor **buffers;
+    int64_t count, capacity;
+} packing;
+
+static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
+{
+    packing *p = arg;
+
+    (void)name;
+    for (int64_t i = 0; i < module->parts->buffer_count; i++) {
+        fsdp_tensor *buffer = *module->parts->buffers[i].slot;
+        bool there = !buffer || fsdp_device_is_meta(fsdp_tensor_device(buffer)) || buffer->dtype != p->dtype;
+
+        for (int64_t k = 0; k < p->count && !there; k++)
+            there = p->buffers[k] == buffer;
+        if (there)
+            continue;
+        if (fsdp__grow(&p->buffers, p->count, &p->capacity, sizeof *p->buffers))
+            return FSDP_NO_MEMORY;
+        p->buffers[p->count++] = buffer;
+    }
+    return FSDP_OK;
+}
+
+/* A view of `packed` like the k-th buffer. The caller owns `*out`. */
+static fsdp_status view_of(const packing *p, fsdp_tensor *packed, int64_t k, int64_t at, fsdp_tensor **out)
+{
+    const fsdp_tensor *like = p->buffers[k];
+
+    return fsdp__tensor_create_view(packed->storage, like->dtype, like->ndim, like->shape, NULL, at, out);
+}
+
+static fsdp_status copy_all(const packing *p, fsdp_tensor *packed, bool out)
+{
+    int64_t at = 0;
+
+    for (int64_t k = 0; k < p->count; k++) {
+        fsdp_tensor *view;
+        fsdp_status status;
+
+        FSDP_TRY(view_of(p, packed, k, at, &view));
+        at += fsdp_tensor_numel(view);
+        status = out ? fsdp__tensor_copy(p->buffers[k], view, false) : fsdp__tensor_copy(view, p->buffers[k], false);
+        fsdp_tensor_unref(view);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status broadcast(const packing *p, const fsdp__mesh_info *mesh)
+{
+    fsdp_device *device = p->count > 0 ? fsdp_tensor_device(p->buffers[0]) : NULL;
+    int64_t numel = 0;
+    fsdp_tensor *packed;
+    fsdp_status status;
+
+    for (int64_t k = 0; k < p->count; k++)
+        numel += fsdp_tensor_numel(p->buffers[k]);
+    if (numel == 0)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_tensor_create(device, p->dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &packed));
+    FSDP_TRY_GOTO(status, copy_all(p, packed, false), out);
+    FSDP_TRY_GOTO(status,
+                  fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, 0,
+                                 fsdp_device_stream(device)),
+                  out);
+    status = copy_all(p, packed, true);
+out:
+    fsdp_tensor_unref(packed);
+    return status;
+}
+
+fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh)
+{
+    packing p = {.state = state};
+    fsdp_status status = FSDP_OK;
+
+    if (mesh->replicas == 1)
+        return FSDP_OK;
+    for (int dtype = 0; dtype <= FSDP_BOOL && status == FSDP_OK; dtype++) {
+        p.dtype = (fsdp_dtype)dtype;
+        p.count = 0;
+        for (int64_t m = 0; m < state->module_count && status == FSDP_OK; m++)
+            status = fsdp__module_walk(state->modules[m], collect, &p);
+        if (status == FSDP_OK)
+            status = broadcast(&p, mesh);
+    }
+    fsdp__free(p.buffers);
+    return status;
+}
+
+/* ---- forwards ---- */
+
+static bool is_outermost(const fsdp__module_state *state)
+{
+    return state->root->forward_root == state && state->training != FSDP__FORWARD;
+}
+
+/* The same on all ranks: they have made the same backwards, and frozen the same parameters. */
+static fsdp_status divide_anew(fsdp__param_group *group)
+{
+    fsdp__buckets *b = group->buckets;
+
+    if (group->kept || b->running)
+        return FSDP_OK;
+    if (fsdp__buckets_are_outdated(group))
+        return fsdp__buckets_assign(group);
+    if (b->rebuilt || b->backwards < (b->options.static_graph ? 2 : 1))
+        return FSDP_OK;
+    return fsdp__buckets_rebuild(group);
+}
+
+fsdp_status fsdp__replica_begin_forward(fsdp__module_state *state)
+{
+    fsdp__param_group *group = fsdp__replica_of(state);
+    bool recording = fsdp_grad_enabled(state->root->context);
+    fsdp__buckets *b;
+
+    if (!group || !is_outermost(state))
+        return FSDP_OK;
+    b = group->buckets;
+    if (recording && b->open && b->options.static_graph)
+        return FSDP_FAIL(FSDP_STATE, "a second forward before the backward of the first: with static_graph each "
+                                     "forward of a replicated module has its backward first");
+    if (recording)
+        FSDP_TRY(divide_anew(group));
+    b->open = recording;
+    if (b->buffers_due)
+        FSDP_TRY(fsdp__replica_broadcast_buffers(state, &group->residence.mesh));
+    return FSDP_OK;
+}
+
+void fsdp__replica_end_forward(fsdp__module_state *state)
+{
+    fsdp__param_group *group = fsdp__replica_of(state);
+
+    if (group)
+        group->buckets->buffers_due = !group->buckets->options.keep_buffers && state->reduce_grads &&
+                                      fsdp_grad_enabled(state->root->context);
+}

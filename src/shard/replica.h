@@ -1,0 +1,17 @@
+/* replica.h - what the forwards of a replicated module begin and end with: its buckets divided anew, rank 0's buffers.
+ */
+#ifndef SHARD_REPLICA_H
+#define SHARD_REPLICA_H
+
+#include "shard/buckets.h"
+#include "shard/root.h"
+
+/* The group of a replicated module's state; NULL: it is not one, or has no parameters. */
+fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state);
+/* Buffers below the state's modules become those of rank 0. [collective] */
+fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh);
+/* Of the outermost module's forward; both do nothing where nothing is replicated. [collective] */
+fsdp_status fsdp__replica_begin_forward(fsdp__module_state *state);
+void fsdp__replica_end_forward(fsdp__module_state *state);
+
+#endif

@@ -1,0 +1,302 @@
+/* replicate.c - the front door of data parallel with whole parameters: one group, in buckets. */
+#include "fsdp/replicate.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "shard/attach.h"
+#include "shard/defaults.h"
+#include "shard/gradients.h"
+#include "shard/methods.h"
+#include "shard/replica.h"
+
+/* ---- choosing the parameters ---- */
+
+typedef struct selection {
+    fsdp__module_state *state;
+    fsdp_mesh *mesh; /* of W x 1, a reference */
+    fsdp__param_group *group;
+    const fsdp_replicate_options *options;
+} selection;
+
+static fsdp_status check_parameter(const selection *sel, const char *name, const fsdp_tensor *t)
+{
+    const fsdp_tensor *first = sel->group ? sel->group->params[0].sharded : t;
+
+    if (fsdp__param_of(t) || fsdp_tensor_distribution(t))
+        return FSDP_FAIL(FSDP_STATE, "cannot replicate '%s': it is a distributed tensor already", name);
+    if (t->ndim == 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot replicate '%s': a parameter without dimensions, make it one of shape (1)", name);
+    if (!fsdp_tensor_is_contiguous(t))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot replicate '%s': not contiguous", name);
+    if (!fsdp_dtype_is_floating(t->dtype))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot replicate '%s': %s is not a floating dtype", name,
+                         fsdp_dtype_name(t->dtype));
+    if (fsdp_tensor_grad(t))
+        return FSDP_FAIL(FSDP_STATE, "cannot replicate '%s': it has a gradient of this rank's own; zero_grad first",
+                         name);
+    if (fsdp_tensor_device(t) != fsdp_tensor_device(first))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot replicate '%s': it is on device '%s', others are on '%s': all must be on one device, "
+                         "or on meta",
+                         name, fsdp_device_name(fsdp_tensor_device(t)), fsdp_device_name(fsdp_tensor_device(first)));
+    return FSDP_OK;
+}
+
+static fsdp__param *find_selected(const fsdp__param_group *group, const fsdp_tensor *t)
+{
+    for (int64_t i = 0; group && i < group->param_count; i++)
+        if (group->params[i].sharded == t)
+            return &group->params[i];
+    return NULL;
+}
+
+static fsdp_status select_parameter(selection *sel, fsdp_module *module, const char *path,
+                                    const fsdp__parameter_slot *slot)
+{
+    fsdp__param *p = find_selected(sel->group, *slot->slot);
+    char name[256];
+
+    if (!*slot->slot)
+        return FSDP_OK;
+    if (!p) {
+        snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", slot->name);
+        FSDP_TRY(check_parameter(sel, name, *slot->slot));
+        if (!sel->group)
+            FSDP_TRY(fsdp__module_state_add_group(sel->state, sel->mesh, false, &sel->group));
+        FSDP_TRY(fsdp__param_group_add(sel->group, *slot->slot, &p));
+        p->param_dtype = p->reduce_dtype = (*slot->slot)->dtype;
+    }
+    return fsdp__param_add_field(p, module, slot->slot);
+}
+
+static fsdp_status select_module(void *arg, fsdp_module *module, const char *name)
+{
+    const fsdp__module_state *other = fsdp__module_state_of(module);
+    selection *sel = arg;
+
+    if (other)
+        return FSDP_FAIL(FSDP_STATE, "cannot replicate a module of which '%s' is %s already", *name ? name : "itself",
+                         fsdp__replica_of(other) ? "replicated" : "sharded");
+    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+        FSDP_TRY(select_parameter(sel, module, name, &module->parts->parameters[i]));
+    return FSDP_OK;
+}
+
+/* ---- what all ranks must have in common ---- */
+
+/* As text: names, dtypes, shapes, and what is frozen; then the options. */
+static fsdp_status describe(const selection *sel, char **out)
+{
+    const fsdp_replicate_options *o = sel->options;
+    char *text = fsdp__sprintf("options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
+                               "no_init_sync %d\n",
+                               o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers,
+                               o->no_init_sync);
+
+    for (int64_t i = 0; text && i < sel->group->param_count; i++) {
+        const fsdp__param *p = &sel->group->params[i];
+        char shape[FSDP__SHAPE_TEXT], name[256], *longer;
+
+        longer = fsdp__sprintf("%sparameter %s: %s %s%s\n", text, fsdp__param_text(p, name, sizeof name),
+                               fsdp_dtype_name(p->orig_dtype),
+                               fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
+                               fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen");
+        fsdp__free(text);
+        text = longer;
+    }
+    *out = text;
+    return text ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static int line_length(const char *text)
+{
+    return (int)strcspn(text, "\n");
+}
+
+/* The first line in which they differ, as they have it. */
+static fsdp_status fail_different(const char *mine, const char *other, int rank)
+{
+    while (*mine && *other && line_length(mine) == line_length(other) &&
+           memcmp(mine, other, (size_t)line_length(mine)) == 0) {
+        mine += line_length(mine) + 1;
+        other += line_length(other) + 1;
+    }
+    return FSDP_FAIL(FSDP_MISMATCH,
+                     "ranks do not replicate the same module: rank 0 has %.*s, and rank %d has %.*s",
+                     *mine ? line_length(mine) : 7, *mine ? mine : "no more", rank, *other ? line_length(other) : 7,
+                     *other ? other : "no more");
+}
+
+static fsdp_status compare(const selection *sel, fsdp_process_group *pg)
+{
+    char *mine = NULL;
+    void **texts;
+    size_t *bytes;
+    fsdp_status status;
+
+    FSDP_TRY(describe(sel, &mine));
+    status = fsdp_gather_objects(pg, mine, strlen(mine) + 1, &texts, &bytes);
+    fsdp__free(mine);
+    FSDP_TRY(status);
+    for (int r = 1; r < fsdp_process_group_size(pg) && status == FSDP_OK; r++)
+        if (strcmp(texts[0], texts[r]) != 0)
+            status = fail_different(texts[0], texts[r], r);
+    fsdp_objects_free(pg, texts, bytes);
+    return status;
+}
+
+static fsdp_status broadcast_values(const selection *sel)
+{
+    const fsdp__residence *r = &sel->group->residence;
+
+    if (sel->options->no_init_sync || r->mesh.replicas == 1)
+        return FSDP_OK;
+    for (int64_t i = 0; r->kind != FSDP__RESIDENCE_NONE && i < sel->group->param_count; i++) {
+        fsdp_tensor *t = sel->group->params[i].sharded;
+
+        if (t->storage->unwritten || fsdp_tensor_numel(t) == 0)
+            continue;
+        FSDP_TRY(fsdp_tensor_begin_write(t));
+        FSDP_TRY(fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype, 0,
+                                fsdp_device_stream(r->device)));
+    }
+    return fsdp__replica_broadcast_buffers(sel->state, &r->mesh);
+}
+
+/* ---- the call ---- */
+
+static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_options *options)
+{
+    if (!module)
+        return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate needs a module");
+    if (!module->type->forward)
+        return FSDP_FAIL(FSDP_INVALID, "cannot replicate a %s: it has no forward", module->type->name);
+    if (options->mesh && fsdp_mesh_context(options->mesh) != module->context)
+        return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate was given a mesh of another context than the module's");
+    if (options->mesh && fsdp_mesh_ndim(options->mesh) != 1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "fsdp_replicate takes a mesh of one dimension, this one has %d: give it a slice of it",
+                         fsdp_mesh_ndim(options->mesh));
+    if (!(options->bucket_cap_mb >= 0) || options->bucket_cap_mb > (double)(INT64_MAX >> 24))
+        return FSDP_FAIL(FSDP_INVALID, "bucket_cap_mb %g: expected a positive number, or 0 for the default",
+                         options->bucket_cap_mb);
+    if (options->static_graph && options->find_unused_parameters)
+        return FSDP_FAIL(FSDP_INVALID, "static_graph finds unused parameters by itself: leave out "
+                                       "find_unused_parameters, which looks for them in every step");
+    return FSDP_OK;
+}
+
+static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
+{
+    fsdp_dp_mesh_dims dims = {.replicate = {NULL}};
+    fsdp_mesh *mesh = sel->options->mesh;
+
+    if (!mesh)
+        FSDP_TRY(fsdp__default_mesh(context, &mesh));
+    dims.replicate[0] = fsdp_mesh_dim_name(mesh, 0);
+    return fsdp__data_parallel_mesh(mesh, &dims, &sel->mesh);
+}
+
+static fsdp_status replicate(selection *sel, fsdp_module *module)
+{
+    fsdp_status status = fsdp__module_walk(module, select_module, sel);
+
+    FSDP_TRY(fsdp_agree(fsdp_mesh_process_group(sel->mesh, 0), status));
+    if (!sel->group) {
+        FSDP_TRY(fsdp__module_state_attach(sel->state));
+        return FSDP_OK;
+    }
+    FSDP_TRY(compare(sel, fsdp_mesh_process_group(sel->mesh, 0)));
+    FSDP_TRY(fsdp__buckets_create(sel->group, sel->options, &sel->group->buckets));
+    FSDP_TRY(fsdp__buckets_assign(sel->group));
+    sel->group->residence.whole = true;
+    FSDP_TRY(fsdp__module_state_attach(sel->state));
+    return broadcast_values(sel);
+}
+
+fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *options)
+{
+    static const fsdp_replicate_options defaults;
+    selection sel = {.options = options ? options : &defaults};
+    fsdp_shard_options shard = {.reshard_after_forward = FSDP_RESHARD_NEVER};
+    fsdp_status status;
+
+    FSDP_TRY(check_call(module, sel.options));
+    shard.overlap = sel.options->overlap;
+    FSDP_TRY(fsdp__module_state_create(&module, 1, &shard, &sel.state));
+    sel.state->max_inputs = INT_MAX; /* buckets are memory that is there anyway */
+    FSDP_TRY_GOTO(status, fsdp__root_create(module->context, sel.state), out);
+    FSDP_TRY_GOTO(status, choose_mesh(&sel, module->context), out);
+    status = replicate(&sel, module);
+out:
+    fsdp_mesh_unref(sel.mesh);
+    fsdp__module_state_unref(sel.state);
+    return status;
+}
+
+/* ---- looking ---- */
+
+bool fsdp_module_is_replicated(fsdp_module *module)
+{
+    const fsdp__module_state *state = module ? fsdp__module_state_of(module) : NULL;
+
+    return state && fsdp__replica_of(state);
+}
+
+static fsdp_status group_of(fsdp_module *module, fsdp__param_group **out)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    *out = fsdp__replica_of(state);
+    if (!*out)
+        return FSDP_FAIL(FSDP_STATE, "this %s is not replicated: it has no buckets", module->type->name);
+    return FSDP_OK;
+}
+
+static fsdp_status bucket_of(fsdp_module *module, int64_t index, fsdp__param_group **group, fsdp__bucket **out)
+{
+    FSDP_TRY(group_of(module, group));
+    if (index < 0 || index >= (*group)->buckets->count)
+        return FSDP_FAIL(FSDP_INVALID, "bucket %lld: there are %lld", (long long)index,
+                         (long long)(*group)->buckets->count);
+    *out = &(*group)->buckets->items[index];
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_bucket_count(fsdp_module *module, int64_t *out)
+{
+    fsdp__param_group *group;
+
+    FSDP_TRY(group_of(module, &group));
+    *out = group->buckets->count;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_bucket_info(fsdp_module *module, int64_t bucket, fsdp_bucket_info *out)
+{
+    fsdp__param_group *group;
+    fsdp__bucket *b;
+
+    FSDP_TRY(bucket_of(module, bucket, &group, &b));
+    *out = (fsdp_bucket_info){.parameter_count = b->count, .numel = b->numel, .dtype = b->dtype};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_bucket_parameter(fsdp_module *module, int64_t bucket, int64_t index, fsdp_parameter *out)
+{
+    fsdp__param_group *group;
+    const fsdp__param *param;
+    fsdp__bucket *b;
+
+    FSDP_TRY(bucket_of(module, bucket, &group, &b));
+    if (index < 0 || index >= b->count)
+        return FSDP_FAIL(FSDP_INVALID, "parameter %lld of bucket %lld: it has %lld", (long long)index,
+                         (long long)bucket, (long long)b->count);
+    param = &group->params[b->params[index]];
+    *out = (fsdp_parameter){.name = param->name, .tensor = param->sharded};
+    return FSDP_OK;
+}
