@@ -15,8 +15,8 @@
  *   - Where parameters are frozen or thawed later, before a forward, on all ranks: anew as in the first iteration.
  *
  * Without synchronisation (fsdp_module_set_requires_gradient_sync(module, false, true), PyTorch's no_sync) gradients
- * add up on each rank, and the next backward with it reduces the sum. Every backward with it reduces what it brought and
- * adds that to the gradients that are there.
+ * add up on each rank, and the next backward with it reduces the sum. Every backward with it reduces what it brought
+ * and adds that to the gradients that are there.
  *
  * A parameter of which this rank has no gradient in a backward is an error on all ranks, at the end of that backward,
  * unless find_unused_parameters or static_graph says that it may happen: then it counts as zero in the average, and one

@@ -27,7 +27,7 @@ typedef struct fsdp__op {
     bool always;                       /* backward also runs when no gradient arrived */
     void (*reached)(fsdp__node *node); /* a backward begins that will come to the node; or NULL */
     fsdp__dear dear;                   /* to compute again; such an operation asks fsdp__recall first */
-    int aside; /* inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none */
+    int aside;            /* inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none */
     bool last_leaf_first; /* the gradient of its last leaf is told before that of the first (torch's bias) */
 } fsdp__op;
 

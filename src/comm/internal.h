@@ -25,9 +25,9 @@ fsdp_status fsdp__process_group_any_later(fsdp_process_group *group, uint8_t *fl
 fsdp_status fsdp__all_reduce_with_flags(fsdp_process_group *group, void *data, int64_t count, fsdp_dtype dtype,
                                         fsdp_reduce_op op, uint8_t *flags, int64_t flag_count, fsdp_stream *stream);
 
-/* fsdp_all_reduce with which one question rides along, at no cost while `*complete` is 1 on all ranks: once the stream's
- * work is done `*lacking` is true on all of them if it was 0 on any, else as it was. Both are the host's memory until
- * then; NULL on all ranks: nothing is asked. [collective] [stream] */
+/* fsdp_all_reduce with which one question rides along, at no cost while `*complete` is 1 on all ranks: once the
+ * stream's work is done `*lacking` is true on all of them if it was 0 on any, else as it was. Both are the host's
+ * memory until then; NULL on all ranks: nothing is asked. [collective] [stream] */
 fsdp_status fsdp__all_reduce_and_ask(fsdp_process_group *group, const void *send, void *recv, int64_t count,
                                      fsdp_dtype dtype, fsdp_reduce_op op, uint8_t *complete, bool *lacking,
                                      fsdp_stream *stream);

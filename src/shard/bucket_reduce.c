@@ -213,9 +213,8 @@ static fsdp_status call_hook(const sending *s)
     fsdp_tensor *gradients = NULL;
     fsdp_status status;
 
-    FSDP_TRY(
-        fsdp__storage_create(s->group->residence.device, fsdp__bucket_bytes(s->bucket), FSDP_MEMORY_GRADIENT, false,
-                             &storage));
+    FSDP_TRY(fsdp__storage_create(s->group->residence.device, fsdp__bucket_bytes(s->bucket), FSDP_MEMORY_GRADIENT,
+                                  false, &storage));
     fsdp__region_lend(s->to, 0, storage);
     status = fsdp__tensor_create_view(storage, s->bucket->dtype, 1, &s->bucket->numel, NULL, 0, &gradients);
     if (status == FSDP_OK)

@@ -117,8 +117,8 @@ static void apply(fsdp__param_group *group, const int32_t *order, const int32_t 
     for (int64_t i = 0; i < b->count; i++)
         fsdp__bucket_leave_region(&b->items[i]);
     for (int64_t i = 0; i < group->param_count; i++)
-        b->places[i] = (fsdp__bucket_place){
-            .bucket = -1, .used = b->places[i].used, .used_here = b->places[i].used_here};
+        b->places[i] =
+            (fsdp__bucket_place){.bucket = -1, .used = b->places[i].used, .used_here = b->places[i].used_here};
     b->count = count;
     for (int64_t i = 0; i < count; i++) {
         fsdp__bucket *bucket = &b->items[i];
@@ -305,8 +305,8 @@ fsdp_status fsdp__bucket_make_region(const fsdp__param_group *group, const fsdp_
     mesh.shard_pg = pg;
     if (mesh.replicas > 1 && !group->buckets->options.no_shared_memory && fsdp__device_shared_memory(r->device) &&
         fsdp_process_group_can_share(pg, FSDP_MEMORY_SYMMETRIC))
-        FSDP_TRY(fsdp__region_of_ranks(r->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT, bytes,
-                                       out));
+        FSDP_TRY(
+            fsdp__region_of_ranks(r->device, &mesh, FSDP_MEMORY_SYMMETRIC, bytes, FSDP_MEMORY_GRADIENT, bytes, out));
     else
         FSDP_TRY(fsdp__region_of_device(r->device, bytes, FSDP_MEMORY_GRADIENT, out));
     status = fsdp__region_fill(*out);
@@ -345,8 +345,7 @@ fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, 
     fsdp__storage *storage;
     fsdp_status status;
 
-    FSDP_TRY(
-        fsdp__storage_create(param->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
+    FSDP_TRY(fsdp__storage_create(param->group->residence.device, bytes, FSDP_MEMORY_GRADIENT, false, &storage));
     fsdp__region_lend(region, (size_t)place->at * size, storage);
     fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
     status = fsdp__tensor_create_view(storage, param->param_dtype, like->ndim, like->shape, NULL, 0, out);

@@ -243,6 +243,21 @@ static fsdp_status check_shared_comm(const collection *c)
     return FSDP_OK;
 }
 
+/* Its buckets would be sent in the middle of the others' gathers and reductions, on each rank elsewhere. */
+static fsdp_status check_replicated(const collection *c)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__module_state *state = c->root->states[i];
+
+        if (c->root->state_count > 1 && state->group_count > 0 && state->groups[0]->buckets)
+            return FSDP_FAIL(FSDP_UNSUPPORTED,
+                             "'%s' is replicated, and in one tree with sharded modules: replicate a module outside of "
+                             "them, or give fully_shard a mesh that replicates",
+                             name_of(c, state));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_prefetch(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++)
@@ -325,6 +340,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
     FSDP_TRY_GOTO(status, fsdp__module_walk(outermost->modules[0], collect_state, &c), out);
     FSDP_TRY_GOTO(status, check_companions(&c), out);
     FSDP_TRY_GOTO(status, check_ready(&c), out);
+    FSDP_TRY_GOTO(status, check_replicated(&c), out);
     FSDP_TRY_GOTO(status, check_prefetch(&c), out);
     FSDP_TRY_GOTO(status, check_shared_comm(&c), out);
     FSDP_TRY_GOTO(status, link_states(&c), out);

@@ -79,10 +79,10 @@ static fsdp_status broadcast(const packing *p, const fsdp__mesh_info *mesh)
         return FSDP_OK;
     FSDP_TRY(fsdp_tensor_create(device, p->dtype, 1, &numel, FSDP_MEMORY_WORKSPACE, &packed));
     FSDP_TRY_GOTO(status, copy_all(p, packed, false), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, 0,
-                                 fsdp_device_stream(device)),
-                  out);
+    FSDP_TRY_GOTO(
+        status,
+        fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, 0, fsdp_device_stream(device)),
+        out);
     status = copy_all(p, packed, true);
 out:
     fsdp_tensor_unref(packed);
@@ -154,6 +154,6 @@ void fsdp__replica_end_forward(fsdp__module_state *state)
     fsdp__param_group *group = fsdp__replica_of(state);
 
     if (group)
-        group->buckets->buffers_due = !group->buckets->options.keep_buffers && state->reduce_grads &&
-                                      fsdp_grad_enabled(state->root->context);
+        group->buckets->buffers_due =
+            !group->buckets->options.keep_buffers && state->reduce_grads && fsdp_grad_enabled(state->root->context);
 }

@@ -78,7 +78,8 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
     selection *sel = arg;
 
     if (other)
-        return FSDP_FAIL(FSDP_STATE, "cannot replicate a module of which '%s' is %s already", *name ? name : "itself",
+        return FSDP_FAIL(FSDP_STATE, "cannot replicate the %s: %s%s%s is %s already",
+                         sel->state->modules[0]->type->name, *name ? "'" : "", *name ? name : "it", *name ? "'" : "",
                          fsdp__replica_of(other) ? "replicated" : "sharded");
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         FSDP_TRY(select_parameter(sel, module, name, &module->parts->parameters[i]));
@@ -91,19 +92,19 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
 static fsdp_status describe(const selection *sel, char **out)
 {
     const fsdp_replicate_options *o = sel->options;
-    char *text = fsdp__sprintf("options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
-                               "no_init_sync %d\n",
-                               o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers,
-                               o->no_init_sync);
+    char *text =
+        fsdp__sprintf("options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
+                      "no_init_sync %d\n",
+                      o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync);
 
     for (int64_t i = 0; text && i < sel->group->param_count; i++) {
         const fsdp__param *p = &sel->group->params[i];
         char shape[FSDP__SHAPE_TEXT], name[256], *longer;
 
-        longer = fsdp__sprintf("%sparameter %s: %s %s%s\n", text, fsdp__param_text(p, name, sizeof name),
-                               fsdp_dtype_name(p->orig_dtype),
-                               fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
-                               fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen");
+        longer =
+            fsdp__sprintf("%sparameter %s: %s %s%s\n", text, fsdp__param_text(p, name, sizeof name),
+                          fsdp_dtype_name(p->orig_dtype), fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
+                          fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen");
         fsdp__free(text);
         text = longer;
     }
@@ -124,8 +125,7 @@ static fsdp_status fail_different(const char *mine, const char *other, int rank)
         mine += line_length(mine) + 1;
         other += line_length(other) + 1;
     }
-    return FSDP_FAIL(FSDP_MISMATCH,
-                     "ranks do not replicate the same module: rank 0 has %.*s, and rank %d has %.*s",
+    return FSDP_FAIL(FSDP_MISMATCH, "ranks do not replicate the same module: rank 0 has %.*s, and rank %d has %.*s",
                      *mine ? line_length(mine) : 7, *mine ? mine : "no more", rank, *other ? line_length(other) : 7,
                      *other ? other : "no more");
 }

@@ -44,7 +44,7 @@ typedef struct fsdp__residence {
     bool has_cast;                       /* and nothing was written since: see cast.h */
     fsdp_stream *cast_stream;            /* whose work knows of it */
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
-    bool whole; /* every rank has all of it: nothing is counted as gathered */
+    bool whole;                          /* every rank has all of it: nothing is counted as gathered */
     size_t cast_bytes;                   /* of the cast, always; 0: there is none */
     bool reading;                        /* this rank is a reader of `unsharded`, as peers see it */
 } fsdp__residence;
