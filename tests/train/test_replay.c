@@ -1,5 +1,5 @@
-/* Runs of PyTorch's FSDP2, FSDP1 and DDP step by step through the engine's calls, ranks as threads: all that no key of a
- * config asks for. Losses, norms, shards, collectives, their bytes, and final weights must agree. */
+/* Runs of PyTorch's FSDP2, FSDP1 and DDP step by step through the engine's calls, ranks as threads: all that no key of
+ * a config asks for. Losses, norms, shards, collectives, their bytes, and final weights must agree. */
 #include <math.h>
 
 #include "fsdp/fsdp1.h"
@@ -70,7 +70,12 @@ static const run runs[] = {
     {.name = "fsdp1-gpt2-bf16-ws2", .relative = 1e-2},
     {.name = "fsdp1-gpt2-bf16-reduce-bf16-ws2", .relative = 1e-2},
     {.name = "fsdp1-llama-full-ws3"},
+    {.name = "ddp-gpt2-ws2"},
+    {.name = "ddp-gpt2-ws3"},
+    {.name = "ddp-gpt2-sgd-ws2"},
     {.name = "ddp-gpt2-view-ws2"},
+    {.name = "ddp-llama-ws2"},
+    {.name = "ddp-llama-sgd-ws3"},
     {.name = "ddp-llama-ws3"},
     {.name = "ddp-llama-accum3-ws2"},
     {.name = "ddp-llama-accum3-sync-ws2"},
