@@ -15,11 +15,12 @@
 static fsdp_status lay_out(fsdp__param_group *group)
 {
     fsdp__residence *r = &group->residence;
-    const fsdp__layout_options options = {.kind = FSDP__LAYOUT_PER_PARAMETER,
-                                          .ranks = r->mesh.ranks,
-                                          .rank = r->mesh.rank,
-                                          .shard_align = 1,
-                                          .unsharded_align = 1};
+    const fsdp__layout_options options = {
+        .kind = group->flat.on ? FSDP__LAYOUT_FLAT : FSDP__LAYOUT_PER_PARAMETER,
+        .ranks = r->mesh.ranks,
+        .rank = r->mesh.rank,
+        .shard_align = 1,
+        .unsharded_align = group->flat.on ? fsdp__flat_align(&group->flat, group->params[0].param_dtype) : 1};
     fsdp__extent *extents = fsdp__calloc((size_t)group->param_count, sizeof *extents);
     fsdp__layout layout = {0};
     fsdp_status status;
@@ -35,11 +36,16 @@ static fsdp_status lay_out(fsdp__param_group *group)
 
         p->piece = layout.entries[i].piece;
         p->chunk_numel = layout.entries[i].chunk_numel;
+        p->flat_first = layout.entries[i].in_unsharded;
+        if (group->flat.on)
+            continue;
         p->shard_offset = r->shard_bytes;
         p->unsharded_offset = r->unsharded_bytes;
         r->shard_bytes += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
         r->unsharded_bytes += fsdp__param_padded_bytes(p, r->mesh.ranks, p->param_dtype);
     }
+    if (group->flat.on)
+        fsdp__flat_lay_out(&group->flat, layout.shard_numel, r, group->params, group->param_count);
 out:
     fsdp__layout_release(&layout);
     fsdp__free(extents);
@@ -50,7 +56,7 @@ fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
 {
     FSDP_TRY(lay_out(group));
     fsdp__wire_lay_out(group);
-    if (group->wire.bytes == 0)
+    if (group->wire.bytes == 0 && !group->flat.on)
         fsdp__cast_lay_out(&group->residence, group->params, group->param_count);
     return FSDP_OK;
 }
@@ -71,7 +77,7 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
         p->group = group;
         status = fsdp__param_own_sharded(p);
         if (status == FSDP_OK) {
-            status = fsdp__param_shard(p, &group->residence.mesh);
+            status = fsdp__param_shard(p, &group->residence.mesh, group->flat.shard_numel);
             if (status == FSDP_OK)
                 continue;
             fsdp__param_disown(p);
@@ -200,6 +206,8 @@ static fsdp_status fill_shard(const fsdp__residence *r, const fsdp__param *p, fs
 
 static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *const *storages)
 {
+    if (group->flat.on)
+        FSDP_TRY(fsdp__flat_clear(&group->flat, &group->residence, group->params[0].orig_dtype));
     for (int64_t i = 0; i < group->param_count; i++)
         FSDP_TRY(fill_shard(&group->residence, &group->params[i], storages[i]));
     return FSDP_OK;

@@ -223,6 +223,8 @@ static fsdp_status open_slices(const fsdp__module_state *state)
             return FSDP_FAIL(FSDP_INVALID,
                              "reshard_after_forward_ranks %d does not divide the %d ranks of the shard group", k,
                              ranks);
+        if (k > 1 && k < ranks && group->flat.on)
+            return FSDP_FAIL(FSDP_UNSUPPORTED, "reshard_after_forward_ranks %d: a flat parameter keeps no slices", k);
         if (k > 1 && k < ranks)
             FSDP_TRY(fsdp__slice_open(&group->slice, &group->residence, k));
     }

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "shard/attach.h"
 #include "shard/defaults.h"
+#include "shard/fully_shard.h"
 #include "shard/gradients.h"
 #include "shard/zero.h"
 
@@ -13,6 +14,7 @@ typedef struct selection {
     fsdp__module_state *state;
     fsdp_mesh *mesh;
     bool share;
+    const fsdp__flat *flat; /* NULL: none */
     const fsdp_shard_options *options;
     const char *path;   /* of the module at hand, from that of the call */
     fsdp_module **seen; /* modules already visited: shared ones count once */
@@ -80,7 +82,10 @@ static fsdp_status choose_group(selection *sel, fsdp_mesh *mesh, fsdp__param_gro
             *out = state->groups[i];
             return FSDP_OK;
         }
-    return fsdp__module_state_add_group(sel->state, mesh, sel->share, out);
+    FSDP_TRY(fsdp__module_state_add_group(sel->state, mesh, sel->share, out));
+    if (sel->flat)
+        (*out)->flat = *sel->flat;
+    return FSDP_OK;
 }
 
 static fsdp_status check_placement(const selection *sel, const char *name, const fsdp_tensor *t,
@@ -288,15 +293,12 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context, const fsdp
     return fsdp__data_parallel_mesh(mesh, &options->dp_mesh_dims, &sel->mesh);
 }
 
-fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options)
+fsdp_status fsdp__fully_shard(fsdp_module *const *modules, int count, const fsdp_shard_options *options,
+                              const fsdp__flat *flat)
 {
-    static const fsdp_shard_options defaults;
-    selection sel = {.path = ""};
+    selection sel = {.path = "", .share = !options->no_shared_memory, .flat = flat, .options = options};
     fsdp_status status;
 
-    options = options ? options : &defaults;
-    sel.share = !options->no_shared_memory;
-    sel.options = options;
     FSDP_TRY(check_modules(modules, count));
     FSDP_TRY(check_ignored(options));
     FSDP_TRY(fsdp__zero_check(options));
@@ -314,6 +316,13 @@ out:
     fsdp_mesh_unref(sel.mesh);
     fsdp__module_state_unref(sel.state);
     return status;
+}
+
+fsdp_status fsdp_fully_shard_modules(fsdp_module *const *modules, int count, const fsdp_shard_options *options)
+{
+    static const fsdp_shard_options defaults;
+
+    return fsdp__fully_shard(modules, count, options ? options : &defaults, NULL);
 }
 
 fsdp_status fsdp_fully_shard(fsdp_module *module, const fsdp_shard_options *options)

@@ -5,6 +5,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "device/kernels.h"
 #include "device/races.h"
 #include "shard/buckets.h"
 #include "shard/partial.h"
@@ -17,12 +18,29 @@ static bool is_folded(const fsdp__param *param)
     return param->reduce_dtype != param->param_dtype;
 }
 
+static fsdp_dtype dtype_of(const fsdp__param *param, fsdp__gradient_use use)
+{
+    return use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
+}
+
 /* Of the place of an unsharded gradient in the buffer for `use`. */
 static size_t place_bytes(const fsdp__param *param, fsdp__gradient_use use)
 {
-    fsdp_dtype dtype = use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
+    return fsdp__param_padded_bytes(param, param->group->residence.mesh.ranks, dtype_of(param, use));
+}
 
-    return fsdp__param_padded_bytes(param, param->group->residence.mesh.ranks, dtype);
+/* Where that is. Those of a flat group lie as the parameters do. */
+static size_t place_of(const fsdp__param *param, fsdp__gradient_use use)
+{
+    const fsdp__param_group *group = param->group;
+    size_t offset = 0;
+
+    if (group->flat.on)
+        return (size_t)param->flat_first * fsdp_dtype_size(dtype_of(param, use));
+    for (int64_t i = 0; i < param - group->params; i++)
+        if (group->gradients[use].has_place[i])
+            offset += place_bytes(&group->params[i], use);
+    return offset;
 }
 
 static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *asked, fsdp__gradient_use use,
@@ -39,10 +57,12 @@ static fsdp_status open_buffer(fsdp__param_group *group, const fsdp__param *aske
         fsdp__param *p = &group->params[i];
         bool wanted = fsdp_tensor_requires_grad(p->sharded) && (use == FSDP__GRADIENT_COMPUTED || is_folded(p));
 
-        buffer->has_place[i] = p == asked || wanted;
+        buffer->has_place[i] = group->flat.on || p == asked || wanted;
         if (buffer->has_place[i])
             bytes += place_bytes(p, use);
     }
+    if (group->flat.on)
+        bytes = fsdp__flat_unsharded_bytes(&group->flat, group->residence.mesh.ranks, dtype_of(asked, use));
     FSDP_TRY(fsdp__residence_gradients(&group->residence, fsdp__param_group_reduce_pg(group), bytes, out));
     (*out)->weak = &buffer->region;
     buffer->region = *out;
@@ -69,8 +89,8 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
 {
     fsdp__param_group *group = param->group;
     fsdp__gradient_buffer *buffer = &group->gradients[use];
-    fsdp_dtype dtype = use == FSDP__GRADIENT_ACCUMULATED ? param->reduce_dtype : param->param_dtype;
-    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(dtype), offset = 0;
+    fsdp_dtype dtype = dtype_of(param, use);
+    size_t bytes = (size_t)fsdp__param_numel(param) * fsdp_dtype_size(dtype);
     const fsdp_tensor *like = param->unsharded;
     int64_t index = param - group->params;
     fsdp__storage *storage;
@@ -86,10 +106,7 @@ static fsdp_status make_gradient(fsdp__param *param, fsdp__gradient_use use, fsd
         region->refs++;
     else
         FSDP_TRY_GOTO(status, open_buffer(group, param, use, &region), out);
-    for (int64_t i = 0; i < index; i++)
-        if (buffer->has_place[i])
-            offset += place_bytes(&group->params[i], use);
-    fsdp__region_lend(region, offset, storage);
+    fsdp__region_lend(region, place_of(param, use), storage);
     fsdp__races_name(storage->device, storage->data, bytes, FSDP_MEMORY_GRADIENT, param->name);
     fsdp__region_unref(region); /* the storage has it now */
     status = fsdp__tensor_create_view(storage, dtype, like->ndim, like->shape, NULL, 0, out);
@@ -151,6 +168,119 @@ fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group)
 {
     group->kept = true;
     return fsdp__param_group_fold_gradients(group);
+}
+
+/* ---- the vector of a flat group ---- */
+
+/* The buffer, as one tensor. */
+static fsdp_status make_vector(fsdp__param_group *group, fsdp__gradient_use use, fsdp_tensor **out)
+{
+    fsdp_dtype dtype = dtype_of(&group->params[0], use);
+    int64_t numel = group->flat.shard_numel * group->residence.mesh.ranks;
+    fsdp_tensor *first; /* holds the buffer, which may be new */
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    FSDP_TRY(make_gradient(&group->params[0], use, &first));
+    FSDP_TRY_GOTO(status,
+                  fsdp__storage_create(group->residence.device, (size_t)numel * fsdp_dtype_size(dtype),
+                                       FSDP_MEMORY_GRADIENT, false, &storage),
+                  out);
+    fsdp__region_lend(group->gradients[use].region, 0, storage);
+    status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, out);
+    fsdp__storage_unref(storage);
+out:
+    fsdp_tensor_unref(first);
+    return status;
+}
+
+/* Elements [from, to) of it are zero. */
+static fsdp_status clear(const fsdp_tensor *vector, int64_t from, int64_t to)
+{
+    const fsdp__fill_args args = {.dst = (char *)vector->storage->data + (size_t)from * fsdp_dtype_size(vector->dtype),
+                                  .dtype = vector->dtype,
+                                  .numel = to - from};
+
+    return args.numel > 0 ? fsdp__launch_fill(fsdp_device_stream(vector->storage->device), &args) : FSDP_OK;
+}
+
+static bool lies_there(const fsdp_tensor *vector, const fsdp__param *param)
+{
+    const fsdp_tensor *grad = fsdp__param_unreduced(param);
+    size_t at = (size_t)param->flat_first * fsdp_dtype_size(vector->dtype);
+
+    return grad && grad->storage->data == (char *)vector->storage->data + at;
+}
+
+/* Whether places belong to nobody but the gradients that are reduced: a forward may have reserved one for a later
+ * backward (fused head). */
+static bool is_free(const fsdp__param_group *group, fsdp__gradient_use use, const fsdp_tensor *vector)
+{
+    int64_t known = 1; /* the vector itself */
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        known += lies_there(vector, &group->params[i]);
+    return group->gradients[use].region->refs == known;
+}
+
+/* One that the caller has set, or that was made beside others, lies elsewhere. */
+static fsdp_status bring_there(const fsdp_tensor *vector, const fsdp__param *param)
+{
+    const fsdp_tensor *grad = fsdp__param_unreduced(param);
+    fsdp_tensor *place;
+    fsdp_status status;
+
+    if (lies_there(vector, param))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__tensor_create_view(vector->storage, vector->dtype, grad->ndim, grad->shape, NULL, param->flat_first,
+                                      &place));
+    status = fsdp__tensor_copy(place, grad, false);
+    fsdp_tensor_unref(place);
+    return status;
+}
+
+static fsdp_status fill_vector(const fsdp__param_group *group, const fsdp_tensor *vector)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        int64_t end = p->flat_first + fsdp__param_numel(p);
+
+        FSDP_TRY(clear(vector, at, p->flat_first));
+        FSDP_TRY(fsdp__param_unreduced(p) ? bring_there(vector, p) : clear(vector, p->flat_first, end));
+        at = end;
+    }
+    return clear(vector, at, vector->shape[0]);
+}
+
+fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tensor **out)
+{
+    fsdp__gradient_use use = FSDP__GRADIENT_COMPUTED;
+    fsdp_status status;
+    bool any = false;
+
+    *out = NULL;
+    for (int64_t i = 0; i < group->param_count; i++) {
+        any = any || fsdp__param_unreduced(&group->params[i]);
+        if (group->params[i].accumulated_grad)
+            use = FSDP__GRADIENT_ACCUMULATED;
+    }
+    if (!any)
+        return FSDP_OK;
+    FSDP_TRY(make_vector(group, use, out));
+    if (!is_free(group, use, *out)) { /* another one, that all of them are copied to */
+        fsdp_tensor_unref(*out);
+        *out = NULL;
+        leave_buffer(&group->gradients[use]);
+        FSDP_TRY(make_vector(group, use, out));
+    }
+    status = fill_vector(group, *out);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_tensor_unref(*out);
+    *out = NULL;
+    return status;
 }
 
 /* ---- what callers do to the two tensors ---- */

@@ -20,6 +20,9 @@ fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
 fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group);
 /* Where gradients add up in another dtype than they are computed in, they are added to those accumulated in it. */
 fsdp_status fsdp__param_group_fold_gradients(fsdp__param_group *group);
+/* Of a flat group: the vector that is reduced, with zeros where a parameter has no gradient; NULL where none has one.
+ * Accumulated ones are folded. The caller owns `*out`. */
+fsdp_status fsdp__param_group_flat_gradient(fsdp__param_group *group, fsdp_tensor **out);
 /* Forgets unsharded gradients that were not reduced. */
 void fsdp__param_group_drop_gradients(fsdp__param_group *group);
 /* Later gradients get memory of their own: what is in the buffers now belongs to those who hold it. */

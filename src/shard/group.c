@@ -131,10 +131,32 @@ static fsdp_status order_gather(fsdp__param_group *group, fsdp__comm_context *co
 static fsdp_status all_gather(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_process_group *pg,
                               const fsdp_sharded_buffer *buffers)
 {
+    int64_t count = group->flat.on ? 1 : group->param_count;
+
     if (!group->all_gather.run || fsdp_process_group_size(pg) == 1)
-        return fsdp_all_gather_coalesced(pg, buffers, group->param_count, comm->stream);
-    return fsdp__custom_all_gather(&group->all_gather, comm, pg, buffers, group->param_count, comm->stream,
-                                   &group->packed);
+        return fsdp_all_gather_coalesced(pg, buffers, count, comm->stream);
+    return fsdp__custom_all_gather(&group->all_gather, comm, pg, buffers, count, comm->stream, &group->packed);
+}
+
+/* Where each parameter's shard lies, and where it goes. */
+static void describe_shards(const fsdp__param_group *group, fsdp_sharded_buffer *buffers)
+{
+    bool offloaded = fsdp__residence_is_offloaded(&group->residence);
+
+    if (group->flat.on)
+        buffers[0] = fsdp__flat_gather_buffer(&group->flat, &group->residence, group->params, group->offload.staging);
+    for (int64_t i = 0; i < group->param_count && !group->flat.on; i++) {
+        const fsdp__param *p = &group->params[i];
+        bool cast = fsdp__param_keeps_cast(p) && !offloaded;
+
+        buffers[i] = fsdp__param_buffer(p);
+        buffers[i].shard = cast        ? fsdp__cast_of(&group->residence, p)
+                           : offloaded ? fsdp__offload_place(&group->offload, &group->residence, p)
+                                       : p->sharded->storage->data;
+        buffers[i].shard_dtype = cast ? p->param_dtype : p->orig_dtype;
+        buffers[i].unsharded = p->unsharded->storage->data;
+        buffers[i].unsharded_dtype = p->param_dtype;
+    }
 }
 
 static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *comm)
@@ -150,18 +172,7 @@ static fsdp_status gather_shards(fsdp__param_group *group, fsdp__comm_context *c
                       fsdp__offload_take_staging(&group->offload, &group->residence, group->params, group->param_count,
                                                  &group->fresh),
                       out);
-    for (int64_t i = 0; i < group->param_count; i++) {
-        fsdp__param *p = &group->params[i];
-        bool cast = fsdp__param_keeps_cast(p) && !offloaded;
-
-        buffers[i] = fsdp__param_buffer(p);
-        buffers[i].shard = cast        ? fsdp__cast_of(&group->residence, p)
-                           : offloaded ? fsdp__offload_place(&group->offload, &group->residence, p)
-                                       : p->sharded->storage->data;
-        buffers[i].shard_dtype = cast ? p->param_dtype : p->orig_dtype;
-        buffers[i].unsharded = p->unsharded->storage->data;
-        buffers[i].unsharded_dtype = p->param_dtype;
-    }
+    describe_shards(group, buffers);
     FSDP_TRY_GOTO(status, order_gather(group, comm), out);
     if (offloaded)
         FSDP_TRY_GOTO(

@@ -8,6 +8,7 @@
 #define SHARD_GROUP_H
 
 #include "shard/custom.h"
+#include "shard/flat.h"
 #include "shard/offload.h"
 #include "shard/param.h"
 #include "shard/residence.h"
@@ -45,6 +46,7 @@ typedef struct fsdp__partial_run fsdp__partial_run;
 
 typedef struct fsdp__param_group {
     struct fsdp__module_state *state; /* whose it is */
+    fsdp__flat flat;                  /* chosen before the group is laid out */
     fsdp__param *params;
     int64_t param_count, param_capacity;
     fsdp__residence residence;

@@ -51,6 +51,11 @@ static void let_go_memory(fsdp__in_flight *flight)
     flight->packed = NULL;
 }
 
+bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i)
+{
+    return flight->contributed[flight->together ? 0 : i];
+}
+
 /* The i-th result is there for who uses the device's stream. */
 static void is_written(const fsdp__in_flight *flight, int64_t i)
 {
@@ -131,7 +136,8 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
     for (int64_t i = 0; i < landing.count; i++)
         is_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
-        FSDP_KEEP_FIRST(status, land(context, &landing, i, status == FSDP_OK && landing.contributed[i]));
+        FSDP_KEEP_FIRST(status,
+                        land(context, &landing, i, status == FSDP_OK && fsdp__in_flight_contributed(&landing, i)));
     let_go_memory(&landing);
     FSDP_KEEP_FIRST(status, tell_landed(&landing, status == FSDP_OK));
     if (flight->capacity > 0) { /* a hook's reduction has made arrays of its own */

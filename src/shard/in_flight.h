@@ -17,6 +17,7 @@ typedef struct fsdp__in_flight {
     /* Whether any rank had a gradient, when `done`: asked where this one had none, whose result then arrives or not. */
     uint8_t *contributed;
     bool asked;
+    bool together;          /* the first of `contributed` is of all: they are one buffer */
     fsdp__storage *results; /* on the device, of `gradients` on the host; NULL: those are the results */
     fsdp__storage *partial; /* gradients reduced inside the replica; NULL: none */
     fsdp__region *packed;   /* for a function of the caller's; NULL: the library reduces */
@@ -28,6 +29,8 @@ typedef struct fsdp__in_flight {
 
 /* Room for `count`, on `stream`; nothing may be in flight. */
 fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream);
+/* Whether any rank had a gradient for the i-th, as far as it is known. */
+bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i);
 /* The stream has been given the reduction. */
 fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
 /* The device's own stream waits for what the stream is at; what was held is let go, what hooks wait for arrives,

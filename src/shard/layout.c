@@ -67,6 +67,7 @@ static void lay_flat(const fsdp__extent *extents, const fsdp__layout_options *o,
         entry->piece.outer = 1;
         entry->piece.inner = to - from;
         entry->piece.in_shard = to > from ? entry->in_unsharded + from - begin : 0;
+        entry->chunk_numel = to - from;
     }
 }
 

@@ -38,8 +38,8 @@ typedef struct fsdp__layout {
     int64_t shard_numel;     /* of every rank's shard of the group, padding included */
     int64_t unsharded_numel; /* of the unsharded parameters, padding included */
     struct fsdp__layout_entry {
-        fsdp__piece piece;    /* this rank's */
-        int64_t chunk_numel;  /* the longest part that a rank has, by which the parameter is padded. FLAT: 0 */
+        fsdp__piece piece;   /* this rank's */
+        int64_t chunk_numel; /* the longest part that a rank has, by which the parameter is padded. FLAT: the piece's */
         int64_t in_unsharded; /* where the unsharded parameter begins */
     } * entries;
 } fsdp__layout;

@@ -393,9 +393,10 @@ static void add_group(const fsdp__param_group *group, fsdp_shard_info *out)
     out->shares_memory = out->shares_memory && group->residence.kind == FSDP__RESIDENCE_IN_PLACE && ranks > 1;
     for (int64_t i = 0; i < group->param_count; i++) {
         out->numel += fsdp__param_numel(&group->params[i]);
-        out->padded_numel += group->params[i].chunk_numel * ranks;
+        out->padded_numel += group->flat.on ? 0 : group->params[i].chunk_numel * ranks;
         out->shard_numel += fsdp__param_shard_numel(&group->params[i]);
     }
+    out->padded_numel += group->flat.shard_numel * ranks; /* 0 where it is not flat */
 }
 
 fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)

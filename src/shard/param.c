@@ -88,31 +88,54 @@ static void set_strides(fsdp_tensor *tensor)
         fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
 }
 
-static void set_whole(fsdp__param *param)
+/* As it was before, by the distribution it was to get. */
+static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
+{
+    fsdp_tensor *tensor = param->sharded;
+    bool flat = fsdp_distribution_is_flat(distribution);
+
+    tensor->ndim = distribution->ndim;
+    memcpy(tensor->shape, distribution->global_shape, (size_t)tensor->ndim * sizeof(int64_t));
+    tensor->offset -= param->piece.at;
+    if (flat)
+        fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
+    else
+        set_strides(tensor);
+}
+
+/* This rank's part of it: rows, or a run. */
+static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh, bool flat)
 {
     fsdp_tensor *tensor = param->sharded;
 
-    tensor->shape[param->dim] = param->extent.rows;
-    tensor->offset -= param->piece.at;
-    set_strides(tensor);
+    tensor->offset += param->piece.at;
+    if (!flat) {
+        tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
+        set_strides(tensor);
+        return;
+    }
+    tensor->ndim = 1;
+    tensor->shape[0] = param->piece.inner;
+    tensor->strides[0] = 1;
 }
 
 /* The model's tensor keeps its identity: every field of the model and an optimizer made earlier see the shard from now
  * on. Its bytes still lie where they were; fsdp__param_groups_allocate moves this rank's rows. */
-fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh)
+fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, int64_t flat_chunk)
 {
     fsdp_tensor *tensor = param->sharded;
     fsdp_distribution distribution = {.ndim = tensor->ndim};
     fsdp_status status;
 
     fsdp__mesh_info_place(mesh, param->dim, &distribution);
+    if (flat_chunk > 0)
+        distribution.placements[distribution.placement_count - 1] =
+            (fsdp_placement){.kind = FSDP_FLAT, .first = param->flat_first, .chunk = flat_chunk};
     memcpy(distribution.global_shape, tensor->shape, (size_t)tensor->ndim * sizeof(int64_t));
-    tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
-    tensor->offset += param->piece.at;
-    set_strides(tensor);
+    set_part(param, mesh, flat_chunk > 0);
     status = fsdp_tensor_set_distribution(tensor, &distribution);
     if (status != FSDP_OK)
-        set_whole(param);
+        set_whole(param, &distribution);
     return status;
 }
 
@@ -120,10 +143,9 @@ void fsdp__param_unwrap(fsdp__param *param)
 {
     fsdp_tensor *tensor = param->sharded;
 
-    if (tensor->distribution.free_state)
-        tensor->distribution.free_state(tensor->distribution.state);
+    set_whole(param, fsdp_tensor_distribution(tensor));
+    tensor->distribution.free_state(tensor->distribution.state);
     tensor->distribution = (fsdp__attachment){0};
-    set_whole(param);
 }
 
 void fsdp__param_release(fsdp__param *param)

@@ -27,10 +27,11 @@ typedef struct fsdp__param {
     char *name;             /* dotted, from the root; NULL before lazy initialisation */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
-    int dim;                                          /* that is sharded */
-    fsdp__extent extent;                              /* of the unsharded parameter */
-    fsdp__piece piece;                                /* this rank's: see layout.h */
-    int64_t chunk_numel;                              /* padded elements of one rank */
+    int dim;             /* that is sharded */
+    fsdp__extent extent; /* of the unsharded parameter */
+    fsdp__piece piece;   /* this rank's: see layout.h */
+    int64_t chunk_numel; /* padded elements of one rank; of a flat group's: what this rank has, which nothing pads */
+    int64_t flat_first;  /* of a flat group: the element of the vector at which the parameter begins */
     size_t shard_offset, unsharded_offset;            /* bytes, in the group's regions */
     size_t cast_offset;                               /* the same, in the region of casts: cast.h */
     fsdp_dtype orig_dtype, param_dtype, reduce_dtype; /* of the shard; of the gathered one; of sums of gradients */
@@ -49,8 +50,9 @@ void fsdp__param_init(fsdp__param *param, fsdp_tensor *tensor);
 /* In another dimension of it; before the group is laid out. */
 void fsdp__param_set_dim(fsdp__param *param, int dim);
 /* Turns the model's tensor into its distributed self: shape and distribution of this rank's rows, still without the
- * group's memory, so where the rows of a later dimension have values they lie apart. Extent and piece are known. */
-fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh);
+ * group's memory, so where the rows of a later dimension have values they lie apart. Extent and piece are known. Of a
+ * flat group, whose parts have `flat_chunk` elements (0: it is none): a run, of one dimension. */
+fsdp_status fsdp__param_shard(fsdp__param *param, const fsdp__mesh_info *mesh, int64_t flat_chunk);
 /* Back to the plain whole tensor; while the group has no memory only. */
 void fsdp__param_unwrap(fsdp__param *param);
 void fsdp__param_release(fsdp__param *param);

@@ -65,6 +65,18 @@ static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t
     return at;
 }
 
+/* This rank's part of a flat group's vector, whole. */
+static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
+{
+    fsdp_dtype dtype = group->params[0].reduce_dtype;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        if (out->places[i] >= 0)
+            out->places[i] = group->params[i].piece.in_shard * (int64_t)fsdp_dtype_size(dtype);
+    out->runs[out->run_count++] = (fsdp__partial_run){.dtype = dtype, .numel = group->flat.shard_numel};
+    return group->flat.shard_numel * (int64_t)fsdp_dtype_size(dtype);
+}
+
 /* Those that have a place, and `params`. Gives the bytes. */
 static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *params, int64_t count,
                            fsdp__partial *out, size_t *bytes)
@@ -79,7 +91,9 @@ static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *p
         out->places[i] = fsdp__param_has_partial(&group->params[i]) ? 0 : -1;
     for (int64_t i = 0; i < count; i++)
         out->places[params[i] - group->params] = 0;
-    for (int i = 0; i < FSDP__PARTIAL_RUNS; i++)
+    if (group->flat.on)
+        end = lay_vector(group, out);
+    for (int i = 0; i < FSDP__PARTIAL_RUNS && !group->flat.on; i++)
         end = lay_run(group, dtypes[i], end, out);
     *bytes = (size_t)end;
     return FSDP_OK;
@@ -119,7 +133,11 @@ static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fs
 static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *from, const fsdp__partial *to)
 {
     fsdp_stream *stream = fsdp_device_stream(group->residence.device);
+    const fsdp__partial_run *vector = &to->runs[0];
 
+    if (group->flat.on)
+        FSDP_TRY(fsdp__launch_fill(
+            stream, &(fsdp__fill_args){.dst = to->storage->data, .dtype = vector->dtype, .numel = vector->numel}));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 

@@ -36,16 +36,23 @@ static bool plan(fsdp__reduction *r)
     return has_due(r->group) || (r->complete && pending);
 }
 
+/* Of a flat group all that are trained: they are one buffer. */
+static bool is_reduced(const fsdp__param *param)
+{
+    return is_due(param) || (param->group->flat.on && fsdp_tensor_requires_grad(param->sharded));
+}
+
 static void choose(fsdp__reduction *r)
 {
     fsdp__param_group *group = r->group;
+    bool due = has_due(group);
 
     for (int64_t i = 0; i < group->param_count; i++)
-        if (is_due(&group->params[i]))
+        if (due && is_reduced(&group->params[i]))
             r->params[r->count++] = &group->params[i];
     r->scattered = r->count;
     for (int64_t i = 0; i < group->param_count && r->complete; i++)
-        if (!is_due(&group->params[i]) && fsdp__param_has_partial(&group->params[i]))
+        if (!(due && is_reduced(&group->params[i])) && fsdp__param_has_partial(&group->params[i]))
             r->params[r->count++] = &group->params[i];
     for (int64_t i = 0; i < r->count; i++) {
         fsdp__param *p = r->params[i];
@@ -81,10 +88,18 @@ static void note_contributed(fsdp__reduction *r)
     fsdp__in_flight *flight = &r->comm->in_flight;
 
     flight->asked = false;
-    for (int64_t i = 0; i < r->count; i++) {
+    flight->together = r->group->flat.on;
+    for (int64_t i = 0; i < r->count; i++)
         flight->contributed[i] = fsdp__param_unreduced(r->params[i]) || r->params[i]->partial_used;
-        flight->asked = flight->asked || !flight->contributed[i];
-    }
+    for (int64_t i = 1; i < r->count && flight->together; i++)
+        flight->contributed[0] |= flight->contributed[i];
+    for (int64_t i = 0; i < r->count; i++)
+        flight->asked = flight->asked || !fsdp__in_flight_contributed(flight, i);
+}
+
+static int64_t flag_count(const fsdp__reduction *r)
+{
+    return r->group->flat.on ? 1 : r->count;
 }
 
 static fsdp_status begin(fsdp__reduction *r)
@@ -135,15 +150,14 @@ static fsdp_status scatter_by_caller(fsdp__reduction *r, const fsdp_reduce_optio
     fsdp_process_group *pg = fsdp__param_group_reduce_pg(r->group);
     fsdp__in_flight *flight = &r->comm->in_flight;
 
-    FSDP_TRY(fsdp__custom_reduce_scatter(&r->group->reduce_scatter, r->comm, pg, r->buffers, r->scattered, options,
+    FSDP_TRY(fsdp__custom_reduce_scatter(&r->group->reduce_scatter, r->comm, pg, r->buffers, r->buffer_count, options,
                                          r->stream, &flight->packed));
-    return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->scattered, r->stream);
+    return fsdp__process_group_any_later(pg, flight->asked ? flight->contributed : NULL, r->buffer_count, r->stream);
 }
 
-/* Inside the replica. A gradient that this rank has not is none of the sum's. */
-static fsdp_status scatter(fsdp__reduction *r)
+/* One for each parameter. */
+static void describe_gradients(fsdp__reduction *r)
 {
-    fsdp_reduce_options options = scatter_options(r);
     fsdp__in_flight *flight = &r->comm->in_flight;
 
     for (int64_t i = 0; i < r->scattered; i++) {
@@ -158,12 +172,39 @@ static fsdp_status scatter(fsdp__reduction *r)
         b->shard_dtype = r->partial ? p->reduce_dtype : fsdp__result_dtype(r, i);
         b->reduce_dtype = p->reduce_dtype;
     }
+    r->buffer_count = r->scattered;
+}
+
+/* One for the whole vector. */
+static fsdp_status describe_vector(fsdp__reduction *r)
+{
+    fsdp_tensor **vector = &r->comm->in_flight.unsharded[0];
+    const fsdp__param *p = r->params[0];
+    fsdp_sharded_buffer *b = &r->buffers[0];
+
+    FSDP_TRY(fsdp__param_group_flat_gradient(r->group, vector));
+    *b = fsdp__flat_buffer(&r->group->flat, r->group->residence.mesh.ranks);
+    b->unsharded = *vector ? fsdp_tensor_data(*vector) : NULL;
+    b->shard = r->partial ? r->group->partial.storage->data : fsdp__result_vector(r);
+    b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
+    b->shard_dtype = r->partial ? p->reduce_dtype : fsdp__result_dtype(r, 0);
+    b->reduce_dtype = p->reduce_dtype;
+    r->buffer_count = 1;
+    return FSDP_OK;
+}
+
+/* Inside the replica. A gradient that this rank has not is none of the sum's. */
+static fsdp_status scatter(fsdp__reduction *r)
+{
+    fsdp_reduce_options options = scatter_options(r);
+    fsdp__in_flight *flight = &r->comm->in_flight;
+
     if (r->scattered == 0)
         return FSDP_OK;
     if (r->group->reduce_scatter.run && r->group->residence.mesh.ranks > 1)
         return scatter_by_caller(r, &options);
     options.contributed = flight->asked ? flight->contributed : NULL;
-    return fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, r->scattered, &options,
+    return fsdp_reduce_scatter_coalesced(fsdp__param_group_reduce_pg(r->group), r->buffers, r->buffer_count, &options,
                                          r->stream);
 }
 
@@ -222,7 +263,7 @@ static fsdp_status finish_partial(fsdp__reduction *r)
 
         if (mesh->replicas > 1) /* the first joins the replicas' flags */
             FSDP_TRY(fsdp__all_reduce_with_flags(mesh->replicate_pg, data, run->numel, run->dtype, FSDP_SUM,
-                                                 flight->asked ? flight->contributed : NULL, i == 0 ? r->count : 0,
+                                                 flight->asked ? flight->contributed : NULL, i == 0 ? flag_count(r) : 0,
                                                  r->stream));
         if (r->settings->hook)
             FSDP_TRY(call_hook(r, run, data, divisor));
@@ -252,6 +293,10 @@ static fsdp_status bring(const fsdp__reduction *r)
 
 static fsdp_status issue(fsdp__reduction *r)
 {
+    if (r->scattered > 0 && r->group->flat.on)
+        FSDP_TRY(describe_vector(r));
+    else
+        describe_gradients(r);
     /* The gradients are computed by the device's stream; the memory of the results comes from there, too. */
     FSDP_TRY(fsdp__comm_context_follow_compute_on(r->comm, r->group->residence.device, r->stream));
     FSDP_TRY(scatter(r));
@@ -276,7 +321,7 @@ static void hand_over(fsdp__reduction *r)
         fsdp_tensor_unref(p->accumulated_grad);
         p->accumulated_grad = NULL;
         p->due = false;
-        p->partial_used = !r->complete && flight->contributed[i];
+        p->partial_used = !r->complete && fsdp__in_flight_contributed(flight, i);
         if (r->complete && r->settings->landed)
             flight->shards[i] = fsdp_tensor_ref(p->sharded);
     }

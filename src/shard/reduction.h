@@ -29,7 +29,7 @@ typedef struct fsdp__reduction {
     /* `scattered` that are due, the same on all ranks; then those with a partial gradient alone. */
     fsdp__param **params;
     fsdp_sharded_buffer *buffers;
-    int64_t count, scattered;
+    int64_t count, scattered, buffer_count;
     fsdp__division division;
     bool present;      /* this rank has a gradient to reduce, or a partial one to complete */
     bool complete;     /* shards get their gradients */

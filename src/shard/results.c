@@ -61,7 +61,7 @@ static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
  */
 static bool arrives(const fsdp__reduction *r, int64_t i)
 {
-    bool maybe_none = !r->comm->in_flight.contributed[i];
+    bool maybe_none = !fsdp__in_flight_contributed(&r->comm->in_flight, i);
 
     return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(r->params[i]->sharded)));
 }
@@ -120,7 +120,7 @@ static fsdp_status zero_result(const fsdp__reduction *r, int64_t i)
                                   .numel = fsdp__param_shard_numel(r->params[i]),
                                   .value = -0.0};
 
-    if (r->comm->in_flight.contributed[i] || args.numel == 0)
+    if (fsdp__in_flight_contributed(&r->comm->in_flight, i) || args.numel == 0)
         return FSDP_OK;
     return fsdp__launch_fill(fsdp_device_stream(r->group->residence.device), &args);
 }
@@ -140,12 +140,87 @@ static fsdp_status make_on_device(fsdp__reduction *r)
     for (int64_t i = 0; i < r->count; i++) {
         r->places[i] = bytes;
         bytes += (int64_t)fsdp__param_padded_bytes(r->params[i], 1, fsdp__result_dtype(r, i));
+        if (r->group->flat.on)
+            r->places[i] = r->params[i]->piece.in_shard * (int64_t)fsdp_dtype_size(fsdp__result_dtype(r, i));
     }
+    if (r->group->flat.on)
+        bytes = (int64_t)fsdp__flat_shard_bytes(&r->group->flat, fsdp__result_dtype(r, 0));
     FSDP_TRY(fsdp__storage_create(r->group->residence.device, (size_t)bytes, FSDP_MEMORY_GRADIENT, true,
                                   &r->comm->in_flight.results));
     for (int64_t i = 0; i < r->count && r->add; i++)
         FSDP_TRY(zero_result(r, i));
     return FSDP_OK;
+}
+
+/* ---- of a flat group ---- */
+
+/* The vector that all results have their gradients in already; NULL: they have none, or elsewhere. */
+static fsdp__storage *vector_of(const fsdp__reduction *r)
+{
+    const fsdp_tensor *first = fsdp_tensor_grad(r->params[0]->sharded);
+    size_t bytes = (size_t)r->group->flat.shard_numel * fsdp_dtype_size(r->params[0]->orig_dtype);
+
+    for (int64_t i = 0; i < r->count; i++) {
+        const fsdp__param *p = r->params[i];
+        const fsdp_tensor *grad = fsdp_tensor_grad(p->sharded);
+
+        if (!grad || grad->storage != first->storage || grad->dtype != p->orig_dtype || grad->storage->bytes != bytes ||
+            grad->offset != p->piece.in_shard || !fsdp_tensor_is_contiguous(grad))
+            return NULL;
+    }
+    return first->storage;
+}
+
+static fsdp_status make_in_vector(fsdp__reduction *r, int64_t i, fsdp__storage *vector)
+{
+    fsdp__in_flight *flight = &r->comm->in_flight;
+    fsdp__param *p = r->params[i];
+    fsdp_tensor *grad = fsdp_tensor_grad(p->sharded);
+    size_t offset = (size_t)p->piece.in_shard * fsdp_dtype_size(p->orig_dtype);
+
+    if (grad && grad->storage == vector)
+        flight->gradients[i] = fsdp_tensor_ref(grad);
+    else
+        FSDP_TRY(make_gradient(p, vector, offset, &flight->gradients[i]));
+    if (grad != flight->gradients[i] && (grad || arrives(r, i)))
+        flight->arriving[i] = fsdp_tensor_ref(p->sharded);
+    flight->count = i + 1;
+    return FSDP_OK;
+}
+
+static fsdp_status clear(const fsdp__storage *vector, fsdp_dtype dtype)
+{
+    const fsdp__fill_args args = {
+        .dst = vector->data, .dtype = dtype, .numel = (int64_t)(vector->bytes / fsdp_dtype_size(dtype))};
+
+    return fsdp__launch_fill(fsdp_device_stream(vector->device), &args);
+}
+
+/* Gradients that lie elsewhere, or not at all, are no part of what one collective could add to. */
+static fsdp_status make_vector_results(fsdp__reduction *r)
+{
+    fsdp__storage *vector = r->add && !arrives(r, 0) ? vector_of(r) : NULL;
+    size_t bytes = (size_t)r->group->flat.shard_numel * fsdp_dtype_size(r->params[0]->orig_dtype);
+    fsdp_status status = FSDP_OK;
+
+    r->add = vector != NULL;
+    if (vector)
+        vector->refs++;
+    else
+        FSDP_TRY(fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, &vector));
+    if (!r->add && (r->partial || vector->device != r->group->residence.device)) /* padding stays zero */
+        status = clear(vector, r->params[0]->orig_dtype);
+    for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)
+        status = make_in_vector(r, i, vector);
+    fsdp__storage_unref(vector);
+    return status;
+}
+
+void *fsdp__result_vector(const fsdp__reduction *r)
+{
+    const fsdp__in_flight *flight = &r->comm->in_flight;
+
+    return flight->results ? flight->results->data : flight->gradients[0]->storage->data;
 }
 
 fsdp_status fsdp__make_results(fsdp__reduction *r)
@@ -157,6 +232,10 @@ fsdp_status fsdp__make_results(fsdp__reduction *r)
     if (!r->complete) {
         r->comm->in_flight.count = r->count; /* none: but it holds what is reduced */
         return FSDP_OK;
+    }
+    if (r->group->flat.on) {
+        FSDP_TRY(make_vector_results(r));
+        return make_on_device(r);
     }
     FSDP_TRY(make_storage(r, &storage));
     for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)

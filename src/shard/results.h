@@ -10,6 +10,8 @@ fsdp_status fsdp__make_results(fsdp__reduction *r);
 /* Where the reduction writes result i, and in which dtype. */
 void *fsdp__result_place(const fsdp__reduction *r, int64_t i);
 fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i);
+/* Of a flat group: where this rank's part of the vector goes, which all results are in. */
+void *fsdp__result_vector(const fsdp__reduction *r);
 /* Whether the reduction itself adds to what shards have. */
 bool fsdp__adds_in_place(const fsdp__reduction *r);
 

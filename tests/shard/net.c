@@ -1,6 +1,8 @@
 /* net.c - the network: built, sharded, fed and looked at. */
 #include "shard/net.h"
 
+#include "shard/fully_shard.h"
+
 fsdp_tensor *net_block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     net_block *b = (net_block *)self;
@@ -87,6 +89,22 @@ fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_opt
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
 
     net_shard(module, options);
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    return module;
+}
+
+fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
+    const fsdp__flat flat = {.on = true, .align = align};
+
+    for (int64_t i = 0; i < blocks; i++) {
+        fsdp_module *block = net_block_at(module, i);
+
+        CHECK_OK(fsdp__fully_shard(&block, 1, options, &flat));
+    }
+    CHECK_OK(fsdp__fully_shard(&module, 1, options, &flat));
     CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     CHECK_OK(fsdp_module_initialize(module, 1));
     return module;
