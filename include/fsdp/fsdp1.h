@@ -10,6 +10,13 @@
  *         FSDP_TRY(fsdp_fsdp1_wrap(fsdp_model_block(model, i), &options));
  *     FSDP_TRY(fsdp_fsdp1_wrap(model, &options));
  *
+ * or by a policy, one call for the tree:
+ *
+ *     const char *const blocks[] = {"LlamaDecoderLayer"};
+ *     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_CLASSES, .classes = blocks, .class_count = 1};
+ *
+ *     FSDP_TRY(fsdp_fsdp1_wrap(model, &(fsdp_fsdp1_options){.auto_wrap_policy = &policy}));
+ *
  * There is no wrapper module: names of modules and parameters stay what they were. All that fsdp/shard.h says of
  * sharded modules holds, and its methods take modules that came through this door. What is FSDP1's own:
  *
@@ -26,7 +33,7 @@
 #ifndef FSDP_FSDP1_H
 #define FSDP_FSDP1_H
 
-#include "fsdp/shard.h"
+#include "fsdp/wrap.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,6 +76,12 @@ typedef struct fsdp_fsdp1_options {
      * for as long as the modules. */
     fsdp_process_group *process_group, *replicate_group;
     fsdp_mesh *mesh;
+    /* Which modules below the given one are units, too; NULL: none. Without groups or a mesh the hybrid strategies
+     * shard over the ranks of a machine then, and replicate across machines. Under mixed precision batch norms are
+     * units of their own, without it: policy.full_precision_classes, or types called BatchNorm, BatchNorm1d,
+     * BatchNorm2d, BatchNorm3d and SyncBatchNorm; they compute in the dtype of their parameters, and give back that of
+     * their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the call. */
+    const fsdp_wrap_policy *auto_wrap_policy;
     fsdp_backward_prefetch backward_prefetch;
     /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.
      */
@@ -76,6 +89,15 @@ typedef struct fsdp_fsdp1_options {
     fsdp_fsdp1_mixed_precision mixed_precision;
     fsdp_offload_policy cpu_offload; /* CPUOffload(offload_params) */
     fsdp_overlap overlap;
+    /* Called for each module of a unit that has parameters or buffers on the meta device itself, parents first, before
+     * the unit is sharded: gives them bytes and values (fsdp_module_materialize, fsdp_module_initialize). NULL: what is
+     * on the meta device stays there, and is materialized when all is wrapped, each rank its own part (PyTorch would
+     * give bytes to whole units here). */
+    fsdp_status (*param_init_fn)(void *arg, fsdp_module *module);
+    void *param_init_arg;
+    /* Parameters and buffers of each unit get the values of the first rank, by broadcasts: in its shard group, then
+     * across replicas. Nothing of a unit may be on the meta device any more. */
+    bool sync_module_states;
     /* Left as they are: parameters, and all of modules and what is below them. Give the same to all calls. Borrowed for
      * the call. */
     fsdp_tensor *const *ignored_params;
@@ -86,8 +108,9 @@ typedef struct fsdp_fsdp1_options {
 } fsdp_fsdp1_options;
 
 /* PyTorch's FullyShardedDataParallel(module, ...). options may be NULL. A world of one rank (or a process group, or
- * mesh of one) is NO_SHARD, with a warning. Errors (module unchanged): those of fsdp_fully_shard; parameters of several
- * dtypes; a hybrid strategy without its groups, another one with two; a process group and a mesh. [collective] of the
+ * mesh of one) is NO_SHARD, with a warning. Errors (module unchanged): those of fsdp_fully_shard_by_policy; a unit of
+ * parameters of several dtypes; a hybrid strategy without its groups, another one with two; a process group and a mesh;
+ * what param_init_fn has left on the meta device. Where a unit fails those before it are wrapped. [collective] of the
  * world */
 FSDP_API fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *options);
 

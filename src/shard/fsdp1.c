@@ -1,95 +1,110 @@
 /* fsdp1.c - the front door of FSDP1: a unit under its strategy, and the schedule that its users know. */
 #include "fsdp/fsdp1.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "shard/fsdp1_mesh.h"
+#include "shard/fsdp1_unit.h"
 #include "shard/lazy_init.h"
 #include "shard/methods.h"
+#include "shard/wrap_policy.h"
 
 typedef struct wrapping {
-    const fsdp_fsdp1_options *options;
+    const fsdp_fsdp1_options *options; /* of the call */
+    fsdp_mesh *mesh;                   /* that they ask for; a reference */
     fsdp_sharding_strategy strategy;
-    fsdp_mesh *mesh;       /* a reference */
-    fsdp_tensor **ignored; /* parameters that are left alone; borrowed */
-    int64_t ignored_count, ignored_capacity;
+    fsdp_wrap_policy policy; /* with what is ignored */
+    fsdp_wrap_units units;
 } wrapping;
 
-/* ---- what is left alone ---- */
+/* ---- units ---- */
 
-static fsdp_status ignore(wrapping *w, fsdp_tensor *t)
+/* Two lists of pointers as one; free() it. */
+static fsdp_status join(const char *what, const void *ours, int64_t our_count, const void *theirs, int64_t their_count,
+                        void **out)
 {
-    if (fsdp__grow(&w->ignored, w->ignored_count, &w->ignored_capacity, sizeof *w->ignored))
+    char *joined;
+
+    if (our_count < 0 || (our_count > 0 && !ours))
+        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, and no list of them", what, (long long)our_count);
+    joined = fsdp__calloc((size_t)(our_count + their_count) + 1, sizeof(void *));
+    if (!joined)
         return FSDP_NO_MEMORY;
-    w->ignored[w->ignored_count++] = t;
+    if (our_count > 0)
+        memcpy(joined, ours, (size_t)our_count * sizeof(void *));
+    if (their_count > 0)
+        memcpy(joined + (size_t)our_count * sizeof(void *), theirs, (size_t)their_count * sizeof(void *));
+    *out = joined;
     return FSDP_OK;
 }
 
-static fsdp_status ignore_module(void *arg, fsdp_module *module, const char *name)
+static bool is_mixed(const fsdp_fsdp1_mixed_precision *mp)
 {
-    (void)name;
-    for (int64_t i = 0; i < module->parts->parameter_count; i++)
-        if (*module->parts->parameters[i].slot)
-            FSDP_TRY(ignore(arg, *module->parts->parameters[i].slot));
+    return mp->param_dtype || mp->reduce_dtype || mp->buffer_dtype;
+}
+
+static void set_full_precision(fsdp_wrap_policy *policy, const fsdp_fsdp1_mixed_precision *mp)
+{
+    static const char *const norms[] = {"BatchNorm", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"};
+
+    if (policy->kind == FSDP_WRAP_NONE || policy->full_precision_class_count > 0 || !is_mixed(mp))
+        return;
+    policy->full_precision_classes = norms;
+    policy->full_precision_class_count = FSDP__COUNT_OF(norms);
+}
+
+static fsdp_status check_ignored(const fsdp_wrap_policy *policy)
+{
+    for (int64_t i = 0; i < policy->ignored_module_count; i++)
+        if (policy->ignored_modules[i] && fsdp_module_is_sharded(policy->ignored_modules[i]))
+            return FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld], a %s, has been wrapped", (long long)i,
+                             policy->ignored_modules[i]->type->name);
     return FSDP_OK;
 }
 
-static fsdp_status collect_ignored(wrapping *w)
+static fsdp_status make_units(wrapping *w, fsdp_module *module)
 {
     const fsdp_fsdp1_options *o = w->options;
+    void *modules = NULL, *params = NULL;
+    fsdp_status status;
 
-    if (o->ignored_param_count < 0 || (o->ignored_param_count > 0 && !o->ignored_params))
-        return FSDP_FAIL(FSDP_INVALID, "ignored_params: %lld tensors, and no list of them",
-                         (long long)o->ignored_param_count);
-    if (o->ignored_module_count < 0 || (o->ignored_module_count > 0 && !o->ignored_modules))
-        return FSDP_FAIL(FSDP_INVALID, "ignored_modules: %lld modules, and no list of them",
-                         (long long)o->ignored_module_count);
-    for (int64_t i = 0; i < o->ignored_param_count; i++)
-        FSDP_TRY(ignore(w, o->ignored_params[i]));
-    for (int64_t i = 0; i < o->ignored_module_count; i++) {
-        if (!o->ignored_modules[i])
-            return FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld] is null", (long long)i);
-        if (fsdp_module_is_sharded(o->ignored_modules[i]))
-            return FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld], a %s, has been wrapped", (long long)i,
-                             o->ignored_modules[i]->type->name);
-        FSDP_TRY(fsdp__module_walk(o->ignored_modules[i], ignore_module, w));
+    if (o->auto_wrap_policy) {
+        FSDP_TRY(fsdp__wrap_policy_check(o->auto_wrap_policy));
+        w->policy = *o->auto_wrap_policy;
     }
-    return FSDP_OK;
-}
-
-static bool is_ignored(const wrapping *w, const fsdp_tensor *t)
-{
-    for (int64_t i = 0; i < w->ignored_count; i++)
-        if (w->ignored[i] == t)
-            return true;
-    return false;
-}
-
-/* ---- what a unit may have ---- */
-
-/* `*first` is a parameter of the unit, or NULL so far. */
-static fsdp_status check_dtypes(const wrapping *w, const fsdp_module *module, const fsdp_tensor **first)
-{
-    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
-        const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        const fsdp_tensor *t = *slot->slot;
-
-        if (!t || fsdp__param_of(t) || is_ignored(w, t))
-            continue;
-        *first = *first ? *first : t;
-        if (t->dtype != (*first)->dtype)
-            return FSDP_FAIL(FSDP_INVALID,
-                             "cannot wrap '%s' of a %s: it is %s, other parameters of the unit are %s: give modules of "
-                             "another dtype a unit of their own",
-                             slot->name, module->type->name, fsdp_dtype_name(t->dtype),
-                             fsdp_dtype_name((*first)->dtype));
-    }
-    for (int64_t i = 0; i < module->parts->child_count; i++)
-        if (!fsdp__module_state_of(module->parts->children[i].module))
-            FSDP_TRY(check_dtypes(w, module->parts->children[i].module, first));
-    return FSDP_OK;
+    set_full_precision(&w->policy, &o->mixed_precision);
+    FSDP_TRY_GOTO(status,
+                  join("ignored_modules", o->ignored_modules, o->ignored_module_count, w->policy.ignored_modules,
+                       w->policy.ignored_module_count, &modules),
+                  out);
+    FSDP_TRY_GOTO(status,
+                  join("ignored_params", o->ignored_params, o->ignored_param_count, w->policy.ignored_params,
+                       w->policy.ignored_param_count, &params),
+                  out);
+    w->policy.ignored_modules = modules;
+    w->policy.ignored_module_count += o->ignored_module_count;
+    w->policy.ignored_params = params;
+    w->policy.ignored_param_count += o->ignored_param_count;
+    FSDP_TRY_GOTO(status, check_ignored(&w->policy), out);
+    FSDP_TRY_GOTO(status, fsdp_module_wrap_units(module, &w->policy, o, sizeof *o, &w->units), out);
+    if (w->policy.kind != FSDP_WRAP_NONE)
+        status = fsdp__wrap_units_check(&w->units, &w->policy);
+out:
+    fsdp__free(modules);
+    fsdp__free(params);
+    return status;
 }
 
 /* ---- a unit ---- */
+
+static fsdp_status check_prefetch(const fsdp_fsdp1_options *o)
+{
+    if (o->backward_prefetch < FSDP_BACKWARD_PRE || o->backward_prefetch > FSDP_BACKWARD_NONE)
+        return FSDP_FAIL(FSDP_INVALID, "FSDP1: %d is no backward prefetch", (int)o->backward_prefetch);
+    return FSDP_OK;
+}
 
 static bool keeps_after_forward(fsdp_sharding_strategy strategy)
 {
@@ -104,37 +119,86 @@ static fsdp_mp_policy policy_of(const fsdp_fsdp1_mixed_precision *mp)
                             .keep_forward_inputs = !mp->cast_forward_inputs};
 }
 
-static void set_schedule(const wrapping *w, fsdp__module_state *state)
+static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy strategy)
 {
-    const fsdp_fsdp1_options *o = w->options;
+    const fsdp_fsdp1_options *o = unit->options;
+    fsdp__module_state *state = fsdp__module_state_of(unit->module);
 
     state->fsdp1 = (fsdp__fsdp1){.on = true,
-                                 .strategy = w->strategy,
+                                 .strategy = strategy,
                                  .backward_prefetch = o->backward_prefetch,
                                  .forward_prefetch = o->forward_prefetch,
-                                 .keeps_unsynced = keeps_after_forward(w->strategy),
-                                 .casts_root_inputs = !o->mixed_precision.keep_root_forward_inputs};
-    state->reshard_after_backward = w->strategy != FSDP_NO_SHARD;
+                                 .keeps_unsynced = keeps_after_forward(strategy),
+                                 .casts_root_inputs = !o->mixed_precision.keep_root_forward_inputs,
+                                 .full_precision = unit->full_precision};
+    state->reshard_after_backward = strategy != FSDP_NO_SHARD;
 }
 
-static fsdp_status wrap_unit(const wrapping *w, fsdp_module *module)
+/* The call's, unless the policy has chosen another for this unit. A reference. */
+static fsdp_status mesh_of(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_mesh **out,
+                           fsdp_sharding_strategy *strategy)
 {
-    const fsdp_fsdp1_options *o = w->options;
-    const fsdp_shard_options options = {.mesh = w->mesh,
-                                        .reshard_after_forward =
-                                            keeps_after_forward(w->strategy) ? FSDP_RESHARD_NEVER : FSDP_RESHARD_AUTO,
-                                        .mp_policy = policy_of(&o->mixed_precision),
-                                        .offload_policy = o->cpu_offload,
-                                        .overlap = o->overlap,
-                                        .ignored_params = w->ignored,
-                                        .ignored_param_count = w->ignored_count,
-                                        .no_shared_memory = o->no_shared_memory};
-    const fsdp_tensor *first = NULL;
+    const fsdp_fsdp1_options *o = unit->options, *call = w->options;
+    bool same = o->strategy == call->strategy && o->mesh == call->mesh && o->process_group == call->process_group &&
+                o->replicate_group == call->replicate_group;
 
-    FSDP_TRY(check_dtypes(w, module, &first));
-    FSDP_TRY(fsdp_fully_shard(module, &options));
-    set_schedule(w, fsdp__module_state_of(module));
+    if (!same)
+        return fsdp__fsdp1_mesh(unit->module->context, o, out, strategy);
+    *out = fsdp_mesh_ref(w->mesh);
+    *strategy = w->strategy;
     return FSDP_OK;
+}
+
+/* Its parameters have values, the same on all ranks. */
+static fsdp_status prepare_unit(const wrapping *w, const fsdp_wrap_unit *unit, fsdp_mesh *mesh)
+{
+    const fsdp_fsdp1_options *o = unit->options;
+    fsdp__mesh_info info;
+    fsdp_status status;
+
+    FSDP_TRY(check_prefetch(o));
+    FSDP_TRY(fsdp__fsdp1_check_unit(unit));
+    FSDP_TRY(fsdp__fsdp1_init_unit(&w->units, unit, o));
+    if (!o->sync_module_states)
+        return FSDP_OK;
+    info = fsdp__mesh_info_of(mesh);
+    status = fsdp__fsdp1_sync_unit(&w->units, unit, &info);
+    fsdp__mesh_info_release(&info);
+    return status;
+}
+
+static fsdp_status wrap_unit(const wrapping *w, const fsdp_wrap_unit *unit)
+{
+    const fsdp_fsdp1_options *o = unit->options;
+    fsdp_shard_options options = {.offload_policy = o->cpu_offload,
+                                  .overlap = o->overlap,
+                                  .ignored_params = w->units.ignored,
+                                  .ignored_param_count = w->units.ignored_count,
+                                  .no_shared_memory = o->no_shared_memory};
+    fsdp_sharding_strategy strategy;
+    fsdp_status status;
+
+    if (!unit->full_precision)
+        options.mp_policy = policy_of(&o->mixed_precision);
+    FSDP_TRY(mesh_of(w, unit, &options.mesh, &strategy));
+    if (keeps_after_forward(strategy))
+        options.reshard_after_forward = FSDP_RESHARD_NEVER;
+    FSDP_TRY_GOTO(status, prepare_unit(w, unit, options.mesh), out);
+    FSDP_TRY_GOTO(status, fsdp_fully_shard(unit->module, &options), out);
+    set_schedule(unit, strategy);
+out:
+    fsdp_mesh_unref(options.mesh);
+    return status;
+}
+
+static void warn_full_precision(const fsdp_wrap_units *units)
+{
+    fsdp_context *context = units->items[0].module->context;
+
+    for (int64_t i = 0; i < units->count && fsdp_context_rank(context) == 0; i++)
+        if (units->items[i].full_precision)
+            fsdp_log(context, FSDP_LOG_WARNING, "FSDP1 wraps the %s '%s' by itself, without mixed precision",
+                     units->items[i].module->type->name, units->items[i].name);
 }
 
 fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *options)
@@ -145,13 +209,13 @@ fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *optio
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "FSDP1 needs a module");
-    if (w.options->backward_prefetch < FSDP_BACKWARD_PRE || w.options->backward_prefetch > FSDP_BACKWARD_NONE)
-        return FSDP_FAIL(FSDP_INVALID, "FSDP1: %d is no backward prefetch", (int)w.options->backward_prefetch);
-    FSDP_TRY_GOTO(status, collect_ignored(&w), out);
+    FSDP_TRY_GOTO(status, make_units(&w, module), out);
     FSDP_TRY_GOTO(status, fsdp__fsdp1_mesh(module->context, w.options, &w.mesh, &w.strategy), out);
-    status = wrap_unit(&w, module);
+    warn_full_precision(&w.units);
+    for (int64_t i = 0; i < w.units.count && status == FSDP_OK; i++)
+        status = wrap_unit(&w, &w.units.items[w.units.bottom_up[i]]);
 out:
-    fsdp__free(w.ignored);
+    fsdp_wrap_units_release(&w.units);
     fsdp_mesh_unref(w.mesh);
     return status;
 }

@@ -37,6 +37,12 @@ static fsdp_status check_strategy(const fsdp_fsdp1_options *o)
     return FSDP_OK;
 }
 
+/* Over the ranks of each machine, for all units of a policy's. */
+static bool goes_by_machine(const fsdp_fsdp1_options *o)
+{
+    return is_hybrid(o) && o->auto_wrap_policy && !o->mesh && !o->process_group && !o->replicate_group;
+}
+
 static fsdp_status check_hybrid(const fsdp_fsdp1_options *o)
 {
     const char *name = fsdp__fsdp1_strategy_name(o->strategy);
@@ -44,10 +50,10 @@ static fsdp_status check_hybrid(const fsdp_fsdp1_options *o)
     if (o->mesh && fsdp_mesh_ndim(o->mesh) != 2)
         return FSDP_FAIL(FSDP_INVALID, "%s needs a mesh of two dimensions, (replicate, shard), this one has %d", name,
                          fsdp_mesh_ndim(o->mesh));
-    if (!o->mesh && !(o->process_group && o->replicate_group))
+    if (!o->mesh && !(o->process_group && o->replicate_group) && !goes_by_machine(o))
         return FSDP_FAIL(FSDP_INVALID,
                          "%s needs a pair of process groups (process_group and replicate_group) or a mesh of two "
-                         "dimensions",
+                         "dimensions, unless a policy wraps all at once",
                          name);
     return FSDP_OK;
 }
@@ -167,10 +173,23 @@ static fsdp_status plain_mesh(fsdp_context *context, const fsdp_fsdp1_options *o
     return FSDP_OK;
 }
 
+static fsdp_status machine_mesh(fsdp_context *context, fsdp_mesh **out)
+{
+    int64_t world = fsdp_context_world_size(context), machine = fsdp_context_local_world_size(context);
+    const int64_t shape[] = {world / machine, machine};
+
+    if (world % machine != 0)
+        return FSDP_FAIL(FSDP_INVALID, "FSDP1 cannot shard over machines of %lld ranks: the world has %lld",
+                         (long long)machine, (long long)world);
+    return fsdp_mesh_create(context, 2, shape, hybrid_names, out);
+}
+
 static int shard_ranks(fsdp_context *context, const fsdp_fsdp1_options *o)
 {
     if (o->mesh)
         return (int)fsdp_mesh_size(o->mesh, fsdp_mesh_ndim(o->mesh) - 1);
+    if (goes_by_machine(o))
+        return fsdp_context_local_world_size(context);
     return o->process_group ? fsdp_process_group_size(o->process_group) : fsdp_context_world_size(context);
 }
 
@@ -188,6 +207,8 @@ fsdp_status fsdp__fsdp1_mesh(fsdp_context *context, const fsdp_fsdp1_options *o,
                  fsdp__fsdp1_strategy_name(o->strategy));
     if (!is_hybrid(o))
         return plain_mesh(context, o, *strategy, out);
+    if (goes_by_machine(o))
+        return machine_mesh(context, out);
     if (!o->mesh)
         return mesh_of_pair(o->replicate_group, o->process_group, out);
     *out = fsdp_mesh_ref(o->mesh);

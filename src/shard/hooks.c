@@ -178,13 +178,27 @@ static fsdp_status cast_floating(fsdp_tensor **tensor, fsdp_dtype dtype)
     return *tensor ? FSDP_OK : fsdp_last_status();
 }
 
-static fsdp_status cast_inputs(const fsdp__module_state *state, fsdp_tensor **inputs, int count)
+/* Of a state that computes in full precision: of its shards. */
+static fsdp_dtype own_dtype(const fsdp__module_state *state)
 {
+    return state->group_count > 0 ? state->groups[0]->params[0].orig_dtype : FSDP_F32;
+}
+
+static fsdp_status cast_inputs(fsdp__module_state *state, fsdp_tensor **inputs, int count)
+{
+    fsdp_dtype dtype = state->fsdp1.full_precision ? own_dtype(state) : state->policy.param_dtype;
     bool casts = !state->policy.keep_forward_inputs || (state->fsdp1.casts_root_inputs && state->root->state == state);
 
-    for (int i = 0; i < count && casts; i++)
-        FSDP_TRY(cast_floating(&inputs[i], state->policy.param_dtype));
+    if (state->fsdp1.full_precision && count > 0)
+        state->fsdp1.came_in = fsdp_dtype_is_floating(inputs[0]->dtype) ? inputs[0]->dtype : FSDP_DTYPE_NONE;
+    for (int i = 0; i < count && (casts || state->fsdp1.full_precision); i++)
+        FSDP_TRY(cast_floating(&inputs[i], dtype));
     return FSDP_OK;
+}
+
+static fsdp_status cast_output(const fsdp__module_state *state, fsdp_tensor **output)
+{
+    return cast_floating(output, state->fsdp1.full_precision ? state->fsdp1.came_in : state->policy.output_dtype);
 }
 
 /* Inputs of the outermost module go where the parameters are, but for a tensor without bytes, which asks for shapes. */
@@ -379,7 +393,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     if (is_recomputed(state)) {
         FSDP_TRY(mark_recomputed(state, output));
         leave_recomputation(state, fsdp_tensor_requires_grad(*output));
-        return cast_floating(output, state->policy.output_dtype);
+        return cast_output(state, output);
     }
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module && !state->ran[i]) {
@@ -396,7 +410,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
         FSDP_TRY(end_iteration(root));
         FSDP_TRY(fsdp__root_anchor(root, output));
     }
-    return cast_floating(output, state->policy.output_dtype);
+    return cast_output(state, output);
 }
 
 fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor **output)

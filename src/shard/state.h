@@ -36,6 +36,8 @@ typedef struct fsdp__fsdp1 {
     bool forward_prefetch;  /* in the order of first uses */
     bool keeps_unsynced;    /* no reshard after a backward that does not reduce */
     bool casts_root_inputs; /* where the state is the outermost, in spite of policy.keep_forward_inputs */
+    bool full_precision;    /* computes in the dtype of its shards, and gives back that of its first input: */
+    fsdp_dtype came_in;
 } fsdp__fsdp1;
 
 typedef struct fsdp__module_state {

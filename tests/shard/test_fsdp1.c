@@ -286,6 +286,16 @@ static void groups_and_meshes_are_the_same(void **state)
 
 /* ---- misuse ---- */
 
+static void try_no_sync(void *arg, fsdp_module *module, fsdp_shard_event event)
+{
+    if (event == FSDP_EVENT_PRE_FORWARD || event == FSDP_EVENT_PRE_BACKWARD) {
+        const char *expected = event == FSDP_EVENT_PRE_FORWARD ? "while a forward runs" : "while a backward runs";
+
+        (void)module;
+        CHECK_ERROR(fsdp_fsdp1_no_sync_begin(arg), FSDP_STATE, expected);
+    }
+}
+
 static void check_misuse(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 0);
@@ -314,7 +324,8 @@ static void check_misuse(fsdp_context *context, void *arg)
                 "no list of them");
     CHECK_ERROR(fsdp_fsdp1_no_sync_begin(module), FSDP_STATE, "was not given");
     CHECK_OK(fsdp_module_to(((net_block *)(void *)block)->up, FSDP_BF16));
-    CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_INVALID, "other parameters of the unit are bfloat16");
+    CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_INVALID,
+                "its 'up.weight' is bfloat16, and 'down.weight' is float32");
     CHECK_OK(fsdp_module_to(((net_block *)(void *)block)->up, FSDP_F32));
     CHECK_OK(fsdp_fsdp1_wrap(block, NULL));
     CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_STATE, "only once per module");
@@ -323,6 +334,7 @@ static void check_misuse(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_fsdp1_wrap(module, NULL));
     CHECK_ERROR(fsdp_fsdp1_no_sync_end(module), FSDP_STATE, "has not begun");
     CHECK_ERROR(fsdp_fsdp1_no_sync_begin(block), FSDP_STATE, "of the outermost wrapped module, not of 'blocks.0'");
+    CHECK_OK(fsdp_module_set_shard_listener(module, try_no_sync, module));
     net_forward_backward(module, 0, 0, 1);
     fsdp_module_unref(module);
     fsdp_mesh_unref(hybrid);
