@@ -117,6 +117,34 @@ FSDP_API fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, 
 FSDP_API fsdp_status fsdp_optimizer_rekey_state_dict(const fsdp_optimizer *optimizer, const fsdp_state_dict *state,
                                                      bool to_ids, fsdp_state_dict **out);
 
+/* ---- state partitioned by whole parameters (torch's ZeroRedundancyOptimizer) ----
+ *
+ * ZeRO-1 for modules that every rank has whole, and whose gradients are the same on all ranks, averaged by whoever
+ * replicates them: each rank has the state of some parameters, steps those, and tells the others. Bit-equal to the
+ * optimizer without. Sharded parameters need none of it: their state is sharded as they are. */
+
+typedef struct fsdp_partition_options {
+    fsdp_process_group *group;      /* the ranks; NULL: all of the context. Borrowed, for the optimizer's life */
+    bool parameters_as_bucket_view; /* one broadcast a rank, of its parameters in a row; else one a parameter */
+} fsdp_partition_options;
+
+/* From the largest parameter to the smallest, each goes to the rank that has the fewest elements so far, of several to
+ * the lowest; in every group of parameters, also those that are added later. fsdp_optimizer_step steps this rank's own,
+ * and is [collective] from here on: broadcasts from rank 0's parameters to the last rank's, each from the largest. What
+ * fails on one rank ends the world. Groups, learning rates, clipping and scaler are as ever, and the same on all ranks.
+ * State that there is already stays with its rank and goes from the others. options may be NULL. Errors name the
+ * parameter: sharded, on another device than the others; FSDP_STATE when called twice. */
+FSDP_API fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp_partition_options *options);
+/* The name of the `index`-th parameter of a group that `rank` steps, in the order of its broadcasts; NULL: there are no
+ * more. */
+FSDP_API const char *fsdp_optimizer_partition(const fsdp_optimizer *optimizer, int rank, int group, int64_t index);
+/* Brings the state of all ranks together on rank `to` of the group: copies in the host's memory, which
+ * fsdp_optimizer_state_dict gives out there until the next step or load; on the other ranks that is FSDP_STATE. No rank
+ * holds more than one tensor of others beside its own. Every rank may load what it gives out
+ * (fsdp_optimizer_load_state_dict) and keeps what is of its parameters; fsdp_optimizer_load_full_state_dict takes it
+ * from rank 0, with room for all of it on every rank meanwhile. [collective] */
+FSDP_API fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int to);
+
 /* ---- gradient scaler (torch.amp.GradScaler) ----
  *
  * Gradients of a model that computes in float16 may be too small for it. The loss is multiplied by a scale before the

@@ -91,3 +91,11 @@ fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsd
         FSDP_TRY(fit_moment(param, &param->moment2));
     return FSDP_OK;
 }
+
+void fsdp__optimizer_forget_state(fsdp__optimizer_param *param)
+{
+    fsdp_tensor_unref(param->moment1);
+    fsdp_tensor_unref(param->moment2);
+    param->moment1 = param->moment2 = NULL;
+    param->steps = 0;
+}

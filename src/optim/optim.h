@@ -18,7 +18,8 @@ typedef struct fsdp__optimizer_param {
     int64_t steps; /* taken with a gradient */
     /* NULL before the first. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
     fsdp_tensor *moment1, *moment2;
-    bool due; /* in the running step: has a gradient, not launched yet */
+    bool due;  /* in the running step: has a gradient, not launched yet */
+    int owner; /* where state is partitioned: the rank that steps it and has its state */
 } fsdp__optimizer_param;
 
 typedef struct fsdp__optimizer_group {
@@ -29,6 +30,7 @@ typedef struct fsdp__optimizer_group {
     } options;
     fsdp__optimizer_param *params;
     int64_t count;
+    int64_t *sorted; /* where state is partitioned: the parameters from the largest on */
 } fsdp__optimizer_group;
 
 struct fsdp_optimizer {
@@ -39,10 +41,18 @@ struct fsdp_optimizer {
     /* One for every parameter, laid out launch by launch: stays as it is until the next step. */
     fsdp__optimizer_span *spans;
     int64_t span_capacity, span_count;
+    struct fsdp__partition *partition; /* NULL: this rank steps all of them */
 };
 
 /* What can be options of a group; the error names the one that cannot. */
 fsdp_status fsdp__optimizer_check_options(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group);
+
+/* What a parameter's state consists of beside its step; NULL: not there. */
+typedef struct fsdp__optimizer_part {
+    const char *name;
+    fsdp_tensor **moment;
+} fsdp__optimizer_part;
+
 /* What an optimizer needs of a parameter; the error names it. */
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor);
 /* The gradient of a parameter, checked, into `*grad`; NULL when there is none. */
@@ -51,5 +61,16 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
 /* Zeros for a parameter that has no state; that of one which was sharded since its last step is cut to its rows. */
 fsdp_status fsdp__optimizer_fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                                       fsdp__optimizer_param *param);
+void fsdp__optimizer_forget_state(fsdp__optimizer_param *param);
+
+/* ---- state.c ---- */
+
+void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                           fsdp__optimizer_param *param, fsdp__optimizer_part parts[2]);
+/* Adds a part of the parameter's state under its name; the number of its steps, as a tensor of the device. */
+fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
+                                     fsdp_tensor *tensor);
+fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,
+                                     int64_t steps);
 
 #endif

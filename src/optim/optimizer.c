@@ -1,5 +1,5 @@
 /* optimizer.c - parameter groups and their options; the life of an optimizer. */
-#include "optim/optim.h"
+#include "optim/partition.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,6 +105,7 @@ static void free_group(fsdp__optimizer_group *group)
         fsdp__free(group->params[i].name);
     }
     fsdp__free(group->params);
+    fsdp__free(group->sorted);
     *group = (fsdp__optimizer_group){.params = NULL};
 }
 
@@ -162,6 +163,7 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
         goto out;
     }
     optimizer->groups = groups;
+    FSDP_TRY_GOTO(status, fsdp__partition_add_group(optimizer, &group), out);
     optimizer->groups[optimizer->group_count++] = group;
     group = (fsdp__optimizer_group){.params = NULL};
 out:
@@ -238,6 +240,7 @@ void fsdp_optimizer_free(fsdp_optimizer *optimizer)
 {
     if (!optimizer)
         return;
+    fsdp__partition_free(optimizer);
     for (int g = 0; g < optimizer->group_count; g++)
         free_group(&optimizer->groups[g]);
     fsdp__free(optimizer->groups);

@@ -5,26 +5,21 @@
 #include "base/compiler.h"
 #include "fsdp/state.h"
 #include "optim/param_groups.h"
+#include "optim/partition.h"
 #include "tensor/tensor.h"
 
 #define STEP "step"
 
-/* What a parameter's state consists of beside its step; NULL: not there. */
-typedef struct part {
-    const char *name;
-    fsdp_tensor **moment;
-} part;
-
-static void parts_of(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group, fsdp__optimizer_param *param,
-                     part parts[2])
+void fsdp__optimizer_parts(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                           fsdp__optimizer_param *param, fsdp__optimizer_part parts[2])
 {
     bool sgd = optimizer->kind == FSDP__OPTIMIZER_SGD;
 
-    parts[0] = parts[1] = (part){NULL, NULL};
+    parts[0] = parts[1] = (fsdp__optimizer_part){NULL, NULL};
     if (!sgd)
-        parts[1] = (part){"exp_avg_sq", &param->moment2};
+        parts[1] = (fsdp__optimizer_part){"exp_avg_sq", &param->moment2};
     if (!sgd || group->options.sgd.momentum != 0)
-        parts[0] = (part){sgd ? "momentum_buffer" : "exp_avg", &param->moment1};
+        parts[0] = (fsdp__optimizer_part){sgd ? "momentum_buffer" : "exp_avg", &param->moment1};
 }
 
 static char *name_of(const fsdp__optimizer_param *param, const char *what)
@@ -40,14 +35,16 @@ fsdp_status fsdp_optimizer_init_state(fsdp_optimizer *optimizer)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
             fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
 
+            if (!fsdp__partition_owns(optimizer, param))
+                continue;
             FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
             FSDP_TRY(fsdp__optimizer_fit_state(optimizer, &optimizer->groups[g], param));
         }
     return FSDP_OK;
 }
 
-static fsdp_status add(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
-                       fsdp_tensor *tensor)
+fsdp_status fsdp__optimizer_add_part(fsdp_state_dict *state, const fsdp__optimizer_param *param, const char *what,
+                                     fsdp_tensor *tensor)
 {
     char *name = name_of(param, what);
     fsdp_status status = name ? fsdp_state_dict_add(state, name, tensor) : FSDP_NO_MEMORY;
@@ -57,16 +54,16 @@ static fsdp_status add(fsdp_state_dict *state, const fsdp__optimizer_param *para
 }
 
 /* A copy: the count itself is no tensor. */
-static fsdp_status add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, int64_t steps)
+fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimizer_param *param, fsdp_device *device,
+                                     int64_t steps)
 {
     fsdp_tensor *tensor = NULL;
     fsdp_status status;
 
-    FSDP_TRY(
-        fsdp_tensor_create(param->tensor->storage->device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor));
+    FSDP_TRY(fsdp_tensor_create(device, FSDP_I64, 0, NULL, FSDP_MEMORY_OPTIMIZER_STATE, &tensor));
     status = fsdp_tensor_write(tensor, FSDP_I64, &steps);
     if (status == FSDP_OK)
-        status = add(state, param, STEP, tensor);
+        status = fsdp__optimizer_add_part(state, param, STEP, tensor);
     fsdp_tensor_unref(tensor);
     return status;
 }
@@ -74,16 +71,16 @@ static fsdp_status add_step(fsdp_state_dict *state, const fsdp__optimizer_param 
 static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                              fsdp__optimizer_param *param, fsdp_state_dict *state)
 {
-    part parts[2];
+    fsdp__optimizer_part parts[2];
 
-    parts_of(optimizer, group, param, parts);
+    fsdp__optimizer_parts(optimizer, group, param, parts);
     /* One that was sharded since its last step is cut first. */
     FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
     FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
-    FSDP_TRY(add_step(state, param, param->steps));
+    FSDP_TRY(fsdp__optimizer_add_step(state, param, param->tensor->storage->device, param->steps));
     for (int p = 0; p < 2; p++)
         if (parts[p].moment)
-            FSDP_TRY(add(state, param, parts[p].name, *parts[p].moment));
+            FSDP_TRY(fsdp__optimizer_add_part(state, param, parts[p].name, *parts[p].moment));
     return FSDP_OK;
 }
 
@@ -108,8 +105,32 @@ out:
     return status;
 }
 
+static fsdp_status consolidated(const fsdp_optimizer *optimizer, fsdp_state_dict **out)
+{
+    const fsdp_state_dict *all = optimizer->partition->consolidated;
+    fsdp_state_dict *state;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    if (!all)
+        return FSDP_FAIL(FSDP_STATE,
+                         "the optimizer's state has not been consolidated on this rank since its last step: call "
+                         "fsdp_optimizer_consolidate_state_dict(optimizer, %d) on all ranks first",
+                         fsdp_process_group_rank(optimizer->partition->group));
+    FSDP_TRY(fsdp_state_dict_create(&state));
+    for (int64_t i = 0; i < all->count && status == FSDP_OK; i++)
+        status = fsdp_state_dict_add(state, all->entries[i].name, all->entries[i].tensor);
+    if (status == FSDP_OK)
+        *out = state;
+    else
+        fsdp_state_dict_free(state);
+    return status;
+}
+
 fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out)
 {
+    if (optimizer->partition)
+        return consolidated(optimizer, out);
     FSDP_TRY(make_state_dict(optimizer, false, out));
     return FSDP_OK;
 }
@@ -130,7 +151,7 @@ static fsdp_status find(const fsdp_state_dict *state, const fsdp__optimizer_para
 
 /* A parameter's state is there as a whole or not at all; counts what is there. */
 static fsdp_status check_param_state(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
-                                     const part parts[2], int64_t *count)
+                                     const fsdp__optimizer_part parts[2], int64_t *count)
 {
     const char *names[] = {STEP, parts[0].name, parts[1].name}, *missing = NULL, *there = NULL;
 
@@ -174,9 +195,9 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            part parts[2];
+            fsdp__optimizer_part parts[2];
 
-            parts_of(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], parts);
+            fsdp__optimizer_parts(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], parts);
             FSDP_TRY(check_param_state(state, &optimizer->groups[g].params[i], parts, &count));
         }
     for (int64_t i = 0; i < state->count && count < state->count && !partial; i++)
@@ -184,14 +205,6 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
             return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': no parameter of the optimizer has such state",
                              state->entries[i].name);
     return fsdp__optimizer_load_groups(optimizer, state, true);
-}
-
-static void forget(fsdp__optimizer_param *param)
-{
-    fsdp_tensor_unref(param->moment1);
-    fsdp_tensor_unref(param->moment2);
-    param->moment1 = param->moment2 = NULL;
-    param->steps = 0;
 }
 
 static fsdp_status read_step(const fsdp__optimizer_param *param, const fsdp_state_dict_entry *entry, int64_t *out)
@@ -210,11 +223,11 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
 {
     const fsdp_state_dict_entry *step, *entry;
     int64_t steps;
-    part parts[2];
+    fsdp__optimizer_part parts[2];
 
     FSDP_TRY(find(state, param, STEP, &step));
-    if (!step) {
-        forget(param);
+    if (!step || !fsdp__partition_owns(optimizer, param)) {
+        fsdp__optimizer_forget_state(param);
         return FSDP_OK;
     }
     FSDP_TRY(read_step(param, step, &steps));
@@ -223,7 +236,7 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
                          (long long)steps);
     FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
     FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
-    parts_of(optimizer, group, param, parts);
+    fsdp__optimizer_parts(optimizer, group, param, parts);
     for (int p = 0; p < 2; p++) {
         if (!parts[p].moment)
             continue;
@@ -240,6 +253,7 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
 fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     FSDP_TRY(check_state(optimizer, state, false));
+    fsdp__partition_forget(optimizer);
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++)
             FSDP_TRY(load_param(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], state));
@@ -276,8 +290,8 @@ static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
 
             FSDP_TRY(find(state, param, STEP, &entry));
             FSDP_TRY(read_step(param, entry, &param->steps));
-            if (param->steps < 0)
-                forget(param);
+            if (param->steps < 0 || !fsdp__partition_owns(optimizer, param))
+                fsdp__optimizer_forget_state(param);
         }
     return FSDP_OK;
 }
@@ -309,6 +323,7 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     if (status == FSDP_OK)
         status = fsdp_optimizer_add_param_groups(optimizer, own); /* places; as they are where nothing comes */
     FSDP_TRY_GOTO(status, fsdp_agree(fsdp_world(context), status), out);
+    fsdp__partition_forget(optimizer);
     some.partial = true; /* parameters that have not stepped have no state */
     FSDP_TRY_GOTO(status, mark_steps(optimizer, own), out);
     FSDP_TRY_GOTO(status, fsdp_state_dict_load_full(own, full, &some), out);

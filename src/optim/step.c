@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "device/device.h"
-#include "optim/optim.h"
+#include "optim/partition.h"
 #include "tensor/tensor.h"
 
 fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad)
@@ -59,7 +59,7 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
             fsdp_tensor *grad;
 
             param->due = false;
-            if (!is_chosen(c, param->tensor))
+            if (!is_chosen(c, param->tensor) || !fsdp__partition_owns(optimizer, param))
                 continue;
             FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
             FSDP_TRY(fsdp__optimizer_grad(param, &grad));
@@ -190,7 +190,9 @@ static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
 
 fsdp_status fsdp_optimizer_step(fsdp_optimizer *optimizer)
 {
-    FSDP_TRY(step(optimizer, &(chosen){.count = -1}));
+    fsdp__partition_forget(optimizer);
+    FSDP_TRY(fsdp__partition_abort(optimizer, step(optimizer, &(chosen){.count = -1})));
+    FSDP_TRY(fsdp__partition_publish(optimizer));
     return FSDP_OK;
 }
 
@@ -199,6 +201,10 @@ fsdp_status fsdp_optimizer_step_parameters(fsdp_optimizer *optimizer, fsdp_tenso
     if (!optimizer || count < 0 || (count > 0 && !parameters))
         return FSDP_FAIL(FSDP_INVALID, "cannot step %lld parameters: an optimizer and a list of them are required",
                          (long long)count);
+    if (optimizer->partition)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot step some parameters: the state is partitioned, and after a step of all the ranks "
+                         "exchange what each has stepped");
     if (optimizer->grad_scale < 1 || optimizer->grad_scale > 1 || isnan(optimizer->grad_scale))
         return FSDP_FAIL(FSDP_STATE,
                          "cannot step some parameters after gradients were clipped: the factor is for all of them");

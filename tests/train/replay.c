@@ -1,6 +1,8 @@
 /* replay.c - from a reference file to a sharded model and its optimizer. */
 #include "train/replay.h"
 
+#include <math.h>
+
 #include <unistd.h>
 
 #include "fsdp/fsdp1.h"
@@ -312,7 +314,7 @@ fsdp_module *replay_model(const replay *r, fsdp_context *context)
         wrap_model(r, model);
     } else if (replay_is_ddp(r)) {
         replicate_model(r, model);
-    } else {
+    } else if (!r->plain) {
         shard_model(r, model);
         set_prefetch(r, model);
         set_divisor(r, model);
@@ -335,6 +337,32 @@ fsdp_tensor *replay_parameter(const replay *r, fsdp_module *model, const char *n
         return CHECK_PTR(fsdp_module_parameter(model, name));
     snprintf(ours, sizeof ours, "model.layers.%d.%s", (int)replay_at(order, place), name + rest);
     return CHECK_PTR(fsdp_module_parameter(model, ours));
+}
+
+void replay_check_weights(const replay *r, fsdp_module *model)
+{
+    const json_t *sums = json_object_get(r->reference, "final_abs_sum"), *sum;
+    const char *name;
+
+    json_object_foreach((json_t *)(uintptr_t)sums, name, sum)
+    {
+        fsdp_tensor *p = replay_parameter(r, model, name), *whole = p;
+        double total = 0, expected = json_number_value(sum);
+        float *values;
+
+        if (fsdp_tensor_distribution(p))
+            CHECK_OK(fsdp_full_tensor(p, &whole));
+        values = CHECK_PTR(malloc((size_t)fsdp_tensor_numel(whole) * sizeof *values));
+        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values));
+        for (int64_t i = 0; i < fsdp_tensor_numel(whole); i++)
+            total += fabs((double)values[i]);
+        /* An attention key's bias has no true gradient. */
+        if (!(fabs(total - expected) <= (strstr(name, "c_attn.bias") ? 1e-3 : 1e-4) * fabs(expected)))
+            TEST_FAIL("'%s' sums up to %.9g, expected %.9g", name, total, expected);
+        if (whole != p)
+            fsdp_tensor_unref(whole);
+        free(values);
+    }
 }
 
 /* ---- the optimizer ---- */

@@ -13,6 +13,7 @@
 typedef struct replay {
     json_t *reference;
     const char *model;   /* in place of the file's; NULL: that */
+    bool plain;          /* not sharded */
     bool tied_apart;     /* the modules of each group in calls of their own, tied across them */
     int world, micros;   /* ranks; microbatches of a step */
     int batch, length;   /* sequences of a microbatch, tokens of one */
@@ -39,6 +40,8 @@ bool replay_is_ddp(const replay *r);
 fsdp_module *replay_model(const replay *r, fsdp_context *context);
 /* The parameter that the file calls so: it counts the layers as they run, ours have the names of the weights' files. */
 fsdp_tensor *replay_parameter(const replay *r, fsdp_module *model, const char *name);
+/* The parameters after the last step, by their sums of absolute values. [collective] */
+void replay_check_weights(const replay *r, fsdp_module *model);
 /* Of all parameters that are sharded. */
 fsdp_optimizer *replay_optimizer(const replay *r, fsdp_module *model);
 

@@ -123,32 +123,6 @@ static void check_shards(const replay *r, fsdp_module *model)
     }
 }
 
-/* Sums of absolute values. */
-static void check_weights(const replay *r, fsdp_module *model)
-{
-    const json_t *sums = json_object_get(r->reference, "final_abs_sum"), *sum;
-    const char *name;
-
-    json_object_foreach((json_t *)(uintptr_t)sums, name, sum)
-    {
-        fsdp_tensor *p = replay_parameter(r, model, name), *whole = p;
-        double total = 0;
-        float *values;
-
-        if (fsdp_tensor_distribution(p))
-            CHECK_OK(fsdp_full_tensor(p, &whole));
-        values = CHECK_PTR(malloc((size_t)fsdp_tensor_numel(whole) * sizeof *values));
-        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values));
-        for (int64_t i = 0; i < fsdp_tensor_numel(whole); i++)
-            total += fabs((double)values[i]);
-        /* An attention key's bias has no true gradient. */
-        check_near(name, MOST_STEPS, total, json_number_value(sum), strstr(name, "c_attn.bias") ? 1e-3 : 1e-4);
-        if (whole != p)
-            fsdp_tensor_unref(whole);
-        free(values);
-    }
-}
-
 /* ---- collectives ---- */
 
 /* What a ring sends for all calls of the name in the reference's second step. */
@@ -400,7 +374,7 @@ static void train(fsdp_context *context, void *arg)
     if (replay_is_ddp(&t->replay))
         check_buckets(&t->replay, model);
     if (t->steps == (int)replay_number(t->replay.reference, "steps", 0) && t->run->relative == 0)
-        check_weights(&t->replay, model);
+        replay_check_weights(&t->replay, model);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(model);
 }

@@ -1,0 +1,137 @@
+/* consolidate.c - the state of all ranks, brought together on one of them. */
+#include "base/alloc.h"
+#include "optim/partition.h"
+#include "tensor/tensor.h"
+
+enum {
+    NO_STATE = -1 /* in place of steps */
+};
+
+static int64_t count_of(const fsdp_optimizer *optimizer)
+{
+    int64_t count = 0;
+
+    for (int g = 0; g < optimizer->group_count; g++)
+        count += optimizer->groups[g].count;
+    return count;
+}
+
+/* How often each parameter has stepped: as its owner has it. */
+static fsdp_status gather_steps(const fsdp_optimizer *optimizer, int64_t *steps)
+{
+    fsdp_process_group *group = optimizer->partition->group;
+    int64_t count = count_of(optimizer), at = 0;
+    size_t *bytes = NULL;
+    void **all = NULL;
+
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+
+            steps[at++] = param->steps > 0 || param->moment1 ? param->steps : NO_STATE;
+        }
+    FSDP_TRY(fsdp_gather_objects(group, steps, (size_t)count * sizeof *steps, &all, &bytes));
+    at = 0;
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+            int owner = optimizer->groups[g].params[i].owner;
+
+            if (bytes[owner] == (size_t)count * sizeof *steps)
+                steps[at] = ((const int64_t *)all[owner])[at];
+            at++;
+        }
+    fsdp_objects_free(group, all, bytes);
+    return FSDP_OK;
+}
+
+/* The owner's tensor, for whom it is meant on the host; the others have it in between. */
+static fsdp_status bring(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param,
+                         const fsdp__optimizer_part *part, int to, fsdp_state_dict *state)
+{
+    fsdp_process_group *group = optimizer->partition->group;
+    fsdp_tensor *like = param->tensor, *moved = NULL, *kept = NULL;
+    int rank = fsdp_process_group_rank(group);
+    fsdp_context *context = fsdp_process_group_context(group);
+    fsdp_status status = FSDP_OK;
+
+    if (rank == param->owner)
+        moved = fsdp_tensor_ref(*part->moment);
+    else if (param->owner != to)
+        FSDP_TRY(fsdp_tensor_create(like->storage->device, FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_WORKSPACE,
+                                    &moved));
+    if (param->owner != to)
+        FSDP_TRY_GOTO(status,
+                      fsdp_broadcast(group, fsdp_tensor_data(moved), fsdp_tensor_numel(moved), FSDP_F32, param->owner,
+                                     fsdp_device_stream(like->storage->device)),
+                      out);
+    if (rank != to)
+        goto out;
+    FSDP_TRY_GOTO(
+        status,
+        fsdp_tensor_create(fsdp_cpu(context), FSDP_F32, like->ndim, like->shape, FSDP_MEMORY_OPTIMIZER_STATE, &kept),
+        out);
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy_across(kept, moved), out);
+    status = fsdp__optimizer_add_part(state, param, part->name, kept);
+out:
+    fsdp_tensor_unref(moved);
+    fsdp_tensor_unref(kept);
+    return status;
+}
+
+static fsdp_status bring_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                               fsdp__optimizer_param *param, int64_t steps, int to, fsdp_state_dict *state)
+{
+    fsdp_process_group *ranks = optimizer->partition->group;
+    fsdp__optimizer_part parts[2];
+
+    if (steps == NO_STATE)
+        return FSDP_OK;
+    fsdp__optimizer_parts(optimizer, group, param, parts);
+    if (fsdp_process_group_rank(ranks) == to)
+        FSDP_TRY(fsdp__optimizer_add_step(state, param, fsdp_cpu(fsdp_process_group_context(ranks)), steps));
+    for (int p = 0; p < 2; p++)
+        if (parts[p].moment)
+            FSDP_TRY(bring(optimizer, param, &parts[p], to, state));
+    return FSDP_OK;
+}
+
+static fsdp_status consolidate(const fsdp_optimizer *optimizer, int to, fsdp_state_dict *state)
+{
+    int64_t *steps = fsdp__calloc((size_t)count_of(optimizer), sizeof *steps), at = 0;
+    fsdp_status status = FSDP_OK;
+
+    if (!steps)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY_GOTO(status, gather_steps(optimizer, steps), out);
+    for (int g = 0; g < optimizer->group_count; g++)
+        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
+            FSDP_TRY_GOTO(
+                status,
+                bring_param(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], steps[at++], to, state),
+                out);
+out:
+    fsdp__free(steps);
+    return status;
+}
+
+fsdp_status fsdp_optimizer_consolidate_state_dict(fsdp_optimizer *optimizer, int to)
+{
+    fsdp_state_dict *state = NULL;
+    fsdp_status status;
+
+    if (!optimizer || !optimizer->partition)
+        return FSDP_FAIL(FSDP_STATE, "nothing to consolidate: the optimizer's state is not partitioned");
+    if (to < 0 || to >= fsdp_process_group_size(optimizer->partition->group))
+        return FSDP_FAIL(FSDP_INVALID, "cannot consolidate the optimizer's state on rank %d of %d", to,
+                         fsdp_process_group_size(optimizer->partition->group));
+    fsdp__partition_forget(optimizer);
+    status = fsdp_state_dict_create(&state);
+    if (status == FSDP_OK)
+        status = consolidate(optimizer, to, state);
+    if (status == FSDP_OK && fsdp_process_group_rank(optimizer->partition->group) == to) {
+        optimizer->partition->consolidated = state;
+        state = NULL;
+    }
+    fsdp_state_dict_free(state);
+    return fsdp__partition_abort(optimizer, status);
+}

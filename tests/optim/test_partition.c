@@ -1,0 +1,432 @@
+/* State partitioned by whole parameters: the partition, the same bits as without, broadcasts, memory; state brought
+ * together, and loaded again; what is refused, and what fails on one rank. */
+#include <math.h>
+
+#include "fsdp/dist.h"
+#include "fsdp/optim.h"
+#include "optim/optim.h"
+#include "support/ranks.h"
+#include "tensor/tensor.h"
+
+enum {
+    PARAMS = 7,
+    LATER = 2, /* of them in a group that is added */
+    MAX_NUMEL = 512,
+    HALF = 3 /* the parameter in bf16 */
+};
+
+typedef enum algorithm {
+    SGD,
+    ADAM,
+    ADAMW
+} algorithm;
+
+static const int64_t shapes[PARAMS][2] = {{1, 3}, {17, 5}, {6, 1}, {40, 9}, {3, 7}, {17, 5}, {2, 2}};
+static const char *const names[PARAMS] = {"a", "b", "c", "d", "e", "f", "g"};
+
+typedef struct model {
+    fsdp_tensor *tensors[PARAMS];
+    fsdp_optimizer *optimizer;
+    algorithm kind;
+} model;
+
+static int64_t numel(int param)
+{
+    return shapes[param][0] * shapes[param][1];
+}
+
+/* Numbers between -1 and 1 that depend on their place alone. */
+static fsdp_tensor *make(fsdp_context *context, int param, int step)
+{
+    float data[MAX_NUMEL];
+    fsdp_tensor *tensor = NULL;
+
+    for (int64_t i = 0; i < numel(param); i++)
+        data[i] = (float)sin((double)(param * 79 + step * 104 + i * 3 + 1) * 12.9898);
+    CHECK_OK(fsdp_tensor_create(test_device(context), param == HALF ? FSDP_BF16 : FSDP_F32, 2, shapes[param],
+                                FSDP_MEMORY_PARAMETER_SHARD, &tensor));
+    CHECK_OK(fsdp_tensor_write(tensor, FSDP_F32, data));
+    return tensor;
+}
+
+static void add_group(model *m, const fsdp_parameters *parameters, double lr)
+{
+    const fsdp_adam_options adam = {.lr = lr, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const fsdp_sgd_options sgd = {.lr = lr, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
+
+    if (m->optimizer)
+        CHECK_OK(m->kind == SGD ? fsdp_sgd_add_group(m->optimizer, parameters, &sgd)
+                                : fsdp_adam_add_group(m->optimizer, parameters, &adam));
+    else if (m->kind == SGD)
+        CHECK_OK(fsdp_sgd_create(parameters, &sgd, &m->optimizer));
+    else
+        CHECK_OK((m->kind == ADAM ? fsdp_adam_create : fsdp_adamw_create)(parameters, &adam, &m->optimizer));
+}
+
+/* NULL: not partitioned. The second group comes later. */
+static void model_init(model *m, fsdp_context *context, algorithm kind, const fsdp_partition_options *options)
+{
+    fsdp_parameter items[PARAMS];
+
+    *m = (model){.kind = kind};
+    for (int i = 0; i < PARAMS; i++) {
+        m->tensors[i] = make(context, i, 0);
+        CHECK_OK(fsdp_tensor_set_requires_grad(m->tensors[i], true));
+        items[i] = (fsdp_parameter){names[i], m->tensors[i]};
+    }
+    add_group(m, &(fsdp_parameters){PARAMS - LATER, items}, 1e-2);
+    if (options)
+        CHECK_OK(fsdp_optimizer_partition_state(m->optimizer, options));
+    add_group(m, &(fsdp_parameters){LATER, items + PARAMS - LATER}, 2e-2);
+}
+
+static void model_free(model *m)
+{
+    fsdp_optimizer_free(m->optimizer);
+    for (int i = 0; i < PARAMS; i++)
+        fsdp_tensor_unref(m->tensors[i]);
+}
+
+/* As some other ranks have averaged them. "c" has none in step 2. */
+static fsdp_status take_step(const model *m, fsdp_context *context, int step)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        fsdp_tensor *gradient;
+
+        if (i == 2 && step == 2)
+            continue;
+        gradient = make(context, i, step);
+        CHECK_OK(fsdp_tensor_set_grad(m->tensors[i], gradient));
+        fsdp_tensor_unref(gradient);
+    }
+    FSDP_TRY(fsdp_clip_grad_norm(m->optimizer, 3, NULL));
+    FSDP_TRY(fsdp_optimizer_step(m->optimizer));
+    return fsdp_optimizer_zero_grad(m->optimizer);
+}
+
+static void check_same(const model *m, const model *other)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        float a[MAX_NUMEL], b[MAX_NUMEL];
+
+        CHECK_OK(fsdp_tensor_read(m->tensors[i], FSDP_F32, a));
+        CHECK_OK(fsdp_tensor_read(other->tensors[i], FSDP_F32, b));
+        CHECK_BYTES(a, b, (size_t)numel(i) * sizeof(float));
+    }
+}
+
+/* ---- who has what ---- */
+
+/* From the largest: d 360, b 85, e 21, c 6, a 3; then f 85, g 4. */
+static void check_partition(fsdp_context *context, void *arg)
+{
+    static const char *const alone[] = {"d", "b", "e", "c", "a"};
+    int world = fsdp_context_world_size(context);
+    model m;
+
+    (void)arg;
+    model_init(&m, context, ADAMW, &(fsdp_partition_options){0});
+    for (int i = 0; i < (world == 1 ? 5 : 1); i++)
+        CHECK_STRING(fsdp_optimizer_partition(m.optimizer, 0, 0, i), alone[i]);
+    if (world == 3) { /* loads: 360; b 85; e 21, c 27, a 30; then f to the third: 115, g to the second: 89 */
+        CHECK_STRING(fsdp_optimizer_partition(m.optimizer, 1, 0, 0), "b");
+        CHECK_NULL(fsdp_optimizer_partition(m.optimizer, 1, 0, 1));
+        CHECK_STRING(fsdp_optimizer_partition(m.optimizer, 2, 0, 2), "a");
+        CHECK_STRING(fsdp_optimizer_partition(m.optimizer, 2, 1, 0), "f");
+        CHECK_STRING(fsdp_optimizer_partition(m.optimizer, 1, 1, 0), "g");
+    }
+    CHECK_NULL(fsdp_optimizer_partition(m.optimizer, 0, 2, 0));
+    CHECK_NULL(fsdp_optimizer_partition(m.optimizer, world, 0, 0));
+    CHECK_NULL(fsdp_optimizer_partition(NULL, 0, 0, 0));
+    model_free(&m);
+}
+
+static void the_largest_go_first_to_who_has_least(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, check_partition, NULL);
+}
+
+/* ---- steps ---- */
+
+static int64_t own_count(const model *m, int rank)
+{
+    int64_t count = 0;
+
+    for (int g = 0; g < 2; g++)
+        for (int64_t i = 0; fsdp_optimizer_partition(m->optimizer, rank, g, i); i++)
+            count++;
+    return count;
+}
+
+/* Only of its own parameters. */
+static void check_memory(fsdp_context *context, const model *m, size_t before)
+{
+    int rank = fsdp_context_rank(context);
+    fsdp_memory_stats stats;
+    size_t bytes = 0;
+
+    for (int g = 0; g < 2; g++)
+        for (int64_t i = 0; fsdp_optimizer_partition(m->optimizer, rank, g, i); i++)
+            bytes += (m->kind == SGD ? 1 : 2) *
+                     (((size_t)numel(fsdp_optimizer_partition(m->optimizer, rank, g, i)[0] - 'a') * 4 + 63) / 64 * 64);
+    fsdp_device_memory(test_device(context), &stats);
+    CHECK_EQ(stats.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE] - before, bytes);
+}
+
+static void check_calls(fsdp_context *context, const model *m, bool view, const fsdp_comm_stats *stats)
+{
+    int world = fsdp_context_world_size(context);
+    int64_t senders = 0;
+
+    for (int r = 0; r < world; r++)
+        senders += own_count(m, r) > 0;
+    CHECK_EQ(stats->calls[FSDP_BROADCAST], world == 1 ? 0 : view ? senders : PARAMS);
+    CHECK_EQ(stats->calls[FSDP_ALL_REDUCE], 0);
+}
+
+static void compare(fsdp_context *context, void *arg)
+{
+    fsdp_partition_options options = {.parameters_as_bucket_view = arg != NULL};
+
+    for (algorithm kind = SGD; kind <= ADAMW; kind++) {
+        model whole, partitioned;
+        fsdp_memory_stats before;
+
+        model_init(&whole, context, kind, NULL);
+        model_init(&partitioned, context, kind, &options);
+        for (int step = 1; step <= 4; step++) {
+            fsdp_comm_stats stats;
+
+            CHECK_OK(take_step(&whole, context, step));
+            fsdp_device_memory(test_device(context), &before);
+            fsdp_context_reset_comm_stats(context);
+            CHECK_OK(take_step(&partitioned, context, step));
+            fsdp_context_comm_stats(context, &stats);
+            check_calls(context, &partitioned, options.parameters_as_bucket_view, &stats);
+            check_same(&partitioned, &whole);
+            if (step == 1)
+                check_memory(context, &partitioned, before.live_bytes[FSDP_MEMORY_OPTIMIZER_STATE]);
+        }
+        model_free(&partitioned);
+        model_free(&whole);
+    }
+    test_drop_workspace(context);
+}
+
+static void steps_are_bit_equal_to_those_without(void **state)
+{
+    static bool view = true;
+
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int with = 0; with < 2; with++)
+            test_run_ranks(world, compare, with ? &view : NULL);
+}
+
+/* ---- state ---- */
+
+static void check_same_state(const fsdp_state_dict *state, const fsdp_state_dict *expected)
+{
+    CHECK_EQ(state->count, expected->count);
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *other = CHECK_PTR(fsdp_state_dict_find(expected, state->entries[i].name));
+        float a[MAX_NUMEL], b[MAX_NUMEL];
+
+        CHECK(fsdp__shape_equal(state->entries[i].tensor, other->tensor));
+        CHECK_OK(fsdp_tensor_read(state->entries[i].tensor, FSDP_F32, a));
+        CHECK_OK(fsdp_tensor_read(other->tensor, FSDP_F32, b));
+        CHECK_BYTES(a, b, (size_t)fsdp_tensor_numel(other->tensor) * sizeof(float));
+    }
+}
+
+static void consolidate(fsdp_context *context, void *arg)
+{
+    int world = fsdp_context_world_size(context), to = arg ? world - 1 : 0;
+    model whole, partitioned, again;
+    fsdp_state_dict *state = NULL, *expected = NULL;
+    char words[160];
+
+    model_init(&whole, context, ADAMW, NULL);
+    model_init(&partitioned, context, ADAMW, &(fsdp_partition_options){0});
+    CHECK_OK(take_step(&whole, context, 2)); /* one has no state */
+    CHECK_OK(take_step(&partitioned, context, 2));
+    CHECK_OK(fsdp_optimizer_state_dict(whole.optimizer, &expected));
+    snprintf(words, sizeof words,
+             "has not been consolidated on this rank since its last step: call "
+             "fsdp_optimizer_consolidate_state_dict(optimizer, %d) on all ranks first",
+             fsdp_context_rank(context));
+    CHECK_ERROR(fsdp_optimizer_state_dict(partitioned.optimizer, &state), FSDP_STATE, words);
+    CHECK_OK(fsdp_optimizer_consolidate_state_dict(partitioned.optimizer, to));
+    if (fsdp_context_rank(context) == to) {
+        CHECK_OK(fsdp_optimizer_state_dict(partitioned.optimizer, &state));
+        check_same_state(state, expected);
+    } else {
+        CHECK_ERROR(fsdp_optimizer_state_dict(partitioned.optimizer, &state), FSDP_STATE, words);
+    }
+    /* A new optimizer goes on from there: from a rank's whole state each keeps its own. */
+    model_init(&again, context, ADAMW, &(fsdp_partition_options){.parameters_as_bucket_view = true});
+    for (int i = 0; i < PARAMS; i++)
+        CHECK_OK(fsdp_tensor_copy_(again.tensors[i], partitioned.tensors[i]));
+    if (to == 0)
+        CHECK_OK(fsdp_optimizer_load_full_state_dict(again.optimizer, state,
+                                                     &(fsdp_full_state_options){.broadcast_from_rank0 = true}));
+    else
+        CHECK_OK(fsdp_optimizer_load_state_dict(again.optimizer, expected));
+    for (int step = 3; step <= 4; step++) {
+        CHECK_OK(take_step(&whole, context, step));
+        CHECK_OK(take_step(&partitioned, context, step));
+        CHECK_OK(take_step(&again, context, step));
+        check_same(&again, &whole);
+        check_same(&partitioned, &whole);
+    }
+    fsdp_state_dict_free(state);
+    state = NULL;
+    CHECK_ERROR(fsdp_optimizer_state_dict(partitioned.optimizer, &state), FSDP_STATE, words); /* of the past */
+    fsdp_state_dict_free(expected);
+    model_free(&again);
+    model_free(&partitioned);
+    model_free(&whole);
+    test_drop_workspace(context);
+}
+
+static void state_comes_together_and_is_loaded_again(void **state)
+{
+    static bool last = true;
+
+    (void)state;
+    for (int world = 1; world <= 4; world++) {
+        test_run_ranks(world, consolidate, NULL);
+        test_run_ranks(world, consolidate, &last);
+    }
+}
+
+/* Until then all ranks have stepped alike. */
+static void partition_late(fsdp_context *context, void *arg)
+{
+    model whole, late;
+
+    (void)arg;
+    model_init(&whole, context, SGD, NULL);
+    model_init(&late, context, SGD, NULL);
+    for (int step = 1; step <= 3; step++) {
+        CHECK_OK(take_step(&whole, context, step));
+        CHECK_OK(take_step(&late, context, step));
+        if (step == 1)
+            CHECK_OK(fsdp_optimizer_partition_state(late.optimizer, NULL));
+        check_same(&late, &whole);
+    }
+    model_free(&late);
+    model_free(&whole);
+}
+
+static void an_optimizer_that_has_stepped_keeps_each_ranks_own(void **state)
+{
+    (void)state;
+    test_run_ranks(3, partition_late, NULL);
+}
+
+/* ---- refusals and failures ---- */
+
+static void refuse(fsdp_context *context, void *arg)
+{
+    fsdp_parameter item = {"rows", NULL};
+    fsdp_optimizer *optimizer = NULL;
+    fsdp_mesh *mesh = NULL;
+    fsdp_tensor *whole = make(context, 1, 1);
+    model m;
+
+    (void)arg;
+    model_init(&m, context, ADAMW, NULL);
+    CHECK_ERROR(fsdp_optimizer_consolidate_state_dict(m.optimizer, 0), FSDP_STATE, "is not partitioned");
+    CHECK_ERROR(fsdp_optimizer_partition_state(NULL, NULL), FSDP_INVALID, "an optimizer with parameters is required");
+    CHECK_OK(fsdp_optimizer_partition_state(m.optimizer, NULL));
+    CHECK_ERROR(fsdp_optimizer_partition_state(m.optimizer, NULL), FSDP_STATE, "is partitioned already");
+    CHECK_ERROR(fsdp_optimizer_consolidate_state_dict(m.optimizer, 2), FSDP_INVALID, "on rank 2 of 2");
+    CHECK_ERROR(fsdp_optimizer_step_parameters(m.optimizer, m.tensors, 1), FSDP_UNSUPPORTED,
+                "the state is partitioned");
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, NULL, &mesh));
+    CHECK_OK(fsdp_distribute_tensor(whole, mesh, &(fsdp_placement){.kind = FSDP_SHARD}, &item.tensor));
+    CHECK_OK(fsdp_tensor_set_requires_grad(item.tensor, true));
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){1, &item}, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    CHECK_ERROR(fsdp_optimizer_partition_state(optimizer, NULL), FSDP_UNSUPPORTED,
+                "cannot partition 'rows' by whole parameters: it is sharded");
+    CHECK_ERROR(fsdp_adam_add_group(m.optimizer, &(fsdp_parameters){1, &item}, &(fsdp_adam_options){.eps = 1}),
+                FSDP_UNSUPPORTED, "'rows'");
+    CHECK_EQ(fsdp_optimizer_group_count(m.optimizer), 2);
+    fsdp_optimizer_free(optimizer);
+    fsdp_tensor_unref(item.tensor);
+    fsdp_tensor_unref(whole);
+    fsdp_mesh_unref(mesh);
+    model_free(&m);
+}
+
+static void what_cannot_be_partitioned_is_refused(void **state)
+{
+    (void)state;
+    test_run_ranks(2, refuse, NULL);
+}
+
+typedef struct fault {
+    fsdp__fault_kind kind;
+    long nth;
+    bool hit;
+    int failed;
+} fault;
+
+static void fail_on_one(fsdp_context *context, void *arg)
+{
+    bool mine = fsdp_context_rank(context) == 1;
+    fsdp_tensor *gradients[PARAMS];
+    fault *f = arg;
+    model m;
+
+    model_init(&m, context, ADAMW, &(fsdp_partition_options){.parameters_as_bucket_view = f->nth % 2});
+    for (int i = 0; i < PARAMS; i++)
+        gradients[i] = make(context, i, 1);
+    for (int i = 0; i < PARAMS; i++)
+        CHECK_OK(fsdp_tensor_set_grad(m.tensors[i], gradients[i]));
+    if (mine)
+        fsdp__fault_arm(f->kind, f->nth);
+    if (fsdp_optimizer_step(m.optimizer) != FSDP_OK ||
+        fsdp_optimizer_consolidate_state_dict(m.optimizer, 1) != FSDP_OK ||
+        fsdp_stream_synchronize(fsdp_device_stream(test_device(context))) != FSDP_OK) {
+        CHECK(fsdp_last_error()[0] != '\0');
+        fsdp_abort(context, fsdp_last_error());
+        __atomic_fetch_add(&f->failed, 1, __ATOMIC_RELAXED);
+    }
+    if (mine) {
+        f->hit = fsdp__fault_hit(f->kind);
+        fsdp__fault_arm(f->kind, 0);
+    }
+    for (int i = 0; i < PARAMS; i++)
+        fsdp_tensor_unref(gradients[i]);
+    model_free(&m);
+}
+
+static void what_fails_on_one_rank_ends_all(void **state)
+{
+    static const fsdp__fault_kind kinds[] = {FSDP__FAULT_ALLOCATION, FSDP__FAULT_COLLECTIVE};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        fault f = {.kind = kinds[k], .hit = true};
+
+        for (f.nth = 1; f.hit; f.nth++) {
+            f.hit = false;
+            f.failed = 0;
+            test_run_ranks(3, fail_on_one, &f);
+            if (f.hit && f.kind == FSDP__FAULT_COLLECTIVE)
+                CHECK_EQ(f.failed, 3);
+            CHECK(f.failed >= f.hit);
+        }
+        CHECK(f.nth > 5);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(the_largest_go_first_to_who_has_least),
+          cmocka_unit_test(steps_are_bit_equal_to_those_without),
+          cmocka_unit_test(state_comes_together_and_is_loaded_again),
+          cmocka_unit_test(an_optimizer_that_has_stepped_keeps_each_ranks_own),
+          cmocka_unit_test(what_cannot_be_partitioned_is_refused), cmocka_unit_test(what_fails_on_one_rank_ends_all))
