@@ -173,7 +173,7 @@ static void count_calls(fsdp_context *context, void *arg)
 static void calls_and_bytes_are_those_of_the_stage(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= HEAD_AT_2; stage++)
             for (int micros = 1; micros <= MICROS; micros++) {
                 costs c = {.stage = stage, .micros = micros, .copy = (world + micros) % 2};
@@ -284,7 +284,7 @@ static void memory_is_that_of_the_stage(void **state)
 {
     (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= 3; stage++)
             for (int copy = 0; copy < 2; copy++)
                 test_run_ranks(world, check_memory, &(costs){.stage = stage, .copy = copy});
@@ -326,7 +326,7 @@ static void interrupt(fsdp_context *context, void *arg)
 static void evaluations_and_failed_steps_between_microbatches_change_nothing(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 3; world++)
+    for (int world = 1; world <= (test_brief() ? 2 : 3); world++)
         for (int stage = 1; stage <= 3; stage++)
             for (int copy = 0; copy < 2; copy++)
                 test_run_ranks(world, interrupt, &(costs){.stage = stage, .copy = copy});
