@@ -61,6 +61,15 @@ typedef enum fsdp_train_strategy {
     FSDP_TRAIN_HSDP /* as FSDP2, over several copies of the parameters */
 } fsdp_train_strategy;
 
+/* Which modules are sharded together: see fsdp/wrap.h. */
+typedef enum fsdp_train_wrap {
+    FSDP_TRAIN_WRAP_BLOCKS, /* every block, and the root */
+    FSDP_TRAIN_WRAP_ROOT,   /* all in one */
+    FSDP_TRAIN_WRAP_SIZE,   /* FSDP_WRAP_SIZE, FSDP_WRAP_CLASSES, FSDP_WRAP_ALWAYS */
+    FSDP_TRAIN_WRAP_CLASS,
+    FSDP_TRAIN_WRAP_ALWAYS
+} fsdp_train_wrap;
+
 /* One field per key of the YAML file; `fsdp train --help` lists them with type, range and default. Strings and lists
  * belong to the config: change them with fsdp_train_config_set. "Not set" is NULL, 0 for the model's sizes, -1 for a
  * choice and NaN for a number that has no fixed default. */
@@ -113,8 +122,12 @@ typedef struct fsdp_train_config {
         int64_t data_parallel_replicate_degree; /* copies of the parameters */
         int64_t data_parallel_shard_degree;     /* ranks of each; -1: all / copies */
         int reshard_after_forward;              /* minus an fsdp_reshard, or reshard_after_forward_ranks */
-        int64_t prefetch;                       /* blocks to gather ahead; 0: the engine's default */
-        int gather_dtype;                       /* fsdp_train_gather */
+        int wrap_policy;                        /* fsdp_train_wrap */
+        int64_t wrap_min_num_params;            /* of SIZE; 0: its default */
+        char **wrap_classes;                    /* of CLASS: names of modules' types */
+        int64_t wrap_class_count;
+        int64_t prefetch; /* units to gather ahead; 0: the engine's default */
+        int gather_dtype; /* fsdp_train_gather */
     } parallelism;
     struct {
         int mode;                /* fsdp_checkpoint_mode of blocks, SELECTIVE: as the next says */
@@ -173,6 +186,7 @@ typedef struct fsdp_train_summary {
     int64_t trained_parameters; /* of them those that are not frozen */
     int64_t local_parameters;   /* elements that this rank holds */
     int world_size;
+    int64_t units;           /* modules that are sharded together, the root among them */
     int64_t checkpointed;    /* blocks that compute their forward again in the backward */
     int replicas;            /* copies of the parameters: each on world_size / replicas ranks */
     int64_t microbatches;    /* per step and rank */
@@ -210,10 +224,10 @@ typedef struct fsdp_train_report {
     int64_t tokens;                                 /* seen so far, all ranks */
 } fsdp_train_report;
 
-/* Builds everything: the model on the meta device, every block and then the root given to fsdp_fully_shard, this rank's
- * rows loaded or initialised, optimizer and loader. `config` is borrowed and checked, and compared with that of the
- * other ranks: keys that differ are an error on all which names them (paths and data.workers may differ, what they lead
- * to may not). What fails on one rank fails on all, with that rank's message. [collective] */
+/* Builds everything: the model on the meta device, every unit of parallelism.wrap_policy given to fsdp_fully_shard,
+ * this rank's rows loaded or initialised, optimizer and loader. `config` is borrowed and checked, and compared with
+ * that of the other ranks: keys that differ are an error on all which names them (paths and data.workers may differ,
+ * what they lead to may not). What fails on one rank fails on all, with that rank's message. [collective] */
 FSDP_API fsdp_status fsdp_train_run_create(fsdp_context *context, const fsdp_train_config *config,
                                            fsdp_train_run **out);
 FSDP_API void fsdp_train_run_free(fsdp_train_run *run); /* NULL is allowed */

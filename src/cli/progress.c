@@ -86,8 +86,9 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
     if (summary->replicas > 1)
         snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
                  summary->world_size / summary->replicas);
-    printf("ranks:  %d%s, %d thread%s each; this one holds %s parameters, %s\n", summary->world_size, copies, threads,
-           plural(threads), fsdp__short_count(summary->local_parameters, a, sizeof a),
+    printf("ranks:  %d%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s\n", summary->world_size,
+           copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
+           fsdp__short_count(summary->local_parameters, a, sizeof a),
            fsdp__size_text((double)summary->memory_bytes, b, sizeof b));
     if (config->training.enable_cpu_offload)
         printf("host:   %s\n", summary->offloaded

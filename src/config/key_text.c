@@ -108,6 +108,7 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
         return *(char *const *)field != NULL;
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
+    case FSDP__KEY_NAMES:
         return *(const int64_t *)((char **const *)field + 1) != 0;
     }
     return false;
@@ -147,6 +148,7 @@ void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
         break;
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
+    case FSDP__KEY_NAMES:
         print_paths(*(char **const *)field, *(const int64_t *)((char **const *)field + 1), out);
         break;
     }

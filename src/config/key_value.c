@@ -89,6 +89,7 @@ static void unset(void *field, fsdp__key_type type)
         break;
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
+    case FSDP__KEY_NAMES:
         break; /* by fsdp__key_set_paths */
     }
 }
@@ -212,6 +213,7 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
         return set_text(key, field, text);
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
+    case FSDP__KEY_NAMES:
         return fsdp__key_is_nothing(text) ? fsdp__key_set_paths(config, key, NULL, 0)
                                           : set_path_list(config, key, text, 0);
     }

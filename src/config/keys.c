@@ -44,12 +44,12 @@ static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
 
 bool fsdp__key_is_list(const fsdp__key *key)
 {
-    return key->type == FSDP__KEY_PATHS || key->type == FSDP__KEY_PATTERNS;
+    return key->type == FSDP__KEY_PATHS || key->type == FSDP__KEY_PATTERNS || key->type == FSDP__KEY_NAMES;
 }
 
 const char *fsdp__key_entry(const fsdp__key *key)
 {
-    return key->type == FSDP__KEY_PATTERNS ? "pattern" : "file";
+    return key->type == FSDP__KEY_PATTERNS ? "pattern" : key->type == FSDP__KEY_NAMES ? "name" : "file";
 }
 
 void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
@@ -68,6 +68,7 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
         break;
     case FSDP__KEY_PATHS:
     case FSDP__KEY_PATTERNS:
+    case FSDP__KEY_NAMES:
         snprintf(text, text_bytes, "a %s or a list of %ss", fsdp__key_entry(key), fsdp__key_entry(key));
         break;
     }

@@ -12,13 +12,14 @@
 #include "fsdp/status.h"
 
 typedef enum fsdp__key_type {
-    FSDP__KEY_INTEGER, /* int64_t */
-    FSDP__KEY_NUMBER,  /* double */
-    FSDP__KEY_BOOL,    /* bool */
-    FSDP__KEY_CHOICE,  /* int: the value of one of `choices`; with FSDP__OR_INTEGER, below all integers allowed */
-    FSDP__KEY_TEXT,    /* char * */
-    FSDP__KEY_PATHS,   /* char **, with its count behind it */
-    FSDP__KEY_PATTERNS /* the same, of patterns of names */
+    FSDP__KEY_INTEGER,  /* int64_t */
+    FSDP__KEY_NUMBER,   /* double */
+    FSDP__KEY_BOOL,     /* bool */
+    FSDP__KEY_CHOICE,   /* int: the value of one of `choices`; with FSDP__OR_INTEGER, below all integers allowed */
+    FSDP__KEY_TEXT,     /* char * */
+    FSDP__KEY_PATHS,    /* char **, with its count behind it */
+    FSDP__KEY_PATTERNS, /* the same, of patterns of names */
+    FSDP__KEY_NAMES     /* the same, of names */
 } fsdp__key_type;
 
 typedef struct fsdp__choice {

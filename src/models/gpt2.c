@@ -124,14 +124,24 @@ typedef struct block {
     fsdp_module *ln_1, *attn, *ln_2, *mlp;
 } block;
 
+/* Both in one operation, where nobody minds. */
+static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor **sum)
+{
+    const fsdp_layer *ln = fsdp__layer(norm);
+
+    if (!fsdp__has_hooks(norm))
+        return fsdp_add_layernorm(x, residual, ln->weight, ln->bias, ln->eps, sum);
+    *sum = fsdp_add(x, residual);
+    return fsdp_call(norm, *sum);
+}
+
 /* x (B,T,C) -> (B,T,C) */
 static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     block *m = (block *)self;
-    const fsdp_layer *ln_2 = fsdp__layer(m->ln_2);
     fsdp_tensor *a = fsdp_call(m->attn, fsdp_call(m->ln_1, inputs[0]));
     fsdp_tensor *x = NULL; /* inputs[0] + a */
-    fsdp_tensor *h = fsdp_add_layernorm(a, inputs[0], ln_2->weight, ln_2->bias, ln_2->eps, &x);
+    fsdp_tensor *h = add_norm(m->ln_2, a, inputs[0], &x);
 
     (void)count;
     return fsdp_add(x, fsdp_call(m->mlp, h));
@@ -167,13 +177,12 @@ typedef struct body {
     fsdp_module *wte, *wpe, *drop, *h, *ln_f;
 } body;
 
-/* tokens (B,T) -> (B,T,C) */
-static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+/* Of the table of positions: x (B,T,C) -> x + the first T of them. The sum and not they: as a view of the table they
+ * would have no bytes behind a forward that reshards it. */
+static fsdp_tensor *add_positions(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
-    body *m = (body *)self;
-    fsdp_tensor *positions = fsdp__layer(m->wpe)->weight; /* (P,C) */
+    fsdp_tensor *positions = fsdp__layer(self)->weight; /* (P,C) */
     int64_t T = fsdp_tensor_size(inputs[0], 1);
-    fsdp_tensor *x;
 
     (void)count;
     if (T > fsdp_tensor_size(positions, 0)) {
@@ -181,9 +190,17 @@ static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
                   (long long)fsdp_tensor_size(positions, 0));
         return NULL;
     }
-    x = fsdp_call(m->wte, inputs[0]); /* first, so that a backward comes to it last (DDP's buckets are in that order) */
-    x = fsdp_add(x, fsdp_slice(positions, 0, 0, T));
-    x = fsdp_call(m->drop, x);
+    return fsdp_add(inputs[0], fsdp_slice(positions, 0, 0, T));
+}
+
+/* tokens (B,T) -> (B,T,C) */
+static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    body *m = (body *)self;
+    fsdp_tensor *x = fsdp_call(m->wte, inputs[0]); /* a backward comes to it last: DDP's buckets are in that order */
+
+    (void)count;
+    x = fsdp_call(m->drop, fsdp_module_call_method(m->wpe, add_positions, &x, 1));
     for (int64_t i = 0; i < fsdp_module_child_count(m->h); i++)
         x = fsdp_call(fsdp_module_child_at(m->h, i, &(const char *){NULL}), x);
     return fsdp_call(m->ln_f, x);

@@ -167,14 +167,22 @@ typedef struct block {
     fsdp_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
 } block;
 
+/* Both in one operation, where nobody minds. */
+static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor **sum)
+{
+    if (!fsdp__has_hooks(norm))
+        return fsdp_add_rmsnorm(x, residual, fsdp__layer(norm)->weight, fsdp__layer(norm)->eps, sum);
+    *sum = fsdp_add(x, residual);
+    return fsdp_call(norm, *sum);
+}
+
 /* x (B,T,C) -> (B,T,C) */
 static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     block *m = (block *)self;
-    const fsdp_layer *norm = fsdp__layer(m->post_attention_layernorm);
     fsdp_tensor *a = fsdp_call(m->self_attn, fsdp_call(m->input_layernorm, inputs[0]));
     fsdp_tensor *x = NULL; /* inputs[0] + a */
-    fsdp_tensor *h = fsdp_add_rmsnorm(a, inputs[0], norm->weight, norm->eps, &x);
+    fsdp_tensor *h = add_norm(m->post_attention_layernorm, a, inputs[0], &x);
 
     (void)count;
     return fsdp_add(x, fsdp_call(m->mlp, h));

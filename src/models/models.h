@@ -32,6 +32,13 @@ static inline const fsdp_layer *fsdp__layer(const fsdp_module *module)
     return (const fsdp_layer *)module;
 }
 
+/* Whether somebody acts around the module's calls (who shards it by itself, say): it is called then, where its parent
+ * would else compute with its parameters. */
+static inline bool fsdp__has_hooks(const fsdp_module *module)
+{
+    return module->parts->hook_count > 0;
+}
+
 /* Llama's rotary frequencies: head_dim / 2 of them, as transformers computes them. */
 void fsdp__rope_frequencies(const fsdp_model_config *config, float *out);
 

@@ -189,6 +189,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     FSDP_TRY(check_degrees(config, world_size));
     FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_strategy(config));
+    FSDP_TRY(fsdp__train_check_units(config));
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);

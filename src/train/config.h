@@ -20,4 +20,7 @@ int fsdp__train_zero_stage(const fsdp_train_config *config);
 /* The folder's config.json or the preset, with what the config changes of it, checked. */
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);
 
+/* What the keys of parallelism.wrap_policy exclude and need. */
+fsdp_status fsdp__train_check_units(const fsdp_train_config *config);
+
 #endif

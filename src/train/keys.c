@@ -27,6 +27,9 @@ static const fsdp__choice reshard_choices[] = {
 static const fsdp__choice strategy_choices[] = {{"fsdp2", FSDP_TRAIN_FSDP2}, {"zero1", FSDP_TRAIN_ZERO1},
                                                 {"zero2", FSDP_TRAIN_ZERO2}, {"zero3", FSDP_TRAIN_ZERO3},
                                                 {"hsdp", FSDP_TRAIN_HSDP},   {NULL, 0}};
+static const fsdp__choice wrap_choices[] = {{"blocks", FSDP_TRAIN_WRAP_BLOCKS}, {"root", FSDP_TRAIN_WRAP_ROOT},
+                                            {"size", FSDP_TRAIN_WRAP_SIZE},     {"class", FSDP_TRAIN_WRAP_CLASS},
+                                            {"always", FSDP_TRAIN_WRAP_ALWAYS}, {NULL, 0}};
 static const fsdp__choice gather_choices[] = {{"none", FSDP_TRAIN_GATHER_NONE},
                                               {"float8", FSDP_TRAIN_GATHER_FLOAT8},
                                               {"int8", FSDP_TRAIN_GATHER_INT8},
@@ -89,6 +92,10 @@ static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
     {                                                                                      \
 #section, #name, FSDP__KEY_PATTERNS, AT(section, field), 0, 0, 0, NULL, NULL, help \
     }
+#define NAMES(section, name, field, help)                                               \
+    {                                                                                   \
+#section, #name, FSDP__KEY_NAMES, AT(section, field), 0, 0, 0, NULL, NULL, help \
+    }
 
 /* clang-format off */
 static const fsdp__key keys[] = {
@@ -143,7 +150,10 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all / data_parallel_replicate_degree"),
     CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),
     CHOICE(parallelism, gather_dtype, gather_dtype, gather_choices, "none", "float8, int8: gather weights of linear layers in one byte an element (and a scale for each, or for every 128) and compute with what arrives in the compute dtype; a rank also keeps what it sends, and holds whole parameters in memory of its own; none: in the compute dtype"),
-    INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "blocks to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
+    CHOICE(parallelism, wrap_policy, wrap_policy, wrap_choices, "blocks", "which modules are units, each gathered and reduced together, with the parameters of no unit inside it; the model is one of them; blocks: every block; root: no other; size: by wrap_min_num_params; class: by wrap_classes; always: every module. More units: less memory for whole parameters, and more collectives, of the same bytes"),
+    INTEGER(parallelism, wrap_min_num_params, 1, FSDP__KEY_LARGE, 0, NULL, "of wrap_policy size: a module is a unit when it has as many parameters (elements) that no unit inside it has; not set: 100000000"),
+    NAMES(parallelism, wrap_classes, wrap_classes, "of wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear), or list of them; the model must have modules of each"),
+    INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "units to gather ahead, in the forward and in the backward, each with its memory; 0: none in the forward, one in the backward"),
 
     CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward: none: everything; full: its input, the rest is computed again, for about a third more time; selective: as the next key says; the results are the same to the bit, and so are gathers and bytes sent"),
     CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective: an integer n: every n-th block keeps its input only; op: every block keeps its input, attention and every second matrix product"),
@@ -167,6 +177,9 @@ static const char *const sections[] = {
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, parallelism.wrap_class_count) ==
+                   offsetof(fsdp_train_config, parallelism.wrap_classes) + sizeof(char **),
                "the count of a list stands behind it");
 
 const fsdp__key_table fsdp__train_keys = {

@@ -94,39 +94,8 @@ static fsdp_status make_model(fsdp_train_run *run)
     if (!run->model)
         return fsdp_last_status();
     FSDP_TRY(fsdp__train_freeze(run));
+    FSDP_TRY(fsdp__train_choose_units(run));
     return run->config->model.frozen_count > 0 ? fsdp__train_check_needs(run) : FSDP_OK;
-}
-
-/* parallelism.prefetch: every block lists the next ones, and the ones before it, the nearest first. */
-static fsdp_status set_prefetch(fsdp_train_run *run)
-{
-    int64_t count = fsdp_model_block_count(run->model), most = FSDP__MIN(run->config->parallelism.prefetch, count);
-    fsdp_module **listed;
-    fsdp_status status = FSDP_OK;
-
-    if (most == 0)
-        return FSDP_OK;
-    listed = fsdp__calloc((size_t)most, sizeof(fsdp_module *));
-    if (!listed)
-        return FSDP_NO_MEMORY;
-    for (int64_t i = 0; i < count; i++) {
-        fsdp_module *block = fsdp_model_block(run->model, i);
-        int after = 0, before = 0;
-
-        while (after < most && i + 1 + after < count) {
-            listed[after] = fsdp_model_block(run->model, i + 1 + after);
-            after++;
-        }
-        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_forward_prefetch(block, listed, after), out);
-        while (before < most && i - 1 - before >= 0) {
-            listed[before] = fsdp_model_block(run->model, i - 1 - before);
-            before++;
-        }
-        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_backward_prefetch(block, listed, before), out);
-    }
-out:
-    fsdp__free(listed);
-    return status;
 }
 
 /* Ranks of one copy of the parameters stand together. */
@@ -140,17 +109,17 @@ static fsdp_status make_mesh(fsdp_train_run *run)
     return fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"dp_replicate", "dp_shard"}, &run->mesh);
 }
 
-/* Every block and last the root: from here on each rank has its own rows. */
+/* Every unit, last the root: from here on each rank has its own rows. */
 static fsdp_status shard_model(fsdp_train_run *run)
 {
     fsdp_shard_options options = shard_options(run->config);
 
     FSDP_TRY(make_mesh(run));
     options.mesh = run->mesh;
-    for (int64_t i = 0; i < fsdp_model_block_count(run->model); i++)
-        FSDP_TRY(fsdp_fully_shard(fsdp_model_block(run->model, i), &options));
-    FSDP_TRY(fsdp_fully_shard(run->model, &options));
-    FSDP_TRY(set_prefetch(run));
+    for (int64_t i = 0; i < run->units.count; i++)
+        FSDP_TRY(fsdp_fully_shard(run->units.items[run->units.bottom_up[i]].module, &options));
+    FSDP_TRY(fsdp__train_set_prefetch(run));
+    fsdp_wrap_units_release(&run->units);
     FSDP_TRY(fsdp__train_set_checkpoints(run->config, run->model));
     return fsdp_module_materialize(run->model, run->device);
 }
@@ -333,6 +302,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_tokens_close(run->tokens);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
+    fsdp_wrap_units_release(&run->units);
     fsdp_module_unref(run->model);
     fsdp_mesh_unref(run->mesh);
     fsdp__free(run);
@@ -360,6 +330,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .trained_parameters = run->trained_parameters,
         .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
+        .units = run->unit_count,
         .checkpointed = fsdp__train_checkpoints(c, run->model_config.n_layers),
         .replicas = (int)c->parallelism.data_parallel_replicate_degree,
         .microbatches = run->microbatches,

@@ -5,6 +5,7 @@
 #include "fsdp/data.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
+#include "fsdp/wrap.h"
 #include "train/metrics.h"
 
 struct fsdp_train_run {
@@ -25,6 +26,8 @@ struct fsdp_train_run {
     fsdp_loader *loader;
     fsdp_mesh *mesh; /* NULL: one dimension, of all ranks */
     fsdp_module *model;
+    fsdp_wrap_units units; /* until they are sharded */
+    int64_t unit_count;
     fsdp_optimizer *optimizer;
     fsdp_grad_scaler *scaler; /* of float16; else NULL */
     fsdp_schedule schedule;
@@ -80,6 +83,13 @@ void fsdp__export_release(fsdp_train_run *run);
 
 /* Fails when a parameter that is to be exported is not finite, unless training.on_nan is continue. */
 fsdp_status fsdp__check_finite(fsdp_train_run *run);
+
+/* ---- units.c ---- */
+
+/* Which modules are sharded together, once the model is there. An error begins with the key. */
+fsdp_status fsdp__train_choose_units(fsdp_train_run *run);
+/* parallelism.prefetch: every unit lists the next ones, and those before it, the nearest first. */
+fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
 
 /* ---- same_config.c ---- */
 

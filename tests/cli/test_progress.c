@@ -22,13 +22,14 @@ static void lines_have_units_that_fit_and_plurals_where_they_belong(void **state
     program p = RUN(0, "train", f->config, "--training.steps=1", "--training.local_batch_size=1");
 
     check_matches(p.output,
-                  "^ranks:  1, [0-9]+ threads? each; this one holds [0-9.,M]+ parameters, [0-9]+\\.[0-9]KiB$");
+                  "^ranks:  1, [0-9]+ threads? each; 3 units; this one holds [0-9.,M]+ parameters, [0-9]+\\.[0-9]KiB$");
     check_matches(p.output, "\\(1 rank x 1 microbatch x 1 sequence x 32\\)$");
     check_matches(p.output, "^train:  1 step$");
     check_matches(p.output, "^step:  1 .*  memory: [0-9.]+[MK]iB  tps: [0-9,]+  tflops: [0-9.]+$");
     check_matches(p.output, "^done:   1 step, 32 tokens");
     program_free(&p);
-    p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2");
+    p = RUN(0, "train", f->config, "--training.steps=2", "-n", "2", "--parallelism.wrap_policy=root");
+    check_matches(p.output, "^ranks:  2, .*; 1 unit; this");
     check_matches(p.output, "^train:  2 steps$");
     check_matches(p.output, "\\(2 ranks x 1 microbatch x 4 sequences x 32\\)$");
     check_matches(p.output, "^step:  2 .*  tps: [0-9,]+ \\([0-9,]+/rank\\)  tflops: ");

@@ -1,0 +1,117 @@
+/* units.c - which modules of the model are sharded together: parallelism.wrap_policy. */
+#include "base/alloc.h"
+#include "shard/wrap_policy.h"
+#include "train/config.h"
+#include "train/run.h"
+
+/* ---- keys ---- */
+
+fsdp_status fsdp__train_check_units(const fsdp_train_config *config)
+{
+    int policy = config->parallelism.wrap_policy;
+
+    if (config->parallelism.wrap_min_num_params && policy != FSDP_TRAIN_WRAP_SIZE)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_min_num_params is of parallelism.wrap_policy size: set that, "
+                                       "or leave it out");
+    if (config->parallelism.wrap_class_count > 0 && policy != FSDP_TRAIN_WRAP_CLASS)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_classes are of parallelism.wrap_policy class: set that, or "
+                                       "leave them out");
+    if (config->parallelism.wrap_class_count == 0 && policy == FSDP_TRAIN_WRAP_CLASS)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_policy class needs parallelism.wrap_classes: the names of "
+                                       "classes of modules, such as LlamaDecoderLayer or GPT2Block");
+    if (config->parallelism.prefetch > 0 && policy == FSDP_TRAIN_WRAP_ROOT)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.prefetch gathers units ahead, and with parallelism.wrap_policy "
+                                       "root there is one: leave one of them out");
+    return FSDP_OK;
+}
+
+/* ---- units ---- */
+
+static bool is_block(void *arg, const fsdp_module *module, const char *name)
+{
+    fsdp_module *model = arg;
+
+    (void)name;
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        if (fsdp_model_block(model, i) == module)
+            return true;
+    return false;
+}
+
+static fsdp_wrap_policy policy_of(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+
+    switch (c->parallelism.wrap_policy) {
+    case FSDP_TRAIN_WRAP_ROOT:
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+    case FSDP_TRAIN_WRAP_SIZE:
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .min_num_params = c->parallelism.wrap_min_num_params};
+    case FSDP_TRAIN_WRAP_CLASS:
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_CLASSES,
+                                  .classes = (const char *const *)c->parallelism.wrap_classes,
+                                  .class_count = (int)c->parallelism.wrap_class_count};
+    case FSDP_TRAIN_WRAP_ALWAYS:
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_ALWAYS};
+    default:
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_LAMBDA, .wraps = is_block, .arg = run->model};
+    }
+}
+
+fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
+{
+    const fsdp_wrap_policy policy = policy_of(run);
+    fsdp_status status = fsdp_module_wrap_units(run->model, &policy, NULL, 0, &run->units);
+
+    if (status == FSDP_OK)
+        status = fsdp__wrap_units_check(&run->units, &policy);
+    run->unit_count = run->units.count;
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.wrap_policy");
+}
+
+/* ---- parallelism.prefetch ---- */
+
+/* Those below the root that have something to gather. Forwards begin in the order of the tree; backwards in that from
+ * the bottom up, from its end. */
+static void list_gathered(const fsdp_wrap_units *units, bool bottom_up, fsdp_module **out, int64_t *count)
+{
+    *count = 0;
+    for (int64_t i = 0; i < units->count; i++) {
+        int64_t at = bottom_up ? units->bottom_up[i] : i;
+
+        if (at > 0 && units->items[at].parameters.count > 0)
+            out[(*count)++] = units->items[at].module;
+    }
+}
+
+fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run)
+{
+    const fsdp_wrap_units *units = &run->units;
+    int64_t count, most = FSDP__MIN(run->config->parallelism.prefetch, units->count);
+    fsdp_module **down, **up;
+    fsdp_status status = FSDP_OK;
+
+    if (most == 0)
+        return FSDP_OK;
+    down = fsdp__calloc(2 * (size_t)units->count, sizeof(fsdp_module *));
+    if (!down)
+        return FSDP_NO_MEMORY;
+    up = down + units->count;
+    list_gathered(units, false, down, &count);
+    list_gathered(units, true, up, &count);
+    for (int64_t i = 0; i < count / 2; i++) { /* so that what comes next in the backward stands behind it, too */
+        fsdp_module *last = up[count - 1 - i];
+
+        up[count - 1 - i] = up[i];
+        up[i] = last;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int ahead = (int)FSDP__MIN(most, count - 1 - i);
+
+        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_forward_prefetch(down[i], down + i + 1, ahead), out);
+        FSDP_TRY_GOTO(status, fsdp_module_set_modules_to_backward_prefetch(up[i], up + i + 1, ahead), out);
+    }
+out:
+    fsdp__free(down);
+    return status;
+}

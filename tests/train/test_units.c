@@ -1,0 +1,175 @@
+/* parallelism.wrap_policy: runs are the same whichever modules are sharded together, and gather as often as there are
+ * units; what the keys exclude and need. */
+#include "fsdp/train.h"
+#include "support/ranks.h"
+
+enum {
+    STEPS = 2,
+    BLOCKS = 2,
+    WORLDS = 3
+};
+
+typedef struct fixture {
+    fsdp_train_config *config;
+    fsdp_train_report reports[STEPS];
+    int64_t units;
+} fixture;
+
+static void train(fsdp_context *context, void *arg)
+{
+    fixture *f = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_summary summary;
+    fsdp_train_report report;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    fsdp_train_run_summary(run, &summary);
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(fsdp_train_step(run, &report));
+        if (fsdp_context_rank(context) == 0)
+            f->reports[step] = report;
+    }
+    if (fsdp_context_rank(context) == 0)
+        f->units = summary.units;
+    fsdp_train_run_free(run);
+}
+
+static fsdp_train_config *configure(const char *data, const char *preset)
+{
+    static const char *const keys[][2] = {
+        {"model.n_layers", "2"},   {"model.dim", "24"},
+        {"model.n_heads", "2"},    {"model.ffn_dim", "50"},
+        {"data.workers", "0"},     {"model.vocab_size", "256"},
+        {"training.seq_len", "8"}, {"training.local_batch_size", "2"},
+        {"metrics.log_freq", "1"}, {"parallelism.fsdp_reshard_after_forward", "always"}};
+    fsdp_train_config *config;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", preset));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_OK(fsdp_train_config_set(config, keys[i][0], keys[i][1]));
+    CHECK_OK(fsdp_train_config_set(config, "data.path", data));
+    return config;
+}
+
+/* "key=value key=value" of parallelism. */
+static void apply(fsdp_train_config *config, const char *settings)
+{
+    char text[160], *rest = text, *one;
+
+    snprintf(text, sizeof text, "%s", settings);
+    while ((one = strtok_r(rest, " ", &rest))) {
+        char key[80], *value = strchr(one, '=');
+
+        *value++ = '\0';
+        snprintf(key, sizeof key, "%s%s", strchr(one, '.') ? "" : "parallelism.", one);
+        CHECK_OK(fsdp_train_config_set(config, key, value));
+    }
+}
+
+static void run(fixture *f, const char *data, const char *preset, const char *settings, int world)
+{
+    f->config = configure(data, preset);
+    apply(f->config, settings);
+    test_run_ranks(world, train, f);
+    fsdp_train_config_free(f->config);
+}
+
+static char *write_data(const char *directory)
+{
+    char text[1024], *path = test_path(directory, "data.txt");
+
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "a quick brown fox jumps over "[i * 7 % 29];
+    test_write_file(path, text, sizeof text);
+    return path;
+}
+
+/* ---- the same runs ---- */
+
+#define TIED "model.tie_word_embeddings=true"
+
+static const struct {
+    const char *preset, *settings;
+    int units, gathers; /* of a step: those with parameters, in each direction */
+} cases[] = {
+    {"llama-1m", "wrap_policy=blocks prefetch=1", BLOCKS + 1, 2 * (BLOCKS + 1)},
+    {"llama-1m", "wrap_policy=root", 1, 2},
+    {"llama-1m", "wrap_policy=class wrap_classes=LlamaDecoderLayer", BLOCKS + 1, 2 * (BLOCKS + 1)},
+    {"llama-1m", "wrap_policy=class wrap_classes=[LlamaMLP,Embedding] prefetch=2", BLOCKS + 2, 2 * (BLOCKS + 2)},
+    {"llama-1m", "wrap_policy=size wrap_min_num_params=1200", 11, 22},
+    {"llama-1m", "wrap_policy=always", 31, 42},
+    {"llama-1m", "wrap_policy=always activation_checkpoint.mode=full", 31, 42},
+    {"gpt2-124m", "wrap_policy=always", 33, 32},
+    {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,LayerNorm,Embedding]", 10, 20},
+    {"gpt2-124m", "wrap_policy=class wrap_classes=[GPT2Block,Embedding] " TIED, 5, 10},
+};
+
+static void runs_are_the_same_whatever_the_units(void **state)
+{
+    char *directory = test_directory(), *data = write_data(directory);
+
+    (void)state;
+    for (int world = 1; world <= WORLDS; world++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            fixture blocks = {.units = 0}, f = {.units = 0};
+
+            run(&blocks, data, cases[i].preset, strstr(cases[i].settings, "tie") ? TIED : "wrap_policy=blocks", world);
+            run(&f, data, cases[i].preset, cases[i].settings, world);
+            CHECK_EQ(f.units, cases[i].units);
+            for (int step = 0; step < STEPS; step++) {
+                CHECK_EQ(f.reports[step].all_gather, world > 1 ? cases[i].gathers : 0);
+                CHECK_BYTES(&f.reports[step].loss, &blocks.reports[step].loss, sizeof(double));
+                CHECK_BYTES(&f.reports[step].grad_norm, &blocks.reports[step].grad_norm, sizeof(double));
+                CHECK_EQ(f.reports[step].bytes_sent, blocks.reports[step].bytes_sent);
+            }
+        }
+    test_directory_free(directory);
+    free(data);
+}
+
+/* ---- what excludes each other ---- */
+
+static void refuse(fsdp_context *context, void *arg)
+{
+    const char *const *pair = arg;
+    fsdp_train_config *config = configure(pair[2], "llama-1m");
+    fsdp_train_run *run = NULL;
+
+    CHECK_PTR(test_device(context));
+    apply(config, pair[0]);
+    CHECK_ERROR(fsdp_train_run_create(context, config, &run),
+                strstr(pair[1], "no module") ? FSDP_NOT_FOUND : FSDP_INVALID, pair[1]);
+    CHECK_NULL(run);
+    fsdp_train_config_free(config);
+}
+
+static void what_is_of_another_policy_is_refused(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"wrap_min_num_params=10", "wrap_min_num_params is of parallelism.wrap_policy size"},
+        {"wrap_policy=class wrap_classes=Linear wrap_min_num_params=1", "wrap_policy size"},
+        {"wrap_classes=Linear", "wrap_classes are of parallelism.wrap_policy class"},
+        {"wrap_policy=class", "needs parallelism.wrap_classes"},
+        {"wrap_policy=root prefetch=1", "there is one"},
+        {"wrap_policy=class wrap_classes=Llama", "parallelism.wrap_policy: wrap policy: no module of this "},
+        {"wrap_policy=class wrap_classes=ModuleList", "it has no forward"},
+        {"wrap_policy=size", "lower min_num_params"},
+    };
+    char *directory = test_directory(), *data = write_data(directory);
+    fsdp_train_config *config;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        test_run_ranks(2, refuse, (const char *[]){pairs[i][0], pairs[i][1], data});
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_ERROR(fsdp_train_config_set(config, "parallelism.wrap_policy", "layers"), FSDP_INVALID, "blocks, root, size");
+    CHECK_ERROR(fsdp_train_config_set(config, "parallelism.wrap_classes", "[a, '']"), FSDP_INVALID, "a name or a list");
+    fsdp_train_config_free(config);
+    test_directory_free(directory);
+    free(data);
+}
+
+TEST_MAIN(cmocka_unit_test(runs_are_the_same_whatever_the_units),
+          cmocka_unit_test(what_is_of_another_policy_is_refused))
