@@ -53,6 +53,9 @@ typedef struct fsdp_replicate_options {
     /* PyTorch's init_sync=False: parameters and buffers are the same on all ranks as they are. Else they are broadcast
      * from rank 0, if they have bytes. */
     bool no_init_sync;
+    /* BF16 or F16: gradients are cast to it and divided by the ranks, summed in it, and cast back (PyTorch's
+     * bf16_compress_hook and fp16_compress_hook): half the bytes. NONE: they are sent as they are. */
+    fsdp_dtype compress;
     fsdp_overlap overlap; /* of reductions */
     bool no_shared_memory;
 } fsdp_replicate_options;
@@ -64,6 +67,20 @@ typedef struct fsdp_replicate_options {
  * world, the first time for a mesh */
 FSDP_API fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *options);
 FSDP_API bool fsdp_module_is_replicated(fsdp_module *module);
+
+/* In place of the library's all-reduce, and of the division: makes the average of all ranks of `gradients`, the bucket
+ * in one dimension, in place, by work that it gives to `stream`; on the host only after synchronising that. What this
+ * rank has not used is -0 in it. Called in the order of the buckets on all ranks. A failure is one of the backward; who
+ * fails before its peers can know calls fsdp_abort. NULL: the library's again. It takes the place of `compress`, too.
+ */
+typedef struct fsdp_gradient_bucket {
+    int64_t index;
+    bool last; /* of this backward */
+    fsdp_tensor *gradients;
+    fsdp_process_group *group; /* may be of one rank */
+} fsdp_gradient_bucket;
+typedef fsdp_status (*fsdp_bucket_hook)(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream);
+FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucket_hook hook, void *arg);
 
 /* The buckets as they are now, in the order in which they are sent; FSDP_STATE when `module` is not replicated. */
 FSDP_API fsdp_status fsdp_module_bucket_count(fsdp_module *module, int64_t *out);

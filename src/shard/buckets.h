@@ -39,13 +39,17 @@ typedef struct fsdp__buckets {
     fsdp__bucket_place *places; /* by parameter */
     int32_t *arrivals;          /* whose gradients were complete, in that order */
     int64_t arrival_count;
-    int64_t backwards;                                /* that have reduced since the buckets were first built */
-    bool rebuilt;                                     /* in the order of arrivals */
-    bool buffers_due;                                 /* rank 0's go to all before the next forward */
-    bool open;                                        /* a forward ran whose backward has not come */
-    bool running;                                     /* a backward that reduces */
-    int64_t next;                                     /* bucket to be sent */
-    int64_t last;                                     /* that will be: the others have nothing to send */
+    int64_t backwards;     /* that have reduced since the buckets were first built */
+    bool rebuilt;          /* in the order of arrivals */
+    bool buffers_due;      /* rank 0's go to all before the next forward */
+    bool open;             /* a forward ran whose backward has not come */
+    bool running;          /* a backward that reduces */
+    int64_t next;          /* bucket to be sent */
+    int64_t last;          /* that will be: the others have nothing to send */
+    fsdp_bucket_hook hook; /* averages in place of the library; NULL: the library does */
+    void *hook_arg;
+    float divisor;                                    /* of the running backward, in place of all ranks; 0: those */
+    uint8_t incomplete;                               /* some rank is: asked apart where a hook averages */
     uint8_t complete;                                 /* this rank has a gradient of every parameter */
     bool lacking;                                     /* some rank has not: known when the last bucket has been sent */
     fsdp__late_result *late;                          /* of the running backward */

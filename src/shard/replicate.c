@@ -94,8 +94,9 @@ static fsdp_status describe(const selection *sel, char **out)
     const fsdp_replicate_options *o = sel->options;
     char *text =
         fsdp__sprintf("options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
-                      "no_init_sync %d\n",
-                      o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync);
+                      "no_init_sync %d, compress %s\n",
+                      o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync,
+                      o->compress ? fsdp_dtype_name(o->compress) : "none");
 
     for (int64_t i = 0; text && i < sel->group->param_count; i++) {
         const fsdp__param *p = &sel->group->params[i];
@@ -186,6 +187,9 @@ static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_op
     if (options->static_graph && options->find_unused_parameters)
         return FSDP_FAIL(FSDP_INVALID, "static_graph finds unused parameters by itself: leave out "
                                        "find_unused_parameters, which looks for them in every step");
+    if (options->compress != FSDP_DTYPE_NONE && options->compress != FSDP_BF16 && options->compress != FSDP_F16)
+        return FSDP_FAIL(FSDP_INVALID, "gradients can be compressed to bfloat16 or float16, not to %s",
+                         fsdp_dtype_name(options->compress));
     return FSDP_OK;
 }
 
@@ -237,7 +241,7 @@ out:
     return status;
 }
 
-/* ---- looking ---- */
+/* ---- afterwards ---- */
 
 bool fsdp_module_is_replicated(fsdp_module *module)
 {
@@ -254,6 +258,18 @@ static fsdp_status group_of(fsdp_module *module, fsdp__param_group **out)
     *out = fsdp__replica_of(state);
     if (!*out)
         return FSDP_FAIL(FSDP_STATE, "this %s is not replicated: it has no buckets", module->type->name);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucket_hook hook, void *arg)
+{
+    fsdp__param_group *group;
+
+    FSDP_TRY(group_of(module, &group));
+    if (group->buckets->running)
+        return FSDP_FAIL(FSDP_STATE, "cannot set the hook of buckets while a backward sends them");
+    group->buckets->hook = hook;
+    group->buckets->hook_arg = arg;
     return FSDP_OK;
 }
 

@@ -16,9 +16,22 @@ typedef struct variant {
     bool bare;        /* built on the meta device, values later */
     fsdp_replicate_options options;
     int micros; /* all but the last without synchronisation */
+    bool hook;  /* averages */
     float *values[WORLDS];
     int64_t count;
 } variant;
+
+/* As the library does it, in two pieces. */
+static fsdp_status average(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream)
+{
+    void *data = fsdp_tensor_data(bucket->gradients);
+    int64_t numel = fsdp_tensor_numel(bucket->gradients), half = numel / 2;
+    float *rest = (float *)data + half;
+
+    CHECK(!arg && bucket->index >= 0);
+    CHECK_OK(fsdp_all_reduce(bucket->group, data, data, half, FSDP_F32, FSDP_AVG, stream));
+    return fsdp_all_reduce(bucket->group, rest, rest, numel - half, FSDP_F32, FSDP_AVG, stream);
+}
 
 static fsdp_module *replicated(fsdp_context *context, const variant *v)
 {
@@ -27,6 +40,8 @@ static fsdp_module *replicated(fsdp_context *context, const variant *v)
     if (!v->bare) /* rank 0's values are everybody's */
         CHECK_OK(fsdp_module_initialize(module, 1 + (uint64_t)fsdp_context_rank(context)));
     CHECK_OK(fsdp_replicate(module, &v->options));
+    if (v->hook)
+        CHECK_OK(fsdp_module_set_bucket_hook(module, average, NULL));
     if (v->bare) {
         CHECK_OK(fsdp_module_materialize(module, test_device(context)));
         CHECK_OK(fsdp_module_initialize(module, 1));
@@ -77,6 +92,7 @@ static variant variant_of(int bits)
     v.options.no_shared_memory = bits >> 1 & 1;
     v.options.overlap = bits >> 2 & 1 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
     v.bare = bits >> 3 & 1;
+    v.hook = bits % 5 == 3;
     v.options.bucket_cap_mb = caps[(bits >> 4) % 3];
     v.options.find_unused_parameters = (bits >> 4) / 3 == 1;
     v.options.static_graph = (bits >> 4) / 3 == 2;
@@ -102,6 +118,30 @@ static void every_variant_equals_plain_and_fully_shard(void **state)
                 v.micros = micros;
                 run_variant(&v, world, &first);
             }
+            free(first);
+        }
+    free(expected);
+}
+
+/* Sent in 16 bits: the same bits however, and near the others. */
+static void compressed_gradients_are_near(void **state)
+{
+    int64_t count;
+    float *expected = net_expected(BLOCKS, STEPS, &count);
+
+    (void)state;
+    for (int world = 1; world <= WORLDS; world++)
+        for (int half = 0; half < 2; half++) {
+            float *first = NULL;
+
+            for (int bits = 0; bits < 1 << 3; bits++) {
+                variant v = variant_of(bits | 1 << 4); /* a cap */
+
+                v.hook = false;
+                v.options.compress = half ? FSDP_F16 : FSDP_BF16;
+                run_variant(&v, world, &first);
+            }
+            CHECK_CLOSE(first, expected, count, 1e-2, 1e-3);
             free(first);
         }
     free(expected);
@@ -187,6 +227,38 @@ static fsdp_status cap_below_nothing(fsdp_module *module)
     return fsdp_replicate(module, &(fsdp_replicate_options){.bucket_cap_mb = -1});
 }
 
+static fsdp_status compress_to_more(fsdp_module *module)
+{
+    return fsdp_replicate(module, &(fsdp_replicate_options){.compress = FSDP_F32});
+}
+
+static fsdp_status hook_of_sharded(fsdp_module *module)
+{
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    return fsdp_module_set_bucket_hook(module, average, NULL);
+}
+
+static fsdp_status fail_in_hook(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream)
+{
+    (void)arg, (void)stream;
+    return FSDP_FAIL(FSDP_UNSUPPORTED, "this hook has no bucket %lld", (long long)bucket->index);
+}
+
+static fsdp_status run_with_failing_hook(fsdp_module *module)
+{
+    fsdp_tensor *x, *targets;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK_OK(fsdp_module_set_bucket_hook(module, fail_in_hook, NULL));
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, 0, 0, 3, &x, &targets);
+    status = fsdp_backward(fsdp_call(module, x, targets));
+    fsdp_scope_end(module->context, NULL);
+    CHECK_OK(fsdp_module_set_bucket_hook(module, NULL, NULL)); /* it may go on */
+    return status;
+}
+
 static fsdp_status find_in_static_graph(fsdp_module *module)
 {
     return fsdp_replicate(module, &(fsdp_replicate_options){.find_unused_parameters = true, .static_graph = true});
@@ -264,6 +336,9 @@ static const misuse misuses[] = {
     {"two dimensions", replicate_on_two_dimensions, FSDP_INVALID, {"one dimension, this one has 2"}},
     {"cap", cap_below_nothing, FSDP_INVALID, {"bucket_cap_mb -1"}},
     {"find in static", find_in_static_graph, FSDP_INVALID, {"static_graph", "find_unused_parameters"}},
+    {"compress", compress_to_more, FSDP_INVALID, {"not to float32"}},
+    {"hook of sharded", hook_of_sharded, FSDP_STATE, {"not replicated"}},
+    {"failing hook", run_with_failing_hook, FSDP_UNSUPPORTED, {"this hook has no bucket 0"}},
     {"shapes", differ_in_shape, FSDP_MISMATCH, {"rank 0 has parameter 'weight' of a LayerNorm", "rank 1 has"}},
     {"frozen", differ_in_what_is_frozen, FSDP_MISMATCH, {"rank 1 has", "frozen"}},
     {"buckets", differ_in_buckets, FSDP_MISMATCH, {"rank 0 has options: bucket_cap_mb 1", "bucket_cap_mb 2"}},
@@ -301,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_equals_plain_and_fully_shard),
+        cmocka_unit_test(compressed_gradients_are_near),
         cmocka_unit_test(every_misuse_has_its_error_on_all_ranks),
     };
 

@@ -29,7 +29,7 @@ static const fsdp_module_type branches_type = {.name = "Branches", .forward = br
 
 typedef struct trial {
     const json_t *file, *one; /* the case */
-    bool copy;
+    bool copy, hook;
     fsdp_overlap overlap;
 } trial;
 
@@ -146,6 +146,14 @@ static void check_error(fsdp_module *module)
     }
 }
 
+static fsdp_status average(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream)
+{
+    void *data = fsdp_tensor_data(bucket->gradients);
+
+    (void)arg;
+    return fsdp_all_reduce(bucket->group, data, data, fsdp_tensor_numel(bucket->gradients), FSDP_F32, FSDP_AVG, stream);
+}
+
 static void play(fsdp_context *context, void *arg)
 {
     const trial *t = arg;
@@ -160,6 +168,8 @@ static void play(fsdp_context *context, void *arg)
     size_t i;
 
     CHECK_OK(fsdp_replicate(module, &options));
+    if (t->hook)
+        CHECK_OK(fsdp_module_set_bucket_hook(module, average, NULL));
     if (json_is_object(json_object_get(t->one, "error"))) {
         ((branches *)module)->use_b = true;
         check_error(module);
@@ -190,10 +200,11 @@ static void is_what_pytorch_does(void **state)
     (void)state;
     json_array_foreach(json_object_get(file, "cases"), i, one)
     {
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 8; way++) {
             trial t = {.file = file,
                        .one = one,
                        .copy = way & 1,
+                       .hook = way & 4,
                        .overlap = way & 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE};
             char text[1024];
 

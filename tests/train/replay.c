@@ -190,8 +190,11 @@ static void replicate_model(const replay *r, fsdp_module *model)
                                       .find_unused_parameters = replay_is_set(r, "find_unused_parameters"),
                                       .static_graph = replay_is_set(r, "static_graph"),
                                       .gradient_as_bucket_view = replay_is_set(r, "gradient_as_bucket_view")};
+    const char *hook = json_string_value(json_object_get(r->reference, "comm_hook"));
     fsdp_parameters parameters;
 
+    if (hook)
+        options.compress = strcmp(hook, "bf16_compress") == 0 ? FSDP_BF16 : FSDP_F16;
     CHECK_OK(fsdp_module_parameters(model, &parameters));
     for (int64_t i = 0; i < parameters.count; i++)
         if (replay_lists(r, "frozen", parameters.items[i].name))

@@ -82,6 +82,9 @@ static const run runs[] = {
     {.name = "ddp-llama-findunused-ws2"},
     {.name = "ddp-llama-static-ws2"},
     {.name = "ddp-llama-frozen-ws2"},
+    {.name = "ddp-gpt2-bf16hook-ws2", .relative = 1e-2},
+    {.name = "ddp-llama-bf16hook-ws3", .relative = 1e-2},
+    {.name = "ddp-llama-fp16hook-ws2", .relative = 1e-2},
 };
 enum {
     RUNS = sizeof runs / sizeof runs[0]

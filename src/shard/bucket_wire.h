@@ -1,0 +1,20 @@
+/* bucket_wire.h - the average of a bucket over the ranks: as it lies, in 16 bits, or by a function of the caller's. */
+#ifndef SHARD_BUCKET_WIRE_H
+#define SHARD_BUCKET_WIRE_H
+
+#include "shard/buckets.h"
+#include "shard/reduction.h"
+
+typedef struct fsdp__bucket_wire {
+    fsdp__param_group *group;
+    const fsdp__bucket *bucket;
+    fsdp__region *from, *to; /* may be one */
+    const fsdp__reduce_settings *settings;
+    fsdp_stream *stream;
+    fsdp__storage **scratch; /* memory to be held until the work is done, if some is needed */
+} fsdp__bucket_wire;
+
+/* With the last bucket ranks tell each other whether all have a gradient of every parameter. [collective] [stream] */
+fsdp_status fsdp__bucket_average(const fsdp__bucket_wire *wire);
+
+#endif
