@@ -337,6 +337,22 @@ static double run_microbatch(const replay *r, fsdp_module *model, int step, int 
     return loss;
 }
 
+/* The gradients by other norms, before they are clipped in step 2, counted from 0. */
+static void check_other_norms(const replay *r, fsdp_optimizer *optimizer, int step, double tolerance)
+{
+    const json_t *norms = json_object_get(r->reference, "other_norms_step2"), *norm;
+    const char *type;
+    double mine;
+
+    if (!norms || step != 2)
+        return;
+    json_object_foreach((json_t *)(uintptr_t)norms, type, norm)
+    {
+        CHECK_OK(fsdp_clip_grad_norm_type(optimizer, 0, strtod(type, NULL), false, &mine));
+        check_near(type, step, mine, json_number_value(norm), tolerance);
+    }
+}
+
 static void take_step(trial *t, fsdp_module *model, fsdp_optimizer *optimizer, int step)
 {
     const replay *r = &t->replay;
@@ -350,6 +366,7 @@ static void take_step(trial *t, fsdp_module *model, fsdp_optimizer *optimizer, i
     if (ignored)
         check_near("the norm of what is ignored", step, ignored_norm(r, model),
                    replay_at(json_array_get(ignored, (size_t)step), rank), 2e-4);
+    check_other_norms(r, optimizer, step, tolerance);
     CHECK_OK(fsdp_clip_grad_norm(optimizer, replay_number(r->reference, "clip", 0), &norm));
     if (replay_is_ddp(r) && (step < 2 || step == 3))
         check_replicated(t, model, step);
