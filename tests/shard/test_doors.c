@@ -1,0 +1,305 @@
+/* State of models and optimizers moves between all front doors and strategies: a step after the move is the step that
+ * would have been taken without, to the bit where the ranks' gradients add up in the same order.
+ * Links: optim state */
+#include <math.h>
+
+#include "fsdp/fsdp1.h"
+#include "fsdp/optim.h"
+#include "fsdp/replicate.h"
+#include "fsdp/state.h"
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2,
+    STEPS = 2, /* before the move */
+    ROWS = 4
+};
+
+/* ---- the doors ---- */
+
+typedef struct door {
+    const char *name;
+    enum {
+        PLAIN,
+        SHARDED,
+        FSDP1,
+        DDP
+    } kind;
+    fsdp_shard_options sharded;
+    fsdp_fsdp1_options fsdp1;
+    fsdp_replicate_options ddp;
+    bool hybrid; /* over two replicas */
+} door;
+
+static const door doors[] = {
+    {.name = "plain"},
+    {.name = "fully_shard", .kind = SHARDED},
+    {.name = "fully_shard, copies", .kind = SHARDED, .sharded.no_shared_memory = true},
+    {.name = "fully_shard, offloaded", .kind = SHARDED, .sharded.offload_policy.cpu = true},
+    {.name = "fully_shard, columns", .kind = SHARDED, .sharded.placement = net_last_dimension},
+    {.name = "hybrid", .kind = SHARDED, .hybrid = true},
+    {.name = "ZeRO 1", .kind = SHARDED, .sharded.zero_stage = 1},
+    {.name = "ZeRO 2", .kind = SHARDED, .sharded.zero_stage = 2},
+    {.name = "ZeRO 3", .kind = SHARDED, .sharded.zero_stage = 3},
+    {.name = "FULL_SHARD", .kind = FSDP1},
+    {.name = "SHARD_GRAD_OP", .kind = FSDP1, .fsdp1.strategy = FSDP_SHARD_GRAD_OP},
+    {.name = "NO_SHARD", .kind = FSDP1, .fsdp1.strategy = FSDP_NO_SHARD},
+    {.name = "HYBRID_SHARD", .kind = FSDP1, .hybrid = true, .fsdp1.strategy = FSDP_HYBRID_SHARD},
+    {.name = "_HYBRID_SHARD_ZERO2", .kind = FSDP1, .hybrid = true, .fsdp1.strategy = FSDP_HYBRID_SHARD_ZERO2},
+    {.name = "DDP", .kind = DDP},
+    {.name = "DDP, gradients in buckets", .kind = DDP, .ddp.gradient_as_bucket_view = true},
+};
+enum {
+    DOORS = sizeof doors / sizeof doors[0]
+};
+
+typedef struct trained {
+    const door *door;
+    fsdp_module *module;
+    fsdp_optimizer *optimizer;
+    fsdp_mesh *mesh;
+} trained;
+
+static bool is_hybrid(const door *d, int world)
+{
+    return d->hybrid && world == 4;
+}
+
+static void wrap(const trained *t)
+{
+    fsdp_shard_options sharded = t->door->sharded;
+    fsdp_fsdp1_options fsdp1 = t->door->fsdp1;
+
+    sharded.mesh = fsdp1.mesh = t->mesh;
+    if (fsdp1.strategy > FSDP_NO_SHARD && !t->mesh)
+        fsdp1.strategy -= FSDP_HYBRID_SHARD - FSDP_FULL_SHARD;
+    if (fsdp_context_world_size(t->module->context) == 1)
+        fsdp1.strategy = FSDP_NO_SHARD;
+    if (t->door->kind == SHARDED)
+        net_shard(t->module, &sharded);
+    if (t->door->kind == DDP)
+        CHECK_OK(fsdp_replicate(t->module, &t->door->ddp));
+    for (int i = 0; i < BLOCKS && t->door->kind == FSDP1; i++)
+        CHECK_OK(fsdp_fsdp1_wrap(net_block_at(t->module, i), &fsdp1));
+    if (t->door->kind == FSDP1)
+        CHECK_OK(fsdp_fsdp1_wrap(t->module, &fsdp1));
+}
+
+static void trained_init(trained *t, fsdp_context *context, const door *d, uint64_t seed)
+{
+    fsdp_adam_options options = fsdp_adam_options_default();
+    fsdp_parameters parameters;
+
+    *t = (trained){.door = d, .module = net_create(context, test_device(context), BLOCKS)};
+    CHECK_OK(fsdp_module_initialize(t->module, seed));
+    if (is_hybrid(d, fsdp_context_world_size(context)))
+        t->mesh = net_hybrid_mesh(context, 2);
+    wrap(t);
+    options.lr = 1e-2 * (double)seed;
+    CHECK_OK(fsdp_module_parameters(t->module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &options, &t->optimizer));
+    fsdp_parameters_release(&parameters);
+}
+
+static void trained_free(trained *t)
+{
+    fsdp_optimizer_free(t->optimizer);
+    fsdp_module_unref(t->module);
+    fsdp_mesh_unref(t->mesh);
+}
+
+/* A plain model stands for all ranks. */
+static void take_step(const trained *t, int step)
+{
+    fsdp_context *context = t->module->context;
+    bool plain = t->door->kind == PLAIN;
+    int world = fsdp_context_world_size(context), rows = plain ? ROWS * world : ROWS;
+    fsdp_tensor *x, *targets;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, step, plain ? 0 : fsdp_context_rank(context) * rows, rows, &x, &targets);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(t->module, x, targets))));
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_optimizer_step(t->optimizer));
+    CHECK_OK(fsdp_optimizer_zero_grad(t->optimizer));
+}
+
+/* ---- the move ---- */
+
+static fsdp_state_dict *state_of(const trained *t, bool optimizer)
+{
+    fsdp_state_dict *state;
+
+    if (!optimizer) {
+        CHECK_OK(fsdp_state_dict_from_module(t->module, &state));
+        return state;
+    }
+    CHECK_OK(fsdp_optimizer_state_dict(t->optimizer, &state));
+    CHECK_OK(fsdp_optimizer_add_param_groups(t->optimizer, state));
+    return state;
+}
+
+static void load(const trained *to, const fsdp_state_dict *from, const fsdp_full_state_options *options, bool optimizer)
+{
+    fsdp_state_dict *own;
+
+    if (optimizer) {
+        CHECK_OK(fsdp_optimizer_load_full_state_dict(to->optimizer, from, options));
+        return;
+    }
+    own = state_of(to, false);
+    CHECK_OK(fsdp_state_dict_load_full(own, from, options));
+    fsdp_state_dict_free(own);
+}
+
+typedef enum way {
+    PARTS, /* as they are */
+    BY_ROWS,
+    WHOLE,
+    FROM_RANK_0,
+    WAYS
+} way;
+
+/* What one door gives, made once. */
+typedef struct given {
+    fsdp_state_dict *state, *made[WAYS];
+} given;
+
+static void given_init(given *g, const trained *from, bool optimizer)
+{
+    const fsdp_sharded_state_options rows = {.over_replicas = optimizer, .offload_to_cpu = optimizer};
+    const fsdp_full_state_options host = {.cpu_offload = true};
+
+    *g = (given){.state = state_of(from, optimizer)};
+    CHECK_OK(fsdp_state_dict_shard_rows(g->state, &rows, &g->made[BY_ROWS]));
+    CHECK_OK(fsdp_state_dict_gather(g->state, NULL, &g->made[WHOLE]));
+    CHECK_OK(fsdp_state_dict_gather(g->state, &host, &g->made[FROM_RANK_0]));
+}
+
+static void given_free(given *g)
+{
+    fsdp_state_dict_free(g->state);
+    for (int w = 0; w < WAYS; w++)
+        fsdp_state_dict_free(g->made[w]);
+}
+
+static void move(const trained *to, const given *g, way how, bool optimizer)
+{
+    const fsdp_full_state_options parts = {.from_parts = true}, broadcast = {.broadcast_from_rank0 = true};
+
+    load(to, how == PARTS ? g->state : g->made[how],
+         how == FROM_RANK_0 ? &broadcast
+         : how == WHOLE     ? NULL
+                            : &parts,
+         optimizer);
+}
+
+/* ---- what is seen ---- */
+
+static float *values_of(const trained *t, int64_t *count)
+{
+    return net_values(t->module, count);
+}
+
+/* What a summon shows is what the state says. */
+static void check_summoned(const trained *t)
+{
+    const fsdp_summon_options read = {.no_writeback = true};
+    int64_t count, same;
+    float *values = values_of(t, &count), *summoned;
+
+    if (t->door->kind != PLAIN) {
+        CHECK_OK(fsdp_module_summon_full_params(t->module, &read));
+        summoned = values_of(t, &same);
+        CHECK_EQ(count, same);
+        CHECK_BYTES(values, summoned, (size_t)count * sizeof *values);
+        CHECK_OK(fsdp_module_end_summon(t->module));
+        free(summoned);
+    }
+    free(values);
+}
+
+/* All ranks as one, or two replicas by themselves first; a plain model has other rows in one sum. */
+static int order_of(const door *d, int world)
+{
+    return d->kind == PLAIN ? 0 : is_hybrid(d, world) ? 2 : 1;
+}
+
+static void compare(const trained *to, const door *from, const float *expected, int64_t count)
+{
+    int world = fsdp_context_world_size(to->module->context);
+    bool bits = world == 1 || order_of(to->door, world) == order_of(from, world);
+    int64_t same;
+    float *values = values_of(to, &same);
+
+    CHECK_EQ(same, count);
+    for (int64_t i = 0; i < count; i++)
+        if (bits ? memcmp(&values[i], &expected[i], sizeof *values) != 0 : fabsf(values[i] - expected[i]) > 1e-5f)
+            TEST_FAIL("from %s to %s, %d ranks: value %lld is %.9g, not %.9g", from->name, to->door->name, world,
+                      (long long)i, (double)values[i], (double)expected[i]);
+    free(values);
+}
+
+/* ---- all pairs ---- */
+
+static bool is_drawn(int from, int to, int world)
+{
+    return test_long() || (from * 5 + to * 3 + world) % (test_brief() ? 24 : 6) == 0;
+}
+
+/* What a model has after so many steps through one door. */
+static float *expected_of(fsdp_context *context, const door *d, int steps, int64_t *count)
+{
+    trained t;
+    float *values;
+
+    trained_init(&t, context, d, 1);
+    for (int step = 0; step < steps; step++)
+        take_step(&t, step);
+    values = values_of(&t, count);
+    trained_free(&t);
+    return values;
+}
+
+static void go_through(fsdp_context *context, void *arg)
+{
+    int world = fsdp_context_world_size(context), from = *(int *)arg;
+    given module, optimizer;
+    trained gives, takes;
+    int64_t count;
+    float *expected = expected_of(context, &doors[from], STEPS + 1, &count);
+
+    trained_init(&gives, context, &doors[from], 1);
+    for (int step = 0; step < STEPS; step++)
+        take_step(&gives, step);
+    given_init(&module, &gives, false);
+    given_init(&optimizer, &gives, true);
+    for (int to = 0; to < DOORS; to++) {
+        if (!is_drawn(from, to, world))
+            continue;
+        trained_init(&takes, context, &doors[to], 2); /* other values and options */
+        if (to % 3)
+            take_step(&takes, 7); /* after lazy initialisation, over other state */
+        move(&takes, &module, (way)((from + to) % WAYS), false);
+        move(&takes, &optimizer, (way)((from + to / 2) % WAYS), true);
+        check_summoned(&takes);
+        take_step(&takes, STEPS);
+        compare(&takes, &doors[from], expected, count);
+        trained_free(&takes);
+    }
+    given_free(&module);
+    given_free(&optimizer);
+    trained_free(&gives);
+    free(expected);
+    test_drop_workspace(context);
+}
+
+static void state_moves_from_every_door_to_every_other(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int from = 0; from < DOORS; from++)
+            test_run_ranks(world, go_through, &from);
+}
+
+TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other))
