@@ -256,9 +256,9 @@ typedef struct fsdp_summon_options {
     bool with_grads;
 } fsdp_summon_options;
 
-/* options may be NULL. Takes memory for all parameters at once, unpadded, beside the shards: group by group, one gather
- * each. Errors, on all ranks, after which everything is as before: in a forward or backward, twice, on the meta device,
- * no memory. [collective] */
+/* options may be NULL. Takes memory for all parameters at once, unpadded (a flat group's as one vector, in which its
+ * parameters lie, with its padding), beside the shards: group by group, one gather each. Errors, on all ranks, after
+ * which everything is as before: in a forward or backward, twice, on the meta device, no memory. [collective] */
 FSDP_API fsdp_status fsdp_module_summon_full_params(fsdp_module *module, const fsdp_summon_options *options);
 /* Ends what was begun on this very module. Fields name the shards again, whatever happens; a tensor that the caller
  * still holds is a plain one. A local call, but writes wait for peers that read (see above). */

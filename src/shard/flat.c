@@ -45,12 +45,15 @@ static char *part_of(const fsdp__flat *flat, const fsdp__residence *residence, f
     return (char *)residence->unsharded->data + at;
 }
 
+void *fsdp__flat_shard(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype)
+{
+    return residence->shards ? residence->shards->data : part_of(flat, residence, orig_dtype);
+}
+
 fsdp_status fsdp__flat_clear(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype)
 {
-    const fsdp__fill_args args = {.dst = residence->shards ? residence->shards->data
-                                                           : part_of(flat, residence, orig_dtype),
-                                  .dtype = orig_dtype,
-                                  .numel = flat->shard_numel};
+    const fsdp__fill_args args = {
+        .dst = fsdp__flat_shard(flat, residence, orig_dtype), .dtype = orig_dtype, .numel = flat->shard_numel};
 
     return args.numel > 0 ? fsdp__launch_fill(fsdp_device_stream(residence->shard_device), &args) : FSDP_OK;
 }

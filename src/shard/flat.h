@@ -23,6 +23,8 @@ int64_t fsdp__flat_align(const fsdp__flat *flat, fsdp_dtype param_dtype);
 /* Places of the parts, and the residence's bytes; the pieces are known. */
 void fsdp__flat_lay_out(fsdp__flat *flat, int64_t shard_numel, fsdp__residence *residence, fsdp__param *params,
                         int64_t count);
+/* This rank's part of the vector, as the shards have it. */
+void *fsdp__flat_shard(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype);
 /* Zeros for this rank's part of the vector, which has memory: what is padding stays so. */
 fsdp_status fsdp__flat_clear(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype);
 /* Of a rank's part in `dtype`, and of the whole vector: rounded up as the allocator does. */

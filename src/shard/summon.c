@@ -19,6 +19,8 @@ typedef struct summoning {
     fsdp_tensor **gathered; /* where the shards are; NULL: there is none */
     fsdp_sharded_buffer *buffers;
     int64_t buffer_count;
+    fsdp_tensor *vectors[2]; /* of a flat group: what those lie in */
+    fsdp_tensor *flat_grad;  /* and this rank's part of the gradients' */
 } summoning;
 
 /* ---- groups ----
@@ -101,20 +103,73 @@ static fsdp_status make_tensor(fsdp_device *device, const fsdp__param *p, fsdp_m
     return fsdp_tensor_create(device, p->orig_dtype, p->unsharded->ndim, p->unsharded->shape, kind, out);
 }
 
+static void add_buffer(summoning *s, fsdp_sharded_buffer shape, void *shard, const fsdp_tensor *whole)
+{
+    fsdp_sharded_buffer *buffer = &s->buffers[s->buffer_count++];
+
+    *buffer = shape;
+    buffer->shard = shard;
+    buffer->unsharded = fsdp_tensor_data(whole);
+    buffer->shard_dtype = buffer->unsharded_dtype = whole->dtype;
+}
+
 /* Where the whole of `part` is gathered. */
 static fsdp_status make_gathered(summoning *s, const fsdp__param *p, const fsdp_tensor *part, fsdp_memory_kind kind,
                                  fsdp_tensor **out)
 {
-    fsdp_sharded_buffer *buffer = &s->buffers[s->buffer_count];
+    const fsdp_tensor *vector = s->vectors[kind == FSDP_MEMORY_GRADIENT], *like = p->unsharded;
 
     if (!part)
         return FSDP_OK;
+    if (vector)
+        return fsdp__tensor_create_view(vector->storage, vector->dtype, like->ndim, like->shape, NULL, p->flat_first,
+                                        out);
     FSDP_TRY(make_tensor(p->group->residence.shard_device, p, kind, out));
-    *buffer = fsdp__param_buffer(p);
-    buffer->shard = fsdp_tensor_data(part);
-    buffer->unsharded = fsdp_tensor_data(*out);
-    buffer->shard_dtype = buffer->unsharded_dtype = p->orig_dtype;
-    s->buffer_count++;
+    add_buffer(s, fsdp__param_buffer(p), fsdp_tensor_data(part), *out);
+    return FSDP_OK;
+}
+
+/* This rank's part of the gradients, which lie apart. */
+static fsdp_status make_flat_grad(const fsdp__param_group *group, fsdp_tensor **out)
+{
+    fsdp_device *device = group->residence.shard_device;
+    fsdp_tensor *place;
+
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        const fsdp_tensor *grad = fsdp_tensor_grad(p->sharded);
+        fsdp_status status;
+
+        if (!grad)
+            continue;
+        if (!*out) {
+            FSDP_TRY(
+                fsdp_tensor_create(device, p->orig_dtype, 1, &group->flat.shard_numel, FSDP_MEMORY_WORKSPACE, out));
+            FSDP_TRY(fsdp_tensor_fill_(*out, 0));
+        }
+        FSDP_TRY(fsdp__view_narrow(*out, 0, p->piece.in_shard, p->piece.inner, &place));
+        status = fsdp__tensor_copy(place, grad, false);
+        fsdp_tensor_unref(place);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+/* One buffer each for all parameters of a flat group and for their gradients. */
+static fsdp_status make_vectors(summoning *s, const fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+    fsdp_dtype dtype = group->params[0].orig_dtype;
+    int64_t numel = group->flat.shard_numel * r->mesh.ranks;
+
+    if (s->options.with_grads)
+        FSDP_TRY(make_flat_grad(group, &s->flat_grad));
+    for (int i = 0; i < (s->flat_grad ? 2 : 1); i++) {
+        FSDP_TRY(fsdp_tensor_create(r->shard_device, dtype, 1, &numel,
+                                    i == 0 ? FSDP_MEMORY_UNSHARDED_PARAMETER : FSDP_MEMORY_GRADIENT, &s->vectors[i]));
+        add_buffer(s, fsdp__flat_buffer(&group->flat, r->mesh.ranks),
+                   i == 0 ? fsdp__flat_shard(&group->flat, r, dtype) : fsdp_tensor_data(s->flat_grad), s->vectors[i]);
+    }
     return FSDP_OK;
 }
 
@@ -157,6 +212,8 @@ static fsdp_status make(summoning *s, fsdp__param_group *group)
     s->buffers = fsdp__calloc(2 * (size_t)group->param_count + 1, sizeof *s->buffers);
     if (!s->gathered || !s->buffers)
         return FSDP_NO_MEMORY;
+    if (group->flat.on)
+        FSDP_TRY(make_vectors(s, group));
     for (int64_t i = 0; i < group->param_count; i++)
         FSDP_TRY(make_param(s, &group->params[i], &s->gathered[2 * i]));
     return FSDP_OK;
@@ -205,8 +262,12 @@ static void take(summoning *s, fsdp__param_group *group)
         fsdp_tensor_unref(s->gathered[i]);
     fsdp__free(s->gathered);
     fsdp__free(s->buffers);
+    fsdp_tensor_unref(s->vectors[0]);
+    fsdp_tensor_unref(s->vectors[1]);
+    fsdp_tensor_unref(s->flat_grad);
     s->gathered = NULL;
     s->buffers = NULL;
+    s->vectors[0] = s->vectors[1] = s->flat_grad = NULL;
 }
 
 /* ---- the call ---- */

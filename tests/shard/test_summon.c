@@ -50,11 +50,22 @@ static void end_summon(const way_run *run, fsdp_module *module)
         CHECK_OK(fsdp_module_end_summon(module));
 }
 
+enum {
+    FLAT = 100 /* an argument: flat groups, aligned to what is over this */
+};
+
+static fsdp_module *arg_net(fsdp_context *context, const way_run *run)
+{
+    if (run->way && run->arg >= FLAT)
+        return net_flat(context, BLOCKS, &run->options, (size_t)(run->arg - FLAT));
+    return ways_net(context, run, BLOCKS, run->arg >= FLAT ? FSDP_RESHARD_AUTO : (fsdp_reshard)run->arg);
+}
+
 static void read_and_write(fsdp_context *context, way_run *run)
 {
     static const fsdp_summon_options read = {.no_writeback = true}, grads = {.with_grads = true},
                                      host = {.offload_to_cpu = true};
-    fsdp_module *module = ways_net(context, run, BLOCKS, run->arg);
+    fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer = ways_optimizer(module);
     fsdp_tensor *loss;
 
@@ -92,6 +103,8 @@ static void what_is_written_is_what_a_plain_model_would_have(void **state)
     (void)state;
     in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_AUTO);
     in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN, FSDP_RESHARD_NEVER);
+    in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FLAT);
+    in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN, FLAT + 16);
 }
 
 /* ---- who has what ---- */
@@ -260,13 +273,20 @@ static float first_of(const fsdp_tensor *tensor)
     return values[0];
 }
 
+typedef struct sharding {
+    fsdp_shard_options options;
+    bool flat;
+} sharding;
+
 /* A gradient that the caller makes is cut, one that he replaces is written, one that he drops is dropped; and one that
  * he holds stays a plain tensor. */
 static void check_gradients(fsdp_context *context, void *arg)
 {
     static const fsdp_summon_options grads = {.with_grads = true};
     const int64_t shape[] = {NET_OUT, NET_DIM};
-    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+    const sharding *s = arg;
+    fsdp_module *module =
+        s->flat ? net_flat(context, BLOCKS, &s->options, 0) : net_sharded(context, BLOCKS, &s->options);
     fsdp_tensor *shard = fsdp_module_parameter(module, "head.weight"), *held, *made;
 
     for (int round = 0; round < 3; round++) {
@@ -293,7 +313,10 @@ static void check_gradients(fsdp_context *context, void *arg)
 
 static void gradients_are_made_replaced_and_dropped(void **state)
 {
-    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.offload_policy.cpu = true}};
+    sharding options[] = {{.flat = false},
+                          {.flat = true},
+                          {.flat = false, .options.no_shared_memory = true},
+                          {.flat = true, .options.offload_policy.cpu = true}};
 
     (void)state;
     for (int world = 1; world <= 4; world++)
