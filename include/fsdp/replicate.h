@@ -82,6 +82,27 @@ typedef struct fsdp_gradient_bucket {
 typedef fsdp_status (*fsdp_bucket_hook)(void *arg, const fsdp_gradient_bucket *bucket, fsdp_stream *stream);
 FSDP_API fsdp_status fsdp_module_set_bucket_hook(fsdp_module *module, fsdp_bucket_hook hook, void *arg);
 
+/* ---- uneven inputs (PyTorch's join) ----
+ *
+ *     FSDP_TRY(fsdp_module_join_begin(module, NULL));
+ *     while (there is a batch)
+ *         ... forward, backward, step ...
+ *     FSDP_TRY(fsdp_module_join_end(module));
+ *
+ * Ranks may have different numbers of batches, none at all too. In between every forward of the module begins with one
+ * all-reduce, which says who has one. A rank without takes part, in join_end, in what the others' forwards and
+ * backwards communicate, with nothing of its own but gradients that it has kept without synchronisation; it returns
+ * when all are there, without gradients, with parameters and buffers of a rank that was there last. Optimizer state is
+ * each rank's own. Each forward that is recorded while gradients are synchronised has its backward before the next one,
+ * and ranks communicate nothing else. */
+typedef struct fsdp_join_options {
+    bool divide_by_present; /* gradients are divided by the ranks that had a batch, instead of all */
+    bool stop_early;        /* the first rank without ends it for all: FSDP_STATE on every rank */
+} fsdp_join_options;
+/* FSDP_STATE when it is not replicated, runs, or has begun already. Local. */
+FSDP_API fsdp_status fsdp_module_join_begin(fsdp_module *module, const fsdp_join_options *options);
+FSDP_API fsdp_status fsdp_module_join_end(fsdp_module *module); /* [collective] */
+
 /* The buckets as they are now, in the order in which they are sent; FSDP_STATE when `module` is not replicated. */
 FSDP_API fsdp_status fsdp_module_bucket_count(fsdp_module *module, int64_t *out);
 typedef struct fsdp_bucket_info {

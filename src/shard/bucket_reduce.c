@@ -106,30 +106,6 @@ fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group)
 
 /* ---- its end ---- */
 
-/* How many ranks had a gradient of each parameter. */
-static fsdp_status count_users(const fsdp__param_group *group, int32_t *users)
-{
-    const fsdp__residence *r = &group->residence;
-    int64_t count = 0;
-    fsdp_tensor *tensor;
-    fsdp_status status;
-
-    for (int64_t i = 0; i < group->param_count; i++)
-        if (group->buckets->places[i].bucket >= 0)
-            count++;
-    FSDP_TRY(fsdp_tensor_create(r->device, FSDP_I32, 1, &count, FSDP_MEMORY_WORKSPACE, &tensor));
-    FSDP_TRY_GOTO(status, fsdp_tensor_write(tensor, FSDP_I32, users), out);
-    if (r->mesh.replicas > 1)
-        FSDP_TRY_GOTO(status,
-                      fsdp_all_reduce(r->mesh.replicate_pg, fsdp_tensor_data(tensor), fsdp_tensor_data(tensor), count,
-                                      FSDP_I32, FSDP_SUM, fsdp_device_stream(r->device)),
-                      out);
-    status = fsdp_tensor_read(tensor, FSDP_I32, users);
-out:
-    fsdp_tensor_unref(tensor);
-    return status;
-}
-
 /* Of an earlier backward without synchronisation, too. */
 static bool is_used_here(const fsdp__buckets *b, const fsdp__param *param)
 {
@@ -155,7 +131,7 @@ static fsdp_status ask_users(fsdp__param_group *group)
             b->places[i].used_here = is_used_here(b, &group->params[i]);
             users[at++] = b->places[i].used_here;
         }
-    FSDP_TRY_GOTO(status, count_users(group, users), out);
+    FSDP_TRY_GOTO(status, fsdp__buckets_add_up(group, users, at), out);
     at = 0;
     for (int64_t i = 0; i < group->param_count; i++)
         if (b->places[i].bucket >= 0)

@@ -73,7 +73,7 @@ static fsdp_status fill_bucket(sending *s)
             continue;
         }
         FSDP_TRY(send_nothing(s, i));
-        if (!b->options.find_unused_parameters && expected)
+        if (!b->options.find_unused_parameters && !b->absent && expected)
             s->buckets->complete = 0;
     }
     return FSDP_OK;

@@ -234,25 +234,34 @@ static int32_t list_arrivals(const fsdp__param_group *group, int32_t *out)
     return count;
 }
 
-/* Numbers of rank 0, to all. */
-static fsdp_status share(const fsdp__param_group *group, int32_t *numbers, int64_t count)
+/* Numbers of the speaker, to all; or of all, added up. */
+static fsdp_status exchange(const fsdp__param_group *group, int32_t *numbers, int64_t count, bool sum)
 {
     const fsdp__residence *r = &group->residence;
+    fsdp_stream *stream = fsdp_device_stream(r->device);
+    fsdp_process_group *pg = r->mesh.replicate_pg;
     fsdp_tensor *tensor;
     fsdp_status status;
+    void *data;
 
     if (r->mesh.replicas == 1)
         return FSDP_OK;
     FSDP_TRY(fsdp_tensor_create(r->device, FSDP_I32, 1, &count, FSDP_MEMORY_WORKSPACE, &tensor));
     FSDP_TRY_GOTO(status, fsdp_tensor_write(tensor, FSDP_I32, numbers), out);
-    FSDP_TRY_GOTO(status,
-                  fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(tensor), count, FSDP_I32, 0,
-                                 fsdp_device_stream(r->device)),
-                  out);
+    data = fsdp_tensor_data(tensor);
+    if (sum)
+        FSDP_TRY_GOTO(status, fsdp_all_reduce(pg, data, data, count, FSDP_I32, FSDP_SUM, stream), out);
+    else
+        FSDP_TRY_GOTO(status, fsdp_broadcast(pg, data, count, FSDP_I32, group->buckets->speaker, stream), out);
     status = fsdp_tensor_read(tensor, FSDP_I32, numbers);
 out:
     fsdp_tensor_unref(tensor);
     return status;
+}
+
+fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *numbers, int64_t count)
+{
+    return exchange(group, numbers, count, true);
 }
 
 static int32_t count_divided(const fsdp__buckets *b)
@@ -277,8 +286,8 @@ fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group)
     divide(&d);
     sort(&d, d.closed, order, sizes);
     order[n] = d.buckets;
-    FSDP_TRY_GOTO(status, share(group, order, n + 1), out);
-    FSDP_TRY_GOTO(status, share(group, sizes, order[n]), out);
+    FSDP_TRY_GOTO(status, exchange(group, order, n + 1, false), out);
+    FSDP_TRY_GOTO(status, exchange(group, sizes, order[n], false), out);
     apply(group, order, sizes, order[n]);
     b->rebuilt = true;
 out:

@@ -48,12 +48,16 @@ typedef struct fsdp__buckets {
     int64_t last;          /* that will be: the others have nothing to send */
     fsdp_bucket_hook hook; /* averages in place of the library; NULL: the library does */
     void *hook_arg;
-    float divisor;                                    /* of the running backward, in place of all ranks; 0: those */
-    uint8_t incomplete;                               /* some rank is: asked apart where a hook averages */
-    uint8_t complete;                                 /* this rank has a gradient of every parameter */
-    bool lacking;                                     /* some rank has not: known when the last bucket has been sent */
-    fsdp__late_result *late;                          /* of the running backward */
-    int64_t late_count;                               /* room for all parameters */
+    float divisor;           /* of the running backward, in place of all ranks; 0: those */
+    uint8_t incomplete;      /* some rank is: asked apart where a hook averages */
+    uint8_t complete;        /* this rank has a gradient of every parameter */
+    bool lacking;            /* some rank has not: known when the last bucket has been sent */
+    fsdp__late_result *late; /* of the running backward */
+    int64_t late_count;      /* room for all parameters */
+    bool joining;            /* forwards are announced to ranks that have no inputs left: join.h */
+    fsdp_join_options join;
+    bool absent;                                      /* this rank takes part in a backward of others */
+    int speaker;                                      /* whose order, buffers and parameters go to all */
     fsdp_status (*grad_complete)(fsdp__param *param); /* the running backward is through with it */
 } fsdp__buckets;
 
@@ -68,8 +72,10 @@ void fsdp__buckets_free(fsdp__buckets *buckets);
 fsdp_status fsdp__buckets_assign(fsdp__param_group *group);
 /* Whether these are others than the buckets have. */
 bool fsdp__buckets_are_outdated(const fsdp__param_group *group);
-/* From rank 0's order of arrivals. [collective] */
+/* From the speaker's order of arrivals. [collective] */
 fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group);
+/* Numbers, added up over all ranks. [collective] */
+fsdp_status fsdp__buckets_add_up(const fsdp__param_group *group, int32_t *numbers, int64_t count);
 
 /* ---- gradients ---- */
 

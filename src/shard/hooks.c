@@ -3,9 +3,9 @@
 
 #include "autograd/autograd.h"
 #include "shard/bucket_reduce.h"
+#include "shard/join.h"
 #include "shard/lazy_init.h"
 #include "shard/prefetch.h"
-#include "shard/replica.h"
 #include "shard/trained.h"
 
 /* ---- backward ---- */
@@ -249,6 +249,15 @@ static fsdp_status unshard_for_forward(fsdp__module_state *state)
     return fsdp__module_state_wait(state);
 }
 
+/* Before the parameters of the outermost module are used. */
+static fsdp_status begin_replica(fsdp__module_state *state)
+{
+    bool recording = fsdp_grad_enabled(state->root->context);
+
+    FSDP_TRY(fsdp__join_announce(state, recording));
+    return fsdp__replica_prepare(state, recording);
+}
+
 static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs, int count)
 {
     bool first = state->training != FSDP__FORWARD, recorded = false, alone = fsdp__module_state_is_alone(state);
@@ -260,7 +269,8 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     FSDP_TRY(fsdp__lazy_init(state));
     if (!alone)
         FSDP_TRY(fsdp__root_begin_iteration(state->root, state));
-    FSDP_TRY(fsdp__replica_begin_forward(state));
+    if (fsdp__replica_of(state) && state->root->forward_root == state && first)
+        FSDP_TRY(begin_replica(state));
     state->training = FSDP__FORWARD;
     fsdp__module_state_notify(state, FSDP_EVENT_PRE_FORWARD);
     if (state->root->forward_root == state && state->depth == 1)
@@ -303,7 +313,8 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     state->leaving = false;
     FSDP_TRY(status);
     state->training = FSDP__IDLE;
-    fsdp__replica_end_forward(state);
+    if (fsdp__replica_of(state))
+        fsdp__replica_settle(state, state->reduce_grads && fsdp_grad_enabled(root->context));
     /* Nobody goes back through an evaluation; and the order is that of all ranks. */
     if (fsdp_grad_enabled(root->context) && !state->parent)
         FSDP_TRY(fsdp__root_record_order(root, state));

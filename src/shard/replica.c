@@ -2,7 +2,6 @@
 #include "shard/replica.h"
 
 #include "base/alloc.h"
-#include "fsdp/autograd.h"
 #include "nn/module.h"
 
 fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
@@ -66,7 +65,7 @@ static fsdp_status copy_all(const packing *p, fsdp_tensor *packed, bool out)
     return FSDP_OK;
 }
 
-static fsdp_status broadcast(const packing *p, const fsdp__mesh_info *mesh)
+static fsdp_status broadcast(const packing *p, const fsdp__mesh_info *mesh, int root)
 {
     fsdp_device *device = p->count > 0 ? fsdp_tensor_device(p->buffers[0]) : NULL;
     int64_t numel = 0;
@@ -81,7 +80,7 @@ static fsdp_status broadcast(const packing *p, const fsdp__mesh_info *mesh)
     FSDP_TRY_GOTO(status, copy_all(p, packed, false), out);
     FSDP_TRY_GOTO(
         status,
-        fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, 0, fsdp_device_stream(device)),
+        fsdp_broadcast(mesh->replicate_pg, fsdp_tensor_data(packed), numel, p->dtype, root, fsdp_device_stream(device)),
         out);
     status = copy_all(p, packed, true);
 out:
@@ -89,7 +88,7 @@ out:
     return status;
 }
 
-fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh)
+fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh, int root)
 {
     packing p = {.state = state};
     fsdp_status status = FSDP_OK;
@@ -102,18 +101,13 @@ fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, con
         for (int64_t m = 0; m < state->module_count && status == FSDP_OK; m++)
             status = fsdp__module_walk(state->modules[m], collect, &p);
         if (status == FSDP_OK)
-            status = broadcast(&p, mesh);
+            status = broadcast(&p, mesh, root);
     }
     fsdp__free(p.buffers);
     return status;
 }
 
 /* ---- forwards ---- */
-
-static bool is_outermost(const fsdp__module_state *state)
-{
-    return state->root->forward_root == state && state->training != FSDP__FORWARD;
-}
 
 /* The same on all ranks: they have made the same backwards, and frozen the same parameters. */
 static fsdp_status divide_anew(fsdp__param_group *group)
@@ -129,31 +123,23 @@ static fsdp_status divide_anew(fsdp__param_group *group)
     return fsdp__buckets_rebuild(group);
 }
 
-fsdp_status fsdp__replica_begin_forward(fsdp__module_state *state)
+fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording)
 {
     fsdp__param_group *group = fsdp__replica_of(state);
-    bool recording = fsdp_grad_enabled(state->root->context);
-    fsdp__buckets *b;
+    fsdp__buckets *b = group->buckets;
 
-    if (!group || !is_outermost(state))
-        return FSDP_OK;
-    b = group->buckets;
     if (recording && b->open && b->options.static_graph)
         return FSDP_FAIL(FSDP_STATE, "a second forward before the backward of the first: with static_graph each "
                                      "forward of a replicated module has its backward first");
     if (recording)
         FSDP_TRY(divide_anew(group));
     b->open = recording;
-    if (b->buffers_due)
-        FSDP_TRY(fsdp__replica_broadcast_buffers(state, &group->residence.mesh));
-    return FSDP_OK;
+    return b->buffers_due ? fsdp__replica_broadcast_buffers(state, &group->residence.mesh, b->speaker) : FSDP_OK;
 }
 
-void fsdp__replica_end_forward(fsdp__module_state *state)
+void fsdp__replica_settle(fsdp__module_state *state, bool syncs)
 {
-    fsdp__param_group *group = fsdp__replica_of(state);
+    fsdp__buckets *b = fsdp__replica_of(state)->buckets;
 
-    if (group)
-        group->buckets->buffers_due =
-            !group->buckets->options.keep_buffers && state->reduce_grads && fsdp_grad_enabled(state->root->context);
+    b->buffers_due = !b->options.keep_buffers && syncs;
 }

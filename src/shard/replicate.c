@@ -164,7 +164,7 @@ static fsdp_status broadcast_values(const selection *sel)
         FSDP_TRY(fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype, 0,
                                 fsdp_device_stream(r->device)));
     }
-    return fsdp__replica_broadcast_buffers(sel->state, &r->mesh);
+    return fsdp__replica_broadcast_buffers(sel->state, &r->mesh, 0);
 }
 
 /* ---- the call ---- */

@@ -1,0 +1,201 @@
+/* join.c - ranks with fewer inputs than others. */
+#include "shard/join.h"
+
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/alloc.h"
+#include "shard/bucket_reduce.h"
+#include "shard/lazy_init.h"
+#include "shard/methods.h"
+
+/* What all ranks say at the begin of an iteration: who is present, and how many of those record and synchronise. */
+typedef struct roll {
+    int32_t *present; /* by rank; then the two numbers */
+    int ranks, count, first;
+    bool records, syncs;
+} roll;
+
+static void close_roll(roll *r)
+{
+    fsdp__free(r->present);
+}
+
+static fsdp_status call_roll(fsdp__param_group *group, bool present, bool records, bool syncs, roll *out)
+{
+    const fsdp__mesh_info *mesh = &group->residence.mesh;
+    int ranks = mesh->replicas;
+    fsdp_status status;
+
+    *out = (roll){.ranks = ranks, .first = -1};
+    out->present = fsdp__calloc((size_t)ranks + 2, sizeof *out->present);
+    if (!out->present)
+        return FSDP_NO_MEMORY;
+    out->present[fsdp_process_group_rank(mesh->replicate_pg)] = present;
+    out->present[ranks] = records;
+    out->present[ranks + 1] = syncs;
+    status = fsdp__buckets_add_up(group, out->present, ranks + 2);
+    for (int r = ranks - 1; r >= 0 && status == FSDP_OK; r--) {
+        out->count += out->present[r] > 0;
+        out->first = out->present[r] > 0 ? r : out->first;
+    }
+    out->records = out->present[ranks] > 0;
+    out->syncs = out->present[ranks + 1] > 0;
+    if (status == FSDP_OK &&
+        ((out->records && out->present[ranks] != out->count) || (out->syncs && out->present[ranks + 1] != out->count)))
+        status = FSDP_FAIL(FSDP_MISMATCH,
+                           "of %d ranks that still have inputs %d record this forward of a replicated module for a "
+                           "backward, and %d synchronise its gradients: all must, or none",
+                           out->count, out->present[ranks], out->present[ranks + 1]);
+    return status;
+}
+
+/* Where the iteration is to end for all when it has for one. */
+static fsdp_status check_early(const fsdp__buckets *b, const roll *r)
+{
+    int gone = 0;
+
+    if (!b->join.stop_early || r->count == r->ranks || r->count == 0)
+        return FSDP_OK;
+    while (r->present[gone] > 0)
+        gone++;
+    return FSDP_FAIL(FSDP_STATE, "rank %d has no inputs left, and the others do: stop_early ends all", gone);
+}
+
+/* Of this iteration: who speaks for all, and what gradients are divided by. */
+static void follow(fsdp__buckets *b, const roll *r)
+{
+    b->speaker = r->first;
+    b->divisor = b->join.divide_by_present ? (float)r->count : 0;
+}
+
+fsdp_status fsdp__join_announce(fsdp__module_state *state, bool recording)
+{
+    fsdp__param_group *group = fsdp__replica_of(state);
+    bool syncs = recording && state->reduce_grads && state->reduction.all_reduce;
+    roll r;
+    fsdp_status status;
+
+    if (!group->buckets->joining)
+        return FSDP_OK;
+    status = call_roll(group, true, recording, syncs, &r);
+    if (status == FSDP_OK)
+        status = check_early(group->buckets, &r);
+    if (status == FSDP_OK)
+        follow(group->buckets, &r);
+    close_roll(&r);
+    return status;
+}
+
+/* ---- what a rank without inputs does ---- */
+
+/* All buckets, with nothing in them but what this rank has kept without synchronisation. */
+static fsdp_status shadow_backward(fsdp__module_state *state, fsdp__param_group *group)
+{
+    fsdp__reduce_settings settings = state->reduction;
+    bool reduced;
+    fsdp_status status;
+
+    settings.all_reduce = true;
+    settings.landed = NULL; /* nobody steps here */
+    for (int64_t i = 0; i < group->param_count; i++)
+        group->params[i].due = group->params[i].due || group->buckets->places[i].bucket >= 0;
+    group->buckets->absent = true;
+    status = fsdp__buckets_reduce(group, state->comm, &settings, &reduced);
+    group->buckets->absent = false;
+    if (status == FSDP_OK)
+        status = fsdp__comm_context_finish_reduction(state->comm);
+    for (int64_t i = 0; i < group->param_count; i++)
+        fsdp__put_grad(group->params[i].sharded, NULL);
+    return status;
+}
+
+static fsdp_status shadow(fsdp__module_state *state, fsdp__param_group *group, const roll *r)
+{
+    follow(group->buckets, r);
+    FSDP_TRY(fsdp__replica_prepare(state, r->records));
+    group->buckets->open = false; /* no backward of this rank's own comes */
+    fsdp__replica_settle(state, r->records && r->syncs);
+    return r->syncs ? shadow_backward(state, group) : FSDP_OK;
+}
+
+/* Until nobody is left. */
+static fsdp_status follow_others(fsdp__module_state *state, fsdp__param_group *group)
+{
+    for (bool more = true; more;) {
+        roll r;
+        fsdp_status status = call_roll(group, false, false, false, &r);
+
+        more = r.count > 0;
+        if (status == FSDP_OK)
+            status = check_early(group->buckets, &r);
+        if (status == FSDP_OK && more)
+            status = shadow(state, group, &r);
+        close_roll(&r);
+        FSDP_TRY(status);
+    }
+    return FSDP_OK;
+}
+
+/* Who was there last has the model that all go on with. */
+static fsdp_status take_model(fsdp__module_state *state, const fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+
+    for (int64_t i = 0; i < group->param_count && r->mesh.replicas > 1; i++) {
+        fsdp_tensor *t = group->params[i].sharded;
+
+        if (fsdp_tensor_numel(t) == 0)
+            continue;
+        FSDP_TRY(fsdp_tensor_begin_write(t));
+        FSDP_TRY(fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype,
+                                group->buckets->speaker, fsdp_device_stream(r->device)));
+    }
+    return fsdp__replica_broadcast_buffers(state, &r->mesh, group->buckets->speaker);
+}
+
+/* ---- the calls ---- */
+
+static fsdp_status idle_replica(fsdp_module *module, fsdp__module_state **state, fsdp__param_group **out)
+{
+    FSDP_TRY(fsdp__method_state(module, state));
+    *out = fsdp__replica_of(*state);
+    if (!*out)
+        return FSDP_FAIL(FSDP_STATE, "this %s is not replicated: it cannot join", module->type->name);
+    if ((*state)->training != FSDP__IDLE)
+        return FSDP_FAIL(FSDP_STATE, "cannot join while a %s runs",
+                         (*state)->training == FSDP__FORWARD ? "forward" : "backward");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_join_begin(fsdp_module *module, const fsdp_join_options *options)
+{
+    fsdp__module_state *state;
+    fsdp__param_group *group;
+
+    FSDP_TRY(idle_replica(module, &state, &group));
+    if (group->buckets->joining)
+        return FSDP_FAIL(FSDP_STATE, "fsdp_module_join_begin was called already, without fsdp_module_join_end");
+    group->buckets->join = options ? *options : (fsdp_join_options){0};
+    group->buckets->joining = true;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_join_end(fsdp_module *module)
+{
+    fsdp__module_state *state;
+    fsdp__param_group *group;
+    fsdp_status status;
+
+    FSDP_TRY(idle_replica(module, &state, &group));
+    if (!group->buckets->joining)
+        return FSDP_FAIL(FSDP_STATE, "fsdp_module_join_end without fsdp_module_join_begin");
+    FSDP_TRY(fsdp__lazy_init(state));
+    status = follow_others(state, group);
+    if (status == FSDP_OK)
+        status = take_model(state, group);
+    group->buckets->joining = false;
+    group->buckets->divisor = 0;
+    group->buckets->speaker = 0;
+    return status;
+}

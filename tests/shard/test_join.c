@@ -1,0 +1,216 @@
+/* Ranks with different numbers of batches: each step is that of the plain model over the batches that there are, and in
+ * the end all have the same parameters. */
+#include "fsdp/replicate.h"
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 1,
+    WORLDS = 4,
+    MOST = 5 /* batches of a rank */
+};
+
+static const int uneven[][WORLDS] = {{3, 1, 2, 0}, {0, 5, 5, 1}, {2, 2, 2, 2}, {0, 0, 4, 0}, {0, 0, 0, 0}};
+
+typedef struct trial {
+    const int *batches; /* by rank */
+    int world;
+    fsdp_replicate_options options;
+    fsdp_join_options join;
+    bool every_other; /* batch is not synchronised, and not stepped with */
+    bool evaluate;    /* before each step */
+    float *values[WORLDS];
+    int64_t count;
+} trial;
+
+/* Of rank `rank`, its share of the mean. */
+static void backward(fsdp_module *module, int step, int rank, double share)
+{
+    fsdp_tensor *x, *targets;
+
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, step, rank * 2, 2, &x, &targets);
+    CHECK_OK(fsdp_backward(fsdp_scale(CHECK_PTR(fsdp_call(module, x, targets)), share)));
+    fsdp_scope_end(module->context, NULL);
+}
+
+static void evaluate(fsdp_module *module, int step)
+{
+    fsdp_tensor *x, *targets;
+
+    fsdp_no_grad_begin(module->context);
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, step, 0, 2, &x, &targets);
+    CHECK_PTR(fsdp_call(module, x, targets));
+    fsdp_scope_end(module->context, NULL);
+    fsdp_no_grad_end(module->context);
+}
+
+static int present(const trial *t, int step)
+{
+    int count = 0;
+
+    for (int r = 0; r < t->world; r++)
+        count += t->batches[r] > step;
+    return count;
+}
+
+/* What a rank that runs out has not stepped with is lost, unless another synchronises once more. */
+static bool counts(const trial *t, int step)
+{
+    return !t->every_other || step % 2 == 1 || present(t, step + 1) > 0;
+}
+
+static float *expected(const trial *t)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    int64_t count;
+    float *values;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    for (int step = 0; step < MOST && present(t, step) > 0; step++) {
+        int ranks = t->join.divide_by_present ? present(t, step) : t->world;
+
+        for (int r = 0; r < t->world; r++)
+            if (t->batches[r] > step && counts(t, step))
+                backward(module, step, r, 1.0 / ranks);
+        if (!t->every_other || step % 2 == 1)
+            net_sgd(module, 0.1f);
+    }
+    values = net_values(module, &count);
+    fsdp_module_unref(module);
+    fsdp_context_free(context);
+    return values;
+}
+
+static void train(fsdp_context *context, void *arg)
+{
+    trial *t = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_parameters parameters;
+    int64_t count;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_replicate(module, &t->options));
+    CHECK_OK(fsdp_module_join_begin(module, &t->join));
+    for (int step = 0; step < t->batches[rank]; step++) {
+        bool sync = !t->every_other || step % 2 == 1;
+
+        if (t->evaluate)
+            evaluate(module, step);
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(module, sync, true));
+        backward(module, step, rank, 1);
+        if (sync)
+            net_sgd(module, 0.1f);
+    }
+    CHECK_OK(fsdp_module_join_end(module));
+    fsdp_module_zero_grad(module);
+    t->values[rank] = net_values(module, &count);
+    if (rank == 0)
+        t->count = count;
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+    backward(module, 0, rank, 1); /* as ever */
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        CHECK_PTR(fsdp_tensor_grad(parameters.items[i].tensor));
+    fsdp_parameters_release(&parameters);
+    fsdp_module_unref(module);
+}
+
+static trial trial_of(int bits)
+{
+    trial t = {.batches = uneven[bits % 5], .every_other = bits / 5 % 3 == 1, .evaluate = bits / 5 % 3 == 2};
+
+    t.join.divide_by_present = bits & 1;
+    t.options.gradient_as_bucket_view = bits >> 1 & 1;
+    t.options.no_shared_memory = bits >> 2 & 1;
+    t.options.overlap = bits >> 3 & 1 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+    t.options.bucket_cap_mb = bits % 3 ? 2e-4 : 0;
+    t.options.find_unused_parameters = bits % 7 == 1;
+    t.options.static_graph = bits % 7 == 2;
+    return t;
+}
+
+static void every_step_is_of_the_batches_there_are(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 240; bits += test_long() ? 1 : test_brief() ? 37 : 7)
+        for (int world = 1 + test_brief(); world <= WORLDS - test_brief(); world++) {
+            trial t = trial_of(bits);
+            float *plain;
+
+            t.world = world;
+            if (t.every_other) /* what is kept is divided by who is there when it is sent */
+                t.join.divide_by_present = false;
+            plain = expected(&t);
+            test_run_ranks(world, train, &t);
+            CHECK_CLOSE(t.values[0], plain, t.count, 1e-5, 1e-6);
+            for (int r = 0; r < world; r++) {
+                CHECK_BYTES(t.values[r], t.values[0], (size_t)t.count * sizeof(float));
+                if (r > 0)
+                    free(t.values[r]);
+            }
+            free(t.values[0]);
+            free(plain);
+        }
+}
+
+/* ---- errors ---- */
+
+static void stop(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+    fsdp_status status = FSDP_OK;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_EQ(fsdp_module_join_begin(module, NULL), FSDP_STATE);
+    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK_EQ(fsdp_module_join_end(module), FSDP_STATE);
+    CHECK_CONTAINS(fsdp_last_error(), "without fsdp_module_join_begin");
+    CHECK_OK(fsdp_module_join_begin(module, &(fsdp_join_options){.stop_early = true}));
+    CHECK_EQ(fsdp_module_join_begin(module, NULL), FSDP_STATE);
+    for (int step = 0; step < 2 - fsdp_context_rank(context) && status == FSDP_OK; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, 0, 2, &x, &targets);
+        x = fsdp_call(module, x, targets);
+        status = x ? fsdp_backward(x) : fsdp_last_status();
+        fsdp_scope_end(context, NULL);
+    }
+    if (status == FSDP_OK)
+        status = fsdp_module_join_end(module);
+    CHECK_EQ(status, FSDP_STATE);
+    CHECK_CONTAINS(fsdp_last_error(), "rank 1 has no inputs left");
+    fsdp_module_unref(module);
+}
+
+/* One synchronises, the other does not. */
+static void disagree(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK_OK(fsdp_module_join_begin(module, NULL));
+    CHECK_OK(fsdp_module_set_requires_gradient_sync(module, fsdp_context_rank(context) == 0, true));
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 2, &x, &targets);
+    CHECK(!fsdp_call(module, x, targets));
+    CHECK_EQ(fsdp_last_status(), FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), "1 synchronise");
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(module);
+}
+
+static void errors_are_told_on_all_ranks(void **state)
+{
+    (void)state;
+    test_run_ranks(2, stop, NULL);
+    test_run_ranks(2, disagree, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(every_step_is_of_the_batches_there_are), cmocka_unit_test(errors_are_told_on_all_ranks))
