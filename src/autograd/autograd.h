@@ -89,8 +89,11 @@ typedef struct fsdp__leaf_owner {
     /* Or NULL: the running backward has come through the last use of the leaf, whether that brought a gradient or not.
      * It may fail, and the backward with it. */
     fsdp_status (*grad_complete)(void *arg, fsdp_tensor *leaf);
+    /* Or NULL: the leaf is a part of another tensor, which has the gradient, and which optimizers are given. */
+    bool (*is_part)(const void *arg, const fsdp_tensor *leaf);
 } fsdp__leaf_owner;
 fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg);
+bool fsdp__leaf_is_part(const fsdp_tensor *leaf);
 /* How many uses of the leaf the running backwards have yet to come through, known from their begin on; of a leaf whose
  * owner asks for grad_complete. */
 int64_t fsdp__leaf_uses(const fsdp_tensor *leaf);

@@ -161,6 +161,13 @@ void *fsdp__leaf_owner_arg(const fsdp_tensor *leaf, const fsdp__leaf_owner *owne
     return state && state->owner == owner ? state->owner_arg : NULL;
 }
 
+bool fsdp__leaf_is_part(const fsdp_tensor *leaf)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state && state->owner && state->owner->is_part && state->owner->is_part(state->owner_arg, leaf);
+}
+
 /* ---- properties ---- */
 
 fsdp_status fsdp_tensor_set_requires_grad(fsdp_tensor *tensor, bool requires_grad)

@@ -25,6 +25,8 @@ typedef struct fsdp__module_hooks {
     fsdp_status (*retype)(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
     /* Whether materialising and initialising `parameter`, and its dtype, is the hook's business. */
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
+    /* What optimizers are given in place of parameters below the module that are parts of it: FSDP1's FlatParameter. */
+    fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);
     /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. A pre_forward that fails
      * itself undoes what it began by itself: this is not called. */
     void (*failed)(void *arg, fsdp_module *module);

@@ -1,4 +1,5 @@
 /* walk.c - the tree by its names. */
+#include "autograd/autograd.h"
 #include "nn/module.h"
 
 #include <string.h>
@@ -83,22 +84,36 @@ static bool collected(const fsdp_parameters *list, const fsdp_tensor *tensor)
     return false;
 }
 
+static fsdp_status add(collection *c, const char *module_name, const char *name, fsdp_tensor *tensor)
+{
+    char *full;
+
+    if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
+        return FSDP_NO_MEMORY;
+    full = fsdp__sprintf("%s%s%s", module_name, *module_name ? "." : "", name);
+    if (!full)
+        return FSDP_NO_MEMORY;
+    c->list.items[c->list.count++] = (fsdp_parameter){full, fsdp_tensor_ref(tensor)};
+    return FSDP_OK;
+}
+
 static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 {
     collection *c = arg;
 
+    for (int64_t i = 0; i < module->parts->hook_count; i++) {
+        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
+        fsdp_tensor *flat = hooks->flat_parameter ? hooks->flat_parameter(hooks->arg, module) : NULL;
+
+        if (flat)
+            FSDP_TRY(add(c, name, "_flat_param", flat));
+    }
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
-        char *full;
 
-        if (collected(&c->list, *slot->slot)) /* a tied one has the name under which it is met first */
-            continue;
-        if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
-            return FSDP_NO_MEMORY;
-        full = fsdp__sprintf("%s%s%s", name, *name ? "." : "", slot->name);
-        if (!full)
-            return FSDP_NO_MEMORY;
-        c->list.items[c->list.count++] = (fsdp_parameter){full, fsdp_tensor_ref(*slot->slot)};
+        /* A tied one has the name under which it is met first. */
+        if (!collected(&c->list, *slot->slot) && !fsdp__leaf_is_part(*slot->slot))
+            FSDP_TRY(add(c, name, slot->name, *slot->slot));
     }
     return FSDP_OK;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
@@ -71,6 +72,11 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
 
     if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
         return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': it is on the meta device; materialize the module first",
+                         name);
+    if (fsdp__leaf_is_part(tensor))
+        return FSDP_FAIL(FSDP_STATE,
+                         "cannot optimize '%s': it is a part of a flat parameter, which has its gradient: make the "
+                         "optimizer of fsdp_module_parameters after wrapping, or wrap with original parameters",
                          name);
     if (tensor->storage->kind == FSDP_MEMORY_UNSHARDED_PARAMETER)
         return FSDP_FAIL(FSDP_STATE,

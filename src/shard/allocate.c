@@ -61,6 +61,35 @@ fsdp_status fsdp__param_group_lay_out(fsdp__param_group *group)
     return FSDP_OK;
 }
 
+/* Still without the group's memory. */
+static fsdp_status make_flat_parameter(fsdp__param_group *group)
+{
+    const fsdp__residence *r = &group->residence;
+    const fsdp_tensor *like = group->params[0].sharded;
+    fsdp_distribution distribution = {.ndim = 1, .global_shape = {group->flat.shard_numel * r->mesh.ranks}};
+    fsdp__storage *storage;
+    fsdp_status status;
+
+    if (!group->flat.as_one)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__storage_create(fsdp_tensor_device(like), fsdp__flat_shard_bytes(&group->flat, like->dtype),
+                                  FSDP_MEMORY_PARAMETER_SHARD, false, &storage));
+    status =
+        fsdp__tensor_create_view(storage, like->dtype, 1, &group->flat.shard_numel, NULL, 0, &group->flat.parameter);
+    fsdp__storage_unref(storage);
+    FSDP_TRY(status);
+    fsdp__mesh_info_place(&r->mesh, 0, &distribution);
+    FSDP_TRY(fsdp_tensor_set_distribution(group->flat.parameter, &distribution));
+    return fsdp__flat_parameter_own(group);
+}
+
+static void free_flat_parameter(fsdp__param_group *group)
+{
+    fsdp__flat_parameter_disown(group);
+    fsdp_tensor_unref(group->flat.parameter);
+    group->flat.parameter = NULL;
+}
+
 static void unwrap(fsdp__param *param)
 {
     fsdp__param_disown(param);
@@ -69,10 +98,11 @@ static void unwrap(fsdp__param *param)
 
 fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
 {
+    fsdp_status status;
+
     FSDP_TRY(fsdp__param_group_lay_out(group));
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
-        fsdp_status status;
 
         p->group = group;
         status = fsdp__param_own_sharded(p);
@@ -86,11 +116,15 @@ fsdp_status fsdp__param_group_shard_parameters(fsdp__param_group *group)
             unwrap(&group->params[i]);
         return status;
     }
-    return FSDP_OK;
+    status = make_flat_parameter(group);
+    if (status != FSDP_OK)
+        fsdp__param_group_unwrap_parameters(group);
+    return status;
 }
 
 void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
 {
+    free_flat_parameter(group);
     for (int64_t i = 0; i < group->param_count; i++)
         unwrap(&group->params[i]);
 }
@@ -149,7 +183,7 @@ static fsdp_status make_unsharded(fsdp__param_group *group, fsdp__param *param)
 /* Everything of this rank alone: objects, and the storages that the shards will move to. */
 static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__storage ***storages)
 {
-    *storages = fsdp__calloc((size_t)group->param_count, sizeof **storages);
+    *storages = fsdp__calloc((size_t)group->param_count + 1, sizeof **storages); /* the last: of a flat parameter */
     if (!*storages)
         return FSDP_NO_MEMORY;
     FSDP_TRY(fsdp__residence_open(&group->residence, choose_residence(group, device), device));
@@ -164,7 +198,11 @@ static fsdp_status prepare(fsdp__param_group *group, fsdp_device *device, fsdp__
         FSDP_TRY(fsdp__storage_create(group->residence.shard_device, bytes, FSDP_MEMORY_PARAMETER_SHARD, false,
                                       &(*storages)[i]));
     }
-    return FSDP_OK;
+    if (!group->flat.parameter)
+        return FSDP_OK;
+    return fsdp__storage_create(group->residence.shard_device,
+                                (size_t)group->flat.shard_numel * fsdp_dtype_size(group->flat.parameter->dtype),
+                                FSDP_MEMORY_PARAMETER_SHARD, false, &(*storages)[group->param_count]);
 }
 
 /* The shard's values, which lie in runs before it was ever allocated, one after the other. */
@@ -210,7 +248,18 @@ static fsdp_status fill_shards(const fsdp__param_group *group, fsdp__storage *co
         FSDP_TRY(fsdp__flat_clear(&group->flat, &group->residence, group->params[0].orig_dtype));
     for (int64_t i = 0; i < group->param_count; i++)
         FSDP_TRY(fill_shard(&group->residence, &group->params[i], storages[i]));
+    if (group->flat.parameter)
+        fsdp__flat_lend(&group->flat, &group->residence, group->params[0].orig_dtype, storages[group->param_count]);
     return FSDP_OK;
+}
+
+static bool has_no_values(const fsdp__param_group *group)
+{
+    bool none = false;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        none = none || (fsdp__param_shard_numel(&group->params[i]) > 0 && group->params[i].sharded->storage->unwritten);
+    return none;
 }
 
 /* Moves the shards there. */
@@ -226,6 +275,12 @@ static void move_shards(fsdp__param_group *group, fsdp__storage **storages)
         fsdp__shape_contiguous_strides(shard->ndim, shard->shape, shard->strides);
         storages[i] = NULL;
     }
+    if (!group->flat.parameter)
+        return;
+    storages[group->param_count]->unwritten = has_no_values(group);
+    fsdp__storage_unref(group->flat.parameter->storage);
+    group->flat.parameter->storage = storages[group->param_count];
+    storages[group->param_count] = NULL;
 }
 
 static void undo(fsdp__param_group *group)
@@ -301,7 +356,7 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
     for (int64_t i = 0; i < count && status != FSDP_OK; i++)
         undo(groups[i]);
     for (int64_t i = 0; storages && i < count; i++) {
-        for (int64_t p = 0; storages[i] && p < groups[i]->param_count; p++)
+        for (int64_t p = 0; storages[i] && p <= groups[i]->param_count; p++)
             fsdp__storage_unref(storages[i][p]);
         fsdp__free(storages[i]);
     }
@@ -315,6 +370,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
         fsdp__param_group_reshard(group, comm); /* so that peers' writers do not wait for a reader that is gone */
     fsdp__param_group_drop_gradients(group);
     fsdp__param_group_leave_gradient_buffers(group);
+    free_flat_parameter(group);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param_disown(&group->params[i]);
         fsdp__param_release(&group->params[i]);

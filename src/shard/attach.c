@@ -25,6 +25,13 @@ static bool manages(void *arg, const fsdp_tensor *parameter)
     return param && param->group->state == arg;
 }
 
+static fsdp_tensor *flat_parameter(void *arg, const fsdp_module *module)
+{
+    const fsdp__module_state *state = arg;
+
+    return state->group_count > 0 && state->modules[0] == module ? state->groups[0]->flat.parameter : NULL;
+}
+
 typedef struct initialization {
     fsdp__module_state *state;
     const fsdp_module *module; /* of the state: the walk starts from it */
@@ -193,6 +200,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .materialize = materialize,
                                     .retype = fsdp__retype,
                                     .manages = manages,
+                                    .flat_parameter = flat_parameter,
                                     .initialize = initialize,
                                     .free_arg = forget_module};
 

@@ -50,6 +50,17 @@ void *fsdp__flat_shard(const fsdp__flat *flat, const fsdp__residence *residence,
     return residence->shards ? residence->shards->data : part_of(flat, residence, orig_dtype);
 }
 
+void fsdp__flat_lend(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype,
+                     fsdp__storage *storage)
+{
+    size_t at = (size_t)(flat->shard_numel * residence->mesh.rank) * fsdp_dtype_size(orig_dtype);
+
+    if (residence->shards)
+        fsdp__region_lend_guarded(residence->shards, 0, storage);
+    else
+        fsdp__region_lend_guarded(residence->unsharded, at, storage);
+}
+
 fsdp_status fsdp__flat_clear(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype)
 {
     const fsdp__fill_args args = {

@@ -16,6 +16,10 @@ typedef struct fsdp__flat {
     bool on;
     size_t align;        /* bytes of the gathered dtype: a parameter begins at a multiple. 0: they touch */
     int64_t shard_numel; /* of every rank's part, padding included */
+    /* Optimizers are given the vector, as one parameter: this rank's part of it, a distributed tensor of one dimension,
+     * with all gradients. The parameters' shards are parts of it, without gradients of their own. */
+    bool as_one;
+    fsdp_tensor *parameter; /* that; NULL: it is not to be one, or not yet */
 } fsdp__flat;
 
 /* Elements of `param_dtype` that parameters begin at a multiple of. */
@@ -25,6 +29,9 @@ void fsdp__flat_lay_out(fsdp__flat *flat, int64_t shard_numel, fsdp__residence *
                         int64_t count);
 /* This rank's part of the vector, as the shards have it. */
 void *fsdp__flat_shard(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype);
+/* `storage` takes this rank's part of the vector, whole: see fsdp__region_lend_guarded. */
+void fsdp__flat_lend(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype,
+                     fsdp__storage *storage);
 /* Zeros for this rank's part of the vector, which has memory: what is padding stays so. */
 fsdp_status fsdp__flat_clear(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype);
 /* Of a rank's part in `dtype`, and of the whole vector: rounded up as the allocator does. */

@@ -328,7 +328,60 @@ static fsdp_status grad_complete(void *arg, fsdp_tensor *leaf)
     return buckets && buckets->running && leaf == param->unsharded ? buckets->grad_complete(param) : FSDP_OK;
 }
 
-static const fsdp__leaf_owner leaf_owner = {grad_made, grad_set, requires_grad_set, grad_complete};
+static bool is_part(const void *arg, const fsdp_tensor *leaf)
+{
+    const fsdp__param *param = arg;
+
+    return leaf == param->sharded && param->group && param->group->flat.parameter;
+}
+
+static const fsdp__leaf_owner leaf_owner = {grad_made, grad_set, requires_grad_set, grad_complete, is_part};
+
+/* ---- and to the one parameter of a flat group ---- */
+
+static fsdp_status flat_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    (void)arg;
+    if (fsdp_tensor_distribution(grad))
+        return FSDP_OK;
+    return fsdp_tensor_set_distribution(grad, fsdp_tensor_distribution(leaf));
+}
+
+static void flat_grad_set(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param_group *group = arg;
+
+    (void)leaf;
+    for (int64_t i = 0; i < group->param_count; i++)
+        drop(&group->params[i]);
+}
+
+static void flat_requires_grad_set(void *arg, bool requires_grad)
+{
+    fsdp__param_group *group = arg;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        requires_grad_set(&group->params[i], requires_grad);
+}
+
+static const fsdp__leaf_owner flat_owner = {
+    .grad_made = flat_grad_made, .grad_set = flat_grad_set, .requires_grad_set = flat_requires_grad_set};
+
+fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group)
+{
+    bool trained = false;
+
+    for (int64_t i = 0; i < group->param_count; i++)
+        trained = trained || fsdp_tensor_requires_grad(group->params[i].sharded);
+    FSDP_TRY(fsdp_tensor_set_requires_grad(group->flat.parameter, trained));
+    return fsdp__set_leaf_owner(group->flat.parameter, &flat_owner, group);
+}
+
+void fsdp__flat_parameter_disown(fsdp__param_group *group)
+{
+    if (group->flat.parameter)
+        (void)fsdp__set_leaf_owner(group->flat.parameter, NULL, NULL);
+}
 
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor)
 {

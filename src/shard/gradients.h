@@ -11,6 +11,9 @@ fsdp_status fsdp__param_own_sharded(fsdp__param *param);
 fsdp_status fsdp__param_own_unsharded(fsdp__param *param);
 /* The tensors may outlive the group in an optimizer, a graph, or the caller's hands. */
 void fsdp__param_disown(fsdp__param *param);
+/* The same for a flat group's one parameter. */
+fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group);
+void fsdp__flat_parameter_disown(fsdp__param_group *group);
 /* The param whose shard, or unsharded tensor, this is; NULL when no group took it. */
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 

@@ -59,8 +59,12 @@ static void choose(fsdp__reduction *r)
         bool has = fsdp__param_unreduced(p);
 
         r->present = r->present || has || (r->complete && p->partial_used);
-        r->hooked = r->hooked || (r->complete && fsdp__has_grad_hooks(p->sharded));
-        r->add = r->add || (r->complete && fsdp_tensor_grad(p->sharded));
+    }
+    for (int64_t i = 0; r->complete && r->count > 0 && i < fsdp__result_count(r); i++) {
+        const fsdp_tensor *shard = fsdp__result_shard(r, i);
+
+        r->hooked = r->hooked || fsdp__has_grad_hooks(shard);
+        r->add = r->add || fsdp_tensor_grad(shard);
     }
     r->add = r->add && !r->hooked; /* hooks see what this reduction brings, not the sum */
 }
@@ -278,15 +282,16 @@ static fsdp_status finish_partial(fsdp__reduction *r)
 /* To the host. */
 static fsdp_status bring(const fsdp__reduction *r)
 {
-    fsdp__arriving *arriving = fsdp__calloc((size_t)r->count, sizeof *arriving);
+    int64_t count = fsdp__result_count(r);
+    fsdp__arriving *arriving = fsdp__calloc((size_t)count, sizeof *arriving);
     fsdp_status status;
 
     if (!arriving)
         return FSDP_NO_MEMORY;
-    for (int64_t i = 0; i < r->count; i++)
-        arriving[i] =
-            (fsdp__arriving){fsdp__result_place(r, i), fsdp__result_dtype(r, i), r->comm->in_flight.gradients[i]};
-    status = fsdp__arrivals_bring(&r->comm->arrivals, r->stream, arriving, r->count, r->add);
+    for (int64_t i = 0; i < count; i++)
+        arriving[i] = (fsdp__arriving){r->group->flat.parameter ? fsdp__result_vector(r) : fsdp__result_place(r, i),
+                                       fsdp__result_dtype(r, i), r->comm->in_flight.gradients[i]};
+    status = fsdp__arrivals_bring(&r->comm->arrivals, r->stream, arriving, count, r->add);
     fsdp__free(arriving);
     return status;
 }
@@ -312,18 +317,20 @@ static void hand_over(fsdp__reduction *r)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
 
+    for (int64_t i = 0; r->complete && i < fsdp__result_count(r); i++) {
+        if (!flight->arriving[i])
+            fsdp__put_grad(fsdp__result_shard(r, i), flight->gradients[i]);
+        if (r->settings->landed)
+            flight->shards[i] = fsdp_tensor_ref(fsdp__result_shard(r, i));
+    }
     for (int64_t i = 0; i < r->count; i++) {
         fsdp__param *p = r->params[i];
 
-        if (r->complete && !flight->arriving[i])
-            fsdp__put_grad(p->sharded, flight->gradients[i]);
         fsdp__put_grad(p->unsharded, NULL);
         fsdp_tensor_unref(p->accumulated_grad);
         p->accumulated_grad = NULL;
         p->due = false;
         p->partial_used = !r->complete && fsdp__in_flight_contributed(flight, i);
-        if (r->complete && r->settings->landed)
-            flight->shards[i] = fsdp_tensor_ref(p->sharded);
     }
     flight->landed = r->complete ? r->settings->landed : NULL;
     flight->landed_arg = r->settings->landed_arg;

@@ -5,10 +5,19 @@
 #include "base/alloc.h"
 #include "device/kernels.h"
 
-/* A gradient of the shard, a distributed tensor like it, from byte `offset` of `storage` on. */
-static fsdp_status make_gradient(const fsdp__param *param, fsdp__storage *storage, size_t offset, fsdp_tensor **out)
+int64_t fsdp__result_count(const fsdp__reduction *r)
 {
-    const fsdp_tensor *like = param->sharded;
+    return r->group->flat.parameter ? 1 : r->count;
+}
+
+fsdp_tensor *fsdp__result_shard(const fsdp__reduction *r, int64_t i)
+{
+    return r->group->flat.parameter ? r->group->flat.parameter : r->params[i]->sharded;
+}
+
+/* A gradient of the shard `like`, a distributed tensor as that is, from byte `offset` of `storage` on. */
+static fsdp_status make_gradient(const fsdp_tensor *like, fsdp__storage *storage, size_t offset, fsdp_tensor **out)
+{
     fsdp_status status;
 
     FSDP_TRY(fsdp__tensor_create_view(storage, like->dtype, like->ndim, like->shape, NULL,
@@ -49,7 +58,7 @@ static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
     fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(r->group->residence.shard_device, bytes, FSDP_MEMORY_GRADIENT, true, &storage));
-    status = make_gradient(p, storage, 0, &flight->gradients[i]);
+    status = make_gradient(p->sharded, storage, 0, &flight->gradients[i]);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);
     flight->arriving[i] = fsdp_tensor_ref(p->sharded);
@@ -63,7 +72,7 @@ static bool arrives(const fsdp__reduction *r, int64_t i)
 {
     bool maybe_none = !fsdp__in_flight_contributed(&r->comm->in_flight, i);
 
-    return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(r->params[i]->sharded)));
+    return r->hooked || (maybe_none && (r->partial || !fsdp_tensor_grad(fsdp__result_shard(r, i))));
 }
 
 /* One storage for those results that find no gradient to go to; NULL when all do. */
@@ -91,7 +100,7 @@ static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *s
     bool made = !grad;
 
     if (made) {
-        FSDP_TRY(make_gradient(p, storage, *offset, &grad));
+        FSDP_TRY(make_gradient(p->sharded, storage, *offset, &grad));
         *offset += fsdp__param_padded_bytes(p, 1, p->orig_dtype);
     }
     flight->gradients[i] = grad;
@@ -102,8 +111,13 @@ static fsdp_status make_in_place(fsdp__reduction *r, int64_t i, fsdp__storage *s
 void *fsdp__result_place(const fsdp__reduction *r, int64_t i)
 {
     const fsdp__in_flight *flight = &r->comm->in_flight;
+    const fsdp__param *p = r->params[i];
 
-    return flight->results ? (char *)flight->results->data + r->places[i] : fsdp_tensor_data(flight->gradients[i]);
+    if (flight->results)
+        return (char *)flight->results->data + r->places[i];
+    if (r->group->flat.on)
+        return (char *)fsdp__result_vector(r) + (size_t)p->piece.in_shard * fsdp_dtype_size(p->orig_dtype);
+    return fsdp_tensor_data(flight->gradients[i]);
 }
 
 fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i)
@@ -154,18 +168,24 @@ static fsdp_status make_on_device(fsdp__reduction *r)
 
 /* ---- of a flat group ---- */
 
+/* Of the i-th result, in the vector. */
+static int64_t first_element(const fsdp__reduction *r, int64_t i)
+{
+    return r->group->flat.parameter ? 0 : r->params[i]->piece.in_shard;
+}
+
 /* The vector that all results have their gradients in already; NULL: they have none, or elsewhere. */
 static fsdp__storage *vector_of(const fsdp__reduction *r)
 {
-    const fsdp_tensor *first = fsdp_tensor_grad(r->params[0]->sharded);
-    size_t bytes = (size_t)r->group->flat.shard_numel * fsdp_dtype_size(r->params[0]->orig_dtype);
+    const fsdp_tensor *first = fsdp_tensor_grad(fsdp__result_shard(r, 0));
+    fsdp_dtype dtype = r->params[0]->orig_dtype;
+    size_t bytes = (size_t)r->group->flat.shard_numel * fsdp_dtype_size(dtype);
 
-    for (int64_t i = 0; i < r->count; i++) {
-        const fsdp__param *p = r->params[i];
-        const fsdp_tensor *grad = fsdp_tensor_grad(p->sharded);
+    for (int64_t i = 0; i < fsdp__result_count(r); i++) {
+        const fsdp_tensor *grad = fsdp_tensor_grad(fsdp__result_shard(r, i));
 
-        if (!grad || grad->storage != first->storage || grad->dtype != p->orig_dtype || grad->storage->bytes != bytes ||
-            grad->offset != p->piece.in_shard || !fsdp_tensor_is_contiguous(grad))
+        if (!grad || grad->storage != first->storage || grad->dtype != dtype || grad->storage->bytes != bytes ||
+            grad->offset != first_element(r, i) || !fsdp_tensor_is_contiguous(grad))
             return NULL;
     }
     return first->storage;
@@ -174,16 +194,15 @@ static fsdp__storage *vector_of(const fsdp__reduction *r)
 static fsdp_status make_in_vector(fsdp__reduction *r, int64_t i, fsdp__storage *vector)
 {
     fsdp__in_flight *flight = &r->comm->in_flight;
-    fsdp__param *p = r->params[i];
-    fsdp_tensor *grad = fsdp_tensor_grad(p->sharded);
-    size_t offset = (size_t)p->piece.in_shard * fsdp_dtype_size(p->orig_dtype);
+    fsdp_tensor *shard = fsdp__result_shard(r, i), *grad = fsdp_tensor_grad(shard);
+    size_t offset = (size_t)first_element(r, i) * fsdp_dtype_size(shard->dtype);
 
     if (grad && grad->storage == vector)
         flight->gradients[i] = fsdp_tensor_ref(grad);
     else
-        FSDP_TRY(make_gradient(p, vector, offset, &flight->gradients[i]));
+        FSDP_TRY(make_gradient(shard, vector, offset, &flight->gradients[i]));
     if (grad != flight->gradients[i] && (grad || arrives(r, i)))
-        flight->arriving[i] = fsdp_tensor_ref(p->sharded);
+        flight->arriving[i] = fsdp_tensor_ref(shard);
     flight->count = i + 1;
     return FSDP_OK;
 }
@@ -210,7 +229,7 @@ static fsdp_status make_vector_results(fsdp__reduction *r)
         FSDP_TRY(fsdp__residence_shard_storage(&r->group->residence, bytes, FSDP_MEMORY_GRADIENT, &vector));
     if (!r->add && (r->partial || vector->device != r->group->residence.device)) /* padding stays zero */
         status = clear(vector, r->params[0]->orig_dtype);
-    for (int64_t i = 0; i < r->count && status == FSDP_OK; i++)
+    for (int64_t i = 0; i < fsdp__result_count(r) && status == FSDP_OK; i++)
         status = make_in_vector(r, i, vector);
     fsdp__storage_unref(vector);
     return status;

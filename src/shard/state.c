@@ -413,6 +413,21 @@ static fsdp_status fail_in_use(const fsdp__module_state *state, const fsdp__para
                      fsdp__param_text(param, text, sizeof text), use_of(state));
 }
 
+/* A write to a flat parameter is one to all of its parts, and the other way. */
+static void note_flat_write(fsdp__param_group *group, const fsdp__storage *written)
+{
+    fsdp__storage *flat = group->flat.parameter->storage;
+
+    for (int64_t i = 0; i < group->param_count && written == flat; i++) {
+        group->params[i].sharded->storage->unwritten = false;
+        group->params[i].sharded->storage->version++;
+    }
+    if (written == flat)
+        return;
+    flat->unwritten = false;
+    flat->version++;
+}
+
 fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *storage)
 {
     fsdp__param_group *group = arg;
@@ -432,6 +447,8 @@ fsdp_status fsdp__module_state_begin_write(void *arg, const fsdp__storage *stora
     /* CAST: peers read the unsharded rows, not the shards; the next gather writes those, and waits then. */
     if (group->residence.kind == FSDP__RESIDENCE_IN_PLACE)
         FSDP_TRY(fsdp__residence_await_readers(&group->residence, fsdp_device_stream(group->residence.device)));
+    if (group->flat.parameter)
+        note_flat_write(group, storage);
     return FSDP_OK;
 }
 

@@ -94,10 +94,10 @@ fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_opt
     return module;
 }
 
-fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align)
+fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align, bool as_one)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), blocks);
-    const fsdp__flat flat = {.on = true, .align = align};
+    const fsdp__flat flat = {.on = true, .align = align, .as_one = as_one};
 
     for (int64_t i = 0; i < blocks; i++) {
         fsdp_module *block = net_block_at(module, i);

@@ -46,8 +46,9 @@ fsdp_mesh *net_hybrid_mesh(fsdp_context *context, int replicas);
 fsdp_status net_last_dimension(void *arg, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out);
 /* Built on the meta device, sharded, given bytes and values: no rank ever holds all of it. */
 fsdp_module *net_sharded(fsdp_context *context, int blocks, const fsdp_shard_options *options);
-/* The same with the parameters of every group in one vector, where they begin at multiples of `align` bytes. */
-fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align);
+/* The same with the parameters of every group in one vector, where they begin at multiples of `align` bytes, and which
+ * is one parameter or not. */
+fsdp_module *net_flat(fsdp_context *context, int blocks, const fsdp_shard_options *options, size_t align, bool as_one);
 /* Rows [first, first + rows) of the global batch of step `step`. Belong to the scope. */
 void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor **x, fsdp_tensor **targets);
 /* p -= lr * gradient on every parameter (shard or whole), then the gradients are dropped. */

@@ -1,10 +1,12 @@
 /* Flat groups: the same numbers as any other layout, from runs of one vector.
  * Links: optim */
+#include "fsdp/state.h"
 #include "shard/fully_shard.h"
 #include "shard/ways.h"
 
 enum {
-    BLOCKS = 2
+    BLOCKS = 2,
+    AS_ONE = 1 /* of run->arg; 16: that alignment */
 };
 
 /* ---- the same numbers ---- */
@@ -13,7 +15,20 @@ static fsdp_module *arg_net(fsdp_context *context, const way_run *run)
 {
     if (!run->way)
         return ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
-    return net_flat(context, BLOCKS, &run->options, (size_t)run->arg);
+    return net_flat(context, BLOCKS, &run->options, (size_t)run->arg & 16, run->arg & AS_ONE);
+}
+
+/* All original parameters, whole. */
+static void note_state(way_run *run, fsdp_module *module)
+{
+    fsdp_state_dict *state, *whole;
+
+    CHECK_OK(fsdp_state_dict_from_module(module, &state));
+    CHECK_OK(fsdp_state_dict_gather(state, NULL, &whole));
+    for (int64_t i = 0; i < whole->count; i++)
+        note_tensor(run, whole->entries[i].tensor);
+    fsdp_state_dict_free(whole);
+    fsdp_state_dict_free(state);
 }
 
 /* Kept gradients, gradients that are added to, an evaluation, a gradient that the caller drops. */
@@ -34,11 +49,12 @@ static void train(fsdp_context *context, way_run *run)
         if (run->way)
             CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
         ways_backward(run, module, 3 * step + 2);
-        note_gradients(run, module);
-        if (step == 2)
+        if (!(run->arg & AS_ONE))
+            note_gradients(run, module);
+        if (step == 2 && !(run->arg & AS_ONE))
             CHECK_OK(fsdp_tensor_set_grad(fsdp_module_parameter(module, "blocks.1.up.weight"), NULL));
         ways_step(optimizer);
-        note_weights(run, module);
+        note_state(run, module);
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
@@ -49,6 +65,7 @@ static void a_flat_model_trains_as_a_plain_one(void **state)
     (void)state;
     in_every_way_with(train, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 0);
     in_every_way_with(train, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 16);
+    in_every_way_with(train, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, AS_ONE);
 }
 
 /* Some parameters of a group are frozen, later others: their gradients are none, those of the others as ever. */
@@ -65,7 +82,7 @@ static void train_a_part(fsdp_context *context, way_run *run)
         dawdle(context, run);
         note_gradients(run, module);
         ways_step(optimizer);
-        note_weights(run, module);
+        note_state(run, module);
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
@@ -111,7 +128,7 @@ static void compare_hybrid(fsdp_context *context, void *arg)
         options.offload_policy.cpu = kind == 2;
         rows = net_sharded(context, BLOCKS, &options);
         expected = train_replicas(rows, &count);
-        flat = net_flat(context, BLOCKS, &options, 16);
+        flat = net_flat(context, BLOCKS, &options, 16, false);
         actual = train_replicas(flat, &flat_count);
         CHECK_EQ(count, flat_count);
         CHECK_BYTES(actual, expected, (size_t)count * sizeof *actual);
@@ -145,7 +162,7 @@ static const fsdp_module_type head_type = {.name = "Net", .forward = head_forwar
 
 static void use_the_head(fsdp_context *context, void *arg)
 {
-    fsdp_module *module = net_flat(context, BLOCKS, &(fsdp_shard_options){0}, 0);
+    fsdp_module *module = net_flat(context, BLOCKS, &(fsdp_shard_options){0}, 0, false);
     fsdp_tensor *x, *targets, *input;
     float values[NET_DIM * NET_IN];
 
@@ -234,7 +251,7 @@ static void check_layout(fsdp_context *context, void *arg)
 {
     int64_t align = *(int64_t *)arg, world = fsdp_context_world_size(context), firsts[64], count, chunks, live = 0;
     fsdp_module *module = net_flat(context, BLOCKS, &(fsdp_shard_options){.reshard_after_forward = FSDP_RESHARD_ALWAYS},
-                                   (size_t)align * sizeof(float));
+                                   (size_t)align * sizeof(float), false);
     float *actual = net_values(module, &count), *expected = net_expected(BLOCKS, 0, &count);
     fsdp_comm_stats stats;
     fsdp_memory_stats memory;
@@ -269,6 +286,77 @@ static void parameters_are_runs_of_one_vector(void **state)
             test_run_ranks(world, check_layout, &align);
 }
 
+/* ---- one parameter ---- */
+
+static void check_one(fsdp_context *context, void *arg)
+{
+    static const char *const names[] = {"_flat_param", "blocks.0._flat_param", "blocks.1._flat_param"};
+    int64_t world = fsdp_context_world_size(context), firsts[64];
+    fsdp_module *module = net_flat(context, BLOCKS, &(fsdp_shard_options){.no_shared_memory = arg != NULL}, 0, true);
+    fsdp_module *rows = net_flat(context, BLOCKS, &(fsdp_shard_options){0}, 0, false);
+    fsdp_tensor *part = fsdp_module_parameter(module, "head.weight"), *flat;
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_EQ(parameters.count, BLOCKS + 1);
+    for (int64_t i = 0; i < parameters.count; i++) {
+        const char *prefix = i == 0 ? "" : i == 1 ? "blocks.0." : "blocks.1.";
+        int64_t chunk = expected_chunk(rows, 1, world, prefix, firsts);
+
+        flat = parameters.items[i].tensor;
+        CHECK_STRING(parameters.items[i].name, names[i]);
+        CHECK_EQ(fsdp_tensor_ndim(flat), 1);
+        CHECK_EQ(fsdp_tensor_size(flat, 0), chunk);
+        CHECK_EQ(fsdp_tensor_distribution(flat)->global_shape[0], chunk * world);
+        CHECK(fsdp_tensor_requires_grad(flat));
+    }
+    (void)net_forward_backward(module, 0, 0, 1);
+    flat = parameters.items[0].tensor;
+    CHECK(fsdp_tensor_grad(flat) && fsdp_tensor_distribution(fsdp_tensor_grad(flat)));
+    CHECK_NULL(fsdp_tensor_grad(part)); /* it has none of its own */
+    CHECK_OK(fsdp_tensor_set_grad(flat, NULL));
+    CHECK_OK(fsdp_tensor_set_requires_grad(flat, false)); /* all of it */
+    CHECK(!fsdp_tensor_requires_grad(part));
+    (void)net_forward_backward(module, 1, 0, 1);
+    CHECK_NULL(fsdp_tensor_grad(flat));
+    CHECK(fsdp_tensor_grad(parameters.items[1].tensor) != NULL);
+    fsdp_parameters_release(&parameters);
+    fsdp_module_unref(rows);
+    fsdp_module_unref(module);
+}
+
+static void a_unit_may_be_one_parameter(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int copy = 0; copy < 2; copy++)
+            test_run_ranks(world, check_one, copy ? &(int){1} : NULL);
+}
+
+/* An optimizer of the original parameters has nothing to step. */
+static void optimize_parts(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, test_device(context), 1);
+    const fsdp__flat flat = {.on = true, .as_one = true};
+    fsdp_optimizer *early;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    early = ways_optimizer(module);
+    CHECK_OK(fsdp__fully_shard(&module, 1, &(fsdp_shard_options){0}, &flat));
+    (void)net_forward_backward(module, 0, 0, 1);
+    CHECK_ERROR(fsdp_optimizer_step(early), FSDP_STATE, "is a part of a flat parameter");
+    fsdp_optimizer_free(early);
+    fsdp_module_unref(module);
+}
+
+static void an_optimizer_of_its_parts_is_refused(void **state)
+{
+    (void)state;
+    test_run_ranks(1, optimize_parts, NULL);
+    test_run_ranks(3, optimize_parts, NULL);
+}
+
 /* ---- what it does not do ---- */
 
 static void check_refused(fsdp_context *context, void *arg)
@@ -298,6 +386,8 @@ int main(void)
         cmocka_unit_test(replicas_are_bit_equal_to_those_of_rows),
         cmocka_unit_test(without_a_gradient_of_its_own_it_counts_as_zeros),
         cmocka_unit_test(parameters_are_runs_of_one_vector),
+        cmocka_unit_test(a_unit_may_be_one_parameter),
+        cmocka_unit_test(an_optimizer_of_its_parts_is_refused),
         cmocka_unit_test(slices_and_other_dtypes_are_refused),
     };
 

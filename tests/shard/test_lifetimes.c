@@ -32,7 +32,7 @@ static fsdp_module *arg_net(fsdp_context *context, const way_run *run)
 
     options.reshard_after_forward = reshard;
     if (run->way && run->arg & 8)
-        module = net_flat(context, BLOCKS, &options, 16);
+        module = net_flat(context, BLOCKS, &options, 16, false);
     else
         module = ways_net(context, run, BLOCKS, reshard);
     if (run->arg & 1)
