@@ -58,7 +58,9 @@ typedef enum fsdp_train_strategy {
     FSDP_TRAIN_ZERO1, /* its options.zero_stage 1, 2, 3 */
     FSDP_TRAIN_ZERO2,
     FSDP_TRAIN_ZERO3,
-    FSDP_TRAIN_HSDP /* as FSDP2, over several copies of the parameters */
+    FSDP_TRAIN_HSDP,  /* as FSDP2, over several copies of the parameters */
+    FSDP_TRAIN_FSDP1, /* fsdp_fsdp1_wrap */
+    FSDP_TRAIN_DDP    /* fsdp_replicate */
 } fsdp_train_strategy;
 
 /* Which modules are sharded together: see fsdp/wrap.h. */
@@ -122,6 +124,9 @@ typedef struct fsdp_train_config {
         int64_t data_parallel_replicate_degree; /* copies of the parameters */
         int64_t data_parallel_shard_degree;     /* ranks of each; -1: all / copies */
         int reshard_after_forward;              /* minus an fsdp_reshard, or reshard_after_forward_ranks */
+        int fsdp1_strategy;                     /* fsdp_sharding_strategy; -1: by the number of copies */
+        int fsdp1_backward_prefetch;            /* fsdp_backward_prefetch; -1: PRE */
+        int fsdp1_forward_prefetch;             /* 1, 0, -1: 0 */
         int wrap_policy;                        /* fsdp_train_wrap */
         int64_t wrap_min_num_params;            /* of SIZE; 0: its default */
         char **wrap_classes;                    /* of CLASS: names of modules' types */

@@ -4,6 +4,7 @@
 
 #include "base/compiler.h"
 #include "config/keys.h"
+#include "fsdp/fsdp1.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 
@@ -12,8 +13,11 @@ extern const fsdp__key_table fsdp__train_keys;
 /* Of all keys as they are printed: whether two runs were asked for the same. */
 fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
 
-/* What parallelism.strategy excludes; the degrees fit the ranks already. */
-fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config);
+/* What parallelism.strategy excludes; the degrees fit the ranks already, but for those of ddp. */
+fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);
+/* Copies of the parameters that there are. */
+int fsdp__train_replicas(const fsdp_train_config *config, int world_size);
+fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *config);
 /* options.zero_stage of it. */
 int fsdp__train_zero_stage(const fsdp_train_config *config);
 

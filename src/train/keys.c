@@ -24,9 +24,14 @@ static const fsdp__choice decay_choices[] = {
     {"constant", FSDP_DECAY_CONSTANT}, {"linear", FSDP_DECAY_LINEAR}, {"cosine", FSDP_DECAY_COSINE}, {NULL, 0}};
 static const fsdp__choice reshard_choices[] = {
     {"default", -FSDP_RESHARD_AUTO}, {"always", -FSDP_RESHARD_ALWAYS}, {"never", -FSDP_RESHARD_NEVER}, {NULL, 0}};
-static const fsdp__choice strategy_choices[] = {{"fsdp2", FSDP_TRAIN_FSDP2}, {"zero1", FSDP_TRAIN_ZERO1},
-                                                {"zero2", FSDP_TRAIN_ZERO2}, {"zero3", FSDP_TRAIN_ZERO3},
-                                                {"hsdp", FSDP_TRAIN_HSDP},   {NULL, 0}};
+static const fsdp__choice strategy_choices[] = {
+    {"fsdp2", FSDP_TRAIN_FSDP2}, {"zero1", FSDP_TRAIN_ZERO1}, {"zero2", FSDP_TRAIN_ZERO2}, {"zero3", FSDP_TRAIN_ZERO3},
+    {"hsdp", FSDP_TRAIN_HSDP},   {"fsdp1", FSDP_TRAIN_FSDP1}, {"ddp", FSDP_TRAIN_DDP},     {NULL, 0}};
+static const fsdp__choice fsdp1_choices[] = {
+    {"full_shard", FSDP_FULL_SHARD},     {"shard_grad_op", FSDP_SHARD_GRAD_OP},           {"no_shard", FSDP_NO_SHARD},
+    {"hybrid_shard", FSDP_HYBRID_SHARD}, {"hybrid_shard_zero2", FSDP_HYBRID_SHARD_ZERO2}, {NULL, 0}};
+static const fsdp__choice backward_prefetch_choices[] = {
+    {"pre", FSDP_BACKWARD_PRE}, {"post", FSDP_BACKWARD_POST}, {"none", FSDP_BACKWARD_NONE}, {NULL, 0}};
 static const fsdp__choice wrap_choices[] = {{"blocks", FSDP_TRAIN_WRAP_BLOCKS}, {"root", FSDP_TRAIN_WRAP_ROOT},
                                             {"size", FSDP_TRAIN_WRAP_SIZE},     {"class", FSDP_TRAIN_WRAP_CLASS},
                                             {"always", FSDP_TRAIN_WRAP_ALWAYS}, {NULL, 0}};
@@ -145,11 +150,14 @@ static const fsdp__key keys[] = {
     CHOICE(lr_scheduler, decay_type, decay_type, decay_choices, "constant", "after the warm-up, until training.steps"),
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "part of the base rate that is left at the end"),
 
-    CHOICE(parallelism, strategy, strategy, strategy_choices, "fsdp2", "what a rank has only a part of while a step runs; zero1: optimizer state: parameters are gathered, and gradients reduced, once a step; zero2: gradients too, reduced in each microbatch; zero3: parameters too; fsdp2: as fsdp_reshard_after_forward and no_sync say; hsdp: the same, over several copies (data_parallel_replicate_degree)"),
+    CHOICE(parallelism, strategy, strategy, strategy_choices, "fsdp2", "what a rank has only a part of while a step runs; zero1: optimizer state: parameters are gathered, and gradients reduced, once a step; zero2: gradients too, reduced in each microbatch; zero3: parameters too; fsdp2: as fsdp_reshard_after_forward and no_sync say; hsdp: the same, over several copies (data_parallel_replicate_degree); fsdp1: as fsdp1_strategy says; ddp: nothing, gradients are all-reduced in buckets"),
     INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "copies of the parameters; with several each is sharded over consecutive ranks: parameters, gradients and optimizer state take as many times the memory, gathers stay among those ranks, and each reduction sends 2 (copies - 1) / copies of a shard besides"),
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all / data_parallel_replicate_degree"),
     CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),
     CHOICE(parallelism, gather_dtype, gather_dtype, gather_choices, "none", "float8, int8: gather weights of linear layers in one byte an element (and a scale for each, or for every 128) and compute with what arrives in the compute dtype; a rank also keeps what it sends, and holds whole parameters in memory of its own; none: in the compute dtype"),
+    CHOICE(parallelism, fsdp1_strategy, fsdp1_strategy, fsdp1_choices, NULL, "of strategy fsdp1, as PyTorch's ShardingStrategy; full_shard: parameters, gradients and optimizer state, the root's parameters whole from the forward to the backward; shard_grad_op: all parameters so; no_shard: nothing; hybrid_shard, hybrid_shard_zero2: the first two inside each of several copies (data_parallel_replicate_degree); not set: full_shard, or hybrid_shard where there are copies"),
+    CHOICE(parallelism, fsdp1_backward_prefetch, fsdp1_backward_prefetch, backward_prefetch_choices, NULL, "of strategy fsdp1: when the backward gathers the unit before: ahead of a unit's backward, behind it, not before its own begins; not set: pre"),
+    CHOICE(parallelism, fsdp1_forward_prefetch, fsdp1_forward_prefetch, bool_choices, NULL, "of strategy fsdp1: the forward gathers the next unit ahead, with its memory; not set: false"),
     CHOICE(parallelism, wrap_policy, wrap_policy, wrap_choices, "blocks", "which modules are units, each gathered and reduced together, with the parameters of no unit inside it; the model is one of them; blocks: every block; root: no other; size: by wrap_min_num_params; class: by wrap_classes; always: every module. More units: less memory for whole parameters, and more collectives, of the same bytes"),
     INTEGER(parallelism, wrap_min_num_params, 1, FSDP__KEY_LARGE, 0, NULL, "of wrap_policy size: a module is a unit when it has as many parameters (elements) that no unit inside it has; not set: 100000000"),
     NAMES(parallelism, wrap_classes, wrap_classes, "of wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear), or list of them; the model must have modules of each"),

@@ -7,6 +7,7 @@
 #include "base/compiler.h"
 #include "base/limits.h"
 #include "base/text.h"
+#include "train/config.h"
 #include "train/run.h"
 
 typedef struct needs {
@@ -44,7 +45,7 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
 {
     const fsdp_train_config *c = run->config;
     double bytes = 4 * (double)fsdp_model_config_parameters(&run->model_config); /* shards are float32 */
-    double copies = (double)c->parallelism.data_parallel_replicate_degree;
+    double copies = fsdp__train_replicas(c, fsdp_context_world_size(run->context));
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
     /* Which of them are trained is only known when the model is built. */
     double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;

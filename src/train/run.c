@@ -64,25 +64,6 @@ static fsdp_status open_inputs(fsdp_train_run *run)
 
 /* ---- model ---- */
 
-static fsdp_shard_options shard_options(const fsdp_train_config *c)
-{
-    int reshard = c->parallelism.reshard_after_forward;
-    fsdp_shard_options options = {.reshard_after_forward = reshard < 0 ? (fsdp_reshard)-reshard : FSDP_RESHARD_AUTO,
-                                  .reshard_after_forward_ranks = reshard > 0 ? reshard : 0};
-    fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
-    fsdp_dtype reduce = (fsdp_dtype)c->training.mixed_precision_reduce;
-
-    if (param != FSDP_F32)
-        options.mp_policy.param_dtype = param;
-    options.mp_policy.reduce_dtype = reduce;
-    if (c->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
-        options.gather_extension =
-            c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_FLOAT8 ? fsdp_gather_float8() : fsdp_gather_int8();
-    options.zero_stage = fsdp__train_zero_stage(c);
-    options.offload_policy.cpu = c->training.enable_cpu_offload;
-    return options;
-}
-
 /* Shapes only. */
 static fsdp_status make_model(fsdp_train_run *run)
 {
@@ -96,32 +77,6 @@ static fsdp_status make_model(fsdp_train_run *run)
     FSDP_TRY(fsdp__train_freeze(run));
     FSDP_TRY(fsdp__train_choose_units(run));
     return run->config->model.frozen_count > 0 ? fsdp__train_check_needs(run) : FSDP_OK;
-}
-
-/* Ranks of one copy of the parameters stand together. */
-static fsdp_status make_mesh(fsdp_train_run *run)
-{
-    int64_t replicas = run->config->parallelism.data_parallel_replicate_degree;
-    const int64_t shape[] = {replicas, fsdp_context_world_size(run->context) / replicas};
-
-    if (replicas == 1)
-        return FSDP_OK;
-    return fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"dp_replicate", "dp_shard"}, &run->mesh);
-}
-
-/* Every unit, last the root: from here on each rank has its own rows. */
-static fsdp_status shard_model(fsdp_train_run *run)
-{
-    fsdp_shard_options options = shard_options(run->config);
-
-    FSDP_TRY(make_mesh(run));
-    options.mesh = run->mesh;
-    for (int64_t i = 0; i < run->units.count; i++)
-        FSDP_TRY(fsdp_fully_shard(run->units.items[run->units.bottom_up[i]].module, &options));
-    FSDP_TRY(fsdp__train_set_prefetch(run));
-    fsdp_wrap_units_release(&run->units);
-    FSDP_TRY(fsdp__train_set_checkpoints(run->config, run->model));
-    return fsdp_module_materialize(run->model, run->device);
 }
 
 static fsdp_status fill_model(fsdp_train_run *run)
@@ -248,7 +203,7 @@ static outcome build(fsdp_train_run *run)
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
     PART(agreed(fsdp__train_agree(run, make_model(run))));
-    PART(alone(shard_model(run)));
+    PART(alone(fsdp__train_shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fill_model(run))));
     PART(agreed(fsdp__train_agree(run, make_optimizer(run))));
     return agreed(fsdp__train_agree(run, begin_metrics(run)));
@@ -332,7 +287,7 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .world_size = fsdp_context_world_size(run->context),
         .units = run->unit_count,
         .checkpointed = fsdp__train_checkpoints(c, run->model_config.n_layers),
-        .replicas = (int)c->parallelism.data_parallel_replicate_degree,
+        .replicas = fsdp__train_replicas(c, fsdp_context_world_size(run->context)),
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
         .data_tokens = fsdp_tokens_count(run->tokens),

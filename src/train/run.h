@@ -91,6 +91,11 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run);
 /* parallelism.prefetch: every unit lists the next ones, and those before it, the nearest first. */
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
 
+/* ---- shard.c ---- */
+
+/* From here on each rank has its own part of the parameters, with memory and without values. [collective] */
+fsdp_status fsdp__train_shard_model(fsdp_train_run *run);
+
 /* ---- same_config.c ---- */
 
 /* Compares what must be the same on all ranks: the keys, the model's sizes and the headers of its weights, the data's

@@ -46,10 +46,101 @@ static fsdp_status check_no_sync(const fsdp_train_config *config, int stage)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config)
+fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *config)
+{
+    if (config->parallelism.fsdp1_strategy >= 0)
+        return (fsdp_sharding_strategy)config->parallelism.fsdp1_strategy;
+    return config->parallelism.data_parallel_replicate_degree > 1 ? FSDP_HYBRID_SHARD : FSDP_FULL_SHARD;
+}
+
+static bool holds_all(const fsdp_train_config *config)
+{
+    return config->parallelism.strategy == FSDP_TRAIN_DDP ||
+           (config->parallelism.strategy == FSDP_TRAIN_FSDP1 && fsdp__train_fsdp1_strategy(config) == FSDP_NO_SHARD);
+}
+
+int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
+{
+    return holds_all(config) ? world_size : (int)config->parallelism.data_parallel_replicate_degree;
+}
+
+/* Keys of other strategies than the one at hand. */
+static fsdp_status refuse_key(bool set, const char *strategy, const char *key, const char *why)
+{
+    return set ? FSDP_FAIL(FSDP_INVALID, "parallelism.strategy %s %s: leave %s out, or set another strategy", strategy,
+                           why, key)
+               : FSDP_OK;
+}
+
+static fsdp_status check_fsdp1(const fsdp_train_config *config)
+{
+    fsdp_sharding_strategy strategy = fsdp__train_fsdp1_strategy(config);
+    bool hybrid = strategy == FSDP_HYBRID_SHARD || strategy == FSDP_HYBRID_SHARD_ZERO2;
+
+    if (hybrid != (config->parallelism.data_parallel_replicate_degree > 1))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.fsdp1_strategy is %s hybrid one, and parallelism.data_parallel_replicate_degree "
+                         "is %lld: %s",
+                         hybrid ? "a" : "no", (long long)config->parallelism.data_parallel_replicate_degree,
+                         hybrid ? "set it to the number of copies"
+                                : "leave it out, or set hybrid_shard or hybrid_shard_zero2");
+    FSDP_TRY(refuse_key(config->parallelism.reshard_after_forward != -FSDP_RESHARD_AUTO, "fsdp1",
+                        "parallelism.fsdp_reshard_after_forward", "has parallelism.fsdp1_strategy for that"));
+    FSDP_TRY(refuse_key(config->parallelism.prefetch > 0, "fsdp1", "parallelism.prefetch",
+                        "has parallelism.fsdp1_forward_prefetch and fsdp1_backward_prefetch for that"));
+    return refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "fsdp1", "parallelism.gather_dtype",
+                      "gathers in the compute dtype");
+}
+
+static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
+{
+    int64_t replicas = config->parallelism.data_parallel_replicate_degree;
+    int reshard = config->parallelism.reshard_after_forward;
+
+    FSDP_TRY(refuse_key(config->parallelism.data_parallel_shard_degree > 1, "ddp",
+                        "parallelism.data_parallel_shard_degree", "shards nothing"));
+    if (replicas != 1 && replicas != world_size)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.strategy ddp has a copy on each of %d ranks, and "
+                         "parallelism.data_parallel_replicate_degree is %lld: leave that out, or set hsdp",
+                         world_size, (long long)replicas);
+    FSDP_TRY(refuse_key(reshard == -FSDP_RESHARD_ALWAYS || reshard > 1, "ddp", "parallelism.fsdp_reshard_after_forward",
+                        "keeps parameters whole"));
+    FSDP_TRY(refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "ddp", "parallelism.gather_dtype",
+                        "gathers nothing"));
+    FSDP_TRY(refuse_key(config->parallelism.prefetch > 0, "ddp", "parallelism.prefetch", "gathers nothing"));
+    FSDP_TRY(refuse_key(config->parallelism.wrap_policy != FSDP_TRAIN_WRAP_BLOCKS, "ddp", "parallelism.wrap_policy",
+                        "has buckets, and no units"));
+    FSDP_TRY(refuse_key(config->training.mixed_precision_param != FSDP_F32, "ddp", "training.mixed_precision_param",
+                        "computes in the dtype of the parameters"));
+    FSDP_TRY(refuse_key(config->training.mixed_precision_reduce != FSDP_F32, "ddp", "training.mixed_precision_reduce",
+                        "reduces in the dtype of the parameters"));
+    return refuse_key(config->training.enable_cpu_offload, "ddp", "training.enable_cpu_offload",
+                      "has all on the device");
+}
+
+static fsdp_status check_keys_of_fsdp1(const fsdp_train_config *config)
+{
+    const char *key = config->parallelism.fsdp1_strategy >= 0            ? "fsdp1_strategy"
+                      : config->parallelism.fsdp1_backward_prefetch >= 0 ? "fsdp1_backward_prefetch"
+                      : config->parallelism.fsdp1_forward_prefetch >= 0  ? "fsdp1_forward_prefetch"
+                                                                         : NULL;
+
+    if (key)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s is of parallelism.strategy fsdp1: set that, or leave it out",
+                         key);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size)
 {
     int stage = fsdp__train_zero_stage(config);
 
+    if (config->parallelism.strategy == FSDP_TRAIN_FSDP1)
+        return check_fsdp1(config);
+    FSDP_TRY(check_keys_of_fsdp1(config));
+    if (config->parallelism.strategy == FSDP_TRAIN_DDP)
+        return check_ddp(config, world_size);
     if (config->parallelism.strategy == FSDP_TRAIN_HSDP && config->parallelism.data_parallel_replicate_degree == 1)
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.strategy hsdp keeps several copies of the parameters, and "

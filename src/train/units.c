@@ -65,7 +65,6 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
 
     if (status == FSDP_OK)
         status = fsdp__wrap_units_check(&run->units, &policy);
-    run->unit_count = run->units.count;
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.wrap_policy");
 }
 

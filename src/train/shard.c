@@ -1,0 +1,82 @@
+/* shard.c - the model goes through the front door that parallelism.strategy names, as the other keys say. */
+#include "fsdp/fsdp1.h"
+#include "fsdp/replicate.h"
+#include "train/config.h"
+#include "train/run.h"
+
+/* Ranks of one copy of the parameters stand together. */
+static fsdp_status make_mesh(fsdp_train_run *run)
+{
+    int64_t replicas = run->config->parallelism.data_parallel_replicate_degree;
+    const int64_t shape[] = {replicas, fsdp_context_world_size(run->context) / replicas};
+
+    if (replicas == 1 || run->config->parallelism.strategy == FSDP_TRAIN_DDP)
+        return FSDP_OK;
+    return fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"dp_replicate", "dp_shard"}, &run->mesh);
+}
+
+static fsdp_shard_options shard_options(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int reshard = c->parallelism.reshard_after_forward;
+    fsdp_shard_options options = {.mesh = run->mesh,
+                                  .reshard_after_forward = reshard < 0 ? (fsdp_reshard)-reshard : FSDP_RESHARD_AUTO,
+                                  .reshard_after_forward_ranks = reshard > 0 ? reshard : 0};
+    fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
+
+    if (param != FSDP_F32)
+        options.mp_policy.param_dtype = param;
+    options.mp_policy.reduce_dtype = (fsdp_dtype)c->training.mixed_precision_reduce;
+    if (c->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE)
+        options.gather_extension =
+            c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_FLOAT8 ? fsdp_gather_float8() : fsdp_gather_int8();
+    options.zero_stage = fsdp__train_zero_stage(c);
+    options.offload_policy.cpu = c->training.enable_cpu_offload;
+    return options;
+}
+
+static fsdp_fsdp1_options fsdp1_options(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
+    fsdp_fsdp1_options options = {.mesh = run->mesh,
+                                  .strategy = fsdp__train_fsdp1_strategy(c),
+                                  .forward_prefetch = c->parallelism.fsdp1_forward_prefetch == 1};
+
+    if (fsdp_context_world_size(run->context) == 1) /* what it is then anyway, after a warning for each unit */
+        options.strategy = FSDP_NO_SHARD;
+    if (c->parallelism.fsdp1_backward_prefetch >= 0)
+        options.backward_prefetch = (fsdp_backward_prefetch)c->parallelism.fsdp1_backward_prefetch;
+    if (param != FSDP_F32)
+        options.mixed_precision.param_dtype = param;
+    options.mixed_precision.reduce_dtype = (fsdp_dtype)c->training.mixed_precision_reduce;
+    options.cpu_offload.cpu = c->training.enable_cpu_offload;
+    return options;
+}
+
+/* Every unit, last the root. */
+static fsdp_status shard_units(const fsdp_train_run *run)
+{
+    bool fsdp1 = run->config->parallelism.strategy == FSDP_TRAIN_FSDP1;
+    fsdp_shard_options options = shard_options(run);
+    fsdp_fsdp1_options options1 = fsdp1_options(run);
+
+    for (int64_t i = 0; i < run->units.count; i++) {
+        fsdp_module *unit = run->units.items[run->units.bottom_up[i]].module;
+
+        FSDP_TRY(fsdp1 ? fsdp_fsdp1_wrap(unit, &options1) : fsdp_fully_shard(unit, &options));
+    }
+    return fsdp__train_set_prefetch(run);
+}
+
+fsdp_status fsdp__train_shard_model(fsdp_train_run *run)
+{
+    bool ddp = run->config->parallelism.strategy == FSDP_TRAIN_DDP;
+
+    FSDP_TRY(make_mesh(run));
+    FSDP_TRY(ddp ? fsdp_replicate(run->model, NULL) : shard_units(run));
+    run->unit_count = ddp ? 1 : run->units.count;
+    fsdp_wrap_units_release(&run->units);
+    FSDP_TRY(fsdp__train_set_checkpoints(run->config, run->model));
+    return fsdp_module_materialize(run->model, run->device);
+}
