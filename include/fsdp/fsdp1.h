@@ -33,6 +33,7 @@
 #ifndef FSDP_FSDP1_H
 #define FSDP_FSDP1_H
 
+#include "fsdp/state.h"
 #include "fsdp/wrap.h"
 
 #ifdef __cplusplus
@@ -119,6 +120,28 @@ FSDP_API fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_optio
  * backwards; FSDP_STATE otherwise. Pairs may be nested. */
 FSDP_API fsdp_status fsdp_fsdp1_no_sync_begin(fsdp_module *root);
 FSDP_API fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *root);
+
+/* ---- state dicts ----
+ *
+ * Whatever state dict of fsdp/state.h is taken of the module has original names, too, and goes through any other front
+ * door; these have what PyTorch's have, with the names and shapes that it gives: tied parameters under each of their
+ * names, and in a LOCAL one each unit's flat vector as "<unit>._flat_param", padding included with use_orig_params,
+ * then beside the runs of the original parameters. Units that no two ranks share (NO_SHARD) have their parameters whole
+ * in all types. The optimizer's is fsdp_optimizer_state_dict, with fsdp_optimizer_add_param_groups, and
+ * fsdp_state_dict_of_type: original names and shapes again; PyTorch's SHARDED and LOCAL ones are SHARDED,
+ * over_replicas.
+ */
+
+/* FSDP.set_state_dict_type: what the next two do where their config is NULL. FULL before. */
+FSDP_API fsdp_status fsdp_fsdp1_set_state_dict_type(fsdp_module *module, const fsdp_state_dict_config *config);
+/* LOCAL and what has not to be cut are aliases of live memory, the rest copies. FSDP_UNSUPPORTED for a LOCAL one of
+ * modules that were wrapped with a mesh. The caller owns `*out`. [collective], on all ranks whatever they get */
+FSDP_API fsdp_status fsdp_fsdp1_state_dict(fsdp_module *module, const fsdp_state_dict_config *config,
+                                           fsdp_state_dict **out);
+/* In again: FULL and SHARDED ones of any strategy and number of ranks, LOCAL ones as they were made. Of tied parameters
+ * one name will do. With rank0_only from the world's rank 0; NULL will do on the others. [collective] */
+FSDP_API fsdp_status fsdp_fsdp1_load_state_dict(fsdp_module *module, const fsdp_state_dict_config *config,
+                                                const fsdp_state_dict *state);
 
 #ifdef __cplusplus
 }

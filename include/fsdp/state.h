@@ -85,6 +85,28 @@ typedef struct fsdp_sharded_state_options {
 FSDP_API fsdp_status fsdp_state_dict_shard_rows(const fsdp_state_dict *state, const fsdp_sharded_state_options *options,
                                                 fsdp_state_dict **out);
 
+/* ---- FSDP1's types of a state dict, as one word ---- */
+
+typedef enum fsdp_state_dict_type {
+    FSDP_FULL_STATE_DICT,    /* whole tensors: fsdp_state_dict_gather */
+    FSDP_SHARDED_STATE_DICT, /* parts by rows: fsdp_state_dict_shard_rows */
+    FSDP_LOCAL_STATE_DICT,   /* the parts as they are, without communication */
+} fsdp_state_dict_type;
+
+/* FullStateDictConfig, ShardedStateDictConfig, LocalStateDictConfig, and those of optimizers. All zero: FULL, on all
+ * ranks, where its parts are. */
+typedef struct fsdp_state_dict_config {
+    fsdp_state_dict_type type;
+    bool offload_to_cpu;
+    bool rank0_only;    /* FULL: as in fsdp_full_state_options */
+    bool over_replicas; /* SHARDED: as in fsdp_sharded_state_options */
+} fsdp_state_dict_config;
+
+/* `state` as the type says, in a new state dict; of any of them fsdp_state_dict_load_full takes all with from_parts,
+ * and a full one on rank 0 with broadcast_from_rank0. The caller owns `*out`. [collective] */
+FSDP_API fsdp_status fsdp_state_dict_of_type(const fsdp_state_dict *state, const fsdp_state_dict_config *config,
+                                             fsdp_state_dict **out);
+
 /* ---- box arithmetic ---- */
 /* Intersection of two boxes; false when empty (then a size is 0). */
 FSDP_API bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_t *size_a, const int64_t *offset_b,

@@ -130,6 +130,7 @@ static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy stra
                                  .forward_prefetch = o->forward_prefetch,
                                  .keeps_unsynced = keeps_after_forward(strategy),
                                  .casts_root_inputs = !o->mixed_precision.keep_root_forward_inputs,
+                                 .by_mesh = o->mesh != NULL,
                                  .full_precision = unit->full_precision};
     state->reshard_after_backward = strategy != FSDP_NO_SHARD;
 }

@@ -33,10 +33,12 @@ typedef struct fsdp__fsdp1 {
     bool on; /* in a backward, unsharded until the last of several uses */
     fsdp_sharding_strategy strategy;
     fsdp_backward_prefetch backward_prefetch;
-    bool forward_prefetch;  /* in the order of first uses */
-    bool keeps_unsynced;    /* no reshard after a backward that does not reduce */
-    bool casts_root_inputs; /* where the state is the outermost, in spite of policy.keep_forward_inputs */
-    bool full_precision;    /* computes in the dtype of its shards, and gives back that of its first input: */
+    bool forward_prefetch;             /* in the order of first uses */
+    bool keeps_unsynced;               /* no reshard after a backward that does not reduce */
+    bool casts_root_inputs;            /* where the state is the outermost, in spite of policy.keep_forward_inputs */
+    bool by_mesh;                      /* wrapped with a mesh */
+    fsdp_state_dict_config state_dict; /* that is taken where nothing else is said */
+    bool full_precision; /* computes in the dtype of its shards, and gives back that of its first input: */
     fsdp_dtype came_in;
 } fsdp__fsdp1;
 

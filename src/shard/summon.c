@@ -49,7 +49,7 @@ static void visit_all(summoning *s, const fsdp_module *module, visit_group visit
 
 /* ---- checks ---- */
 
-static fsdp_status check_group(const fsdp__param_group *group)
+static fsdp_status check_group(const fsdp__param_group *group, bool with_grads)
 {
     const fsdp__module_state *state = group->state;
     const fsdp__root *root = state->root;
@@ -64,6 +64,9 @@ static fsdp_status check_group(const fsdp__param_group *group)
     if (state->training != FSDP__IDLE || fsdp__module_state_in_use(state) || root->forward_root || root->in_backward)
         return FSDP_FAIL(FSDP_STATE, "cannot summon parameter %s: a %s is running", text,
                          root->in_backward ? "backward" : "forward");
+    if (with_grads && state->fsdp1.on && group->flat.on && group->flat.align == 0)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot summon parameter %s with its gradient: wrap with use_orig_params",
+                         text);
     return fsdp__param_group_check_summon(group, "summon");
 }
 
@@ -71,7 +74,7 @@ static void check(summoning *s, fsdp__param_group *group)
 {
     group->asked = false;
     if (s->status == FSDP_OK)
-        s->status = check_group(group);
+        s->status = check_group(group, s->options.with_grads);
 }
 
 static fsdp_status check_options(const fsdp_summon_options *options)

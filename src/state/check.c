@@ -80,3 +80,19 @@ out:
     fsdp_tensor_unref(copy);
     return status;
 }
+
+fsdp_status fsdp__state_dict_add_to(fsdp_state_dict *out, const char *name, fsdp_tensor *tensor, bool offload)
+{
+    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
+    fsdp_tensor *kept = NULL;
+    fsdp_status status;
+
+    if (!offload)
+        return fsdp_state_dict_add(out, name, tensor);
+    FSDP_TRY(fsdp__tensor_to_host(tensor, &kept));
+    status = d && kept != tensor ? fsdp_tensor_set_distribution(kept, d) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = fsdp_state_dict_add(out, name, kept);
+    fsdp_tensor_unref(kept);
+    return status;
+}

@@ -12,5 +12,7 @@ fsdp_status fsdp__state_dict_check_same(const fsdp_state_dict *state, fsdp_proce
 fsdp_status fsdp__state_dict_check_values(const fsdp_state_dict *state, const char *what);
 /* Bytes in the host's memory; `*out` is the tensor itself where that is its device, else a plain one. */
 fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out);
+/* Adds it, or with `offload` the same part in the host's memory. */
+fsdp_status fsdp__state_dict_add_to(fsdp_state_dict *out, const char *name, fsdp_tensor *tensor, bool offload);
 
 #endif

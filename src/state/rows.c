@@ -25,22 +25,6 @@ static bool choose(const fsdp_state_dict_entry *entry, bool over_replicas, fsdp_
     return changes && entry->ndim > 0;
 }
 
-static fsdp_status add(fsdp_state_dict *out, const char *name, fsdp_tensor *tensor, bool offload)
-{
-    const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
-    fsdp_tensor *kept = NULL;
-    fsdp_status status;
-
-    if (!offload)
-        return fsdp_state_dict_add(out, name, tensor);
-    FSDP_TRY(fsdp__tensor_to_host(tensor, &kept));
-    status = d && kept != tensor ? fsdp_tensor_set_distribution(kept, d) : FSDP_OK;
-    if (status == FSDP_OK)
-        status = fsdp_state_dict_add(out, name, kept);
-    fsdp_tensor_unref(kept);
-    return status;
-}
-
 static fsdp_status cut(const fsdp_state_dict_entry *entry, const fsdp_sharded_state_options *options,
                        fsdp_state_dict *out)
 {
@@ -49,10 +33,10 @@ static fsdp_status cut(const fsdp_state_dict_entry *entry, const fsdp_sharded_st
     fsdp_status status = FSDP_OK;
 
     if (!choose(entry, options->over_replicas, placements))
-        return add(out, entry->name, entry->tensor, options->offload_to_cpu);
+        return fsdp__state_dict_add_to(out, entry->name, entry->tensor, options->offload_to_cpu);
     status = fsdp_redistribute(entry->tensor, placements, &parts);
     if (status == FSDP_OK)
-        status = add(out, entry->name, parts, options->offload_to_cpu);
+        status = fsdp__state_dict_add_to(out, entry->name, parts, options->offload_to_cpu);
     fsdp_tensor_unref(parts);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cutting '%s' by rows", entry->name);
 }

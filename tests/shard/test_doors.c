@@ -7,7 +7,6 @@
 #include "fsdp/optim.h"
 #include "fsdp/replicate.h"
 #include "fsdp/state.h"
-#include "shard/fully_shard.h"
 #include "shard/net.h"
 
 enum {
@@ -23,7 +22,6 @@ typedef struct door {
     enum {
         PLAIN,
         SHARDED,
-        FLAT,
         FSDP1,
         DDP
     } kind;
@@ -31,7 +29,6 @@ typedef struct door {
     fsdp_fsdp1_options fsdp1;
     fsdp_replicate_options ddp;
     bool hybrid; /* over two replicas */
-    size_t align;
 } door;
 
 static const door doors[] = {
@@ -44,14 +41,17 @@ static const door doors[] = {
     {.name = "ZeRO 1", .kind = SHARDED, .sharded.zero_stage = 1},
     {.name = "ZeRO 2", .kind = SHARDED, .sharded.zero_stage = 2},
     {.name = "ZeRO 3", .kind = SHARDED, .sharded.zero_stage = 3},
-    {.name = "flat", .kind = FLAT},
-    {.name = "flat, aligned, copies", .kind = FLAT, .align = 16, .sharded.no_shared_memory = true},
-    {.name = "flat, offloaded", .kind = FLAT, .sharded.offload_policy.cpu = true},
-    {.name = "flat, hybrid", .kind = FLAT, .hybrid = true},
     {.name = "FULL_SHARD", .kind = FSDP1},
+    {.name = "FULL_SHARD, original parameters", .kind = FSDP1, .fsdp1.use_orig_params = true},
+    {.name = "FULL_SHARD, copies, offloaded",
+     .kind = FSDP1,
+     .fsdp1 = {.no_shared_memory = true, .cpu_offload.cpu = true}},
     {.name = "SHARD_GRAD_OP", .kind = FSDP1, .fsdp1.strategy = FSDP_SHARD_GRAD_OP},
     {.name = "NO_SHARD", .kind = FSDP1, .fsdp1.strategy = FSDP_NO_SHARD},
-    {.name = "HYBRID_SHARD", .kind = FSDP1, .hybrid = true, .fsdp1.strategy = FSDP_HYBRID_SHARD},
+    {.name = "HYBRID_SHARD, original parameters",
+     .kind = FSDP1,
+     .hybrid = true,
+     .fsdp1 = {.strategy = FSDP_HYBRID_SHARD, .use_orig_params = true}},
     {.name = "_HYBRID_SHARD_ZERO2", .kind = FSDP1, .hybrid = true, .fsdp1.strategy = FSDP_HYBRID_SHARD_ZERO2},
     {.name = "DDP", .kind = DDP},
     {.name = "DDP, gradients in buckets", .kind = DDP, .ddp.gradient_as_bucket_view = true},
@@ -72,17 +72,6 @@ static bool is_hybrid(const door *d, int world)
     return d->hybrid && world == 4;
 }
 
-static void wrap_flat(fsdp_module *module, const fsdp_shard_options *options, size_t align)
-{
-    const fsdp__flat flat = {.on = true, .align = align};
-    fsdp_module *unit;
-
-    for (int i = 0; i <= BLOCKS; i++) {
-        unit = i < BLOCKS ? net_block_at(module, i) : module;
-        CHECK_OK(fsdp__fully_shard(&unit, 1, options, &flat));
-    }
-}
-
 static void wrap(const trained *t)
 {
     fsdp_shard_options sharded = t->door->sharded;
@@ -97,8 +86,6 @@ static void wrap(const trained *t)
         net_shard(t->module, &sharded);
     if (t->door->kind == DDP)
         CHECK_OK(fsdp_replicate(t->module, &t->door->ddp));
-    if (t->door->kind == FLAT)
-        wrap_flat(t->module, &sharded, t->door->align);
     for (int i = 0; i < BLOCKS && t->door->kind == FSDP1; i++)
         CHECK_OK(fsdp_fsdp1_wrap(net_block_at(t->module, i), &fsdp1));
     if (t->door->kind == FSDP1)
