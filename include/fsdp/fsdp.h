@@ -94,6 +94,7 @@
 #include "fsdp/optim.h"
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
+#include "fsdp/shard_map.h"
 #include "fsdp/state.h"
 #include "fsdp/status.h"
 #include "fsdp/tensor.h"

@@ -113,7 +113,8 @@ FSDP_API fsdp_module *fsdp_module_child_at(const fsdp_module *module, int64_t in
  *     MLP(
  *       (up): Linear(in_features=3, out_features=4, bias=True)
  *       ...
- *     ) */
+ *     )
+ * Before a sharded or replicated module stands in brackets how: see fsdp/shard_map.h. */
 FSDP_API fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream);
 
 /* ---- running ---- */

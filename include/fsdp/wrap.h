@@ -2,9 +2,11 @@
  *
  * By hand it is a call a module; by a policy it is one for the tree:
  *
- *     FSDP_TRY(fsdp_fully_shard_by_policy(model, &(fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .min_num_params = 1 <<
- * 20}, NULL)); const char *const blocks[] = {"LlamaDecoderLayer"}; fsdp_wrap_policy by_class = {.kind =
- * FSDP_WRAP_CLASSES, .classes = blocks, .class_count = 1};
+ *     const char *const blocks[] = {"LlamaDecoderLayer"};
+ *     const fsdp_wrap_policy by_class = {.kind = FSDP_WRAP_CLASSES, .classes = blocks, .class_count = 1};
+ *     const fsdp_wrap_policy by_size = {.kind = FSDP_WRAP_SIZE, .min_num_params = 1 << 20};
+ *
+ *     FSDP_TRY(fsdp_fully_shard_by_policy(model, by_name ? &by_class : &by_size, NULL));
  *
  * The root is a unit always, and gets what is left. A policy is a value; what it points to is borrowed for the call. A
  * class is the name of a module's type ("Linear"), and no other type's: types do not inherit.

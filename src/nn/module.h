@@ -27,6 +27,8 @@ typedef struct fsdp__module_hooks {
     bool (*manages)(void *arg, const fsdp_tensor *parameter);
     /* What optimizers are given in place of parameters below the module that are parts of it: FSDP1's FlatParameter. */
     fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);
+    /* What is said of the module where the tree is printed: a line without its end, at most `bytes`. */
+    void (*describe)(void *arg, char *text, size_t bytes);
     /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. A pre_forward that fails
      * itself undoes what it began by itself: this is not called. */
     void (*failed)(void *arg, fsdp_module *module);

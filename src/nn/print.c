@@ -42,12 +42,27 @@ static void put_named(FILE *out, const fsdp_module *module, char *const *childre
     }
 }
 
+/* Who acts around the module's calls, if they say so. */
+static void put_hooks(FILE *out, const fsdp_module *module)
+{
+    for (int64_t i = 0; i < module->parts->hook_count; i++) {
+        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
+        char text[256] = "";
+
+        if (!hooks->describe)
+            continue;
+        hooks->describe(hooks->arg, text, sizeof text);
+        fprintf(out, "[%s] ", text);
+    }
+}
+
 static void put_module(FILE *out, const fsdp_module *module, char *const *children)
 {
     char text[512] = "";
 
     if (module->type->describe)
         module->type->describe(module, text, sizeof text);
+    put_hooks(out, module);
     fprintf(out, "%s(", module->type->name);
     if (module->parts->child_count == 0) {
         fprintf(out, "%s)", text);

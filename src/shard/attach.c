@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "shard/allocate.h"
+#include "shard/describe.h"
 #include "shard/gradients.h"
 #include "shard/hooks.h"
 #include "shard/prefetch.h"
@@ -201,6 +202,7 @@ static fsdp_status attach(fsdp__module_state *state)
                                     .retype = fsdp__retype,
                                     .manages = manages,
                                     .flat_parameter = flat_parameter,
+                                    .describe = fsdp__describe_state,
                                     .initialize = initialize,
                                     .free_arg = forget_module};
 
