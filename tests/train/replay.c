@@ -181,7 +181,7 @@ bool replay_is_ddp(const replay *r)
 {
     const char *kind = json_string_value(json_object_get(r->reference, "kind"));
 
-    return kind && strcmp(kind, "ddp") == 0;
+    return kind && (strcmp(kind, "ddp") == 0 || strcmp(kind, "zero1") == 0);
 }
 
 static void replicate_model(const replay *r, fsdp_module *model)
@@ -317,7 +317,7 @@ fsdp_module *replay_model(const replay *r, fsdp_context *context)
         wrap_model(r, model);
     } else if (replay_is_ddp(r)) {
         replicate_model(r, model);
-    } else if (!r->plain) {
+    } else {
         shard_model(r, model);
         set_prefetch(r, model);
         set_divisor(r, model);

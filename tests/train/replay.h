@@ -13,7 +13,6 @@
 typedef struct replay {
     json_t *reference;
     const char *model;   /* in place of the file's; NULL: that */
-    bool plain;          /* not sharded */
     bool tied_apart;     /* the modules of each group in calls of their own, tied across them */
     int world, micros;   /* ranks; microbatches of a step */
     int batch, length;   /* sequences of a microbatch, tokens of one */
