@@ -3,10 +3,11 @@
  *     bench_step --model gpt-10m --batch 8 --seq 256                     one process
  *     fsdp run -n 2 -- bench_step --model gpt-10m --batch 4 --seq 256    --batch is per rank
  *
- * --layers and --dim change the model (width in heads of 64, the feed-forward in proportion), --group gives that many
- * blocks to one fully_shard. The model has --seq positions and an untied head; AdamW; a step is forward, backward,
- * step, zero_grad. The printed loss is that of the first step: close to the logarithm of the vocabulary.
- * bench/compare.py runs it beside a peer. */
+ * --mode is a front door: fsdp2, zero1, zero2, zero3 (options.zero_stage), fsdp1, ddp, ddp-zero (with its optimizer's
+ * state partitioned), or none. --layers and --dim change the model (width in heads of 64, the feed-forward in
+ * proportion), --group gives that many blocks to one fully_shard. The model has --seq positions and an untied head;
+ * AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first step: close to the
+ * logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,17 +18,19 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "device/kernels.h"
+#include "fsdp/fsdp1.h"
 #include "fsdp/launch.h"
 #include "fsdp/models.h"
 #include "fsdp/optim.h"
-#include "fsdp/shard.h"
+#include "fsdp/replicate.h"
 
 typedef struct options {
     const char *model;
     long batch, seq, steps, warmup;
     long layers, dim; /* 0: as the preset */
     long group;       /* blocks of one gather */
-    bool sharded, bf16, copy;
+    const char *mode;
+    bool bf16, copy;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
 } options;
@@ -81,7 +84,7 @@ static void set_option(options *o, int letter)
         o->warmup = atol(optarg);
         break;
     case 'o':
-        o->sharded = strcmp(optarg, "none") != 0;
+        o->mode = optarg;
         break;
     case 'f':
         o->bf16 = true;
@@ -111,7 +114,7 @@ static options parse(int argc, char **argv)
         {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
         {"worker", 0, NULL, 'k'},  {0},
     };
-    options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .sharded = true};
+    options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .mode = "fsdp2"};
     int letter;
 
     while ((letter = getopt_long(argc, argv, "", known, NULL)) != -1)
@@ -163,10 +166,46 @@ static void shard_model(fsdp_module *model, const options *o, const fsdp_shard_o
     check(fsdp_fully_shard(model, shard));
 }
 
-static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config)
+static bool is_mode(const options *o, const char *mode)
+{
+    return strcmp(o->mode, mode) == 0;
+}
+
+static void wrap_fsdp1(fsdp_module *model, const options *o)
+{
+    fsdp_fsdp1_options fsdp1 = {.overlap = o->overlap, .no_shared_memory = o->copy};
+
+    if (o->bf16)
+        fsdp1.mixed_precision = (fsdp_fsdp1_mixed_precision){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32};
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        check(fsdp_fsdp1_wrap(fsdp_model_block(model, i), &fsdp1));
+    check(fsdp_fsdp1_wrap(model, &fsdp1));
+}
+
+/* Through the door that --mode names. */
+static void enter(fsdp_module *model, const options *o)
 {
     fsdp_shard_options shard = {
         .reshard_after_forward = o->reshard, .overlap = o->overlap, .no_shared_memory = o->copy};
+
+    if (o->bf16)
+        shard.mp_policy = (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32};
+    if (strncmp(o->mode, "zero", 4) == 0)
+        shard.zero_stage = atoi(o->mode + 4);
+    if (is_mode(o, "fsdp1"))
+        wrap_fsdp1(model, o);
+    else if (strncmp(o->mode, "ddp", 3) == 0)
+        check(fsdp_replicate(model, &(fsdp_replicate_options){.overlap = o->overlap, .no_shared_memory = o->copy}));
+    else if (is_mode(o, "fsdp2") || shard.zero_stage > 0)
+        shard_model(model, o, &shard);
+    else if (!is_mode(o, "none")) {
+        fprintf(stderr, "bench_step: --mode %s is none\n", o->mode);
+        exit(2);
+    }
+}
+
+static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_config *config)
+{
     fsdp_module *model;
 
     check(fsdp_model_preset(o->model, config));
@@ -175,10 +214,7 @@ static fsdp_module *build(fsdp_context *context, const options *o, fsdp_model_co
     config->tie_word_embeddings = false;
     model = fsdp_model_create(context, fsdp_meta(context), config);
     check(model ? FSDP_OK : fsdp_last_status());
-    if (o->bf16)
-        shard.mp_policy = (fsdp_mp_policy){.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32};
-    if (o->sharded)
-        shard_model(model, o, &shard);
+    enter(model, o);
     check(fsdp_module_materialize(model, fsdp_cpu(context)));
     check(fsdp_module_initialize(model, 0));
     return model;
@@ -311,6 +347,8 @@ int main(int argc, char **argv)
     check(fsdp_module_parameters(model, &parameters));
     check(fsdp_adamw_create(&parameters, &adam, &adamw));
     fsdp_parameters_release(&parameters);
+    if (is_mode(&o, "ddp-zero"))
+        check(fsdp_optimizer_partition_state(adamw, NULL));
     for (long i = 0; i < o.batch * o.seq * 2; i++)
         tokens[i] = (int32_t)(fsdp__rng_uniform(1 + (uint64_t)fsdp_context_rank(context), (uint64_t)i) *
                               (float)config.vocab_size);

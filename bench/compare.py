@@ -20,17 +20,22 @@ import statistics
 import subprocess
 import sys
 
-# name: model, ranks, batch per rank, peer mode, extra options of both
+# name: model, ranks, batch per rank, our mode, the peer's, extra options of both
 ROWS = {
-    "gpt-10m-1": ("gpt-10m", 1, 8, "none", []),
-    "gpt-10m-2": ("gpt-10m", 2, 4, "fsdp2", []),
-    "gpt-10m-2-ddp": ("gpt-10m", 2, 4, "ddp", []),
-    "gpt-10m-4": ("gpt-10m", 4, 2, "fsdp2", []),
-    "llama-100m-1": ("llama-100m", 1, 4, "none", []),
-    "llama-100m-2": ("llama-100m", 2, 2, "fsdp2", []),
-    "llama-100m-2-bf16": ("llama-100m", 2, 2, "fsdp2", ["--bf16"]),
-    "llama-100m-4": ("llama-100m", 4, 1, "fsdp2", []),
-    "gpt2-124m-2": ("gpt2-124m", 2, 2, "fsdp2", []),
+    "gpt-10m-1": ("gpt-10m", 1, 8, "none", "none", []),
+    "gpt-10m-2": ("gpt-10m", 2, 4, "fsdp2", "fsdp2", []),
+    "gpt-10m-2-fsdp1": ("gpt-10m", 2, 4, "fsdp1", "fsdp2", []),
+    "gpt-10m-2-ddp": ("gpt-10m", 2, 4, "ddp", "ddp", []),
+    "gpt-10m-2-zero1": ("gpt-10m", 2, 4, "zero1", "ddp", []),
+    "gpt-10m-2-zero2": ("gpt-10m", 2, 4, "zero2", "ddp", []),
+    "gpt-10m-4": ("gpt-10m", 4, 2, "fsdp2", "fsdp2", []),
+    "llama-100m-1": ("llama-100m", 1, 4, "none", "none", []),
+    "llama-100m-2": ("llama-100m", 2, 2, "fsdp2", "fsdp2", []),
+    "llama-100m-2-bf16": ("llama-100m", 2, 2, "fsdp2", "fsdp2", ["--bf16"]),
+    "llama-100m-2-ddp": ("llama-100m", 2, 2, "ddp", "ddp", []),
+    "llama-100m-2-zero1": ("llama-100m", 2, 2, "zero1", "ddp", []),
+    "llama-100m-4": ("llama-100m", 4, 1, "fsdp2", "fsdp2", []),
+    "gpt2-124m-2": ("gpt2-124m", 2, 2, "fsdp2", "fsdp2", []),
 }
 VOCABULARY = {"gpt-10m": 256, "llama-100m": 32000, "gpt2-124m": 50304}
 HEADER = ("| model | ranks x batch | tok/s (min-max) | of the floor | {peer} tok/s (min-max) | ratio | "
@@ -60,13 +65,13 @@ def run_step(build, ranks, options):
 
 
 def run_ours(build, row, steps, warmup):
-    model, ranks, batch, _, extra = ROWS[row]
+    model, ranks, batch, mode, _, extra = ROWS[row]
     return run_step(build, ranks, ["--model", model, "--batch", str(batch), "--seq", "256", "--steps", str(steps),
-                                   "--warmup", str(warmup)] + extra)
+                                   "--warmup", str(warmup), "--mode", mode] + extra)
 
 
 def run_peer(peer, row, steps, warmup):
-    model, ranks, batch, mode, extra = ROWS[row]
+    model, ranks, batch, _, mode, extra = ROWS[row]
     threads = max(1, os.cpu_count() // ranks)
     command = shlex.split(peer) + ["--model", model, "--batch", str(batch), "--seq", "256", "--mode", mode, "--threads",
                                    str(threads), "--steps", str(steps), "--warmup", str(warmup)] + extra
@@ -101,14 +106,15 @@ def spread(values, digits):
 
 
 def describe(row, ours, peers, rate):
-    model, ranks, batch, mode, extra = ROWS[row]
+    model, ranks, batch, mode, peer_mode, extra = ROWS[row]
     speed = [r["tok_s"] for r in ours]
     middle = sorted(ours, key=lambda r: r["tok_s"])[len(ours) // 2]
     other = middle["elementwise_ms"] + middle["memory_ms"]
     split = [middle["gemm_ms"], middle["attention_ms"], other, middle["optimizer_ms"], middle["comm_ms"],
              middle["wait_ms"]]
     return " | ".join([
-        f"| {model}, {mode if ranks > 1 else 'one process'}{', bf16' if extra else ''}", f"{ranks} x {batch}",
+        f"| {model}, {mode if ranks > 1 else 'one process'}{', bf16' if extra else ''}"
+        f"{f' (beside {peer_mode})' if peers and peer_mode != mode else ''}", f"{ranks} x {batch}",
         spread(speed, 0), f"{statistics.median(r['tflops'] for r in ours) * 1e12 / rate:.0%}",
         spread([r["tok_s"] for r in peers], 0) if peers else "",
         spread([a / r["tok_s"] for a, r in zip(speed, peers)], 2) if peers else "",

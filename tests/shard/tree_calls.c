@@ -294,6 +294,22 @@ static void play_last(tree_player *player, const tree_call *call)
         CHECK_OK(fsdp_module_set_is_last_backward(root_of(player), player->last));
 }
 
+/* Of stage 1 the last alone reduces. */
+static void play_microbatch(tree_player *player, const tree_call *call)
+{
+    bool last = call->kind == TREE_LAST_MICROBATCH;
+    uint32_t first = 0;
+
+    for (int s = 0; s < player->plan->state_count; s++)
+        if (player->plan->states[s].stage == 1)
+            first |= 1u << s;
+    player->last = last;
+    player->sync = last ? player->sync | first : player->sync & ~first;
+    player->all_reduce = last ? player->all_reduce | first : player->all_reduce & ~first;
+    if (!player->plain)
+        CHECK_OK(fsdp_module_set_is_last_microbatch(root_of(player), last));
+}
+
 static void play_set_reshard(tree_player *player, const tree_call *call)
 {
     fsdp_module *module = player->modules[node_of_state(player, call)];
@@ -481,6 +497,8 @@ static void (*const kinds[TREE_KINDS])(tree_player *player, const tree_call *cal
     [TREE_FORCE_SUM] = play_force_sum,
     [TREE_LAST_OFF] = play_last,
     [TREE_LAST_ON] = play_last,
+    [TREE_MICROBATCH] = play_microbatch,
+    [TREE_LAST_MICROBATCH] = play_microbatch,
     [TREE_SET_RESHARD_FORWARD] = play_set_reshard,
     [TREE_SET_RESHARD_BACKWARD] = play_set_reshard,
     [TREE_SET_UNSHARD_BACKWARD] = play_set_unshard_backward,

@@ -369,6 +369,29 @@ static void draw_checkpoints(drawing *d)
         }
 }
 
+/* Where they go with what is drawn about resharding; then what switched reductions off and on says which microbatch
+ * comes. */
+static void draw_stages(drawing *d)
+{
+    tree_plan *plan = d->plan;
+    bool any = false;
+
+    for (int i = 0; i < plan->state_count; i++) {
+        tree_state *state = &plan->states[i];
+        bool never = state->slice ? state->slice == 1 : state->reshard == FSDP_RESHARD_NEVER;
+        bool always = state->slice ? state->slice > 1 : state->reshard == FSDP_RESHARD_ALWAYS;
+
+        if (chance(d, 30))
+            state->stage = never ? 1 + pick(d, 2) : always ? 3 : 1 + pick(d, 3);
+        any = any || state->stage > 0;
+    }
+    for (int i = 0; i < plan->call_count && any; i++)
+        if (plan->calls[i].kind == TREE_SYNC_OFF || plan->calls[i].kind == TREE_LAST_OFF)
+            plan->calls[i].kind = TREE_MICROBATCH;
+        else if (plan->calls[i].kind == TREE_SYNC_ON || plan->calls[i].kind == TREE_LAST_ON)
+            plan->calls[i].kind = TREE_LAST_MICROBATCH;
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -395,4 +418,6 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     tree_settle(plan);
     draw_calls(&d);
     draw_checkpoints(&d);
+    if (chance(&d, 50))
+        draw_stages(&d);
 }

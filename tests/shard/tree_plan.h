@@ -79,6 +79,7 @@ typedef struct tree_node {
 typedef struct tree_state {
     fsdp_reshard reshard;
     int slice;      /* ranks of an integer reshard; 0: none */
+    int stage;      /* of ZeRO; 0: none */
     bool backwards; /* its modules are given from the last to the first */
     fsdp_mp_policy policy;
     coded code;                                   /* of what is gathered of its parameters of several dimensions */
@@ -113,6 +114,8 @@ typedef enum tree_kind {
     TREE_FORCE_SUM,
     TREE_LAST_OFF,
     TREE_LAST_ON,
+    TREE_MICROBATCH,
+    TREE_LAST_MICROBATCH,
     TREE_SET_RESHARD_FORWARD,
     TREE_SET_RESHARD_BACKWARD,
     TREE_SET_UNSHARD_BACKWARD,

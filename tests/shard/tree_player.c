@@ -42,6 +42,7 @@ static void shard_state(tree_player *player, int state)
     const fsdp_shard_options options = {.reshard_after_forward = s->reshard,
                                         .mesh = player->mesh,
                                         .reshard_after_forward_ranks = s->slice,
+                                        .zero_stage = s->stage,
                                         .ignored_params = ignored,
                                         .ignored_param_count = collect_ignored(player, ignored),
                                         .mp_policy = s->policy,

@@ -61,6 +61,8 @@ static void print_state(FILE *stream, const tree_plan *plan, int state)
         fprintf(stream, ", gathered in %s", coded_extension(s->code)->name);
     if (s->slice)
         fprintf(stream, " to slices over %d ranks", s->slice);
+    if (s->stage)
+        fprintf(stream, ", stage %d", s->stage);
     if (policy->param_dtype)
         fprintf(stream, ", computed in %s", fsdp_dtype_name(policy->param_dtype));
     if (policy->reduce_dtype)
@@ -98,6 +100,8 @@ void tree_print_call(FILE *stream, const tree_plan *plan, int index)
         [TREE_FORCE_SUM] = "set force sum",
         [TREE_LAST_OFF] = "not the last backward",
         [TREE_LAST_ON] = "the last backward",
+        [TREE_MICROBATCH] = "not the last microbatch",
+        [TREE_LAST_MICROBATCH] = "the last microbatch",
         [TREE_SET_RESHARD_FORWARD] = "set reshard after forward",
         [TREE_SET_RESHARD_BACKWARD] = "set reshard after backward",
         [TREE_SET_UNSHARD_BACKWARD] = "set unshard in backward",

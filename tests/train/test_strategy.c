@@ -148,21 +148,26 @@ static void compare_doors(const char *data, int world, int micros)
     check_calls(&none, world, 0, 0, GROUPS);
 }
 
+/* Strategies inside each of two copies. */
 static void compare_copies(const char *data, int micros)
 {
-    fixture hsdp = {0}, hybrid = {0}, stage2 = {0}, zero2 = {0}, zero3 = {0};
+    fixture hsdp = {0}, hybrid = {0}, stage2 = {0}, zero2 = {0}, zero3 = {0}, once = {0}, second = {0};
 
     run(&hsdp, data, 4, micros, (variant){"hsdp", NULL, NULL, 2});
     run(&hybrid, data, 4, micros, (variant){"fsdp1", NULL, NULL, 2});
     run(&stage2, data, 4, micros, (variant){"fsdp1", "parallelism.fsdp1_strategy", "hybrid_shard_zero2", 2});
     run(&zero2, data, 4, micros, (variant){"zero2", NULL, NULL, 2});
     run(&zero3, data, 4, micros, (variant){"zero3", NULL, NULL, 2});
+    run(&once, data, 4, micros, (variant){"zero3", NULL, NULL, 0});
+    run(&second, data, 4, micros, (variant){"zero3", "parallelism.fsdp_reshard_after_forward", "2", 0});
     check_same(&hybrid, &hsdp);
     check_same(&stage2, &hsdp);
     check_same(&zero2, &zero3);
     check_calls(&hsdp, 4, micros * (2 * GROUPS - 1), GROUPS, GROUPS + 1);
     check_calls(&stage2, 4, GROUPS, GROUPS, GROUPS + 1);
     check_calls(&zero2, 4, GROUPS, micros * GROUPS, micros * GROUPS + 1);
+    check_same(&second, &once); /* a second copy in each two of four ranks, between forward and backward */
+    check_calls(&second, 4, micros * 2 * GROUPS, micros * GROUPS, 1);
 }
 
 static void strategies_train_alike(void **state)

@@ -138,7 +138,8 @@ static void hear(void *arg, fsdp_log_level level, const char *line)
         h->numels[h->count++] = strtoll(call + strlen("broadcast: "), NULL, 10);
 }
 
-/* Those after the all-reduce of the gradients: before it PyTorch's second step has those of DDP's buckets and buffers. */
+/* Those after the all-reduce of the gradients: before it PyTorch's second step has those of DDP's buckets and buffers.
+ */
 static void check_broadcasts(const replay *r, const heard *h)
 {
     const json_t *calls = json_object_get(r->reference, "comm_order_step1"), *call;
