@@ -20,7 +20,10 @@
  * There is no wrapper module: names of modules and parameters stay what they were. All that fsdp/shard.h says of
  * sharded modules holds, and its methods take modules that came through this door. What is FSDP1's own:
  *
- * - A unit's parameters have one dtype.
+ * - A unit's parameters have one dtype and lie in one vector (PyTorch's FlatParameter), which is padded at its end and
+ *   cut into equal parts: a gather and a reduction have no other padding, a shard is a run of its parameter's elements,
+ *   or none of them (FSDP_FLAT in fsdp/dist.h), and as soon as one parameter of a unit has a gradient, on any rank, the
+ *   others of it that are not frozen have one, too, zeros perhaps.
  * - The root stays unsharded after a forward, until its backward has ended, or a write to its shards.
  * - A module that is used several times in a forward, or in several forwards before one backward, is gathered once for
  *   that backward, and resharded when it has been through all of them.
@@ -83,6 +86,9 @@ typedef struct fsdp_fsdp1_options {
      * BatchNorm2d, BatchNorm3d and SyncBatchNorm; they compute in the dtype of their parameters, and give back that of
      * their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the call. */
     const fsdp_wrap_policy *auto_wrap_policy;
+    /* PyTorch pads parameters to 16 bytes then, of the dtype they are gathered in, and allows frozen ones beside
+     * others. */
+    bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
     /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.
      */
@@ -110,9 +116,9 @@ typedef struct fsdp_fsdp1_options {
 
 /* PyTorch's FullyShardedDataParallel(module, ...). options may be NULL. A world of one rank (or a process group, or
  * mesh of one) is NO_SHARD, with a warning. Errors (module unchanged): those of fsdp_fully_shard_by_policy; a unit of
- * parameters of several dtypes; a hybrid strategy without its groups, another one with two; a process group and a mesh;
- * what param_init_fn has left on the meta device. Where a unit fails those before it are wrapped. [collective] of the
- * world */
+ * parameters of several dtypes, or frozen ones and others without use_orig_params; a hybrid strategy without its
+ * groups, another one with two; a process group and a mesh; what param_init_fn has left on the meta device. Where a
+ * unit fails those before it are wrapped. [collective] of the world */
 FSDP_API fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_options *options);
 
 /* PyTorch's no_sync(), from `begin` to `end`: backwards in between communicate no gradients, which add up unsharded on

@@ -7,9 +7,14 @@
 #include "base/compiler.h"
 #include "shard/fsdp1_mesh.h"
 #include "shard/fsdp1_unit.h"
+#include "shard/fully_shard.h"
 #include "shard/lazy_init.h"
 #include "shard/methods.h"
 #include "shard/wrap_policy.h"
+
+enum {
+    ORIG_PARAMS_ALIGN = 16 /* bytes of the gathered dtype, as PyTorch */
+};
 
 typedef struct wrapping {
     const fsdp_fsdp1_options *options; /* of the call */
@@ -158,7 +163,7 @@ static fsdp_status prepare_unit(const wrapping *w, const fsdp_wrap_unit *unit, f
     fsdp_status status;
 
     FSDP_TRY(check_prefetch(o));
-    FSDP_TRY(fsdp__fsdp1_check_unit(unit));
+    FSDP_TRY(fsdp__fsdp1_check_unit(unit, o->use_orig_params));
     FSDP_TRY(fsdp__fsdp1_init_unit(&w->units, unit, o));
     if (!o->sync_module_states)
         return FSDP_OK;
@@ -176,6 +181,8 @@ static fsdp_status wrap_unit(const wrapping *w, const fsdp_wrap_unit *unit)
                                   .ignored_params = w->units.ignored,
                                   .ignored_param_count = w->units.ignored_count,
                                   .no_shared_memory = o->no_shared_memory};
+    const fsdp__flat flat = {.on = true, .align = o->use_orig_params ? ORIG_PARAMS_ALIGN : 0};
+    fsdp_module *module = unit->module;
     fsdp_sharding_strategy strategy;
     fsdp_status status;
 
@@ -185,7 +192,7 @@ static fsdp_status wrap_unit(const wrapping *w, const fsdp_wrap_unit *unit)
     if (keeps_after_forward(strategy))
         options.reshard_after_forward = FSDP_RESHARD_NEVER;
     FSDP_TRY_GOTO(status, prepare_unit(w, unit, options.mesh), out);
-    FSDP_TRY_GOTO(status, fsdp_fully_shard(unit->module, &options), out);
+    FSDP_TRY_GOTO(status, fsdp__fully_shard(&module, 1, &options, &flat), out);
     set_schedule(unit, strategy);
 out:
     fsdp_mesh_unref(options.mesh);

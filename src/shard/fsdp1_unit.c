@@ -39,9 +39,18 @@ static bool is_meta(const fsdp_tensor *tensor)
 
 /* ---- what lies together ---- */
 
-fsdp_status fsdp__fsdp1_check_unit(const fsdp_wrap_unit *unit)
+fsdp_status fsdp__fsdp1_check_unit(const fsdp_wrap_unit *unit, bool use_orig_params)
 {
     const fsdp_parameter *items = unit->parameters.items;
+    bool trained = unit->parameters.count > 0 && fsdp_tensor_requires_grad(items[0].tensor);
+
+    for (int64_t i = 1; i < unit->parameters.count && !use_orig_params; i++)
+        if (fsdp_tensor_requires_grad(items[i].tensor) != trained)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot wrap the %s '%s': its '%s' is frozen and its '%s' is not: set use_orig_params, or "
+                             "give frozen modules a unit of their own",
+                             unit->module->type->name, unit->name, items[trained ? i : 0].name,
+                             items[trained ? 0 : i].name);
 
     for (int64_t i = 1; i < unit->parameters.count; i++)
         if (items[i].tensor->dtype != items[0].tensor->dtype)

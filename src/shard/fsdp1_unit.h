@@ -5,8 +5,8 @@
 #include "fsdp/fsdp1.h"
 #include "shard/mesh_info.h"
 
-/* The unit's parameters may lie together. */
-fsdp_status fsdp__fsdp1_check_unit(const fsdp_wrap_unit *unit);
+/* The unit's parameters may lie together, as original parameters or as one. */
+fsdp_status fsdp__fsdp1_check_unit(const fsdp_wrap_unit *unit, bool use_orig_params);
 /* options->param_init_fn, where there is one, for each module of the unit that is on the meta device. */
 fsdp_status fsdp__fsdp1_init_unit(const fsdp_wrap_units *units, const fsdp_wrap_unit *unit,
                                   const fsdp_fsdp1_options *options);

@@ -139,7 +139,8 @@ static void wrap(const play *p, const char *strategy)
 {
     static const char *const strategies[] = {"full", "gradop", "none", "hybrid", "hybrid2"};
     const char *backward = json_string_value(json_object_get(p->spec, "backward_prefetch"));
-    fsdp_fsdp1_options options = {.forward_prefetch = is_set(p->spec, "forward_prefetch")};
+    fsdp_fsdp1_options options = {.use_orig_params = is_set(p->spec, "use_orig_params"),
+                                  .forward_prefetch = is_set(p->spec, "forward_prefetch")};
 
     while (strcmp(strategies[options.strategy], strategy) != 0)
         options.strategy++;
@@ -354,12 +355,6 @@ static void play_iteration(play *p)
 
 /* ---- what is expected ---- */
 
-/* FSDP1's parameters lie one by one here, each padded; of this net's units the root alone has other elements so. */
-static int64_t elements(const play *p, int64_t n)
-{
-    return !p->strategy || is_whole(p) ? n : n > 60 ? 70 : n == 32 ? 35 : n;
-}
-
 static void expect_event(play *p, const json_t *event)
 {
     const char *what = json_string_value(json_array_get(event, 0)), *training;
@@ -376,8 +371,8 @@ static void expect_event(play *p, const json_t *event)
                  strstr(what, "allgather")   ? "all_gather"
                  : strstr(what, "allreduce") ? "all_reduce"
                                              : "reduce_scatter",
-                 (long long)elements(p, json_integer_value(json_array_get(event, 1))),
-                 json_string_value(json_array_get(event, 2)), (long long)json_integer_value(json_array_get(event, 3)));
+                 (long long)json_integer_value(json_array_get(event, 1)), json_string_value(json_array_get(event, 2)),
+                 (long long)json_integer_value(json_array_get(event, 3)));
         return;
     }
     training = json_string_value(json_array_get(event, 2));

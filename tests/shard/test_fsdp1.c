@@ -44,7 +44,8 @@ typedef struct parity {
     bool no_sync; /* of two microbatches the first */
     int64_t count;
     const float *expected;
-    float *first; /* values of the first run in this world: FSDP2's */
+    float *first;  /* values of the first run in this world: FSDP2's */
+    float *values; /* of this run, rank 0's */
 } parity;
 
 static void train(parity *p, fsdp_module *module)
@@ -70,10 +71,11 @@ static void compare(fsdp_context *context, parity *p, fsdp_module *module)
 
     CHECK_EQ(count, p->count);
     CHECK_CLOSE(values, p->expected, count, 1e-5, 1e-6);
-    if (p->first) {
+    if (p->first)
         CHECK_BYTES(values, p->first, (size_t)count * sizeof(float));
-    } else if (fsdp_context_rank(context) == 0) {
-        p->first = values;
+    if (fsdp_context_rank(context) == 0) {
+        free(p->values);
+        p->values = values;
         values = NULL;
     }
     free(values);
@@ -81,17 +83,18 @@ static void compare(fsdp_context *context, parity *p, fsdp_module *module)
 
 static void train_wrapped(fsdp_context *context, void *arg)
 {
-    parity p = *(const parity *)arg;
+    parity *p = arg;
+    fsdp_fsdp1_options options = p->options;
     fsdp_module *module;
 
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* of a shard group of one rank */
-    if (is_hybrid(p.options.strategy))
-        p.options.mesh = net_hybrid_mesh(context, p.replicas);
-    module = wrapped_net(context, &p.options);
-    train(&p, module);
-    compare(context, &p, module);
+    if (is_hybrid(options.strategy))
+        options.mesh = net_hybrid_mesh(context, p->replicas);
+    module = wrapped_net(context, &options);
+    train(p, module);
+    compare(context, p, module);
     fsdp_module_unref(module);
-    fsdp_mesh_unref(p.options.mesh);
+    fsdp_mesh_unref(options.mesh);
 }
 
 /* As FSDP1 trains it: where gradients add up is seen in the last bits. */
@@ -117,6 +120,8 @@ static void run_strategies(int world, parity *p)
     static const fsdp_backward_prefetch prefetches[] = {FSDP_BACKWARD_PRE, FSDP_BACKWARD_POST, FSDP_BACKWARD_NONE};
 
     test_run_ranks(world, train_fully_sharded, p);
+    p->first = p->values;
+    p->values = NULL;
     for (int variant = 0; variant < STRATEGIES * 2 * 2; variant++) {
         p->options =
             (fsdp_fsdp1_options){.strategy = (fsdp_sharding_strategy)(variant % STRATEGIES),
@@ -142,6 +147,7 @@ static void every_strategy_has_the_bits_of_fsdp2(void **state)
 
             run_strategies(world, &p);
             free(p.first);
+            free(p.values);
         }
     free(expected);
 }
@@ -327,6 +333,9 @@ static void check_misuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_INVALID,
                 "its 'up.weight' is bfloat16, and 'down.weight' is float32");
     CHECK_OK(fsdp_module_to(((net_block *)(void *)block)->up, FSDP_F32));
+    CHECK_OK(fsdp_tensor_set_requires_grad(fsdp_module_parameter(block, "up.bias"), false));
+    CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_INVALID, "its 'up.bias' is frozen and its 'up.weight' is not");
+    CHECK_OK(fsdp_tensor_set_requires_grad(fsdp_module_parameter(block, "up.bias"), true));
     CHECK_OK(fsdp_fsdp1_wrap(block, NULL));
     CHECK_ERROR(fsdp_fsdp1_wrap(block, NULL), FSDP_STATE, "only once per module");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.ignored_modules = &block, .ignored_module_count = 1}),

@@ -1,6 +1,8 @@
 /* What FSDP1's front door takes besides a strategy: policies, first values, what is ignored, precision, offload. */
 #include "fsdp/fsdp1.h"
 
+#include <jansson.h>
+
 #include "fsdp/optim.h"
 #include "shard/net.h"
 
@@ -50,6 +52,80 @@ static float *wrapped_values(fsdp_context *context, const fsdp_fsdp1_options *op
     wrap_by_hand(module, options);
     materialize(module);
     return values_after_training(module, count);
+}
+
+/* ---- units ---- */
+
+/* As PyTorch cuts the flat parameter of a Sequential of linear layers. */
+typedef struct cut {
+    const json_t *spec;
+} cut;
+
+static fsdp_module *linears(fsdp_context *context, const json_t *widths)
+{
+    fsdp_module *modules[8];
+    int count = (int)json_array_size(widths) - 1;
+
+    for (int i = 0; i < count; i++)
+        modules[i] =
+            fsdp_linear_create(context, fsdp_meta(context), json_integer_value(json_array_get(widths, (size_t)i)),
+                               json_integer_value(json_array_get(widths, (size_t)i + 1)), NULL);
+    return CHECK_PTR(fsdp_sequential_create(context, modules, count));
+}
+
+static void check_cut(fsdp_context *context, void *arg)
+{
+    const json_t *spec = ((const cut *)arg)->spec, *names = json_object_get(spec, "fqns"), *name;
+    const json_t *parts = json_array_get(json_object_get(spec, "per_rank_params"), (size_t)fsdp_context_rank(context));
+    bool whole = json_object_get(spec, "strategy") != NULL;
+    fsdp_module *module = linears(context, json_object_get(spec, "widths"));
+    fsdp_fsdp1_options options = {.use_orig_params = json_is_true(json_object_get(spec, "use_orig_params")),
+                                  .strategy = whole ? FSDP_NO_SHARD : FSDP_FULL_SHARD,
+                                  .auto_wrap_policy = NULL};
+    fsdp_shard_info info;
+    size_t i;
+
+    if (json_object_get(spec, "param_dtype"))
+        options.mixed_precision.param_dtype = FSDP_BF16;
+    CHECK_OK(fsdp_fsdp1_wrap(module, &options));
+    json_array_foreach(names, i, name)
+    {
+        const json_t *part = json_array_get(parts, i);
+        const fsdp_tensor *t = CHECK_PTR(fsdp_module_parameter(module, json_string_value(name)));
+        int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
+
+        fsdp_tensor_box(t, offset, size);
+        CHECK_EQ(fsdp_tensor_numel(t), json_integer_value(json_object_get(part, "numel")));
+        if (fsdp_tensor_numel(t) > 0 && !whole) /* else the box has the whole shape */
+            CHECK_EQ(offset[0], json_integer_value(json_object_get(part, "intra_start")));
+    }
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    if (!whole) /* PyTorch pads to a multiple of the world there, too, and cuts nothing */
+        CHECK_EQ(info.padded_numel, fsdp_context_world_size(context) *
+                                        json_integer_value(json_array_get(json_object_get(spec, "shard_numel"), 0)));
+    fsdp_module_unref(module);
+}
+
+static void units_are_cut_as_by_pytorch(void **state)
+{
+    const char *folder = getenv("FSDP_REFERENCE");
+
+    (void)state;
+    if (!folder)
+        skip();
+    for (int world = 2; world <= 3; world++) {
+        char name[64], *path;
+        json_t *file, *cases;
+
+        snprintf(name, sizeof name, "runs/fsdp1-units-ws%d.json", world);
+        path = test_path(folder, name);
+        file = CHECK_PTR(json_load_file(path, 0, NULL));
+        cases = json_object_get(file, "cases");
+        for (size_t i = 0; i < json_array_size(cases); i++)
+            test_run_ranks(world, check_cut, &(cut){json_array_get(cases, i)});
+        json_decref(file);
+        free(path);
+    }
 }
 
 /* ---- policies ---- */
@@ -361,8 +437,8 @@ static void offload_changes_no_bit(void **state)
             test_run_ranks(world, offload, &strategy);
 }
 
-TEST_MAIN(cmocka_unit_test(a_policy_wraps_what_calls_do), cmocka_unit_test(units_have_options_of_their_own),
-          cmocka_unit_test(ranks_get_the_values_of_the_first), cmocka_unit_test(a_function_gives_first_values),
-          cmocka_unit_test(what_is_ignored_is_left_alone),
+TEST_MAIN(cmocka_unit_test(units_are_cut_as_by_pytorch), cmocka_unit_test(a_policy_wraps_what_calls_do),
+          cmocka_unit_test(units_have_options_of_their_own), cmocka_unit_test(ranks_get_the_values_of_the_first),
+          cmocka_unit_test(a_function_gives_first_values), cmocka_unit_test(what_is_ignored_is_left_alone),
           cmocka_unit_test(gradients_are_reduced_in_the_dtype_of_parameters),
           cmocka_unit_test(batch_norms_stay_in_full_precision), cmocka_unit_test(offload_changes_no_bit))

@@ -236,14 +236,23 @@ static void shard_model(const replay *r, fsdp_module *model)
 
 /* ---- FSDP1 ---- */
 
+/* A run that reduces in the shards' dtype does not say so; of FSDP1 that is not what an absent one means. */
+static fsdp_dtype fsdp1_reduce_dtype(const replay *r)
+{
+    fsdp_dtype said = dtype_of(r, "reduce_dtype");
+
+    return said || !dtype_of(r, "param_dtype") ? said : FSDP_F32;
+}
+
 static fsdp_fsdp1_options fsdp1_options(const replay *r, fsdp_context *context)
 {
     static const char *const strategies[] = {"full", "gradop", "none", "hybrid", "hybrid2"};
     const char *strategy = json_string_value(json_object_get(r->reference, "strategy"));
     const char *backward = json_string_value(json_object_get(r->reference, "backward_prefetch"));
-    fsdp_fsdp1_options options = {.forward_prefetch = replay_is_set(r, "forward_prefetch"),
+    fsdp_fsdp1_options options = {.use_orig_params = replay_is_set(r, "use_orig_params"),
+                                  .forward_prefetch = replay_is_set(r, "forward_prefetch"),
                                   .mixed_precision.param_dtype = dtype_of(r, "param_dtype"),
-                                  .mixed_precision.reduce_dtype = dtype_of(r, "reduce_dtype"),
+                                  .mixed_precision.reduce_dtype = fsdp1_reduce_dtype(r),
                                   .mesh = make_mesh(r, context)};
 
     while (strcmp(strategies[options.strategy], strategy) != 0)

@@ -229,18 +229,15 @@ static void check_buckets(const replay *r, fsdp_module *model)
 static void check_sent(const trial *t, fsdp_context *context)
 {
     const json_t *counts = json_object_get(t->replay.reference, "comm_per_step");
+    const char *gather = replay_is_fsdp1(&t->replay) ? "c10d.allgather_" : "c10d._allgather_base_";
     fsdp_comm_stats stats;
-
-    bool fsdp1 = replay_is_fsdp1(&t->replay);
-    const char *gather = fsdp1 ? "c10d.allgather_" : "c10d._allgather_base_";
 
     fsdp_context_comm_stats(context, &stats);
     CHECK_EQ(stats.calls[FSDP_ALL_GATHER], replay_number(counts, gather, 0));
-    if (!fsdp1) /* its parameters lie one by one here */
-        CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], reference_bytes(&t->replay, gather));
+    CHECK_EQ(stats.bytes_sent[FSDP_ALL_GATHER], reference_bytes(&t->replay, gather));
     CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER] + t->run->more_scatters,
              replay_number(counts, "c10d._reduce_scatter_base_", 0));
-    if (t->run->more_scatters == 0 && !fsdp1)
+    if (t->run->more_scatters == 0)
         CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], reference_bytes(&t->replay, "c10d._reduce_scatter_base_"));
     CHECK_EQ(stats.calls[FSDP_ALL_REDUCE],
              replay_number(counts, "c10d.allreduce_", 0) + replay_number(counts, "c10d_functional.all_reduce", 0));
