@@ -86,13 +86,16 @@ typedef struct fsdp_fsdp1_options {
      * BatchNorm2d, BatchNorm3d and SyncBatchNorm; they compute in the dtype of their parameters, and give back that of
      * their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the call. */
     const fsdp_wrap_policy *auto_wrap_policy;
-    /* PyTorch pads parameters to 16 bytes then, of the dtype they are gathered in, and allows frozen ones beside
-     * others. */
+    /* Parameters begin at multiples of 16 bytes of the dtype they are gathered in then, and frozen ones may lie beside
+     * others. The same for all units of a tree. */
     bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
     /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.
      */
     bool forward_prefetch;
+    /* limit_all_gathers=False. Here it changes nothing: memory of gathers comes and goes in the order of the device's
+     * stream, so a host that is ahead of its device holds no more of it. The same for all units of a tree. */
+    bool no_limit_all_gathers;
     fsdp_fsdp1_mixed_precision mixed_precision;
     fsdp_offload_policy cpu_offload; /* CPUOffload(offload_params) */
     fsdp_overlap overlap;

@@ -130,6 +130,8 @@ static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy stra
     fsdp__module_state *state = fsdp__module_state_of(unit->module);
 
     state->fsdp1 = (fsdp__fsdp1){.on = true,
+                                 .use_orig_params = o->use_orig_params,
+                                 .no_limit_all_gathers = o->no_limit_all_gathers,
                                  .strategy = strategy,
                                  .backward_prefetch = o->backward_prefetch,
                                  .forward_prefetch = o->forward_prefetch,

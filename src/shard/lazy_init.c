@@ -258,6 +258,28 @@ static fsdp_status check_replicated(const collection *c)
     return FSDP_OK;
 }
 
+/* What FSDP1 wants alike in all of its units. */
+static fsdp_status check_fsdp1(const collection *c)
+{
+    const fsdp__fsdp1 *first = NULL;
+
+    for (int64_t i = 0; i < c->root->state_count; i++) {
+        const fsdp__fsdp1 *f = &c->root->states[i]->fsdp1;
+        const char *what;
+
+        if (!f->on)
+            continue;
+        first = first ? first : f;
+        what = f->use_orig_params != first->use_orig_params             ? "use_orig_params"
+               : f->no_limit_all_gathers != first->no_limit_all_gathers ? "no_limit_all_gathers"
+                                                                        : NULL;
+        if (what)
+            return FSDP_FAIL(FSDP_STATE, "'%s' was wrapped with another %s than units before it: give all the same",
+                             c->names[i], what);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status check_prefetch(const collection *c)
 {
     for (int64_t i = 0; i < c->root->state_count; i++)
@@ -342,6 +364,7 @@ fsdp_status fsdp__lazy_init(fsdp__module_state *outermost)
     FSDP_TRY_GOTO(status, check_ready(&c), out);
     FSDP_TRY_GOTO(status, check_replicated(&c), out);
     FSDP_TRY_GOTO(status, check_prefetch(&c), out);
+    FSDP_TRY_GOTO(status, check_fsdp1(&c), out);
     FSDP_TRY_GOTO(status, check_shared_comm(&c), out);
     FSDP_TRY_GOTO(status, link_states(&c), out);
     FSDP_TRY_GOTO(status, open_comm(&c), out);

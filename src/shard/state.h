@@ -30,7 +30,8 @@ typedef struct fsdp__prefetch_list {
 
 /* What FSDP1 (fsdp1.c) does otherwise. All zero: the state is not its. */
 typedef struct fsdp__fsdp1 {
-    bool on; /* in a backward, unsharded until the last of several uses */
+    bool on;                                    /* in a backward, unsharded until the last of several uses */
+    bool use_orig_params, no_limit_all_gathers; /* below one root all the same */
     fsdp_sharding_strategy strategy;
     fsdp_backward_prefetch backward_prefetch;
     bool forward_prefetch;             /* in the order of first uses */

@@ -349,10 +349,29 @@ static void check_misuse(fsdp_context *context, void *arg)
     fsdp_mesh_unref(hybrid);
 }
 
+/* Before the first forward. */
+static void check_alike(fsdp_context *context, void *arg)
+{
+    static const char *const names[] = {"another use_orig_params", "another no_limit_all_gathers"};
+
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+
+        CHECK_OK(fsdp_module_initialize(module, 1));
+        CHECK_OK(fsdp_fsdp1_wrap(net_block_at(module, 1),
+                                 &(fsdp_fsdp1_options){.use_orig_params = i == 0, .no_limit_all_gathers = i == 1}));
+        CHECK_OK(fsdp_fsdp1_wrap(module, NULL));
+        CHECK_ERROR(fsdp_fsdp1_no_sync_begin(module), FSDP_STATE, names[i]);
+        fsdp_module_unref(module);
+    }
+}
+
 static void misuse_is_an_error_on_all_ranks(void **state)
 {
     (void)state;
     test_run_ranks(2, check_misuse, NULL);
+    test_run_ranks(2, check_alike, NULL);
 }
 
 TEST_MAIN(cmocka_unit_test(every_strategy_has_the_bits_of_fsdp2),
