@@ -1,6 +1,7 @@
 /* order_build.c - models built and freed in every residence. */
 #include "shard/order_build.h"
 
+#include "fsdp/fsdp1.h"
 #include "shard/parts.h"
 
 /* The last dimension: columns of matrices. */
@@ -9,6 +10,34 @@ static fsdp_status place_last(void *arg, const char *name, const fsdp_tensor *pa
     (void)arg, (void)name, (void)parameter;
     out->dim = -1;
     return FSDP_OK;
+}
+
+/* FSDP1's strategy for what the plan says, which is FULL_SHARD or SHARD_GRAD_OP, with replicas hybrid. */
+static void wrap_unit(const order_model *m, const order_run *run, fsdp_mesh *mesh, int group)
+{
+    const order_program *p = run->program;
+    fsdp_reshard reshard = m->plan->reshard[group];
+    fsdp_module *module = module_at(m, group); /* targets are the root and the blocks, as groups are */
+    fsdp_fsdp1_options options = {.mesh = mesh,
+                                  .use_orig_params = true,
+                                  .backward_prefetch = (fsdp_backward_prefetch)(p->seed / 5 % 3),
+                                  .forward_prefetch = p->seed / 15 % 2,
+                                  .overlap = run->residence->overlap,
+                                  .no_shared_memory = run->residence->copy,
+                                  .cpu_offload = residence_offload(run->residence, p->seed)};
+
+    if (reshard == FSDP_RESHARD_NEVER)
+        options.strategy = mesh ? FSDP_HYBRID_SHARD_ZERO2 : FSDP_SHARD_GRAD_OP;
+    else
+        options.strategy = mesh ? FSDP_HYBRID_SHARD : FSDP_FULL_SHARD;
+    if (p->bf16) {
+        options.mixed_precision.param_dtype = FSDP_BF16;
+        options.mixed_precision.cast_forward_inputs = true; /* blocks are called by themselves, too */
+        options.mixed_precision.reduce_dtype = p->reduce_f32 ? FSDP_F32 : FSDP_DTYPE_NONE;
+    }
+    CHECK_OK(fsdp_fsdp1_wrap(module, &options));
+    if (reshard == FSDP_RESHARD_ALWAYS)
+        CHECK_OK(fsdp_module_set_reshard_after_forward(module, true, false));
 }
 
 static void shard_group(order_model *m, const order_run *run, fsdp_mesh *mesh, int group)
@@ -55,7 +84,10 @@ void order_build(order_player *player, const order_run *run, int index)
             CHECK_OK(fsdp_module_set_checkpoint(module_at(m, 1 + i),
                                                 i % 2 ? FSDP_CHECKPOINT_SELECTIVE : FSDP_CHECKPOINT_FULL));
     for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
-        shard_group(m, run, player->mesh, g);
+        if (plan->flat)
+            wrap_unit(m, run, player->mesh, g);
+        else
+            shard_group(m, run, player->mesh, g);
     if (!real) {
         CHECK_OK(fsdp_module_materialize(m->module, test_device(player->context)));
         CHECK_OK(fsdp_module_initialize(m->module, seed));

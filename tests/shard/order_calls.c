@@ -1,6 +1,8 @@
 /* order_calls.c - each call, on ranks and on plain models. */
 #include "shard/order_calls.h"
 
+#include "fsdp/fsdp1.h"
+
 /* ---- forward ---- */
 
 static fsdp_tensor *run_forward(const order_player *player, const order_model *m, const order_call *call, int rank)
@@ -268,6 +270,13 @@ void play_all_reduce(order_player *player, const order_call *call)
 {
     CHECK_OK(fsdp_module_set_requires_all_reduce(module_at(model_of(player, call), call->target),
                                                  call->kind == ORDER_ALL_REDUCE_ON, call->recurse));
+}
+
+void play_no_sync(order_player *player, const order_call *call)
+{
+    fsdp_module *module = model_of(player, call)->module;
+
+    CHECK_OK(call->kind == ORDER_NO_SYNC_BEGIN ? fsdp_fsdp1_no_sync_begin(module) : fsdp_fsdp1_no_sync_end(module));
 }
 
 void play_synchronize(order_player *player, const order_call *call)

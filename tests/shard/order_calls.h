@@ -58,6 +58,7 @@ void play_freeze_one(order_player *player, const order_call *call);
 
 void play_sync(order_player *player, const order_call *call);
 void play_all_reduce(order_player *player, const order_call *call);
+void play_no_sync(order_player *player, const order_call *call);
 void play_synchronize(order_player *player, const order_call *call);
 void plain_synchronize(order_player *player, const order_call *call);
 void play_last(order_player *player, const order_call *call);

@@ -64,20 +64,31 @@ static void reduce(order_sketch *s, const order_call *c)
     s->reduced |= completed;
 }
 
+/* Of FSDP1's units those that stay whole until a backward reduces them. */
+static uint32_t keep_unsynced(const order_plan *plan, const order_sketch *s)
+{
+    uint32_t keep = 0;
+
+    for (int g = 0; g < plan->group_count && plan->flat; g++)
+        if (plan->reshard[g] == FSDP_RESHARD_NEVER)
+            keep |= 1u << g;
+    return keep & ~syncing(s);
+}
+
 static void walk_back(order_draw *d, order_call *c, order_slot_state after)
 {
     const order_plan *plan = order_plan_of(d, c);
     order_sketch *s = order_sketch_of(d, c);
 
-    c->params = order_params_of(plan, s->sync);
-    c->completes = d->program->replicas > 0 ? order_params_of(plan, s->sync & s->all_reduce) : c->params;
+    c->params = order_params_of(plan, syncing(s));
+    c->completes = d->program->replicas > 0 ? order_params_of(plan, syncing(s) & s->all_reduce) : c->params;
     if (s->slots[c->slot].params == 0)
         return; /* it will be refused */
     if (reduces_in_parts(d, c, (s->unreduced | s->partial) & c->params))
         d->program->exact = false;
     s->unreduced |= s->slots[c->slot].params;
     reduce(s, c);
-    s->windows &= ~s->reshards_backward;
+    s->windows &= ~(s->reshards_backward & ~keep_unsynced(plan, s));
     s->requested = 0;
     s->unsettled = !s->last;
     s->slots[c->slot].state = after;
@@ -313,6 +324,25 @@ bool draw_all_reduce_on(order_draw *d, order_call *c)
     if (!sharded_target(d, c))
         return false;
     order_sketch_of(d, c)->all_reduce |= groups_of_setting(d, c);
+    return true;
+}
+
+bool draw_no_sync_begin(order_draw *d, order_call *c)
+{
+    order_sketch *s = order_sketch_of(d, c);
+
+    if (!order_plan_of(d, c)->flat || s->no_sync > 1)
+        return false;
+    s->no_sync++;
+    s->ran = true;
+    return true;
+}
+
+bool draw_no_sync_end(order_draw *d, order_call *c)
+{
+    if (order_sketch_of(d, c)->no_sync == 0)
+        return false;
+    order_sketch_of(d, c)->no_sync--;
     return true;
 }
 

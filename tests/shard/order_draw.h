@@ -48,6 +48,8 @@ bool draw_sync_off(order_draw *d, order_call *c);
 bool draw_sync_on(order_draw *d, order_call *c);
 bool draw_all_reduce_off(order_draw *d, order_call *c);
 bool draw_all_reduce_on(order_draw *d, order_call *c);
+bool draw_no_sync_begin(order_draw *d, order_call *c);
+bool draw_no_sync_end(order_draw *d, order_call *c);
 bool draw_synchronize(order_draw *d, order_call *c);
 bool draw_last_off(order_draw *d, order_call *c);
 bool draw_last_on(order_draw *d, order_call *c);

@@ -107,6 +107,11 @@ bool order_shards_last(const order_program *p)
     return p->seed % 6 == 0;
 }
 
+bool order_is_flat(const order_program *p)
+{
+    return p->seed % 5 == 2;
+}
+
 void order_print_program(FILE *stream, const order_program *p)
 {
     static const char *const forms[] = {"head", "fused head", "block 0 twice"},
@@ -118,7 +123,9 @@ void order_print_program(FILE *stream, const order_program *p)
             !p->bf16        ? "f32"
             : p->reduce_f32 ? "bf16, reduced in f32"
                             : "bf16",
-            order_shards_last(p) ? ", sharded in the last dimension" : "");
+            order_is_flat(p)       ? ", FSDP1"
+            : order_shards_last(p) ? ", sharded in the last dimension"
+                                   : "");
     for (int m = 0; m < p->models; m++) {
         const order_plan *plan = &p->plans[m];
 

@@ -42,6 +42,8 @@ typedef struct order_plan {
     order_form form;
     order_grouping grouping;
     uint32_t checkpoints; /* blocks whose forward is one; of these no parameter changes while a loss waits */
+    bool flat;            /* FSDP1's units, with original parameters */
+    bool whole;           /* of which every rank has all */
     bool real;            /* built with values on the CPU instead of on the meta device */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];
     int slice_ranks[ORDER_MAX_GROUPS]; /* reshard_after_forward_ranks */
@@ -91,6 +93,8 @@ typedef enum order_kind {
     ORDER_SYNC_ON,
     ORDER_ALL_REDUCE_OFF,
     ORDER_ALL_REDUCE_ON,
+    ORDER_NO_SYNC_BEGIN,
+    ORDER_NO_SYNC_END,
     ORDER_SYNCHRONIZE,
     ORDER_LAST_OFF,
     ORDER_LAST_ON,
@@ -156,6 +160,8 @@ typedef struct order_program {
 bool order_skips(const order_program *p, int block, int number, int rank);
 /* Parameters are sharded in their last dimension: where the library's own front door shards them, every other time. */
 bool order_shards_last(const order_program *p);
+/* FSDP1 wraps the models. A plain one has no zeros for gradients that are missing: it is not compared. */
+bool order_is_flat(const order_program *p);
 void order_print_call(FILE *stream, const order_program *p, int index, const char *name);
 void order_print_program(FILE *stream, const order_program *p);
 

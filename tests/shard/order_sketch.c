@@ -25,6 +25,8 @@ void order_sketch_begin(order_sketch *sketch, const order_plan *plan)
 {
     *sketch = (order_sketch){
         .last = true, .sync = plan->all_groups, .all_reduce = plan->all_groups, .reshards_backward = plan->all_groups};
+    if (plan->whole)
+        sketch->reshards_backward = 0;
     memcpy(sketch->reshard, plan->reshard, sizeof plan->reshard);
     for (int g = 0; g < plan->group_count; g++)
         if (plan->slice_ranks[g])
@@ -74,6 +76,11 @@ bool free_slot(order_draw *d, order_call *c)
 }
 
 /* ---- effects ---- */
+
+uint32_t syncing(const order_sketch *s)
+{
+    return s->no_sync > 0 ? 0 : s->sync;
+}
 
 static bool reshards_after_forward(const order_sketch *s, int group)
 {

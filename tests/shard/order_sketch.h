@@ -25,6 +25,7 @@ typedef struct order_slot {
 typedef struct order_sketch {
     bool ran;       /* the root has, so the tree is known */
     bool last;      /* is_last_backward */
+    int no_sync;    /* begun, and not ended */
     bool unsettled; /* a backward that was not the last has not been followed by one that was */
     bool saved, optimizer, clipped;
     uint32_t windows;           /* groups between an unshard and its reshard */
@@ -64,6 +65,8 @@ bool free_slot(order_draw *d, order_call *c);
 
 /* ---- effects ---- */
 
+/* Groups that a backward reduces. */
+uint32_t syncing(const order_sketch *s);
 void pass_forward(order_draw *d, const order_call *c);
 void write_params(order_draw *d, const order_call *c, uint32_t params);
 void reset(order_sketch *s);
