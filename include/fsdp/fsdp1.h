@@ -130,6 +130,13 @@ FSDP_API fsdp_status fsdp_fsdp1_wrap(fsdp_module *module, const fsdp_fsdp1_optio
 FSDP_API fsdp_status fsdp_fsdp1_no_sync_begin(fsdp_module *root);
 FSDP_API fsdp_status fsdp_fsdp1_no_sync_end(fsdp_module *root);
 
+/* PyTorch's register_comm_hook, of the outermost module for all units: `hook` in place of the collective that reduces a
+ * unit's gradients. It is given the flat gradient, padded: makes this rank's part of the sum (a reduce-scatter), or
+ * with NO_SHARD all of it in place (an all-reduce, `send` and `recv` are one); see fsdp_custom_collective, without
+ * allocate. The library divides where the call says SUM. NULL: the library's again. FSDP_UNSUPPORTED for the hybrid
+ * strategies, as in PyTorch. For its compression hooks: fsdp_module_set_gradient_compression. */
+FSDP_API fsdp_status fsdp_fsdp1_register_comm_hook(fsdp_module *root, const fsdp_custom_collective *hook);
+
 /* ---- state dicts ----
  *
  * Whatever state dict of fsdp/state.h is taken of the module has original names, too, and goes through any other front

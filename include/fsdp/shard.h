@@ -368,6 +368,16 @@ FSDP_API fsdp_status fsdp_module_set_custom_all_gather(fsdp_module *module, cons
 FSDP_API fsdp_status fsdp_module_set_custom_reduce_scatter(fsdp_module *module,
                                                            const fsdp_custom_collective *collective);
 
+/* Between replicas, in the place of the all-reduce of partial gradients (hybrid sharding, or every rank with all of the
+ * parameters): the sum of `send` into `recv`, which are one, of `count` elements in the reduce dtype; the library
+ * divides. Without allocate. Not called where there is one replica. */
+FSDP_API fsdp_status fsdp_module_set_custom_all_reduce(fsdp_module *module, const fsdp_custom_collective *collective);
+/* PyTorch's bf16_compress_hook and fp16_compress_hook: gradients are sent in BF16 or F16, half the bytes, where the
+ * reduce dtype is wider, in which they still add up on the rank; NONE: in that again. A contribution is rounded once,
+ * and the sum is the library's, in f32; what waits for other replicas waits as it is sent. FSDP_STATE while something
+ * does; FSDP_UNSUPPORTED for a replicated module, whose buckets have an option for it. The same on all ranks. */
+FSDP_API fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype dtype, bool recurse);
+
 /* Called when gradients of the module's own parameters are in place: a reduction has landed and was added to what its
  * shards had (torch's post_accumulate_grad hooks, a group at a time). `parameters` are those of its shards that have a
  * gradient; it may be read, stepped with (fsdp_optimizer_step_parameters) and dropped, while the backward goes on with

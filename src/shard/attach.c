@@ -30,7 +30,9 @@ static fsdp_tensor *flat_parameter(void *arg, const fsdp_module *module)
 {
     const fsdp__module_state *state = arg;
 
-    return state->group_count > 0 && state->modules[0] == module ? state->groups[0]->flat.parameter : NULL;
+    if (state->group_count == 0 || state->modules[0] != module || state->groups[0]->params[0].summoned)
+        return NULL;
+    return state->groups[0]->flat.parameter;
 }
 
 typedef struct initialization {

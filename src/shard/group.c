@@ -26,6 +26,14 @@ fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const
                      fsdp__param_text(group->params, text, sizeof text));
 }
 
+fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param)
+{
+    fsdp_dtype compress = param->group->compress;
+    bool narrower = fsdp_dtype_size(compress) < fsdp_dtype_size(param->reduce_dtype);
+
+    return compress && narrower ? compress : param->reduce_dtype;
+}
+
 fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group)
 {
     return group->reduce_pg ? group->reduce_pg : group->residence.mesh.shard_pg;

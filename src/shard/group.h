@@ -55,8 +55,9 @@ typedef struct fsdp__param_group {
     fsdp__wire wire;
     /* The shard group once more, for reductions alone; NULL: they share it. The context's. */
     fsdp_process_group *reduce_pg;
-    fsdp_custom_collective all_gather, reduce_scatter; /* the caller's; without `run`: the library's */
-    fsdp__region *packed;                              /* for a gather by the caller's, while it may be at it */
+    fsdp_custom_collective all_gather, reduce_scatter, all_reduce; /* the caller's; without `run`: the library's */
+    fsdp_dtype compress;  /* of reductions on the wire, where that is narrower than the reduce dtype; NONE */
+    fsdp__region *packed; /* for a gather by the caller's, while it may be at it */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
     fsdp__partial partial;
     struct fsdp__buckets *buckets; /* that its gradients are sent in: buckets.h; NULL: all at once */
@@ -77,6 +78,9 @@ typedef struct fsdp__param_group {
 
 /* FSDP_STATE, that it cannot `what` them, while its parameters are summoned. */
 fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what);
+
+/* What its gradients are sent in, and partial ones are. */
+fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param);
 
 /* Adds a parameter, in the order of the calls; pointers to earlier ones are invalid then. */
 fsdp_status fsdp__param_group_add(fsdp__param_group *group, fsdp_tensor *tensor, fsdp__param **out);

@@ -55,7 +55,7 @@ static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t
 
     *run = (fsdp__partial_run){.dtype = dtype, .at = at};
     for (int64_t i = 0; i < group->param_count; i++) {
-        if (out->places[i] < 0 || group->params[i].reduce_dtype != dtype)
+        if (out->places[i] < 0 || fsdp__param_sent_dtype(&group->params[i]) != dtype)
             continue;
         out->places[i] = at;
         at += group->params[i].chunk_numel * (int64_t)fsdp_dtype_size(dtype);
@@ -68,7 +68,7 @@ static int64_t lay_run(const fsdp__param_group *group, fsdp_dtype dtype, int64_t
 /* This rank's part of a flat group's vector, whole. */
 static int64_t lay_vector(const fsdp__param_group *group, fsdp__partial *out)
 {
-    fsdp_dtype dtype = group->params[0].reduce_dtype;
+    fsdp_dtype dtype = fsdp__param_sent_dtype(&group->params[0]);
 
     for (int64_t i = 0; i < group->param_count; i++)
         if (out->places[i] >= 0)
@@ -102,7 +102,7 @@ static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *p
 /* From the element `first` of the chunk on. */
 static fsdp_status zero(fsdp_stream *stream, const fsdp__partial *partial, const fsdp__param *param, int64_t first)
 {
-    fsdp_dtype dtype = param->reduce_dtype;
+    fsdp_dtype dtype = fsdp__param_sent_dtype(param);
     const fsdp__fill_args args = {.dst = (char *)place_in(partial, param - param->group->params) +
                                          (size_t)first * fsdp_dtype_size(dtype),
                                   .dtype = dtype,
@@ -122,7 +122,7 @@ static fsdp_status copy(fsdp_stream *stream, const fsdp__partial *from, const fs
                         const fsdp__param *param)
 {
     int64_t i = param - param->group->params;
-    fsdp_dtype dtype = param->reduce_dtype;
+    fsdp_dtype dtype = fsdp__param_sent_dtype(param);
     const fsdp__span span = {.src = place_in(from, i), .dst = place_in(to, i), .numel = param->chunk_numel};
 
     return fsdp__launch_cast_spans(

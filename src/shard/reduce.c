@@ -80,7 +80,7 @@ static fsdp__division divide(const fsdp__reduction *r)
     float before = 1;
 
     for (int64_t i = 0; i < r->group->param_count; i++)
-        narrow = narrow || r->group->params[i].reduce_dtype == FSDP_F16;
+        narrow = narrow || fsdp__param_sent_dtype(&r->group->params[i]) == FSDP_F16;
     while (narrow && fmodf(total, before) == 0 && total / before > before)
         before *= 2;
     return (fsdp__division){before, total / before};
@@ -173,8 +173,8 @@ static void describe_gradients(fsdp__reduction *r)
         b->unsharded = flight->unsharded[i] ? fsdp_tensor_data(flight->unsharded[i]) : NULL;
         b->shard = r->partial ? fsdp__param_partial(p) : fsdp__result_place(r, i);
         b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
-        b->shard_dtype = r->partial ? p->reduce_dtype : fsdp__result_dtype(r, i);
-        b->reduce_dtype = p->reduce_dtype;
+        b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, i);
+        b->reduce_dtype = fsdp__param_sent_dtype(p);
     }
     r->buffer_count = r->scattered;
 }
@@ -191,8 +191,8 @@ static fsdp_status describe_vector(fsdp__reduction *r)
     b->unsharded = *vector ? fsdp_tensor_data(*vector) : NULL;
     b->shard = r->partial ? r->group->partial.storage->data : fsdp__result_vector(r);
     b->unsharded_dtype = r->accumulated ? p->reduce_dtype : p->param_dtype;
-    b->shard_dtype = r->partial ? p->reduce_dtype : fsdp__result_dtype(r, 0);
-    b->reduce_dtype = p->reduce_dtype;
+    b->shard_dtype = r->partial ? fsdp__param_sent_dtype(p) : fsdp__result_dtype(r, 0);
+    b->reduce_dtype = fsdp__param_sent_dtype(p);
     r->buffer_count = 1;
     return FSDP_OK;
 }
@@ -221,7 +221,7 @@ static fsdp_status finish_param(const fsdp__reduction *r, int64_t i, float divis
                                           .count = 1,
                                           .dst = fsdp__result_place(r, i),
                                           .numel = fsdp__param_shard_numel(param),
-                                          .src_dtype = param->reduce_dtype,
+                                          .src_dtype = fsdp__param_sent_dtype(param),
                                           .dst_dtype = fsdp__result_dtype(r, i),
                                           .op = FSDP__RANK_SUM,
                                           .divisor = divisor,
@@ -253,22 +253,42 @@ static fsdp_status call_hook(const fsdp__reduction *r, const fsdp__partial_run *
     return status;
 }
 
+/* Over the replicas, by the library, or in place by a function of the caller's, of whose sum nothing is known. The
+ * first run joins the replicas' flags. */
+static fsdp_status reduce_replicas(const fsdp__reduction *r, void *data, const fsdp__partial_run *run, bool first)
+{
+    const fsdp_custom_collective *custom = &r->group->all_reduce;
+    fsdp_process_group *pg = r->group->residence.mesh.replicate_pg;
+    fsdp__in_flight *flight = &r->comm->in_flight;
+    uint8_t *contributed = flight->asked ? flight->contributed : NULL;
+    const fsdp_custom_call call = {.group = pg,
+                                   .send = data,
+                                   .recv = data,
+                                   .count = run->numel,
+                                   .dtype = run->dtype,
+                                   .op = FSDP_SUM,
+                                   .stream = r->stream};
+
+    if (!custom->run)
+        return fsdp__all_reduce_with_flags(pg, data, run->numel, run->dtype, FSDP_SUM, contributed,
+                                           first ? flag_count(r) : 0, r->stream);
+    FSDP_TRY(custom->run(custom->arg, &call));
+    return first ? fsdp__process_group_any_later(pg, contributed, flag_count(r), r->stream) : FSDP_OK;
+}
+
 /* Over the replicas, and into the shards' gradients. */
 static fsdp_status finish_partial(fsdp__reduction *r)
 {
     const fsdp__mesh_info *mesh = &r->group->residence.mesh;
     const fsdp__partial *partial = &r->group->partial;
-    fsdp__in_flight *flight = &r->comm->in_flight;
     float divisor = r->division.after;
 
     for (int i = 0; i < partial->run_count; i++) {
         const fsdp__partial_run *run = &partial->runs[i];
         void *data = (char *)partial->storage->data + run->at;
 
-        if (mesh->replicas > 1) /* the first joins the replicas' flags */
-            FSDP_TRY(fsdp__all_reduce_with_flags(mesh->replicate_pg, data, run->numel, run->dtype, FSDP_SUM,
-                                                 flight->asked ? flight->contributed : NULL, i == 0 ? flag_count(r) : 0,
-                                                 r->stream));
+        if (mesh->replicas > 1)
+            FSDP_TRY(reduce_replicas(r, data, run, i == 0));
         if (r->settings->hook)
             FSDP_TRY(call_hook(r, run, data, divisor));
     }

@@ -64,9 +64,9 @@ static fsdp_status check_group(const fsdp__param_group *group, bool with_grads)
     if (state->training != FSDP__IDLE || fsdp__module_state_in_use(state) || root->forward_root || root->in_backward)
         return FSDP_FAIL(FSDP_STATE, "cannot summon parameter %s: a %s is running", text,
                          root->in_backward ? "backward" : "forward");
-    if (with_grads && state->fsdp1.on && group->flat.on && group->flat.align == 0)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot summon parameter %s with its gradient: wrap with use_orig_params",
-                         text);
+    if (with_grads && (group->flat.as_one || (state->fsdp1.on && group->flat.on && group->flat.align == 0)))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot summon parameter %s with its gradient: wrap with original parameters", text);
     return fsdp__param_group_check_summon(group, "summon");
 }
 

@@ -1,5 +1,6 @@
 /* State of models and optimizers moves between all front doors and strategies: a step after the move is the step that
- * would have been taken without, to the bit where the ranks' gradients add up in the same order.
+ * would have been taken without, to the bit where the ranks' gradients add up in the same order. And the gradient
+ * scaler, through all of them.
  * Links: optim state */
 #include <math.h>
 
@@ -309,4 +310,60 @@ static void state_moves_from_every_door_to_every_other(void **state)
             test_run_ranks(world, go_through, &from);
 }
 
-TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other))
+/* ---- the gradient scaler ---- */
+
+/* The step of a scaled loss; on one rank it is infinite. */
+static bool scaled_step(const trained *t, fsdp_grad_scaler *scaler, int step, bool infinite)
+{
+    fsdp_context *context = t->module->context;
+    int world = fsdp_context_world_size(context), rank = fsdp_context_rank(context);
+    bool plain = t->door->kind == PLAIN, stepped;
+    int rows = plain ? ROWS * world : ROWS;
+    fsdp_tensor *x, *targets, *loss;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, step, plain ? 0 : rank * rows, rows, &x, &targets);
+    loss = CHECK_PTR(fsdp_call(t->module, x, targets));
+    if (infinite && rank == world - 1)
+        loss = fsdp_scale(loss, INFINITY);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_grad_scaler_scale(scaler, loss))));
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_grad_scaler_step(scaler, t->optimizer, &stepped));
+    CHECK_OK(fsdp_grad_scaler_update(scaler));
+    CHECK_OK(fsdp_optimizer_zero_grad(t->optimizer));
+    return stepped;
+}
+
+/* A power of two scales exactly; a step that is left out changes nothing, on no rank. */
+static void scale(fsdp_context *context, void *arg)
+{
+    const door *d = arg;
+    fsdp_grad_scaler *scaler;
+    int64_t count;
+    float *expected = expected_of(context, d, STEPS, &count);
+    trained t;
+
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
+    trained_init(&t, context, d, 1);
+    for (int step = 0; step < STEPS; step++) {
+        CHECK(scaled_step(&t, scaler, step, false));
+        CHECK(!scaled_step(&t, scaler, step + 5, true));
+        CHECK_NEAR(fsdp_grad_scaler_get_state(scaler).scale, 65536 >> (step + 1), 0);
+    }
+    compare(&t, d, expected, count);
+    free(expected);
+    fsdp_grad_scaler_free(scaler);
+    trained_free(&t);
+    test_drop_workspace(context);
+}
+
+static void all_ranks_leave_out_the_same_steps(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < DOORS; d++)
+        for (int world = doors[d].hybrid ? 4 : 1 + (int)d % 2; world <= 4; world += test_brief() ? 4 : 2)
+            test_run_ranks(world, scale, (void *)(uintptr_t)&doors[d]);
+}
+
+TEST_MAIN(cmocka_unit_test(state_moves_from_every_door_to_every_other),
+          cmocka_unit_test(all_ranks_leave_out_the_same_steps))

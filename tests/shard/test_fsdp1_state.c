@@ -197,7 +197,7 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
     module = make(context, &flat, NULL, 1);
     CHECK_ERROR(fsdp_module_summon_full_params(module, &(fsdp_summon_options){.with_grads = true}), FSDP_UNSUPPORTED,
-                "wrap with use_orig_params");
+                "wrap with original parameters");
     net_train(module, 1);
     fsdp_module_unref(module);
     test_drop_workspace(context);

@@ -57,7 +57,7 @@ enum {
 static fsdp_module *arg_net(fsdp_context *context, const way_run *run)
 {
     if (run->way && run->arg >= FLAT)
-        return net_flat(context, BLOCKS, &run->options, (size_t)(run->arg - FLAT));
+        return net_flat(context, BLOCKS, &run->options, (size_t)(run->arg - FLAT), false);
     return ways_net(context, run, BLOCKS, run->arg >= FLAT ? FSDP_RESHARD_AUTO : (fsdp_reshard)run->arg);
 }
 
@@ -286,7 +286,7 @@ static void check_gradients(fsdp_context *context, void *arg)
     const int64_t shape[] = {NET_OUT, NET_DIM};
     const sharding *s = arg;
     fsdp_module *module =
-        s->flat ? net_flat(context, BLOCKS, &s->options, 0) : net_sharded(context, BLOCKS, &s->options);
+        s->flat ? net_flat(context, BLOCKS, &s->options, 0, false) : net_sharded(context, BLOCKS, &s->options);
     fsdp_tensor *shard = fsdp_module_parameter(module, "head.weight"), *held, *made;
 
     for (int round = 0; round < 3; round++) {
@@ -351,6 +351,46 @@ static void check_kinds(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
+static void check_like(fsdp_module *module, fsdp_module *plain)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(plain, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++) {
+        float values[NET_FFN * NET_DIM], expected[NET_FFN * NET_DIM];
+        fsdp_tensor *whole;
+
+        CHECK_OK(fsdp_full_tensor(fsdp_module_parameter(module, parameters.items[i].name), &whole));
+        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values));
+        CHECK_OK(fsdp_tensor_read(parameters.items[i].tensor, FSDP_F32, expected));
+        CHECK_BYTES(values, expected, (size_t)fsdp_tensor_numel(whole) * sizeof *values);
+        fsdp_tensor_unref(whole);
+    }
+    fsdp_parameters_release(&parameters);
+}
+
+/* A flat parameter: by its parts, which have no gradients of their own. */
+static void check_as_one(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_flat(context, BLOCKS, arg, 0, true);
+    fsdp_module *plain = net_create(context, test_device(context), BLOCKS);
+
+    CHECK_OK(fsdp_module_initialize(plain, 1));
+    for (int round = 0; round < 2; round++) {
+        CHECK_OK(fsdp_module_summon_full_params(module, NULL));
+        change_all(module, false);
+        CHECK_OK(fsdp_module_end_summon(module));
+        change_all(plain, false);
+        check_like(module, plain);
+        CHECK_STATUS(fsdp_module_summon_full_params(module, &(fsdp_summon_options){.with_grads = true}),
+                     FSDP_UNSUPPORTED);
+        CHECK_CONTAINS(fsdp_last_error(), "with original parameters");
+    }
+    net_train(module, 1);
+    fsdp_module_unref(plain);
+    fsdp_module_unref(module);
+}
+
 static void placements_slices_and_codes_are_summoned_whole(void **state)
 {
     fsdp_shard_options options[] = {{.placement = net_last_dimension},
@@ -362,6 +402,15 @@ static void placements_slices_and_codes_are_summoned_whole(void **state)
     for (int world = 2; world <= 4; world += 2)
         for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
             test_run_ranks(world, check_kinds, &options[i]);
+}
+
+static void a_flat_parameter_is_summoned_as_its_parts(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}, {.offload_policy.cpu = true}};
+
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, check_as_one, &options[world - 1]);
 }
 
 /* ---- refused ---- */
@@ -499,5 +548,6 @@ TEST_MAIN(cmocka_unit_test(what_is_written_is_what_a_plain_model_would_have),
           cmocka_unit_test(each_option_takes_what_it_says), cmocka_unit_test(the_first_rank_of_each_replica_has_all),
           cmocka_unit_test(gradients_are_made_replaced_and_dropped),
           cmocka_unit_test(placements_slices_and_codes_are_summoned_whole),
+          cmocka_unit_test(a_flat_parameter_is_summoned_as_its_parts),
           cmocka_unit_test(what_must_not_be_done_meanwhile_is_refused),
           cmocka_unit_test(the_nth_allocation_fails_on_one_rank))
