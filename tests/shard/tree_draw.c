@@ -3,6 +3,7 @@
 
 #include "base/compiler.h"
 #include "shard/dice.h"
+#include "shard/tree_wrap.h"
 
 typedef struct drawing {
     uint64_t random;
@@ -415,9 +416,11 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     d.fickle = plan->inputs && chance(&d, 50); /* a rank that uses none of them has something to go back to */
     draw_tree(&d);
     draw_states(&d);
+    tree_draw_wrap(plan);
     tree_settle(plan);
     draw_calls(&d);
     draw_checkpoints(&d);
     if (chance(&d, 50))
         draw_stages(&d);
+    tree_settle(plan); /* most policies give all states the same stage */
 }

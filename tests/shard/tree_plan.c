@@ -1,6 +1,8 @@
 /* tree_plan.c - what follows from a plan. */
 #include "shard/tree_plan.h"
 
+#include "shard/tree_wrap.h"
+
 /* ---- which nodes there are ---- */
 
 static void reach(tree_plan *plan, int node, int runs)
@@ -74,19 +76,18 @@ static int own(tree_plan *plan, int state, int node, bool *seen)
     return taken;
 }
 
-/* In the order of the calls of fully_shard: children have higher numbers than their parents, and members of a state
- * have one parent and no other. */
+/* In the order of the calls of fully_shard. */
 static int own_all(tree_plan *plan)
 {
-    int taken = -1;
+    int taken = -1, order[TREE_MAX_NODES], length = tree_wrap_order(plan, order);
 
     for (int p = 0; p < plan->param_count; p++)
         plan->params[p].owner = -1;
-    for (int i = plan->node_count - 1; i >= 0 && taken < 0; i--) {
-        int state = plan->nodes[i].state;
+    for (int at = 0; at < length && taken < 0; at++) {
+        int state = plan->nodes[order[at]].state;
         bool seen[TREE_MAX_NODES] = {false};
 
-        if (state < 0 || plan->states[state].members[0] != i)
+        if (state < 0 || plan->states[state].members[0] != order[at])
             continue;
         for (int m = 0; m < plan->states[state].member_count && taken < 0; m++)
             taken = own(plan, state, plan->states[state].members[m], seen);
@@ -188,6 +189,7 @@ void tree_settle(tree_plan *plan)
     reach(plan, 0, 1);
     plan->nodes[0].state = 0;
     untie_gone(plan);
+    tree_settle_wrap(plan);
     do {
         collect_members(plan);
         taken = own_all(plan);

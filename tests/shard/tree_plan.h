@@ -6,6 +6,7 @@
 #ifndef TESTS_SHARD_TREE_PLAN_H
 #define TESTS_SHARD_TREE_PLAN_H
 
+#include "fsdp/wrap.h"
 #include "shard/codes.h"
 #include "support/test.h"
 
@@ -155,6 +156,10 @@ typedef struct tree_plan {
     bool adamw;       /* or SGD */
     bool checkpoints; /* nodes have some: losses are dropped before what would be an error in between */
     bool late;        /* ranks are late now and then */
+    /* Who chose the states, with what; NONE: nobody, they are made one by one. A policy's follow from the plan. */
+    fsdp_wrap_kind wrap;
+    int64_t wrap_least;
+    uint32_t wrap_mask;
     tree_node nodes[TREE_MAX_NODES];
     int node_count;
     tree_param params[TREE_MAX_PARAMS];

@@ -2,6 +2,7 @@
 #include "shard/tree_player.h"
 
 #include "device/device.h"
+#include "shard/tree_wrap.h"
 
 /* ---- building ---- */
 
@@ -34,25 +35,31 @@ static bool extends(void *arg, const char *name, const fsdp_tensor *parameter)
     return fsdp_tensor_ndim(parameter) > 1;
 }
 
-static void shard_state(tree_player *player, int state)
+static fsdp_shard_options options_of(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
     const residence *where = player->run->residence;
-    fsdp_tensor *ignored[TREE_MAX_PARAMS];
-    const fsdp_shard_options options = {.reshard_after_forward = s->reshard,
-                                        .mesh = player->mesh,
-                                        .reshard_after_forward_ranks = s->slice,
-                                        .zero_stage = s->stage,
-                                        .ignored_params = ignored,
-                                        .ignored_param_count = collect_ignored(player, ignored),
-                                        .mp_policy = s->policy,
-                                        .overlap = where->overlap,
-                                        .placement = place,
-                                        .placement_arg = player,
-                                        .gather_extension = coded_extension(s->code),
-                                        .extends = extends,
-                                        .no_shared_memory = where->copy,
-                                        .offload_policy = residence_offload(where, player->plan->seed)};
+
+    return (fsdp_shard_options){.reshard_after_forward = s->reshard,
+                                .mesh = player->mesh,
+                                .reshard_after_forward_ranks = s->slice,
+                                .zero_stage = s->stage,
+                                .ignored_params = player->ignored,
+                                .ignored_param_count = collect_ignored(player, player->ignored),
+                                .mp_policy = s->policy,
+                                .overlap = where->overlap,
+                                .placement = place,
+                                .placement_arg = player,
+                                .gather_extension = coded_extension(s->code),
+                                .extends = extends,
+                                .no_shared_memory = where->copy,
+                                .offload_policy = residence_offload(where, player->plan->seed)};
+}
+
+static void shard_state(tree_player *player, int state)
+{
+    const tree_state *s = &player->plan->states[state];
+    const fsdp_shard_options options = options_of(player, state);
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
     for (int m = 0; m < s->member_count; m++)
@@ -66,6 +73,10 @@ static void shard(tree_player *player)
 {
     const tree_plan *plan = player->plan;
 
+    if (plan->wrap != FSDP_WRAP_NONE) {
+        tree_shard_by_policy(player, options_of);
+        return;
+    }
     for (int i = plan->node_count - 1; i >= 0; i--)
         if (plan->nodes[i].state >= 0 && plan->states[plan->nodes[i].state].members[0] == i)
             shard_state(player, plan->nodes[i].state);

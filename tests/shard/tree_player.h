@@ -41,8 +41,9 @@ typedef struct tree_player {
     tree_feed feed;
     fsdp_module *modules[TREE_MAX_NODES];
     fsdp_tensor *params[TREE_MAX_PARAMS]; /* shards, or whole; NULL where it is another's name. Held */
-    fsdp_optimizer *optimizer;            /* NULL: nothing to train */
-    fsdp_event *written;                  /* behind the optimizer; NULL: none yet */
+    fsdp_tensor *ignored[TREE_MAX_PARAMS];
+    fsdp_optimizer *optimizer; /* NULL: nothing to train */
+    fsdp_event *written;       /* behind the optimizer; NULL: none yet */
     tree_slot slots[TREE_SLOTS];
     bool ran; /* the root has, so the tree is known */
     bool last, unsettled, clipped;

@@ -134,6 +134,9 @@ void tree_print(FILE *stream, const tree_plan *plan)
             plan->adamw ? "AdamW" : "SGD", plan->late ? ", late" : "");
     if (plan->replicas > 1)
         fprintf(stream, "  %d replicas\n", plan->replicas);
+    if (plan->wrap != FSDP_WRAP_NONE)
+        fprintf(stream, "  states by a policy of kind %d, at least %lld, mask 0x%x\n", (int)plan->wrap,
+                (long long)plan->wrap_least, plan->wrap_mask);
     print_node(stream, plan, 0, 0, printed);
     for (int s = 0; s < plan->state_count; s++)
         print_state(stream, plan, s);

@@ -122,6 +122,10 @@ static void simplify_options(reduction *r)
         (void)try(r, &smaller);
     }
     smaller = *r->plan;
+    smaller.wrap = FSDP_WRAP_NONE;
+    if (r->plan->wrap != FSDP_WRAP_NONE)
+        (void)try(r, &smaller);
+    smaller = *r->plan;
     smaller.real = true;
     smaller.inputs = smaller.inputs && tree_is_uneven(&smaller);
     smaller.late = smaller.adamw = false;
