@@ -142,25 +142,35 @@ fsdp_status fsdp__wrap_policy_check(const fsdp_wrap_policy *p)
 
 /* ---- did it do what it was for? ---- */
 
+typedef struct class_search {
+    const char *class;
+    bool found;
+    char others[200]; /* ", Linear, ReLU": what there is, as far as it fits */
+} class_search;
+
 static fsdp_status find_class(void *arg, fsdp_module *module, const char *name)
 {
-    const char **class = arg;
+    class_search *s = arg;
+    size_t used = strlen(s->others);
+    char one[64];
 
     (void)name;
-    if (*class && strcmp(module->type->name, *class) == 0)
-        *class = NULL;
+    s->found = s->found || strcmp(module->type->name, s->class) == 0;
+    snprintf(one, sizeof one, ", %s,", module->type->name);
+    if (used + strlen(one) + 1 < sizeof s->others && !strstr(s->others, one))
+        memcpy(s->others + used - (used > 0), one, strlen(one) + 1); /* over the last comma */
     return FSDP_OK;
 }
 
 static fsdp_status check_classes_exist(fsdp_module *root, const fsdp_wrap_policy *policy)
 {
     for (int i = 0; policy->kind == FSDP_WRAP_CLASSES && i < policy->class_count; i++) {
-        const char *class = policy->classes[i];
+        class_search s = {.class = policy->classes[i]};
 
-        FSDP_TRY(fsdp__module_walk(root, find_class, &class));
-        if (class)
-            return FSDP_FAIL(FSDP_NOT_FOUND, "wrap policy: no module of this %s is of class '%s'", root->type->name,
-                             class);
+        FSDP_TRY(fsdp__module_walk(root, find_class, &s));
+        if (!s.found)
+            return FSDP_FAIL(FSDP_NOT_FOUND, "wrap policy: no module of this %s is of class '%s'; there are%.*s",
+                             root->type->name, s.class, (int)strlen(s.others) - 2, s.others + 1);
     }
     for (int i = 0; policy->kind == FSDP_WRAP_ANY && i < policy->policy_count; i++)
         FSDP_TRY(check_classes_exist(root, &policy->policies[i]));

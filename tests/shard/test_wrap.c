@@ -233,7 +233,9 @@ static const struct {
     fsdp_status status;
     const char *part;
 } misuses[] = {
-    {{.kind = FSDP_WRAP_CLASSES, .classes = unknown, .class_count = 2}, FSDP_NOT_FOUND, "this Net is of class 'Blok'"},
+    {{.kind = FSDP_WRAP_CLASSES, .classes = unknown, .class_count = 2},
+     FSDP_NOT_FOUND,
+     "this Net is of class 'Blok'; there are Net, Linear, ModuleList, Block, LayerNorm"},
     {{.kind = FSDP_WRAP_ANY, .policies = with_unknown, .policy_count = 2}, FSDP_NOT_FOUND, "class 'Blok'"},
     {{.kind = FSDP_WRAP_CLASSES, .classes = list_class, .class_count = 1},
      FSDP_INVALID,
