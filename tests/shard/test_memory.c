@@ -5,6 +5,7 @@
  *     after building       sum S_g; in another param_dtype as much more as S_g are in it: their cast
  *     in other bytes       what a rank sends E_g besides S_g; while a group is gathered, E_g of all ranks
  *     whole parameters     forward P_root + P_block; backward P_root + 2 P_block (the one used, the one prefetched)
+ *                          (units of a policy: the same, of the root and of two units whose backwards follow)
  *                          with reshard_after_forward_ranks k, slices of P_g/k besides: of all groups after the
  *                          forward; at the peak, of those blocks that the backward has not used
  *     gradients            unreduced P_root + P_block next to the reduced S_g of the blocks done so far
@@ -18,6 +19,7 @@
  *
  * Links: optim */
 #include "fsdp/optim.h"
+#include "fsdp/wrap.h"
 #include "shard/net_bytes.h"
 
 enum {
@@ -116,6 +118,33 @@ static void check_steps(fsdp_module *module, size_t shards, size_t whole)
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
         net_sgd(module, 0.1f);
     }
+}
+
+/* Of units of any size the root's and two more: here the two layers of a block, which are units, and it is none. */
+static void check_units(fsdp_context *context, void *arg)
+{
+    const fsdp_wrap_policy by_size = {.kind = FSDP_WRAP_SIZE, .min_num_params = NET_DIM * NET_FFN};
+    int64_t world = fsdp_context_world_size(context);
+    group_bytes block = block_bytes(world), root = root_bytes(world);
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+
+    CHECK_OK(fsdp_fully_shard_by_policy(module, &by_size, arg));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    check_steps(module, BLOCKS * block.shard + root.shard, root.whole + block.whole);
+    fsdp_module_unref(module);
+}
+
+static void units_of_a_policy_take_what_they_hold(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 1; world <= 4; world++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .no_shared_memory = copy};
+
+            test_run_ranks(world, check_units, &options);
+        }
 }
 
 /* Shards are kept as they are gathered, too, however often and in whatever memory that is. */
@@ -425,6 +454,7 @@ static void a_steady_state_reuses_its_blocks(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(live_and_peak_bytes_equal_the_closed_form), cmocka_unit_test(a_cast_is_counted),
+          cmocka_unit_test(units_of_a_policy_take_what_they_hold),
           cmocka_unit_test(what_is_sent_in_place_of_parameters_is_counted),
           cmocka_unit_test(what_is_kept_after_a_forward_is_counted_as_its_part),
           cmocka_unit_test(partial_gradients_are_all_that_stays_between_backwards),
