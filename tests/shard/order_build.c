@@ -48,6 +48,7 @@ static void shard_group(order_model *m, const order_run *run, fsdp_mesh *mesh, i
     fsdp_shard_options options = {.mesh = mesh,
                                   .reshard_after_forward = m->plan->reshard[group],
                                   .reshard_after_forward_ranks = m->plan->slice_ranks[group],
+                                  .zero_stage = m->plan->zero_stage[group],
                                   .overlap = run->residence->overlap,
                                   .no_shared_memory = run->residence->copy,
                                   .offload_policy = residence_offload(run->residence, p->seed)};

@@ -291,7 +291,10 @@ void plain_synchronize(order_player *player, const order_call *call)
 
 void play_last(order_player *player, const order_call *call)
 {
-    CHECK_OK(fsdp_module_set_is_last_backward(model_of(player, call)->module, call->kind == ORDER_LAST_ON));
+    order_model *m = model_of(player, call);
+
+    CHECK_OK((m->plan->staged ? fsdp_module_set_is_last_microbatch
+                              : fsdp_module_set_is_last_backward)(m->module, call->kind == ORDER_LAST_ON));
 }
 
 void play_set_reshard_forward(order_player *player, const order_call *call)

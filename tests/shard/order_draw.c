@@ -355,18 +355,33 @@ bool draw_synchronize(order_draw *d, order_call *c)
     return true;
 }
 
+/* Of staged groups it is said of the microbatch: those of stage 1 reduce in the last alone. */
+static bool set_last(order_draw *d, order_call *c, bool last)
+{
+    const order_plan *plan = order_plan_of(d, c);
+    order_sketch *s = order_sketch_of(d, c);
+    uint32_t first = 0, kept = 0;
+
+    c->target = 0;
+    s->last = last;
+    for (int g = 0; g < plan->group_count; g++) {
+        first |= (uint32_t)(plan->zero_stage[g] == 1) << g;
+        kept |= (uint32_t)(plan->zero_stage[g] == 1 || plan->zero_stage[g] == 2) << g;
+    }
+    s->sync = last ? s->sync | first : s->sync & ~first;
+    s->all_reduce = last ? s->all_reduce | first : s->all_reduce & ~first;
+    s->reshards_backward = last ? s->reshards_backward | kept : s->reshards_backward & ~kept;
+    return true;
+}
+
 bool draw_last_off(order_draw *d, order_call *c)
 {
-    c->target = 0;
-    order_sketch_of(d, c)->last = false;
-    return true;
+    return set_last(d, c, false);
 }
 
 bool draw_last_on(order_draw *d, order_call *c)
 {
-    c->target = 0;
-    order_sketch_of(d, c)->last = true;
-    return true;
+    return set_last(d, c, true);
 }
 
 bool draw_set_reshard_forward(order_draw *d, order_call *c)

@@ -136,6 +136,8 @@ void order_print_program(FILE *stream, const order_program *p)
                 fprintf(stream, " %d", plan->slice_ranks[g]);
             else
                 fprintf(stream, " %s", reshards[plan->reshard[g]]);
+        for (int g = 0; g < plan->group_count && plan->staged; g++)
+            fprintf(stream, "%s %d", g == 0 ? ", stages" : "", plan->zero_stage[g]);
         if (plan->checkpoints)
             fprintf(stream, ", checkpoints %x", plan->checkpoints);
         fprintf(stream, "%s\n", plan->real ? "" : ", built on the meta device");

@@ -47,6 +47,8 @@ typedef struct order_plan {
     bool real;            /* built with values on the CPU instead of on the meta device */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];
     int slice_ranks[ORDER_MAX_GROUPS]; /* reshard_after_forward_ranks */
+    bool staged;                       /* "the last backward" says which microbatch comes */
+    int zero_stage[ORDER_MAX_GROUPS];  /* then */
     int param_count, group_count, target_count;
     uint32_t all_params, all_groups;
     uint32_t forward_params; /* what the root's forward uses */

@@ -31,6 +31,9 @@ void order_sketch_begin(order_sketch *sketch, const order_plan *plan)
     for (int g = 0; g < plan->group_count; g++)
         if (plan->slice_ranks[g])
             sketch->reshard[g] = plan->slice_ranks[g] == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
+    for (int g = 0; g < plan->group_count; g++)
+        if (plan->zero_stage[g] == 1 || plan->zero_stage[g] == 2)
+            sketch->reshard[g] = FSDP_RESHARD_NEVER;
 }
 
 /* ---- choosing ---- */

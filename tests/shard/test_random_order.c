@@ -208,6 +208,19 @@ static void settle(order_draw *d, int model)
     d->root_only = false;
 }
 
+/* Of every fifth seed, where they go with what is drawn about resharding. */
+static void choose_stages(uint64_t seed, order_plan *plan)
+{
+    plan->staged = seed % 5 == 2;
+    for (int g = 0; g < plan->group_count && plan->staged; g++) {
+        bool never = plan->slice_ranks[g] ? plan->slice_ranks[g] == 1 : plan->reshard[g] == FSDP_RESHARD_NEVER;
+        bool always = plan->slice_ranks[g] ? plan->slice_ranks[g] > 1 : plan->reshard[g] == FSDP_RESHARD_ALWAYS;
+        int any = (int)(seed / 5 + (uint64_t)g);
+
+        plan->zero_stage[g] = never ? 1 + any % 2 : always ? 3 : 1 + any % 3;
+    }
+}
+
 static void draw_plan(order_draw *d, order_plan *plan)
 {
     int shards = d->program->replicas > 0 ? d->program->world / d->program->replicas : d->program->world;
@@ -235,6 +248,7 @@ static void draw_plan(order_draw *d, order_plan *plan)
         if (plan->whole)
             plan->reshard[g] = FSDP_RESHARD_NEVER;
     }
+    choose_stages(d->program->seed, plan);
     if (plan->form == ORDER_FORM_TWICE && plan->targets[1].group > 0)
         d->program->exact = false; /* the gradients of both uses are reduced apart */
 }
