@@ -125,6 +125,7 @@ typedef struct fsdp_train_config {
         int64_t data_parallel_shard_degree;     /* ranks of each; -1: all / copies */
         int reshard_after_forward;              /* minus an fsdp_reshard, or reshard_after_forward_ranks */
         int fsdp1_strategy;                     /* fsdp_sharding_strategy; -1: by the number of copies */
+        int fsdp1_use_orig_params;              /* 1, 0, -1: 0 */
         int fsdp1_backward_prefetch;            /* fsdp_backward_prefetch; -1: PRE */
         int fsdp1_forward_prefetch;             /* 1, 0, -1: 0 */
         int wrap_policy;                        /* fsdp_train_wrap */

@@ -41,6 +41,7 @@ static fsdp_fsdp1_options fsdp1_options(const fsdp_train_run *run)
     fsdp_dtype param = (fsdp_dtype)c->training.mixed_precision_param;
     fsdp_fsdp1_options options = {.mesh = run->mesh,
                                   .strategy = fsdp__train_fsdp1_strategy(c),
+                                  .use_orig_params = c->parallelism.fsdp1_use_orig_params == 1,
                                   .forward_prefetch = c->parallelism.fsdp1_forward_prefetch == 1};
 
     if (fsdp_context_world_size(run->context) == 1) /* what it is then anyway, after a warning for each unit */

@@ -122,6 +122,7 @@ static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
 static fsdp_status check_keys_of_fsdp1(const fsdp_train_config *config)
 {
     const char *key = config->parallelism.fsdp1_strategy >= 0            ? "fsdp1_strategy"
+                      : config->parallelism.fsdp1_use_orig_params >= 0   ? "fsdp1_use_orig_params"
                       : config->parallelism.fsdp1_backward_prefetch >= 0 ? "fsdp1_backward_prefetch"
                       : config->parallelism.fsdp1_forward_prefetch >= 0  ? "fsdp1_forward_prefetch"
                                                                          : NULL;

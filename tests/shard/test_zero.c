@@ -1,6 +1,7 @@
 /* ZeRO's stages: one number instead of several settings. The same bits as those settings, and as each other where
  * gradients add up in the same order; collectives, their bytes, and the memory after each part of a step as stated.
  * Links: optim */
+#include "fsdp/fsdp1.h"
 #include "shard/net_bytes.h"
 #include "shard/ways.h"
 
@@ -290,6 +291,68 @@ static void memory_is_that_of_the_stage(void **state)
                 test_run_ranks(world, check_memory, &(costs){.stage = stage, .copy = copy});
 }
 
+/* A unit of FSDP1 lies in one vector, padded once. */
+static group_bytes unit_bytes(fsdp_context *context, fsdp_module *unit)
+{
+    int64_t world = fsdp_context_world_size(context);
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_module_shard_info(unit, &info));
+    CHECK_EQ(info.padded_numel % world, 0);
+    CHECK(info.padded_numel - info.numel < 2 * world + 4 * 8); /* four parameters, each padded to 16 bytes */
+    return (group_bytes){.whole = rounded((size_t)info.padded_numel * sizeof(float)),
+                         .shard = rounded((size_t)(info.padded_numel / world) * sizeof(float))};
+}
+
+/* As stages 3, without synchronisation 1, and 1. */
+static void check_fsdp1(fsdp_context *context, void *arg)
+{
+    const costs *c = arg;
+    fsdp_fsdp1_options options = {.strategy = c->stage == 3 ? FSDP_FULL_SHARD : FSDP_SHARD_GRAD_OP,
+                                  .no_shared_memory = c->copy};
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    group_bytes root, block;
+    size_t shards, whole;
+
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_fsdp1_wrap(net_block_at(module, i), &options));
+    CHECK_OK(fsdp_fsdp1_wrap(module, &options));
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    root = unit_bytes(context, module);
+    block = unit_bytes(context, net_block_at(module, 0));
+    shards = BLOCKS * block.shard + root.shard;
+    whole = BLOCKS * block.whole + root.whole;
+    check_live(context, shards, 0, 0, 0);
+    for (int step = 0; step < 3; step++) {
+        fsdp_memory_stats stats;
+
+        fsdp_device_reset_peak(test_device(context));
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+        net_forward_backward(module, step, 0, MICROS);
+        check_live(context, shards, c->stage == 3 ? 0 : whole, whole, 0);
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+        net_forward_backward(module, step, 1, MICROS);
+        check_live(context, shards, 0, shards, 0);
+        fsdp_device_memory(test_device(context), &stats);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER],
+                 c->stage == 3 ? root.whole + 2 * block.whole : whole);
+        net_sgd(module, 0.1f);
+        check_live(context, shards, 0, 0, 0);
+    }
+    fsdp_module_unref(module);
+}
+
+static void memory_of_fsdp1_is_that_of_its_strategy(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 2; world <= (test_brief() ? 3 : 5); world++)
+        for (int stage = 1; stage <= 3; stage += 2)
+            for (int copy = 0; copy < 2; copy++)
+                test_run_ranks(world, check_fsdp1, &(costs){.stage = stage, .copy = copy});
+}
+
 /* ---- what is around the microbatches ---- */
 
 /* A forward without gradients changes nothing. A failed step is dropped, and its first microbatch begins anew. */
@@ -366,5 +429,6 @@ static void what_contradicts_a_stage_is_refused(void **state)
 
 TEST_MAIN(cmocka_unit_test(stages_are_bit_equal_where_they_add_up_alike), cmocka_unit_test(stages_go_inside_replicas),
           cmocka_unit_test(calls_and_bytes_are_those_of_the_stage), cmocka_unit_test(memory_is_that_of_the_stage),
+          cmocka_unit_test(memory_of_fsdp1_is_that_of_its_strategy),
           cmocka_unit_test(evaluations_and_failed_steps_between_microbatches_change_nothing),
           cmocka_unit_test(what_contradicts_a_stage_is_refused))

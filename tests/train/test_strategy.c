@@ -131,17 +131,19 @@ static void compare(const char *data, int world, int micros)
 /* The other doors, which add up as FSDP2 does. */
 static void compare_doors(const char *data, int world, int micros)
 {
-    fixture fsdp2 = {0}, ddp = {0}, full = {0}, grad_op = {0}, none = {0};
+    fixture fsdp2 = {0}, ddp = {0}, full = {0}, grad_op = {0}, none = {0}, orig = {0};
 
     run(&fsdp2, data, world, micros, (variant){"fsdp2", NULL, NULL, 0});
     run(&ddp, data, world, micros, (variant){"ddp", NULL, NULL, 0});
     run(&full, data, world, micros, (variant){"fsdp1", "parallelism.fsdp1_forward_prefetch", "true", 0});
     run(&grad_op, data, world, micros, (variant){"fsdp1", "parallelism.fsdp1_strategy", "shard_grad_op", 0});
     run(&none, data, world, micros, (variant){"fsdp1", "parallelism.fsdp1_strategy", "no_shard", 0});
+    run(&orig, data, world, micros, (variant){"fsdp1", "parallelism.fsdp1_use_orig_params", "true", 0});
     check_same(&ddp, &fsdp2);
     check_same(&full, &fsdp2);
     check_same(&grad_op, &fsdp2);
     check_same(&none, &fsdp2);
+    check_same(&orig, &fsdp2);
     check_calls(&ddp, world, 0, 0, 1);
     check_calls(&full, world, micros * (2 * GROUPS - 1), GROUPS, 1);
     check_calls(&grad_op, world, GROUPS, GROUPS, 1);
@@ -214,6 +216,7 @@ static const char *const wrong[][4] = {
     {"ddp", "training.enable_cpu_offload", "true", "leave training.enable_cpu_offload out"},
     {"ddp", "parallelism.fsdp1_strategy", "no_shard", "fsdp1_strategy is of parallelism.strategy fsdp1"},
     {"fsdp2", "parallelism.fsdp1_backward_prefetch", "post", "parallelism.fsdp1_backward_prefetch is of"},
+    {"fsdp2", "parallelism.fsdp1_use_orig_params", "true", "parallelism.fsdp1_use_orig_params is of"},
     {"fsdp2", "parallelism.fsdp1_forward_prefetch", "false", "parallelism.fsdp1_forward_prefetch is of"},
     {"fsdp1", "parallelism.fsdp1_strategy", "hybrid_shard", "is a hybrid one, and"},
     {"fsdp1", "parallelism.fsdp_reshard_after_forward", "never", "has parallelism.fsdp1_strategy for that"},
