@@ -223,6 +223,76 @@ static void a_step_has_the_collectives_of_pytorch(void **state)
     }
 }
 
+/* ---- memory ---- */
+
+typedef struct memory {
+    fsdp_fsdp1_options options;
+} memory;
+
+typedef struct bytes {
+    size_t whole, shard; /* of a unit's vector, padding included; rounded up to 64 */
+} bytes;
+
+static bytes bytes_of(fsdp_module *module, int64_t ranks)
+{
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    CHECK(info.padded_numel - info.numel < ranks + 4 * 3 * info.parameter_count); /* parameters at multiples of four */
+    return (bytes){(size_t)(info.padded_numel * 4 + 63) / 64 * 64,
+                   (size_t)(info.padded_numel / ranks * 4 + 63) / 64 * 64};
+}
+
+/* With FULL_SHARD the root and a block, and the block that is prefetched; with SHARD_GRAD_OP all. With NO_SHARD what
+ * every rank has is all, and rests so. */
+static void check_memory(fsdp_context *context, void *arg)
+{
+    const fsdp_fsdp1_options *o = &((const memory *)arg)->options;
+    int64_t ranks = o->strategy == FSDP_NO_SHARD ? 1 : fsdp_context_world_size(context);
+    fsdp_module *module = wrapped_net(context, o);
+    bytes root = bytes_of(module, ranks), block = bytes_of(net_block_at(module, 0), ranks);
+    size_t shards = root.shard + BLOCKS * block.shard;
+    size_t whole = root.whole + (o->strategy != FSDP_FULL_SHARD              ? BLOCKS
+                                 : o->backward_prefetch == FSDP_BACKWARD_PRE ? 2
+                                                                             : 1) *
+                                    block.whole;
+    fsdp_device *device = test_device(context);
+    fsdp_memory_stats stats;
+    size_t live = 0;
+
+    for (int step = 0; step < 4; step++) {
+        fsdp_device_reset_peak(device);
+        net_forward_backward(module, step, 0, 1);
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], whole);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], o->strategy == FSDP_NO_SHARD ? whole : 0);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shards);
+        net_sgd(module, 0.1f);
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+        CHECK(step < 2 || stats.live_total_bytes == live); /* no drift */
+        live = stats.live_total_bytes;
+    }
+    fsdp_module_unref(module);
+}
+
+static void memory_is_the_closed_form(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 2; world <= 4; world++)
+        for (int variant = 0; variant < 12; variant++) {
+            memory m = {.options = {.strategy = (fsdp_sharding_strategy)(variant % 3),
+                                    .backward_prefetch = (fsdp_backward_prefetch)(variant / 4),
+                                    .use_orig_params = variant % 2,
+                                    .no_shared_memory = variant / 2 % 2}};
+
+            test_run_ranks(world, check_memory, &m);
+        }
+}
+
 /* ---- who communicates ---- */
 
 typedef struct groups {
@@ -375,5 +445,5 @@ static void misuse_is_an_error_on_all_ranks(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(every_strategy_has_the_bits_of_fsdp2),
-          cmocka_unit_test(a_step_has_the_collectives_of_pytorch), cmocka_unit_test(groups_and_meshes_are_the_same),
-          cmocka_unit_test(misuse_is_an_error_on_all_ranks))
+          cmocka_unit_test(a_step_has_the_collectives_of_pytorch), cmocka_unit_test(memory_is_the_closed_form),
+          cmocka_unit_test(groups_and_meshes_are_the_same), cmocka_unit_test(misuse_is_an_error_on_all_ranks))

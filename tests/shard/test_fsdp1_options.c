@@ -1,4 +1,5 @@
-/* What FSDP1's front door takes besides a strategy: policies, first values, what is ignored, precision, offload. */
+/* What FSDP1's front door takes besides a strategy: policies, first values, what is ignored, precision, offload.
+ * Links: optim */
 #include "fsdp/fsdp1.h"
 
 #include <jansson.h>
@@ -437,8 +438,64 @@ static void offload_changes_no_bit(void **state)
             test_run_ranks(world, offload, &strategy);
 }
 
+/* ---- optimizers ---- */
+
+static fsdp_optimizer *make_optimizer(fsdp_module *module)
+{
+    fsdp_adam_options adamw = fsdp_adam_options_default();
+    fsdp_parameters parameters;
+    fsdp_optimizer *optimizer;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &adamw, &optimizer));
+    fsdp_parameters_release(&parameters);
+    return optimizer;
+}
+
+/* Made before wrapping, or after. */
+static float *optimized(fsdp_context *context, bool before, int64_t *count)
+{
+    const fsdp_fsdp1_options options = {.use_orig_params = true};
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_optimizer *optimizer = NULL;
+    float *values;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    if (before)
+        optimizer = make_optimizer(module);
+    wrap_by_hand(module, &options);
+    if (!before)
+        optimizer = make_optimizer(module);
+    for (int step = 0; step < STEPS; step++) {
+        net_forward_backward(module, step, 0, 1);
+        CHECK_OK(fsdp_optimizer_step(optimizer));
+        CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+    }
+    values = net_values(module, count);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+    return values;
+}
+
+static void optimize(fsdp_context *context, void *arg)
+{
+    int64_t count;
+    float *after = optimized(context, false, &count);
+
+    (void)arg;
+    check_same(after, optimized(context, true, &count), count);
+}
+
+static void an_optimizer_from_before_goes_on(void **state)
+{
+    (void)state;
+    test_run_ranks(2, optimize, NULL);
+    test_run_ranks(3, optimize, NULL);
+}
+
 TEST_MAIN(cmocka_unit_test(units_are_cut_as_by_pytorch), cmocka_unit_test(a_policy_wraps_what_calls_do),
           cmocka_unit_test(units_have_options_of_their_own), cmocka_unit_test(ranks_get_the_values_of_the_first),
           cmocka_unit_test(a_function_gives_first_values), cmocka_unit_test(what_is_ignored_is_left_alone),
           cmocka_unit_test(gradients_are_reduced_in_the_dtype_of_parameters),
-          cmocka_unit_test(batch_norms_stay_in_full_precision), cmocka_unit_test(offload_changes_no_bit))
+          cmocka_unit_test(batch_norms_stay_in_full_precision), cmocka_unit_test(offload_changes_no_bit),
+          cmocka_unit_test(an_optimizer_from_before_goes_on))
