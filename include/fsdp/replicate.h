@@ -51,7 +51,7 @@ typedef struct fsdp_replicate_options {
      * for each dtype. */
     bool keep_buffers;
     /* PyTorch's init_sync=False: parameters and buffers are the same on all ranks as they are. Else they are broadcast
-     * from rank 0, if they have bytes. */
+     * from rank 0, if they have values there. */
     bool no_init_sync;
     /* BF16 or F16: gradients are cast to it and divided by the ranks, summed in it, and cast back (PyTorch's
      * bf16_compress_hook and fp16_compress_hook): half the bytes. NONE: they are sent as they are. */
@@ -61,10 +61,10 @@ typedef struct fsdp_replicate_options {
 } fsdp_replicate_options;
 
 /* The module with all that is below it. options may be NULL. Errors, on all ranks, the module unchanged: names, shapes,
- * dtypes or requires_grad of the parameters, or options, that differ among the ranks; a module that is sharded or
- * replicated already, or has one below; a parameter without dimensions, not contiguous, that has a gradient, is
- * distributed, or is on another device than the others; static_graph with find_unused_parameters. [collective] of the
- * world, the first time for a mesh */
+ * dtypes or requires_grad of the parameters, which are on the meta device, or options, that differ among the ranks; a
+ * module that is sharded or replicated already, or has one below; a parameter without dimensions, not contiguous, that
+ * has a gradient, is distributed, or is on another device than the others; static_graph with find_unused_parameters.
+ * [collective] of the world, the first time for a mesh */
 FSDP_API fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *options);
 FSDP_API bool fsdp_module_is_replicated(fsdp_module *module);
 

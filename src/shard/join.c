@@ -137,23 +137,6 @@ static fsdp_status follow_others(fsdp__module_state *state, fsdp__param_group *g
     return FSDP_OK;
 }
 
-/* Who was there last has the model that all go on with. */
-static fsdp_status take_model(fsdp__module_state *state, const fsdp__param_group *group)
-{
-    const fsdp__residence *r = &group->residence;
-
-    for (int64_t i = 0; i < group->param_count && r->mesh.replicas > 1; i++) {
-        fsdp_tensor *t = group->params[i].sharded;
-
-        if (fsdp_tensor_numel(t) == 0)
-            continue;
-        FSDP_TRY(fsdp_tensor_begin_write(t));
-        FSDP_TRY(fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype,
-                                group->buckets->speaker, fsdp_device_stream(r->device)));
-    }
-    return fsdp__replica_broadcast_buffers(state, &r->mesh, group->buckets->speaker);
-}
-
 /* ---- the calls ---- */
 
 static fsdp_status idle_replica(fsdp_module *module, fsdp__module_state **state, fsdp__param_group **out)
@@ -193,7 +176,7 @@ fsdp_status fsdp_module_join_end(fsdp_module *module)
     FSDP_TRY(fsdp__lazy_init(state));
     status = follow_others(state, group);
     if (status == FSDP_OK)
-        status = take_model(state, group);
+        status = fsdp__replica_broadcast(state, group->buckets->speaker); /* who was there last */
     group->buckets->joining = false;
     group->buckets->divisor = 0;
     group->buckets->speaker = 0;

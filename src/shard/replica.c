@@ -1,6 +1,8 @@
 /* replica.c - a replicated module between its backwards. */
 #include "shard/replica.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "nn/module.h"
 
@@ -11,10 +13,8 @@ fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
 
 /* ---- buffers ---- */
 
-/* Buffers of one dtype and device, one after the other. */
+/* Buffers of one dtype, one after the other. */
 typedef struct packing {
-    const fsdp__module_state *state;
-    fsdp_device *device;
     fsdp_dtype dtype; /* at hand */
     fsdp_tensor **buffers;
     int64_t count, capacity;
@@ -88,9 +88,9 @@ out:
     return status;
 }
 
-fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh, int root)
+static fsdp_status broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh, int root)
 {
-    packing p = {.state = state};
+    packing p = {.count = 0};
     fsdp_status status = FSDP_OK;
 
     if (mesh->replicas == 1)
@@ -105,6 +105,61 @@ fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, con
     }
     fsdp__free(p.buffers);
     return status;
+}
+
+/* ---- parameters ---- */
+
+/* Of each whether `root` has values, as that says: another rank may have memory alone. */
+static fsdp_status ask_for_values(const fsdp__param_group *group, int root, unsigned char *has)
+{
+    fsdp_process_group *pg = group->residence.mesh.replicate_pg;
+    bool mine = fsdp_process_group_rank(pg) == root;
+    size_t count = (size_t)group->param_count, *bytes = NULL;
+    void **all = NULL;
+
+    for (size_t i = 0; i < count; i++)
+        has[i] = !group->params[i].sharded->storage->unwritten && fsdp_tensor_numel(group->params[i].sharded) > 0;
+    FSDP_TRY(fsdp_gather_objects(pg, has, mine ? count : 0, &all, &bytes));
+    memcpy(has, all[root], count);
+    fsdp_objects_free(pg, all, bytes);
+    return FSDP_OK;
+}
+
+static fsdp_status broadcast_parameters(const fsdp__param_group *group, int root)
+{
+    const fsdp__residence *r = &group->residence;
+    unsigned char *has;
+    fsdp_status status;
+
+    if (r->kind == FSDP__RESIDENCE_NONE)
+        return FSDP_OK;
+    has = fsdp__calloc((size_t)group->param_count, 1);
+    FSDP_TRY_GOTO(status, has ? FSDP_OK : FSDP_NO_MEMORY, out);
+    FSDP_TRY_GOTO(status, ask_for_values(group, root, has), out);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        fsdp_tensor *t = group->params[i].sharded;
+
+        if (!has[i])
+            continue;
+        FSDP_TRY_GOTO(status, fsdp_tensor_begin_write(t), out);
+        FSDP_TRY_GOTO(status,
+                      fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype, root,
+                                     fsdp_device_stream(r->device)),
+                      out);
+    }
+out:
+    fsdp__free(has);
+    return status;
+}
+
+fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root)
+{
+    const fsdp__param_group *group = fsdp__replica_of(state);
+
+    if (group->residence.mesh.replicas == 1)
+        return FSDP_OK;
+    FSDP_TRY(broadcast_parameters(group, root));
+    return broadcast_buffers(state, &group->residence.mesh, root);
 }
 
 /* ---- forwards ---- */
@@ -134,7 +189,7 @@ fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording)
     if (recording)
         FSDP_TRY(divide_anew(group));
     b->open = recording;
-    return b->buffers_due ? fsdp__replica_broadcast_buffers(state, &group->residence.mesh, b->speaker) : FSDP_OK;
+    return b->buffers_due ? broadcast_buffers(state, &group->residence.mesh, b->speaker) : FSDP_OK;
 }
 
 void fsdp__replica_settle(fsdp__module_state *state, bool syncs)

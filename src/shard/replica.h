@@ -8,8 +8,9 @@
 
 /* The group of a replicated module's state; NULL: it is not one, or has no parameters. */
 fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state);
-/* Buffers below the state's modules become those of rank `root` of the replicas. [collective] */
-fsdp_status fsdp__replica_broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh, int root);
+/* Parameters that have values on rank `root` of the replicas, and buffers below the state's modules, become that one's.
+ * [collective] */
+fsdp_status fsdp__replica_broadcast(const fsdp__module_state *state, int root);
 /* What an iteration begins with, whether this rank has a forward in it or not; with that ends. [collective] */
 fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording);
 void fsdp__replica_settle(fsdp__module_state *state, bool syncs);

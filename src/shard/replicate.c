@@ -88,7 +88,7 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
 
 /* ---- what all ranks must have in common ---- */
 
-/* As text: names, dtypes, shapes, and what is frozen; then the options. */
+/* As text: the options; then names, dtypes, shapes, what is frozen, and what has no bytes. */
 static fsdp_status describe(const selection *sel, char **out)
 {
     const fsdp_replicate_options *o = sel->options;
@@ -98,14 +98,15 @@ static fsdp_status describe(const selection *sel, char **out)
                       o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync,
                       o->compress ? fsdp_dtype_name(o->compress) : "none");
 
-    for (int64_t i = 0; text && i < sel->group->param_count; i++) {
+    for (int64_t i = 0; text && sel->group && i < sel->group->param_count; i++) {
         const fsdp__param *p = &sel->group->params[i];
         char shape[FSDP__SHAPE_TEXT], name[256], *longer;
 
         longer =
-            fsdp__sprintf("%sparameter %s: %s %s%s\n", text, fsdp__param_text(p, name, sizeof name),
+            fsdp__sprintf("%sparameter %s: %s %s%s%s\n", text, fsdp__param_text(p, name, sizeof name),
                           fsdp_dtype_name(p->orig_dtype), fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
-                          fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen");
+                          fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
+                          fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
         fsdp__free(text);
         text = longer;
     }
@@ -131,40 +132,18 @@ static fsdp_status fail_different(const char *mine, const char *other, int rank)
                      *other ? other : "no more");
 }
 
-static fsdp_status compare(const selection *sel, fsdp_process_group *pg)
+static fsdp_status compare(const char *mine, fsdp_process_group *pg)
 {
-    char *mine = NULL;
     void **texts;
     size_t *bytes;
-    fsdp_status status;
+    fsdp_status status = FSDP_OK;
 
-    FSDP_TRY(describe(sel, &mine));
-    status = fsdp_gather_objects(pg, mine, strlen(mine) + 1, &texts, &bytes);
-    fsdp__free(mine);
-    FSDP_TRY(status);
+    FSDP_TRY(fsdp_gather_objects(pg, mine, strlen(mine) + 1, &texts, &bytes));
     for (int r = 1; r < fsdp_process_group_size(pg) && status == FSDP_OK; r++)
         if (strcmp(texts[0], texts[r]) != 0)
             status = fail_different(texts[0], texts[r], r);
     fsdp_objects_free(pg, texts, bytes);
     return status;
-}
-
-static fsdp_status broadcast_values(const selection *sel)
-{
-    const fsdp__residence *r = &sel->group->residence;
-
-    if (sel->options->no_init_sync || r->mesh.replicas == 1)
-        return FSDP_OK;
-    for (int64_t i = 0; r->kind != FSDP__RESIDENCE_NONE && i < sel->group->param_count; i++) {
-        fsdp_tensor *t = sel->group->params[i].sharded;
-
-        if (t->storage->unwritten || fsdp_tensor_numel(t) == 0)
-            continue;
-        FSDP_TRY(fsdp_tensor_begin_write(t));
-        FSDP_TRY(fsdp_broadcast(r->mesh.replicate_pg, fsdp_tensor_data(t), fsdp_tensor_numel(t), t->dtype, 0,
-                                fsdp_device_stream(r->device)));
-    }
-    return fsdp__replica_broadcast_buffers(sel->state, &r->mesh, 0);
 }
 
 /* ---- the call ---- */
@@ -204,21 +183,32 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
     return fsdp__data_parallel_mesh(mesh, &dims, &sel->mesh);
 }
 
+/* What fails on one rank fails before others wait for it. */
+static fsdp_status select_all(selection *sel, fsdp_module *module)
+{
+    fsdp_process_group *pg = fsdp_mesh_process_group(sel->mesh, 0);
+    fsdp_status status = fsdp__module_walk(module, select_module, sel);
+    char *text = NULL;
+
+    if (status == FSDP_OK)
+        status = describe(sel, &text);
+    status = fsdp_agree(pg, status);
+    if (status == FSDP_OK)
+        status = compare(text, pg);
+    fsdp__free(text);
+    return status;
+}
+
 static fsdp_status replicate(selection *sel, fsdp_module *module)
 {
-    fsdp_status status = fsdp__module_walk(module, select_module, sel);
-
-    FSDP_TRY(fsdp_agree(fsdp_mesh_process_group(sel->mesh, 0), status));
-    if (!sel->group) {
-        FSDP_TRY(fsdp__module_state_attach(sel->state));
-        return FSDP_OK;
-    }
-    FSDP_TRY(compare(sel, fsdp_mesh_process_group(sel->mesh, 0)));
+    FSDP_TRY(select_all(sel, module));
+    if (!sel->group)
+        return fsdp__module_state_attach(sel->state);
     FSDP_TRY(fsdp__buckets_create(sel->group, sel->options, &sel->group->buckets));
     FSDP_TRY(fsdp__buckets_assign(sel->group));
     sel->group->residence.whole = true;
     FSDP_TRY(fsdp__module_state_attach(sel->state));
-    return broadcast_values(sel);
+    return sel->options->no_init_sync ? FSDP_OK : fsdp__replica_broadcast(sel->state, 0);
 }
 
 fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *options)

@@ -123,6 +123,35 @@ static void every_variant_equals_plain_and_fully_shard(void **state)
     free(expected);
 }
 
+/* The others have memory, and nothing in it, as before a checkpoint that rank 0 has read. */
+static void take_values(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    float *values, *expected = arg;
+    int64_t count;
+
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    if (fsdp_context_rank(context) == 0)
+        CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_replicate(module, NULL));
+    values = net_values(module, &count);
+    CHECK_BYTES(values, expected, (size_t)count * sizeof *values);
+    net_forward_backward(module, 0, 0, 1);
+    free(values);
+    fsdp_module_unref(module);
+}
+
+static void values_of_rank_0_are_all_that_is_needed(void **state)
+{
+    int64_t count;
+    float *expected = net_expected(BLOCKS, 0, &count);
+
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, take_values, expected);
+    free(expected);
+}
+
 /* Sent in 16 bits: the same bits however, and near the others. */
 static void compressed_gradients_are_near(void **state)
 {
@@ -288,6 +317,28 @@ static fsdp_status differ_in_buckets(fsdp_module *module)
                           &(fsdp_replicate_options){.bucket_cap_mb = 1 + fsdp_context_rank(module->context) % 2});
 }
 
+static fsdp_status differ_in_having_any(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    fsdp_module *other =
+        fsdp_context_rank(context) == 1 ? CHECK_PTR(fsdp_gelu_create(context, false)) : fsdp_module_ref(module);
+    fsdp_status status = fsdp_replicate(other, NULL);
+
+    fsdp_module_unref(other);
+    return status;
+}
+
+static fsdp_status differ_in_having_bytes(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    fsdp_module *other =
+        fsdp_context_rank(context) == 1 ? net_create(context, fsdp_meta(context), BLOCKS) : fsdp_module_ref(module);
+    fsdp_status status = fsdp_replicate(other, NULL);
+
+    fsdp_module_unref(other);
+    return status;
+}
+
 static fsdp_status fail_on_one_rank(fsdp_module *module)
 {
     if (fsdp_context_rank(module->context) == 1)
@@ -342,6 +393,8 @@ static const misuse misuses[] = {
     {"shapes", differ_in_shape, FSDP_MISMATCH, {"rank 0 has parameter 'weight' of a LayerNorm", "rank 1 has"}},
     {"frozen", differ_in_what_is_frozen, FSDP_MISMATCH, {"rank 1 has", "frozen"}},
     {"buckets", differ_in_buckets, FSDP_MISMATCH, {"rank 0 has options: bucket_cap_mb 1", "bucket_cap_mb 2"}},
+    {"any", differ_in_having_any, FSDP_MISMATCH, {"rank 0 has parameter", "rank 1 has no more"}},
+    {"bytes", differ_in_having_bytes, FSDP_MISMATCH, {"rank 0 has parameter", "rank 1 has", "on meta"}},
     {"one rank", fail_on_one_rank, FSDP_STATE, {"rank 1: cannot replicate 'input.weight'"}},
     {"forward twice", forward_twice, FSDP_STATE, {"a second forward", "static_graph"}},
     {"buckets of sharded", ask_for_buckets, FSDP_STATE, {"not replicated"}},
@@ -376,6 +429,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_equals_plain_and_fully_shard),
+        cmocka_unit_test(values_of_rank_0_are_all_that_is_needed),
         cmocka_unit_test(compressed_gradients_are_near),
         cmocka_unit_test(every_misuse_has_its_error_on_all_ranks),
     };
