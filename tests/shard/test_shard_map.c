@@ -17,6 +17,7 @@ typedef enum door {
     LAST_DIMENSION,
     HYBRID,
     BY_FSDP1,
+    BY_FSDP1_AS_ONE, /* one parameter a unit: use_orig_params=False */
     BY_FSDP1_WITHOUT_SHARDS,
     BY_REPLICATE,
     WAYS
@@ -31,6 +32,8 @@ static const struct {
     [LAST_DIMENSION] = {FSDP_DOOR_FULLY_SHARD, "[fully_shard: 6 parameters, 104 elements, over %s] Net(", "] Block("},
     [HYBRID] = {FSDP_DOOR_FULLY_SHARD, "elements, %s] Net(", "elements, %s] Block("},
     [BY_FSDP1] = {FSDP_DOOR_FSDP1, "[FSDP1 SHARD_GRAD_OP: 6 parameters, 104 elements, over %s] Net(", "] Block("},
+    [BY_FSDP1_AS_ONE] = {FSDP_DOOR_FSDP1, "[FSDP1 SHARD_GRAD_OP: 6 parameters, 104 elements, over %s] Net(",
+                         "] Block("},
     [BY_FSDP1_WITHOUT_SHARDS] = {FSDP_DOOR_FSDP1, "[FSDP1 NO_SHARD: 6 parameters, ", "] Block("},
     [BY_REPLICATE] = {FSDP_DOOR_REPLICATE, "[replicate: 14 parameters, 448 elements, ", "(0-1): 2 x Block("},
 };
@@ -43,9 +46,10 @@ typedef struct run {
 
 /* ---- building ---- */
 
-static void wrap(fsdp_module *module, fsdp_sharding_strategy strategy)
+static void wrap(fsdp_module *module, door way)
 {
-    const fsdp_fsdp1_options options = {.strategy = strategy};
+    const fsdp_fsdp1_options options = {.strategy = way == BY_FSDP1_WITHOUT_SHARDS ? FSDP_NO_SHARD : FSDP_SHARD_GRAD_OP,
+                                        .use_orig_params = way != BY_FSDP1_AS_ONE};
 
     for (int i = 0; i < BLOCKS; i++)
         CHECK_OK(fsdp_fsdp1_wrap(net_block_at(module, i), &options));
@@ -58,8 +62,8 @@ static void shard(fsdp_context *context, fsdp_module *module, door way)
 
     if (way == BY_REPLICATE) {
         CHECK_OK(fsdp_replicate(module, NULL));
-    } else if (way == BY_FSDP1 || way == BY_FSDP1_WITHOUT_SHARDS) {
-        wrap(module, way == BY_FSDP1 ? FSDP_SHARD_GRAD_OP : FSDP_NO_SHARD);
+    } else if (way >= BY_FSDP1 && way <= BY_FSDP1_WITHOUT_SHARDS) {
+        wrap(module, way);
     } else {
         options.mesh = way == HYBRID ? net_hybrid_mesh(context, fsdp_context_world_size(context)) : NULL;
         net_shard(module, &options);
@@ -83,7 +87,7 @@ static void check_entry(fsdp_context *context, fsdp_module *module, const fsdp_s
     CHECK_EQ(e->rank, whole ? 0 : fsdp_context_rank(context));
     CHECK_EQ(e->local_numel, fsdp_tensor_numel(t));
     CHECK_EQ(e->dtype, FSDP_F32);
-    CHECK(e->trained == (strcmp(e->name, "head.bias") != 0));
+    CHECK(e->trained == (way == BY_FSDP1_AS_ONE || strcmp(e->name, "head.bias") != 0));
     for (int d = 0; d < e->ndim; d++)
         inner *= d == e->dim ? 1 : e->shape[d];
     CHECK_EQ(e->local_numel, e->dim < 0 ? e->count : e->count * inner);
@@ -122,7 +126,7 @@ static void map_all(fsdp_context *context, void *arg)
     fsdp_shard_map *map = &r->maps[fsdp_context_rank(context)];
     fsdp_module *module = net_create(context, r->meta ? fsdp_meta(context) : test_device(context), BLOCKS);
 
-    CHECK_OK(fsdp_tensor_set_requires_grad(fsdp_module_parameter(module, "head.bias"), false));
+    CHECK_OK(fsdp_tensor_set_requires_grad(fsdp_module_parameter(module, "head.bias"), r->way == BY_FSDP1_AS_ONE));
     shard(context, module, r->way);
     CHECK_OK(fsdp_module_shard_map(module, map));
     CHECK_EQ(map->count, PARAMETERS);
