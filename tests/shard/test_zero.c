@@ -287,7 +287,7 @@ static void memory_is_that_of_the_stage(void **state)
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= 3; stage++)
-            for (int copy = 0; copy < 2; copy++)
+            for (int copy = 0; copy < (world > 3 ? 1 : 2); copy++)
                 test_run_ranks(world, check_memory, &(costs){.stage = stage, .copy = copy});
 }
 
@@ -349,7 +349,7 @@ static void memory_of_fsdp1_is_that_of_its_strategy(void **state)
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 2; world <= (test_brief() ? 3 : 5); world++)
         for (int stage = 1; stage <= 3; stage += 2)
-            for (int copy = 0; copy < 2; copy++)
+            for (int copy = 0; copy < (world > 3 ? 1 : 2); copy++)
                 test_run_ranks(world, check_fsdp1, &(costs){.stage = stage, .copy = copy});
 }
 

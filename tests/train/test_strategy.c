@@ -180,11 +180,10 @@ static void strategies_train_alike(void **state)
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i * i % 23);
     test_write_file(data, text, sizeof text);
-    for (int world = 1; world <= (test_brief() ? 3 : WORLDS); world++) {
-        compare(data, world, 1 + (world + 1) % MICROS);
+    for (int world = test_brief() ? 3 : 1; world <= (test_brief() ? 3 : WORLDS); world++) {
+        compare(data, world, 1 + world % MICROS);
         compare_doors(data, world, 1 + world % MICROS);
     }
-    compare(data, 3, MICROS);
     compare_copies(data, MICROS);
     free(data);
     test_directory_free(directory);
