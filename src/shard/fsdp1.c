@@ -140,6 +140,8 @@ static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy stra
                                  .by_mesh = o->mesh != NULL,
                                  .full_precision = unit->full_precision};
     state->reshard_after_backward = strategy != FSDP_NO_SHARD;
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->residence.whole = strategy == FSDP_NO_SHARD;
 }
 
 /* The call's, unless the policy has chosen another for this unit. A reference. */

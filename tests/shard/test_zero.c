@@ -2,6 +2,7 @@
  * gradients add up in the same order; collectives, their bytes, and the memory after each part of a step as stated.
  * Links: optim */
 #include "fsdp/fsdp1.h"
+#include "fsdp/replicate.h"
 #include "shard/net_bytes.h"
 #include "shard/ways.h"
 
@@ -353,6 +354,60 @@ static void memory_of_fsdp1_is_that_of_its_strategy(void **state)
                 test_run_ranks(world, check_fsdp1, &(costs){.stage = stage, .copy = copy});
 }
 
+/* By DDP, or unit by unit. */
+static void make_whole(fsdp_module *module, const costs *c)
+{
+    const fsdp_replicate_options ddp = {.gradient_as_bucket_view = c->stage == 1, .no_shared_memory = c->copy};
+    const fsdp_fsdp1_options none = {.strategy = FSDP_NO_SHARD, .no_shared_memory = c->copy};
+
+    for (int i = 0; i < BLOCKS && c->stage == 0; i++)
+        CHECK_OK(fsdp_fsdp1_wrap(net_block_at(module, i), &none));
+    CHECK_OK(c->stage == 0 ? fsdp_fsdp1_wrap(module, &none) : fsdp_replicate(module, &ddp));
+    CHECK_OK(fsdp_module_materialize(module, test_device(module->context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+}
+
+/* NO_SHARD, and DDP with and without gradients in its buckets: what every rank has is there once, and is not gathered.
+ */
+static void check_whole(fsdp_context *context, void *arg)
+{
+    const costs *c = arg;
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_memory_stats stats;
+    size_t parameters, gradients, bare = BLOCKS * block_bytes(1).partial + root_bytes(1).partial;
+
+    make_whole(module, c);
+    fsdp_device_memory(test_device(context), &stats);
+    parameters = stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD];
+    CHECK(parameters >= bare && parameters <= BLOCKS * block_bytes(1).whole + root_bytes(1).whole);
+    gradients = c->stage == 0 ? parameters : rounded(bare); /* in a bucket they touch */
+    for (int step = 0; step < 3; step++) {
+        fsdp_device_reset_peak(test_device(context));
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+        net_forward_backward(module, step, 0, MICROS);
+        check_live(context, parameters, 0, gradients, 0);
+        CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+        net_forward_backward(module, step, 1, MICROS);
+        check_live(context, parameters, 0, gradients, 0);
+        fsdp_device_memory(test_device(context), &stats);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        CHECK(stats.peak_bytes[FSDP_MEMORY_GRADIENT] <= gradients * (c->stage == 1 ? 1 : 2));
+        net_sgd(module, 0.1f);
+        check_live(context, parameters, 0, 0, 0);
+    }
+    fsdp_module_unref(module);
+}
+
+static void what_is_whole_is_there_once(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 2; world <= (test_brief() ? 2 : 4); world++)
+        for (int kind = 0; kind < 3; kind++)
+            for (int copy = 0; copy < 2; copy++)
+                test_run_ranks(world, check_whole, &(costs){.stage = kind, .copy = copy});
+}
+
 /* ---- what is around the microbatches ---- */
 
 /* A forward without gradients changes nothing. A failed step is dropped, and its first microbatch begins anew. */
@@ -429,6 +484,6 @@ static void what_contradicts_a_stage_is_refused(void **state)
 
 TEST_MAIN(cmocka_unit_test(stages_are_bit_equal_where_they_add_up_alike), cmocka_unit_test(stages_go_inside_replicas),
           cmocka_unit_test(calls_and_bytes_are_those_of_the_stage), cmocka_unit_test(memory_is_that_of_the_stage),
-          cmocka_unit_test(memory_of_fsdp1_is_that_of_its_strategy),
+          cmocka_unit_test(memory_of_fsdp1_is_that_of_its_strategy), cmocka_unit_test(what_is_whole_is_there_once),
           cmocka_unit_test(evaluations_and_failed_steps_between_microbatches_change_nothing),
           cmocka_unit_test(what_contradicts_a_stage_is_refused))
