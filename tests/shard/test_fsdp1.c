@@ -122,7 +122,7 @@ static void run_strategies(int world, parity *p)
     test_run_ranks(world, train_fully_sharded, p);
     p->first = p->values;
     p->values = NULL;
-    for (int variant = 0; variant < STRATEGIES * 2 * 2; variant++) {
+    for (int variant = test_brief() ? 2 * STRATEGIES : 0; variant < STRATEGIES * 2 * 2; variant++) {
         p->options =
             (fsdp_fsdp1_options){.strategy = (fsdp_sharding_strategy)(variant % STRATEGIES),
                                  .no_shared_memory = variant / STRATEGIES % 2,
@@ -141,7 +141,7 @@ static void every_strategy_has_the_bits_of_fsdp2(void **state)
     float *expected = net_expected(BLOCKS, STEPS, &count);
 
     (void)state;
-    for (int world = 1; world <= most; world++)
+    for (int world = test_brief() ? 2 : 1; world <= most; world++)
         for (int no_sync = 0; no_sync < 2; no_sync++) {
             parity p = {.expected = expected, .count = count, .no_sync = no_sync};
 
@@ -282,7 +282,7 @@ static void memory_is_the_closed_form(void **state)
 {
     (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
-    for (int world = 2; world <= 4; world++)
+    for (int world = test_brief() ? 3 : 2; world <= 3; world++)
         for (int variant = 0; variant < 12; variant++) {
             memory m = {.options = {.strategy = (fsdp_sharding_strategy)(variant % 3),
                                     .backward_prefetch = (fsdp_backward_prefetch)(variant / 4),
