@@ -120,6 +120,8 @@ bool fsdp__recorded_since(const fsdp_tensor *tensor, uint64_t recorded);
  * reservation per leaf at a time: a second gives a temporary. Keep the tensor itself (not an alias: keep it in `state`)
  * until then. The caller owns `*out`. */
 fsdp_status fsdp__reserve_grad(fsdp_tensor *leaf, fsdp_tensor **out);
+/* Whether such a tensor, of the source, is out. */
+bool fsdp__grad_is_reserved(const fsdp_tensor *leaf);
 
 /* ---- boundaries ---- */
 typedef struct fsdp__crossing {

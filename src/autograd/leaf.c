@@ -69,6 +69,13 @@ fail:
     return status;
 }
 
+bool fsdp__grad_is_reserved(const fsdp_tensor *leaf)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state && state->reserved;
+}
+
 /* ---- a gradient arrives ---- */
 
 /* Counts an activation that has become a gradient as one. */

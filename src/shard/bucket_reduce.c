@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "shard/bucket_send.h"
+#include "shard/reduce.h"
 #include "shard/state.h"
 
 static bool is_due(const fsdp__param *param)
@@ -19,6 +20,12 @@ static bool has_due(const fsdp__param_group *group, const fsdp__bucket *bucket)
     for (int64_t i = 0; i < bucket->count; i++)
         any = any || is_due(&group->params[bucket->params[i]]);
     return any;
+}
+
+/* Where there are no replicas all is reduced inside of one. */
+static bool reduces(const fsdp__param_group *group, const fsdp__reduce_settings *settings)
+{
+    return settings->all_reduce || group->residence.mesh.replicas == 1;
 }
 
 /* ---- as the backward goes on ---- */
@@ -75,7 +82,6 @@ static void begin(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
 
-    fsdp__buckets_reset(b);
     b->running = true;
     b->complete = 1;
     b->incomplete = 0;
@@ -96,12 +102,17 @@ static void begin(fsdp__param_group *group)
 fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group)
 {
     const fsdp__module_state *state = group->state;
+    fsdp__buckets *b = group->buckets;
 
-    group->buckets->open = false;
-    if (group->buckets->running || !state->reduce_grads || !state->reduction.all_reduce)
+    b->open = false;
+    if (b->running)
         return FSDP_OK;
+    if (!state->reduce_grads || !reduces(group, &state->reduction)) {
+        fsdp__buckets_reset(b); /* nothing is expected of it */
+        return FSDP_OK;
+    }
     begin(group);
-    return group->buckets->options.static_graph && group->buckets->backwards == 0 ? FSDP_OK : send_ready(group);
+    return b->options.static_graph && b->backwards == 0 ? FSDP_OK : send_ready(group);
 }
 
 /* ---- its end ---- */
@@ -233,9 +244,10 @@ fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *c
 {
     fsdp__buckets *b = group->buckets;
     fsdp_status status = FSDP_OK;
+    bool others = false;
 
     *reduced = false;
-    if (!settings->all_reduce)
+    if (!reduces(group, settings))
         return fsdp__param_group_keep_gradients(group);
     if (!b->running)
         begin(group); /* asked for without a backward */
@@ -246,5 +258,8 @@ fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *c
         group->kept = false;
     }
     fsdp__buckets_reset(b);
+    if (status == FSDP_OK) /* of parameters that were frozen between the forward and this backward: in no bucket */
+        status = fsdp__param_group_reduce(group, comm, settings, &others);
+    *reduced = *reduced || others;
     return status;
 }

@@ -39,18 +39,47 @@ static fsdp_status send_nothing(const sending *s, int64_t i)
     return args.numel > 0 ? fsdp__launch_fill(fsdp_device_stream(s->group->residence.device), &args) : FSDP_OK;
 }
 
-/* Gradients were computed where they are sent from, unless the buckets were divided anew meanwhile, or the caller has
- * set one. */
+static bool lies_in(const sending *s, int64_t i, const fsdp__region *region)
+{
+    const fsdp_tensor *grad = fsdp__param_unreduced(param_of(s, i));
+
+    return fsdp_tensor_data(grad) == (char *)region->data + place_of(s, i) && fsdp_tensor_is_contiguous(grad);
+}
+
+/* A graph that is kept may have it, and the caller. */
+static bool is_exclusive(const fsdp__param *param)
+{
+    return fsdp__grad_exclusive(fsdp__param_unreduced(param));
+}
+
+/* Gradients are sent from where they were computed, and may be averaged there, unless one lies elsewhere (the buckets
+ * were divided anew meanwhile, the caller has set it), or somebody else's would be written to: what a graph that is
+ * kept will give again, what another forward has made for its backward. */
+static fsdp_status choose_source(sending *s)
+{
+    const fsdp__region *region = s->bucket->region;
+    bool in_place = true;
+
+    for (int64_t i = 0; region && i < s->bucket->count; i++) {
+        const fsdp__param *param = param_of(s, i);
+
+        in_place = in_place && (fsdp__param_unreduced(param) ? lies_in(s, i, region) && is_exclusive(param)
+                                                             : !fsdp__grad_is_reserved(param->unsharded));
+    }
+    return in_place ? fsdp__bucket_region(s->group, s->bucket, &s->from)
+                    : fsdp__bucket_make_region(s->group, s->bucket, &s->from);
+}
+
 static fsdp_status send_gradient(const sending *s, int64_t i)
 {
     fsdp__param *param = param_of(s, i);
-    fsdp_tensor *grad = fsdp__param_unreduced(param), *moved = NULL;
+    fsdp_tensor *moved = NULL;
     fsdp_status status;
 
-    if (fsdp_tensor_data(grad) == (char *)s->from->data + place_of(s, i) && fsdp_tensor_is_contiguous(grad))
+    if (lies_in(s, i, s->from))
         return FSDP_OK;
     FSDP_TRY(fsdp__bucket_tensor(param, s->from, &moved));
-    status = fsdp__tensor_copy(moved, grad, false);
+    status = fsdp__tensor_copy(moved, fsdp__param_unreduced(param), false);
     if (status == FSDP_OK)
         fsdp__put_grad(param->unsharded, moved);
     fsdp_tensor_unref(moved);
@@ -60,12 +89,12 @@ static fsdp_status send_gradient(const sending *s, int64_t i)
 static fsdp_status fill_bucket(sending *s)
 {
     const fsdp__buckets *b = s->buckets;
-    const fsdp__bucket_place *places = b->places;
 
-    FSDP_TRY(fsdp__bucket_region(s->group, s->bucket, &s->from));
+    FSDP_TRY(choose_source(s));
     for (int64_t i = 0; i < s->bucket->count; i++) {
         fsdp__param *param = param_of(s, i);
-        bool expected = !b->options.static_graph || places[s->bucket->params[i]].used_here;
+        const fsdp__bucket_place *place = &b->places[s->bucket->params[i]];
+        bool expected = place->expected && (!b->options.static_graph || place->used_here);
 
         s->hooked = s->hooked || fsdp__has_grad_hooks(param->sharded);
         if (fsdp__param_unreduced(param)) {

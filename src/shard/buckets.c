@@ -32,6 +32,7 @@ fsdp_status fsdp__buckets_create(const fsdp__param_group *group, const fsdp_repl
     b->arrivals = fsdp__calloc(n, sizeof *b->arrivals);
     b->late = fsdp__calloc(n, sizeof *b->late);
     if (b->items && b->order && b->places && b->arrivals && b->late) {
+        b->place_count = group->param_count;
         *out = b;
         return FSDP_OK;
     }
@@ -58,6 +59,8 @@ void fsdp__buckets_reset(fsdp__buckets *buckets)
 {
     while (buckets->late_count > 0)
         fsdp_tensor_unref(buckets->late[--buckets->late_count].result);
+    for (int64_t i = 0; i < buckets->place_count; i++)
+        buckets->places[i].expected = false;
     buckets->running = buckets->lacking = buckets->open = false;
     buckets->next = 0;
 }
@@ -208,8 +211,13 @@ bool fsdp__buckets_are_outdated(const fsdp__param_group *group)
 {
     bool outdated = false;
 
-    for (int64_t i = 0; i < group->param_count; i++)
-        outdated = outdated || is_trained(&group->params[i]) != (group->buckets->places[i].bucket >= 0);
+    for (int64_t i = 0; i < group->param_count; i++) {
+        const fsdp__param *p = &group->params[i];
+        int64_t bucket = group->buckets->places[i].bucket;
+
+        outdated = outdated || is_trained(p) != (bucket >= 0) ||
+                   (bucket >= 0 && group->buckets->items[bucket].dtype != p->param_dtype);
+    }
     return outdated;
 }
 

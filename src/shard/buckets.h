@@ -20,6 +20,7 @@ typedef struct fsdp__bucket {
 typedef struct fsdp__bucket_place {
     int64_t bucket; /* -1: none, as of a frozen parameter */
     int64_t at;     /* elements before it in the bucket */
+    bool expected;  /* the running backward is of a forward that trained it */
     bool waited;    /* the running backward uses it, and has not come through all of that */
     bool used;      /* static graph: by some rank, in the first iteration */
     bool used_here; /* by this one */
@@ -37,7 +38,8 @@ typedef struct fsdp__buckets {
     int64_t count;
     int32_t *order;             /* bucket after bucket */
     fsdp__bucket_place *places; /* by parameter */
-    int32_t *arrivals;          /* whose gradients were complete, in that order */
+    int64_t place_count;
+    int32_t *arrivals; /* whose gradients were complete, in that order */
     int64_t arrival_count;
     int64_t backwards;     /* that have reduced since the buckets were first built */
     bool rebuilt;          /* in the order of arrivals */
@@ -70,7 +72,7 @@ void fsdp__buckets_free(fsdp__buckets *buckets);
 
 /* As in the first iteration, of the parameters that are not frozen. */
 fsdp_status fsdp__buckets_assign(fsdp__param_group *group);
-/* Whether these are others than the buckets have. */
+/* Whether these are others than the buckets have, or of other dtypes. */
 bool fsdp__buckets_are_outdated(const fsdp__param_group *group);
 /* From the speaker's order of arrivals. [collective] */
 fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group);

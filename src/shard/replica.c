@@ -169,7 +169,7 @@ static fsdp_status divide_anew(fsdp__param_group *group)
 {
     fsdp__buckets *b = group->buckets;
 
-    if (group->kept || b->running)
+    if (b->running) /* a forward inside a backward */
         return FSDP_OK;
     if (fsdp__buckets_are_outdated(group))
         return fsdp__buckets_assign(group);

@@ -2,6 +2,7 @@
 #include "shard/trained.h"
 
 #include "base/alloc.h"
+#include "shard/buckets.h"
 
 static bool is_trained(const fsdp__param *param)
 {
@@ -68,6 +69,11 @@ void fsdp__trained_unref(fsdp__trained *trained)
 
 void fsdp__trained_are_due(const fsdp__trained *trained)
 {
-    for (int64_t i = 0; i < trained->count; i++)
-        trained->params[i]->due = true;
+    for (int64_t i = 0; i < trained->count; i++) {
+        fsdp__param *param = trained->params[i];
+
+        param->due = true;
+        if (param->group->buckets)
+            param->group->buckets->places[param - param->group->params].expected = true;
+    }
 }

@@ -2,6 +2,7 @@
 #include "shard/order_build.h"
 
 #include "fsdp/fsdp1.h"
+#include "fsdp/replicate.h"
 #include "shard/parts.h"
 
 /* The last dimension: columns of matrices. */
@@ -69,6 +70,20 @@ static void shard_group(order_model *m, const order_run *run, fsdp_mesh *mesh, i
         CHECK_OK(shard_in_parts(modules, count, &options, 1 + (int)(p->seed % 3)));
 }
 
+/* In buckets of any size. */
+static void replicate(const order_model *m, const order_run *run)
+{
+    static const double caps[] = {0, 1e-4, 3e-4};
+    const order_program *p = run->program;
+    const fsdp_replicate_options options = {.bucket_cap_mb = caps[p->seed / 7 % 3],
+                                            .find_unused_parameters = order_leaves_out(p, m->plan),
+                                            .gradient_as_bucket_view = p->seed / 3 % 2,
+                                            .overlap = run->residence->overlap,
+                                            .no_shared_memory = run->residence->copy};
+
+    CHECK_OK(fsdp_replicate(m->module, &options));
+}
+
 void order_build(order_player *player, const order_run *run, int index)
 {
     order_model *m = &player->models[index];
@@ -87,6 +102,8 @@ void order_build(order_player *player, const order_run *run, int index)
     for (int g = plan->group_count - 1; g >= 0 && !player->plain; g--)
         if (plan->flat)
             wrap_unit(m, run, player->mesh, g);
+        else if (order_replicates(run->program))
+            replicate(m, run);
         else
             shard_group(m, run, player->mesh, g);
     if (!real) {

@@ -311,9 +311,10 @@ bool draw_sync_on(order_draw *d, order_call *c)
     return true;
 }
 
+/* Of a replicated model gradients that are not reduced across add up in the leaf: other sums. */
 bool draw_all_reduce_off(order_draw *d, order_call *c)
 {
-    if (!sharded_target(d, c))
+    if (!sharded_target(d, c) || order_replicates(d->program))
         return false;
     order_sketch_of(d, c)->all_reduce &= ~groups_of_setting(d, c);
     return true;

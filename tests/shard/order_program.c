@@ -102,6 +102,16 @@ bool order_skips(const order_program *p, int block, int number, int rank)
     return p->seed % 4 == 1 && p->world > 1 && (block + number + rank) % p->world == 0;
 }
 
+bool order_replicates(const order_program *p)
+{
+    return !order_is_flat(p) && p->world > 1 && p->replicas == p->world && !p->bf16 && p->seed % 3 != 1;
+}
+
+bool order_leaves_out(const order_program *p, const order_plan *plan)
+{
+    return plan->forward_params != plan->all_params || (p->seed % 4 == 1 && p->world > 1);
+}
+
 bool order_shards_last(const order_program *p)
 {
     return p->seed % 6 == 0;

@@ -164,6 +164,10 @@ bool order_skips(const order_program *p, int block, int number, int rank);
 bool order_shards_last(const order_program *p);
 /* FSDP1 wraps the models. A plain one has no zeros for gradients that are missing: it is not compared. */
 bool order_is_flat(const order_program *p);
+/* Models are not sharded but replicated: where all ranks hold all of them, two times of three. */
+bool order_replicates(const order_program *p);
+/* Whether some rank's forward leaves out parameters. */
+bool order_leaves_out(const order_program *p, const order_plan *plan);
 void order_print_call(FILE *stream, const order_program *p, int index, const char *name);
 void order_print_program(FILE *stream, const order_program *p);
 

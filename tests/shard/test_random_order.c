@@ -235,6 +235,8 @@ static void draw_plan(order_draw *d, order_plan *plan)
     plan->whole = plan->flat && shards == 1;
     if (plan->flat && plan->grouping != ORDER_GROUP_ROOT)
         plan->grouping = ORDER_GROUP_BLOCKS;
+    if (order_replicates(d->program))
+        plan->grouping = ORDER_GROUP_ROOT;
     plan->real = pick(d, 2);
     if (d->program->seed % 4 == 1)
         plan->checkpoints = (uint32_t)(d->program->seed / 4 + (uint64_t)plan->blocks) & ((1u << plan->blocks) - 1);
@@ -269,6 +271,10 @@ static void draw_program(uint64_t seed, int limit, order_program *p)
     p->reduce_f32 = p->bf16 && pick(&d, 2);
     for (int m = 0; m < p->models; m++) {
         draw_plan(&d, &p->plans[m]);
+        if (order_replicates(p)) {
+            p->plans[m].reshard[0] = FSDP_RESHARD_NEVER;
+            p->plans[m].slice_ranks[0] = 0;
+        }
         order_sketch_begin(&d.sketches[m], &p->plans[m]);
     }
     d.limit = 5 + pick(&d, 36);

@@ -1,5 +1,6 @@
 /* Replicated modules: whole parameters on every rank, gradients averaged in buckets.
  * Links: optim state */
+#include "fsdp/optim.h"
 #include "fsdp/replicate.h"
 #include "shard/net.h"
 
@@ -70,9 +71,9 @@ static void train(fsdp_context *context, void *arg)
 }
 
 /* All ranks have the same bits; `*first`, if it is NULL, becomes those. */
-static void run_variant(variant *v, int world, float **first)
+static void run_variant(variant *v, int world, test_rank_body body, float **first)
 {
-    test_run_ranks(world, train, v);
+    test_run_ranks(world, body, v);
     for (int r = 0; r < world; r++) {
         if (!*first) {
             *first = v->values[r];
@@ -110,13 +111,13 @@ static void every_variant_equals_plain_and_fully_shard(void **state)
             variant sharded = {.fully_shard = true, .micros = micros};
             float *first = NULL;
 
-            run_variant(&sharded, world, &first);
+            run_variant(&sharded, world, train, &first);
             CHECK_CLOSE(first, expected, count, 1e-5, 1e-6);
             for (int bits = world + micros; bits < 9 << 4; bits += test_long() ? 1 : test_brief() ? 47 : 5) {
                 variant v = variant_of(bits);
 
                 v.micros = micros;
-                run_variant(&v, world, &first);
+                run_variant(&v, world, train, &first);
             }
             free(first);
         }
@@ -152,6 +153,79 @@ static void values_of_rank_0_are_all_that_is_needed(void **state)
     free(expected);
 }
 
+/* Of two rows of each rank. */
+static void backward_in(fsdp_module *module, fsdp_dtype dtype, int step)
+{
+    fsdp_tensor *x, *targets;
+
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, step, fsdp_context_rank(module->context) * 2, 2, &x, &targets);
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(module, fsdp_cast(x, dtype), targets))));
+    fsdp_scope_end(module->context, NULL);
+}
+
+/* In the dtype that they have. */
+static void step_by(fsdp_module *module)
+{
+    fsdp_parameters parameters;
+    fsdp_optimizer *sgd;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_OK(fsdp_sgd_create(&parameters, &(fsdp_sgd_options){.lr = 0.1}, &sgd));
+    CHECK_OK(fsdp_optimizer_step(sgd));
+    fsdp_optimizer_free(sgd);
+    fsdp_parameters_release(&parameters);
+    fsdp_module_zero_grad(module);
+}
+
+/* Parameters in another dtype, a part of them frozen for a while: as when they are sharded. */
+static void change(fsdp_context *context, void *arg)
+{
+    variant *v = arg;
+    fsdp_shard_options shard = {.no_shared_memory = v->options.no_shared_memory, .overlap = v->options.overlap};
+    fsdp_module *module = v->fully_shard ? net_sharded(context, BLOCKS, &shard) : replicated(context, v);
+    fsdp_tensor *frozen = fsdp_module_parameter(module, "blocks.0.up.weight");
+    int64_t count;
+
+    for (int step = 0; step < 6; step++) {
+        if (step == 2)
+            CHECK_OK(fsdp_module_to(module, FSDP_BF16));
+        if (step == 4)
+            CHECK_OK(fsdp_module_to(module, FSDP_F32));
+        CHECK_OK(fsdp_tensor_set_requires_grad(frozen, step % 3 != 1));
+        for (int micro = 0; micro < v->micros; micro++) {
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, micro == v->micros - 1, true));
+            backward_in(module, step == 2 || step == 3 ? FSDP_BF16 : FSDP_F32, 2 * step + micro);
+        }
+        step_by(module);
+    }
+    v->values[fsdp_context_rank(context)] = net_values(module, &count);
+    if (fsdp_context_rank(context) == 0)
+        v->count = count;
+    fsdp_module_unref(module);
+}
+
+static void dtypes_and_what_is_frozen_may_change(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= WORLDS - test_brief(); world++)
+        for (int micros = 1; micros <= 2; micros++) {
+            variant sharded = {.fully_shard = true, .micros = micros};
+            float *first = NULL;
+
+            run_variant(&sharded, world, change, &first);
+            for (int bits = 0; bits < 9 << 4; bits += test_brief() ? 53 : 13) {
+                variant v = variant_of(bits);
+
+                v.hook = false; /* of floats */
+                v.micros = micros;
+                v.options.static_graph = false; /* it would be another */
+                run_variant(&v, world, change, &first);
+            }
+            free(first);
+        }
+}
+
 /* Sent in 16 bits: the same bits however, and near the others. */
 static void compressed_gradients_are_near(void **state)
 {
@@ -168,12 +242,98 @@ static void compressed_gradients_are_near(void **state)
 
                 v.hook = false;
                 v.options.compress = half ? FSDP_F16 : FSDP_BF16;
-                run_variant(&v, world, &first);
+                run_variant(&v, world, train, &first);
             }
             CHECK_CLOSE(first, expected, count, 1e-2, 1e-3);
             free(first);
         }
     free(expected);
+}
+
+/* ---- the closed form ---- */
+
+/* As the allocator hands it out. */
+static size_t rounded(int64_t numel)
+{
+    return ((size_t)numel * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t parameter_bytes(fsdp_module *module)
+{
+    fsdp_parameters parameters;
+    size_t bytes = 0;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        bytes += rounded(fsdp_tensor_numel(parameters.items[i].tensor));
+    fsdp_parameters_release(&parameters);
+    return bytes;
+}
+
+/* Of all buckets, and at the peak: as views of buckets they are all there is; else a bucket besides while its gradients
+ * are made, after those of the buckets before it. */
+static size_t gradient_bytes(fsdp_module *module, bool view, size_t *peak)
+{
+    size_t bytes = 0;
+    int64_t count;
+
+    CHECK_OK(fsdp_module_bucket_count(module, &count));
+    *peak = 0;
+    for (int64_t b = 0; b < count; b++) {
+        fsdp_bucket_info info;
+
+        CHECK_OK(fsdp_module_bucket_info(module, b, &info));
+        bytes += rounded(info.numel);
+        *peak = FSDP__MAX(*peak, bytes + (view ? 0 : rounded(info.numel)));
+    }
+    return bytes;
+}
+
+static void check_bytes(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    bool view = v->options.gradient_as_bucket_view || fsdp_context_world_size(context) == 1;
+    fsdp_module *module = replicated(context, v);
+    fsdp_device *device = test_device(context);
+    size_t parameters = parameter_bytes(module), gradients, peak, first_live = 0;
+    fsdp_memory_stats stats;
+
+    fsdp_device_memory(device, &stats);
+    CHECK_EQ(stats.live_total_bytes, parameters);
+    for (int step = 0; step < 5; step++) {
+        fsdp_device_reset_peak(device);
+        net_forward_backward(module, step, 0, 1);
+        gradients = gradient_bytes(module, view, &peak);
+        fsdp_device_memory(device, &stats);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], parameters);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], 0);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], gradients);
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_GRADIENT], peak);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_ACTIVATION], 0);
+        net_sgd(module, 0.1f);
+        fsdp_device_memory(device, &stats);
+        if (step == 1)
+            first_live = stats.live_total_bytes;
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+        if (step > 1)
+            CHECK_EQ(stats.live_total_bytes, first_live); /* no drift */
+    }
+    fsdp_module_unref(module);
+}
+
+static void bytes_equal_the_closed_form(void **state)
+{
+    (void)state;
+    test_only_on_cpu("the closed form is that of a device in step with the host");
+    for (int world = 1; world <= 3; world++)
+        for (int bits = 0; bits < 6; bits++) {
+            variant v = {.bare = true};
+
+            v.options.gradient_as_bucket_view = bits & 1;
+            v.options.bucket_cap_mb = bits < 2 ? 0 : 3e-4;
+            v.options.no_shared_memory = bits > 3;
+            test_run_ranks(world, check_bytes, &v);
+        }
 }
 
 /* ---- what must not be done ---- */
@@ -430,7 +590,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_equals_plain_and_fully_shard),
         cmocka_unit_test(values_of_rank_0_are_all_that_is_needed),
+        cmocka_unit_test(dtypes_and_what_is_frozen_may_change),
         cmocka_unit_test(compressed_gradients_are_near),
+        cmocka_unit_test(bytes_equal_the_closed_form),
         cmocka_unit_test(every_misuse_has_its_error_on_all_ranks),
     };
 

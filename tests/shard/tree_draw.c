@@ -393,6 +393,33 @@ static void draw_stages(drawing *d)
             plan->calls[i].kind = TREE_LAST_MICROBATCH;
 }
 
+/* Last as well. */
+static void replicate(tree_plan *plan)
+{
+    plan->replicated = true;
+    plan->wrap = FSDP_WRAP_NONE;
+    plan->replicas = plan->world;
+    for (int i = 1; i < plan->node_count; i++)
+        plan->nodes[i].state = -1;
+    for (int p = 0; p < plan->param_count; p++) {
+        plan->params[p].ignored = false;
+        plan->params[p].dim = 0;
+    }
+    plan->states[0] = (tree_state){.reshard = FSDP_RESHARD_NEVER};
+    plan->state_count = 1;
+    plan->nodes[0].state = 0;
+    /* What is not reduced across is not reduced, and adds up in the leaf. */
+    for (int c = 0; c < plan->call_count; c++) {
+        tree_kind kind = plan->calls[c].kind;
+
+        if (kind == TREE_ALL_REDUCE_OFF || kind == TREE_MICROBATCH)
+            plan->calls[c].kind = TREE_SYNC_OFF;
+        if (kind == TREE_ALL_REDUCE_ON || kind == TREE_LAST_MICROBATCH)
+            plan->calls[c].kind = TREE_SYNC_ON;
+    }
+    tree_settle(plan);
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -423,4 +450,6 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     if (chance(&d, 50))
         draw_stages(&d);
     tree_settle(plan); /* most policies give all states the same stage */
+    if (chance(&d, 12))
+        replicate(plan);
 }

@@ -151,6 +151,7 @@ typedef struct tree_plan {
     uint64_t seed;
     int world, width;
     int replicas;     /* a mesh of two dimensions, of which the first has so many; 1: a mesh of one */
+    bool replicated;  /* the root, in buckets; nothing is given to fully_shard */
     bool real;        /* built with values, not on the meta device */
     bool inputs;      /* gradients of the batches are wanted too */
     bool adamw;       /* or SGD */

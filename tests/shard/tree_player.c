@@ -2,6 +2,7 @@
 #include "shard/tree_player.h"
 
 #include "device/device.h"
+#include "fsdp/replicate.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */
@@ -68,11 +69,29 @@ static void shard_state(tree_player *player, int state)
     CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
 }
 
+/* Other residences, other buckets. */
+static void replicate(const tree_player *player)
+{
+    const residence *where = player->run->residence;
+    uint64_t seed = player->plan->seed;
+    const fsdp_replicate_options options = {.bucket_cap_mb = (double)(seed % 4) * 1e-4,
+                                            .find_unused_parameters = true,
+                                            .gradient_as_bucket_view = where->copy,
+                                            .overlap = where->overlap,
+                                            .no_shared_memory = where->copy};
+
+    CHECK_OK(fsdp_replicate(player->modules[0], &options));
+}
+
 /* From the bottom up. */
 static void shard(tree_player *player)
 {
     const tree_plan *plan = player->plan;
 
+    if (plan->replicated) {
+        replicate(player);
+        return;
+    }
     if (plan->wrap != FSDP_WRAP_NONE) {
         tree_shard_by_policy(player, options_of);
         return;

@@ -132,6 +132,8 @@ void tree_print(FILE *stream, const tree_plan *plan)
     fprintf(stream, "seed %llu: %d ranks, width %d%s%s, %s%s\n", (unsigned long long)plan->seed, plan->world,
             plan->width, plan->real ? "" : ", built on the meta device", plan->inputs ? ", gradients of inputs" : "",
             plan->adamw ? "AdamW" : "SGD", plan->late ? ", late" : "");
+    if (plan->replicated)
+        fprintf(stream, "  replicated in buckets\n");
     if (plan->replicas > 1)
         fprintf(stream, "  %d replicas\n", plan->replicas);
     if (plan->wrap != FSDP_WRAP_NONE)

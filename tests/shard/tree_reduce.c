@@ -116,7 +116,7 @@ static void simplify_options(reduction *r)
     for (int world = 1; world < r->plan->world && world < 3; world++) {
         smaller = *r->plan;
         smaller.world = world;
-        smaller.replicas = 1;
+        smaller.replicas = smaller.replicated ? world : 1;
         for (int s = 0; s < smaller.state_count; s++)
             smaller.states[s].slice = 0;
         (void)try(r, &smaller);
