@@ -22,6 +22,9 @@
  * unless find_unused_parameters or static_graph says that it may happen: then it counts as zero in the average, and one
  * that no rank used keeps its gradient as it was, none perhaps.
  *
+ * A backward that fails on all ranks at one place can be begun anew (fsdp_module_reset_iteration), unless they use
+ * different parameters: then some have sent buckets that others have not, and the next collective is FSDP_MISMATCH.
+ *
  * Averages are sums in rank order, in f32, divided and rounded once: the same bits as of fully_shard in f32.
  */
 #ifndef FSDP_REPLICATE_H

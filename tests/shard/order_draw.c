@@ -508,8 +508,9 @@ bool draw_fail_backward(order_draw *d, order_call *c)
     order_sketch *s = order_sketch_of(d, c);
     order_slot *slot;
     uint32_t before;
+    bool apart = order_replicates(d->program) && order_skips_any(d->program); /* some have sent buckets, others not */
 
-    if (!alive_slot(d, c))
+    if (!alive_slot(d, c) || apart)
         return false;
     slot = &s->slots[c->slot];
     c->number = slot->target == 0 ? pick(d, order_plan_of(d, c)->blocks) : slot->target - 1;

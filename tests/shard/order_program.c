@@ -97,9 +97,14 @@ void order_print_call(FILE *stream, const order_program *p, int index, const cha
     fputc('\n', stream);
 }
 
+bool order_skips_any(const order_program *p)
+{
+    return p->seed % 4 == 1 && p->world > 1;
+}
+
 bool order_skips(const order_program *p, int block, int number, int rank)
 {
-    return p->seed % 4 == 1 && p->world > 1 && (block + number + rank) % p->world == 0;
+    return order_skips_any(p) && (block + number + rank) % p->world == 0;
 }
 
 bool order_replicates(const order_program *p)
@@ -109,7 +114,7 @@ bool order_replicates(const order_program *p)
 
 bool order_leaves_out(const order_program *p, const order_plan *plan)
 {
-    return plan->forward_params != plan->all_params || (p->seed % 4 == 1 && p->world > 1);
+    return plan->forward_params != plan->all_params || order_skips_any(p);
 }
 
 bool order_shards_last(const order_program *p)

@@ -160,6 +160,7 @@ typedef struct order_program {
 /* Whether the rank passes by the layers of a block in a batch: with every fourth seed one rank does, a different one
  * for each block and batch. */
 bool order_skips(const order_program *p, int block, int number, int rank);
+bool order_skips_any(const order_program *p);
 /* Parameters are sharded in their last dimension: where the library's own front door shards them, every other time. */
 bool order_shards_last(const order_program *p);
 /* FSDP1 wraps the models. A plain one has no zeros for gradients that are missing: it is not compared. */
