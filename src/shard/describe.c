@@ -10,23 +10,30 @@ fsdp_front_door fsdp__door_of(const fsdp__module_state *state)
     return state->group_count > 0 && state->groups[0]->buckets ? FSDP_DOOR_REPLICATE : FSDP_DOOR_FULLY_SHARD;
 }
 
-static const char *door_text(const fsdp__module_state *state)
+const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy)
 {
-    static const char *const strategies[] = {
-        [FSDP_FULL_SHARD] = "FSDP1 FULL_SHARD",
-        [FSDP_SHARD_GRAD_OP] = "FSDP1 SHARD_GRAD_OP",
-        [FSDP_NO_SHARD] = "FSDP1 NO_SHARD",
-        [FSDP_HYBRID_SHARD] = "FSDP1 HYBRID_SHARD",
-        [FSDP_HYBRID_SHARD_ZERO2] = "FSDP1 _HYBRID_SHARD_ZERO2",
+    static const char *const names[] = {
+        [FSDP_FULL_SHARD] = "FULL_SHARD",
+        [FSDP_SHARD_GRAD_OP] = "SHARD_GRAD_OP",
+        [FSDP_NO_SHARD] = "NO_SHARD",
+        [FSDP_HYBRID_SHARD] = "HYBRID_SHARD",
+        [FSDP_HYBRID_SHARD_ZERO2] = "_HYBRID_SHARD_ZERO2",
     };
 
+    return names[strategy];
+}
+
+static void door_text(const fsdp__module_state *state, char *text, size_t bytes)
+{
     switch (fsdp__door_of(state)) {
     case FSDP_DOOR_FSDP1:
-        return strategies[state->fsdp1.strategy];
+        snprintf(text, bytes, "FSDP1 %s", fsdp__fsdp1_strategy_name(state->fsdp1.strategy));
+        return;
     case FSDP_DOOR_REPLICATE:
-        return "replicate";
+        snprintf(text, bytes, "replicate");
+        return;
     default:
-        return "fully_shard";
+        snprintf(text, bytes, "fully_shard");
     }
 }
 
@@ -47,19 +54,20 @@ void fsdp__describe_state(void *arg, char *text, size_t bytes)
 {
     const fsdp__module_state *state = arg;
     int64_t parameters = 0, numel = 0;
-    char ranks[80];
+    char door[40], ranks[80];
 
+    door_text(state, door, sizeof door);
     for (int64_t g = 0; g < state->group_count; g++) {
         parameters += state->groups[g]->param_count;
         for (int64_t i = 0; i < state->groups[g]->param_count; i++)
             numel += fsdp__param_numel(&state->groups[g]->params[i]);
     }
     if (parameters == 0) {
-        snprintf(text, bytes, "%s: no parameters", door_text(state));
+        snprintf(text, bytes, "%s: no parameters", door);
         return;
     }
     ranks_text(state->groups[0], ranks, sizeof ranks);
-    snprintf(text, bytes, "%s: %lld parameter%s, %lld element%s, %s%s%s", door_text(state), (long long)parameters,
+    snprintf(text, bytes, "%s: %lld parameter%s, %lld element%s, %s%s%s", door, (long long)parameters,
              parameters == 1 ? "" : "s", (long long)numel, numel == 1 ? "" : "s", ranks,
              state->group_count > 1 ? ", and others" : "", state->conditional ? ", conditional" : "");
 }

@@ -6,6 +6,7 @@
 #include "shard/state.h"
 
 fsdp_front_door fsdp__door_of(const fsdp__module_state *state);
+const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy);
 /* A module's `describe` hook. */
 void fsdp__describe_state(void *state, char *text, size_t bytes);
 

@@ -1,8 +1,6 @@
 /* fsdp1.c - the front door of FSDP1: a unit under its strategy, and the schedule that its users know. */
 #include "fsdp/fsdp1.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "shard/fsdp1_mesh.h"
@@ -25,25 +23,6 @@ typedef struct wrapping {
 } wrapping;
 
 /* ---- units ---- */
-
-/* Two lists of pointers as one; free() it. */
-static fsdp_status join(const char *what, const void *ours, int64_t our_count, const void *theirs, int64_t their_count,
-                        void **out)
-{
-    char *joined;
-
-    if (our_count < 0 || (our_count > 0 && !ours))
-        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, and no list of them", what, (long long)our_count);
-    joined = fsdp__calloc((size_t)(our_count + their_count) + 1, sizeof(void *));
-    if (!joined)
-        return FSDP_NO_MEMORY;
-    if (our_count > 0)
-        memcpy(joined, ours, (size_t)our_count * sizeof(void *));
-    if (their_count > 0)
-        memcpy(joined + (size_t)our_count * sizeof(void *), theirs, (size_t)their_count * sizeof(void *));
-    *out = joined;
-    return FSDP_OK;
-}
 
 static bool is_mixed(const fsdp_fsdp1_mixed_precision *mp)
 {
@@ -81,12 +60,12 @@ static fsdp_status make_units(wrapping *w, fsdp_module *module)
     }
     set_full_precision(&w->policy, &o->mixed_precision);
     FSDP_TRY_GOTO(status,
-                  join("ignored_modules", o->ignored_modules, o->ignored_module_count, w->policy.ignored_modules,
-                       w->policy.ignored_module_count, &modules),
+                  fsdp__wrap_join("ignored_modules", o->ignored_modules, o->ignored_module_count,
+                                  w->policy.ignored_modules, w->policy.ignored_module_count, &modules),
                   out);
     FSDP_TRY_GOTO(status,
-                  join("ignored_params", o->ignored_params, o->ignored_param_count, w->policy.ignored_params,
-                       w->policy.ignored_param_count, &params),
+                  fsdp__wrap_join("ignored_params", o->ignored_params, o->ignored_param_count, w->policy.ignored_params,
+                                  w->policy.ignored_param_count, &params),
                   out);
     w->policy.ignored_modules = modules;
     w->policy.ignored_module_count += o->ignored_module_count;

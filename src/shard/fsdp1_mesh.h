@@ -8,6 +8,5 @@
  * where a shard group has one rank. [collective] of the world */
 fsdp_status fsdp__fsdp1_mesh(fsdp_context *context, const fsdp_fsdp1_options *options, fsdp_mesh **out,
                              fsdp_sharding_strategy *strategy);
-const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy);
 
 #endif

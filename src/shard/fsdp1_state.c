@@ -117,15 +117,13 @@ static fsdp_status make_flat_param(const fsdp__param_group *group, fsdp_tensor *
     fsdp_dtype dtype = group->params[0].orig_dtype;
     fsdp_distribution distribution = {.ndim = 1, .global_shape = {vector_numel(group)}};
     int64_t start, numel = fsdp_shard_range(distribution.global_shape[0], r->mesh.ranks, r->mesh.rank, &start);
-    fsdp__region *region = r->shards ? r->shards : r->unsharded;
-    size_t at = r->shards ? 0 : (size_t)(group->flat.shard_numel * r->mesh.rank) * fsdp_dtype_size(dtype);
     fsdp_tensor *part = NULL;
     fsdp__storage *storage;
     fsdp_status status;
 
     FSDP_TRY(fsdp__storage_create(r->shard_device, (size_t)numel * fsdp_dtype_size(dtype), FSDP_MEMORY_PARAMETER_SHARD,
                                   false, &storage));
-    fsdp__region_lend_guarded(region, at, storage);
+    fsdp__flat_lend(&group->flat, r, dtype, storage);
     status = fsdp__tensor_create_view(storage, dtype, 1, &numel, NULL, 0, &part);
     fsdp__storage_unref(storage);
     FSDP_TRY(status);

@@ -25,39 +25,22 @@ static fsdp_status shard_units(const fsdp_wrap_units *units)
     return FSDP_OK;
 }
 
-/* Ignored parameters of both, as one list to be freed. */
-static fsdp_status join_ignored(const fsdp_wrap_policy *policy, const fsdp_shard_options *options, fsdp_tensor ***out,
-                                int64_t *count)
-{
-    int64_t ours = policy->ignored_param_count, more = options->ignored_param_count;
-
-    if (more < 0 || (more > 0 && !options->ignored_params))
-        return FSDP_FAIL(FSDP_INVALID, "ignored_params: %lld tensors, and no list of them", (long long)more);
-    *count = ours + more;
-    *out = fsdp__calloc((size_t)*count + 1, sizeof(fsdp_tensor *));
-    if (!*out)
-        return FSDP_NO_MEMORY;
-    if (ours > 0)
-        memcpy(*out, policy->ignored_params, (size_t)ours * sizeof(fsdp_tensor *));
-    if (more > 0)
-        memcpy(*out + ours, options->ignored_params, (size_t)more * sizeof(fsdp_tensor *));
-    return FSDP_OK;
-}
-
 fsdp_status fsdp_fully_shard_by_policy(fsdp_module *module, const fsdp_wrap_policy *policy,
                                        const fsdp_shard_options *options)
 {
     static const fsdp_shard_options defaults;
     fsdp_wrap_units units = {0};
-    fsdp_tensor **ignored = NULL;
     fsdp_wrap_policy whole;
+    void *ignored = NULL;
     fsdp_status status;
 
     options = options ? options : &defaults;
     FSDP_TRY(fsdp__wrap_policy_check(policy));
     whole = *policy;
-    FSDP_TRY(join_ignored(policy, options, &ignored, &whole.ignored_param_count));
+    FSDP_TRY(fsdp__wrap_join("ignored_params", options->ignored_params, options->ignored_param_count,
+                             policy->ignored_params, policy->ignored_param_count, &ignored));
     whole.ignored_params = ignored;
+    whole.ignored_param_count += options->ignored_param_count;
     FSDP_TRY_GOTO(status, fsdp_module_wrap_units(module, &whole, options, sizeof *options, &units), out);
     FSDP_TRY_GOTO(status, fsdp__wrap_units_check(&units, policy), out);
     status = shard_units(&units);

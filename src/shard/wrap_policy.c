@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
 #include "nn/module.h"
 
 bool fsdp__wrap_is_of_class(const fsdp_module *module, const char *const *classes, int count)
@@ -138,6 +139,26 @@ fsdp_status fsdp__wrap_policy_check(const fsdp_wrap_policy *p)
         return p->choose ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "wrap policy: CUSTOM needs the function choose");
     }
     return FSDP_FAIL(FSDP_INVALID, "wrap policy: there is no kind %d", (int)p->kind);
+}
+
+/* ---- what is ignored ---- */
+
+fsdp_status fsdp__wrap_join(const char *what, const void *ours, int64_t our_count, const void *theirs,
+                            int64_t their_count, void **out)
+{
+    void **joined;
+
+    if (our_count < 0 || (our_count > 0 && !ours))
+        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, and no list of them", what, (long long)our_count);
+    joined = fsdp__calloc((size_t)(our_count + their_count) + 1, sizeof *joined);
+    if (!joined)
+        return FSDP_NO_MEMORY;
+    if (our_count > 0)
+        memcpy(joined, ours, (size_t)our_count * sizeof *joined);
+    if (their_count > 0)
+        memcpy(joined + our_count, theirs, (size_t)their_count * sizeof *joined);
+    *out = joined;
+    return FSDP_OK;
 }
 
 /* ---- did it do what it was for? ---- */

@@ -274,7 +274,7 @@ static void misuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, NULL, NULL), FSDP_INVALID, "policy is null");
     CHECK_ERROR(fsdp_fully_shard_by_policy(NULL, &by_class, NULL), FSDP_INVALID, "module is null");
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, &by_class, &(fsdp_shard_options){.ignored_param_count = 2}),
-                FSDP_INVALID, "2 tensors, and no list");
+                FSDP_INVALID, "2, and no list");
     CHECK_EQ(count_units(module), 0); /* all of that left it as it was */
     CHECK_OK(fsdp_fully_shard(block, NULL));
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, &by_class, NULL), FSDP_STATE,
