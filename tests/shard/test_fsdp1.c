@@ -231,6 +231,7 @@ typedef struct memory {
 
 typedef struct bytes {
     size_t whole, shard; /* of a unit's vector, padding included; rounded up to 64 */
+    size_t cast;         /* the whole one in two bytes */
 } bytes;
 
 static bytes bytes_of(fsdp_module *module, int64_t ranks)
@@ -240,11 +241,12 @@ static bytes bytes_of(fsdp_module *module, int64_t ranks)
     CHECK_OK(fsdp_module_shard_info(module, &info));
     CHECK(info.padded_numel - info.numel < ranks + 4 * 3 * info.parameter_count); /* parameters at multiples of four */
     return (bytes){(size_t)(info.padded_numel * 4 + 63) / 64 * 64,
-                   (size_t)(info.padded_numel / ranks * 4 + 63) / 64 * 64};
+                   (size_t)(info.padded_numel / ranks * 4 + 63) / 64 * 64,
+                   (size_t)(info.padded_numel * 2 + 63) / 64 * 64};
 }
 
 /* With FULL_SHARD the root and a block, and the block that is prefetched; with SHARD_GRAD_OP all. With NO_SHARD what
- * every rank has is all, and rests so. */
+ * every rank has is all, and is only there once more in another dtype, until it is written. */
 static void check_memory(fsdp_context *context, void *arg)
 {
     const fsdp_fsdp1_options *o = &((const memory *)arg)->options;
@@ -256,17 +258,20 @@ static void check_memory(fsdp_context *context, void *arg)
                                  : o->backward_prefetch == FSDP_BACKWARD_PRE ? 2
                                                                              : 1) *
                                     block.whole;
+    size_t kept = 0;
     fsdp_device *device = test_device(context);
     fsdp_memory_stats stats;
     size_t live = 0;
 
+    if (o->strategy == FSDP_NO_SHARD)
+        kept = whole = o->mixed_precision.param_dtype ? root.cast + BLOCKS * block.cast : 0;
     for (int step = 0; step < 4; step++) {
         fsdp_device_reset_peak(device);
         net_forward_backward(module, step, 0, 1);
         fsdp_device_memory(device, &stats);
         CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], whole);
-        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], o->strategy == FSDP_NO_SHARD ? whole : 0);
-        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], kept);
+        CHECK_EQ(stats.live_bytes[FSDP_MEMORY_PARAMETER_SHARD], shards + kept); /* they are cast, and gathered */
         CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], shards);
         net_sgd(module, 0.1f);
         fsdp_device_memory(device, &stats);
@@ -283,12 +288,14 @@ static void memory_is_the_closed_form(void **state)
     (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = test_brief() ? 3 : 2; world <= 3; world++)
-        for (int variant = 0; variant < 12; variant++) {
+        for (int variant = 0; variant < 13; variant++) {
             memory m = {.options = {.strategy = (fsdp_sharding_strategy)(variant % 3),
                                     .backward_prefetch = (fsdp_backward_prefetch)(variant / 4),
                                     .use_orig_params = variant % 2,
                                     .no_shared_memory = variant / 2 % 2}};
 
+            if (variant == 12)
+                m.options = (fsdp_fsdp1_options){.strategy = FSDP_NO_SHARD, .mixed_precision.param_dtype = FSDP_BF16};
             test_run_ranks(world, check_memory, &m);
         }
 }
