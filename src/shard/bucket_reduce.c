@@ -8,17 +8,12 @@
 #include "shard/reduce.h"
 #include "shard/state.h"
 
-static bool is_due(const fsdp__param *param)
-{
-    return param->due || fsdp__param_unreduced(param);
-}
-
 static bool has_due(const fsdp__param_group *group, const fsdp__bucket *bucket)
 {
     bool any = false;
 
     for (int64_t i = 0; i < bucket->count; i++)
-        any = any || is_due(&group->params[bucket->params[i]]);
+        any = any || fsdp__param_is_due(&group->params[bucket->params[i]]);
     return any;
 }
 

@@ -146,24 +146,6 @@ static fsdp_status make_result(const sending *s, int64_t i, fsdp_tensor **out)
     return status;
 }
 
-/* A gradient that the caller has set may lie in strides, and what is added to it does not. */
-static fsdp_status make_contiguous(fsdp__param *param)
-{
-    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
-    fsdp_status status;
-
-    if (!grad || fsdp_tensor_is_contiguous(grad))
-        return FSDP_OK;
-    FSDP_TRY(
-        fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
-    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
-    fsdp__put_grad(param->sharded, copy);
-out:
-    fsdp_tensor_unref(copy);
-    return status;
-}
-
 /* Whether others have a gradient of what this rank has not is known when all buckets have been sent. */
 static fsdp_status make_late(const sending *s, int64_t i)
 {
@@ -189,7 +171,7 @@ static fsdp_status make_results(sending *s)
             continue;
         }
         flight->unsharded[i] = fsdp_tensor_ref(fsdp__param_unreduced(param));
-        FSDP_TRY(make_contiguous(param));
+        FSDP_TRY(fsdp__param_make_grad_contiguous(param));
         if (is_new(s, i) || s->hooked)
             FSDP_TRY(make_result(s, i, &flight->gradients[i]));
         else

@@ -115,11 +115,35 @@ out:
     return status;
 }
 
+/* ---- gradients of shards ---- */
+
+fsdp_status fsdp__param_make_grad_contiguous(fsdp__param *param)
+{
+    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
+    fsdp_status status;
+
+    if (!grad || fsdp_tensor_is_contiguous(grad))
+        return FSDP_OK;
+    FSDP_TRY(
+        fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
+    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
+    fsdp__put_grad(param->sharded, copy);
+out:
+    fsdp_tensor_unref(copy);
+    return status;
+}
+
 /* ---- gradients that stay unsharded ---- */
 
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param)
 {
     return param->accumulated_grad ? param->accumulated_grad : fsdp_tensor_grad(param->unsharded);
+}
+
+bool fsdp__param_is_due(const fsdp__param *param)
+{
+    return param->due || fsdp__param_unreduced(param);
 }
 
 static void drop(fsdp__param *param)

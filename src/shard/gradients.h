@@ -19,6 +19,10 @@ fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
 
 /* The unsharded gradient to reduce, NULL when the parameter has none. */
 fsdp_tensor *fsdp__param_unreduced(const fsdp__param *param);
+/* This rank has a gradient, or takes part for the sake of those that may have one. */
+bool fsdp__param_is_due(const fsdp__param *param);
+/* A gradient of the shard that the caller has set may lie in strides, and what is added to it does not. */
+fsdp_status fsdp__param_make_grad_contiguous(fsdp__param *param);
 /* Gradients of this backward stay unsharded on this rank until a later one is reduced. */
 fsdp_status fsdp__param_group_keep_gradients(fsdp__param_group *group);
 /* Where gradients add up in another dtype than they are computed in, they are added to those accumulated in it. */

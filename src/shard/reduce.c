@@ -11,16 +11,10 @@
 #include "shard/partial.h"
 #include "shard/results.h"
 
-/* This rank has a gradient, or takes part for the sake of those that may have one. */
-static bool is_due(const fsdp__param *param)
-{
-    return param->due || fsdp__param_unreduced(param);
-}
-
 static bool has_due(const fsdp__param_group *group)
 {
     for (int64_t i = 0; i < group->param_count; i++)
-        if (is_due(&group->params[i]))
+        if (fsdp__param_is_due(&group->params[i]))
             return true;
     return false;
 }
@@ -39,7 +33,7 @@ static bool plan(fsdp__reduction *r)
 /* Of a flat group all that are trained: they are one buffer. */
 static bool is_reduced(const fsdp__param *param)
 {
-    return is_due(param) || (param->group->flat.on && fsdp_tensor_requires_grad(param->sharded));
+    return fsdp__param_is_due(param) || (param->group->flat.on && fsdp_tensor_requires_grad(param->sharded));
 }
 
 static void choose(fsdp__reduction *r)

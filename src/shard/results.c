@@ -30,24 +30,6 @@ static fsdp_status make_gradient(const fsdp_tensor *like, fsdp__storage *storage
     return status;
 }
 
-/* A gradient that the caller set may lie in strides: the reduction adds to rows that lie together. */
-static fsdp_status make_contiguous(fsdp__param *param)
-{
-    fsdp_tensor *grad = fsdp_tensor_grad(param->sharded), *copy = NULL;
-    fsdp_status status;
-
-    if (!grad || fsdp_tensor_is_contiguous(grad))
-        return FSDP_OK;
-    FSDP_TRY(
-        fsdp_tensor_create(grad->storage->device, grad->dtype, grad->ndim, grad->shape, FSDP_MEMORY_GRADIENT, &copy));
-    FSDP_TRY_GOTO(status, fsdp__tensor_copy(copy, grad, false), out);
-    FSDP_TRY_GOTO(status, fsdp_tensor_set_distribution(copy, fsdp_tensor_distribution(param->sharded)), out);
-    fsdp__put_grad(param->sharded, copy);
-out:
-    fsdp_tensor_unref(copy);
-    return status;
-}
-
 /* A result that hooks will see, or that may be none, has a storage of its own: it can become a gradient as it is. */
 static fsdp_status make_arriving(fsdp__reduction *r, int64_t i)
 {
@@ -82,7 +64,7 @@ static fsdp_status make_storage(fsdp__reduction *r, fsdp__storage **out)
 
     *out = NULL;
     for (int64_t i = 0; i < r->count; i++) {
-        FSDP_TRY(make_contiguous(r->params[i]));
+        FSDP_TRY(fsdp__param_make_grad_contiguous(r->params[i]));
         if (!fsdp_tensor_grad(r->params[i]->sharded) && !arrives(r, i))
             bytes += fsdp__param_padded_bytes(r->params[i], 1, r->params[i]->orig_dtype);
     }
