@@ -99,7 +99,7 @@ typedef struct fsdp_parameters {
 
 /* Every parameter of the subtree once, in registration order, parents before children; tied ones under their first
  * name. Holds references; sharded parameters appear as the local shard (fsdp/dist.h tells the global shape), those of a
- * flat parameter (fsdp/fsdp1.h) as that, under "_flat_param" of its module. */
+ * flat parameter as that, under "_flat_param" of its module. */
 FSDP_API fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out);
 FSDP_API void fsdp_parameters_release(fsdp_parameters *parameters);
 
