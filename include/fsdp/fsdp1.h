@@ -87,7 +87,8 @@ typedef struct fsdp_fsdp1_options {
      * their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the call. */
     const fsdp_wrap_policy *auto_wrap_policy;
     /* Parameters begin at multiples of 16 bytes of the dtype they are gathered in then, and frozen ones may lie beside
-     * others. The same for all units of a tree. */
+     * others. The module's parameters are the original ones in either case, unlike PyTorch's: optimizers and state
+     * dicts see no flat parameter. The same for all units of a tree. */
     bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
     /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.

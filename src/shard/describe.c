@@ -10,6 +10,15 @@ fsdp_front_door fsdp__door_of(const fsdp__module_state *state)
     return state->group_count > 0 && state->groups[0]->buckets ? FSDP_DOOR_REPLICATE : FSDP_DOOR_FULLY_SHARD;
 }
 
+const char *fsdp__door_call(const fsdp__module_state *state)
+{
+    static const char *const calls[] = {[FSDP_DOOR_FULLY_SHARD] = "fully_shard",
+                                        [FSDP_DOOR_FSDP1] = "fsdp_fsdp1_wrap",
+                                        [FSDP_DOOR_REPLICATE] = "fsdp_replicate"};
+
+    return calls[fsdp__door_of(state)];
+}
+
 const char *fsdp__fsdp1_strategy_name(fsdp_sharding_strategy strategy)
 {
     static const char *const names[] = {

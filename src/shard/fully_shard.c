@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "shard/attach.h"
 #include "shard/defaults.h"
+#include "shard/describe.h"
 #include "shard/fully_shard.h"
 #include "shard/gradients.h"
 #include "shard/zero.h"
@@ -58,10 +59,11 @@ static fsdp_status join_owner(selection *sel, fsdp_module *module, const fsdp__p
 
     for (int64_t i = 0; i < sel->state->module_count; i++)
         if (fsdp__module_state_reaches(owner->group->state, sel->state->modules[i]))
-            return FSDP_FAIL(FSDP_INVALID,
-                             "cannot shard '%s' of a %s: a fully_shard call on an outer module took it: shard from the "
-                             "bottom up, children before their parents",
-                             slot->name, module->type->name);
+            return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s' of a %s: %s of an outer module took it: %s", slot->name,
+                             module->type->name, fsdp__door_call(owner->group->state),
+                             fsdp__door_of(owner->group->state) == FSDP_DOOR_REPLICATE
+                                 ? "what is to be sharded and replicated is given a mesh of two dimensions"
+                                 : "shard from the bottom up, children before their parents");
     if (dtype != owner->param_dtype)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot shard '%s' of a %s: it is tied to a parameter that is gathered in %s, and this call's "
@@ -248,8 +250,8 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
             return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for, give its children",
                              modules[i]->type->name);
         if (fsdp__module_state_of(modules[i]))
-            return FSDP_FAIL(FSDP_STATE, "fully_shard has already been applied to this %s: only once per module",
-                             modules[i]->type->name);
+            return FSDP_FAIL(FSDP_STATE, "%s has already been applied to this %s: only once per module",
+                             fsdp__door_call(fsdp__module_state_of(modules[i])), modules[i]->type->name);
         for (int j = 0; j < i; j++)
             if (modules[j] == modules[i])
                 return FSDP_FAIL(FSDP_INVALID, "fully_shard was given the same %s twice", modules[i]->type->name);

@@ -172,14 +172,15 @@ static fsdp_status check_fields(const fsdp__param *param)
 {
     char text[256];
 
+    FSDP_TRY(fsdp__param_group_check_summon(param->group, "run a forward with"));
     for (int64_t i = 0; i < param->field_count; i++) {
         const fsdp_tensor *named = *param->fields[i].field;
 
         if (named != param->sharded && named != param->unsharded)
             return FSDP_FAIL(FSDP_STATE,
-                             "parameter %s of a %s names another tensor than when it was sharded: write its values "
+                             "parameter %s names another tensor than when it was sharded: write its values "
                              "(fsdp_tensor_write), or replace it before fully_shard",
-                             fsdp__param_text(param, text, sizeof text), param->fields[i].module->type->name);
+                             fsdp__param_text(param, text, sizeof text));
     }
     return FSDP_OK;
 }

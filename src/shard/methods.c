@@ -11,7 +11,8 @@ fsdp_status fsdp__method_state(fsdp_module *module, fsdp__module_state **out)
         return FSDP_FAIL(FSDP_INVALID, "a module is required");
     *out = fsdp__module_state_of(module);
     if (!*out)
-        return FSDP_FAIL(FSDP_STATE, "this %s was not given to fully_shard", module->type->name);
+        return FSDP_FAIL(FSDP_STATE, "this %s was not given to fully_shard, nor to fsdp_fsdp1_wrap or fsdp_replicate",
+                         module->type->name);
     return FSDP_OK;
 }
 

@@ -54,6 +54,12 @@ static fsdp_status shard_replicated(fsdp_module *module)
     return fsdp_fully_shard(module, NULL);
 }
 
+static fsdp_status shard_below_replicated(fsdp_module *module)
+{
+    CHECK_OK(fsdp_replicate(module, NULL));
+    return fsdp_fully_shard(net_block_at(module, 0), NULL);
+}
+
 static fsdp_status replicate_container(fsdp_module *module)
 {
     return fsdp_replicate(fsdp_module_child(module, "blocks"), NULL);
@@ -209,7 +215,8 @@ static const misuse misuses[] = {
     {"twice", replicate_twice, FSDP_STATE, {"cannot replicate the Net: it is replicated already"}},
     {"over sharded", replicate_over_sharded, FSDP_STATE, {"'blocks.1' is sharded already"}},
     {"under sharded", shard_over_replicated, FSDP_UNSUPPORTED, {"'blocks.1' is replicated", "one tree"}},
-    {"sharded later", shard_replicated, FSDP_STATE, {"already been applied"}},
+    {"sharded later", shard_replicated, FSDP_STATE, {"fsdp_replicate has already been applied"}},
+    {"below sharded later", shard_below_replicated, FSDP_INVALID, {"fsdp_replicate", "mesh of two dimensions"}},
     {"container", replicate_container, FSDP_INVALID, {"cannot replicate a ModuleList"}},
     {"nothing", replicate_nothing, FSDP_INVALID, {"needs a module"}},
     {"gradient", replicate_with_gradient, FSDP_STATE, {"cannot replicate 'input.weight'", "zero_grad"}},

@@ -442,6 +442,19 @@ static void check_forward_is_refused(fsdp_module *module, fsdp_module *called)
     fsdp_scope_end(module->context, NULL);
 }
 
+/* Also the very first. */
+static void refuse_first_forward(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+
+    (void)arg;
+    CHECK_OK(fsdp_module_summon_full_params(module, NULL));
+    check_forward_is_refused(module, module);
+    CHECK_OK(fsdp_module_end_summon(module));
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
 static void refuse(fsdp_context *context, void *arg)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *block = net_block_at(module, 1);
@@ -488,8 +501,10 @@ static void refuse(fsdp_context *context, void *arg)
 static void what_must_not_be_done_meanwhile_is_refused(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 3; world++)
+    for (int world = 1; world <= 3; world++) {
         test_run_ranks(world, refuse, NULL);
+        test_run_ranks(world, refuse_first_forward, NULL);
+    }
 }
 
 /* ---- faults ---- */
