@@ -22,31 +22,29 @@ typedef struct selection {
     int64_t seen_count, seen_capacity;
 } selection;
 
-static fsdp_status check_parameter(const fsdp__module_state *state, const char *name, const fsdp_tensor *t)
+fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp_tensor *t, const fsdp_tensor *first)
 {
+    const fsdp_device *device = fsdp_tensor_device(t), *other = first ? fsdp_tensor_device(first) : device;
+
     if (t->ndim == 0)
-        return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': a parameter without dimensions, make it one of shape (1)",
+        return FSDP_FAIL(FSDP_INVALID, "cannot %s '%s': a parameter without dimensions, make it one of shape (1)", what,
                          name);
     if (!fsdp_tensor_is_contiguous(t))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot shard '%s': not contiguous", name);
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': not contiguous", what, name);
     if (!fsdp_dtype_is_floating(t->dtype))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot shard '%s': %s is not a floating dtype", name,
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot %s '%s': %s is not a floating dtype", what, name,
                          fsdp_dtype_name(t->dtype));
     if (fsdp_tensor_grad(t))
-        return FSDP_FAIL(FSDP_STATE, "cannot shard '%s': it has a gradient of its whole shape; zero_grad first", name);
-    if (state->group_count > 0) {
-        const fsdp_tensor *first = state->groups[0]->params[0].sharded;
-
-        if (fsdp_tensor_device(t) != fsdp_tensor_device(first))
-            return FSDP_FAIL(FSDP_INVALID,
-                             "cannot shard '%s': it is on device '%s', other parameters of the group are "
-                             "on '%s': all of them must be on one device, or on meta%s",
-                             name, fsdp_device_name(fsdp_tensor_device(t)), fsdp_device_name(fsdp_tensor_device(first)),
-                             fsdp_device_is_meta(fsdp_tensor_device(t)) ||
-                                     fsdp_device_is_meta(fsdp_tensor_device(first))
-                                 ? "; call fsdp_module_materialize for the whole module first"
-                                 : "");
-    }
+        return FSDP_FAIL(FSDP_STATE, "cannot %s '%s': it has a gradient of this rank's own; zero_grad first", what,
+                         name);
+    if (device != other)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot %s '%s': it is on device '%s', other parameters of the group are on '%s': all of them "
+                         "must be on one device, or on meta%s",
+                         what, name, fsdp_device_name(device), fsdp_device_name(other),
+                         fsdp_device_is_meta(device) || fsdp_device_is_meta(other)
+                             ? "; call fsdp_module_materialize for the whole module first"
+                             : "");
     return FSDP_OK;
 }
 
@@ -169,7 +167,8 @@ static fsdp_status select_new(selection *sel, const fsdp_module *module, const f
 
     if (fsdp_tensor_distribution(t))
         return FSDP_FAIL(FSDP_INVALID, "cannot shard '%s': it is a distributed tensor already", slot->name);
-    FSDP_TRY(check_parameter(sel->state, slot->name, t));
+    FSDP_TRY(fsdp__check_parameter("shard", slot->name, t,
+                                   sel->state->group_count > 0 ? sel->state->groups[0]->params[0].sharded : NULL));
     FSDP_TRY(choose_placement(sel, slot->name, t, &placement));
     FSDP_TRY(choose_group(sel, placement.mesh, &group));
     FSDP_TRY(fsdp__param_group_add(group, t, out));

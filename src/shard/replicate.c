@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "shard/attach.h"
 #include "shard/defaults.h"
+#include "shard/fully_shard.h"
 #include "shard/gradients.h"
 #include "shard/methods.h"
 #include "shard/replica.h"
@@ -22,27 +23,9 @@ typedef struct selection {
 
 static fsdp_status check_parameter(const selection *sel, const char *name, const fsdp_tensor *t)
 {
-    const fsdp_tensor *first = sel->group ? sel->group->params[0].sharded : t;
-
     if (fsdp__param_of(t) || fsdp_tensor_distribution(t))
         return FSDP_FAIL(FSDP_STATE, "cannot replicate '%s': it is a distributed tensor already", name);
-    if (t->ndim == 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot replicate '%s': a parameter without dimensions, make it one of shape (1)", name);
-    if (!fsdp_tensor_is_contiguous(t))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot replicate '%s': not contiguous", name);
-    if (!fsdp_dtype_is_floating(t->dtype))
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot replicate '%s': %s is not a floating dtype", name,
-                         fsdp_dtype_name(t->dtype));
-    if (fsdp_tensor_grad(t))
-        return FSDP_FAIL(FSDP_STATE, "cannot replicate '%s': it has a gradient of this rank's own; zero_grad first",
-                         name);
-    if (fsdp_tensor_device(t) != fsdp_tensor_device(first))
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot replicate '%s': it is on device '%s', others are on '%s': all must be on one device, "
-                         "or on meta",
-                         name, fsdp_device_name(fsdp_tensor_device(t)), fsdp_device_name(fsdp_tensor_device(first)));
-    return FSDP_OK;
+    return fsdp__check_parameter("replicate", name, t, sel->group ? sel->group->params[0].sharded : NULL);
 }
 
 static fsdp__param *find_selected(const fsdp__param_group *group, const fsdp_tensor *t)
