@@ -170,7 +170,8 @@ FSDP_API void fsdp_train_config_free(fsdp_train_config *config); /* NULL is allo
 FSDP_API fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path);
 /* `key` is "section.name"; `value` as it would stand in the file ("[a.txt, b.txt]" is a list). */
 FSDP_API fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value);
-/* The same, but a list (data.path, model.frozen) gets what `value` names behind what it has. */
+/* The same, but a list (data.path, model.frozen, parallelism.wrap_classes) gets what `value` names behind what it has.
+ */
 FSDP_API fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value);
 /* What one key alone cannot show: batch sizes against ranks, a model and data given at all, what excludes what, metrics
  * that would be written into what is read. */

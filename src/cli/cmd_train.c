@@ -21,7 +21,7 @@ typedef struct session {
     fsdp__progress progress;
     fsdp__interrupt interrupt;
     bool as_rank;      /* started by another process of this program, which says what went wrong */
-    bool has_lists[2]; /* the command line has named them: see set_override */
+    bool has_lists[3]; /* the command line has named them: see set_override */
 } session;
 
 static void usage(void)
@@ -32,7 +32,8 @@ static void usage(void)
          "  --print-config          print the config that results, and stop\n"
          "  --section.key=value     in place of what the file says; the file itself may be left out. '--section.key\n"
          "                          value' is the same, but for a value that begins with '--'. Of a key that is given\n"
-         "                          twice the last counts; several --data.path, or --model.frozen, are one list\n"
+         "                          twice the last counts; several --data.path, --model.frozen, or\n"
+         "                          --parallelism.wrap_classes, are one list\n"
          "\nKeys:\n");
     (void)fsdp_train_config_help(stdout);
 }
@@ -178,7 +179,7 @@ static int be_rank(session *s, const char *fd_text)
 /* A list that the command line names is in place of the file's, all of it together. */
 static fsdp_status set_override(void *arg, const char *key, const char *value)
 {
-    static const char *const lists[] = {"data.path", "model.frozen"};
+    static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes"};
     session *s = arg;
     bool adds = false;
     fsdp_status status;

@@ -90,6 +90,8 @@ static void a_list_of_the_command_line_is_one(void **state)
     SAYS(0, "  path: a.txt\n", "train", f->config, "--print-config", "--data.path=", "--data.path=a.txt");
     SAYS(0, "  frozen: [lm_head.weight, model.norm.weight]\n", "train", f->config, "--print-config",
          "--model.frozen=lm_head.weight", "--model.frozen", "model.norm.weight");
+    SAYS(0, "  wrap_classes: [LlamaDecoderLayer, Embedding]\n", "train", f->config, "--print-config",
+         "--parallelism.wrap_classes=LlamaDecoderLayer", "--parallelism.wrap_classes", "Embedding");
 }
 
 static void a_config_that_cannot_be_is_status_1(void **state)
