@@ -1,10 +1,10 @@
 /* fsdp/shard_map.h - who has what: of every parameter its unit, and this rank's part, whichever front door it came
  * through. fsdp_module_print shows the units in the tree:
  *
- *     [fully_shard: 3 parameters, 131200 elements, over 2 ranks] LlamaForCausalLM(
+ *     [fully_shard: 3 parameters, 65664 elements, over 2 ranks] LlamaForCausalLM(
  *       (model): LlamaModel(
  *         (layers): ModuleList(
- *           (0-3): 4 x [fully_shard: 9 parameters, 213248 elements, over 2 ranks] LlamaDecoderLayer(
+ *           (0-3): 4 x [fully_shard: 9 parameters, 233728 elements, over 2 ranks] LlamaDecoderLayer(
  */
 #ifndef FSDP_SHARD_MAP_H
 #define FSDP_SHARD_MAP_H

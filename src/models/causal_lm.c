@@ -17,6 +17,11 @@ fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *m
 
 /* ---- head: a Linear without bias that also makes the loss, so that it sees its weight and the targets at once ---- */
 
+typedef struct lm_head {
+    fsdp_layer layer;
+    int64_t dim, vocab_size; /* its weight may be a shard */
+} lm_head;
+
 /* hidden (B,T,C) -> logits (B,T,V);  hidden, targets (B,T) -> loss () */
 static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
@@ -29,10 +34,10 @@ static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
 
 static void describe_head(const fsdp_module *self, char *text, size_t text_bytes)
 {
-    const fsdp_tensor *weight = fsdp__layer(self)->weight;
+    const lm_head *head = (const lm_head *)self;
 
-    snprintf(text, text_bytes, "in_features=%lld, out_features=%lld, bias=False",
-             (long long)fsdp_tensor_size(weight, 1), (long long)fsdp_tensor_size(weight, 0));
+    snprintf(text, text_bytes, "in_features=%lld, out_features=%lld, bias=False", (long long)head->dim,
+             (long long)head->vocab_size);
 }
 
 static const fsdp_module_type head_type = {.name = "Linear", .forward = head_forward, .describe = describe_head};
@@ -42,14 +47,19 @@ static fsdp_module *head_create(const fsdp__model_plan *plan, fsdp_tensor *tied)
 {
     const fsdp_model_config *config = plan->config;
     fsdp_init normal = {.kind = FSDP_INIT_NORMAL, .b = config->init_std};
-    fsdp_layer *head = NULL;
+    lm_head *head = NULL;
+    fsdp_layer *layer;
 
     if (fsdp_module_create(plan->context, &head_type, sizeof *head, &head) != FSDP_OK)
         return NULL;
+    head->dim = config->dim;
+    head->vocab_size = config->vocab_size;
+    layer = &head->layer;
     if (tied)
-        return fsdp__module_built(&head->base, fsdp_module_tie_parameter(&head->base, "weight", &head->weight, tied));
-    return fsdp__module_built(&head->base,
-                              fsdp_module_add_parameter(&head->base, "weight", &head->weight, plan->device, FSDP_F32,
+        return fsdp__module_built(&layer->base,
+                                  fsdp_module_tie_parameter(&layer->base, "weight", &layer->weight, tied));
+    return fsdp__module_built(&layer->base,
+                              fsdp_module_add_parameter(&layer->base, "weight", &layer->weight, plan->device, FSDP_F32,
                                                         FSDP_SHAPE(config->vocab_size, config->dim), normal));
 }
 

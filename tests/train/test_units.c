@@ -1,5 +1,7 @@
 /* parallelism.wrap_policy: runs are the same whichever modules are sharded together, and gather as often as there are
  * units; what the keys exclude and need. */
+#include "fsdp/fsdp1.h"
+#include "fsdp/models.h"
 #include "fsdp/train.h"
 #include "support/ranks.h"
 
@@ -171,5 +173,52 @@ static void what_is_of_another_policy_is_refused(void **state)
     free(data);
 }
 
+/* ---- the printed tree ---- */
+
+static void check_printed(fsdp_module *model)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+
+    CHECK_OK(fsdp_module_print(model, stream));
+    fclose(stream);
+    CHECK_CONTAINS(text, "(lm_head): Linear(in_features=24, out_features=256, bias=False)");
+    free(text);
+    fsdp_module_unref(model);
+}
+
+static fsdp_module *tiny_model(fsdp_context *context, bool tied)
+{
+    fsdp_model_config config;
+
+    CHECK_OK(fsdp_model_preset("llama-1m", &config));
+    config.n_layers = config.n_heads = config.n_kv_heads = 1;
+    config.dim = config.head_dim = 24;
+    config.tie_word_embeddings = tied;
+    return CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+}
+
+static void print_sharded(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    for (int tied = 0; tied < 2; tied++) {
+        fsdp_module *model = tiny_model(context, tied);
+
+        CHECK_OK(fsdp_fully_shard(model, NULL));
+        check_printed(model);
+        model = tiny_model(context, tied);
+        CHECK_OK(fsdp_fsdp1_wrap(model, NULL));
+        check_printed(model);
+    }
+}
+
+static void a_sharded_head_prints_as_a_whole_one(void **state)
+{
+    (void)state;
+    test_run_ranks(3, print_sharded, NULL);
+}
+
 TEST_MAIN(cmocka_unit_test(runs_are_the_same_whatever_the_units),
+          cmocka_unit_test(a_sharded_head_prints_as_a_whole_one),
           cmocka_unit_test(what_is_of_another_policy_is_refused))
