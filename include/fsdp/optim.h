@@ -133,7 +133,7 @@ typedef struct fsdp_partition_options {
  * and is [collective] from here on: broadcasts from rank 0's parameters to the last rank's, each from the largest. What
  * fails on one rank ends the world. Groups, learning rates, clipping and scaler are as ever, and the same on all ranks.
  * State that there is already stays with its rank and goes from the others. options may be NULL. Errors name the
- * parameter: sharded, on another device than the others; FSDP_STATE when called twice. */
+ * parameter: sharded (later, too: of the step), on another device than the others; FSDP_STATE when called twice. */
 FSDP_API fsdp_status fsdp_optimizer_partition_state(fsdp_optimizer *optimizer, const fsdp_partition_options *options);
 /* The name of the `index`-th parameter of a group that `rank` steps, in the order of its broadcasts; NULL: there are no
  * more. */

@@ -84,6 +84,7 @@ static fsdp_status bring_param(const fsdp_optimizer *optimizer, const fsdp__opti
     fsdp_process_group *ranks = optimizer->partition->group;
     fsdp__optimizer_part parts[2];
 
+    FSDP_TRY(fsdp__partition_check(optimizer, param));
     if (steps == NO_STATE)
         return FSDP_OK;
     fsdp__optimizer_parts(optimizer, group, param, parts);

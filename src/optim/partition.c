@@ -24,13 +24,14 @@ static fsdp_device *device_of(const fsdp_optimizer *optimizer)
     return NULL;
 }
 
-/* What can be broadcast whole. */
-static fsdp_status check_whole(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param)
+fsdp_status fsdp__partition_check(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param)
 {
     const fsdp_distribution *distribution = fsdp_tensor_distribution(param->tensor);
     const fsdp_device *device = device_of(optimizer);
     int64_t numel = 1;
 
+    if (!optimizer->partition)
+        return FSDP_OK;
     for (int d = 0; distribution && d < distribution->ndim; d++)
         numel *= distribution->global_shape[d];
     if (distribution && numel != fsdp_tensor_numel(param->tensor))
@@ -69,7 +70,7 @@ fsdp_status fsdp__partition_add_group(fsdp_optimizer *optimizer, fsdp__optimizer
     if (!p)
         return FSDP_OK;
     for (int64_t i = 0; i < group->count; i++)
-        FSDP_TRY(check_whole(optimizer, &group->params[i]));
+        FSDP_TRY(fsdp__partition_check(optimizer, &group->params[i]));
     FSDP_TRY(sort(group));
     for (int64_t i = 0; i < group->count; i++) {
         fsdp__optimizer_param *param = &group->params[group->sorted[i]];

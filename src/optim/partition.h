@@ -12,6 +12,8 @@ struct fsdp__partition {
     fsdp_state_dict *consolidated; /* the state of all ranks, since the last step; NULL: not here */
 };
 
+/* What a partition has can be broadcast whole: parameters may have been sharded since they came. Without one, OK. */
+fsdp_status fsdp__partition_check(const fsdp_optimizer *optimizer, const fsdp__optimizer_param *param);
 /* Of a group that comes to an optimizer with such a partition; does nothing without. */
 fsdp_status fsdp__partition_add_group(fsdp_optimizer *optimizer, fsdp__optimizer_group *group);
 void fsdp__partition_free(fsdp_optimizer *optimizer);

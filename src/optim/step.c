@@ -59,6 +59,7 @@ static fsdp_status prepare(fsdp_optimizer *optimizer, const chosen *c)
             fsdp_tensor *grad;
 
             param->due = false;
+            FSDP_TRY(fsdp__partition_check(optimizer, param));
             if (!is_chosen(c, param->tensor) || !fsdp__partition_owns(optimizer, param))
                 continue;
             FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));

@@ -1,9 +1,11 @@
 /* State partitioned by whole parameters: the partition, the same bits as without, broadcasts, memory; state brought
- * together, and loaded again; what is refused, and what fails on one rank. */
+ * together, and loaded again; what is refused, and what fails on one rank.
+ * Links: shard */
 #include <math.h>
 
 #include "fsdp/dist.h"
 #include "fsdp/optim.h"
+#include "fsdp/shard.h"
 #include "optim/optim.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
@@ -368,6 +370,32 @@ static void what_cannot_be_partitioned_is_refused(void **state)
     test_run_ranks(2, refuse, NULL);
 }
 
+/* Each rank's part is as long as the other's: nothing else would tell. */
+static void shard_afterwards(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, test_device(context), 4, 4, NULL));
+    fsdp_optimizer *optimizer = NULL;
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    CHECK_OK(fsdp_sgd_create(&parameters, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    CHECK_OK(fsdp_optimizer_partition_state(optimizer, NULL));
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_ERROR(arg ? fsdp_optimizer_consolidate_state_dict(optimizer, 0) : fsdp_optimizer_step(optimizer),
+                FSDP_UNSUPPORTED, "cannot partition 'weight' by whole parameters: it is sharded");
+    fsdp_parameters_release(&parameters);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+static void nor_is_what_is_sharded_later_stepped(void **state)
+{
+    (void)state;
+    for (int consolidate = 0; consolidate < 2; consolidate++)
+        test_run_ranks(2, shard_afterwards, consolidate ? state : NULL);
+}
+
 typedef struct fault {
     fsdp__fault_kind kind;
     long nth;
@@ -429,4 +457,5 @@ TEST_MAIN(cmocka_unit_test(the_largest_go_first_to_who_has_least),
           cmocka_unit_test(steps_are_bit_equal_to_those_without),
           cmocka_unit_test(state_comes_together_and_is_loaded_again),
           cmocka_unit_test(an_optimizer_that_has_stepped_keeps_each_ranks_own),
-          cmocka_unit_test(what_cannot_be_partitioned_is_refused), cmocka_unit_test(what_fails_on_one_rank_ends_all))
+          cmocka_unit_test(what_cannot_be_partitioned_is_refused),
+          cmocka_unit_test(nor_is_what_is_sharded_later_stepped), cmocka_unit_test(what_fails_on_one_rank_ends_all))
