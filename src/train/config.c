@@ -186,10 +186,10 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
         return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
     FSDP_TRY(check_batch(config, world_size));
-    if (config->parallelism.strategy != FSDP_TRAIN_DDP)
+    if (!fsdp__train_holds_all(config))
         FSDP_TRY(check_degrees(config, world_size));
-    FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_strategy(config, world_size));
+    FSDP_TRY(check_reshard(config, world_size / config->parallelism.data_parallel_replicate_degree));
     FSDP_TRY(fsdp__train_check_units(config));
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");

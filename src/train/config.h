@@ -13,8 +13,11 @@ extern const fsdp__key_table fsdp__train_keys;
 /* Of all keys as they are printed: whether two runs were asked for the same. */
 fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
 
-/* What parallelism.strategy excludes; the degrees fit the ranks already, but for those of ddp. */
+/* What parallelism.strategy excludes; the degrees fit the ranks already, but where nothing is
+ * sharded. */
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);
+/* Every rank has all: nothing is sharded. */
+bool fsdp__train_holds_all(const fsdp_train_config *config);
 /* Copies of the parameters that there are. */
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size);
 fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *config);

@@ -1,6 +1,7 @@
 /* shard.c - the model goes through the front door that parallelism.strategy names, as the other keys say. */
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
+#include "shard/fsdp1_unit.h"
 #include "train/config.h"
 #include "train/run.h"
 
@@ -10,7 +11,7 @@ static fsdp_status make_mesh(fsdp_train_run *run)
     int64_t replicas = run->config->parallelism.data_parallel_replicate_degree;
     const int64_t shape[] = {replicas, fsdp_context_world_size(run->context) / replicas};
 
-    if (replicas == 1 || run->config->parallelism.strategy == FSDP_TRAIN_DDP)
+    if (replicas == 1 || fsdp__train_holds_all(run->config))
         return FSDP_OK;
     return fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"dp_replicate", "dp_shard"}, &run->mesh);
 }
@@ -43,9 +44,12 @@ static fsdp_fsdp1_options fsdp1_options(const fsdp_train_run *run)
                                   .strategy = fsdp__train_fsdp1_strategy(c),
                                   .use_orig_params = c->parallelism.fsdp1_use_orig_params == 1,
                                   .forward_prefetch = c->parallelism.fsdp1_forward_prefetch == 1};
+    int ranks = fsdp_context_world_size(run->context);
 
-    if (fsdp_context_world_size(run->context) == 1) /* what it is then anyway, after a warning for each unit */
+    if (fsdp__train_replicas(c, ranks) == ranks) { /* what it is then anyway, after a warning for each unit */
         options.strategy = FSDP_NO_SHARD;
+        options.mesh = NULL;
+    }
     if (c->parallelism.fsdp1_backward_prefetch >= 0)
         options.backward_prefetch = (fsdp_backward_prefetch)c->parallelism.fsdp1_backward_prefetch;
     if (param != FSDP_F32)
@@ -62,6 +66,8 @@ static fsdp_status shard_units(const fsdp_train_run *run)
     fsdp_shard_options options = shard_options(run);
     fsdp_fsdp1_options options1 = fsdp1_options(run);
 
+    for (int64_t i = 0; i < run->units.count && fsdp1; i++) /* here they have names */
+        FSDP_TRY(fsdp__fsdp1_check_unit(&run->units.items[i], options1.use_orig_params));
     for (int64_t i = 0; i < run->units.count; i++) {
         fsdp_module *unit = run->units.items[run->units.bottom_up[i]].module;
 

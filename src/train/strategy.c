@@ -53,7 +53,7 @@ fsdp_sharding_strategy fsdp__train_fsdp1_strategy(const fsdp_train_config *confi
     return config->parallelism.data_parallel_replicate_degree > 1 ? FSDP_HYBRID_SHARD : FSDP_FULL_SHARD;
 }
 
-static bool holds_all(const fsdp_train_config *config)
+bool fsdp__train_holds_all(const fsdp_train_config *config)
 {
     return config->parallelism.strategy == FSDP_TRAIN_DDP ||
            (config->parallelism.strategy == FSDP_TRAIN_FSDP1 && fsdp__train_fsdp1_strategy(config) == FSDP_NO_SHARD);
@@ -61,7 +61,7 @@ static bool holds_all(const fsdp_train_config *config)
 
 int fsdp__train_replicas(const fsdp_train_config *config, int world_size)
 {
-    return holds_all(config) ? world_size : (int)config->parallelism.data_parallel_replicate_degree;
+    return fsdp__train_holds_all(config) ? world_size : (int)config->parallelism.data_parallel_replicate_degree;
 }
 
 /* Keys of other strategies than the one at hand. */
@@ -72,12 +72,29 @@ static fsdp_status refuse_key(bool set, const char *strategy, const char *key, c
                : FSDP_OK;
 }
 
-static fsdp_status check_fsdp1(const fsdp_train_config *config)
+/* Of strategies that shard nothing; `door` is the word for that. */
+static fsdp_status check_copies(const fsdp_train_config *config, int world_size, const char *door)
+{
+    int64_t replicas = config->parallelism.data_parallel_replicate_degree;
+
+    FSDP_TRY(refuse_key(config->parallelism.data_parallel_shard_degree > 1, door,
+                        "parallelism.data_parallel_shard_degree", "shards nothing"));
+    if (replicas != 1 && replicas != world_size)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.strategy %s has a copy on each of %d ranks, and "
+                         "parallelism.data_parallel_replicate_degree is %lld: leave that out, or set hsdp",
+                         door, world_size, (long long)replicas);
+    return FSDP_OK;
+}
+
+static fsdp_status check_fsdp1(const fsdp_train_config *config, int world_size)
 {
     fsdp_sharding_strategy strategy = fsdp__train_fsdp1_strategy(config);
     bool hybrid = strategy == FSDP_HYBRID_SHARD || strategy == FSDP_HYBRID_SHARD_ZERO2;
 
-    if (hybrid != (config->parallelism.data_parallel_replicate_degree > 1))
+    if (strategy == FSDP_NO_SHARD)
+        FSDP_TRY(check_copies(config, world_size, "fsdp1 with fsdp1_strategy no_shard"));
+    else if (hybrid != (config->parallelism.data_parallel_replicate_degree > 1))
         return FSDP_FAIL(FSDP_INVALID,
                          "parallelism.fsdp1_strategy is %s hybrid one, and parallelism.data_parallel_replicate_degree "
                          "is %lld: %s",
@@ -94,16 +111,9 @@ static fsdp_status check_fsdp1(const fsdp_train_config *config)
 
 static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
 {
-    int64_t replicas = config->parallelism.data_parallel_replicate_degree;
     int reshard = config->parallelism.reshard_after_forward;
 
-    FSDP_TRY(refuse_key(config->parallelism.data_parallel_shard_degree > 1, "ddp",
-                        "parallelism.data_parallel_shard_degree", "shards nothing"));
-    if (replicas != 1 && replicas != world_size)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.strategy ddp has a copy on each of %d ranks, and "
-                         "parallelism.data_parallel_replicate_degree is %lld: leave that out, or set hsdp",
-                         world_size, (long long)replicas);
+    FSDP_TRY(check_copies(config, world_size, "ddp"));
     FSDP_TRY(refuse_key(reshard == -FSDP_RESHARD_ALWAYS || reshard > 1, "ddp", "parallelism.fsdp_reshard_after_forward",
                         "keeps parameters whole"));
     FSDP_TRY(refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "ddp", "parallelism.gather_dtype",
@@ -138,15 +148,13 @@ fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int worl
     int stage = fsdp__train_zero_stage(config);
 
     if (config->parallelism.strategy == FSDP_TRAIN_FSDP1)
-        return check_fsdp1(config);
+        return check_fsdp1(config, world_size);
     FSDP_TRY(check_keys_of_fsdp1(config));
     if (config->parallelism.strategy == FSDP_TRAIN_DDP)
         return check_ddp(config, world_size);
     if (config->parallelism.strategy == FSDP_TRAIN_HSDP && config->parallelism.data_parallel_replicate_degree == 1)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "parallelism.strategy hsdp keeps several copies of the parameters, and "
-                         "parallelism.data_parallel_replicate_degree is 1: set it to their number, which only follows "
-                         "by itself where there are several machines");
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.strategy hsdp keeps several copies of the parameters, and "
+                                       "parallelism.data_parallel_replicate_degree is 1: set it to their number");
     if (stage == 0)
         return FSDP_OK;
     FSDP_TRY(check_reshard(config, stage));

@@ -154,6 +154,7 @@ static void compare_doors(const char *data, int world, int micros)
 static void compare_copies(const char *data, int micros)
 {
     fixture hsdp = {0}, hybrid = {0}, stage2 = {0}, zero2 = {0}, zero3 = {0}, once = {0}, second = {0};
+    fixture alone = {0}, none = {0};
 
     run(&hsdp, data, 4, micros, (variant){"hsdp", NULL, NULL, 2});
     run(&hybrid, data, 4, micros, (variant){"fsdp1", NULL, NULL, 2});
@@ -162,6 +163,10 @@ static void compare_copies(const char *data, int micros)
     run(&zero3, data, 4, micros, (variant){"zero3", NULL, NULL, 2});
     run(&once, data, 4, micros, (variant){"zero3", NULL, NULL, 0});
     run(&second, data, 4, micros, (variant){"zero3", "parallelism.fsdp_reshard_after_forward", "2", 0});
+    run(&alone, data, 4, micros, (variant){"fsdp1", "parallelism.fsdp1_strategy", "hybrid_shard", 4});
+    run(&none, data, 4, micros, (variant){"fsdp1", "parallelism.fsdp1_strategy", "no_shard", 4});
+    check_same(&alone, &none); /* a copy on each rank */
+    check_calls(&alone, 4, 0, 0, GROUPS);
     check_same(&hybrid, &hsdp);
     check_same(&stage2, &hsdp);
     check_same(&zero2, &zero3);
@@ -207,6 +212,9 @@ static const char *const wrong[][4] = {
      "parallelism.strategy ddp shards nothing: leave parallelism.data_parallel_shard_degree out"},
     {"ddp", "parallelism.data_parallel_replicate_degree", "2", "ddp has a copy on each of 4 ranks"},
     {"ddp", "parallelism.fsdp_reshard_after_forward", "always", "ddp keeps parameters whole"},
+    {"ddp", "parallelism.fsdp_reshard_after_forward", "3", "ddp keeps parameters whole"},
+    {"zero1", "parallelism.fsdp_reshard_after_forward", "3", "set parallelism.strategy to zero3"},
+    {"zero3", "parallelism.fsdp_reshard_after_forward", "3", "does not divide the 4 ranks that shard"},
     {"ddp", "parallelism.gather_dtype", "int8", "leave parallelism.gather_dtype out"},
     {"ddp", "parallelism.prefetch", "1", "leave parallelism.prefetch out"},
     {"ddp", "parallelism.wrap_policy", "root", "leave parallelism.wrap_policy out"},
@@ -237,6 +245,47 @@ static const char *const right[][3] = {
     {"fsdp1", "parallelism.fsdp1_backward_prefetch", "none"},
 };
 
+static void no_shard_has_the_degrees_of_ddp(void **state)
+{
+    fsdp_train_config *config = configure("none.txt", 4, 1, "fsdp1");
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.fsdp1_strategy", "no_shard"));
+    set(config, "parallelism.data_parallel_shard_degree", "%d", 4);
+    CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, "no_shard shards nothing");
+    set(config, "parallelism.data_parallel_shard_degree", "%d", 1);
+    CHECK_OK(fsdp_train_config_check(config, 4));
+    set(config, "parallelism.data_parallel_replicate_degree", "%d", 2);
+    CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, "no_shard has a copy on each of 4 ranks");
+    set(config, "parallelism.data_parallel_replicate_degree", "%d", 4);
+    CHECK_OK(fsdp_train_config_check(config, 4));
+    fsdp_train_config_free(config);
+}
+
+static void create(fsdp_context *context, void *arg)
+{
+    const fixture *f = arg;
+    fsdp_train_run *run = NULL;
+
+    CHECK_ERROR(fsdp_train_run_create(context, f->config, &run), FSDP_INVALID,
+                "the LlamaDecoderLayer 'model.layers.1': its 'self_attn.q_proj.weight' is frozen");
+    fsdp_train_run_free(run);
+}
+
+static void frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit(void **state)
+{
+    char *directory = test_directory(), *data = test_path(directory, "data.txt");
+    fixture f = {.config = configure(data, 1, 1, "fsdp1")};
+
+    (void)state;
+    test_write_file(data, directory, strlen(directory));
+    CHECK_OK(fsdp_train_config_set(f.config, "model.frozen", "model.layers.1.self_attn.*"));
+    test_run_ranks(1, create, &f);
+    fsdp_train_config_free(f.config);
+    free(data);
+    test_directory_free(directory);
+}
+
 static void what_excludes_each_other_is_refused(void **state)
 {
     (void)state;
@@ -256,4 +305,6 @@ static void what_excludes_each_other_is_refused(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(strategies_train_alike), cmocka_unit_test(what_excludes_each_other_is_refused))
+TEST_MAIN(cmocka_unit_test(strategies_train_alike),
+          cmocka_unit_test(frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit),
+          cmocka_unit_test(no_shard_has_the_degrees_of_ddp), cmocka_unit_test(what_excludes_each_other_is_refused))
