@@ -283,6 +283,8 @@ fsdp_status fsdp_fsdp1_load_state_dict(fsdp_module *module, const fsdp_state_dic
     if (given)
         FSDP_TRY_GOTO(status, drop_tied(module, distinct, given, &kept), out);
     status = fsdp_state_dict_load_full(own ? own : distinct, kept, &options);
+    if (status != FSDP_OK && own)
+        status = fsdp_fail_prefix(status, "LOCAL state dicts go only into units wrapped alike");
 out:
     fsdp_state_dict_free(kept);
     fsdp_state_dict_free(own);

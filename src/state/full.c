@@ -108,22 +108,21 @@ static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state
 static fsdp_status check_full(const loading *l)
 {
     if (!l->full)
-        return FSDP_FAIL(FSDP_INVALID, "cannot load a full state dict: it is NULL%s",
+        return FSDP_FAIL(FSDP_INVALID, "cannot load a state dict: it is NULL%s",
                          l->broadcast ? " on rank 0, which broadcasts it" : "");
     FSDP_TRY(fsdp__state_dict_check_values(l->full, "load"));
     for (int64_t i = 0; i < l->state->count; i++) {
         const fsdp_state_dict_entry *to = &l->state->entries[i], *from = fsdp_state_dict_find(l->full, to->name);
 
         if (!from && !l->partial)
-            return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': the full state dict does not have it", to->name);
+            return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': the state dict does not have it", to->name);
         if (from)
             FSDP_TRY(check_entry(to, from, l->parts));
         l->present[i] = from != NULL;
     }
     for (int64_t i = 0; i < l->full->count && !l->partial; i++)
         if (!fsdp_state_dict_find(l->state, l->full->entries[i].name))
-            return FSDP_FAIL(FSDP_INVALID, "the full state dict has '%s', which belongs nowhere",
-                             l->full->entries[i].name);
+            return FSDP_FAIL(FSDP_INVALID, "the state dict has '%s', which belongs nowhere", l->full->entries[i].name);
     return FSDP_OK;
 }
 

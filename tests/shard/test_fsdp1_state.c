@@ -198,6 +198,10 @@ static void refuse(fsdp_context *context, void *arg)
     module = make(context, &flat, NULL, 1);
     CHECK_ERROR(fsdp_module_summon_full_params(module, &(fsdp_summon_options){.with_grads = true}), FSDP_UNSUPPORTED,
                 "wrap with original parameters");
+    CHECK_OK(fsdp_fsdp1_state_dict(module, NULL, &state));
+    CHECK_ERROR(fsdp_fsdp1_load_state_dict(module, &local, state), FSDP_INVALID,
+                "go only into units wrapped alike: rank 0: cannot load '_flat_param': the state dict does not have it");
+    fsdp_state_dict_free(state);
     net_train(module, 1);
     fsdp_module_unref(module);
     test_drop_workspace(context);

@@ -279,10 +279,10 @@ static void check_errors(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     state = make_state(device, mesh, rows, 1);
     full = make_state(device, NULL, rows, 1);
-    check_refused(state, NULL, FSDP_INVALID, "cannot load a full state dict: it is NULL");
+    check_refused(state, NULL, FSDP_INVALID, "cannot load a state dict: it is NULL");
 
     CHECK_OK(fsdp_state_dict_create(&odd));
-    check_refused(state, odd, FSDP_INVALID, "cannot load 'a': the full state dict does not have it");
+    check_refused(state, odd, FSDP_INVALID, "cannot load 'a': the state dict does not have it");
     CHECK_OK(fsdp_state_dict_load_full(state, odd, &partial));
     for (int i = 0; i < 2; i++) {
         tensor = make_whole(device, &others[i], 0, 0);
@@ -300,7 +300,7 @@ static void check_errors(fsdp_context *context, void *arg)
         check_refused(state, state, FSDP_INVALID, "cannot load 'a' from a part of it: gather the state dict first");
     tensor = make_whole(device, &rows[1], 1, 1);
     CHECK_OK(fsdp_state_dict_add(full, "stranger", tensor));
-    check_refused(state, full, FSDP_INVALID, "the full state dict has 'stranger', which belongs nowhere");
+    check_refused(state, full, FSDP_INVALID, "the state dict has 'stranger', which belongs nowhere");
     CHECK_OK(fsdp_state_dict_load_full(state, full, &partial));
     check_parts(state, rows); /* nothing was written before */
     CHECK_ERROR(fsdp_state_dict_gather(NULL, NULL, &odd), FSDP_INVALID, "it is NULL");
