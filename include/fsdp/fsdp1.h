@@ -86,9 +86,12 @@ typedef struct fsdp_fsdp1_options {
      * BatchNorm2d, BatchNorm3d and SyncBatchNorm; they compute in the dtype of their parameters, and give back that of
      * their input. CUSTOM's `options` are an fsdp_fsdp1_options. Borrowed for the call. */
     const fsdp_wrap_policy *auto_wrap_policy;
-    /* Parameters begin at multiples of 16 bytes of the dtype they are gathered in then, and frozen ones may lie beside
-     * others. The module's parameters are the original ones in either case, unlike PyTorch's: optimizers and state
-     * dicts see no flat parameter. The same for all units of a tree. */
+    /* false: fsdp_module_parameters lists each unit's vector as one parameter, "_flat_param", in place of its parts:
+     * what optimizers are made of, after wrapping; one that was made of the parts before is refused. All of it is
+     * frozen, or none. State dicts, of optimizers too, have the parts, whose steps are one number.
+     * true: the original parameters, each a run of the vector; optimizers that were made before go on, and frozen ones
+     * may lie beside others. They begin at multiples of 16 bytes of the dtype they are gathered in.
+     * The same for all units of a tree. */
     bool use_orig_params;
     fsdp_backward_prefetch backward_prefetch;
     /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.

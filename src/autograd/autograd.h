@@ -79,6 +79,13 @@ bool fsdp__grad_is_one(const fsdp_tensor *grad);
  * reference. A NULL source removes it. */
 typedef fsdp_status (*fsdp__grad_source)(void *arg, fsdp_tensor *leaf, fsdp_tensor **out);
 fsdp_status fsdp__set_grad_source(fsdp_tensor *leaf, fsdp__grad_source source, void *arg);
+/* One of the tensors that lie in a leaf one after the other (FSDP1's flat parameter). Borrowed. */
+typedef struct fsdp__leaf_part {
+    const char *name;    /* dotted, from where the leaf's own name begins */
+    fsdp_tensor *tensor; /* of its shape and distribution */
+    int64_t at;          /* its first element in the leaf */
+} fsdp__leaf_part;
+
 /* Who keeps something beside a leaf's gradient (the sharding engine) hears of what happens to the leaf: a gradient
  * arrives or is set where there was none, its gradient was set or dropped, its requires_grad was set. The engine's own
  * changes go through the functions below, which tell nobody. A NULL owner removes it. */
@@ -91,9 +98,12 @@ typedef struct fsdp__leaf_owner {
     fsdp_status (*grad_complete)(void *arg, fsdp_tensor *leaf);
     /* Or NULL: the leaf is a part of another tensor, which has the gradient, and which optimizers are given. */
     bool (*is_part)(const void *arg, const fsdp_tensor *leaf);
+    /* Or NULL: the parts of it. False behind the last one. */
+    bool (*part)(const void *arg, int64_t index, fsdp__leaf_part *out);
 } fsdp__leaf_owner;
 fsdp_status fsdp__set_leaf_owner(fsdp_tensor *leaf, const fsdp__leaf_owner *owner, void *arg);
 bool fsdp__leaf_is_part(const fsdp_tensor *leaf);
+bool fsdp__leaf_part_at(const fsdp_tensor *leaf, int64_t index, fsdp__leaf_part *out);
 /* How many uses of the leaf the running backwards have yet to come through, known from their begin on; of a leaf whose
  * owner asks for grad_complete. */
 int64_t fsdp__leaf_uses(const fsdp_tensor *leaf);

@@ -168,6 +168,13 @@ bool fsdp__leaf_is_part(const fsdp_tensor *leaf)
     return state && state->owner && state->owner->is_part && state->owner->is_part(state->owner_arg, leaf);
 }
 
+bool fsdp__leaf_part_at(const fsdp_tensor *leaf, int64_t index, fsdp__leaf_part *out)
+{
+    const fsdp__grad_state *state = fsdp__grad_state_get(leaf);
+
+    return state && state->owner && state->owner->part && state->owner->part(state->owner_arg, index, out);
+}
+
 /* ---- properties ---- */
 
 fsdp_status fsdp_tensor_set_requires_grad(fsdp_tensor *tensor, bool requires_grad)

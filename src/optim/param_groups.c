@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "optim/param_groups.h"
+#include "optim/pieces.h"
 #include "tensor/tensor.h"
 
 #define PREFIX "param_groups."
@@ -74,9 +75,10 @@ fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_stat
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
             fsdp__optimizer_group *group = &optimizer->groups[g];
             const double *value = value_of(optimizer, group, &options[o]);
+            fsdp__pieces_walk walk = {0};
 
-            for (int64_t i = 0; value && i < group->count; i++)
-                FSDP_TRY(add_value(state, &group->params[i], &options[o], *value));
+            for (const fsdp__optimizer_param *p; value && (p = fsdp__pieces_next(group, &walk)) != NULL;)
+                FSDP_TRY(add_value(state, p, &options[o], *value));
         }
     return FSDP_OK;
 }
@@ -98,27 +100,31 @@ static fsdp_status read_value(const fsdp_state_dict_entry *entry, double *out)
 static fsdp_status find_value(const fsdp__optimizer_group *group, const struct option *option,
                               const fsdp_state_dict *state, bool *found, double *out)
 {
-    for (int64_t i = 0; i < group->count; i++) {
-        char *name = name_of(&group->params[i], option);
+    const fsdp__optimizer_param *first = NULL;
+    fsdp__pieces_walk walk = {0};
+
+    for (const fsdp__optimizer_param *param; (param = fsdp__pieces_next(group, &walk)) != NULL;) {
+        char *name = name_of(param, option);
         const fsdp_state_dict_entry *entry = name ? fsdp_state_dict_find(state, name) : NULL;
         double value;
 
         if (!name)
             return FSDP_NO_MEMORY;
         fsdp__free(name);
-        if (i > 0 && (entry != NULL) != *found)
+        if (first && (entry != NULL) != *found)
             return FSDP_FAIL(FSDP_INVALID,
                              "cannot load the parameter groups: of '%s' and '%s', which are in one group, only one has "
                              "'%s'",
-                             group->params[0].name, group->params[i].name, option->name);
+                             first->name, param->name, option->name);
+        first = first ? first : param;
         if (!entry)
             continue;
         FSDP_TRY(read_value(entry, &value));
-        if (i > 0 && memcmp(&value, out, sizeof value) != 0)
+        if (*found && memcmp(&value, out, sizeof value) != 0)
             return FSDP_FAIL(FSDP_INVALID,
                              "cannot load the parameter groups: '%s' and '%s' are in one group and would have '%s' %g "
                              "and %g",
-                             group->params[0].name, group->params[i].name, option->name, *out, value);
+                             first->name, param->name, option->name, *out, value);
         *found = true;
         *out = value;
     }
@@ -183,14 +189,14 @@ static const fsdp__optimizer_param *find_param(const fsdp_optimizer *optimizer, 
     int64_t wanted = by_id ? strtoll(key->parameter, &end, 10) : -1;
 
     *id = 0;
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++, ++*id) {
-            const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__pieces_walk walk = {0};
 
+        for (const fsdp__optimizer_param *p; (p = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL; ++*id)
             if (by_id ? *id == wanted && end == key->parameter + key->length
-                      : strlen(param->name) == key->length && strncmp(param->name, key->parameter, key->length) == 0)
-                return param;
-        }
+                      : strlen(p->name) == key->length && strncmp(p->name, key->parameter, key->length) == 0)
+                return p;
+    }
     return NULL;
 }
 

@@ -1,11 +1,13 @@
 /* state.c - the state of an optimizer under the names of its parameters: out, and in again. */
 #include <string.h>
 
+#include "autograd/autograd.h"
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "fsdp/state.h"
 #include "optim/param_groups.h"
 #include "optim/partition.h"
+#include "optim/pieces.h"
 #include "tensor/tensor.h"
 
 #define STEP "step"
@@ -68,6 +70,16 @@ fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimiz
     return status;
 }
 
+/* Of a piece it is that of the flat parameter. */
+static fsdp_status fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
+                             fsdp__optimizer_param *param)
+{
+    if (fsdp__leaf_is_part(param->tensor))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
+    return fsdp__optimizer_fit_state(optimizer, group, param);
+}
+
 static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                              fsdp__optimizer_param *param, fsdp_state_dict *state)
 {
@@ -75,8 +87,7 @@ static fsdp_status add_param(const fsdp_optimizer *optimizer, const fsdp__optimi
 
     fsdp__optimizer_parts(optimizer, group, param, parts);
     /* One that was sharded since its last step is cut first. */
-    FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
-    FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
+    FSDP_TRY(fit_state(optimizer, group, param));
     FSDP_TRY(fsdp__optimizer_add_step(state, param, param->tensor->storage->device, param->steps));
     for (int p = 0; p < 2; p++)
         if (parts[p].moment)
@@ -91,13 +102,14 @@ static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_sta
 
     *out = NULL;
     FSDP_TRY(fsdp_state_dict_create(&state));
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const fsdp__optimizer_group *group = &optimizer->groups[g];
+        fsdp__pieces_walk walk = {0};
 
+        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(group, &walk)) != NULL;)
             if (all || param->steps > 0 || param->moment1)
-                FSDP_TRY_GOTO(status, add_param(optimizer, &optimizer->groups[g], param, state), out);
-        }
+                FSDP_TRY_GOTO(status, add_param(optimizer, group, param, state), out);
+    }
     *out = state;
     state = NULL;
 out:
@@ -129,10 +141,15 @@ static fsdp_status consolidated(const fsdp_optimizer *optimizer, fsdp_state_dict
 
 fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict **out)
 {
+    fsdp_status status;
+
     if (optimizer->partition)
         return consolidated(optimizer, out);
-    FSDP_TRY(make_state_dict(optimizer, false, out));
-    return FSDP_OK;
+    *out = NULL;
+    FSDP_TRY(fsdp__pieces_open(optimizer, false));
+    status = make_state_dict(optimizer, false, out);
+    (void)fsdp__pieces_close(optimizer, false);
+    return status;
 }
 
 /* ---- in ---- */
@@ -177,13 +194,13 @@ static bool belongs(fsdp_optimizer *optimizer, const char *name)
     if (!fsdp__optimizer_split_key(name, &key) ||
         (strcmp(key.prefix, "state.") != 0 && !fsdp__optimizer_has_option(optimizer, key.what)))
         return false;
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            const char *own = optimizer->groups[g].params[i].name;
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__pieces_walk walk = {0};
 
-            if (strlen(own) == key.length && strncmp(own, key.parameter, key.length) == 0)
+        for (const fsdp__optimizer_param *own; (own = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;)
+            if (strlen(own->name) == key.length && strncmp(own->name, key.parameter, key.length) == 0)
                 return true;
-        }
+    }
     return false;
 }
 
@@ -193,13 +210,16 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__pieces_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;) {
             fsdp__optimizer_part parts[2];
 
-            fsdp__optimizer_parts(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], parts);
-            FSDP_TRY(check_param_state(state, &optimizer->groups[g].params[i], parts, &count));
+            fsdp__optimizer_parts(optimizer, &optimizer->groups[g], param, parts);
+            FSDP_TRY(check_param_state(state, param, parts, &count));
         }
+    }
     for (int64_t i = 0; i < state->count && count < state->count && !partial; i++)
         if (!belongs(optimizer, state->entries[i].name))
             return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': no parameter of the optimizer has such state",
@@ -218,6 +238,12 @@ static fsdp_status read_step(const fsdp__optimizer_param *param, const fsdp_stat
     return FSDP_OK;
 }
 
+/* It was read into where it lies. */
+static bool lies_there(const fsdp_tensor *loaded, const fsdp_tensor *moment)
+{
+    return loaded->storage == moment->storage && loaded->offset == moment->offset && fsdp__shape_equal(loaded, moment);
+}
+
 static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                               fsdp__optimizer_param *param, const fsdp_state_dict *state)
 {
@@ -234,14 +260,13 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
     if (steps < 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of '%s': its step is %lld", param->name,
                          (long long)steps);
-    FSDP_TRY(fsdp__optimizer_check_param(param->name, param->tensor));
-    FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
+    FSDP_TRY(fit_state(optimizer, group, param));
     fsdp__optimizer_parts(optimizer, group, param, parts);
     for (int p = 0; p < 2; p++) {
         if (!parts[p].moment)
             continue;
         FSDP_TRY(find(state, param, parts[p].name, &entry));
-        if (entry->tensor == *parts[p].moment) /* read into where it lies */
+        if (lies_there(entry->tensor, *parts[p].moment))
             continue;
         if (fsdp_tensor_copy_(*parts[p].moment, entry->tensor) != FSDP_OK)
             return fsdp_fail_prefix(fsdp_last_status(), "loading '%s'", entry->name);
@@ -250,13 +275,28 @@ static fsdp_status load_param(const fsdp_optimizer *optimizer, const fsdp__optim
     return FSDP_OK;
 }
 
+static fsdp_status load_params(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const fsdp__optimizer_group *group = &optimizer->groups[g];
+        fsdp__pieces_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(group, &walk)) != NULL;)
+            FSDP_TRY(load_param(optimizer, group, param, state));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
+    fsdp_status status;
+
     FSDP_TRY(check_state(optimizer, state, false));
     fsdp__partition_forget(optimizer);
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            FSDP_TRY(load_param(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], state));
+    FSDP_TRY(fsdp__pieces_open(optimizer, true));
+    status = load_params(optimizer, state);
+    FSDP_KEEP_FIRST(status, fsdp__pieces_close(optimizer, true));
+    FSDP_TRY(status);
     return fsdp__optimizer_load_groups(optimizer, state, false);
 }
 
@@ -270,22 +310,26 @@ static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
 {
     const int64_t mark = NOT_LOADED;
 
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__pieces_walk walk = {0};
+
+        for (const fsdp__optimizer_param *p; (p = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;) {
             const fsdp_state_dict_entry *entry;
 
-            FSDP_TRY(find(state, &optimizer->groups[g].params[i], STEP, &entry));
+            FSDP_TRY(find(state, p, STEP, &entry));
             FSDP_TRY(fsdp_tensor_write(entry->tensor, FSDP_I64, &mark));
         }
+    }
     return FSDP_OK;
 }
 
 /* The moments are where they belong. */
 static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
-    for (int g = 0; g < optimizer->group_count; g++)
-        for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
-            fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
+    for (int g = 0; g < optimizer->group_count; g++) {
+        fsdp__pieces_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;) {
             const fsdp_state_dict_entry *entry;
 
             FSDP_TRY(find(state, param, STEP, &entry));
@@ -293,6 +337,7 @@ static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
             if (param->steps < 0 || !fsdp__partition_owns(optimizer, param))
                 fsdp__optimizer_forget_state(param);
         }
+    }
     return FSDP_OK;
 }
 
@@ -319,6 +364,8 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     if (!some.broadcast_from_rank0 || fsdp_context_rank(context) == 0)
         status = check_state(optimizer, full, some.partial);
     if (status == FSDP_OK)
+        status = fsdp__pieces_open(optimizer, true);
+    if (status == FSDP_OK)
         status = make_state_dict(optimizer, true, &own);
     if (status == FSDP_OK)
         status = fsdp_optimizer_add_param_groups(optimizer, own); /* places; as they are where nothing comes */
@@ -328,8 +375,10 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     FSDP_TRY_GOTO(status, mark_steps(optimizer, own), out);
     FSDP_TRY_GOTO(status, fsdp_state_dict_load_full(own, full, &some), out);
     FSDP_TRY_GOTO(status, take_steps(optimizer, own), out);
+    FSDP_TRY_GOTO(status, fsdp__pieces_close(optimizer, true), out);
     FSDP_TRY_GOTO(status, fsdp__optimizer_load_groups(optimizer, own, false), out);
 out:
+    (void)fsdp__pieces_close(optimizer, false);
     fsdp_state_dict_free(own);
     return status;
 }

@@ -101,6 +101,12 @@ static fsdp_status check_placement(const selection *sel, const char *name, const
     return FSDP_OK;
 }
 
+/* Dotted, from the module of the call. */
+static char *full_name(const selection *sel, const char *name)
+{
+    return fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", name);
+}
+
 /* Where the caller wants it: dimension 0 of the call's mesh, unless it says otherwise. */
 static fsdp_status choose_placement(const selection *sel, const char *name, const fsdp_tensor *t,
                                     fsdp_shard_placement *out)
@@ -111,7 +117,7 @@ static fsdp_status choose_placement(const selection *sel, const char *name, cons
     *out = (fsdp_shard_placement){.mesh = sel->mesh};
     if (!sel->options->placement)
         return FSDP_OK;
-    full = fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", name);
+    full = full_name(sel, name);
     if (!full)
         return FSDP_NO_MEMORY;
     status = sel->options->placement(sel->options->placement_arg, full, t, out);
@@ -148,7 +154,7 @@ static fsdp_status choose_extension(const selection *sel, const fsdp_module *mod
             *out = *o->gather_extension;
         return FSDP_OK;
     }
-    full = fsdp__sprintf("%s%s%s", sel->path, *sel->path ? "." : "", slot->name);
+    full = full_name(sel, slot->name);
     if (!full)
         return FSDP_NO_MEMORY;
     if (o->extends(o->extends_arg, full, t))
@@ -175,6 +181,11 @@ static fsdp_status select_new(selection *sel, const fsdp_module *module, const f
     fsdp__param_set_dim(*out, placement.dim);
     (*out)->param_dtype = policy->param_dtype ? policy->param_dtype : t->dtype;
     (*out)->reduce_dtype = policy->reduce_dtype ? policy->reduce_dtype : t->dtype;
+    if (sel->flat) {
+        (*out)->unit_name = full_name(sel, slot->name);
+        if (!(*out)->unit_name)
+            return FSDP_NO_MEMORY;
+    }
     return choose_extension(sel, module, slot, &(*out)->extension);
 }
 

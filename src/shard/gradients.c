@@ -337,10 +337,17 @@ static fsdp_status grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
 static void requires_grad_set(void *arg, bool requires_grad)
 {
     const fsdp__param *param = arg;
+    const fsdp__param_group *group = param->group;
+    bool any = false;
 
     fsdp__mirror_requires_grad(param->sharded, requires_grad);
     if (param->unsharded)
         fsdp__mirror_requires_grad(param->unsharded, requires_grad);
+    if (!group || !group->flat.parameter)
+        return;
+    for (int64_t i = 0; i < group->param_count; i++)
+        any = any || fsdp_tensor_requires_grad(group->params[i].sharded);
+    fsdp__mirror_requires_grad(group->flat.parameter, any);
 }
 
 /* Of a replicated parameter: its bucket may be sent. */
@@ -356,10 +363,15 @@ static bool is_part(const void *arg, const fsdp_tensor *leaf)
 {
     const fsdp__param *param = arg;
 
-    return leaf == param->sharded && param->group && param->group->flat.parameter;
+    (void)leaf; /* unsharded, too */
+    return param->group && param->group->flat.parameter;
 }
 
-static const fsdp__leaf_owner leaf_owner = {grad_made, grad_set, requires_grad_set, grad_complete, is_part};
+static const fsdp__leaf_owner leaf_owner = {.grad_made = grad_made,
+                                            .grad_set = grad_set,
+                                            .requires_grad_set = requires_grad_set,
+                                            .grad_complete = grad_complete,
+                                            .is_part = is_part};
 
 /* ---- and to the one parameter of a flat group ---- */
 
@@ -388,8 +400,21 @@ static void flat_requires_grad_set(void *arg, bool requires_grad)
         requires_grad_set(&group->params[i], requires_grad);
 }
 
-static const fsdp__leaf_owner flat_owner = {
-    .grad_made = flat_grad_made, .grad_set = flat_grad_set, .requires_grad_set = flat_requires_grad_set};
+static bool flat_part(const void *arg, int64_t index, fsdp__leaf_part *out)
+{
+    const fsdp__param_group *group = arg;
+    const fsdp__param *p = &group->params[index];
+
+    if (index >= group->param_count)
+        return false;
+    *out = (fsdp__leaf_part){p->unit_name, p->sharded, p->piece.in_shard};
+    return true;
+}
+
+static const fsdp__leaf_owner flat_owner = {.grad_made = flat_grad_made,
+                                            .grad_set = flat_grad_set,
+                                            .requires_grad_set = flat_requires_grad_set,
+                                            .part = flat_part};
 
 fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group)
 {

@@ -156,6 +156,7 @@ void fsdp__param_release(fsdp__param *param)
     fsdp_tensor_unref(param->sharded);
     fsdp__free(param->fields);
     fsdp__free(param->name);
+    fsdp__free(param->unit_name);
     *param = (fsdp__param){0};
 }
 

@@ -25,6 +25,7 @@ typedef struct fsdp__param {
     fsdp_tensor *sharded;   /* the tensor the model was built with, now this rank's rows */
     fsdp_tensor *unsharded; /* a leaf of the whole shape; made with the group's memory */
     char *name;             /* dotted, from the root; NULL before lazy initialisation */
+    char *unit_name;        /* of a flat group: dotted, from the module of the call */
     fsdp__param_field *fields;
     int64_t field_count, field_capacity;
     int dim;             /* that is sharded */

@@ -1,6 +1,7 @@
 /* net.c - the network: built, sharded, fed and looked at. */
 #include "shard/net.h"
 
+#include "nn/module.h"
 #include "shard/fully_shard.h"
 
 fsdp_tensor *net_block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
@@ -172,24 +173,48 @@ void net_train(fsdp_module *module, int steps)
     }
 }
 
-float *net_values(fsdp_module *module, int64_t *count)
-{
-    fsdp_parameters parameters;
-    float *values = NULL;
+typedef struct collected {
+    float *values;
+    int64_t count;
+    const fsdp_tensor *seen[256];
+    int seen_count;
+} collected;
 
-    *count = 0;
-    CHECK_OK(fsdp_module_parameters(module, &parameters));
-    for (int64_t i = 0; i < parameters.count; i++) {
+static bool is_seen(collected *c, const fsdp_tensor *tensor)
+{
+    for (int i = 0; i < c->seen_count; i++)
+        if (c->seen[i] == tensor)
+            return true;
+    CHECK(c->seen_count < 256);
+    c->seen[c->seen_count++] = tensor;
+    return false;
+}
+
+/* In order of the module tree, which has the parts of flat parameters. */
+static void collect_values(fsdp_module *module, collected *c)
+{
+    for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         fsdp_tensor *whole;
 
-        CHECK_OK(fsdp_full_tensor(parameters.items[i].tensor, &whole));
-        values = realloc(values, (size_t)(*count + fsdp_tensor_numel(whole)) * sizeof(float));
-        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, values + *count));
-        *count += fsdp_tensor_numel(whole);
+        if (is_seen(c, *module->parts->parameters[i].slot))
+            continue;
+        CHECK_OK(fsdp_full_tensor(*module->parts->parameters[i].slot, &whole));
+        c->values = realloc(c->values, (size_t)(c->count + fsdp_tensor_numel(whole)) * sizeof(float));
+        CHECK_OK(fsdp_tensor_read(whole, FSDP_F32, c->values + c->count));
+        c->count += fsdp_tensor_numel(whole);
         fsdp_tensor_unref(whole);
     }
-    fsdp_parameters_release(&parameters);
-    return values;
+    for (int64_t i = 0; i < module->parts->child_count; i++)
+        collect_values(module->parts->children[i].module, c);
+}
+
+float *net_values(fsdp_module *module, int64_t *count)
+{
+    collected c = {.count = 0};
+
+    collect_values(module, &c);
+    *count = c.count;
+    return c.values;
 }
 
 float *net_expected(int blocks, int steps, int64_t *count)

@@ -1,6 +1,5 @@
 /* Flat groups: the same numbers as any other layout, from runs of one vector.
  * Links: optim */
-#include "fsdp/state.h"
 #include "shard/fully_shard.h"
 #include "shard/ways.h"
 
@@ -16,19 +15,6 @@ static fsdp_module *arg_net(fsdp_context *context, const way_run *run)
     if (!run->way)
         return ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
     return net_flat(context, BLOCKS, &run->options, (size_t)run->arg & 16, run->arg & AS_ONE);
-}
-
-/* All original parameters, whole. */
-static void note_state(way_run *run, fsdp_module *module)
-{
-    fsdp_state_dict *state, *whole;
-
-    CHECK_OK(fsdp_state_dict_from_module(module, &state));
-    CHECK_OK(fsdp_state_dict_gather(state, NULL, &whole));
-    for (int64_t i = 0; i < whole->count; i++)
-        note_tensor(run, whole->entries[i].tensor);
-    fsdp_state_dict_free(whole);
-    fsdp_state_dict_free(state);
 }
 
 /* Kept gradients, gradients that are added to, an evaluation, a gradient that the caller drops. */
@@ -54,7 +40,7 @@ static void train(fsdp_context *context, way_run *run)
         if (step == 2 && !(run->arg & AS_ONE))
             CHECK_OK(fsdp_tensor_set_grad(fsdp_module_parameter(module, "blocks.1.up.weight"), NULL));
         ways_step(optimizer);
-        note_state(run, module);
+        note_weights(run, module);
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
@@ -82,7 +68,7 @@ static void train_a_part(fsdp_context *context, way_run *run)
         dawdle(context, run);
         note_gradients(run, module);
         ways_step(optimizer);
-        note_state(run, module);
+        note_weights(run, module);
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);

@@ -486,8 +486,25 @@ static void optimize(fsdp_context *context, void *arg)
     check_same(after, optimized(context, true, &count), count);
 }
 
-static void an_optimizer_from_before_goes_on(void **state)
+/* Without original parameters it has parts of what has the gradients. */
+static void optimize_parts(fsdp_context *context, void *arg)
 {
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    fsdp_optimizer *before;
+
+    (void)arg;
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    before = make_optimizer(module);
+    wrap_by_hand(module, &(fsdp_fsdp1_options){0});
+    net_forward_backward(module, 0, 0, 1);
+    CHECK_ERROR(fsdp_optimizer_step(before), FSDP_STATE, "is a part of a flat parameter");
+    fsdp_optimizer_free(before);
+    fsdp_module_unref(module);
+}
+
+static void an_optimizer_from_before_goes_on_or_is_refused(void **state)
+{
+    test_run_ranks(2, optimize_parts, NULL);
     (void)state;
     test_run_ranks(2, optimize, NULL);
     test_run_ranks(3, optimize, NULL);
@@ -498,4 +515,4 @@ TEST_MAIN(cmocka_unit_test(units_are_cut_as_by_pytorch), cmocka_unit_test(a_poli
           cmocka_unit_test(a_function_gives_first_values), cmocka_unit_test(what_is_ignored_is_left_alone),
           cmocka_unit_test(gradients_are_reduced_in_the_dtype_of_parameters),
           cmocka_unit_test(batch_norms_stay_in_full_precision), cmocka_unit_test(offload_changes_no_bit),
-          cmocka_unit_test(an_optimizer_from_before_goes_on))
+          cmocka_unit_test(an_optimizer_from_before_goes_on_or_is_refused))

@@ -1,0 +1,28 @@
+/* pieces.h - the parameters that lie in a flat one (FSDP1's, without original parameters): state goes out and in under
+ * their names and in their shapes, as if the optimizer had each of them.
+ *
+ * A flat parameter has a *piece* for each, a parameter without life of its own: while pieces are open their moments are
+ * views of the flat one's, and their steps its. */
+#ifndef OPTIM_PIECES_H
+#define OPTIM_PIECES_H
+
+#include "optim/optim.h"
+
+/* Those of param->tensor, if it has parts; the name is there. */
+fsdp_status fsdp__pieces_create(fsdp__optimizer_param *param);
+void fsdp__pieces_free(fsdp__optimizer_param *param);
+
+/* Of all flat parameters. `make`: state where there is none yet, zeros. */
+fsdp_status fsdp__pieces_open(const fsdp_optimizer *optimizer, bool make);
+/* Once more. `taken`: their state was loaded; what some have none of is zeros where others have some. FSDP_INVALID
+ * where they have taken different numbers of steps: then the state is as it was loaded, by the first one's number. */
+fsdp_status fsdp__pieces_close(const fsdp_optimizer *optimizer, bool taken);
+
+/* All parameters of a group by the names of their state: pieces in place of flat ones. Begins with zeros. */
+typedef struct fsdp__pieces_walk {
+    int64_t param, piece;
+} fsdp__pieces_walk;
+/* NULL behind the last. */
+fsdp__optimizer_param *fsdp__pieces_next(const fsdp__optimizer_group *group, fsdp__pieces_walk *walk);
+
+#endif
