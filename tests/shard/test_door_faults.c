@@ -1,0 +1,154 @@
+/* The n-th allocation and the n-th collective fail on one rank, in every front door: every rank gets an error or
+ * finishes, nobody hangs, nothing leaks. */
+#include "fsdp/fsdp1.h"
+#include "fsdp/replicate.h"
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2,
+    WORLD = 3
+};
+
+typedef struct door {
+    bool fsdp1, joins;
+    fsdp_fsdp1_options one;
+    fsdp_replicate_options replicate;
+} door;
+
+static const door doors[] = {
+    {.fsdp1 = true},
+    {.fsdp1 = true, .one = {.use_orig_params = true, .forward_prefetch = true, .sync_module_states = true}},
+    {.fsdp1 = true, .one = {.strategy = FSDP_SHARD_GRAD_OP, .mixed_precision = {.param_dtype = FSDP_BF16}}},
+    {.fsdp1 = true, .one = {.strategy = FSDP_NO_SHARD, .use_orig_params = true}},
+    {.replicate = {.bucket_cap_mb = 0.0002}},
+    {.replicate = {.bucket_cap_mb = 0.0002, .find_unused_parameters = true, .compress = FSDP_BF16}},
+    {.replicate = {.static_graph = true, .gradient_as_bucket_view = true, .no_shared_memory = true}},
+    {.joins = true, .replicate = {.bucket_cap_mb = 0.0002, .gradient_as_bucket_view = true}},
+};
+
+typedef struct fault {
+    fsdp__fault_kind kind;
+    long nth;
+    const door *door;
+    bool hit;
+    int failed_ranks;
+} fault;
+
+static fsdp_status step(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    float values[6 * NET_IN] = {0.5f, -1.0f};
+    int32_t classes[6] = {0, 1, 2, 3, 4, 5};
+    fsdp_status status = fsdp_scope_begin(context);
+    fsdp_tensor *x, *loss;
+
+    if (status != FSDP_OK)
+        return status;
+    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
+    loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
+    status = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+static fsdp_status enter(fsdp_module *module, const door *d)
+{
+    if (!d->fsdp1)
+        return fsdp_replicate(module, &d->replicate);
+    for (int i = 0; i < BLOCKS; i++)
+        FSDP_TRY(fsdp_fsdp1_wrap(net_block_at(module, i), &d->one));
+    return fsdp_fsdp1_wrap(module, &d->one);
+}
+
+/* What there is beside steps: whole parameters and a state dict; ranks without inputs. */
+static fsdp_status leave(fsdp_module *module, const door *d)
+{
+    fsdp_state_dict *dict = NULL;
+    fsdp_status status;
+
+    if (d->joins)
+        return fsdp_module_join_end(module);
+    FSDP_TRY(fsdp_module_summon_full_params(module, NULL));
+    FSDP_TRY(fsdp_module_end_summon(module));
+    if (!d->fsdp1)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_fsdp1_state_dict(module, NULL, &dict));
+    status = fsdp_fsdp1_load_state_dict(module, NULL, dict);
+    fsdp_state_dict_free(dict);
+    return status;
+}
+
+static fsdp_status run(fsdp_module *module, const door *d)
+{
+    int steps = d->joins ? 1 + fsdp_context_rank(module->context) : 2;
+
+    FSDP_TRY(enter(module, d));
+    if (d->joins)
+        FSDP_TRY(fsdp_module_join_begin(module, NULL));
+    for (int i = 0; i < steps; i++) /* the second adds to the gradients of the first */
+        FSDP_TRY(step(module));
+    fsdp_module_zero_grad(module);
+    FSDP_TRY(leave(module, d));
+    return fsdp_barrier(fsdp_world(module->context)); /* where all hear of it, for it may be a group of one */
+}
+
+static void run_with_fault(fsdp_context *context, void *arg)
+{
+    fault *f = arg;
+    fsdp_module *module = net_create(context, test_device(context), BLOCKS);
+    bool mine = fsdp_context_rank(context) == 1;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    if (mine)
+        fsdp__fault_arm(f->kind, f->nth);
+    status = run(module, f->door);
+    if (mine) {
+        f->hit = fsdp__fault_hit(f->kind);
+        fsdp__fault_arm(f->kind, 0);
+    }
+    if (status != FSDP_OK) {
+        fsdp_abort(context, fsdp_last_error());
+        CHECK(fsdp_last_error()[0] != '\0');
+        __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
+    }
+    fsdp_module_unref(module);
+}
+
+static void fail_each(fsdp__fault_kind kind, const door *d)
+{
+    fault f = {.kind = kind, .door = d};
+    long tried = 0;
+
+    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / 20) {
+        f.hit = false;
+        f.failed_ranks = 0;
+        test_run_ranks(WORLD, run_with_fault, &f);
+        if (!f.hit)
+            break;
+        if (f.failed_ranks == 0 || (kind == FSDP__FAULT_COLLECTIVE && f.failed_ranks != WORLD))
+            TEST_FAIL("door %d, fault %ld: %d ranks failed", (int)(d - doors), f.nth, f.failed_ranks);
+        tried++;
+    }
+    CHECK_EQ(f.failed_ranks, 0);
+    CHECK(tried > 5);
+}
+
+static void the_nth_collective_fails_on_one_rank(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof doors / sizeof *doors; i++)
+        fail_each(FSDP__FAULT_COLLECTIVE, &doors[i]);
+}
+
+static void the_nth_allocation_fails_on_one_rank(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof doors / sizeof *doors; i++)
+        fail_each(FSDP__FAULT_ALLOCATION, &doors[i]);
+}
+
+TEST_MAIN(cmocka_unit_test(the_nth_collective_fails_on_one_rank),
+          cmocka_unit_test(the_nth_allocation_fails_on_one_rank))
