@@ -245,7 +245,8 @@ FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
 typedef struct fsdp_summon_options {
     bool no_recurse; /* the module's own parameters alone; those of sharded modules below stay shards */
     /* What is written is lost at the end. Else each rank writes its own part back, which counts as a write to the
-     * shard whether anything changed or not; ranks must write the same where replicas are to stay equal. */
+     * shard whether anything changed or not; ranks must write the same where replicas are to stay equal. Freezing and
+     * dropping a gradient (zero_grad) is then done to the shard, at once. */
     bool no_writeback;
     /* On the first rank of each shard group alone; fields of the others name the shards. They have room for one group
      * at a time while it is gathered. Needs no_writeback. Who shards over one rank is the first. */

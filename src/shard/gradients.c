@@ -373,6 +373,39 @@ static const fsdp__leaf_owner leaf_owner = {.grad_made = grad_made,
                                             .grad_complete = grad_complete,
                                             .is_part = is_part};
 
+/* ---- and to whole ones that are summoned ---- */
+
+static fsdp_status summoned_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
+{
+    (void)arg, (void)leaf, (void)grad;
+    return FSDP_OK;
+}
+
+/* The shard's gradient, where it has not come along: else all is written back in the end. */
+static void summoned_grad_set(void *arg, fsdp_tensor *leaf)
+{
+    fsdp__param *param = arg;
+
+    if (param->group->summoned_grads || fsdp_tensor_grad(leaf))
+        return;
+    fsdp__put_grad(param->sharded, NULL);
+    drop(param);
+}
+
+static const fsdp__leaf_owner summoned_owner = {
+    .grad_made = summoned_grad_made, .grad_set = summoned_grad_set, .requires_grad_set = requires_grad_set};
+
+fsdp_status fsdp__param_own_summoned(fsdp__param *param)
+{
+    return fsdp__set_leaf_owner(param->summoned, &summoned_owner, param);
+}
+
+void fsdp__param_disown_summoned(fsdp__param *param)
+{
+    if (param->summoned)
+        (void)fsdp__set_leaf_owner(param->summoned, NULL, NULL);
+}
+
 /* ---- and to the one parameter of a flat group ---- */
 
 static fsdp_status flat_grad_made(void *arg, fsdp_tensor *leaf, fsdp_tensor *grad)
@@ -469,6 +502,7 @@ fsdp_status fsdp__param_own_unsharded(fsdp__param *param)
 void fsdp__param_disown(fsdp__param *param)
 {
     (void)fsdp__set_leaf_owner(param->sharded, NULL, NULL);
+    fsdp__param_disown_summoned(param);
     if (!param->unsharded)
         return;
     (void)fsdp__set_leaf_owner(param->unsharded, NULL, NULL);

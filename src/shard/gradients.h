@@ -9,6 +9,9 @@
  * the source of its gradient. */
 fsdp_status fsdp__param_own_sharded(fsdp__param *param);
 fsdp_status fsdp__param_own_unsharded(fsdp__param *param);
+/* One that is written back is frozen, and loses its gradient, as its shard does. */
+fsdp_status fsdp__param_own_summoned(fsdp__param *param);
+void fsdp__param_disown_summoned(fsdp__param *param);
 /* The tensors may outlive the group in an optimizer, a graph, or the caller's hands. */
 void fsdp__param_disown(fsdp__param *param);
 /* The same for a flat group's one parameter. */

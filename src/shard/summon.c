@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "comm/internal.h"
 #include "shard/allocate.h"
+#include "shard/gradients.h"
 
 typedef struct summoning {
     const fsdp_module *module;
@@ -204,6 +205,8 @@ static fsdp_status make_param(summoning *s, fsdp__param *p, fsdp_tensor *gathere
     status = fsdp_tensor_set_requires_grad(p->summoned, fsdp_tensor_requires_grad(p->sharded));
     if (status == FSDP_OK && grad)
         status = fsdp_tensor_set_grad(p->summoned, grad);
+    if (status == FSDP_OK && !s->options.no_writeback)
+        status = fsdp__param_own_summoned(p);
     fsdp_tensor_unref(grad);
     return status;
 }
@@ -376,6 +379,7 @@ static void end(summoning *s, fsdp__param_group *group)
 
         if (!p->summoned)
             continue;
+        fsdp__param_disown_summoned(p);
         fsdp__param_set_fields(p, p->sharded);
         if (s->status == FSDP_OK && group->writes_back) {
             s->status = write_back(p, p->summoned);

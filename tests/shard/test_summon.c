@@ -107,6 +107,37 @@ static void what_is_written_is_what_a_plain_model_would_have(void **state)
     in_every_way_with(read_and_write, WAYS_EQUAL_PLAIN, FLAT + 16);
 }
 
+/* Frozen and dropped: the shards, too, unless nothing is written back. */
+static void freeze_and_drop(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = arg_net(context, run);
+
+    for (int how = 0; how < 3; how++) {
+        bool kept = how == 1;
+        fsdp_tensor *weight;
+
+        CHECK_OK(fsdp_module_set_requires_grad(module, true));
+        ways_backward(run, module, how);
+        summon(run, module, &(fsdp_summon_options){.no_writeback = kept, .with_grads = how == 2});
+        fsdp_module_zero_grad(module);
+        CHECK_OK(fsdp_module_set_requires_grad(module, false));
+        weight = fsdp_tensor_ref(fsdp_module_parameter(module, "head.weight"));
+        end_summon(run, module);
+        CHECK_OK(fsdp_tensor_set_requires_grad(weight, !kept)); /* it is no longer the module's */
+        fsdp_tensor_unref(weight);
+        CHECK_EQ(fsdp_tensor_requires_grad(fsdp_module_parameter(module, "head.weight")), kept);
+        CHECK_EQ(fsdp_tensor_grad(fsdp_module_parameter(module, "head.weight")) != NULL, kept);
+    }
+    fsdp_module_unref(module);
+}
+
+static void shards_are_frozen_and_lose_their_gradients(void **state)
+{
+    (void)state;
+    in_every_way_with(freeze_and_drop, WAYS_ALONE, FSDP_RESHARD_AUTO);
+    in_every_way_with(freeze_and_drop, WAYS_ALONE, FLAT + 16);
+}
+
 /* ---- who has what ---- */
 
 typedef struct summoned {
@@ -560,6 +591,7 @@ static void the_nth_allocation_fails_on_one_rank(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(what_is_written_is_what_a_plain_model_would_have),
+          cmocka_unit_test(shards_are_frozen_and_lose_their_gradients),
           cmocka_unit_test(each_option_takes_what_it_says), cmocka_unit_test(the_first_rank_of_each_replica_has_all),
           cmocka_unit_test(gradients_are_made_replaced_and_dropped),
           cmocka_unit_test(placements_slices_and_codes_are_summoned_whole),
