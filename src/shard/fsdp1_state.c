@@ -1,5 +1,7 @@
 /* fsdp1_state.c - state dicts of a model as FSDP1 gives them: whole, by rows, or each unit's flat vector as it is cut;
  * tied parameters under each of their names. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "fsdp/fsdp1.h"
 #include "shard/methods.h"
@@ -69,7 +71,18 @@ static fsdp_status name_all(fsdp_module *module, const fsdp_state_dict *distinct
     return status;
 }
 
-/* `given` without further names of tensors that have one already. */
+/* Of the module's names of a tensor the one that `distinct` has; another name stays. */
+static const char *first_name(const fsdp_state_dict *distinct, const fsdp_state_dict *all, const char *name)
+{
+    const fsdp_state_dict_entry *entry = fsdp_state_dict_find(all, name);
+
+    for (int64_t i = 0; entry && i < distinct->count; i++)
+        if (distinct->entries[i].tensor == entry->tensor)
+            return distinct->entries[i].name;
+    return name;
+}
+
+/* `given` with each tensor once, under its first name. */
 static fsdp_status drop_tied(fsdp_module *module, const fsdp_state_dict *distinct, const fsdp_state_dict *given,
                              fsdp_state_dict **out)
 {
@@ -79,11 +92,11 @@ static fsdp_status drop_tied(fsdp_module *module, const fsdp_state_dict *distinc
     FSDP_TRY_GOTO(status, name_all(module, distinct, distinct, &all), out);
     FSDP_TRY_GOTO(status, fsdp_state_dict_create(&kept), out);
     for (int64_t i = 0; i < given->count; i++) {
-        const char *name = given->entries[i].name;
+        const char *name = given->entries[i].name, *first = first_name(distinct, all, name);
 
-        if (!fsdp_state_dict_find(distinct, name) && fsdp_state_dict_find(all, name))
+        if (strcmp(first, name) != 0 && (fsdp_state_dict_find(given, first) || fsdp_state_dict_find(kept, first)))
             continue;
-        FSDP_TRY_GOTO(status, fsdp_state_dict_add(kept, name, given->entries[i].tensor), out);
+        FSDP_TRY_GOTO(status, fsdp_state_dict_add(kept, first, given->entries[i].tensor), out);
     }
     *out = kept;
     kept = NULL;
