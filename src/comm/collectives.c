@@ -131,6 +131,7 @@ fsdp_status fsdp__all_reduce_and_ask(fsdp_process_group *group, const void *send
                        .flag_count = complete ? 1 : 0,
                        .lacking = lacking};
 
+    memcpy(call.label, group->label, sizeof call.label);
     return issue_all_reduce(group, &call, stream);
 }
 

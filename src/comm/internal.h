@@ -8,9 +8,9 @@ enum {
     FSDP__LABEL_BYTES = 64 /* with the end */
 };
 
-/* Every coalesced collective issued on the group from now on is "for 'label'", until another label is set: ranks that
- * disagree are told what each of them was doing. Ranks' labels must be equal, as their arguments must. Copied; one of
- * 64 bytes or more is cut and ends in "..."; NULL or "": none. */
+/* Every coalesced collective, and fsdp__all_reduce_and_ask, issued on the group from now on is "for 'label'",
+ * until another label is set: ranks that disagree are told what each of them was doing. Ranks' labels must be equal, as
+ * their arguments must. Copied; one of 64 bytes or more is cut and ends in "..."; NULL or "": none. */
 void fsdp__process_group_set_label(fsdp_process_group *group, const char *label);
 
 /* flags[i] (0 or 1) becomes 1 where it is on any rank. Not counted. [collective] [blocks] */

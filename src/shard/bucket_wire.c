@@ -1,6 +1,8 @@
 /* bucket_wire.c - what goes over the wire of a bucket. */
 #include "shard/bucket_wire.h"
 
+#include <stdio.h>
+
 #include "comm/internal.h"
 #include "device/kernels.h"
 #include "shard/state.h"
@@ -37,12 +39,19 @@ static fsdp_status all_reduce(const fsdp__bucket_wire *wire, const void *from, v
                               fsdp_reduce_op op)
 {
     fsdp__buckets *b = buckets_of(wire);
+    fsdp_process_group *pg = wire->group->residence.mesh.replicate_pg;
     bool ask = asks(wire);
+    char label[32];
+    fsdp_status status;
 
     if (replicas_of(wire) == 1)
         return FSDP_OK; /* `from` is `to` */
-    return fsdp__all_reduce_and_ask(wire->group->residence.mesh.replicate_pg, from, to, wire->bucket->numel, dtype, op,
-                                    ask ? &b->complete : NULL, ask ? &b->lacking : NULL, wire->stream);
+    snprintf(label, sizeof label, "bucket %lld", (long long)(wire->bucket - b->items));
+    fsdp__process_group_set_label(pg, label);
+    status = fsdp__all_reduce_and_ask(pg, from, to, wire->bucket->numel, dtype, op, ask ? &b->complete : NULL,
+                                      ask ? &b->lacking : NULL, wire->stream);
+    fsdp__process_group_set_label(pg, NULL);
+    return status;
 }
 
 /* All elements of the bucket, converted and divided. */

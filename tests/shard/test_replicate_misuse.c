@@ -27,6 +27,21 @@ static fsdp_status run_once(fsdp_module *module)
     return status;
 }
 
+static fsdp_status train_once(fsdp_module *module)
+{
+    fsdp_tensor *x, *targets, *loss;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, 0, 0, 3, &x, &targets);
+    loss = fsdp_call(module, x, targets);
+    status = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(module->context)));
+    fsdp_scope_end(module->context, NULL);
+    return status;
+}
+
 static fsdp_status replicate_twice(fsdp_module *module)
 {
     CHECK_OK(fsdp_replicate(module, NULL));
@@ -211,6 +226,16 @@ static fsdp_status ask_for_bucket(fsdp_module *module)
     return fsdp_module_bucket_info(module, 1, &info);
 }
 
+/* Rank 1 believes that the others join. */
+static fsdp_status join_alone(fsdp_module *module)
+{
+    CHECK_OK(fsdp_replicate(module, NULL));
+    if (fsdp_context_rank(module->context) != 1)
+        return train_once(module);
+    CHECK_OK(fsdp_module_join_begin(module, NULL));
+    return fsdp_module_join_end(module);
+}
+
 static const misuse misuses[] = {
     {"twice", replicate_twice, FSDP_STATE, {"cannot replicate the Net: it is replicated already"}},
     {"over sharded", replicate_over_sharded, FSDP_STATE, {"'blocks.1' is sharded already"}},
@@ -233,6 +258,7 @@ static const misuse misuses[] = {
     {"bytes", differ_in_having_bytes, FSDP_MISMATCH, {"rank 0 has parameter", "rank 1 has", "on meta"}},
     {"one rank", fail_on_one_rank, FSDP_STATE, {"rank 1: cannot replicate 'input.weight'"}},
     {"forward twice", forward_twice, FSDP_STATE, {"a second forward", "static_graph"}},
+    {"joins alone", join_alone, FSDP_MISMATCH, {"float32 for 'bucket 0' on rank 0", "int32 on rank 1"}},
     {"buckets of sharded", ask_for_buckets, FSDP_STATE, {"not replicated"}},
     {"no such bucket", ask_for_bucket, FSDP_INVALID, {"bucket 1: there are 1"}},
 };

@@ -34,6 +34,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->name = (uint8_t)call->name;
     out->op = (uint8_t)call->op;
     out->root = (uint8_t)call->root;
+    memcpy(out->label, call->label, sizeof out->label);
     if (!coalesced) {
         out->dtype = (uint8_t)call->dtype;
         out->bytes = call->count * (int64_t)fsdp_dtype_size(call->dtype) + (int64_t)call->bytes;
@@ -51,7 +52,6 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->predivide = call->predivide;
     out->divisor = call->divisor;
     out->force_copy = call->force_copy;
-    memcpy(out->label, call->label, sizeof out->label);
 }
 
 static const char *op_text(const fsdp__signature *s)
