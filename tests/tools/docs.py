@@ -39,6 +39,8 @@ LISTED = {
     'bench/compare.py --peer "PROGRAM"': "measures for minutes, beside a program of the reader's",
     'bench/compare.py --peer "python3 /path/to/torch_bench.py" --write docs/performance.md':
         "measures for minutes, beside PyTorch",
+    'bench/compare.py --peer "python3 /path/to/torch_bench.py" --repeats 2 --rows ROWS':
+        "measures for minutes, beside PyTorch",
     "bench/grow.py": "measures for minutes",
     "build/bench/bench_kernels": "measures for minutes",
     "build/bench/bench_kernels [-t THREADS] [NAME]": "measures for minutes",
