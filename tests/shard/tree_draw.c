@@ -420,6 +420,28 @@ static void replicate(tree_plan *plan)
     tree_settle(plan);
 }
 
+/* What flat groups do not do is taken out: other dtypes beside, dimensions, codes and slices. Who was trained when a
+ * forward was recorded is the engine's business, so nothing is frozen in between. */
+static void flatten(tree_plan *plan)
+{
+    plan->flat = true;
+    plan->wrap = FSDP_WRAP_NONE;
+    for (int p = 0; p < plan->param_count; p++) {
+        plan->params[p].dtype = plan->params[0].dtype;
+        plan->params[p].dim = 0;
+    }
+    for (int s = 0; s < plan->state_count; s++) {
+        plan->states[s].code = CODED_NOT;
+        if (plan->states[s].slice > 0) /* as that stands with a stage */
+            plan->states[s].reshard = plan->states[s].slice == 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS;
+        plan->states[s].slice = 0;
+    }
+    for (int c = 0; c < plan->call_count; c++)
+        if (plan->calls[c].kind == TREE_FREEZE)
+            plan->calls[c].kind = TREE_EVALUATE;
+    tree_settle(plan);
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -452,4 +474,6 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     tree_settle(plan); /* most policies give all states the same stage */
     if (chance(&d, 12))
         replicate(plan);
+    else if (chance(&d, 15))
+        flatten(plan);
 }

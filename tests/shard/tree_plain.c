@@ -133,8 +133,46 @@ static void reduce_across(tree_player *player, int param)
     free(total);
 }
 
+/* What a replica has of a flat state is reduced as one: zeros where it has no gradient beside one that it has. */
+static void add_zeros(tree_player *player, int replica, const bool *brings)
+{
+    for (int p = 0; p < player->plan->param_count; p++) {
+        int owner = player->plan->params[p].owner;
+
+        if (player->params[p] && owner >= 0 && brings[owner] && !player->partial[replica][p] &&
+            fsdp_tensor_requires_grad(player->params[p]))
+            player->partial[replica][p] = calloc((size_t)fsdp_tensor_numel(player->params[p]) + 1, sizeof(float));
+    }
+}
+
+static void reduce_flat(tree_player *player)
+{
+    int shards = player->plan->world / player->plan->replicas;
+
+    for (int r = 0; r < player->plan->replicas; r++) {
+        bool brings[TREE_MAX_STATES] = {false};
+
+        for (int p = 0; p < player->plan->param_count; p++) {
+            int owner = player->plan->params[p].owner;
+
+            if (player->params[p] && owner >= 0 && player->sync >> owner & 1 &&
+                has_unreduced(player, r * shards, shards, p))
+                brings[owner] = true;
+        }
+        for (int p = 0; p < player->plan->param_count; p++) {
+            int owner = player->plan->params[p].owner;
+
+            if (player->params[p] && owner >= 0 && brings[owner])
+                reduce_inside(player, r, p);
+        }
+        add_zeros(player, r, brings);
+    }
+}
+
 static void plain_reduce(tree_player *player)
 {
+    if (player->plan->flat)
+        reduce_flat(player);
     for (int p = 0; p < player->plan->param_count; p++) {
         int owner = player->plan->params[p].owner;
         bool partial = false;

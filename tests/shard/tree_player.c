@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "fsdp/replicate.h"
+#include "shard/fully_shard.h"
 #include "shard/tree_wrap.h"
 
 /* ---- building ---- */
@@ -60,12 +61,15 @@ static fsdp_shard_options options_of(tree_player *player, int state)
 static void shard_state(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
-    const fsdp_shard_options options = options_of(player, state);
+    fsdp_shard_options options = options_of(player, state);
+    const fsdp__flat flat = {.on = player->plan->flat, .align = player->plan->seed % 2 ? 16 : 0};
     fsdp_module *modules[TREE_MAX_CHILDREN];
 
     for (int m = 0; m < s->member_count; m++)
         modules[m] = player->modules[s->members[s->backwards ? s->member_count - 1 - m : m]];
-    CHECK_OK(fsdp_fully_shard_modules(modules, s->member_count, &options));
+    if (flat.on)
+        options.placement = NULL;
+    CHECK_OK(fsdp__fully_shard(modules, s->member_count, &options, flat.on ? &flat : NULL));
     CHECK_OK(fsdp_module_set_conditional(modules[0], s->marked));
 }
 
@@ -266,11 +270,26 @@ static int64_t cut(const tree_player *player, int rank, int dim, const fsdp_tens
     return outer * count * inner;
 }
 
+/* Where a rank's part of a flat group begins follows from the others of it: all of it is shown. */
+static void log_whole(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
+{
+    fsdp_tensor *whole;
+
+    CHECK_OK(fsdp_full_tensor(tensor, &whole));
+    for (int i = 0; i < player->ranks; i++)
+        add(player, player->first_rank + i, what, param, tree_read(whole), fsdp_tensor_numel(whole));
+    fsdp_tensor_unref(whole);
+}
+
 /* Each rank's part. */
 static void log_part(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
 {
     const tree_param *p = &player->plan->params[param];
 
+    if (player->plan->flat && !p->ignored) {
+        log_whole(player, what, param, tensor);
+        return;
+    }
     for (int i = 0; i < player->ranks; i++) {
         float *values = tree_read(tensor);
         int64_t count = fsdp_tensor_numel(tensor);

@@ -134,6 +134,8 @@ void tree_print(FILE *stream, const tree_plan *plan)
             plan->adamw ? "AdamW" : "SGD", plan->late ? ", late" : "");
     if (plan->replicated)
         fprintf(stream, "  replicated in buckets\n");
+    if (plan->flat)
+        fprintf(stream, "  flat groups\n");
     if (plan->replicas > 1)
         fprintf(stream, "  %d replicas\n", plan->replicas);
     if (plan->wrap != FSDP_WRAP_NONE)

@@ -126,6 +126,10 @@ static void simplify_options(reduction *r)
     if (r->plan->wrap != FSDP_WRAP_NONE)
         (void)try(r, &smaller);
     smaller = *r->plan;
+    smaller.flat = false;
+    if (r->plan->flat)
+        (void)try(r, &smaller);
+    smaller = *r->plan;
     smaller.real = true;
     smaller.inputs = smaller.inputs && tree_is_uneven(&smaller);
     smaller.late = smaller.adamw = false;
