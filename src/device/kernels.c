@@ -106,3 +106,10 @@ void fsdp__device_kernel_time_reset(fsdp_device *device)
     for (int i = 0; i < FSDP__KERNEL_CLASSES; i++)
         atomic_store_explicit(&device->kernel_ns[i], 0, memory_order_relaxed);
 }
+
+fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value)
+{
+    const fsdp__fill_args args = {.dst = dst, .dtype = dtype, .numel = numel, .value = value};
+
+    return numel > 0 ? fsdp__launch_fill(stream, &args) : FSDP_OK;
+}

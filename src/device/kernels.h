@@ -502,4 +502,7 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_LAUNCH)
 void fsdp__device_kernel_time(const fsdp_device *device, int64_t out_ns[FSDP__KERNEL_CLASSES]);
 void fsdp__device_kernel_time_reset(fsdp_device *device);
 
+/* `numel` elements from `dst` on; none is nothing to do. [stream] */
+fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value);
+
 #endif

@@ -258,13 +258,10 @@ void fsdp_module_train(fsdp_module *module, bool training)
 
 void fsdp_module_zero_grad(fsdp_module *module)
 {
-    for (int64_t i = 0; i < module->parts->hook_count; i++) {
-        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
-        fsdp_tensor *flat = hooks->flat_parameter ? hooks->flat_parameter(hooks->arg, module) : NULL;
+    fsdp_tensor *flat = fsdp__module_flat_parameter(module);
 
-        if (flat)
-            (void)fsdp_tensor_set_grad(flat, NULL);
-    }
+    if (flat)
+        (void)fsdp_tensor_set_grad(flat, NULL);
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         (void)fsdp_tensor_set_grad(*module->parts->parameters[i].slot, NULL);
     for (int64_t i = 0; i < module->parts->child_count; i++)

@@ -78,6 +78,8 @@ fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks
 void fsdp__module_remove_hooks(fsdp_module *module, const void *arg);
 /* The `arg` of the hooks added under `key`; NULL when there are none. */
 void *fsdp__module_hooks_arg(const fsdp_module *module, const void *key);
+/* What hooks of the module say optimizers are given; NULL: none does. */
+fsdp_tensor *fsdp__module_flat_parameter(const fsdp_module *module);
 
 /* As fsdp_module_add_buffer, with a function that fills it: now if it has bytes, else when it gets some. */
 fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,

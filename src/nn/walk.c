@@ -97,17 +97,26 @@ static fsdp_status add(collection *c, const char *module_name, const char *name,
     return FSDP_OK;
 }
 
+fsdp_tensor *fsdp__module_flat_parameter(const fsdp_module *module)
+{
+    fsdp_tensor *flat = NULL;
+
+    for (int64_t i = 0; i < module->parts->hook_count && !flat; i++) {
+        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
+
+        flat = hooks->flat_parameter ? hooks->flat_parameter(hooks->arg, module) : NULL;
+    }
+    return flat;
+}
+
 static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 {
     collection *c = arg;
 
-    for (int64_t i = 0; i < module->parts->hook_count; i++) {
-        const fsdp__module_hooks *hooks = &module->parts->hooks[i];
-        fsdp_tensor *flat = hooks->flat_parameter ? hooks->flat_parameter(hooks->arg, module) : NULL;
+    fsdp_tensor *flat = fsdp__module_flat_parameter(module);
 
-        if (flat)
-            FSDP_TRY(add(c, name, "_flat_param", flat));
-    }
+    if (flat)
+        FSDP_TRY(add(c, name, "_flat_param", flat));
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
 

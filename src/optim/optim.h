@@ -18,11 +18,11 @@ typedef struct fsdp__optimizer_param {
     int64_t steps; /* taken with a gradient */
     /* NULL before the first. Adam: exp_avg and exp_avg_sq. SGD: the momentum buffer, if there is momentum. */
     fsdp_tensor *moment1, *moment2;
-    bool due;                             /* in the running step: has a gradient, not launched yet */
-    int owner;                            /* where state is partitioned: the rank that steps it and has its state */
-    struct fsdp__optimizer_param *pieces; /* of a flat parameter: pieces.h */
-    int64_t piece_count;
-    int64_t first; /* of a piece: where it begins in the flat one's part of this rank */
+    bool due;                                /* in the running step: has a gradient, not launched yet */
+    int owner;                               /* where state is partitioned: the rank that steps it and has its state */
+    struct fsdp__optimizer_param *originals; /* of a flat parameter: originals.h */
+    int64_t original_count;
+    int64_t first; /* of an original: where it begins in the flat one's part of this rank */
 } fsdp__optimizer_param;
 
 typedef struct fsdp__optimizer_group {

@@ -1,6 +1,6 @@
 /* optimizer.c - parameter groups and their options; the life of an optimizer. */
+#include "optim/originals.h"
 #include "optim/partition.h"
-#include "optim/pieces.h"
 
 #include <math.h>
 #include <string.h>
@@ -109,7 +109,7 @@ static void free_group(fsdp__optimizer_group *group)
         fsdp_tensor_unref(group->params[i].moment1);
         fsdp_tensor_unref(group->params[i].moment2);
         fsdp_tensor_unref(group->params[i].tensor);
-        fsdp__pieces_free(&group->params[i]);
+        fsdp__originals_free(&group->params[i]);
         fsdp__free(group->params[i].name);
     }
     fsdp__free(group->params);
@@ -151,7 +151,7 @@ static fsdp_status fill_group(const fsdp_optimizer *optimizer, const fsdp_parame
             return FSDP_NO_MEMORY;
         to->tensor = fsdp_tensor_ref(from->tensor);
         group->count++;
-        FSDP_TRY(fsdp__pieces_create(to));
+        FSDP_TRY(fsdp__originals_create(to));
     }
     return FSDP_OK;
 }

@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "optim/originals.h"
 #include "optim/param_groups.h"
-#include "optim/pieces.h"
 #include "tensor/tensor.h"
 
 #define PREFIX "param_groups."
@@ -75,9 +75,9 @@ fsdp_status fsdp_optimizer_add_param_groups(fsdp_optimizer *optimizer, fsdp_stat
         for (size_t o = 0; o < FSDP__COUNT_OF(options); o++) {
             fsdp__optimizer_group *group = &optimizer->groups[g];
             const double *value = value_of(optimizer, group, &options[o]);
-            fsdp__pieces_walk walk = {0};
+            fsdp__originals_walk walk = {0};
 
-            for (const fsdp__optimizer_param *p; value && (p = fsdp__pieces_next(group, &walk)) != NULL;)
+            for (const fsdp__optimizer_param *p; value && (p = fsdp__originals_next(group, &walk)) != NULL;)
                 FSDP_TRY(add_value(state, p, &options[o], *value));
         }
     return FSDP_OK;
@@ -101,9 +101,9 @@ static fsdp_status find_value(const fsdp__optimizer_group *group, const struct o
                               const fsdp_state_dict *state, bool *found, double *out)
 {
     const fsdp__optimizer_param *first = NULL;
-    fsdp__pieces_walk walk = {0};
+    fsdp__originals_walk walk = {0};
 
-    for (const fsdp__optimizer_param *param; (param = fsdp__pieces_next(group, &walk)) != NULL;) {
+    for (const fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;) {
         char *name = name_of(param, option);
         const fsdp_state_dict_entry *entry = name ? fsdp_state_dict_find(state, name) : NULL;
         double value;
@@ -190,9 +190,9 @@ static const fsdp__optimizer_param *find_param(const fsdp_optimizer *optimizer, 
 
     *id = 0;
     for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (const fsdp__optimizer_param *p; (p = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL; ++*id)
+        for (const fsdp__optimizer_param *p; (p = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL; ++*id)
             if (by_id ? *id == wanted && end == key->parameter + key->length
                       : strlen(p->name) == key->length && strncmp(p->name, key->parameter, key->length) == 0)
                 return p;

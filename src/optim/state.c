@@ -5,9 +5,9 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "fsdp/state.h"
+#include "optim/originals.h"
 #include "optim/param_groups.h"
 #include "optim/partition.h"
-#include "optim/pieces.h"
 #include "tensor/tensor.h"
 
 #define STEP "step"
@@ -70,7 +70,7 @@ fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimiz
     return status;
 }
 
-/* Of a piece it is that of the flat parameter. */
+/* Of an original it is that of the flat parameter. */
 static fsdp_status fit_state(const fsdp_optimizer *optimizer, const fsdp__optimizer_group *group,
                              fsdp__optimizer_param *param)
 {
@@ -104,9 +104,9 @@ static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_sta
     FSDP_TRY(fsdp_state_dict_create(&state));
     for (int g = 0; g < optimizer->group_count; g++) {
         const fsdp__optimizer_group *group = &optimizer->groups[g];
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(group, &walk)) != NULL;)
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;)
             if (all || param->steps > 0 || param->moment1)
                 FSDP_TRY_GOTO(status, add_param(optimizer, group, param, state), out);
     }
@@ -146,9 +146,9 @@ fsdp_status fsdp_optimizer_state_dict(fsdp_optimizer *optimizer, fsdp_state_dict
     if (optimizer->partition)
         return consolidated(optimizer, out);
     *out = NULL;
-    FSDP_TRY(fsdp__pieces_open(optimizer, false));
+    FSDP_TRY(fsdp__originals_open(optimizer, false));
     status = make_state_dict(optimizer, false, out);
-    (void)fsdp__pieces_close(optimizer, false);
+    (void)fsdp__originals_close(optimizer, false);
     return status;
 }
 
@@ -195,9 +195,9 @@ static bool belongs(fsdp_optimizer *optimizer, const char *name)
         (strcmp(key.prefix, "state.") != 0 && !fsdp__optimizer_has_option(optimizer, key.what)))
         return false;
     for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (const fsdp__optimizer_param *own; (own = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;)
+        for (const fsdp__optimizer_param *own; (own = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;)
             if (strlen(own->name) == key.length && strncmp(own->name, key.parameter, key.length) == 0)
                 return true;
     }
@@ -211,9 +211,9 @@ static fsdp_status check_state(fsdp_optimizer *optimizer, const fsdp_state_dict 
     if (!state)
         return FSDP_FAIL(FSDP_INVALID, "cannot load the state of an optimizer: the state dict is NULL");
     for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;) {
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
             fsdp__optimizer_part parts[2];
 
             fsdp__optimizer_parts(optimizer, &optimizer->groups[g], param, parts);
@@ -279,9 +279,9 @@ static fsdp_status load_params(const fsdp_optimizer *optimizer, const fsdp_state
 {
     for (int g = 0; g < optimizer->group_count; g++) {
         const fsdp__optimizer_group *group = &optimizer->groups[g];
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(group, &walk)) != NULL;)
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;)
             FSDP_TRY(load_param(optimizer, group, param, state));
     }
     return FSDP_OK;
@@ -293,9 +293,9 @@ fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp
 
     FSDP_TRY(check_state(optimizer, state, false));
     fsdp__partition_forget(optimizer);
-    FSDP_TRY(fsdp__pieces_open(optimizer, true));
+    FSDP_TRY(fsdp__originals_open(optimizer, true));
     status = load_params(optimizer, state);
-    FSDP_KEEP_FIRST(status, fsdp__pieces_close(optimizer, true));
+    FSDP_KEEP_FIRST(status, fsdp__originals_close(optimizer, true));
     FSDP_TRY(status);
     return fsdp__optimizer_load_groups(optimizer, state, false);
 }
@@ -311,9 +311,9 @@ static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
     const int64_t mark = NOT_LOADED;
 
     for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (const fsdp__optimizer_param *p; (p = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;) {
+        for (const fsdp__optimizer_param *p; (p = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
             const fsdp_state_dict_entry *entry;
 
             FSDP_TRY(find(state, p, STEP, &entry));
@@ -327,9 +327,9 @@ static fsdp_status mark_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *
 static fsdp_status take_steps(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     for (int g = 0; g < optimizer->group_count; g++) {
-        fsdp__pieces_walk walk = {0};
+        fsdp__originals_walk walk = {0};
 
-        for (fsdp__optimizer_param *param; (param = fsdp__pieces_next(&optimizer->groups[g], &walk)) != NULL;) {
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL;) {
             const fsdp_state_dict_entry *entry;
 
             FSDP_TRY(find(state, param, STEP, &entry));
@@ -364,7 +364,7 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     if (!some.broadcast_from_rank0 || fsdp_context_rank(context) == 0)
         status = check_state(optimizer, full, some.partial);
     if (status == FSDP_OK)
-        status = fsdp__pieces_open(optimizer, true);
+        status = fsdp__originals_open(optimizer, true);
     if (status == FSDP_OK)
         status = make_state_dict(optimizer, true, &own);
     if (status == FSDP_OK)
@@ -375,10 +375,10 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     FSDP_TRY_GOTO(status, mark_steps(optimizer, own), out);
     FSDP_TRY_GOTO(status, fsdp_state_dict_load_full(own, full, &some), out);
     FSDP_TRY_GOTO(status, take_steps(optimizer, own), out);
-    FSDP_TRY_GOTO(status, fsdp__pieces_close(optimizer, true), out);
+    FSDP_TRY_GOTO(status, fsdp__originals_close(optimizer, true), out);
     FSDP_TRY_GOTO(status, fsdp__optimizer_load_groups(optimizer, own, false), out);
 out:
-    (void)fsdp__pieces_close(optimizer, false);
+    (void)fsdp__originals_close(optimizer, false);
     fsdp_state_dict_free(own);
     return status;
 }

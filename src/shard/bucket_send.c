@@ -31,12 +31,8 @@ static size_t place_of(const sending *s, int64_t i)
 /* Nothing: it changes no sum, not even a zero's sign. */
 static fsdp_status send_nothing(const sending *s, int64_t i)
 {
-    const fsdp__fill_args args = {.dst = (char *)s->from->data + place_of(s, i),
-                                  .dtype = s->bucket->dtype,
-                                  .numel = fsdp__param_numel(param_of(s, i)),
-                                  .value = -0.0};
-
-    return args.numel > 0 ? fsdp__launch_fill(fsdp_device_stream(s->group->residence.device), &args) : FSDP_OK;
+    return fsdp__launch_fill_run(fsdp_device_stream(s->group->residence.device), (char *)s->from->data + place_of(s, i),
+                                 s->bucket->dtype, fsdp__param_numel(param_of(s, i)), -0.0);
 }
 
 static bool lies_in(const sending *s, int64_t i, const fsdp__region *region)

@@ -135,9 +135,7 @@ static void lay_out_scatter(packing *p, fsdp_dtype dtype)
 
 static fsdp_status pack_zeros(const packing *p, char *to, int64_t numel)
 {
-    const fsdp__fill_args args = {.dst = to, .dtype = p->dtype, .numel = numel};
-
-    return numel > 0 ? fsdp__launch_fill(p->stream, &args) : FSDP_OK;
+    return fsdp__launch_fill_run(p->stream, to, p->dtype, numel, 0.0);
 }
 
 static fsdp_status pack_gradients(const packing *p, fsdp__copies *copies, char *to)

@@ -63,10 +63,8 @@ void fsdp__flat_lend(const fsdp__flat *flat, const fsdp__residence *residence, f
 
 fsdp_status fsdp__flat_clear(const fsdp__flat *flat, const fsdp__residence *residence, fsdp_dtype orig_dtype)
 {
-    const fsdp__fill_args args = {
-        .dst = fsdp__flat_shard(flat, residence, orig_dtype), .dtype = orig_dtype, .numel = flat->shard_numel};
-
-    return args.numel > 0 ? fsdp__launch_fill(fsdp_device_stream(residence->shard_device), &args) : FSDP_OK;
+    return fsdp__launch_fill_run(fsdp_device_stream(residence->shard_device),
+                                 fsdp__flat_shard(flat, residence, orig_dtype), orig_dtype, flat->shard_numel, 0.0);
 }
 
 fsdp_sharded_buffer fsdp__flat_buffer(const fsdp__flat *flat, int ranks)

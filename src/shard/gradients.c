@@ -221,11 +221,9 @@ out:
 /* Elements [from, to) of it are zero. */
 static fsdp_status clear(const fsdp_tensor *vector, int64_t from, int64_t to)
 {
-    const fsdp__fill_args args = {.dst = (char *)vector->storage->data + (size_t)from * fsdp_dtype_size(vector->dtype),
-                                  .dtype = vector->dtype,
-                                  .numel = to - from};
+    char *place = (char *)vector->storage->data + (size_t)from * fsdp_dtype_size(vector->dtype);
 
-    return args.numel > 0 ? fsdp__launch_fill(fsdp_device_stream(vector->storage->device), &args) : FSDP_OK;
+    return fsdp__launch_fill_run(fsdp_device_stream(vector->storage->device), place, vector->dtype, to - from, 0.0);
 }
 
 static bool lies_there(const fsdp_tensor *vector, const fsdp__param *param)

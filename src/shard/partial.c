@@ -103,12 +103,10 @@ static fsdp_status lay_out(const fsdp__param_group *group, fsdp__param *const *p
 static fsdp_status zero(fsdp_stream *stream, const fsdp__partial *partial, const fsdp__param *param, int64_t first)
 {
     fsdp_dtype dtype = fsdp__param_sent_dtype(param);
-    const fsdp__fill_args args = {.dst = (char *)place_in(partial, param - param->group->params) +
-                                         (size_t)first * fsdp_dtype_size(dtype),
-                                  .dtype = dtype,
-                                  .numel = param->chunk_numel - first};
+    char *place = place_in(partial, param - param->group->params);
 
-    return args.numel > 0 ? fsdp__launch_fill(stream, &args) : FSDP_OK;
+    return fsdp__launch_fill_run(stream, place + (size_t)first * fsdp_dtype_size(dtype), dtype,
+                                 param->chunk_numel - first, 0.0);
 }
 
 fsdp_status fsdp__param_zero_partial(const fsdp__param *param)
@@ -136,8 +134,7 @@ static fsdp_status fill(const fsdp__param_group *group, const fsdp__partial *fro
     const fsdp__partial_run *vector = &to->runs[0];
 
     if (group->flat.on)
-        FSDP_TRY(fsdp__launch_fill(
-            stream, &(fsdp__fill_args){.dst = to->storage->data, .dtype = vector->dtype, .numel = vector->numel}));
+        FSDP_TRY(fsdp__launch_fill_run(stream, to->storage->data, vector->dtype, vector->numel, 0.0));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
 

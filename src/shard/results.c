@@ -111,14 +111,14 @@ fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i)
  */
 static fsdp_status zero_result(const fsdp__reduction *r, int64_t i)
 {
-    const fsdp__fill_args args = {.dst = fsdp__result_place(r, i),
-                                  .dtype = FSDP_F32,
-                                  .numel = fsdp__param_shard_numel(r->params[i]),
-                                  .value = -0.0};
+    fsdp_stream *stream = fsdp_device_stream(r->group->residence.device);
 
-    if (fsdp__in_flight_contributed(&r->comm->in_flight, i) || args.numel == 0)
+    if (fsdp__in_flight_contributed(&r->comm->in_flight, i))
         return FSDP_OK;
-    return fsdp__launch_fill(fsdp_device_stream(r->group->residence.device), &args);
+    if (r->group->flat.on) /* with its padding, which one parameter has, too */
+        return fsdp__launch_fill_run(stream, fsdp__result_vector(r), FSDP_F32, r->group->flat.shard_numel, -0.0);
+    return fsdp__launch_fill_run(stream, fsdp__result_place(r, i), FSDP_F32, fsdp__param_shard_numel(r->params[i]),
+                                 -0.0);
 }
 
 /* Where shards are offloaded results lie on the device first. What is added to gradients on the host comes in f32, so
@@ -143,7 +143,7 @@ static fsdp_status make_on_device(fsdp__reduction *r)
         bytes = (int64_t)fsdp__flat_shard_bytes(&r->group->flat, fsdp__result_dtype(r, 0));
     FSDP_TRY(fsdp__storage_create(r->group->residence.device, (size_t)bytes, FSDP_MEMORY_GRADIENT, true,
                                   &r->comm->in_flight.results));
-    for (int64_t i = 0; i < r->count && r->add; i++)
+    for (int64_t i = 0; i < (r->group->flat.on ? 1 : r->count) && r->add; i++)
         FSDP_TRY(zero_result(r, i));
     return FSDP_OK;
 }
@@ -191,10 +191,8 @@ static fsdp_status make_in_vector(fsdp__reduction *r, int64_t i, fsdp__storage *
 
 static fsdp_status clear(const fsdp__storage *vector, fsdp_dtype dtype)
 {
-    const fsdp__fill_args args = {
-        .dst = vector->data, .dtype = dtype, .numel = (int64_t)(vector->bytes / fsdp_dtype_size(dtype))};
-
-    return fsdp__launch_fill(fsdp_device_stream(vector->device), &args);
+    return fsdp__launch_fill_run(fsdp_device_stream(vector->device), vector->data, dtype,
+                                 (int64_t)(vector->bytes / fsdp_dtype_size(dtype)), 0.0);
 }
 
 /* Gradients that lie elsewhere, or not at all, are no part of what one collective could add to. */

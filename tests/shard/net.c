@@ -165,6 +165,35 @@ float net_forward_backward(fsdp_module *module, int step, int micro, int micros)
     return (float)value;
 }
 
+fsdp_status net_try(fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+    float values[6 * NET_IN] = {0.5f, -1.0f};
+    int32_t classes[6] = {0, 1, 2, 3, 4, 5};
+    fsdp_status status = fsdp_scope_begin(context);
+    fsdp_tensor *x, *loss;
+
+    if (status != FSDP_OK)
+        return status;
+    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
+    loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
+    status = loss ? fsdp_backward(loss) : fsdp_last_status();
+    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+void net_check_refused(const char *name, fsdp_status status, fsdp_status expected, const char *const *parts, int most)
+{
+    if (status != expected)
+        TEST_FAIL("%s: %s (%s), expected %s", name, fsdp_status_text(status), fsdp_last_error(),
+                  fsdp_status_text(expected));
+    for (int i = 0; i < most && parts[i]; i++)
+        if (!strstr(fsdp_last_error(), parts[i]))
+            TEST_FAIL("%s: '%s' is not in '%s'", name, parts[i], fsdp_last_error());
+}
+
 void net_train(fsdp_module *module, int steps)
 {
     for (int step = 0; step < steps; step++) {

@@ -55,6 +55,10 @@ void net_batch(fsdp_context *context, int step, int first, int rows, fsdp_tensor
 void net_sgd(fsdp_module *module, float lr);
 /* Forward and backward of this rank's part of microbatch `micro` of `micros`. Returns the loss of that part. */
 float net_forward_backward(fsdp_module *module, int step, int micro, int micros);
+/* A forward and a backward of six rows, either of which may fail; the device has done them on return. */
+fsdp_status net_try(fsdp_module *module);
+/* `status` of a call that was to fail so, with `parts` of the message, up to a NULL or `most`. */
+void net_check_refused(const char *name, fsdp_status status, fsdp_status expected, const char *const *parts, int most);
 void net_train(fsdp_module *module, int steps);
 /* All parameters, whole, one after the other in order of the module tree. free() it. [collective] */
 float *net_values(fsdp_module *module, int64_t *count);

@@ -34,25 +34,6 @@ typedef struct fault {
     int failed_ranks;
 } fault;
 
-static fsdp_status step(fsdp_module *module)
-{
-    fsdp_context *context = module->context;
-    float values[6 * NET_IN] = {0.5f, -1.0f};
-    int32_t classes[6] = {0, 1, 2, 3, 4, 5};
-    fsdp_status status = fsdp_scope_begin(context);
-    fsdp_tensor *x, *loss;
-
-    if (status != FSDP_OK)
-        return status;
-    x = fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(6, NET_IN), values);
-    loss = fsdp_call(module, x, fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(6), classes));
-    status = loss ? fsdp_backward(loss) : fsdp_last_status();
-    if (status == FSDP_OK) /* a device behind the host tells of its failures then */
-        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
-    fsdp_scope_end(context, NULL);
-    return status;
-}
-
 static fsdp_status enter(fsdp_module *module, const door *d)
 {
     if (!d->fsdp1)
@@ -88,7 +69,7 @@ static fsdp_status run(fsdp_module *module, const door *d)
     if (d->joins)
         FSDP_TRY(fsdp_module_join_begin(module, NULL));
     for (int i = 0; i < steps; i++) /* the second adds to the gradients of the first */
-        FSDP_TRY(step(module));
+        FSDP_TRY(net_try(module));
     fsdp_module_zero_grad(module);
     FSDP_TRY(leave(module, d));
     return fsdp_barrier(fsdp_world(module->context)); /* where all hear of it, for it may be a group of one */

@@ -271,12 +271,7 @@ static void commit(fsdp_context *context, void *arg)
 
     CHECK_OK(fsdp_module_initialize(module, 1));
     status = m->make(module);
-    if (status != m->status)
-        TEST_FAIL("%s: %s (%s), expected %s", m->name, fsdp_status_text(status), fsdp_last_error(),
-                  fsdp_status_text(m->status));
-    for (int i = 0; i < 3 && m->parts[i]; i++)
-        if (!strstr(fsdp_last_error(), m->parts[i]))
-            TEST_FAIL("%s: '%s' is not in '%s'", m->name, m->parts[i], fsdp_last_error());
+    net_check_refused(m->name, status, m->status, m->parts, 3);
     fsdp_module_unref(module);
 }
 

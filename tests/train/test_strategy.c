@@ -1,7 +1,7 @@
 /* parallelism.strategy: runs of every strategy are the same where gradients add up alike, and send what theirs is to
  * send; what excludes each other is refused with both keys. */
 #include "fsdp/train.h"
-#include "support/ranks.h"
+#include "train/steps.h"
 
 enum {
     STEPS = 3,
@@ -21,17 +21,8 @@ typedef struct fixture {
 static void train(fsdp_context *context, void *arg)
 {
     fixture *f = arg;
-    fsdp_train_run *run = NULL;
-    fsdp_train_report report;
 
-    CHECK_PTR(test_device(context));
-    CHECK_OK(fsdp_train_run_create(context, f->config, &run));
-    for (int step = 0; step < STEPS; step++) {
-        CHECK_OK(fsdp_train_step(run, &report));
-        if (fsdp_context_rank(context) == 0)
-            f->reports[step] = report;
-    }
-    fsdp_train_run_free(run);
+    train_steps(context, f->config, STEPS, f->reports);
 }
 
 static void set(fsdp_train_config *config, const char *key, const char *format, int value)

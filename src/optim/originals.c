@@ -1,5 +1,5 @@
-/* pieces.c - views of a flat parameter's state. */
-#include "optim/pieces.h"
+/* originals.c - views of a flat parameter's state. */
+#include "optim/originals.h"
 
 #include <string.h>
 
@@ -20,62 +20,62 @@ static char *name_of(const fsdp__optimizer_param *param, const char *part)
 
 static fsdp_status add(fsdp__optimizer_param *param, const fsdp__leaf_part *part, int64_t *capacity)
 {
-    fsdp__optimizer_param *piece;
+    fsdp__optimizer_param *original;
 
-    if (fsdp__grow(&param->pieces, param->piece_count, capacity, sizeof *param->pieces))
+    if (fsdp__grow(&param->originals, param->original_count, capacity, sizeof *param->originals))
         return FSDP_NO_MEMORY;
-    piece = &param->pieces[param->piece_count];
-    *piece = (fsdp__optimizer_param){.name = name_of(param, part->name), .first = part->at};
-    if (!piece->name)
+    original = &param->originals[param->original_count];
+    *original = (fsdp__optimizer_param){.name = name_of(param, part->name), .first = part->at};
+    if (!original->name)
         return FSDP_NO_MEMORY;
-    piece->tensor = fsdp_tensor_ref(part->tensor);
-    param->piece_count++;
+    original->tensor = fsdp_tensor_ref(part->tensor);
+    param->original_count++;
     return FSDP_OK;
 }
 
-fsdp_status fsdp__pieces_create(fsdp__optimizer_param *param)
+fsdp_status fsdp__originals_create(fsdp__optimizer_param *param)
 {
     int64_t capacity = 0;
     fsdp__leaf_part part;
 
-    while (fsdp__leaf_part_at(param->tensor, param->piece_count, &part))
+    while (fsdp__leaf_part_at(param->tensor, param->original_count, &part))
         FSDP_TRY(add(param, &part, &capacity));
     return FSDP_OK;
 }
 
-static void let_go(fsdp__optimizer_param *piece)
+static void let_go(fsdp__optimizer_param *original)
 {
-    fsdp_tensor_unref(piece->moment1);
-    fsdp_tensor_unref(piece->moment2);
-    piece->moment1 = piece->moment2 = NULL;
-    piece->steps = 0;
+    fsdp_tensor_unref(original->moment1);
+    fsdp_tensor_unref(original->moment2);
+    original->moment1 = original->moment2 = NULL;
+    original->steps = 0;
 }
 
-void fsdp__pieces_free(fsdp__optimizer_param *param)
+void fsdp__originals_free(fsdp__optimizer_param *param)
 {
-    for (int64_t i = 0; i < param->piece_count; i++) {
-        let_go(&param->pieces[i]);
-        fsdp_tensor_unref(param->pieces[i].tensor);
-        fsdp__free(param->pieces[i].name);
+    for (int64_t i = 0; i < param->original_count; i++) {
+        let_go(&param->originals[i]);
+        fsdp_tensor_unref(param->originals[i].tensor);
+        fsdp__free(param->originals[i].name);
     }
-    fsdp__free(param->pieces);
-    param->pieces = NULL;
-    param->piece_count = 0;
+    fsdp__free(param->originals);
+    param->originals = NULL;
+    param->original_count = 0;
 }
 
 /* ---- open ---- */
 
 /* Of a moment, which may be NULL. */
-static fsdp_status view(const fsdp_tensor *moment, const fsdp__optimizer_param *piece, fsdp_tensor **out)
+static fsdp_status view(const fsdp_tensor *moment, const fsdp__optimizer_param *original, fsdp_tensor **out)
 {
-    const fsdp_tensor *like = piece->tensor;
+    const fsdp_tensor *like = original->tensor;
     fsdp_status status;
 
     *out = NULL;
     if (!moment)
         return FSDP_OK;
     FSDP_TRY(fsdp__tensor_create_view(moment->storage, moment->dtype, like->ndim, like->shape, NULL,
-                                      moment->offset + piece->first, out));
+                                      moment->offset + original->first, out));
     status = fsdp_tensor_set_distribution(*out, fsdp_tensor_distribution(like));
     if (status == FSDP_OK)
         return FSDP_OK;
@@ -89,41 +89,41 @@ static fsdp_status open(const fsdp_optimizer *optimizer, const fsdp__optimizer_g
 {
     if (make || param->steps > 0 || param->moment1)
         FSDP_TRY(fsdp__optimizer_fit_state(optimizer, group, param));
-    for (int64_t i = 0; i < param->piece_count; i++) {
-        fsdp__optimizer_param *piece = &param->pieces[i];
+    for (int64_t i = 0; i < param->original_count; i++) {
+        fsdp__optimizer_param *original = &param->originals[i];
 
-        let_go(piece);
-        FSDP_TRY(view(param->moment1, piece, &piece->moment1));
-        FSDP_TRY(view(param->moment2, piece, &piece->moment2));
-        piece->steps = param->steps;
+        let_go(original);
+        FSDP_TRY(view(param->moment1, original, &original->moment1));
+        FSDP_TRY(view(param->moment2, original, &original->moment2));
+        original->steps = param->steps;
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__pieces_open(const fsdp_optimizer *optimizer, bool make)
+fsdp_status fsdp__originals_open(const fsdp_optimizer *optimizer, bool make)
 {
     fsdp_status status = FSDP_OK;
 
     for (int g = 0; g < optimizer->group_count; g++)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++)
-            if (optimizer->groups[g].params[i].piece_count > 0)
+            if (optimizer->groups[g].params[i].original_count > 0)
                 FSDP_TRY_GOTO(status, open(optimizer, &optimizer->groups[g], &optimizer->groups[g].params[i], make),
                               out);
     return FSDP_OK;
 out:
-    (void)fsdp__pieces_close(optimizer, false);
+    (void)fsdp__originals_close(optimizer, false);
     return status;
 }
 
 /* ---- close ---- */
 
-static bool has_state(const fsdp__optimizer_param *piece)
+static bool has_state(const fsdp__optimizer_param *original)
 {
-    return piece->steps > 0 || piece->moment1;
+    return original->steps > 0 || original->moment1;
 }
 
-/* A piece that has none has given up its views. */
-static fsdp_status clear(const fsdp__optimizer_param *param, const fsdp__optimizer_param *piece)
+/* A original that has none has given up its views. */
+static fsdp_status clear(const fsdp__optimizer_param *param, const fsdp__optimizer_param *original)
 {
     fsdp_tensor *const moments[] = {param->moment1, param->moment2};
 
@@ -131,7 +131,7 @@ static fsdp_status clear(const fsdp__optimizer_param *param, const fsdp__optimiz
         fsdp_tensor *part;
         fsdp_status status;
 
-        FSDP_TRY(view(moments[m], piece, &part));
+        FSDP_TRY(view(moments[m], original, &part));
         status = part ? fsdp_tensor_fill_(part, 0.0) : FSDP_OK;
         fsdp_tensor_unref(part);
         FSDP_TRY(status);
@@ -144,29 +144,30 @@ static fsdp_status take(fsdp__optimizer_param *param)
 {
     const fsdp__optimizer_param *first = NULL;
 
-    for (int64_t i = 0; i < param->piece_count && !first; i++)
-        if (has_state(&param->pieces[i]))
-            first = &param->pieces[i];
+    for (int64_t i = 0; i < param->original_count && !first; i++)
+        if (has_state(&param->originals[i]))
+            first = &param->originals[i];
     if (!first) {
         fsdp__optimizer_forget_state(param);
         return FSDP_OK;
     }
     param->steps = first->steps;
-    for (int64_t i = 0; i < param->piece_count; i++) {
-        const fsdp__optimizer_param *piece = &param->pieces[i];
+    for (int64_t i = 0; i < param->original_count; i++) {
+        const fsdp__optimizer_param *original = &param->originals[i];
 
-        if (!has_state(piece))
-            FSDP_TRY(clear(param, piece));
-        else if (piece->steps != first->steps)
+        if (!has_state(original))
+            FSDP_TRY(clear(param, original));
+        else if (original->steps != first->steps)
             return FSDP_FAIL(FSDP_INVALID,
                              "cannot load the state of '%s': '%s' has taken %lld steps and '%s' %lld, but they are one "
                              "flat parameter here",
-                             param->name, first->name, (long long)first->steps, piece->name, (long long)piece->steps);
+                             param->name, first->name, (long long)first->steps, original->name,
+                             (long long)original->steps);
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__pieces_close(const fsdp_optimizer *optimizer, bool taken)
+fsdp_status fsdp__originals_close(const fsdp_optimizer *optimizer, bool taken)
 {
     fsdp_status status = FSDP_OK;
 
@@ -174,30 +175,30 @@ fsdp_status fsdp__pieces_close(const fsdp_optimizer *optimizer, bool taken)
         for (int64_t i = 0; i < optimizer->groups[g].count; i++) {
             fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
 
-            if (taken && param->piece_count > 0)
+            if (taken && param->original_count > 0)
                 FSDP_KEEP_FIRST(status, take(param));
-            for (int64_t p = 0; p < param->piece_count; p++)
-                let_go(&param->pieces[p]);
+            for (int64_t p = 0; p < param->original_count; p++)
+                let_go(&param->originals[p]);
         }
     return status;
 }
 
 /* ---- all of a group ---- */
 
-fsdp__optimizer_param *fsdp__pieces_next(const fsdp__optimizer_group *group, fsdp__pieces_walk *walk)
+fsdp__optimizer_param *fsdp__originals_next(const fsdp__optimizer_group *group, fsdp__originals_walk *walk)
 {
     fsdp__optimizer_param *param;
 
     if (walk->param >= group->count)
         return NULL;
     param = &group->params[walk->param];
-    if (param->piece_count == 0) {
+    if (param->original_count == 0) {
         walk->param++;
         return param;
     }
-    param = &param->pieces[walk->piece++];
-    if (walk->piece == group->params[walk->param].piece_count) {
-        walk->piece = 0;
+    param = &param->originals[walk->original++];
+    if (walk->original == group->params[walk->param].original_count) {
+        walk->original = 0;
         walk->param++;
     }
     return param;
