@@ -429,6 +429,13 @@ typedef struct fsdp_shard_info {
 FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out);
 
+/* Nanoseconds that this rank's program has spent in gathers and in reductions of the module's tree so far: what a step
+ * would be shorter by if they cost nothing. Where they run inline that is all of them, with the casts that go with
+ * them; on streams of their own, what is waited for them. A difference of two calls is that of what was done in
+ * between. Roots that share a communication context have these in common. What brings offloaded gradients to the host
+ * is not in it. */
+FSDP_API fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns);
+
 /* Sees every transition of every group below the root, on this rank's thread: for tests and for showing what happens.
  * The log has the same at level FSDP_LOG_DEBUG, with the collectives in their place (fsdp_context_set_log): "unshard
  * 'layers.0' (forward)", "all_gather: 42 float32 over 2 ranks of group 'dp'", ... */

@@ -227,6 +227,9 @@ typedef struct fsdp_train_report {
     size_t memory_peak_bytes;                       /* the same, within the step */
     int64_t all_gather, reduce_scatter, all_reduce; /* calls of this rank in the step */
     int64_t bytes_sent;                             /* by them, as a ring algorithm counts */
+    fsdp_comm_stats comm;                           /* the same and all others, by kind */
+    fsdp_memory_stats memory;                       /* this rank's device: live at the end, peaks within the step */
+    double gather_ms, reduce_ms;                    /* of step_ms: fsdp_module_exposed_time */
     int64_t epoch;                                  /* that the step's last microbatch is of, from 0 */
     int64_t tokens;                                 /* seen so far, all ranks */
 } fsdp_train_report;

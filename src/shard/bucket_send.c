@@ -2,6 +2,7 @@
 #include "shard/bucket_send.h"
 
 #include "autograd/autograd.h"
+#include "base/clock.h"
 #include "device/kernels.h"
 #include "shard/bucket_wire.h"
 
@@ -202,8 +203,11 @@ static fsdp_status issue(const sending *s)
 {
     fsdp__in_flight *flight = &s->comm->in_flight;
 
+    int64_t began = fsdp__clock_ns();
+    fsdp_status status;
+
     FSDP_TRY(fsdp__comm_context_follow_compute_on(s->comm, s->group->residence.device, s->stream));
-    FSDP_TRY(fsdp__bucket_average(&(fsdp__bucket_wire){
+    status = fsdp__bucket_average(&(fsdp__bucket_wire){
         .group = s->group,
         .bucket = s->bucket,
         .from = s->from,
@@ -211,7 +215,9 @@ static fsdp_status issue(const sending *s)
         .settings = s->settings,
         .stream = s->stream,
         .scratch = &flight->partial,
-    }));
+    });
+    s->comm->reduce_ns += fsdp__clock_ns() - began;
+    FSDP_TRY(status);
     for (int64_t i = 0; i < s->bucket->count; i++)
         if (flight->gradients[i] && flight->gradients[i] == fsdp_tensor_grad(param_of(s, i)->sharded))
             FSDP_TRY(add(s, i));

@@ -27,6 +27,8 @@ typedef struct fsdp__comm_context {
     fsdp__region *received, *measures;
     size_t most_received;
     int64_t receiving; /* gathers that may still use it, on a stream of their own */
+    /* Of the host, so far: in gathers and reductions that run inline, and waiting for those that do not. */
+    int64_t gather_ns, reduce_ns;
 } fsdp__comm_context;
 
 /* Makes the stream and events, once. Gathers before the first forward run on the device's own stream. */

@@ -4,6 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "comm/internal.h"
 #include "shard/cast.h"
 
@@ -228,9 +229,17 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
     return fsdp_event_record(group->gathered, comm->stream);
 }
 
+/* What one rank alone has whole is not gathered. */
+static void count_time(const fsdp__param_group *group, fsdp__comm_context *comm, int64_t began_ns)
+{
+    if (fsdp_process_group_size(fsdp__param_group_gather_pg(group)) > 1)
+        comm->gather_ns += fsdp__clock_ns() - began_ns;
+}
+
 fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_status status;
+    int64_t began;
 
     if (group->sharded_state == FSDP_GATHERING || group->sharded_state == FSDP_UNSHARDED)
         return FSDP_OK; /* a prefetch was here first */
@@ -239,7 +248,9 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
         return FSDP_FAIL(FSDP_STATE,
                          "cannot unshard parameters on the meta device: call fsdp_module_materialize first");
     FSDP_TRY(begin_unsharded(group, comm));
+    began = fsdp__clock_ns();
     status = gather(group, comm);
+    count_time(group, comm, began);
     if (status != FSDP_OK) {
         (void)fsdp_stream_synchronize(comm->stream); /* it may be at what goes now */
         end_unsharded(group, comm);
@@ -260,11 +271,13 @@ static void drop_slice(fsdp__param_group *group)
 static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     fsdp_process_group *pg = fsdp__param_group_gather_pg(group);
+    int64_t began = fsdp__clock_ns();
     fsdp_status status;
 
     fsdp__process_group_host_waits(pg, true); /* inline, the gather has run: this returns at once */
     status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
     fsdp__process_group_host_waits(pg, false);
+    count_time(group, comm, began);
     if (status == FSDP_OK) {
         let_go_packed(group);
         status = fsdp__stream_check(comm->stream);

@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "device/device.h"
 
 fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp_stream *stream)
@@ -119,17 +120,35 @@ static fsdp_status tell_landed(fsdp__in_flight *flight, bool wanted)
     return status;
 }
 
-fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context)
+/* The device's stream for what was issued, and the host where it needs to know what came of it. */
+static fsdp_status await(const fsdp__in_flight *flight)
+{
+    FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(flight->stream)), flight->done));
+    return flight->asked ? fsdp_event_synchronize(flight->done) : FSDP_OK;
+}
+
+fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, int64_t *waited_ns)
+{
+    int64_t began = fsdp__clock_ns();
+    fsdp_status status = fsdp_event_synchronize(flight->done);
+
+    *waited_ns += fsdp__clock_ns() - began;
+    return status;
+}
+
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, int64_t *waited_ns)
 {
     fsdp__in_flight landing = *flight;
     fsdp_stream *stream = landing.stream;
+    int64_t began;
     fsdp_status status;
 
     if (landing.count == 0)
         return FSDP_OK;
-    FSDP_TRY(fsdp_stream_wait_event(fsdp_device_stream(fsdp__stream_device(stream)), landing.done));
-    if (landing.asked)
-        FSDP_TRY(fsdp_event_synchronize(landing.done));
+    began = fsdp__clock_ns();
+    status = await(&landing);
+    *waited_ns += fsdp__clock_ns() - began;
+    FSDP_TRY(status);
     /* Behind the host: of earlier work. A failure breaks the world, and later calls say so. */
     status = fsdp__stream_check(stream);
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start a reduction of its own */

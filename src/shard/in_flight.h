@@ -33,9 +33,11 @@ fsdp_status fsdp__in_flight_reserve(fsdp__in_flight *flight, int64_t count, fsdp
 bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i);
 /* The stream has been given the reduction. */
 fsdp_status fsdp__in_flight_depart(fsdp__in_flight *flight);
+/* The host waits for what the stream is at. `waited_ns` counts for how long it did, here and below. */
+fsdp_status fsdp__in_flight_synchronize(const fsdp__in_flight *flight, int64_t *waited_ns);
 /* The device's own stream waits for what the stream is at; what was held is let go, what hooks wait for arrives,
  * and `landed` is told. */
-fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context);
+fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context, int64_t *waited_ns);
 /* The same when the result is not wanted. */
 void fsdp__in_flight_drop(fsdp__in_flight *flight);
 void fsdp__in_flight_close(fsdp__in_flight *flight);

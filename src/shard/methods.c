@@ -415,6 +415,16 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
     return FSDP_OK;
 }
 
+fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, int64_t *reduce_ns)
+{
+    fsdp__module_state *state;
+
+    FSDP_TRY(fsdp__method_state(module, &state));
+    *gather_ns = state->comm->gather_ns;
+    *reduce_ns = state->comm->reduce_ns;
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_module_set_shard_listener(fsdp_module *root, fsdp_shard_listener listener, void *arg)
 {
     fsdp__module_state *state;

@@ -6,6 +6,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "comm/internal.h"
 #include "device/kernels.h"
 #include "shard/partial.h"
@@ -326,6 +327,15 @@ static fsdp_status issue(fsdp__reduction *r)
     return fsdp__in_flight_depart(&r->comm->in_flight);
 }
 
+static fsdp_status issue_timed(fsdp__reduction *r)
+{
+    int64_t began = fsdp__clock_ns();
+    fsdp_status status = issue(r);
+
+    r->comm->reduce_ns += fsdp__clock_ns() - began;
+    return status;
+}
+
 /* The flight has the gradients now. */
 static void hand_over(fsdp__reduction *r)
 {
@@ -379,11 +389,11 @@ fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_contex
     if (r.count == 0)
         goto out;
     FSDP_TRY_GOTO(status, fsdp__make_results(&r), out);
-    status = issue(&r);
+    status = issue_timed(&r);
     hold_partial(&r); /* also after a failure: the stream may be at a part of it */
     FSDP_TRY_GOTO(status, status, out);
     if (comm->in_flight.asked && !r.complete) /* what was used is remembered with the partial gradients */
-        FSDP_TRY_GOTO(status, fsdp_event_synchronize(comm->in_flight.done), out);
+        FSDP_TRY_GOTO(status, fsdp__in_flight_synchronize(&comm->in_flight, &comm->reduce_ns), out);
     hand_over(&r);
     if (r.hooked || fsdp__stream_is_inline(r.stream)) /* hooks run at the same moment on any stream */
         FSDP_TRY_GOTO(status, fsdp__comm_context_finish_reduction(comm), out);

@@ -5,33 +5,51 @@
 #include "base/clock.h"
 #include "train/run.h"
 
-void fsdp__meter_begin(fsdp__meter *meter, fsdp_device *device)
+fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run)
 {
-    fsdp_device_reset_peak(device);
-    fsdp_context_comm_stats(fsdp_device_context(device), &meter->comm);
+    fsdp_device_reset_peak(run->device);
+    fsdp_context_comm_stats(run->context, &meter->comm);
+    FSDP_TRY(fsdp_module_exposed_time(run->model, &meter->gather_ns, &meter->reduce_ns));
     meter->began_ns = fsdp__clock_ns();
+    return FSDP_OK;
 }
 
-void fsdp__meter_end(const fsdp__meter *meter, fsdp_device *device, int64_t tokens, fsdp_train_report *report)
+/* Of the step alone. */
+static void subtract(fsdp_comm_stats *stats, const fsdp_comm_stats *before)
+{
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        stats->calls[kind] -= before->calls[kind];
+        stats->bytes_sent[kind] -= before->bytes_sent[kind];
+        stats->bytes_moved[kind] -= before->bytes_moved[kind];
+        for (int op = 0; op < FSDP_REDUCE_OPS; op++)
+            stats->calls_of[kind][op] -= before->calls_of[kind][op];
+    }
+}
+
+fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report)
 {
     static const fsdp_collective counted[] = {FSDP_ALL_GATHER, FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, FSDP_BROADCAST,
                                               FSDP_ALL_TO_ALL};
     double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
-    fsdp_memory_stats memory;
-    fsdp_comm_stats comm;
+    int64_t gather_ns, reduce_ns;
 
-    fsdp_device_memory(device, &memory);
-    fsdp_context_comm_stats(fsdp_device_context(device), &comm);
+    FSDP_TRY(fsdp_module_exposed_time(run->model, &gather_ns, &reduce_ns));
+    fsdp_device_memory(run->device, &report->memory);
+    fsdp_context_comm_stats(run->context, &report->comm);
+    subtract(&report->comm, &meter->comm);
     report->step_ms = seconds * 1e3;
-    report->tokens_per_second = (double)tokens / seconds;
-    report->memory_live_bytes = memory.live_total_bytes;
-    report->memory_peak_bytes = memory.peak_total_bytes;
-    report->all_gather = comm.calls[FSDP_ALL_GATHER] - meter->comm.calls[FSDP_ALL_GATHER];
-    report->reduce_scatter = comm.calls[FSDP_REDUCE_SCATTER] - meter->comm.calls[FSDP_REDUCE_SCATTER];
-    report->all_reduce = comm.calls[FSDP_ALL_REDUCE] - meter->comm.calls[FSDP_ALL_REDUCE];
+    report->gather_ms = (double)(gather_ns - meter->gather_ns) * 1e-6;
+    report->reduce_ms = (double)(reduce_ns - meter->reduce_ns) * 1e-6;
+    report->tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;
+    report->memory_live_bytes = report->memory.live_total_bytes;
+    report->memory_peak_bytes = report->memory.peak_total_bytes;
+    report->all_gather = report->comm.calls[FSDP_ALL_GATHER];
+    report->reduce_scatter = report->comm.calls[FSDP_REDUCE_SCATTER];
+    report->all_reduce = report->comm.calls[FSDP_ALL_REDUCE];
     report->bytes_sent = 0;
     for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
-        report->bytes_sent += comm.bytes_sent[counted[i]] - meter->comm.bytes_sent[counted[i]];
+        report->bytes_sent += report->comm.bytes_sent[counted[i]];
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean)

@@ -107,12 +107,13 @@ fsdp_status fsdp__same_config(const fsdp_train_run *run);
 /* What is counted over one step. */
 typedef struct fsdp__meter {
     int64_t began_ns;
-    fsdp_comm_stats comm; /* when it began */
+    int64_t gather_ns, reduce_ns; /* when it began */
+    fsdp_comm_stats comm;
 } fsdp__meter;
 
-void fsdp__meter_begin(fsdp__meter *meter, fsdp_device *device);
+fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
 /* Fills the report's time, memory and communication. */
-void fsdp__meter_end(const fsdp__meter *meter, fsdp_device *device, int64_t tokens, fsdp_train_report *report);
+fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);
 /* Mean of `mine` over all ranks, uncounted among the step's collectives. [collective] */
 fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean);
 

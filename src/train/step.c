@@ -173,12 +173,11 @@ static void write_metrics(fsdp_train_run *run, const fsdp_train_report *report)
 
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
-    int64_t tokens = run->sequences * run->config->training.seq_len;
     double loss = 0;
     fsdp__meter meter;
     bool stepped;
 
-    fsdp__meter_begin(&meter, run->device);
+    FSDP_TRY(fsdp__meter_begin(&meter, run));
     report->lr = set_learning_rate(run);
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;
@@ -189,9 +188,9 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     /* The meter is to see work that is done; a device behind the host has only been told of it. */
     FSDP_TRY(fsdp_stream_synchronize(fsdp_device_stream(run->device)));
     report->step = ++run->step;
-    fsdp__meter_end(&meter, run->device, tokens, report);
+    FSDP_TRY(fsdp__meter_end(&meter, run, report));
 
-    report->tokens = run->step * tokens;
+    report->tokens = run->step * run->sequences * run->config->training.seq_len;
     report->skipped = run->skipped;
     FSDP_TRY(finish_report(run, loss, stepped, report));
     write_metrics(run, report);

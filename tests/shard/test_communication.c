@@ -1,4 +1,5 @@
 /* Collectives per step: their number, their bytes, their order. */
+#include "fsdp/replicate.h"
 #include "shard/net.h"
 
 enum {
@@ -441,9 +442,73 @@ static void groups_come_and_go_in_the_order_of_fsdp2(void **state)
             test_run_ranks(world, order, &reshard);
 }
 
+/* ---- exposed time ---- */
+
+typedef struct exposed {
+    int64_t gathers, reductions;
+} exposed;
+
+static exposed exposed_of(fsdp_module *module)
+{
+    exposed e;
+
+    CHECK_OK(fsdp_module_exposed_time(module, &e.gathers, &e.reductions));
+    return e;
+}
+
+/* Each grows by what is its own, whether it runs inline or is waited for. */
+static void expose(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, arg), *plain = net_create(context, test_device(context), BLOCKS);
+    bool several = fsdp_context_world_size(context) > 1;
+    exposed before, after;
+    int64_t ns;
+
+    for (int step = 0; step < 2; step++) {
+        before = exposed_of(module);
+        net_forward_backward(module, step, 0, 1);
+        after = exposed_of(module);
+        CHECK((after.gathers > before.gathers) == several);
+        CHECK(after.reductions > before.reductions);
+        CHECK_EQ(exposed_of(net_block_at(module, 0)).gathers, after.gathers); /* of the whole tree */
+        net_sgd(module, 0.1f);
+        CHECK_EQ(exposed_of(module).gathers, after.gathers);
+    }
+    CHECK_OK(fsdp_module_unshard(module));
+    before = exposed_of(module);
+    CHECK((before.gathers > after.gathers) == several); /* one rank gathers nothing */
+    CHECK_OK(fsdp_module_unshard(module));              /* is whole */
+    CHECK_EQ(exposed_of(module).gathers, before.gathers);
+    CHECK_EQ(exposed_of(module).reductions, after.reductions);
+    CHECK_OK(fsdp_module_reshard(module));
+    fsdp_module_unref(module);
+
+    CHECK_EQ(fsdp_module_exposed_time(plain, &ns, &ns), FSDP_STATE);
+    CHECK_EQ(fsdp_module_exposed_time(NULL, &ns, &ns), FSDP_INVALID);
+    CHECK_OK(fsdp_replicate(plain, NULL));
+    CHECK_OK(fsdp_module_initialize(plain, 1));
+    net_forward_backward(plain, 0, 0, 1);
+    CHECK_EQ(exposed_of(plain).gathers, 0);
+    CHECK(exposed_of(plain).reductions > 0);
+    fsdp_module_unref(plain);
+}
+
+static void gathers_and_reductions_have_their_own_time(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int way = 0; way < 4; way++) {
+            fsdp_shard_options options = {.no_shared_memory = way & 1,
+                                          .overlap = way & 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE};
+
+            test_run_ranks(world, expose, &options);
+        }
+}
+
 TEST_MAIN(cmocka_unit_test(counts_per_step_are_those_of_fsdp2),
           cmocka_unit_test(bytes_per_step_are_those_of_the_formula),
           cmocka_unit_test(a_byte_an_element_is_sent_and_its_scales),
           cmocka_unit_test(hybrid_sharding_reduces_inside_and_then_across),
           cmocka_unit_test(sums_or_averages_are_sent_as_asked),
-          cmocka_unit_test(groups_come_and_go_in_the_order_of_fsdp2))
+          cmocka_unit_test(groups_come_and_go_in_the_order_of_fsdp2),
+          cmocka_unit_test(gathers_and_reductions_have_their_own_time))

@@ -94,6 +94,26 @@ static void check_calls(const fixture *f, int world, int64_t gathers, int64_t re
     }
 }
 
+/* What the report says in its own words and what it has of comm, the ledger and the engine are the same. */
+static void check_report(const fsdp_train_report *r, int world, bool gathers)
+{
+    int64_t sent = 0;
+
+    for (int kind = 0; kind < FSDP_BARRIER; kind++)
+        sent += r->comm.bytes_sent[kind];
+    CHECK_EQ(r->bytes_sent, sent);
+    CHECK_EQ(r->all_gather, r->comm.calls[FSDP_ALL_GATHER]);
+    CHECK_EQ(r->reduce_scatter, r->comm.calls[FSDP_REDUCE_SCATTER]);
+    CHECK_EQ(r->all_reduce, r->comm.calls[FSDP_ALL_REDUCE]);
+    CHECK_EQ(r->memory_live_bytes, r->memory.live_total_bytes);
+    CHECK_EQ(r->memory_peak_bytes, r->memory.peak_total_bytes);
+    CHECK(r->memory.peak_bytes[FSDP_MEMORY_GRADIENT] > 0);
+    CHECK_EQ(r->memory.live_bytes[FSDP_MEMORY_GRADIENT], 0);
+    CHECK(gathers ? r->gather_ms > 0 : r->gather_ms == 0);
+    CHECK(world == 1 || r->reduce_ms > 0);
+    CHECK(r->gather_ms + r->reduce_ms <= r->step_ms);
+}
+
 /* One all-reduce is of the norm. */
 static void compare(const char *data, int world, int micros)
 {
@@ -108,6 +128,9 @@ static void compare(const char *data, int world, int micros)
     check_same(&zero[0], &once);
     check_same(&zero[1], &synced);
     check_same(&zero[2], &synced);
+    for (int step = 0; step < STEPS; step++)
+        for (int stage = 0; stage < 3; stage++)
+            check_report(&zero[stage].reports[step], world, world > 1);
     check_calls(&once, world, m * (2 * GROUPS - 1), GROUPS, 1);
     check_calls(&zero[0], world, GROUPS, GROUPS, 1);
     check_calls(&zero[1], world, GROUPS, m * GROUPS, 1);
@@ -131,6 +154,7 @@ static void compare_doors(const char *data, int world, int micros)
     run(&none, data, world, micros, (variant){"fsdp1", "parallelism.fsdp1_strategy", "no_shard", 0});
     run(&orig, data, world, micros, (variant){"fsdp1", "parallelism.fsdp1_use_orig_params", "true", 0});
     check_same(&ddp, &fsdp2);
+    check_report(&ddp.reports[1], world, false);
     check_same(&full, &fsdp2);
     check_same(&grad_op, &fsdp2);
     check_same(&none, &fsdp2);
