@@ -52,6 +52,72 @@ FSDP_API fsdp_status fsdp_tensor_add_grad_hook(fsdp_tensor *tensor, fsdp_grad_ho
 typedef fsdp_status (*fsdp_backward_callback)(void *arg, fsdp_status walked);
 FSDP_API fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg);
 
+/* ---- operations of one's own ----
+ *
+ * A differentiable operation is a function that makes its outputs, by other operations under fsdp_no_grad_begin or by a
+ * kernel of its own (fsdp_launch_kernel), and then records itself:
+ *
+ *     static fsdp_status cube_backward(fsdp_node *node, fsdp_tensor *const *grads)
+ *     {
+ *         fsdp_tensor *x = fsdp_node_saved(node, 0);
+ *
+ *         return fsdp_node_give(node, 0, fsdp_scale(fsdp_mul(grads[0], fsdp_mul(x, x)), 3));
+ *     }
+ *     static const fsdp_operation cube_operation = {.name = "cube", .backward = cube_backward};
+ *
+ *     fsdp_tensor *cube(fsdp_context *context, fsdp_tensor *x)
+ *     {
+ *         fsdp_tensor *y;
+ *
+ *         fsdp_no_grad_begin(context);
+ *         y = fsdp_mul(x, fsdp_mul(x, x));
+ *         fsdp_no_grad_end(context);
+ *         return y && fsdp_record(&cube_operation, &x, 1, &y, 1, &x, 1, NULL, 0) == FSDP_OK ? y : NULL;
+ *     }
+ *
+ * It works wherever those of fsdp/ops.h do: in checkpoints, which run it again; in sharded modules, whose parameters
+ * may be inputs and saved although they come and go; on the meta device. */
+typedef struct fsdp__node fsdp_node; /* a recorded operation, inside its backward */
+
+typedef struct fsdp_operation {
+    const char *name; /* in messages */
+    /* `grads[i]` is the gradient of output i, with its shape and dtype and any strides, not to be written to; NULL when
+     * none has arrived (of at least one it has). Gives gradients of the inputs by fsdp_node_give or by writing to
+     * fsdp_node_target; an input that it gives nothing for has none from here. Runs in a scope of its own, nothing
+     * recorded. */
+    fsdp_status (*backward)(fsdp_node *node, fsdp_tensor *const *grads);
+    void (*free_state)(void *state); /* releases what `state` points to, not itself. Or NULL */
+    /* The library's own: leave them out. */
+    bool always;
+    void (*reached)(fsdp_node *node);
+    int dear, aside;
+    bool last_leaf_first;
+} fsdp_operation;
+
+/* Records an operation, which must outlive the graph, where recording is on and an input requires a gradient; else does
+ * nothing and returns FSDP_OK. `outputs` are fresh floating tensors (of integer results there is no gradient: leave
+ * them out), and require a gradient afterwards. `inputs` and `saved` may hold NULL, which keeps its index. `saved`, of
+ * inputs, outputs or others, are kept until the backward has run: save what it needs, by fsdp_will_record only if
+ * there is one. `state_bytes` of `state` are copied. What it points to is taken over when the operation was recorded,
+ * that is when fsdp_will_record and this returns FSDP_OK; while a checkpoint is recomputed it is freed at once. */
+FSDP_API fsdp_status fsdp_record(const fsdp_operation *operation, fsdp_tensor *const *inputs, int input_count,
+                                 fsdp_tensor *const *outputs, int output_count, fsdp_tensor *const *saved,
+                                 int saved_count, const void *state, size_t state_bytes);
+FSDP_API bool fsdp_will_record(fsdp_tensor *const *inputs, int input_count);
+
+/* Inside the backward. Borrowed; NULL if saved as NULL, and with an error (FSDP_STATE) once the node has run. */
+FSDP_API fsdp_tensor *fsdp_node_saved(fsdp_node *node, int index);
+FSDP_API void *fsdp_node_state(fsdp_node *node);
+/* Whether the gradient of this input is wanted. */
+FSDP_API bool fsdp_node_needs(const fsdp_node *node, int input);
+/* The gradient of an input: shape, dtype and device of the input. Once at most for each. Takes its own reference; do
+ * not write to `grad` afterwards. Nothing happens where it is not wanted. A NULL `grad` is the last error. */
+FSDP_API fsdp_status fsdp_node_give(fsdp_node *node, int input, fsdp_tensor *grad);
+/* Instead of the above: where the gradient is to be written, or, with `*accumulate`, added to what is there.
+ * Contiguous, borrowed; of a parameter its own gradient, so nothing is copied. It counts as given when the backward
+ * returns FSDP_OK. FSDP_STATE where it is not wanted. */
+FSDP_API fsdp_status fsdp_node_target(fsdp_node *node, int input, fsdp_tensor **out, bool *accumulate);
+
 /* ---- checkpoints: less memory for more computing ----
  *
  * Calls `function`, which must do the same whenever it is called, and keeps of it only `inputs` and the output: what

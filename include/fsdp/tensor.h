@@ -105,6 +105,23 @@ FSDP_API fsdp_status fsdp_tensor_begin_write(fsdp_tensor *tensor);
 FSDP_API fsdp_status fsdp_tensor_copy_(fsdp_tensor *dst, const fsdp_tensor *src);
 FSDP_API fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value);
 
+/* ---- kernels of one's own ---- */
+
+/* Computes on host memory: data[i] is the first element of tensor i, those that are read before those that are written,
+ * NULL where it has no elements. A failure (fsdp_fail, in fsdp/status.h, gives it a message) is that of the stream's
+ * work. Threads it starts must have ended when it returns. */
+typedef fsdp_status (*fsdp_kernel)(const void *arg, void *const *data);
+/* Runs `kernel` in the order of the device's stream: after what was queued to write the tensors, before what is queued
+ * later to read them. Where the stream is a thread's that is after this call has returned, on that thread; so what it
+ * needs beside the tensors goes into `arg`, of which `arg_bytes` are copied. Memory stays in place until it has run,
+ * whatever happens to the tensors. All must be contiguous and of one device; a tensor that is changed is in both lists
+ * (equal pointers then), others do not overlap. Devices whose memory the host cannot reach get copies there and back.
+ * Nothing runs on the meta device. Written tensors count as written to (fsdp_tensor_begin_write). `name` is for
+ * messages and must stay. */
+FSDP_API fsdp_status fsdp_launch_kernel(const char *name, fsdp_kernel kernel, const void *arg, size_t arg_bytes,
+                                        fsdp_tensor *const *reads, int read_count, fsdp_tensor *const *writes,
+                                        int write_count);
+
 /* As PyTorch prints, with a line break at the end: tensor([[1.0000, 2.5000], ...], dtype=torch.bfloat16), edges only
  * above 1000 elements. */
 FSDP_API fsdp_status fsdp_tensor_print(const fsdp_tensor *tensor, FILE *stream);

@@ -15,21 +15,13 @@ typedef enum fsdp__dear {
     FSDP__DEAR_LOSS       /* every one: it is small, and holds its gradients already */
 } fsdp__dear;
 
-/* One kind of recorded operation. */
-typedef struct fsdp__op {
-    const char *name;
-    /* `grads[i]` is the gradient of output i, NULL when none arrived (at least one is not). Gives gradients of the
-     * inputs by fsdp__node_give or by writing to fsdp__node_target. Runs inside a scope of its own, nothing recorded.
-     */
-    fsdp_status (*backward)(fsdp__node *node, fsdp_tensor *const *grads);
-    /* Releases what `state` points to, if it points to anything. May be NULL. */
-    void (*free_state)(void *state);
-    bool always;                       /* backward also runs when no gradient arrived */
-    void (*reached)(fsdp__node *node); /* a backward begins that will come to the node; or NULL */
-    fsdp__dear dear;                   /* to compute again; such an operation asks fsdp__recall first */
-    int aside;            /* inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none */
-    bool last_leaf_first; /* the gradient of its last leaf is told before that of the first (torch's bias) */
-} fsdp__op;
+/* One kind of recorded operation, and what only those of the library have:
+ *   always           backward also runs when no gradient arrived
+ *   reached          a backward begins that will come to the node; or NULL
+ *   dear             fsdp__dear: to compute again; such an operation asks fsdp__recall first
+ *   aside            inputs from this one on are by the node's side: [Note: anchors] in boundary.c. 0: none
+ *   last_leaf_first  the gradient of its last leaf is told before that of the first (torch's bias) */
+typedef fsdp_operation fsdp__op;
 
 /* Records an operation if recording is on and an input requires a gradient; else does nothing and returns FSDP_OK.
  * Marks the outputs (fresh tensors) as requiring a gradient. NULL inputs and saved entries are allowed and keep their

@@ -213,6 +213,8 @@ static fsdp_status undo(fsdp__node *node)
     FSDP_TRY_GOTO(status, run_hooks(node), out);
     FSDP_TRY_GOTO(status, fsdp__checkpoint_restore(node), out);
     FSDP_TRY_GOTO(status, check_saved(node), out);
+    for (int i = 0; i < node->input_count; i++)
+        node->inputs[i].answered = false;
     FSDP_TRY_GOTO(status, node->op->backward(node, node->grads), out);
     FSDP_TRY_GOTO(status, fsdp__node_commit_targets(node), out);
 out:

@@ -63,6 +63,7 @@ typedef struct fsdp__edge {
     fsdp_tensor *target;
     bool target_installed; /* the target was made the leaf's gradient by this run */
     bool target_direct;    /* the target is where the gradient belongs: nothing to add afterwards */
+    bool answered;         /* by a user's operation: asked once */
     fsdp_tensor *given;    /* for a leaf: added when the node has let go of everything else */
 } fsdp__edge;
 

@@ -1,0 +1,147 @@
+/* host_kernel.c - a function of the caller's in the order of a stream. Where the host cannot follow the device's
+ * pointers the function gets copies of what it reads, and what it wrote is copied back, all inside the stream's work.
+ */
+#include "device/host_kernel.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/context.h"
+#include "device/impl.h"
+#include "device/races.h"
+
+enum {
+    ALIGNMENT = 16
+};
+
+/* What travels through the queue: this, the buffers, the places of the buffers, the argument. */
+typedef struct call {
+    const char *name;
+    fsdp__host_function function;
+    int count;
+    size_t buffers_at, data_at, arg_at;
+} call;
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The buffer before `i` at the same address, or -1. */
+static int same_buffer(const fsdp__buffer *buffers, int i)
+{
+    for (int j = 0; j < i; j++)
+        if (buffers[j].pointer == buffers[i].pointer)
+            return j;
+    return -1;
+}
+
+/* ---- the host follows the device's pointers ---- */
+
+static fsdp_status run_in_place(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data,
+                                const void *arg)
+{
+    for (int i = 0; i < c->count; i++) {
+        data[i] = (void *)(uintptr_t)buffers[i].pointer;
+        if (buffers[i].bytes > 0)
+            FSDP_TRY(fsdp__races_use(stream, data[i], buffers[i].bytes, buffers[i].access, c->name));
+    }
+    return c->function(arg, data);
+}
+
+/* ---- it does not ---- */
+
+/* What is written in part keeps the rest, so all is copied. */
+static fsdp_status stage(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data)
+{
+    for (int i = 0; i < c->count; i++) {
+        int before = same_buffer(buffers, i);
+
+        if (buffers[i].bytes == 0)
+            continue;
+        if (before >= 0) {
+            data[i] = data[before];
+            continue;
+        }
+        data[i] = fsdp__malloc(buffers[i].bytes);
+        if (!data[i])
+            return FSDP_NO_MEMORY;
+        FSDP_TRY(fsdp__run_copy_to_host(stream, data[i], buffers[i].pointer, buffers[i].bytes));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status run_staged(fsdp_stream *stream, const call *c, const fsdp__buffer *buffers, void **data,
+                              const void *arg)
+{
+    fsdp_status status;
+
+    FSDP_TRY_GOTO(status, stage(stream, c, buffers, data), out);
+    FSDP_TRY_GOTO(status, c->function(arg, data), out);
+    for (int i = 0; i < c->count; i++)
+        if (buffers[i].access & FSDP__WRITES)
+            FSDP_TRY_GOTO(
+                status,
+                fsdp__run_copy_to_device(stream, (void *)(uintptr_t)buffers[i].pointer, data[i], buffers[i].bytes),
+                out);
+out:
+    for (int i = 0; i < c->count; i++)
+        if (same_buffer(buffers, i) < 0)
+            fsdp__free(data[i]);
+    return status;
+}
+
+/* ---- both ---- */
+
+static fsdp_status run_call(fsdp_stream *stream, const void *argument)
+{
+    const call *c = argument;
+    const char *memory = argument;
+    const fsdp__buffer *buffers = (const fsdp__buffer *)(const void *)(memory + c->buffers_at);
+    void **data = (void **)(uintptr_t)(memory + c->data_at); /* in the queue's own copy */
+    const void *arg = memory + c->arg_at;
+    fsdp_device *device = stream->device;
+    int64_t start = fsdp__clock_ns();
+    fsdp_status status;
+
+    if (device->delays.seed)
+        fsdp__delay_kernel(stream, false);
+    fsdp_clear_error(); /* what is there must not pass for the function's message */
+    status = device->backend->host_access ? run_in_place(stream, c, buffers, data, arg)
+                                          : run_staged(stream, c, buffers, data, arg);
+    fsdp__context_beat(device->context);
+    atomic_fetch_add_explicit(&device->kernel_ns[FSDP__KERNEL_CLASS_ELEMENTWISE], fsdp__clock_ns() - start,
+                              memory_order_relaxed);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    if (fsdp_last_status() != status)
+        return FSDP_FAIL(status, "kernel '%s': %s", c->name, fsdp_status_text(status));
+    return fsdp_fail_prefix(status, "kernel '%s'", c->name);
+}
+
+fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kernel *kernel)
+{
+    size_t count = (size_t)kernel->count, bytes;
+    call c = {.name = kernel->name, .function = kernel->function, .count = kernel->count};
+    fsdp_status status;
+    char *memory;
+
+    if (!stream->device->backend->has_bytes)
+        return FSDP_OK;
+    c.buffers_at = aligned(sizeof c);
+    c.data_at = c.buffers_at + aligned(count * sizeof *kernel->buffers);
+    c.arg_at = c.data_at + aligned(count * sizeof(void *));
+    bytes = c.arg_at + kernel->arg_bytes;
+    memory = fsdp__calloc(1, bytes);
+    if (!memory)
+        return FSDP_NO_MEMORY;
+    memcpy(memory, &c, sizeof c);
+    if (count > 0)
+        memcpy(memory + c.buffers_at, kernel->buffers, count * sizeof *kernel->buffers);
+    if (kernel->arg_bytes > 0)
+        memcpy(memory + c.arg_at, kernel->arg, kernel->arg_bytes);
+    status = fsdp__stream_enqueue(stream, run_call, memory, bytes);
+    fsdp__free(memory);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
+}

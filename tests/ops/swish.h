@@ -1,0 +1,13 @@
+/* swish.h - an operation as a user writes one, with the public headers alone: x sigmoid(slope x), fused, by kernels on
+ * pointers. */
+#ifndef TESTS_OPS_SWISH_H
+#define TESTS_OPS_SWISH_H
+
+#include "fsdp/ops.h"
+
+/* x (...,C), slope (C), of one floating dtype  ->  (...,C) */
+fsdp_tensor *swish(fsdp_tensor *x, fsdp_tensor *slope);
+/* How often the forward's kernel has run, on any thread. */
+int swish_runs(void);
+
+#endif

@@ -1,0 +1,202 @@
+/* An operation of a user's own, with a parameter of its own, behind every front door: what composed operations give. */
+#include "device/device.h"
+#include "fsdp/fsdp1.h"
+#include "fsdp/optim.h"
+#include "fsdp/replicate.h"
+#include "ops/swish.h"
+#include "shard/net.h"
+
+enum {
+    BLOCKS = 2,
+    STEPS = 3
+};
+
+/* ---- the model: x -> swish(up(x), slope) slope, blocks of it, a head ---- */
+
+typedef struct own_block {
+    fsdp_module base;
+    fsdp_module *up;
+    fsdp_tensor *slope;
+    bool composed;
+} own_block;
+
+typedef struct own_net {
+    fsdp_module base;
+    fsdp_module *blocks[BLOCKS], *head;
+} own_net;
+
+static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    own_block *b = (own_block *)self;
+    fsdp_tensor *x = fsdp_call(b->up, inputs[0]);
+
+    (void)count;
+    return b->composed ? fsdp_silu(fsdp_mul(x, b->slope)) : fsdp_mul(swish(x, b->slope), b->slope);
+}
+
+static fsdp_tensor *own_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    own_net *n = (own_net *)self;
+    fsdp_tensor *x = inputs[0];
+
+    (void)count;
+    for (int i = 0; i < BLOCKS; i++)
+        x = fsdp_call(n->blocks[i], x);
+    return fsdp_cross_entropy(fsdp_call(n->head, x), inputs[1]);
+}
+
+static const fsdp_module_type block_type = {.name = "OwnBlock", .forward = block_forward};
+static const fsdp_module_type own_type = {.name = "OwnNet", .forward = own_forward};
+
+static fsdp_module *block_create(fsdp_context *context, int64_t in, bool composed)
+{
+    own_block *b;
+
+    CHECK_OK(fsdp_module_create(context, &block_type, sizeof *b, &b));
+    b->composed = composed;
+    b->up = fsdp_linear_create(context, test_device(context), in, NET_DIM, NULL);
+    CHECK_OK(fsdp_module_add_child(&b->base, "up", b->up));
+    CHECK_OK(fsdp_module_add_parameter(&b->base, "slope", &b->slope, test_device(context), FSDP_F32,
+                                       FSDP_SHAPE(NET_DIM), (fsdp_init){FSDP_INIT_UNIFORM, 0.5f, 1.5f}));
+    return &b->base;
+}
+
+static own_net *own_create(fsdp_context *context, bool composed)
+{
+    static const char *const names[] = {"first", "second"};
+    own_net *n;
+
+    CHECK_OK(fsdp_module_create(context, &own_type, sizeof *n, &n));
+    for (int i = 0; i < BLOCKS; i++) {
+        n->blocks[i] = block_create(context, i == 0 ? NET_IN : NET_DIM, composed);
+        CHECK_OK(fsdp_module_add_child(&n->base, names[i], n->blocks[i]));
+    }
+    n->head = fsdp_linear_create(context, test_device(context), NET_DIM, NET_OUT, NULL);
+    CHECK_OK(fsdp_module_add_child(&n->base, "head", n->head));
+    CHECK_OK(fsdp_module_initialize(&n->base, 1));
+    return n;
+}
+
+/* ---- the doors ---- */
+
+typedef struct door {
+    const char *name;
+    enum {
+        PLAIN,
+        SHARDED,
+        FSDP1,
+        DDP
+    } kind;
+    bool bf16, checkpoint;
+    fsdp_shard_options sharded;
+    fsdp_fsdp1_options fsdp1;
+    fsdp_replicate_options ddp;
+} door;
+
+static const door doors[] = {
+    {.name = "plain, in checkpoints", .checkpoint = true},
+    {.name = "fully_shard", .kind = SHARDED},
+    {.name = "in checkpoints", .kind = SHARDED, .checkpoint = true},
+    {.name = "behind the host", .kind = SHARDED, .sharded.overlap = FSDP_OVERLAP_WORKER},
+    {.name = "copies, behind the host",
+     .kind = SHARDED,
+     .checkpoint = true,
+     .sharded = {.overlap = FSDP_OVERLAP_WORKER, .no_shared_memory = true}},
+    {.name = "FSDP1", .kind = FSDP1},
+    {.name = "FSDP1, original parameters, copies",
+     .kind = FSDP1,
+     .checkpoint = true,
+     .fsdp1 = {.use_orig_params = true, .no_shared_memory = true}},
+    {.name = "DDP", .kind = DDP},
+    {.name = "DDP, gradients in buckets", .kind = DDP, .ddp.gradient_as_bucket_view = true},
+    /* In bf16, which is cast or copied. */
+    {.name = "bf16", .kind = SHARDED, .bf16 = true, .sharded.mp_policy.param_dtype = FSDP_BF16},
+    {.name = "bf16, copies",
+     .kind = SHARDED,
+     .bf16 = true,
+     .checkpoint = true,
+     .sharded = {.mp_policy.param_dtype = FSDP_BF16, .no_shared_memory = true}},
+};
+
+enum {
+    DOORS = sizeof doors / sizeof doors[0]
+};
+
+static void wrap(own_net *n, const door *d)
+{
+    fsdp_module *units[] = {n->blocks[0], n->blocks[1], &n->base};
+
+    if (d->kind == DDP)
+        CHECK_OK(fsdp_replicate(&n->base, &d->ddp));
+    for (int i = 0; i < 3; i++) {
+        if (d->checkpoint && i < BLOCKS)
+            CHECK_OK(fsdp_module_set_checkpoint(units[i], FSDP_CHECKPOINT_FULL));
+        if (d->kind == SHARDED)
+            CHECK_OK(fsdp_fully_shard(units[i], &d->sharded));
+        if (d->kind == FSDP1)
+            CHECK_OK(fsdp_fsdp1_wrap(units[i], &d->fsdp1));
+    }
+}
+
+/* Of all rows, or of this rank's. free() it. */
+static float *train(fsdp_context *context, const door *d, bool composed, int64_t *count)
+{
+    int world = fsdp_context_world_size(context), rows = d->kind == PLAIN ? NET_ROWS : NET_ROWS / world;
+    own_net *n = own_create(context, composed);
+    float *values;
+
+    wrap(n, d);
+    for (int step = 0; step < STEPS; step++) {
+        fsdp_tensor *x, *targets;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        net_batch(context, step, d->kind == PLAIN ? 0 : fsdp_context_rank(context) * rows, rows, &x, &targets);
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(&n->base, x, targets))));
+        fsdp_scope_end(context, NULL);
+        net_sgd(&n->base, 0.1f);
+    }
+    values = net_values(&n->base, count);
+    fsdp_module_unref(&n->base);
+    return values;
+}
+
+static void through_every_door(fsdp_context *context, void *arg)
+{
+    static const door plain = {.name = "plain"};
+    int64_t count;
+    float *composed, *first[2] = {NULL, NULL};
+
+    if (*(const bool *)arg && test_on_cpu())
+        CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
+    composed = train(context, &plain, true, &count);
+    for (int i = 0; i < DOORS; i++) {
+        const door *d = &doors[i];
+        float *values = train(context, d, false, &count), **same = &first[d->bf16];
+        double tolerance = d->bf16 ? 3e-2 : 1e-5;
+
+        CHECK_CLOSE(values, composed, count, tolerance, tolerance);
+        /* Whichever way, the sums are made in one order. */
+        if (*same)
+            CHECK_BYTES(values, *same, (size_t)count * sizeof *values);
+        if (*same || d->kind == PLAIN)
+            free(values);
+        else
+            *same = values;
+    }
+    free(first[0]);
+    free(first[1]);
+    free(composed);
+    test_drop_workspace(context);
+}
+
+static void a_users_operation_trains_behind_every_door(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= (test_brief() ? 3 : 4); world++) {
+        bool behind = world % 2 == 0;
+
+        test_run_ranks(world, through_every_door, &behind);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(a_users_operation_trains_behind_every_door))
