@@ -11,7 +11,7 @@
 enum {
     MOST_STEPS = 20,
     MOST_RANKS = 4,
-    BRIEF_STEPS = 12 /* thawing is in the tenth */
+    BRIEF_STEPS = 5 /* of calls and bytes the fourth is the last that is looked at */
 };
 
 typedef struct run {
@@ -396,6 +396,15 @@ static void train(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
+/* Under a sanitizer each run on one device, in its first steps; but for those until something is thawed, and the next.
+ */
+static int steps_of(const replay *r)
+{
+    int all = (int)replay_number(r->reference, "steps", 0), thaw = (int)replay_number(r->reference, "unfreeze_at", 0);
+
+    return !test_brief() ? all : thaw > 0 ? thaw + 2 : BRIEF_STEPS;
+}
+
 static void repeats_the_reference(void **state)
 {
     const run *r = *state;
@@ -403,8 +412,10 @@ static void repeats_the_reference(void **state)
 
     if (!replay_is_there(r->name))
         skip(); /* FSDP_REFERENCE has it */
+    if (test_brief() && (r - runs) % 2 == test_on_cpu())
+        skip();
     replay_open(&t.replay, r->name);
-    t.steps = test_brief() ? BRIEF_STEPS : (int)replay_number(t.replay.reference, "steps", 0);
+    t.steps = steps_of(&t.replay);
     CHECK(t.steps <= MOST_STEPS && t.replay.world <= MOST_RANKS);
     test_run_ranks(t.replay.world, train, &t);
     for (int step = 0; step < t.steps; step++) {
