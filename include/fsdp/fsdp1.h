@@ -69,6 +69,12 @@ typedef struct fsdp_fsdp1_mixed_precision {
     fsdp_dtype buffer_dtype;       /* as in fsdp_mp_policy */
     bool cast_forward_inputs;      /* every unit casts floating inputs to its param_dtype */
     bool keep_root_forward_inputs; /* cast_root_forward_inputs=False: the outermost does not either */
+    /* From a backward to the next one shards have their gradients in param_dtype, with NO_SHARD in reduce_dtype, which
+     * are rounded to it when the backward ends; another backward adds to them in the dtype of the shards. Optimizers,
+     * norms and clipping compute in f32 with any dtype (PyTorch's Adam refuses such gradients, its SGD takes them); a
+     * gradient scaler refuses f16. Hooks see gradients as they come. Half of the memory of gradients between a
+     * backward and zero_grad. */
+    bool keep_low_precision_grads;
 } fsdp_fsdp1_mixed_precision;
 
 /* All zero: PyTorch's defaults. */

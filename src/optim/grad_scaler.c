@@ -125,12 +125,13 @@ static fsdp_status check_gradients(const fsdp_optimizer *optimizer)
             const fsdp__optimizer_param *param = &optimizer->groups[g].params[i];
             fsdp_tensor *grad;
 
-            if (param->tensor->dtype == FSDP_F16)
+            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
+            if (param->tensor->dtype == FSDP_F16 || (grad && grad->dtype == FSDP_F16))
                 return FSDP_FAIL(FSDP_UNSUPPORTED,
                                  "cannot unscale the gradient of '%s': it is float16, which loses what unscaling makes "
-                                 "small; keep parameters in float32 and compute in float16 by mp_policy.param_dtype",
+                                 "small; keep parameters in float32, compute in float16 by mp_policy.param_dtype, and "
+                                 "do not set keep_low_precision_grads",
                                  param->name);
-            FSDP_TRY(fsdp__optimizer_grad(param, &grad));
         }
     return FSDP_OK;
 }

@@ -103,6 +103,15 @@ static fsdp_mp_policy policy_of(const fsdp_fsdp1_mixed_precision *mp)
                             .keep_forward_inputs = !mp->cast_forward_inputs};
 }
 
+/* What gradients rest in, as PyTorch has it: what they were computed in; with NO_SHARD what they were reduced in. */
+static fsdp_dtype low_gradients(const fsdp_mp_policy *policy, const fsdp_fsdp1_options *o,
+                                fsdp_sharding_strategy strategy)
+{
+    if (!o->mixed_precision.keep_low_precision_grads)
+        return FSDP_DTYPE_NONE;
+    return strategy == FSDP_NO_SHARD ? policy->reduce_dtype : policy->param_dtype;
+}
+
 static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy strategy)
 {
     const fsdp_fsdp1_options *o = unit->options;
@@ -119,8 +128,10 @@ static void set_schedule(const fsdp_wrap_unit *unit, fsdp_sharding_strategy stra
                                  .by_mesh = o->mesh != NULL,
                                  .full_precision = unit->full_precision};
     state->reshard_after_backward = strategy != FSDP_NO_SHARD;
-    for (int64_t i = 0; i < state->group_count; i++)
+    for (int64_t i = 0; i < state->group_count; i++) {
         state->groups[i]->residence.whole = strategy == FSDP_NO_SHARD;
+        state->groups[i]->low_gradients = low_gradients(&state->policy, o, strategy);
+    }
 }
 
 /* The call's, unless the policy has chosen another for this unit. A reference. */

@@ -56,8 +56,9 @@ typedef struct fsdp__param_group {
     /* The shard group once more, for reductions alone; NULL: they share it. The context's. */
     fsdp_process_group *reduce_pg;
     fsdp_custom_collective all_gather, reduce_scatter, all_reduce; /* the caller's; without `run`: the library's */
-    fsdp_dtype compress;  /* of reductions on the wire, where that is narrower than the reduce dtype; NONE */
-    fsdp__region *packed; /* for a gather by the caller's, while it may be at it */
+    fsdp_dtype compress;      /* of reductions on the wire, where that is narrower than the reduce dtype; NONE */
+    fsdp_dtype low_gradients; /* that gradients of shards rest in: low_gradients.h; NONE: in the shards' */
+    fsdp__region *packed;     /* for a gather by the caller's, while it may be at it */
     fsdp__gradient_buffer gradients[FSDP__GRADIENT_USES];
     fsdp__partial partial;
     struct fsdp__buckets *buckets; /* that its gradients are sent in: buckets.h; NULL: all at once */

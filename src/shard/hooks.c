@@ -62,7 +62,7 @@ static fsdp_status leave_backward(void *arg)
 /* Reductions are complete, and nothing is gathered that should not be. */
 static fsdp_status finish(fsdp__root *root)
 {
-    FSDP_TRY(fsdp__comm_context_finish_reduction(root->comm));
+    FSDP_TRY(fsdp__root_finish_reductions(root));
     for (int64_t i = 0; i < root->state_count; i++)
         if (fsdp__module_state_is_gathering(root->states[i])) /* a prefetch that this backward did not need */
             fsdp__module_state_reshard(root->states[i]);

@@ -367,7 +367,7 @@ fsdp_status fsdp_module_synchronize_gradients(fsdp_module *module)
     FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(check_idle(state->root));
     FSDP_TRY(change_states(module, true, reduce_pending, 0));
-    return fsdp__comm_context_finish_reduction(state->comm);
+    return fsdp__root_finish_reductions(state->root);
 }
 
 fsdp_status fsdp_module_reset_iteration(fsdp_module *module)

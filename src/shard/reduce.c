@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "comm/internal.h"
 #include "device/kernels.h"
+#include "shard/low_gradients.h"
 #include "shard/partial.h"
 #include "shard/results.h"
 
@@ -105,6 +106,7 @@ static fsdp_status begin(fsdp__reduction *r)
 {
     size_t most = (size_t)r->group->param_count;
 
+    FSDP_TRY(fsdp__param_group_raise_gradients(r->group));
     FSDP_TRY(fsdp__comm_context_reduce_stream(r->comm, r->group->reduce_pg != NULL, &r->stream));
     FSDP_TRY(fsdp__comm_context_make_room(r->comm)); /* none in flight is one that hooks wait for, see below */
     r->accumulated = r->group->kept;

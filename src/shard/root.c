@@ -5,6 +5,7 @@
 #include "base/compiler.h"
 #include "comm/internal.h"
 #include "shard/defaults.h"
+#include "shard/low_gradients.h"
 #include "shard/trained.h"
 
 /* ---- life cycle ---- */
@@ -450,12 +451,22 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
     return FSDP_OK;
 }
 
+fsdp_status fsdp__root_finish_reductions(fsdp__root *root)
+{
+    fsdp__param_group *group;
+
+    FSDP_TRY(fsdp__comm_context_finish_reduction(root->comm));
+    for (walk w = walk_of(root); (group = next_group(&w));)
+        FSDP_TRY(fsdp__param_group_lower_gradients(group));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__root_reset(fsdp__root *root)
 {
     fsdp_status status = root->comm->stream ? fsdp_stream_synchronize(root->comm->stream) : FSDP_OK;
 
     /* Of earlier backwards, or of others who share the context: on ranks that were absent they bring gradients yet. */
-    FSDP_KEEP_FIRST(status, fsdp__comm_context_finish_reduction(root->comm));
+    FSDP_KEEP_FIRST(status, fsdp__root_finish_reductions(root));
     fsdp__comm_context_drop_reduction(root->comm); /* what could not be waited for, before its gradients go */
     for (int64_t i = 0; i < root->state_count; i++)
         fsdp__module_state_reset(root->states[i]);

@@ -91,6 +91,8 @@ fsdp_status fsdp__root_encode_state(fsdp__root *root, fsdp__module_state *state)
 fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *state);
 /* Reshards what stayed unsharded and has been written to on any rank: see [Note: staying unsharded]. [collective] */
 fsdp_status fsdp__root_drop_stale(fsdp__root *root);
+/* All that was reduced has landed, and gradients are where they rest. */
+fsdp_status fsdp__root_finish_reductions(fsdp__root *root);
 /* Everything sharded, nothing in flight, no gradient of the running iteration. */
 fsdp_status fsdp__root_reset(fsdp__root *root);
 

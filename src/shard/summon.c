@@ -10,6 +10,7 @@
 #include "comm/internal.h"
 #include "shard/allocate.h"
 #include "shard/gradients.h"
+#include "shard/low_gradients.h"
 
 typedef struct summoning {
     const fsdp_module *module;
@@ -373,6 +374,8 @@ static void end(summoning *s, fsdp__param_group *group)
         return;
     s->summoned++;
     group->summoned_by = NULL;
+    if (s->status == FSDP_OK && group->summoned_grads) /* written in the dtype that they are summoned in */
+        s->status = fsdp__param_group_raise_gradients(group);
     for (int64_t i = 0; i < group->param_count; i++) {
         fsdp__param *p = &group->params[i];
         char text[256];
@@ -390,6 +393,8 @@ static void end(summoning *s, fsdp__param_group *group)
         fsdp_tensor_unref(p->summoned);
         p->summoned = NULL;
     }
+    if (s->status == FSDP_OK && group->summoned_grads)
+        s->status = fsdp__param_group_lower_gradients(group);
 }
 
 fsdp_status fsdp_module_end_summon(fsdp_module *module)

@@ -33,6 +33,7 @@ static void wrap_unit(const order_model *m, const order_run *run, fsdp_mesh *mes
         options.strategy = mesh ? FSDP_HYBRID_SHARD : FSDP_FULL_SHARD;
     if (p->bf16) {
         options.mixed_precision.param_dtype = FSDP_BF16;
+        options.mixed_precision.keep_low_precision_grads = p->seed / 5 % 2;
         options.mixed_precision.cast_forward_inputs = true; /* blocks are called by themselves, too */
         options.mixed_precision.reduce_dtype = p->reduce_f32 ? FSDP_F32 : FSDP_DTYPE_NONE;
     }
