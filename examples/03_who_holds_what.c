@@ -94,8 +94,10 @@ static void print_held(my_model *m, const char *when)
         used += snprintf(text + used, sizeof text - (size_t)used, "  %-22s %s%s\n", p.items[i].name,
                          d ? "" : "whole: ", rows);
     }
-    fputs(text, stdout);
     fsdp_parameters_release(&p);
+    for (int rank = 0; rank < fsdp_context_world_size(c); rank++, fsdp_barrier(fsdp_world(c))) /* in turn */
+        if (rank == fsdp_context_rank(c) && fputs(text, stdout) >= 0)
+            fflush(stdout);
 }
 
 static fsdp_status show(fsdp_context *c, int wrapped, size_t *peak)
@@ -105,7 +107,8 @@ static fsdp_status show(fsdp_context *c, int wrapped, size_t *peak)
     fsdp_memory_stats memory;
     my_model *m = NULL;
 
-    printf("---- rank %d: %s ----\n", fsdp_context_rank(c), titles[wrapped]);
+    if (fsdp_context_rank(c) == 0)
+        printf("---- %s ----\n", titles[wrapped]);
     FSDP_TRY(model_create(c, &m));
     if (wrapped >= 1)
         FSDP_TRY(fsdp_fully_shard(m->block2, &always));
@@ -140,9 +143,8 @@ int main(void)
         return 1;
     }
     if (fsdp_context_rank(c) == 0)
-        printf(
-            "peak of whole parameters: %zu bytes with the root only, %zu with block2 wrapped, %zu with both blocks\n",
-            peak[0], peak[1], peak[2]);
+        printf("whole at most: %zu bytes with the root only, %zu with block2 wrapped, %zu with both blocks\n", peak[0],
+               peak[1], peak[2]);
     fsdp_context_free(c);
     return 0;
 }

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""docs.py SOURCE BUILD: runs the commands of README.md, CONTRIBUTING.md and docs/.
+"""docs.py SOURCE BUILD [--write]: runs the commands of README.md, CONTRIBUTING.md and docs/.
 
 A command is a line of an indented block, a line after "$ " in a fenced one, or a span of code in the text, that begins
 with a program (PROGRAMS, or a path with one of FOLDERS). Each is run, as it is or as INSTEAD says, in a folder where
 the names of the pages exist; what is not run stands in LISTED, with the reason. A command that is in neither fails, and
-so does an entry that no page has any more. Every --section.key of the pages must be a key."""
+so does an entry that no page has any more. Every --section.key of the pages must be a key.
+
+A block that begins with ```output and "$ COMMAND" holds what the command prints, all of it: another output fails, and
+with --write takes the place of what stands there."""
+import difflib
 import os
 import re
 import shlex
@@ -26,6 +30,7 @@ LISTED = {
     "make tsan": "an hour; CI runs it",
     "make test-long": "hours",
     "make format": "changes the sources",
+    "tests/tools/docs.py . build --write": "is this test",
     "tools/fuzz.sh build-fuzz 60": "minutes; CI runs it",
     ".ci/run": "is what runs this test",
     "ctest --test-dir build -R test_shard_parity": "is a test itself",
@@ -95,6 +100,28 @@ def commands_of(page):
     return found + [span for span in spans("".join(prose)) if is_command(span)]
 
 
+def outputs_of(page):
+    """[(command, what the page says it prints)]"""
+    text = open(page, encoding="utf-8").read()
+    return re.findall(r"^```output\n\$ (.*?[^\\])\n(.*?)^```$", text, re.M | re.S)
+
+
+def compare(page, outputs, write):
+    """What a page says of outputs that is no longer so; with `write` it is put right."""
+    text = open(page, encoding="utf-8").read()
+    failed = []
+    for command, said in outputs_of(page):
+        printed = outputs.get(re.sub(r"\\\n\s*", "", command))
+        if printed is None or printed == said:
+            continue
+        text = text.replace(f"```output\n$ {command}\n{said}```", f"```output\n$ {command}\n{printed}```")
+        difference = "".join(difflib.unified_diff(said.splitlines(True), printed.splitlines(True), "page", "run"))
+        failed.append(f"{os.path.basename(page)}: '{command}' prints something else:\n{difference}")
+    if failed and write:
+        open(page, "w", encoding="utf-8").write(text)
+    return [] if write else failed
+
+
 def make_sandbox(source, build, folder):
     for name in ("tools", "demo", "examples", "bench"):
         shutil.copytree(os.path.join(source, name), os.path.join(folder, name),
@@ -127,6 +154,7 @@ def environment(build, folder):
 
 
 def run(command, build, folder):
+    """What it prints; None when it fails."""
     command = INSTEAD.get(command, command)
     if re.fullmatch(r"fsdp [a-z]+", command):  # a command by its name
         command += " --help"
@@ -137,7 +165,7 @@ def run(command, build, folder):
                           errors="replace")
     if done.returncode != 0:
         print(f"FAILED: {command}: status {done.returncode}:\n{done.stdout}")
-    return done.returncode == 0
+    return done.stdout if done.returncode == 0 else None
 
 
 def target_exists(command, source):
@@ -161,7 +189,7 @@ def unknown_keys(pages, build, folder):
     return unknown
 
 
-def main(source, build):
+def main(source, build, write):
     pages = [os.path.join(source, name) for name in ("README.md", "CONTRIBUTING.md")]
     pages += sorted(os.path.join(source, "docs", name) for name in os.listdir(os.path.join(source, "docs"))
                     if name.endswith(".md"))
@@ -169,7 +197,7 @@ def main(source, build):
     for page in pages:
         commands += [command for command in commands_of(page) if command not in commands]
     failed = [f"no page has '{entry}' any more" for entry in list(LISTED) + list(INSTEAD) if entry not in commands]
-    ran = 0
+    outputs = {}
     with tempfile.TemporaryDirectory(prefix="fsdp-docs-") as folder:
         make_sandbox(source, build, folder)
         for command in commands:
@@ -177,13 +205,15 @@ def main(source, build):
                 if not target_exists(command, source):
                     failed.append(f"'{command}' does not exist")
                 continue
-            ran += 1
-            if not run(command, build, folder):
+            outputs[command] = run(command, build, folder)
+            if outputs[command] is None:
                 failed.append(f"'{command}' failed")
+        for page in pages:
+            failed += compare(page, outputs, write)
         failed += [f"--{key} is no key" for key in unknown_keys(pages, build, folder)]
-    print("\n".join(failed) if failed else f"{ran} commands run, {len(LISTED)} listed")
+    print("\n".join(failed) if failed else f"{len(outputs)} commands run, {len(LISTED)} listed")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])))
+    sys.exit(main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), "--write" in sys.argv[3:]))
