@@ -17,74 +17,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "device/device.h"
-
-typedef struct bench {
-    fsdp_stream *stream;
-    const fsdp__kernel_function *kernels;
-    char **words;
-    int word_count, threads;
-    double flop_rate, byte_rate; /* 1e9 per second */
-    void *held[64];
-    int held_count;
-} bench;
-
-static double seconds(void)
-{
-    return (double)fsdp__clock_ns() * 1e-9;
-}
-
-/* Values of [-0.5, 0.5), or 0, 1, 2 ... below `below` for indices. Freed by bench_free. */
-static void *array(bench *b, fsdp_dtype dtype, int64_t numel, int below)
-{
-    size_t bytes = ((size_t)numel * fsdp_dtype_size(dtype) + 63) / 64 * 64;
-    unsigned char *p = aligned_alloc(64, bytes + 64);
-    fsdp__random_args random = {
-        .dst = p, .numel = numel, .key = 7, .a = -0.5f, .b = 1.0f, .distribution = FSDP__UNIFORM, .dtype = dtype};
-
-    b->held[b->held_count++] = p;
-    if (fsdp_dtype_is_floating(dtype))
-        (void)b->kernels[FSDP__KERNEL_RANDOM](b->stream, &random);
-    else
-        for (int64_t i = 0; i < numel; i++)
-            ((int32_t *)p)[i] = (int32_t)(i * 7919 % below);
-    return p;
-}
-
-static void release(bench *b)
-{
-    while (b->held_count > 0)
-        free(b->held[--b->held_count]);
-}
-
-static bool wanted(const bench *b, const char *name)
-{
-    for (int i = 0; i < b->word_count; i++)
-        if (strstr(name, b->words[i]))
-            return true;
-    return b->word_count == 0;
-}
-
-/* Runs the call and prints its line. Releases the arrays. */
-static void measure(bench *b, fsdp__kernel kernel, const void *args, double flops, double bytes, const char *what)
-{
-    double best = 1e30, spent = 0.0, floor = fmax(flops / b->flop_rate, bytes / b->byte_rate) * 1e-9;
-
-    for (int i = 0; i < 3 || (spent < 0.3 && i < 200); i++) {
-        double start = seconds(), took;
-        (void)b->kernels[kernel](b->stream, args);
-        took = seconds() - start;
-        best = fmin(best, took);
-        spent += took;
-    }
-    printf("%-20s %-34s %9.3f ms %8.1f GF/s %8.1f GB/s %6.0f%%\n", fsdp__kernel_infos[kernel].name, what, best * 1e3,
-           flops / best * 1e-9, bytes / best * 1e-9, 100.0 * floor / best);
-    fflush(stdout);
-    release(b);
-}
-
-#define WANT(NAME)                                                \
-    if (!wanted(b, fsdp__kernel_infos[FSDP__KERNEL_##NAME].name)) \
-        return;
+#include "kernels/rig.h"
 
 /* ---- products ---- */
 
@@ -519,6 +452,8 @@ static void run_all(bench *b)
         ranks(b, t, FSDP_F32, 4, 4 << 20);
         ranks(b, t, FSDP_F32, 5, 4 << 20);
     }
+    printf("-- a small CNN\n");
+    bench_images(b);
     casts(b, FSDP_F32, FSDP_BF16, 8 << 20);
     casts(b, FSDP_BF16, FSDP_F32, 8 << 20);
     for (int t = FSDP_F32; t <= FSDP_BF16; t++) {

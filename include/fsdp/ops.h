@@ -89,6 +89,17 @@ FSDP_API fsdp_tensor *fsdp_sum(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_mean(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tensor *x, int dim, bool keep_dim);
 
+/* ---- images: (N,C,H,W); index 0 of a pair is of the height, 1 of the width ---- */
+/* A stride, dilation or number of groups of 0 is 1. */
+typedef struct fsdp_conv2d_options {
+    int64_t stride[2], padding[2], dilation[2], groups;
+} fsdp_conv2d_options;
+/* x (N,C,H,W), weight (O,C/groups,kh,kw), bias (O) or FSDP_NO_BIAS  ->  (N,O,H',W') with
+ * H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1, rounded down. NULL options: zeros. The result, gradients
+ * too, is the same for any number of threads. */
+FSDP_API fsdp_tensor *fsdp_conv2d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                                  const fsdp_conv2d_options *options);
+
 /* ---- shapes ---- */
 /* One size may be -1. Views where strides allow, else a copy. */
 FSDP_API fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape);

@@ -62,6 +62,43 @@ static void matmul(fsdp__matmul_args *a, const visitor *v)
     ADDS(c, STRIDED(a->c_dtype, {a->batch, a->c_batch}, {a->m, a->c_row}, {a->n, 1}), a->accumulate);
 }
 
+static size_t conv2d_x(const fsdp__conv2d_sizes *s)
+{
+    return elements(s->dtype, s->batch * s->in * s->in_height * s->in_width);
+}
+
+static size_t conv2d_y(const fsdp__conv2d_sizes *s)
+{
+    return elements(s->dtype, s->batch * s->out * s->out_height * s->out_width);
+}
+
+static size_t conv2d_w(const fsdp__conv2d_sizes *s)
+{
+    return elements(s->dtype, s->out * (s->in / s->groups) * s->kernel_height * s->kernel_width);
+}
+
+static void conv2d_forward(fsdp__conv2d_forward_args *a, const visitor *v)
+{
+    READS(x, conv2d_x(&a->sizes));
+    READS(weight, conv2d_w(&a->sizes));
+    READS(bias, elements(a->sizes.dtype, a->sizes.out));
+    WRITES(y, conv2d_y(&a->sizes));
+}
+
+static void conv2d_input(fsdp__conv2d_input_args *a, const visitor *v)
+{
+    READS(dy, conv2d_y(&a->sizes));
+    READS(weight, conv2d_w(&a->sizes));
+    ADDS(dx, conv2d_x(&a->sizes), a->accumulate);
+}
+
+static void conv2d_weight(fsdp__conv2d_weight_args *a, const visitor *v)
+{
+    READS(x, conv2d_x(&a->sizes));
+    READS(dy, conv2d_y(&a->sizes));
+    ADDS(dweight, conv2d_w(&a->sizes), a->accumulate);
+}
+
 static void copy(fsdp__copy_args *a, const visitor *v)
 {
     extent from[6], to[6];

@@ -1,0 +1,32 @@
+/* rig.h - what the rows of bench_kernels are measured with. */
+#ifndef BENCH_KERNELS_RIG_H
+#define BENCH_KERNELS_RIG_H
+
+#include "device/kernels.h"
+
+typedef struct bench {
+    fsdp_stream *stream;
+    const fsdp__kernel_function *kernels;
+    char **words;
+    int word_count, threads;
+    double flop_rate, byte_rate; /* 1e9 per second */
+    void *held[64];
+    int held_count;
+} bench;
+
+double seconds(void);
+/* Values of [-0.5, 0.5), or 0, 1, 2 ... below `below` for indices. Freed by bench_free. */
+void *array(bench *b, fsdp_dtype dtype, int64_t numel, int below);
+void release(bench *b); /* the arrays */
+bool wanted(const bench *b, const char *name);
+/* Runs the call and prints its line. Releases the arrays. */
+void measure(bench *b, fsdp__kernel kernel, const void *args, double flops, double bytes, const char *what);
+
+#define WANT(NAME)                                                \
+    if (!wanted(b, fsdp__kernel_infos[FSDP__KERNEL_##NAME].name)) \
+        return;
+
+/* images.c */
+void bench_images(bench *b);
+
+#endif
