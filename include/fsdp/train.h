@@ -128,6 +128,11 @@ typedef struct fsdp_train_config {
         int fsdp1_use_orig_params;              /* 1, 0, -1: 0 */
         int fsdp1_backward_prefetch;            /* fsdp_backward_prefetch; -1: PRE */
         int fsdp1_forward_prefetch;             /* 1, 0, -1: 0 */
+        double ddp_bucket_cap_mb;               /* fsdp_replicate_options; NaN: its default */
+        int ddp_find_unused_parameters;         /* 1, 0, -1: 0 */
+        int ddp_static_graph;                   /* the same */
+        int ddp_gradient_as_bucket_view;        /* the same */
+        int ddp_compress;                       /* fsdp_dtype: NONE, BF16, F16; -1: NONE */
         int wrap_policy;                        /* fsdp_train_wrap */
         int64_t wrap_min_num_params;            /* of SIZE; 0: its default */
         char **wrap_classes;                    /* of CLASS: names of modules' types */

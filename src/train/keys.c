@@ -32,6 +32,8 @@ static const fsdp__choice fsdp1_choices[] = {
     {"hybrid_shard", FSDP_HYBRID_SHARD}, {"hybrid_shard_zero2", FSDP_HYBRID_SHARD_ZERO2}, {NULL, 0}};
 static const fsdp__choice backward_prefetch_choices[] = {
     {"pre", FSDP_BACKWARD_PRE}, {"post", FSDP_BACKWARD_POST}, {"none", FSDP_BACKWARD_NONE}, {NULL, 0}};
+static const fsdp__choice compress_choices[] = {
+    {"none", FSDP_DTYPE_NONE}, {"bfloat16", FSDP_BF16}, {"float16", FSDP_F16}, {NULL, 0}};
 static const fsdp__choice wrap_choices[] = {{"blocks", FSDP_TRAIN_WRAP_BLOCKS}, {"root", FSDP_TRAIN_WRAP_ROOT},
                                             {"size", FSDP_TRAIN_WRAP_SIZE},     {"class", FSDP_TRAIN_WRAP_CLASS},
                                             {"always", FSDP_TRAIN_WRAP_ALWAYS}, {NULL, 0}};
@@ -159,6 +161,11 @@ static const fsdp__key keys[] = {
     CHOICE(parallelism, fsdp1_use_orig_params, fsdp1_use_orig_params, bool_choices, NULL, "of strategy fsdp1: optimizers have the original parameters, not one a unit; these begin at multiples of 16 bytes of its vector, and frozen ones may be in a unit with others; not set: false"),
     CHOICE(parallelism, fsdp1_backward_prefetch, fsdp1_backward_prefetch, backward_prefetch_choices, NULL, "of strategy fsdp1: when the backward gathers the unit before: ahead of a unit's backward, behind it, not before its own begins; not set: pre"),
     CHOICE(parallelism, fsdp1_forward_prefetch, fsdp1_forward_prefetch, bool_choices, NULL, "of strategy fsdp1: the forward gathers the next unit ahead, with its memory; not set: false"),
+    NUMBER(parallelism, ddp_bucket_cap_mb, 0, 1 << 20, FSDP__ABOVE, NULL, "of strategy ddp: MiB from which a bucket of gradients is full, and is sent; not set: 25, and 1 for the first one"),
+    CHOICE(parallelism, ddp_find_unused_parameters, ddp_find_unused_parameters, bool_choices, NULL, "of strategy ddp: ranks may use different parameters in a step: one more all-reduce, and buckets in the order of the model; not set: false"),
+    CHOICE(parallelism, ddp_static_graph, ddp_static_graph, bool_choices, NULL, "of strategy ddp: each rank uses the same parameters in every step, though not all of them perhaps; not set: false"),
+    CHOICE(parallelism, ddp_gradient_as_bucket_view, ddp_gradient_as_bucket_view, bool_choices, NULL, "of strategy ddp: gradients lie in the buckets they are sent in: half of their memory while they are reduced; not set: false"),
+    CHOICE(parallelism, ddp_compress, ddp_compress, compress_choices, NULL, "of strategy ddp: gradients are rounded to it, divided and summed in it: half of the bytes sent; not set: none"),
     CHOICE(parallelism, wrap_policy, wrap_policy, wrap_choices, "blocks", "which modules are units, each gathered and reduced together, with the parameters of no unit inside it; the model is one of them; blocks: every block; root: no other; size: by wrap_min_num_params; class: by wrap_classes; always: every module. More units: less memory for whole parameters, and more collectives, of the same bytes"),
     INTEGER(parallelism, wrap_min_num_params, 1, FSDP__KEY_LARGE, 0, NULL, "of wrap_policy size: a module is a unit when it has as many parameters (elements) that no unit inside it has; not set: 100000000"),
     NAMES(parallelism, wrap_classes, wrap_classes, "of wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear), or list of them; the model must have modules of each"),

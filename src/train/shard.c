@@ -1,4 +1,6 @@
 /* shard.c - the model goes through the front door that parallelism.strategy names, as the other keys say. */
+#include <math.h>
+
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
 #include "shard/fsdp1_unit.h"
@@ -59,6 +61,16 @@ static fsdp_fsdp1_options fsdp1_options(const fsdp_train_run *run)
     return options;
 }
 
+static fsdp_replicate_options ddp_options(const fsdp_train_config *c)
+{
+    return (fsdp_replicate_options){
+        .bucket_cap_mb = isnan(c->parallelism.ddp_bucket_cap_mb) ? 0 : c->parallelism.ddp_bucket_cap_mb,
+        .find_unused_parameters = c->parallelism.ddp_find_unused_parameters == 1,
+        .static_graph = c->parallelism.ddp_static_graph == 1,
+        .gradient_as_bucket_view = c->parallelism.ddp_gradient_as_bucket_view == 1,
+        .compress = c->parallelism.ddp_compress > 0 ? (fsdp_dtype)c->parallelism.ddp_compress : FSDP_DTYPE_NONE};
+}
+
 /* Every unit, last the root. */
 static fsdp_status shard_units(const fsdp_train_run *run)
 {
@@ -79,9 +91,10 @@ static fsdp_status shard_units(const fsdp_train_run *run)
 fsdp_status fsdp__train_shard_model(fsdp_train_run *run)
 {
     bool ddp = run->config->parallelism.strategy == FSDP_TRAIN_DDP;
+    fsdp_replicate_options options = ddp_options(run->config);
 
     FSDP_TRY(make_mesh(run));
-    FSDP_TRY(ddp ? fsdp_replicate(run->model, NULL) : shard_units(run));
+    FSDP_TRY(ddp ? fsdp_replicate(run->model, &options) : shard_units(run));
     run->unit_count = ddp ? 1 : run->units.count;
     fsdp_wrap_units_release(&run->units);
     FSDP_TRY(fsdp__train_set_checkpoints(run->config, run->model));

@@ -1,4 +1,6 @@
 /* strategy.c - parallelism.strategy: what it excludes, and the stage of ZeRO that it is. */
+#include <math.h>
+
 #include "train/config.h"
 
 int fsdp__train_zero_stage(const fsdp_train_config *config)
@@ -109,11 +111,21 @@ static fsdp_status check_fsdp1(const fsdp_train_config *config, int world_size)
                       "gathers in the compute dtype");
 }
 
+/* What fsdp_replicate would refuse, by its keys. */
+static fsdp_status check_buckets(const fsdp_train_config *config)
+{
+    if (config->parallelism.ddp_static_graph == 1 && config->parallelism.ddp_find_unused_parameters == 1)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.ddp_static_graph finds unused parameters by itself: leave out "
+                                       "parallelism.ddp_find_unused_parameters, which looks for them in every step");
+    return FSDP_OK;
+}
+
 static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
 {
     int reshard = config->parallelism.reshard_after_forward;
 
     FSDP_TRY(check_copies(config, world_size, "ddp"));
+    FSDP_TRY(check_buckets(config));
     FSDP_TRY(refuse_key(reshard == -FSDP_RESHARD_ALWAYS || reshard > 1, "ddp", "parallelism.fsdp_reshard_after_forward",
                         "keeps parameters whole"));
     FSDP_TRY(refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "ddp", "parallelism.gather_dtype",
@@ -143,10 +155,26 @@ static fsdp_status check_keys_of_fsdp1(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
+static fsdp_status check_keys_of_ddp(const fsdp_train_config *config)
+{
+    const char *key = !isnan(config->parallelism.ddp_bucket_cap_mb)          ? "ddp_bucket_cap_mb"
+                      : config->parallelism.ddp_find_unused_parameters >= 0  ? "ddp_find_unused_parameters"
+                      : config->parallelism.ddp_static_graph >= 0            ? "ddp_static_graph"
+                      : config->parallelism.ddp_gradient_as_bucket_view >= 0 ? "ddp_gradient_as_bucket_view"
+                      : config->parallelism.ddp_compress >= 0                ? "ddp_compress"
+                                                                             : NULL;
+
+    if (key)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s is of parallelism.strategy ddp: set that, or leave it out", key);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size)
 {
     int stage = fsdp__train_zero_stage(config);
 
+    if (config->parallelism.strategy != FSDP_TRAIN_DDP)
+        FSDP_TRY(check_keys_of_ddp(config));
     if (config->parallelism.strategy == FSDP_TRAIN_FSDP1)
         return check_fsdp1(config, world_size);
     FSDP_TRY(check_keys_of_fsdp1(config));

@@ -165,6 +165,37 @@ static void compare_doors(const char *data, int world, int micros)
     check_calls(&none, world, 0, 0, GROUPS);
 }
 
+/* However the buckets are made and sent; `ddp_find_unused_parameters` asks who has used what, once a step. */
+static void buckets_change_no_bit(const char *data, int world, int micros)
+{
+    static const char *const keys[][2] = {{"ddp_bucket_cap_mb", "0.01"},
+                                          {"ddp_find_unused_parameters", "true"},
+                                          {"ddp_static_graph", "true"},
+                                          {"ddp_gradient_as_bucket_view", "true"},
+                                          {"ddp_compress", "none"}};
+    fixture ddp = {0}, rounded = {0};
+
+    run(&ddp, data, world, micros, (variant){"ddp", NULL, NULL, 0});
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        fixture other = {0};
+        char key[64];
+
+        snprintf(key, sizeof key, "parallelism.%s", keys[i][0]);
+        run(&other, data, world, micros, (variant){"ddp", key, keys[i][1], 0});
+        check_same(&ddp, &other);
+        if (i == 0) /* in a first step the buckets are not yet made by arrival */
+            CHECK(other.reports[2].all_reduce > ddp.reports[2].all_reduce);
+        if (i == 1)
+            CHECK_EQ(other.reports[2].all_reduce, ddp.reports[2].all_reduce + 1);
+        if (i == 3)
+            CHECK(other.reports[2].memory.peak_bytes[FSDP_MEMORY_GRADIENT] <
+                  ddp.reports[2].memory.peak_bytes[FSDP_MEMORY_GRADIENT]);
+    }
+    run(&rounded, data, world, micros, (variant){"ddp", "parallelism.ddp_compress", "bfloat16", 0});
+    CHECK(rounded.reports[2].bytes_sent < ddp.reports[2].bytes_sent / 2 + 64); /* the loss is sent as it was */
+    CHECK_NEAR(rounded.reports[2].loss, ddp.reports[2].loss, 1e-2);
+}
+
 /* Strategies inside each of two copies. */
 static void compare_copies(const char *data, int micros)
 {
@@ -204,6 +235,7 @@ static void strategies_train_alike(void **state)
         compare(data, world, 1 + world % MICROS);
         compare_doors(data, world, 1 + world % MICROS);
     }
+    buckets_change_no_bit(data, 2, MICROS);
     compare_copies(data, MICROS);
     free(data);
     test_directory_free(directory);
@@ -236,6 +268,11 @@ static const char *const wrong[][4] = {
     {"ddp", "training.mixed_precision_param", "bfloat16", "leave training.mixed_precision_param out"},
     {"ddp", "training.mixed_precision_reduce", "bfloat16", "leave training.mixed_precision_reduce out"},
     {"ddp", "training.enable_cpu_offload", "true", "leave training.enable_cpu_offload out"},
+    {"fsdp2", "parallelism.ddp_bucket_cap_mb", "2", "ddp_bucket_cap_mb is of parallelism.strategy ddp"},
+    {"fsdp1", "parallelism.ddp_find_unused_parameters", "false", "ddp_find_unused_parameters is of"},
+    {"zero1", "parallelism.ddp_static_graph", "true", "ddp_static_graph is of"},
+    {"hsdp", "parallelism.ddp_gradient_as_bucket_view", "true", "ddp_gradient_as_bucket_view is of"},
+    {"zero3", "parallelism.ddp_compress", "bfloat16", "ddp_compress is of"},
     {"ddp", "parallelism.fsdp1_strategy", "no_shard", "fsdp1_strategy is of parallelism.strategy fsdp1"},
     {"fsdp2", "parallelism.fsdp1_backward_prefetch", "post", "parallelism.fsdp1_backward_prefetch is of"},
     {"fsdp2", "parallelism.fsdp1_use_orig_params", "true", "parallelism.fsdp1_use_orig_params is of"},
@@ -287,6 +324,19 @@ static void create(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
+static void unused_parameters_are_found_in_one_way(void **state)
+{
+    fsdp_train_config *config = configure("none.txt", 4, 1, "ddp");
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.ddp_static_graph", "true"));
+    CHECK_OK(fsdp_train_config_check(config, 4));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.ddp_find_unused_parameters", "true"));
+    CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID, "ddp_static_graph finds unused parameters by itself");
+    CHECK_ERROR(fsdp_train_config_set(config, "parallelism.ddp_bucket_cap_mb", "0"), FSDP_INVALID, "greater than 0");
+    fsdp_train_config_free(config);
+}
+
 static void frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit(void **state)
 {
     char *directory = test_directory(), *data = test_path(directory, "data.txt");
@@ -322,4 +372,5 @@ static void what_excludes_each_other_is_refused(void **state)
 
 TEST_MAIN(cmocka_unit_test(strategies_train_alike),
           cmocka_unit_test(frozen_parameters_beside_others_are_refused_by_the_name_of_their_unit),
-          cmocka_unit_test(no_shard_has_the_degrees_of_ddp), cmocka_unit_test(what_excludes_each_other_is_refused))
+          cmocka_unit_test(unused_parameters_are_found_in_one_way), cmocka_unit_test(no_shard_has_the_degrees_of_ddp),
+          cmocka_unit_test(what_excludes_each_other_is_refused))
