@@ -59,6 +59,13 @@ typedef struct fsdp_replicate_options {
     /* BF16 or F16: gradients are cast to it and divided by the ranks, summed in it, and cast back (PyTorch's
      * bf16_compress_hook and fp16_compress_hook): half the bytes. NONE: they are sent as they are. */
     fsdp_dtype compress;
+    /* Left as they are, each rank's own: parameters, which keep the gradients that this rank computes, and all
+     * parameters and buffers of modules and of what is below them (PyTorch's
+     * _set_params_and_buffers_to_ignore_for_model). The same on all ranks. Borrowed for the call. */
+    fsdp_tensor *const *ignored_params;
+    int64_t ignored_param_count;
+    fsdp_module *const *ignored_modules;
+    int64_t ignored_module_count;
     fsdp_overlap overlap; /* of reductions */
     bool no_shared_memory;
 } fsdp_replicate_options;
@@ -69,6 +76,7 @@ typedef struct fsdp_replicate_options {
  * has a gradient, is distributed, or is on another device than the others; static_graph with find_unused_parameters.
  * [collective] of the world, the first time for a mesh */
 FSDP_API fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *options);
+/* Also of a module without parameters. */
 FSDP_API bool fsdp_module_is_replicated(fsdp_module *module);
 
 /* In place of the library's all-reduce, and of the division: makes the average of all ranks of `gradients`, the bucket

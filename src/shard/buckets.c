@@ -25,6 +25,8 @@ fsdp_status fsdp__buckets_create(const fsdp__param_group *group, const fsdp_repl
         return FSDP_NO_MEMORY;
     b->options = *options;
     b->options.mesh = NULL;
+    b->options.ignored_params = NULL;
+    b->options.ignored_modules = NULL;
     b->buffers_due = !options->keep_buffers;
     b->items = fsdp__calloc(n, sizeof *b->items);
     b->order = fsdp__calloc(n, sizeof *b->order);
@@ -52,6 +54,7 @@ void fsdp__buckets_free(fsdp__buckets *buckets)
     fsdp__free(buckets->places);
     fsdp__free(buckets->arrivals);
     fsdp__free(buckets->late);
+    fsdp__free(buckets->ignored);
     fsdp__free(buckets);
 }
 

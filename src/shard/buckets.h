@@ -33,8 +33,10 @@ typedef struct fsdp__late_result {
 } fsdp__late_result;
 
 typedef struct fsdp__buckets {
-    fsdp_replicate_options options; /* without the mesh */
-    fsdp__bucket *items;            /* in the order in which they are sent */
+    fsdp_replicate_options options; /* without what they borrow */
+    fsdp_module **ignored;          /* modules whose buffers are each rank's own; the tree's */
+    int64_t ignored_count;
+    fsdp__bucket *items; /* in the order in which they are sent */
     int64_t count;
     int32_t *order;             /* bucket after bucket */
     fsdp__bucket_place *places; /* by parameter */

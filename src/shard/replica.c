@@ -15,6 +15,7 @@ fsdp__param_group *fsdp__replica_of(const fsdp__module_state *state)
 
 /* Buffers of one dtype, one after the other. */
 typedef struct packing {
+    const fsdp__buckets *buckets;
     fsdp_dtype dtype; /* at hand */
     fsdp_tensor **buffers;
     int64_t count, capacity;
@@ -25,6 +26,9 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
     packing *p = arg;
 
     (void)name;
+    for (int64_t i = 0; i < p->buckets->ignored_count; i++)
+        if (p->buckets->ignored[i] == module)
+            return FSDP_OK;
     for (int64_t i = 0; i < module->parts->buffer_count; i++) {
         fsdp_tensor *buffer = *module->parts->buffers[i].slot;
         bool there = !buffer || fsdp_device_is_meta(fsdp_tensor_device(buffer)) || buffer->dtype != p->dtype;
@@ -90,7 +94,7 @@ out:
 
 static fsdp_status broadcast_buffers(const fsdp__module_state *state, const fsdp__mesh_info *mesh, int root)
 {
-    packing p = {.count = 0};
+    packing p = {.buckets = fsdp__replica_of(state)->buckets};
     fsdp_status status = FSDP_OK;
 
     if (mesh->replicas == 1)

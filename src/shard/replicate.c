@@ -19,7 +19,69 @@ typedef struct selection {
     fsdp_mesh *mesh; /* of W x 1, a reference */
     fsdp__param_group *group;
     const fsdp_replicate_options *options;
+    fsdp_module **modules; /* that are ignored, with all that is below them */
+    int64_t module_count, module_capacity;
 } selection;
+
+/* ---- what is ignored ---- */
+
+static fsdp_status ignore_module(void *arg, fsdp_module *module, const char *name)
+{
+    selection *sel = arg;
+
+    (void)name;
+    if (fsdp__grow(&sel->modules, sel->module_count, &sel->module_capacity, sizeof *sel->modules))
+        return FSDP_NO_MEMORY;
+    sel->modules[sel->module_count++] = module;
+    return FSDP_OK;
+}
+
+static fsdp_status check_list(const char *what, const void *list, int64_t count)
+{
+    if (count < 0 || (count > 0 && !list))
+        return FSDP_FAIL(FSDP_INVALID, "%s: %lld, and no list of them", what, (long long)count);
+    return FSDP_OK;
+}
+
+static fsdp_status ignore_modules(selection *sel, const fsdp_module *root)
+{
+    const fsdp_replicate_options *o = sel->options;
+
+    FSDP_TRY(check_list("ignored_params", o->ignored_params, o->ignored_param_count));
+    FSDP_TRY(check_list("ignored_modules", o->ignored_modules, o->ignored_module_count));
+    for (int64_t i = 0; i < o->ignored_param_count; i++)
+        if (!o->ignored_params[i])
+            return FSDP_FAIL(FSDP_INVALID, "ignored_params[%lld] is NULL", (long long)i);
+    for (int64_t i = 0; i < o->ignored_module_count; i++) {
+        if (!o->ignored_modules[i] || o->ignored_modules[i] == root)
+            return FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld] is %s", (long long)i,
+                             o->ignored_modules[i] ? "the module that is to be replicated" : "NULL");
+        FSDP_TRY(fsdp__module_walk(o->ignored_modules[i], ignore_module, sel));
+    }
+    return FSDP_OK;
+}
+
+static bool is_ignored_module(const selection *sel, const fsdp_module *module)
+{
+    bool ignored = false;
+
+    for (int64_t i = 0; i < sel->module_count; i++)
+        ignored = ignored || sel->modules[i] == module;
+    return ignored;
+}
+
+/* By itself, or as one of an ignored module, though others may have it, too. */
+static bool is_ignored(const selection *sel, const fsdp_tensor *t)
+{
+    bool ignored = false;
+
+    for (int64_t i = 0; i < sel->options->ignored_param_count; i++)
+        ignored = ignored || sel->options->ignored_params[i] == t;
+    for (int64_t m = 0; m < sel->module_count; m++)
+        for (int64_t i = 0; i < sel->modules[m]->parts->parameter_count; i++)
+            ignored = ignored || *sel->modules[m]->parts->parameters[i].slot == t;
+    return ignored;
+}
 
 static fsdp_status check_parameter(const selection *sel, const char *name, const fsdp_tensor *t)
 {
@@ -42,7 +104,7 @@ static fsdp_status select_parameter(selection *sel, fsdp_module *module, const c
     fsdp__param *p = find_selected(sel->group, *slot->slot);
     char name[256];
 
-    if (!*slot->slot)
+    if (!*slot->slot || is_ignored(sel, *slot->slot))
         return FSDP_OK;
     if (!p) {
         snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", slot->name);
@@ -63,8 +125,8 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
     if (other)
         return FSDP_FAIL(FSDP_STATE, "cannot replicate the %s: %s%s%s is %s already",
                          sel->state->modules[0]->type->name, *name ? "'" : "", *name ? name : "it", *name ? "'" : "",
-                         fsdp__replica_of(other) ? "replicated" : "sharded");
-    for (int64_t i = 0; i < module->parts->parameter_count; i++)
+                         other->replicated ? "replicated" : "sharded");
+    for (int64_t i = 0; i < module->parts->parameter_count && !is_ignored_module(sel, module); i++)
         FSDP_TRY(select_parameter(sel, module, name, &module->parts->parameters[i]));
     return FSDP_OK;
 }
@@ -170,9 +232,11 @@ static fsdp_status choose_mesh(selection *sel, fsdp_context *context)
 static fsdp_status select_all(selection *sel, fsdp_module *module)
 {
     fsdp_process_group *pg = fsdp_mesh_process_group(sel->mesh, 0);
-    fsdp_status status = fsdp__module_walk(module, select_module, sel);
+    fsdp_status status = ignore_modules(sel, module);
     char *text = NULL;
 
+    if (status == FSDP_OK)
+        status = fsdp__module_walk(module, select_module, sel);
     if (status == FSDP_OK)
         status = describe(sel, &text);
     status = fsdp_agree(pg, status);
@@ -185,9 +249,13 @@ static fsdp_status select_all(selection *sel, fsdp_module *module)
 static fsdp_status replicate(selection *sel, fsdp_module *module)
 {
     FSDP_TRY(select_all(sel, module));
+    sel->state->replicated = true;
     if (!sel->group)
         return fsdp__module_state_attach(sel->state);
     FSDP_TRY(fsdp__buckets_create(sel->group, sel->options, &sel->group->buckets));
+    sel->group->buckets->ignored = sel->modules;
+    sel->group->buckets->ignored_count = sel->module_count;
+    sel->modules = NULL;
     FSDP_TRY(fsdp__buckets_assign(sel->group));
     sel->group->residence.whole = true;
     FSDP_TRY(fsdp__module_state_attach(sel->state));
@@ -209,6 +277,7 @@ fsdp_status fsdp_replicate(fsdp_module *module, const fsdp_replicate_options *op
     FSDP_TRY_GOTO(status, choose_mesh(&sel, module->context), out);
     status = replicate(&sel, module);
 out:
+    fsdp__free(sel.modules);
     fsdp_mesh_unref(sel.mesh);
     fsdp__module_state_unref(sel.state);
     return status;
@@ -220,7 +289,7 @@ bool fsdp_module_is_replicated(fsdp_module *module)
 {
     const fsdp__module_state *state = module ? fsdp__module_state_of(module) : NULL;
 
-    return state && fsdp__replica_of(state);
+    return state && state->replicated;
 }
 
 static fsdp_status group_of(fsdp_module *module, fsdp__param_group **out)

@@ -54,6 +54,7 @@ typedef struct fsdp__module_state {
     /* Unsharded together with this one, which holds them; and those that hold this one: [Note: companions]. */
     struct fsdp__module_state **companions, **hosts;
     int64_t companion_count, companion_capacity, host_count, host_capacity;
+    bool replicated;                   /* through fsdp_replicate */
     bool tied;                         /* modules of other states use its parameters */
     bool conditional;                  /* a rank may enter it or not */
     struct fsdp__module_state *parent; /* of a conditional state, its host above it; NULL: it is the outermost */

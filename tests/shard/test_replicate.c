@@ -299,6 +299,118 @@ static void compressed_gradients_are_near(void **state)
     free(expected);
 }
 
+/* ---- what is ignored ---- */
+
+typedef struct own {
+    fsdp_module base;
+    fsdp_tensor *scale, *counter; /* a parameter and a buffer */
+} own;
+
+static fsdp_tensor *own_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp_mul(inputs[0], ((own *)self)->scale);
+}
+
+static const fsdp_module_type own_type = {.name = "Own", .forward = own_forward};
+
+/* linear, then a module that each rank has its own of: multiplied by 1 + rank. */
+static fsdp_module *mixed(fsdp_context *context, own **out)
+{
+    fsdp_module *modules[2] = {fsdp_linear_create(context, test_device(context), 3, 3, NULL)}, *all;
+    own *o;
+
+    CHECK_OK(fsdp_module_create(context, &own_type, sizeof *o, &o));
+    CHECK_OK(fsdp_module_add_parameter(&o->base, "scale", &o->scale, test_device(context), FSDP_F32, FSDP_SHAPE(3),
+                                       (fsdp_init){.kind = FSDP_INIT_ONES}));
+    CHECK_OK(
+        fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(1), FSDP_MEMORY_PARAMETER_SHARD, &o->counter));
+    CHECK_OK(fsdp_module_add_buffer(&o->base, "counter", &o->counter, true));
+    modules[1] = &o->base;
+    all = CHECK_PTR(fsdp_sequential_create(context, modules, 2));
+    CHECK_OK(fsdp_module_initialize(all, 1));
+    CHECK_OK(fsdp_tensor_fill_(o->scale, 1 + fsdp_context_rank(context)));
+    CHECK_OK(fsdp_tensor_fill_(o->counter, 1 + fsdp_context_rank(context)));
+    *out = o;
+    return all;
+}
+
+static void read_all(const fsdp_tensor *t, float *values)
+{
+    CHECK_OK(fsdp_tensor_read(t, FSDP_F32, values));
+}
+
+/* The loss's gradient of the linear's bias is each rank's scale: their mean. */
+static void ignore_parts(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    fsdp_replicate_options options = v->options;
+    int world = fsdp_context_world_size(context), rank = fsdp_context_rank(context);
+    float values[3], x[3] = {1, 2, 3}, y[3];
+    own *o;
+    fsdp_module *module = mixed(context, &o), *ignored = &o->base;
+
+    options.ignored_modules = &ignored;
+    options.ignored_module_count = 1;
+    if (v->bare) {
+        options.ignored_module_count = 0;
+        options.ignored_params = &o->scale;
+        options.ignored_param_count = 1;
+    }
+    CHECK_OK(fsdp_replicate(module, &options));
+    CHECK_NULL((void *)(uintptr_t)fsdp_tensor_distribution(o->scale));
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_OK(fsdp_backward(
+            fsdp_sum(fsdp_call(module, fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(1, 3), x)))));
+        read_all(fsdp_linear(fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(1, 3), x),
+                             fsdp_module_parameter(module, "0.weight"), fsdp_module_parameter(module, "0.bias")),
+                 y);
+        fsdp_scope_end(context, NULL);
+        read_all(CHECK_PTR(fsdp_tensor_grad(o->scale)), values);
+        CHECK_BYTES(values, y, sizeof y); /* as this rank computed it */
+        read_all(CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "0.bias"))), values);
+        CHECK_NEAR(values[0], (1 + world) / 2.0, 1e-6);
+        read_all(o->counter, values);
+        CHECK_EQ(values[0], v->bare ? 1 : 1 + rank); /* the buffers of a module that is not ignored are rank 0's */
+        fsdp_module_zero_grad(module);
+    }
+    read_all(o->scale, values);
+    CHECK_EQ(values[0], 1 + rank);
+    fsdp_module_unref(module);
+}
+
+static void what_is_ignored_is_each_ranks_own(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int bits = 0; bits < 8; bits += test_brief() ? 3 : 1) {
+            variant v = {.bare = bits & 1};
+
+            v.options.find_unused_parameters = bits & 2;
+            v.options.no_shared_memory = bits & 4;
+            v.options.overlap = bits & 4 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+            test_run_ranks(world, ignore_parts, &v);
+        }
+}
+
+static void replicate_without_parameters(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = CHECK_PTR(fsdp_gelu_create(context, false));
+
+    (void)arg;
+    CHECK(!fsdp_module_is_replicated(module));
+    CHECK_OK(fsdp_replicate(module, NULL));
+    CHECK(fsdp_module_is_replicated(module));
+    fsdp_module_unref(module);
+}
+
+static void a_module_without_parameters_is_replicated(void **state)
+{
+    (void)state;
+    test_run_ranks(2, replicate_without_parameters, NULL);
+}
+
 /* ---- the closed form ---- */
 
 /* As the allocator hands it out. */
@@ -393,6 +505,8 @@ int main(void)
         cmocka_unit_test(hooks_see_what_they_see_when_it_is_sharded),
         cmocka_unit_test(dtypes_and_what_is_frozen_may_change),
         cmocka_unit_test(compressed_gradients_are_near),
+        cmocka_unit_test(what_is_ignored_is_each_ranks_own),
+        cmocka_unit_test(a_module_without_parameters_is_replicated),
         cmocka_unit_test(bytes_equal_the_closed_form),
     };
 

@@ -143,6 +143,32 @@ static fsdp_status find_in_static_graph(fsdp_module *module)
     return fsdp_replicate(module, &(fsdp_replicate_options){.find_unused_parameters = true, .static_graph = true});
 }
 
+static fsdp_status ignore_itself(fsdp_module *module)
+{
+    return fsdp_replicate(module, &(fsdp_replicate_options){.ignored_modules = &module, .ignored_module_count = 1});
+}
+
+static fsdp_status ignore_no_list(fsdp_module *module)
+{
+    return fsdp_replicate(module, &(fsdp_replicate_options){.ignored_param_count = 1});
+}
+
+static fsdp_status ignore_no_parameter(fsdp_module *module)
+{
+    fsdp_tensor *none = NULL;
+
+    return fsdp_replicate(module, &(fsdp_replicate_options){.ignored_params = &none, .ignored_param_count = 1});
+}
+
+static fsdp_status differ_in_what_is_ignored(fsdp_module *module)
+{
+    fsdp_tensor *bias = fsdp_module_parameter(module, "head.bias");
+
+    return fsdp_replicate(module,
+                          &(fsdp_replicate_options){.ignored_params = &bias,
+                                                    .ignored_param_count = fsdp_context_rank(module->context) == 1});
+}
+
 static fsdp_status differ_in_shape(fsdp_module *module)
 {
     fsdp_context *context = module->context;
@@ -252,6 +278,13 @@ static const misuse misuses[] = {
     {"hook of sharded", hook_of_sharded, FSDP_STATE, {"not replicated"}},
     {"failing hook", run_with_failing_hook, FSDP_UNSUPPORTED, {"this hook has no bucket 0"}},
     {"shapes", differ_in_shape, FSDP_MISMATCH, {"rank 0 has parameter 'weight' of a LayerNorm", "rank 1 has"}},
+    {"ignored root", ignore_itself, FSDP_INVALID, {"ignored_modules[0] is the module that is to be replicated"}},
+    {"ignored list", ignore_no_list, FSDP_INVALID, {"ignored_params: 1, and no list"}},
+    {"ignored nothing", ignore_no_parameter, FSDP_INVALID, {"ignored_params[0] is NULL"}},
+    {"ignored by one",
+     differ_in_what_is_ignored,
+     FSDP_MISMATCH,
+     {"rank 0 has parameter 'bias' of a Linear", "no more"}},
     {"frozen", differ_in_what_is_frozen, FSDP_MISMATCH, {"rank 1 has", "frozen"}},
     {"buckets", differ_in_buckets, FSDP_MISMATCH, {"rank 0 has options: bucket_cap_mb 1", "bucket_cap_mb 2"}},
     {"any", differ_in_having_any, FSDP_MISMATCH, {"rank 0 has parameter", "rank 1 has no more"}},
