@@ -143,6 +143,13 @@ typedef struct fsdp_checkpoint_options {
 /* NULL options: FULL. NULL if an input is NULL. The output belongs to the scope. */
 FSDP_API fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
                                       fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options);
+/* The same of a function with several outputs, which gets room for `output_count` of them, NULL at first, and may leave
+ * some NULL. On a failure all of them are NULL. A backward may come from any of them. */
+typedef fsdp_status (*fsdp_checkpoint_function_many)(void *arg, fsdp_tensor *const *inputs, int count,
+                                                     fsdp_tensor **outputs, int output_count);
+FSDP_API fsdp_status fsdp_checkpoint_many(fsdp_context *context, fsdp_checkpoint_function_many function, void *arg,
+                                          fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                                          int output_count, const fsdp_checkpoint_options *options);
 FSDP_API bool fsdp_recomputing(const fsdp_context *context);
 
 /* Compares the gradient of sum(weights * function(inputs)) (fixed pseudo-random weights) with central differences of

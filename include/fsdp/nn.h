@@ -31,10 +31,16 @@ typedef struct fsdp_module fsdp_module;
 /* `count` inputs, none NULL. */
 typedef fsdp_tensor *(*fsdp_module_function)(fsdp_module *self, fsdp_tensor *const *inputs, int count);
 
+/* With several outputs, and an argument that is no tensor (or NULL): fills `outputs`, NULLs when it is called, and may
+ * leave some NULL (PyTorch's None). An output may be an input, and one tensor may be several of them. NULLs that come
+ * of an operation that failed need not be looked for: the call fails with its message, unless that was cleared. */
+typedef fsdp_status (*fsdp_module_function_many)(fsdp_module *self, void *arg, fsdp_tensor *const *inputs, int count,
+                                                 fsdp_tensor **outputs, int output_count);
+
 typedef struct fsdp_module_type {
     const char *name; /* "Linear" */
-    /* Runs in a scope of its own; the result moves to the caller's scope. NULL for containers that cannot be called
-     * (ModuleList, ModuleDict). */
+    /* Runs in a scope of its own; the result moves to the caller's scope. NULL, and no forward_many, for containers
+     * that cannot be called (ModuleList, ModuleDict). */
     fsdp_module_function forward;
     /* What stands in the parentheses when the tree is printed, e.g. "in_features=3, out_features=4, bias=True".
      * May be NULL. */
@@ -42,6 +48,9 @@ typedef struct fsdp_module_type {
     /* Frees what the module's own struct holds beyond parameters, buffers and children. May be NULL. */
     void (*destroy)(fsdp_module *self);
     bool without_inputs; /* the forward takes no input, too: else it gets at least one */
+    /* What fsdp_module_call_many runs, and fsdp_module_call where there is no `forward`: without `arg`, for one output.
+     * May be NULL. */
+    fsdp_module_function_many forward_many;
 } fsdp_module_type;
 
 struct fsdp_module {
@@ -127,6 +136,18 @@ FSDP_API fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *
  * forward of it, for every rank: FSDP2's register_fsdp_forward_method, without the registration. */
 FSDP_API fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_function method,
                                               fsdp_tensor *const *inputs, int count);
+/* The two with several outputs and an argument: see fsdp_module_function_many. `outputs` is room for them; on a failure
+ * all are NULL. The outputs belong to the scope. Whatever becomes of them is right: a loss may be made of any of them
+ * (an auxiliary loss that a module deep inside returns, added to the main one or with a backward of its own, before or
+ * after it, with the graph kept where they share one), and others never used. What is sharded is gathered again when a
+ * backward comes to the first of its outputs. A loss that a module leaves elsewhere than in its outputs is added to one
+ * that is made of the model's output: a backward from it alone does not find what is sharded.
+ * Where the module has a checkpoint, `arg` is used again in the backward, and unchanged until then. */
+FSDP_API fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *const *inputs, int count,
+                                           fsdp_tensor **outputs, int output_count);
+FSDP_API fsdp_status fsdp_module_call_method_many(fsdp_module *module, fsdp_module_function_many method, void *arg,
+                                                  fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                                                  int output_count);
 #ifdef __cplusplus
 extern "C++" {
 template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_tensor *first, Inputs... rest)

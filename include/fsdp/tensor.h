@@ -32,6 +32,8 @@ typedef struct fsdp_tensor fsdp_tensor;
 FSDP_API fsdp_status fsdp_scope_begin(fsdp_context *context);
 /* Drops the scope's tensors, except `keep` (may be NULL), which moves to the enclosing scope. */
 FSDP_API void fsdp_scope_end(fsdp_context *context, fsdp_tensor *keep);
+/* The same with several to keep. NULLs among them, and the same one twice, are allowed. */
+FSDP_API void fsdp_scope_end_many(fsdp_context *context, fsdp_tensor *const *keep, int count);
 
 /* ---- life cycle ---- */
 

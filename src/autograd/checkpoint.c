@@ -175,17 +175,32 @@ void fsdp__checkpoint_forget(fsdp__node *node)
     fsdp__checkpoint_unref(c);
 }
 
-static fsdp_tensor *run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count)
-{
-    fsdp_tensor *output;
+/* ---- the function ---- */
 
-    if (keep_inputs(c, inputs, count) != FSDP_OK || fsdp_scope_begin(c->context) != FSDP_OK)
-        return NULL;
+fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *c, fsdp_tensor *const *inputs, int count,
+                                  fsdp_tensor **outputs)
+{
+    if (c->function_many)
+        return c->function_many(c->arg, inputs, count, outputs, c->output_count);
+    outputs[0] = c->function(c->arg, inputs, count);
+    if (outputs[0])
+        return FSDP_OK;
+    return fsdp_last_status() != FSDP_OK ? fsdp_last_status()
+                                         : FSDP_FAIL(FSDP_STATE, "the function of a checkpoint gave no output");
+}
+
+static fsdp_status run_first(fsdp__checkpoint *c, fsdp__autograd *autograd, fsdp_tensor *const *inputs, int count,
+                             fsdp_tensor **outputs)
+{
+    fsdp_status status;
+
+    FSDP_TRY(keep_inputs(c, inputs, count));
+    FSDP_TRY(fsdp_scope_begin(c->context));
     autograd->checkpoint = c;
-    output = c->function(c->arg, inputs, count);
+    status = fsdp__checkpoint_call(c, inputs, count, outputs);
     autograd->checkpoint = NULL;
-    fsdp_scope_end(c->context, output);
-    return output;
+    fsdp_scope_end_many(c->context, outputs, c->output_count);
+    return status;
 }
 
 static bool all_there(fsdp_tensor *const *inputs, int count)
@@ -203,41 +218,72 @@ static bool is_plain(const fsdp_context *context, fsdp_checkpoint_mode mode)
     return mode == FSDP_CHECKPOINT_NONE || !fsdp_grad_enabled(context) || (autograd && autograd->checkpoint);
 }
 
-static fsdp_tensor *begin(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
-                          fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options,
-                          fsdp__checkpoint **out)
+/* `like` is copied: nodes will hold it. */
+static fsdp_status begin(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                         fsdp__checkpoint **out)
 {
-    fsdp__autograd *autograd = fsdp__autograd_make(context);
+    fsdp__autograd *autograd = fsdp__autograd_make(like->context);
     fsdp__checkpoint *c = autograd ? fsdp__calloc(1, sizeof *c) : NULL;
 
-    if (!c) {
-        FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
-        return NULL;
-    }
-    c->refs = 1;
-    c->context = context;
-    c->function = function;
-    c->arg = arg;
-    c->options = *options;
+    if (!c)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
+    *c = *like;
     *out = c;
-    return run_first(c, autograd, inputs, count);
+    return run_first(c, autograd, inputs, count, outputs);
+}
+
+static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *inputs, int count,
+                              fsdp_tensor **outputs)
+{
+    fsdp__checkpoint *c = NULL;
+    fsdp_status status;
+
+    for (int i = 0; i < like->output_count; i++)
+        outputs[i] = NULL;
+    if (!like->context || (!like->function && !like->function_many))
+        status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs a context and a function");
+    else if (!all_there(inputs, count))
+        status = fsdp_last_status() != FSDP_OK ? fsdp_last_status()
+                                               : FSDP_FAIL(FSDP_INVALID, "an input of a checkpoint is missing");
+    else if (is_plain(like->context, like->options.mode))
+        status = fsdp__checkpoint_call(like, inputs, count, outputs);
+    else
+        status = begin(like, inputs, count, outputs, &c);
+    for (int i = 0; i < like->output_count && status != FSDP_OK; i++)
+        outputs[i] = NULL;
+    if (c)
+        fsdp__checkpoint_unref(c); /* the nodes have theirs */
+    else if (like->options.free_arg)
+        like->options.free_arg(like->arg);
+    return status;
+}
+
+static fsdp_checkpoint_options chosen(const fsdp_checkpoint_options *options)
+{
+    return options ? *options : (fsdp_checkpoint_options){.mode = FSDP_CHECKPOINT_FULL};
 }
 
 fsdp_tensor *fsdp_checkpoint(fsdp_context *context, fsdp_checkpoint_function function, void *arg,
                              fsdp_tensor *const *inputs, int count, const fsdp_checkpoint_options *options)
 {
-    const fsdp_checkpoint_options chosen = options ? *options : (fsdp_checkpoint_options){.mode = FSDP_CHECKPOINT_FULL};
-    fsdp_tensor *output = NULL;
-    fsdp__checkpoint *c = NULL;
+    const fsdp__checkpoint like = {
+        .refs = 1, .context = context, .function = function, .arg = arg, .output_count = 1, .options = chosen(options)};
+    fsdp_tensor *output;
 
-    if (!context || !function)
-        FSDP_FAIL(FSDP_INVALID, "a checkpoint needs a context and a function");
-    else if (all_there(inputs, count))
-        output = is_plain(context, chosen.mode) ? function(arg, inputs, count)
-                                                : begin(context, function, arg, inputs, count, &chosen, &c);
-    if (c)
-        fsdp__checkpoint_unref(c); /* the nodes have theirs */
-    else if (chosen.free_arg)
-        chosen.free_arg(arg);
+    (void)checkpoint(&like, inputs, count, &output);
     return output;
+}
+
+fsdp_status fsdp_checkpoint_many(fsdp_context *context, fsdp_checkpoint_function_many function, void *arg,
+                                 fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count,
+                                 const fsdp_checkpoint_options *options)
+{
+    const fsdp__checkpoint like = {.refs = 1,
+                                   .context = context,
+                                   .function_many = function,
+                                   .arg = arg,
+                                   .output_count = output_count,
+                                   .options = chosen(options)};
+
+    return checkpoint(&like, inputs, count, outputs);
 }

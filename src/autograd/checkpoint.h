@@ -17,7 +17,9 @@ typedef struct fsdp__checkpoint_entry {
 struct fsdp__checkpoint {
     int64_t refs; /* one per node */
     fsdp_context *context;
-    fsdp_checkpoint_function function;
+    fsdp_checkpoint_function function; /* with one output; or else */
+    fsdp_checkpoint_function_many function_many;
+    int output_count;
     void *arg;
     fsdp_checkpoint_options options;
     fsdp_tensor **inputs; /* aliases; NULL when it has run again */
@@ -37,6 +39,9 @@ struct fsdp__checkpoint {
     int64_t last;          /* the last entry that is needed */
 };
 
+/* Its function, in its scope or that of the recomputation. `outputs` are NULLs, one for each. */
+fsdp_status fsdp__checkpoint_call(const fsdp__checkpoint *checkpoint, fsdp_tensor *const *inputs, int count,
+                                  fsdp_tensor **outputs);
 /* Whether an operation counts: the same in the forward and when it runs again. */
 bool fsdp__checkpoint_has_entry(const fsdp__op *op, int saved_count);
 void fsdp__checkpoint_unref(fsdp__checkpoint *checkpoint);

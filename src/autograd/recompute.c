@@ -158,18 +158,16 @@ static fsdp_status make_inputs(const fsdp__checkpoint *c, fsdp_tensor **inputs)
     return FSDP_OK;
 }
 
-static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs)
+/* The outputs are room for what it gives, and is not needed. */
+static fsdp_status run_again(fsdp__checkpoint *c, fsdp_tensor **inputs, fsdp_tensor **outputs)
 {
-    const fsdp_tensor *output;
+    fsdp_status status;
 
     FSDP_TRY(make_inputs(c, inputs));
     fsdp_clear_error();
-    output = c->function(c->arg, inputs, c->input_count);
-    if (!done(c)) {
-        if (!output)
-            return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_STATE;
-        return fail_other_way(c, "none");
-    }
+    status = fsdp__checkpoint_call(c, inputs, c->input_count, outputs);
+    if (!done(c))
+        return status != FSDP_OK ? status : fail_other_way(c, "none");
     fsdp_clear_error(); /* the last operation ended it by failing */
     return FSDP_OK;
 }
@@ -181,7 +179,7 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     fsdp_status status;
 
     FSDP_TRY(check_inputs(c));
-    inputs = fsdp__calloc((size_t)c->input_count + 1, sizeof *inputs);
+    inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *));
     if (!inputs)
         return FSDP_NO_MEMORY;
     c->at = c->number_at = 0;
@@ -192,7 +190,7 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     autograd->no_grad = 0;
     autograd->checkpoint = c;
     autograd->recomputing = true;
-    status = run_again(c, inputs);
+    status = run_again(c, inputs, inputs + c->input_count);
     autograd->no_grad = before.no_grad;
     autograd->checkpoint = before.checkpoint;
     autograd->recomputing = before.recomputing;

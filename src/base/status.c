@@ -1,5 +1,5 @@
 /* status.c - the last error of each thread: code, message, and the source lines it went through. */
-#include "fsdp/status.h"
+#include "base/status.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,6 +18,7 @@ static _Thread_local struct {
     fsdp_status status;
     int hops;
     int held;
+    uint64_t count;
     char message[MESSAGE_BYTES];
     char trace[TRACE_HOPS * HOP_BYTES];
 } last;
@@ -47,6 +48,11 @@ const char *fsdp_last_error(void)
 const char *fsdp_last_error_trace(void)
 {
     return last.trace;
+}
+
+uint64_t fsdp__errors(void)
+{
+    return last.count;
 }
 
 void fsdp_clear_error(void)
@@ -91,6 +97,7 @@ fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, const char
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    last.count++;
     last.hops = 0;
     last.trace[0] = '\0';
     set_message(status, message);

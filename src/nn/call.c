@@ -26,7 +26,7 @@ static bool said_below(fsdp_module *module)
 }
 
 /* Undoes what hooks began and puts the module's type in front of the message, unless a module below did. */
-static void fail(fsdp_module *module, int64_t began)
+static void fail(fsdp_module *module, fsdp_status status, int64_t began)
 {
     /* The last that began first; a hook whose pre_forward failed has not begun. */
     while (began-- > 0) {
@@ -37,10 +37,8 @@ static void fail(fsdp_module *module, int64_t began)
     }
     if (fsdp__recomputation_done(module->context)) /* as it should */
         return;
-    if (fsdp_last_status() == FSDP_OK)
-        FSDP_FAIL(FSDP_STATE, "the forward gave no output and no reason");
     if (!said_below(module))
-        fsdp_fail_prefix(fsdp_last_status(), "%s", module->type->name);
+        fsdp_fail_prefix(status, "%s", module->type->name);
     module->parts->failed = true;
 }
 
@@ -91,85 +89,145 @@ static fsdp_status need_ready(fsdp_module *module, fsdp_tensor *const *inputs, i
 
 /* ---- the call ---- */
 
-static fsdp_status run(fsdp_module *module, fsdp_module_function function, fsdp_tensor **inputs, int count,
-                       int64_t *began, fsdp_tensor **out)
-{
-    struct fsdp__module_parts *parts = module->parts;
-    fsdp_tensor *output;
+/* Of one call, with the copy of its inputs that hooks may replace. */
+typedef struct call {
+    fsdp_module *module;
+    fsdp__forward forward;
+    fsdp_tensor **inputs, **outputs;
+    int count, output_count;
+    int64_t began; /* how many hooks have */
+} call;
 
-    FSDP_TRY(need_ready(module, inputs, count));
-    for (; *began < parts->hook_count; ++*began) {
-        const fsdp__module_hooks *hooks = &parts->hooks[*began];
+static fsdp_status run(call *c)
+{
+    struct fsdp__module_parts *parts = c->module->parts;
+
+    FSDP_TRY(need_ready(c->module, c->inputs, c->count));
+    for (; c->began < parts->hook_count; c->began++) {
+        const fsdp__module_hooks *hooks = &parts->hooks[c->began];
 
         if (hooks->pre_forward)
-            FSDP_TRY(hooks->pre_forward(hooks->arg, module, inputs, count));
+            FSDP_TRY(hooks->pre_forward(hooks->arg, c->module, c->inputs, c->count));
     }
-    output = parts->checkpoint ? fsdp__module_checkpointed(module, function, inputs, count)
-                               : function(module, inputs, count);
-    if (!output)
-        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_STATE;
+    FSDP_TRY((parts->checkpoint ? fsdp__module_checkpointed : fsdp__forward_run)(
+        &c->forward, c->module, c->inputs, c->count, c->outputs, c->output_count));
     for (int64_t i = 0; i < parts->hook_count; i++) {
         const fsdp__module_hooks *hooks = &parts->hooks[i];
 
         if (hooks->post_forward)
-            FSDP_TRY(hooks->post_forward(hooks->arg, module, &output));
+            FSDP_TRY(hooks->post_forward(hooks->arg, c->module, c->outputs, c->output_count));
     }
-    *out = output;
     return FSDP_OK;
 }
 
-/* Hooks may replace inputs: they get a copy of the array. */
-static fsdp_tensor **copy_inputs(fsdp_tensor *const *inputs, int count, fsdp_tensor **local)
+static void forget_outputs(fsdp_tensor **outputs, int count)
 {
-    fsdp_tensor **copy = count <= LOCAL_INPUTS ? local : fsdp__malloc((size_t)count * sizeof *copy);
-
-    if (copy && count > 0)
-        memcpy(copy, inputs, (size_t)count * sizeof *copy);
-    return copy;
+    for (int i = 0; i < count; i++)
+        outputs[i] = NULL;
 }
 
-static fsdp_tensor *call(fsdp_module *module, fsdp_module_function function, fsdp_tensor *const *inputs, int count)
+static fsdp_status call_in_scope(call *c, fsdp_tensor *const *inputs)
 {
-    fsdp_tensor *local[LOCAL_INPUTS], **copy, *output = NULL;
-    fsdp_status status;
-    int64_t began = 0;
+    fsdp_tensor *local[LOCAL_INPUTS];
+    fsdp_status status = FSDP_NO_MEMORY;
 
+    c->inputs = c->count <= LOCAL_INPUTS ? local : fsdp__malloc((size_t)c->count * sizeof *c->inputs);
+    if (c->inputs && c->count > 0)
+        memcpy(c->inputs, inputs, (size_t)c->count * sizeof *c->inputs);
+    if (c->inputs)
+        status = run(c);
+    if (status != FSDP_OK) {
+        fail(c->module, status, c->began);
+        forget_outputs(c->outputs, c->output_count);
+    }
+    if (c->inputs != local)
+        fsdp__free(c->inputs);
+    return status;
+}
+
+static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tensor *const *inputs, int count,
+                          fsdp_tensor **outputs, int output_count)
+{
+    call c = {module, forward, NULL, outputs, count, output_count, 0};
+    fsdp_status status;
+
+    forget_outputs(outputs, output_count);
     module->parts->failed = false;
     for (int i = 0; i < count; i++)
         if (!inputs[i]) /* what should have made it failed and said why */
-            return NULL;
-    if (fsdp_scope_begin(module->context) != FSDP_OK)
-        return NULL;
-    copy = copy_inputs(inputs, count, local);
-    status = copy ? run(module, function, copy, count, &began, &output) : FSDP_NO_MEMORY;
-    if (status != FSDP_OK)
-        fail(module, began);
-    if (copy != local)
-        fsdp__free(copy);
-    fsdp_scope_end(module->context, output);
-    return output;
+            return fsdp_last_status() != FSDP_OK
+                       ? fsdp_last_status()
+                       : FSDP_FAIL(FSDP_INVALID, "%s: input %d is missing", module->type->name, i);
+    FSDP_TRY(fsdp_scope_begin(module->context));
+    status = call_in_scope(&c, inputs);
+    fsdp_scope_end_many(module->context, outputs, output_count);
+    return status;
+}
+
+/* ---- the forward, or a method ---- */
+
+static fsdp_status check_callable(const fsdp_module *module, int count)
+{
+    const fsdp_module_type *type = module ? module->type : NULL;
+
+    if (!type)
+        return FSDP_FAIL(FSDP_INVALID, "cannot call no module");
+    if (!fsdp__module_has_forward(module))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called: it only holds modules", type->name);
+    if (count < 1 && !type->without_inputs)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called without an input", type->name);
+    return FSDP_OK;
 }
 
 fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, int count)
 {
-    if (!module) {
-        FSDP_FAIL(FSDP_INVALID, "cannot call no module");
+    fsdp_tensor *output = NULL;
+
+    if (check_callable(module, count) != FSDP_OK)
         return NULL;
-    }
-    if (!module->type->forward || (count < 1 && !module->type->without_inputs)) {
-        FSDP_FAIL(FSDP_UNSUPPORTED, "%s cannot be called%s", module->type->name,
-                  module->type->forward ? " without an input" : ": it only holds modules");
-        return NULL;
-    }
-    return call(module, module->type->forward, inputs, count);
+    (void)invoke(module, (fsdp__forward){module->type->forward, module->type->forward_many, NULL, true}, inputs, count,
+                 &output, 1);
+    return output;
+}
+
+fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *const *inputs, int count,
+                                  fsdp_tensor **outputs, int output_count)
+{
+    FSDP_TRY(check_callable(module, count));
+    if (!outputs || output_count < 1)
+        return FSDP_FAIL(FSDP_INVALID, "%s: a call needs room for at least one output", module->type->name);
+    if (!module->type->forward_many && (arg || output_count != 1))
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "%s has a forward of tensors and one output alone: no forward_many",
+                         module->type->name);
+    return invoke(module,
+                  (fsdp__forward){module->type->forward_many ? NULL : module->type->forward, module->type->forward_many,
+                                  arg, false},
+                  inputs, count, outputs, output_count);
+}
+
+static fsdp_status check_method(const fsdp_module *module, bool method)
+{
+    return module && method
+               ? FSDP_OK
+               : FSDP_FAIL(FSDP_INVALID, "cannot call %s", module ? "no method of a module" : "a method of no module");
 }
 
 fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_function method, fsdp_tensor *const *inputs,
                                      int count)
 {
-    if (!module || !method) {
-        FSDP_FAIL(FSDP_INVALID, "cannot call %s", module ? "no method of a module" : "a method of no module");
+    fsdp_tensor *output = NULL;
+
+    if (check_method(module, method != NULL) != FSDP_OK)
         return NULL;
-    }
-    return call(module, method, inputs, count);
+    (void)invoke(module, (fsdp__forward){.one = method}, inputs, count, &output, 1);
+    return output;
+}
+
+fsdp_status fsdp_module_call_method_many(fsdp_module *module, fsdp_module_function_many method, void *arg,
+                                         fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count)
+{
+    FSDP_TRY(check_method(module, method != NULL));
+    if (!outputs || output_count < 1)
+        return FSDP_FAIL(FSDP_INVALID, "%s: a call needs room for at least one output", module->type->name);
+    return invoke(module, (fsdp__forward){.many = method, .arg = arg}, inputs, count, outputs, output_count);
 }

@@ -12,7 +12,7 @@ typedef struct fact {
 
 typedef struct call {
     fsdp_module *module; /* held */
-    fsdp_module_function function;
+    fsdp__forward forward;
     fact *facts; /* in the order of the walk */
     int64_t count, capacity;
     int64_t at; /* while they are compared */
@@ -99,50 +99,48 @@ static fsdp_status check_unchanged(call *c)
     return fsdp__module_walk(c->module, compare, c);
 }
 
-static fsdp_tensor *run(void *arg, fsdp_tensor *const *inputs, int count)
+static fsdp_status run(void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count)
 {
     call *c = arg;
 
     if (fsdp_recomputing(c->module->context)) {
         fsdp_status status = check_unchanged(c);
 
-        if (status != FSDP_OK) {
-            fsdp_fail_prefix(status, "%s", c->module->type->name);
-            return NULL;
-        }
+        if (status != FSDP_OK)
+            return fsdp_fail_prefix(status, "%s", c->module->type->name);
     }
-    return c->function(c->module, inputs, count);
+    return fsdp__forward_run(&c->forward, c->module, inputs, count, outputs, output_count);
 }
 
 /* ---- the first time ---- */
 
-fsdp_tensor *fsdp__module_checkpointed(fsdp_module *module, fsdp_module_function function, fsdp_tensor *const *inputs,
-                                       int count)
+fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
+                                      int count, fsdp_tensor **outputs, int output_count)
 {
     const fsdp_checkpoint_options options = {.mode = module->parts->checkpoint, .free_arg = call_free};
+    fsdp_status status;
     call *c;
 
     if (!fsdp_grad_enabled(module->context) || fsdp_recomputing(module->context))
-        return function(module, inputs, count);
+        return fsdp__forward_run(forward, module, inputs, count, outputs, output_count);
     c = fsdp__calloc(1, sizeof *c);
-    if (!c) {
-        FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
-        return NULL;
-    }
+    if (!c)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot make a checkpoint");
     c->module = fsdp_module_ref(module);
-    c->function = function;
-    if (fsdp__module_walk(module, note, c) != FSDP_OK) {
+    c->forward = *forward;
+    status = fsdp__module_walk(module, note, c);
+    if (status != FSDP_OK) {
         call_free(c);
-        return NULL;
+        return status;
     }
-    return fsdp_checkpoint(module->context, run, c, inputs, count, &options);
+    return fsdp_checkpoint_many(module->context, run, c, inputs, count, outputs, output_count, &options);
 }
 
 fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode)
 {
     if (!module || mode < FSDP_CHECKPOINT_NONE || mode > FSDP_CHECKPOINT_SELECTIVE)
         return FSDP_FAIL(FSDP_INVALID, "set_checkpoint: a module and one of the three modes are needed");
-    if (!module->type->forward)
+    if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot checkpoint %s: it only holds modules and has no forward; set it on those that have",
                          module->type->name);

@@ -4,8 +4,8 @@
 
 #include "nn/module.h"
 
-/* `function` of a module with fsdp_module_set_checkpoint, between its hooks. */
-fsdp_tensor *fsdp__module_checkpointed(fsdp_module *module, fsdp_module_function function, fsdp_tensor *const *inputs,
-                                       int count);
+/* As fsdp__forward_run, of a module with fsdp_module_set_checkpoint, between its hooks. */
+fsdp_status fsdp__module_checkpointed(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs,
+                                      int count, fsdp_tensor **outputs, int output_count);
 
 #endif

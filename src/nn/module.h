@@ -11,8 +11,8 @@ typedef struct fsdp__module_hooks {
     void *arg;       /* what that layer keeps with the module: fsdp__module_hooks_arg gives it back */
     /* May replace inputs. */
     fsdp_status (*pre_forward)(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
-    /* May replace the output. Runs only when the forward succeeded. */
-    fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor **output);
+    /* May replace outputs, some of which may be NULL. Runs only when the forward succeeded. */
+    fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor **outputs, int count);
     /* Asked by fsdp_module_materialize, children before parents, before any plain parameter gets bytes: gives bytes to
      * the parameters it manages. */
     fsdp_status (*materialize)(void *arg, fsdp_module *module, fsdp_device *device);
@@ -71,6 +71,20 @@ struct fsdp__module_parts {
     bool failed;                     /* its last call failed: the message names it already */
     bool ready;                      /* its parameters were found to have values */
 };
+
+/* Whether the module can be called, or only holds others. */
+bool fsdp__module_has_forward(const fsdp_module *module);
+
+/* What is run of a module. */
+typedef struct fsdp__forward {
+    fsdp_module_function one; /* with one output; or else */
+    fsdp_module_function_many many;
+    void *arg;
+    bool needs_first; /* that `many` leaves the first output out is a failure */
+} fsdp__forward;
+/* It, without hooks. `outputs` are NULLs. */
+fsdp_status fsdp__forward_run(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                              fsdp_tensor **outputs, int output_count);
 
 /* Takes hooks->arg over (freed with the module), also on failure. */
 fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks *hooks);

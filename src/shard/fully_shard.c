@@ -256,7 +256,7 @@ static fsdp_status check_modules(fsdp_module *const *modules, int count)
     for (int i = 0; i < count; i++) {
         if (!modules[i])
             return FSDP_FAIL(FSDP_INVALID, "fully_shard was given a null module");
-        if (!modules[i]->type->forward)
+        if (!fsdp__module_has_forward(modules[i]))
             return FSDP_FAIL(FSDP_INVALID, "cannot shard a %s: it has no forward to gather for, give its children",
                              modules[i]->type->name);
         if (fsdp__module_state_of(modules[i]))

@@ -196,9 +196,14 @@ static fsdp_status cast_inputs(fsdp__module_state *state, fsdp_tensor **inputs, 
     return FSDP_OK;
 }
 
-static fsdp_status cast_output(const fsdp__module_state *state, fsdp_tensor **output)
+static fsdp_status cast_outputs(const fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
-    return cast_floating(output, state->fsdp1.full_precision ? state->fsdp1.came_in : state->policy.output_dtype);
+    fsdp_dtype dtype = state->fsdp1.full_precision ? state->fsdp1.came_in : state->policy.output_dtype;
+
+    for (int i = 0; i < count; i++)
+        if (outputs[i])
+            FSDP_TRY(cast_floating(&outputs[i], dtype));
+    return FSDP_OK;
 }
 
 /* Inputs of the outermost module go where the parameters are, but for a tensor without bytes, which asks for shapes. */
@@ -355,26 +360,56 @@ static void unref_passage(void *arg)
     fsdp__module_state_unref(state);
 }
 
-/* Other ranks may have used parameters where this one has not, and their backward comes here: so does this one's. */
-static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **output)
+static bool any_requires_grad(fsdp_tensor *const *outputs, int count)
 {
-    return trained->count > 0 && !fsdp_tensor_requires_grad(*output) ? fsdp__require_gradient(output) : FSDP_OK;
+    bool any = false;
+
+    for (int i = 0; i < count; i++)
+        any = any || fsdp_tensor_requires_grad(outputs[i]);
+    return any;
+}
+
+/* Other ranks may have used parameters where this one has not, and their backward comes here: so does this one's. */
+static fsdp_status require_gradient(const fsdp__trained *trained, fsdp_tensor **outputs, int count)
+{
+    if (trained->count == 0 || any_requires_grad(outputs, count))
+        return FSDP_OK;
+    for (int i = 0; i < count; i++)
+        if (outputs[i])
+            FSDP_TRY(fsdp__require_gradient(&outputs[i]));
+    return FSDP_OK;
 }
 
 /* What is recomputed is marked as it was, and has its hooks. */
-static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **output)
+static fsdp_status mark_recomputed(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
     fsdp__trained *trained;
     fsdp_status status;
 
     FSDP_TRY(fsdp__trained_now(state, &trained));
-    status = require_gradient(trained, output);
+    status = require_gradient(trained, outputs, count);
     fsdp__trained_unref(trained);
     return status;
 }
 
-/* The backward comes here before it comes to what the module was given, or a module whose output is handed on. */
-static fsdp_status make_passage(fsdp__module_state *state, fsdp_tensor **output)
+/* Takes a reference to `trained`. */
+static fsdp_status make_passage(fsdp__module_state *state, fsdp__trained *trained, fsdp_tensor *output)
+{
+    fsdp_status status;
+
+    if (!output || !fsdp_tensor_requires_grad(output))
+        return FSDP_OK;
+    trained->refs++;
+    (void)fsdp__module_state_ref(state);
+    status = fsdp__add_grad_hook(output, pre_backward, trained, unref_passage);
+    if (status != FSDP_OK)
+        unref_passage(trained);
+    return status;
+}
+
+/* The backward comes here before it comes to what the module was given, or a module whose output is handed on; on all
+ * ranks at the same place, whichever of several outputs it comes from. */
+static fsdp_status make_passages(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
     fsdp__trained *trained;
     fsdp_status status = FSDP_OK;
@@ -382,55 +417,58 @@ static fsdp_status make_passage(fsdp__module_state *state, fsdp_tensor **output)
     if (!fsdp_grad_enabled(state->root->context))
         return FSDP_OK;
     FSDP_TRY(fsdp__trained_now(state, &trained));
-    if (fsdp__has_lasting_hooks(*output) || !fsdp__recorded_since(*output, state->entered))
-        FSDP_TRY_GOTO(status, fsdp__anchor(output, NULL, 0), out);
-    FSDP_TRY_GOTO(status, require_gradient(trained, output), out);
-    if (!fsdp_tensor_requires_grad(*output))
-        goto out;
-    (void)fsdp__module_state_ref(state);
-    status = fsdp__add_grad_hook(*output, pre_backward, trained, unref_passage);
-    if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp__module_state_unref(state);
+    for (int i = 0; i < count; i++)
+        if (outputs[i] &&
+            (count > 1 || fsdp__has_lasting_hooks(outputs[i]) || !fsdp__recorded_since(outputs[i], state->entered)))
+            FSDP_TRY_GOTO(status, fsdp__anchor(&outputs[i], NULL, 0), out);
+    FSDP_TRY_GOTO(status, require_gradient(trained, outputs, count), out);
+    for (int i = 0; i < count && status == FSDP_OK; i++)
+        status = make_passage(state, trained, outputs[i]);
 out:
     fsdp__trained_unref(trained);
     return status;
 }
 
-static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **output)
+/* A module of the state has run; the forward of the state ends with the last of them. */
+static fsdp_status end_module(fsdp__module_state *state, const fsdp_module *module)
 {
-    fsdp__root *root = state->root;
-
-    if (is_recomputed(state)) {
-        FSDP_TRY(mark_recomputed(state, output));
-        leave_recomputation(state, fsdp_tensor_requires_grad(*output));
-        return cast_output(state, output);
-    }
     for (int64_t i = 0; i < state->module_count; i++)
         if (state->modules[i] == module && !state->ran[i]) {
             state->ran[i] = true;
             state->ran_count++;
         }
-    if (state->ran_count == state->module_count && state->depth == 0) /* a module may call itself */
-        FSDP_TRY(leave_forward(state));
-    /* Before the cast: the gradient that its hook sees has been through the cast's backward. */
-    FSDP_TRY(make_passage(state, output));
-    if (root->forward_root && root->forward_root != state)
-        FSDP_TRY(fsdp__root_add_exit(root, *output));
-    if (root->forward_root == state && state->depth == 0) {
-        FSDP_TRY(end_iteration(root));
-        FSDP_TRY(fsdp__root_anchor(root, output));
-    }
-    return cast_output(state, output);
+    /* A module may call itself. */
+    return state->ran_count == state->module_count && state->depth == 0 ? leave_forward(state) : FSDP_OK;
 }
 
-fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor **output)
+static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, fsdp_tensor **outputs, int count)
+{
+    fsdp__root *root = state->root;
+
+    if (is_recomputed(state)) {
+        FSDP_TRY(mark_recomputed(state, outputs, count));
+        leave_recomputation(state, any_requires_grad(outputs, count));
+        return cast_outputs(state, outputs, count);
+    }
+    FSDP_TRY(end_module(state, module));
+    /* Before the cast: the gradient that its hook sees has been through the cast's backward. */
+    FSDP_TRY(make_passages(state, outputs, count));
+    if (root->forward_root && root->forward_root != state)
+        FSDP_TRY(fsdp__root_add_exits(root, outputs, count));
+    if (root->forward_root == state && state->depth == 0) {
+        FSDP_TRY(end_iteration(root));
+        FSDP_TRY(fsdp__root_anchor(root, outputs, count));
+    }
+    return cast_outputs(state, outputs, count);
+}
+
+fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor **outputs, int count)
 {
     fsdp__module_state *state = arg;
     fsdp_status status;
 
     state->depth--;
-    status = exit_forward(state, module, output);
+    status = exit_forward(state, module, outputs, count);
     if (status != FSDP_OK)
         state->depth++; /* the module has failed, and will say so */
     return status;

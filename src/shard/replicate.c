@@ -197,7 +197,7 @@ static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_op
 {
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate needs a module");
-    if (!module->type->forward)
+    if (!fsdp__module_has_forward(module))
         return FSDP_FAIL(FSDP_INVALID, "cannot replicate a %s: it has no forward", module->type->name);
     if (options->mesh && fsdp_mesh_context(options->mesh) != module->context)
         return FSDP_FAIL(FSDP_INVALID, "fsdp_replicate was given a mesh of another context than the module's");

@@ -240,22 +240,29 @@ fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__m
 
 /* ---- the way back ---- */
 
-fsdp_status fsdp__root_add_exit(fsdp__root *root, const fsdp_tensor *output)
+fsdp_status fsdp__root_add_exits(fsdp__root *root, fsdp_tensor *const *outputs, int count)
 {
-    fsdp__node *node;
+    for (int i = 0; i < count; i++) {
+        fsdp__node *node;
 
-    if (fsdp__grow(&root->exits, root->exit_count, &root->exit_capacity, sizeof *root->exits))
-        return FSDP_NO_MEMORY;
-    node = fsdp__producer(output);
-    if (node)
-        root->exits[root->exit_count++] = node;
+        if (!outputs[i])
+            continue;
+        if (fsdp__grow(&root->exits, root->exit_count, &root->exit_capacity, sizeof *root->exits))
+            return FSDP_NO_MEMORY;
+        node = fsdp__producer(outputs[i]);
+        if (node)
+            root->exits[root->exit_count++] = node;
+    }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__root_anchor(fsdp__root *root, fsdp_tensor **output)
+fsdp_status fsdp__root_anchor(fsdp__root *root, fsdp_tensor **outputs, int count)
 {
-    fsdp_status status = root->exit_count > 0 ? fsdp__anchor(output, root->exits, (int)root->exit_count) : FSDP_OK;
+    fsdp_status status = FSDP_OK;
 
+    for (int i = 0; i < count && root->exit_count > 0 && status == FSDP_OK; i++)
+        if (outputs[i])
+            status = fsdp__anchor(&outputs[i], root->exits, (int)root->exit_count);
     fsdp__root_forget_exits(root);
     return status;
 }

@@ -72,10 +72,10 @@ fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__m
  * another rank may have used it, and the backward of a module is collective. So all outputs are walked from the
  * outermost one, at their places in the order. */
 
-/* A forward below the outermost one ends with `output`. */
-fsdp_status fsdp__root_add_exit(fsdp__root *root, const fsdp_tensor *output);
-/* The outermost forward ends: `*output` leads back to all of them. */
-fsdp_status fsdp__root_anchor(fsdp__root *root, fsdp_tensor **output);
+/* A forward below the outermost one ends with `outputs`, among others. */
+fsdp_status fsdp__root_add_exits(fsdp__root *root, fsdp_tensor *const *outputs, int count);
+/* The outermost forward ends: each of `outputs` leads back to all of them. */
+fsdp_status fsdp__root_anchor(fsdp__root *root, fsdp_tensor **outputs, int count);
 void fsdp__root_forget_exits(fsdp__root *root);
 
 /* ---- iteration ---- */

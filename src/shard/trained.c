@@ -67,13 +67,25 @@ void fsdp__trained_unref(fsdp__trained *trained)
     fsdp__free(trained);
 }
 
+/* Of a replicated module: whether the running backward has made it due already, at another output or forward. It may
+ * have been sent since, on this rank and not on another. */
+static bool was_due(const fsdp__param *param)
+{
+    const fsdp__buckets *b = param->group->buckets;
+
+    return b->running && b->places[param - param->group->params].expected;
+}
+
 void fsdp__trained_are_due(const fsdp__trained *trained)
 {
     for (int64_t i = 0; i < trained->count; i++) {
         fsdp__param *param = trained->params[i];
+        fsdp__buckets *b = param->group->buckets;
 
+        if (b && was_due(param))
+            continue;
         param->due = true;
-        if (param->group->buckets)
-            param->group->buckets->places[param - param->group->params].expected = true;
+        if (b)
+            b->places[param - param->group->params].expected = true;
     }
 }

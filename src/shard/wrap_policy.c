@@ -39,7 +39,7 @@ bool fsdp__wrap_policy_decide(const fsdp_wrap_policy *p, const fsdp_module *modu
     case FSDP_WRAP_CLASSES:
         return recurse || fsdp__wrap_is_of_class(module, p->classes, p->class_count);
     case FSDP_WRAP_ALWAYS:
-        return recurse || module->type->forward;
+        return recurse || fsdp__module_has_forward(module);
     case FSDP_WRAP_LAMBDA:
         return recurse || p->wraps(p->arg, module, name);
     case FSDP_WRAP_FUNCTION:
@@ -203,7 +203,7 @@ fsdp_status fsdp__wrap_units_check(const fsdp_wrap_units *units, const fsdp_wrap
     fsdp_module *root = units->items[0].module;
 
     for (int64_t i = 0; i < units->count; i++)
-        if (!units->items[i].module->type->forward)
+        if (!fsdp__module_has_forward(units->items[i].module))
             return FSDP_FAIL(FSDP_INVALID,
                              "wrap policy: cannot shard %s '%s': it has no forward to gather for, choose its children",
                              units->items[i].module->type->name, units->items[i].name);

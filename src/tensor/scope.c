@@ -47,26 +47,36 @@ fsdp_status fsdp_scope_begin(fsdp_context *context)
     return FSDP_OK;
 }
 
-void fsdp_scope_end(fsdp_context *context, fsdp_tensor *keep)
+/* The kept one trades places with the first; a tensor of an outer scope is not found and stays where it is. */
+static bool move_to(scopes *s, int64_t place, fsdp_tensor *keep)
+{
+    for (int64_t i = place; keep && i < s->count; i++)
+        if (s->tensors[i] == keep) {
+            s->tensors[i] = s->tensors[place];
+            s->tensors[place] = keep;
+            return true;
+        }
+    return false;
+}
+
+void fsdp_scope_end_many(fsdp_context *context, fsdp_tensor *const *keep, int count)
 {
     scopes *s = fsdp__context_get(context, FSDP__SLOT_SCOPE);
-    int64_t begin;
-    bool found = false;
+    int64_t kept;
 
     if (!s || s->depth == 0) {
         fsdp_log(context, FSDP_LOG_ERROR, "fsdp_scope_end without fsdp_scope_begin");
         return;
     }
-    begin = s->begins[--s->depth];
-    /* The kept one trades places with the first; a tensor of an outer scope is not found and stays where it is. */
-    for (int64_t i = begin; keep && i < s->count && !found; i++) {
-        if (s->tensors[i] == keep) {
-            s->tensors[i] = s->tensors[begin];
-            s->tensors[begin] = keep;
-            found = true;
-        }
-    }
-    drop_from(s, begin + found);
+    kept = s->begins[--s->depth];
+    for (int i = 0; i < count; i++)
+        kept += move_to(s, kept, keep[i]);
+    drop_from(s, kept);
+}
+
+void fsdp_scope_end(fsdp_context *context, fsdp_tensor *keep)
+{
+    fsdp_scope_end_many(context, &keep, 1);
 }
 
 fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor)

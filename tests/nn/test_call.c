@@ -117,11 +117,11 @@ static fsdp_status before(void *arg, fsdp_module *module, fsdp_tensor **inputs, 
     return s->fail_before ? FSDP_FAIL(FSDP_COMM, "no way in") : FSDP_OK;
 }
 
-static fsdp_status after(void *arg, fsdp_module *module, fsdp_tensor **output)
+static fsdp_status after(void *arg, fsdp_module *module, fsdp_tensor **output, int count)
 {
     const spy *s = arg;
 
-    (void)module;
+    (void)module, (void)count;
     note(s, '>');
     if (s->replace)
         *output = fsdp_add(*output, fsdp_full(fsdp_tensor_device(*output), FSDP_F32, 0, NULL, 7));
@@ -267,6 +267,139 @@ static void other_functions_than_the_forward_have_its_hooks(void **state)
     end(context);
 }
 
+/* ---- several outputs, and an argument ---- */
+
+typedef struct wishes {
+    bool give[4]; /* which outputs */
+    float by;
+    fsdp_status fail;
+    bool quietly, clears;
+} wishes;
+
+/* x times w's number; x itself; that again; what an operation that cannot work makes. */
+static fsdp_status split(fsdp_module *self, void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                         int output_count)
+{
+    const wishes *w = arg;
+    fsdp_tensor *y = fsdp_scale(inputs[0], w ? w->by : 1);
+
+    (void)self, (void)count;
+    for (int i = 0; i < output_count; i++) {
+        CHECK_NULL(outputs[i]);
+        if (!w || w->give[i])
+            outputs[i] = i == 3 ? fsdp_add(y, fsdp_reshape(y, FSDP_SHAPE(1, 2))) : i == 1 ? inputs[0] : y;
+    }
+    if (w && w->clears)
+        fsdp_clear_error();
+    if (w && w->fail)
+        return w->quietly ? w->fail : FSDP_FAIL(w->fail, "told to");
+    return FSDP_OK;
+}
+
+static const fsdp_module_type split_type = {.name = "Split", .forward_many = split};
+
+static fsdp_module *split_create(fsdp_context *context)
+{
+    fsdp_module *m;
+
+    CHECK_OK(fsdp_module_create(context, &split_type, sizeof *m, &m));
+    return m;
+}
+
+static void several_outputs_outlive_a_call_and_some_may_be_missing(void **state)
+{
+    fsdp_context *context = begin();
+    fsdp_module *m = split_create(context);
+    fsdp_tensor *x = make_floats(test_device(context), 2, (const float[]){5, 6}), *y[3] = {x, x, x};
+    wishes w = {.give = {true, true, true}, .by = 3};
+    int64_t before = tensor_bytes(context);
+
+    (void)state;
+    CHECK_OK(fsdp_module_call_many(m, &w, &x, 1, y, 3));
+    CHECK_EQ(tensor_bytes(context) - before, 64); /* one of them is new */
+    CHECK(y[0] == y[2] && y[1] == x);
+    CHECK_NEAR(first_of(y[0]), 15, 0);
+    w.give[0] = false;
+    CHECK_OK(fsdp_module_call_many(m, &w, &x, 1, y, 2));
+    CHECK_NULL(y[0]);
+    CHECK(y[1] == x);
+    w.give[1] = w.give[2] = false;
+    CHECK_OK(fsdp_module_call_many(m, &w, &x, 1, y, 3));
+    CHECK(!y[0] && !y[1] && !y[2]);
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(m, x))), 5, 0); /* one output, and no argument */
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(m, x))), 5, 0);
+    w.give[0] = true;
+    CHECK_OK(fsdp_module_call_method_many(m, split, &w, &x, 1, y, 1));
+    CHECK_NEAR(first_of(y[0]), 15, 0);
+    fsdp_module_unref(m);
+    end(context);
+}
+
+static void a_call_of_several_outputs_fails_with_none(void **state)
+{
+    fsdp_context *context = begin();
+    fsdp_module *m = split_create(context), *relu = fsdp_relu_create(context);
+    fsdp_tensor *x = make_floats(test_device(context), 2, (const float[]){5, 6}), *y[4];
+    wishes w = {.give = {true, true, true, true}, .by = 3};
+
+    (void)state;
+    CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, y, 4), FSDP_INVALID);
+    CHECK_CONTAINS(fsdp_last_error(), "Split: add: second (1, 2) does not fit");
+    CHECK(!y[0] && !y[1] && !y[2] && !y[3]);
+    w.clears = true; /* it has dealt with that */
+    CHECK_OK(fsdp_module_call_many(m, &w, &x, 1, y, 4));
+    CHECK(y[0] && !y[3]);
+    w.fail = FSDP_COMM;
+    CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, y, 3), FSDP_COMM);
+    CHECK_STRING(fsdp_last_error(), "Split: told to");
+    CHECK(!y[0] && !y[1] && !y[2]);
+    w.quietly = true;
+    CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, y, 3), FSDP_COMM);
+    CHECK_STRING(fsdp_last_error(), "Split: communication failed");
+    CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, y, 0), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, NULL, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_call_many(NULL, &w, &x, 1, y, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_call_many(m, &w, NULL, 0, y, 1), FSDP_UNSUPPORTED);
+    CHECK_STATUS(fsdp_module_call_method_many(m, NULL, &w, &x, 1, y, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_call_method_many(m, split, &w, &x, 1, y, 0), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_call_many(relu, NULL, &x, 1, y, 2), FSDP_UNSUPPORTED);
+    CHECK_STATUS(fsdp_module_call_many(relu, &w, &x, 1, y, 1), FSDP_UNSUPPORTED);
+    CHECK_CONTAINS(fsdp_last_error(), "ReLU has a forward of tensors and one output alone");
+    CHECK_OK(fsdp_module_call_many(relu, NULL, &x, 1, y, 1));
+    fsdp_clear_error();
+    x = NULL;
+    CHECK_STATUS(fsdp_module_call_many(relu, NULL, &x, 1, y, 1), FSDP_INVALID);
+    CHECK_CONTAINS(fsdp_last_error(), "ReLU: input 0 is missing");
+    fsdp_module_unref(relu);
+    fsdp_module_unref(m);
+    end(context);
+}
+
+static fsdp_status nothing(fsdp_module *self, void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                           int output_count)
+{
+    (void)self, (void)arg, (void)inputs, (void)count, (void)outputs, (void)output_count;
+    return FSDP_OK;
+}
+
+static void a_call_of_one_output_needs_it(void **state)
+{
+    static const fsdp_module_type type = {.name = "Nothing", .forward_many = nothing, .without_inputs = true};
+    fsdp_context *context = begin();
+    fsdp_tensor *y;
+    fsdp_module *m;
+
+    (void)state;
+    CHECK_OK(fsdp_module_create(context, &type, sizeof *m, &m));
+    fsdp_clear_error();
+    CHECK_NULL(fsdp_module_call(m, NULL, 0));
+    CHECK_CONTAINS(fsdp_last_error(), "Nothing: the forward gave no output and no reason");
+    CHECK_OK(fsdp_module_call_many(m, NULL, NULL, 0, &y, 1));
+    CHECK_NULL(y);
+    fsdp_module_unref(m);
+    end(context);
+}
+
 /* Built on the meta device, given memory, given values: only then is there something to compute with. */
 static void parameters_without_values_are_named_before_the_first_forward(void **state)
 {
@@ -312,4 +445,6 @@ TEST_MAIN(cmocka_unit_test(parameters_without_values_are_named_before_the_first_
           cmocka_unit_test(a_failure_undoes_what_hooks_began),
           cmocka_unit_test(a_layer_finds_what_it_keeps_with_a_module_by_its_key),
           cmocka_unit_test(other_functions_than_the_forward_have_its_hooks),
-          cmocka_unit_test(many_inputs_are_passed_on))
+          cmocka_unit_test(many_inputs_are_passed_on),
+          cmocka_unit_test(several_outputs_outlive_a_call_and_some_may_be_missing),
+          cmocka_unit_test(a_call_of_several_outputs_fails_with_none), cmocka_unit_test(a_call_of_one_output_needs_it))

@@ -1,0 +1,38 @@
+/* forward.c - what is run of a module: one output, or several and an argument. */
+#include "base/status.h"
+#include "nn/module.h"
+
+bool fsdp__module_has_forward(const fsdp_module *module)
+{
+    return module->type->forward || module->type->forward_many;
+}
+
+static fsdp_status fail_without_output(void)
+{
+    return fsdp_last_status() != FSDP_OK ? fsdp_last_status()
+                                         : FSDP_FAIL(FSDP_STATE, "the forward gave no output and no reason");
+}
+
+/* A failure that the forward has not seen gave it a NULL: that is no output that it leaves out. */
+static fsdp_status check_outputs(uint64_t errors, fsdp_tensor *const *outputs, int count)
+{
+    bool missing = false;
+
+    for (int i = 0; i < count; i++)
+        missing = missing || !outputs[i];
+    return missing && fsdp__errors() != errors ? fsdp_last_status() : FSDP_OK; /* unless it was cleared */
+}
+
+fsdp_status fsdp__forward_run(const fsdp__forward *forward, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                              fsdp_tensor **outputs, int output_count)
+{
+    uint64_t errors = fsdp__errors();
+
+    if (forward->one) {
+        outputs[0] = forward->one(module, inputs, count);
+        return outputs[0] ? FSDP_OK : fail_without_output();
+    }
+    FSDP_TRY(forward->many(module, forward->arg, inputs, count, outputs, output_count));
+    FSDP_TRY(check_outputs(errors, outputs, output_count));
+    return forward->needs_first && !outputs[0] ? fail_without_output() : FSDP_OK;
+}
