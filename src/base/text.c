@@ -70,6 +70,20 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
     return out;
 }
 
+void fsdp__print_json_string(const char *text, FILE *out)
+{
+    fputc('"', out);
+    for (; *text; text++) {
+        if ((unsigned char)*text < 0x20)
+            fprintf(out, "\\u%04x", (unsigned)(unsigned char)*text);
+        else if (*text == '"' || *text == '\\')
+            fprintf(out, "\\%c", *text);
+        else
+            fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
 /* ---- lists ---- */
 
 static void append(fsdp__names *names, const char *between, const char *name)

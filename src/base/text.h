@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* The character that `text` begins with, and how many bytes it has; 0 when they are no UTF-8: the shortest form only,
  * no surrogates, nothing beyond U+10FFFF. A NUL is one byte. */
@@ -15,6 +16,9 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 
 /* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
+
+/* In quotes, as JSON writes it; the text is taken to be UTF-8. */
+void fsdp__print_json_string(const char *text, FILE *out);
 
 /* For messages: the first names of a list, and how many there are more. Empty at first. */
 enum {

@@ -58,6 +58,49 @@ void fsdp__config_release(const fsdp__key_table *table, void *config)
 
 /* ---- setting ---- */
 
+static fsdp_status copy_text(char *const *from, char **to)
+{
+    char *copy = *from ? fsdp__strdup(*from) : NULL;
+
+    if (*from && !copy)
+        return FSDP_NO_MEMORY;
+    fsdp__free(*to);
+    *to = copy;
+    return FSDP_OK;
+}
+
+static size_t value_bytes(fsdp__key_type type)
+{
+    switch (type) {
+    case FSDP__KEY_INTEGER:
+        return sizeof(int64_t);
+    case FSDP__KEY_NUMBER:
+        return sizeof(double);
+    case FSDP__KEY_BOOL:
+        return sizeof(bool);
+    default:
+        return sizeof(int);
+    }
+}
+
+fsdp_status fsdp__config_copy(const fsdp__key_table *table, const void *from, void *to)
+{
+    for (int i = 0; i < table->count; i++) {
+        const fsdp__key *key = &table->keys[i];
+        const char *source = (const char *)from + key->offset;
+        char *target = (char *)to + key->offset;
+
+        if (key->type == FSDP__KEY_TEXT)
+            FSDP_TRY(copy_text((char *const *)source, (char **)target));
+        else if (fsdp__key_is_list(key))
+            FSDP_TRY(fsdp__key_set_paths(to, key, *(const char *const *const *)source,
+                                         *(const int64_t *)(source + sizeof(char **))));
+        else
+            memcpy(target, source, value_bytes(key->type));
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path)
 {
     fsdp_status status;

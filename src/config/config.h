@@ -11,6 +11,9 @@ fsdp_status fsdp__config_default(const fsdp__key_table *table, void *config);
 /* Frees the texts and lists in it, not the struct. */
 void fsdp__config_release(const fsdp__key_table *table, void *config);
 
+/* Every key's value of `from` in place of what `to` has. On a failure some may be. */
+fsdp_status fsdp__config_copy(const fsdp__key_table *table, const void *from, void *to);
+
 /* Sets the keys that the YAML file names. */
 fsdp_status fsdp__config_load(const fsdp__key_table *table, void *config, const char *path);
 /* `key` is "section.name"; `value` as it would stand in the file. */

@@ -39,6 +39,19 @@ void fsdp_train_config_free(fsdp_train_config *config)
     fsdp__free(config);
 }
 
+fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_config **out)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_train_config_create(out));
+    status = fsdp__config_copy(&fsdp__train_keys, config, *out);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_train_config_free(*out);
+    *out = NULL;
+    return status;
+}
+
 fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
     char *copy = fsdp__strdup(path);

@@ -10,6 +10,9 @@
 
 extern const fsdp__key_table fsdp__train_keys;
 
+/* A config of its own with the same values; of no file. */
+fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_config **out);
+
 /* Of all keys as they are printed: whether two runs were asked for the same. */
 fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
 

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "train/config.h"
 #include "train/metrics.h"
 
@@ -99,16 +100,8 @@ static void write_number(FILE *file, const char *name, double value)
 
 static void write_text(FILE *file, const char *name, const char *text)
 {
-    fprintf(file, ", \"%s\": \"", name);
-    for (; *text; text++) {
-        if ((unsigned char)*text < 0x20)
-            fprintf(file, "\\u%04x", (unsigned)(unsigned char)*text);
-        else if (*text == '"' || *text == '\\')
-            fprintf(file, "\\%c", *text);
-        else
-            fputc(*text, file);
-    }
-    fputc('"', file);
+    fprintf(file, ", \"%s\": ", name);
+    fsdp__print_json_string(text, file);
 }
 
 /* What a run before left unfinished, on a full disk, is not to swallow this one's header. */

@@ -91,7 +91,21 @@ static void sizes_are_in_units_that_fit(void **state)
     CHECK_STRING(fsdp__size_text(1.5 * (1 << 30), out, sizeof out), "1.50GiB");
 }
 
+static void json_strings_are_escaped(void **state)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    (void)state;
+    fsdp__print_json_string("a \"b\" \\ \n\x01 \xC3\xA9", out);
+    fclose(out);
+    CHECK_STRING(text, "\"a \\\"b\\\" \\\\ \\u000a\\u0001 \xC3\xA9\"");
+    free(text);
+}
+
 TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_moves_a_cursor_is_shown_as_bytes),
           cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
           cmocka_unit_test(a_long_text_is_cut_between_two_characters),
-          cmocka_unit_test(of_a_list_the_first_names_are_shown), cmocka_unit_test(sizes_are_in_units_that_fit))
+          cmocka_unit_test(of_a_list_the_first_names_are_shown), cmocka_unit_test(sizes_are_in_units_that_fit),
+          cmocka_unit_test(json_strings_are_escaped))

@@ -3,6 +3,7 @@
 
 #include "fsdp/train.h"
 #include "support/test.h"
+#include "train/config.h"
 
 static fsdp_train_config *config;
 static char *directory, *path;
@@ -256,6 +257,53 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_OK(fsdp_train_config_check(config, 3));
 }
 
+/* What is printed has every key. */
+static char *printed(const fsdp_train_config *c)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(fsdp_train_config_print(c, out));
+    fclose(out);
+    return text;
+}
+
+static void a_copy_has_the_same_values_and_is_its_own(void **state)
+{
+    fsdp_train_config *from, *copy;
+    char *before, *after;
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_create(&from));
+    CHECK_OK(fsdp_train_config_set(from, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(from, "data.path", "[a, b]"));
+    CHECK_OK(fsdp_train_config_set(from, "training.enable_cpu_offload", "true"));
+    CHECK_OK(fsdp_train_config_set(from, "training.steps", "7"));
+    CHECK_OK(fsdp_train_config_set(from, "optimizer.lr", "0.5"));
+    CHECK_OK(fsdp_train_config_set(from, "parallelism.strategy", "zero2"));
+    before = printed(from);
+    CHECK_OK(fsdp__train_config_copy(from, &copy));
+    after = printed(copy);
+    CHECK_STRING(after, before);
+    free(after);
+    CHECK_OK(fsdp_train_config_set(copy, "data.path", "c"));
+    CHECK_OK(fsdp_train_config_set(copy, "model.preset", ""));
+    fsdp_train_config_free(copy);
+    after = printed(from);
+    CHECK_STRING(after, before);
+    free(after);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = fsdp__train_config_copy(from, &copy);
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        CHECK((status == FSDP_OK) == (copy != NULL));
+        fsdp_train_config_free(copy);
+    }
+    fsdp_train_config_free(from);
+    free(before);
+}
+
 static void a_failed_allocation_leaves_nothing_behind(void **state)
 {
     static const char text[] = "model:\n  preset: a\ndata:\n  path: [a, b]\ntraining:\n  steps: 3\n";
@@ -279,4 +327,5 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
 TEST_MAIN(T(every_key_has_its_default), T(a_file_sets_what_it_names),
           T(an_unknown_name_is_refused_with_the_nearest_one), T(a_wrong_value_is_refused_with_what_is_allowed),
           T(a_wrong_shape_is_refused), T(overrides_speak_the_same_language), T(what_is_printed_reads_back),
-          T(keys_are_checked_against_each_other), T(a_failed_allocation_leaves_nothing_behind))
+          T(keys_are_checked_against_each_other), T(a_copy_has_the_same_values_and_is_its_own),
+          T(a_failed_allocation_leaves_nothing_behind))
