@@ -103,7 +103,8 @@ endif()
 # and take half a minute or more under it; the last plant races for the race check to find, which it would find as well.
 set(FSDP_THREAD_EXCEPT)
 if(FSDP_SANITIZE MATCHES "thread")
-  set(FSDP_THREAD_EXCEPT test_backend_kernels test_launch_descriptors test_cli_progress test_cli_stopped
+  set(FSDP_THREAD_EXCEPT test_backend_kernels test_launch_descriptors test_cli_compare test_faults_compare
+      test_cli_progress test_cli_stopped
       test_train_reference test_device_races test_comm_races test_shard_races)
 endif()
 

@@ -13,6 +13,7 @@ enum {
 };
 
 int fsdp__cmd_train(int argc, char **argv);
+int fsdp__cmd_compare(int argc, char **argv);
 int fsdp__cmd_run(int argc, char **argv);
 int fsdp__cmd_generate(int argc, char **argv);
 int fsdp__cmd_inspect(int argc, char **argv);

@@ -9,6 +9,7 @@
 #include "base/compiler.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/overrides.h"
 #include "cli/process.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
@@ -20,8 +21,7 @@ typedef struct session {
     fsdp_context *context;
     fsdp__progress progress;
     fsdp__interrupt interrupt;
-    bool as_rank;      /* started by another process of this program, which says what went wrong */
-    bool has_lists[3]; /* the command line has named them: see set_override */
+    bool as_rank; /* started by another process of this program, which says what went wrong */
 } session;
 
 static void usage(void)
@@ -176,32 +176,6 @@ static int be_rank(session *s, const char *fd_text)
     return train(s);
 }
 
-/* A list that the command line names is in place of the file's, all of it together. */
-static fsdp_status set_override(void *arg, const char *key, const char *value)
-{
-    static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes"};
-    session *s = arg;
-    bool adds = false;
-    fsdp_status status;
-
-    for (size_t i = 0; i < FSDP__COUNT_OF(lists); i++)
-        if (strcmp(key, lists[i]) == 0) {
-            adds = s->has_lists[i];
-            s->has_lists[i] = true;
-        }
-    status = (adds ? fsdp_train_config_add : fsdp_train_config_set)(s->config, key, value);
-    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s", key);
-}
-
-/* Options may stand before the file, and win over it: the file is read in a first pass. */
-static fsdp_status skip_override(void *arg, const char *key, const char *value)
-{
-    (void)arg;
-    (void)key;
-    (void)value;
-    return FSDP_OK;
-}
-
 /* main says why what was printed has not arrived. */
 static int print_config(const session *s)
 {
@@ -217,8 +191,9 @@ static int with_config(session *s, int argc, char **argv)
     const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL}, {"help", 'h', NULL, &help},
                                     {"print-config", 0, NULL, &print}, {"np", 0, &ranks_text, NULL},
                                     {RANK_OPTION, 0, &rank_fd, NULL},  {0}};
-    fsdp__args args = {.options = options, .dotted = skip_override, .positional_most = 1, .arg = s};
-    fsdp__args again = {.options = options, .dotted = set_override, .positional_most = 1, .arg = s};
+    fsdp__overrides over = {.config = s->config};
+    fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
+    fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
     int64_t ranks = 1;
 
     if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)

@@ -35,8 +35,10 @@ static void a_wrong_command_line_is_status_2(void **state)
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
-    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, run, generate, inspect, repair and help", "xyzzy");
+    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, compare, run, generate, inspect, repair and help",
+         "xyzzy");
     SAYS(2, "train: no config file given", "train");
+    SAYS(2, "compare: no config file given", "compare");
     SAYS(2, "train: unknown option '--rank'; did you mean '--ranks'?", "train", f->config, "--rank", "2");
     SAYS(2, "train: unknown option '-z'", "train", f->config, "-z");
     SAYS(2, "train: '-n' needs a value", "train", f->config, "-n");

@@ -160,6 +160,8 @@ def run(command, build, folder):
         command += " --help"
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command):
         command += " --training.steps=1 --training.global_batch_size=-1"
+    if re.match(r"(build/)?fsdp compare .* -n", command):
+        command += " --steps=1 --rounds=1 --training.seq_len=32"
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(build, folder),
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace")

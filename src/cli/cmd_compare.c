@@ -1,0 +1,421 @@
+/* cmd_compare.c - fsdp compare CONFIG.yaml: what each strategy costs. Every one is started anew, several times and in
+ * turns, so that what disturbs the machine disturbs all of them, and what fails is one of them. A start is ranks of
+ * this program, which leave their figures in memory that this process has given them. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/limits.h"
+#include "cli/cli.h"
+#include "cli/overrides.h"
+#include "cli/process.h"
+#include "compare/bars.h"
+#include "compare/json.h"
+#include "launch/launch.h"
+#include "launch/variables.h"
+#include "train/inputs.h"
+
+#define CONFIG_OPTION "as-rank"  /* of a started rank: where its config is */
+#define RECORDS_OPTION "records" /* and where its figures go */
+
+enum {
+    STEPS = 4,
+    ROUNDS = 3,
+    RANDOM_BYTES = 1 << 20
+};
+
+typedef struct session {
+    fsdp__comparison comparison;
+    const char *strategies, *policies, *markdown, *svg;
+    bool json, help;
+    int random_fd;              /* data that nobody has named; -1: none */
+    char *seen[FSDP__VARIANTS]; /* warnings that have been said */
+    int seen_count;
+    bool draws; /* on a terminal, how far it is */
+} session;
+
+static void usage(void)
+{
+    puts("fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST] [--policies LIST] [--section.key=value ...]\n"
+         "\n"
+         "  -n, -np, --ranks RANKS  rank processes to start here\n"
+         "  --strategies LIST       of parallelism.strategy: ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1 (default: all of\n"
+         "                          them); also fsdp1:STRATEGY, as fsdp1:shard_grad_op. The first is what losses are\n"
+         "                          compared with\n"
+         "  --policies LIST         of parallelism.wrap_policy: blocks, root, always, size or size:PARAMETERS,\n"
+         "                          class:NAME+NAME (default: what the config says)\n"
+         "  --steps N               steps that count, in each start (default: 4), after 2 that do not\n"
+         "  --rounds N              times that each is started, in turns (default: 3)\n"
+         "  --markdown FILE         write the table as Markdown, too\n"
+         "  --svg FILE              and as bars\n"
+         "  --json                  print JSON in place of the table: every figure, bytes to the byte\n"
+         "  --section.key=value     in place of what the file says, as in fsdp train\n"
+         "\n"
+         "CONFIG.yaml is what fsdp train reads, and every strategy trains by it on the same data; its own strategy's\n"
+         "keys are left out for the others. A preset alone trains on random bytes. Neither metrics.jsonl nor\n"
+         "export.path is written. A strategy that fails, or does not go with the config, says why, and the others go\n"
+         "on; what --strategies and --policies name and cannot be is refused before anything runs.");
+}
+
+/* ---- a rank ---- */
+
+static int be_rank(const char *config_text, const char *records_text, int steps)
+{
+    fsdp__start_record *record = fsdp__calloc(1, sizeof *record);
+    fsdp_train_config *config = NULL;
+    fsdp_context *context = NULL;
+    int64_t config_fd = 0, records_fd = 0;
+    fsdp_status status = record ? FSDP_OK : FSDP_NO_MEMORY;
+
+    FSDP_TRY_GOTO(status, status, out);
+    FSDP_TRY_GOTO(status, fsdp__args_integer("--" CONFIG_OPTION, config_text, 3, INT_MAX, &config_fd), out);
+    FSDP_TRY_GOTO(status, fsdp__args_integer("--" RECORDS_OPTION, records_text, 3, INT_MAX, &records_fd), out);
+    FSDP_TRY_GOTO(status, fsdp_train_config_create(&config), out);
+    FSDP_TRY_GOTO(status, fsdp__take_over((int)config_fd, config), out);
+    FSDP_TRY_GOTO(status,
+                  config->training.threads > 0 ? fsdp__context_from_env((int)config->training.threads, &context)
+                                               : fsdp_context_from_env(&context),
+                  out);
+    FSDP_TRY_GOTO(status, fsdp__measure_start(context, config, steps, record), out);
+    status = fsdp__record_write((int)records_fd, fsdp_context_rank(context), record);
+    if (status != FSDP_OK)
+        fsdp_abort(context, fsdp_last_error());
+out:
+    fsdp_context_free(context);
+    fsdp_train_config_free(config);
+    fsdp__free(record);
+    return status == FSDP_OK ? 0 : FSDP__FAILED; /* the launcher says what went wrong */
+}
+
+/* ---- starts ---- */
+
+static fsdp_status make_records(int *out)
+{
+    *out = memfd_create("fsdp-figures", 0);
+    return *out >= 0 ? FSDP_OK
+                     : FSDP_FAIL(FSDP_IO, "cannot make room for figures: %s%s", strerrordesc_np(errno),
+                                 fsdp__limit_behind(errno));
+}
+
+/* Says each warning of rank 0 once, whoever had it first. */
+static void warn(session *s, const char *label, char *text)
+{
+    for (char *line = text, *next; *line; line = next) {
+        bool said = s->seen_count == FSDP__VARIANTS;
+
+        next = line + strcspn(line, "\n");
+        if (*next)
+            *next++ = '\0';
+        for (int i = 0; i < s->seen_count && !said; i++)
+            said = strcmp(s->seen[i], line) == 0;
+        if (said)
+            continue;
+        s->seen[s->seen_count] = fsdp__strdup(line);
+        s->seen_count += s->seen[s->seen_count] != NULL;
+        fsdp__failure("%s: warning: %s", label, strncmp(line, "[rank 0] ", 9) == 0 ? line + 9 : line);
+    }
+}
+
+static fsdp_status read_records(session *s, int variant, int fd)
+{
+    int ranks = s->comparison.ranks;
+    fsdp__start_record *records = fsdp__calloc((size_t)ranks, sizeof *records);
+    fsdp_status status;
+
+    if (!records)
+        return FSDP_NO_MEMORY;
+    status = fsdp__records_read(fd, ranks, records);
+    if (status == FSDP_OK)
+        status = fsdp__figures_add(&s->comparison.figures[variant], records, ranks);
+    if (status == FSDP_OK)
+        warn(s, s->comparison.variants.items[variant].label, records[0].warnings);
+    fsdp__free(records);
+    return status;
+}
+
+/* The ranks of one variant, once. An interruption ends this process. */
+static fsdp_status launch(const session *s, const fsdp_train_config *config, int records)
+{
+    char as_rank[40], figures[40], steps[40];
+    const char *const argv[] = {"/proc/self/exe", "compare", as_rank, figures, steps, NULL};
+    fsdp_launch_options options = {.ranks = s->comparison.ranks, .argv = argv};
+    fsdp_launch_report report = {0};
+    fsdp_status status;
+    int fd;
+
+    FSDP_TRY(fsdp__hand_over(config, &fd));
+    snprintf(as_rank, sizeof as_rank, "--" CONFIG_OPTION "=%d", fd);
+    snprintf(figures, sizeof figures, "--" RECORDS_OPTION "=%d", records);
+    snprintf(steps, sizeof steps, "--steps=%d", s->comparison.steps);
+    fflush(NULL);
+    status = fsdp_launch(&options, &report);
+    close(fd);
+    if (status == FSDP_INTERRUPTED) {
+        if (s->draws)
+            fputs("\r\033[K", stderr);
+        fsdp__failure("%s", fsdp_last_error());
+        fsdp__die_of(report.exit_code - 128);
+    }
+    return status;
+}
+
+static fsdp_status start(session *s, int variant)
+{
+    fsdp_status status;
+    int records;
+
+    FSDP_TRY(make_records(&records));
+    status = launch(s, s->comparison.variants.items[variant].config, records);
+    if (status == FSDP_OK)
+        status = read_records(s, variant, records);
+    close(records);
+    return status;
+}
+
+static void draw(const session *s, int round, int variant)
+{
+    const fsdp__comparison *c = &s->comparison;
+
+    if (s->draws)
+        fprintf(stderr, "\r%d/%d  %s\033[K", round * c->variants.count + variant + 1, c->rounds * c->variants.count,
+                c->variants.items[variant].label);
+}
+
+/* In turns. What has failed once is not started again. */
+static fsdp_status run(session *s)
+{
+    fsdp__comparison *c = &s->comparison;
+
+    for (int round = 0; round < c->rounds; round++)
+        for (int v = 0; v < c->variants.count; v++) {
+            if (c->variants.items[v].refused[0] || c->figures[v].failure[0])
+                continue;
+            draw(s, round, v);
+            if (start(s, v) != FSDP_OK)
+                snprintf(c->figures[v].failure, sizeof c->figures[v].failure, "%s", fsdp_last_error());
+        }
+    if (s->draws)
+        fputs("\r\033[K", stderr);
+    for (int v = 0; v < c->variants.count; v++)
+        FSDP_TRY(fsdp__figures_finish(&c->figures[v]));
+    return FSDP_OK;
+}
+
+/* ---- files ---- */
+
+/* Before anything runs. */
+static fsdp_status check_file(const fsdp_train_config *config, const char *option, const char *path)
+{
+    char *folder = path ? fsdp__path_parent(path) : NULL;
+    fsdp_status status = FSDP_OK;
+    struct stat info;
+
+    if (!path)
+        return FSDP_OK;
+    if (!folder)
+        return FSDP_NO_MEMORY;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        status = FSDP_FAIL(FSDP_IO, "%s: '%s' is there and is no file: name another", option, path);
+    else if (access(folder, W_OK | X_OK) != 0)
+        status = FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': %s", option, path, strerrordesc_np(errno));
+    else
+        status = fsdp__inputs_spare(config, option, path);
+    fsdp__free(folder);
+    return status;
+}
+
+static fsdp_status write_file(const fsdp__comparison *c, void (*print)(const fsdp__comparison *, FILE *),
+                              const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = path ? open_memstream(&text, &bytes) : NULL;
+    fsdp_status status = FSDP_OK;
+
+    if (!path)
+        return FSDP_OK;
+    if (out)
+        print(c, out);
+    if (!out || fclose(out) != 0)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot write '%s': out of memory", path);
+    else
+        status = fsdp__file_write_atomic(path, text, bytes);
+    free(text);
+    return status;
+}
+
+/* The table first: a full disk does not cost what was measured. */
+static int tell(const session *s)
+{
+    const fsdp__comparison *c = &s->comparison;
+    int status = 0;
+
+    if (fsdp__comparison_first(c) < 0) { /* mostly all for the same reason */
+        for (int v = 0; v < c->variants.count; v++)
+            if (c->figures[v].failure[0])
+                return fsdp__failure("%s", c->figures[v].failure);
+        return fsdp__failure("%s", c->variants.items[0].refused);
+    }
+    (s->json ? fsdp__comparison_print_json : fsdp__comparison_print)(c, stdout);
+    if (write_file(c, fsdp__comparison_print_markdown, s->markdown) != FSDP_OK)
+        status = fsdp__failure("--markdown: %s", fsdp_last_error());
+    if (write_file(c, fsdp__comparison_print_svg, s->svg) != FSDP_OK)
+        status = fsdp__failure("--svg: %s", fsdp_last_error());
+    return status;
+}
+
+/* ---- what is compared ---- */
+
+/* The same bytes in every run. */
+static fsdp_status make_random_data(fsdp_train_config *config, int *fd)
+{
+    unsigned char *bytes = fsdp__malloc(RANDOM_BYTES);
+    uint32_t state = 1;
+    fsdp_status status;
+    char path[40];
+
+    if (!bytes)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < RANDOM_BYTES; i++) {
+        state = state * 1664525 + 1013904223;
+        bytes[i] = (unsigned char)(' ' + (state >> 24) % 95);
+    }
+    *fd = memfd_create("fsdp-random-data", 0);
+    status = *fd >= 0 ? fsdp__file_pwrite(*fd, "random data", bytes, RANDOM_BYTES, 0)
+                      : FSDP_FAIL(FSDP_IO, "cannot make random data: %s", strerrordesc_np(errno));
+    fsdp__free(bytes);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
+    if (status == FSDP_OK)
+        status = fsdp_train_config_set(config, "data.path", path);
+    return status == FSDP_OK ? fsdp_train_config_set(config, "data.format", "text") : status;
+}
+
+/* A file, or a preset's name where there is no such file. */
+static fsdp_status read_config(fsdp_train_config *config, const char *name, bool *is_preset)
+{
+    fsdp_model_config preset;
+    bool held = fsdp_hold_error(true);
+
+    *is_preset = !fsdp__path_exists(name) && fsdp_model_preset(name, &preset) == FSDP_OK;
+    fsdp_release_error(held);
+    return *is_preset ? fsdp_train_config_set(config, "model.preset", name) : fsdp_train_config_load(config, name);
+}
+
+static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset)
+{
+    fsdp__comparison *c = &s->comparison;
+
+    if (is_preset && config->data.path_count == 0)
+        FSDP_TRY(make_random_data(config, &s->random_fd));
+    c->config = config;
+    FSDP_TRY(fsdp__variants_create(config, c->ranks, s->strategies, s->policies, &c->variants));
+    FSDP_TRY(check_file(config, "--markdown", s->markdown));
+    FSDP_TRY(check_file(config, "--svg", s->svg));
+    c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);
+    return c->figures ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static int compare(session *s, fsdp_train_config *config, bool is_preset)
+{
+    int threads = (int)config->training.threads;
+
+    /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
+    if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (prepare(s, config, is_preset) != FSDP_OK || run(s) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return tell(s);
+}
+
+/* ---- the command line ---- */
+
+typedef struct texts {
+    const char *ranks, *steps, *rounds, *config_fd, *records_fd;
+} texts;
+
+static fsdp_status read_numbers(session *s, const texts *t)
+{
+    int64_t ranks = 1, steps = STEPS, rounds = ROUNDS;
+
+    if (t->ranks)
+        FSDP_TRY(fsdp__args_integer("-n", t->ranks, 1, 4096, &ranks));
+    if (t->steps)
+        FSDP_TRY(fsdp__args_integer("--steps", t->steps, 1, FSDP__MEASURED_STEPS, &steps));
+    if (t->rounds)
+        FSDP_TRY(fsdp__args_integer("--rounds", t->rounds, 1, 1000, &rounds));
+    s->comparison.ranks = (int)ranks;
+    s->comparison.steps = (int)steps;
+    s->comparison.rounds = (int)rounds;
+    return FSDP_OK;
+}
+
+static int with_config(session *s, fsdp_train_config *config, int argc, char **argv)
+{
+    texts t = {0};
+    const fsdp__option options[] = {{"ranks", 'n', &t.ranks, NULL},
+                                    {"np", 0, &t.ranks, NULL},
+                                    {"strategies", 0, &s->strategies, NULL},
+                                    {"policies", 0, &s->policies, NULL},
+                                    {"steps", 0, &t.steps, NULL},
+                                    {"rounds", 0, &t.rounds, NULL},
+                                    {"markdown", 0, &s->markdown, NULL},
+                                    {"svg", 0, &s->svg, NULL},
+                                    {"json", 0, NULL, &s->json},
+                                    {"help", 'h', NULL, &s->help},
+                                    {CONFIG_OPTION, 0, &t.config_fd, NULL},
+                                    {RECORDS_OPTION, 0, &t.records_fd, NULL},
+                                    {0}};
+    fsdp__overrides over = {.config = config};
+    fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
+    fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
+    bool is_preset = false;
+
+    if (fsdp__args_parse(&args, "compare", argc, argv) != FSDP_OK || read_numbers(s, &t) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (s->help) {
+        usage();
+        return 0;
+    }
+    if (t.config_fd && t.records_fd)
+        return be_rank(t.config_fd, t.records_fd, s->comparison.steps);
+    if (args.rest)
+        return fsdp__usage_error("compare: nothing may follow '--'");
+    if (args.positional_count == 0 && argc == 1)
+        return fsdp__usage_error("compare: no config file given; see 'fsdp compare --help'");
+    if (!t.ranks)
+        return fsdp__usage_error("compare: say how many ranks: fsdp compare %s -n 2",
+                                 args.positional_count ? args.positional[0] : "CONFIG.yaml");
+    if (args.positional_count && read_config(config, args.positional[0], &is_preset) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (fsdp__args_parse(&again, "compare", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    return compare(s, config, is_preset);
+}
+
+int fsdp__cmd_compare(int argc, char **argv)
+{
+    session s = {.random_fd = -1, .draws = fsdp__bar_possible(STDERR_FILENO)};
+    fsdp_train_config *config = NULL;
+    int status;
+
+    if (fsdp_train_config_create(&config) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    status = with_config(&s, config, argc, argv);
+    for (int v = 0; v < s.comparison.variants.count && s.comparison.figures; v++)
+        fsdp__figures_release(&s.comparison.figures[v]);
+    fsdp__free(s.comparison.figures);
+    fsdp__variants_release(&s.comparison.variants);
+    for (int i = 0; i < s.seen_count; i++)
+        fsdp__free(s.seen[i]);
+    if (s.random_fd >= 0)
+        close(s.random_fd);
+    fsdp_train_config_free(config);
+    return status;
+}

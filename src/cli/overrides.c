@@ -1,0 +1,31 @@
+/* overrides.c - keys of a config on the command line. */
+#include "cli/overrides.h"
+
+#include <string.h>
+
+#include "base/compiler.h"
+
+fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value)
+{
+    (void)arg;
+    (void)key;
+    (void)value;
+    return FSDP_OK;
+}
+
+/* A list that the command line names is in place of the file's, all of it together. */
+fsdp_status fsdp__override_set(void *arg, const char *key, const char *value)
+{
+    static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes"};
+    fsdp__overrides *overrides = arg;
+    bool adds = false;
+    fsdp_status status;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(lists); i++)
+        if (strcmp(key, lists[i]) == 0) {
+            adds = overrides->has_lists[i];
+            overrides->has_lists[i] = true;
+        }
+    status = (adds ? fsdp_train_config_add : fsdp_train_config_set)(overrides->config, key, value);
+    return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s", key);
+}

@@ -1,0 +1,17 @@
+/* overrides.h - what a command line says in place of a config file: --section.key=value. */
+#ifndef CLI_OVERRIDES_H
+#define CLI_OVERRIDES_H
+
+#include "fsdp/train.h"
+
+typedef struct fsdp__overrides {
+    fsdp_train_config *config;
+    bool has_lists[3]; /* the command line has named them */
+} fsdp__overrides;
+
+/* The two passes of fsdp__args.dotted, whose arg is an fsdp__overrides: options may stand before the file, and win over
+ * it, so the file is read between them. */
+fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value);
+fsdp_status fsdp__override_set(void *arg, const char *key, const char *value);
+
+#endif

@@ -1,0 +1,168 @@
+/* bars.c - a comparison as bars. */
+#include "compare/bars.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+
+enum {
+    WIDTH = 860,
+    LEFT = 190,
+    RIGHT = 90, /* of the number behind a bar */
+    ROW = 20,
+    HEAD = 46, /* title and legend of a chart */
+    GAP = 22,
+    PARTS = 6
+};
+
+typedef struct part {
+    const char *name, *color;
+} part;
+
+/* What a chart shows of a variant: `value` is given the parts, and says what stands behind the bar. */
+typedef struct chart {
+    const char *title;
+    int count;
+    part parts[PARTS];
+    void (*value)(const fsdp__figures *f, double *parts, char *text, size_t bytes);
+} chart;
+
+static void time_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
+{
+    parts[0] = FSDP__MAX(f->step_ms - f->gather_ms - f->reduce_ms, 0);
+    parts[1] = f->gather_ms;
+    parts[2] = f->reduce_ms;
+    snprintf(text, bytes, "%.2f ms", f->step_ms);
+}
+
+static void sent_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
+{
+    double all = 0;
+
+    parts[0] = (double)f->comm.bytes_sent[FSDP_ALL_GATHER];
+    parts[1] = (double)f->comm.bytes_sent[FSDP_REDUCE_SCATTER];
+    parts[2] = (double)f->comm.bytes_sent[FSDP_ALL_REDUCE];
+    for (int i = 0; i < 3; i++)
+        all += parts[i];
+    (void)fsdp__size_text(all, text, bytes);
+}
+
+static void memory_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
+{
+    double all = 0;
+
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+        parts[kind] = (double)f->memory.peak_bytes[kind];
+        all += parts[kind];
+    }
+    (void)fsdp__size_text(all, text, bytes);
+}
+
+static const chart charts[] = {
+    {"a step",
+     3,
+     {{"computing", "#8a9bb4"}, {"exposed in gathers", "#e08a2b"}, {"exposed in reductions", "#4f9d58"}},
+     time_of},
+    {"sent by a rank in a step",
+     3,
+     {{"gathers", "#e08a2b"}, {"reduce-scatters", "#4f9d58"}, {"all-reduces", "#b0413e"}},
+     sent_of},
+    {"memory of a rank: the peak of each kind",
+     FSDP_MEMORY_KINDS,
+     {{"parameters", "#8a9bb4"},
+      {"gathered", "#e08a2b"},
+      {"gradients", "#4f9d58"},
+      {"optimizer", "#c3cad6"},
+      {"activations", "#7f6bb3"},
+      {"workspace", "#d9c979"}},
+     memory_of},
+};
+
+static void print_escaped(const char *text, FILE *out)
+{
+    for (; *text; text++) {
+        if (*text == '<' || *text == '&')
+            fprintf(out, "&#%d;", *text);
+        else
+            fputc(*text, out);
+    }
+}
+
+static double sum_of(const chart *shown, const double *parts)
+{
+    double sum = 0;
+
+    for (int i = 0; i < shown->count; i++)
+        sum += parts[i];
+    return sum;
+}
+
+static double largest(const fsdp__comparison *c, const chart *shown)
+{
+    double most = 0;
+
+    for (int v = 0; v < c->variants.count; v++) {
+        double parts[PARTS] = {0};
+        char text[40];
+
+        if (!c->figures[v].has)
+            continue;
+        shown->value(&c->figures[v], parts, text, sizeof text);
+        most = FSDP__MAX(most, sum_of(shown, parts));
+    }
+    return most;
+}
+
+static void print_title(const chart *shown, int y, FILE *out)
+{
+    double x = LEFT;
+
+    fprintf(out, "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">%s</text>\n", LEFT, y + 14, shown->title);
+    for (int i = 0; i < shown->count; i++) {
+        fprintf(out, "<rect x=\"%.0f\" y=\"%d\" width=\"10\" height=\"10\" fill=\"%s\"/>", x, y + 24,
+                shown->parts[i].color);
+        fprintf(out, "<text x=\"%.0f\" y=\"%d\">%s</text>\n", x + 14, y + 33, shown->parts[i].name);
+        x += 30 + 6.6 * (double)strlen(shown->parts[i].name);
+    }
+}
+
+static void print_bar(const fsdp__comparison *c, const chart *shown, int variant, double most, int y, FILE *out)
+{
+    double parts[PARTS] = {0}, x = LEFT, scale = most > 0 ? (WIDTH - LEFT - RIGHT) / most : 0;
+    char text[40] = "no figures";
+
+    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", LEFT - 8, y + 14);
+    print_escaped(c->variants.items[variant].label, out);
+    fputs("</text>", out);
+    if (c->figures[variant].has)
+        shown->value(&c->figures[variant], parts, text, sizeof text);
+    for (int i = 0; i < shown->count; i++) {
+        if (parts[i] > 0)
+            fprintf(out, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>", x, y + 2,
+                    parts[i] * scale, ROW - 4, shown->parts[i].color);
+        x += parts[i] * scale;
+    }
+    fprintf(out, "<text x=\"%.1f\" y=\"%d\">%s</text>\n", x + 6, y + 14, text);
+}
+
+void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out)
+{
+    int height = GAP + (int)FSDP__COUNT_OF(charts) * (HEAD + c->variants.count * ROW + GAP), y = GAP;
+
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n",
+            WIDTH, height, WIDTH, height, WIDTH, height);
+    for (size_t i = 0; i < FSDP__COUNT_OF(charts); i++) {
+        double most = largest(c, &charts[i]);
+
+        print_title(&charts[i], y, out);
+        y += HEAD;
+        for (int v = 0; v < c->variants.count; v++, y += ROW)
+            print_bar(c, &charts[i], v, most, y, out);
+        y += GAP;
+    }
+    fputs("</svg>\n", out);
+}

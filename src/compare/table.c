@@ -1,0 +1,293 @@
+/* table.c - rows and cells, as text and as Markdown. */
+#include "compare/table.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+
+enum {
+    COLUMNS = 100, /* of the text */
+    CELL = 32,
+    SENT = FSDP_BARRIER /* kinds of collectives that send data: those before it */
+};
+
+int fsdp__comparison_first(const fsdp__comparison *c)
+{
+    for (int i = 0; i < c->variants.count; i++)
+        if (c->figures[i].has)
+            return i;
+    return -1;
+}
+
+/* ---- rows ---- */
+
+#define AT(field) offsetof(fsdp__figures, field)
+
+static const char loss_section[] = "loss after the last step", time_section[] = "time of a step, ms",
+                  sent_section[] = "sent by a rank in a step", peak_section[] = "memory of a rank, at its peak",
+                  rest_section[] = "memory of a rank, between steps", resident_section[] = "resident memory";
+
+static const fsdp__row first_rows[] = {
+    {loss_section, "loss", FSDP__ROW_LOSS, 0},
+    {loss_section, "equal to the first", FSDP__ROW_AGREE, 0},
+    {time_section, "step", FSDP__ROW_MS, AT(step_ms)},
+    {time_section, "  give or take", FSDP__ROW_MS, AT(spread_ms)},
+    {time_section, "  exposed in gathers", FSDP__ROW_MS, AT(gather_ms)},
+    {time_section, "  exposed in reductions", FSDP__ROW_MS, AT(reduce_ms)},
+    {time_section, "tokens/s", FSDP__ROW_RATE, AT(tokens_per_second)},
+};
+
+static const fsdp__row resident_rows[] = {
+    {resident_section, "all ranks", FSDP__ROW_BYTES, AT(resident_bytes)},
+    {resident_section, "most of one process", FSDP__ROW_BYTES, AT(resident_peak_bytes)},
+};
+
+static int64_t whole(const fsdp__comparison *c, const fsdp__row *row, int variant)
+{
+    const char *field = (const char *)&c->figures[variant] + row->offset;
+
+    return *(const int64_t *)field;
+}
+
+static bool has_something(const fsdp__comparison *c, const fsdp__row *row)
+{
+    if (row->format != FSDP__ROW_COUNT && row->format != FSDP__ROW_BYTES)
+        return true;
+    for (int i = 0; i < c->variants.count; i++)
+        if (c->figures[i].has && whole(c, row, i) != 0)
+            return true;
+    return false;
+}
+
+typedef struct row_list {
+    const fsdp__comparison *c;
+    fsdp__row *rows;
+    int count;
+} row_list;
+
+static void add(row_list *list, fsdp__row row)
+{
+    if (list->count < FSDP__ROWS && has_something(list->c, &row))
+        list->rows[list->count++] = row;
+}
+
+static void add_sent(row_list *list)
+{
+    static const char *const calls[SENT] = {"all-gathers", "reduce-scatters", "all-reduces", "broadcasts",
+                                            "all-to-alls"};
+
+    for (size_t kind = 0; kind < SENT; kind++) {
+        add(list, (fsdp__row){sent_section, calls[kind], FSDP__ROW_COUNT, AT(comm.calls) + kind * sizeof(int64_t)});
+        add(list, (fsdp__row){sent_section, "  bytes", FSDP__ROW_BYTES, AT(comm.bytes_sent) + kind * sizeof(int64_t)});
+    }
+}
+
+static void add_memory(row_list *list, const char *section, size_t kinds, size_t total)
+{
+    static const char *const labels[FSDP_MEMORY_KINDS] = {"parameters", "gathered",    "gradients",
+                                                          "optimizer",  "activations", "workspace"};
+
+    for (size_t kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+        add(list, (fsdp__row){section, labels[kind], FSDP__ROW_BYTES, kinds + kind * sizeof(size_t)});
+    add(list, (fsdp__row){section, "all at once", FSDP__ROW_BYTES, total});
+}
+
+int fsdp__comparison_rows(const fsdp__comparison *c, fsdp__row *rows)
+{
+    row_list list = {.c = c, .rows = rows};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(first_rows); i++)
+        add(&list, first_rows[i]);
+    add_sent(&list);
+    add_memory(&list, peak_section, AT(memory.peak_bytes), AT(memory.peak_total_bytes));
+    add_memory(&list, rest_section, AT(memory.live_bytes), AT(memory.live_total_bytes));
+    for (size_t i = 0; i < FSDP__COUNT_OF(resident_rows); i++)
+        add(&list, resident_rows[i]);
+    return list.count;
+}
+
+/* ---- cells ---- */
+
+static const char *size_text(int64_t size, char *text, size_t bytes)
+{
+    if (size >= 1024)
+        return fsdp__size_text((double)size, text, bytes);
+    snprintf(text, bytes, "%lld%s", (long long)size, size ? "B" : "");
+    return text;
+}
+
+static const char *agreement(const fsdp__comparison *c, int variant, char *text, size_t bytes)
+{
+    int first = fsdp__comparison_first(c), digits;
+
+    if (variant == first)
+        return "";
+    digits = fsdp__figures_agree(&c->figures[first], &c->figures[variant]);
+    if (digits == FSDP__SAME_BITS)
+        return "all bits";
+    snprintf(text, bytes, "%d digit%s", digits, digits == 1 ? "" : "s");
+    return text;
+}
+
+const char *fsdp__comparison_cell(const fsdp__comparison *c, const fsdp__row *row, int variant, char *text,
+                                  size_t bytes)
+{
+    const fsdp__figures *f = &c->figures[variant];
+    double value;
+
+    if (!f->has)
+        return row->format != FSDP__ROW_LOSS ? "-" : c->variants.items[variant].refused[0] ? "left out" : "failed";
+    if (row->format == FSDP__ROW_AGREE)
+        return agreement(c, variant, text, bytes);
+    if (row->format == FSDP__ROW_BYTES)
+        return size_text(whole(c, row, variant), text, bytes);
+    if (row->format == FSDP__ROW_COUNT) {
+        snprintf(text, bytes, "%lld", (long long)whole(c, row, variant));
+        return text;
+    }
+    value =
+        row->format == FSDP__ROW_LOSS ? f->losses[f->loss_count - 1] : *(const double *)((const char *)f + row->offset);
+    snprintf(text, bytes, "%.*f", row->format == FSDP__ROW_LOSS ? 6 : row->format == FSDP__ROW_MS ? 2 : 0, value);
+    return text;
+}
+
+/* ---- what stands around the table ---- */
+
+static void print_head(const fsdp__comparison *c, FILE *out)
+{
+    const fsdp_train_config *config = c->config;
+    int first = fsdp__comparison_first(c);
+    const fsdp__figures *f = &c->figures[FSDP__MAX(first, 0)];
+
+    fprintf(out, "%s on %d rank%s; a step is %lld tokens (%lld microbatch%s a rank)\n",
+            config->model.path ? config->model.path : config->model.preset, c->ranks, c->ranks == 1 ? "" : "s",
+            (long long)f->tokens_per_step, (long long)f->microbatches, f->microbatches == 1 ? "" : "es");
+}
+
+static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *out)
+{
+    char shown[1200];
+
+    for (int i = 0; i < c->variants.count; i++) {
+        const fsdp__variant *v = &c->variants.items[i];
+        bool refused = v->refused[0] != '\0';
+
+        if (!c->figures[i].has)
+            fprintf(out, "%s%s %s: %s\n", bullet, v->label, refused ? "is left out" : "has failed",
+                    fsdp__shown(refused ? v->refused : c->figures[i].failure, shown, sizeof shown));
+        else if (!c->figures[i].starts_agree)
+            fprintf(out, "%s%s: its losses differ from start to start\n", bullet, v->label);
+    }
+}
+
+static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *out)
+{
+    int steps = c->steps * c->rounds;
+
+    fprintf(out,
+            "%sTimes are medians of %d step%s (each strategy %d, in %d turn%s), as long as the slowest rank takes;\n"
+            "  give or take: half of what the middle half spans. Exposed: what the program waits for, mean of the "
+            "ranks.\n",
+            bullet, steps, steps == 1 ? "" : "s", c->steps, c->rounds, c->rounds == 1 ? "" : "s");
+    fprintf(out,
+            "%sMemory is the ledger's, of the rank that has most; kinds peak each at a time of their own. Bytes\n"
+            "  sent are those of a ring. Resident is what the system says: libraries and the program too.\n",
+            bullet);
+    if (c->config->metrics.jsonl || c->config->save.path)
+        fprintf(out, "%sNothing was written to %s%s%s.\n", bullet, c->config->metrics.jsonl ? "metrics.jsonl" : "",
+                c->config->metrics.jsonl && c->config->save.path ? " and " : "",
+                c->config->save.path ? "export.path" : "");
+}
+
+/* ---- text ---- */
+
+static int label_width(const fsdp__row *rows, int count)
+{
+    size_t width = 0;
+
+    for (int i = 0; i < count; i++)
+        width = FSDP__MAX(width, strlen(rows[i].label));
+    return (int)width;
+}
+
+static int column_width(const fsdp__comparison *c, const fsdp__row *rows, int count, int variant)
+{
+    size_t width = strlen(c->variants.items[variant].label);
+    char text[CELL];
+
+    for (int i = 0; i < count; i++)
+        width = FSDP__MAX(width, strlen(fsdp__comparison_cell(c, &rows[i], variant, text, sizeof text)));
+    return (int)width + 2;
+}
+
+/* Variants from `begin` up to `end`. */
+static void print_block(const fsdp__comparison *c, const fsdp__row *rows, int count, const int *widths, int begin,
+                        int end, FILE *out)
+{
+    int left = label_width(rows, count);
+    char text[CELL];
+
+    fprintf(out, "\n%-*s", left, "");
+    for (int v = begin; v < end; v++)
+        fprintf(out, "%*s", widths[v], c->variants.items[v].label);
+    for (int i = 0; i < count; i++) {
+        if (i == 0 || rows[i].section != rows[i - 1].section)
+            fprintf(out, "\n\n%s", rows[i].section);
+        fprintf(out, "\n%-*s", left, rows[i].label);
+        for (int v = begin; v < end; v++)
+            fprintf(out, "%*s", widths[v], fsdp__comparison_cell(c, &rows[i], v, text, sizeof text));
+    }
+    fputc('\n', out);
+}
+
+void fsdp__comparison_print(const fsdp__comparison *c, FILE *out)
+{
+    fsdp__row rows[FSDP__ROWS];
+    int count = fsdp__comparison_rows(c, rows), left = label_width(rows, count), widths[FSDP__VARIANTS];
+
+    print_head(c, out);
+    for (int v = 0; v < c->variants.count; v++)
+        widths[v] = column_width(c, rows, count, v);
+    for (int begin = 0, end; begin < c->variants.count; begin = end) {
+        int used = left + widths[begin];
+
+        for (end = begin + 1; end < c->variants.count && used + widths[end] <= COLUMNS; end++)
+            used += widths[end];
+        print_block(c, rows, count, widths, begin, end, out);
+    }
+    fputc('\n', out);
+    print_reasons(c, "", out);
+    print_legend(c, "", out);
+}
+
+/* ---- Markdown ---- */
+
+void fsdp__comparison_print_markdown(const fsdp__comparison *c, FILE *out)
+{
+    fsdp__row rows[FSDP__ROWS];
+    int count = fsdp__comparison_rows(c, rows);
+    char text[CELL];
+
+    print_head(c, out);
+    fputs("\n| |", out);
+    for (int v = 0; v < c->variants.count; v++)
+        fprintf(out, " %s |", c->variants.items[v].label);
+    fputs("\n|---|", out);
+    for (int v = 0; v < c->variants.count; v++)
+        fputs("---:|", out);
+    for (int i = 0; i < count; i++) {
+        if (i == 0 || rows[i].section != rows[i - 1].section) {
+            fprintf(out, "\n| **%s** |", rows[i].section);
+            for (int v = 0; v < c->variants.count; v++)
+                fputs(" |", out);
+        }
+        fprintf(out, "\n| %s |", rows[i].label + strspn(rows[i].label, " "));
+        for (int v = 0; v < c->variants.count; v++)
+            fprintf(out, " %s |", fsdp__comparison_cell(c, &rows[i], v, text, sizeof text));
+    }
+    fputs("\n\n", out);
+    print_reasons(c, "- ", out);
+    print_legend(c, "- ", out);
+}

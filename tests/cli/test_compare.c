@@ -1,0 +1,151 @@
+/* `fsdp compare`: one table of several runs, and what it refuses, survives and leaves alone. */
+#include <jansson.h>
+#include <sys/stat.h>
+
+#include "base/compiler.h"
+#include "cli/fixture.h"
+
+#define RUN(expected, ...) \
+    program_run(f->directory, (expected), (const char *const[]){PROGRAM, "compare", __VA_ARGS__, NULL})
+
+#define SAYS(expected, part, ...)                  \
+    do {                                           \
+        program p_ = RUN((expected), __VA_ARGS__); \
+        CHECK_CONTAINS(p_.output, (part));         \
+        program_free(&p_);                         \
+    } while (0)
+
+static const json_t *at(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!value)
+        TEST_FAIL("no '%s'", key);
+    return value;
+}
+
+/* Every strategy is there with figures that fit each other, and what the config names is not written. */
+static void every_strategy_has_its_figures(void **state)
+{
+    fixture *f = *state;
+    char *svg = test_path(f->directory, "bars.svg"), *markdown = test_path(f->directory, "table.md"), *text;
+    program p = RUN(0, f->config, "-n", "2", "--json", "--steps=2", "--rounds=2", "--svg", svg, "--markdown", markdown);
+    json_t *all = json_loads(p.output, 0, NULL);
+    const json_t *variants;
+    size_t bytes;
+
+    CHECK(all != NULL);
+    CHECK_EQ(json_integer_value(at(all, "ranks")), 2);
+    variants = at(all, "variants");
+    CHECK_EQ(json_array_size(variants), 7);
+    for (size_t i = 0; i < json_array_size(variants); i++) {
+        const json_t *v = json_array_get(variants, i);
+
+        CHECK_EQ(json_array_size(at(v, "losses")), 4);
+        CHECK_EQ(json_integer_value(at(v, "measured_steps")), 4);
+        CHECK(json_is_true(at(v, "starts_agree")));
+        CHECK(json_is_true(at(v, "same_bits"))); /* of two ranks gradients add up in one order */
+        CHECK_EQ(json_integer_value(at(v, "tokens_per_step")), 2 * 4 * 32);
+        CHECK(json_real_value(at(v, "step_ms")) >=
+              json_real_value(at(v, "gather_ms")) + json_real_value(at(v, "reduce_ms")));
+        CHECK(json_integer_value(at(v, "resident_bytes")) > json_integer_value(at(at(v, "memory_rest"), "total")));
+    }
+    json_decref(all);
+    program_free(&p);
+    text = test_read_file(svg, &bytes);
+    CHECK_CONTAINS(text, "</svg>");
+    CHECK_CONTAINS(text, ">zero3</text>");
+    free(text);
+    text = test_read_file(markdown, &bytes);
+    CHECK_CONTAINS(text, "| | ddp | zero1 | zero2 | zero3 | fsdp2 | hsdp | fsdp1 |\n|---|---:|");
+    CHECK_CONTAINS(text, "- Nothing was written to metrics.jsonl and export.path.");
+    free(text);
+    CHECK(access(f->metrics, F_OK) != 0);
+    CHECK(access(f->model, F_OK) != 0);
+    free(svg);
+    free(markdown);
+}
+
+/* Why something has no figures stands below the table, and the rest is there. */
+static void one_that_cannot_be_does_not_cost_the_others(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(0, f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0");
+
+    CHECK_CONTAINS(p.output, "hsdp is left out: parallelism.data_parallel_replicate_degree is 2, but there is 1 rank");
+    CHECK_CONTAINS(p.output, "left out ");
+    CHECK_CONTAINS(p.output, "all bits");
+    program_free(&p);
+    /* Nothing matches for any of them: a failure is that of `fsdp train`. */
+    SAYS(1, "model.frozen: 'x.*' matches no parameter", f->config, "-n", "2", "--strategies=zero1,zero2", "--steps=1",
+         "--rounds=1", "--model.frozen=x.*");
+    /* Frozen beside others: fsdp1 alone refuses that, once its units are known. */
+    p = RUN(0, f->config, "-n", "2", "--strategies=fsdp1,fsdp2", "--steps=1", "--rounds=2",
+            "--model.frozen=model.layers.0.mlp.up_proj.weight");
+    CHECK_CONTAINS(p.output, "fsdp1 has failed: ");
+    CHECK_CONTAINS(p.output, "failed ");
+    program_free(&p);
+}
+
+static void what_is_named_and_cannot_be_is_refused(void **state)
+{
+    fixture *f = *state;
+
+    SAYS(2, "compare: say how many ranks", f->config);
+    SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
+    SAYS(1, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
+    SAYS(1, "'zero2' has nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
+    SAYS(1, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
+    SAYS(1, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
+    SAYS(1, "'root' has nothing behind a colon", f->config, "-n", "2", "--policies=root:3");
+    SAYS(1, "--policies root: parallelism.prefetch gathers units ahead", f->config, "-n", "2", "--strategies=fsdp2",
+         "--policies=root", "--parallelism.prefetch=2");
+    SAYS(1, "--strategies zero2: parallelism.strategy zero2 shards gradients", f->config, "-n", "2",
+         "--strategies=zero1,zero2", "--training.no_sync=true");
+    SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
+    SAYS(1, "--svg: '/dev/full' is there and is no file", f->config, "-n", "2", "--svg=/dev/full");
+    SAYS(1, "is a file of the data, which the run reads", f->config, "-n", "2", "--markdown", f->data);
+    SAYS(1, "training.global_batch_size 12 is not a multiple", f->config, "-n", "2", "--training.global_batch_size=12");
+    SAYS(1, "cannot open '/nonexistent.yaml'", "/nonexistent.yaml", "-n", "2");
+    SAYS(0, "--policies LIST", "--help");
+}
+
+/* A preset is enough, and a policy is one more dimension; ddp has no units. */
+static void a_preset_trains_on_random_bytes(void **state)
+{
+    fixture *f = *state;
+    program p = RUN(0, "llama-1m", "-n", "2", "--strategies=ddp,fsdp2,fsdp1:shard_grad_op", "--policies",
+                    "blocks,size:1,root", "--steps=1", "--rounds=1", "--model.n_layers=1", "--model.dim=32",
+                    "--training.seq_len=8", "--training.local_batch_size=1", "--json");
+    static const char *const expected[][2] = {{"ddp", NULL},
+                                              {"fsdp2", "blocks"},
+                                              {"fsdp2", "size:1"},
+                                              {"fsdp2", "root"},
+                                              {"fsdp1:shard_grad_op", "blocks"},
+                                              {"fsdp1:shard_grad_op", "size:1"},
+                                              {"fsdp1:shard_grad_op", "root"}};
+    json_t *all = json_loads(p.output, 0, NULL);
+    const json_t *variants;
+
+    CHECK(all != NULL);
+    variants = at(all, "variants");
+    CHECK_EQ(json_array_size(variants), FSDP__COUNT_OF(expected));
+    for (size_t i = 0; i < FSDP__COUNT_OF(expected); i++) {
+        const json_t *v = json_array_get(variants, i);
+
+        CHECK_STRING(json_string_value(at(v, "strategy")), expected[i][0]);
+        if (expected[i][1])
+            CHECK_STRING(json_string_value(at(v, "policy")), expected[i][1]);
+        else
+            CHECK(json_object_get(v, "policy") == NULL);
+        CHECK(json_is_true(at(v, "same_bits")));
+    }
+    CHECK_EQ(json_integer_value(at(json_array_get(variants, 3), "units")), 1);
+    CHECK(json_integer_value(at(json_array_get(variants, 2), "units")) > 2);
+    json_decref(all);
+    program_free(&p);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+TEST_MAIN(T(every_strategy_has_its_figures), T(one_that_cannot_be_does_not_cost_the_others),
+          T(what_is_named_and_cannot_be_is_refused), T(a_preset_trains_on_random_bytes))

@@ -1,0 +1,78 @@
+/* test_compare.c - `fsdp compare` that is cut off, or loses a rank, or its disk: what was measured is told. */
+#include <sys/stat.h>
+
+#include "faults/run.h"
+
+#define COMPARE(...) "compare", f->config, "-n", "2", "--rounds=1", __VA_ARGS__
+
+static void an_interruption_ends_all(void **state)
+{
+    fixture *f = *state;
+    run r = run_start(f->directory, (const char *const[]){PROGRAM, COMPARE("--steps=200", "--rounds=1000"), NULL});
+
+    CHECK(run_await_process(&r, "RANK=1") > 0);
+    CHECK_EQ(kill(r.program.pid, SIGINT), 0);
+    run_wait(&r);
+    CHECK_EQ(r.program.status, 128 + SIGINT);
+    run_await_nothing(&r);
+    run_free(&r);
+}
+
+static void a_rank_that_is_killed_costs_its_strategy(void **state)
+{
+    fixture *f = *state;
+    run r = run_start(f->directory,
+                      (const char *const[]){PROGRAM, COMPARE("--strategies=zero1,zero2", "--steps=200"), NULL});
+    pid_t rank = run_await_process(&r, "RANK=1");
+
+    CHECK(rank > 0);
+    CHECK_EQ(kill(rank, SIGKILL), 0);
+    run_wait(&r);
+    CHECK_EQ(r.program.status, 0);
+    CHECK_CONTAINS(r.program.output, " has failed: rank 1 was killed by signal 9");
+    CHECK_CONTAINS(r.program.output, "tokens/s");
+    run_await_nothing(&r);
+    run_free(&r);
+}
+
+/* At every call that changes the picture's folder. */
+static void a_full_disk_does_not_cost_the_table(void **state)
+{
+    fixture *f = *state;
+    char *area = test_path(f->directory, "area"), *svg = test_path(area, "bars.svg"), number[16];
+    bool failed = true;
+
+    if (TEST_SANITIZED)
+        skip(); /* a sanitizer's library must come before any that is preloaded */
+    CHECK_EQ(mkdir(area, 0755), 0);
+    for (int nth = 1; failed; nth++) {
+        program p;
+
+        snprintf(number, sizeof number, "%d", nth);
+        setenv("LD_PRELOAD", TEST_BINARY_DIR "/tests/preload_calls.so", 1);
+        setenv("CALLS_BELOW", area, 1);
+        setenv("CALLS_ACT", "ENOSPC", 1);
+        setenv("CALLS_NTH", number, 1);
+        p = program_start(f->directory, (const char *const[]){PROGRAM, COMPARE("--strategies=zero1", "--steps=1"),
+                                                              "--svg", svg, NULL});
+        unsetenv("LD_PRELOAD");
+        program_wait(&p, 60);
+        failed = p.status != 0;
+        CHECK_CONTAINS(p.output, "tokens/s");
+        if (failed) {
+            CHECK_EQ(p.status, 1);
+            CHECK_CONTAINS(p.output, "fsdp: --svg: cannot ");
+            (void)unlink(svg); /* of a rename whose folder could not be synced */
+            CHECK_EQ(rmdir(area), 0);
+            CHECK_EQ(mkdir(area, 0755), 0);
+        }
+        CHECK(nth < 20);
+        program_free(&p);
+    }
+    CHECK_EQ(access(svg, F_OK), 0);
+    free(area);
+    free(svg);
+}
+
+TEST_MAIN(T(an_interruption_ends_all), T(a_rank_that_is_killed_costs_its_strategy),
+          T(a_full_disk_does_not_cost_the_table))
