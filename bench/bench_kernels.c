@@ -221,6 +221,33 @@ static void embeddings(bench *b, fsdp_dtype t, int64_t rows, int64_t cols, int64
     }
 }
 
+/* Rows by index; and the fifty best of each row. */
+static void indices(bench *b, fsdp_dtype t, int64_t rows, int64_t cols, int64_t table)
+{
+    double bytes = (double)(rows * cols) * (double)fsdp_dtype_size(t);
+    fsdp__index_map map = {.outer = 1, .size = table, .inner = cols, .count = rows, .index_along = 1};
+    char text[64];
+
+    text_of(text, rows, cols, t);
+    if (wanted(b, "gather")) {
+        fsdp__gather_args a = {.map = map, .dtype = t};
+        a.x = array(b, t, table * cols, 0), a.map.index = array(b, FSDP_I32, rows, (int)table);
+        a.y = array(b, t, rows * cols, 0);
+        measure(b, FSDP__KERNEL_GATHER, &a, 0, 2.0 * bytes, text);
+    }
+    if (wanted(b, "scatter")) {
+        fsdp__scatter_args a = {.map = map, .dtype = t, .add = true};
+        a.x = array(b, t, rows * cols, 0), a.map.index = array(b, FSDP_I32, rows, (int)table);
+        a.y = array(b, t, table * cols, 0);
+        measure(b, FSDP__KERNEL_SCATTER, &a, 0, bytes + (double)(table * cols) * (double)fsdp_dtype_size(t), text);
+    }
+    if (wanted(b, "topk")) {
+        fsdp__topk_args a = {.rows = rows, .cols = cols, .k = 50, .largest = true, .dtype = t};
+        a.x = array(b, t, rows * cols, 0), a.indices = array(b, FSDP_I32, rows * 50, 2);
+        measure(b, FSDP__KERNEL_TOPK, &a, 0, bytes, text);
+    }
+}
+
 /* ---- flat memory ---- */
 
 static void flat(bench *b, fsdp_dtype t, int64_t numel)
@@ -431,6 +458,7 @@ static void run_all(bench *b)
         norms(b, t, 2048, 384, false);
         losses(b, t, 2048, 256);
         embeddings(b, t, 2048, 384, 256);
+        indices(b, t, 2048, 384, 256);
         printf("-- llama-100m, %s\n", fsdp_dtype_name(t));
         linear(b, t, 512, 768, 768);
         linear(b, t, 512, 768, 256);

@@ -21,12 +21,35 @@ FSDP_API fsdp_tensor *fsdp_linear(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tens
 FSDP_API fsdp_tensor *fsdp_conv1d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias);
 /* "No bias": the one tensor argument that may be left out. */
 #define FSDP_NO_BIAS ((fsdp_tensor *)(intptr_t)-1)
-/* a (...,M,K), b (...,K,N) with equal leading dimensions, or b (K,N)  ->  (...,M,N) */
+/* a (...,M,K), b (...,K,N)  ->  (...,M,N), as torch.matmul: leading dimensions of either are repeated where they are 1
+ * or missing, and the gradient is the sum over what was repeated. A vector a (K) is a row, b (K) a column, and the
+ * result has no such dimension. With b (K,N) it is one product over all rows of a. */
 FSDP_API fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b);
 
 /* ---- lookups ---- */
 /* table (V,C), ids (...) i32  ->  (...,C). An id outside [0,V) is an error naming its position and value. */
 FSDP_API fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids);
+
+/* ---- by index ---- */
+/* Indices are int32 or int64; one that is not below the size of the dimension is an error naming its position and
+ * value. Negative dimensions count from the end. Sums are made in the order of the index, so bits are always the same.
+ *
+ * Elements index[0], index[1], ... of dimension `dim` of x, in any dtype: index (n). */
+FSDP_API fsdp_tensor *fsdp_index_select(fsdp_tensor *x, int dim, fsdp_tensor *index);
+/* y[i][j][k] = x[i][index[i][j][k]][k] for dim 1, and so on: shape of the index, which in the other dimensions is at
+ * most as large as x. */
+FSDP_API fsdp_tensor *fsdp_gather(fsdp_tensor *x, int dim, fsdp_tensor *index);
+/* x, but y[i][index[i][j][k]][k] = source[i][j][k] for dim 1, and so on, with dtypes alike. The index is at most as
+ * large as the source, and as x in the other dimensions. Of several the last counts; the gradient is that of source
+ * elements with places of their own (PyTorch's): what adds up belongs into the second. */
+FSDP_API fsdp_tensor *fsdp_scatter(fsdp_tensor *x, int dim, fsdp_tensor *index, fsdp_tensor *source);
+/* The same, adding to what x has there. */
+FSDP_API fsdp_tensor *fsdp_scatter_add(fsdp_tensor *x, int dim, fsdp_tensor *index, fsdp_tensor *source);
+/* The k largest (or smallest) along a dimension, best first, and where they were: int32, not differentiable; `indices`
+ * may be NULL. Of equal ones the first comes first; a NaN is larger than all. */
+FSDP_API fsdp_tensor *fsdp_topk(fsdp_tensor *x, int64_t k, int dim, bool largest, fsdp_tensor **indices);
+/* All of them; stable. */
+FSDP_API fsdp_tensor *fsdp_sort(fsdp_tensor *x, int dim, bool descending, fsdp_tensor **indices);
 
 /* ---- elementwise ---- */
 /* Equal shapes, or b's shape equals a's trailing dimensions (broadcast over the leading ones). */
@@ -107,6 +130,21 @@ FSDP_API fsdp_tensor *fsdp_transpose(fsdp_tensor *x, int dim0, int dim1);
 FSDP_API fsdp_tensor *fsdp_slice(fsdp_tensor *x, int dim, int64_t start, int64_t length);
 FSDP_API fsdp_tensor *fsdp_concat(fsdp_tensor *const *tensors, int count, int dim);
 FSDP_API fsdp_tensor *fsdp_contiguous(fsdp_tensor *x);
+/* Dimension d of the result is dims[d] of x. A view. */
+FSDP_API fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims);
+/* Another dimension, of size 1, before `dim`; and without dimension `dim` if its size is 1. */
+FSDP_API fsdp_tensor *fsdp_unsqueeze(fsdp_tensor *x, int dim);
+FSDP_API fsdp_tensor *fsdp_squeeze(fsdp_tensor *x, int dim);
+/* Dimensions `start` to `end`, both included, as one: all of x by (0, -1), all but the batch by (1, -1). */
+FSDP_API fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end);
+/* Dimensions of size 1, and new ones in front, repeated; -1 keeps a size. A view, whose elements are not its own: it
+ * cannot be written to. */
+FSDP_API fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape);
+/* One next to the other in a new dimension. */
+FSDP_API fsdp_tensor *fsdp_stack(fsdp_tensor *const *tensors, int count, int dim);
+/* Into `count` parts of these sizes, which add up; NULL sizes: of ceil(size / count), the last ones with what is left
+ * (torch.chunk, which leaves parts of 0 out). Views, in `parts`. */
+FSDP_API fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes, fsdp_tensor **parts);
 
 #ifdef __cplusplus
 }

@@ -317,6 +317,31 @@ static void embedding_backward(fsdp__embedding_backward_args *a, const visitor *
     ADDS(dtable, elements(a->dtable_dtype, a->table_rows * a->cols), a->accumulate);
 }
 
+static size_t index_bytes(const fsdp__index_map *m)
+{
+    return STRIDED(FSDP_I32, {m->outer, m->index_outer}, {m->count, m->index_along}, {m->inner, m->index_inner});
+}
+
+static void gather(fsdp__gather_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->map.outer * a->map.size * a->map.inner));
+    READS(map.index, index_bytes(&a->map));
+    WRITES(y, elements(a->dtype, a->map.outer * a->map.count * a->map.inner));
+}
+
+static void scatter(fsdp__scatter_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->map.outer * a->map.count * a->map.inner));
+    READS(map.index, index_bytes(&a->map));
+    ADDS(y, elements(a->dtype, a->map.outer * a->map.size * a->map.inner), a->keep);
+}
+
+static void topk(fsdp__topk_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->rows * a->cols));
+    WRITES(indices, elements(FSDP_I32, a->rows * a->k));
+}
+
 /* ---- attention ---- */
 
 /* Heads of (batch, time, heads, D) with strides. */

@@ -47,6 +47,9 @@
     X(CROSS_ENTROPY, cross_entropy, ELEMENTWISE)             \
     X(EMBEDDING_FORWARD, embedding_forward, ELEMENTWISE)     \
     X(EMBEDDING_BACKWARD, embedding_backward, ELEMENTWISE)   \
+    X(GATHER, gather, ELEMENTWISE)                           \
+    X(SCATTER, scatter, ELEMENTWISE)                         \
+    X(TOPK, topk, ELEMENTWISE)                               \
     X(DROPOUT, dropout, ELEMENTWISE)                         \
     X(RANDOM, random, ELEMENTWISE)                           \
     X(POWER_SUM, power_sum, OPTIMIZER)                       \
@@ -406,6 +409,43 @@ typedef struct fsdp__embedding_backward_args {
     fsdp_dtype dtype, dtable_dtype;
     bool accumulate;
 } fsdp__embedding_backward_args;
+
+/* An index into the middle of a tensor (outer,size,inner): element (o,j,i) of another, (outer,count,inner), belongs to
+ * element (o,index[o,j,i],i) of it. Strides of the index may be 0. Indices lie in [0, size). */
+typedef struct fsdp__index_map {
+    const int32_t *index;
+    int64_t outer, size, inner, count;
+    int64_t index_outer, index_along, index_inner;
+} fsdp__index_map;
+
+/* y (outer,count,inner) = x (outer,size,inner) at the index. Any dtype. */
+typedef struct fsdp__gather_args {
+    const void *x;
+    void *y;
+    fsdp__index_map map;
+    fsdp_dtype dtype;
+} fsdp__gather_args;
+
+/* y (outer,size,inner) at the index = x (outer,count,inner), the last of several; or, with `add`, the sum of what is
+ * there and of all of x, in order of the index, in f32, rounded once (floating dtypes). Without `keep` y is 0 before.
+ */
+typedef struct fsdp__scatter_args {
+    const void *x;
+    void *y;
+    fsdp__index_map map;
+    fsdp_dtype dtype;
+    bool add, keep;
+} fsdp__scatter_args;
+
+/* indices (rows,k) of the k largest, or smallest, of each row of x (rows,cols), in order; of equal ones the first comes
+ * first, -0 is 0, and NaN is larger than all. k is at most cols. */
+typedef struct fsdp__topk_args {
+    const void *x;
+    int32_t *indices;
+    int64_t rows, cols, k;
+    bool largest;
+    fsdp_dtype dtype;
+} fsdp__topk_args;
 
 /* y = x / (1 - p) where uniform(key, offset + i) >= p, else 0. The backward is the same call on dy. In place. */
 typedef struct fsdp__dropout_args {

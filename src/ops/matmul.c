@@ -1,4 +1,4 @@
-/* matmul.c - a b, batched over equal leading dimensions or with one b for all. */
+/* matmul.c - a b, batched over leading dimensions, which repeat as PyTorch's do, or with one b for all. */
 #include "ops/op.h"
 
 #include <string.h>
@@ -31,13 +31,29 @@ static fsdp_status matmul_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward, .dear = FSDP__DEAR_PRODUCT};
 
+/* The leading dimensions of both, one repeated over the other's; -1 when they do not fit. */
+static int leading(const fsdp_tensor *a, const fsdp_tensor *b, int64_t *shape)
+{
+    int ndim = (a->ndim > b->ndim ? a->ndim : b->ndim) - 2;
+
+    for (int d = 0; d < ndim; d++) {
+        int in_a = d - (ndim + 2 - a->ndim), in_b = d - (ndim + 2 - b->ndim);
+        int64_t left = in_a < 0 ? 1 : a->shape[in_a], right = in_b < 0 ? 1 : b->shape[in_b];
+
+        if (left != right && left != 1 && right != 1)
+            return -1;
+        shape[d] = left == 1 ? right : left;
+    }
+    return ndim;
+}
+
 static bool fits(const fsdp_tensor *a, const fsdp_tensor *b)
 {
-    if (a->ndim < 2 || b->ndim < 2 || a->shape[a->ndim - 1] != b->shape[b->ndim - 2])
+    int64_t shape[FSDP_MAX_DIMS];
+
+    if (a->ndim < 1 || b->ndim < 1 || a->shape[a->ndim - 1] != b->shape[b->ndim > 1 ? b->ndim - 2 : 0])
         return false;
-    if (b->ndim == 2)
-        return true;
-    return a->ndim == b->ndim && memcmp(a->shape, b->shape, (size_t)(a->ndim - 2) * sizeof *a->shape) == 0;
+    return a->ndim < 2 || b->ndim < 2 || leading(a, b, shape) >= 0;
 }
 
 /* y (...,M,N) */
@@ -52,17 +68,13 @@ static fsdp_tensor *product(fsdp_tensor *a, fsdp_tensor *b, const int64_t *shape
     return y;
 }
 
-fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
+/* Of what fits: b (K,N), or both with the same leading dimensions. */
+static fsdp_tensor *matmul(fsdp_tensor *a, fsdp_tensor *b)
 {
     fsdp_tensor *inputs[] = {a, b}, *saved[2], *y;
     int64_t shape[FSDP_MAX_DIMS];
-    bool shared;
+    bool shared = b->ndim == 2;
 
-    if (!a || !b || !fsdp__op_inputs("matmul", inputs, 2) || !fsdp__op_same_dtype("matmul", inputs, 2))
-        return NULL;
-    if (!fits(a, b))
-        return fsdp__op_misfit("matmul", "left", a, "right", b);
-    shared = b->ndim == 2;
     memcpy(shape, a->shape, sizeof shape);
     shape[a->ndim - 1] = b->shape[b->ndim - 1];
     if (!fsdp__recall(&matmul_op, inputs, 2, &y, 1)) {
@@ -75,4 +87,42 @@ fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
     if (fsdp__record(&matmul_op, inputs, 2, &y, 1, saved, 2, &shared, sizeof shared) != FSDP_OK)
         return NULL;
     return y;
+}
+
+/* With the leading dimensions `shape` in front of its matrices. */
+static fsdp_tensor *repeated(fsdp_tensor *x, int64_t *shape, int ndim)
+{
+    if (x->ndim == ndim + 2 && memcmp(x->shape, shape, (size_t)ndim * sizeof *shape) == 0)
+        return x;
+    memcpy(shape + ndim, x->shape + (x->ndim - 2), 2 * sizeof *shape);
+    return fsdp_expand(x, ndim + 2, shape);
+}
+
+fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
+{
+    fsdp_tensor *inputs[] = {a, b}, *y;
+    int64_t shape[FSDP_MAX_DIMS];
+    bool row, column;
+    int ndim;
+
+    if (!a || !b || !fsdp__op_inputs("matmul", inputs, 2) || !fsdp__op_same_dtype("matmul", inputs, 2))
+        return NULL;
+    if (!fits(a, b))
+        return fsdp__op_misfit("matmul", "left", a, "right", b);
+    row = a->ndim == 1;
+    column = b->ndim == 1;
+    a = row ? fsdp_unsqueeze(a, 0) : a;
+    b = column ? fsdp_unsqueeze(b, 1) : b;
+    if (!a || !b)
+        return NULL;
+    if (b->ndim > 2) {
+        ndim = leading(a, b, shape);
+        a = repeated(a, shape, ndim);
+        b = repeated(b, shape, ndim);
+        if (!a || !b)
+            return NULL;
+    }
+    y = matmul(a, b);
+    y = column ? fsdp_squeeze(y, -1) : y;
+    return row ? fsdp_squeeze(y, column ? -1 : -2) : y;
 }

@@ -78,6 +78,19 @@ fsdp_tensor *fsdp__op_bad(const char *op, const char *what, const char *must, co
     return NULL;
 }
 
+bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim)
+{
+    int given = *dim;
+    char text[FSDP__SHAPE_TEXT];
+
+    *dim += given < 0 ? ndim : 0;
+    if (*dim >= 0 && *dim < ndim)
+        return true;
+    FSDP_FAIL(FSDP_INVALID, "%s: input %s has no dimension %d", op, fsdp__shape_text(tensor->ndim, tensor->shape, text),
+              given);
+    return false;
+}
+
 /* ---- indices ---- */
 
 /* "(1, 5)" of row-major element `index`. */
@@ -96,25 +109,28 @@ fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_
                                    int64_t ignore, int64_t *valid)
 {
     int64_t numel = fsdp_tensor_numel(indices);
+    bool wide = indices->dtype == FSDP_I64;
     char text[FSDP__SHAPE_TEXT];
-    int32_t *values;
+    void *values;
     fsdp_status status;
 
     *valid = numel;
     if (numel == 0 || fsdp_device_is_meta(indices->storage->device))
         return FSDP_OK;
-    values = fsdp__malloc((size_t)numel * sizeof *values);
+    values = fsdp__malloc((size_t)numel * fsdp_dtype_size(indices->dtype));
     if (!values)
         return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, fsdp_tensor_read(indices, FSDP_I32, values), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_read(indices, indices->dtype, values), out);
     for (int64_t i = 0; i < numel; i++) {
-        if (values[i] >= 0 && values[i] < limit)
+        int64_t value = wide ? ((const int64_t *)values)[i] : ((const int32_t *)values)[i];
+
+        if (value >= 0 && value < limit)
             continue;
-        if (ignore != limit && values[i] == ignore) {
+        if (ignore != limit && value == ignore) {
             (*valid)--;
             continue;
         }
-        status = FSDP_FAIL(FSDP_INVALID, "%s: %s %d at position %s is outside [0, %lld)", op, what, (int)values[i],
+        status = FSDP_FAIL(FSDP_INVALID, "%s: %s %lld at position %s is outside [0, %lld)", op, what, (long long)value,
                            position_text(indices, i, text), (long long)limit);
         goto out;
     }

@@ -22,6 +22,10 @@ fsdp_tensor *fsdp__op_misfit(const char *op, const char *what, const fsdp_tensor
 /* Records "<op>: <what> must be <must>, not <dtype> <shape>"; returns NULL. */
 fsdp_tensor *fsdp__op_bad(const char *op, const char *what, const char *must, const fsdp_tensor *tensor);
 
+/* `*dim`, negative from the end, as one of `ndim` dimensions from 0 on; false and a last error, naming `tensor`, when
+ * it is none. */
+bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim);
+
 fsdp_stream *fsdp__op_stream(const fsdp_tensor *tensor);
 /* `tensor`, or a contiguous copy from the scope. NULL on failure or for NULL. */
 fsdp_tensor *fsdp__op_contiguous(fsdp_tensor *tensor);
@@ -38,7 +42,8 @@ fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced
 /* dst = src repeated: `strides` of src over dst's shape, 0 where it repeats. */
 fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const int64_t *strides);
 
-/* Values outside [0, limit) that are not `ignore` (pass `limit` for none) are an error naming position and value.
+/* Of int32 or int64: values outside [0, limit) that are not `ignore` (pass `limit` for none) are an error naming
+ * position and value.
  * `*valid`: how many are not ignored. On a device without bytes all are taken for valid. [blocks] */
 fsdp_status fsdp__op_check_indices(const char *op, const char *what, const fsdp_tensor *indices, int64_t limit,
                                    int64_t ignore, int64_t *valid);

@@ -47,7 +47,7 @@ static void shapes_that_do_not_fit_are_named(void **state)
     CHECK_FAILS(fsdp_linear(ZEROS(2, 5), ZEROS(5), FSDP_NO_BIAS), "linear: weight must be a matrix");
     CHECK_FAILS(fsdp_conv1d(ZEROS(2, 5), ZEROS(4, 5), FSDP_NO_BIAS), "conv1d: input (2, 5) does not fit weight (4, 5)");
     CHECK_FAILS(fsdp_matmul(ZEROS(2, 3, 4), ZEROS(3, 4, 5)), "matmul: left (2, 3, 4) does not fit right (3, 4, 5)");
-    CHECK_FAILS(fsdp_matmul(ZEROS(4), ZEROS(4, 5)), "matmul: left (4,) does not fit right (4, 5)");
+    CHECK_FAILS(fsdp_matmul(ZEROS(3), ZEROS(4, 5)), "matmul: left (3,) does not fit right (4, 5)");
     CHECK_FAILS(fsdp_add(ZEROS(2, 3), ZEROS(2)), "add: second (2,) does not fit first (2, 3)");
     CHECK_FAILS(fsdp_mul(ZEROS(3), ZEROS(2, 3)), "mul: second (2, 3) does not fit first (3,)");
     CHECK_FAILS(fsdp_swiglu(ZEROS(2, 3), ZEROS(2, 4)), "swiglu: gate (2, 3) does not fit up (2, 4)");

@@ -80,8 +80,8 @@ static void oracle_attention_query(const fsdp__attention_backward_args *a, int64
     }
 }
 
-static void oracle_scatter(fsdp_dtype dtype, const double *src, void *dst, const int64_t size[4], int64_t batch,
-                           int64_t time, int64_t head)
+static void put_heads(fsdp_dtype dtype, const double *src, void *dst, const int64_t size[4], int64_t batch,
+                      int64_t time, int64_t head)
 {
     for (int64_t e = 0; e < size[0] * size[1] * size[2] * size[3]; e++) {
         int64_t d = e % size[3], h = e / size[3] % size[2], t = e / size[3] / size[2] % size[1];
@@ -102,12 +102,12 @@ void oracle_attention_backward(const fsdp__attention_backward_args *a)
 
     for (int64_t e = 0; e < k->batch * k->heads * k->q_time; e++)
         oracle_attention_query(a, e / k->q_time / k->heads, e / k->q_time % k->heads, e % k->q_time, p, dq, dk, dv);
-    oracle_scatter(k->dtype, dq, a->dq, q_size, own ? a->dq_batch : k->q_batch,
-                   own ? a->dq_stride_time : k->q_stride_time, own ? a->dq_head : k->q_head);
-    oracle_scatter(k->dtype, dk, a->dk, kv_size, own ? a->dk_batch : k->k_batch,
-                   own ? a->dk_stride_time : k->k_stride_time, own ? a->dk_head : k->k_head);
-    oracle_scatter(k->dtype, dv, a->dv, kv_size, own ? a->dv_batch : k->v_batch,
-                   own ? a->dv_stride_time : k->v_stride_time, own ? a->dv_head : k->v_head);
+    put_heads(k->dtype, dq, a->dq, q_size, own ? a->dq_batch : k->q_batch, own ? a->dq_stride_time : k->q_stride_time,
+              own ? a->dq_head : k->q_head);
+    put_heads(k->dtype, dk, a->dk, kv_size, own ? a->dk_batch : k->k_batch, own ? a->dk_stride_time : k->k_stride_time,
+              own ? a->dk_head : k->k_head);
+    put_heads(k->dtype, dv, a->dv, kv_size, own ? a->dv_batch : k->v_batch, own ? a->dv_stride_time : k->v_stride_time,
+              own ? a->dv_head : k->v_head);
     free(p);
     free(dq);
     free(dk);

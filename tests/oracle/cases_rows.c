@@ -175,6 +175,65 @@ void embedding_backward_case(test_case *c)
     check(c, &a, "%ld x %ld of %ld, accumulate %d", (long)a.rows, (long)a.cols, (long)a.table_rows, a.accumulate);
 }
 
+/* ---- by index ---- */
+
+static const fsdp_dtype any_dtypes[] = {FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL};
+
+/* One index for all of a row, as index_select has it, or one for each element. */
+static fsdp__index_map draw_index(test_case *c)
+{
+    bool each = coin(c);
+    fsdp__index_map m = {
+        .outer = a_size(c, 6), .size = between(c, 1, 40), .inner = coin(c) ? 1 : a_size(c, 70), .count = a_size(c, 60)};
+
+    if (each) {
+        m.index_outer = m.count * m.inner;
+        m.index_along = m.inner;
+        m.index_inner = 1;
+    } else {
+        m.index_along = 1;
+    }
+    m.index = an_input(c, FSDP_I32, each ? m.outer * m.count * m.inner : m.count, 0.0, (double)(m.size - 1));
+    return m;
+}
+
+void gather_case(test_case *c)
+{
+    fsdp__gather_args a = {.map = draw_index(c), .dtype = between(c, 0, 2) ? c->dtype : any_dtypes[between(c, 0, 3)]};
+
+    a.x = an_input(c, a.dtype, a.map.outer * a.map.size * a.map.inner, 0.0, 1.0);
+    a.y = an_output(c, a.dtype, a.map.outer * a.map.count * a.map.inner, 0.0, 0.0);
+    check(c, &a, "%s %ld x %ld of %ld x %ld, index %ld", fsdp_dtype_name(a.dtype), (long)a.map.outer, (long)a.map.count,
+          (long)a.map.size, (long)a.map.inner, (long)a.map.index_inner);
+}
+
+void scatter_case(test_case *c)
+{
+    fsdp__scatter_args a = {.map = draw_index(c), .dtype = c->dtype, .add = coin(c), .keep = coin(c)};
+
+    if (!a.add && coin(c))
+        a.dtype = any_dtypes[between(c, 0, 3)];
+    a.x = an_input(c, a.dtype, a.map.outer * a.map.count * a.map.inner, 0.0, 1.0);
+    a.y = an_output(c, a.dtype, a.map.outer * a.map.size * a.map.inner, a.add ? 1e-6 : 0.0,
+                    a.add ? 2e-7 * (double)(a.map.count + 10) : 0.0);
+    check(c, &a, "%s %ld x %ld of %ld x %ld, index %ld, add %d, keep %d", fsdp_dtype_name(a.dtype), (long)a.map.outer,
+          (long)a.map.count, (long)a.map.size, (long)a.map.inner, (long)a.map.index_inner, a.add, a.keep);
+}
+
+void topk_case(test_case *c)
+{
+    fsdp__topk_args a = {.rows = a_size(c, 40), .cols = between(c, 1, 300), .largest = coin(c), .dtype = c->dtype};
+    float *x;
+
+    a.k = coin(c) ? a.cols : between(c, 0, a.cols);
+    a.x = x = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
+    if (c->dtype == FSDP_F32 && a.rows > 0) /* equal ones, both zeros, a NaN */
+        for (int i = 0; i < 4; i++)
+            x[between(c, 0, a.rows * a.cols - 1)] = (float[]){0.0f, -0.0f, 0.0f, NAN}[i];
+    a.indices = an_output(c, FSDP_I32, a.rows * a.k, 0.0, 0.0);
+    check(c, &a, "%ld of %ld x %ld, largest %d", (long)a.k, (long)a.rows, (long)a.cols, a.largest);
+}
+
 /* ---- attention ---- */
 
 /* Draws shapes, strides and inputs. Queries, keys and values may lie in one matrix, as they do after one product. */

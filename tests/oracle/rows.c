@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void oracle_norm_forward(const fsdp__norm_forward_args *k)
 {
@@ -162,5 +163,64 @@ void oracle_embedding_backward(const fsdp__embedding_backward_args *k)
                 if (k->ids[r] == id)
                     sum += oracle_get(k->dtype, k->dy, r * k->cols + c);
             oracle_put(k->dtable_dtype, k->dtable, id * k->cols + c, sum);
+        }
+}
+
+/* Where element e of the tensor of (outer,count,inner) belongs in the one of (outer,size,inner). */
+static int64_t place_of(const fsdp__index_map *m, int64_t e)
+{
+    int64_t i = e % m->inner, j = e / m->inner % m->count, o = e / m->inner / m->count;
+
+    return (o * m->size + m->index[o * m->index_outer + j * m->index_along + i * m->index_inner]) * m->inner + i;
+}
+
+void oracle_gather(const fsdp__gather_args *k)
+{
+    size_t size = fsdp_dtype_size(k->dtype);
+
+    for (int64_t e = 0; e < k->map.outer * k->map.count * k->map.inner; e++)
+        memcpy((char *)k->y + (size_t)e * size, (const char *)k->x + (size_t)place_of(&k->map, e) * size, size);
+}
+
+void oracle_scatter(const fsdp__scatter_args *k)
+{
+    int64_t numel = k->map.outer * k->map.size * k->map.inner, count = k->map.outer * k->map.count * k->map.inner;
+    size_t size = fsdp_dtype_size(k->dtype);
+
+    if (!k->keep)
+        memset(k->y, 0, (size_t)numel * size);
+    for (int64_t e = 0; !k->add && e < count; e++)
+        memcpy((char *)k->y + (size_t)place_of(&k->map, e) * size, (const char *)k->x + (size_t)e * size, size);
+    for (int64_t at = 0; k->add && at < numel; at++) {
+        double sum = oracle_get(k->dtype, k->y, at);
+
+        for (int64_t e = 0; e < count; e++)
+            if (place_of(&k->map, e) == at)
+                sum += oracle_get(k->dtype, k->x, e);
+        oracle_put(k->dtype, k->y, at, sum);
+    }
+}
+
+/* Whether a comes before b. */
+static bool comes_before(const fsdp__topk_args *k, int64_t row, int64_t a, int64_t b)
+{
+    double x = oracle_get(k->dtype, k->x, row * k->cols + a), y = oracle_get(k->dtype, k->x, row * k->cols + b);
+    bool above = isnan(x) ? !isnan(y) : x > y, below = isnan(y) ? !isnan(x) : x < y;
+
+    if (above || below)
+        return k->largest ? above : below;
+    return a < b;
+}
+
+void oracle_topk(const fsdp__topk_args *k)
+{
+    for (int64_t row = 0; row < k->rows; row++)
+        for (int64_t c = 0; c < k->cols; c++) {
+            int64_t rank = 0;
+
+            for (int64_t other = 0; other < k->cols; other++)
+                rank += other != c && comes_before(k, row, other, c);
+            if (rank < k->k)
+                k->indices[row * k->k + rank] = (int32_t)c;
         }
 }

@@ -1,0 +1,240 @@
+/* index.c - elements by index along a dimension, there and back, and the indices of the largest. */
+#include "backend/cpu/kernels/dtype.h"
+
+/* The index of element (o, j, i), clamped: what is outside was refused before, where anybody could look. */
+FSDP__INLINE int64_t index_at(const fsdp__index_map *m, int64_t o, int64_t j, int64_t i)
+{
+    int64_t index = m->index[o * m->index_outer + j * m->index_along + i * m->index_inner];
+
+    return index < 0 ? 0 : index >= m->size ? m->size - 1 : index;
+}
+
+/* ---- gather: any dtype, bytes are moved ---- */
+
+#define GATHER(type)                       \
+    for (int64_t i = 0; i < m->inner; i++) \
+    ((type *)k->y)[row * m->inner + i] = ((const type *)k->x)[(o * m->size + index_at(m, o, j, i)) * m->inner + i]
+
+static void gather_rows(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__gather_args *k = args;
+    const fsdp__index_map *m = &k->map;
+    size_t size = fsdp_dtype_size(k->dtype);
+
+    for (int64_t row = begin; row < end; row++) {
+        int64_t o = row / m->count, j = row % m->count;
+
+        if (m->index_inner == 0) {
+            memcpy((char *)k->y + (size_t)(row * m->inner) * size,
+                   (const char *)k->x + (size_t)((o * m->size + index_at(m, o, j, 0)) * m->inner) * size,
+                   (size_t)m->inner * size);
+        } else if (size == 4) {
+            GATHER(uint32_t);
+        } else if (size == 2) {
+            GATHER(uint16_t);
+        } else if (size == 8) {
+            GATHER(uint64_t);
+        } else {
+            GATHER(uint8_t);
+        }
+    }
+}
+
+fsdp_status KERNEL(gather)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__gather_args *k = args;
+
+    if (k->map.inner > 0)
+        fsdp__for_ranges(k->map.outer * k->map.count, k->map.inner, gather_rows, k);
+    return FSDP_OK;
+}
+
+/* ---- scatter: in the order of the index, whoever does it ----
+ *
+ * The inner dimension is cut into columns; a column of one `outer` belongs to one thread, which goes through the index
+ * in order. Sums of 16 bits are made in f32, for which the column has room in the workspace. */
+
+enum {
+    WIDE = 256,       /* columns at a time of what is added where it lies */
+    ROOM = 128 * 1024 /* f32 of a thread's workspace, if one column is not more */
+};
+
+FSDP__INLINE int64_t columns_at_a_time(const fsdp__scatter_args *k)
+{
+    int64_t most = k->add && k->dtype != FSDP_F32 ? ROOM / FSDP__MAX(k->map.size, 1) : WIDE;
+
+    return FSDP__MAX(FSDP__MIN(most, FSDP__MIN(k->map.inner, WIDE)), 1);
+}
+
+#define SCATTER(type)                                                     \
+    for (int64_t i = first; i < end; i++)                                 \
+    ((type *)k->y)[(o * m->size + index_at(m, o, j, i)) * m->inner + i] = \
+        ((const type *)k->x)[(o * m->count + j) * m->inner + i]
+
+static void replace(const fsdp__scatter_args *k, int64_t o, int64_t first, int64_t end)
+{
+    const fsdp__index_map *m = &k->map;
+    size_t size = fsdp_dtype_size(k->dtype);
+
+    for (int64_t j = 0; j < m->count; j++) {
+        if (size == 4) {
+            SCATTER(uint32_t);
+        } else if (size == 2) {
+            SCATTER(uint16_t);
+        } else if (size == 8) {
+            SCATTER(uint64_t);
+        } else {
+            SCATTER(uint8_t);
+        }
+    }
+}
+
+static void add_in_place(const fsdp__scatter_args *k, int64_t o, int64_t first, int64_t end)
+{
+    const fsdp__index_map *m = &k->map;
+    float *y = (float *)k->y + o * m->size * m->inner;
+
+    for (int64_t j = 0; j < m->count; j++) {
+        const float *x = (const float *)k->x + (o * m->count + j) * m->inner;
+
+        if (m->index_inner == 0) {
+            float *row = y + index_at(m, o, j, 0) * m->inner;
+#pragma omp simd
+            for (int64_t i = first; i < end; i++)
+                row[i] += x[i];
+        } else {
+            for (int64_t i = first; i < end; i++)
+                y[index_at(m, o, j, i) * m->inner + i] += x[i];
+        }
+    }
+}
+
+static void add_widened(const fsdp__scatter_args *k, float *sum, int64_t o, int64_t first, int64_t end)
+{
+    const fsdp__index_map *m = &k->map;
+    int64_t n = end - first, at = o * m->size * m->inner + first;
+
+    for (int64_t r = 0; r < m->size; r++)
+        fsdp__widen(k->dtype, fsdp__at(k->dtype, k->y, at + r * m->inner), n, sum + r * n);
+    for (int64_t j = 0; j < m->count; j++) {
+        const void *x = fsdp__at(k->dtype, k->x, (o * m->count + j) * m->inner + first);
+#define ADD(T)                      \
+    for (int64_t i = 0; i < n; i++) \
+    sum[index_at(m, o, j, first + i) * n + i] += fsdp__load(T, x, i)
+        FSDP__EACH_FLOAT(k->dtype, ADD)
+#undef ADD
+    }
+    for (int64_t r = 0; r < m->size; r++)
+        fsdp__narrow(k->dtype, sum + r * n, n, fsdp__at(k->dtype, k->y, at + r * m->inner));
+}
+
+static void clear(const fsdp__scatter_args *k, int64_t o, int64_t first, int64_t end)
+{
+    size_t size = fsdp_dtype_size(k->dtype);
+
+    for (int64_t r = 0; r < k->map.size; r++)
+        memset((char *)k->y + (size_t)((o * k->map.size + r) * k->map.inner + first) * size, 0,
+               (size_t)(end - first) * size);
+}
+
+fsdp_status KERNEL(scatter)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__scatter_args *k = args;
+    int64_t wide = columns_at_a_time(k), pieces = fsdp__ceil_div(k->map.inner, wide);
+    bool widens = k->add && k->dtype != FSDP_F32;
+    float *room = NULL;
+
+    if (widens && k->map.size > 0) {
+        room = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * k->map.size * wide) * sizeof *room);
+        if (!room)
+            return FSDP_NO_MEMORY;
+    }
+#pragma omp parallel for schedule(static) if (k->map.outer * k->map.inner * (k->map.count + k->map.size) > \
+                                              FSDP__PARALLEL_MIN)
+    for (int64_t p = 0; p < k->map.outer * pieces; p++) {
+        int64_t o = p / pieces, first = p % pieces * wide, end = FSDP__MIN(first + wide, k->map.inner);
+
+        if (!k->keep)
+            clear(k, o, first, end);
+        if (k->map.size == 0)
+            continue;
+        if (!k->add)
+            replace(k, o, first, end);
+        else if (widens)
+            add_widened(k, room + fsdp__thread() * k->map.size * wide, o, first, end);
+        else
+            add_in_place(k, o, first, end);
+    }
+    return FSDP_OK;
+}
+
+/* ---- the largest, or smallest ---- */
+
+/* Whole numbers in the order that is wanted: the value's first, then the index. NaN is larger than all; -0 is 0. */
+FSDP__INLINE uint64_t key_of(float x, int64_t index, bool largest)
+{
+    uint32_t bits = x != x ? 0x7fc00000u : fsdp__float_bits(x == 0.0f ? 0.0f : x);
+
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(largest ? ~bits : bits) << 32 | (uint64_t)index;
+}
+
+/* `heap` of n, the largest on top: `key` comes in at the top's place. */
+FSDP__INLINE void sift(uint64_t *heap, int64_t n, int64_t at, uint64_t key)
+{
+    for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
+        child += child + 1 < n && heap[child + 1] > heap[child];
+        if (heap[child] <= key)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = key;
+}
+
+/* The k smallest keys of a row, in order: a heap of those so far, from which the largest goes. */
+static void select_row(const fsdp__topk_args *k, int64_t row, uint64_t *heap)
+{
+    const void *x = fsdp__at(k->dtype, k->x, row * k->cols);
+    int32_t *out = k->indices + row * k->k;
+
+#define KEY(T) key_of(fsdp__load(T, x, i), i, k->largest)
+#define FILL(T)                        \
+    for (int64_t i = 0; i < k->k; i++) \
+    heap[i] = KEY(T)
+#define OFFER(T)                               \
+    for (int64_t i = k->k; i < k->cols; i++) { \
+        uint64_t key = KEY(T);                 \
+        if (key < heap[0])                     \
+            sift(heap, k->k, 0, key);          \
+    }
+    FSDP__EACH_FLOAT(k->dtype, FILL)
+    for (int64_t i = k->k / 2 - 1; i >= 0; i--)
+        sift(heap, k->k, i, heap[i]);
+    FSDP__EACH_FLOAT(k->dtype, OFFER)
+#undef OFFER
+#undef FILL
+#undef KEY
+    for (int64_t n = k->k - 1; n >= 0; n--) {
+        uint64_t key = heap[n];
+
+        out[n] = (int32_t)(uint32_t)heap[0];
+        sift(heap, n, 0, key);
+    }
+}
+
+fsdp_status KERNEL(topk)(fsdp_stream *stream, const void *args)
+{
+    const fsdp__topk_args *k = args;
+    uint64_t *room;
+
+    if (k->rows == 0 || k->k == 0)
+        return FSDP_OK;
+    room = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * k->k) * sizeof *room);
+    if (!room)
+        return FSDP_NO_MEMORY;
+#pragma omp parallel for schedule(static) if (k->rows * k->cols > FSDP__PARALLEL_MIN)
+    for (int64_t row = 0; row < k->rows; row++)
+        select_row(k, row, room + fsdp__thread() * k->k);
+    return FSDP_OK;
+}

@@ -1,0 +1,233 @@
+/* view.c - more shapes on the same bytes: what newcomers to tensors call by name, made of those of shape.c; and
+ * repeated elements. */
+#include "base/alloc.h"
+#include "ops/op.h"
+
+#include <string.h>
+
+/* ---- by reshape ---- */
+
+fsdp_tensor *fsdp_unsqueeze(fsdp_tensor *x, int dim)
+{
+    int64_t shape[FSDP_MAX_DIMS + 1];
+
+    if (!x || !fsdp__op_dim("unsqueeze", x, x->ndim + 1, &dim))
+        return NULL;
+    memcpy(shape, x->shape, (size_t)dim * sizeof *shape);
+    shape[dim] = 1;
+    memcpy(shape + dim + 1, x->shape + dim, (size_t)(x->ndim - dim) * sizeof *shape);
+    return fsdp_reshape(x, x->ndim + 1, shape);
+}
+
+fsdp_tensor *fsdp_squeeze(fsdp_tensor *x, int dim)
+{
+    int64_t shape[FSDP_MAX_DIMS];
+
+    if (!x || !fsdp__op_dim("squeeze", x, x->ndim, &dim))
+        return NULL;
+    if (x->shape[dim] != 1)
+        return x;
+    memcpy(shape, x->shape, (size_t)dim * sizeof *shape);
+    memcpy(shape + dim, x->shape + dim + 1, (size_t)(x->ndim - dim - 1) * sizeof *shape);
+    return fsdp_reshape(x, x->ndim - 1, shape);
+}
+
+fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end)
+{
+    int64_t shape[FSDP_MAX_DIMS], one = 1;
+    char text[FSDP__SHAPE_TEXT];
+    int count;
+
+    if (!x)
+        return NULL;
+    if (x->ndim == 0)
+        return fsdp_reshape(x, 1, &one);
+    if (!fsdp__op_dim("flatten", x, x->ndim, &start) || !fsdp__op_dim("flatten", x, x->ndim, &end))
+        return NULL;
+    if (end < start) {
+        FSDP_FAIL(FSDP_INVALID, "flatten: dimensions %d to %d of %s", start, end,
+                  fsdp__shape_text(x->ndim, x->shape, text));
+        return NULL;
+    }
+    count = x->ndim - (end - start);
+    memcpy(shape, x->shape, (size_t)start * sizeof *shape);
+    shape[start] = fsdp__shape_numel(end - start + 1, x->shape + start);
+    memcpy(shape + start + 1, x->shape + end + 1, (size_t)(x->ndim - end - 1) * sizeof *shape);
+    return fsdp_reshape(x, count, shape);
+}
+
+/* ---- by transpose ---- */
+
+fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
+{
+    int at[FSDP_MAX_DIMS], to[FSDP_MAX_DIMS]; /* which dimension of x lies where; which is wanted there */
+    bool seen[FSDP_MAX_DIMS] = {false}, fits;
+    char text[FSDP__SHAPE_TEXT];
+
+    if (!x)
+        return NULL;
+    fits = ndim == x->ndim;
+    for (int d = 0; fits && d < ndim; d++) {
+        at[d] = d;
+        to[d] = dims[d] + (dims[d] < 0 ? ndim : 0);
+        fits = to[d] >= 0 && to[d] < ndim && !seen[to[d]];
+        if (fits)
+            seen[to[d]] = true;
+    }
+    if (!fits) {
+        FSDP_FAIL(FSDP_INVALID, "permute: the %d dimensions given are not those of %s, each once", ndim,
+                  fsdp__shape_text(x->ndim, x->shape, text));
+        return NULL;
+    }
+    for (int d = 0; x && d < ndim; d++)
+        for (int other = d + 1; x && other < ndim; other++)
+            if (at[other] == to[d]) {
+                x = fsdp_transpose(x, d, other);
+                at[other] = at[d];
+                at[d] = to[d];
+            }
+    return x;
+}
+
+/* ---- by slice and concat ---- */
+
+fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes, fsdp_tensor **parts)
+{
+    int64_t at = 0, size, whole = 0;
+    char text[FSDP__SHAPE_TEXT];
+
+    for (int i = 0; i < count; i++)
+        parts[i] = NULL;
+    if (!x)
+        return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : FSDP_FAIL(FSDP_INVALID, "split: no tensor");
+    if (!fsdp__op_dim("split", x, x->ndim, &dim))
+        return fsdp_last_status();
+    for (int i = 0; sizes && i < count; i++)
+        whole = sizes[i] < 0 || whole < 0 ? -1 : whole + sizes[i];
+    if (count < 1 || (sizes && whole != x->shape[dim]))
+        return FSDP_FAIL(FSDP_INVALID, "split: the %d sizes do not add up to dimension %d of %s", count, dim,
+                         fsdp__shape_text(x->ndim, x->shape, text));
+    size = (x->shape[dim] + count - 1) / count;
+    for (int i = 0; i < count; i++) {
+        int64_t left = x->shape[dim] - at, length = sizes ? sizes[i] : size < left ? size : left;
+
+        parts[i] = fsdp_slice(x, dim, at, length);
+        if (!parts[i])
+            return fsdp_last_status();
+        at += length;
+    }
+    return FSDP_OK;
+}
+
+fsdp_tensor *fsdp_stack(fsdp_tensor *const *tensors, int count, int dim)
+{
+    fsdp_tensor *stacked = NULL, *made[16], **parts = made;
+
+    if (count < 1) {
+        FSDP_FAIL(FSDP_INVALID, "stack: no tensors");
+        return NULL;
+    }
+    for (int i = 0; i < count; i++)
+        if (!tensors[i])
+            return NULL;
+    if (count > (int)(sizeof made / sizeof *made))
+        parts = fsdp__malloc((size_t)count * sizeof *parts);
+    if (!parts)
+        return NULL;
+    if (fsdp__op_dim("stack", tensors[0], tensors[0]->ndim + 1, &dim)) {
+        bool made_all = true;
+
+        for (int i = 0; made_all && i < count; i++) {
+            parts[i] = tensors[i]->ndim == tensors[0]->ndim
+                           ? fsdp_unsqueeze(tensors[i], dim)
+                           : fsdp__op_misfit("stack", "tensor", tensors[i], "the first", tensors[0]);
+            made_all = parts[i];
+        }
+        stacked = made_all ? fsdp_concat(parts, count, dim) : NULL;
+    }
+    if (parts != made)
+        fsdp__free(parts);
+    return stacked;
+}
+
+/* ---- expand ---- */
+
+typedef struct expansion {
+    int ndim;
+    int64_t shape[FSDP_MAX_DIMS]; /* of x, with a 1 for every dimension that it does not have */
+    int added;                    /* of these */
+} expansion;
+
+/* dx = the sum of dy over what was repeated: a pass for each run of such dimensions, in f32 up to the last. */
+static fsdp_status expand_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const expansion *e = fsdp__node_state(node);
+    fsdp_tensor *sum = fsdp__op_contiguous(grads[0]), *dx = NULL;
+    int64_t shape[FSDP_MAX_DIMS];
+    fsdp_status status;
+
+    if (!sum)
+        return fsdp_last_status();
+    memcpy(shape, sum->shape, sizeof shape);
+    for (int end = e->ndim; end > 0; end--) {
+        int first = end - 1, before = 0;
+        fsdp_tensor *next;
+
+        if (shape[first] == e->shape[first])
+            continue;
+        while (first > 0 && e->shape[first - 1] == 1)
+            first--;
+        for (int d = 0; d < first; d++)
+            before += shape[d] != e->shape[d];
+        int64_t reduced = fsdp__shape_numel(end - first, shape + first);
+        for (int d = first; d < end; d++)
+            shape[d] = 1;
+        next = fsdp_empty(sum->storage->device, before > 0 ? FSDP_F32 : grads[0]->dtype, e->ndim, shape);
+        if (!next)
+            return fsdp_last_status();
+        if (fsdp_tensor_numel(next) > 0)
+            FSDP_TRY(fsdp__op_reduce(sum, fsdp__shape_numel(first, shape), reduced,
+                                     fsdp__shape_numel(e->ndim - end, shape + end), 1.0f, next, false));
+        sum = next;
+        end = first + 1;
+    }
+    FSDP_TRY(fsdp__view_reshape(sum, e->ndim - e->added, e->shape + e->added, &dx));
+    status = fsdp__node_give(node, 0, dx);
+    fsdp_tensor_unref(dx);
+    return status;
+}
+
+static const fsdp__op expand_op = {.name = "expand", .backward = expand_backward};
+
+fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
+{
+    int64_t sizes[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
+    expansion e = {.ndim = ndim};
+    char from[FSDP__SHAPE_TEXT], to[FSDP__SHAPE_TEXT];
+    fsdp_tensor *y = NULL;
+    bool fits;
+
+    if (!x || !fsdp__op_inputs("expand", &x, 1))
+        return NULL;
+    fits = ndim >= x->ndim && ndim <= FSDP_MAX_DIMS;
+    e.added = ndim - x->ndim;
+    for (int d = 0; fits && d < ndim; d++) {
+        bool own = d >= e.added;
+
+        e.shape[d] = own ? x->shape[d - e.added] : 1;
+        sizes[d] = shape[d] == -1 && own ? e.shape[d] : shape[d];
+        strides[d] = own && sizes[d] == e.shape[d] ? x->strides[d - e.added] : 0;
+        fits = sizes[d] == e.shape[d] || (e.shape[d] == 1 && sizes[d] >= 0);
+    }
+    if (!fits) {
+        FSDP_FAIL(FSDP_INVALID, "expand: %s cannot be repeated to %s", fsdp__shape_text(x->ndim, x->shape, from),
+                  ndim >= 0 && ndim <= FSDP_MAX_DIMS ? fsdp__shape_text(ndim, shape, to) : "so many dimensions");
+        return NULL;
+    }
+    if (fsdp__tensor_create_view(x->storage, x->dtype, ndim, sizes, strides, x->offset, &y) != FSDP_OK)
+        return NULL;
+    y = fsdp__scope_adopt(y);
+    if (!y || fsdp__record(&expand_op, &x, 1, &y, 1, NULL, 0, &e, sizeof e) != FSDP_OK)
+        return NULL;
+    return y;
+}
