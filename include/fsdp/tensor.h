@@ -51,6 +51,10 @@ FSDP_API fsdp_tensor *fsdp_full(fsdp_device *device, fsdp_dtype dtype, int ndim,
 /* Copies numel elements of `dtype` from host memory. */
 FSDP_API fsdp_tensor *fsdp_from_data(fsdp_device *device, fsdp_dtype dtype, int ndim, const int64_t *shape,
                                      const void *data);
+/* start, start + step, ... before `end`; step may be negative. */
+FSDP_API fsdp_tensor *fsdp_arange(fsdp_device *device, fsdp_dtype dtype, int64_t start, int64_t end, int64_t step);
+/* (n, n): ones from the first corner to the last, zeros elsewhere. */
+FSDP_API fsdp_tensor *fsdp_eye(fsdp_device *device, fsdp_dtype dtype, int64_t n);
 
 /* Shape literal: fsdp_zeros(cpu, FSDP_F32, FSDP_SHAPE(2, 3)). In C++ it lasts until the end of that expression. */
 #ifdef __cplusplus

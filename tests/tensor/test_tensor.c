@@ -191,7 +191,34 @@ static void any_allocation_may_fail(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(a_new_tensor_is_contiguous_and_counted),
+static void counted_and_unit_tensors(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    int32_t values[9];
+    float floats[3];
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_arange(device, FSDP_I32, 3, -4, -3)), FSDP_I32, values));
+    CHECK_BYTES(values, ((const int32_t[]){3, 0, -3}), 3 * sizeof *values);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_arange(device, FSDP_BF16, 1, 6, 2)), FSDP_F32, floats));
+    CHECK_BYTES(floats, ((const float[]){1, 3, 5}), sizeof floats);
+    CHECK_EQ(fsdp_tensor_numel(CHECK_PTR(fsdp_arange(device, FSDP_I64, 5, 5, 1))), 0);
+    CHECK_EQ(fsdp_tensor_numel(CHECK_PTR(fsdp_arange(fsdp_meta(context), FSDP_I64, 0, 4, 1))), 4);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_eye(device, FSDP_F32, 3)), FSDP_I32, values));
+    CHECK_BYTES(values, ((const int32_t[]){1, 0, 0, 0, 1, 0, 0, 0, 1}), sizeof values);
+    CHECK_EQ(fsdp_tensor_numel(CHECK_PTR(fsdp_eye(device, FSDP_F32, 0))), 0);
+    CHECK_NULL(fsdp_arange(device, FSDP_I32, 0, 4, 0));
+    CHECK_CONTAINS(fsdp_last_error(), "arange: a step of 0");
+    CHECK_NULL(fsdp_arange(device, FSDP_I32, INT64_MIN, INT64_MAX, 1));
+    CHECK_CONTAINS(fsdp_last_error(), "too many");
+    CHECK_NULL(fsdp_eye(device, FSDP_I32, -1));
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(counted_and_unit_tensors), cmocka_unit_test(a_new_tensor_is_contiguous_and_counted),
           cmocka_unit_test(a_tensor_lives_as_long_as_its_last_reference),
           cmocka_unit_test(scalars_and_empty_tensors_are_tensors),
           cmocka_unit_test(a_meta_tensor_has_a_shape_and_no_bytes), cmocka_unit_test(bad_shapes_are_refused),
