@@ -7,7 +7,7 @@
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
 # tests/fuzz/x.dict          words of its language, for libFuzzer (tools/fuzz.sh)
-# examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N"
+# examples/x.c               runs as it is, and on the ranks its comment says in "fsdp run -n N", in folders of their own
 
 find_library(CMOCKA_LIBRARY cmocka REQUIRED)
 set(test_dir ${PROJECT_BINARY_DIR}/tests)
@@ -190,6 +190,14 @@ endforeach()
 
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)
 add_custom_target(examples)
+
+function(fsdp_example_test name)
+  set(folder ${PROJECT_BINARY_DIR}/examples/run/${name})
+  file(MAKE_DIRECTORY ${folder})
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${folder})
+  fsdp_test_properties(${name} examples)
+endfunction()
+
 foreach(source IN LISTS sources)
   get_filename_component(file ${source} NAME_WE)
   set(name example_${file})
@@ -197,13 +205,11 @@ foreach(source IN LISTS sources)
   target_link_libraries(${name} PRIVATE fsdp_shared m)
   add_dependencies(examples ${name})
   set_target_properties(${name} PROPERTIES OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
-  add_test(NAME ${name} COMMAND ${name})
-  fsdp_test_properties(${name} examples)
+  fsdp_example_test(${name} ${name})
   file(STRINGS ${source} run REGEX "fsdp run -n [0-9]+" LIMIT_COUNT 1)
   if(run AND TARGET fsdp)
     string(REGEX REPLACE ".*fsdp run -n ([0-9]+).*" "\\1" ranks "${run}")
-    add_test(NAME ${name}_${ranks}_ranks COMMAND fsdp run -n ${ranks} -- $<TARGET_FILE:${name}>)
-    fsdp_test_properties(${name}_${ranks}_ranks examples)
+    fsdp_example_test(${name}_${ranks}_ranks fsdp run -n ${ranks} -- $<TARGET_FILE:${name}>)
   endif()
 endforeach()
 

@@ -6,8 +6,8 @@ with a program (PROGRAMS, or a path with one of FOLDERS). Each is run, as it is 
 the names of the pages exist; what is not run stands in LISTED, with the reason. A command that is in neither fails, and
 so does an entry that no page has any more. Every --section.key of the pages must be a key.
 
-A block that begins with ```output and "$ COMMAND" holds what the command prints, all of it: another output fails, and
-with --write takes the place of what stands there."""
+A block that begins with ```output and "$ COMMAND" holds what the command prints, all of it, and the
+pictures in DRAWN are what commands print: another output fails, and with --write takes the place of what is there."""
 import difflib
 import os
 import re
@@ -61,6 +61,13 @@ LISTED = {
 INSTEAD = {
     "make demo": "tools/demo.sh --training.steps=3",
     "make install": "cmake --install build --prefix installed",
+}
+
+# Pictures that do not depend on time.
+DRAWN = {
+    "docs/policies.svg":
+        "for p in size class lambda; do build/fsdp run -n 3 -- build/examples/05_three_policies $p; done | "
+        "bench/draw_whole.py '500 parameters or more' 'the class MySubModule' 'yes to everything'",
 }
 
 
@@ -119,6 +126,19 @@ def compare(page, outputs, write):
         failed.append(f"{os.path.basename(page)}: '{command}' prints something else:\n{difference}")
     if failed and write:
         open(page, "w", encoding="utf-8").write(text)
+    return [] if write else failed
+
+
+def draw(source, build, folder, write):
+    """The pictures that are no longer what is drawn; with `write` they are."""
+    failed = []
+    for name, command in DRAWN.items():
+        path, drawn = os.path.join(source, name), run(command, build, folder)
+        if drawn is None or drawn == (open(path, encoding="utf-8").read() if os.path.exists(path) else ""):
+            continue
+        failed.append(f"{name} is not what this draws: {command}")
+        if write:
+            open(path, "w", encoding="utf-8").write(drawn)
     return [] if write else failed
 
 
@@ -212,6 +232,7 @@ def main(source, build, write):
                 failed.append(f"'{command}' failed")
         for page in pages:
             failed += compare(page, outputs, write)
+        failed += draw(source, build, folder, write)
         failed += [f"--{key} is no key" for key in unknown_keys(pages, build, folder)]
     print("\n".join(failed) if failed else f"{len(outputs)} commands run, {len(LISTED)} listed")
     return 1 if failed else 0
