@@ -57,6 +57,7 @@ typedef struct fsdp_memory_stats {
     size_t live_bytes[FSDP_MEMORY_KINDS];
     size_t peak_bytes[FSDP_MEMORY_KINDS]; /* each kind's own peak; they need not fall together */
     size_t live_total_bytes, peak_total_bytes;
+    size_t peak_without_workspace_bytes; /* of the others together: the same with any number of threads */
     size_t shared_bytes;   /* part of live_total that peers on this machine hold too: resident once, not once a rank */
     size_t reserved_bytes; /* taken from the system, live or kept for reuse */
     uint64_t system_allocations; /* times the system was asked: constant in a steady state */

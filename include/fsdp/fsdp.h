@@ -72,7 +72,8 @@
  *     }
  *
  * The examples folder has this and more, ready to build. Where to read next: nn.h (modules), ops.h (what a forward is
- * made of), shard.h (what is gathered when), train.h (a whole run from a config file).
+ * made of), shard.h (what is gathered when), train.h (a whole run from a config file),
+ * explain.h (what a strategy costs, before it is run).
  */
 #ifndef FSDP_FSDP_H
 #define FSDP_FSDP_H
@@ -83,6 +84,7 @@
 #include "fsdp/data.h"
 #include "fsdp/device.h"
 #include "fsdp/dist.h"
+#include "fsdp/explain.h"
 #include "fsdp/format.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/generate.h"

@@ -98,11 +98,12 @@ fsdp_status fsdp_gather_objects(fsdp_process_group *group, const void *object, s
             goto out;
         }
     }
-    /* All know all sizes now, so all take the same way. */
+    /* All know all sizes now, so all take the same way. In a fake world a gather brings something, a broadcast not. */
     if (largest > 0)
         FSDP_TRY_GOTO(status,
-                      largest <= SMALL_OBJECT ? gather_small(group, object, largest, objects, sizes)
-                                              : gather_large(group, object, objects, sizes),
+                      largest <= SMALL_OBJECT || group->ops == &fsdp__comm_fake_ops
+                          ? gather_small(group, object, largest, objects, sizes)
+                          : gather_large(group, object, objects, sizes),
                       out);
     *out = objects;
     *out_bytes = sizes;

@@ -118,7 +118,8 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
 
 fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **out)
 {
-    fsdp_context_options options = {.rank = rank, .world_size = world_size, .local_rank = 0, .local_world_size = 1};
+    /* One thread: what it plans is not computed here. */
+    fsdp_context_options options = {.rank = rank, .world_size = world_size, .local_world_size = 1, .threads = 1};
     fsdp_context *context = NULL;
     fsdp_status status = FSDP_OK;
 

@@ -114,6 +114,11 @@ static void unpoison(const fsdp__allocator *a, void *data, size_t bytes)
 
 /* ---- the ledger ---- */
 
+static size_t without_workspace(const fsdp_memory_stats *s)
+{
+    return s->live_total_bytes - s->live_bytes[FSDP_MEMORY_WORKSPACE];
+}
+
 static void count(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta)
 {
     fsdp_memory_stats *s = &a->stats;
@@ -122,6 +127,7 @@ static void count(fsdp__allocator *a, fsdp_memory_kind kind, int64_t delta)
     s->live_total_bytes += (size_t)delta;
     s->peak_bytes[kind] = FSDP__MAX(s->peak_bytes[kind], s->live_bytes[kind]);
     s->peak_total_bytes = FSDP__MAX(s->peak_total_bytes, s->live_total_bytes);
+    s->peak_without_workspace_bytes = FSDP__MAX(s->peak_without_workspace_bytes, without_workspace(s));
 }
 
 /* ---- block records ---- */
@@ -571,5 +577,6 @@ void fsdp__allocator_reset_peak(fsdp__allocator *a)
     pthread_mutex_lock(&a->mutex);
     memcpy(a->stats.peak_bytes, a->stats.live_bytes, sizeof a->stats.peak_bytes);
     a->stats.peak_total_bytes = a->stats.live_total_bytes;
+    a->stats.peak_without_workspace_bytes = without_workspace(&a->stats);
     pthread_mutex_unlock(&a->mutex);
 }

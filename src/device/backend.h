@@ -5,9 +5,10 @@
 #include "device/kernels.h"
 
 typedef struct fsdp__backend {
-    const char *name; /* "cpu", "meta", "sim" */
+    const char *name; /* "cpu", "meta", "dry", "sim" */
     int most;         /* devices of it in a context; where it is one, its messages show no ordinal */
-    bool has_bytes;   /* false: pointers are never followed (meta) */
+    bool has_bytes;   /* false: pointers are never followed (meta, dry) */
+    bool is_meta;     /* modules are built here, and get their memory elsewhere */
 
     /* What others than the device's own kernels may do with its memory. */
     bool host_access;   /* the host follows its pointers, and its kernels follow the host's */
@@ -36,11 +37,11 @@ typedef struct fsdp__backend {
     fsdp_status (*host_register)(fsdp_device *device, void *memory, size_t bytes);
     void (*host_unregister)(fsdp_device *device, void *memory, size_t bytes);
 
-    /* Bytes between the host and the device, in stream order. NULL without bytes. */
+    /* Bytes between the host and the device, in stream order. NULL: nothing is copied. */
     fsdp_status (*copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
     /* The same from inside work of the stream, in the calling thread: after what that work has started, done on return.
-     * The stream's scratch is memory of the device here. NULL without bytes. */
+     * The stream's scratch is memory of the device here. NULL: nothing is copied. */
     fsdp_status (*run_copy_to_device)(fsdp_stream *stream, void *device, const void *host, size_t bytes);
     fsdp_status (*run_copy_to_host)(fsdp_stream *stream, void *host, const void *device, size_t bytes);
 
@@ -59,7 +60,7 @@ typedef struct fsdp__backend {
     fsdp_status (*stream_wait_event)(fsdp_stream *stream, fsdp_event *event);
     fsdp_status (*event_synchronize)(fsdp_event *event);
 
-    /* FSDP__KERNELS functions. NULL on a device without bytes: launches do nothing. */
+    /* FSDP__KERNELS functions. NULL on a device without bytes: of launches only the products are counted. */
     const fsdp__kernel_function *kernels;
     /* Optional. Refuses a launch before it is queued; `args` are the launch's own copy. */
     fsdp_status (*check_launch)(fsdp_stream *stream, fsdp__kernel kernel, void *args);
@@ -68,6 +69,7 @@ typedef struct fsdp__backend {
 /* All defined in backend/, listed in device/registry.c. */
 extern const fsdp__backend fsdp__backend_cpu;
 extern const fsdp__backend fsdp__backend_meta;
+extern const fsdp__backend fsdp__backend_dry;
 extern const fsdp__backend fsdp__backend_sim;
 
 /* Fills every kernel slot of the CPU's table (backend/cpu/kernels_table.c). */

@@ -183,6 +183,11 @@ void fsdp__set_front_device(fsdp_device *device)
     list_of(device->context)->front = device;
 }
 
+fsdp_device *fsdp__dry(fsdp_context *context)
+{
+    return fsdp__device_open(context, "dry", 0);
+}
+
 fsdp_stream *fsdp__host_stream(fsdp_context *context)
 {
     fsdp_device *cpu = fsdp_cpu(context);
@@ -204,7 +209,12 @@ int fsdp_device_ordinal(const fsdp_device *device)
 
 bool fsdp_device_is_meta(const fsdp_device *device)
 {
-    return !device->backend->has_bytes;
+    return device->backend->is_meta;
+}
+
+bool fsdp__device_has_bytes(const fsdp_device *device)
+{
+    return device->backend->has_bytes;
 }
 
 fsdp_context *fsdp_device_context(const fsdp_device *device)

@@ -32,6 +32,13 @@ void fsdp__set_front_device(fsdp_device *device);
 /* The stream for work of hosts on host memory (what ranks tell each other). NULL and a last error. */
 fsdp_stream *fsdp__host_stream(fsdp_context *context);
 
+/* The context's device on which everything happens, and counts, and nothing is computed: modules are materialized and
+ * trained there as on the CPU, without bytes. What is read of it is zero. NULL and a last error. */
+fsdp_device *fsdp__dry(fsdp_context *context);
+bool fsdp__device_has_bytes(const fsdp_device *device); /* neither meta nor dry */
+/* Floating point operations of the products that were launched on a device without bytes: see kernel_flops.c. */
+int64_t fsdp__device_flops(const fsdp_device *device);
+
 /* Whether the host may follow the device's pointers, and its kernels the host's. */
 bool fsdp__device_host_access(const fsdp_device *device);
 /* Whether the device computes on memory that the ranks of a machine share. */

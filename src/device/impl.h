@@ -23,6 +23,7 @@ struct fsdp_device {
     struct fsdp__race_rank *races; /* NULL: not checked for races */
     fsdp__delays delays;           /* for tests */
     _Atomic uint64_t delay_draws;
+    int64_t flops;                                   /* launched, on a device without bytes: its streams are inline */
     _Atomic int64_t kernel_ns[FSDP__KERNEL_CLASSES]; /* workers add to it too */
 };
 

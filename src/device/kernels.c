@@ -20,6 +20,17 @@ typedef struct kernel_call {
     fsdp__kernel_args args;
 } kernel_call;
 
+static fsdp_status count_flops(const fsdp_stream *stream, fsdp__kernel kernel, const void *args)
+{
+    stream->device->flops += fsdp__kernel_flops(kernel, args);
+    return FSDP_OK;
+}
+
+int64_t fsdp__device_flops(const fsdp_device *device)
+{
+    return device->flops;
+}
+
 /* One pair of clock reads a launch: 50 ns against kernels of microseconds. */
 fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
@@ -28,7 +39,7 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
     fsdp_status status;
 
     if (!device->backend->kernels)
-        return FSDP_OK;
+        return count_flops(stream, kernel, args);
     if (stream->actor)
         FSDP_TRY(fsdp__races_kernel(stream, kernel, args));
     if (device->delays.seed)
@@ -89,7 +100,7 @@ static fsdp_status launch_later(fsdp_stream *stream, fsdp__kernel kernel, const 
 fsdp_status fsdp__launch(fsdp_stream *stream, fsdp__kernel kernel, const void *args)
 {
     if (!stream->device->backend->kernels)
-        return FSDP_OK;
+        return count_flops(stream, kernel, args);
     FSDP_TRY(stream->mode == FSDP_STREAM_INLINE ? fsdp__run_kernel(stream, kernel, args)
                                                 : launch_later(stream, kernel, args));
     return FSDP_OK;

@@ -551,6 +551,11 @@ size_t fsdp__kernel_table(fsdp__kernel kernel, const void *args, const void **ou
 /* Puts another in its place. */
 void fsdp__kernel_set_table(fsdp__kernel kernel, void *args, const void *table);
 
+/* ---- kernel_flops.c ---- */
+
+/* Floating point operations of a call's products, two for each multiplication; 0 for kernels that are none. */
+int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args);
+
 typedef struct fsdp__kernel_info {
     const char *name;
     size_t args_bytes;

@@ -8,6 +8,7 @@
 static const fsdp__backend *const backends[] = {
     &fsdp__backend_cpu,
     &fsdp__backend_meta,
+    &fsdp__backend_dry,
     &fsdp__backend_sim,
 };
 

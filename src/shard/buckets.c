@@ -264,7 +264,8 @@ static fsdp_status exchange(const fsdp__param_group *group, int32_t *numbers, in
         FSDP_TRY_GOTO(status, fsdp_all_reduce(pg, data, data, count, FSDP_I32, FSDP_SUM, stream), out);
     else
         FSDP_TRY_GOTO(status, fsdp_broadcast(pg, data, count, FSDP_I32, group->buckets->speaker, stream), out);
-    status = fsdp_tensor_read(tensor, FSDP_I32, numbers);
+    if (fsdp__device_has_bytes(r->device)) /* else it is this rank's own that count: there are no others */
+        status = fsdp_tensor_read(tensor, FSDP_I32, numbers);
 out:
     fsdp_tensor_unref(tensor);
     return status;

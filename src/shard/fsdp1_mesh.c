@@ -126,12 +126,20 @@ out:
 /* Every rank of `pg` is a replica of its own. */
 static fsdp_status replicated_mesh(fsdp_context *context, fsdp_process_group *pg, fsdp_mesh **out)
 {
-    fsdp_process_group *alone;
+    fsdp_process_group *groups[] = {pg, NULL};
+    int *ranks;
+    size_t bytes;
+    fsdp_status status;
 
     if (fsdp_process_group_size(pg) == 1)
         return fsdp_mesh_from_groups(&pg, 1, NULL, NULL, out);
-    FSDP_TRY(fsdp__default_alone(context, &alone));
-    return mesh_of_pair(pg, alone, out);
+    FSDP_TRY(fsdp__default_alone(context, &groups[1]));
+    ranks = ranks_of(pg, &bytes);
+    FSDP_TRY_GOTO(status, fsdp_agree(pg, ranks ? FSDP_OK : FSDP_NO_MEMORY), out);
+    status = fsdp_mesh_from_groups(groups, 2, ranks, hybrid_names, out);
+out:
+    fsdp__free(ranks);
+    return status;
 }
 
 static fsdp_status replicated_part(fsdp_mesh *mesh, fsdp_mesh **out)

@@ -187,6 +187,8 @@ static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
     packed host = {data, dtype, (size_t)fsdp_tensor_numel(tensor) * fsdp_dtype_size(dtype)};
     fsdp_status status, done;
 
+    if (!fsdp__device_has_bytes(device)) /* dry: see fsdp__dry */
+        return copy_bytes(device, fsdp_tensor_data(tensor), data, host.bytes, to_tensor);
     status = fsdp__device_host_access(device) ? copy_packed(tensor, &host, to_tensor)
                                               : copy_through_device(tensor, &host, to_tensor);
     done = fsdp_stream_synchronize(fsdp_device_stream(device)); /* also for what was queued before a failure */

@@ -122,7 +122,7 @@ static const char *changed_size(const fsdp_train_config *config)
     return config->model.tie_word_embeddings >= 0 ? "tie_word_embeddings" : NULL;
 }
 
-static fsdp_status check_model(const fsdp_train_config *config)
+fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config)
 {
     const char *changed = changed_size(config);
 
@@ -191,13 +191,8 @@ static fsdp_status check_degrees(const fsdp_train_config *config, int world_size
                      (long long)degree, verb, world_size, plural, copies, (long long)(world_size / replicas));
 }
 
-fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
+fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size)
 {
-    FSDP_TRY(check_model(config));
-    if (!config->data.path_count)
-        return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
-    if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
-        return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
     FSDP_TRY(check_batch(config, world_size));
     if (!fsdp__train_holds_all(config))
         FSDP_TRY(check_degrees(config, world_size));
@@ -206,6 +201,17 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
     FSDP_TRY(fsdp__train_check_units(config));
     if (config->optimizer.nesterov && !(config->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
+{
+    FSDP_TRY(fsdp__train_config_check_model(config));
+    if (!config->data.path_count)
+        return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
+    if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
+        return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
+    FSDP_TRY(fsdp__train_config_check_step(config, world_size));
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
 }
 

@@ -30,6 +30,10 @@ int fsdp__train_zero_stage(const fsdp_train_config *config);
 /* The folder's config.json or the preset, with what the config changes of it, checked. */
 fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model_config *out);
 
+/* fsdp_train_config_check in parts: what is said of the model; of a step, without data. */
+fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config);
+fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size);
+
 /* What the keys of parallelism.wrap_policy exclude and need. */
 fsdp_status fsdp__train_check_units(const fsdp_train_config *config);
 

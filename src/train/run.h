@@ -8,11 +8,21 @@
 #include "fsdp/wrap.h"
 #include "train/metrics.h"
 
+/* Of a dry run, what the caller has in the place of the config's: a model and its loss, or units, or both. See
+ * fsdp/explain.h. */
+typedef struct fsdp__train_own {
+    fsdp_module *(*build)(void *arg, fsdp_context *context, fsdp_device *device);
+    fsdp_tensor *(*loss)(void *arg, fsdp_module *module, fsdp_device *device);
+    void *arg;
+    const fsdp_wrap_policy *policy; /* NULL: the config's */
+} fsdp__train_own;
+
 struct fsdp_train_run {
     fsdp_context *context;
     fsdp_device *device;             /* that the run computes on */
     const fsdp_train_config *config; /* borrowed */
     const fsdp_train_listener *listener;
+    const fsdp__train_own *own; /* borrowed; NULL: all is the config's */
     fsdp_model_config model_config;
     int64_t microbatches;       /* per step */
     int64_t sequences;          /* per step, all ranks */
@@ -23,8 +33,8 @@ struct fsdp_train_run {
     int64_t local_parameters;   /* elements on this rank */
 
     fsdp_tokens *tokens;
-    fsdp_loader *loader;
-    fsdp_mesh *mesh; /* NULL: one dimension, of all ranks */
+    fsdp_loader *loader; /* NULL of a dry run: tokens are zero */
+    fsdp_mesh *mesh;     /* NULL: one dimension, of all ranks */
     fsdp_module *model;
     fsdp_wrap_units units; /* until they are sharded */
     int64_t unit_count;
@@ -45,12 +55,31 @@ struct fsdp_train_run {
 /* fsdp_agree, but a rank that failed itself keeps its own words. [collective] */
 fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 
+/* ---- build.c ---- */
+
+/* What a model must have to be trained by the config. */
+fsdp_status fsdp__train_check_model(const fsdp_train_run *run);
+void fsdp__train_count_batches(fsdp_train_run *run);
+/* The model, shapes only, and its units. */
+fsdp_status fsdp__train_make_model(fsdp_train_run *run);
+/* First values, once it is sharded. */
+fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
+fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
+
 /* ---- checkpoint.c ---- */
 
 /* Of the model's block with this index. */
 fsdp_checkpoint_mode fsdp__train_checkpoint_of(const fsdp_train_config *config, int64_t block);
 int64_t fsdp__train_checkpoints(const fsdp_train_config *config, int64_t blocks); /* how many are */
 fsdp_status fsdp__train_set_checkpoints(const fsdp_train_config *config, fsdp_module *model);
+
+/* ---- dry.c ---- */
+
+/* A run without data, of which nothing is computed, in a fake world: the model is built and sharded as the config says
+ * and trained on the dry device (fsdp__dry) by fsdp_train_step. Of a folder only config.json is read. Keys of data,
+ * metrics and export are ignored. */
+fsdp_status fsdp__train_run_create_dry(fsdp_context *context, const fsdp_train_config *config,
+                                       const fsdp__train_own *own, fsdp_train_run **out);
 
 /* ---- early.c ---- */
 

@@ -16,22 +16,35 @@ static fsdp_status set_sync(fsdp_train_run *run, bool last)
     return fsdp_module_set_is_last_backward(run->model, last);
 }
 
-/* Forward and backward of sequences (B,T); adds their part of the step's loss. */
+/* The loss of sequences (B,T). A dry run has none, and another loss perhaps. */
+static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
+{
+    fsdp_device *device = run->device;
+    int64_t shape[2] = {run->config->training.local_batch_size, run->config->training.seq_len};
+    fsdp_tensor *inputs, *targets;
+
+    if (run->own && run->own->loss)
+        return run->own->loss(run->own->arg, run->model, device);
+    inputs = run->loader ? fsdp_from_data(device, FSDP_I32, 2, shape, batch->inputs)
+                         : fsdp_zeros(device, FSDP_I32, 2, shape);
+    targets = run->loader ? fsdp_from_data(device, FSDP_I32, 2, shape, batch->targets)
+                          : fsdp_zeros(device, FSDP_I32, 2, shape);
+    return fsdp_call(run->model, inputs, targets); /* hooks gather */
+}
+
+/* Forward and backward; adds their part of the step's loss. */
 static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *epoch)
 {
     const fsdp_train_config *config = run->config;
-    fsdp_device *device = run->device;
-    int64_t shape[2] = {config->training.local_batch_size, config->training.seq_len};
     fsdp_status status = FSDP_OK;
-    fsdp_batch batch;
-    fsdp_tensor *inputs, *targets, *loss;
+    fsdp_batch batch = {0};
+    fsdp_tensor *loss;
     double value;
 
-    FSDP_TRY(fsdp_loader_next(run->loader, &batch));
+    if (run->loader)
+        FSDP_TRY(fsdp_loader_next(run->loader, &batch));
     FSDP_TRY(fsdp_scope_begin(run->context));
-    inputs = fsdp_from_data(device, FSDP_I32, 2, shape, batch.inputs);
-    targets = fsdp_from_data(device, FSDP_I32, 2, shape, batch.targets);
-    loss = fsdp_call(run->model, inputs, targets); /* hooks gather */
+    loss = forward(run, &batch);
     if (run->microbatches > 1)
         loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
     if (!loss) {

@@ -231,9 +231,13 @@ static void a_fake_world_has_one_real_rank(void **state)
     float one[2] = {3, 4}, all[2 * WORLD] = {0};
     int ranks[4] = {16, 17, 18, 19};
     fsdp_comm_stats stats;
+    char large[1500];
+    void **objects;
+    size_t *bytes;
 
     (void)state;
     CHECK_OK(fsdp_context_create_fake(RANK, WORLD, &context));
+    CHECK_EQ(fsdp_context_threads(context), 1);
     world = fsdp_world(context);
     stream = fsdp_device_stream(fsdp_cpu(context));
     meta = fsdp_device_stream(fsdp_meta(context));
@@ -249,6 +253,13 @@ static void a_fake_world_has_one_real_rank(void **state)
     CHECK_OK(fsdp_process_group_create(context, ranks, 4, "row", &row));
     CHECK_EQ(fsdp_process_group_size(row), 4);
     CHECK_EQ(fsdp_process_group_rank(row), 1);
+    memset(large, 'x', sizeof large);
+    CHECK_OK(fsdp_gather_objects(row, large, sizeof large, &objects, &bytes)); /* all have this one's */
+    for (int r = 0; r < 4; r++) {
+        CHECK_EQ(bytes[r], sizeof large);
+        CHECK_BYTES(objects[r], large, sizeof large);
+    }
+    fsdp_objects_free(row, objects, bytes);
     fsdp_process_group_free(row);
     fsdp_context_comm_stats(context, &stats);
     CHECK_EQ(stats.calls[FSDP_ALL_GATHER], 1);

@@ -1,7 +1,11 @@
-/* meta_device.c - a device of shapes: everything is accounted for, nothing has bytes.
+/* meta_device.c - devices of shapes: everything is accounted for, nothing has bytes.
  *
  * Segments are reserved addresses that nothing stands behind, so blocks are told apart as on a real device, the ledger
- * makes the same decisions, and a pointer that is followed by mistake stops the program there and then. */
+ * makes the same decisions, and a pointer that is followed by mistake stops the program there and then.
+ *
+ * Two devices are made of this. On `meta` modules are built, and wait for memory elsewhere. On `dry` they have it, as
+ * far as anybody can tell: they are materialized, run, and are trained there, in the place of the CPU. What is written
+ * is forgotten, and what is read is zero. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -97,6 +101,7 @@ const fsdp__backend fsdp__backend_meta = {
     .name = "meta",
     .most = 1,
     .has_bytes = false,
+    .is_meta = true,
     .segment_alloc = meta_segment_alloc,
     .segment_free = meta_segment_free,
     .stream_create = meta_stream_create,
@@ -110,4 +115,34 @@ const fsdp__backend fsdp__backend_meta = {
     .stream_wait_event = meta_stream_wait_event,
     .event_synchronize = meta_event_synchronize,
     /* no .kernels: launches do nothing */
+};
+
+/* ---- dry ---- */
+
+static fsdp_status dry_copy_to_host(fsdp_stream *stream, void *host, const void *device, size_t bytes)
+{
+    (void)stream, (void)device;
+    memset(host, 0, bytes);
+    return FSDP_OK;
+}
+
+const fsdp__backend fsdp__backend_dry = {
+    .name = "dry",
+    .most = 1,
+    .has_bytes = false,
+    .host_access = true, /* as the CPU: shards that are offloaded lie there already */
+    .segment_alloc = meta_segment_alloc,
+    .segment_free = meta_segment_free,
+    .copy_to_host = dry_copy_to_host,
+    .run_copy_to_host = dry_copy_to_host,
+    .stream_create = meta_stream_create,
+    .stream_free = meta_stream_free,
+    .stream_enqueue = meta_stream_enqueue,
+    .stream_synchronize = meta_stream_synchronize,
+    .stream_check = meta_stream_synchronize,
+    .event_create = meta_event_create,
+    .event_free = meta_event_free,
+    .event_record = meta_event_record,
+    .stream_wait_event = meta_stream_wait_event,
+    .event_synchronize = meta_event_synchronize,
 };

@@ -1,0 +1,29 @@
+/* kernel_flops.c - how much the products of a call compute. */
+#include "device/kernels.h"
+
+/* Multiplications of one product of all heads: a row of the head's dimension for each query and key that meet. */
+static int64_t attention_product(const fsdp__attention_forward_args *k)
+{
+    int64_t pairs = k->q_time * k->kv_time;
+
+    if (k->causal) /* the last query sees all keys, each one before a key less */
+        pairs -= k->q_time * (k->q_time - 1) / 2;
+    return k->batch * k->heads * pairs * k->head_dim;
+}
+
+int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args)
+{
+    const fsdp__matmul_args *matmul = args;
+    const fsdp__attention_backward_args *backward = args;
+
+    switch (kernel) {
+    case FSDP__KERNEL_MATMUL:
+        return 2 * matmul->batch * matmul->m * matmul->n * matmul->k;
+    case FSDP__KERNEL_ATTENTION_FORWARD:
+        return 2 * 2 * attention_product(args);
+    case FSDP__KERNEL_ATTENTION_BACKWARD: /* what it computes again of the forward is not counted */
+        return 2 * 4 * attention_product(&backward->forward);
+    default:
+        return 0;
+    }
+}

@@ -1,0 +1,131 @@
+/* collect.c - units, parameters and parts of a module that is sharded. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "explain/explain.h"
+#include "nn/module.h"
+
+/* ---- units ---- */
+
+typedef struct units {
+    fsdp_explained_unit *items;
+    int64_t count, capacity;
+} units;
+
+static fsdp_status add_unit(void *arg, fsdp_module *module, const char *name)
+{
+    units *all = arg;
+    fsdp_explained_unit *u;
+    fsdp_shard_info info;
+
+    if (!fsdp_module_is_sharded(module))
+        return FSDP_OK;
+    FSDP_TRY(fsdp_module_shard_info(module, &info));
+    if (fsdp__grow(&all->items, all->count, &all->capacity, sizeof *all->items))
+        return FSDP_NO_MEMORY;
+    u = &all->items[all->count];
+    *u = (fsdp_explained_unit){.name = fsdp__strdup(name),
+                               .type = fsdp__strdup(module->type->name),
+                               .parameter_count = info.parameter_count,
+                               .numel = info.numel,
+                               .padded_numel = info.padded_numel,
+                               .shard_numel = info.shard_numel};
+    all->count++;
+    return u->name && u->type ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+fsdp_status fsdp__explain_units(fsdp_explanation *e, fsdp_module *module)
+{
+    units all = {.count = 0};
+    fsdp_status status = fsdp__module_walk(module, add_unit, &all);
+
+    e->units = all.items;
+    e->unit_count = all.count;
+    return status;
+}
+
+/* Several modules of one call are one unit, which stands under its first. */
+static int64_t find_unit(const fsdp_explanation *e, const char *names)
+{
+    size_t length = names ? strcspn(names, ",") : 0;
+
+    for (int64_t i = 0; names && i < e->unit_count; i++)
+        if (strlen(e->units[i].name) == length && memcmp(e->units[i].name, names, length) == 0)
+            return i;
+    return -1;
+}
+
+/* ---- parameters ---- */
+
+static fsdp_status add_parameter(fsdp_explanation *e, const fsdp_shard_map_entry *from, fsdp_explained_parameter *p)
+{
+    *p = (fsdp_explained_parameter){.name = fsdp__strdup(from->name),
+                                    .unit = find_unit(e, from->unit),
+                                    .dtype = from->dtype,
+                                    .trained = from->trained,
+                                    .ndim = from->ndim,
+                                    .numel = from->numel,
+                                    .dim = from->dim,
+                                    .parts = fsdp__calloc((size_t)e->part_count, sizeof *p->parts)};
+    memcpy(p->shape, from->shape, sizeof p->shape);
+    e->numel += p->numel;
+    e->trained_numel += p->trained ? p->numel : 0;
+    if (from->door != FSDP_DOOR_NONE)
+        e->replicas = from->replicas;
+    return p->name && p->parts ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+fsdp_status fsdp__explain_parameters(fsdp_explanation *e, fsdp_module *module)
+{
+    fsdp_explained_parameter *items;
+    fsdp_shard_map map;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp_module_shard_map(module, &map));
+    items = fsdp__calloc((size_t)map.count + 1, sizeof *items);
+    e->parameters = items;
+    if (!items)
+        status = FSDP_NO_MEMORY;
+    for (int64_t i = 0; i < map.count && status == FSDP_OK; i++) {
+        e->parameter_count = i + 1;
+        status = add_parameter(e, &map.items[i], &items[i]);
+    }
+    fsdp_shard_map_release(&map);
+    return status;
+}
+
+fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int index)
+{
+    fsdp_shard_map map;
+    bool same;
+
+    FSDP_TRY(fsdp_module_shard_map(module, &map));
+    same = map.count == e->parameter_count;
+    for (int64_t i = 0; same && i < map.count; i++)
+        ((fsdp_explained_part *)(uintptr_t)e->parameters[i].parts)[index] =
+            (fsdp_explained_part){map.items[i].first, map.items[i].count, map.items[i].local_numel};
+    fsdp_shard_map_release(&map);
+    return same ? FSDP_OK
+                : FSDP_FAIL(FSDP_INVALID,
+                            "rank %d has other parameters than rank 0: a model that is explained is "
+                            "built alike on all ranks",
+                            index);
+}
+
+fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+    fsdp_status status;
+
+    if (!stream)
+        return FSDP_NO_MEMORY;
+    status = fsdp_module_print(module, stream);
+    if (fclose(stream) != 0 && status == FSDP_OK)
+        status = FSDP_NO_MEMORY;
+    e->tree = status == FSDP_OK ? fsdp__strdup(text) : NULL;
+    free(text);
+    return status == FSDP_OK && !e->tree ? FSDP_NO_MEMORY : status;
+}

@@ -1,0 +1,153 @@
+/* explain.c - the way to an explanation: each rank is built, one of them takes a step. */
+#include "explain/explain.h"
+
+#include "base/alloc.h"
+
+/* ---- dry ---- */
+
+static fsdp_status name_all(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = &source->config;
+    const char *model = c->model.path ? c->model.path : c->model.preset;
+
+    if (source->model)
+        model = source->model->name ? source->model->name : run->model->type->name;
+    e->model = fsdp__strdup(model);
+    e->strategy = fsdp__explain_strategy(c);
+    e->policy = fsdp__explain_policy(source);
+    return e->model && e->strategy && e->policy ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+static fsdp_status describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = &source->config;
+
+    FSDP_TRY(name_all(e, source, run));
+    e->microbatches = run->microbatches;
+    e->local_batch = source->model ? 0 : c->training.local_batch_size;
+    e->seq_len = source->model ? 0 : c->training.seq_len;
+    e->param_dtype = (fsdp_dtype)c->training.mixed_precision_param;
+    e->reduce_dtype = (fsdp_dtype)c->training.mixed_precision_reduce;
+    FSDP_TRY(fsdp__explain_units(e, run->model));
+    FSDP_TRY(fsdp__explain_parameters(e, run->model));
+    return fsdp__explain_tree(e, run->model);
+}
+
+static fsdp_status explain_rank(fsdp_explanation *e, const fsdp__explain_source *source, int rank)
+{
+    fsdp__explain_run run;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp__explain_open(source, rank, &run));
+    if (rank == e->rank)
+        FSDP_TRY_GOTO(status, describe(e, source, run.run), out);
+    FSDP_TRY_GOTO(status, fsdp__explain_parts(e, run.run->model, rank), out);
+    if (rank == e->rank)
+        FSDP_TRY_GOTO(status, fsdp__record_step(run.run, e), out);
+out:
+    fsdp__explain_close(&run);
+    return status;
+}
+
+/* First the rank whose step is told: it says which parameters there are. */
+static fsdp_status explain(fsdp_explanation *e, const fsdp__explain_source *source)
+{
+    FSDP_TRY(explain_rank(e, source, e->rank));
+    for (int rank = 0; rank < e->world_size; rank++)
+        if (rank != e->rank)
+            FSDP_TRY(explain_rank(e, source, rank));
+    return FSDP_OK;
+}
+
+static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_source *source, int rank)
+{
+    const fsdp_train_config *c = &source->config;
+
+    if (source->world_size < 1 || rank < 0 || rank >= source->world_size)
+        return FSDP_FAIL(FSDP_INVALID, "cannot explain rank %d of %d", rank, source->world_size);
+    if (!model)
+        return FSDP_OK;
+    if (!model->build || !model->loss)
+        return FSDP_FAIL(FSDP_INVALID, "a model that is explained needs a function that builds it, and one for its "
+                                       "loss");
+    if (!model->policy && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_BLOCKS &&
+        c->parallelism.strategy != FSDP_TRAIN_DDP)
+        return FSDP_FAIL(FSDP_INVALID, "a model of one's own has no blocks: set parallelism.wrap_policy to root, size, "
+                                       "class or always, or give a policy");
+    return FSDP_OK;
+}
+
+static fsdp_status make(const fsdp_explain_model *model, const fsdp_train_config *config,
+                        const fsdp_explain_options *options, fsdp_explanation *e)
+{
+    fsdp__explain_source source = {
+        .model = model, .config = *config, .policy = model ? model->policy : NULL, .world_size = 1};
+
+    if (options && options->world_size)
+        source.world_size = options->world_size;
+    e->world_size = e->part_count = source.world_size;
+    e->rank = options ? options->rank : 0;
+    e->replicas = 1;
+    FSDP_TRY(check(model, &source, e->rank));
+    FSDP_TRY(explain(e, &source));
+    return options && options->sweep ? fsdp__explain_sweep(e, &source) : FSDP_OK;
+}
+
+fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_config *config,
+                         const fsdp_explain_options *options, fsdp_explanation **out)
+{
+    fsdp_train_config *defaults = NULL;
+    fsdp_explanation *e;
+    fsdp_status status;
+
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "fsdp_explain needs a place for what it finds out");
+    if (!config)
+        FSDP_TRY(fsdp_train_config_create(&defaults));
+    e = fsdp__calloc(1, sizeof *e);
+    status = e ? make(model, config ? config : defaults, options, e) : FSDP_NO_MEMORY;
+    fsdp_train_config_free(defaults);
+    if (status != FSDP_OK) {
+        fsdp_explanation_free(e);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = e;
+    return FSDP_OK;
+}
+
+/* ---- what is sharded already ---- */
+
+static fsdp_status look(fsdp_explanation *e, fsdp_module *module)
+{
+    fsdp_context *context = module->context;
+
+    e->world_size = fsdp_context_world_size(context);
+    e->rank = e->first_part = fsdp_context_rank(context);
+    e->part_count = e->replicas = 1;
+    FSDP_TRY(fsdp__explain_units(e, module));
+    if (e->unit_count == 0)
+        return FSDP_FAIL(FSDP_STATE, "cannot explain this %s: nothing in it is sharded or replicated",
+                         module->type->name);
+    FSDP_TRY(fsdp__explain_parameters(e, module));
+    FSDP_TRY(fsdp__explain_parts(e, module, 0));
+    FSDP_TRY(fsdp__explain_tree(e, module));
+    e->model = fsdp__strdup(module->type->name);
+    return e->model ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+fsdp_status fsdp_explain_module(fsdp_module *module, fsdp_explanation **out)
+{
+    fsdp_explanation *e;
+    fsdp_status status;
+
+    if (!module || !out)
+        return FSDP_FAIL(FSDP_INVALID, "fsdp_explain_module needs a module and a place for what it finds out");
+    e = fsdp__calloc(1, sizeof *e);
+    status = e ? look(e, module) : FSDP_NO_MEMORY;
+    if (status != FSDP_OK) {
+        fsdp_explanation_free(e);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = e;
+    return FSDP_OK;
+}

@@ -1,0 +1,171 @@
+/* sweep.c - the same model in coarser and finer units: what each costs. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "explain/explain.h"
+#include "shard/wrap_policy.h"
+
+enum {
+    MOST_SIZES = 6 /* thresholds that are shown */
+};
+
+typedef struct sweep {
+    fsdp_explanation *e;
+    const fsdp__explain_source *source;
+    fsdp_module *plain; /* not sharded */
+    fsdp_explained_variant *items;
+    int64_t capacity;
+} sweep;
+
+/* ---- which units there would be ---- */
+
+/* By a threshold; 0: none but the root, or what no front door takes. */
+static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *count)
+{
+    const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = threshold};
+    fsdp_wrap_units units;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_module_wrap_units(s->plain, &policy, NULL, 0, &units));
+    status = fsdp__wrap_units_check(&units, &policy);
+    *count = status == FSDP_OK ? units.count : 0;
+    fsdp_wrap_units_release(&units);
+    return status == FSDP_INVALID ? FSDP_OK : status;
+}
+
+/* Halves of the model, from the coarsest, where each gives other units than the one before. */
+static fsdp_status list_sizes(const sweep *s, int64_t out[MOST_SIZES], int *count)
+{
+    int64_t before = 0, units = 0;
+
+    *count = 0;
+    for (int64_t size = s->e->numel / 2; size > 0 && *count < MOST_SIZES; size /= 2) {
+        FSDP_TRY(units_of_size(s, size, &units));
+        if (units > 1 && units != before)
+            out[(*count)++] = size;
+        before = units;
+    }
+    return FSDP_OK;
+}
+
+/* ---- what they cost ---- */
+
+static int64_t largest_of(const fsdp_explanation *e)
+{
+    int64_t largest = 0;
+
+    for (int64_t i = 0; i < e->unit_count; i++)
+        largest = FSDP__MAX(largest, e->units[i].numel);
+    return largest;
+}
+
+static fsdp_status measure(const sweep *s, const fsdp__explain_source *source, fsdp_explained_variant *v)
+{
+    fsdp_explanation *units = fsdp__calloc(1, sizeof *units);
+    fsdp__explain_run run;
+    fsdp_status status = units ? FSDP_OK : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK)
+        status = fsdp__explain_open(source, s->e->rank, &run);
+    if (status == FSDP_OK) {
+        status = fsdp__explain_units(units, run.run->model);
+        v->units = units->unit_count;
+        v->largest = largest_of(units);
+        if (status == FSDP_OK)
+            status = fsdp__measure_step(run.run, &v->step);
+        fsdp__explain_close(&run);
+    }
+    fsdp_explanation_free(units);
+    return status;
+}
+
+static fsdp_status append(sweep *s, char *policy, fsdp_explained_variant *v)
+{
+    v->policy = policy;
+    if (!policy)
+        return FSDP_NO_MEMORY;
+    if (fsdp__grow(&s->items, s->e->variant_count, &s->capacity, sizeof *s->items)) {
+        fsdp__free(policy);
+        return FSDP_NO_MEMORY;
+    }
+    s->items[s->e->variant_count++] = *v;
+    s->e->variants = s->items;
+    return FSDP_OK;
+}
+
+static fsdp_status add_asked(sweep *s)
+{
+    fsdp_explained_variant v = {
+        .asked = true, .units = s->e->unit_count, .largest = largest_of(s->e), .step = s->e->step};
+
+    return append(s, fsdp__strdup(s->e->policy), &v);
+}
+
+/* What the config asks for is there already. What cannot be sharded so (frozen parameters beside others, under FSDP1)
+ * is left out. */
+static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
+{
+    fsdp__explain_source source = *s->source;
+    fsdp_explained_variant v = {.asked = false};
+    fsdp_status status;
+    char *name;
+
+    source.policy = NULL;
+    source.config.parallelism.wrap_policy = (int)wrap;
+    source.config.parallelism.wrap_min_num_params = size;
+    source.config.parallelism.wrap_class_count = 0;
+    if (wrap == FSDP_TRAIN_WRAP_ROOT)
+        source.config.parallelism.prefetch = 0;
+    name = fsdp__explain_policy(&source);
+    if (!name)
+        return FSDP_NO_MEMORY;
+    if (strcmp(name, s->e->policy) == 0) {
+        fsdp__free(name);
+        return add_asked(s);
+    }
+    status = measure(s, &source, &v);
+    if (status == FSDP_OK)
+        return append(s, name, &v);
+    fsdp__free(name);
+    return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
+}
+
+static bool has_asked(const fsdp_explanation *e)
+{
+    for (int64_t i = 0; i < e->variant_count; i++)
+        if (e->variants[i].asked)
+            return true;
+    return false;
+}
+
+static fsdp_status add_all(sweep *s)
+{
+    int64_t sizes[MOST_SIZES];
+    int count;
+
+    FSDP_TRY(list_sizes(s, sizes, &count));
+    FSDP_TRY(add(s, FSDP_TRAIN_WRAP_ROOT, 0));
+    if (!s->source->model)
+        FSDP_TRY(add(s, FSDP_TRAIN_WRAP_BLOCKS, 0));
+    for (int i = 0; i < count; i++)
+        FSDP_TRY(add(s, FSDP_TRAIN_WRAP_SIZE, sizes[i]));
+    FSDP_TRY(add(s, FSDP_TRAIN_WRAP_ALWAYS, 0));
+    return has_asked(s->e) ? FSDP_OK : add_asked(s);
+}
+
+fsdp_status fsdp__explain_sweep(fsdp_explanation *e, const fsdp__explain_source *source)
+{
+    sweep s = {.e = e, .source = source};
+    fsdp_context *context = NULL;
+    fsdp_status status;
+
+    if (source->config.parallelism.strategy == FSDP_TRAIN_DDP)
+        return FSDP_OK; /* it has buckets */
+    FSDP_TRY(fsdp_context_create(NULL, &context));
+    s.plain = fsdp__explain_build(source, context);
+    status = s.plain ? add_all(&s) : fsdp_last_status();
+    fsdp_module_unref(s.plain);
+    fsdp_context_free(context);
+    return status;
+}

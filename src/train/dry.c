@@ -1,0 +1,57 @@
+/* dry.c - a run of which everything happens but the computing: to see what it does to memory and what it sends. */
+#include "base/alloc.h"
+#include "device/device.h"
+#include "train/config.h"
+#include "train/run.h"
+
+static bool own_model(const fsdp_train_run *run)
+{
+    return run->own && run->own->build;
+}
+
+static fsdp_status build(fsdp_train_run *run)
+{
+    int ranks = fsdp_context_world_size(run->context);
+    fsdp_device *device = fsdp__dry(run->context);
+
+    if (!device)
+        return fsdp_last_status();
+    fsdp__set_front_device(device);
+    FSDP_TRY(fsdp__train_config_check_step(run->config, ranks));
+    if (!own_model(run)) {
+        FSDP_TRY(fsdp__train_config_check_model(run->config));
+        FSDP_TRY(fsdp__train_model_config(run->config, &run->model_config));
+        FSDP_TRY(fsdp__train_check_model(run));
+    }
+    fsdp__train_count_batches(run);
+    FSDP_TRY(fsdp__train_make_model(run));
+    FSDP_TRY(fsdp__train_shard_model(run));
+    FSDP_TRY(fsdp__train_fill_model(run));
+    return fsdp__train_make_optimizer(run);
+}
+
+fsdp_status fsdp__train_run_create_dry(fsdp_context *context, const fsdp_train_config *config,
+                                       const fsdp__train_own *own, fsdp_train_run **out)
+{
+    static const fsdp_train_listener nobody;
+    fsdp_train_run *run = fsdp__calloc(1, sizeof *run);
+    fsdp_status status = FSDP_NO_MEMORY;
+    bool held;
+
+    *out = NULL;
+    if (run) {
+        run->context = context;
+        run->config = config;
+        run->listener = &nobody;
+        run->own = own;
+        status = build(run);
+    }
+    if (status == FSDP_OK) {
+        *out = run;
+        return FSDP_OK;
+    }
+    held = fsdp_hold_error(true);
+    fsdp_train_run_free(run);
+    fsdp_release_error(held);
+    return status;
+}

@@ -1,0 +1,91 @@
+/* The device that things run on without bytes: what is written is forgotten, what is read is zero, and the products
+ * that are launched count. */
+#include "device/device.h"
+#include "device/kernels.h"
+#include "support/test.h"
+
+#include <string.h>
+
+static void it_is_not_the_meta_device(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
+
+    (void)state;
+    CHECK(dry == fsdp__dry(context));
+    CHECK_STRING(fsdp_device_name(dry), "dry");
+    CHECK(!fsdp_device_is_meta(dry));
+    CHECK(!fsdp__device_has_bytes(dry) && !fsdp__device_has_bytes(fsdp_meta(context)));
+    CHECK(fsdp__device_has_bytes(fsdp_cpu(context)));
+    CHECK(fsdp__device_host_access(dry) && !fsdp__device_shared_memory(dry));
+    fsdp_context_free(context);
+}
+
+static void what_is_written_is_forgotten(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
+    float values[] = {1, 2, 3}, back[] = {4, 5, 6}, zeros[3] = {0};
+    void *memory;
+
+    (void)state;
+    CHECK_OK(fsdp__device_alloc(dry, sizeof values, FSDP_MEMORY_ACTIVATION, &memory));
+    CHECK_OK(fsdp__copy_to_device(fsdp_device_stream(dry), memory, values, sizeof values));
+    CHECK_OK(fsdp__copy_to_host(fsdp_device_stream(dry), back, memory, sizeof back));
+    CHECK_BYTES(back, zeros, sizeof back);
+    back[1] = 1;
+    CHECK_OK(fsdp__run_copy_to_host(fsdp_device_stream(dry), back, memory, sizeof back));
+    CHECK_BYTES(back, zeros, sizeof back);
+    fsdp__device_free(dry, memory, sizeof values, FSDP_MEMORY_ACTIVATION);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void products_count(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
+    fsdp_stream *stream = fsdp_device_stream(dry);
+    const fsdp__matmul_args matmul = {.m = 3, .n = 5, .k = 7, .batch = 2};
+    fsdp__attention_backward_args attention = {
+        .forward = {.batch = 2, .q_time = 3, .kv_time = 4, .heads = 6, .kv_heads = 2, .head_dim = 8}};
+
+    (void)state;
+    CHECK_EQ(fsdp__device_flops(dry), 0);
+    CHECK_OK(fsdp__launch_matmul(stream, &matmul));
+    CHECK_EQ(fsdp__device_flops(dry), 2 * 2 * 3 * 5 * 7);
+    CHECK_OK(fsdp__launch_fill_run(stream, (void *)64, FSDP_F32, 9, 1));
+    CHECK_EQ(fsdp__device_flops(dry), 2 * 2 * 3 * 5 * 7);
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_FORWARD, &attention.forward), 2 * 2 * 2 * 6 * 3 * 4 * 8);
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_BACKWARD, &attention), 2 * 4 * 2 * 6 * 3 * 4 * 8);
+    attention.forward.causal = true; /* queries see 2, 3 and 4 keys */
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_ATTENTION_FORWARD, &attention.forward), 2 * 2 * 2 * 6 * 9 * 8);
+    fsdp_context_free(context);
+}
+
+/* Scratch is what differs from machine to machine. */
+static void a_peak_without_workspace(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *dry = CHECK_PTR(fsdp__dry(context));
+    fsdp_memory_stats stats;
+    void *scratch, *a;
+
+    (void)state;
+    CHECK_OK(fsdp__device_alloc(dry, 640, FSDP_MEMORY_WORKSPACE, &scratch));
+    CHECK_OK(fsdp__device_alloc(dry, 128, FSDP_MEMORY_ACTIVATION, &a));
+    fsdp_device_memory(dry, &stats);
+    CHECK_EQ(stats.peak_total_bytes, 768);
+    CHECK_EQ(stats.peak_without_workspace_bytes, 128);
+    fsdp__device_free(dry, a, 128, FSDP_MEMORY_ACTIVATION);
+    fsdp_device_memory(dry, &stats);
+    CHECK_EQ(stats.peak_without_workspace_bytes, 128);
+    fsdp_device_reset_peak(dry);
+    fsdp_device_memory(dry, &stats);
+    CHECK_EQ(stats.peak_without_workspace_bytes, 0);
+    fsdp__device_free(dry, scratch, 640, FSDP_MEMORY_WORKSPACE);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(it_is_not_the_meta_device), cmocka_unit_test(what_is_written_is_forgotten),
+          cmocka_unit_test(products_count), cmocka_unit_test(a_peak_without_workspace))

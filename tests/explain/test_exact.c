@@ -1,0 +1,183 @@
+/* What is explained is what is: for every strategy, units, dtypes and microbatches, models that were drawn and one of
+ * the caller's own, ledger, counters and parts of every rank are those of ranks that really train. */
+#include "explain/real.h"
+#include "shard/dice.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- configs ---- */
+
+typedef struct fixture {
+    char *directory, *data;
+} fixture;
+
+static int open_fixture(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    char text[4096];
+
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)('a' + i * i % 26);
+    f->directory = test_directory();
+    f->data = test_path(f->directory, "data.txt");
+    test_write_file(f->data, text, sizeof text);
+    *state = f;
+    return 0;
+}
+
+static int close_fixture(void **state)
+{
+    fixture *f = *state;
+
+    test_directory_free(f->directory);
+    free(f->data);
+    free(f);
+    return 0;
+}
+
+/* "key=value key=value" */
+static void set_keys(fsdp_train_config *config, const char *keys)
+{
+    char text[512], *rest = text;
+
+    snprintf(text, sizeof text, "%s", keys);
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+
+        *value++ = '\0';
+        CHECK_OK(fsdp_train_config_set(config, word, value));
+    }
+}
+
+static fsdp_train_config *configure(const fixture *f, const char *keys)
+{
+    fsdp_train_config *config;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    set_keys(config, "model.preset=llama-1m model.n_layers=2 model.dim=24 model.n_heads=2 model.n_kv_heads=1 "
+                     "model.ffn_dim=50 model.vocab_size=256 data.workers=0 training.seq_len=8 "
+                     "training.local_batch_size=2 training.steps=3");
+    CHECK_OK(fsdp_train_config_set(config, "data.path", f->data));
+    set_keys(config, keys);
+    return config;
+}
+
+static void hold(const fixture *f, int world, const char *keys)
+{
+    fsdp_train_config *config = configure(f, keys);
+    real_result was = {.config = NULL};
+
+    real_train(world, config, &was);
+    real_compare(world, NULL, config, &was);
+    real_release(&was);
+    fsdp_train_config_free(config);
+}
+
+/* ---- every strategy ---- */
+
+static void every_strategy_costs_what_is_said(void **state)
+{
+    static const char *const strategies[] = {"parallelism.strategy=fsdp2", "parallelism.strategy=zero1",
+                                             "parallelism.strategy=zero2", "parallelism.strategy=zero3",
+                                             "parallelism.strategy=ddp",   "parallelism.strategy=fsdp1"};
+    char keys[256];
+
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
+        for (int world = 1; world <= REAL_WORLDS; world++) {
+            int micros = (world + (int)i) % 2 + 1;
+
+            snprintf(keys, sizeof keys, "%s training.global_batch_size=%d", strategies[i], 2 * world * micros);
+            hold(*state, world, keys);
+        }
+}
+
+static void every_way_of_a_strategy_costs_what_is_said(void **state)
+{
+    static const struct {
+        int world;
+        const char *keys;
+    } ways[] = {
+        {4, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2"},
+        {4, "parallelism.strategy=hsdp parallelism.data_parallel_replicate_degree=2 training.global_batch_size=16"},
+        {3, "parallelism.strategy=fsdp1 parallelism.fsdp1_strategy=shard_grad_op training.global_batch_size=12"},
+        {3, "parallelism.strategy=fsdp1 parallelism.fsdp1_strategy=no_shard"},
+        {3, "parallelism.strategy=fsdp1 parallelism.fsdp1_use_orig_params=true"},
+        {4, "parallelism.strategy=fsdp1 parallelism.fsdp1_strategy=hybrid_shard "
+            "parallelism.data_parallel_replicate_degree=2"},
+        {4, "parallelism.strategy=fsdp1 parallelism.fsdp1_strategy=hybrid_shard_zero2 "
+            "parallelism.data_parallel_replicate_degree=2 training.mixed_precision_param=bfloat16"},
+        {3, "parallelism.fsdp_reshard_after_forward=never"},
+        {4, "parallelism.fsdp_reshard_after_forward=2"},
+        {3, "training.no_sync=false training.global_batch_size=12"},
+        {3, "training.mixed_precision_param=bfloat16"},
+        {2, "training.mixed_precision_param=bfloat16 training.mixed_precision_reduce=bfloat16"},
+        {2, "training.mixed_precision_param=float16"},
+        {3, "parallelism.gather_dtype=int8"},
+        {2, "parallelism.gather_dtype=float8 training.global_batch_size=8"},
+        {2, "training.enable_cpu_offload=true"},
+        {2, "activation_checkpoint.mode=full"},
+        {2, "activation_checkpoint.mode=selective"},
+        {2, "optimizer.name=sgd optimizer.momentum=0.9"},
+        {2, "training.max_norm=0 model.frozen=model.embed_tokens.weight"},
+        {3, "model.tie_word_embeddings=true"},
+    };
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        hold(*state, ways[i].world, ways[i].keys);
+}
+
+static void units_of_every_policy_cost_what_is_said(void **state)
+{
+    static const char *const policies[] = {
+        "parallelism.wrap_policy=root",
+        "parallelism.wrap_policy=size parallelism.wrap_min_num_params=3000",
+        "parallelism.wrap_policy=class parallelism.wrap_classes=LlamaAttention",
+        "parallelism.wrap_policy=always",
+        "parallelism.prefetch=2",
+        "parallelism.wrap_policy=always parallelism.strategy=fsdp1",
+        "parallelism.wrap_policy=root parallelism.strategy=zero2 training.global_batch_size=12",
+    };
+
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        hold(*state, 3, policies[i]);
+}
+
+/* ---- models that were drawn ---- */
+
+static const char *draw(uint64_t *dice, int world, char *keys, size_t bytes)
+{
+    static const char *const strategies[] = {"fsdp2", "zero1", "zero2", "zero3", "fsdp1", "ddp"};
+    static const char *const policies[] = {"blocks", "root", "always", "size parallelism.wrap_min_num_params=2500"};
+    bool gpt2 = dice_chance(dice, 50);
+    int heads = 1 + dice_below(dice, 4), strategy = dice_below(dice, 6), micros = 1 + dice_below(dice, 3);
+    int policy = strategy == 5 ? 0 : dice_below(dice, 4);
+
+    snprintf(keys, bytes,
+             "model.preset=%s model.n_layers=%d model.n_heads=%d model.n_kv_heads=%d model.dim=%d model.ffn_dim=%d "
+             "model.vocab_size=%d training.seq_len=%d training.local_batch_size=%d training.global_batch_size=%d "
+             "parallelism.strategy=%s parallelism.wrap_policy=%s training.mixed_precision_param=%s",
+             gpt2 ? "gpt-10m" : "llama-1m", 1 + dice_below(dice, 4), heads, gpt2 ? heads : 1,
+             heads * 2 * (2 + dice_below(dice, 7)), 9 + dice_below(dice, 60), 256 + dice_below(dice, 99),
+             3 + dice_below(dice, 20), 3, 3 * world * micros, strategies[strategy], policies[policy],
+             strategy != 5 && dice_chance(dice, 30) ? "bfloat16" : "float32");
+    return keys;
+}
+
+static void models_that_were_drawn_cost_what_is_said(void **state)
+{
+    int trials = test_long() ? 200 : 8;
+    char keys[512];
+
+    for (uint64_t trial = 0; trial < (uint64_t)trials; trial++) {
+        uint64_t dice = 7 * trial + 1;
+        int world = 1 + dice_below(&dice, REAL_WORLDS);
+
+        hold(*state, world, draw(&dice, world, keys, sizeof keys));
+    }
+}
+
+TEST_MAIN(cmocka_unit_test_setup_teardown(every_strategy_costs_what_is_said, open_fixture, close_fixture),
+          cmocka_unit_test_setup_teardown(every_way_of_a_strategy_costs_what_is_said, open_fixture, close_fixture),
+          cmocka_unit_test_setup_teardown(units_of_every_policy_cost_what_is_said, open_fixture, close_fixture),
+          cmocka_unit_test_setup_teardown(models_that_were_drawn_cost_what_is_said, open_fixture, close_fixture))

@@ -1,0 +1,275 @@
+/* Explanations of models of one's own, of modules that are sharded, and what is refused. */
+#include "explain/own.h"
+#include "explain/real.h"
+#include "fsdp/fsdp1.h"
+#include "fsdp/replicate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const fsdp_explain_model own_model = {.build = own_build, .loss = own_loss};
+
+static fsdp_train_config *config_of(const char *strategy, const char *policy)
+{
+    fsdp_train_config *config;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", strategy));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.wrap_policy", policy));
+    return config;
+}
+
+/* ---- a loop of one's own ---- */
+
+typedef struct loop {
+    const char *strategy;
+    fsdp_wrap_policy policy;
+    real_result was;
+    fsdp_module *module; /* of the rank at hand */
+    fsdp_optimizer *optimizer;
+} loop;
+
+static void step(void *arg)
+{
+    loop *l = arg;
+    fsdp_context *context = l->module->context;
+    fsdp_tensor *loss;
+    double value, norm;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    loss = CHECK_PTR(own_loss(NULL, l->module, fsdp_cpu(context)));
+    CHECK_OK(fsdp_tensor_item(loss, &value));
+    CHECK_OK(fsdp_backward(loss));
+    fsdp_scope_end(context, NULL);
+    CHECK_OK(fsdp_clip_grad_norm(l->optimizer, 1, &norm));
+    CHECK_OK(fsdp_optimizer_step(l->optimizer));
+    CHECK_OK(fsdp_optimizer_zero_grad(l->optimizer));
+}
+
+static void shard(const loop *l)
+{
+    fsdp_fsdp1_options fsdp1 = {.auto_wrap_policy = &l->policy};
+
+    if (strcmp(l->strategy, "ddp") == 0)
+        CHECK_OK(fsdp_replicate(l->module, NULL));
+    else if (strcmp(l->strategy, "fsdp1") == 0)
+        CHECK_OK(fsdp_fsdp1_wrap(l->module, &fsdp1));
+    else
+        CHECK_OK(fsdp_fully_shard_by_policy(l->module, &l->policy, NULL));
+}
+
+static void train(fsdp_context *context, void *arg)
+{
+    loop *shared = arg, l = *shared;
+    fsdp_adam_options adam = fsdp_adam_options_default();
+    fsdp_parameters parameters;
+
+    l.module = own_build(NULL, context, fsdp_meta(context));
+    shard(&l);
+    CHECK_OK(fsdp_module_materialize(l.module, fsdp_cpu(context)));
+    CHECK_OK(fsdp_module_initialize(l.module, 1));
+    CHECK_OK(fsdp_module_parameters(l.module, &parameters));
+    CHECK_OK(fsdp_adamw_create(&parameters, &adam, &l.optimizer));
+    fsdp_parameters_release(&parameters);
+    real_steps(context, step, &l, &shared->was);
+    CHECK_OK(fsdp_module_shard_map(l.module, &shared->was.maps[fsdp_context_rank(context)]));
+    fsdp_optimizer_free(l.optimizer);
+    fsdp_module_unref(l.module);
+}
+
+static void a_model_of_ones_own_costs_what_is_said(void **state)
+{
+    static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp"};
+    static const fsdp_wrap_policy policies[] = {
+        {.kind = FSDP_WRAP_NONE}, {.kind = FSDP_WRAP_SIZE, .min_num_params = 70}, {.kind = FSDP_WRAP_ALWAYS}};
+
+    (void)state;
+    for (int world = 1; world <= REAL_WORLDS; world++)
+        for (int i = 0; i < 9; i++) {
+            loop l = {.strategy = strategies[i / 3], .policy = policies[i % 3]};
+            fsdp_explain_model model = own_model;
+            fsdp_train_config *config = config_of(l.strategy, "blocks");
+
+            if (i > 6 || (world == 1 && i / 3 == 1)) { /* buckets have no units; of one rank FSDP1 is no_shard */
+                fsdp_train_config_free(config);
+                continue;
+            }
+            model.policy = &l.policy;
+            test_run_ranks(world, train, &l);
+            real_compare(world, &model, config, &l.was);
+            real_release(&l.was);
+            fsdp_train_config_free(config);
+        }
+}
+
+/* ---- what is said ---- */
+
+static const fsdp_explained_unit *unit(const fsdp_explanation *e, const char *name)
+{
+    for (int64_t i = 0; i < e->unit_count; i++)
+        if (strcmp(e->units[i].name, name) == 0)
+            return &e->units[i];
+    test_fail(__FILE__, __LINE__, "no unit '%s'", name);
+    return NULL;
+}
+
+/* Two ranks; `up` and `down` are units: 7 x 13 + 13 = 104, 13 x 7 + 7 = 98; the root has 11 x 7. Of 13 rows and 7 rows
+ * and 11 rows a rank lacks one. */
+static void units_are_described(void **state)
+{
+    const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = 90};
+    fsdp_explain_model model = own_model;
+    fsdp_explanation *e;
+    const fsdp_explained_unit *up;
+
+    (void)state;
+    model.policy = &policy;
+    CHECK_OK(fsdp_explain(&model, NULL, &(fsdp_explain_options){.world_size = 2, .rank = 1}, &e));
+    CHECK_STRING(e->model, "Tied");
+    CHECK_STRING(e->strategy, "fsdp2");
+    CHECK_STRING(e->policy, "size 90");
+    CHECK_CONTAINS(e->tree, "(up): [fully_shard: 2 parameters, 104 elements, over 2 ranks] Linear");
+    CHECK_EQ(e->microbatches, 1);
+    CHECK_EQ(e->numel, 77 + 104 + 98);
+    CHECK_EQ(e->unit_count, 3);
+    CHECK_STRING(e->units[0].name, "");
+    CHECK_STRING(e->units[0].type, "Tied");
+    up = unit(e, "up");
+    CHECK_EQ(up->numel, 104);
+    CHECK_EQ(up->padded_numel, 14 * 7 + 14);
+    CHECK_EQ(up->shard_numel, 6 * 7 + 6);
+    CHECK_EQ(up->gathers, 2); /* forward, backward */
+    CHECK_EQ(up->gathered_bytes, 2 * 4 * (14 * 7 + 14) / 2);
+    CHECK_EQ(up->reductions, 1);
+    CHECK_EQ(up->reduced_bytes, 4 * (14 * 7 + 14) / 2);
+    CHECK_EQ(up->flops, 3 * 2 * 15 * 7 * 13); /* forward, and two products backward, of 15 tokens */
+    CHECK_EQ(unit(e, "")->gathers, 1);
+    CHECK_EQ(up->life_count, 2);
+    CHECK_EQ(up->lives[0].flops, 2 * 15 * 7 * 13);
+    CHECK(!up->lives[0].ahead && up->lives[1].ahead);
+    CHECK_EQ(e->events[up->lives[0].begin].phase, FSDP_PHASE_FORWARD);
+    CHECK_EQ(e->events[up->lives[0].begin].event, FSDP_EVENT_UNSHARD);
+    CHECK_EQ(e->events[up->lives[1].end].phase, FSDP_PHASE_BACKWARD);
+    CHECK_EQ(e->events[up->lives[1].end].event, FSDP_EVENT_RESHARD);
+    fsdp_explanation_free(e);
+}
+
+static void a_sweep_has_what_is_asked_for_once(void **state)
+{
+    static const char *const policies[] = {"root", "blocks", "always"};
+    fsdp_explanation *e;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fsdp_train_config *config = config_of("zero3", policies[i]);
+        int asked = 0;
+
+        CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+        CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+        CHECK_OK(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 2, .sweep = true}, &e));
+        CHECK(e->variant_count >= 4);
+        CHECK_STRING(e->variants[0].policy, "root");
+        CHECK_EQ(e->variants[0].units, 1);
+        CHECK_EQ(e->variants[0].largest, e->numel);
+        CHECK_STRING(e->variants[1].policy, "blocks");
+        CHECK_CONTAINS(e->variants[2].policy, "size ");
+        for (int64_t k = 0; k < e->variant_count; k++) {
+            const fsdp_explained_variant *v = &e->variants[k];
+
+            asked += v->asked;
+            CHECK_EQ(v->asked, strcmp(v->policy, e->policy) == 0);
+            if (v->asked)
+                CHECK_BYTES(&v->step, &e->step, sizeof e->step);
+            CHECK(v->step.calls[FSDP_ALL_GATHER] <= 2 * v->units - 1); /* some have no parameters */
+        }
+        CHECK_EQ(asked, 1);
+        fsdp_explanation_free(e);
+        fsdp_train_config_free(config);
+    }
+}
+
+/* ---- what is sharded already ---- */
+
+static void look(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = own_build(NULL, context, fsdp_meta(context));
+    fsdp_explanation *e;
+    int rank = fsdp_context_rank(context);
+
+    (void)arg;
+    CHECK_ERROR(fsdp_explain_module(module, &e), FSDP_STATE, "nothing in it is sharded or replicated");
+    CHECK_OK(fsdp_fully_shard(fsdp_module_child(module, "up"), NULL));
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_OK(fsdp_explain_module(module, &e));
+    CHECK_EQ(e->unit_count, 2);
+    CHECK_STRING(e->units[1].name, "up");
+    CHECK_EQ(e->microbatches, 0);
+    CHECK_EQ(e->part_count, 1);
+    CHECK_EQ(e->first_part, rank);
+    CHECK_EQ(e->parameters[0].parts[0].first, 4 * rank); /* of 11 rows over 3 ranks */
+    CHECK_EQ(e->parameters[0].parts[0].count, rank < 2 ? 4 : 3);
+    fsdp_explanation_free(e);
+    fsdp_module_unref(module);
+}
+
+static void a_sharded_module_is_described(void **state)
+{
+    (void)state;
+    test_run_ranks(3, look, NULL);
+}
+
+/* ---- what is refused ---- */
+
+static fsdp_module *no_model(void *arg, fsdp_context *context, fsdp_device *device)
+{
+    (void)arg, (void)context, (void)device;
+    (void)FSDP_FAIL(FSDP_INVALID, "no model today");
+    return NULL;
+}
+
+static void what_cannot_be_explained_is_refused(void **state)
+{
+    fsdp_train_config *config = config_of("fsdp2", "always");
+    fsdp_explain_model model = own_model;
+    fsdp_explanation *e = NULL;
+
+    (void)state;
+    CHECK_ERROR(fsdp_explain(NULL, NULL, NULL, &e), FSDP_INVALID, "no model: set model.path");
+    CHECK_ERROR(fsdp_explain(NULL, NULL, NULL, NULL), FSDP_INVALID, "a place");
+    CHECK_ERROR(fsdp_explain(&own_model, NULL, NULL, &e), FSDP_INVALID, "has no blocks");
+    CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = 2, .rank = 2}, &e), FSDP_INVALID,
+                "cannot explain rank 2 of 2");
+    CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = -1}, &e), FSDP_INVALID, "of -1");
+    model.build = no_model;
+    CHECK_ERROR(fsdp_explain(&model, config, NULL, &e), FSDP_INVALID, "no model today");
+    model.build = NULL;
+    CHECK_ERROR(fsdp_explain(&model, config, NULL, &e), FSDP_INVALID, "needs a function that builds it");
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "parallelism.strategy", "hsdp"));
+    CHECK_ERROR(fsdp_explain(NULL, config, NULL, &e), FSDP_INVALID, "data_parallel_replicate_degree is 1");
+    CHECK_ERROR(fsdp_explain_module(NULL, &e), FSDP_INVALID, "needs a module");
+    CHECK_NULL(e);
+    fsdp_explanation_free(NULL);
+    fsdp_train_config_free(config);
+}
+
+static void an_allocation_that_fails_leaves_nothing(void **state)
+{
+    fsdp_train_config *config = config_of("fsdp2", "always");
+    fsdp_explanation *e = NULL;
+
+    (void)state;
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n); n += test_brief() ? 40 : 10) {
+        fsdp_status status = fsdp_explain(&own_model, config, &(fsdp_explain_options){.sweep = true}, &e);
+
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        if (status == FSDP_OK)
+            fsdp_explanation_free(e);
+    }
+    fsdp_train_config_free(config);
+}
+
+TEST_MAIN(cmocka_unit_test(a_model_of_ones_own_costs_what_is_said), cmocka_unit_test(units_are_described),
+          cmocka_unit_test(a_sweep_has_what_is_asked_for_once), cmocka_unit_test(a_sharded_module_is_described),
+          cmocka_unit_test(what_cannot_be_explained_is_refused),
+          cmocka_unit_test(an_allocation_that_fails_leaves_nothing))
