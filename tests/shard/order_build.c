@@ -20,7 +20,7 @@ static void wrap_unit(const order_model *m, const order_run *run, fsdp_mesh *mes
     fsdp_reshard reshard = m->plan->reshard[group];
     fsdp_module *module = module_at(m, group); /* targets are the root and the blocks, as groups are */
     fsdp_fsdp1_options options = {.mesh = mesh,
-                                  .use_orig_params = true,
+                                  .use_orig_params = !m->plan->as_one,
                                   .backward_prefetch = (fsdp_backward_prefetch)(p->seed / 5 % 3),
                                   .forward_prefetch = p->seed / 15 % 2,
                                   .overlap = run->residence->overlap,
@@ -96,6 +96,8 @@ void order_build(order_player *player, const order_run *run, int index)
                                  plan->blocks, plan->form);
     if (real)
         CHECK_OK(fsdp_module_initialize(m->module, seed));
+    CHECK_OK(fsdp_module_parameters(m->module, &m->parameters)); /* those that the module was built with */
+    CHECK_EQ(m->parameters.count, plan->param_count);
     for (int i = 0; i < plan->blocks && !player->plain; i++)
         if (plan->checkpoints >> i & 1)
             CHECK_OK(fsdp_module_set_checkpoint(module_at(m, 1 + i),
@@ -111,7 +113,6 @@ void order_build(order_player *player, const order_run *run, int index)
         CHECK_OK(fsdp_module_materialize(m->module, test_device(player->context)));
         CHECK_OK(fsdp_module_initialize(m->module, seed));
     }
-    CHECK_OK(fsdp_module_parameters(m->module, &m->parameters));
 }
 
 void order_tear_down(order_model *m, bool losses_last)

@@ -165,7 +165,7 @@ void play_read_gradients(order_player *player, const order_call *call)
     order_model *m = model_of(player, call);
 
     for (int p = 0; p < m->plan->param_count; p++) {
-        fsdp_tensor *gradient = fsdp_tensor_grad(shard_at(m, p)), *full;
+        fsdp_tensor *gradient = gradient_at(m, p), *full;
 
         log_all(player, call->model, "presence of the gradient", p, gradient != NULL);
         if (!gradient)
@@ -173,6 +173,7 @@ void play_read_gradients(order_player *player, const order_call *call)
         CHECK_OK(fsdp_full_tensor(gradient, &full));
         log_whole(player, call->model, "full gradient", p, full);
         fsdp_tensor_unref(full);
+        fsdp_tensor_unref(gradient);
     }
 }
 

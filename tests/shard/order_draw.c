@@ -190,6 +190,8 @@ bool draw_zero_grad(order_draw *d, order_call *c)
     if (s->unsettled)
         return false;
     any_target(d, c);
+    if (order_plan_of(d, c)->as_one && target_of(d, c)->group < 0)
+        return false; /* a part of a unit has no gradient of its own */
     s->reduced &= ~target_of(d, c)->params;
     s->unreduced &= ~target_of(d, c)->params;
     s->partial &= ~target_of(d, c)->params;
@@ -543,7 +545,8 @@ bool draw_refuse_optimizer(order_draw *d, order_call *c)
 {
     const order_sketch *s = order_sketch_of(d, c);
 
-    return order_params_of(order_plan_of(d, c), s->windows) & ~s->frozen;
+    /* What is one parameter a unit is so in a window, too. */
+    return !order_plan_of(d, c)->as_one && order_params_of(order_plan_of(d, c), s->windows) & ~s->frozen;
 }
 
 bool draw_refuse_write(order_draw *d, order_call *c)

@@ -1,6 +1,8 @@
 /* order_play.c - players and what they log. */
 #include "shard/order_play.h"
 
+#include "shard/gradients.h"
+
 /* ---- the player ---- */
 
 order_model *model_of(order_player *player, const order_call *call)
@@ -28,6 +30,22 @@ const char *param_name(const order_model *m, int param)
 fsdp_tensor *shard_at(const order_model *m, int param)
 {
     return m->parameters.items[param].tensor;
+}
+
+fsdp_tensor *gradient_at(const order_model *m, int param)
+{
+    fsdp_tensor *shard = shard_at(m, param), *view;
+    const fsdp__param *p = m->plan->as_one ? fsdp__param_of(shard) : NULL;
+    const fsdp_tensor *all = p ? fsdp_tensor_grad(p->group->flat.parameter) : NULL;
+
+    if (!p) /* also of a plain model */
+        return fsdp_tensor_ref(fsdp_tensor_grad(shard));
+    if (!all)
+        return NULL;
+    CHECK_OK(fsdp__tensor_create_view(all->storage, all->dtype, shard->ndim, shard->shape, NULL,
+                                      all->offset + p->piece.in_shard, &view));
+    CHECK_OK(fsdp_tensor_set_distribution(view, fsdp_tensor_distribution(shard)));
+    return view;
 }
 
 bool is_whole(const order_call *call, int param)
@@ -110,6 +128,14 @@ static int64_t keep_part(const order_program *program, int rank, const fsdp_tens
 
 void log_rows(order_player *player, int model, const char *what, int param, const fsdp_tensor *tensor)
 {
+    if (player->models[model].plan->flat) {
+        fsdp_tensor *whole;
+
+        CHECK_OK(fsdp_full_tensor(tensor, &whole));
+        log_whole(player, model, what, param, whole);
+        fsdp_tensor_unref(whole);
+        return;
+    }
     for (int i = 0; i < player->ranks; i++) {
         float *values = read_values(tensor);
         int64_t count = fsdp_tensor_numel(tensor);
@@ -139,29 +165,27 @@ static void log_gradients(order_player *player, int model)
     order_model *m = &player->models[model];
 
     for (int p = 0; p < m->plan->param_count; p++) {
-        fsdp_tensor *gradient = fsdp_tensor_grad(shard_at(m, p));
+        fsdp_tensor *gradient = gradient_at(m, p);
 
         log_all(player, model, "presence of the gradient", p, gradient != NULL);
         if (gradient)
             log_rows(player, model, "gradient", p, gradient);
+        fsdp_tensor_unref(gradient);
     }
 }
 
 void order_observe(order_player *player, int model, const order_call *call)
 {
     order_model *m = &player->models[model];
-    fsdp_parameters now;
 
-    CHECK_OK(fsdp_module_parameters(m->module, &now));
-    CHECK_EQ(now.count, m->plan->param_count);
     for (int p = 0; p < m->plan->param_count; p++) {
         bool whole = call->whole[model] >> p & 1;
 
         log_all(player, model, "what the field names", p,
-                player->plain ? whole : field_names(m, p, now.items[p].tensor));
+                player->plain ? whole
+                              : field_names(m, p, CHECK_PTR(fsdp_module_parameter(m->module, param_name(m, p)))));
         log_rows(player, model, "parameter", p, shard_at(m, p));
         log_all(player, model, "requires_grad", p, fsdp_tensor_requires_grad(shard_at(m, p)));
     }
-    fsdp_parameters_release(&now);
     log_gradients(player, model);
 }

@@ -46,6 +46,8 @@ order_block *block_at(const order_model *m, int block);
 const char *param_name(const order_model *m, int param);
 /* The tensor the model was built with. */
 fsdp_tensor *shard_at(const order_model *m, int param);
+/* This rank's part of its gradient, wherever it lies; NULL: there is none. The caller owns it. */
+fsdp_tensor *gradient_at(const order_model *m, int param);
 int replicas_of(const order_player *player);
 bool is_whole(const order_call *call, int param);
 
@@ -59,9 +61,9 @@ float *read_values(const fsdp_tensor *tensor);
 void log_whole(order_player *player, int model, const char *what, int param, const fsdp_tensor *tensor);
 /* Where element i of a box lies in the whole tensor. */
 int64_t element_of(int ndim, const int64_t *shape, const int64_t *offset, const int64_t *size, int64_t i);
-/* Each rank's rows. */
+/* Each rank's rows; of a flat unit all elements, since where they are cut follows from the others of it. */
 void log_rows(order_player *player, int model, const char *what, int param, const fsdp_tensor *tensor);
-/* Everything that can be seen of a model without communication. */
+/* Everything that can be seen of a model without communication, but for that. */
 void order_observe(order_player *player, int model, const order_call *call);
 
 #endif

@@ -42,7 +42,8 @@ typedef struct order_plan {
     order_form form;
     order_grouping grouping;
     uint32_t checkpoints; /* blocks whose forward is one; of these no parameter changes while a loss waits */
-    bool flat;            /* FSDP1's units, with original parameters */
+    bool flat;            /* FSDP1's units */
+    bool as_one;          /* without original parameters: gradients are those of one parameter a unit */
     bool whole;           /* of which every rank has all */
     bool real;            /* built with values on the CPU instead of on the meta device */
     fsdp_reshard reshard[ORDER_MAX_GROUPS];
@@ -163,7 +164,7 @@ bool order_skips(const order_program *p, int block, int number, int rank);
 bool order_skips_any(const order_program *p);
 /* Parameters are sharded in their last dimension: where the library's own front door shards them, every other time. */
 bool order_shards_last(const order_program *p);
-/* FSDP1 wraps the models. A plain one has no zeros for gradients that are missing: it is not compared. */
+/* FSDP1 wraps the models. */
 bool order_is_flat(const order_program *p);
 /* Models are not sharded but replicated: where all ranks hold all of them, two times of three. */
 bool order_replicates(const order_program *p);

@@ -102,11 +102,39 @@ static bool any_partial(const order_model *m, int param)
     return any;
 }
 
+/* Of the ranks of a replica any has one of the group's. */
+static bool brings(const order_player *player, const order_model *m, int group, int replica)
+{
+    int shards = player->program->world / replicas_of(player);
+    bool any = false;
+
+    for (int r = replica * shards; r < (replica + 1) * shards; r++)
+        for (int p = 0; p < m->plan->param_count; p++)
+            any = any || (m->plan->group_params[group] >> p & 1 && m->unreduced[r][p]);
+    return any;
+}
+
+/* What a replica has of a flat unit is reduced as one: zeros where it has no gradient beside one that it has. */
+static void reduce_units(const order_player *player, order_model *m, uint32_t params)
+{
+    bool zeros[ORDER_MAX_GROUPS][ORDER_MAX_WORLD] = {{false}};
+
+    for (int g = 0; g < m->plan->group_count; g++)
+        for (int replica = 0; replica < replicas_of(player); replica++)
+            zeros[g][replica] = m->plan->flat && brings(player, m, g, replica);
+    for (int p = 0; p < m->plan->param_count; p++)
+        if (params >> p & 1)
+            reduce_inside(player, m, p);
+    for (int g = 0; g < m->plan->group_count; g++)
+        for (int p = 0; p < m->plan->param_count; p++)
+            for (int replica = 0; replica < replicas_of(player); replica++)
+                if (zeros[g][replica] && m->plan->group_params[g] & params & 1u << p && !m->partial[replica][p])
+                    m->partial[replica][p] = calloc((size_t)fsdp_tensor_numel(shard_at(m, p)) + 1, sizeof(float));
+}
+
 void plain_reduce(const order_player *player, order_model *m, const order_call *call)
 {
-    for (int p = 0; p < m->plan->param_count; p++)
-        if (call->params >> p & 1)
-            reduce_inside(player, m, p);
+    reduce_units(player, m, call->params);
     forget_unreduced(m, call->params);
     for (int p = 0; p < m->plan->param_count; p++)
         if (call->completes >> p & 1 && any_partial(m, p)) {

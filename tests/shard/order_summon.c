@@ -16,6 +16,8 @@ bool draw_summon(order_draw *d, order_call *c)
     if (!sharded_target(d, c))
         return false;
     c->number = pick(d, order_sketch_of(d, c)->unsettled ? SUMMON_GRADIENTS : 2 * SUMMON_GRADIENTS);
+    if (order_plan_of(d, c)->as_one) /* refused */
+        c->number &= ~SUMMON_GRADIENTS;
     c->recurse = pick(d, 2);
     groups = c->recurse ? target_of(d, c)->groups_in : 1u << target_of(d, c)->group;
     c->params = order_params_of(order_plan_of(d, c), groups);

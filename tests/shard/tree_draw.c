@@ -442,6 +442,29 @@ static void flatten(tree_plan *plan)
     tree_settle(plan);
 }
 
+/* Through the door itself: a unit is of one module, and has a strategy in place of a stage; gradients are reduced in
+ * what they are computed in unless something else is said, and outputs are not cast. */
+static void wrap(tree_plan *plan)
+{
+    plan->fsdp1 = true;
+    tree_part_groups(plan);
+    for (int s = 0; s < plan->state_count; s++) {
+        fsdp_mp_policy *policy = &plan->states[s].policy;
+
+        plan->states[s].stage = 0;
+        plan->states[s].backwards = false;
+        policy->output_dtype = FSDP_DTYPE_NONE;
+        if (!policy->reduce_dtype)
+            policy->reduce_dtype = policy->param_dtype;
+    }
+    for (int c = 0; c < plan->call_count; c++)
+        if (plan->calls[c].kind == TREE_MICROBATCH)
+            plan->calls[c].kind = TREE_SYNC_OFF;
+        else if (plan->calls[c].kind == TREE_LAST_MICROBATCH)
+            plan->calls[c].kind = TREE_SYNC_ON;
+    tree_settle(plan);
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -474,6 +497,8 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     tree_settle(plan); /* most policies give all states the same stage */
     if (chance(&d, 12))
         replicate(plan);
-    else if (chance(&d, 15))
+    else if (chance(&d, 20))
         flatten(plan);
+    if (plan->flat && chance(&d, 60))
+        wrap(plan);
 }

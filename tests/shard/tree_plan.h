@@ -153,6 +153,7 @@ typedef struct tree_plan {
     int replicas;     /* a mesh of two dimensions, of which the first has so many; 1: a mesh of one */
     bool replicated;  /* the root, in buckets; nothing is given to fully_shard */
     bool flat;        /* the parameters of each state lie in one vector: one without a gradient has zeros with others */
+    bool fsdp1;       /* such a state is a unit of FSDP1's front door */
     bool real;        /* built with values, not on the meta device */
     bool inputs;      /* gradients of the batches are wanted too */
     bool adamw;       /* or SGD */

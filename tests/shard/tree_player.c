@@ -2,6 +2,7 @@
 #include "shard/tree_player.h"
 
 #include "device/device.h"
+#include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
 #include "shard/fully_shard.h"
 #include "shard/tree_wrap.h"
@@ -58,6 +59,37 @@ static fsdp_shard_options options_of(tree_player *player, int state)
                                 .offload_policy = residence_offload(where, player->plan->seed)};
 }
 
+/* FULL_SHARD or SHARD_GRAD_OP as the plan's resharding says, or these inside a replica. The root stays whole after its
+ * forward unless it is told to reshard. */
+static void wrap_unit(tree_player *player, int state)
+{
+    const tree_state *s = &player->plan->states[state];
+    const residence *where = player->run->residence;
+    fsdp_module *module = player->modules[s->members[0]];
+    bool never = s->reshard == FSDP_RESHARD_NEVER, mesh = player->mesh != NULL;
+    uint64_t seed = player->plan->seed;
+    const fsdp_fsdp1_options options = {.mesh = player->mesh,
+                                        .strategy = mesh ? (never ? FSDP_HYBRID_SHARD_ZERO2 : FSDP_HYBRID_SHARD)
+                                                         : (never ? FSDP_SHARD_GRAD_OP : FSDP_FULL_SHARD),
+                                        .use_orig_params = true,
+                                        .backward_prefetch = (fsdp_backward_prefetch)(seed % 3),
+                                        .forward_prefetch = seed / 3 % 2,
+                                        .mixed_precision = {.param_dtype = s->policy.param_dtype,
+                                                            .reduce_dtype = s->policy.reduce_dtype,
+                                                            .cast_forward_inputs = !s->policy.keep_forward_inputs,
+                                                            .keep_root_forward_inputs = true},
+                                        .cpu_offload = residence_offload(where, seed),
+                                        .overlap = where->overlap,
+                                        .ignored_params = player->ignored,
+                                        .ignored_param_count = collect_ignored(player, player->ignored),
+                                        .no_shared_memory = where->copy};
+
+    CHECK_OK(fsdp_fsdp1_wrap(module, &options));
+    if (s->reshard == FSDP_RESHARD_ALWAYS)
+        CHECK_OK(fsdp_module_set_reshard_after_forward(module, true, false));
+    CHECK_OK(fsdp_module_set_conditional(module, s->marked));
+}
+
 static void shard_state(tree_player *player, int state)
 {
     const tree_state *s = &player->plan->states[state];
@@ -102,7 +134,7 @@ static void shard(tree_player *player)
     }
     for (int i = plan->node_count - 1; i >= 0; i--)
         if (plan->nodes[i].state >= 0 && plan->states[plan->nodes[i].state].members[0] == i)
-            shard_state(player, plan->nodes[i].state);
+            (plan->fsdp1 ? wrap_unit : shard_state)(player, plan->nodes[i].state);
 }
 
 static void set_checkpoints(const tree_player *player)
@@ -168,6 +200,8 @@ void tree_player_begin(tree_player *player, fsdp_context *context, tree_run *run
                             .sync = UINT32_MAX,
                             .all_reduce = UINT32_MAX};
     player->feed = (tree_feed){.plan = run->plan, .plain = player->plain, .failing = -1};
+    if (run->plan->fsdp1) /* it tells of each unit that is whole anyway */
+        fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
     if (run->residence && run->residence->behind)
         CHECK_OK(fsdp__device_run_on_worker(test_device(context)));
     if (run->plan->replicas > 1 && !player->plain)

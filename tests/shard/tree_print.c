@@ -135,7 +135,7 @@ void tree_print(FILE *stream, const tree_plan *plan)
     if (plan->replicated)
         fprintf(stream, "  replicated in buckets\n");
     if (plan->flat)
-        fprintf(stream, "  flat groups\n");
+        fprintf(stream, plan->fsdp1 ? "  units of FSDP1\n" : "  flat groups\n");
     if (plan->replicas > 1)
         fprintf(stream, "  %d replicas\n", plan->replicas);
     if (plan->wrap != FSDP_WRAP_NONE)

@@ -126,7 +126,11 @@ static void simplify_options(reduction *r)
     if (r->plan->wrap != FSDP_WRAP_NONE)
         (void)try(r, &smaller);
     smaller = *r->plan;
-    smaller.flat = false;
+    smaller.fsdp1 = false;
+    if (r->plan->fsdp1)
+        (void)try(r, &smaller);
+    smaller = *r->plan;
+    smaller.flat = smaller.fsdp1 = false;
     if (r->plan->flat)
         (void)try(r, &smaller);
     smaller = *r->plan;

@@ -124,8 +124,7 @@ int tree_wrap_order(const tree_plan *plan, int *order)
 
 /* ---- drawing ---- */
 
-/* CUSTOM keeps the states that were drawn, but for those of several modules. */
-static void part_groups(tree_plan *plan)
+void tree_part_groups(tree_plan *plan)
 {
     bool taken[TREE_MAX_STATES] = {false};
 
@@ -152,8 +151,8 @@ void tree_draw_wrap(tree_plan *plan)
     plan->wrap = kinds[dice_below(&random, 6)];
     plan->wrap_least = 1 + dice_below(&random, 60);
     plan->wrap_mask = (uint32_t)dice_below(&random, 1 << TREE_MAX_NODES) | 1u;
-    if (plan->wrap == FSDP_WRAP_CUSTOM)
-        part_groups(plan);
+    if (plan->wrap == FSDP_WRAP_CUSTOM) /* keeps the states that were drawn, but for those */
+        tree_part_groups(plan);
 }
 
 /* ---- sharding ---- */

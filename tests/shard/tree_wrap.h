@@ -6,6 +6,8 @@
 
 /* Draws a policy in place of the states, now and then; the random numbers of its own leave all others as they are. */
 void tree_draw_wrap(tree_plan *plan);
+/* States of several modules become states of one each. */
+void tree_part_groups(tree_plan *plan);
 /* The states of the plan are those that its policy chooses. */
 void tree_settle_wrap(tree_plan *plan);
 /* Nodes in the order in which their states are made. */
