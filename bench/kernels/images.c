@@ -34,6 +34,43 @@ static void convolutions(bench *b, fsdp_dtype t, int64_t batch, int64_t in, int6
     }
 }
 
+/* Windows of 2 x 2, and norms of the channels: forward and backward. */
+static void planes(bench *b, fsdp_dtype t, int64_t batch, int64_t channels, int64_t side)
+{
+    int64_t numel = batch * channels * side * side;
+    double bytes = (double)numel * (double)fsdp_dtype_size(t);
+    fsdp__pool_sizes pool = {batch * channels, {side, side}, {side / 2, side / 2}, {2, 2}, {2, 2},
+                             {0, 0},           {1, 1},       FSDP__POOL_MAX,       false,  t};
+    fsdp__channel_norm_sizes norm = {batch, channels, side * side, 0, t, FSDP_F32};
+    char text[64];
+
+    snprintf(text, sizeof text, "%ldx%ldx%ldx%ld %s", (long)batch, (long)channels, (long)side, (long)side,
+             fsdp_dtype_name(t));
+    if (wanted(b, "pool_forward")) {
+        fsdp__pool_forward_args a = {.sizes = pool};
+        a.x = array(b, t, numel, 0), a.y = array(b, t, numel / 4, 0), a.index = array(b, FSDP_I32, numel / 4, 1);
+        measure(b, FSDP__KERNEL_POOL_FORWARD, &a, 0, 1.25 * bytes + (double)numel, text);
+    }
+    if (wanted(b, "pool_backward")) {
+        fsdp__pool_backward_args a = {.sizes = pool};
+        a.dy = array(b, t, numel / 4, 0), a.dx = array(b, t, numel, 0), a.index = array(b, FSDP_I32, numel / 4, 4);
+        measure(b, FSDP__KERNEL_POOL_BACKWARD, &a, 0, 1.25 * bytes + (double)numel, text);
+    }
+    if (wanted(b, "channel_norm_forward")) {
+        fsdp__channel_norm_forward_args a = {.sizes = norm, .eps = 1e-5f};
+        a.x = array(b, t, numel, 0), a.y = array(b, t, numel, 0), a.weight = array(b, FSDP_F32, channels, 0);
+        a.mean = array(b, FSDP_F32, channels, 0), a.rstd = array(b, FSDP_F32, channels, 0);
+        measure(b, FSDP__KERNEL_CHANNEL_NORM_FORWARD, &a, 0, 3.0 * bytes, text);
+    }
+    if (wanted(b, "channel_norm_backward")) {
+        fsdp__channel_norm_backward_args a = {.sizes = norm};
+        a.x = array(b, t, numel, 0), a.dy = array(b, t, numel, 0), a.dx = array(b, t, numel, 0);
+        a.weight = array(b, FSDP_F32, channels, 0), a.dweight = array(b, FSDP_F32, channels, 0);
+        a.mean = array(b, FSDP_F32, channels, 0), a.rstd = array(b, FSDP_F32, channels, 0);
+        measure(b, FSDP__KERNEL_CHANNEL_NORM_BACKWARD, &a, 0, 5.0 * bytes, text);
+    }
+}
+
 void bench_images(bench *b)
 {
     convolutions(b, FSDP_F32, 64, 3, 32, 64, 3, 1);
@@ -41,5 +78,7 @@ void bench_images(bench *b)
     convolutions(b, FSDP_F32, 64, 64, 32, 128, 3, 2);
     convolutions(b, FSDP_F32, 64, 128, 16, 256, 1, 1);
     convolutions(b, FSDP_F32, 64, 512, 4, 512, 3, 1);
+    planes(b, FSDP_F32, 64, 64, 32);
+    planes(b, FSDP_BF16, 64, 64, 32);
     convolutions(b, FSDP_BF16, 64, 128, 16, 128, 3, 1);
 }

@@ -123,6 +123,37 @@ typedef struct fsdp_conv2d_options {
 FSDP_API fsdp_tensor *fsdp_conv2d(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                   const fsdp_conv2d_options *options);
 
+/* Windows of `kernel`, every `stride` (0: of the kernel's size) of x with `padding`, at most half of the kernel, on
+ * each side. x (N,C,H,W)  ->  (N,C,H',W') as fsdp_conv2d's. Sizes are rounded down (ceil_mode False). */
+typedef struct fsdp_pool2d_options {
+    int64_t kernel[2], stride[2], padding[2];
+    int64_t dilation[2];  /* of max_pool2d; 0: 1 */
+    bool exclude_padding; /* of avg_pool2d: the mean is over what is inside alone (count_include_pad False) */
+} fsdp_pool2d_options;
+/* The padding is below all values; a NaN is above. The gradient goes to the first maximum of a window. */
+FSDP_API fsdp_tensor *fsdp_max_pool2d(fsdp_tensor *x, const fsdp_pool2d_options *options);
+FSDP_API fsdp_tensor *fsdp_avg_pool2d(fsdp_tensor *x, const fsdp_pool2d_options *options);
+/* Means over height x width windows that cover x and differ by one in size, if at all. 0: x's own. */
+FSDP_API fsdp_tensor *fsdp_adaptive_avg_pool2d(fsdp_tensor *x, int64_t height, int64_t width);
+
+/* ---- norms over channels: x (N,C,...), weight and bias (C) or FSDP_NO_BIAS, of x's or another floating dtype ---- */
+/* Mean and variance of C / groups channels of each image. */
+FSDP_API fsdp_tensor *fsdp_group_norm(fsdp_tensor *x, int64_t groups, fsdp_tensor *weight, fsdp_tensor *bias,
+                                      float eps);
+typedef struct fsdp_batch_norm_options {
+    fsdp_tensor *running_mean, *running_var; /* (C), any floating dtype, contiguous; NULL: none are kept */
+    fsdp_tensor *num_batches_tracked;        /* one int64, or NULL; counts the batches of training */
+    bool training;                           /* statistics of the batch, and running ones follow; else running ones */
+    bool cumulative_average;                 /* running statistics are of all batches alike (momentum None) */
+    double momentum;                         /* running = (1 - momentum) running + momentum new */
+    float eps;
+} fsdp_batch_norm_options;
+/* Mean and variance of each channel of all images. The running variance is the unbiased one. They are written as the
+ * forward runs, under no_grad too, and by a checkpoint's forward once: its second run, for the backward, leaves them as
+ * they are. (PyTorch's writes them twice: a checkpoint would change what a model is.) */
+FSDP_API fsdp_tensor *fsdp_batch_norm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
+                                      const fsdp_batch_norm_options *options);
+
 /* ---- shapes ---- */
 /* One size may be -1. Views where strides allow, else a copy. */
 FSDP_API fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape);

@@ -280,6 +280,67 @@ static void norm_backward(fsdp__norm_backward_args *a, const visitor *v)
     ADDS(dbias, row, a->accumulate_bias);
 }
 
+static size_t pool_bytes(const fsdp__pool_sizes *s, fsdp_dtype dtype, const int64_t plane[2])
+{
+    return elements(dtype, s->planes * plane[0] * plane[1]);
+}
+
+static void pool_forward(fsdp__pool_forward_args *a, const visitor *v)
+{
+    READS(x, pool_bytes(&a->sizes, a->sizes.dtype, a->sizes.in));
+    WRITES(y, pool_bytes(&a->sizes, a->sizes.dtype, a->sizes.out));
+    WRITES(index, pool_bytes(&a->sizes, FSDP_I32, a->sizes.out));
+}
+
+static void pool_backward(fsdp__pool_backward_args *a, const visitor *v)
+{
+    READS(dy, pool_bytes(&a->sizes, a->sizes.dtype, a->sizes.out));
+    READS(index, pool_bytes(&a->sizes, FSDP_I32, a->sizes.out));
+    ADDS(dx, pool_bytes(&a->sizes, a->sizes.dtype, a->sizes.in), a->accumulate);
+}
+
+static int64_t norm_sets(const fsdp__channel_norm_sizes *s)
+{
+    return s->groups == 0 ? s->channels : s->batch * s->groups;
+}
+
+static size_t norm_bytes(const fsdp__channel_norm_sizes *s)
+{
+    return elements(s->dtype, s->batch * s->channels * s->inner);
+}
+
+static void channel_norm_forward(fsdp__channel_norm_forward_args *a, const visitor *v)
+{
+    const fsdp__channel_norm_sizes *s = &a->sizes;
+
+    READS(x, norm_bytes(s));
+    READS(weight, elements(s->weight_dtype, s->channels));
+    READS(bias, elements(s->weight_dtype, s->channels));
+    WRITES(y, norm_bytes(s));
+    WRITES(mean, elements(FSDP_F32, norm_sets(s)));
+    WRITES(rstd, elements(FSDP_F32, norm_sets(s)));
+    a->running_mean = visit(v, "running_mean", a->running_mean, elements(a->running_dtype, s->channels),
+                            a->fixed ? FSDP__READS : FSDP__READS_AND_WRITES);
+    a->running_var = visit(v, "running_var", a->running_var, elements(a->running_dtype, s->channels),
+                           a->fixed ? FSDP__READS : FSDP__READS_AND_WRITES);
+    CHANGES(batches, sizeof *a->batches);
+}
+
+static void channel_norm_backward(fsdp__channel_norm_backward_args *a, const visitor *v)
+{
+    const fsdp__channel_norm_sizes *s = &a->sizes;
+    size_t row = elements(s->weight_dtype, s->channels);
+
+    READS(x, norm_bytes(s));
+    READS(dy, norm_bytes(s));
+    READS(weight, row);
+    READS(mean, elements(FSDP_F32, norm_sets(s)));
+    READS(rstd, elements(FSDP_F32, norm_sets(s)));
+    ADDS(dx, norm_bytes(s), a->accumulate);
+    ADDS(dweight, row, a->accumulate_weight);
+    ADDS(dbias, row, a->accumulate_bias);
+}
+
 static void softmax_forward(fsdp__softmax_forward_args *a, const visitor *v)
 {
     READS(x, elements(a->dtype, a->rows * a->cols));

@@ -15,14 +15,13 @@
 #ifndef DEVICE_KERNELS_H
 #define DEVICE_KERNELS_H
 
+#include "device/kernels_images.h"
 #include "fsdp/device.h"
 
 /* X(NAME, name, class): class is what a profile files the time under. */
 #define FSDP__KERNEL_MAP(X)                                  \
     X(MATMUL, matmul, GEMM)                                  \
-    X(CONV2D_FORWARD, conv2d_forward, GEMM)                  \
-    X(CONV2D_INPUT, conv2d_input, GEMM)                      \
-    X(CONV2D_WEIGHT, conv2d_weight, GEMM)                    \
+    FSDP__KERNEL_IMAGES_MAP(X)                               \
     X(COPY, copy, MEMORY)                                    \
     X(FILL, fill, MEMORY)                                    \
     X(CAST_SPANS, cast_spans, MEMORY)                        \
@@ -88,39 +87,6 @@ typedef struct fsdp__matmul_args {
     float alpha;
     bool accumulate;
 } fsdp__matmul_args;
-
-/* A convolution: x (batch, in, in_height, in_width), weight (out, in / groups, kernel_height, kernel_width),
- * y (batch, out, out_height, out_width), with out_height = (in_height + 2 padding - dilation (kernel_height - 1) - 1) /
- * stride + 1, at least 1. All contiguous, of one dtype; no size is 0. Index 0 is of the height, 1 of the width. */
-typedef struct fsdp__conv2d_sizes {
-    int64_t batch, groups;
-    int64_t in, in_height, in_width, out, out_height, out_width, kernel_height, kernel_width;
-    int64_t stride[2], padding[2], dilation[2];
-    fsdp_dtype dtype;
-} fsdp__conv2d_sizes;
-
-/* y = x * weight [+ bias] */
-typedef struct fsdp__conv2d_forward_args {
-    const void *x, *weight, *bias; /* bias (out) or NULL */
-    void *y;
-    fsdp__conv2d_sizes sizes;
-} fsdp__conv2d_forward_args;
-
-/* dx [+]= the gradient of x. */
-typedef struct fsdp__conv2d_input_args {
-    const void *dy, *weight;
-    void *dx;
-    fsdp__conv2d_sizes sizes;
-    bool accumulate;
-} fsdp__conv2d_input_args;
-
-/* dweight [+]= the gradient of weight. */
-typedef struct fsdp__conv2d_weight_args {
-    const void *x, *dy;
-    void *dweight;
-    fsdp__conv2d_sizes sizes;
-    bool accumulate;
-} fsdp__conv2d_weight_args;
 
 /* dst = src element by element, any strides, with conversion. In place when both are the same view and dtype. */
 typedef struct fsdp__copy_args {

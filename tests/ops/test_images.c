@@ -66,6 +66,54 @@ GRADIENT(conv2d_of_views, fsdp_conv2d(fsdp_transpose(in[0], 2, 3), fsdp_transpos
 GRADIENT(conv2d_twice, fsdp_conv2d(fsdp_conv2d(in[0], in[1], in[2], CONV(.padding = {1, 1})), in[1], in[2], NULL), 4, 1,
          2, 3, 3, 4, 2, 2, 3, 3, 1, 2)
 
+#define POOL(...) (&(fsdp_pool2d_options){__VA_ARGS__})
+
+/* Values that are far apart, in no order: a step of the difference quotient changes no maximum. */
+static fsdp_tensor *apart(fsdp_tensor *x)
+{
+    int64_t numel = fsdp_tensor_numel(x);
+    float values[256];
+
+    CHECK(numel <= 256);
+    for (int64_t i = 0; i < numel; i++)
+        values[i] = (float)(i * 101 % 257);
+    return fsdp_add(x, fsdp_from_data(device, FSDP_F32, fsdp_tensor_ndim(x), fsdp_tensor_shape(x), values));
+}
+
+GRADIENT(max_pool2d, fsdp_max_pool2d(apart(in[0]), POOL(.kernel = {2, 3})), 4, 2, 2, 5, 7)
+GRADIENT(max_pool2d_that_overlaps,
+         fsdp_max_pool2d(apart(in[0]), POOL(.kernel = {3, 2}, .stride = {1, 2}, .padding = {1, 1}, .dilation = {1, 2})),
+         4, 2, 1, 5, 6)
+GRADIENT(max_pool2d_of_a_view, fsdp_max_pool2d(fsdp_transpose(apart(in[0]), 2, 3), POOL(.kernel = {2, 2})), 4, 1, 2, 5,
+         4)
+GRADIENT(avg_pool2d, fsdp_avg_pool2d(in[0], POOL(.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1})), 4, 2, 2, 5, 4)
+GRADIENT(avg_pool2d_without_padding,
+         fsdp_avg_pool2d(in[0], POOL(.kernel = {3, 2}, .padding = {1, 1}, .exclude_padding = true)), 4, 1, 2, 5, 4)
+GRADIENT(adaptive_avg_pool2d, fsdp_adaptive_avg_pool2d(in[0], 3, 0), 4, 2, 2, 5, 4)
+GRADIENT(pooled_twice, fsdp_add(fsdp_avg_pool2d(in[0], POOL(.kernel = {2, 2})), fsdp_adaptive_avg_pool2d(in[0], 2, 2)),
+         4, 1, 2, 4, 5)
+
+static fsdp_tensor *in_training(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias)
+{
+    return fsdp_batch_norm(x, weight, bias, &(fsdp_batch_norm_options){.training = true, .eps = 1e-2f});
+}
+
+static fsdp_tensor *in_evaluation(tensors in)
+{
+    return fsdp_batch_norm(in[0], in[1], in[2],
+                           &(fsdp_batch_norm_options){.running_mean = make_floats(device, 3, (float[]){0.5f, -1, 2}),
+                                                      .running_var = make_floats(device, 3, (float[]){1.5f, 1, 2}),
+                                                      .eps = 1e-2f});
+}
+
+GRADIENT(batch_norm, in_training(in[0], in[1], in[2]), 4, 3, 3, 2, 3, 1, 3, 1, 3)
+GRADIENT(batch_norm_of_rows, in_training(in[0], in[1], FSDP_NO_BIAS), 2, 7, 3, 1, 3)
+GRADIENT(batch_norm_of_a_view, in_training(fsdp_transpose(in[0], 0, 1), FSDP_NO_BIAS, in[1]), 3, 3, 4, 5, 1, 3)
+GRADIENT(batch_norm_in_evaluation, in_evaluation(in), 3, 2, 3, 4, 1, 3, 1, 3)
+GRADIENT(group_norm, fsdp_group_norm(in[0], 2, in[1], in[2], 1e-2f), 4, 2, 6, 2, 3, 1, 6, 1, 6)
+GRADIENT(group_norm_without_a_weight,
+         fsdp_add(fsdp_group_norm(in[0], 3, FSDP_NO_BIAS, FSDP_NO_BIAS, 1e-2f), fsdp_scale(in[0], 0.5)), 3, 2, 6, 2)
+
 /* ---- what is refused ---- */
 
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
@@ -97,6 +145,88 @@ static void convolutions_that_do_not_fit_are_refused(void **state)
                 "the kernel spans 7 of the width of input (2, 4, 5, 5), which has 5 with its padding");
     CHECK_FAILS(fsdp_conv2d(HALF(2, 4, 5, 5), w, none, NULL), "inputs are bfloat16 and float32");
     CHECK_NULL(fsdp_conv2d(NULL, w, none, NULL));
+}
+
+static void windows_that_do_not_fit_are_refused(void **state)
+{
+    fsdp_tensor *x = ZEROS(2, 4, 5, 5);
+
+    (void)state;
+    CHECK_FAILS(fsdp_max_pool2d(x, NULL), "max_pool2d: options with a kernel are required");
+    CHECK_FAILS(fsdp_max_pool2d(x, POOL(.kernel = {2})), "max_pool2d: kernel 0");
+    CHECK_FAILS(fsdp_max_pool2d(x, POOL(.kernel = {6, 2})), "the kernel spans 6 of the height");
+    CHECK_FAILS(fsdp_avg_pool2d(x, POOL(.kernel = {2, 2}, .padding = {2, 0})), "padding 2 is more than half");
+    CHECK_FAILS(fsdp_avg_pool2d(ZEROS(4, 5, 5), POOL(.kernel = {2, 2})), "of dimensions (N,C,H,W)");
+    CHECK_FAILS(fsdp_adaptive_avg_pool2d(x, -1, 2), "a result of -1 x 2");
+    CHECK_FAILS(fsdp_adaptive_avg_pool2d(ZEROS(2, 4, 0, 5), 1, 1), "height and width at least 1");
+    CHECK_NULL(fsdp_max_pool2d(NULL, POOL(.kernel = {2, 2})));
+}
+
+static void norms_that_do_not_fit_are_refused(void **state)
+{
+    fsdp_tensor *x = ZEROS(2, 4, 5), *row = ZEROS(4), *none = FSDP_NO_BIAS;
+    fsdp_tensor *count = fsdp_zeros(device, FSDP_I64, 0, NULL);
+    fsdp_batch_norm_options o = {.training = true};
+
+    (void)state;
+    CHECK_FAILS(fsdp_group_norm(x, 3, row, row, 1e-5f), "group_norm: 4 channels cannot be divided into 3 groups");
+    CHECK_FAILS(fsdp_group_norm(x, 2, ZEROS(5), row, 1e-5f), "input (2, 4, 5) does not fit weight (5,)");
+    CHECK_FAILS(fsdp_group_norm(x, 2, row, HALF(4), 1e-5f), "group_norm: bias must be float32");
+    CHECK_FAILS(fsdp_group_norm(ZEROS(0, 4), 2, row, row, 1e-5f), "none of them 0");
+    CHECK_FAILS(fsdp_batch_norm(ZEROS(1, 4), none, none, &o), "input in training must be of more than one value");
+    o.training = false;
+    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "without training the running mean and variance are required");
+    o.running_mean = row;
+    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "both or neither");
+    o.running_var = ZEROS(5);
+    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "does not fit running variance (5,)");
+    o.running_var = HALF(4);
+    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "running variance must be float32");
+    o.running_var = row, o.cumulative_average = true, o.training = true;
+    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "an average over all batches needs their number");
+    o.num_batches_tracked = row;
+    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "number of batches must be one int64");
+    o.num_batches_tracked = count;
+    CHECK_PTR(fsdp_batch_norm(x, none, none, &o));
+}
+
+/* ---- running statistics ---- */
+
+static fsdp_tensor *normalise(void *arg, tensors inputs, int count)
+{
+    (void)count;
+    return fsdp_batch_norm(inputs[0], inputs[1], FSDP_NO_BIAS, arg);
+}
+
+/* A checkpoint runs the forward twice, and they follow the batch once. */
+static void a_checkpoint_leaves_running_statistics_alone_the_second_time(void **state)
+{
+    float mean[2][3], variance[2][3], gradient[2][3];
+    int64_t batches[2];
+
+    (void)state;
+    for (int checkpointed = 0; checkpointed < 2; checkpointed++) {
+        fsdp_tensor *in[] = {make_leaf(device, 1, 3, (int64_t[]){4, 3, 5}), make_leaf(device, 2, 1, (int64_t[]){3})};
+        fsdp_batch_norm_options o = {.running_mean = ZEROS(3),
+                                     .running_var = ZEROS(3),
+                                     .num_batches_tracked = fsdp_zeros(device, FSDP_I64, 0, NULL),
+                                     .training = true,
+                                     .momentum = 0.25,
+                                     .eps = 1e-5f};
+        fsdp_tensor *y = checkpointed ? fsdp_checkpoint(context, normalise, &o, in, 2, NULL) : normalise(&o, in, 2);
+
+        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_mul(y, y))))));
+        CHECK_OK(fsdp_tensor_read(o.running_mean, FSDP_F32, mean[checkpointed]));
+        CHECK_OK(fsdp_tensor_read(o.running_var, FSDP_F32, variance[checkpointed]));
+        CHECK_OK(fsdp_tensor_read(o.num_batches_tracked, FSDP_I64, &batches[checkpointed]));
+        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[1]), FSDP_F32, gradient[checkpointed]));
+    }
+    CHECK_EQ(batches[0], 1);
+    CHECK_EQ(batches[1], 1);
+    CHECK(variance[0][1] > 0.0f);
+    CHECK_BYTES(mean[1], mean[0], sizeof mean[0]);
+    CHECK_BYTES(variance[1], variance[0], sizeof variance[0]);
+    CHECK_BYTES(gradient[1], gradient[0], sizeof gradient[0]);
 }
 
 /* ---- nothing, and shapes alone ---- */
@@ -138,5 +268,10 @@ static void shapes_are_known_without_bytes(void **state)
 #define G(name) T(name##_has_the_right_gradient)
 
 TEST_MAIN(G(conv2d), G(conv2d_with_padding), G(conv2d_with_holes), G(conv2d_in_groups), G(conv2d_by_channel),
-          G(conv2d_of_views), G(conv2d_twice), T(convolutions_that_do_not_fit_are_refused),
-          T(an_empty_batch_gives_zero_gradients), T(shapes_are_known_without_bytes))
+          G(conv2d_of_views), G(conv2d_twice), G(max_pool2d), G(max_pool2d_that_overlaps), G(max_pool2d_of_a_view),
+          G(avg_pool2d), G(avg_pool2d_without_padding), G(adaptive_avg_pool2d), G(pooled_twice), G(batch_norm),
+          G(batch_norm_of_rows), G(batch_norm_of_a_view), G(batch_norm_in_evaluation), G(group_norm),
+          G(group_norm_without_a_weight), T(convolutions_that_do_not_fit_are_refused),
+          T(windows_that_do_not_fit_are_refused), T(norms_that_do_not_fit_are_refused),
+          T(a_checkpoint_leaves_running_statistics_alone_the_second_time), T(an_empty_batch_gives_zero_gradients),
+          T(shapes_are_known_without_bytes))
