@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs.py SOURCE BUILD [--write]: runs the commands of README.md, CONTRIBUTING.md and docs/.
+"""docs.py SOURCE BUILD [--write [--measure]]: runs the commands of README.md, CONTRIBUTING.md and docs/.
 
 A command is a line of an indented block, a line after "$ " in a fenced one, or a span of code in the text, that begins
 with a program (PROGRAMS, or a path with one of FOLDERS). Each is run, as it is or as INSTEAD says, in a folder where
@@ -7,7 +7,9 @@ the names of the pages exist; what is not run stands in LISTED, with the reason.
 so does an entry that no page has any more. Every --section.key of the pages must be a key.
 
 A block that begins with ```output and "$ COMMAND" holds what the command prints, all of it, and the
-pictures in DRAWN are what commands print: another output fails, and with --write takes the place of what is there."""
+pictures in DRAWN are what commands print: another output fails, and with --write takes the place of what is there. A
+block that begins with ```measured has times, so it is not compared; --measure runs its command, which stands in LISTED,
+and writes it, and the picture of its --svg, too."""
 import difflib
 import os
 import re
@@ -38,6 +40,8 @@ LISTED = {
     "make && cmake --build build --target benchmarks": "builds what is only measured with",
     "cmake --build build --target benchmarks": "builds what is only measured with",
     "cmake --build build --target examples": "builds what this test has",
+    "build/fsdp compare llama-1m -n 2 --strategies ddp,zero1,zero2,zero3,fsdp1,fsdp2 --svg strategies.svg":
+        "measures for a minute",
     "bench/compare.py --against OTHER_BUILD": "measures for minutes, with a build of another commit",
     "git worktree add ../before HEAD~1": "needs the repository's history",
     "make -C ../before": "needs the repository's history",
@@ -107,21 +111,27 @@ def commands_of(page):
     return found + [span for span in spans("".join(prose)) if is_command(span)]
 
 
-def outputs_of(page):
+def one_line(command):
+    return re.sub(r"\\\n\s*", "", command)
+
+
+def blocks_of(page, kind):
     """[(command, what the page says it prints)]"""
     text = open(page, encoding="utf-8").read()
-    return re.findall(r"^```output\n\$ (.*?[^\\])\n(.*?)^```$", text, re.M | re.S)
+    return re.findall(rf"^```{kind}\n\$ (.*?[^\\])\n(.*?)^```$", text, re.M | re.S)
 
 
 def compare(page, outputs, write):
     """What a page says of outputs that is no longer so; with `write` it is put right."""
     text = open(page, encoding="utf-8").read()
     failed = []
-    for command, said in outputs_of(page):
-        printed = outputs.get(re.sub(r"\\\n\s*", "", command))
+    if len(re.findall(r"^```output", text, re.M)) != len(blocks_of(page, "output")):
+        failed.append(f"{os.path.basename(page)}: a block of output does not begin with its command")
+    for command, said in blocks_of(page, "output") + blocks_of(page, "measured"):
+        printed = outputs.get(one_line(command))
         if printed is None or printed == said:
             continue
-        text = text.replace(f"```output\n$ {command}\n{said}```", f"```output\n$ {command}\n{printed}```")
+        text = text.replace(f"\n$ {command}\n{said}```", f"\n$ {command}\n{printed}```")
         difference = "".join(difflib.unified_diff(said.splitlines(True), printed.splitlines(True), "page", "run"))
         failed.append(f"{os.path.basename(page)}: '{command}' prints something else:\n{difference}")
     if failed and write:
@@ -180,7 +190,7 @@ def run(command, build, folder):
         command += " --help"
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command):
         command += " --training.steps=1 --training.global_batch_size=-1"
-    if re.match(r"(build/)?fsdp compare .* -n", command):
+    if re.match(r"(build/)?fsdp compare .* -n", command) and "--steps" not in command and command not in LISTED:
         command += " --steps=1 --rounds=1 --training.seq_len=32"
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(build, folder),
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -211,25 +221,28 @@ def unknown_keys(pages, build, folder):
     return unknown
 
 
-def main(source, build, write):
+def main(source, build, write, measure):
     pages = [os.path.join(source, name) for name in ("README.md", "CONTRIBUTING.md")]
     pages += sorted(os.path.join(source, "docs", name) for name in os.listdir(os.path.join(source, "docs"))
                     if name.endswith(".md"))
-    commands = []
+    commands, measured = [], []
     for page in pages:
         commands += [command for command in commands_of(page) if command not in commands]
+        measured += [one_line(command) for command, _ in blocks_of(page, "measured")]
     failed = [f"no page has '{entry}' any more" for entry in list(LISTED) + list(INSTEAD) if entry not in commands]
     outputs = {}
     with tempfile.TemporaryDirectory(prefix="fsdp-docs-") as folder:
         make_sandbox(source, build, folder)
         for command in commands:
-            if command in LISTED:
+            if command in LISTED and not (measure and command in measured):
                 if not target_exists(command, source):
                     failed.append(f"'{command}' does not exist")
                 continue
             outputs[command] = run(command, build, folder)
             if outputs[command] is None:
                 failed.append(f"'{command}' failed")
+            for picture in re.findall(r"--svg (\S+)", command) if command in LISTED else []:
+                shutil.copy(os.path.join(folder, picture), os.path.join(source, "docs"))
         for page in pages:
             failed += compare(page, outputs, write)
         failed += draw(source, build, folder, write)
@@ -239,4 +252,5 @@ def main(source, build, write):
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), "--write" in sys.argv[3:]))
+    sys.exit(main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), "--write" in sys.argv[3:],
+                  "--measure" in sys.argv[3:]))
