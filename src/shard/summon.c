@@ -334,13 +334,15 @@ out:
     return status;
 }
 
-/* What the caller has dropped is dropped, and what he has made gets a place. */
+/* What the caller has dropped is dropped, and what he has made gets a place; what waits to be reduced goes with neither
+ * but where a gradient came or went. */
 static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
 {
     const fsdp__residence *r = &p->group->residence;
     size_t bytes = (size_t)fsdp__param_shard_numel(p) * fsdp_dtype_size(p->orig_dtype);
     fsdp_tensor *grad = fsdp_tensor_ref(fsdp_tensor_grad(p->sharded));
     fsdp__storage *storage;
+    bool had = grad != NULL;
     fsdp_status status = FSDP_OK;
 
     if (whole && !fsdp_tensor_is_contiguous(whole))
@@ -355,7 +357,7 @@ static fsdp_status write_gradient(fsdp__param *p, const fsdp_tensor *whole)
     }
     if (status == FSDP_OK && whole)
         status = write_part(p, grad, whole);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK && had != (whole != NULL))
         status = fsdp_tensor_set_grad(p->sharded, whole ? grad : NULL);
     fsdp_tensor_unref(grad);
     return status;

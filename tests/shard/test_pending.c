@@ -404,7 +404,36 @@ static void a_group_with_float16_divides_all_it_has_alike(void **state)
     test_run_ranks(4, compare_divisions, NULL);
 }
 
-TEST_MAIN(cmocka_unit_test(a_group_with_float16_divides_all_it_has_alike),
+/* Summoned with gradients that are written back as they are, or not there: what waits goes on waiting. */
+static void summon_beside(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = create(context, run);
+
+    for (int round = 0; round < 2; round++) { /* shards have no gradients yet, and have some */
+        set(run, module, false, false);
+        ways_backward(run, module, 2 * round);
+        check_pending(run, module, FSDP_PENDING_UNREDUCED, round > 0);
+        if (run->way) {
+            CHECK_OK(fsdp_module_summon_full_params(module, &(fsdp_summon_options){.with_grads = true}));
+            CHECK_OK(fsdp_module_end_summon(module));
+        }
+        check_pending(run, module, FSDP_PENDING_UNREDUCED, round > 0);
+        set(run, module, true, true);
+        ways_backward(run, module, 2 * round + 1);
+        note_gradients(run, module);
+    }
+    fsdp_module_unref(module);
+}
+
+static void a_summon_leaves_what_waits_alone(void **state)
+{
+    (void)state;
+    for (int arg = 0; arg < 2; arg++)
+        in_every_way_with(summon_beside, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, arg);
+}
+
+TEST_MAIN(cmocka_unit_test(a_summon_leaves_what_waits_alone),
+          cmocka_unit_test(a_group_with_float16_divides_all_it_has_alike),
           cmocka_unit_test(what_is_pending_is_known_and_reduced_on_demand),
           cmocka_unit_test(synchronizing_is_for_modules_and_not_inside_a_backward),
           cmocka_unit_test(a_hook_can_do_what_hybrid_sharding_does),
