@@ -103,8 +103,9 @@ typedef struct fsdp_fsdp1_options {
     /* A unit's forward gathers the one that came after it when the units were first used; for models whose order stays.
      */
     bool forward_prefetch;
-    /* limit_all_gathers=False. Here it changes nothing: memory of gathers comes and goes in the order of the device's
-     * stream, so a host that is ahead of its device holds no more of it. The same for all units of a tree. */
+    /* limit_all_gathers=False. Here the limit always holds, so that this changes nothing: where gathers take memory of
+     * their own no more than two units besides the root have some, and the gather of a third waits for the last reader
+     * of the first, on its stream and not on the host, however far that is ahead. The same for all units of a tree. */
     bool no_limit_all_gathers;
     fsdp_fsdp1_mixed_precision mixed_precision;
     fsdp_offload_policy cpu_offload; /* CPUOffload(offload_params) */

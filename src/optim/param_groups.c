@@ -181,19 +181,31 @@ bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *nam
     return has;
 }
 
+/* A number as it is written by to_ids: without a sign or zeros before it. -1: it is none. */
+static int64_t number_of(const fsdp__optimizer_key *key)
+{
+    char *end = NULL, text[32];
+    int64_t number = strtoll(key->parameter, &end, 10);
+    int length = snprintf(text, sizeof text, "%lld", (long long)number);
+
+    return number >= 0 && end == key->parameter + key->length && (size_t)length == key->length &&
+                   memcmp(text, key->parameter, key->length) == 0
+               ? number
+               : -1;
+}
+
 /* The parameter that the key means, and its number. */
 static const fsdp__optimizer_param *find_param(const fsdp_optimizer *optimizer, const fsdp__optimizer_key *key,
                                                bool by_id, int64_t *id)
 {
-    char *end = NULL;
-    int64_t wanted = by_id ? strtoll(key->parameter, &end, 10) : -1;
+    int64_t wanted = by_id ? number_of(key) : -1;
 
     *id = 0;
     for (int g = 0; g < optimizer->group_count; g++) {
         fsdp__originals_walk walk = {0};
 
         for (const fsdp__optimizer_param *p; (p = fsdp__originals_next(&optimizer->groups[g], &walk)) != NULL; ++*id)
-            if (by_id ? *id == wanted && end == key->parameter + key->length
+            if (by_id ? *id == wanted
                       : strlen(p->name) == key->length && strncmp(p->name, key->parameter, key->length) == 0)
                 return p;
     }

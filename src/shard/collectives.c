@@ -186,9 +186,7 @@ fsdp_status fsdp_module_set_gradient_compression(fsdp_module *module, fsdp_dtype
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    if (dtype != FSDP_DTYPE_NONE && dtype != FSDP_BF16 && dtype != FSDP_F16)
-        return FSDP_FAIL(FSDP_INVALID, "gradients can be compressed to bfloat16 or float16, not to %s",
-                         fsdp_dtype_name(dtype));
+    FSDP_TRY(fsdp__check_compression(dtype));
     if (!recurse) {
         FSDP_TRY(check_compression(NULL, module, ""));
         return set_compression(&dtype, module, "");

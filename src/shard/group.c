@@ -27,6 +27,14 @@ fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const
                      fsdp__param_text(group->params, text, sizeof text));
 }
 
+fsdp_status fsdp__check_compression(fsdp_dtype dtype)
+{
+    if (dtype != FSDP_DTYPE_NONE && dtype != FSDP_BF16 && dtype != FSDP_F16)
+        return FSDP_FAIL(FSDP_INVALID, "gradients can be compressed to bfloat16 or float16, not to %s",
+                         fsdp_dtype_name(dtype));
+    return FSDP_OK;
+}
+
 fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param)
 {
     fsdp_dtype compress = param->group->compress;

@@ -80,6 +80,8 @@ typedef struct fsdp__param_group {
 /* FSDP_STATE, that it cannot `what` them, while its parameters are summoned. */
 fsdp_status fsdp__param_group_check_summon(const fsdp__param_group *group, const char *what);
 
+/* Whether gradients can be sent in it; NONE: as they are. */
+fsdp_status fsdp__check_compression(fsdp_dtype dtype);
 /* What its gradients are sent in, and partial ones are. */
 fsdp_dtype fsdp__param_sent_dtype(const fsdp__param *param);
 

@@ -211,10 +211,7 @@ static fsdp_status check_call(const fsdp_module *module, const fsdp_replicate_op
     if (options->static_graph && options->find_unused_parameters)
         return FSDP_FAIL(FSDP_INVALID, "static_graph finds unused parameters by itself: leave out "
                                        "find_unused_parameters, which looks for them in every step");
-    if (options->compress != FSDP_DTYPE_NONE && options->compress != FSDP_BF16 && options->compress != FSDP_F16)
-        return FSDP_FAIL(FSDP_INVALID, "gradients can be compressed to bfloat16 or float16, not to %s",
-                         fsdp_dtype_name(options->compress));
-    return FSDP_OK;
+    return fsdp__check_compression(options->compress);
 }
 
 static fsdp_status choose_mesh(selection *sel, fsdp_context *context)

@@ -204,6 +204,7 @@ static void state_moves_between_layouts_with_its_options(void **state)
 static void names_become_numbers_and_names_again(void **unused)
 {
     static const char *const ids[] = {"state.0.exp_avg", "state.2.step", "param_groups.3.lr", "param_groups.1.beta2"};
+    static const char *const no_numbers[] = {"state.+1.step", "state.01.step", "state.-0.step", "state. 1.step"};
     fsdp_context *context = test_context();
     fsdp_state_dict *state, *by_id, *by_name, *no;
     model m;
@@ -223,6 +224,15 @@ static void names_become_numbers_and_names_again(void **unused)
     }
     CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, by_name, false, &no), FSDP_INVALID,
                 "cannot rekey 'state.a.step': the optimizer has no such parameter number");
+    for (size_t i = 0; i < FSDP__COUNT_OF(no_numbers); i++) {
+        fsdp_state_dict *one;
+
+        CHECK_OK(fsdp_state_dict_create(&one));
+        CHECK_OK(fsdp_state_dict_add(one, no_numbers[i], state->entries[0].tensor));
+        CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, one, false, &no), FSDP_INVALID,
+                    "the optimizer has no such parameter number");
+        fsdp_state_dict_free(one);
+    }
     CHECK_OK(fsdp_state_dict_add(by_name, "state.c.step", state->entries[0].tensor));
     CHECK_ERROR(fsdp_optimizer_rekey_state_dict(m.optimizer, by_name, true, &no), FSDP_INVALID,
                 "cannot rekey 'state.c.step': the optimizer has no such parameter");
