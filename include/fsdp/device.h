@@ -11,29 +11,11 @@
 #define FSDP_DEVICE_H
 
 #include "fsdp/context.h"
+#include "fsdp/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- element types ---- */
-
-typedef enum fsdp_dtype {
-    FSDP_DTYPE_NONE = 0, /* in options: no choice made, follow the default */
-    FSDP_F32,
-    FSDP_BF16,
-    FSDP_F16,
-    FSDP_I32,
-    FSDP_I64,
-    FSDP_U8,
-    FSDP_BOOL,
-} fsdp_dtype;
-
-FSDP_API size_t fsdp_dtype_size(fsdp_dtype dtype);      /* bytes per element; 0 for NONE */
-FSDP_API const char *fsdp_dtype_name(fsdp_dtype dtype); /* "float32", "bfloat16", ... as PyTorch says */
-FSDP_API bool fsdp_dtype_is_floating(fsdp_dtype dtype);
-/* "float32" or "f32" or "F32" (safetensors) and so on. FSDP_DTYPE_NONE when unknown. */
-FSDP_API fsdp_dtype fsdp_dtype_from_name(const char *name);
 
 /* ---- memory ---- */
 

@@ -72,7 +72,7 @@
  *     }
  *
  * The examples folder has this and more, ready to build. Where to read next: nn.h (modules), ops.h (what a forward is
- * made of), shard.h (what is gathered when), train.h (a whole run from a config file),
+ * made of), dataset.h (data of one's own), shard.h (what is gathered when), train.h (a whole run from a config file),
  * explain.h (what a strategy costs, before it is run).
  */
 #ifndef FSDP_FSDP_H
@@ -82,8 +82,10 @@
 #include "fsdp/comm.h"
 #include "fsdp/context.h"
 #include "fsdp/data.h"
+#include "fsdp/dataset.h"
 #include "fsdp/device.h"
 #include "fsdp/dist.h"
+#include "fsdp/dtype.h"
 #include "fsdp/explain.h"
 #include "fsdp/format.h"
 #include "fsdp/fsdp1.h"

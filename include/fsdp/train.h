@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 
+#include "fsdp/dataset.h"
 #include "fsdp/hub.h"
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
@@ -284,6 +285,11 @@ typedef struct fsdp_train_listener {
  * training.on_nan is continue. [collective] */
 FSDP_API fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config,
                                 const fsdp_train_listener *listener);
+
+/* ---- batches of one's own data (fsdp/dataset.h) ---- */
+
+/* Field `field` of a batch as a tensor on `device`: a copy, of the field's shape and dtype. Belongs to the scope. */
+FSDP_API fsdp_tensor *fsdp_batch_tensor(fsdp_device *device, const fsdp_data_batch *batch, int field);
 
 #ifdef __cplusplus
 }

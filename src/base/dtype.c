@@ -1,8 +1,8 @@
-/* dtype.c - sizes and names of element types, and the names of memory kinds. */
+/* dtype.c - sizes and names of element types. */
 #include <string.h>
 
 #include "base/compiler.h"
-#include "fsdp/device.h"
+#include "fsdp/dtype.h"
 
 typedef struct dtype_info {
     const char *name;
@@ -50,15 +50,4 @@ fsdp_dtype fsdp_dtype_from_name(const char *name)
                 return (fsdp_dtype)i;
     }
     return FSDP_DTYPE_NONE;
-}
-
-const char *fsdp_memory_kind_name(fsdp_memory_kind kind)
-{
-    static const char *const names[] = {
-#define KIND_NAME(name, text) text,
-        FSDP_MEMORY_MAP(KIND_NAME)
-#undef KIND_NAME
-    };
-
-    return (unsigned)kind < FSDP_MEMORY_KINDS ? names[kind] : "unknown";
 }

@@ -1,5 +1,5 @@
 /* Names and sizes of element types. */
-#include "fsdp/device.h"
+#include "fsdp/dtype.h"
 #include "support/test.h"
 
 static void every_name_of_a_dtype_finds_it(void **state)

@@ -1,0 +1,31 @@
+/* array_file.c - what all formats have in common: the file holds its elements and nothing else. */
+#include "data/array_file.h"
+
+static fsdp_status check_bytes(const char *path, size_t bytes, const fsdp__array_header *header)
+{
+    int64_t expected = (int64_t)fsdp_dtype_size(header->dtype);
+
+    if (header->ndim < 1)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds one number, and no items", path);
+    for (int d = 0; d < header->ndim; d++)
+        if (__builtin_mul_overflow(expected, header->shape[d], &expected))
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its sizes are too large", path);
+    if ((uint64_t)expected != bytes - header->offset)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header promises %lld bytes of elements, but it has %zu",
+                         path, (long long)expected, bytes - header->offset);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__array_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out)
+{
+    if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it is packed; unpack it with gunzip", path);
+    if (fsdp__is_npy(data, bytes)) {
+        FSDP_TRY(fsdp__npy_parse(path, data, bytes, out));
+    } else {
+        if (bytes < 4 || data[0] != 0 || data[1] != 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it begins neither as a .npy nor as an IDX file", path);
+        FSDP_TRY(fsdp__idx_parse(path, data, bytes, out));
+    }
+    return check_bytes(path, bytes, out);
+}

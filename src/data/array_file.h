@@ -1,0 +1,21 @@
+/* array_file.h - arrays in files: what their headers say. */
+#ifndef DATA_ARRAY_FILE_H
+#define DATA_ARRAY_FILE_H
+
+#include "fsdp/dataset.h"
+
+typedef struct fsdp__array_header {
+    fsdp_dtype dtype;
+    int ndim; /* from 1 on */
+    int64_t shape[FSDP_DATA_DIMS];
+    size_t offset; /* of the first element; the rest of the file is elements */
+    bool swap;     /* big-endian */
+} fsdp__array_header;
+
+/* Whichever of the two it is. `path` is for messages. */
+fsdp_status fsdp__array_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
+bool fsdp__is_npy(const unsigned char *data, size_t bytes);
+fsdp_status fsdp__npy_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
+fsdp_status fsdp__idx_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
+
+#endif

@@ -1,0 +1,100 @@
+/* sampler.c - PyTorch's DistributedSampler, with its very permutation. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "data/randperm.h"
+#include "data/sampler.h"
+
+struct fsdp_distributed_sampler {
+    fsdp_sampler_options options;
+    int64_t count;    /* of this rank */
+    int64_t *order;   /* of all items; NULL without shuffle */
+    int64_t *indices; /* of this rank */
+};
+
+static void fill(fsdp_distributed_sampler *s)
+{
+    const fsdp_sampler_options *o = &s->options;
+
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t at = (i * o->world_size + o->rank) % o->length; /* past the end the first come again */
+
+        s->indices[i] = s->order ? s->order[at] : at;
+    }
+}
+
+static fsdp_status check_options(const fsdp_sampler_options *options)
+{
+    if (options->length < 0 || options->length > INT64_MAX / 64)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a sampler of %lld items", (long long)options->length);
+    if (options->world_size < 0 || options->rank < 0 ||
+        options->rank >= (options->world_size > 0 ? options->world_size : 1))
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a sampler: no rank %d in a world of %d", options->rank,
+                         options->world_size);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options, fsdp_distributed_sampler **out)
+{
+    fsdp_distributed_sampler *s;
+    fsdp_status status;
+    int64_t world;
+
+    *out = NULL;
+    if (!options)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a sampler: options are required");
+    FSDP_TRY(check_options(options));
+    s = fsdp__calloc(1, sizeof *s);
+    if (!s)
+        return FSDP_NO_MEMORY;
+    s->options = *options;
+    world = s->options.world_size = options->world_size > 0 ? options->world_size : 1;
+    s->count = (options->length + (options->drop_last ? 0 : world - 1)) / world;
+    s->indices = fsdp__malloc((size_t)(s->count + 1) * sizeof *s->indices);
+    s->order = options->shuffle ? fsdp__malloc((size_t)(options->length + 1) * sizeof *s->order) : NULL;
+    if (!s->indices || (options->shuffle && !s->order)) {
+        status = FSDP_NO_MEMORY;
+        goto fail;
+    }
+    FSDP_TRY_GOTO(status, fsdp_distributed_sampler_set_epoch(s, 0), fail);
+    *out = s;
+    return FSDP_OK;
+fail:
+    fsdp_distributed_sampler_free(s);
+    return status;
+}
+
+void fsdp_distributed_sampler_free(fsdp_distributed_sampler *sampler)
+{
+    if (!sampler)
+        return;
+    fsdp__free(sampler->order);
+    fsdp__free(sampler->indices);
+    fsdp__free(sampler);
+}
+
+fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler, int64_t epoch)
+{
+    if (!sampler || epoch < 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot set the epoch of a sampler: no sampler, or epoch %lld is none",
+                         (long long)epoch);
+    if (sampler->order)
+        fsdp__randperm(sampler->options.length, sampler->options.seed + (uint64_t)epoch, sampler->order);
+    fill(sampler);
+    return FSDP_OK;
+}
+
+int64_t fsdp_distributed_sampler_length(const fsdp_distributed_sampler *sampler)
+{
+    return sampler->count;
+}
+
+const int64_t *fsdp_distributed_sampler_indices(const fsdp_distributed_sampler *sampler)
+{
+    return sampler->indices;
+}
+
+int64_t fsdp__sampler_items(const fsdp_distributed_sampler *sampler)
+{
+    return sampler->options.length;
+}

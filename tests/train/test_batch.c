@@ -1,0 +1,142 @@
+/* A user's data, from files to a model that learns it on several ranks. */
+#include "fsdp/train.h"
+#include "support/ranks.h"
+
+enum {
+    ITEMS = 23,
+    SIDE = 3,
+    CLASSES = 3,
+    EPOCHS = 12
+};
+
+typedef struct pictures {
+    char *directory, *images, *labels;
+} pictures;
+
+/* The class of a picture is the row that is bright. */
+static pictures pictures_create(void)
+{
+    pictures p = {.directory = test_directory()};
+    unsigned char images[16 + ITEMS * SIDE * SIDE] = {0, 0, 8, 3, 0, 0, 0, ITEMS, 0, 0, 0, SIDE, 0, 0, 0, SIDE};
+    unsigned char labels[8 + ITEMS] = {0, 0, 8, 1, 0, 0, 0, ITEMS};
+
+    for (int i = 0; i < ITEMS; i++) {
+        labels[8 + i] = (unsigned char)(i % CLASSES);
+        for (int k = 0; k < SIDE * SIDE; k++)
+            images[16 + i * SIDE * SIDE + k] = (unsigned char)(k / SIDE == i % CLASSES ? 200 + i : (i * 7 + k) % 20);
+    }
+    p.images = test_path(p.directory, "images");
+    p.labels = test_path(p.directory, "labels");
+    test_write_file(p.images, images, sizeof images);
+    test_write_file(p.labels, labels, sizeof labels);
+    return p;
+}
+
+static void pictures_free(pictures *p)
+{
+    test_directory_free(p->directory);
+    free(p->images);
+    free(p->labels);
+}
+
+/* Mean loss of an epoch. */
+static double learn(fsdp_module *model, fsdp_optimizer *sgd, fsdp_data_loader *loader)
+{
+    fsdp_context *context = model->context;
+    double sum = 0, loss;
+    fsdp_data_batch batch;
+    bool more;
+
+    for (;;) {
+        fsdp_tensor *x, *y, *mean;
+
+        CHECK_OK(fsdp_data_loader_next(loader, &batch, &more));
+        if (!more)
+            return sum / (double)fsdp_data_loader_length(loader);
+        CHECK_OK(fsdp_scope_begin(context));
+        x = CHECK_PTR(fsdp_batch_tensor(test_device(context), &batch, 0));
+        CHECK_EQ(fsdp_tensor_dtype(x), FSDP_U8);
+        CHECK_EQ(fsdp_tensor_ndim(x), 3);
+        x = fsdp_flatten(fsdp_scale(fsdp_cast(x, FSDP_F32), 1.0 / 255), 1, -1);
+        y = fsdp_cast(fsdp_batch_tensor(test_device(context), &batch, 1), FSDP_I32);
+        mean = CHECK_PTR(fsdp_cross_entropy(fsdp_call(model, x), y));
+        CHECK_OK(fsdp_tensor_item(mean, &loss));
+        sum += loss;
+        CHECK_OK(fsdp_backward(mean));
+        fsdp_scope_end(context, NULL);
+        CHECK_OK(fsdp_optimizer_step(sgd));
+        CHECK_OK(fsdp_optimizer_zero_grad(sgd));
+    }
+}
+
+static fsdp_optimizer *sgd_of(fsdp_module *model)
+{
+    fsdp_sgd_options options = {.lr = 0.5};
+    fsdp_parameters parameters;
+    fsdp_optimizer *sgd;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    CHECK_OK(fsdp_sgd_create(&parameters, &options, &sgd));
+    fsdp_parameters_release(&parameters);
+    return sgd;
+}
+
+static void learn_on_a_rank(fsdp_context *context, void *arg)
+{
+    const pictures *p = arg;
+    const fsdp_data_file files[] = {{"image", p->images}, {"label", p->labels}};
+    fsdp_data_loader_options options = {.batch_size = 4, .workers = fsdp_context_rank(context)};
+    fsdp_sampler_options order = {.length = ITEMS,
+                                  .rank = fsdp_context_rank(context),
+                                  .world_size = fsdp_context_world_size(context),
+                                  .shuffle = true};
+    fsdp_module *model = fsdp_linear_create(context, test_device(context), SIDE * SIDE, CLASSES, NULL);
+    double first = 0, last = 0;
+    fsdp_optimizer *sgd;
+    fsdp_data_loader *loader;
+    fsdp_dataset data;
+
+    CHECK_OK(fsdp_module_initialize(CHECK_PTR(model), 1));
+    CHECK_OK(fsdp_fully_shard(model, NULL));
+    sgd = sgd_of(model);
+    CHECK_OK(fsdp_dataset_open(files, 2, &data));
+    CHECK_OK(fsdp_distributed_sampler_create(&order, &options.sampler));
+    CHECK_OK(fsdp_data_loader_create(&data, &options, &loader));
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        CHECK_OK(fsdp_distributed_sampler_set_epoch(options.sampler, epoch));
+        last = learn(model, sgd, loader);
+        first = epoch == 0 ? last : first;
+    }
+    CHECK(last < 0.5 * first);
+    fsdp_data_loader_free(loader);
+    fsdp_distributed_sampler_free(options.sampler);
+    fsdp_dataset_release(&data);
+    fsdp_optimizer_free(sgd);
+    fsdp_module_unref(model);
+    test_drop_workspace(context);
+}
+
+static void a_model_learns_from_files_on_several_ranks(void **state)
+{
+    pictures p = pictures_create();
+
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        test_run_ranks(world, learn_on_a_rank, &p);
+    pictures_free(&p);
+}
+
+static void a_field_that_is_none_is_refused(void **state)
+{
+    fsdp_context *context = test_context();
+    const fsdp_data_batch empty = {0};
+
+    (void)state;
+    CHECK_NULL(fsdp_batch_tensor(test_device(context), &empty, 0));
+    CHECK_CONTAINS(fsdp_last_error(), "a batch of 0 fields has none with number 0");
+    CHECK_NULL(fsdp_batch_tensor(test_device(context), NULL, 0));
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_model_learns_from_files_on_several_ranks),
+          cmocka_unit_test(a_field_that_is_none_is_refused))
