@@ -63,7 +63,7 @@ static fsdp_tensor *run_forward(tree_player *player, int node, int number, int r
     player->feed.number = number;
     player->feed.rank = rank;
     player->feed.trains = player->plan->inputs;
-    y = fsdp_call(player->modules[node], x);
+    y = tree_run_node(player->modules[node], number, rank, x);
     y = y ? fsdp_cast(y, FSDP_F32) : NULL;
     return y ? fsdp_mean(fsdp_mul(y, y)) : NULL;
 }

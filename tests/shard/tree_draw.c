@@ -465,6 +465,23 @@ static void wrap(tree_plan *plan)
     tree_settle(plan);
 }
 
+/* Last of all. Where a rank has nothing to go back to there would be no backward; and what checkpoints around sharded
+ * modules run again is to be the same on all ranks. */
+static void draw_seconds(drawing *d)
+{
+    tree_plan *plan = d->plan;
+    bool any = chance(d, 35);
+
+    for (int i = 0; i < plan->node_count && any; i++) {
+        tree_node *n = &plan->nodes[i];
+
+        if (!chance(d, 50))
+            continue;
+        n->second = (tree_second)(TREE_HALF + pick(d, 3));
+        n->take = (tree_take)pick(d, plan->inputs ? plan->checkpoints ? TREE_BY_RANK : TREE_TAKES : TREE_SECOND);
+    }
+}
+
 void tree_draw(uint64_t seed, tree_plan *plan)
 {
     static const int worlds[] = {1, 2, 2, 3, 3, 4, 5, 8};
@@ -501,4 +518,5 @@ void tree_draw(uint64_t seed, tree_plan *plan)
         flatten(plan);
     if (plan->flat && chance(&d, 60))
         wrap(plan);
+    draw_seconds(&d);
 }

@@ -123,9 +123,41 @@ static fsdp_tensor *apply(const tree_module *m, int index, fsdp_tensor *x)
     }
 }
 
+/* a + b in b's dtype. */
+static fsdp_tensor *add_as(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return a && b ? fsdp_add(fsdp_cast(a, fsdp_tensor_dtype(b)), b) : NULL;
+}
+
+static fsdp_tensor *add_loss(fsdp_tensor *x, fsdp_tensor *loss)
+{
+    return x ? fsdp_add(x, fsdp_cast(fsdp_scale(loss, 0.25), fsdp_tensor_dtype(x))) : NULL;
+}
+
+/* An auxiliary loss is taken with what goes on in any case. */
+fsdp_tensor *tree_run_node(fsdp_module *module, int number, int rank, fsdp_tensor *x)
+{
+    const tree_module *m = (const tree_module *)module;
+    const tree_node *node = &m->feed->plan->nodes[m->node];
+    tree_take take = tree_takes(m->feed->plan, m->node, number, rank);
+    fsdp_tensor *y[2];
+
+    if (node->second == TREE_NONE)
+        return fsdp_call(module, x);
+    if (fsdp_module_call_many(module, m->feed, &x, 1, y, 2) != FSDP_OK || take == TREE_FIRST)
+        return y[0];
+    if (node->second == TREE_SCALAR)
+        return add_loss(take == TREE_BOTH ? y[0] : x, y[1]);
+    return take == TREE_BOTH ? fsdp_scale(add_as(y[1], y[0]), 0.5) : y[1];
+}
+
 static fsdp_tensor *call_child(const tree_module *m, int index, fsdp_tensor *x)
 {
-    return fsdp_call(fsdp_module_child_at(&m->base, index, NULL), x);
+    int number, rank;
+
+    if (batch_of(m, &number, &rank) != FSDP_OK)
+        return NULL;
+    return tree_run_node(fsdp_module_child_at(&m->base, index, NULL), number, rank, x);
 }
 
 static fsdp_tensor *sequence(const tree_module *m, fsdp_tensor *x)
@@ -133,12 +165,6 @@ static fsdp_tensor *sequence(const tree_module *m, fsdp_tensor *x)
     for (int i = 0; i < m->feed->plan->nodes[m->node].child_count; i++)
         x = call_child(m, i, x);
     return x;
-}
-
-/* a + b in b's dtype. */
-static fsdp_tensor *add_as(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return a && b ? fsdp_add(fsdp_cast(a, fsdp_tensor_dtype(b)), b) : NULL;
 }
 
 static fsdp_tensor *flow(const tree_module *m, fsdp_tensor *x)
@@ -168,12 +194,23 @@ static fsdp_tensor *flow(const tree_module *m, fsdp_tensor *x)
     }
 }
 
-static fsdp_tensor *run(const tree_module *m, fsdp_tensor *x)
+static fsdp_tensor *second_of(tree_second what, fsdp_tensor *given, fsdp_tensor *half)
 {
-    int count = m->feed->plan->nodes[m->node].param_count;
+    if (what == TREE_SCALAR)
+        return given ? fsdp_mean(fsdp_mul(given, given)) : NULL;
+    return what == TREE_HALF ? half : given;
+}
+
+static fsdp_tensor *run(const tree_module *m, fsdp_tensor *x, fsdp_tensor **second)
+{
+    const tree_node *node = &m->feed->plan->nodes[m->node];
+    int count = node->param_count;
+    fsdp_tensor *given = x;
 
     for (int i = 0; i < count / 2; i++)
         x = apply(m, i, x);
+    if (second)
+        *second = second_of(node->second, given, x);
     x = flow(m, x);
     for (int i = count / 2; i < count; i++)
         x = apply(m, i, x);
@@ -186,33 +223,48 @@ static fsdp_status pass(void *arg)
     return FSDP_OK;
 }
 
-static fsdp_tensor *tree_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_tensor *forward(fsdp_module *self, fsdp_tensor *given, fsdp_tensor **second)
 {
     tree_module *m = (tree_module *)self;
     const tree_node *node = &m->feed->plan->nodes[m->node];
     const fsdp_mp_policy *policy =
         m->feed->plain && node->state >= 0 ? &m->feed->plan->states[node->state].policy : &(fsdp_mp_policy){0};
-    fsdp_tensor *x = inputs[0];
+    fsdp_tensor *x = given;
     const fsdp__crossing crossing = {.callback = pass};
     bool recorded;
 
-    (void)count;
     if (policy->param_dtype && !policy->keep_forward_inputs)
         x = fsdp_cast(x, policy->param_dtype);
     /* As the engine does: the gradients of x add up behind a node of their own. */
     if (x && m->feed->plain && node->state >= 0 && fsdp__boundary(&x, 1, &crossing, &recorded) != FSDP_OK)
         return NULL;
-    x = run(m, x);
+    x = run(m, x, second);
     if (m->feed->failing == m->node && !m->feed->fail_backward) {
         FSDP_FAIL(FSDP_INVALID, "this module's forward was told to fail");
         return NULL;
     }
     if (x && policy->output_dtype)
         x = fsdp_cast(x, policy->output_dtype);
-    if (x && x != inputs[0] && fsdp_tensor_requires_grad(x) &&
-        fsdp_tensor_add_grad_hook(x, fail_when_told, m) != FSDP_OK)
+    if (second && *second && policy->output_dtype)
+        *second = fsdp_cast(*second, policy->output_dtype);
+    if (x && x != given && fsdp_tensor_requires_grad(x) && fsdp_tensor_add_grad_hook(x, fail_when_told, m) != FSDP_OK)
         return NULL;
     return x;
+}
+
+static fsdp_tensor *tree_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return forward(self, inputs[0], NULL);
+}
+
+static fsdp_status tree_forward_many(fsdp_module *self, void *arg, fsdp_tensor *const *inputs, int count,
+                                     fsdp_tensor **outputs, int output_count)
+{
+    (void)count;
+    CHECK(arg == ((tree_module *)self)->feed && output_count == 2);
+    outputs[0] = forward(self, inputs[0], &outputs[1]);
+    return FSDP_OK;
 }
 
 /* ---- building ---- */
@@ -289,7 +341,8 @@ static void add_children(const tree_plan *plan, fsdp_module *const *modules)
 
 void tree_modules_create(fsdp_context *context, fsdp_device *device, tree_feed *feed, fsdp_module **modules)
 {
-    static const fsdp_module_type type = {.name = "Tree", .forward = tree_forward};
+    static const fsdp_module_type types[] = {{.name = "Tree", .forward = tree_forward},
+                                             {.name = "Tree", .forward_many = tree_forward_many}};
     const tree_plan *plan = feed->plan;
 
     for (int i = 0; i < plan->node_count; i++) {
@@ -297,7 +350,7 @@ void tree_modules_create(fsdp_context *context, fsdp_device *device, tree_feed *
 
         if (!plan->nodes[i].reached)
             continue;
-        CHECK_OK(fsdp_module_create(context, &type, sizeof *m, &m));
+        CHECK_OK(fsdp_module_create(context, &types[plan->nodes[i].second != TREE_NONE], sizeof *m, &m));
         m->feed = feed;
         m->node = i;
         modules[i] = &m->base;

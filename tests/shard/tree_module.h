@@ -24,4 +24,7 @@ typedef struct tree_module {
 /* All reached nodes, by number. The root is modules[0], the caller's; the others belong to their parents. */
 void tree_modules_create(fsdp_context *context, fsdp_device *device, tree_feed *feed, fsdp_module **modules);
 
+/* A node of the tree, or a subtree, with the outputs that are taken made one. NULL when it failed. */
+fsdp_tensor *tree_run_node(fsdp_module *module, int number, int rank, fsdp_tensor *x);
+
 #endif

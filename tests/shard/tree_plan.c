@@ -292,12 +292,20 @@ int tree_chooses(const tree_plan *plan, int node, int number, int rank)
     return (number + of_rank) % (n->child_count + 1);
 }
 
+tree_take tree_takes(const tree_plan *plan, int node, int number, int rank)
+{
+    tree_take take = plan->nodes[node].take;
+
+    return take == TREE_BY_RANK ? (tree_take)((rank * (number + 2) + number + node) % TREE_BY_RANK) : take;
+}
+
 bool tree_is_uneven(const tree_plan *plan)
 {
     bool uneven = false;
 
     for (int i = 0; i < plan->node_count; i++)
-        uneven = uneven || (plan->nodes[i].reached && plan->nodes[i].flow == TREE_CHOICE);
+        uneven = uneven || (plan->nodes[i].reached &&
+                            (plan->nodes[i].flow == TREE_CHOICE || plan->nodes[i].take == TREE_BY_RANK));
     for (int p = 0; p < plan->param_count; p++)
         uneven = uneven || (plan->params[p].fickle && !plan->params[p].gone);
     return uneven;

@@ -66,8 +66,27 @@ typedef enum tree_flow {
     TREE_FLOWS
 } tree_flow;
 
+/* What a node hands on beside y, as a second output. */
+typedef enum tree_second {
+    TREE_NONE,
+    TREE_HALF,  /* x after the first half of its parameters */
+    TREE_GIVEN, /* x */
+    TREE_SCALAR /* the mean of x's squares: an auxiliary loss */
+} tree_second;
+
+/* What is made of the two. */
+typedef enum tree_take {
+    TREE_FIRST,
+    TREE_BOTH,
+    TREE_SECOND,
+    TREE_BY_RANK, /* one of these, as the rank and the batch's number say */
+    TREE_TAKES
+} tree_take;
+
 typedef struct tree_node {
     tree_flow flow;
+    tree_second second;
+    tree_take take;
     int params[TREE_MAX_OWN], param_count;
     int children[TREE_MAX_CHILDREN], child_count;
     int parent;                      /* the first */
@@ -194,6 +213,8 @@ uint32_t tree_states_below(const tree_plan *plan, int node);
 /* Whether the rank uses a parameter in a batch; which child of a node it takes, or none (child_count). */
 bool tree_uses(const tree_plan *plan, int param, int number, int rank);
 int tree_chooses(const tree_plan *plan, int node, int number, int rank);
+/* Which of a node's outputs it takes. */
+tree_take tree_takes(const tree_plan *plan, int node, int number, int rank);
 /* Whether ranks go different ways: what is told to fail would fail on some of them only. */
 bool tree_is_uneven(const tree_plan *plan);
 /* Whether anything is computed, kept or reduced in 16 bits. */

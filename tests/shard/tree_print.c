@@ -27,6 +27,8 @@ static void print_param(FILE *stream, const tree_plan *plan, int param)
 static void print_node(FILE *stream, const tree_plan *plan, int node, int depth, bool *printed)
 {
     static const char *const flows[TREE_FLOWS] = {"sequence", "residual", "sum", "twice", "branch", "choice"};
+    static const char *const seconds[] = {"", "y and what was half done", "y and x", "y and a loss"};
+    static const char *const takes[TREE_TAKES] = {"y is", "both are", "the second is", "what the rank says is"};
     const tree_node *n = &plan->nodes[node];
 
     fprintf(stream, "  %*s%d", 2 * depth, "", node);
@@ -37,6 +39,8 @@ static void print_node(FILE *stream, const tree_plan *plan, int node, int depth,
     printed[node] = true;
     if (n->child_count > 0)
         fprintf(stream, " %s", flows[n->flow]);
+    if (n->second)
+        fprintf(stream, " (hands on %s, of which %s taken)", seconds[n->second], takes[n->take]);
     if (n->checkpoint)
         fprintf(stream, " (%s checkpoint)", n->checkpoint == FSDP_CHECKPOINT_FULL ? "full" : "selective");
     if (n->state >= 0)

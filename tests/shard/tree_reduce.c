@@ -77,13 +77,17 @@ static void simplify_params(reduction *r)
 
 static void simplify_nodes(reduction *r)
 {
-    for (int i = 1; i < r->plan->node_count; i++) {
+    for (int i = 0; i < r->plan->node_count; i++) {
         tree_plan smaller = *r->plan;
 
         if (!smaller.nodes[i].reached)
             continue;
         smaller.nodes[i].state = -1;
-        if (r->plan->nodes[i].state >= 0)
+        if (i > 0 && r->plan->nodes[i].state >= 0)
+            (void)try(r, &smaller);
+        smaller = *r->plan;
+        smaller.nodes[i].second = TREE_NONE;
+        if (r->plan->nodes[i].second != TREE_NONE)
             (void)try(r, &smaller);
         smaller = *r->plan;
         smaller.nodes[i].flow = TREE_SEQUENCE;
