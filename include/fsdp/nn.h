@@ -172,6 +172,42 @@ template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_t
 FSDP_API fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode);
 FSDP_API fsdp_checkpoint_mode fsdp_module_checkpoint(const fsdp_module *module);
 
+/* ---- hooks ----
+ *
+ * Functions around the calls of one module, and in their backwards. All may be NULL; a failure is the call's, or the
+ * backward's. Before a sharded module's own work or after it, as in PyTorch:
+ *   pre_forward    sees gathered parameters, and inputs in the dtype that the module computes in
+ *   post_forward   sees gathered parameters if it was added before the module was sharded; if after, what is left when
+ *                  it has been resharded (none that can be read, perhaps), and outputs in output_dtype
+ *   pre_backward   before the module is gathered
+ *   post_backward  before it is resharded and its gradients are reduced: parameters are gathered
+ * Replicated modules have theirs whole at any time. Where a module is computed again for a checkpoint around it, the
+ * two of the forward run again (fsdp_recomputing). */
+typedef struct fsdp_module_hooks {
+    void *arg;
+    /* May replace inputs by others of the scope; none by NULL. */
+    fsdp_status (*pre_forward)(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
+    /* Where the forward succeeded. May replace outputs. */
+    fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                                fsdp_tensor **outputs, int output_count);
+    /* When the gradients of all outputs are known that this backward brings: NULL of those that got none. May replace
+     * them by others of their shapes and dtypes (register_full_backward_pre_hook). A backward comes through all outputs
+     * of such a call at once: a second one through others needs the graph kept. */
+    fsdp_status (*pre_backward)(void *arg, fsdp_module *module, fsdp_tensor **output_grads, int count);
+    /* When those of all inputs are, which may be replaced; where no input requires one, after pre_backward, and all are
+     * NULL (register_full_backward_hook). */
+    fsdp_status (*post_backward)(void *arg, fsdp_module *module, fsdp_tensor **input_grads, int count,
+                                 fsdp_tensor *const *output_grads, int output_count);
+    /* When `arg` is needed no more: they were removed, or the module has gone, and no graph of a call will need them.
+     */
+    void (*free_arg)(void *arg);
+} fsdp_module_hooks;
+/* Run in the order added, those in a backward too. `out_handle`, which may be NULL, is for fsdp_module_remove_hooks. On
+ * a failure `arg` stays the caller's. A hook may add and remove hooks, itself too. */
+FSDP_API fsdp_status fsdp_module_add_hooks(fsdp_module *module, const fsdp_module_hooks *hooks, int64_t *out_handle);
+/* None of them runs any more, in backwards of earlier calls either. FSDP_NOT_FOUND: there are none with the handle. */
+FSDP_API fsdp_status fsdp_module_remove_hooks(fsdp_module *module, int64_t handle);
+
 FSDP_API void fsdp_module_train(fsdp_module *module, bool training); /* the whole subtree */
 FSDP_API void fsdp_module_zero_grad(fsdp_module *module);            /* drops every gradient of the subtree */
 FSDP_API fsdp_status fsdp_module_set_requires_grad(fsdp_module *module, bool requires_grad); /* freezes a subtree */

@@ -127,10 +127,13 @@ bool fsdp__grad_is_reserved(const fsdp_tensor *leaf);
 
 /* ---- boundaries ---- */
 typedef struct fsdp__crossing {
-    fsdp_status (*callback)(void *arg);
-    void (*reached)(void *arg); /* or NULL: told at the beginning of each backward that will call back */
+    fsdp_status (*callback)(void *arg); /* or NULL */
+    void (*reached)(void *arg);         /* or NULL: told at the beginning of each backward that will call back */
     void *arg;
     void (*free_arg)(void *arg);
+    /* Or NULL: after the callback, where a gradient has come. It is shown the gradients of those that required one, in
+     * their order, some of which may be NULL, and may replace those that are not. */
+    fsdp_status (*gradients)(void *arg, fsdp_tensor **gradients, int count);
 } fsdp__crossing;
 /* Replaces those of `tensors` that require a gradient by identities of them (from the scope), recorded as one node:
  * in the backward the callback runs when the gradients of all of them are known, before they are passed on, also when

@@ -7,15 +7,42 @@
 #include "autograd/node.h"
 #include "base/alloc.h"
 
-static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads)
+static fsdp_status give_all(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const fsdp__crossing *state = fsdp__node_state(node);
-
-    FSDP_TRY(state->callback(state->arg));
     for (int i = 0; i < node->output_count; i++)
         if (grads[i])
             FSDP_TRY(fsdp__node_give(node, i, grads[i]));
     return FSDP_OK;
+}
+
+static fsdp_status show_gradients(fsdp__node *node, const fsdp__crossing *crossing, fsdp_tensor *const *grads)
+{
+    int count = node->output_count;
+    fsdp_tensor **shown = fsdp__malloc((size_t)count * sizeof *shown);
+    fsdp_status status = FSDP_OK;
+    bool any = false;
+
+    if (!shown)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < count; i++) {
+        shown[i] = grads[i];
+        any = any || grads[i];
+    }
+    if (any)
+        status = crossing->gradients(crossing->arg, shown, count);
+    if (status == FSDP_OK)
+        status = give_all(node, shown);
+    fsdp__free(shown);
+    return status;
+}
+
+static fsdp_status boundary_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const fsdp__crossing *state = fsdp__node_state(node);
+
+    if (state->callback)
+        FSDP_TRY(state->callback(state->arg));
+    return state->gradients ? show_gradients(node, state, grads) : give_all(node, grads);
 }
 
 static void boundary_free(void *pointer)

@@ -1,5 +1,6 @@
 /* call.c - running a module: hooks, forward, hooks, in a scope of its own. */
 #include "nn/checkpoint.h"
+#include "nn/user_hooks.h"
 
 #include <string.h>
 
@@ -26,13 +27,14 @@ static bool said_below(fsdp_module *module)
 }
 
 /* Undoes what hooks began and puts the module's type in front of the message, unless a module below did. */
-static void fail(fsdp_module *module, fsdp_status status, int64_t began)
+static void fail(fsdp_module *module, fsdp_status status, int64_t began, int64_t ended)
 {
-    /* The last that began first; a hook whose pre_forward failed has not begun. */
+    /* The last that began first; a hook whose pre_forward failed has not begun, and one whose post_forward has run is
+     * through with it. */
     while (began-- > 0) {
-        const fsdp__module_hooks *hooks = &module->parts->hooks[began];
+        const fsdp__module_hooks *hooks = fsdp__module_hooks_before(module, began);
 
-        if (hooks->failed)
+        if (hooks->failed && hooks - module->parts->hooks >= ended)
             hooks->failed(hooks->arg, module);
     }
     if (fsdp__recomputation_done(module->context)) /* as it should */
@@ -95,7 +97,8 @@ typedef struct call {
     fsdp__forward forward;
     fsdp_tensor **inputs, **outputs;
     int count, output_count;
-    int64_t began; /* how many hooks have */
+    int64_t began, ended; /* how many hooks have: in the order before the forward, and in that after it */
+    struct fsdp__backward_call *backward; /* held; NULL: nobody wants to see its gradients */
 } call;
 
 static fsdp_status run(call *c)
@@ -104,20 +107,21 @@ static fsdp_status run(call *c)
 
     FSDP_TRY(need_ready(c->module, c->inputs, c->count));
     for (; c->began < parts->hook_count; c->began++) {
-        const fsdp__module_hooks *hooks = &parts->hooks[c->began];
+        const fsdp__module_hooks *hooks = fsdp__module_hooks_before(c->module, c->began);
 
         if (hooks->pre_forward)
             FSDP_TRY(hooks->pre_forward(hooks->arg, c->module, c->inputs, c->count));
     }
+    FSDP_TRY(fsdp__backward_hooks_enter(c->module, c->inputs, c->count, c->output_count, &c->backward));
     FSDP_TRY((parts->checkpoint ? fsdp__module_checkpointed : fsdp__forward_run)(
         &c->forward, c->module, c->inputs, c->count, c->outputs, c->output_count));
-    for (int64_t i = 0; i < parts->hook_count; i++) {
-        const fsdp__module_hooks *hooks = &parts->hooks[i];
+    for (; c->ended < parts->hook_count; c->ended++) {
+        const fsdp__module_hooks *hooks = &parts->hooks[c->ended];
 
         if (hooks->post_forward)
-            FSDP_TRY(hooks->post_forward(hooks->arg, c->module, c->outputs, c->output_count));
+            FSDP_TRY(hooks->post_forward(hooks->arg, c->module, c->inputs, c->count, c->outputs, c->output_count));
     }
-    return FSDP_OK;
+    return fsdp__backward_hooks_leave(c->backward, c->outputs, c->output_count);
 }
 
 static void forget_outputs(fsdp_tensor **outputs, int count)
@@ -137,7 +141,7 @@ static fsdp_status call_in_scope(call *c, fsdp_tensor *const *inputs)
     if (c->inputs)
         status = run(c);
     if (status != FSDP_OK) {
-        fail(c->module, status, c->began);
+        fail(c->module, status, c->began, c->ended);
         forget_outputs(c->outputs, c->output_count);
     }
     if (c->inputs != local)
@@ -148,7 +152,7 @@ static fsdp_status call_in_scope(call *c, fsdp_tensor *const *inputs)
 static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tensor *const *inputs, int count,
                           fsdp_tensor **outputs, int output_count)
 {
-    call c = {module, forward, NULL, outputs, count, output_count, 0};
+    call c = {module, forward, NULL, outputs, count, output_count, 0, 0, NULL};
     fsdp_status status;
 
     forget_outputs(outputs, output_count);
@@ -159,7 +163,11 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
                        ? fsdp_last_status()
                        : FSDP_FAIL(FSDP_INVALID, "%s: input %d is missing", module->type->name, i);
     FSDP_TRY(fsdp_scope_begin(module->context));
+    module->parts->calls++;
     status = call_in_scope(&c, inputs);
+    module->parts->calls--;
+    fsdp__backward_call_unref(c.backward);
+    fsdp__module_forget_removed_hooks(module);
     fsdp_scope_end_many(module->context, outputs, output_count);
     return status;
 }

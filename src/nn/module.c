@@ -239,6 +239,17 @@ void fsdp__module_remove_hooks(fsdp_module *module, const void *arg)
     }
 }
 
+const fsdp__module_hooks *fsdp__module_hooks_before(const fsdp_module *module, int64_t number)
+{
+    const struct fsdp__module_parts *parts = module->parts;
+
+    for (int first = 1; first >= 0; first--)
+        for (int64_t i = 0; i < parts->hook_count; i++)
+            if (parts->hooks[i].first == (first == 1) && number-- == 0)
+                return &parts->hooks[i];
+    return NULL;
+}
+
 void *fsdp__module_hooks_arg(const fsdp_module *module, const void *key)
 {
     for (int64_t i = 0; i < module->parts->hook_count; i++)

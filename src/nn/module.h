@@ -7,12 +7,14 @@
 
 /* Called around a module's forward, in the order added (post hooks too). All may be NULL. */
 typedef struct fsdp__module_hooks {
+    bool first;      /* pre_forward comes before those of hooks that are not */
     const void *key; /* whose hooks they are: the address of a static of the layer that adds them, or NULL */
     void *arg;       /* what that layer keeps with the module: fsdp__module_hooks_arg gives it back */
     /* May replace inputs. */
     fsdp_status (*pre_forward)(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count);
     /* May replace outputs, some of which may be NULL. Runs only when the forward succeeded. */
-    fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor **outputs, int count);
+    fsdp_status (*post_forward)(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                                fsdp_tensor **outputs, int output_count);
     /* Asked by fsdp_module_materialize, children before parents, before any plain parameter gets bytes: gives bytes to
      * the parameters it manages. */
     fsdp_status (*materialize)(void *arg, fsdp_module *module, fsdp_device *device);
@@ -29,8 +31,8 @@ typedef struct fsdp__module_hooks {
     fsdp_tensor *(*flat_parameter)(void *arg, const fsdp_module *module);
     /* What is said of the module where the tree is printed: a line without its end, at most `bytes`. */
     void (*describe)(void *arg, char *text, size_t bytes);
-    /* The forward (or a later hook) failed: undo what pre_forward began. Last added first. A pre_forward that fails
-     * itself undoes what it began by itself: this is not called. */
+    /* The forward, this post_forward or one before it failed: undo what pre_forward began. Last added first. A
+     * pre_forward that fails itself undoes what it began by itself: this is not called. */
     void (*failed)(void *arg, fsdp_module *module);
     /* The hooks are removed, or the module goes: all it has is still there. */
     void (*free_arg)(void *arg, fsdp_module *module);
@@ -68,6 +70,8 @@ struct fsdp__module_parts {
     fsdp__module_hooks *hooks;
     int64_t hook_count, hook_capacity;
     fsdp_checkpoint_mode checkpoint; /* of its forward */
+    int64_t calls;                   /* that are running */
+    int64_t last_handle;             /* of hooks of the caller's */
     bool failed;                     /* its last call failed: the message names it already */
     bool ready;                      /* its parameters were found to have values */
 };
@@ -90,6 +94,8 @@ fsdp_status fsdp__forward_run(const fsdp__forward *forward, fsdp_module *module,
 fsdp_status fsdp__module_add_hooks(fsdp_module *module, const fsdp__module_hooks *hooks);
 /* Removes the hooks added with `arg` and frees it. */
 void fsdp__module_remove_hooks(fsdp_module *module, const void *arg);
+/* The number-th hooks in the order in which their pre_forward is called. */
+const fsdp__module_hooks *fsdp__module_hooks_before(const fsdp_module *module, int64_t number);
 /* The `arg` of the hooks added under `key`; NULL when there are none. */
 void *fsdp__module_hooks_arg(const fsdp_module *module, const void *key);
 /* What hooks of the module say optimizers are given; NULL: none does. */

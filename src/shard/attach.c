@@ -195,7 +195,8 @@ static void detach(fsdp__module_state *state)
 static fsdp_status attach(fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->module_count; i++) {
-        fsdp__module_hooks hooks = {.key = &fsdp__module_state_key,
+        fsdp__module_hooks hooks = {.first = true,
+                                    .key = &fsdp__module_state_key,
                                     .arg = state,
                                     .pre_forward = fsdp__hook_pre_forward,
                                     .post_forward = fsdp__hook_post_forward,

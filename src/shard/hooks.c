@@ -2,6 +2,7 @@
 #include "shard/hooks.h"
 
 #include "autograd/autograd.h"
+#include "base/compiler.h"
 #include "shard/bucket_reduce.h"
 #include "shard/join.h"
 #include "shard/lazy_init.h"
@@ -284,7 +285,7 @@ static fsdp_status enter_forward(fsdp__module_state *state, fsdp_tensor **inputs
     FSDP_TRY(unshard_for_forward(state));
     state->entered = fsdp__recorded(state->root->context);
     if (first) /* of several modules the first: the backward comes to it last */
-        FSDP_TRY(fsdp__boundary(inputs, count, &(fsdp__crossing){leave_backward, will_leave, state, unref_state},
+        FSDP_TRY(fsdp__boundary(inputs, count, &(fsdp__crossing){leave_backward, will_leave, state, unref_state, NULL},
                                 &recorded));
     if (recorded) /* the graph's own reference: the modules may be freed before the backward */
         (void)fsdp__module_state_ref(state);
@@ -407,8 +408,15 @@ static fsdp_status make_passage(fsdp__module_state *state, fsdp__trained *traine
     return status;
 }
 
-/* The backward comes here before it comes to what the module was given, or a module whose output is handed on; on all
- * ranks at the same place, whichever of several outputs it comes from. */
+/* What made it is a place in the backward behind all that ran in the forward. */
+static bool is_last(const fsdp__module_state *state, const fsdp_tensor *output)
+{
+    return !fsdp__has_lasting_hooks(output) &&
+           fsdp__recorded_since(output, FSDP__MAX(state->entered, state->root->left));
+}
+
+/* The backward comes here before it comes to what the module was given, or to a module inside, whether its output is
+ * handed on or not used; on all ranks at the same place, whichever of several outputs it comes from. */
 static fsdp_status make_passages(fsdp__module_state *state, fsdp_tensor **outputs, int count)
 {
     fsdp__trained *trained;
@@ -418,8 +426,7 @@ static fsdp_status make_passages(fsdp__module_state *state, fsdp_tensor **output
         return FSDP_OK;
     FSDP_TRY(fsdp__trained_now(state, &trained));
     for (int i = 0; i < count; i++)
-        if (outputs[i] &&
-            (count > 1 || fsdp__has_lasting_hooks(outputs[i]) || !fsdp__recorded_since(outputs[i], state->entered)))
+        if (outputs[i] && (count > 1 || !is_last(state, outputs[i])))
             FSDP_TRY_GOTO(status, fsdp__anchor(&outputs[i], NULL, 0), out);
     FSDP_TRY_GOTO(status, require_gradient(trained, outputs, count), out);
     for (int i = 0; i < count && status == FSDP_OK; i++)
@@ -453,6 +460,7 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     FSDP_TRY(end_module(state, module));
     /* Before the cast: the gradient that its hook sees has been through the cast's backward. */
     FSDP_TRY(make_passages(state, outputs, count));
+    root->left = fsdp__recorded(root->context);
     if (root->forward_root && root->forward_root != state)
         FSDP_TRY(fsdp__root_add_exits(root, outputs, count));
     if (root->forward_root == state && state->depth == 0) {
@@ -462,13 +470,15 @@ static fsdp_status exit_forward(fsdp__module_state *state, fsdp_module *module, 
     return cast_outputs(state, outputs, count);
 }
 
-fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor **outputs, int count)
+fsdp_status fsdp__hook_post_forward(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                                    fsdp_tensor **outputs, int output_count)
 {
     fsdp__module_state *state = arg;
     fsdp_status status;
 
+    (void)inputs, (void)count;
     state->depth--;
-    status = exit_forward(state, module, outputs, count);
+    status = exit_forward(state, module, outputs, output_count);
     if (status != FSDP_OK)
         state->depth++; /* the module has failed, and will say so */
     return status;

@@ -13,7 +13,8 @@
 
 /* As hooks of a module: see nn/module.h. */
 fsdp_status fsdp__hook_pre_forward(void *state, fsdp_module *module, fsdp_tensor **inputs, int count);
-fsdp_status fsdp__hook_post_forward(void *state, fsdp_module *module, fsdp_tensor **outputs, int count);
+fsdp_status fsdp__hook_post_forward(void *state, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                                    fsdp_tensor **outputs, int output_count);
 void fsdp__hook_failed(void *state, fsdp_module *module);
 
 #endif

@@ -27,6 +27,7 @@ typedef struct fsdp__root {
     bool in_backward;                 /* a backward runs; the root and its states are held */
     bool last_backward;
     int64_t last_backward_set; /* when it was set, among the roots of the context */
+    uint64_t left;             /* fsdp__recorded when a forward of a state ended last */
     fsdp__node **exits;        /* of the running forward: what made the outputs of its sharded modules */
     int64_t exit_count, exit_capacity;
     fsdp__module_state **order; /* states in the order their forwards ended */

@@ -130,7 +130,7 @@ static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
     bool recorded;
 
     (void)state;
-    CHECK_OK(fsdp__boundary(tensors, 3, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
+    CHECK_OK(fsdp__boundary(tensors, 3, &(fsdp__crossing){.callback = cross, .arg = &c}, &recorded));
     CHECK(recorded);
     CHECK(tensors[1] == plain);
     CHECK_OK(fsdp_backward(toy_add(toy_scale(tensors[0], 5), toy_scale(tensors[2], 7))));
@@ -138,7 +138,7 @@ static void a_boundary_is_crossed_once_before_what_lies_behind(void **state)
     CHECK(!c.leaf_had_gradient);
     CHECK_NEAR(toy_grad(x), 10, 0);
     CHECK_NEAR(toy_grad(z), 21, 0);
-    CHECK_OK(fsdp__boundary(&plain, 1, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
+    CHECK_OK(fsdp__boundary(&plain, 1, &(fsdp__crossing){.callback = cross, .arg = &c}, &recorded));
     CHECK(!recorded);
     toy_end(context);
 }
@@ -151,13 +151,13 @@ static void a_boundary_with_one_unused_output_is_crossed_too(void **state)
     bool recorded;
 
     (void)state;
-    CHECK_OK(fsdp__boundary(tensors, 2, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
+    CHECK_OK(fsdp__boundary(tensors, 2, &(fsdp__crossing){.callback = cross, .arg = &c}, &recorded));
     CHECK_OK(fsdp_backward(tensors[1]));
     CHECK_EQ(c.calls, 1);
     CHECK_NEAR(toy_grad(x), 3, 0);
     tensors[0] = toy_scale(x, 2);
     c.status = FSDP_COMM;
-    CHECK_OK(fsdp__boundary(tensors, 1, &(fsdp__crossing){cross, NULL, &c, NULL}, &recorded));
+    CHECK_OK(fsdp__boundary(tensors, 1, &(fsdp__crossing){.callback = cross, .arg = &c}, &recorded));
     CHECK_ERROR(fsdp_backward(tensors[0]), FSDP_COMM, "not passable");
     toy_end(context);
 }
@@ -206,7 +206,7 @@ static void what_an_anchor_has_by_its_side_is_passed_in_its_order(void **state)
     (void)state;
     a = toy_scale(x, 2);
     CHECK_OK(fsdp__add_grad_hook(a, pass, &passers[0], NULL));
-    CHECK_OK(fsdp__boundary(&c, 1, &(fsdp__crossing){pass_boundary, NULL, &passers[2], NULL}, &recorded));
+    CHECK_OK(fsdp__boundary(&c, 1, &(fsdp__crossing){.callback = pass_boundary, .arg = &passers[2]}, &recorded));
     b = toy_scale(c, 3);
     CHECK_OK(fsdp__add_grad_hook(b, pass, &passers[1], NULL));
     d = toy_scale(a, 5);

@@ -371,7 +371,115 @@ static void what_one_rank_writes_in_a_window_is_gathered_by_all(void **state)
         in_every_way_with(write_in_window, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
 
-TEST_MAIN(cmocka_unit_test(hooks_that_call_the_library_run_at_the_same_moment_in_every_way),
+/* ---- hooks of a module's calls ---- */
+
+typedef struct witness {
+    fsdp_module *block;
+    journal *journal;
+    char when, fails; /* was it added before the block was sharded, or after */
+} witness;
+
+static fsdp_status see(const witness *w, char where)
+{
+    const fsdp_layer *up = (const fsdp_layer *)((const net_block *)w->block)->up;
+    fsdp_shard_info info = {.state = FSDP_UNSHARDED};
+
+    if (fsdp_module_is_sharded(w->block))
+        CHECK_OK(fsdp_module_shard_info(w->block, &info));
+    enter(w->journal, "%c%c%s\n", where, w->when, info.state == FSDP_UNSHARDED ? "" : " sharded");
+    if (info.state == FSDP_UNSHARDED)
+        CHECK_EQ(fsdp_tensor_size(up->weight, 0), NET_FFN);
+    return w->fails == where ? FSDP_FAIL(FSDP_INVALID, "not today") : FSDP_OK;
+}
+
+static fsdp_status see_inputs(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    (void)module;
+    CHECK(count == 1 && inputs[0]);
+    return see(arg, '<');
+}
+
+static fsdp_status see_outputs(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                               fsdp_tensor **outputs, int output_count)
+{
+    (void)module, (void)inputs;
+    CHECK(count == 1 && output_count == 1 && outputs[0]);
+    return see(arg, '>');
+}
+
+static fsdp_status see_output_grads(void *arg, fsdp_module *module, fsdp_tensor **grads, int count)
+{
+    (void)module;
+    CHECK(count == 1 && grads[0]);
+    return see(arg, '[');
+}
+
+static fsdp_status see_input_grads(void *arg, fsdp_module *module, fsdp_tensor **grads, int count,
+                                   fsdp_tensor *const *output_grads, int output_count)
+{
+    (void)module;
+    CHECK(count == 1 && grads[0] && output_count == 1 && output_grads[0]);
+    return see(arg, ']');
+}
+
+static void watch(witness *w, char when)
+{
+    const fsdp_module_hooks hooks = {.arg = w,
+                                     .pre_forward = see_inputs,
+                                     .post_forward = see_outputs,
+                                     .pre_backward = see_output_grads,
+                                     .post_backward = see_input_grads};
+
+    w->when = when;
+    CHECK_OK(fsdp_module_add_hooks(w->block, &hooks, NULL));
+}
+
+/* The same bits as without, and where a hook fails on all ranks the next step is as if it had not. */
+static void train_watched(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = net_create(context, run->way ? fsdp_meta(context) : test_device(context), BLOCKS);
+    journal j = {.length = 0};
+    witness before = {.block = net_block_at(module, 1), .journal = &j}, after = before;
+    fsdp_shard_options options = run->options;
+
+    options.reshard_after_forward = FSDP_RESHARD_ALWAYS;
+    if (run->arg)
+        watch(&before, 'b');
+    if (run->way) {
+        net_shard(module, &options);
+        CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    }
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    if (run->arg)
+        watch(&after, 'a');
+    for (int step = 0; step < 5; step++) {
+        after.fails = step == 0 ? '\0' : "<>[]"[step - 1];
+        j.length = 0;
+        if (after.fails && run->arg && run->way) {
+            CHECK_STATUS(net_try(module), FSDP_INVALID);
+            CHECK_CONTAINS(fsdp_last_error(), "not today");
+            CHECK_OK(fsdp_module_reset_iteration(module));
+        }
+        after.fails = '\0';
+        j.length = 0;
+        ways_backward(run, module, step);
+        if (run->arg && run->world > 1 && run->way)
+            CHECK_STRING(j.text, "<b\n<a\n>b\n>a sharded\n[b sharded\n[a sharded\n]b\n]a\n");
+        note_gradients(run, module);
+        net_sgd(module, 0.1f);
+    }
+    note_weights(run, module);
+    fsdp_module_unref(module);
+}
+
+static void hooks_of_calls_see_gathered_parameters(void **state)
+{
+    (void)state;
+    in_every_way_with(train_watched, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, 1);
+}
+
+TEST_MAIN(cmocka_unit_test(hooks_of_calls_see_gathered_parameters),
+          cmocka_unit_test(hooks_that_call_the_library_run_at_the_same_moment_in_every_way),
           cmocka_unit_test(a_hook_that_walks_another_loss_adds_its_gradients),
           cmocka_unit_test(a_hook_on_one_rank_disturbs_nobody),
           cmocka_unit_test(a_gradient_of_an_operation_on_the_shard_is_distributed),

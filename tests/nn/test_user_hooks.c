@@ -1,0 +1,330 @@
+/* Hooks of the caller's: their order, what they replace, the gradients they see, how long they live. */
+#include "autograd/tools.h"
+#include "fsdp/nn.h"
+
+typedef struct spy {
+    char name, *log;
+    double input_by, output_by, pre_by, post_by; /* what is handed on is multiplied; 0: left as it is */
+    fsdp_status fail;                            /* of what `failing` says */
+    char failing;
+    bool nothing; /* replaces with nothing, there */
+    int64_t remove;
+    double seen_in, seen_out; /* gradients; -1: none */
+} spy;
+
+static void enter(const spy *s, char what)
+{
+    size_t used = strlen(s->log);
+
+    s->log[used] = what;
+    s->log[used + 1] = s->name;
+    s->log[used + 2] = '\0';
+}
+
+static fsdp_status treat(const spy *s, char what, double by, fsdp_tensor **tensor)
+{
+    enter(s, what);
+    if (s->failing == what && s->fail)
+        return FSDP_FAIL(s->fail, "told to");
+    if (s->failing == what && s->nothing)
+        *tensor = NULL;
+    else if (by != 0 && *tensor)
+        *tensor = fsdp_scale(*tensor, by);
+    return FSDP_OK;
+}
+
+static fsdp_status before(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    const spy *s = arg;
+
+    CHECK(count == 1);
+    if (s->remove)
+        CHECK_OK(fsdp_module_remove_hooks(module, s->remove));
+    return treat(s, '<', s->input_by, &inputs[0]);
+}
+
+static fsdp_status after(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                         int output_count)
+{
+    const spy *s = arg;
+
+    (void)module;
+    CHECK(count == 1 && inputs[0] && output_count >= 1);
+    return treat(s, '>', s->output_by, &outputs[0]);
+}
+
+static fsdp_status pre_backward(void *arg, fsdp_module *module, fsdp_tensor **grads, int count)
+{
+    const spy *s = arg;
+
+    (void)module;
+    CHECK(count >= 1);
+    return treat(s, '[', s->pre_by, &grads[0]);
+}
+
+static fsdp_status post_backward(void *arg, fsdp_module *module, fsdp_tensor **grads, int count,
+                                 fsdp_tensor *const *output_grads, int output_count)
+{
+    spy *s = arg;
+
+    (void)module;
+    CHECK(count == 1 && output_count >= 1);
+    s->seen_in = grads[0] ? first_of(grads[0]) : -1;
+    s->seen_out = output_grads[output_count - 1] ? first_of(output_grads[output_count - 1]) : -1;
+    return treat(s, ']', s->post_by, &grads[0]);
+}
+
+static void freed(void *arg)
+{
+    enter(arg, '~');
+}
+
+static int64_t spy_on(fsdp_module *module, spy *s)
+{
+    const fsdp_module_hooks hooks = {.arg = s,
+                                     .pre_forward = before,
+                                     .post_forward = after,
+                                     .pre_backward = pre_backward,
+                                     .post_backward = post_backward,
+                                     .free_arg = freed};
+    int64_t handle;
+
+    CHECK_OK(fsdp_module_add_hooks(module, &hooks, &handle));
+    return handle;
+}
+
+/* ---- 3 x, and x ---- */
+
+static fsdp_status triple(fsdp_module *self, void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                          int output_count)
+{
+    (void)self, (void)arg, (void)count;
+    outputs[0] = fsdp_scale(inputs[0], 3);
+    if (output_count > 1)
+        outputs[1] = inputs[0];
+    return FSDP_OK;
+}
+
+static const fsdp_module_type triple_type = {.name = "Triple", .forward_many = triple};
+
+typedef struct rig {
+    fsdp_context *context;
+    fsdp_module *module;
+    fsdp_tensor *x;
+    char log[64];
+} rig;
+
+static void begin(rig *r)
+{
+    *r = (rig){.context = test_context()};
+    CHECK_OK(fsdp_scope_begin(r->context));
+    CHECK_OK(fsdp_module_create(r->context, &triple_type, sizeof *r->module, &r->module));
+    r->x = make_floats(test_device(r->context), 1, (const float[]){5});
+    CHECK_OK(fsdp_tensor_set_requires_grad(r->x, true));
+}
+
+static void end(rig *r)
+{
+    fsdp_module_unref(r->module);
+    fsdp_scope_end(r->context, NULL);
+    CHECK_EQ(tensor_bytes(r->context), 0);
+    fsdp_context_free(r->context);
+}
+
+/* ---- tests ---- */
+
+static void they_run_in_order_until_they_are_removed(void **state)
+{
+    rig r;
+    spy a = {.name = 'a', .log = r.log, .input_by = 2}, b = {.name = 'b', .log = r.log, .output_by = 10};
+    int64_t first, second;
+
+    (void)state;
+    begin(&r);
+    first = spy_on(r.module, &a);
+    second = spy_on(r.module, &b);
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(r.module, r.x))), 300, 0);
+    CHECK_STRING(r.log, "<a<b>a>b");
+    CHECK_OK(fsdp_module_remove_hooks(r.module, first));
+    CHECK_STATUS(fsdp_module_remove_hooks(r.module, first), FSDP_NOT_FOUND);
+    CHECK_CONTAINS(fsdp_last_error(), "Triple has no hooks with the handle");
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(r.module, r.x))), 150, 0);
+    b.remove = second; /* by itself: it goes when the call is over */
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(r.module, r.x))), 15, 0);
+    CHECK_NEAR(first_of(CHECK_PTR(fsdp_call(r.module, r.x))), 15, 0);
+    fsdp_scope_end(r.context, NULL); /* the graphs go, and what they held */
+    CHECK_OK(fsdp_scope_begin(r.context));
+    CHECK_EQ((int)strlen(r.log), 8 + 4 + 2 + 4);
+    CHECK_STATUS(fsdp_module_remove_hooks(NULL, 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_add_hooks(r.module, NULL, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_add_hooks(NULL, &(fsdp_module_hooks){0}, NULL), FSDP_INVALID);
+    CHECK_OK(fsdp_module_add_hooks(r.module, &(fsdp_module_hooks){0}, NULL));
+    end(&r);
+}
+
+static void those_of_a_backward_see_gradients_and_replace_them(void **state)
+{
+    rig r;
+    spy a = {.name = 'a', .log = r.log, .pre_by = 2}, b = {.name = 'b', .log = r.log, .post_by = 7};
+    fsdp_tensor *y[2];
+
+    (void)state;
+    begin(&r);
+    (void)spy_on(r.module, &a);
+    (void)spy_on(r.module, &b);
+    y[0] = CHECK_PTR(fsdp_call(r.module, r.x));
+    r.log[0] = '\0';
+    CHECK_OK(fsdp_backward(fsdp_sum(y[0])));
+    CHECK_STRING(r.log, "[a[b]a]b");
+    CHECK_NEAR(a.seen_out, 2, 0); /* as the hooks before the backward left it */
+    CHECK_NEAR(a.seen_in, 6, 0);
+    CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 42, 0);
+
+    /* A backward from one of two outputs, then from the other. */
+    CHECK_OK(fsdp_tensor_set_grad(r.x, NULL));
+    CHECK_OK(fsdp_module_call_many(r.module, NULL, &r.x, 1, y, 2));
+    y[0] = fsdp_sum(y[0]), y[1] = fsdp_sum(y[1]);
+    CHECK_OK(fsdp_backward_from(&y[0], NULL, 1, true));
+    CHECK_NEAR(a.seen_out, -1, 0);
+    CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 42, 0);
+    CHECK_OK(fsdp_backward(y[1]));
+    CHECK_NEAR(a.seen_out, 1, 0);
+    CHECK_NEAR(a.seen_in, 1, 0);
+    CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 49, 0);
+    end(&r);
+}
+
+static fsdp_tensor *weighted(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp_mul(inputs[0], ((const fsdp_layer *)self)->weight);
+}
+
+static void where_no_input_has_a_gradient_those_of_the_outputs_are_seen(void **state)
+{
+    static const fsdp_module_type type = {.name = "Weighted", .forward = weighted};
+    rig r;
+    spy a = {.name = 'a', .log = r.log, .pre_by = 2};
+    fsdp_layer *layer;
+    fsdp_tensor *x;
+
+    (void)state;
+    begin(&r);
+    CHECK_OK(fsdp_module_create(r.context, &type, sizeof *layer, &layer));
+    CHECK_OK(fsdp_module_add_parameter(&layer->base, "weight", &layer->weight, test_device(r.context), FSDP_F32, 1,
+                                       (const int64_t[]){1}, (fsdp_init){.kind = FSDP_INIT_ONES}));
+    (void)spy_on(&layer->base, &a);
+    x = make_floats(test_device(r.context), 1, (const float[]){5});
+    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_call(&layer->base, x)))));
+    CHECK_STRING(r.log, "<a>a[a]a");
+    CHECK_NEAR(a.seen_in, -1, 0);
+    CHECK_NEAR(a.seen_out, 2, 0);
+    CHECK_NEAR(first_of(fsdp_tensor_grad(layer->weight)), 10, 0);
+    fsdp_no_grad_begin(r.context);
+    CHECK_PTR(fsdp_call(&layer->base, x));
+    fsdp_no_grad_end(r.context);
+    fsdp_module_unref(&layer->base);
+    CHECK_STRING(r.log, "<a>a[a]a<a>a~a");
+    end(&r);
+}
+
+static void one_that_fails_fails_the_call_or_the_backward(void **state)
+{
+    static const char places[] = "<>[]";
+    rig r;
+    spy a = {.name = 'a', .log = r.log};
+
+    (void)state;
+    begin(&r);
+    (void)spy_on(r.module, &a);
+    for (int i = 0; places[i]; i++)
+        for (int nothing = 0; nothing < 2; nothing++) {
+            fsdp_tensor *y;
+
+            a.failing = places[i];
+            a.fail = nothing ? FSDP_OK : FSDP_COMM;
+            a.nothing = nothing;
+            r.log[0] = '\0';
+            fsdp_clear_error();
+            y = fsdp_call(r.module, r.x);
+            CHECK_EQ(y != NULL, i >= 2);
+            if (y)
+                CHECK_STATUS(fsdp_backward(fsdp_sum(y)), nothing ? FSDP_INVALID : FSDP_COMM);
+            CHECK_CONTAINS(fsdp_last_error(), nothing ? "a hook of Triple replaced" : "Triple: told to");
+            CHECK_EQ(fsdp_last_status(), nothing ? FSDP_INVALID : FSDP_COMM);
+        }
+    a.failing = '\0';
+    r.log[0] = '\0';
+    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)))));
+    end(&r);
+}
+
+static void what_they_need_lives_as_long_as_they_may_run(void **state)
+{
+    rig r;
+    spy a = {.name = 'a', .log = r.log};
+    fsdp_tensor *y;
+
+    (void)state;
+    begin(&r);
+    (void)spy_on(r.module, &a);
+    y = fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)));
+    fsdp_module_unref(r.module); /* the graph holds it */
+    CHECK_STRING(r.log, "<a>a");
+    CHECK_OK(fsdp_backward(y));
+    CHECK_STRING(r.log, "<a>a[a]a~a");
+    r.module = NULL;
+    end(&r);
+}
+
+static void removed_ones_run_in_no_backward(void **state)
+{
+    rig r;
+    spy a = {.name = 'a', .log = r.log, .pre_by = 2};
+    int64_t handle;
+    fsdp_tensor *y;
+
+    (void)state;
+    begin(&r);
+    handle = spy_on(r.module, &a);
+    y = fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)));
+    CHECK_OK(fsdp_module_remove_hooks(r.module, handle));
+    CHECK_OK(fsdp_backward(y));
+    CHECK_STRING(r.log, "<a>a~a");
+    CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 3, 0);
+    end(&r);
+}
+
+static fsdp_tensor *inner(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp_gelu(fsdp_call(arg, fsdp_gelu(inputs[0])));
+}
+
+static void a_checkpoint_around_runs_those_of_the_forward_again(void **state)
+{
+    rig r;
+    spy a = {.name = 'a', .log = r.log, .input_by = 2};
+    float plain, checkpointed;
+
+    (void)state;
+    begin(&r);
+    (void)spy_on(r.module, &a);
+    CHECK_OK(fsdp_backward(fsdp_sum(inner(r.module, &r.x, 1))));
+    plain = (float)first_of(fsdp_tensor_grad(r.x));
+    CHECK_OK(fsdp_tensor_set_grad(r.x, NULL));
+    r.log[0] = '\0';
+    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_checkpoint(r.context, inner, r.module, &r.x, 1, NULL)))));
+    checkpointed = (float)first_of(fsdp_tensor_grad(r.x));
+    CHECK_STRING(r.log, "<a>a<a>a[a]a");
+    CHECK_BYTES(&plain, &checkpointed, sizeof plain);
+    end(&r);
+}
+
+TEST_MAIN(cmocka_unit_test(they_run_in_order_until_they_are_removed),
+          cmocka_unit_test(those_of_a_backward_see_gradients_and_replace_them),
+          cmocka_unit_test(where_no_input_has_a_gradient_those_of_the_outputs_are_seen),
+          cmocka_unit_test(one_that_fails_fails_the_call_or_the_backward),
+          cmocka_unit_test(what_they_need_lives_as_long_as_they_may_run),
+          cmocka_unit_test(removed_ones_run_in_no_backward),
+          cmocka_unit_test(a_checkpoint_around_runs_those_of_the_forward_again))
