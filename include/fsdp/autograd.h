@@ -35,6 +35,10 @@ FSDP_API fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *
 /* Between the two, nothing is recorded. Nests. */
 FSDP_API void fsdp_no_grad_begin(fsdp_context *context);
 FSDP_API void fsdp_no_grad_end(fsdp_context *context);
+/* Between the two, it is again, inside no_grad too. Nests, with no_grad in any order: each end undoes the begin that it
+ * belongs to. */
+FSDP_API fsdp_status fsdp_enable_grad_begin(fsdp_context *context);
+FSDP_API void fsdp_enable_grad_end(fsdp_context *context);
 FSDP_API bool fsdp_grad_enabled(const fsdp_context *context);
 
 /* Same bytes, no history. Belongs to the scope. */

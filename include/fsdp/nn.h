@@ -112,6 +112,27 @@ typedef struct fsdp_parameters {
 FSDP_API fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out);
 FSDP_API void fsdp_parameters_release(fsdp_parameters *parameters);
 
+/* Every buffer of the subtree, persistent or not, as the parameters; release it as those. */
+FSDP_API fsdp_status fsdp_module_buffers(fsdp_module *module, fsdp_parameters *out);
+
+/* Visits the module and all below it, each once, under its dotted name ("" for the module itself), until a visit
+ * fails, whose status it returns: parents first (PyTorch's named_modules), or children first (its apply). */
+typedef fsdp_status (*fsdp_module_visit)(void *arg, fsdp_module *module, const char *name);
+FSDP_API fsdp_status fsdp_module_walk(fsdp_module *module, fsdp_module_visit visit, void *arg);
+FSDP_API fsdp_status fsdp_module_apply(fsdp_module *module, fsdp_module_visit visit, void *arg);
+
+typedef struct fsdp_named_module {
+    const char *name;    /* dotted, from the module asked */
+    fsdp_module *module; /* held */
+} fsdp_named_module;
+typedef struct fsdp_named_modules {
+    int64_t count;
+    fsdp_named_module *items;
+} fsdp_named_modules;
+/* Those whose type has the name `type`, as "Linear", or all of them where it is NULL; parents first. */
+FSDP_API fsdp_status fsdp_module_modules(fsdp_module *module, const char *type, fsdp_named_modules *out);
+FSDP_API void fsdp_named_modules_release(fsdp_named_modules *modules);
+
 /* Borrowed; NULL and a last error when there is no such name. */
 FSDP_API fsdp_module *fsdp_module_child(fsdp_module *module, const char *dotted_name);
 FSDP_API fsdp_tensor *fsdp_module_parameter(fsdp_module *module, const char *dotted_name);

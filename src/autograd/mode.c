@@ -8,9 +8,17 @@ fsdp__autograd *fsdp__autograd_get(const fsdp_context *context)
     return fsdp__context_get(context, FSDP__SLOT_AUTOGRAD);
 }
 
+static void autograd_free(void *pointer)
+{
+    fsdp__autograd *autograd = pointer;
+
+    fsdp__free(autograd->outside);
+    fsdp__free(autograd);
+}
+
 fsdp__autograd *fsdp__autograd_make(fsdp_context *context)
 {
-    return fsdp__context_get_or_make(context, FSDP__SLOT_AUTOGRAD, sizeof(fsdp__autograd), fsdp__free);
+    return fsdp__context_get_or_make(context, FSDP__SLOT_AUTOGRAD, sizeof(fsdp__autograd), autograd_free);
 }
 
 fsdp_context *fsdp__tensor_context(const fsdp_tensor *tensor)
@@ -33,6 +41,28 @@ void fsdp_no_grad_end(fsdp_context *context)
 
     if (autograd && autograd->no_grad > 0)
         autograd->no_grad--;
+}
+
+fsdp_status fsdp_enable_grad_begin(fsdp_context *context)
+{
+    fsdp__autograd *autograd = context ? fsdp__autograd_make(context) : NULL;
+
+    if (!context)
+        return FSDP_FAIL(FSDP_INVALID, "cannot enable gradients: the context is NULL");
+    if (!autograd || fsdp__grow(&autograd->outside, autograd->outside_count, &autograd->outside_capacity,
+                                sizeof *autograd->outside) != 0)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot enable gradients");
+    autograd->outside[autograd->outside_count++] = autograd->no_grad;
+    autograd->no_grad = 0;
+    return FSDP_OK;
+}
+
+void fsdp_enable_grad_end(fsdp_context *context)
+{
+    fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    if (autograd && autograd->outside_count > 0)
+        autograd->no_grad = autograd->outside[--autograd->outside_count];
 }
 
 bool fsdp_grad_enabled(const fsdp_context *context)

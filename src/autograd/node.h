@@ -116,7 +116,9 @@ struct fsdp__run {
 
 /* Hangs on the context. */
 typedef struct fsdp__autograd {
-    int64_t no_grad; /* depth */
+    int64_t no_grad;  /* depth, in the innermost enable_grad */
+    int64_t *outside; /* those around each enable_grad, the outermost first */
+    int64_t outside_count, outside_capacity;
     uint64_t sequence;
     fsdp__run *running;
     fsdp__checkpoint *checkpoint; /* whose function runs, for the first time or again */

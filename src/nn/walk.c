@@ -127,10 +127,10 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)
+static fsdp_status collect_all(fsdp_module *module, fsdp__module_visit visit, fsdp_parameters *out)
 {
     collection c = {{0, NULL}, 0};
-    fsdp_status status = fsdp__module_walk(module, collect, &c);
+    fsdp_status status = fsdp__module_walk(module, visit, &c);
 
     if (status != FSDP_OK) {
         fsdp_parameters_release(&c.list);
@@ -138,6 +138,29 @@ fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)
     }
     *out = c.list;
     return FSDP_OK;
+}
+
+fsdp_status fsdp_module_parameters(fsdp_module *module, fsdp_parameters *out)
+{
+    return collect_all(module, collect, out);
+}
+
+static fsdp_status collect_buffers(void *arg, fsdp_module *module, const char *name)
+{
+    collection *c = arg;
+
+    for (int64_t i = 0; i < module->parts->buffer_count; i++) {
+        const fsdp__buffer_slot *slot = &module->parts->buffers[i];
+
+        if (*slot->slot && !collected(&c->list, *slot->slot))
+            FSDP_TRY(add(c, name, slot->name, *slot->slot));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_buffers(fsdp_module *module, fsdp_parameters *out)
+{
+    return collect_all(module, collect_buffers, out);
 }
 
 void fsdp_parameters_release(fsdp_parameters *parameters)

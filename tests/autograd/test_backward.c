@@ -224,6 +224,58 @@ static void nothing_is_recorded_without_need(void **state)
     toy_end(context);
 }
 
+/* In any order of nesting, and in a hook of a backward, in which nothing is recorded. */
+static fsdp_status walk_another(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    fsdp_tensor *x = arg;
+
+    (void)tensor, (void)grad;
+    CHECK(!fsdp_grad_enabled(fsdp_device_context(fsdp_tensor_device(x))));
+    CHECK_OK(fsdp_enable_grad_begin(fsdp_device_context(fsdp_tensor_device(x))));
+    CHECK_OK(fsdp_backward(toy_scale(x, 3)));
+    fsdp_enable_grad_end(fsdp_device_context(fsdp_tensor_device(x)));
+    CHECK(!fsdp_grad_enabled(fsdp_device_context(fsdp_tensor_device(x))));
+    return FSDP_OK;
+}
+
+static void recording_may_be_switched_on_inside(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = toy_leaf(context, 1), *other = toy_leaf(context, 1), *y;
+
+    (void)state;
+    CHECK_OK(fsdp_enable_grad_begin(context)); /* it is on */
+    fsdp_no_grad_begin(context);
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_enable_grad_begin(context));
+    CHECK(fsdp_tensor_requires_grad(toy_scale(x, 2)));
+    fsdp_no_grad_end(context); /* of nobody */
+    CHECK(fsdp_grad_enabled(context));
+    fsdp_no_grad_begin(context);
+    CHECK(!fsdp_grad_enabled(context));
+    CHECK_OK(fsdp_enable_grad_begin(context));
+    CHECK(fsdp_grad_enabled(context));
+    fsdp_enable_grad_end(context);
+    CHECK(!fsdp_grad_enabled(context));
+    fsdp_no_grad_end(context);
+    CHECK(fsdp_grad_enabled(context));
+    fsdp_enable_grad_end(context);
+    CHECK(!fsdp_grad_enabled(context));
+    fsdp_no_grad_end(context);
+    CHECK(!fsdp_grad_enabled(context));
+    fsdp_no_grad_end(context);
+    CHECK(fsdp_grad_enabled(context));
+    fsdp_enable_grad_end(context);
+    fsdp_enable_grad_end(context);
+    CHECK(fsdp_grad_enabled(context));
+    CHECK_STATUS(fsdp_enable_grad_begin(NULL), FSDP_INVALID);
+    y = toy_scale(x, 2);
+    CHECK_OK(fsdp_tensor_add_grad_hook(y, walk_another, other));
+    CHECK_OK(fsdp_backward(y));
+    CHECK_NEAR(first_of(fsdp_tensor_grad(other)), 3, 0);
+    toy_end(context);
+}
+
 static void roots_are_checked(void **state)
 {
     fsdp_context *context = toy_begin();
@@ -276,4 +328,5 @@ TEST_MAIN(cmocka_unit_test(a_chain_multiplies),
           cmocka_unit_test(what_was_saved_is_let_go_on_the_way),
           cmocka_unit_test(a_failed_backward_ends_cleanly_and_the_next_one_works),
           cmocka_unit_test(callbacks_run_once_at_the_end), cmocka_unit_test(nothing_is_recorded_without_need),
-          cmocka_unit_test(roots_are_checked), cmocka_unit_test(every_failing_allocation_is_survived))
+          cmocka_unit_test(recording_may_be_switched_on_inside), cmocka_unit_test(roots_are_checked),
+          cmocka_unit_test(every_failing_allocation_is_survived))

@@ -216,7 +216,61 @@ static void every_failing_allocation_is_survived(void **state)
     fsdp_context_free(context);
 }
 
-TEST_MAIN(cmocka_unit_test(parameters_come_in_order_and_once), cmocka_unit_test(parts_are_found_by_name),
+/* ---- for the caller ---- */
+
+typedef struct visits {
+    char names[64];
+    const char *stop; /* fails there; NULL: nowhere */
+} visits;
+
+static fsdp_status enter(void *arg, fsdp_module *module, const char *name)
+{
+    visits *v = arg;
+
+    CHECK_PTR(module);
+    strcat(strcat(v->names, name), "/");
+    return v->stop && strcmp(v->stop, name) == 0 ? FSDP_FAIL(FSDP_COMM, "enough") : FSDP_OK;
+}
+
+static void modules_and_buffers_are_listed_for_the_caller(void **state)
+{
+    fsdp_context *context = test_context();
+    visits down = {.names = ""}, up = {.names = ""}, part = {.stop = "up"};
+    fsdp_named_modules modules;
+    fsdp_parameters buffers;
+    net *n = NULL;
+
+    (void)state;
+    CHECK_OK(create(context, test_device(context), &n));
+    CHECK_OK(fsdp_module_walk(&n->base, enter, &down));
+    CHECK_STRING(down.names, "/up/down/");
+    CHECK_OK(fsdp_module_apply(&n->base, enter, &up));
+    CHECK_STRING(up.names, "up/down//");
+    CHECK_ERROR(fsdp_module_walk(&n->base, enter, &part), FSDP_COMM, "enough");
+    CHECK_STRING(part.names, "/up/");
+    CHECK_STATUS(fsdp_module_walk(NULL, enter, &part), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_apply(&n->base, NULL, NULL), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_modules(NULL, NULL, &modules), FSDP_INVALID);
+    CHECK_OK(fsdp_module_modules(&n->base, "Linear", &modules));
+    CHECK_EQ(modules.count, 2);
+    CHECK_STRING(modules.items[1].name, "down");
+    CHECK(modules.items[1].module == fsdp_module_child(&n->base, "down"));
+    fsdp_named_modules_release(&modules);
+    CHECK_OK(fsdp_module_modules(&n->base, NULL, &modules));
+    CHECK_EQ(modules.count, 3);
+    fsdp_named_modules_release(&modules);
+    fsdp_named_modules_release(NULL);
+    CHECK_OK(fsdp_module_buffers(&n->base, &buffers));
+    CHECK_EQ(buffers.count, 1);
+    CHECK_STRING(buffers.items[0].name, "table");
+    CHECK(buffers.items[0].tensor == n->table);
+    fsdp_parameters_release(&buffers);
+    fsdp_module_unref(&n->base);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(modules_and_buffers_are_listed_for_the_caller),
+          cmocka_unit_test(parameters_come_in_order_and_once), cmocka_unit_test(parts_are_found_by_name),
           cmocka_unit_test(names_are_checked), cmocka_unit_test(switches_reach_the_whole_tree),
           cmocka_unit_test(a_walk_visits_each_module_once_under_its_first_name),
           cmocka_unit_test(a_module_lives_as_long_as_its_references),
