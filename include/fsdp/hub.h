@@ -18,10 +18,23 @@ FSDP_API fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config 
 FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config);
 
 /* Fills every entry of the state from the folder's safetensors files: each rank reads only its own rows, converting
- * dtypes (F32, BF16, F16). Missing, surplus (beyond known aliases of tied weights and buffers that HF may store) or
- * misshapen tensors are errors naming the tensor and the file, found before anything is changed. Ranks look at their
- * own rows only, so one may fail alone: fsdp_agree on the result. */
+ * dtypes (F32, BF16, F16; whole numbers and booleans are read as what they are). Missing, surplus (beyond known aliases
+ * of tied weights and buffers that HF may store) or misshapen tensors are errors naming the tensors and the file, found
+ * before anything is changed. Ranks look at their own rows only, so one may fail alone: fsdp_agree on the result.
+ * `config` is NULL for a model of one's own, in which names are what they are. */
 FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config);
+
+/* The names that only one of the two has. */
+typedef struct fsdp_hub_keys {
+    int64_t missing_count, unexpected_count;
+    char **missing;    /* in the state, and in no file */
+    char **unexpected; /* in a file, and not in the state */
+} fsdp_hub_keys;
+/* The same with these passed over (PyTorch's strict=False): what both have is read, and the rest is in `*out`, for the
+ * caller to release, who may give NULL. */
+FSDP_API fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
+                                          fsdp_hub_keys *out);
+FSDP_API void fsdp_hub_keys_release(fsdp_hub_keys *keys);
 
 /* Writes model.safetensors (or numbered files of at most 5 GB with an index), config.json and generation_config.json,
  * as transformers loads them; without a config, which may be NULL, the weights alone, of whatever module the state is.
@@ -35,7 +48,8 @@ FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, c
  * A failure on any rank is everybody's error, and leaves what was there. A process that is killed while it replaces the
  * files of a folder (a few renames) leaves a journal in it, unfinished-save.json: until fsdp_hub_repair, or the next
  * save, has finished what was begun, every reader refuses the folder. What a dead process left beside or in the folder
- * (`<folder>.saving`, `.saving`) is removed by the next save. `dtype` F32, BF16 or F16. [collective] */
+ * (`<folder>.saving`, `.saving`) is removed by the next save. `dtype` F32, BF16 or F16, or without a config NONE: each
+ * tensor in its own. Whole numbers and booleans stay what they are. [collective] */
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                    fsdp_dtype dtype, fsdp_process_group *group);
 

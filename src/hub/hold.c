@@ -40,6 +40,13 @@ fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold)
     return fsdp__publication_begin(hold->publication, &options);
 }
 
+fsdp_dtype fsdp__hub_dtype(const fsdp_state_dict_entry *entry, fsdp_dtype dtype)
+{
+    fsdp_dtype own = fsdp_tensor_dtype(entry->tensor);
+
+    return dtype == FSDP_DTYPE_NONE || !fsdp_dtype_is_floating(own) ? own : dtype;
+}
+
 fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out)
 {
     fsdp_safetensors_entry *entries = fsdp__calloc((size_t)state->count, sizeof *entries);
@@ -51,9 +58,10 @@ fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint6
         const fsdp_state_dict_entry *from = &state->entries[i];
         fsdp_safetensors_entry *entry = &entries[i];
 
-        *entry = (fsdp_safetensors_entry){.name = from->name, .dtype = dtype, .ndim = from->ndim};
+        *entry =
+            (fsdp_safetensors_entry){.name = from->name, .dtype = fsdp__hub_dtype(from, dtype), .ndim = from->ndim};
         memcpy(entry->shape, from->global_shape, sizeof entry->shape);
-        entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(dtype);
+        entry->bytes = (size_t)fsdp__shape_numel(entry->ndim, entry->shape) * fsdp_dtype_size(entry->dtype);
     }
     status = fsdp__save_plan_create(entries, state->count, limit_bytes, out);
     fsdp__free(entries);

@@ -12,6 +12,8 @@ struct fsdp_hub_hold {
     fsdp__hub_target target;
 };
 
+/* What an entry is stored as: `dtype`, but numbers that are not floating, and all where that is NONE, as they are. */
+fsdp_dtype fsdp__hub_dtype(const fsdp_state_dict_entry *entry, fsdp_dtype dtype);
 /* Where the tensors of a state go. Follows from names, global shapes, dtype and limit alone: the same on every rank. */
 fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint64_t limit_bytes, fsdp__save_plan *out);
 /* Whether files of this plan, with what stands beside them, find their place. */

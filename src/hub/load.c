@@ -10,9 +10,10 @@
 /* A load in progress. */
 typedef struct loader {
     const char *folder;
-    const fsdp_model_config *config;
+    const fsdp_model_config *config; /* NULL: names are what they are */
     const fsdp_state_dict *state;
-    bool headers_only; /* nothing is to be read: the state may be on the meta device */
+    fsdp_hub_keys *keys; /* what only one of the two has is passed over, and gets in there; NULL: it is an error */
+    bool headers_only;   /* nothing is to be read: the state may be on the meta device */
     fsdp_safetensors *files;
     const fsdp_safetensors_entry **sources; /* per entry of the state */
     bool *used;                             /* per tensor of the files */
@@ -36,27 +37,30 @@ static const fsdp_safetensors_entry *find_source(const loader *l, const char *na
 {
     const fsdp_safetensors_entry *found = fsdp_safetensors_find(l->files, name);
 
-    if (!found)
-        found = fsdp_safetensors_find(l->files, bare_name(name, l->config->architecture));
+    if (found || !l->config)
+        return found;
+    found = fsdp_safetensors_find(l->files, bare_name(name, l->config->architecture));
     if (!found && l->config->tie_word_embeddings && strcmp(name, fsdp__embedding_name(l->config->architecture)) == 0)
         found = fsdp_safetensors_find(l->files, FSDP__HEAD_NAME); /* a tied pair may be stored under either name */
     return found;
 }
 
-static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *entry,
-                                const fsdp_safetensors_entry *source)
+static fsdp_status check_source(const fsdp_state_dict_entry *entry, const fsdp_safetensors_entry *source)
 {
     char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
 
-    if (!source)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': no file holds tensor '%s'", l->folder, entry->name);
+    fsdp_dtype dtype = fsdp_tensor_dtype(entry->tensor);
+
     if (source->ndim != entry->ndim ||
         memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof *source->shape) != 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' has shape %s, but the model's has %s",
                          source->file, FSDP__SHOWN_NAME(source->name),
                          fsdp__shape_text(source->ndim, source->shape, got),
                          fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
-    if (!fsdp_dtype_is_floating(source->dtype))
+    if (!fsdp_dtype_is_floating(dtype) && source->dtype != dtype)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s, but the model's is %s", source->file,
+                         FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype), fsdp_dtype_name(dtype));
+    if (fsdp_dtype_is_floating(dtype) && !fsdp_dtype_is_floating(source->dtype))
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' is %s: float32, bfloat16 or float16 is needed",
                          source->file, FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype));
     return FSDP_OK;
@@ -116,14 +120,14 @@ static fsdp_status check_tied_head(const loader *l, const fsdp_safetensors_entry
     return fsdp_state_dict_entry_runs(entry, compare_run, &pair);
 }
 
-static fsdp_status check_extra(const loader *l, const fsdp_safetensors_entry *extra)
+/* Whether it is known what the tensor is. */
+static fsdp_status check_extra(const loader *l, const fsdp_safetensors_entry *extra, bool *known)
 {
-    if (known_constant(extra->name, l->config->architecture))
+    *known = l->config && known_constant(extra->name, l->config->architecture);
+    if (*known || !l->config || !l->config->tie_word_embeddings || strcmp(extra->name, FSDP__HEAD_NAME) != 0)
         return FSDP_OK;
-    if (l->config->tie_word_embeddings && strcmp(extra->name, FSDP__HEAD_NAME) == 0)
-        return check_tied_head(l, extra);
-    return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s' belongs to no parameter of the model", extra->file,
-                     FSDP__SHOWN_NAME(extra->name));
+    *known = true;
+    return check_tied_head(l, extra);
 }
 
 static fsdp_status check_bytes(const loader *l)
@@ -140,19 +144,103 @@ static fsdp_status check_bytes(const loader *l)
     return FSDP_OK;
 }
 
+/* ---- what only one of the two has ---- */
+
+static fsdp_status add_key(char ***keys, int64_t *count, const char *name)
+{
+    char **more = fsdp__realloc(*keys, (size_t)(*count + 1) * sizeof *more);
+
+    if (!more)
+        return FSDP_NO_MEMORY;
+    *keys = more;
+    more[*count] = fsdp__strdup(name);
+    if (!more[*count])
+        return FSDP_NO_MEMORY;
+    ++*count;
+    return FSDP_OK;
+}
+
+static void free_keys(char **keys, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        fsdp__free(keys[i]);
+    fsdp__free(keys);
+}
+
+void fsdp_hub_keys_release(fsdp_hub_keys *keys)
+{
+    if (!keys)
+        return;
+    free_keys(keys->missing, keys->missing_count);
+    free_keys(keys->unexpected, keys->unexpected_count);
+    *keys = (fsdp_hub_keys){.missing_count = 0};
+}
+
+/* One message for all of them. */
+typedef struct difference {
+    fsdp__names missing, unexpected;
+    const char *file; /* of the first that is not expected */
+} difference;
+
+static fsdp_status fail_different(const loader *l, difference *d)
+{
+    fsdp_status status;
+
+    if (d->missing.count == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor%s %s belong%s to no parameter of the model", d->file,
+                         d->unexpected.count > 1 ? "s" : "", fsdp__names_text(&d->unexpected),
+                         d->unexpected.count > 1 ? "" : "s");
+    status = FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': no file holds tensor%s %s", l->folder,
+                       d->missing.count > 1 ? "s" : "", fsdp__names_text(&d->missing));
+    if (d->unexpected.count > 0)
+        status = FSDP_FAIL(status, "%s; and no parameter of the model is %s", fsdp_last_error(),
+                           fsdp__names_text(&d->unexpected));
+    return status;
+}
+
+static fsdp_status note_missing(const loader *l, const char *name, difference *d)
+{
+    fsdp__names_add(&d->missing, FSDP__SHOWN_NAME(name));
+    return l->keys ? add_key(&l->keys->missing, &l->keys->missing_count, name) : FSDP_OK;
+}
+
+static fsdp_status note_unexpected(const loader *l, const fsdp_safetensors_entry *extra, difference *d)
+{
+    d->file = d->file ? d->file : extra->file;
+    fsdp__names_add(&d->unexpected, FSDP__SHOWN_NAME(extra->name));
+    return l->keys ? add_key(&l->keys->unexpected, &l->keys->unexpected_count, extra->name) : FSDP_OK;
+}
+
+static fsdp_status match_extra(const loader *l, difference *d)
+{
+    for (int64_t i = 0; i < fsdp_safetensors_count(l->files); i++) {
+        bool known = l->used[i];
+
+        if (!known)
+            FSDP_TRY(check_extra(l, fsdp_safetensors_at(l->files, i), &known));
+        if (!known)
+            FSDP_TRY(note_unexpected(l, fsdp_safetensors_at(l->files, i), d));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status match(loader *l)
 {
+    difference d = {.file = NULL};
+
     FSDP_TRY(check_bytes(l));
     for (int64_t i = 0; i < l->state->count; i++) {
         l->sources[i] = find_source(l, l->state->entries[i].name);
-        FSDP_TRY(check_source(l, &l->state->entries[i], l->sources[i]));
+        if (!l->sources[i]) {
+            FSDP_TRY(note_missing(l, l->state->entries[i].name, &d));
+            continue;
+        }
+        FSDP_TRY(check_source(&l->state->entries[i], l->sources[i]));
         /* What is left over in the end belongs to no parameter, and is looked at by itself. */
         l->used[l->sources[i] - fsdp_safetensors_at(l->files, 0)] = true;
     }
-    for (int64_t i = 0; i < fsdp_safetensors_count(l->files); i++)
-        if (!l->used[i])
-            FSDP_TRY(check_extra(l, fsdp_safetensors_at(l->files, i)));
-    return FSDP_OK;
+    FSDP_TRY(match_extra(l, &d));
+    return !l->keys && d.missing.count + d.unexpected.count > 0 ? fail_different(l, &d) : FSDP_OK;
 }
 
 /* ---- reading ---- */
@@ -216,20 +304,41 @@ static fsdp_status open_loader(loader *l)
     return match(l);
 }
 
-fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config)
+static fsdp_status load(loader *l)
 {
-    loader l = {.folder = folder, .config = config, .state = state};
     fsdp_status status = FSDP_OK;
 
-    if (!folder || !state || !config)
-        return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder, state and config are required");
-    FSDP_TRY(fsdp_safetensors_open(folder, &l.files));
+    FSDP_TRY(fsdp_safetensors_open(l->folder, &l->files));
     /* All of it before the first write: a folder that does not fit leaves the model as it was. */
-    FSDP_TRY_GOTO(status, open_loader(&l), out);
-    for (int64_t i = 0; i < state->count; i++)
-        FSDP_TRY_GOTO(status, read_entry(&state->entries[i], l.sources[i]), out);
+    FSDP_TRY_GOTO(status, open_loader(l), out);
+    for (int64_t i = 0; i < l->state->count; i++)
+        if (l->sources[i])
+            FSDP_TRY_GOTO(status, read_entry(&l->state->entries[i], l->sources[i]), out);
 out:
-    close_loader(&l);
+    close_loader(l);
+    return status;
+}
+
+fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config)
+{
+    if (!folder || !state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder and state are required");
+    return load(&(loader){.folder = folder, .config = config, .state = state});
+}
+
+fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
+                                 fsdp_hub_keys *out)
+{
+    fsdp_hub_keys keys = {.missing_count = 0};
+    fsdp_status status;
+
+    if (!folder || !state)
+        return FSDP_FAIL(FSDP_INVALID, "cannot load a model: folder and state are required");
+    status = load(&(loader){.folder = folder, .config = config, .state = state, .keys = &keys});
+    if (status != FSDP_OK || !out)
+        fsdp_hub_keys_release(&keys);
+    if (out)
+        *out = keys;
     return status;
 }
 

@@ -20,7 +20,7 @@
 #include "tensor/tensor.h"
 
 enum {
-    CHUNK_NUMEL = 1 << 20 /* converted and written at a time */
+    CHUNK_BYTES = 1 << 22 /* converted and written at a time */
 };
 
 /* A save in progress on one rank. */
@@ -36,7 +36,7 @@ typedef struct saver {
     fsdp__save_plan plan;
     int fd; /* of the file being written */
     char *path;
-    void *chunk; /* CHUNK_NUMEL elements of dtype */
+    void *chunk; /* CHUNK_BYTES */
 } saver;
 
 static bool is_first(const saver *s)
@@ -87,16 +87,6 @@ static fsdp_status create_file(saver *s, const char *name, const void *data, siz
 /* ---- prepare ---- */
 
 /* Whether there is anything to write. */
-static fsdp_status check_tensor(const fsdp_state_dict_entry *entry)
-{
-    const fsdp_tensor *tensor = entry->tensor;
-
-    if (!fsdp_dtype_is_floating(fsdp_tensor_dtype(tensor)))
-        return FSDP_FAIL(FSDP_INVALID, "cannot write tensor '%s': it is %s, not floating", entry->name,
-                         fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
-    return FSDP_OK;
-}
-
 static fsdp_status check_values(const fsdp_state_dict *state)
 {
     fsdp__names meta = {.count = 0}, unwritten = {.count = 0};
@@ -116,13 +106,11 @@ static fsdp_status check_values(const fsdp_state_dict *state)
 
 static fsdp_status check_arguments(const saver *s)
 {
-    if (s->dtype != FSDP_F32 && s->dtype != FSDP_BF16 && s->dtype != FSDP_F16)
+    if (s->dtype != FSDP_F32 && s->dtype != FSDP_BF16 && s->dtype != FSDP_F16 && (s->config || s->dtype))
         return FSDP_FAIL(FSDP_INVALID, "cannot write a model as %s: float32, bfloat16 and float16 are possible",
                          fsdp_dtype_name(s->dtype));
     if (s->config)
         FSDP_TRY(fsdp_model_config_check(s->config));
-    for (int64_t i = 0; i < s->state->count; i++)
-        FSDP_TRY(check_tensor(&s->state->entries[i]));
     return check_values(s->state);
 }
 
@@ -186,8 +174,7 @@ static fsdp_status prepare(saver *s, uint64_t limit_bytes)
 {
     if (is_first(s) && !s->hold)
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory for a model to be written");
-    /* For any dtype: this one has not been checked yet. */
-    s->chunk = fsdp__malloc(CHUNK_NUMEL * fsdp_dtype_size(FSDP_F32));
+    s->chunk = fsdp__malloc(CHUNK_BYTES);
     if (!s->chunk)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot write the model");
     FSDP_TRY(check_arguments(s));
@@ -288,14 +275,15 @@ typedef struct run_writer {
 } run_writer;
 
 /* Elements [first, first + numel) of the local tensor, converted, into s->chunk. */
-static fsdp_status read_chunk(saver *s, const fsdp_tensor *tensor, int64_t first, int64_t numel)
+static fsdp_status read_chunk(const saver *s, const fsdp_state_dict_entry *entry, int64_t first, int64_t numel)
 {
+    const fsdp_tensor *tensor = entry->tensor;
     fsdp_tensor *view = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, FSDP_SHAPE(numel), NULL, tensor->offset + first,
                                       &view));
-    status = fsdp_tensor_read(view, s->dtype, s->chunk);
+    status = fsdp_tensor_read(view, fsdp__hub_dtype(entry, s->dtype), s->chunk);
     fsdp_tensor_unref(view);
     return status;
 }
@@ -303,12 +291,12 @@ static fsdp_status read_chunk(saver *s, const fsdp_tensor *tensor, int64_t first
 static fsdp_status write_run(void *arg, int64_t global, int64_t local, int64_t numel)
 {
     run_writer *w = arg;
-    size_t size = fsdp_dtype_size(w->s->dtype);
+    size_t size = fsdp_dtype_size(fsdp__hub_dtype(w->entry, w->s->dtype));
 
     for (int64_t done = 0; done < numel;) {
-        int64_t count = FSDP__MIN(numel - done, (int64_t)CHUNK_NUMEL);
+        int64_t count = FSDP__MIN(numel - done, (int64_t)(CHUNK_BYTES / size));
 
-        FSDP_TRY(read_chunk(w->s, w->entry->tensor, local + done, count));
+        FSDP_TRY(read_chunk(w->s, w->entry, local + done, count));
         FSDP_TRY(fsdp__file_pwrite(w->s->fd, w->s->path, w->s->chunk, (size_t)count * size,
                                    w->offset + (uint64_t)(global + done) * size));
         done += count;

@@ -307,7 +307,7 @@ static void a_folder_is_checked_by_its_headers_alone(void **state)
     CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "embed_tokens.weight' has shape");
     wrong = config;
     wrong.n_layers--;
-    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "belongs to no parameter of the model");
+    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "and 6 more belong to no parameter of the model");
     wrong.n_layers = 0;
     CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_INVALID, "n_layers is 0");
     CHECK_ERROR(fsdp_hub_check(context, NULL, &config), FSDP_INVALID, "required");
