@@ -1,8 +1,6 @@
 /* cmd_compare.c - fsdp compare CONFIG.yaml: what each strategy costs. Every one is started anew, several times and in
- * turns, so that what disturbs the machine disturbs all of them, and what fails is one of them. A start is ranks of
- * this program, which leave their figures in memory that this process has given them. */
+ * turns, so that what disturbs the machine disturbs all of them, and what fails is one of them. */
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +10,13 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "cli/cli.h"
+#include "cli/compare_starts.h"
 #include "cli/overrides.h"
-#include "cli/process.h"
 #include "compare/bars.h"
 #include "compare/json.h"
-#include "launch/launch.h"
 #include "launch/variables.h"
 #include "train/inputs.h"
-
-#define CONFIG_OPTION "as-rank"  /* of a started rank: where its config is */
-#define RECORDS_OPTION "records" /* and where its figures go */
 
 enum {
     STEPS = 4,
@@ -33,12 +26,9 @@ enum {
 
 typedef struct session {
     fsdp__comparison comparison;
-    const char *strategies, *policies, *markdown, *svg;
+    const char *strategies, *policies, *worlds, *markdown, *svg;
     bool json, help;
-    int random_fd;              /* data that nobody has named; -1: none */
-    char *seen[FSDP__VARIANTS]; /* warnings that have been said */
-    int seen_count;
-    bool draws; /* on a terminal, how far it is */
+    int random_fd; /* data that nobody has named; -1: none */
 } session;
 
 static void usage(void)
@@ -53,6 +43,7 @@ static void usage(void)
          "                          class:NAME+NAME (default: what the config says)\n"
          "  --steps N               steps that count, in each start (default: 4), after 2 that do not\n"
          "  --rounds N              times that each is started, in turns (default: 3)\n"
+         "  --worlds LIST           other numbers of ranks to say memory and bytes for (default: 1,2,4,8,16,64)\n"
          "  --markdown FILE         write the table as Markdown, too\n"
          "  --svg FILE              and as bars\n"
          "  --json                  print JSON in place of the table: every figure, bytes to the byte\n"
@@ -64,148 +55,17 @@ static void usage(void)
          "on; what --strategies and --policies name and cannot be is refused before anything runs.");
 }
 
-/* ---- a rank ---- */
+/* ---- other numbers of ranks ---- */
 
-static int be_rank(const char *config_text, const char *records_text, int steps)
+/* What cannot be found out does not cost what was measured. */
+static void look_elsewhere(fsdp__comparison *c)
 {
-    fsdp__start_record *record = fsdp__calloc(1, sizeof *record);
-    fsdp_train_config *config = NULL;
-    fsdp_context *context = NULL;
-    int64_t config_fd = 0, records_fd = 0;
-    fsdp_status status = record ? FSDP_OK : FSDP_NO_MEMORY;
-
-    FSDP_TRY_GOTO(status, status, out);
-    FSDP_TRY_GOTO(status, fsdp__args_integer("--" CONFIG_OPTION, config_text, 3, INT_MAX, &config_fd), out);
-    FSDP_TRY_GOTO(status, fsdp__args_integer("--" RECORDS_OPTION, records_text, 3, INT_MAX, &records_fd), out);
-    FSDP_TRY_GOTO(status, fsdp_train_config_create(&config), out);
-    FSDP_TRY_GOTO(status, fsdp__take_over((int)config_fd, config), out);
-    FSDP_TRY_GOTO(status,
-                  config->training.threads > 0 ? fsdp__context_from_env((int)config->training.threads, &context)
-                                               : fsdp_context_from_env(&context),
-                  out);
-    FSDP_TRY_GOTO(status, fsdp__measure_start(context, config, steps, record), out);
-    status = fsdp__record_write((int)records_fd, fsdp_context_rank(context), record);
-    if (status != FSDP_OK)
-        fsdp_abort(context, fsdp_last_error());
-out:
-    fsdp_context_free(context);
-    fsdp_train_config_free(config);
-    fsdp__free(record);
-    return status == FSDP_OK ? 0 : FSDP__FAILED; /* the launcher says what went wrong */
-}
-
-/* ---- starts ---- */
-
-static fsdp_status make_records(int *out)
-{
-    *out = memfd_create("fsdp-figures", 0);
-    return *out >= 0 ? FSDP_OK
-                     : FSDP_FAIL(FSDP_IO, "cannot make room for figures: %s%s", strerrordesc_np(errno),
-                                 fsdp__limit_behind(errno));
-}
-
-/* Says each warning of rank 0 once, whoever had it first. */
-static void warn(session *s, const char *label, char *text)
-{
-    for (char *line = text, *next; *line; line = next) {
-        bool said = s->seen_count == FSDP__VARIANTS;
-
-        next = line + strcspn(line, "\n");
-        if (*next)
-            *next++ = '\0';
-        for (int i = 0; i < s->seen_count && !said; i++)
-            said = strcmp(s->seen[i], line) == 0;
-        if (said)
-            continue;
-        s->seen[s->seen_count] = fsdp__strdup(line);
-        s->seen_count += s->seen[s->seen_count] != NULL;
-        fsdp__failure("%s: warning: %s", label, strncmp(line, "[rank 0] ", 9) == 0 ? line + 9 : line);
-    }
-}
-
-static fsdp_status read_records(session *s, int variant, int fd)
-{
-    int ranks = s->comparison.ranks;
-    fsdp__start_record *records = fsdp__calloc((size_t)ranks, sizeof *records);
-    fsdp_status status;
-
-    if (!records)
-        return FSDP_NO_MEMORY;
-    status = fsdp__records_read(fd, ranks, records);
-    if (status == FSDP_OK)
-        status = fsdp__figures_add(&s->comparison.figures[variant], records, ranks);
-    if (status == FSDP_OK)
-        warn(s, s->comparison.variants.items[variant].label, records[0].warnings);
-    fsdp__free(records);
-    return status;
-}
-
-/* The ranks of one variant, once. An interruption ends this process. */
-static fsdp_status launch(const session *s, const fsdp_train_config *config, int records)
-{
-    char as_rank[40], figures[40], steps[40];
-    const char *const argv[] = {"/proc/self/exe", "compare", as_rank, figures, steps, NULL};
-    fsdp_launch_options options = {.ranks = s->comparison.ranks, .argv = argv};
-    fsdp_launch_report report = {0};
-    fsdp_status status;
-    int fd;
-
-    FSDP_TRY(fsdp__hand_over(config, &fd));
-    snprintf(as_rank, sizeof as_rank, "--" CONFIG_OPTION "=%d", fd);
-    snprintf(figures, sizeof figures, "--" RECORDS_OPTION "=%d", records);
-    snprintf(steps, sizeof steps, "--steps=%d", s->comparison.steps);
-    fflush(NULL);
-    status = fsdp_launch(&options, &report);
-    close(fd);
-    if (status == FSDP_INTERRUPTED) {
-        if (s->draws)
-            fputs("\r\033[K", stderr);
-        fsdp__failure("%s", fsdp_last_error());
-        fsdp__die_of(report.exit_code - 128);
-    }
-    return status;
-}
-
-static fsdp_status start(session *s, int variant)
-{
-    fsdp_status status;
-    int records;
-
-    FSDP_TRY(make_records(&records));
-    status = launch(s, s->comparison.variants.items[variant].config, records);
-    if (status == FSDP_OK)
-        status = read_records(s, variant, records);
-    close(records);
-    return status;
-}
-
-static void draw(const session *s, int round, int variant)
-{
-    const fsdp__comparison *c = &s->comparison;
-
-    if (s->draws)
-        fprintf(stderr, "\r%d/%d  %s\033[K", round * c->variants.count + variant + 1, c->rounds * c->variants.count,
-                c->variants.items[variant].label);
-}
-
-/* In turns. What has failed once is not started again. */
-static fsdp_status run(session *s)
-{
-    fsdp__comparison *c = &s->comparison;
-
-    for (int round = 0; round < c->rounds; round++)
-        for (int v = 0; v < c->variants.count; v++) {
-            if (c->variants.items[v].refused[0] || c->figures[v].failure[0])
-                continue;
-            draw(s, round, v);
-            if (start(s, v) != FSDP_OK)
-                snprintf(c->figures[v].failure, sizeof c->figures[v].failure, "%s", fsdp_last_error());
-        }
-    if (s->draws)
-        fputs("\r\033[K", stderr);
     for (int v = 0; v < c->variants.count; v++)
-        FSDP_TRY(fsdp__figures_finish(&c->figures[v]));
-    return FSDP_OK;
+        for (int i = 0; i < c->worlds.count; i++)
+            if (fsdp__elsewhere_find(c->variants.items[v].config, c->ranks, c->worlds.ranks[i],
+                                     &c->worlds.figures[v][i]) != FSDP_OK)
+                fsdp__failure("warning: %s on %s: %s", c->variants.items[v].label, c->worlds.labels[i],
+                              fsdp_last_error());
 }
 
 /* ---- files ---- */
@@ -319,7 +179,8 @@ static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset
     FSDP_TRY(check_file(config, "--markdown", s->markdown));
     FSDP_TRY(check_file(config, "--svg", s->svg));
     c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);
-    return c->figures ? FSDP_OK : FSDP_NO_MEMORY;
+    c->worlds.figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->worlds.figures);
+    return c->figures && c->worlds.figures ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 static int compare(session *s, fsdp_train_config *config, bool is_preset)
@@ -329,8 +190,10 @@ static int compare(session *s, fsdp_train_config *config, bool is_preset)
     /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
     if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (prepare(s, config, is_preset) != FSDP_OK || run(s) != FSDP_OK)
+    if (prepare(s, config, is_preset) != FSDP_OK ||
+        fsdp__compare_starts(&s->comparison, fsdp__bar_possible(STDERR_FILENO)) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
+    look_elsewhere(&s->comparison);
     return tell(s);
 }
 
@@ -365,26 +228,28 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
                                     {"policies", 0, &s->policies, NULL},
                                     {"steps", 0, &t.steps, NULL},
                                     {"rounds", 0, &t.rounds, NULL},
+                                    {"worlds", 0, &s->worlds, NULL},
                                     {"markdown", 0, &s->markdown, NULL},
                                     {"svg", 0, &s->svg, NULL},
                                     {"json", 0, NULL, &s->json},
                                     {"help", 'h', NULL, &s->help},
-                                    {CONFIG_OPTION, 0, &t.config_fd, NULL},
-                                    {RECORDS_OPTION, 0, &t.records_fd, NULL},
+                                    {FSDP__AS_RANK_OPTION, 0, &t.config_fd, NULL},
+                                    {FSDP__RECORDS_OPTION, 0, &t.records_fd, NULL},
                                     {0}};
     fsdp__overrides over = {.config = config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
     bool is_preset = false;
 
-    if (fsdp__args_parse(&args, "compare", argc, argv) != FSDP_OK || read_numbers(s, &t) != FSDP_OK)
+    if (fsdp__args_parse(&args, "compare", argc, argv) != FSDP_OK || read_numbers(s, &t) != FSDP_OK ||
+        fsdp__worlds_read(s->worlds, &s->comparison.worlds) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (s->help) {
         usage();
         return 0;
     }
     if (t.config_fd && t.records_fd)
-        return be_rank(t.config_fd, t.records_fd, s->comparison.steps);
+        return fsdp__compare_rank(t.config_fd, t.records_fd, s->comparison.steps);
     if (args.rest)
         return fsdp__usage_error("compare: nothing may follow '--'");
     if (args.positional_count == 0 && argc == 1)
@@ -401,7 +266,7 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
 
 int fsdp__cmd_compare(int argc, char **argv)
 {
-    session s = {.random_fd = -1, .draws = fsdp__bar_possible(STDERR_FILENO)};
+    session s = {.random_fd = -1, .worlds = "1,2,4,8,16,64"};
     fsdp_train_config *config = NULL;
     int status;
 
@@ -411,9 +276,8 @@ int fsdp__cmd_compare(int argc, char **argv)
     for (int v = 0; v < s.comparison.variants.count && s.comparison.figures; v++)
         fsdp__figures_release(&s.comparison.figures[v]);
     fsdp__free(s.comparison.figures);
+    fsdp__free(s.comparison.worlds.figures);
     fsdp__variants_release(&s.comparison.variants);
-    for (int i = 0; i < s.seen_count; i++)
-        fsdp__free(s.seen[i]);
     if (s.random_fd >= 0)
         close(s.random_fd);
     fsdp_train_config_free(config);

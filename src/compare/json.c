@@ -73,6 +73,29 @@ static void print_figures(const fsdp__comparison *c, const fsdp__figures *f, FIL
             f->resident_peak_bytes);
 }
 
+static void print_world(const fsdp__comparison *c, int variant, int world, FILE *out)
+{
+    const fsdp_explained_step *step = &c->worlds.figures[variant][world].step;
+
+    fprintf(out, "%s\n   {\"ranks\": %d", world ? "," : "", c->worlds.ranks[world]);
+    if (c->worlds.figures[variant][world].peak_bytes < 0) {
+        fputs("}", out);
+        return;
+    }
+    print_collectives("calls", step->calls, out);
+    print_collectives("bytes_sent", step->bytes_sent, out);
+    print_memory("peak", step->peak_bytes, step->peak_total_bytes, out);
+    fputc('}', out);
+}
+
+static void print_worlds(const fsdp__comparison *c, int variant, FILE *out)
+{
+    fputs(",\n   \"worlds\": [", out);
+    for (int i = 0; i < c->worlds.count; i++)
+        print_world(c, variant, i, out);
+    fputc(']', out);
+}
+
 static void print_text(const char *name, const char *text, FILE *out)
 {
     fprintf(out, ", \"%s\": ", name);
@@ -92,6 +115,7 @@ static void print_variant(const fsdp__comparison *c, int i, FILE *out)
         print_figures(c, f, out);
     else
         print_text(v->refused[0] ? "left_out" : "failed", v->refused[0] ? v->refused : f->failure, out);
+    print_worlds(c, i, out);
     fputc('}', out);
 }
 

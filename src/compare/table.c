@@ -27,7 +27,9 @@ int fsdp__comparison_first(const fsdp__comparison *c)
 
 static const char loss_section[] = "loss after the last step", time_section[] = "time of a step, ms",
                   sent_section[] = "sent by a rank in a step", peak_section[] = "memory of a rank, at its peak",
-                  rest_section[] = "memory of a rank, between steps", resident_section[] = "resident memory";
+                  rest_section[] = "memory of a rank, between steps", resident_section[] = "resident memory",
+                  world_peak_section[] = "peak of a rank without workspace, on other numbers of ranks",
+                  world_sent_section[] = "sent by a rank in a step, on other numbers of ranks";
 
 static const fsdp__row first_rows[] = {
     {loss_section, "loss", FSDP__ROW_LOSS, 0},
@@ -46,7 +48,9 @@ static const fsdp__row resident_rows[] = {
 
 static int64_t whole(const fsdp__comparison *c, const fsdp__row *row, int variant)
 {
-    const char *field = (const char *)&c->figures[variant] + row->offset;
+    const char *of =
+        row->format == FSDP__ROW_WORLD ? (const char *)c->worlds.figures[variant] : (const char *)&c->figures[variant];
+    const char *field = of + row->offset;
 
     return *(const int64_t *)field;
 }
@@ -94,6 +98,13 @@ static void add_memory(row_list *list, const char *section, size_t kinds, size_t
     add(list, (fsdp__row){section, "all at once", FSDP__ROW_BYTES, total});
 }
 
+static void add_worlds(row_list *list, const char *section, size_t field)
+{
+    for (int i = 0; i < list->c->worlds.count; i++)
+        add(list, (fsdp__row){section, list->c->worlds.labels[i], FSDP__ROW_WORLD,
+                              (size_t)i * sizeof(fsdp__elsewhere) + field});
+}
+
 int fsdp__comparison_rows(const fsdp__comparison *c, fsdp__row *rows)
 {
     row_list list = {.c = c, .rows = rows};
@@ -105,6 +116,8 @@ int fsdp__comparison_rows(const fsdp__comparison *c, fsdp__row *rows)
     add_memory(&list, rest_section, AT(memory.live_bytes), AT(memory.live_total_bytes));
     for (size_t i = 0; i < FSDP__COUNT_OF(resident_rows); i++)
         add(&list, resident_rows[i]);
+    add_worlds(&list, world_peak_section, offsetof(fsdp__elsewhere, peak_bytes));
+    add_worlds(&list, world_sent_section, offsetof(fsdp__elsewhere, sent_bytes));
     return list.count;
 }
 
@@ -112,6 +125,8 @@ int fsdp__comparison_rows(const fsdp__comparison *c, fsdp__row *rows)
 
 static const char *size_text(int64_t size, char *text, size_t bytes)
 {
+    if (size < 0)
+        return "-";
     if (size >= 1024)
         return fsdp__size_text((double)size, text, bytes);
     snprintf(text, bytes, "%lld%s", (long long)size, size ? "B" : "");
@@ -137,6 +152,8 @@ const char *fsdp__comparison_cell(const fsdp__comparison *c, const fsdp__row *ro
     const fsdp__figures *f = &c->figures[variant];
     double value;
 
+    if (row->format == FSDP__ROW_WORLD)
+        return size_text(whole(c, row, variant), text, bytes);
     if (!f->has)
         return row->format != FSDP__ROW_LOSS ? "-" : c->variants.items[variant].refused[0] ? "left out" : "failed";
     if (row->format == FSDP__ROW_AGREE)
@@ -195,6 +212,11 @@ static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *ou
             "%sMemory is the ledger's, of the rank that has most; kinds peak each at a time of their own. Bytes\n"
             "  sent are those of a ring. Resident is what the system says: libraries and the program too.\n",
             bullet);
+    if (c->worlds.count > 0)
+        fprintf(out,
+                "%sOn other numbers of ranks: of rank 0, found out by the engine in a dry run, with as many\n"
+                "  sequences a rank.\n",
+                bullet);
     if (c->config->metrics.jsonl || c->config->save.path)
         fprintf(out, "%sNothing was written to %s%s%s.\n", bullet, c->config->metrics.jsonl ? "metrics.jsonl" : "",
                 c->config->metrics.jsonl && c->config->save.path ? " and " : "",

@@ -6,12 +6,14 @@
 
 #include "compare/figures.h"
 #include "compare/variants.h"
+#include "compare/worlds.h"
 
 typedef struct fsdp__comparison {
     const fsdp_train_config *config; /* the user's */
     int ranks, steps, rounds;        /* each variant is started `rounds` times for so many steps */
     fsdp__variants variants;
     fsdp__figures *figures; /* of each variant */
+    fsdp__worlds worlds;
 } fsdp__comparison;
 
 /* The first variant that has figures, with which the others' losses are compared; -1: none has. */
@@ -24,13 +26,14 @@ typedef enum fsdp__row_format {
     FSDP__ROW_RATE,
     FSDP__ROW_COUNT, /* int64_t */
     FSDP__ROW_BYTES, /* int64_t or size_t */
+    FSDP__ROW_WORLD, /* the same, of fsdp__comparison.worlds; -1: there is none */
 } fsdp__row_format;
 
 typedef struct fsdp__row {
     const char *section; /* what stands above; the same pointer in all rows of one */
     const char *label;
     fsdp__row_format format;
-    size_t offset; /* in fsdp__figures */
+    size_t offset; /* in fsdp__figures, or in the variant's fsdp__elsewhere */
 } fsdp__row;
 
 enum {

@@ -24,12 +24,42 @@ static const json_t *at(const json_t *object, const char *key)
     return value;
 }
 
+/* Both have the same numbers, but for `without`. */
+static void check_equal(const json_t *a, const json_t *b, const char *without)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)a, key, value) if (strcmp(key, without) != 0 && strcmp(key, "total") != 0)
+        CHECK_EQ(json_integer_value(at(b, key)), json_integer_value(value));
+}
+
+/* What the dry run says of this number of ranks is what the ranks have measured, to the byte. */
+static void check_dry_run(const json_t *variant, int ranks)
+{
+    const json_t *worlds = at(variant, "worlds");
+    bool found = false;
+
+    for (size_t i = 0; i < json_array_size(worlds); i++) {
+        const json_t *world = json_array_get(worlds, i);
+
+        if (json_integer_value(at(world, "ranks")) != ranks)
+            continue;
+        found = true;
+        check_equal(at(world, "memory_peak"), at(variant, "memory_peak"), "workspace");
+        check_equal(at(world, "calls"), at(variant, "calls"), "");
+        check_equal(at(world, "bytes_sent"), at(variant, "bytes_sent"), "");
+    }
+    CHECK(found);
+}
+
 /* Every strategy is there with figures that fit each other, and what the config names is not written. */
 static void every_strategy_has_its_figures(void **state)
 {
     fixture *f = *state;
     char *svg = test_path(f->directory, "bars.svg"), *markdown = test_path(f->directory, "table.md"), *text;
-    program p = RUN(0, f->config, "-n", "2", "--json", "--steps=2", "--rounds=2", "--svg", svg, "--markdown", markdown);
+    program p = RUN(0, f->config, "-n", "2", "--json", "--steps=2", "--rounds=2", "--svg", svg, "--markdown", markdown,
+                    "--worlds=2,3");
     json_t *all = json_loads(p.output, 0, NULL);
     const json_t *variants;
     size_t bytes;
@@ -48,6 +78,7 @@ static void every_strategy_has_its_figures(void **state)
         CHECK_EQ(json_integer_value(at(v, "tokens_per_step")), 2 * 4 * 32);
         CHECK(json_real_value(at(v, "step_ms")) >=
               json_real_value(at(v, "gather_ms")) + json_real_value(at(v, "reduce_ms")));
+        check_dry_run(v, 2);
         CHECK(json_integer_value(at(v, "resident_bytes")) > json_integer_value(at(at(v, "memory_rest"), "total")));
     }
     json_decref(all);
@@ -93,6 +124,7 @@ static void what_is_named_and_cannot_be_is_refused(void **state)
 
     SAYS(2, "compare: say how many ranks", f->config);
     SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
+    SAYS(2, "--worlds is 'x': expected an integer", f->config, "-n", "2", "--worlds=2,x");
     SAYS(1, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
     SAYS(1, "'zero2' has nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
     SAYS(1, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");

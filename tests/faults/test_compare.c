@@ -39,11 +39,13 @@ static void a_rank_that_is_killed_costs_its_strategy(void **state)
 static void a_full_disk_does_not_cost_the_table(void **state)
 {
     fixture *f = *state;
-    char *area = test_path(f->directory, "area"), *svg = test_path(area, "bars.svg"), number[16];
+    char *area, *svg, number[16];
     bool failed = true;
 
     if (TEST_SANITIZED)
         skip(); /* a sanitizer's library must come before any that is preloaded */
+    area = test_path(f->directory, "area");
+    svg = test_path(area, "bars.svg");
     CHECK_EQ(mkdir(area, 0755), 0);
     for (int nth = 1; failed; nth++) {
         program p;

@@ -1,0 +1,63 @@
+/* worlds.c - a variant on other numbers of ranks. */
+#include "compare/worlds.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "config/args.h"
+#include "train/config.h"
+
+fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out)
+{
+    for (out->count = 0; *list; out->count++) {
+        size_t length = strcspn(list, ",");
+        int64_t ranks = 0;
+        char word[16];
+
+        if (out->count == FSDP__WORLDS)
+            return FSDP_FAIL(FSDP_INVALID, "--worlds has more than %d numbers", FSDP__WORLDS);
+        snprintf(word, sizeof word, "%.*s", (int)length, list);
+        FSDP_TRY(fsdp__args_integer("--worlds", word, 1, 4096, &ranks));
+        out->ranks[out->count] = (int)ranks;
+        snprintf(out->labels[out->count], sizeof out->labels[0], "%d rank%s", (int)ranks, ranks == 1 ? "" : "s");
+        list += length;
+        list += *list == ',';
+    }
+    return FSDP_OK;
+}
+
+/* By what all ranks take together, or -1: what each takes, once. */
+static void keep_microbatches(fsdp_train_config *config, int ranks, int world)
+{
+    if (config->training.global_batch_size != -1)
+        config->training.global_batch_size = config->training.global_batch_size / ranks * world;
+}
+
+static fsdp_status explain(const fsdp_train_config *config, int world, fsdp__elsewhere *out)
+{
+    fsdp_explanation *explanation = NULL;
+
+    FSDP_TRY(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = world}, &explanation));
+    out->step = explanation->step;
+    out->peak_bytes = (int64_t)out->step.peak_total_bytes;
+    out->sent_bytes = 0;
+    for (int kind = 0; kind < FSDP_BARRIER; kind++)
+        out->sent_bytes += out->step.bytes_sent[kind];
+    fsdp_explanation_free(explanation);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__elsewhere_find(const fsdp_train_config *config, int ranks, int world, fsdp__elsewhere *out)
+{
+    fsdp_train_config *other = NULL;
+    fsdp_status status;
+
+    *out = (fsdp__elsewhere){.peak_bytes = -1, .sent_bytes = -1};
+    FSDP_TRY(fsdp__train_config_copy(config, &other));
+    keep_microbatches(other, ranks, world);
+    status = fsdp_train_config_check(other, world);
+    if (status == FSDP_OK)
+        status = explain(other, world, out);
+    fsdp_train_config_free(other);
+    return status == FSDP_INVALID ? FSDP_OK : status;
+}
