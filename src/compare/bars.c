@@ -8,8 +8,9 @@
 #include "base/text.h"
 
 enum {
-    WIDTH = 860,
-    LEFT = 190,
+    BARS = 580, /* of the longest */
+    LEAST_LEFT = 190,
+    LETTER = 7,
     RIGHT = 90, /* of the number behind a bar */
     ROW = 20,
     HEAD = 46, /* title and legend of a chart */
@@ -115,11 +116,21 @@ static double largest(const fsdp__comparison *c, const chart *shown)
     return most;
 }
 
-static void print_title(const chart *shown, int y, FILE *out)
+/* Room for the names of the variants. */
+static int left_of(const fsdp__comparison *c)
 {
-    double x = LEFT;
+    int left = LEAST_LEFT;
 
-    fprintf(out, "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">%s</text>\n", LEFT, y + 14, shown->title);
+    for (int v = 0; v < c->variants.count; v++)
+        left = FSDP__MAX(left, LETTER * (int)strlen(c->variants.items[v].label) + 16);
+    return left;
+}
+
+static void print_title(const chart *shown, int left, int y, FILE *out)
+{
+    double x = left;
+
+    fprintf(out, "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">%s</text>\n", left, y + 14, shown->title);
     for (int i = 0; i < shown->count; i++) {
         fprintf(out, "<rect x=\"%.0f\" y=\"%d\" width=\"10\" height=\"10\" fill=\"%s\"/>", x, y + 24,
                 shown->parts[i].color);
@@ -130,10 +141,11 @@ static void print_title(const chart *shown, int y, FILE *out)
 
 static void print_bar(const fsdp__comparison *c, const chart *shown, int variant, double most, int y, FILE *out)
 {
-    double parts[PARTS] = {0}, x = LEFT, scale = most > 0 ? (WIDTH - LEFT - RIGHT) / most : 0;
+    int left = left_of(c);
+    double parts[PARTS] = {0}, x = left, scale = most > 0 ? BARS / most : 0;
     char text[40] = "no figures";
 
-    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", LEFT - 8, y + 14);
+    fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", left - 8, y + 14);
     print_escaped(c->variants.items[variant].label, out);
     fputs("</text>", out);
     if (c->figures[variant].has)
@@ -149,16 +161,17 @@ static void print_bar(const fsdp__comparison *c, const chart *shown, int variant
 
 void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out)
 {
+    int left = left_of(c), width = left + BARS + RIGHT;
     int height = GAP + (int)FSDP__COUNT_OF(charts) * (HEAD + c->variants.count * ROW + GAP), y = GAP;
 
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n",
-            WIDTH, height, WIDTH, height, WIDTH, height);
+            width, height, width, height, width, height);
     for (size_t i = 0; i < FSDP__COUNT_OF(charts); i++) {
         double most = largest(c, &charts[i]);
 
-        print_title(&charts[i], y, out);
+        print_title(&charts[i], left, y, out);
         y += HEAD;
         for (int v = 0; v < c->variants.count; v++, y += ROW)
             print_bar(c, &charts[i], v, most, y, out);

@@ -28,8 +28,8 @@ int fsdp__comparison_first(const fsdp__comparison *c)
 static const char loss_section[] = "loss after the last step", time_section[] = "time of a step, ms",
                   sent_section[] = "sent by a rank in a step", peak_section[] = "memory of a rank, at its peak",
                   rest_section[] = "memory of a rank, between steps", resident_section[] = "resident memory",
-                  world_peak_section[] = "peak of a rank without workspace, on other numbers of ranks",
-                  world_sent_section[] = "sent by a rank in a step, on other numbers of ranks";
+                  world_peak_section[] = "on other numbers of ranks: peak of a rank, without workspace",
+                  world_sent_section[] = "on other numbers of ranks: sent by a rank in a step";
 
 static const fsdp__row first_rows[] = {
     {loss_section, "loss", FSDP__ROW_LOSS, 0},
@@ -234,9 +234,16 @@ static int label_width(const fsdp__row *rows, int count)
     return (int)width;
 }
 
+/* The policy is a line of its own, where policies are compared. */
+static const char *policy_of(const fsdp__variant *v)
+{
+    return strcmp(v->label, v->strategy) != 0 ? v->policy : "";
+}
+
 static int column_width(const fsdp__comparison *c, const fsdp__row *rows, int count, int variant)
 {
-    size_t width = strlen(c->variants.items[variant].label);
+    const fsdp__variant *v = &c->variants.items[variant];
+    size_t width = FSDP__MAX(strlen(v->strategy), strlen(policy_of(v)));
     char text[CELL];
 
     for (int i = 0; i < count; i++)
@@ -249,11 +256,18 @@ static void print_block(const fsdp__comparison *c, const fsdp__row *rows, int co
                         int end, FILE *out)
 {
     int left = label_width(rows, count);
+    bool policies = false;
     char text[CELL];
 
     fprintf(out, "\n%-*s", left, "");
-    for (int v = begin; v < end; v++)
-        fprintf(out, "%*s", widths[v], c->variants.items[v].label);
+    for (int v = begin; v < end; v++) {
+        fprintf(out, "%*s", widths[v], c->variants.items[v].strategy);
+        policies = policies || *policy_of(&c->variants.items[v]);
+    }
+    if (policies)
+        fprintf(out, "\n%-*s", left, "");
+    for (int v = begin; v < end && policies; v++)
+        fprintf(out, "%*s", widths[v], policy_of(&c->variants.items[v]));
     for (int i = 0; i < count; i++) {
         if (i == 0 || rows[i].section != rows[i - 1].section)
             fprintf(out, "\n\n%s", rows[i].section);

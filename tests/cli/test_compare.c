@@ -146,9 +146,10 @@ static void what_is_named_and_cannot_be_is_refused(void **state)
 static void a_preset_trains_on_random_bytes(void **state)
 {
     fixture *f = *state;
-    program p = RUN(0, "llama-1m", "-n", "2", "--strategies=ddp,fsdp2,fsdp1:shard_grad_op", "--policies",
-                    "blocks,size:1,root", "--steps=1", "--rounds=1", "--model.n_layers=1", "--model.dim=32",
-                    "--training.seq_len=8", "--training.local_batch_size=1", "--json");
+    program p =
+        RUN(0, "gpt-10m", "-n", "2", "--strategies=ddp,fsdp2,fsdp1:shard_grad_op", "--policies", "blocks,size:1,root",
+            "--steps=1", "--rounds=1", "--model.n_layers=1", "--model.dim=36", "--model.vocab_size=300", "--worlds=2",
+            "--training.seq_len=8", "--training.local_batch_size=1", "--json");
     static const char *const expected[][2] = {{"ddp", NULL},
                                               {"fsdp2", "blocks"},
                                               {"fsdp2", "size:1"},
@@ -170,6 +171,7 @@ static void a_preset_trains_on_random_bytes(void **state)
             CHECK_STRING(json_string_value(at(v, "policy")), expected[i][1]);
         else
             CHECK(json_object_get(v, "policy") == NULL);
+        check_dry_run(v, 2);
         CHECK(json_is_true(at(v, "same_bits")));
     }
     CHECK_EQ(json_integer_value(at(json_array_get(variants, 3), "units")), 1);
