@@ -1,11 +1,11 @@
 /* fsdp/explain.h - what a strategy does to a model, before it is done: who holds what, what is gathered when, and what
- * a step costs in memory, calls and bytes. As calls:
+ * a step costs in memory, calls and bytes. What `fsdp explain` prints, as calls:
  *
  *     fsdp_explanation *e = NULL;
  *
  *     FSDP_TRY(fsdp_train_config_set(config, "model.preset", "llama-1m"));
  *     FSDP_TRY(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 4}, &e));
- *     printf("%zu bytes at most\n", e->step.peak_total_bytes);
+ *     FSDP_TRY(fsdp_explanation_print(e, stdout));
  *     fsdp_explanation_free(e);
  *
  * No number is a formula's. The model is built as each rank in turn, in a world of that one rank, goes through the
@@ -17,6 +17,8 @@
  */
 #ifndef FSDP_EXPLAIN_H
 #define FSDP_EXPLAIN_H
+
+#include <stdio.h>
 
 #include "fsdp/shard_map.h"
 #include "fsdp/train.h"
@@ -45,7 +47,7 @@ typedef struct fsdp_explain_model {
 typedef struct fsdp_explain_options {
     int world_size; /* 0: 1 */
     int rank;       /* whose step is told. Rank 0 has the most of everything */
-    bool sweep;     /* other units besides: `variants` */
+    bool sweep;     /* other units besides, and DDP: `variants`, those that go with the config's other keys */
 } fsdp_explain_options;
 
 /* ---- what is found out ---- */
@@ -111,9 +113,9 @@ typedef struct fsdp_explained_step {
     double flops;
 } fsdp_explained_step;
 
-/* The same model in other units. */
+/* The same model in other units, or under DDP, in none. */
 typedef struct fsdp_explained_variant {
-    const char *policy; /* "root", "blocks", "size 100000", "always" */
+    const char *policy; /* "root", "blocks", "size 100000", "always"; "ddp" */
     bool asked;         /* it is what the explanation is of */
     int64_t units;
     int64_t largest; /* elements of the largest unit */
@@ -151,6 +153,15 @@ FSDP_API fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_tr
  * nothing in it is sharded or replicated. */
 FSDP_API fsdp_status fsdp_explain_module(fsdp_module *module, fsdp_explanation **out);
 FSDP_API void fsdp_explanation_free(fsdp_explanation *explanation); /* NULL is allowed */
+
+/* ---- as people and programs read it ---- */
+
+/* Text of at most 100 columns; what a step does is left out where none was taken. */
+FSDP_API fsdp_status fsdp_explanation_print(const fsdp_explanation *explanation, FILE *stream);
+/* One JSON object with all of the above. */
+FSDP_API fsdp_status fsdp_explanation_json(const fsdp_explanation *explanation, FILE *stream);
+/* Two pictures in one SVG: who holds which rows; when which unit is gathered in the step, over the bytes that live. */
+FSDP_API fsdp_status fsdp_explanation_svg(const fsdp_explanation *explanation, FILE *stream);
 
 #ifdef __cplusplus
 }

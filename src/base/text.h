@@ -20,6 +20,9 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 /* In quotes, as JSON writes it; the text is taken to be UTF-8. */
 void fsdp__print_json_string(const char *text, FILE *out);
 
+/* "1,234,567". Returns `text`. */
+const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
+
 /* For messages: the first names of a list, and how many there are more. Empty at first. */
 enum {
     FSDP__NAMES_SHOWN = 3,

@@ -13,6 +13,7 @@ enum {
 };
 
 int fsdp__cmd_train(int argc, char **argv);
+int fsdp__cmd_explain(int argc, char **argv);
 int fsdp__cmd_compare(int argc, char **argv);
 int fsdp__cmd_run(int argc, char **argv);
 int fsdp__cmd_generate(int argc, char **argv);
@@ -59,8 +60,7 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
 void fsdp__progress_clear(fsdp__progress *progress);
 void fsdp__progress_end(fsdp__progress *progress);
 
-/* "1,234,567"; "0.98M". */
-const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
+/* "0.98M" */
 const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes);
 
 #endif

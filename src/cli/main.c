@@ -19,6 +19,8 @@ typedef struct command {
 static const command commands[] = {
     {"train", "fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...]", "train a model, fully sharded",
      fsdp__cmd_train, true},
+    {"explain", "fsdp explain FOLDER|PRESET|CONFIG.yaml [-n RANKS] [--strategy NAME] [--wrap-policy POLICY]",
+     "units, who holds what, and what a step costs, without taking one", fsdp__cmd_explain, false},
     {"compare", "fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST] [--policies LIST]",
      "train some steps by each strategy, and say what each costs", fsdp__cmd_compare, false},
     {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run, false},
@@ -86,8 +88,8 @@ static int unknown(const char *name)
     near = fsdp__nearest(name, names);
     if (near)
         return fsdp__usage_error("unknown command '%s'; did you mean '%s'?", name, near);
-    return fsdp__usage_error("unknown command '%s': there are train, compare, run, generate, inspect, repair and help",
-                             name);
+    return fsdp__usage_error(
+        "unknown command '%s': there are train, explain, compare, run, generate, inspect, repair and help", name);
 }
 
 static int dispatch(int argc, char **argv)

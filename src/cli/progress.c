@@ -10,21 +10,6 @@
 
 /* ---- numbers ---- */
 
-const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
-{
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
-    size_t used = 0;
-
-    for (int i = 0; i < length && used + 2 < text_bytes; i++) {
-        if (i && (length - i) % 3 == 0 && digits[i - 1] != '-')
-            text[used++] = ',';
-        text[used++] = digits[i];
-    }
-    text[used] = '\0';
-    return text;
-}
-
 const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes)
 {
     double v = (double)value;

@@ -11,6 +11,12 @@ static int64_t attention_product(const fsdp__attention_forward_args *k)
     return k->batch * k->heads * pairs * k->head_dim;
 }
 
+/* Each of the three is as many multiplications. */
+static int64_t convolution(const fsdp__conv2d_sizes *k)
+{
+    return k->batch * k->out * k->out_height * k->out_width * (k->in / k->groups) * k->kernel_height * k->kernel_width;
+}
+
 int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args)
 {
     const fsdp__matmul_args *matmul = args;
@@ -23,6 +29,12 @@ int64_t fsdp__kernel_flops(fsdp__kernel kernel, const void *args)
         return 2 * 2 * attention_product(args);
     case FSDP__KERNEL_ATTENTION_BACKWARD: /* what it computes again of the forward is not counted */
         return 2 * 4 * attention_product(&backward->forward);
+    case FSDP__KERNEL_CONV2D_FORWARD:
+        return 2 * convolution(&((const fsdp__conv2d_forward_args *)args)->sizes);
+    case FSDP__KERNEL_CONV2D_INPUT:
+        return 2 * convolution(&((const fsdp__conv2d_input_args *)args)->sizes);
+    case FSDP__KERNEL_CONV2D_WEIGHT:
+        return 2 * convolution(&((const fsdp__conv2d_weight_args *)args)->sizes);
     default:
         return 0;
     }

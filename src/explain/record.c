@@ -66,12 +66,24 @@ static void end_life(const recorder *r, int64_t unit, int64_t at)
     life->flops = (double)(r->flops - r->flops_at_start) - r->events[life->begin].flops;
 }
 
+static void drop_lives(const recorder *r)
+{
+    for (int64_t i = 0; i < r->e->unit_count; i++) {
+        fsdp_explained_unit *u = unit_of(r, i);
+
+        fsdp__free((fsdp_explained_life *)(uintptr_t)u->lives);
+        u->lives = NULL;
+        u->life_count = 0;
+    }
+}
+
 /* ---- what has happened since the event before ---- */
 
 /* A gather is issued behind its event, a reduction in front of it. */
 static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
 {
     int64_t flops = fsdp__device_flops(r->device);
+    bool reduces = event == FSDP_EVENT_REDUCE || r->phase == FSDP_PHASE_BACKWARD;
     fsdp_comm_stats now;
 
     fsdp_context_comm_stats(r->context, &now);
@@ -90,7 +102,10 @@ static void charge(recorder *r, int64_t unit, fsdp_shard_event event)
                 life->bytes += bytes;
         }
     }
-    for (int kind = FSDP_REDUCE_SCATTER; kind <= FSDP_ALL_REDUCE && event == FSDP_EVENT_REDUCE; kind++) {
+    /* Buckets are sent as a backward goes on, of one unit. */
+    if (event != FSDP_EVENT_REDUCE && r->open_count > 0)
+        unit = r->open[r->open_count - 1];
+    for (int kind = FSDP_REDUCE_SCATTER; kind <= FSDP_ALL_REDUCE && reduces; kind++) {
         unit_of(r, unit)->reductions += now.calls[kind] - r->comm.calls[kind];
         unit_of(r, unit)->reduced_bytes += now.bytes_sent[kind] - r->comm.bytes_sent[kind];
     }
@@ -121,6 +136,11 @@ static void follow(recorder *r, int64_t unit, fsdp_shard_event event)
     if (event == FSDP_EVENT_PRE_FORWARD && unit == 0) {
         r->microbatch++;
         r->phase = FSDP_PHASE_FORWARD;
+    }
+    if (r->phase == FSDP_PHASE_OPTIMIZER && (event == FSDP_EVENT_POST_BACKWARD || event == FSDP_EVENT_REDUCE)) {
+        for (int64_t i = r->event_count; i-- > 0 && r->events[i].phase == FSDP_PHASE_OPTIMIZER;)
+            r->events[i].phase = FSDP_PHASE_BACKWARD; /* the root was not the last */
+        r->phase = FSDP_PHASE_BACKWARD;
     }
     if (event == FSDP_EVENT_PRE_FORWARD || event == FSDP_EVENT_PRE_BACKWARD)
         enter(r, unit);
@@ -158,7 +178,8 @@ static void see(void *arg, fsdp_module *module, fsdp_shard_event event)
     memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
     if (event == FSDP_EVENT_POST_FORWARD && unit == 0)
         r->phase = FSDP_PHASE_BACKWARD;
-    if (event == FSDP_EVENT_POST_BACKWARD && unit == 0 && r->microbatch == r->e->microbatches - 1)
+    if ((event == FSDP_EVENT_POST_BACKWARD || event == FSDP_EVENT_REDUCE) && r->open_count == 0 &&
+        r->microbatch == r->e->microbatches - 1)
         r->phase = FSDP_PHASE_OPTIMIZER;
 }
 
@@ -240,6 +261,8 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
     r.flops = fsdp__device_flops(r.device);
     for (int64_t i = 0; i < e->unit_count; i++)
         end_life(&r, i, r.event_count);
+    if (e->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0) /* every rank has all: nothing came and went */
+        drop_lives(&r);
     status = r.status;
 out:
     e->events = r.events;

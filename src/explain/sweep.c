@@ -131,6 +131,30 @@ static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
     return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
 }
 
+/* In no units, where DDP has what the config asks for. */
+static fsdp_status add_ddp(sweep *s)
+{
+    fsdp__explain_source source = *s->source;
+    fsdp_explained_variant v = {.asked = false};
+    fsdp_status status;
+
+    source.policy = NULL;
+    source.config.parallelism.strategy = FSDP_TRAIN_DDP;
+    source.config.parallelism.wrap_policy = FSDP_TRAIN_WRAP_BLOCKS;
+    source.config.parallelism.wrap_min_num_params = 0;
+    source.config.parallelism.wrap_class_count = 0;
+    source.config.parallelism.prefetch = 0;
+    source.config.parallelism.reshard_after_forward = -FSDP_RESHARD_AUTO;
+    source.config.parallelism.fsdp1_strategy = source.config.parallelism.fsdp1_use_orig_params = -1;
+    source.config.parallelism.fsdp1_backward_prefetch = source.config.parallelism.fsdp1_forward_prefetch = -1;
+    source.config.parallelism.data_parallel_replicate_degree = 1;
+    source.config.parallelism.data_parallel_shard_degree = -1;
+    status = measure(s, &source, &v);
+    if (status == FSDP_OK)
+        return append(s, fsdp__strdup("ddp"), &v);
+    return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
+}
+
 static bool has_asked(const fsdp_explanation *e)
 {
     for (int64_t i = 0; i < e->variant_count; i++)
@@ -145,6 +169,7 @@ static fsdp_status add_all(sweep *s)
     int count;
 
     FSDP_TRY(list_sizes(s, sizes, &count));
+    FSDP_TRY(add_ddp(s));
     FSDP_TRY(add(s, FSDP_TRAIN_WRAP_ROOT, 0));
     if (!s->source->model)
         FSDP_TRY(add(s, FSDP_TRAIN_WRAP_BLOCKS, 0));

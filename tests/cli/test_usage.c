@@ -23,6 +23,7 @@ static void help_and_version_are_no_errors(void **state)
     SAYS(0, "WORLD_SIZE", "run", "--help");
     SAYS(0, "--temperature", "generate", "--help");
     SAYS(0, "fsdp inspect FOLDER", "inspect", "-h");
+    SAYS(0, "--wrap-policy POLICY", "explain", "--help");
     SAYS(0, "fsdp repair FOLDER", "repair", "--help");
     SAYS(0, "nothing to repair", "repair", f->directory);
 }
@@ -35,7 +36,7 @@ static void a_wrong_command_line_is_status_2(void **state)
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
-    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, compare, run, generate, inspect, repair and help",
+    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, explain, compare, run, generate, inspect, repair and help",
          "xyzzy");
     SAYS(2, "train: no config file given", "train");
     SAYS(2, "compare: no config file given", "compare");
@@ -61,6 +62,54 @@ static void a_wrong_command_line_is_status_2(void **state)
     SAYS(2, "inspect: no model folder given", "inspect");
     SAYS(2, "repair: no model folder given", "repair");
     SAYS(1, "cannot repair '/nonexistent': there is no such folder", "repair", "/nonexistent");
+}
+
+/* Of a folder that has none. */
+static void explain_reads_no_weights(void **state)
+{
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, \"num_attention_heads\": 64, "
+        "\"num_hidden_layers\": 80, \"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-05, \"vocab_size\": 128256, "
+        "\"max_position_embeddings\": 8192, \"rope_theta\": 500000.0, \"tie_word_embeddings\": false}";
+    fixture *f = *state;
+    char *folder = test_directory(), *file = test_path(folder, "config.json");
+
+    test_write_file(file, config, strlen(config));
+    SAYS(0, "70,553,706,496 parameters in 81 units, 8 ranks", "explain", folder, "-n", "8");
+    free(file);
+    test_directory_free(folder);
+}
+
+static void explain_tells_and_refuses(void **state)
+{
+    fixture *f = *state;
+    char *svg = test_path(f->directory, "rows.svg"), *text;
+
+    SAYS(0, "llama-1m: 1,000,576 parameters in 5 units, 2 ranks", "explain", "llama-1m", "--svg", svg);
+    text = test_read_file(svg, NULL);
+    CHECK_CONTAINS(text, "<svg xmlns=");
+    free(text);
+    free(svg);
+    SAYS(0, "strategy fsdp1 shard_grad_op, units by size 60000", "explain", "--strategy=fsdp1:shard_grad_op",
+         "llama-1m", "-n3", "--wrap-policy", "size:60000");
+    SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",
+         "--seq-len=5", "--microbatches=2", "--rank=1", "--wrap-policy=class:LlamaMLP+LlamaAttention");
+    SAYS(0, "\"policy\": \"blocks\"", "explain", f->config, "--json");
+    SAYS(0, "in 2 copies", "explain", "llama-1m", "-n", "4", "--strategy", "hsdp",
+         "--parallelism.data_parallel_replicate_degree=2");
+    SAYS(2, "explain: no model given: a folder, a preset such as llama-1m, or a config", "explain");
+    SAYS(2, "--rank is '2': expected an integer from 0 to 1", "explain", "llama-1m", "--rank=2");
+    SAYS(2, "explain: unknown option '--strategie=x'; did you mean '--strategy'?", "explain", "llama-1m",
+         "--strategie=x");
+    SAYS(2, "--strategy: parallelism.strategy is 'zero4'", "explain", "llama-1m", "--strategy=zero4");
+    SAYS(2, "--strategy: zero2 takes nothing behind a colon", "explain", "llama-1m", "--strategy=zero2:x");
+    SAYS(2, "--wrap-policy: parallelism.wrap_policy is 'leaves'", "explain", "llama-1m", "--wrap-policy=leaves");
+    SAYS(1, "no model preset 'llama-2m': there are", "explain", "llama-2m");
+    SAYS(1, "cannot open '/nonexistent/config.json'", "explain", "/nonexistent");
+    SAYS(1, "is of class 'LlamaMPL'", "explain", "llama-1m", "--wrap-policy=class:LlamaMPL");
+    SAYS(1, "parallelism.wrap_policy: ", "explain", "llama-1m", "--wrap-policy=size");
+    SAYS(1, "training.seq_len 9999999 is more than the", "explain", "llama-1m", "--seq-len=9999999");
+    SAYS(1, "--svg: ", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
 }
 
 static void options_stand_anywhere_and_win_over_the_file(void **state)
@@ -124,6 +173,6 @@ static void a_config_that_cannot_be_is_status_1(void **state)
     free(other);
 }
 
-TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2),
-          T(options_stand_anywhere_and_win_over_the_file), T(a_list_of_the_command_line_is_one),
-          T(a_config_that_cannot_be_is_status_1))
+TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2), T(explain_tells_and_refuses),
+          T(explain_reads_no_weights), T(options_stand_anywhere_and_win_over_the_file),
+          T(a_list_of_the_command_line_is_one), T(a_config_that_cannot_be_is_status_1))

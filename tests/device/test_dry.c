@@ -49,8 +49,17 @@ static void products_count(void **state)
     const fsdp__matmul_args matmul = {.m = 3, .n = 5, .k = 7, .batch = 2};
     fsdp__attention_backward_args attention = {
         .forward = {.batch = 2, .q_time = 3, .kv_time = 4, .heads = 6, .kv_heads = 2, .head_dim = 8}};
+    const fsdp__conv2d_weight_args convolution = {.sizes = {.batch = 2,
+                                                            .groups = 2,
+                                                            .in = 4,
+                                                            .out = 6,
+                                                            .out_height = 5,
+                                                            .out_width = 3,
+                                                            .kernel_height = 3,
+                                                            .kernel_width = 2}};
 
     (void)state;
+    CHECK_EQ(fsdp__kernel_flops(FSDP__KERNEL_CONV2D_WEIGHT, &convolution), 2 * 2 * 6 * 5 * 3 * 2 * 3 * 2);
     CHECK_EQ(fsdp__device_flops(dry), 0);
     CHECK_OK(fsdp__launch_matmul(stream, &matmul));
     CHECK_EQ(fsdp__device_flops(dry), 2 * 2 * 3 * 5 * 7);

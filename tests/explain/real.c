@@ -112,6 +112,8 @@ static void check_units(const fsdp_explanation *e)
     CHECK(reductions <= e->step.calls[FSDP_REDUCE_SCATTER] + e->step.calls[FSDP_ALL_REDUCE]);
     CHECK(reduced >= e->step.bytes_sent[FSDP_REDUCE_SCATTER]);
     CHECK(flops > 0 && flops <= e->step.flops);
+    if (e->world_size > 1)
+        CHECK(reductions > 0 && reduced > 0);
 }
 
 static void check_parts(const fsdp_explanation *e, const real_result *was)

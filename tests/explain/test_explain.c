@@ -167,12 +167,14 @@ static void a_sweep_has_what_is_asked_for_once(void **state)
         CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
         CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
         CHECK_OK(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 2, .sweep = true}, &e));
-        CHECK(e->variant_count >= 4);
-        CHECK_STRING(e->variants[0].policy, "root");
-        CHECK_EQ(e->variants[0].units, 1);
-        CHECK_EQ(e->variants[0].largest, e->numel);
-        CHECK_STRING(e->variants[1].policy, "blocks");
-        CHECK_CONTAINS(e->variants[2].policy, "size ");
+        CHECK(e->variant_count >= 5);
+        CHECK_STRING(e->variants[0].policy, "ddp");
+        CHECK_EQ(e->variants[0].step.calls[FSDP_ALL_GATHER], 0);
+        CHECK_STRING(e->variants[1].policy, "root");
+        CHECK_EQ(e->variants[1].units, 1);
+        CHECK_EQ(e->variants[1].largest, e->numel);
+        CHECK_STRING(e->variants[2].policy, "blocks");
+        CHECK_CONTAINS(e->variants[3].policy, "size ");
         for (int64_t k = 0; k < e->variant_count; k++) {
             const fsdp_explained_variant *v = &e->variants[k];
 

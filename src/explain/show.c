@@ -1,0 +1,146 @@
+/* show.c - what text, JSON and SVG say alike. */
+#include "explain/show.h"
+
+#include <ctype.h>
+#include <string.h>
+
+static bool same_figures(const fsdp_explained_unit *a, const fsdp_explained_unit *b)
+{
+    return strcmp(a->type, b->type) == 0 && a->parameter_count == b->parameter_count && a->numel == b->numel &&
+           a->padded_numel == b->padded_numel && a->shard_numel == b->shard_numel && a->gathers == b->gathers &&
+           a->gathered_bytes == b->gathered_bytes && a->reductions == b->reductions &&
+           a->reduced_bytes == b->reduced_bytes && a->flops == b->flops;
+}
+
+int64_t fsdp__alike_units(const fsdp_explanation *e, int64_t first)
+{
+    int64_t count = 1;
+
+    while (first + count < e->unit_count && same_figures(&e->units[first], &e->units[first + count]))
+        count++;
+    return count;
+}
+
+/* Where the number at the end of a name begins. */
+static size_t number_at(const char *name)
+{
+    size_t at = strlen(name);
+
+    while (at > 0 && isdigit((unsigned char)name[at - 1]))
+        at--;
+    return at;
+}
+
+const char *fsdp__units_name(const fsdp_explanation *e, int64_t first, int64_t count, char *text, size_t bytes)
+{
+    const char *name = e->units[first].name, *last = e->units[first + count - 1].name;
+    size_t at = number_at(name);
+
+    if (!*name)
+        name = "(root)";
+    if (count == 1)
+        snprintf(text, bytes, "%s", name);
+    else if (number_at(last) == at && memcmp(name, last, at) == 0 && name[at])
+        snprintf(text, bytes, "%s-%s", name, last + at);
+    else
+        snprintf(text, bytes, "%s and %lld alike", name, (long long)(count - 1));
+    return text;
+}
+
+/* But for numbers. */
+static bool same_names(const char *a, const char *b)
+{
+    while (*a && *b) {
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
+            a += strspn(a, "0123456789");
+            b += strspn(b, "0123456789");
+        } else if (*a++ != *b++) {
+            return false;
+        }
+    }
+    return *a == *b;
+}
+
+static bool same_parameters(const fsdp_explanation *e, const fsdp_explained_parameter *a,
+                            const fsdp_explained_parameter *b)
+{
+    return a->unit == b->unit && a->dim == b->dim && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
+           memcmp(a->parts, b->parts, (size_t)e->part_count * sizeof *a->parts) == 0 && same_names(a->name, b->name);
+}
+
+int64_t fsdp__alike_parameters(const fsdp_explanation *e, int64_t index)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < e->parameter_count; i++) {
+        if (!same_parameters(e, &e->parameters[i], &e->parameters[index]))
+            continue;
+        if (i < index)
+            return 0;
+        count++;
+    }
+    return count;
+}
+
+void fsdp__name_end(const char *name, size_t columns, char *out)
+{
+    size_t length = strlen(name);
+    const char *end, *dot;
+
+    if (length <= columns) {
+        snprintf(out, columns + 1, "%s", name);
+        return;
+    }
+    end = name + length - (columns - 2);
+    dot = strchr(end, '.');
+    snprintf(out, columns + 1, "..%s", dot && dot[1] ? dot + 1 : end);
+}
+
+int fsdp__holder(const fsdp_explanation *e, const fsdp_explained_parameter *p, double place)
+{
+    int64_t all = p->dim < 0 ? p->numel : p->ndim ? p->shape[p->dim] : 1;
+    int64_t at = (int64_t)(place * (double)all);
+
+    for (int i = 0; i < e->part_count; i++)
+        if (p->parts[i].numel > 0 && p->parts[i].first <= at && at < p->parts[i].first + p->parts[i].count)
+            return e->first_part + i;
+    return -1;
+}
+
+bool fsdp__is_whole(const fsdp_explanation *e, const fsdp_explained_parameter *p)
+{
+    for (int i = 0; i < e->part_count; i++)
+        if (p->parts[i].numel != p->numel)
+            return false;
+    return true;
+}
+
+const char *fsdp__extents_text(const fsdp_explained_parameter *p, char *text, size_t bytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int d = 0; d < p->ndim && used < bytes; d++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", d ? " x " : "", (long long)p->shape[d]);
+    return text;
+}
+
+size_t fsdp__parameter_bytes(const fsdp_explained_step *step)
+{
+    return step->live_bytes[FSDP_MEMORY_PARAMETER_SHARD] + step->peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
+}
+
+bool fsdp__begins_phase(const fsdp_explanation *e, int64_t event)
+{
+    const fsdp_explained_event *now = &e->events[event], *before = now - 1;
+
+    return event == 0 || now->phase != before->phase || now->microbatch != before->microbatch;
+}
+
+const char *fsdp__phase_name(fsdp_explained_phase phase)
+{
+    static const char *const names[] = {"forward", "backward", "optimizer"};
+
+    return names[phase];
+}

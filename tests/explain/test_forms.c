@@ -1,0 +1,190 @@
+/* Explanations as text, JSON and SVG: of at most 100 columns, with the numbers that were found. */
+#include "explain/own.h"
+#include "explain/real.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "key=value", ended by NULL. */
+static fsdp_explanation *explain(int world, const char *const *keys)
+{
+    fsdp_train_config *config;
+    fsdp_explanation *e;
+
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+    for (; *keys; keys++) {
+        char key[80];
+        size_t length = strcspn(*keys, "=");
+
+        snprintf(key, sizeof key, "%.*s", (int)length, *keys);
+        CHECK_OK(fsdp_train_config_set(config, key, *keys + length + 1));
+    }
+    CHECK_OK(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = world, .sweep = true}, &e));
+    fsdp_train_config_free(config);
+    return e;
+}
+
+#define EXPLAIN(world, ...) explain((world), (const char *const[]){__VA_ARGS__, NULL})
+
+/* free() it. */
+static char *form(const fsdp_explanation *e, fsdp_status (*print)(const fsdp_explanation *, FILE *))
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    CHECK_OK(print(e, out));
+    CHECK_EQ(fclose(out), 0);
+    fsdp_explanation_free((fsdp_explanation *)(uintptr_t)e);
+    return text;
+}
+
+static void check_width(const char *text)
+{
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n");
+
+        if (length > 100)
+            test_fail(__FILE__, __LINE__, "%zu columns: %.*s", length, (int)length, line);
+        line += length + (line[length] != '\0');
+    }
+}
+
+static void text_has_what_was_found(void **state)
+{
+    char *text = form(EXPLAIN(4, "parallelism.strategy=zero3"), fsdp_explanation_print);
+
+    (void)state;
+    check_width(text);
+    CHECK_CONTAINS(text, "llama-1m: 1,000,576 parameters in 5 units, 4 ranks\nstrategy zero3, units by blocks\n");
+    CHECK_CONTAINS(text, "no rank was started, no weights were read");
+    CHECK_CONTAINS(text, "  (0-3): 4 x [fully_shard: 9 parameters, 233728 elements, over 4 ranks] LlamaDecoderLayer(");
+    CHECK_CONTAINS(text, "  model.layers.0-3               LlamaDecoderLayer           9       233,728");
+    CHECK_CONTAINS(text, "  lm_head.weight                     000000000111111111222222222333333333 64 rows\n");
+    CHECK_CONTAINS(text, "|forward");
+    CHECK_CONTAINS(text, "The root alone rests sharded, 977.1KiB of parameters on this rank");
+    CHECK_CONTAINS(text, "gathers all of it, 3.8MiB");
+    CHECK_CONTAINS(text, "ddp holds 3.8MiB");
+    free(text);
+}
+
+/* Of every kind there is, and long names. */
+static void text_fits_a_page(void **state)
+{
+    char *texts[] = {
+        form(EXPLAIN(3, "parallelism.strategy=ddp"), fsdp_explanation_print),
+        form(EXPLAIN(1, "parallelism.wrap_policy=root"), fsdp_explanation_print),
+        form(EXPLAIN(3, "parallelism.strategy=fsdp1", "parallelism.wrap_policy=always"), fsdp_explanation_print),
+        form(EXPLAIN(40, "model.preset=gpt-10m", "training.global_batch_size=640"), fsdp_explanation_print),
+        form(EXPLAIN(4, "parallelism.strategy=hsdp", "parallelism.data_parallel_replicate_degree=2"),
+             fsdp_explanation_print),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        check_width(texts[i]);
+    CHECK_CONTAINS(texts[0], "nothing is gathered: every rank has all parameters all the time");
+    CHECK_CONTAINS(texts[0], " ==================================== all of it, x 4\n");
+    CHECK_CONTAINS(texts[2], "fsdp1 full_shard");
+    CHECK_CONTAINS(texts[4], "the first of the 2 ranks that hold the same");
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        free(texts[i]);
+}
+
+static json_int_t integer(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void json_has_every_number(void **state)
+{
+    fsdp_explanation *e = EXPLAIN(3, "parallelism.strategy=fsdp1");
+    const fsdp_explained_part part = e->parameters[2].parts[1];
+    fsdp_explained_step step = e->step;
+    int64_t events = e->event_count, variants = e->variant_count;
+    char *text = form(e, fsdp_explanation_json);
+    json_t *object = CHECK_PTR(json_loads(text, 0, NULL)), *at;
+
+    (void)state;
+    CHECK_STRING(json_string_value(json_object_get(object, "strategy")), "fsdp1 full_shard");
+    CHECK_EQ(integer(object, "world_size"), 3);
+    CHECK_EQ(integer(object, "elements"), 1000576);
+    CHECK_EQ(json_array_size(json_object_get(object, "units")), 5);
+    CHECK_EQ(json_array_size(json_object_get(object, "events")), events);
+    CHECK_EQ(json_array_size(json_object_get(object, "variants")), variants);
+    at = json_object_get(object, "step");
+    CHECK_EQ(integer(at, "peak_total_bytes"), step.peak_total_bytes);
+    CHECK_EQ(integer(json_object_get(at, "peak_bytes"), "gradient"), step.peak_bytes[FSDP_MEMORY_GRADIENT]);
+    CHECK_EQ(integer(json_object_get(at, "bytes_sent"), "all_gather"), step.bytes_sent[FSDP_ALL_GATHER]);
+    at = json_array_get(json_object_get(object, "parameters"), 2);
+    CHECK(json_is_null(json_object_get(at, "dim"))); /* a run of elements */
+    at = json_array_get(json_object_get(at, "parts"), 1);
+    CHECK_EQ(integer(at, "first"), part.first);
+    CHECK_EQ(integer(at, "elements"), part.numel);
+    json_decref(object);
+    free(text);
+}
+
+static void svg_is_well_formed(void **state)
+{
+    char *text = form(EXPLAIN(4, "parallelism.wrap_policy=always"), fsdp_explanation_svg);
+    int open = 0, closed = 0;
+
+    (void)state;
+    CHECK_EQ(strncmp(text, "<svg xmlns=", 11), 0);
+    CHECK_STRING(text + strlen(text) - 7, "</svg>\n");
+    CHECK_CONTAINS(text, "lm_head.weight</text>");
+    CHECK_CONTAINS(text, "<polygon");
+    for (const char *at = text; (at = strstr(at, "<text")); at++)
+        open++;
+    for (const char *at = text; (at = strstr(at, "</text>")); at++)
+        closed++;
+    CHECK_EQ(open, closed);
+    CHECK_NULL(strstr(text, "nan"));
+    free(text);
+}
+
+/* ---- what is sharded already, and nothing ---- */
+
+static void print_own(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = own_build(NULL, context, fsdp_meta(context));
+    fsdp_explanation *e;
+    char *text;
+
+    (void)arg;
+    CHECK_OK(fsdp_fully_shard(module, NULL));
+    CHECK_OK(fsdp_explain_module(module, &e));
+    text = form(e, fsdp_explanation_print);
+    check_width(text);
+    CHECK_CONTAINS(text, "Tied: 279 parameters in 1 unit, 2 ranks; this is rank");
+    CHECK_CONTAINS(text, fsdp_context_rank(context) ? "....................1111" : "00000000000000000000....");
+    CHECK_NULL(strstr(text, "strategy"));
+    free(text);
+    CHECK_OK(fsdp_explain_module(module, &e));
+    free(form(e, fsdp_explanation_svg));
+    CHECK_OK(fsdp_explain_module(module, &e));
+    free(form(e, fsdp_explanation_json));
+    fsdp_module_unref(module);
+}
+
+static void a_sharded_module_is_printed(void **state)
+{
+    (void)state;
+    test_run_ranks(2, print_own, NULL);
+}
+
+static void nothing_is_refused(void **state)
+{
+    (void)state;
+    CHECK_ERROR(fsdp_explanation_print(NULL, stdout), FSDP_INVALID, "there is no explanation");
+    CHECK_ERROR(fsdp_explanation_json(NULL, stdout), FSDP_INVALID, "there is no explanation");
+    CHECK_ERROR(fsdp_explanation_svg(NULL, stdout), FSDP_INVALID, "there is no explanation");
+}
+
+TEST_MAIN(cmocka_unit_test(text_has_what_was_found), cmocka_unit_test(text_fits_a_page),
+          cmocka_unit_test(json_has_every_number), cmocka_unit_test(svg_is_well_formed),
+          cmocka_unit_test(a_sharded_module_is_printed), cmocka_unit_test(nothing_is_refused))
