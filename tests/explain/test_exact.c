@@ -84,7 +84,7 @@ static void every_strategy_costs_what_is_said(void **state)
     char keys[256];
 
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++)
-        for (int world = 1; world <= REAL_WORLDS; world++) {
+        for (int world = 1; world <= REAL_WORLDS; world += test_brief() ? 3 : 1) {
             int micros = (world + (int)i) % 2 + 1;
 
             snprintf(keys, sizeof keys, "%s training.global_batch_size=%d", strategies[i], 2 * world * micros);
@@ -123,7 +123,7 @@ static void every_way_of_a_strategy_costs_what_is_said(void **state)
         {3, "model.tie_word_embeddings=true"},
     };
 
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
         hold(*state, ways[i].world, ways[i].keys);
 }
 
@@ -166,7 +166,7 @@ static const char *draw(uint64_t *dice, int world, char *keys, size_t bytes)
 
 static void models_that_were_drawn_cost_what_is_said(void **state)
 {
-    int trials = test_long() ? 200 : 8;
+    int trials = test_long() ? 200 : test_brief() ? 2 : 8;
     char keys[512];
 
     for (uint64_t trial = 0; trial < (uint64_t)trials; trial++) {
