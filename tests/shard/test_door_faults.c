@@ -103,7 +103,7 @@ static void fail_each(fsdp__fault_kind kind, const door *d)
     fault f = {.kind = kind, .door = d};
     long tried = 0;
 
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / 20) {
+    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 20)) {
         f.hit = false;
         f.failed_ranks = 0;
         test_run_ranks(WORLD, run_with_fault, &f);

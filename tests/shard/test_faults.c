@@ -68,7 +68,7 @@ static void fail_each_of(fault f)
     int world = f.options.reshard_after_forward_ranks ? SLICED_WORLD : WORLD;
     long tried = 0;
 
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / 20) {
+    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 20)) {
         f.hit = false;
         f.failed_ranks = 0;
         test_run_ranks(world, run_with_fault, &f);

@@ -122,7 +122,7 @@ static void every_shape_equals_unsharded(void **state)
             p.options.reshard_after_forward = (fsdp_reshard)(variant % 3);
             p.options.no_shared_memory = variant / 3 % 2;
             p.options.overlap = variant / 6 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
-            if (!test_brief() || p.options.overlap == FSDP_OVERLAP_WORKER)
+            if (!test_brief() || (p.options.overlap == FSDP_OVERLAP_WORKER && variant % 3 == (int)s % 3))
                 run_parity(&p, &first);
         }
         free(first);
@@ -144,7 +144,8 @@ static void every_shape_in_bf16_is_the_same_in_all_residences(void **state)
                 p.options.mp_policy.reduce_dtype = reduce ? FSDP_F32 : FSDP_BF16;
                 p.options.no_shared_memory = variant % 2;
                 p.options.overlap = variant / 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
-                run_parity(&p, &first);
+                if (!test_brief() || p.options.overlap == FSDP_OVERLAP_WORKER)
+                    run_parity(&p, &first);
             }
             free(first);
         }

@@ -68,7 +68,7 @@ static void every_option_equals_unsharded(void **state)
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++) {
         run r = {.expected = expected};
 
-        for (int variant = 0; variant < 3 * 2 * 2 * 2; variant++) {
+        for (int variant = 0; variant < 3 * 2 * 2 * 2; variant += test_brief() ? 5 : 1) {
             r.options.reshard_after_forward = (fsdp_reshard)(variant % 3);
             r.options.no_shared_memory = variant / 3 % 2;
             r.options.overlap = variant / 6 % 2 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_AUTO;
@@ -131,7 +131,7 @@ static void accumulated_microbatches_equal_one_batch(void **state)
     (void)state;
     for (int world = 1; world <= 4; world++)
         for (int micros = 2; micros <= 3; micros++)
-            for (int variant = 0; variant < 8 && NET_ROWS % (world * micros) == 0; variant++) {
+            for (int variant = 0; variant < 8 && NET_ROWS % (world * micros) == 0; variant += test_brief() ? 3 : 1) {
                 accumulation a = {.micros = micros,
                                   .sync = variant & 1,
                                   .never = variant & 2,

@@ -309,13 +309,21 @@ static void repeats_the_reference(void **state)
     test_directory_free(directory);
 }
 
+static void skip_the_reference(void **state)
+{
+    (void)state;
+    skip();
+}
+
 int main(void)
 {
     struct CMUnitTest tests[RUNS];
+    int each = test_brief() ? 3 : 1; /* under a sanitizer some: it watches the same program in all */
 
     setenv("OMP_NUM_THREADS", "1", 1);
     for (int i = 0; i < RUNS; i++)
-        tests[i] = (struct CMUnitTest){
-            .name = runs[i].name, .test_func = repeats_the_reference, .initial_state = (void *)(uintptr_t)&runs[i]};
+        tests[i] = (struct CMUnitTest){.name = runs[i].name,
+                                       .test_func = i % each == 1 % each ? repeats_the_reference : skip_the_reference,
+                                       .initial_state = (void *)(uintptr_t)&runs[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
