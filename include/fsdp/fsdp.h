@@ -92,6 +92,7 @@
 #include "fsdp/generate.h"
 #include "fsdp/hub.h"
 #include "fsdp/launch.h"
+#include "fsdp/layers.h"
 #include "fsdp/models.h"
 #include "fsdp/nn.h"
 #include "fsdp/ops.h"

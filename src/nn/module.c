@@ -168,7 +168,7 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
         status = FSDP_NO_MEMORY;
         goto fail;
     }
-    parts->buffers[parts->buffer_count++] = (fsdp__buffer_slot){copy, slot, fill == NULL, fill};
+    parts->buffers[parts->buffer_count++] = (fsdp__buffer_slot){copy, slot, fill == NULL, fill, fill != NULL};
     return FSDP_OK;
 fail:
     fsdp__free(copy);
@@ -181,6 +181,18 @@ fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_t
 {
     FSDP_TRY(fsdp__module_add_filled_buffer(module, name, slot, NULL));
     module->parts->buffers[module->parts->buffer_count - 1].persistent = persistent;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__module_add_initial_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,
+                                            fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer))
+{
+    fsdp__buffer_slot *added;
+
+    FSDP_TRY(fsdp__module_add_filled_buffer(module, name, slot, fill));
+    added = &module->parts->buffers[module->parts->buffer_count - 1];
+    added->persistent = true;
+    added->table = false;
     return FSDP_OK;
 }
 

@@ -51,6 +51,7 @@ typedef struct fsdp__buffer_slot {
     bool persistent;
     /* Fills the buffer once it has bytes; NULL: its bytes are those of construction, zero after materialisation. */
     fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer);
+    bool table; /* that a layer computes for its kernels: no numbers of the model's, whose dtype others may change */
 } fsdp__buffer_slot;
 
 typedef struct fsdp__child_slot {
@@ -104,6 +105,10 @@ fsdp_tensor *fsdp__module_flat_parameter(const fsdp_module *module);
 /* As fsdp_module_add_buffer, with a function that fills it: now if it has bytes, else when it gets some. */
 fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,
                                            fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer));
+
+/* The same of a buffer that is a part of the model: persistent, and `fill` gives it its first values. */
+fsdp_status fsdp__module_add_initial_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot,
+                                            fsdp_status (*fill)(fsdp_module *module, fsdp_tensor *buffer));
 
 /* Pre-order walk over the subtree, each module once (a module reachable twice is visited under its first name).
  * `name` is dotted, "" for the root. A failing visit ends the walk. */

@@ -51,7 +51,7 @@ static fsdp_status add_module(void *arg, fsdp_module *module, const char *name)
     }
     /* Tables that a layer computes for its kernels are no numbers of the model's. */
     for (int64_t i = 0; i < module->parts->buffer_count; i++)
-        if (!module->parts->buffers[i].fill)
+        if (!module->parts->buffers[i].table)
             FSDP_TRY(add(r, *module->parts->buffers[i].slot));
     return FSDP_OK;
 }

@@ -45,7 +45,7 @@ static fsdp_status cast_module(cast *c, fsdp_module *module)
         const fsdp__buffer_slot *slot = &module->parts->buffers[i];
         fsdp_tensor *to = NULL;
 
-        if (!*slot->slot || slot->fill || !fsdp_dtype_is_floating((*slot->slot)->dtype) ||
+        if (!*slot->slot || slot->table || !fsdp_dtype_is_floating((*slot->slot)->dtype) ||
             (*slot->slot)->dtype == dtype)
             continue;
         FSDP_TRY(cast_tensor(c, *slot->slot, dtype, &to));
