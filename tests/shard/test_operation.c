@@ -1,4 +1,5 @@
-/* An operation of a user's own, with a parameter of its own, behind every front door: what composed operations give. */
+/* An operation of a user's own, with a parameter of its own, behind every front door: what composed operations give.
+ * And a user's own optimizer: a kernel that writes to shards, but not to gathered parameters. */
 #include "device/device.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/optim.h"
@@ -11,13 +12,18 @@ enum {
     STEPS = 3
 };
 
+typedef struct descent {
+    int64_t numel;
+    float lr;
+} descent;
+
 /* ---- the model: x -> swish(up(x), slope) slope, blocks of it, a head ---- */
 
 typedef struct own_block {
     fsdp_module base;
     fsdp_module *up;
     fsdp_tensor *slope;
-    bool composed;
+    bool composed, writes;
 } own_block;
 
 typedef struct own_net {
@@ -25,13 +31,38 @@ typedef struct own_net {
     fsdp_module *blocks[BLOCKS], *head;
 } own_net;
 
+static fsdp_status descend(const void *arg, void *const *data)
+{
+    const descent *d = arg;
+    const float *gradient = data[0];
+    float *parameter = data[2];
+
+    for (int64_t i = 0; i < d->numel; i++)
+        parameter[i] -= d->lr * gradient[i];
+    return FSDP_OK;
+}
+
+/* parameter -= lr gradient, a shard of a parameter or all of it. */
+static fsdp_status launch_descent(fsdp_tensor *parameter, fsdp_tensor *gradient, float lr)
+{
+    const descent d = {fsdp_tensor_numel(parameter), lr};
+    fsdp_tensor *reads[] = {gradient, parameter};
+
+    return fsdp_launch_kernel("descend", descend, &d, sizeof d, reads, 2, &parameter, 1);
+}
+
+/* The slope in reverse, so that its gradient is scattered. */
 static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     own_block *b = (own_block *)self;
     fsdp_tensor *x = fsdp_call(b->up, inputs[0]);
+    fsdp_tensor *reverse = fsdp_arange(fsdp_tensor_device(x), FSDP_I64, NET_DIM - 1, -1, -1);
+    fsdp_tensor *slope = fsdp_index_select(b->slope, 0, reverse);
 
     (void)count;
-    return b->composed ? fsdp_silu(fsdp_mul(x, b->slope)) : fsdp_mul(swish(x, b->slope), b->slope);
+    if (b->writes) /* what is gathered is not to be written to */
+        CHECK_ERROR(launch_descent(b->slope, b->slope, 0), FSDP_STATE, "slope");
+    return b->composed ? fsdp_silu(fsdp_mul(x, slope)) : fsdp_mul(swish(x, slope), slope);
 }
 
 static fsdp_tensor *own_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
@@ -138,6 +169,22 @@ static void wrap(own_net *n, const door *d)
     }
 }
 
+/* SGD by a kernel of one's own. */
+static void own_step(fsdp_module *module)
+{
+    fsdp_parameters parameters;
+
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++) {
+        fsdp_tensor *gradient = fsdp_tensor_grad(parameters.items[i].tensor);
+
+        if (gradient)
+            CHECK_OK(launch_descent(parameters.items[i].tensor, gradient, 0.1f));
+    }
+    fsdp_parameters_release(&parameters);
+    fsdp_module_zero_grad(module);
+}
+
 /* Of all rows, or of this rank's. free() it. */
 static float *train(fsdp_context *context, const door *d, bool composed, int64_t *count)
 {
@@ -146,6 +193,7 @@ static float *train(fsdp_context *context, const door *d, bool composed, int64_t
     float *values;
 
     wrap(n, d);
+    ((own_block *)n->blocks[1])->writes = d->kind == SHARDED || d->kind == FSDP1;
     for (int step = 0; step < STEPS; step++) {
         fsdp_tensor *x, *targets;
 
@@ -153,7 +201,10 @@ static float *train(fsdp_context *context, const door *d, bool composed, int64_t
         net_batch(context, step, d->kind == PLAIN ? 0 : fsdp_context_rank(context) * rows, rows, &x, &targets);
         CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(&n->base, x, targets))));
         fsdp_scope_end(context, NULL);
-        net_sgd(&n->base, 0.1f);
+        if (composed)
+            net_sgd(&n->base, 0.1f);
+        else
+            own_step(&n->base);
     }
     values = net_values(&n->base, count);
     fsdp_module_unref(&n->base);

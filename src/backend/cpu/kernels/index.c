@@ -109,6 +109,14 @@ static void add_in_place(const fsdp__scatter_args *k, int64_t o, int64_t first, 
     }
 }
 
+/* A row of x to a row of sums. */
+FSDP__INLINE void add_row(fsdp_dtype dtype, const void *x, float *restrict sum, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += fsdp__load(dtype, x, i);
+}
+
 static void add_widened(const fsdp__scatter_args *k, float *sum, int64_t o, int64_t first, int64_t end)
 {
     const fsdp__index_map *m = &k->map;
@@ -118,11 +126,17 @@ static void add_widened(const fsdp__scatter_args *k, float *sum, int64_t o, int6
         fsdp__widen(k->dtype, fsdp__at(k->dtype, k->y, at + r * m->inner), n, sum + r * n);
     for (int64_t j = 0; j < m->count; j++) {
         const void *x = fsdp__at(k->dtype, k->x, (o * m->count + j) * m->inner + first);
+#define ADD_ROW(T) add_row(T, x, sum + index_at(m, o, j, 0) * n, n)
 #define ADD(T)                      \
     for (int64_t i = 0; i < n; i++) \
     sum[index_at(m, o, j, first + i) * n + i] += fsdp__load(T, x, i)
-        FSDP__EACH_FLOAT(k->dtype, ADD)
+        if (m->index_inner == 0) {
+            FSDP__EACH_FLOAT(k->dtype, ADD_ROW)
+        } else {
+            FSDP__EACH_FLOAT(k->dtype, ADD)
+        }
 #undef ADD
+#undef ADD_ROW
     }
     for (int64_t r = 0; r < m->size; r++)
         fsdp__narrow(k->dtype, sum + r * n, n, fsdp__at(k->dtype, k->y, at + r * m->inner));
