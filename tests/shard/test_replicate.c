@@ -411,6 +411,49 @@ static void a_module_without_parameters_is_replicated(void **state)
     test_run_ranks(2, replicate_without_parameters, NULL);
 }
 
+/* ---- gradients that the caller holds ---- */
+
+static void hold_gradient(fsdp_context *context, void *arg)
+{
+    const variant *v = arg;
+    fsdp_module *module = replicated(context, v);
+    fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(module, "head.weight"));
+    float before[NET_OUT * NET_DIM], after[NET_OUT * NET_DIM];
+
+    for (int step = 0; step < 3; step++) {
+        fsdp_tensor *held;
+
+        net_forward_backward(module, step, 0, 1);
+        held = fsdp_tensor_ref(CHECK_PTR(fsdp_tensor_grad(weight)));
+        read_all(held, before);
+        fsdp_module_zero_grad(module);
+        net_forward_backward(module, step + 1, 0, 1); /* in memory of its own */
+        CHECK(fsdp_tensor_grad(weight) != held);
+        read_all(held, after);
+        CHECK_BYTES(before, after, sizeof after);
+        read_all(fsdp_tensor_grad(weight), after);
+        CHECK(memcmp(before, after, sizeof after) != 0);
+        fsdp_module_zero_grad(module);
+        fsdp_tensor_unref(held);
+    }
+    fsdp_module_unref(module);
+}
+
+static void a_gradient_that_is_held_stays_what_it_is(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int bits = 0; bits < 8; bits += test_brief() ? 3 : 1) {
+            variant v = {.bare = true};
+
+            v.options.gradient_as_bucket_view = bits & 1;
+            v.options.no_shared_memory = bits & 2;
+            v.options.bucket_cap_mb = bits & 2 ? 3e-4 : 0;
+            v.options.overlap = bits & 4 ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
+            test_run_ranks(world, hold_gradient, &v);
+        }
+}
+
 /* ---- the closed form ---- */
 
 /* As the allocator hands it out. */
@@ -507,6 +550,7 @@ int main(void)
         cmocka_unit_test(compressed_gradients_are_near),
         cmocka_unit_test(what_is_ignored_is_each_ranks_own),
         cmocka_unit_test(a_module_without_parameters_is_replicated),
+        cmocka_unit_test(a_gradient_that_is_held_stays_what_it_is),
         cmocka_unit_test(bytes_equal_the_closed_form),
     };
 
