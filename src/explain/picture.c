@@ -33,7 +33,7 @@ static const char *count_text(int64_t count, char *text, size_t bytes)
 /* "8 rows; 3: 5": the largest part, and the first rank that has less. */
 static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter *p, FILE *out)
 {
-    const char *what = p->dim == 0 ? "rows" : p->dim < 0 ? "elements" : "columns";
+    const char *what = p->dim == 0 ? "row" : p->dim < 0 ? "element" : "column";
     int64_t most = 0;
     char text[24];
     int less = 0;
@@ -45,7 +45,7 @@ static void put_sizes(const fsdp_explanation *e, const fsdp_explained_parameter 
     if (fsdp__is_whole(e, p))
         fputs("all of it", out);
     else
-        fprintf(out, "%s %s", count_text(most, text, sizeof text), what);
+        fprintf(out, "%s %s%s", count_text(most, text, sizeof text), what, most == 1 ? "" : "s");
     if (less < e->part_count)
         fprintf(out, "; %d: %s", e->first_part + less,
                 count_text(p->parts[less].numel > 0 ? p->parts[less].count : 0, text, sizeof text));
@@ -72,7 +72,11 @@ static void put_legend(const fsdp_explanation *e, FILE *out)
     fprintf(out, "Who holds which rows, from first to last: a character is the rank that has them");
     if (e->replicas == e->world_size && e->replicas > 1)
         fprintf(out, "; =: all ranks");
-    else if (e->replicas > 1)
+    else if (e->world_size > (int)sizeof digits - 1)
+        fprintf(out, "\n(a to z: 10 to 35; *: 36 and on)");
+    else if (e->world_size > 10)
+        fprintf(out, "\n(a to z: 10 to 35)");
+    if (e->replicas > 1 && e->replicas < e->world_size)
         fprintf(out, "\n(the first of the %d ranks that hold the same)", e->replicas);
     if (e->part_count < e->world_size)
         fprintf(out, "\n(this is rank %d; what others have is a dot)", e->rank);

@@ -47,7 +47,7 @@ static void put_tree(const fsdp_explanation *e, FILE *out)
     for (const char *line = e->tree; *line;) {
         int length = (int)strcspn(line, "\n");
 
-        fprintf(out, "  %.*s\n", FSDP__MIN(length, 98), line);
+        fprintf(out, "  %.*s%s\n", length > 98 ? 95 : length, line, length > 98 ? "..." : "");
         line += length + (line[length] != '\0');
     }
 }

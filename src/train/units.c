@@ -42,6 +42,8 @@ static fsdp_wrap_policy policy_of(const fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
+    if (c->parallelism.strategy == FSDP_TRAIN_DDP)
+        return (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE}; /* it has buckets */
     if (run->own && run->own->policy)
         return *run->own->policy;
     switch (c->parallelism.wrap_policy) {

@@ -190,6 +190,29 @@ static void a_sweep_has_what_is_asked_for_once(void **state)
     }
 }
 
+/* Which has no blocks, and needs none. */
+static void ddp_of_a_model_of_ones_own_needs_no_policy(void **state)
+{
+    fsdp_train_config *ddp = config_of("ddp", "blocks"), *sharded = config_of("fsdp2", "always");
+    const fsdp_explain_options options = {.world_size = 2, .sweep = true};
+    fsdp_explanation *e, *other;
+
+    (void)state;
+    CHECK_OK(fsdp_explain(&own_model, ddp, &options, &e));
+    CHECK_STRING(e->policy, "buckets");
+    CHECK_EQ(e->unit_count, 1);
+    CHECK_EQ(e->units[0].life_count, 0);
+    CHECK(e->units[0].reductions > 0);
+    CHECK_EQ(e->variant_count, 0);
+    CHECK_OK(fsdp_explain(&own_model, sharded, &options, &other));
+    CHECK_STRING(other->variants[0].policy, "ddp");
+    CHECK_BYTES(&other->variants[0].step, &e->step, sizeof e->step);
+    fsdp_explanation_free(e);
+    fsdp_explanation_free(other);
+    fsdp_train_config_free(ddp);
+    fsdp_train_config_free(sharded);
+}
+
 /* ---- what is sharded already ---- */
 
 static void look(fsdp_context *context, void *arg)
@@ -272,6 +295,7 @@ static void an_allocation_that_fails_leaves_nothing(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(a_model_of_ones_own_costs_what_is_said), cmocka_unit_test(units_are_described),
-          cmocka_unit_test(a_sweep_has_what_is_asked_for_once), cmocka_unit_test(a_sharded_module_is_described),
+          cmocka_unit_test(a_sweep_has_what_is_asked_for_once),
+          cmocka_unit_test(ddp_of_a_model_of_ones_own_needs_no_policy), cmocka_unit_test(a_sharded_module_is_described),
           cmocka_unit_test(what_cannot_be_explained_is_refused),
           cmocka_unit_test(an_allocation_that_fails_leaves_nothing))

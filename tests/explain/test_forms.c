@@ -89,6 +89,7 @@ static void text_fits_a_page(void **state)
     CHECK_CONTAINS(texts[0], "nothing is gathered: every rank has all parameters all the time");
     CHECK_CONTAINS(texts[0], " ==================================== all of it, x 4\n");
     CHECK_CONTAINS(texts[2], "fsdp1 full_shard");
+    CHECK_CONTAINS(texts[3], "(a to z: 10 to 35; *: 36 and on)");
     CHECK_CONTAINS(texts[4], "the first of the 2 ranks that hold the same");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);
