@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_install.sh BUILD-DIRECTORY: installs into a new folder, then builds and runs an example as a user of the library
-# would: with pkg-config, and with CMake's find_package.
+# would: with pkg-config, and with CMake's find_package. And a first program, behind every front door in worlds 1 to 4.
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=$1
@@ -29,3 +29,11 @@ cmake --build "$work/project/build" >/dev/null
 "$work/installed/bin/fsdp" run -n 2 -- "$work/project/build/by_cmake" >"$work/second.txt"
 cmp "$work/first.txt" "$work/second.txt"
 test -s "$work/first.txt"
+
+# shellcheck disable=SC2046
+cc "$source/tests/tools/first_program.c" $(pkg-config --cflags --libs fsdp) -lm -o "$work/first_program"
+for ranks in 1 2 3 4; do
+    "$work/installed/bin/fsdp" run -n "$ranks" -- "$work/first_program" "$work/model" \
+        ddp zero1 zero2 zero3 fsdp1 fsdp2 >"$work/said.txt"
+    test "$(grep -c 'as plain$' "$work/said.txt")" = 6
+done
