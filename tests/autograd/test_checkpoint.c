@@ -193,6 +193,45 @@ static void one_in_another_is_a_part_of_it(void **state)
     toy_end(context);
 }
 
-TEST_MAIN(cmocka_unit_test(values_are_given_up_and_come_back), cmocka_unit_test(a_graph_that_is_never_walked_frees_all),
+/* 30 x, 7 x, and none. */
+static fsdp_status several(void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count)
+{
+    CHECK_EQ(output_count, 3);
+    CHECK(!outputs[0] && !outputs[1] && !outputs[2]);
+    outputs[0] = thirty(arg, inputs, count);
+    outputs[1] = toy_scale(inputs[0], 7);
+    return outputs[0] && outputs[1] ? FSDP_OK : fsdp_last_status();
+}
+
+static void a_backward_may_come_from_any_of_several_outputs(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *none = NULL, *y[3];
+    const fsdp_checkpoint_options options = {.mode = FSDP_CHECKPOINT_FULL, .free_arg = toy_free};
+    toy t = {.context = context};
+
+    (void)state;
+    CHECK_OK(fsdp_checkpoint_many(context, several, &t, &x, 1, y, 3, &options));
+    CHECK_NULL(y[2]);
+    CHECK_OK(fsdp_backward_from(&y[1], &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 7, 0);
+    CHECK_OK(fsdp_backward_from(&y[0], &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 37, 0);
+    CHECK_EQ(t.calls, 2); /* one recomputation serves both */
+    CHECK_EQ(t.freed, 1);
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_checkpoint_many(context, several, &t, &x, 1, y, 3, &options));
+    fsdp_no_grad_end(context);
+    CHECK(y[0] && !fsdp_tensor_requires_grad(y[0]));
+    fsdp_clear_error();
+    CHECK_STATUS(fsdp_checkpoint_many(context, several, &t, &none, 1, y, 3, &options), FSDP_INVALID);
+    CHECK(!y[0] && !y[1] && !y[2]);
+    CHECK_STATUS(fsdp_checkpoint_many(context, NULL, &t, &x, 1, y, 3, &options), FSDP_INVALID);
+    CHECK_EQ(t.freed, 4);
+    toy_end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_backward_may_come_from_any_of_several_outputs),
+          cmocka_unit_test(values_are_given_up_and_come_back), cmocka_unit_test(a_graph_that_is_never_walked_frees_all),
           cmocka_unit_test(an_input_written_to_is_an_error), cmocka_unit_test(a_failed_second_run_can_be_tried_again),
           cmocka_unit_test(what_cannot_run_twice_is_refused), cmocka_unit_test(one_in_another_is_a_part_of_it))

@@ -34,6 +34,29 @@ static void a_scope_drops_its_tensors_and_keeps_one(void **state)
     fsdp_context_free(context);
 }
 
+static void several_may_be_kept(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_tensor *outer, *kept[5] = {NULL};
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    outer = one(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    (void)one(context);
+    kept[0] = one(context);
+    (void)one(context);
+    kept[1] = one(context);
+    kept[3] = kept[0]; /* beside one that is there already, none, and one of the scope outside */
+    kept[4] = outer;
+    fsdp_scope_end_many(context, kept, 5);
+    CHECK_EQ(live_tensors(context), 3);
+    CHECK_EQ(fsdp_tensor_numel(kept[0]) + fsdp_tensor_numel(kept[1]), 6);
+    fsdp_scope_end_many(context, NULL, 0);
+    CHECK_EQ(live_tensors(context), 0);
+    fsdp_context_free(context);
+}
+
 static void a_kept_tensor_climbs_from_scope_to_scope(void **state)
 {
     fsdp_context *context = test_context();
@@ -168,7 +191,7 @@ static void any_allocation_may_fail(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(a_scope_drops_its_tensors_and_keeps_one),
+TEST_MAIN(cmocka_unit_test(several_may_be_kept), cmocka_unit_test(a_scope_drops_its_tensors_and_keeps_one),
           cmocka_unit_test(a_kept_tensor_climbs_from_scope_to_scope),
           cmocka_unit_test(a_tensor_of_an_outer_scope_may_be_kept),
           cmocka_unit_test(a_reference_keeps_a_tensor_beyond_its_scope),
