@@ -256,11 +256,6 @@ static void flat(bench *b, fsdp_dtype t, int64_t numel)
     char text[64];
 
     snprintf(text, sizeof text, "%ld %s", (long)numel, fsdp_dtype_name(t));
-    if (wanted(b, "binary")) {
-        fsdp__binary_args a = {.rows = 1, .cols = numel, .dtype = t};
-        a.a = array(b, t, numel, 0), a.b = array(b, t, numel, 0), a.y = array(b, t, numel, 0);
-        measure(b, FSDP__KERNEL_BINARY, &a, 0, 3.0 * bytes, text);
-    }
     if (wanted(b, "scale")) {
         fsdp__scale_args a = {.alpha = 0.5f, .numel = numel, .dtype = t};
         a.x = array(b, t, numel, 0), a.y = array(b, t, numel, 0);
@@ -419,7 +414,7 @@ static void measure_machine(bench *b)
                                  .b_dtype = FSDP_F32,
                                  .c_dtype = FSDP_F32,
                                  .alpha = 1.0f};
-    fsdp__binary_args triad = {.rows = 1, .cols = numel, .dtype = FSDP_F32};
+    fsdp__binary_args triad = {.ndim = 1, .shape = {numel}, .a_strides = {1}, .b_strides = {1}, .dtype = FSDP_F32};
     double best = 1e30;
 
     product.a = array(b, FSDP_F32, n * n, 0), product.b = array(b, FSDP_F32, n * n, 0);
@@ -473,6 +468,7 @@ static void run_all(bench *b)
         losses(b, t, 512, 32000);
         embeddings(b, t, 1024, 768, 32000);
         flat(b, t, 2048 * 1152);
+        bench_elements(b, t, 2048, 1152);
         copies(b, t, 2048, 768);
         optimizers(b, t, 8 << 20);
         ranks(b, t, t, 2, 4 << 20);

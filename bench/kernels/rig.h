@@ -26,6 +26,8 @@ void measure(bench *b, fsdp__kernel kernel, const void *args, double flops, doub
     if (!wanted(b, fsdp__kernel_infos[FSDP__KERNEL_##NAME].name)) \
         return;
 
+/* elements.c */
+void bench_elements(bench *b, fsdp_dtype t, int64_t rows, int64_t cols);
 /* images.c */
 void bench_images(bench *b);
 

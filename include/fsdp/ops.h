@@ -51,11 +51,56 @@ FSDP_API fsdp_tensor *fsdp_topk(fsdp_tensor *x, int64_t k, int dim, bool largest
 /* All of them; stable. */
 FSDP_API fsdp_tensor *fsdp_sort(fsdp_tensor *x, int dim, bool descending, fsdp_tensor **indices);
 
-/* ---- elementwise ---- */
-/* Equal shapes, or b's shape equals a's trailing dimensions (broadcast over the leading ones). */
+/* ---- of two, element by element ---- */
+/* Shapes fit from the last dimension on: a dimension of either that is 1 or missing is repeated, as PyTorch does, and
+ * its gradient is the sum over what was repeated. */
 FSDP_API fsdp_tensor *fsdp_add(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_sub(fsdp_tensor *a, fsdp_tensor *b);
 FSDP_API fsdp_tensor *fsdp_mul(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_div(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_pow(fsdp_tensor *base, fsdp_tensor *exponent);
+/* A NaN of either is the result; of equals each gets half of the gradient. */
+FSDP_API fsdp_tensor *fsdp_maximum(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_minimum(fsdp_tensor *a, fsdp_tensor *b);
+/* With a number, kept in f32: x + number, x * factor, x to the power of exponent. */
+FSDP_API fsdp_tensor *fsdp_add_scalar(fsdp_tensor *x, double number);
 FSDP_API fsdp_tensor *fsdp_scale(fsdp_tensor *x, double factor);
+FSDP_API fsdp_tensor *fsdp_pow_scalar(fsdp_tensor *x, double exponent);
+/* () of like's device and dtype, for all others: 1 - x is fsdp_sub(fsdp_scalar(x, 1), x), x > 0 is
+ * fsdp_gt(x, fsdp_scalar(x, 0)). */
+FSDP_API fsdp_tensor *fsdp_scalar(fsdp_tensor *like, double value);
+
+/* ---- masks: FSDP_BOOL, with shapes as above, and no gradient ---- */
+/* Inputs of one dtype, whatever it is. A NaN is only `ne`. */
+FSDP_API fsdp_tensor *fsdp_eq(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_ne(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_lt(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_le(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_gt(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_ge(fsdp_tensor *a, fsdp_tensor *b);
+/* Of masks, or of what is not zero. */
+FSDP_API fsdp_tensor *fsdp_logical_and(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_logical_or(fsdp_tensor *a, fsdp_tensor *b);
+FSDP_API fsdp_tensor *fsdp_logical_not(fsdp_tensor *x);
+/* mask ? a : b, a and b of one dtype, whatever it is; the gradient goes to the one that was chosen. All three are
+ * repeated where they are smaller. */
+FSDP_API fsdp_tensor *fsdp_where(fsdp_tensor *mask, fsdp_tensor *a, fsdp_tensor *b);
+/* mask ? value : x */
+FSDP_API fsdp_tensor *fsdp_masked_fill(fsdp_tensor *x, fsdp_tensor *mask, double value);
+
+/* ---- of one, element by element ---- */
+FSDP_API fsdp_tensor *fsdp_neg(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_exp(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_ln(fsdp_tensor *x); /* natural logarithm (torch.log; fsdp_log prints) */
+FSDP_API fsdp_tensor *fsdp_sqrt(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_rsqrt(fsdp_tensor *x); /* 1 / sqrt(x) */
+FSDP_API fsdp_tensor *fsdp_reciprocal(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_square(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_abs(fsdp_tensor *x); /* gradient at 0: 0 */
+FSDP_API fsdp_tensor *fsdp_tanh(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_sigmoid(fsdp_tensor *x);
+/* min(max(x, low), high), infinite ones being none. The gradient passes between the bounds, at neither of them. */
+FSDP_API fsdp_tensor *fsdp_clamp(fsdp_tensor *x, double low, double high);
 FSDP_API fsdp_tensor *fsdp_gelu(fsdp_tensor *x);      /* erf form */
 FSDP_API fsdp_tensor *fsdp_gelu_tanh(fsdp_tensor *x); /* tanh form: GPT-2's gelu_new */
 FSDP_API fsdp_tensor *fsdp_silu(fsdp_tensor *x);

@@ -255,8 +255,10 @@ static fsdp_status sum_of(const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tenso
         const fsdp__binary_args args = {.a = fsdp_tensor_data(a),
                                         .b = fsdp_tensor_data(b),
                                         .y = fsdp_tensor_data(sum),
-                                        .rows = 1,
-                                        .cols = fsdp_tensor_numel(a),
+                                        .ndim = 1,
+                                        .shape = {fsdp_tensor_numel(a)},
+                                        .a_strides = {1},
+                                        .b_strides = {1},
                                         .op = FSDP__ADD,
                                         .dtype = a->dtype};
         FSDP_TRY_GOTO(status, fsdp__launch_binary(fsdp_device_stream(device), &args), fail);

@@ -3,54 +3,7 @@
  *
  * A device that cannot be touched from outside its kernels moves their arguments by this list; tests hold it against
  * what the kernels do. */
-#include "device/kernels.h"
-
-/* Who visits. The functions below put its answers into the arguments. */
-typedef struct visitor {
-    fsdp__buffer_visit visit;
-    void *arg;
-} visitor;
-
-static void *visit(const visitor *v, const char *name, const void *pointer, size_t bytes, fsdp__access access)
-{
-    const fsdp__buffer buffer = {name, pointer, bytes, access};
-
-    return pointer && bytes > 0 ? v->visit(v->arg, &buffer) : (void *)(uintptr_t)pointer;
-}
-
-#define READS(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS)
-#define WRITES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__WRITES)
-#define CHANGES(field, bytes) a->field = visit(v, #field, a->field, (bytes), FSDP__READS_AND_WRITES)
-/* Adds to what is there, or replaces it. */
-#define ADDS(field, bytes, adds) \
-    a->field = visit(v, #field, a->field, (bytes), (adds) ? FSDP__READS_AND_WRITES : FSDP__WRITES)
-
-/* ---- sizes ---- */
-
-static size_t elements(fsdp_dtype dtype, int64_t numel)
-{
-    return numel > 0 ? (size_t)numel * fsdp_dtype_size(dtype) : 0;
-}
-
-/* From the first to the last element of up to four dimensions with strides. */
-typedef struct extent {
-    int64_t size, stride;
-} extent;
-
-static size_t strided(fsdp_dtype dtype, const extent *dims, int count)
-{
-    int64_t last = 0;
-
-    for (int d = 0; d < count; d++) {
-        if (dims[d].size <= 0)
-            return 0;
-        last += (dims[d].size - 1) * dims[d].stride;
-    }
-    return elements(dtype, last + 1);
-}
-
-#define STRIDED(dtype, ...) \
-    strided((dtype), (const extent[]){__VA_ARGS__}, (int)(sizeof((const extent[]){__VA_ARGS__}) / sizeof(extent)))
+#include "device/visitor.h"
 
 /* ---- matrices and memory ---- */
 
@@ -187,11 +140,66 @@ static void dequantize(fsdp__dequantize_args *args, const visitor *v)
 
 /* ---- elementwise ---- */
 
+/* An operand of `shape` with strides; a whole result. */
+static size_t operand(fsdp_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides)
+{
+    extent dims[6];
+
+    for (int d = 0; d < ndim; d++)
+        dims[d] = (extent){shape[d], strides[d]};
+    return strided(dtype, dims, ndim);
+}
+
+static size_t whole(fsdp_dtype dtype, int ndim, const int64_t *shape)
+{
+    int64_t numel = 1;
+
+    for (int d = 0; d < ndim; d++)
+        numel *= shape[d];
+    return elements(dtype, numel);
+}
+
+static void operands(fsdp__binary_args *a, const visitor *v)
+{
+    READS(a, operand(a->dtype, a->ndim, a->shape, a->a_strides));
+    READS(b, operand(a->dtype, a->ndim, a->shape, a->b_strides));
+}
+
 static void binary(fsdp__binary_args *a, const visitor *v)
 {
-    READS(a, elements(a->dtype, a->rows * a->cols));
-    READS(b, a->rows > 0 ? elements(a->dtype, a->b_is_row ? a->cols : a->rows * a->cols) : 0);
-    WRITES(y, elements(a->dtype, a->rows * a->cols));
+    operands(a, v);
+    WRITES(y, whole(a->op >= FSDP__EQ ? FSDP_BOOL : a->dtype, a->ndim, a->shape));
+}
+
+static void binary_backward(fsdp__binary_backward_args *a, const visitor *v)
+{
+    fsdp__binary_args *f = &a->forward;
+
+    operands(f, v);
+    READS(dy, operand(f->dtype, f->ndim, f->shape, a->dy_strides));
+    WRITES(da, whole(f->dtype, f->ndim, f->shape));
+    WRITES(db, whole(f->dtype, f->ndim, f->shape));
+}
+
+static void where(fsdp__where_args *a, const visitor *v)
+{
+    READS(mask, operand(FSDP_BOOL, a->ndim, a->shape, a->mask_strides));
+    READS(a, operand(a->dtype, a->ndim, a->shape, a->a_strides));
+    READS(b, operand(a->dtype, a->ndim, a->shape, a->b_strides));
+    WRITES(y, whole(a->dtype, a->ndim, a->shape));
+}
+
+static void unary_forward(fsdp__unary_forward_args *a, const visitor *v)
+{
+    READS(x, elements(a->dtype, a->numel));
+    WRITES(y, elements(a->dtype, a->numel));
+}
+
+static void unary_backward(fsdp__unary_backward_args *a, const visitor *v)
+{
+    READS(saved, elements(a->dtype, a->numel));
+    READS(dy, elements(a->dtype, a->numel));
+    WRITES(dx, elements(a->dtype, a->numel));
 }
 
 static void scale(fsdp__scale_args *a, const visitor *v)

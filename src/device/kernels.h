@@ -15,8 +15,8 @@
 #ifndef DEVICE_KERNELS_H
 #define DEVICE_KERNELS_H
 
+#include "device/kernels_elementwise.h"
 #include "device/kernels_images.h"
-#include "fsdp/device.h"
 
 /* X(NAME, name, class): class is what a profile files the time under. */
 #define FSDP__KERNEL_MAP(X)                                  \
@@ -30,6 +30,10 @@
     X(QUANTIZE, quantize, COMMUNICATION)                     \
     X(DEQUANTIZE, dequantize, COMMUNICATION)                 \
     X(BINARY, binary, ELEMENTWISE)                           \
+    X(BINARY_BACKWARD, binary_backward, ELEMENTWISE)         \
+    X(WHERE, where, ELEMENTWISE)                             \
+    X(UNARY_FORWARD, unary_forward, ELEMENTWISE)             \
+    X(UNARY_BACKWARD, unary_backward, ELEMENTWISE)           \
     X(SCALE, scale, ELEMENTWISE)                             \
     X(REDUCE, reduce, ELEMENTWISE)                           \
     X(ACTIVATION_FORWARD, activation_forward, ELEMENTWISE)   \
@@ -182,82 +186,6 @@ typedef struct fsdp__dequantize_args {
     fsdp_dtype dtype; /* of values */
     fsdp__code code;
 } fsdp__dequantize_args;
-
-typedef enum fsdp__binary_op {
-    FSDP__ADD,
-    FSDP__MUL
-} fsdp__binary_op;
-
-/* y (rows,cols) = a (rows,cols) op b, b (rows,cols) or, when b_is_row, (cols). In place when y == a or y == b. */
-typedef struct fsdp__binary_args {
-    const void *a, *b;
-    void *y;
-    int64_t rows, cols;
-    bool b_is_row;
-    fsdp__binary_op op;
-    fsdp_dtype dtype;
-} fsdp__binary_args;
-
-/* y = alpha * x [* device scalar] [+ y]. In place when y == x. `scalar`: NULL, or one f32 read when the kernel runs. */
-typedef struct fsdp__scale_args {
-    const void *x;
-    void *y;
-    const float *scalar;
-    float alpha;
-    int64_t numel;
-    fsdp_dtype dtype;
-    bool accumulate;
-} fsdp__scale_args;
-
-/* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed panels. */
-typedef struct fsdp__reduce_args {
-    const void *x;
-    void *y;
-    int64_t outer, reduced, inner;
-    float alpha;
-    fsdp_dtype x_dtype, y_dtype;
-    bool accumulate;
-} fsdp__reduce_args;
-
-typedef enum fsdp__activation {
-    FSDP__GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-    FSDP__GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt(2))) */
-    FSDP__SILU,      /* x / (1 + exp(-x)) */
-    FSDP__RELU,
-} fsdp__activation;
-
-/* y = f(x + bias): x (rows,cols), bias (cols) or NULL. In place when y == x. */
-typedef struct fsdp__activation_forward_args {
-    const void *x, *bias;
-    void *y;
-    int64_t rows, cols;
-    fsdp__activation kind;
-    fsdp_dtype dtype;
-} fsdp__activation_forward_args;
-
-/* dx = dy * f'(x + bias). In place when dx == dy. */
-typedef struct fsdp__activation_backward_args {
-    const void *x, *bias, *dy;
-    void *dx;
-    int64_t rows, cols;
-    fsdp__activation kind;
-    fsdp_dtype dtype;
-} fsdp__activation_backward_args;
-
-/* y = silu(gate) * up. Rows may be strided: gate and up can be halves of one (rows, 2 cols) matrix. */
-typedef struct fsdp__swiglu_forward_args {
-    const void *gate, *up;
-    void *y;
-    int64_t rows, cols, gate_row, up_row, y_row;
-    fsdp_dtype dtype;
-} fsdp__swiglu_forward_args;
-
-typedef struct fsdp__swiglu_backward_args {
-    const void *gate, *up, *dy;
-    void *dgate, *dup; /* in place when dgate == gate or dup == up */
-    int64_t rows, cols, gate_row, up_row, dy_row, dgate_row, dup_row;
-    fsdp_dtype dtype;
-} fsdp__swiglu_backward_args;
 
 /* LayerNorm (mean and weight, bias) or RMSNorm over the last dimension of x (rows,cols), with an optional addition in
  * front: s = x + residual, y = norm(s). Statistics are f32. */

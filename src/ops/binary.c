@@ -1,112 +1,156 @@
-/* binary.c - add and mul: equal shapes, or the second repeated over the leading dimensions of the first. */
-#include "ops/op.h"
+/* binary.c - functions of two tensors, element by element, either of them repeated where it is smaller. */
+#include "ops/broadcast.h"
 
 #include <string.h>
 
-/* Whether b's shape is a's trailing dimensions. */
-static bool fits(const fsdp_tensor *a, const fsdp_tensor *b)
+fsdp_status fsdp__binary_compute(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, float scalar,
+                                 float beta, fsdp_tensor *y)
 {
-    return b->ndim <= a->ndim &&
-           memcmp(a->shape + (a->ndim - b->ndim), b->shape, (size_t)b->ndim * sizeof *b->shape) == 0;
-}
+    fsdp__binary_args args = {.a = fsdp_tensor_data(a),
+                              .b = b ? fsdp_tensor_data(b) : NULL,
+                              .y = fsdp_tensor_data(y),
+                              .ndim = y->ndim,
+                              .scalar = scalar,
+                              .beta = beta,
+                              .op = op,
+                              .dtype = a->dtype};
 
-/* y = a op b, all contiguous. */
-static fsdp_status compute(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, fsdp_tensor *y)
-{
-    int64_t numel = fsdp_tensor_numel(a), cols = fsdp_tensor_numel(b);
-    const fsdp__binary_args args = {.a = fsdp_tensor_data(a),
-                                    .b = fsdp_tensor_data(b),
-                                    .y = fsdp_tensor_data(y),
-                                    .rows = cols > 0 ? numel / cols : 0,
-                                    .cols = cols,
-                                    .b_is_row = numel != cols,
-                                    .op = op,
-                                    .dtype = a->dtype};
-
+    memcpy(args.shape, y->shape, sizeof args.shape);
+    fsdp__broadcast_strides(a, y, args.a_strides);
+    if (b)
+        fsdp__broadcast_strides(b, y, args.b_strides);
     return fsdp__launch_binary(fsdp__op_stream(y), &args);
 }
 
+/* Of a node: the function, and what its inputs look like. */
 typedef struct binary_state {
-    int b_ndim;
-    int64_t b_numel;
+    fsdp__binary_op kind;
+    float scalar, beta;
+    fsdp__shape shapes[2];
 } binary_state;
 
-/* Gives `grad` (shape of a) to input 1, summed over the dimensions that b was repeated over. */
-static fsdp_status give_second(fsdp__node *node, fsdp_tensor *grad)
-{
-    const binary_state *state = fsdp__node_state(node);
-    int64_t numel = fsdp_tensor_numel(grad), cols = state->b_numel;
-    fsdp_tensor *db;
-    bool accumulate;
-
-    if (grad->ndim == state->b_ndim)
-        return fsdp__node_give(node, 1, grad);
-    grad = fsdp__op_contiguous(grad);
-    if (!grad)
-        return fsdp_last_status();
-    FSDP_TRY(fsdp__node_target(node, 1, &db, &accumulate));
-    return fsdp__op_reduce(grad, 1, cols > 0 ? numel / cols : 0, cols, 1.0f, db, accumulate);
-}
-
-/* ---- add ---- */
+/* ---- add, sub ---- */
 
 static fsdp_status add_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    if (fsdp__node_needs(node, 1))
-        FSDP_TRY(give_second(node, grads[0]));
-    return fsdp__node_give(node, 0, grads[0]);
+    const binary_state *state = fsdp__node_state(node);
+    fsdp_tensor *dy = grads[0];
+
+    if (fsdp__node_needs(node, 1) && state->kind == FSDP__SUB) {
+        fsdp_tensor *from = fsdp__op_contiguous(dy), *negative;
+
+        negative = !from                       ? NULL
+                   : fsdp__node_needs(node, 0) ? fsdp__empty_like(from, from->dtype)
+                                               : fsdp__op_reuse(from);
+        if (!negative)
+            return fsdp_last_status();
+        FSDP_TRY(fsdp__op_scale(from, -1.0f, NULL, negative));
+        FSDP_TRY(fsdp__give_summed(node, 1, negative, &state->shapes[1]));
+    } else {
+        FSDP_TRY(fsdp__give_summed(node, 1, dy, &state->shapes[1]));
+    }
+    return fsdp__give_summed(node, 0, dy, &state->shapes[0]);
 }
 
 /* ---- mul ---- */
 
-static fsdp_status mul_backward(fsdp__node *node, fsdp_tensor *const *grads)
+/* dy = dy * other, to input `input`. */
+static fsdp_status mul_give(fsdp__node *node, int input, fsdp_tensor *dy, const fsdp_tensor *other, bool last)
 {
-    fsdp_tensor *a = fsdp__op_contiguous(fsdp__node_saved(node, 0));
-    fsdp_tensor *b = fsdp__op_contiguous(fsdp__node_saved(node, 1));
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]); /* shape of a */
+    const binary_state *state = fsdp__node_state(node);
     fsdp_tensor *out;
 
-    if (!dy)
+    if (!fsdp__node_needs(node, input))
+        return FSDP_OK;
+    out = last ? fsdp__op_reuse(dy) : fsdp__empty_like(dy, dy->dtype);
+    if (!out)
         return fsdp_last_status();
-    if (fsdp__node_needs(node, 1)) { /* before dy may be overwritten */
-        out = fsdp__node_needs(node, 0) ? fsdp__empty_like(dy, dy->dtype) : fsdp__op_reuse(dy);
-        if (!a || !out)
-            return fsdp_last_status();
-        FSDP_TRY(compute(FSDP__MUL, dy, a, out));
-        FSDP_TRY(give_second(node, out));
-    }
-    if (fsdp__node_needs(node, 0)) {
-        out = fsdp__op_reuse(dy);
-        if (!b || !out)
-            return fsdp_last_status();
-        FSDP_TRY(compute(FSDP__MUL, dy, b, out));
-        FSDP_TRY(fsdp__node_give(node, 0, out));
-    }
-    return FSDP_OK;
+    FSDP_TRY(fsdp__binary_compute(FSDP__MUL, dy, other, 0.0f, 0.0f, out));
+    return fsdp__give_summed(node, input, out, &state->shapes[input]);
+}
+
+static fsdp_status mul_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    fsdp_tensor *a = fsdp__by_rows(fsdp__node_saved(node, 0)), *b = fsdp__by_rows(fsdp__node_saved(node, 1));
+    fsdp_tensor *dy = fsdp__by_rows(grads[0]);
+
+    if (!dy || (!a && fsdp__node_needs(node, 1)) || (!b && fsdp__node_needs(node, 0)))
+        return fsdp_last_status();
+    FSDP_TRY(mul_give(node, 1, dy, a, !fsdp__node_needs(node, 0)));
+    return mul_give(node, 0, dy, b, true);
+}
+
+/* ---- the others: both inputs are saved ---- */
+
+fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const binary_state *state = fsdp__node_state(node);
+    fsdp_tensor *a = fsdp__by_rows(fsdp__node_saved(node, 0)), *b = fsdp__by_rows(fsdp__node_saved(node, 1));
+    fsdp_tensor *dy = fsdp__by_rows(grads[0]), *da = NULL, *db = NULL;
+
+    if (!a || !dy || (!b && fsdp__node_saved(node, 1)))
+        return fsdp_last_status();
+    fsdp__binary_backward_args args = {.forward = {.a = fsdp_tensor_data(a),
+                                                   .b = b ? fsdp_tensor_data(b) : NULL,
+                                                   .ndim = dy->ndim,
+                                                   .scalar = state->scalar,
+                                                   .beta = state->beta,
+                                                   .op = state->kind,
+                                                   .dtype = dy->dtype},
+                                       .dy = fsdp_tensor_data(dy)};
+
+    if (fsdp__node_needs(node, 1) && !(db = fsdp__empty_like(dy, dy->dtype)))
+        return fsdp_last_status();
+    if (fsdp__node_needs(node, 0) && !(da = fsdp__op_reuse(dy)))
+        return fsdp_last_status();
+    args.da = da ? fsdp_tensor_data(da) : NULL;
+    args.db = db ? fsdp_tensor_data(db) : NULL;
+    memcpy(args.forward.shape, dy->shape, sizeof args.forward.shape);
+    memcpy(args.dy_strides, dy->strides, sizeof args.dy_strides);
+    fsdp__broadcast_strides(a, dy, args.forward.a_strides);
+    if (b)
+        fsdp__broadcast_strides(b, dy, args.forward.b_strides);
+    FSDP_TRY(fsdp__launch_binary_backward(fsdp__op_stream(dy), &args));
+    if (db)
+        FSDP_TRY(fsdp__give_summed(node, 1, db, &state->shapes[1]));
+    return da ? fsdp__give_summed(node, 0, da, &state->shapes[0]) : FSDP_OK;
 }
 
 static const fsdp__op add_op = {.name = "add", .backward = add_backward};
+static const fsdp__op sub_op = {.name = "sub", .backward = add_backward};
 static const fsdp__op mul_op = {.name = "mul", .backward = mul_backward};
+static const fsdp__op div_op = {.name = "div", .backward = fsdp__binary_backward};
+static const fsdp__op pow_op = {.name = "pow", .backward = fsdp__binary_backward};
+static const fsdp__op maximum_op = {.name = "maximum", .backward = fsdp__binary_backward};
+static const fsdp__op minimum_op = {.name = "minimum", .backward = fsdp__binary_backward};
 
-static fsdp_tensor *apply(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b)
+/* What the gradients of the inputs need. */
+static void save(fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, fsdp_tensor *saved[2])
 {
-    fsdp_tensor *inputs[] = {a, b}, *saved[] = {NULL, NULL}, *left, *right, *y;
-    binary_state state;
+    bool both = kind != FSDP__ADD && kind != FSDP__SUB && kind != FSDP__MUL;
+
+    saved[0] = both || (kind == FSDP__MUL && fsdp_tensor_requires_grad(b)) ? a : NULL;
+    saved[1] = both || (kind == FSDP__MUL && fsdp_tensor_requires_grad(a)) ? b : NULL;
+}
+
+fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, float beta)
+{
+    fsdp_tensor *inputs[] = {a, b}, *saved[2], *left, *right, *y;
+    binary_state state = {.kind = kind, .beta = beta};
+    fsdp__shape shape;
 
     if (!a || !b || !fsdp__op_inputs(op->name, inputs, 2) || !fsdp__op_same_dtype(op->name, inputs, 2))
         return NULL;
-    if (!fits(a, b))
-        return fsdp__op_misfit(op->name, "second", b, "first", a);
-    left = fsdp__op_contiguous(a);
-    right = fsdp__op_contiguous(b);
-    y = fsdp__empty_like(a, a->dtype);
-    if (!left || !right || !y || compute(kind, left, right, y) != FSDP_OK)
+    shape = state.shapes[0] = fsdp__shape_of(a);
+    state.shapes[1] = fsdp__shape_of(b);
+    if (!fsdp__broadcast_with(op->name, a, b, &shape))
         return NULL;
-    if (kind == FSDP__MUL) {
-        saved[0] = fsdp_tensor_requires_grad(b) ? a : NULL;
-        saved[1] = fsdp_tensor_requires_grad(a) ? b : NULL;
-    }
-    state = (binary_state){b->ndim, fsdp_tensor_numel(b)};
+    left = fsdp__by_rows(a);
+    right = fsdp__by_rows(b);
+    y = fsdp_empty(a->storage->device, a->dtype, shape.ndim, shape.sizes);
+    if (!left || !right || !y || fsdp__binary_compute(kind, left, right, 0.0f, beta, y) != FSDP_OK)
+        return NULL;
+    save(kind, a, b, saved);
     if (fsdp__record(op, inputs, 2, &y, 1, saved, 2, &state, sizeof state) != FSDP_OK)
         return NULL;
     return y;
@@ -114,10 +158,82 @@ static fsdp_tensor *apply(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor 
 
 fsdp_tensor *fsdp_add(fsdp_tensor *a, fsdp_tensor *b)
 {
-    return apply(&add_op, FSDP__ADD, a, b);
+    return fsdp__binary(&add_op, FSDP__ADD, a, b, 0.0f);
+}
+
+fsdp_tensor *fsdp_sub(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp__binary(&sub_op, FSDP__SUB, a, b, 0.0f);
 }
 
 fsdp_tensor *fsdp_mul(fsdp_tensor *a, fsdp_tensor *b)
 {
-    return apply(&mul_op, FSDP__MUL, a, b);
+    return fsdp__binary(&mul_op, FSDP__MUL, a, b, 0.0f);
+}
+
+fsdp_tensor *fsdp_div(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp__binary(&div_op, FSDP__DIV, a, b, 0.0f);
+}
+
+fsdp_tensor *fsdp_pow(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp__binary(&pow_op, FSDP__POW, a, b, 0.0f);
+}
+
+fsdp_tensor *fsdp_maximum(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp__binary(&maximum_op, FSDP__MAXIMUM, a, b, 0.0f);
+}
+
+fsdp_tensor *fsdp_minimum(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp__binary(&minimum_op, FSDP__MINIMUM, a, b, 0.0f);
+}
+
+/* ---- the second is a number ---- */
+
+static const fsdp__op add_scalar_op = {.name = "add_scalar", .backward = add_backward};
+static const fsdp__op pow_scalar_op = {.name = "pow_scalar", .backward = fsdp__binary_backward};
+
+static fsdp_tensor *with_number(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *x, double number)
+{
+    binary_state state = {.kind = kind, .scalar = (float)number};
+    fsdp_tensor *saved = kind == FSDP__POW ? x : NULL, *from, *y;
+
+    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
+        return NULL;
+    state.shapes[0] = fsdp__shape_of(x);
+    from = fsdp__by_rows(x);
+    y = fsdp__empty_like(x, x->dtype);
+    if (!from || !y || fsdp__binary_compute(kind, from, NULL, (float)number, 0.0f, y) != FSDP_OK)
+        return NULL;
+    /* the second input and what is saved of it are NULL */
+    if (fsdp__record(op, (fsdp_tensor *[]){x, NULL}, 2, &y, 1, (fsdp_tensor *[]){saved, NULL}, 2, &state,
+                     sizeof state) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
+fsdp_tensor *fsdp_add_scalar(fsdp_tensor *x, double number)
+{
+    return with_number(&add_scalar_op, FSDP__ADD, x, number);
+}
+
+fsdp_tensor *fsdp_pow_scalar(fsdp_tensor *x, double exponent)
+{
+    if (exponent == 2.0)
+        return fsdp_square(x);
+    if (exponent == 0.5)
+        return fsdp_sqrt(x);
+    if (exponent == -0.5)
+        return fsdp_rsqrt(x);
+    if (exponent == -1.0)
+        return fsdp_reciprocal(x);
+    return with_number(&pow_scalar_op, FSDP__POW, x, exponent);
+}
+
+fsdp_tensor *fsdp_scalar(fsdp_tensor *like, double value)
+{
+    return like ? fsdp_full(like->storage->device, like->dtype, 0, NULL, value) : NULL;
 }

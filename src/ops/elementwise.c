@@ -16,19 +16,30 @@ static fsdp_status scale_backward(fsdp__node *node, fsdp_tensor *const *grads)
 }
 
 static const fsdp__op scale_op = {.name = "scale", .backward = scale_backward};
+static const fsdp__op neg_op = {.name = "neg", .backward = scale_backward};
 
-fsdp_tensor *fsdp_scale(fsdp_tensor *x, double factor)
+static fsdp_tensor *times(const fsdp__op *op, fsdp_tensor *x, double factor)
 {
     fsdp_tensor *from, *y;
 
-    if (!x || !fsdp__op_inputs("scale", &x, 1) || !fsdp__op_same_dtype("scale", &x, 1))
+    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
         return NULL;
     from = fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);
     if (!from || !y || fsdp__op_scale(from, (float)factor, NULL, y) != FSDP_OK ||
-        fsdp__record(&scale_op, &x, 1, &y, 1, NULL, 0, &factor, sizeof factor) != FSDP_OK)
+        fsdp__record(op, &x, 1, &y, 1, NULL, 0, &factor, sizeof factor) != FSDP_OK)
         return NULL;
     return y;
+}
+
+fsdp_tensor *fsdp_scale(fsdp_tensor *x, double factor)
+{
+    return times(&scale_op, x, factor);
+}
+
+fsdp_tensor *fsdp_neg(fsdp_tensor *x)
+{
+    return times(&neg_op, x, -1.0);
 }
 
 /* ---- activations: only the input is saved ---- */

@@ -201,6 +201,85 @@ fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced
     return fsdp__launch_reduce(fsdp__op_stream(out), &args);
 }
 
+/* Dimensions in a row that are all reduced, or all kept, as one. */
+typedef struct runs {
+    int count;
+    int64_t sizes[FSDP_MAX_DIMS];
+    bool reduced[FSDP_MAX_DIMS];
+} runs;
+
+static runs runs_of(const fsdp_tensor *x, const bool *reduced)
+{
+    runs r = {.count = 0};
+
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->shape[d] == 1)
+            continue;
+        if (r.count > 0 && r.reduced[r.count - 1] == reduced[d]) {
+            r.sizes[r.count - 1] *= x->shape[d];
+        } else {
+            r.sizes[r.count] = x->shape[d];
+            r.reduced[r.count++] = reduced[d];
+        }
+    }
+    return r;
+}
+
+/* Which run goes first: the longest, so that the next pass has the least to read. -1: none is left. */
+static int next_run(const runs *r, int *left)
+{
+    int at = -1;
+
+    *left = 0;
+    for (int i = 0; i < r->count; i++) {
+        if (!r->reduced[i])
+            continue;
+        (*left)++;
+        at = at < 0 || r->sizes[i] > r->sizes[at] ? i : at;
+    }
+    return at;
+}
+
+fsdp_status fsdp__op_reduce_dims(const fsdp_tensor *x, const bool *reduced, fsdp__reduce_op op, float alpha,
+                                 fsdp_tensor *out, bool accumulate)
+{
+    runs r = runs_of(x, reduced);
+    fsdp_tensor *from = NULL;
+    fsdp_status status = FSDP_OK;
+    int left;
+
+    if (fsdp_tensor_numel(out) == 0)
+        return FSDP_OK;
+    do {
+        int at = next_run(&r, &left);
+        fsdp__reduce_args args = {.outer = at >= 0 ? fsdp__shape_numel(at, r.sizes) : 1,
+                                  .reduced = at >= 0 ? r.sizes[at] : 1,
+                                  .inner = at >= 0 ? fsdp__shape_numel(r.count - at - 1, r.sizes + at + 1)
+                                                   : fsdp_tensor_numel(x),
+                                  .alpha = left > 1 ? 1.0f : alpha,
+                                  .op = op,
+                                  .y_dtype = left > 1 ? FSDP_F32 : out->dtype,
+                                  .accumulate = left <= 1 && accumulate};
+        const int64_t kept[] = {args.outer, args.inner};
+        fsdp_tensor *next = out;
+
+        if (left > 1)
+            FSDP_TRY_GOTO(
+                status, fsdp_tensor_create(x->storage->device, FSDP_F32, 2, kept, FSDP_MEMORY_ACTIVATION, &next), out);
+        args.x = fsdp_tensor_data(from ? from : x);
+        args.x_dtype = from ? FSDP_F32 : x->dtype;
+        args.y = fsdp_tensor_data(next);
+        status = fsdp__launch_reduce(fsdp__op_stream(out), &args);
+        fsdp_tensor_unref(from);
+        from = left > 1 ? next : NULL;
+        if (at >= 0)
+            r.sizes[at] = 1, r.reduced[at] = false;
+    } while (status == FSDP_OK && left > 1);
+out:
+    fsdp_tensor_unref(from);
+    return status;
+}
+
 fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const int64_t *strides)
 {
     fsdp__copy_args args = {.src = fsdp_tensor_data(src),

@@ -39,6 +39,10 @@ fsdp_status fsdp__op_scale(const fsdp_tensor *x, float alpha, const fsdp_tensor 
 /* out [+]= alpha * sum of x over its middle: x (outer,reduced,inner), both contiguous. */
 fsdp_status fsdp__op_reduce(const fsdp_tensor *x, int64_t outer, int64_t reduced, int64_t inner, float alpha,
                             fsdp_tensor *out, bool accumulate);
+/* out [+]= alpha * x over the dimensions that `reduced` names, in as few passes as these have runs: x and out
+ * contiguous, out with as many elements as the others have. */
+fsdp_status fsdp__op_reduce_dims(const fsdp_tensor *x, const bool *reduced, fsdp__reduce_op op, float alpha,
+                                 fsdp_tensor *out, bool accumulate);
 /* dst = src repeated: `strides` of src over dst's shape, 0 where it repeats. */
 fsdp_status fsdp__op_broadcast(fsdp_tensor *dst, const fsdp_tensor *src, const int64_t *strides);
 

@@ -30,8 +30,7 @@ static float chain(const fsdp__delays *delays)
         CHECK_OK(fsdp_stream_wait_event(streams[i % 2], event));
         CHECK_OK(fsdp__launch_binary(
             streams[i % 2],
-            &(fsdp__binary_args){
-                .a = memory, .b = memory, .y = memory, .rows = 1, .cols = 1, .dtype = FSDP_F32, .op = FSDP__ADD}));
+            &(fsdp__binary_args){.a = memory, .b = memory, .y = memory, .dtype = FSDP_F32, .op = FSDP__ADD}));
         CHECK_OK(fsdp__copy_on_device(streams[i % 2], memory + 1, memory, sizeof *memory));
     }
     CHECK_OK(fsdp_stream_synchronize(streams[1]));
@@ -62,7 +61,7 @@ static void copies_collectives_and_one_stream_are_held_up(void **state)
     fsdp_device *device = fsdp_cpu(context);
     fsdp_stream *own = fsdp_device_stream(device);
     float a = 1.0f, b = 2.0f;
-    const fsdp__binary_args add = {.a = &a, .b = &b, .y = &b, .rows = 1, .cols = 1, .dtype = FSDP_F32};
+    const fsdp__binary_args add = {.a = &a, .b = &b, .y = &b, .dtype = FSDP_F32};
     fsdp__delays delays = {.seed = 3, .most_us = 1};
 
     (void)state;

@@ -109,16 +109,43 @@ case("shapes", lambda x, z: torch.cat((x.transpose(1, 2).reshape(2, 15)[:, 2:11]
 bf16 = lambda *shape: torch.randn(*shape).bfloat16()
 case("linear_bf16", lambda x, weight, bias: F.linear(x, weight, bias), x=bf16(3, 6), weight=bf16(4, 6), bias=bf16(4))
 case("rmsnorm_bf16", lambda x, weight: F.rms_norm(x, (7,), weight, 1e-6), x=bf16(3, 7), weight=bf16(7))
+inf, nan = float("inf"), float("nan")
+kinks = torch.tensor([-2.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 1e-3])
+ends = torch.tensor([-inf, inf, nan, 100.0, -100.0, 1e-30, -1e-4, 0.7])
+case("broadcast_add", lambda a, b: a + b, a=rand(2, 1, 5), b=rand(3, 1))
+case("broadcast_mul", lambda a, b: a * b, a=rand(5), b=rand(2, 3, 5))
+case("sub", lambda a, b: a - b, a=rand(3, 1), b=rand(2, 1, 5))
+case("div", lambda a, b: a / b, a=rand(2, 3, 5), b=rand(3, 1))
+case("pow", lambda a, b: a ** b, a=rand(2, 3, 4).abs() * 3, b=rand(3, 1) * 2)
+case("pow_kinks", lambda a, b: a ** b, a=kinks, b=torch.tensor([-1.0, 0.0, 1.0, 2.0, 3.0, 0.5, -2.0]).view(7, 1))
+case("pow_ends", lambda a, b: a ** b, a=ends, b=torch.tensor([3.0, 0.0, -0.5, 1.5]).view(4, 1))
+case("pow_scalar", lambda x: x ** 3, x=kinks)
+case("pow_scalar_fraction", lambda x: x ** 2.7, x=kinks)
+case("pow_scalar_zero", lambda x: x ** 0, x=kinks)
+case("pow_scalar_root", lambda x: x ** 0.5, x=kinks)
+case("maximum", lambda a, b: torch.maximum(a, b), a=kinks, b=torch.tensor([[0.0], [-0.5], [nan]]))
+case("minimum", lambda a, b: torch.minimum(a, b), a=torch.tensor([[0.0], [0.5], [nan]]), b=kinks)
+case("where", lambda a, b: torch.where(a > b, a, b * 2), a=rand(2, 3, 1), b=rand(3, 5))
+case("masked_fill", lambda x: x.masked_fill(x <= 0, -inf), x=kinks)
+for name in "neg exp log sqrt rsqrt reciprocal abs square tanh sigmoid".split():
+    case(name, lambda x, name=name: getattr(x, name)(), x=torch.cat((kinks, ends, rand(4) * 3)))
+case("clamp", lambda x: x.clamp(-0.5, 1), x=torch.cat((kinks, ends)))
+case("clamp_min", lambda x: x.clamp(min=0), x=torch.cat((kinks, ends)))
+masks = torch.stack([f(torch.cat((kinks, ends)), torch.tensor([[0.5], [nan]]))
+                     for f in (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)])
+put("masks.x", torch.cat((kinks, ends)))
+put("masks.y", masks)
 
 print("/* numbers/ops.h - made by ops.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("#ifndef TESTS_NUMBERS_OPS_H\n#define TESTS_NUMBERS_OPS_H\n\n#include <stdint.h>\n")
+print("#ifndef TESTS_NUMBERS_OPS_H\n#define TESTS_NUMBERS_OPS_H\n\n#include <math.h>\n#include <stdint.h>\n")
 print("typedef struct number_tensor {\n    const char *name;\n    int ndim;\n    int64_t shape[4];\n    const float *data;\n}"
       " number_tensor;\n\n/* clang-format off */\nstatic const number_tensor numbers[] = {")
 for name, shape, values in tensors:
     sizes = ", ".join(map(str, shape)) or "0"
     print(f'{{"{name}", {len(shape)}, {{{sizes}}}, (const float[]){{')
     text = [f"{v:.9g}" for v in values]
-    text = [v + ("f" if "." in v or "e" in v else ".0f") for v in text]
+    text = [{"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}.get(v, v + ("f" if "." in v or "e" in v else ".0f"))
+            for v in text]
     for at in range(0, len(text), 8):
         print("    " + ", ".join(text[at:at + 8]) + ",")
     print("}},")

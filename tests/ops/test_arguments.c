@@ -27,6 +27,7 @@ static int teardown(void **state)
 
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 #define INTS(...) fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(__VA_ARGS__))
+#define MASK(...) fsdp_zeros(device, FSDP_BOOL, FSDP_SHAPE(__VA_ARGS__))
 #define HALF(...) fsdp_zeros(device, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
 
 #define CHECK_FAILS(call, part)                     \
@@ -49,7 +50,15 @@ static void shapes_that_do_not_fit_are_named(void **state)
     CHECK_FAILS(fsdp_matmul(ZEROS(2, 3, 4), ZEROS(3, 4, 5)), "matmul: left (2, 3, 4) does not fit right (3, 4, 5)");
     CHECK_FAILS(fsdp_matmul(ZEROS(3), ZEROS(4, 5)), "matmul: left (3,) does not fit right (4, 5)");
     CHECK_FAILS(fsdp_add(ZEROS(2, 3), ZEROS(2)), "add: second (2,) does not fit first (2, 3)");
-    CHECK_FAILS(fsdp_mul(ZEROS(3), ZEROS(2, 3)), "mul: second (2, 3) does not fit first (3,)");
+    CHECK_FAILS(fsdp_mul(ZEROS(3), ZEROS(2, 4)), "mul: second (2, 4) does not fit first (3,)");
+    CHECK_FAILS(fsdp_sub(ZEROS(2, 3), ZEROS(3, 3)), "sub: second (3, 3) does not fit first (2, 3)");
+    CHECK_FAILS(fsdp_div(ZEROS(2), ZEROS(0)), "div: second (0,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_pow(ZEROS(2), ZEROS(3)), "pow: second (3,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_maximum(ZEROS(2), ZEROS(3)), "maximum: second");
+    CHECK_FAILS(fsdp_minimum(ZEROS(2), ZEROS(3)), "minimum: second");
+    CHECK_FAILS(fsdp_lt(INTS(2), INTS(3)), "lt: second (3,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_where(MASK(3), ZEROS(2), ZEROS(2)), "where: second (3,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_masked_fill(ZEROS(2, 3), MASK(2), 0.0), "masked_fill: second (2,) does not fit first (2, 3)");
     CHECK_FAILS(fsdp_swiglu(ZEROS(2, 3), ZEROS(2, 4)), "swiglu: gate (2, 3) does not fit up (2, 4)");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(4), ZEROS(4), 1e-5f), "layernorm: input (2, 3) does not fit weight");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), ZEROS(4), 1e-5f),
@@ -80,6 +89,16 @@ static void dtypes_that_do_not_fit_are_named(void **state)
     (void)state;
     CHECK_FAILS(fsdp_linear(ZEROS(2, 3), HALF(4, 3), FSDP_NO_BIAS), "linear: inputs are float32 and bfloat16");
     CHECK_FAILS(fsdp_gelu(INTS(2, 3)), "gelu: input must be floating, not int32 (2, 3)");
+    CHECK_FAILS(fsdp_sub(INTS(2, 3), INTS(2, 3)), "sub: input must be floating, not int32 (2, 3)");
+    CHECK_FAILS(fsdp_div(ZEROS(2), HALF(2)), "div: inputs are float32 and bfloat16: cast one");
+    CHECK_FAILS(fsdp_tanh(INTS(2)), "tanh: input must be floating");
+    CHECK_FAILS(fsdp_clamp(INTS(2), 0, 1), "clamp: input must be floating");
+    CHECK_FAILS(fsdp_neg(INTS(2)), "neg: input must be floating");
+    CHECK_FAILS(fsdp_add_scalar(INTS(2), 1), "add_scalar: input must be floating");
+    CHECK_FAILS(fsdp_eq(ZEROS(2), INTS(2)), "eq: inputs are float32 and int32: cast one");
+    CHECK_FAILS(fsdp_where(ZEROS(2), ZEROS(2), ZEROS(2)), "where: mask must be bool, not float32 (2,)");
+    CHECK_FAILS(fsdp_where(MASK(2), ZEROS(2), INTS(2)), "where: inputs are float32 and int32: cast one");
+    CHECK_FAILS(fsdp_masked_fill(ZEROS(2), INTS(2), 0), "masked_fill: mask must be bool");
     CHECK_FAILS(fsdp_embedding(ZEROS(2, 3), ZEROS(2)), "embedding: ids must be int32");
     CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3), ZEROS(2)), "cross_entropy: targets must be int32");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), HALF(3), 1e-5f), "layernorm: bias must be float32, not bfloat16");
@@ -116,6 +135,12 @@ static void null_goes_through_everything_and_keeps_the_first_error(void **state)
     CHECK_NULL(fsdp_matmul(x, bad));
     CHECK_NULL(fsdp_embedding(bad, x));
     CHECK_NULL(fsdp_scale(bad, 2));
+    CHECK_NULL(fsdp_sub(fsdp_div(fsdp_pow(bad, x), x), fsdp_maximum(x, fsdp_minimum(x, bad))));
+    CHECK_NULL(fsdp_pow_scalar(fsdp_add_scalar(fsdp_neg(fsdp_tanh(fsdp_clamp(bad, 0, 1))), 1), 3));
+    CHECK_NULL(fsdp_pow_scalar(fsdp_scalar(bad, 1), 2));
+    CHECK_NULL(fsdp_masked_fill(x, fsdp_logical_and(fsdp_lt(x, bad), fsdp_logical_not(bad)), 0));
+    CHECK_NULL(fsdp_where(bad, x, x));
+    CHECK_NULL(fsdp_where(x, bad, x));
     CHECK_NULL(fsdp_swiglu(x, bad));
     CHECK_NULL(fsdp_dropout(bad, 0.5f, 1));
     CHECK_NULL(fsdp_cast(bad, FSDP_BF16));
@@ -155,6 +180,11 @@ static void tensors_without_elements_are_accepted(void **state)
     CHECK_OK(fsdp_backward_from(&y, &none, 1, false));
     CHECK_NEAR(first_of(fsdp_tensor_grad(weight)), 0, 0);
     CHECK_PTR(fsdp_softmax(fsdp_add(fsdp_gelu(x), x)));
+    CHECK_PTR(fsdp_where(fsdp_gt(x, fsdp_scalar(x, 0)), fsdp_tanh(x), fsdp_div(x, ZEROS(1, 3))));
+    weight = make_leaf(device, 1, 2, (const int64_t[]){1, 3}), y = fsdp_pow(x, weight); /* repeated no times */
+    CHECK_OK(fsdp_backward_from(&y, &x, 1, false));
+    CHECK_NEAR(first_of(fsdp_tensor_grad(weight)), 0, 0);
+    weight = make_leaf(device, 1, 2, (const int64_t[]){4, 3});
     CHECK_PTR(fsdp_embedding(weight, INTS(0)));
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_sum(x)), &loss));
     CHECK_NEAR(loss, 0, 0);

@@ -107,6 +107,16 @@ static fsdp_tensor *cat(fsdp_tensor *a, fsdp_tensor *b)
     return fsdp_concat(parts, 3, -2);
 }
 
+static fsdp_tensor *positive(fsdp_tensor *x)
+{
+    return fsdp_add_scalar(fsdp_abs(x), 0.5);
+}
+
+static fsdp_tensor *above(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp_gt(a, b);
+}
+
 GRADIENT(linear, fsdp_linear(in[0], in[1], in[2]), 3, 2, 3, 5, 2, 4, 5, 1, 4)
 GRADIENT(linear_of_a_vector, fsdp_linear(in[0], in[1], FSDP_NO_BIAS), 1, 5, 2, 4, 5)
 GRADIENT(linear_of_views, fsdp_linear(fsdp_transpose(in[0], 0, 1), fsdp_transpose(in[1], 0, 1), in[2]), 2, 5, 3, 2, 5,
@@ -124,6 +134,37 @@ GRADIENT(add_of_a_column, fsdp_add(in[0], in[1]), 3, 2, 3, 5, 0)
 GRADIENT(mul, fsdp_mul(in[0], in[1]), 3, 2, 3, 5, 1, 5)
 GRADIENT(square, fsdp_mul(in[0], in[0]), 2, 3, 5)
 GRADIENT(mul_of_views, fsdp_mul(fsdp_transpose(in[0], 0, 1), in[1]), 2, 3, 5, 2, 5, 3)
+GRADIENT(add_of_a_row_and_a_column, fsdp_add(in[0], in[1]), 3, 2, 1, 5, 2, 3, 1)
+GRADIENT(mul_of_the_smaller_first, fsdp_mul(in[0], in[1]), 1, 5, 3, 2, 3, 5)
+GRADIENT(mul_over_two_dimensions, fsdp_mul(in[0], in[1]), 4, 2, 3, 4, 2, 3, 3, 1, 2)
+GRADIENT(add_of_a_view, fsdp_add(in[0], fsdp_transpose(in[1], 0, 1)), 2, 3, 5, 2, 1, 3)
+GRADIENT(sub, fsdp_sub(in[0], in[1]), 3, 2, 3, 5, 2, 3, 1)
+GRADIENT(sub_from_the_smaller, fsdp_sub(in[0], fsdp_mul(in[1], in[1])), 1, 5, 2, 3, 5)
+GRADIENT(sub_of_itself, fsdp_sub(fsdp_square(in[0]), in[0]), 2, 3, 5)
+GRADIENT(div, fsdp_div(in[0], positive(in[1])), 3, 2, 3, 5, 2, 3, 1)
+GRADIENT(div_of_the_smaller, fsdp_div(in[0], positive(in[1])), 1, 3, 2, 4, 3)
+GRADIENT(pow, fsdp_pow(positive(in[0]), in[1]), 3, 2, 3, 5, 2, 3, 5)
+GRADIENT(pow_of_the_smaller, fsdp_pow(positive(in[0]), in[1]), 2, 3, 1, 2, 1, 4)
+GRADIENT(pow_scalar, fsdp_pow_scalar(positive(in[0]), 2.7), 2, 3, 5)
+GRADIENT(pow_scalar_that_is_whole, fsdp_pow_scalar(in[0], 3.0), 2, 3, 5)
+GRADIENT(pow_scalar_of_two, fsdp_pow_scalar(in[0], 2.0), 2, 3, 5)
+GRADIENT(maximum, fsdp_maximum(in[0], in[1]), 3, 2, 3, 5, 2, 3, 1)
+GRADIENT(minimum, fsdp_minimum(in[0], in[1]), 1, 5, 3, 2, 3, 5)
+GRADIENT(add_scalar, fsdp_square(fsdp_add_scalar(in[0], 1.5)), 2, 3, 5)
+GRADIENT(scalar, fsdp_div(fsdp_scalar(in[0], 1.0), positive(in[0])), 2, 3, 5)
+GRADIENT(where, fsdp_where(above(in[0], in[1]), in[0], fsdp_scale(in[1], 2.0)), 3, 2, 3, 5, 2, 3, 1)
+GRADIENT(where_of_the_smaller, fsdp_where(above(in[0], in[1]), in[1], fsdp_scale(in[1], 2.0)), 2, 3, 5, 1, 5)
+GRADIENT(masked_fill, fsdp_masked_fill(in[0], above(in[0], fsdp_scalar(in[0], 0.0)), 3.0), 2, 3, 5)
+GRADIENT(neg, fsdp_neg(in[0]), 2, 3, 5)
+GRADIENT(exp, fsdp_exp(in[0]), 2, 3, 5)
+GRADIENT(ln, fsdp_ln(positive(in[0])), 2, 3, 5)
+GRADIENT(sqrt, fsdp_sqrt(positive(in[0])), 2, 3, 5)
+GRADIENT(rsqrt, fsdp_rsqrt(positive(in[0])), 2, 3, 5)
+GRADIENT(reciprocal, fsdp_reciprocal(positive(in[0])), 2, 3, 5)
+GRADIENT(abs, fsdp_abs(in[0]), 2, 3, 5)
+GRADIENT(tanh, fsdp_tanh(fsdp_transpose(in[0], 0, 1)), 2, 3, 5)
+GRADIENT(sigmoid, fsdp_sigmoid(in[0]), 2, 3, 5)
+GRADIENT(clamp, fsdp_clamp(in[0], -0.5, 0.7), 2, 3, 5)
 GRADIENT(scale, fsdp_scale(in[0], -2.5), 2, 3, 5)
 GRADIENT(gelu, fsdp_gelu(in[0]), 2, 3, 5)
 GRADIENT(gelu_tanh, fsdp_gelu_tanh(in[0]), 2, 3, 5)
@@ -187,10 +228,14 @@ static void a_wrong_gradient_is_found(void **state)
 
 TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_slice), T(linear_of_itself), T(conv1d),
           T(matmul), T(matmul_of_views), T(matmul_shared), T(embedding), T(add), T(add_to_itself), T(add_of_a_column),
-          T(mul), T(square), T(mul_of_views), T(scale), T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu),
-          T(swiglu_of_halves), T(dropout), T(layernorm), T(layernorm_without_bias), T(rmsnorm), T(add_layernorm),
-          T(add_rmsnorm), T(the_sum_of_add_rmsnorm), T(softmax), T(attention), T(causal_attention),
-          T(attention_of_views), T(attention_packed), T(rope), T(cross_entropy), T(scaled_cross_entropy),
-          T(linear_cross_entropy), T(tied_head), T(two_heads), T(sum), T(mean), T(sum_dim), T(sum_of_the_last),
-          T(reshape), T(slices), T(concat), T(contiguous), T(residual_block),
-          cmocka_unit_test(a_wrong_gradient_is_found))
+          T(mul), T(square), T(mul_of_views), T(add_of_a_row_and_a_column), T(mul_of_the_smaller_first),
+          T(mul_over_two_dimensions), T(add_of_a_view), T(sub), T(sub_from_the_smaller), T(sub_of_itself), T(div),
+          T(div_of_the_smaller), T(pow), T(pow_of_the_smaller), T(pow_scalar), T(pow_scalar_that_is_whole),
+          T(pow_scalar_of_two), T(maximum), T(minimum), T(add_scalar), T(scalar), T(where), T(where_of_the_smaller),
+          T(masked_fill), T(neg), T(exp), T(ln), T(sqrt), T(rsqrt), T(reciprocal), T(abs), T(tanh), T(sigmoid),
+          T(clamp), T(scale), T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu), T(swiglu_of_halves), T(dropout),
+          T(layernorm), T(layernorm_without_bias), T(rmsnorm), T(add_layernorm), T(add_rmsnorm),
+          T(the_sum_of_add_rmsnorm), T(softmax), T(attention), T(causal_attention), T(attention_of_views),
+          T(attention_packed), T(rope), T(cross_entropy), T(scaled_cross_entropy), T(linear_cross_entropy),
+          T(tied_head), T(two_heads), T(sum), T(mean), T(sum_dim), T(sum_of_the_last), T(reshape), T(slices), T(concat),
+          T(contiguous), T(residual_block), cmocka_unit_test(a_wrong_gradient_is_found))

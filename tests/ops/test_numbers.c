@@ -116,6 +116,16 @@ static void run(const char *name, fsdp_dtype dtype, double rtol, double atol, nu
 
 static const fsdp_attention_options causal = {.causal = true};
 
+static fsdp_tensor *chosen(fsdp_tensor *a, fsdp_tensor *b)
+{
+    return fsdp_where(fsdp_gt(a, b), a, fsdp_scale(b, 2.0));
+}
+
+static fsdp_tensor *filled(fsdp_tensor *x)
+{
+    return fsdp_masked_fill(x, fsdp_le(x, fsdp_scalar(x, 0.0)), -INFINITY);
+}
+
 CASE(linear, fsdp_linear(X, leaf(c, "weight"), leaf(c, "bias")))
 CASE(conv1d, fsdp_conv1d(X, leaf(c, "weight"), leaf(c, "bias")))
 CASE(matmul, fsdp_matmul(leaf(c, "a"), leaf(c, "b")))
@@ -123,6 +133,33 @@ CASE(matmul_shared, fsdp_matmul(leaf(c, "a"), leaf(c, "b")))
 CASE(embedding, fsdp_embedding(leaf(c, "table"), ids(c, "ids")))
 CASE(add, fsdp_add(leaf(c, "a"), leaf(c, "b")))
 CASE(mul, fsdp_mul(leaf(c, "a"), leaf(c, "b")))
+CASE(broadcast_add, fsdp_add(leaf(c, "a"), leaf(c, "b")))
+CASE(broadcast_mul, fsdp_mul(leaf(c, "a"), leaf(c, "b")))
+CASE(sub, fsdp_sub(leaf(c, "a"), leaf(c, "b")))
+CASE(div, fsdp_div(leaf(c, "a"), leaf(c, "b")))
+CASE(pow, fsdp_pow(leaf(c, "a"), leaf(c, "b")))
+CASE(pow_kinks, fsdp_pow(leaf(c, "a"), leaf(c, "b")))
+CASE(pow_ends, fsdp_pow(leaf(c, "a"), leaf(c, "b")))
+CASE(pow_scalar, fsdp_pow_scalar(X, 3.0))
+CASE(pow_scalar_fraction, fsdp_pow_scalar(X, 2.7))
+CASE(pow_scalar_zero, fsdp_pow_scalar(X, 0.0))
+CASE(pow_scalar_root, fsdp_pow_scalar(X, 0.5))
+CASE(maximum, fsdp_maximum(leaf(c, "a"), leaf(c, "b")))
+CASE(minimum, fsdp_minimum(leaf(c, "a"), leaf(c, "b")))
+CASE(where, chosen(leaf(c, "a"), leaf(c, "b")))
+CASE(masked_fill, filled(X))
+CASE(neg, fsdp_neg(X))
+CASE(exp, fsdp_exp(X))
+CASE(log, fsdp_ln(X))
+CASE(sqrt, fsdp_sqrt(X))
+CASE(rsqrt, fsdp_rsqrt(X))
+CASE(reciprocal, fsdp_reciprocal(X))
+CASE(abs, fsdp_abs(X))
+CASE(square, fsdp_square(X))
+CASE(tanh, fsdp_tanh(X))
+CASE(sigmoid, fsdp_sigmoid(X))
+CASE(clamp, fsdp_clamp(X, -0.5, 1.0))
+CASE(clamp_min, fsdp_clamp(X, 0.0, INFINITY))
 CASE(gelu, fsdp_gelu(X))
 CASE(gelu_tanh, fsdp_gelu_tanh(X))
 CASE(silu, fsdp_silu(X))
@@ -172,9 +209,42 @@ static void bfloat16_is_within_its_rounding_of_pytorch(void **state)
     run("rmsnorm_bf16", FSDP_BF16, 2e-2, 2e-2, rmsnorm_bf16_body);
 }
 
+/* All comparisons of the same numbers; the functions of masks are those of bits. */
+static void masks_are_as_in_pytorch(void **state)
+{
+    static const float bounds[] = {0.5f, NAN};
+    fsdp_tensor *(*const functions[])(fsdp_tensor *, fsdp_tensor *) = {fsdp_eq, fsdp_ne, fsdp_lt,
+                                                                       fsdp_le, fsdp_gt, fsdp_ge};
+    fsdp_context *context = test_context();
+    number_case c = {.name = "masks", .dtype = FSDP_F32};
+    fsdp_tensor *x, *bound, *y[6], *all, *not_either;
+
+    (void)state;
+    c.device = test_device(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    x = load(&c, "x");
+    bound = CHECK_PTR(fsdp_from_data(c.device, FSDP_F32, FSDP_SHAPE(2, 1), bounds));
+    for (int i = 0; i < 6; i++) {
+        y[i] = CHECK_PTR(functions[i](x, bound));
+        CHECK_EQ(fsdp_tensor_dtype(y[i]), FSDP_BOOL);
+    }
+    all = fsdp_concat(y, 6, 0);
+    compare(&c, "y", fsdp_reshape(all, FSDP_SHAPE(6, 2, -1)));
+    not_either = fsdp_logical_and(fsdp_logical_not(y[2]), fsdp_logical_not(y[5])); /* neither less nor not less */
+    not_either = fsdp_logical_or(fsdp_eq(not_either, fsdp_ne(x, x)), fsdp_ne(bound, bound));
+    for (int i = 0; i < 32; i++)
+        CHECK_NEAR(first_of(fsdp_slice(fsdp_reshape(not_either, FSDP_SHAPE(32)), 0, i, 1)), 1, 0);
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
+
 #define T(name) cmocka_unit_test(name##_is_as_in_pytorch)
 
-TEST_MAIN(T(linear), T(conv1d), T(matmul), T(matmul_shared), T(embedding), T(add), T(mul), T(gelu), T(gelu_tanh),
-          T(silu), T(relu), T(swiglu), T(layernorm), T(rmsnorm), T(add_layernorm), T(add_rmsnorm), T(softmax),
-          T(attention), T(attention_causal), T(attention_packed), T(rope), T(cross_entropy), T(linear_cross_entropy),
-          T(sum), T(mean), T(sum_dim), T(shapes), cmocka_unit_test(bfloat16_is_within_its_rounding_of_pytorch))
+TEST_MAIN(T(linear), T(conv1d), T(matmul), T(matmul_shared), T(embedding), T(add), T(mul), T(broadcast_add),
+          T(broadcast_mul), T(sub), T(div), T(pow), T(pow_kinks), T(pow_ends), T(pow_scalar), T(pow_scalar_fraction),
+          T(pow_scalar_zero), T(pow_scalar_root), T(maximum), T(minimum), T(where), T(masked_fill), T(neg), T(exp),
+          T(log), T(sqrt), T(rsqrt), T(reciprocal), T(abs), T(square), T(tanh), T(sigmoid), T(clamp), T(clamp_min),
+          T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu), T(layernorm), T(rmsnorm), T(add_layernorm),
+          T(add_rmsnorm), T(softmax), T(attention), T(attention_causal), T(attention_packed), T(rope), T(cross_entropy),
+          T(linear_cross_entropy), T(sum), T(mean), T(sum_dim), T(shapes), cmocka_unit_test(masks_are_as_in_pytorch),
+          cmocka_unit_test(bfloat16_is_within_its_rounding_of_pytorch))

@@ -154,33 +154,19 @@ void reduce_case(test_case *c)
     fsdp__reduce_args a = {.outer = between(c, 1, 4),
                            .reduced = coin(c) ? a_size(c, 300) : a_size(c, 20000),
                            .alpha = coin(c) ? 1.0f : 0.5f,
+                           .op = (fsdp__reduce_op)between(c, 0, 2),
                            .x_dtype = c->dtype,
                            .y_dtype = any_float(c),
                            .accumulate = coin(c)};
 
+    a.reduced = a.op == FSDP__REDUCE_SUM ? a.reduced : FSDP__MAX(a.reduced, 1);
     a.inner = coin(c) || a.reduced > 300 ? between(c, 1, 2) : a_size(c, 100);
     a.x = an_input(c, a.x_dtype, a.outer * a.reduced * a.inner, -1.0, 1.0);
     a.y = an_output(c, a.y_dtype, a.outer * a.inner, 0.0, 1e-6 + 3e-8 * (double)a.reduced);
-    check(c, &a, "%ld x %ld x %ld", (long)a.outer, (long)a.reduced, (long)a.inner);
+    check(c, &a, "%ld x %ld x %ld, op %d", (long)a.outer, (long)a.reduced, (long)a.inner, a.op);
 }
 
 /* ---- elementwise ---- */
-
-void binary_case(test_case *c)
-{
-    fsdp__binary_args a = {.rows = a_size(c, 60),
-                           .cols = a_size(c, 700),
-                           .b_is_row = coin(c),
-                           .op = coin(c) ? FSDP__ADD : FSDP__MUL,
-                           .dtype = c->dtype};
-    int64_t numel = a.rows * a.cols;
-
-    a.a = an_input(c, c->dtype, numel, -2.0, 2.0);
-    a.b = an_input(c, c->dtype, a.b_is_row ? a.cols : numel, -2.0, 2.0);
-    a.y = coin(c) ? (void *)(uintptr_t)a.a : an_output(c, c->dtype, numel, 0.0, 0.0);
-    also_output(c, a.y, 0.0, 0.0);
-    check(c, &a, "%ld x %ld, row %d, op %d, in place %d", (long)a.rows, (long)a.cols, a.b_is_row, a.op, a.y == a.a);
-}
 
 void scale_case(test_case *c)
 {

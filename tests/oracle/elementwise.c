@@ -5,14 +5,6 @@
 
 #include "base/rng.h"
 
-void oracle_binary(const fsdp__binary_args *k)
-{
-    for (int64_t i = 0; i < k->rows * k->cols; i++) {
-        double a = oracle_get(k->dtype, k->a, i), b = oracle_get(k->dtype, k->b, k->b_is_row ? i % k->cols : i);
-        oracle_put(k->dtype, k->y, i, k->op == FSDP__ADD ? a + b : a * b);
-    }
-}
-
 void oracle_scale(const fsdp__scale_args *k)
 {
     for (int64_t i = 0; i < k->numel; i++) {

@@ -82,8 +82,13 @@ void oracle_reduce(const fsdp__reduce_args *k)
     for (int64_t o = 0; o < k->outer; o++)
         for (int64_t i = 0; i < k->inner; i++) {
             double sum = 0.0;
-            for (int64_t r = 0; r < k->reduced; r++)
-                sum += oracle_get(k->x_dtype, k->x, (o * k->reduced + r) * k->inner + i);
+            for (int64_t r = 0; r < k->reduced; r++) {
+                double x = oracle_get(k->x_dtype, k->x, (o * k->reduced + r) * k->inner + i);
+                if (k->op == FSDP__REDUCE_SUM)
+                    sum += x;
+                else if (r == 0 || (k->op == FSDP__REDUCE_MAX ? x > sum : x < sum))
+                    sum = x;
+            }
             sum *= (double)k->alpha;
             if (k->accumulate)
                 sum += oracle_get(k->y_dtype, k->y, o * k->inner + i);

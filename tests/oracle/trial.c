@@ -62,7 +62,7 @@ void *a_buffer(test_case *c, fsdp_dtype dtype, int64_t numel, double low, double
     memset(b->block, GUARD_BYTE, bytes + 2 * GUARD);
     for (int64_t i = 0; i < numel; i++)
         oracle_put(dtype, data_of(b), i,
-                   dtype == FSDP_I32 || dtype == FSDP_I64 || dtype == FSDP_U8
+                   dtype == FSDP_I32 || dtype == FSDP_I64 || dtype == FSDP_U8 || dtype == FSDP_BOOL
                        ? (double)between(c, (int64_t)low, (int64_t)high)
                        : real(c, low, high));
     return data_of(b);

@@ -1,51 +1,5 @@
-/* elementwise.c - add, multiply, scale, fill. */
+/* elementwise.c - scale, fill. */
 #include "backend/cpu/kernels/dtype.h"
-
-FSDP__INLINE void binary_row(fsdp_dtype dtype, fsdp__binary_op op, const void *a, const void *b, void *y, int64_t n)
-{
-    if (op == FSDP__ADD) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            fsdp__store(dtype, y, i, fsdp__load(dtype, a, i) + fsdp__load(dtype, b, i));
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            fsdp__store(dtype, y, i, fsdp__load(dtype, a, i) * fsdp__load(dtype, b, i));
-    }
-}
-
-static void binary_any(const fsdp__binary_args *k, int64_t at, const void *b, int64_t n)
-{
-#define ROW(T) binary_row(T, k->op, fsdp__at(T, k->a, at), b, fsdp__at(T, k->y, at), n)
-    FSDP__EACH_FLOAT(k->dtype, ROW)
-#undef ROW
-}
-
-static void binary_elements(const void *args, int64_t begin, int64_t end)
-{
-    const fsdp__binary_args *k = args;
-
-    binary_any(k, begin, fsdp__at(k->dtype, k->b, begin), end - begin);
-}
-
-static void binary_rows(const void *args, int64_t begin, int64_t end)
-{
-    const fsdp__binary_args *k = args;
-
-    for (int64_t r = begin; r < end; r++)
-        binary_any(k, r * k->cols, k->b, k->cols);
-}
-
-fsdp_status KERNEL(binary)(fsdp_stream *stream FSDP__UNUSED, const void *args)
-{
-    const fsdp__binary_args *k = args;
-
-    if (k->b_is_row)
-        fsdp__for_ranges(k->rows, k->cols, binary_rows, k);
-    else
-        fsdp__for_ranges(k->rows * k->cols, 1, binary_elements, k);
-    return FSDP_OK;
-}
 
 FSDP__INLINE void scale_row(fsdp_dtype dtype, const void *x, void *y, float factor, bool accumulate, int64_t n)
 {

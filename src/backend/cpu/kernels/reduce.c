@@ -1,4 +1,5 @@
-/* reduce.c - sums over one dimension, in panels fixed by the sizes, and sums over ranks. */
+/* reduce.c - sums, the largest and the smallest over one dimension, in panels fixed by the sizes, and sums over ranks.
+ */
 #include "backend/cpu/kernels/dtype.h"
 
 #define PANEL_ROWS 64       /* rows of one partial sum when whole rows are added */
@@ -35,7 +36,72 @@ FSDP__INLINE void sum_panel(fsdp_dtype dtype, const plan *p, int64_t task)
     }
 }
 
-/* Adds the panels of `o` into its first panel, in order whoever made them, and writes the result. */
+FSDP__INLINE float extreme(bool least, float a, float b)
+{
+    return b != b || (least ? b < a : b > a) ? b : a;
+}
+
+/* As vectors, by hand: see fsdp__largest. */
+FSDP__INLINE float extreme_of_row(fsdp_dtype dtype, bool least, const void *x, int64_t first, int64_t end)
+{
+    float best = fsdp__load(dtype, x, first);
+    int64_t i = first;
+
+    if (end - first >= 2 * FSDP__LANES) {
+        fsdp__vector a = fsdp__load_vector(dtype, x, i), b = fsdp__load_vector(dtype, x, i + FSDP__LANES);
+        for (i += 2 * FSDP__LANES; i + 2 * FSDP__LANES <= end; i += 2 * FSDP__LANES) {
+            fsdp__vector u = fsdp__load_vector(dtype, x, i), v = fsdp__load_vector(dtype, x, i + FSDP__LANES);
+            fsdp__mask take_u = (least ? u < a : u > a) | (u != u), take_v = (least ? v < b : v > b) | (v != v);
+            a = (fsdp__vector)((take_u & (fsdp__mask)u) | (~take_u & (fsdp__mask)a));
+            b = (fsdp__vector)((take_v & (fsdp__mask)v) | (~take_v & (fsdp__mask)b));
+        }
+        for (int l = 0; l < FSDP__LANES; l++)
+            best = extreme(least, extreme(least, best, a[l]), b[l]);
+    }
+    for (; i < end; i++)
+        best = extreme(least, best, fsdp__load(dtype, x, i));
+    return best;
+}
+
+FSDP__INLINE void extreme_panel(fsdp_dtype dtype, bool least, const plan *p, int64_t task)
+{
+    const fsdp__reduce_args *k = p->k;
+    int64_t o = task / p->panels, first = task % p->panels * p->panel;
+    int64_t end = FSDP__MIN(first + p->panel, k->reduced), n = k->inner;
+    const void *x = fsdp__at(dtype, k->x, o * k->reduced * n);
+    float *restrict out = p->partial + task * n;
+
+    if (n == 1) {
+        out[0] = extreme_of_row(dtype, least, x, first, end);
+        return;
+    }
+    fsdp__widen(dtype, fsdp__at(dtype, x, first * n), n, out);
+    for (int64_t r = first + 1; r < end; r++) {
+        const void *row = fsdp__at(dtype, x, r * n);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = extreme(least, out[i], fsdp__load(dtype, row, i));
+    }
+}
+
+static void panel_of(const plan *p, int64_t task)
+{
+#define SUM(T) sum_panel(T, p, task)
+#define LARGEST(T) extreme_panel(T, false, p, task)
+#define SMALLEST(T) extreme_panel(T, true, p, task)
+    if (p->k->op == FSDP__REDUCE_SUM) {
+        FSDP__EACH_FLOAT(p->k->x_dtype, SUM)
+    } else if (p->k->op == FSDP__REDUCE_MAX) {
+        FSDP__EACH_FLOAT(p->k->x_dtype, LARGEST)
+    } else {
+        FSDP__EACH_FLOAT(p->k->x_dtype, SMALLEST)
+    }
+#undef SUM
+#undef LARGEST
+#undef SMALLEST
+}
+
+/* Puts the panels of `o` together in its first panel, in order whoever made them, and writes the result. */
 static void finish(const plan *p, int64_t o)
 {
     const fsdp__reduce_args *k = p->k;
@@ -45,7 +111,8 @@ static void finish(const plan *p, int64_t o)
 
     for (int64_t b = 1; b < p->panels; b++)
         for (int64_t i = 0; i < n; i++)
-            total[i] += total[b * n + i];
+            total[i] = k->op == FSDP__REDUCE_SUM ? total[i] + total[b * n + i]
+                                                 : extreme(k->op == FSDP__REDUCE_MIN, total[i], total[b * n + i]);
 #define WRITE(T)                    \
     for (int64_t i = 0; i < n; i++) \
     fsdp__store(T, y, i, k->alpha *total[i] + (k->accumulate ? fsdp__load(T, y, i) : 0.0f))
@@ -67,11 +134,8 @@ fsdp_status KERNEL(reduce)(fsdp_stream *stream, const void *args)
 #pragma omp parallel if (k->outer * k->reduced * k->inner > FSDP__PARALLEL_MIN && tasks > 1)
     {
 #pragma omp for schedule(static)
-        for (int64_t t = 0; t < tasks; t++) {
-#define PANEL(T) sum_panel(T, &p, t)
-            FSDP__EACH_FLOAT(k->x_dtype, PANEL)
-#undef PANEL
-        }
+        for (int64_t t = 0; t < tasks; t++)
+            panel_of(&p, t);
 #pragma omp for schedule(static)
         for (int64_t o = 0; o < k->outer; o++)
             finish(&p, o); /* behind the barrier that ends the loop above: all panels are there */

@@ -1,0 +1,406 @@
+/* binary.c - functions of two numbers, their derivatives, and the choice between two, with broadcasting. */
+#include "backend/cpu/kernels/mathf.h"
+#include "backend/cpu/kernels/operand.h"
+
+#include <math.h>
+
+/* ---- one place ---- */
+
+/* log x, at least -100, as PyTorch bounds it. */
+FSDP__INLINE float bounded(float log)
+{
+    return log < -100.0f ? -100.0f : log;
+}
+
+FSDP__INLINE float value(fsdp__binary_op op, float a, float b, float beta)
+{
+    float d = a - b;
+
+    switch (op) {
+    case FSDP__ADD:
+        return a + b;
+    case FSDP__MUL:
+        return a * b;
+    case FSDP__SUB:
+        return d;
+    case FSDP__DIV:
+        return a / b;
+    case FSDP__POW:
+        return fsdp__powf(a, b);
+    case FSDP__MAXIMUM:
+        return a > b || a != a ? a : b;
+    case FSDP__MINIMUM:
+        return a < b || a != a ? a : b;
+    case FSDP__SQUARED_ERROR:
+        return d * d;
+    case FSDP__ABSOLUTE_ERROR:
+        return fabsf(d);
+    case FSDP__SMOOTH_ERROR:
+        d = fabsf(d);
+        return d < beta ? 0.5f * d * d / beta : d - 0.5f * beta;
+    case FSDP__BCE:
+        return (b - 1.0f) * bounded(fsdp__log1pf(-a)) - b * bounded(fsdp__logf(a));
+    default: /* FSDP__BCE_LOGITS */
+        return (1.0f - b) * a + fsdp__log1pf(fsdp__expf(-fabsf(a))) + (a < 0.0f ? -a : 0.0f);
+    }
+}
+
+FSDP__INLINE float sign(float x)
+{
+    return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
+}
+
+/* By a. */
+FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float dy, float beta)
+{
+    float d = a - b;
+
+    switch (op) {
+    case FSDP__MUL:
+        return dy * b;
+    case FSDP__DIV:
+        return dy / b;
+    case FSDP__POW:
+        return b == 0.0f ? 0.0f : dy * (b * fsdp__powf(a, b - 1.0f));
+    case FSDP__MAXIMUM:
+        return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
+    case FSDP__MINIMUM:
+        return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
+    case FSDP__SQUARED_ERROR:
+        return 2.0f * d * dy;
+    case FSDP__ABSOLUTE_ERROR:
+        return sign(d) * dy;
+    case FSDP__SMOOTH_ERROR:
+        return (d >= beta ? 1.0f : d <= -beta ? -1.0f : d / beta) * dy;
+    case FSDP__BCE:
+        d *= dy;
+        a = (1.0f - a) * a;
+        return d / (a < 1e-12f ? 1e-12f : a);
+    default: /* FSDP__BCE_LOGITS */
+        return (fsdp__sigmoidf(a) - b) * dy;
+    }
+}
+
+/* By b. */
+FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float dy, float beta)
+{
+    float y;
+
+    switch (op) {
+    case FSDP__MUL:
+        return dy * a;
+    case FSDP__DIV:
+        return -dy * (a / b / b);
+    case FSDP__POW: /* of 0 to a power that is not negative: 0 */
+        y = dy * (fsdp__powf(a, b) * fsdp__logf(a));
+        return a == 0.0f && b >= 0.0f ? 0.0f : y;
+    case FSDP__MAXIMUM:
+        return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
+    case FSDP__MINIMUM:
+        return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
+    case FSDP__BCE:
+        return dy * (fsdp__log1pf(-a) - fsdp__logf(a));
+    case FSDP__BCE_LOGITS:
+        return -dy * a;
+    default: /* of the difference alone */
+        return -left(op, a, b, dy, beta);
+    }
+}
+
+FSDP__INLINE void value_loop(fsdp__binary_op op, const float *a, const float *b, float beta, float *y, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = value(op, a[i], b[i], beta);
+}
+
+FSDP__INLINE void left_loop(fsdp__binary_op op, const float *a, const float *b, const float *dy, float beta, float *out,
+                            int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = left(op, a[i], b[i], dy[i], beta);
+}
+
+FSDP__INLINE void right_loop(fsdp__binary_op op, const float *a, const float *b, const float *dy, float beta,
+                             float *out, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = right(op, a[i], b[i], dy[i], beta);
+}
+
+/* CALL(op) with it constant: those that have a derivative of their own. */
+#define EACH_CURVE(op, CALL)        \
+    case FSDP__MUL:                 \
+        CALL(FSDP__MUL);            \
+        break;                      \
+    case FSDP__DIV:                 \
+        CALL(FSDP__DIV);            \
+        break;                      \
+    case FSDP__POW:                 \
+        CALL(FSDP__POW);            \
+        break;                      \
+    case FSDP__MAXIMUM:             \
+        CALL(FSDP__MAXIMUM);        \
+        break;                      \
+    case FSDP__MINIMUM:             \
+        CALL(FSDP__MINIMUM);        \
+        break;                      \
+    case FSDP__SQUARED_ERROR:       \
+        CALL(FSDP__SQUARED_ERROR);  \
+        break;                      \
+    case FSDP__ABSOLUTE_ERROR:      \
+        CALL(FSDP__ABSOLUTE_ERROR); \
+        break;                      \
+    case FSDP__SMOOTH_ERROR:        \
+        CALL(FSDP__SMOOTH_ERROR);   \
+        break;                      \
+    case FSDP__BCE:                 \
+        CALL(FSDP__BCE);            \
+        break;                      \
+    default:                        \
+        CALL(FSDP__BCE_LOGITS);
+
+static void value_piece(const fsdp__binary_args *k, const float *a, const float *b, float *y, int64_t n)
+{
+#define LOOP(op) value_loop(op, a, b, k->beta, y, n)
+    switch (k->op) {
+    case FSDP__ADD:
+        LOOP(FSDP__ADD);
+        break;
+    case FSDP__SUB:
+        LOOP(FSDP__SUB);
+        break;
+        EACH_CURVE(k->op, LOOP)
+    }
+#undef LOOP
+}
+
+/* ---- comparisons: of floats, and of integers ---- */
+
+#define COMPARE(expression)             \
+    do {                                \
+        for (int64_t i = 0; i < n; i++) \
+            y[i] = (expression);        \
+    } while (0)
+#define COMPARISONS(op)                               \
+    switch (op) {                                     \
+    case FSDP__EQ:                                    \
+        COMPARE(a[i] == b[i]);                        \
+        break;                                        \
+    case FSDP__NE:                                    \
+        COMPARE(a[i] != b[i]);                        \
+        break;                                        \
+    case FSDP__LT:                                    \
+        COMPARE(a[i] < b[i]);                         \
+        break;                                        \
+    case FSDP__LE:                                    \
+        COMPARE(a[i] <= b[i]);                        \
+        break;                                        \
+    case FSDP__GT:                                    \
+        COMPARE(a[i] > b[i]);                         \
+        break;                                        \
+    case FSDP__GE:                                    \
+        COMPARE(a[i] >= b[i]);                        \
+        break;                                        \
+    case FSDP__AND:                                   \
+        COMPARE((unsigned)(a[i] != 0) & (b[i] != 0)); \
+        break;                                        \
+    default:                                          \
+        COMPARE((unsigned)(a[i] != 0) | (b[i] != 0)); \
+    }
+
+static void compare_floats(fsdp__binary_op op, const float *a, const float *b, uint8_t *y, int64_t n)
+{
+    COMPARISONS(op)
+}
+
+static void compare_integers(fsdp__binary_op op, const int64_t *a, const int64_t *b, uint8_t *y, int64_t n)
+{
+    COMPARISONS(op)
+}
+
+/* ---- the kernels ---- */
+
+static bool floating(fsdp_dtype dtype)
+{
+    return dtype == FSDP_F32 || dtype == FSDP_BF16 || dtype == FSDP_F16;
+}
+
+typedef struct binary_job {
+    const fsdp__binary_args *k;
+    fsdp__operand a, b;
+} binary_job;
+
+static binary_job begin_binary(const fsdp__binary_args *k)
+{
+    return (binary_job){.k = k,
+                        .a = fsdp__operand_of(k->a, k->dtype, k->ndim, k->shape, k->a_strides),
+                        .b = k->b ? fsdp__operand_of(k->b, k->dtype, k->ndim, k->shape, k->b_strides)
+                                  : fsdp__operand_number(&k->scalar, FSDP_F32)};
+}
+
+static void integer_range(const void *args, int64_t begin, int64_t end)
+{
+    const binary_job *j = args;
+    int64_t a[FSDP__PIECE], b[FSDP__PIECE];
+
+    for (int64_t at = begin; at < end; at += FSDP__PIECE) {
+        int64_t n = FSDP__MIN(end - at, FSDP__PIECE);
+        compare_integers(j->k->op, fsdp__operand_integers(&j->a, at, n, a), fsdp__operand_integers(&j->b, at, n, b),
+                         (uint8_t *)j->k->y + at, n);
+    }
+}
+
+static void float_range(const void *args, int64_t begin, int64_t end)
+{
+    const binary_job *j = args;
+    const fsdp__binary_args *k = j->k;
+    float a_buffer[FSDP__PIECE], b_buffer[FSDP__PIECE], y_buffer[FSDP__PIECE];
+
+    for (int64_t at = begin; at < end; at += FSDP__PIECE) {
+        int64_t n = FSDP__MIN(end - at, FSDP__PIECE);
+        const float *a = fsdp__operand_floats(&j->a, at, n, a_buffer);
+        const float *b = fsdp__operand_floats(&j->b, at, n, b_buffer);
+        if (k->op >= FSDP__EQ) {
+            compare_floats(k->op, a, b, (uint8_t *)k->y + at, n);
+        } else {
+            float *y = fsdp__place_floats(k->dtype, k->y, at, y_buffer);
+            value_piece(k, a, b, y, n);
+            fsdp__put_floats(k->dtype, k->y, at, n, y);
+        }
+    }
+}
+
+fsdp_status KERNEL(binary)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    binary_job job = begin_binary(args);
+
+    fsdp__for_ranges(fsdp__shape_product(job.k->ndim, job.k->shape), 1,
+                     floating(job.k->dtype) ? float_range : integer_range, &job);
+    return FSDP_OK;
+}
+
+typedef struct backward_job {
+    binary_job forward;
+    const fsdp__binary_backward_args *k;
+    fsdp__operand dy;
+} backward_job;
+
+static void backward_range(const void *args, int64_t begin, int64_t end)
+{
+    const backward_job *j = args;
+    const fsdp__binary_args *f = j->forward.k;
+    void *outs[] = {j->k->db, j->k->da}; /* da may lie where dy does: last */
+    float a_buffer[FSDP__PIECE], b_buffer[FSDP__PIECE], dy_buffer[FSDP__PIECE], out_buffer[FSDP__PIECE];
+
+    for (int64_t at = begin; at < end; at += FSDP__PIECE) {
+        int64_t n = FSDP__MIN(end - at, FSDP__PIECE);
+        const float *a = fsdp__operand_floats(&j->forward.a, at, n, a_buffer);
+        const float *b = fsdp__operand_floats(&j->forward.b, at, n, b_buffer);
+        const float *dy = fsdp__operand_floats(&j->dy, at, n, dy_buffer);
+        for (int side = 0; side < 2; side++) {
+            if (!outs[side])
+                continue;
+            float *out = fsdp__place_floats(f->dtype, outs[side], at, out_buffer);
+#define LEFT(op) left_loop(op, a, b, dy, f->beta, out, n)
+#define RIGHT(op) right_loop(op, a, b, dy, f->beta, out, n)
+            if (side == 1) {
+                switch (f->op) {
+                    EACH_CURVE(f->op, LEFT)
+                }
+            } else {
+                switch (f->op) {
+                    EACH_CURVE(f->op, RIGHT)
+                }
+            }
+#undef LEFT
+#undef RIGHT
+            fsdp__put_floats(f->dtype, outs[side], at, n, out);
+        }
+    }
+}
+
+fsdp_status KERNEL(binary_backward)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__binary_backward_args *k = args;
+    const fsdp__binary_args *f = &k->forward;
+    backward_job job = {
+        .forward = begin_binary(f), .k = k, .dy = fsdp__operand_of(k->dy, f->dtype, f->ndim, f->shape, k->dy_strides)};
+
+    fsdp__for_ranges(fsdp__shape_product(f->ndim, f->shape), 1, backward_range, &job);
+    return FSDP_OK;
+}
+
+/* ---- where ---- */
+
+typedef struct where_job {
+    const fsdp__where_args *k;
+    fsdp__operand mask, a, b;
+    float floats[2];
+    int64_t integers[2];
+} where_job;
+
+static void where_floats(const void *args, int64_t begin, int64_t end)
+{
+    const where_job *j = args;
+    fsdp_dtype dtype = j->k->dtype;
+    float mask_buffer[FSDP__PIECE], a_buffer[FSDP__PIECE], b_buffer[FSDP__PIECE], y_buffer[FSDP__PIECE];
+
+    for (int64_t at = begin; at < end; at += FSDP__PIECE) {
+        int64_t n = FSDP__MIN(end - at, FSDP__PIECE);
+        const float *mask = fsdp__operand_floats(&j->mask, at, n, mask_buffer);
+        const float *a = fsdp__operand_floats(&j->a, at, n, a_buffer);
+        const float *b = fsdp__operand_floats(&j->b, at, n, b_buffer);
+        float *y = fsdp__place_floats(dtype, j->k->y, at, y_buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = mask[i] != 0.0f ? a[i] : b[i];
+        fsdp__put_floats(dtype, j->k->y, at, n, y);
+    }
+}
+
+static void where_integers(const void *args, int64_t begin, int64_t end)
+{
+    const where_job *j = args;
+    int64_t mask_buffer[FSDP__PIECE], a_buffer[FSDP__PIECE], b_buffer[FSDP__PIECE];
+
+    for (int64_t at = begin; at < end; at += FSDP__PIECE) {
+        int64_t n = FSDP__MIN(end - at, FSDP__PIECE);
+        const int64_t *mask = fsdp__operand_integers(&j->mask, at, n, mask_buffer);
+        const int64_t *a = fsdp__operand_integers(&j->a, at, n, a_buffer);
+        const int64_t *b = fsdp__operand_integers(&j->b, at, n, b_buffer);
+#define CHOOSE(type)                \
+    for (int64_t i = 0; i < n; i++) \
+    ((type *)j->k->y)[at + i] = (type)(mask[i] != 0 ? a[i] : b[i])
+        if (j->k->dtype == FSDP_I64)
+            CHOOSE(int64_t);
+        else if (j->k->dtype == FSDP_I32)
+            CHOOSE(int32_t);
+        else
+            CHOOSE(uint8_t);
+#undef CHOOSE
+    }
+}
+
+fsdp_status KERNEL(where)(fsdp_stream *stream FSDP__UNUSED, const void *args)
+{
+    const fsdp__where_args *k = args;
+    bool is_float = floating(k->dtype);
+    where_job job = {.k = k,
+                     .mask = fsdp__operand_of(k->mask, FSDP_BOOL, k->ndim, k->shape, k->mask_strides),
+                     .a = fsdp__operand_of(k->a, k->dtype, k->ndim, k->shape, k->a_strides),
+                     .b = fsdp__operand_of(k->b, k->dtype, k->ndim, k->shape, k->b_strides)};
+
+    for (int side = 0; side < 2; side++) {
+        double scalar = side == 0 ? k->a_scalar : k->b_scalar;
+        job.floats[side] = (float)scalar;
+        job.integers[side] = is_float ? 0 : k->dtype == FSDP_BOOL ? scalar != 0.0 : (int64_t)scalar;
+        if (!(side == 0 ? k->a : k->b))
+            *(side == 0 ? &job.a : &job.b) = is_float ? fsdp__operand_number(&job.floats[side], FSDP_F32)
+                                                      : fsdp__operand_number(&job.integers[side], FSDP_I64);
+    }
+    fsdp__for_ranges(fsdp__shape_product(k->ndim, k->shape), 1, is_float ? where_floats : where_integers, &job);
+    return FSDP_OK;
+}

@@ -1,0 +1,177 @@
+/* operand.h - an operand of any strides, in pieces that lie together as f32 (integers: as i64).
+ *
+ * Kernels of broadcast operands walk the elements of their result in order, a piece at a time. Each operand gives its
+ * elements of the piece: where they lie if they lie so, else out of a buffer in the first-level cache. So a function
+ * is one loop over f32, whatever the dtypes and strides are. */
+#ifndef BACKEND_CPU_OPERAND_H
+#define BACKEND_CPU_OPERAND_H
+
+#include "backend/cpu/kernels/dtype.h"
+
+enum {
+    FSDP__PIECE = 1024 /* elements */
+};
+
+/* Dimensions that continue each other are one. */
+typedef struct fsdp__operand {
+    const void *data;
+    fsdp_dtype dtype;
+    int ndim; /* at least 1 */
+    int64_t shape[6], strides[6];
+} fsdp__operand;
+
+static inline fsdp__operand fsdp__operand_of(const void *data, fsdp_dtype dtype, int ndim, const int64_t *shape,
+                                             const int64_t *strides)
+{
+    fsdp__operand o = {.data = data, .dtype = dtype};
+
+    for (int d = 0; d < ndim; d++) {
+        int last = o.ndim - 1;
+        if (shape[d] == 1)
+            continue;
+        if (last >= 0 && o.strides[last] == shape[d] * strides[d]) {
+            o.shape[last] *= shape[d];
+            o.strides[last] = strides[d];
+        } else {
+            o.shape[o.ndim] = shape[d];
+            o.strides[o.ndim++] = strides[d];
+        }
+    }
+    if (o.ndim == 0) {
+        o.shape[0] = o.strides[0] = 1;
+        o.ndim = 1;
+    }
+    return o;
+}
+
+/* The one number at `data`, again and again. */
+static inline fsdp__operand fsdp__operand_number(const void *data, fsdp_dtype dtype)
+{
+    return (fsdp__operand){.data = data, .dtype = dtype, .ndim = 1, .shape = {INT64_MAX}};
+}
+
+static inline int64_t fsdp__shape_product(int ndim, const int64_t *shape)
+{
+    int64_t numel = 1;
+
+    for (int d = 0; d < ndim; d++)
+        numel *= shape[d];
+    return numel;
+}
+
+FSDP__INLINE void fsdp__run_floats(fsdp_dtype dtype, const void *p, int64_t stride, int64_t n, float *restrict out)
+{
+    if (stride == 1) {
+        for (int64_t i = 0; i < n; i++)
+            out[i] = fsdp__load(dtype, p, i);
+    } else if (stride == 0) {
+        float x = fsdp__load(dtype, p, 0);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = x;
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            out[i] = fsdp__load(dtype, p, i * stride);
+    }
+}
+
+/* Bytes are masks: 0 and 1. */
+static inline void fsdp__run_bytes(const uint8_t *p, int64_t stride, int64_t n, float *restrict out)
+{
+    if (stride == 1) {
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p[i] != 0 ? 1.0f : 0.0f;
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p[i * stride] != 0 ? 1.0f : 0.0f;
+    }
+}
+
+static inline void fsdp__run_integers(fsdp_dtype dtype, const void *p, int64_t stride, int64_t n, int64_t *restrict out)
+{
+#define RUN(type)                   \
+    for (int64_t i = 0; i < n; i++) \
+    out[i] = ((const type *)p)[i * stride]
+    if (dtype == FSDP_I64)
+        RUN(int64_t);
+    else if (dtype == FSDP_I32)
+        RUN(int32_t);
+    else
+        RUN(uint8_t);
+#undef RUN
+}
+
+/* Elements [begin, begin + n) run by run: RUN(at, stride, count, done) with the first one's place in memory. */
+#define FSDP__EACH_RUN(o, begin, n, RUN)                                           \
+    do {                                                                           \
+        int64_t index[6], at = 0, rest = (begin), done = 0;                        \
+        int inner = (o)->ndim - 1;                                                 \
+        for (int d = inner; d >= 0; d--) {                                         \
+            index[d] = d > 0 ? rest % (o)->shape[d] : rest;                        \
+            rest /= (o)->shape[d];                                                 \
+            at += index[d] * (o)->strides[d];                                      \
+        }                                                                          \
+        for (;;) {                                                                 \
+            int64_t count = FSDP__MIN((o)->shape[inner] - index[inner], (n)-done); \
+            RUN(at, (o)->strides[inner], count, done);                             \
+            done += count;                                                         \
+            if (done >= (n))                                                       \
+                break;                                                             \
+            at -= index[inner] * (o)->strides[inner];                              \
+            index[inner] = 0;                                                      \
+            for (int d = inner - 1; d >= 0; d--) {                                 \
+                at += (o)->strides[d];                                             \
+                if (++index[d] < (o)->shape[d] || d == 0)                          \
+                    break;                                                         \
+                at -= (o)->shape[d] * (o)->strides[d];                             \
+                index[d] = 0;                                                      \
+            }                                                                      \
+        }                                                                          \
+    } while (0)
+
+/* n elements from `begin` on, in place or in `buffer`. */
+static inline const float *fsdp__operand_floats(const fsdp__operand *o, int64_t begin, int64_t n, float *buffer)
+{
+    if (o->dtype == FSDP_F32 && o->ndim == 1 && o->strides[0] == 1)
+        return (const float *)o->data + begin;
+#define BYTES(at, stride, count, done) \
+    fsdp__run_bytes((const uint8_t *)o->data + (at), (stride), (count), buffer + (done))
+#define RUN(at, stride, count, done) fsdp__run_floats(T, fsdp__at(T, o->data, (at)), (stride), (count), buffer + (done))
+#define FLOATS(type)                      \
+    do {                                  \
+        const fsdp_dtype T = (type);      \
+        FSDP__EACH_RUN(o, begin, n, RUN); \
+    } while (0)
+    if (o->dtype == FSDP_BOOL) {
+        FSDP__EACH_RUN(o, begin, n, BYTES);
+    } else {
+        FSDP__EACH_FLOAT(o->dtype, FLOATS)
+    }
+#undef BYTES
+#undef RUN
+#undef FLOATS
+    return buffer;
+}
+
+static inline const int64_t *fsdp__operand_integers(const fsdp__operand *o, int64_t begin, int64_t n, int64_t *buffer)
+{
+#define RUN(at, stride, count, done)                                                                                   \
+    fsdp__run_integers(o->dtype, (const char *)o->data + (at) * (int64_t)fsdp_dtype_size(o->dtype), (stride), (count), \
+                       buffer + (done))
+    FSDP__EACH_RUN(o, begin, n, RUN);
+#undef RUN
+    return buffer;
+}
+
+/* Where a piece of a result is made: in place, or in `buffer`, from which fsdp__put_floats takes it. */
+static inline float *fsdp__place_floats(fsdp_dtype dtype, void *y, int64_t begin, float *buffer)
+{
+    return dtype == FSDP_F32 ? (float *)y + begin : buffer;
+}
+
+static inline void fsdp__put_floats(fsdp_dtype dtype, void *y, int64_t begin, int64_t n, const float *buffer)
+{
+    if (dtype != FSDP_F32)
+        fsdp__narrow(dtype, buffer, n, fsdp__at(dtype, y, begin));
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* kernels_elementwise.h - the arguments of kernels that compute element by element, and of sums: a part of kernels.h,
+ * whose conventions hold. */
+#ifndef DEVICE_KERNELS_ELEMENTWISE_H
+#define DEVICE_KERNELS_ELEMENTWISE_H
+
+#include "fsdp/device.h"
+
+typedef enum fsdp__binary_op {
+    FSDP__ADD,
+    FSDP__MUL,
+    FSDP__SUB,
+    FSDP__DIV,
+    FSDP__POW,
+    FSDP__MAXIMUM, /* a NaN of either is the result */
+    FSDP__MINIMUM,
+    FSDP__SQUARED_ERROR,  /* (a - b)^2 */
+    FSDP__ABSOLUTE_ERROR, /* |a - b| */
+    FSDP__SMOOTH_ERROR,   /* d = |a - b|: below `beta` d^2 / (2 beta), else d - beta / 2 */
+    FSDP__BCE,            /* -(b log a + (1 - b) log(1 - a)), a logarithm being at least -100 */
+    FSDP__BCE_LOGITS,     /* the same of sigmoid(a) */
+    /* The ones below give FSDP_BOOL, of any dtype. */
+    FSDP__EQ,
+    FSDP__NE,
+    FSDP__LT,
+    FSDP__LE,
+    FSDP__GT,
+    FSDP__GE,
+    FSDP__AND, /* of what is not zero */
+    FSDP__OR
+} fsdp__binary_op;
+
+/* y = a op b: y is row-major; a stride of 0 repeats. In place when y == a or y == b, of y's strides. */
+typedef struct fsdp__binary_args {
+    const void *a;
+    const void *b; /* NULL: the one number `scalar`, and dtype is floating */
+    void *y;
+    int ndim;
+    int64_t shape[6], a_strides[6], b_strides[6];
+    float scalar, beta;
+    fsdp__binary_op op;
+    fsdp_dtype dtype; /* floating, but for what gives FSDP_BOOL */
+} fsdp__binary_args;
+
+/* da = dy * the derivative by a, and db that by b, for each place of `shape`, row-major: nothing is summed over what
+ * was repeated. Maximum and minimum of equals halve it. In place when da == dy, which is row-major then. */
+typedef struct fsdp__binary_backward_args {
+    fsdp__binary_args forward; /* y is not used; op is neither ADD nor SUB, and gives no FSDP_BOOL */
+    const void *dy;
+    int64_t dy_strides[6];
+    void *da, *db; /* NULL: not needed */
+} fsdp__binary_backward_args;
+
+/* y = mask ? a : b: y is row-major, a stride of 0 repeats. In place when y == a or y == b, of y's strides. */
+typedef struct fsdp__where_args {
+    const void *mask;  /* FSDP_BOOL */
+    const void *a, *b; /* NULL: the one number below, rounded to dtype */
+    void *y;
+    int ndim;
+    int64_t shape[6], mask_strides[6], a_strides[6], b_strides[6];
+    double a_scalar, b_scalar;
+    fsdp_dtype dtype; /* any */
+} fsdp__where_args;
+
+typedef enum fsdp__unary_op {
+    /* the derivative is a function of y */
+    FSDP__EXP,
+    FSDP__SQRT,
+    FSDP__RSQRT,
+    FSDP__RECIPROCAL,
+    FSDP__TANH,
+    FSDP__SIGMOID,
+    /* of x */
+    FSDP__LOG,
+    FSDP__ABS, /* derivative at 0: 0 */
+    FSDP__SQUARE,
+    FSDP__CLAMP /* min(max(x, low), high), an infinite bound being none; derivative at either: 0 */
+} fsdp__unary_op;
+
+/* y = f(x). In place when y == x. */
+typedef struct fsdp__unary_forward_args {
+    const void *x;
+    void *y;
+    int64_t numel;
+    float low, high;
+    fsdp__unary_op op;
+    fsdp_dtype dtype;
+} fsdp__unary_forward_args;
+
+/* dx = dy * f'. In place when dx == dy. */
+typedef struct fsdp__unary_backward_args {
+    const void *saved; /* y or x: see above */
+    const void *dy;
+    void *dx;
+    int64_t numel;
+    float low, high;
+    fsdp__unary_op op;
+    fsdp_dtype dtype;
+} fsdp__unary_backward_args;
+
+/* y = alpha * x [* device scalar] [+ y]. In place when y == x. `scalar`: NULL, or one f32 read when the kernel runs. */
+typedef struct fsdp__scale_args {
+    const void *x;
+    void *y;
+    const float *scalar;
+    float alpha;
+    int64_t numel;
+    fsdp_dtype dtype;
+    bool accumulate;
+} fsdp__scale_args;
+
+typedef enum fsdp__reduce_op {
+    FSDP__REDUCE_SUM,
+    FSDP__REDUCE_MAX, /* a NaN wins */
+    FSDP__REDUCE_MIN
+} fsdp__reduce_op;
+
+/* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed panels; or the
+ * largest or smallest of them, of at least one. */
+typedef struct fsdp__reduce_args {
+    const void *x;
+    void *y;
+    int64_t outer, reduced, inner;
+    float alpha;
+    fsdp__reduce_op op;
+    fsdp_dtype x_dtype, y_dtype;
+    bool accumulate;
+} fsdp__reduce_args;
+
+typedef enum fsdp__activation {
+    FSDP__GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+    FSDP__GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt(2))) */
+    FSDP__SILU,      /* x / (1 + exp(-x)) */
+    FSDP__RELU,
+} fsdp__activation;
+
+/* y = f(x + bias): x (rows,cols), bias (cols) or NULL. In place when y == x. */
+typedef struct fsdp__activation_forward_args {
+    const void *x, *bias;
+    void *y;
+    int64_t rows, cols;
+    fsdp__activation kind;
+    fsdp_dtype dtype;
+} fsdp__activation_forward_args;
+
+/* dx = dy * f'(x + bias). In place when dx == dy. */
+typedef struct fsdp__activation_backward_args {
+    const void *x, *bias, *dy;
+    void *dx;
+    int64_t rows, cols;
+    fsdp__activation kind;
+    fsdp_dtype dtype;
+} fsdp__activation_backward_args;
+
+/* y = silu(gate) * up. Rows may be strided: gate and up can be halves of one (rows, 2 cols) matrix. */
+typedef struct fsdp__swiglu_forward_args {
+    const void *gate, *up;
+    void *y;
+    int64_t rows, cols, gate_row, up_row, y_row;
+    fsdp_dtype dtype;
+} fsdp__swiglu_forward_args;
+
+typedef struct fsdp__swiglu_backward_args {
+    const void *gate, *up, *dy;
+    void *dgate, *dup; /* in place when dgate == gate or dup == up */
+    int64_t rows, cols, gate_row, up_row, dy_row, dgate_row, dup_row;
+    fsdp_dtype dtype;
+} fsdp__swiglu_backward_args;
+
+#endif

@@ -1,0 +1,34 @@
+/* broadcast.h - operands of different shapes over one, as PyTorch and NumPy have it, and functions of two operands. */
+#ifndef OPS_BROADCAST_H
+#define OPS_BROADCAST_H
+
+#include "ops/op.h"
+
+typedef struct fsdp__shape {
+    int ndim;
+    int64_t sizes[FSDP_MAX_DIMS];
+} fsdp__shape;
+
+fsdp__shape fsdp__shape_of(const fsdp_tensor *tensor);
+/* `*shape` becomes that of both: a dimension of either that is 1 or missing is repeated. False and a last error, naming
+ * `tensor` as the second and `first`, when they do not fit. */
+bool fsdp__broadcast_with(const char *op, const fsdp_tensor *first, const fsdp_tensor *tensor, fsdp__shape *shape);
+/* Strides of `tensor` over the dimensions of `over`: 0 where it repeats. */
+void fsdp__broadcast_strides(const fsdp_tensor *tensor, const fsdp_tensor *over, int64_t *strides);
+/* `tensor`, or a contiguous copy from the scope where its rows do not lie together: a copy goes through a turned matrix
+ * in tiles, and a kernel of several operands does not. NULL on failure or for NULL. */
+fsdp_tensor *fsdp__by_rows(fsdp_tensor *tensor);
+/* Gives `grad`, whose shape is that of a result, to an input of `shape`: summed over what was repeated. */
+fsdp_status fsdp__give_summed(fsdp__node *node, int input, fsdp_tensor *grad, const fsdp__shape *shape);
+
+/* a op b recorded under `op`, whose backward is fsdp__binary_backward. */
+fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, float beta);
+fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads);
+/* y = a op b, or a op scalar where b is NULL, over y's shape; y is contiguous. */
+fsdp_status fsdp__binary_compute(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, float scalar,
+                                 float beta, fsdp_tensor *y);
+/* y = mask ? a : b, a number in place of one that is NULL. */
+fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, double a_scalar, const fsdp_tensor *b,
+                                double b_scalar, fsdp_tensor *y);
+
+#endif
