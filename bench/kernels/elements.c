@@ -77,6 +77,27 @@ static void functions(bench *b, fsdp_dtype t, int64_t numel)
     }
 }
 
+/* The largest, and sums of squares about a mean: of rows, of columns. */
+static void reductions(bench *b, fsdp_dtype t, int64_t rows, int64_t cols)
+{
+    static const char *const names[] = {"max of rows", "max of columns", "squares of rows", "squares of columns"};
+    double bytes = (double)(rows * cols) * (double)fsdp_dtype_size(t);
+
+    WANT(REDUCE)
+    for (int kind = 0; kind < 4; kind++) {
+        fsdp__reduce_args a = {.outer = kind % 2 ? 1 : rows, .alpha = 1.0f, .x_dtype = t, .y_dtype = FSDP_F32};
+        char text[64];
+
+        a.reduced = kind % 2 ? rows : cols;
+        a.inner = kind % 2 ? cols : 1;
+        a.op = kind < 2 ? FSDP__REDUCE_MAX : FSDP__REDUCE_SUM;
+        a.x = array(b, t, rows * cols, 0), a.y = array(b, FSDP_F32, a.outer * a.inner, 0);
+        a.center = kind < 2 ? NULL : array(b, FSDP_F32, a.outer * a.inner, 0);
+        snprintf(text, sizeof text, "%s %ld x %ld %s", names[kind], (long)rows, (long)cols, fsdp_dtype_name(t));
+        measure(b, FSDP__KERNEL_REDUCE, &a, 0, bytes, text);
+    }
+}
+
 void bench_elements(bench *b, fsdp_dtype t, int64_t rows, int64_t cols)
 {
     operands(b, t, rows, cols, FSDP__ADD, "add");
@@ -90,4 +111,5 @@ void bench_elements(bench *b, fsdp_dtype t, int64_t rows, int64_t cols)
     slopes(b, t, rows * cols, FSDP__BCE_LOGITS, "bce");
     choices(b, t, rows * cols);
     functions(b, t, rows * cols);
+    reductions(b, t, rows, cols);
 }

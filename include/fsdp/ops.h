@@ -125,6 +125,7 @@ FSDP_API fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, 
 FSDP_API fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, float eps,
                                        fsdp_tensor **sum);
 FSDP_API fsdp_tensor *fsdp_softmax(fsdp_tensor *x);
+FSDP_API fsdp_tensor *fsdp_log_softmax(fsdp_tensor *x);
 
 /* ---- attention ---- */
 typedef struct fsdp_attention_options {
@@ -152,10 +153,70 @@ FSDP_API fsdp_tensor *fsdp_cross_entropy(fsdp_tensor *logits, fsdp_tensor *targe
  * gradient is wanted it is made in the same pass; a leaf weight's goes straight to where its gradient will lie. */
 FSDP_API fsdp_tensor *fsdp_linear_cross_entropy(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets);
 
-/* ---- reductions: () or along one dimension ---- */
+/* Of inputs and targets of one dtype, repeated where they are smaller, in it: their mean or sum (), or each by itself.
+ * Both may require a gradient. */
+typedef enum fsdp_loss_reduction {
+    FSDP_LOSS_MEAN,
+    FSDP_LOSS_SUM,
+    FSDP_LOSS_NONE
+} fsdp_loss_reduction;
+FSDP_API fsdp_tensor *fsdp_mse_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
+FSDP_API fsdp_tensor *fsdp_l1_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
+/* d = |input - target|: below beta d^2 / (2 beta), else d - beta / 2. PyTorch's beta is 1. */
+FSDP_API fsdp_tensor *fsdp_smooth_l1_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction,
+                                          double beta);
+/* -(target log(input) + (1 - target) log(1 - input)), a logarithm being at least -100; NaN of an input outside [0, 1],
+ * which PyTorch refuses. The second takes sigmoid(input), and is exact for any. */
+FSDP_API fsdp_tensor *fsdp_binary_cross_entropy(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
+FSDP_API fsdp_tensor *fsdp_binary_cross_entropy_with_logits(fsdp_tensor *input, fsdp_tensor *target,
+                                                            fsdp_loss_reduction reduction);
+/* -input[target]: input (...,C), as fsdp_log_softmax gives it, targets (...) i32. What is -100 counts nothing, nor in
+ * the mean; a target outside [0,C) and not -100 is an error naming its position and value. */
+FSDP_API fsdp_tensor *fsdp_nll_loss(fsdp_tensor *input, fsdp_tensor *target, fsdp_loss_reduction reduction);
+
+/* ---- reductions ---- */
+/* Over everything: (). */
 FSDP_API fsdp_tensor *fsdp_sum(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_mean(fsdp_tensor *x);
 FSDP_API fsdp_tensor *fsdp_sum_dim(fsdp_tensor *x, int dim, bool keep_dim);
+/* Over `count` dimensions, 0 being all of them; negative ones count from the end. FSDP_DIMS(0, -1) is 2 of them. */
+#ifdef __cplusplus
+extern "C++" {
+template <int count> struct fsdp__dims {
+    static constexpr int ndim = count;
+    int dims[count];
+    const int *data() const
+    {
+        return dims;
+    }
+};
+template <typename... Dims> fsdp__dims<sizeof...(Dims)> fsdp__dims_of(Dims... dims)
+{
+    return {{static_cast<int>(dims)...}};
+}
+}
+#define FSDP_DIMS(...) int(decltype(fsdp__dims_of(__VA_ARGS__))::ndim), fsdp__dims_of(__VA_ARGS__).data()
+#else
+#define FSDP_DIMS(...)                                               \
+    (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (const int[]) \
+    {                                                                \
+        __VA_ARGS__                                                  \
+    }
+#endif
+FSDP_API fsdp_tensor *fsdp_sum_dims(fsdp_tensor *x, int count, const int *dims, bool keep_dim);
+FSDP_API fsdp_tensor *fsdp_mean_dims(fsdp_tensor *x, int count, const int *dims, bool keep_dim);
+/* Divided by elements - correction, which is 1 in PyTorch, 0 in normalisations; in f32, whatever the dtype is. */
+FSDP_API fsdp_tensor *fsdp_var(fsdp_tensor *x, int count, const int *dims, double correction, bool keep_dim);
+FSDP_API fsdp_tensor *fsdp_std(fsdp_tensor *x, int count, const int *dims, double correction, bool keep_dim);
+/* The largest and smallest, NaN if there is one; their gradient goes in equal parts to all that are equal. */
+FSDP_API fsdp_tensor *fsdp_amax(fsdp_tensor *x, int count, const int *dims, bool keep_dim);
+FSDP_API fsdp_tensor *fsdp_amin(fsdp_tensor *x, int count, const int *dims, bool keep_dim);
+/* Along one dimension, with where they were (i32, the first of equals), which gets the gradient; `indices` may be NULL.
+ * A NaN is the result, of both. */
+FSDP_API fsdp_tensor *fsdp_max(fsdp_tensor *x, int dim, bool keep_dim, fsdp_tensor **indices);
+FSDP_API fsdp_tensor *fsdp_min(fsdp_tensor *x, int dim, bool keep_dim, fsdp_tensor **indices);
+FSDP_API fsdp_tensor *fsdp_argmax(fsdp_tensor *x, int dim, bool keep_dim);
+FSDP_API fsdp_tensor *fsdp_argmin(fsdp_tensor *x, int dim, bool keep_dim);
 
 /* ---- images: (N,C,H,W); index 0 of a pair is of the height, 1 of the width ---- */
 /* A stride, dilation or number of groups of 0 is 1. */

@@ -212,6 +212,7 @@ static void scale(fsdp__scale_args *a, const visitor *v)
 static void reduce(fsdp__reduce_args *a, const visitor *v)
 {
     READS(x, elements(a->x_dtype, a->outer * a->reduced * a->inner));
+    READS(center, elements(FSDP_F32, a->outer * a->inner));
     ADDS(y, elements(a->y_dtype, a->outer * a->inner), a->accumulate);
 }
 

@@ -253,11 +253,12 @@ typedef struct fsdp__attention_backward_args {
     int64_t dv_batch, dv_stride_time, dv_head;
 } fsdp__attention_backward_args;
 
-/* Over the last dimension: y = exp(x - max) / sum. In place when y == x. */
+/* Over the last dimension: y = exp(x - max) / sum, or the logarithm of that. In place when y == x. */
 typedef struct fsdp__softmax_forward_args {
     const void *x;
     void *y;
     int64_t rows, cols;
+    bool log;
     fsdp_dtype dtype;
 } fsdp__softmax_forward_args;
 
@@ -265,6 +266,7 @@ typedef struct fsdp__softmax_backward_args {
     const void *y, *dy;
     void *dx;
     int64_t rows, cols;
+    bool log;
     fsdp_dtype dtype;
 } fsdp__softmax_backward_args;
 

@@ -115,9 +115,10 @@ typedef enum fsdp__reduce_op {
 } fsdp__reduce_op;
 
 /* y (outer,inner) [+]= alpha * sum over r of x (outer,reduced,inner), summed in index order of fixed panels; or the
- * largest or smallest of them, of at least one. */
+ * largest or smallest of them, of at least one. With `center` (outer,inner) it is the sum of (x - center)^2. */
 typedef struct fsdp__reduce_args {
     const void *x;
+    const float *center; /* or NULL */
     void *y;
     int64_t outer, reduced, inner;
     float alpha;

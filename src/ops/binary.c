@@ -116,6 +116,21 @@ fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return da ? fsdp__give_summed(node, 0, da, &state->shapes[0]) : FSDP_OK;
 }
 
+fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, const fsdp_tensor *dy,
+                                fsdp_tensor *da)
+{
+    fsdp__binary_backward_args args = {
+        .forward = {.a = fsdp_tensor_data(a), .b = fsdp_tensor_data(b), .ndim = da->ndim, .op = op, .dtype = da->dtype},
+        .dy = fsdp_tensor_data(dy),
+        .da = fsdp_tensor_data(da)};
+
+    memcpy(args.forward.shape, da->shape, sizeof args.forward.shape);
+    fsdp__broadcast_strides(dy, da, args.dy_strides);
+    fsdp__broadcast_strides(a, da, args.forward.a_strides);
+    fsdp__broadcast_strides(b, da, args.forward.b_strides);
+    return fsdp__launch_binary_backward(fsdp__op_stream(da), &args);
+}
+
 static const fsdp__op add_op = {.name = "add", .backward = add_backward};
 static const fsdp__op sub_op = {.name = "sub", .backward = add_backward};
 static const fsdp__op mul_op = {.name = "mul", .backward = mul_backward};

@@ -27,6 +27,9 @@ fsdp_status fsdp__binary_backward(fsdp__node *node, fsdp_tensor *const *grads);
 /* y = a op b, or a op scalar where b is NULL, over y's shape; y is contiguous. */
 fsdp_status fsdp__binary_compute(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, float scalar,
                                  float beta, fsdp_tensor *y);
+/* da = dy * the derivative of a op b by a, over da's shape, all of them repeated where they are smaller. */
+fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const fsdp_tensor *b, const fsdp_tensor *dy,
+                                fsdp_tensor *da);
 /* y = mask ? a : b, a number in place of one that is NULL. */
 fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, double a_scalar, const fsdp_tensor *b,
                                 double b_scalar, fsdp_tensor *y);

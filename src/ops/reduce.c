@@ -1,102 +1,369 @@
-/* reduce.c - sums and means. */
-#include "ops/op.h"
+/* reduce.c - over some dimensions: sums, means, variances, the largest and the smallest. */
+#include "ops/broadcast.h"
 
+#include <math.h>
 #include <string.h>
 
-/* What x (outer,reduced,inner) is summed over, and by what the sum is multiplied. */
+/* What x is reduced over. */
 typedef struct reduction {
-    int dim; /* -1: over everything */
-    bool keep_dim;
-    int ndim;
-    int64_t shape[FSDP_MAX_DIMS]; /* of x */
+    bool reduced[FSDP_MAX_DIMS];
+    fsdp__shape from; /* x */
+    fsdp__shape kept; /* the same number of dimensions, those that are reduced being 1 */
+    fsdp__shape to;   /* the result */
+    int64_t count;    /* elements that give one of the result */
     float alpha;
+    bool root; /* std */
 } reduction;
 
+/* `count` 0: over everything. */
+static bool plan(const char *op, fsdp_tensor *x, int count, const int *dims, bool keep_dim, reduction *r)
+{
+    *r = (reduction){.from = fsdp__shape_of(x), .kept = fsdp__shape_of(x), .count = 1, .alpha = 1.0f};
+    if (!fsdp__op_inputs(op, &x, 1) || !fsdp__op_same_dtype(op, &x, 1))
+        return false;
+    for (int i = 0; i < count; i++) {
+        int dim = dims[i];
+
+        if (!fsdp__op_dim(op, x, x->ndim, &dim))
+            return false;
+        if (r->reduced[dim]) {
+            FSDP_FAIL(FSDP_INVALID, "%s: dimension %d is named twice", op, dim);
+            return false;
+        }
+        r->reduced[dim] = true;
+    }
+    for (int d = 0; d < x->ndim; d++) {
+        r->reduced[d] = r->reduced[d] || count == 0;
+        if (r->reduced[d]) {
+            r->count *= x->shape[d];
+            r->kept.sizes[d] = 1;
+        }
+        if (!r->reduced[d] || keep_dim)
+            r->to.sizes[r->to.ndim++] = r->kept.sizes[d];
+    }
+    return true;
+}
+
+/* A result, or its gradient, with the dimensions of x. */
+static fsdp_tensor *as_kept(const reduction *r, fsdp_tensor *tensor)
+{
+    fsdp_tensor *view = NULL;
+
+    tensor = fsdp__op_contiguous(tensor);
+    if (!tensor || fsdp__view_reshape(tensor, r->kept.ndim, r->kept.sizes, &view) != FSDP_OK)
+        return NULL;
+    return fsdp__scope_adopt(view);
+}
+
+static fsdp_tensor *empty_of(const fsdp_tensor *like, const fsdp__shape *shape)
+{
+    return fsdp_empty(like->storage->device, like->dtype, shape->ndim, shape->sizes);
+}
+
+/* ---- sum, mean ---- */
+
 /* dx: the gradient of the sum, repeated. */
-static fsdp_status reduce_backward(fsdp__node *node, fsdp_tensor *const *grads)
+static fsdp_status sum_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const reduction *r = fsdp__node_state(node);
-    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx, *scaled = dy;
-    int64_t strides[FSDP_MAX_DIMS] = {0};
+    fsdp_tensor *dy = as_kept(r, grads[0]), *scaled = dy, *dx;
+    int64_t strides[FSDP_MAX_DIMS];
 
-    dx = dy ? fsdp_empty(dy->storage->device, dy->dtype, r->ndim, r->shape) : NULL;
+    dx = dy ? empty_of(dy, &r->from) : NULL;
     if (!dx)
         return fsdp_last_status();
     if (r->alpha != 1.0f) { /* on the few, not on the many */
-        scaled = fsdp__op_reuse(dy);
+        scaled = fsdp__empty_like(dy, dy->dtype);
         if (!scaled)
             return fsdp_last_status();
         FSDP_TRY(fsdp__op_scale(dy, r->alpha, NULL, scaled));
     }
-    for (int i = 0, j = 0; r->dim >= 0 && i < r->ndim; i++) {
-        strides[i] = i == r->dim ? 0 : scaled->strides[j];
-        j += i != r->dim || r->keep_dim;
-    }
+    fsdp__broadcast_strides(scaled, dx, strides);
     FSDP_TRY(fsdp__op_broadcast(dx, scaled, strides));
     return fsdp__node_give(node, 0, dx);
 }
 
-static const fsdp__op sum_op = {.name = "sum", .backward = reduce_backward};
-static const fsdp__op mean_op = {.name = "mean", .backward = reduce_backward};
-static const fsdp__op sum_dim_op = {.name = "sum_dim", .backward = reduce_backward};
+static const fsdp__op sum_op = {.name = "sum", .backward = sum_backward};
+static const fsdp__op mean_op = {.name = "mean", .backward = sum_backward};
+static const fsdp__op sum_dim_op = {.name = "sum_dim", .backward = sum_backward};
+static const fsdp__op sum_dims_op = {.name = "sum_dims", .backward = sum_backward};
+static const fsdp__op mean_dims_op = {.name = "mean_dims", .backward = sum_backward};
 
-static fsdp_tensor *reduce(const fsdp__op *op, fsdp_tensor *x, reduction r, int ndim, const int64_t *shape)
+static fsdp_tensor *sum(const fsdp__op *op, fsdp_tensor *x, int count, const int *dims, bool keep_dim, bool mean)
 {
-    int64_t outer = 1, reduced = 1, inner = 1;
-    fsdp_tensor *from = fsdp__op_contiguous(x), *y;
+    fsdp_tensor *from, *y;
+    reduction r;
 
-    for (int i = 0; i < x->ndim; i++) {
-        if (r.dim < 0 || i == r.dim)
-            reduced *= x->shape[i];
-        else if (i < r.dim)
-            outer *= x->shape[i];
-        else
-            inner *= x->shape[i];
-    }
-    r.ndim = x->ndim;
-    memcpy(r.shape, x->shape, sizeof r.shape);
-    y = fsdp_empty(x->storage->device, x->dtype, ndim, shape);
-    if (!from || !y)
+    if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
         return NULL;
-    if (fsdp_tensor_numel(y) > 0 && fsdp__op_reduce(from, outer, reduced, inner, r.alpha, y, false) != FSDP_OK)
-        return NULL;
-    if (fsdp__record(op, &x, 1, &y, 1, NULL, 0, &r, sizeof r) != FSDP_OK)
+    if (mean && r.count == 0)
+        return fsdp__op_bad(op->name, "input", "of at least one element", x);
+    r.alpha = mean ? (float)(1.0 / (double)r.count) : 1.0f;
+    from = fsdp__op_contiguous(x);
+    y = empty_of(x, &r.to);
+    if (!from || !y || fsdp__op_reduce_dims(from, r.reduced, FSDP__REDUCE_SUM, r.alpha, y, false) != FSDP_OK ||
+        fsdp__record(op, &x, 1, &y, 1, NULL, 0, &r, sizeof r) != FSDP_OK)
         return NULL;
     return y;
 }
 
 fsdp_tensor *fsdp_sum(fsdp_tensor *x)
 {
-    if (!x || !fsdp__op_inputs("sum", &x, 1) || !fsdp__op_same_dtype("sum", &x, 1))
-        return NULL;
-    return reduce(&sum_op, x, (reduction){.dim = -1, .alpha = 1.0f}, 0, NULL);
+    return sum(&sum_op, x, 0, NULL, false, false);
 }
 
 fsdp_tensor *fsdp_mean(fsdp_tensor *x)
 {
-    if (!x || !fsdp__op_inputs("mean", &x, 1) || !fsdp__op_same_dtype("mean", &x, 1))
-        return NULL;
-    if (fsdp_tensor_numel(x) == 0)
-        return fsdp__op_bad("mean", "input", "of at least one element", x);
-    return reduce(&mean_op, x, (reduction){.dim = -1, .alpha = (float)(1.0 / (double)fsdp_tensor_numel(x))}, 0, NULL);
+    return sum(&mean_op, x, 0, NULL, false, true);
 }
 
 fsdp_tensor *fsdp_sum_dim(fsdp_tensor *x, int dim, bool keep_dim)
 {
-    int64_t shape[FSDP_MAX_DIMS];
-    char text[FSDP__SHAPE_TEXT];
-    int wanted = dim, ndim = 0;
+    return sum(&sum_dim_op, x, 1, &dim, keep_dim, false);
+}
 
-    if (!x || !fsdp__op_inputs("sum_dim", &x, 1) || !fsdp__op_same_dtype("sum_dim", &x, 1))
+fsdp_tensor *fsdp_sum_dims(fsdp_tensor *x, int count, const int *dims, bool keep_dim)
+{
+    return sum(&sum_dims_op, x, count, dims, keep_dim, false);
+}
+
+fsdp_tensor *fsdp_mean_dims(fsdp_tensor *x, int count, const int *dims, bool keep_dim)
+{
+    return sum(&mean_dims_op, x, count, dims, keep_dim, true);
+}
+
+/* ---- amax, amin: the gradient goes to all that are equal to the result, in equal parts ---- */
+
+static fsdp_status extreme_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const reduction *r = fsdp__node_state(node);
+    fsdp_tensor *x = fsdp__by_rows(fsdp__node_saved(node, 0)), *y = as_kept(r, fsdp__node_saved(node, 1));
+    fsdp_tensor *dy = as_kept(r, grads[0]), *mask, *ones, *count, *part;
+
+    if (!x || !y || !dy)
+        return fsdp_last_status();
+    mask = fsdp__empty_like(x, FSDP_BOOL);
+    ones = fsdp__empty_like(x, FSDP_F32);
+    count = fsdp__empty_like(y, y->dtype);
+    part = fsdp__empty_like(y, y->dtype);
+    if (!mask || !ones || !count || !part)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__binary_compute(FSDP__EQ, x, y, 0.0f, 0.0f, mask));
+    FSDP_TRY(fsdp__where_compute(mask, NULL, 1.0, NULL, 0.0, ones));
+    FSDP_TRY(fsdp__op_reduce_dims(ones, r->reduced, FSDP__REDUCE_SUM, 1.0f, count, false));
+    FSDP_TRY(fsdp__binary_compute(FSDP__DIV, dy, count, 0.0f, 0.0f, part));
+    ones = x->dtype == FSDP_F32 ? ones : fsdp__empty_like(x, x->dtype);
+    if (!ones)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__where_compute(mask, part, 0.0, NULL, 0.0, ones));
+    return fsdp__node_give(node, 0, ones);
+}
+
+static const fsdp__op amax_op = {.name = "amax", .backward = extreme_backward};
+static const fsdp__op amin_op = {.name = "amin", .backward = extreme_backward};
+
+static fsdp_tensor *extreme(const fsdp__op *op, fsdp__reduce_op kind, fsdp_tensor *x, int count, const int *dims,
+                            bool keep_dim)
+{
+    fsdp_tensor *from, *y;
+    reduction r;
+
+    if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
         return NULL;
-    dim += dim < 0 ? x->ndim : 0;
-    if (dim < 0 || dim >= x->ndim) {
-        FSDP_FAIL(FSDP_INVALID, "sum_dim: input %s has no dimension %d", fsdp__shape_text(x->ndim, x->shape, text),
-                  wanted);
+    if (r.count == 0)
+        return fsdp__op_bad(op->name, "input", "of at least one element", x);
+    from = fsdp__op_contiguous(x);
+    y = empty_of(x, &r.to);
+    if (!from || !y || fsdp__op_reduce_dims(from, r.reduced, kind, 1.0f, y, false) != FSDP_OK ||
+        fsdp__record(op, &x, 1, &y, 1, (fsdp_tensor *[]){from, y}, 2, &r, sizeof r) != FSDP_OK)
         return NULL;
+    return y;
+}
+
+fsdp_tensor *fsdp_amax(fsdp_tensor *x, int count, const int *dims, bool keep_dim)
+{
+    return extreme(&amax_op, FSDP__REDUCE_MAX, x, count, dims, keep_dim);
+}
+
+fsdp_tensor *fsdp_amin(fsdp_tensor *x, int count, const int *dims, bool keep_dim)
+{
+    return extreme(&amin_op, FSDP__REDUCE_MIN, x, count, dims, keep_dim);
+}
+
+/* ---- var, std ---- */
+
+/* x with the dimensions that are reduced behind the others, contiguous: one run of them. */
+static fsdp_tensor *reduced_last(const reduction *r, fsdp_tensor *x)
+{
+    int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
+    fsdp_tensor *view = NULL;
+    int n = 0;
+
+    for (int side = 0; side < 2; side++)
+        for (int d = 0; d < x->ndim; d++) {
+            if (r->reduced[d] != (side == 1))
+                continue;
+            shape[n] = x->shape[d];
+            strides[n++] = x->strides[d];
+        }
+    if (fsdp__tensor_create_view(x->storage, x->dtype, n, shape, strides, x->offset, &view) != FSDP_OK)
+        return NULL;
+    return fsdp__op_contiguous(fsdp__scope_adopt(view));
+}
+
+/* The gradient of the variance: that of (x - mean)^2, the sum of which does not depend on the mean. */
+static fsdp_status var_backward(fsdp__node *node, fsdp_tensor *const *grads)
+{
+    const reduction *r = fsdp__node_state(node);
+    fsdp_tensor *x = fsdp__by_rows(fsdp__node_saved(node, 0)), *mean = fsdp__node_saved(node, 1);
+    fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *scaled, *dx;
+
+    scaled = dy ? fsdp__empty_like(dy, dy->dtype) : NULL;
+    dx = scaled ? empty_of(dy, &r->from) : NULL;
+    mean = as_kept(r, mean);
+    if (!x || !mean || !dx)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__op_scale(dy, r->alpha, NULL, scaled));
+    if (r->root) { /* of the square root; nothing at 0, where it has none */
+        const fsdp_tensor *y = fsdp__node_saved(node, 2);
+        fsdp_tensor *flat = fsdp__empty_like(y, FSDP_BOOL);
+        const fsdp__unary_backward_args args = {.saved = fsdp_tensor_data(y),
+                                                .dy = fsdp_tensor_data(scaled),
+                                                .dx = fsdp_tensor_data(scaled),
+                                                .numel = fsdp_tensor_numel(y),
+                                                .op = FSDP__SQRT,
+                                                .dtype = y->dtype};
+
+        if (!flat)
+            return fsdp_last_status();
+        FSDP_TRY(fsdp__launch_unary_backward(fsdp__op_stream(y), &args));
+        FSDP_TRY(fsdp__binary_compute(FSDP__EQ, y, NULL, 0.0f, 0.0f, flat));
+        FSDP_TRY(fsdp__where_compute(flat, NULL, 0.0, scaled, 0.0, scaled));
     }
-    for (int i = 0; i < x->ndim; i++)
-        if (i != dim || keep_dim)
-            shape[ndim++] = i == dim ? 1 : x->shape[i];
-    return reduce(&sum_dim_op, x, (reduction){.dim = dim, .keep_dim = keep_dim, .alpha = 1.0f}, ndim, shape);
+    scaled = as_kept(r, scaled);
+    if (!scaled)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__binary_slopes(FSDP__SQUARED_ERROR, x, mean, scaled, dx));
+    return fsdp__node_give(node, 0, dx);
+}
+
+static const fsdp__op var_op = {.name = "var", .backward = var_backward};
+static const fsdp__op std_op = {.name = "std", .backward = var_backward};
+
+/* *y = the sum of squared distances from *mean, times r->alpha. */
+static fsdp_status moments(const reduction *r, fsdp_tensor *x, fsdp_tensor *mean, fsdp_tensor *y)
+{
+    fsdp_tensor *from = reduced_last(r, x);
+    fsdp__reduce_args args = {.outer = fsdp_tensor_numel(y),
+                              .reduced = r->count,
+                              .inner = 1,
+                              .alpha = (float)(1.0 / (double)r->count),
+                              .x_dtype = x->dtype,
+                              .y_dtype = FSDP_F32};
+
+    if (!from)
+        return fsdp_last_status();
+    if (args.outer == 0)
+        return FSDP_OK;
+    args.x = fsdp_tensor_data(from);
+    args.y = fsdp_tensor_data(mean);
+    FSDP_TRY(fsdp__launch_reduce(fsdp__op_stream(y), &args));
+    args.center = args.y;
+    args.y = fsdp_tensor_data(y);
+    args.y_dtype = y->dtype;
+    args.alpha = r->alpha;
+    return fsdp__launch_reduce(fsdp__op_stream(y), &args);
+}
+
+static fsdp_tensor *variance(const fsdp__op *op, fsdp_tensor *x, int count, const int *dims, double correction,
+                             bool keep_dim, bool root)
+{
+    fsdp_tensor *mean, *y, *saved[3];
+    reduction r;
+
+    if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
+        return NULL;
+    r.root = root;
+    r.alpha =
+        (float)(1.0 / fmax((double)r.count - correction, 0.0)); /* of nothing to divide by: infinity, 0 x it NaN */
+    y = empty_of(x, &r.to);
+    mean = y ? fsdp__empty_like(y, FSDP_F32) : NULL;
+    if (!mean || moments(&r, x, mean, y) != FSDP_OK)
+        return NULL;
+    if (root) {
+        const fsdp__unary_forward_args args = {.x = fsdp_tensor_data(y),
+                                               .y = fsdp_tensor_data(y),
+                                               .numel = fsdp_tensor_numel(y),
+                                               .op = FSDP__SQRT,
+                                               .dtype = y->dtype};
+        if (fsdp__launch_unary_forward(fsdp__op_stream(y), &args) != FSDP_OK)
+            return NULL;
+    }
+    saved[0] = x;
+    saved[1] = x->dtype == FSDP_F32 ? mean : fsdp__empty_like(mean, x->dtype);
+    saved[2] = root ? y : NULL;
+    if (!saved[1] || (saved[1] != mean && fsdp__tensor_copy(saved[1], mean, false) != FSDP_OK) ||
+        fsdp__record(op, &x, 1, &y, 1, saved, 3, &r, sizeof r) != FSDP_OK)
+        return NULL;
+    return y;
+}
+
+fsdp_tensor *fsdp_var(fsdp_tensor *x, int count, const int *dims, double correction, bool keep_dim)
+{
+    return variance(&var_op, x, count, dims, correction, keep_dim, false);
+}
+
+fsdp_tensor *fsdp_std(fsdp_tensor *x, int count, const int *dims, double correction, bool keep_dim)
+{
+    return variance(&std_op, x, count, dims, correction, keep_dim, true);
+}
+
+/* ---- along one dimension, with the place: the first of equals ---- */
+
+static fsdp_tensor *best(const char *op, fsdp_tensor *x, int dim, bool keep_dim, bool largest, fsdp_tensor **indices)
+{
+    reduction r;
+    fsdp_tensor *y;
+
+    *indices = NULL;
+    if (!x || !plan(op, x, 1, &dim, keep_dim, &r))
+        return NULL;
+    if (r.count == 0)
+        return fsdp__op_bad(op, "input", "of at least one element", x);
+    /* A NaN is the largest of topk: so the smallest is the largest of the negated values, where it wins as well. */
+    y = fsdp_topk(largest ? x : fsdp_neg(x), 1, dim, true, indices);
+    y = largest ? y : fsdp_neg(y);
+    *indices = y ? fsdp_reshape(*indices, r.to.ndim, r.to.sizes) : NULL;
+    return y ? fsdp_reshape(y, r.to.ndim, r.to.sizes) : NULL;
+}
+
+fsdp_tensor *fsdp_max(fsdp_tensor *x, int dim, bool keep_dim, fsdp_tensor **indices)
+{
+    fsdp_tensor *place;
+
+    return best("max", x, dim, keep_dim, true, indices ? indices : &place);
+}
+
+fsdp_tensor *fsdp_min(fsdp_tensor *x, int dim, bool keep_dim, fsdp_tensor **indices)
+{
+    fsdp_tensor *place;
+
+    return best("min", x, dim, keep_dim, false, indices ? indices : &place);
+}
+
+static fsdp_tensor *place_of_best(const char *op, fsdp_tensor *x, int dim, bool keep_dim, bool largest)
+{
+    fsdp_tensor *detached = fsdp_detach(x), *indices;
+
+    return best(op, detached, dim, keep_dim, largest, &indices) ? indices : NULL;
+}
+
+fsdp_tensor *fsdp_argmax(fsdp_tensor *x, int dim, bool keep_dim)
+{
+    return place_of_best("argmax", x, dim, keep_dim, true);
+}
+
+fsdp_tensor *fsdp_argmin(fsdp_tensor *x, int dim, bool keep_dim)
+{
+    return place_of_best("argmin", x, dim, keep_dim, false);
 }

@@ -1,4 +1,4 @@
-/* softmax.c - over the last dimension. */
+/* softmax.c - softmax and its logarithm over the last dimension. */
 #include "ops/op.h"
 
 static fsdp_status softmax_backward(fsdp__node *node, fsdp_tensor *const *grads)
@@ -14,18 +14,20 @@ static fsdp_status softmax_backward(fsdp__node *node, fsdp_tensor *const *grads)
                                               .dx = fsdp_tensor_data(dx),
                                               .rows = fsdp__op_rows(y),
                                               .cols = fsdp__op_last(y),
+                                              .log = *(const bool *)fsdp__node_state(node),
                                               .dtype = y->dtype};
     FSDP_TRY(fsdp__launch_softmax_backward(fsdp__op_stream(y), &args));
     return fsdp__node_give(node, 0, dx);
 }
 
 static const fsdp__op softmax_op = {.name = "softmax", .backward = softmax_backward};
+static const fsdp__op log_softmax_op = {.name = "log_softmax", .backward = softmax_backward};
 
-fsdp_tensor *fsdp_softmax(fsdp_tensor *x)
+static fsdp_tensor *softmax(const fsdp__op *op, fsdp_tensor *x, bool log)
 {
     fsdp_tensor *from, *y;
 
-    if (!x || !fsdp__op_inputs("softmax", &x, 1) || !fsdp__op_same_dtype("softmax", &x, 1))
+    if (!x || !fsdp__op_inputs(op->name, &x, 1) || !fsdp__op_same_dtype(op->name, &x, 1))
         return NULL;
     from = fsdp__op_contiguous(x);
     y = fsdp__empty_like(x, x->dtype);
@@ -35,9 +37,20 @@ fsdp_tensor *fsdp_softmax(fsdp_tensor *x)
                                              .y = fsdp_tensor_data(y),
                                              .rows = fsdp__op_rows(x),
                                              .cols = fsdp__op_last(x),
+                                             .log = log,
                                              .dtype = x->dtype};
     if (fsdp__launch_softmax_forward(fsdp__op_stream(y), &args) != FSDP_OK ||
-        fsdp__record(&softmax_op, &x, 1, &y, 1, &y, 1, NULL, 0) != FSDP_OK)
+        fsdp__record(op, &x, 1, &y, 1, &y, 1, &log, sizeof log) != FSDP_OK)
         return NULL;
     return y;
+}
+
+fsdp_tensor *fsdp_softmax(fsdp_tensor *x)
+{
+    return softmax(&softmax_op, x, false);
+}
+
+fsdp_tensor *fsdp_log_softmax(fsdp_tensor *x)
+{
+    return softmax(&log_softmax_op, x, true);
 }

@@ -51,14 +51,6 @@ static void shapes_that_do_not_fit_are_named(void **state)
     CHECK_FAILS(fsdp_matmul(ZEROS(3), ZEROS(4, 5)), "matmul: left (3,) does not fit right (4, 5)");
     CHECK_FAILS(fsdp_add(ZEROS(2, 3), ZEROS(2)), "add: second (2,) does not fit first (2, 3)");
     CHECK_FAILS(fsdp_mul(ZEROS(3), ZEROS(2, 4)), "mul: second (2, 4) does not fit first (3,)");
-    CHECK_FAILS(fsdp_sub(ZEROS(2, 3), ZEROS(3, 3)), "sub: second (3, 3) does not fit first (2, 3)");
-    CHECK_FAILS(fsdp_div(ZEROS(2), ZEROS(0)), "div: second (0,) does not fit first (2,)");
-    CHECK_FAILS(fsdp_pow(ZEROS(2), ZEROS(3)), "pow: second (3,) does not fit first (2,)");
-    CHECK_FAILS(fsdp_maximum(ZEROS(2), ZEROS(3)), "maximum: second");
-    CHECK_FAILS(fsdp_minimum(ZEROS(2), ZEROS(3)), "minimum: second");
-    CHECK_FAILS(fsdp_lt(INTS(2), INTS(3)), "lt: second (3,) does not fit first (2,)");
-    CHECK_FAILS(fsdp_where(MASK(3), ZEROS(2), ZEROS(2)), "where: second (3,) does not fit first (2,)");
-    CHECK_FAILS(fsdp_masked_fill(ZEROS(2, 3), MASK(2), 0.0), "masked_fill: second (2,) does not fit first (2, 3)");
     CHECK_FAILS(fsdp_swiglu(ZEROS(2, 3), ZEROS(2, 4)), "swiglu: gate (2, 3) does not fit up (2, 4)");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(4), ZEROS(4), 1e-5f), "layernorm: input (2, 3) does not fit weight");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), ZEROS(4), 1e-5f),
@@ -84,6 +76,37 @@ static void shapes_that_do_not_fit_are_named(void **state)
     CHECK_FAILS(fsdp_concat(parts, 0, 1), "concat: no tensors");
 }
 
+static void operands_and_dimensions_that_do_not_fit_are_named(void **state)
+{
+    fsdp_tensor *indices;
+
+    (void)state;
+    CHECK_FAILS(fsdp_sub(ZEROS(2, 3), ZEROS(3, 3)), "sub: second (3, 3) does not fit first (2, 3)");
+    CHECK_FAILS(fsdp_div(ZEROS(2), ZEROS(0)), "div: second (0,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_pow(ZEROS(2), ZEROS(3)), "pow: second (3,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_maximum(ZEROS(2), ZEROS(3)), "maximum: second");
+    CHECK_FAILS(fsdp_minimum(ZEROS(2), ZEROS(3)), "minimum: second");
+    CHECK_FAILS(fsdp_lt(INTS(2), INTS(3)), "lt: second (3,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_where(MASK(3), ZEROS(2), ZEROS(2)), "where: second (3,) does not fit first (2,)");
+    CHECK_FAILS(fsdp_masked_fill(ZEROS(2, 3), MASK(2), 0.0), "masked_fill: second (2,) does not fit first (2, 3)");
+    CHECK_FAILS(fsdp_sum_dims(ZEROS(2, 3), FSDP_DIMS(0, -3), false), "sum_dims: input (2, 3) has no dimension -3");
+    CHECK_FAILS(fsdp_mean_dims(ZEROS(2, 3), FSDP_DIMS(1, -1), false), "mean_dims: dimension 1 is named twice");
+    CHECK_FAILS(fsdp_var(ZEROS(2, 3), FSDP_DIMS(2), 1.0, false), "var: input (2, 3) has no dimension 2");
+    CHECK_FAILS(fsdp_std(ZEROS(2, 3), FSDP_DIMS(2), 1.0, false), "std: input (2, 3) has no dimension 2");
+    CHECK_FAILS(fsdp_amax(ZEROS(0, 3), FSDP_DIMS(0), false), "amax: input must be of at least one element");
+    CHECK_FAILS(fsdp_amin(ZEROS(2, 3), FSDP_DIMS(2), false), "amin: input (2, 3) has no dimension 2");
+    CHECK_FAILS(fsdp_max(ZEROS(2, 0), 1, false, &indices), "max: input must be of at least one element");
+    CHECK_NULL(indices);
+    CHECK_FAILS(fsdp_min(ZEROS(2, 3), 2, false, NULL), "min: input (2, 3) has no dimension 2");
+    CHECK_FAILS(fsdp_argmax(ZEROS(2, 3), -3, false), "argmax: input (2, 3) has no dimension -3");
+    CHECK_FAILS(fsdp_argmin(ZEROS(2, 3), 2, false), "argmin: input (2, 3) has no dimension 2");
+    CHECK_FAILS(fsdp_mse_loss(ZEROS(2, 3), ZEROS(2), FSDP_LOSS_MEAN),
+                "mse_loss: second (2,) does not fit first (2, 3)");
+    CHECK_FAILS(fsdp_l1_loss(ZEROS(2), ZEROS(2), (fsdp_loss_reduction)7), "l1_loss: no reduction has the number 7");
+    CHECK_FAILS(fsdp_smooth_l1_loss(ZEROS(2), ZEROS(2), FSDP_LOSS_SUM, -1.0), "smooth_l1_loss: beta -1 is negative");
+    CHECK_FAILS(fsdp_nll_loss(ZEROS(2, 3), INTS(3), FSDP_LOSS_MEAN), "nll_loss: input (2, 3) does not fit targets");
+}
+
 static void dtypes_that_do_not_fit_are_named(void **state)
 {
     (void)state;
@@ -99,6 +122,13 @@ static void dtypes_that_do_not_fit_are_named(void **state)
     CHECK_FAILS(fsdp_where(ZEROS(2), ZEROS(2), ZEROS(2)), "where: mask must be bool, not float32 (2,)");
     CHECK_FAILS(fsdp_where(MASK(2), ZEROS(2), INTS(2)), "where: inputs are float32 and int32: cast one");
     CHECK_FAILS(fsdp_masked_fill(ZEROS(2), INTS(2), 0), "masked_fill: mask must be bool");
+    CHECK_FAILS(fsdp_var(INTS(2), 0, NULL, 1.0, false), "var: input must be floating, not int32 (2,)");
+    CHECK_FAILS(fsdp_log_softmax(INTS(2)), "log_softmax: input must be floating");
+    CHECK_FAILS(fsdp_binary_cross_entropy(ZEROS(2), HALF(2), FSDP_LOSS_MEAN),
+                "binary_cross_entropy: inputs are float32");
+    CHECK_FAILS(fsdp_binary_cross_entropy_with_logits(ZEROS(2), INTS(2), FSDP_LOSS_MEAN),
+                "binary_cross_entropy_with_logits: input must be floating, not int32");
+    CHECK_FAILS(fsdp_nll_loss(ZEROS(2, 3), ZEROS(2), FSDP_LOSS_SUM), "nll_loss: targets must be int32");
     CHECK_FAILS(fsdp_embedding(ZEROS(2, 3), ZEROS(2)), "embedding: ids must be int32");
     CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3), ZEROS(2)), "cross_entropy: targets must be int32");
     CHECK_FAILS(fsdp_layernorm(ZEROS(2, 3), ZEROS(3), HALF(3), 1e-5f), "layernorm: bias must be float32, not bfloat16");
@@ -118,6 +148,8 @@ static void bad_indices_are_named_with_their_position(void **state)
     CHECK_FAILS(fsdp_embedding(ZEROS(5, 2), make_ids(device, 2, shape, targets)), "id -100 at position (0, 1)");
     CHECK_FAILS(fsdp_cross_entropy(ZEROS(2, 3, 5), make_ids(device, 2, shape, targets)),
                 "cross_entropy: target -1 at position (1, 1) is outside [0, 5)");
+    CHECK_FAILS(fsdp_nll_loss(ZEROS(2, 3, 5), make_ids(device, 2, shape, targets), FSDP_LOSS_NONE),
+                "nll_loss: target -1 at position (1, 1) is outside [0, 5)");
     CHECK_FAILS(fsdp_linear_cross_entropy(ZEROS(2, 3, 4), ZEROS(5, 4), make_ids(device, 2, shape, ids)),
                 "linear_cross_entropy: target 5 at position (1, 1)");
 }
@@ -153,6 +185,12 @@ static void null_goes_through_everything_and_keeps_the_first_error(void **state)
     CHECK_NULL(fsdp_cross_entropy(bad, x));
     CHECK_NULL(fsdp_linear_cross_entropy(x, x, bad));
     CHECK_NULL(fsdp_sum(fsdp_mean(fsdp_sum_dim(bad, 0, false))));
+    CHECK_NULL(fsdp_var(fsdp_std(fsdp_amax(fsdp_amin(bad, 0, NULL, false), 0, NULL, false), 0, NULL, 0.0, false), 0,
+                        NULL, 0.0, false));
+    CHECK_NULL(fsdp_argmax(fsdp_max(fsdp_sum_dims(fsdp_mean_dims(bad, 0, NULL, false), 0, NULL, false), 0, false, NULL),
+                           0, false));
+    CHECK_NULL(fsdp_mse_loss(fsdp_log_softmax(bad), x, FSDP_LOSS_MEAN));
+    CHECK_NULL(fsdp_nll_loss(x, bad, FSDP_LOSS_MEAN));
     CHECK_NULL(fsdp_reshape(fsdp_transpose(fsdp_slice(fsdp_contiguous(bad), 0, 0, 1), 0, 1), FSDP_SHAPE(1)));
     CHECK_NULL(fsdp_concat(parts, 2, 0));
     CHECK_CONTAINS(fsdp_last_error(), "linear: input (2, 3) does not fit weight (4, 5)");
@@ -193,10 +231,17 @@ static void tensors_without_elements_are_accepted(void **state)
     CHECK_OK(fsdp_tensor_item(
         CHECK_PTR(fsdp_cross_entropy(ZEROS(2, 3), fsdp_full(device, FSDP_I32, FSDP_SHAPE(2), -100))), &loss));
     CHECK_NEAR(loss, 0, 0); /* nothing to predict */
+    CHECK_OK(fsdp_tensor_item(
+        CHECK_PTR(fsdp_nll_loss(ZEROS(2, 3), fsdp_full(device, FSDP_I32, FSDP_SHAPE(2), -100), FSDP_LOSS_MEAN)),
+        &loss));
+    CHECK_NEAR(loss, 0, 0);
+    CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_var(ZEROS(2, 0), FSDP_DIMS(0), 1.0, false)), 0), 0);
+    CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_amax(ZEROS(2, 0), FSDP_DIMS(0), false)), 0), 0);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-TEST_MAIN(T(shapes_that_do_not_fit_are_named), T(dtypes_that_do_not_fit_are_named),
-          T(bad_indices_are_named_with_their_position), T(null_goes_through_everything_and_keeps_the_first_error),
+TEST_MAIN(T(shapes_that_do_not_fit_are_named), T(operands_and_dimensions_that_do_not_fit_are_named),
+          T(dtypes_that_do_not_fit_are_named), T(bad_indices_are_named_with_their_position),
+          T(null_goes_through_everything_and_keeps_the_first_error),
           T(a_parameter_without_bytes_is_an_error_and_not_a_crash), T(tensors_without_elements_are_accepted))

@@ -197,6 +197,28 @@ GRADIENT(sum, fsdp_sum(in[0]), 2, 3, 5)
 GRADIENT(mean, fsdp_mean(fsdp_mul(in[0], in[0])), 2, 3, 5)
 GRADIENT(sum_dim, fsdp_sum_dim(in[0], 1, true), 3, 2, 3, 5)
 GRADIENT(sum_of_the_last, fsdp_sum_dim(in[0], -1, false), 3, 2, 3, 5)
+GRADIENT(sum_dims, fsdp_sum_dims(in[0], FSDP_DIMS(0, 2), false), 3, 2, 3, 5)
+GRADIENT(sum_dims_of_all, fsdp_square(fsdp_sum_dims(in[0], 0, NULL, true)), 3, 2, 1, 5)
+GRADIENT(mean_dims, fsdp_square(fsdp_mean_dims(in[0], FSDP_DIMS(-1, 1), true)), 4, 2, 3, 2, 3)
+GRADIENT(mean_dims_of_a_view, fsdp_mean_dims(fsdp_transpose(in[0], 0, 2), FSDP_DIMS(0), false), 3, 2, 3, 4)
+GRADIENT(var, fsdp_var(in[0], FSDP_DIMS(0, 2), 1.0, false), 3, 3, 2, 4)
+GRADIENT(var_of_all, fsdp_var(in[0], 0, NULL, 0.0, false), 2, 3, 4)
+GRADIENT(std, fsdp_std(fsdp_transpose(in[0], 0, 1), FSDP_DIMS(-1), 1.0, true), 2, 4, 3)
+GRADIENT(amax, fsdp_amax(in[0], FSDP_DIMS(1, 2), false), 3, 2, 3, 5)
+GRADIENT(amin, fsdp_amin(in[0], FSDP_DIMS(0), true), 2, 3, 4)
+GRADIENT(max, fsdp_max(in[0], 1, false, NULL), 3, 2, 3, 5)
+GRADIENT(min, fsdp_min(in[0], -1, true, NULL), 2, 3, 5)
+GRADIENT(log_softmax, fsdp_log_softmax(in[0]), 3, 2, 3, 5)
+GRADIENT(mse_loss, fsdp_mse_loss(in[0], in[1], FSDP_LOSS_MEAN), 2, 3, 5, 2, 3, 5)
+GRADIENT(mse_loss_of_a_row, fsdp_mse_loss(in[0], in[1], FSDP_LOSS_NONE), 1, 5, 2, 3, 5)
+GRADIENT(l1_loss, fsdp_l1_loss(in[0], in[1], FSDP_LOSS_SUM), 2, 3, 5, 2, 3, 5)
+GRADIENT(smooth_l1_loss, fsdp_smooth_l1_loss(in[0], in[1], FSDP_LOSS_NONE, 0.7), 2, 3, 5, 2, 3, 5)
+GRADIENT(binary_cross_entropy, fsdp_binary_cross_entropy(fsdp_sigmoid(in[0]), fsdp_sigmoid(in[1]), FSDP_LOSS_NONE), 2,
+         3, 5, 2, 3, 5)
+GRADIENT(binary_cross_entropy_with_logits, fsdp_binary_cross_entropy_with_logits(in[0], in[1], FSDP_LOSS_NONE), 2, 3, 5,
+         2, 3, 5)
+GRADIENT(nll_loss, fsdp_nll_loss(fsdp_log_softmax(in[0]), ids_of(in[0]), FSDP_LOSS_MEAN), 3, 2, 3, 5)
+GRADIENT(nll_loss_of_each, fsdp_nll_loss(in[0], ids_of(in[0]), FSDP_LOSS_NONE), 3, 2, 3, 5)
 GRADIENT(reshape, fsdp_reshape(fsdp_transpose(in[0], 0, 1), FSDP_SHAPE(-1, 2)), 3, 2, 3, 4)
 GRADIENT(slices, fsdp_mul(fsdp_slice(in[0], 1, 1, 3), fsdp_slice(in[0], 1, 0, 3)), 2, 3, 5)
 GRADIENT(concat, cat(in[0], in[1]), 3, 2, 3, 5, 3, 2, 1, 5)
@@ -237,5 +259,8 @@ TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_sl
           T(layernorm), T(layernorm_without_bias), T(rmsnorm), T(add_layernorm), T(add_rmsnorm),
           T(the_sum_of_add_rmsnorm), T(softmax), T(attention), T(causal_attention), T(attention_of_views),
           T(attention_packed), T(rope), T(cross_entropy), T(scaled_cross_entropy), T(linear_cross_entropy),
-          T(tied_head), T(two_heads), T(sum), T(mean), T(sum_dim), T(sum_of_the_last), T(reshape), T(slices), T(concat),
+          T(tied_head), T(two_heads), T(sum), T(mean), T(sum_dim), T(sum_of_the_last), T(sum_dims), T(sum_dims_of_all),
+          T(mean_dims), T(mean_dims_of_a_view), T(var), T(var_of_all), T(std), T(amax), T(amin), T(max), T(min),
+          T(log_softmax), T(mse_loss), T(mse_loss_of_a_row), T(l1_loss), T(smooth_l1_loss), T(binary_cross_entropy),
+          T(binary_cross_entropy_with_logits), T(nll_loss), T(nll_loss_of_each), T(reshape), T(slices), T(concat),
           T(contiguous), T(residual_block), cmocka_unit_test(a_wrong_gradient_is_found))

@@ -180,6 +180,29 @@ CASE(sum, fsdp_sum(X))
 CASE(mean, fsdp_mean(X))
 CASE(sum_dim, fsdp_sum_dim(X, -2, false))
 
+CASE(sum_dims, fsdp_sum_dims(X, FSDP_DIMS(2, 0), false))
+CASE(mean_dims, fsdp_mean_dims(X, FSDP_DIMS(1, -1), true))
+CASE(var, fsdp_var(X, FSDP_DIMS(0, 2, 3), 1.0, false))
+CASE(var_biased, fsdp_var(X, FSDP_DIMS(-1), 0.0, true))
+CASE(std, fsdp_std(X, FSDP_DIMS(1), 1.0, false))
+CASE(var_of_one, fsdp_var(X, FSDP_DIMS(1), 1.0, false))
+CASE(amax, fsdp_amax(X, 0, NULL, false))
+CASE(amax_rows, fsdp_amax(X, FSDP_DIMS(1), true))
+CASE(amin, fsdp_amin(X, FSDP_DIMS(0), false))
+CASE(max, fsdp_max(X, 1, false, NULL))
+CASE(min, fsdp_min(X, 0, true, NULL))
+CASE(log_softmax, fsdp_log_softmax(X))
+CASE(mse_loss, fsdp_mse_loss(leaf(c, "a"), leaf(c, "b"), FSDP_LOSS_MEAN))
+CASE(l1_loss, fsdp_l1_loss(leaf(c, "a"), leaf(c, "b"), FSDP_LOSS_SUM))
+CASE(smooth_l1_loss, fsdp_smooth_l1_loss(leaf(c, "a"), leaf(c, "b"), FSDP_LOSS_NONE, 2.0))
+CASE(smooth_l1_loss_sharp, fsdp_smooth_l1_loss(leaf(c, "a"), leaf(c, "b"), FSDP_LOSS_MEAN, 0.0))
+CASE(binary_cross_entropy, fsdp_binary_cross_entropy(leaf(c, "a"), load(c, "b"), FSDP_LOSS_NONE))
+CASE(binary_cross_entropy_with_logits,
+     fsdp_binary_cross_entropy_with_logits(leaf(c, "a"), leaf(c, "b"), FSDP_LOSS_MEAN))
+CASE(nll_loss_mean, fsdp_nll_loss(X, ids(c, "targets"), FSDP_LOSS_MEAN))
+CASE(nll_loss_sum, fsdp_nll_loss(X, ids(c, "targets"), FSDP_LOSS_SUM))
+CASE(nll_loss_none, fsdp_nll_loss(X, ids(c, "targets"), FSDP_LOSS_NONE))
+
 /* cat(transpose-reshape-slice, z, slice) squared: views of views, and one tensor used twice. */
 static fsdp_tensor *shapes(fsdp_tensor *x, fsdp_tensor *z)
 {
@@ -191,6 +214,26 @@ static fsdp_tensor *shapes(fsdp_tensor *x, fsdp_tensor *z)
 }
 
 CASE(shapes, shapes(X, leaf(c, "z")))
+
+/* The first of equals; a NaN is the largest, and the smallest of a row that has one, too. */
+static void places_are_as_in_pytorch(void **state)
+{
+    fsdp_context *context = test_context();
+    number_case c = {.name = "places", .dtype = FSDP_F32};
+    fsdp_tensor *x, *parts[2];
+
+    (void)state;
+    c.device = test_device(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    x = load(&c, "x");
+    parts[0] = CHECK_PTR(fsdp_argmax(x, 1, false));
+    parts[1] = CHECK_PTR(fsdp_argmin(x, -1, false));
+    CHECK_EQ(fsdp_tensor_dtype(parts[0]), FSDP_I32);
+    compare(&c, "y", fsdp_concat(parts, 2, 0));
+    CHECK_NULL(fsdp_tensor_grad(x));
+    fsdp_scope_end(context, NULL);
+    fsdp_context_free(context);
+}
 
 static void linear_bf16_body(number_case *c, fsdp_tensor *outputs[2])
 {
@@ -246,5 +289,9 @@ TEST_MAIN(T(linear), T(conv1d), T(matmul), T(matmul_shared), T(embedding), T(add
           T(log), T(sqrt), T(rsqrt), T(reciprocal), T(abs), T(square), T(tanh), T(sigmoid), T(clamp), T(clamp_min),
           T(gelu), T(gelu_tanh), T(silu), T(relu), T(swiglu), T(layernorm), T(rmsnorm), T(add_layernorm),
           T(add_rmsnorm), T(softmax), T(attention), T(attention_causal), T(attention_packed), T(rope), T(cross_entropy),
-          T(linear_cross_entropy), T(sum), T(mean), T(sum_dim), T(shapes), cmocka_unit_test(masks_are_as_in_pytorch),
+          T(linear_cross_entropy), T(sum), T(mean), T(sum_dim), T(sum_dims), T(mean_dims), T(var), T(var_biased),
+          T(std), T(var_of_one), T(amax), T(amax_rows), T(amin), T(max), T(min), T(log_softmax), T(mse_loss),
+          T(l1_loss), T(smooth_l1_loss), T(smooth_l1_loss_sharp), T(binary_cross_entropy),
+          T(binary_cross_entropy_with_logits), T(nll_loss_mean), T(nll_loss_sum), T(nll_loss_none), T(shapes),
+          cmocka_unit_test(masks_are_as_in_pytorch), cmocka_unit_test(places_are_as_in_pytorch),
           cmocka_unit_test(bfloat16_is_within_its_rounding_of_pytorch))

@@ -162,8 +162,10 @@ void reduce_case(test_case *c)
     a.reduced = a.op == FSDP__REDUCE_SUM ? a.reduced : FSDP__MAX(a.reduced, 1);
     a.inner = coin(c) || a.reduced > 300 ? between(c, 1, 2) : a_size(c, 100);
     a.x = an_input(c, a.x_dtype, a.outer * a.reduced * a.inner, -1.0, 1.0);
-    a.y = an_output(c, a.y_dtype, a.outer * a.inner, 0.0, 1e-6 + 3e-8 * (double)a.reduced);
-    check(c, &a, "%ld x %ld x %ld, op %d", (long)a.outer, (long)a.reduced, (long)a.inner, a.op);
+    a.center = a.op == FSDP__REDUCE_SUM && coin(c) ? an_input(c, FSDP_F32, a.outer * a.inner, -1.0, 1.0) : NULL;
+    a.y = an_output(c, a.y_dtype, a.outer * a.inner, a.center ? 1e-6 : 0.0, 1e-6 + 3e-8 * (double)a.reduced);
+    check(c, &a, "%ld x %ld x %ld, op %d, center %d", (long)a.outer, (long)a.reduced, (long)a.inner, a.op,
+          a.center != NULL);
 }
 
 /* ---- elementwise ---- */

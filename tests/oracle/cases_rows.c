@@ -95,22 +95,24 @@ void rope_case(test_case *c)
 
 void softmax_forward_case(test_case *c)
 {
-    fsdp__softmax_forward_args a = {.rows = a_size(c, 60), .cols = between(c, 1, 900), .dtype = c->dtype};
+    fsdp__softmax_forward_args a = {
+        .rows = a_size(c, 60), .cols = between(c, 1, 900), .log = coin(c), .dtype = c->dtype};
 
     a.x = an_input(c, c->dtype, a.rows * a.cols, -12.0, 12.0);
     a.y = coin(c) ? (void *)(uintptr_t)a.x : an_output(c, c->dtype, a.rows * a.cols, 0.0, 0.0);
-    also_output(c, a.y, 3e-6, 1e-7);
-    check(c, &a, "%ld x %ld", (long)a.rows, (long)a.cols);
+    also_output(c, a.y, 3e-6, a.log ? 2e-6 : 1e-7);
+    check(c, &a, "%ld x %ld, log %d", (long)a.rows, (long)a.cols, a.log);
 }
 
 void softmax_backward_case(test_case *c)
 {
-    fsdp__softmax_backward_args a = {.rows = a_size(c, 60), .cols = between(c, 1, 900), .dtype = c->dtype};
+    fsdp__softmax_backward_args a = {
+        .rows = a_size(c, 60), .cols = between(c, 1, 900), .log = coin(c), .dtype = c->dtype};
 
-    a.y = an_input(c, c->dtype, a.rows * a.cols, 0.0, 2.0 / (double)a.cols);
+    a.y = an_input(c, c->dtype, a.rows * a.cols, a.log ? -9.0 : 0.0, a.log ? -1.0 : 2.0 / (double)a.cols);
     a.dy = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
-    a.dx = an_output(c, c->dtype, a.rows * a.cols, 2e-6, 4e-6 / (double)a.cols);
-    check(c, &a, "%ld x %ld", (long)a.rows, (long)a.cols);
+    a.dx = an_output(c, c->dtype, a.rows * a.cols, 2e-6, a.log ? 1e-5 : 4e-6 / (double)a.cols);
+    check(c, &a, "%ld x %ld, log %d", (long)a.rows, (long)a.cols, a.log);
 }
 
 void cross_entropy_case(test_case *c)

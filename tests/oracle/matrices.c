@@ -84,7 +84,10 @@ void oracle_reduce(const fsdp__reduce_args *k)
             double sum = 0.0;
             for (int64_t r = 0; r < k->reduced; r++) {
                 double x = oracle_get(k->x_dtype, k->x, (o * k->reduced + r) * k->inner + i);
-                if (k->op == FSDP__REDUCE_SUM)
+                double center = k->center ? (double)k->center[o * k->inner + i] : 0.0;
+                if (k->center)
+                    sum += (x - center) * (x - center);
+                else if (k->op == FSDP__REDUCE_SUM)
                     sum += x;
                 else if (r == 0 || (k->op == FSDP__REDUCE_MAX ? x > sum : x < sum))
                     sum = x;

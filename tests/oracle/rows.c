@@ -92,8 +92,10 @@ void oracle_softmax_forward(const fsdp__softmax_forward_args *k)
             top = fmax(top, oracle_get(k->dtype, k->x, r * k->cols + c));
         for (int64_t c = 0; c < k->cols; c++)
             sum += exp(oracle_get(k->dtype, k->x, r * k->cols + c) - top);
-        for (int64_t c = 0; c < k->cols; c++)
-            oracle_put(k->dtype, k->y, r * k->cols + c, exp(oracle_get(k->dtype, k->x, r * k->cols + c) - top) / sum);
+        for (int64_t c = 0; c < k->cols; c++) {
+            double x = oracle_get(k->dtype, k->x, r * k->cols + c) - top;
+            oracle_put(k->dtype, k->y, r * k->cols + c, k->log ? x - log(sum) : exp(x) / sum);
+        }
     }
 }
 
@@ -102,10 +104,12 @@ void oracle_softmax_backward(const fsdp__softmax_backward_args *k)
     for (int64_t r = 0; r < k->rows; r++) {
         double dot = 0.0;
         for (int64_t c = 0; c < k->cols; c++)
-            dot += oracle_get(k->dtype, k->y, r * k->cols + c) * oracle_get(k->dtype, k->dy, r * k->cols + c);
+            dot += (k->log ? 1.0 : oracle_get(k->dtype, k->y, r * k->cols + c)) *
+                   oracle_get(k->dtype, k->dy, r * k->cols + c);
         for (int64_t c = 0; c < k->cols; c++) {
             int64_t i = r * k->cols + c;
-            oracle_put(k->dtype, k->dx, i, oracle_get(k->dtype, k->y, i) * (oracle_get(k->dtype, k->dy, i) - dot));
+            double y = oracle_get(k->dtype, k->y, i), dy = oracle_get(k->dtype, k->dy, i);
+            oracle_put(k->dtype, k->dx, i, k->log ? dy - exp(y) * dot : y * (dy - dot));
         }
     }
 }

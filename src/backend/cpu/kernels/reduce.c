@@ -11,7 +11,7 @@ typedef struct plan {
     int64_t panel, panels;
 } plan;
 
-FSDP__INLINE void sum_panel(fsdp_dtype dtype, const plan *p, int64_t task)
+FSDP__INLINE void sum_panel(fsdp_dtype dtype, bool centered, const plan *p, int64_t task)
 {
     const fsdp__reduce_args *k = p->k;
     int64_t o = task / p->panels, first = task % p->panels * p->panel;
@@ -20,10 +20,12 @@ FSDP__INLINE void sum_panel(fsdp_dtype dtype, const plan *p, int64_t task)
     float *restrict out = p->partial + task * n;
 
     if (n == 1) {
-        float sum = 0.0f;
+        float sum = 0.0f, center = centered ? k->center[o] : 0.0f;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = first; i < end; i++)
-            sum += fsdp__load(dtype, x, i);
+        for (int64_t i = first; i < end; i++) {
+            float v = fsdp__load(dtype, x, i);
+            sum += centered ? (v - center) * (v - center) : v;
+        }
         out[0] = sum;
         return;
     }
@@ -31,8 +33,10 @@ FSDP__INLINE void sum_panel(fsdp_dtype dtype, const plan *p, int64_t task)
     for (int64_t r = first; r < end; r++) {
         const void *row = fsdp__at(dtype, x, r * n);
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            out[i] += fsdp__load(dtype, row, i);
+        for (int64_t i = 0; i < n; i++) {
+            float v = fsdp__load(dtype, row, i) - (centered ? k->center[o * n + i] : 0.0f);
+            out[i] += centered ? v * v : v;
+        }
     }
 }
 
@@ -86,10 +90,13 @@ FSDP__INLINE void extreme_panel(fsdp_dtype dtype, bool least, const plan *p, int
 
 static void panel_of(const plan *p, int64_t task)
 {
-#define SUM(T) sum_panel(T, p, task)
+#define SUM(T) sum_panel(T, false, p, task)
+#define SQUARES(T) sum_panel(T, true, p, task)
 #define LARGEST(T) extreme_panel(T, false, p, task)
 #define SMALLEST(T) extreme_panel(T, true, p, task)
-    if (p->k->op == FSDP__REDUCE_SUM) {
+    if (p->k->center) {
+        FSDP__EACH_FLOAT(p->k->x_dtype, SQUARES)
+    } else if (p->k->op == FSDP__REDUCE_SUM) {
         FSDP__EACH_FLOAT(p->k->x_dtype, SUM)
     } else if (p->k->op == FSDP__REDUCE_MAX) {
         FSDP__EACH_FLOAT(p->k->x_dtype, LARGEST)
@@ -97,6 +104,7 @@ static void panel_of(const plan *p, int64_t task)
         FSDP__EACH_FLOAT(p->k->x_dtype, SMALLEST)
     }
 #undef SUM
+#undef SQUARES
 #undef LARGEST
 #undef SMALLEST
 }

@@ -1,4 +1,4 @@
-/* softmax.c - softmax over the last dimension, and its backward. */
+/* softmax.c - softmax and its logarithm over the last dimension, and their backward. */
 #include "backend/cpu/kernels/mathf.h"
 
 FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t n)
@@ -27,6 +27,32 @@ FSDP__INLINE void forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t 
     }
 }
 
+/* y = x - max - log(sum). */
+FSDP__INLINE void log_forward_row(fsdp_dtype dtype, const void *x, void *y, int64_t n)
+{
+    float top = fsdp__largest(dtype, x, n), sum = 0.0f, shift;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += fsdp__expf_low(fsdp__load(dtype, x, i) - top);
+    shift = fsdp__logf(sum);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, y, i, fsdp__load(dtype, x, i) - top - shift);
+}
+
+FSDP__INLINE void log_backward_row(fsdp_dtype dtype, const void *y, const void *dy, void *dx, int64_t n)
+{
+    float sum = 0.0f;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++)
+        sum += fsdp__load(dtype, dy, i);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        fsdp__store(dtype, dx, i, fsdp__load(dtype, dy, i) - fsdp__expf(fsdp__load(dtype, y, i)) * sum);
+}
+
 FSDP__INLINE void backward_row(fsdp_dtype dtype, const void *y, const void *dy, void *dx, int64_t n)
 {
     float dot = 0.0f;
@@ -44,9 +70,16 @@ static void forward_range(const void *args, int64_t begin, int64_t end)
     const fsdp__softmax_forward_args *k = args;
 
     for (int64_t r = begin; r < end; r++) {
-#define ROW(T) forward_row(T, fsdp__at(T, k->x, r * k->cols), fsdp__at(T, k->y, r * k->cols), k->cols)
-        FSDP__EACH_FLOAT(k->dtype, ROW)
+        int64_t at = r * k->cols;
+#define ROW(T) forward_row(T, fsdp__at(T, k->x, at), fsdp__at(T, k->y, at), k->cols)
+#define LOG_ROW(T) log_forward_row(T, fsdp__at(T, k->x, at), fsdp__at(T, k->y, at), k->cols)
+        if (k->log) {
+            FSDP__EACH_FLOAT(k->dtype, LOG_ROW)
+        } else {
+            FSDP__EACH_FLOAT(k->dtype, ROW)
+        }
 #undef ROW
+#undef LOG_ROW
     }
 }
 
@@ -57,8 +90,14 @@ static void backward_range(const void *args, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * k->cols;
 #define ROW(T) backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols)
-        FSDP__EACH_FLOAT(k->dtype, ROW)
+#define LOG_ROW(T) log_backward_row(T, fsdp__at(T, k->y, at), fsdp__at(T, k->dy, at), fsdp__at(T, k->dx, at), k->cols)
+        if (k->log) {
+            FSDP__EACH_FLOAT(k->dtype, LOG_ROW)
+        } else {
+            FSDP__EACH_FLOAT(k->dtype, ROW)
+        }
 #undef ROW
+#undef LOG_ROW
     }
 }
 
