@@ -13,6 +13,9 @@
 extern "C" {
 #endif
 
+FSDP_API fsdp_module *fsdp_sigmoid_create(fsdp_context *context);
+FSDP_API fsdp_module *fsdp_tanh_create(fsdp_context *context);
+
 /* ---- images: (N,C,H,W) ---- */
 typedef struct fsdp_conv2d_layer_options {
     fsdp_conv2d_options conv; /* stride, padding, dilation, groups */

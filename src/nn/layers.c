@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "fsdp/layers.h"
 
 fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status)
 {
@@ -258,6 +259,18 @@ static fsdp_tensor *relu_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
     return fsdp_relu(inputs[0]);
 }
 
+static fsdp_tensor *sigmoid_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_sigmoid(inputs[0]);
+}
+
+static fsdp_tensor *tanh_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return fsdp_tanh(inputs[0]);
+}
+
 static void gelu_describe(const fsdp_module *self, char *text, size_t bytes)
 {
     snprintf(text, bytes, "approximate='%s'", self->type->forward == gelu_tanh_forward ? "tanh" : "none");
@@ -268,6 +281,8 @@ static const fsdp_module_type gelu_tanh_type = {
     .name = "GELU", .forward = gelu_tanh_forward, .describe = gelu_describe};
 static const fsdp_module_type silu_type = {.name = "SiLU", .forward = silu_forward};
 static const fsdp_module_type relu_type = {.name = "ReLU", .forward = relu_forward};
+static const fsdp_module_type sigmoid_type = {.name = "Sigmoid", .forward = sigmoid_forward};
+static const fsdp_module_type tanh_type = {.name = "Tanh", .forward = tanh_forward};
 
 static fsdp_module *plain_create(fsdp_context *context, const fsdp_module_type *type)
 {
@@ -289,6 +304,16 @@ fsdp_module *fsdp_silu_create(fsdp_context *context)
 fsdp_module *fsdp_relu_create(fsdp_context *context)
 {
     return plain_create(context, &relu_type);
+}
+
+fsdp_module *fsdp_sigmoid_create(fsdp_context *context)
+{
+    return plain_create(context, &sigmoid_type);
+}
+
+fsdp_module *fsdp_tanh_create(fsdp_context *context)
+{
+    return plain_create(context, &tanh_type);
 }
 
 /* ---- Dropout: another mask at each call ---- */

@@ -92,6 +92,8 @@ layer("encoder_layer_first", nn.TransformerEncoderLayer(6, 3, 5, dropout=0.0, ac
 layer("encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5, dropout=0.0, batch_first=True), 2,
                                        norm=nn.LayerNorm(6), enable_nested_tensor=False),
       x, src_key_padding_mask=padding)
+layer("sigmoid", nn.Sigmoid(), rand(3, 5))
+layer("tanh", nn.Tanh(), rand(3, 5))
 
 print("/* numbers/layers.h - made by layers.py with PyTorch", torch.__version__.split("+")[0] + ". */")
 print("#ifndef TESTS_NUMBERS_LAYERS_H\n#define TESTS_NUMBERS_LAYERS_H\n\n#include <stdint.h>\n")
