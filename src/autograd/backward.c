@@ -334,7 +334,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     fsdp__autograd *autograd;
     fsdp_context *context;
     fsdp_status status;
-    int64_t no_grad;
+    int64_t no_grad, outside_count;
 
     if (count < 1 || !roots)
         return FSDP_FAIL(FSDP_INVALID, "backward: no roots");
@@ -349,6 +349,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     FSDP_TRY(fsdp_scope_begin(context));
     run.outer = autograd->running;
     autograd->running = &run;
+    outside_count = autograd->outside_count;
     no_grad = autograd->no_grad++;
 
     status = walk(&run, roots, gradients, count);
@@ -357,6 +358,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
 
     /* Not counted down by one: a hook that failed may not have undone its own. */
     autograd->no_grad = no_grad;
+    autograd->outside_count = outside_count;
     autograd->running = run.outer;
     fsdp__checkpoints_free(run.dead);
     fsdp_scope_end(context, NULL);

@@ -191,7 +191,8 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     autograd->checkpoint = c;
     autograd->recomputing = true;
     status = run_again(c, inputs, inputs + c->input_count);
-    autograd->no_grad = before.no_grad;
+    autograd->no_grad = before.no_grad; /* what was begun before the last operation may not have been ended */
+    autograd->outside_count = before.outside_count;
     autograd->checkpoint = before.checkpoint;
     autograd->recomputing = before.recomputing;
     fsdp_scope_end(c->context, NULL);

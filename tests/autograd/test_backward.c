@@ -276,6 +276,28 @@ static void recording_may_be_switched_on_inside(void **state)
     toy_end(context);
 }
 
+static fsdp_status fail_inside(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
+{
+    (void)tensor, (void)grad;
+    CHECK_OK(fsdp_enable_grad_begin(arg));
+    return FSDP_FAIL(FSDP_IO, "before the end");
+}
+
+static void a_hook_that_fails_leaves_recording_as_it_was(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *y = toy_scale(toy_leaf(context, 1), 2);
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_add_grad_hook(y, fail_inside, context));
+    CHECK_OK(fsdp_enable_grad_begin(context));
+    CHECK_STATUS(fsdp_backward(y), FSDP_IO);
+    CHECK(fsdp_grad_enabled(context));
+    fsdp_enable_grad_end(context); /* its own, and not the hook's */
+    CHECK(fsdp_grad_enabled(context));
+    toy_end(context);
+}
+
 static void roots_are_checked(void **state)
 {
     fsdp_context *context = toy_begin();
@@ -328,5 +350,6 @@ TEST_MAIN(cmocka_unit_test(a_chain_multiplies),
           cmocka_unit_test(what_was_saved_is_let_go_on_the_way),
           cmocka_unit_test(a_failed_backward_ends_cleanly_and_the_next_one_works),
           cmocka_unit_test(callbacks_run_once_at_the_end), cmocka_unit_test(nothing_is_recorded_without_need),
-          cmocka_unit_test(recording_may_be_switched_on_inside), cmocka_unit_test(roots_are_checked),
+          cmocka_unit_test(recording_may_be_switched_on_inside),
+          cmocka_unit_test(a_hook_that_fails_leaves_recording_as_it_was), cmocka_unit_test(roots_are_checked),
           cmocka_unit_test(every_failing_allocation_is_survived))

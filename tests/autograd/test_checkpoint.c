@@ -231,7 +231,41 @@ static void a_backward_may_come_from_any_of_several_outputs(void **state)
     toy_end(context);
 }
 
-TEST_MAIN(cmocka_unit_test(a_backward_may_come_from_any_of_several_outputs),
+/* The second run ends at the last operation that is needed, inside. */
+static fsdp_tensor *scaled_inside(void *arg, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *y;
+
+    (void)count;
+    if (fsdp_enable_grad_begin(arg) != FSDP_OK)
+        return NULL;
+    y = toy_scale(toy_scale(inputs[0], 2), 3);
+    if (!y)
+        return NULL;
+    fsdp_enable_grad_end(arg);
+    return y;
+}
+
+static void a_second_run_leaves_recording_as_it_was(void **state)
+{
+    fsdp_context *context = toy_begin();
+    fsdp_tensor *x = long_leaf(context), *one = ones(context), *y;
+
+    (void)state;
+    y = CHECK_PTR(fsdp_checkpoint(context, scaled_inside, context, &x, 1, NULL));
+    fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_enable_grad_begin(context));
+    CHECK_OK(fsdp_backward_from(&y, &one, 1, false));
+    CHECK_NEAR(toy_grad(x), 6, 0);
+    fsdp_enable_grad_end(context);
+    CHECK(!fsdp_grad_enabled(context));
+    fsdp_no_grad_end(context);
+    CHECK(fsdp_grad_enabled(context));
+    toy_end(context);
+}
+
+TEST_MAIN(cmocka_unit_test(a_second_run_leaves_recording_as_it_was),
+          cmocka_unit_test(a_backward_may_come_from_any_of_several_outputs),
           cmocka_unit_test(values_are_given_up_and_come_back), cmocka_unit_test(a_graph_that_is_never_walked_frees_all),
           cmocka_unit_test(an_input_written_to_is_an_error), cmocka_unit_test(a_failed_second_run_can_be_tried_again),
           cmocka_unit_test(what_cannot_run_twice_is_refused), cmocka_unit_test(one_in_another_is_a_part_of_it))
