@@ -8,6 +8,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "base/status.h"
 
 /* Of one fsdp_module_add_hooks. A graph may need it when it is removed. */
 typedef struct user_hooks {
@@ -54,11 +55,15 @@ static fsdp_status after(void *arg, fsdp_module *module, fsdp_tensor *const *inp
                          int output_count)
 {
     const user_hooks *user = arg;
+    uint64_t errors = fsdp__errors();
+    bool failed;
 
     if (user->removed || !user->hooks.post_forward)
         return FSDP_OK;
     FSDP_TRY(user->hooks.post_forward(user->hooks.arg, module, inputs, count, outputs, output_count));
-    return output_count == 1 ? check_there(module, outputs, 1, "output") : FSDP_OK;
+    /* Of several one may be left out, unless that comes of an operation that failed. */
+    failed = fsdp__errors() != errors && fsdp_last_status() != FSDP_OK;
+    return output_count == 1 || failed ? check_there(module, outputs, output_count, "output") : FSDP_OK;
 }
 
 static void drop(void *arg, fsdp_module *module)

@@ -259,6 +259,35 @@ static void one_that_fails_fails_the_call_or_the_backward(void **state)
     end(&r);
 }
 
+/* The result of an operation that fails: the second time that is known, and cleared. */
+static fsdp_status replace_with_a_failure(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
+                                          fsdp_tensor **outputs, int output_count)
+{
+    (void)module, (void)inputs, (void)count, (void)output_count;
+    outputs[0] = fsdp_reshape(outputs[0], 1, (const int64_t[]){7});
+    if (*(const bool *)arg)
+        fsdp_clear_error();
+    return FSDP_OK;
+}
+
+static void one_of_several_outputs_is_not_lost_in_a_failure(void **state)
+{
+    rig r;
+    bool clears = false;
+    fsdp_tensor *y[2];
+
+    (void)state;
+    begin(&r);
+    CHECK_OK(fsdp_module_add_hooks(r.module,
+                                   &(fsdp_module_hooks){.arg = &clears, .post_forward = replace_with_a_failure}, NULL));
+    CHECK_ERROR(fsdp_module_call_many(r.module, NULL, &r.x, 1, y, 2), FSDP_INVALID, "reshape");
+    CHECK(!y[0] && !y[1]);
+    clears = true;
+    CHECK_OK(fsdp_module_call_many(r.module, NULL, &r.x, 1, y, 2));
+    CHECK(!y[0] && y[1]);
+    end(&r);
+}
+
 static void what_they_need_lives_as_long_as_they_may_run(void **state)
 {
     rig r;
@@ -325,6 +354,7 @@ TEST_MAIN(cmocka_unit_test(they_run_in_order_until_they_are_removed),
           cmocka_unit_test(those_of_a_backward_see_gradients_and_replace_them),
           cmocka_unit_test(where_no_input_has_a_gradient_those_of_the_outputs_are_seen),
           cmocka_unit_test(one_that_fails_fails_the_call_or_the_backward),
+          cmocka_unit_test(one_of_several_outputs_is_not_lost_in_a_failure),
           cmocka_unit_test(what_they_need_lives_as_long_as_they_may_run),
           cmocka_unit_test(removed_ones_run_in_no_backward),
           cmocka_unit_test(a_checkpoint_around_runs_those_of_the_forward_again))
