@@ -371,7 +371,23 @@ static void exp_erf_sin_and_cos_are_accurate(void **state)
     CHECK(fsdp__erff(INFINITY) == 1.0f && fsdp__erff(-INFINITY) == -1.0f);
 }
 
-TEST_MAIN(cmocka_unit_test(every_16_bit_value_survives_the_way_to_f32_and_back),
+static void powers_of_what_is_no_ordinary_number_are_those_of_c(void **state)
+{
+    static const float values[] = {0.0f,  -0.0f,    1.0f,      -1.0f,   2.0f, -2.0f, 0.5f,
+                                   -0.5f, INFINITY, -INFINITY, 0x1p24f, 3.0f, NAN};
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(values); i++)
+        for (size_t j = 0; j < FSDP__COUNT_OF(values); j++) {
+            float got = fsdp__powf(values[i], values[j]), expected = powf(values[i], values[j]);
+
+            if (!(isnan(expected) && isnan(got)) && (got != expected || signbit(got) != signbit(expected)))
+                TEST_FAIL("%g to the power of %g is %g", (double)values[i], (double)values[j], (double)got);
+        }
+}
+
+TEST_MAIN(cmocka_unit_test(powers_of_what_is_no_ordinary_number_are_those_of_c),
+          cmocka_unit_test(every_16_bit_value_survives_the_way_to_f32_and_back),
           cmocka_unit_test(f32_rounds_to_the_nearest_even_16_bit_value), cmocka_unit_test(a_nan_reaches_all_it_touches),
           cmocka_unit_test(sums_over_ranks_are_divided_not_scaled),
           cmocka_unit_test(minus_infinity_has_probability_zero),

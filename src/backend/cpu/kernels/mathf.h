@@ -132,8 +132,8 @@ FSDP__INLINE float fsdp__powf(float x, float p)
     float y = (float)fsdp__pow_magnitude(a, p);
 
     y = x != x ? x : y;
-    y = p != p ? p : y;
-    y = a == 1.0f ? 1.0f : y; /* to a NaN, too */
+    y = a == 1.0f ? 1.0f : y;
+    y = p != p && x != 1.0f ? p : y;
     y = p == 0.0f ? 1.0f : y;
     float root = x < 0.0f ? __builtin_nanf("") : y; /* of a number below 0, but for -infinity */
     root = a > 3.4028235e38f ? y : root;
