@@ -24,6 +24,11 @@ int fsdp__cmd_repair(int argc, char **argv);
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);
 int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 
+/* ---- output.c ---- */
+
+/* Whether a command that reads what `config` names may write `path` in the end; `option` asked for it. */
+fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path);
+
 /* ---- handover.c ---- */
 
 /* A config for ranks that this process will start: they inherit the descriptor, which is the caller's to close. */

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -16,7 +15,6 @@
 #include "compare/bars.h"
 #include "compare/json.h"
 #include "launch/variables.h"
-#include "train/inputs.h"
 
 enum {
     STEPS = 4,
@@ -70,27 +68,6 @@ static void look_elsewhere(fsdp__comparison *c)
 
 /* ---- files ---- */
 
-/* Before anything runs. */
-static fsdp_status check_file(const fsdp_train_config *config, const char *option, const char *path)
-{
-    char *folder = path ? fsdp__path_parent(path) : NULL;
-    fsdp_status status = FSDP_OK;
-    struct stat info;
-
-    if (!path)
-        return FSDP_OK;
-    if (!folder)
-        return FSDP_NO_MEMORY;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        status = FSDP_FAIL(FSDP_IO, "%s: '%s' is there and is no file: name another", option, path);
-    else if (access(folder, W_OK | X_OK) != 0)
-        status = FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': %s", option, path, strerrordesc_np(errno));
-    else
-        status = fsdp__inputs_spare(config, option, path);
-    fsdp__free(folder);
-    return status;
-}
-
 static fsdp_status write_file(const fsdp__comparison *c, void (*print)(const fsdp__comparison *, FILE *),
                               const char *path)
 {
@@ -111,7 +88,7 @@ static fsdp_status write_file(const fsdp__comparison *c, void (*print)(const fsd
     return status;
 }
 
-/* The table first: a full disk does not cost what was measured. */
+/* Files first: whoever reads the table may go before its end. A full disk costs only the file. */
 static int tell(const session *s)
 {
     const fsdp__comparison *c = &s->comparison;
@@ -123,11 +100,11 @@ static int tell(const session *s)
                 return fsdp__failure("%s", c->figures[v].failure);
         return fsdp__failure("%s", c->variants.items[0].refused);
     }
-    (s->json ? fsdp__comparison_print_json : fsdp__comparison_print)(c, stdout);
     if (write_file(c, fsdp__comparison_print_markdown, s->markdown) != FSDP_OK)
         status = fsdp__failure("--markdown: %s", fsdp_last_error());
     if (write_file(c, fsdp__comparison_print_svg, s->svg) != FSDP_OK)
         status = fsdp__failure("--svg: %s", fsdp_last_error());
+    (s->json ? fsdp__comparison_print_json : fsdp__comparison_print)(c, stdout);
     return status;
 }
 
@@ -176,8 +153,10 @@ static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset
         FSDP_TRY(make_random_data(config, &s->random_fd));
     c->config = config;
     FSDP_TRY(fsdp__variants_create(config, c->ranks, s->strategies, s->policies, &c->variants));
-    FSDP_TRY(check_file(config, "--markdown", s->markdown));
-    FSDP_TRY(check_file(config, "--svg", s->svg));
+    FSDP_TRY(fsdp__output_check(config, "--markdown", s->markdown));
+    FSDP_TRY(fsdp__output_check(config, "--svg", s->svg));
+    if (s->markdown && s->svg && strcmp(s->markdown, s->svg) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is where --markdown goes: name another", s->svg);
     c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);
     c->worlds.figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->worlds.figures);
     return c->figures && c->worlds.figures ? FSDP_OK : FSDP_NO_MEMORY;

@@ -176,18 +176,19 @@ static fsdp_status write_svg(const fsdp_explanation *e, const char *path)
     return status;
 }
 
-/* main says why what was printed has not arrived. */
+/* main says why what was printed has not arrived. The file first: whoever reads may go before the end. */
 static int tell(const request *r)
 {
     fsdp_explanation *e = NULL;
     int status = 0;
 
-    if (fsdp_explain(NULL, r->config, &r->options, &e) != FSDP_OK)
+    if (fsdp__output_check(r->config, "--svg", r->svg) != FSDP_OK ||
+        fsdp_explain(NULL, r->config, &r->options, &e) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if ((r->json ? fsdp_explanation_json : fsdp_explanation_print)(e, stdout) != FSDP_OK && !ferror(stdout))
-        status = fsdp__failure("%s", fsdp_last_error());
     if (r->svg && write_svg(e, r->svg) != FSDP_OK)
         status = fsdp__failure("--svg: %s", fsdp_last_error());
+    if ((r->json ? fsdp_explanation_json : fsdp_explanation_print)(e, stdout) != FSDP_OK && !ferror(stdout))
+        status = fsdp__failure("%s", fsdp_last_error());
     fsdp_explanation_free(e);
     return status;
 }

@@ -1,10 +1,16 @@
-/* output.c - whether what was printed has arrived. */
+/* output.c - whether what was printed has arrived, and where else a command may write. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/file.h"
 #include "base/limits.h"
+#include "cli/cli.h"
 #include "cli/process.h"
+#include "train/inputs.h"
 
 bool fsdp__output_failed(char *text, size_t text_bytes)
 {
@@ -22,4 +28,24 @@ bool fsdp__output_failed(char *text, size_t text_bytes)
     else
         snprintf(text, text_bytes, "cannot write to standard output: a part of it is lost");
     return true;
+}
+
+fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path)
+{
+    char *folder = path ? fsdp__path_parent(path) : NULL;
+    fsdp_status status = FSDP_OK;
+    struct stat info;
+
+    if (!path)
+        return FSDP_OK;
+    if (!folder)
+        return FSDP_NO_MEMORY;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        status = FSDP_FAIL(FSDP_IO, "%s: '%s' is there and is no file: name another", option, path);
+    else if (access(folder, W_OK | X_OK) != 0)
+        status = FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': %s", option, path, strerrordesc_np(errno));
+    else
+        status = fsdp__inputs_spare(config, option, path);
+    fsdp__free(folder);
+    return status;
 }

@@ -141,6 +141,7 @@ static void what_is_named_and_cannot_be_is_refused(void **state)
          "--strategies=zero1,zero2", "--training.no_sync=true");
     SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
     SAYS(1, "--svg: '/dev/full' is there and is no file", f->config, "-n", "2", "--svg=/dev/full");
+    SAYS(1, "--svg: 'a.svg' is where --markdown goes", f->config, "-n", "2", "--svg=a.svg", "--markdown=a.svg");
     SAYS(1, "is a file of the data, which the run reads", f->config, "-n", "2", "--markdown", f->data);
     SAYS(1, "training.global_batch_size 12 is not a multiple", f->config, "-n", "2", "--training.global_batch_size=12");
     SAYS(1, "cannot open '/nonexistent.yaml'", "/nonexistent.yaml", "-n", "2");

@@ -109,7 +109,8 @@ static void explain_tells_and_refuses(void **state)
     SAYS(1, "is of class 'LlamaMPL'", "explain", "llama-1m", "--wrap-policy=class:LlamaMPL");
     SAYS(1, "parallelism.wrap_policy: ", "explain", "llama-1m", "--wrap-policy=size");
     SAYS(1, "training.seq_len 9999999 is more than the", "explain", "llama-1m", "--seq-len=9999999");
-    SAYS(1, "--svg: ", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
+    SAYS(1, "--svg: cannot write '/nonexistent/x.svg'", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
+    SAYS(1, "is a file of the config, which the run reads", "explain", f->config, "--svg", f->config);
 }
 
 static void options_stand_anywhere_and_win_over_the_file(void **state)
