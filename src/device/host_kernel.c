@@ -28,11 +28,11 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* The buffer before `i` at the same address, or -1. */
+/* The buffer before `i` that is the same, or -1: one that only begins there has a copy of its own. */
 static int same_buffer(const fsdp__buffer *buffers, int i)
 {
     for (int j = 0; j < i; j++)
-        if (buffers[j].pointer == buffers[i].pointer)
+        if (buffers[j].pointer == buffers[i].pointer && buffers[j].bytes == buffers[i].bytes)
             return j;
     return -1;
 }
@@ -120,6 +120,25 @@ static fsdp_status run_call(fsdp_stream *stream, const void *argument)
     return fsdp_fail_prefix(status, "kernel '%s'", c->name);
 }
 
+/* What is written is the same as another buffer, or apart from it. */
+static fsdp_status check_apart(const fsdp__host_kernel *kernel)
+{
+    for (int i = 0; i < kernel->count; i++)
+        for (int j = 0; j < kernel->count; j++) {
+            const fsdp__buffer *written = &kernel->buffers[i], *other = &kernel->buffers[j];
+            uintptr_t a = (uintptr_t)written->pointer, b = (uintptr_t)other->pointer;
+
+            if (!(written->access & FSDP__WRITES) || (a == b && written->bytes == other->bytes))
+                continue;
+            if (written->bytes > 0 && other->bytes > 0 && a < b + other->bytes && b < a + written->bytes)
+                return FSDP_FAIL(FSDP_INVALID,
+                                 "kernel '%s': tensor %d of the %d it is given is written, and shares a part of its "
+                                 "elements with tensor %d",
+                                 kernel->name, i, kernel->count, j);
+        }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kernel *kernel)
 {
     size_t count = (size_t)kernel->count, bytes;
@@ -129,6 +148,7 @@ fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kerne
 
     if (!stream->device->backend->has_bytes)
         return FSDP_OK;
+    FSDP_TRY(check_apart(kernel));
     c.buffers_at = aligned(sizeof c);
     c.data_at = c.buffers_at + aligned(count * sizeof *kernel->buffers);
     c.arg_at = c.data_at + aligned(count * sizeof(void *));

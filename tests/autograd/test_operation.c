@@ -429,6 +429,45 @@ static void a_kernel_writes_as_others_do(void **state)
     end(context);
 }
 
+/* y = the first and the last of x, of which the first is a tensor by itself, too. */
+static fsdp_status add_first(const void *arg, void *const *data)
+{
+    const float *first = data[0], *whole = data[1];
+    float *y = data[2];
+
+    (void)arg;
+    *y = *first + whole[COLS - 1];
+    return FSDP_OK;
+}
+
+static fsdp_status write_seven(const void *arg, void *const *data)
+{
+    (void)arg;
+    for (int i = 0; i < COLS; i++)
+        ((float *)data[1])[i] = 7;
+    return FSDP_OK;
+}
+
+static void tensors_that_are_read_may_share_elements(void **state)
+{
+    (void)state;
+    for (int behind = 0; behind < 2; behind++) {
+        fsdp_context *context = begin(behind);
+        fsdp_tensor *x = make_floats(test_device(context), COLS, (const float[]){1, 2, 3, 4, 5});
+        fsdp_tensor *y = fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1));
+        fsdp_tensor *part = fsdp_slice(x, 0, 0, 1), *reads[] = {part, x, fsdp_slice(x, 0, 0, 0)};
+
+        CHECK_OK(fsdp_launch_kernel("add", add_first, NULL, 0, reads, 2, &y, 1));
+        CHECK_NEAR(first_of(y), 6, 0);
+        reads[0] = reads[2]; /* none of them: what is written is apart */
+        CHECK_OK(fsdp_launch_kernel("seven", write_seven, NULL, 0, reads, 1, &x, 1));
+        CHECK_NEAR(first_of(part), 7, 0);
+        CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &part, 1, &x, 1), FSDP_INVALID, "shares a part");
+        CHECK_ERROR(fsdp_launch_kernel("add", add_first, NULL, 0, &x, 1, &part, 1), FSDP_INVALID, "shares a part");
+        end(context);
+    }
+}
+
 static void what_cannot_be_launched_is_named(void **state)
 {
     fsdp_context *context = begin(false);
@@ -460,4 +499,5 @@ TEST_MAIN(cmocka_unit_test(a_users_operation_has_the_right_gradient),
           cmocka_unit_test(nothing_can_be_asked_of_a_node_that_has_run),
           cmocka_unit_test(what_cannot_be_recorded_is_named),
           cmocka_unit_test(a_kernel_runs_in_the_order_of_the_stream), cmocka_unit_test(a_kernel_that_fails_is_named),
-          cmocka_unit_test(a_kernel_writes_as_others_do), cmocka_unit_test(what_cannot_be_launched_is_named))
+          cmocka_unit_test(a_kernel_writes_as_others_do), cmocka_unit_test(tensors_that_are_read_may_share_elements),
+          cmocka_unit_test(what_cannot_be_launched_is_named))
