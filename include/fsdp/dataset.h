@@ -4,12 +4,16 @@
  *     fsdp_dataset data;
  *
  *     FSDP_TRY(fsdp_dataset_open(files, 2, &data));
- *     fsdp_distributed_sampler_create(&(fsdp_sampler_options){data.length(data.arg), rank, world_size, true},
- * &sampler); fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 64, .sampler = sampler},
- * &loader); for (int64_t epoch = 0; epoch < epochs; epoch++) { fsdp_data_batch batch; bool more;
- *
+ *     fsdp_sampler_options order = {data.length(data.arg), rank, world_size, .shuffle = true};
+ *     FSDP_TRY(fsdp_distributed_sampler_create(&order, &sampler));
+ *     fsdp_data_loader_options options = {.batch_size = 64, .sampler = sampler};
+ *     FSDP_TRY(fsdp_data_loader_create(&data, &options, &loader));
+ *     for (int64_t epoch = 0; epoch < epochs; epoch++) {
  *         FSDP_TRY(fsdp_distributed_sampler_set_epoch(sampler, epoch));
  *         for (;;) {
+ *             fsdp_data_batch batch;
+ *             bool more;
+ *
  *             FSDP_TRY(fsdp_data_loader_next(loader, &batch, &more));
  *             if (!more)
  *                 break;
@@ -66,8 +70,8 @@ typedef struct fsdp_data_file {
 /* A field a file, an item a row of each, so the files' first dimensions are equal. Formats, told by the first bytes:
  *   - .npy of NumPy, versions 1 to 3: float32, float16, int32, int64, uint8, bool, little-endian, in C order;
  *   - IDX, as MNIST has it (unpacked): unsigned byte, int, float.
- * Files are mapped, and rows read when they are asked for. Errors name the file and what is wrong with it; one of other
- * bytes than its header says is refused. */
+ * Files are mapped, and rows read when they are asked for: one that is cut short meanwhile ends the process (SIGBUS).
+ * Errors name the file and what is wrong with it; one of other bytes than its header says is refused. */
 FSDP_API fsdp_status fsdp_dataset_open(const fsdp_data_file *files, int count, fsdp_dataset *out);
 /* NULL and a data set of zeros are allowed. Loaders of it must be gone. */
 FSDP_API void fsdp_dataset_release(fsdp_dataset *dataset);

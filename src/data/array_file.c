@@ -1,15 +1,20 @@
 /* array_file.c - what all formats have in common: the file holds its elements and nothing else. */
 #include "data/array_file.h"
 
+#include "base/compiler.h"
+
 static fsdp_status check_bytes(const char *path, size_t bytes, const fsdp__array_header *header)
 {
     int64_t expected = (int64_t)fsdp_dtype_size(header->dtype);
+    int64_t most = expected; /* were no dimension 0: strides have to fit too */
 
     if (header->ndim < 1)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds one number, and no items", path);
-    for (int d = 0; d < header->ndim; d++)
-        if (__builtin_mul_overflow(expected, header->shape[d], &expected))
+    for (int d = 0; d < header->ndim; d++) {
+        if (__builtin_mul_overflow(most, FSDP__MAX(header->shape[d], 1), &most))
             return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its sizes are too large", path);
+        expected *= header->shape[d];
+    }
     if ((uint64_t)expected != bytes - header->offset)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header promises %lld bytes of elements, but it has %zu",
                          path, (long long)expected, bytes - header->offset);

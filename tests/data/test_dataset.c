@@ -138,6 +138,7 @@ static const struct {
     {"{'descr': '<f4', 'fortran_order': False 'shape': (6,)}", FSDP_FORMAT, "an entry without a comma"},
     {"{'descr': '<f4", FSDP_FORMAT, "does not end"},
     {"[]", FSDP_FORMAT, "is no dictionary"},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (0, 4611686018427387904, 4), }", FSDP_FORMAT, "are too large"},
     {"{'descr': '\x1b[2J', 'fortran_order': False, 'shape': (6,), }", FSDP_UNSUPPORTED, "elements are '\\x1b[2J'"},
 };
 
