@@ -153,5 +153,7 @@ fsdp__node *fsdp__producer(const fsdp_tensor *tensor); /* a reference for the ca
 void fsdp__node_unref(fsdp__node *node);               /* frees long chains without recursion */
 
 bool fsdp__in_backward(const fsdp_context *context);
+/* How many backwards have begun, those inside others included. */
+uint64_t fsdp__backwards(const fsdp_context *context);
 
 #endif

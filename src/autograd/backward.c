@@ -349,6 +349,7 @@ fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gr
     FSDP_TRY(fsdp_scope_begin(context));
     run.outer = autograd->running;
     autograd->running = &run;
+    autograd->backwards++;
     outside_count = autograd->outside_count;
     no_grad = autograd->no_grad++;
 

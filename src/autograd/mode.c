@@ -79,6 +79,13 @@ bool fsdp__in_backward(const fsdp_context *context)
     return autograd && autograd->running;
 }
 
+uint64_t fsdp__backwards(const fsdp_context *context)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(context);
+
+    return autograd ? autograd->backwards : 0;
+}
+
 fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_callback callback, void *arg)
 {
     fsdp__autograd *autograd = fsdp__autograd_get(context);

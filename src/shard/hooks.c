@@ -48,7 +48,14 @@ static fsdp_status post_backward(fsdp__module_state *state)
 static void will_leave(void *arg)
 {
     fsdp__module_state *state = arg;
+    fsdp__root *root = state->root;
+    uint64_t number = fsdp__backwards(root->context);
 
+    if (!root->in_backward && root->counted != number) { /* one that failed on its way here has left its count */
+        for (int64_t i = 0; i < root->state_count; i++)
+            root->states[i]->to_come = 0;
+        root->counted = number;
+    }
     state->to_come++;
 }
 

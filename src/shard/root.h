@@ -25,6 +25,7 @@ typedef struct fsdp__root {
     fsdp__listener listener;
     fsdp__module_state *forward_root; /* whose forward is running as the outermost; NULL outside */
     bool in_backward;                 /* a backward runs; the root and its states are held */
+    uint64_t counted;                 /* the backward that states count their uses in */
     bool last_backward;
     int64_t last_backward_set; /* when it was set, among the roots of the context */
     uint64_t left;             /* fsdp__recorded when a forward of a state ended last */

@@ -478,7 +478,51 @@ static void hooks_of_calls_see_gathered_parameters(void **state)
     in_every_way_with(train_watched, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, 1);
 }
 
-TEST_MAIN(cmocka_unit_test(hooks_of_calls_see_gathered_parameters),
+/* ---- a backward that fails before it comes to the model ---- */
+
+static fsdp_status fail_once(void *arg, fsdp_module *module, fsdp_tensor **grads, int count)
+{
+    bool *fails = arg;
+    bool now = *fails;
+
+    (void)module, (void)grads, (void)count;
+    *fails = false;
+    return now ? FSDP_FAIL(FSDP_IO, "not now") : FSDP_OK;
+}
+
+static void train_after_failures(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    bool fails = false;
+    int64_t count;
+    float *values;
+
+    CHECK_OK(fsdp_module_add_hooks(module, &(fsdp_module_hooks){.arg = &fails, .pre_backward = fail_once}, NULL));
+    for (int step = 0; step < 2; step++) {
+        fails = true;
+        CHECK_STATUS(net_try(module), FSDP_IO);
+        (void)net_forward_backward(module, step, 0, 1);
+        net_sgd(module, 0.1f);
+    }
+    values = net_values(module, &count);
+    CHECK_CLOSE(values, (const float *)arg, count, 1e-5, 1e-6);
+    free(values);
+    fsdp_module_unref(module);
+}
+
+static void a_backward_that_fails_on_its_way_to_the_model_leaves_nothing(void **state)
+{
+    int64_t count;
+    float *expected = net_expected(BLOCKS, 2, &count);
+
+    (void)state;
+    for (int world = 1; world < 3; world++)
+        test_run_ranks(world, train_after_failures, expected);
+    free(expected);
+}
+
+TEST_MAIN(cmocka_unit_test(a_backward_that_fails_on_its_way_to_the_model_leaves_nothing),
+          cmocka_unit_test(hooks_of_calls_see_gathered_parameters),
           cmocka_unit_test(hooks_that_call_the_library_run_at_the_same_moment_in_every_way),
           cmocka_unit_test(a_hook_that_walks_another_loss_adds_its_gradients),
           cmocka_unit_test(a_hook_on_one_rank_disturbs_nobody),
