@@ -189,7 +189,8 @@ template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_t
  * for both, and a module below it that is sharded apart is gathered for the second forward already. Graphs hold the
  * module. It may be set at any time, and holds from the next call on. Errors of the backward, besides: a parameter
  * below was written to, frozen or thawed since the forward, a module below was switched between training and
- * evaluation. */
+ * evaluation. Buffers are not looked at: the second forward reads what they hold then (BatchNorm's statistics, which a
+ * module in evaluation computes with), so write to them after the backward. */
 FSDP_API fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode);
 FSDP_API fsdp_checkpoint_mode fsdp_module_checkpoint(const fsdp_module *module);
 

@@ -84,6 +84,15 @@ void fsdp__print_json_string(const char *text, FILE *out)
     fputc('"', out);
 }
 
+const char *fsdp__json_name(const char *name, char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "%s", name);
+    for (char *c = out; *c; c++)
+        if (*c == ' ')
+            *c = '_';
+    return out;
+}
+
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes)
 {
     char digits[32];

@@ -20,6 +20,12 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 /* In quotes, as JSON writes it; the text is taken to be UTF-8. */
 void fsdp__print_json_string(const char *text, FILE *out);
 
+enum {
+    FSDP__JSON_NAME = 64 /* enough for names of the ledger */
+};
+/* A name as a name in JSON: "parameter shard" becomes parameter_shard. Returns `out`. */
+const char *fsdp__json_name(const char *name, char *out, size_t out_bytes);
+
 /* "1,234,567". Returns `text`. */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
 

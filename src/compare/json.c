@@ -1,7 +1,6 @@
 /* json.c - a comparison as JSON. */
 #include "compare/json.h"
 
-#include <ctype.h>
 #include <math.h>
 
 #include "base/text.h"
@@ -20,20 +19,14 @@ static void print_time(const char *name, double value, FILE *out)
     print_number(value, out);
 }
 
-/* "parameter shard" -> "parameter_shard" */
-static void print_kind(const char *name, size_t bytes, FILE *out)
-{
-    fputc('"', out);
-    for (; *name; name++)
-        fputc(isalpha((unsigned char)*name) ? *name : '_', out);
-    fprintf(out, "\": %zu, ", bytes);
-}
-
 static void print_memory(const char *when, const size_t *kinds, size_t total, FILE *out)
 {
+    char key[FSDP__JSON_NAME];
+
     fprintf(out, ",\n   \"memory_%s\": {", when);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
-        print_kind(fsdp_memory_kind_name((fsdp_memory_kind)kind), kinds[kind], out);
+        fprintf(out, "\"%s\": %zu, ", fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), key, sizeof key),
+                kinds[kind]);
     fprintf(out, "\"total\": %zu}", total);
 }
 

@@ -1,6 +1,7 @@
 /* json.c - an explanation as one JSON object. */
 #include <jansson.h>
 
+#include "base/text.h"
 #include "explain/show.h"
 
 /* Takes `value` over; a failure leaves *object NULL, and everything after it does nothing. */
@@ -32,9 +33,11 @@ static json_t *text(const char *value)
 static json_t *by_kind(const size_t bytes[FSDP_MEMORY_KINDS])
 {
     json_t *object = json_object();
+    char key[FSDP__JSON_NAME];
 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
-        put(&object, fsdp_memory_kind_name((fsdp_memory_kind)kind), json_integer((json_int_t)bytes[kind]));
+        put(&object, fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), key, sizeof key),
+            json_integer((json_int_t)bytes[kind]));
     return object;
 }
 

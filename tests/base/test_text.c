@@ -104,8 +104,18 @@ static void json_strings_are_escaped(void **state)
     free(text);
 }
 
+static void a_name_becomes_one_of_json(void **state)
+{
+    char key[FSDP__JSON_NAME], cut[5];
+
+    (void)state;
+    assert_string_equal(fsdp__json_name("unsharded parameter", key, sizeof key), "unsharded_parameter");
+    assert_string_equal(fsdp__json_name("gradient", key, sizeof key), "gradient");
+    assert_string_equal(fsdp__json_name("a b c", cut, sizeof cut), "a_b_");
+}
+
 TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_moves_a_cursor_is_shown_as_bytes),
           cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
           cmocka_unit_test(a_long_text_is_cut_between_two_characters),
           cmocka_unit_test(of_a_list_the_first_names_are_shown), cmocka_unit_test(sizes_are_in_units_that_fit),
-          cmocka_unit_test(json_strings_are_escaped))
+          cmocka_unit_test(json_strings_are_escaped), cmocka_unit_test(a_name_becomes_one_of_json))

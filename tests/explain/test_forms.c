@@ -119,6 +119,8 @@ static void json_has_every_number(void **state)
     at = json_object_get(object, "step");
     CHECK_EQ(integer(at, "peak_total_bytes"), step.peak_total_bytes);
     CHECK_EQ(integer(json_object_get(at, "peak_bytes"), "gradient"), step.peak_bytes[FSDP_MEMORY_GRADIENT]);
+    CHECK_EQ(integer(json_object_get(at, "peak_bytes"), "parameter_shard"),
+             step.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD]);
     CHECK_EQ(integer(json_object_get(at, "bytes_sent"), "all_gather"), step.bytes_sent[FSDP_ALL_GATHER]);
     at = json_array_get(json_object_get(object, "parameters"), 2);
     CHECK(json_is_null(json_object_get(at, "dim"))); /* a run of elements */
