@@ -189,8 +189,8 @@ template <typename... Inputs> fsdp_tensor *fsdp_call(fsdp_module *module, fsdp_t
  * for both, and a module below it that is sharded apart is gathered for the second forward already. Graphs hold the
  * module. It may be set at any time, and holds from the next call on. Errors of the backward, besides: a parameter
  * below was written to, frozen or thawed since the forward, a module below was switched between training and
- * evaluation. Buffers are not looked at: the second forward reads what they hold then (BatchNorm's statistics, which a
- * module in evaluation computes with), so write to them after the backward. */
+ * evaluation. Buffers are not looked at: a forward of one's own reads what they hold then, so write to them after the
+ * backward. BatchNorm's may be written to at any time: what an evaluation has read of them is kept. */
 FSDP_API fsdp_status fsdp_module_set_checkpoint(fsdp_module *module, fsdp_checkpoint_mode mode);
 FSDP_API fsdp_checkpoint_mode fsdp_module_checkpoint(const fsdp_module *module);
 

@@ -256,7 +256,8 @@ typedef struct fsdp_batch_norm_options {
 } fsdp_batch_norm_options;
 /* Mean and variance of each channel of all images. The running variance is the unbiased one. They are written as the
  * forward runs, under no_grad too, and by a checkpoint's forward once: its second run, for the backward, leaves them as
- * they are. (PyTorch's writes them twice: a checkpoint would change what a model is.) */
+ * they are. (PyTorch's writes them twice: a checkpoint would change what a model is.) Without training, that run
+ * computes with those of the first, whatever was written since. */
 FSDP_API fsdp_tensor *fsdp_batch_norm(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *bias,
                                       const fsdp_batch_norm_options *options);
 

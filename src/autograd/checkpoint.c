@@ -6,8 +6,9 @@
  * inputs, and of a selective one the results of operations that are dear. When the backward first comes to a node that
  * has given something up, the function runs again: nothing is recorded, but the n-th operation fills the n-th node (no
  * backward runs inside this backward). It ends, as if an operation had failed, with the last value that is needed.
- * Operations say themselves when they need not run (fsdp__recall), and numbers that would be others the second time are
- * noted the first (fsdp__checkpoint_number). A checkpoint inside another is a part of that. */
+ * Operations say themselves when they need not run (fsdp__recall), and what could be other the second time is noted the
+ * first: numbers (fsdp__checkpoint_number), and values that are read and are no input (fsdp__checkpoint_value). A
+ * checkpoint inside another is a part of that. */
 #include "autograd/checkpoint.h"
 
 #include "base/alloc.h"
@@ -30,6 +31,9 @@ void fsdp__checkpoint_settle(fsdp__checkpoint *c)
     c->input_count = 0;
     for (int64_t i = 0; i < c->entry_count; i++)
         drop_kept(&c->entries[i]);
+    for (int64_t i = 0; i < c->value_count; i++)
+        fsdp_tensor_unref(c->values[i]);
+    c->value_count = 0;
 }
 
 static void checkpoint_free(fsdp__checkpoint *c)
@@ -42,6 +46,7 @@ static void checkpoint_free(fsdp__checkpoint *c)
     fsdp__free(c->versions);
     fsdp__free(c->entries);
     fsdp__free(c->numbers);
+    fsdp__free(c->values);
     fsdp__free(c);
 }
 

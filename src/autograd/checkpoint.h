@@ -31,12 +31,14 @@ struct fsdp__checkpoint {
     int64_t entry_count, entry_capacity;
     uint64_t *numbers;
     int64_t number_count, number_capacity;
+    fsdp_tensor **values; /* copies of what was read and is no input */
+    int64_t value_count, value_capacity;
     int64_t products; /* matrix products so far */
     bool recomputed;
     struct fsdp__checkpoint *next_dead;
     /* while it runs again */
-    int64_t at, number_at; /* the next entry, the next number */
-    int64_t last;          /* the last entry that is needed */
+    int64_t at, number_at, value_at; /* the next entry, number, value */
+    int64_t last;                    /* the last entry that is needed */
 };
 
 /* Its function, in its scope or that of the recomputation. `outputs` are NULLs, one for each. */

@@ -127,6 +127,36 @@ fsdp_status fsdp__checkpoint_number(fsdp_context *context, uint64_t *number)
     return FSDP_OK;
 }
 
+/* In the scope of the run. */
+static fsdp_status note_value(fsdp__checkpoint *c, const fsdp_tensor *tensor)
+{
+    fsdp_tensor *copy = fsdp__empty_like(tensor, tensor->dtype);
+
+    if (!copy || fsdp__grow(&c->values, c->value_count, &c->value_capacity, sizeof *c->values) != 0)
+        return FSDP_NO_MEMORY;
+    FSDP_TRY(fsdp__tensor_copy(copy, tensor, false));
+    FSDP_TRY(fsdp__tensor_alias(copy, &c->values[c->value_count]));
+    c->value_count++;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__checkpoint_value(fsdp_tensor **tensor)
+{
+    const fsdp__autograd *autograd = fsdp__autograd_get(fsdp__tensor_context(*tensor));
+    fsdp__checkpoint *c = autograd ? autograd->checkpoint : NULL;
+    fsdp_tensor *before;
+
+    if (!c)
+        return FSDP_OK;
+    if (!autograd->recomputing)
+        return note_value(c, *tensor);
+    before = c->value_at < c->value_count ? c->values[c->value_at++] : NULL;
+    if (!before || !fsdp__shape_equal(before, *tensor) || before->dtype != (*tensor)->dtype)
+        return fail_other_way(c, "one that reads other values");
+    *tensor = before;
+    return FSDP_OK;
+}
+
 static fsdp_status check_inputs(const fsdp__checkpoint *c)
 {
     char text[FSDP__SHAPE_TEXT];
@@ -182,7 +212,7 @@ static fsdp_status recompute(fsdp__checkpoint *c, fsdp__autograd *autograd)
     inputs = fsdp__calloc((size_t)c->input_count + (size_t)c->output_count, sizeof(fsdp_tensor *));
     if (!inputs)
         return FSDP_NO_MEMORY;
-    c->at = c->number_at = 0;
+    c->at = c->number_at = c->value_at = 0;
     c->last = c->entry_count - 1;
     while (c->last > 0 && !needs_refill(c, c->entries[c->last].node))
         c->last--;

@@ -188,13 +188,17 @@ static bool check_statistics(fsdp_tensor *x, const fsdp_batch_norm_options *o)
 /* Statistics are read, or written. */
 static fsdp_status use_statistics(const fsdp_batch_norm_options *o, bool writes, fsdp__channel_norm_forward_args *args)
 {
-    fsdp_tensor *written[] = {o->running_mean, o->running_var, o->num_batches_tracked};
+    fsdp_tensor *mean = o->running_mean, *var = o->running_var, *written[] = {mean, var, o->num_batches_tracked};
 
     for (int i = 0; writes && i < 3; i++)
         if (written[i])
             FSDP_TRY(fsdp_tensor_begin_write(written[i]));
-    args->running_mean = fsdp_tensor_data(o->running_mean);
-    args->running_var = fsdp_tensor_data(o->running_var);
+    if (!writes) {
+        FSDP_TRY(fsdp__checkpoint_value(&mean));
+        FSDP_TRY(fsdp__checkpoint_value(&var));
+    }
+    args->running_mean = fsdp_tensor_data(mean);
+    args->running_var = fsdp_tensor_data(var);
     args->running_dtype = o->running_mean->dtype;
     if (writes && o->num_batches_tracked)
         args->batches = fsdp_tensor_data(o->num_batches_tracked);

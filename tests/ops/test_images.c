@@ -1,6 +1,7 @@
 /* Operations on images: gradients against difference quotients, what is refused, empty batches, shapes alone. */
 #include "fsdp/ops.h"
 
+#include "autograd/autograd.h"
 #include "autograd/tools.h"
 #include "tensor/tensor.h"
 
@@ -229,6 +230,75 @@ static void a_checkpoint_leaves_running_statistics_alone_the_second_time(void **
     CHECK_BYTES(gradient[1], gradient[0], sizeof gradient[0]);
 }
 
+static fsdp_tensor *evaluate_the_second_time(void *arg, tensors inputs, int count)
+{
+    fsdp_batch_norm_options o = *(const fsdp_batch_norm_options *)arg;
+
+    o.training = !fsdp_recomputing(context);
+    return normalise(&o, inputs, count);
+}
+
+/* Of sum((2 x - 1) w, squared): the derivative by w of an evaluation with mean 0.5 and a deviation of 0.5. */
+static void a_checkpoint_keeps_the_running_statistics_of_an_evaluation(void **state)
+{
+    fsdp_tensor *in[] = {fsdp_zeros(device, FSDP_F32, 2, (int64_t[]){2, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
+    fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2)};
+    float gradient[2];
+    fsdp_tensor *y;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_write(in[0], FSDP_F32, (float[]){1.0f, 2.0f, 0.0f, -1.0f}));
+    CHECK_OK(fsdp_tensor_write(in[1], FSDP_F32, (float[]){1.0f, 10.0f}));
+    CHECK_OK(fsdp_tensor_fill_(o.running_mean, 0.5));
+    CHECK_OK(fsdp_tensor_fill_(o.running_var, 0.25));
+    y = CHECK_PTR(fsdp_checkpoint(context, normalise, &o, in, 2, NULL));
+    y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_mul(y, y))));
+    CHECK_OK(fsdp_tensor_fill_(o.running_mean, 3.0));
+    CHECK_OK(fsdp_tensor_fill_(o.running_var, 16.0));
+    CHECK_OK(fsdp_backward(y));
+    CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(in[1]), FSDP_F32, gradient));
+    CHECK(gradient[0] == 4.0f);   /* 2 w (1^2 + (-1)^2) */
+    CHECK(gradient[1] == 360.0f); /* 2 w (3^2 + (-3)^2) */
+}
+
+static void a_checkpoint_that_evaluates_only_then_is_an_error(void **state)
+{
+    fsdp_tensor *in[] = {make_leaf(device, 1, 2, (int64_t[]){4, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
+    fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2), .eps = 1e-5f};
+    fsdp_tensor *y;
+
+    (void)state;
+    y = CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_checkpoint(context, evaluate_the_second_time, &o, in, 2, NULL))));
+    CHECK_ERROR(fsdp_backward(y), FSDP_STATE, "took another way: operation 0 is one that reads other values");
+}
+
+static fsdp_status evaluate_in_a_checkpoint(fsdp_batch_norm_options *o, tensors in)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    status = fsdp_backward(fsdp_sum(fsdp_checkpoint(context, normalise, o, in, 2, NULL)));
+    fsdp_scope_end(context, NULL);
+    fsdp__put_grad(in[0], NULL);
+    fsdp__put_grad(in[1], NULL);
+    return status;
+}
+
+static void a_checkpoint_whose_evaluation_failed_keeps_nothing(void **state)
+{
+    fsdp_tensor *in[] = {make_leaf(device, 1, 2, (int64_t[]){4, 2}), make_leaf(device, 2, 1, (int64_t[]){2})};
+    fsdp_batch_norm_options o = {.running_mean = ZEROS(2), .running_var = ZEROS(2), .eps = 1e-5f};
+    int64_t before;
+
+    (void)state;
+    CHECK_OK(evaluate_in_a_checkpoint(&o, in)); /* kernels have their scratch */
+    before = tensor_bytes(context);
+    for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, evaluate_in_a_checkpoint(&o, in));
+        CHECK_EQ(tensor_bytes(context), before);
+    }
+}
+
 /* ---- nothing, and shapes alone ---- */
 
 static void an_empty_batch_gives_zero_gradients(void **state)
@@ -273,5 +343,7 @@ TEST_MAIN(G(conv2d), G(conv2d_with_padding), G(conv2d_with_holes), G(conv2d_in_g
           G(batch_norm_of_rows), G(batch_norm_of_a_view), G(batch_norm_in_evaluation), G(group_norm),
           G(group_norm_without_a_weight), T(convolutions_that_do_not_fit_are_refused),
           T(windows_that_do_not_fit_are_refused), T(norms_that_do_not_fit_are_refused),
-          T(a_checkpoint_leaves_running_statistics_alone_the_second_time), T(an_empty_batch_gives_zero_gradients),
-          T(shapes_are_known_without_bytes))
+          T(a_checkpoint_leaves_running_statistics_alone_the_second_time),
+          T(a_checkpoint_keeps_the_running_statistics_of_an_evaluation),
+          T(a_checkpoint_whose_evaluation_failed_keeps_nothing), T(a_checkpoint_that_evaluates_only_then_is_an_error),
+          T(an_empty_batch_gives_zero_gradients), T(shapes_are_known_without_bytes))
