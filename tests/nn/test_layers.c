@@ -4,27 +4,7 @@
 #include <math.h>
 
 #include "autograd/tools.h"
-
-static fsdp_context *context;
-static fsdp_device *device;
-
-static int setup(void **state)
-{
-    (void)state;
-    context = test_context();
-    device = test_device(context);
-    CHECK_OK(fsdp_scope_begin(context));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
-    return 0;
-}
+#include "support/scope.h"
 
 static void read_all(const fsdp_tensor *tensor, float *values)
 {
@@ -142,7 +122,7 @@ static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(
     fsdp_module_unref(m);
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) IN_SCOPE(name)
 
 TEST_MAIN(T(layers_compute_their_operations), T(sequential_calls_its_children_in_order),
           T(dropout_differs_from_call_to_call_and_rests_in_eval),

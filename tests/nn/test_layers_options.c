@@ -6,27 +6,7 @@
 
 #include "autograd/tools.h"
 #include "nn/module.h"
-
-static fsdp_context *context;
-static fsdp_device *device;
-
-static int setup(void **state)
-{
-    (void)state;
-    context = test_context();
-    device = test_device(context);
-    CHECK_OK(fsdp_scope_begin(context));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
-    return 0;
-}
+#include "support/scope.h"
 
 #define OPTIONS(type, ...) (&(type){__VA_ARGS__})
 #define POOL(...) OPTIONS(fsdp_pool2d_options, __VA_ARGS__)
@@ -163,14 +143,6 @@ static void dropout_of_attention_weights_is_repeated_by_a_checkpoint(void **stat
 
 /* ---- what is refused ---- */
 
-#define CHECK_FAILS(call, status, part)          \
-    do {                                         \
-        fsdp_clear_error();                      \
-        CHECK_NULL(call);                        \
-        CHECK_EQ(fsdp_last_status(), (status));  \
-        CHECK_CONTAINS(fsdp_last_error(), part); \
-    } while (0)
-
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 
 static void layers_that_cannot_be_are_refused(void **state)
@@ -217,7 +189,7 @@ static void inputs_that_do_not_fit_are_refused(void **state)
     fsdp_module_unref(m);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define T(test) IN_SCOPE(test)
 
 TEST_MAIN(T(layers_print_as_in_pytorch), T(first_values_are_distributed_as_in_pytorch),
           T(buffers_of_a_batch_norm_begin_when_they_get_bytes),

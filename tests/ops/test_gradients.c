@@ -2,36 +2,7 @@
 #include "fsdp/ops.h"
 
 #include "autograd/tools.h"
-
-typedef fsdp_tensor *const *tensors;
-
-/* Leaves of the given shapes (ndim first, -1 ends), then the check. */
-static void check(fsdp_gradcheck_function function, void *arg, const int64_t *shapes)
-{
-    fsdp_context *context = test_context();
-    fsdp_tensor *inputs[8];
-    int count = 0;
-
-    CHECK_OK(fsdp_scope_begin(context));
-    for (; shapes[0] >= 0; shapes += shapes[0] + 1, count++)
-        inputs[count] = make_leaf(test_device(context), (uint64_t)count + 1, (int)shapes[0], shapes + 1);
-    CHECK_OK(fsdp_gradcheck(function, arg, inputs, count, 4e-3, 2e-3, 1e-2));
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
-}
-
-#define GRADIENT(name, expression, ...)                             \
-    static fsdp_tensor *name##_of(void *arg, tensors in, int count) \
-    {                                                               \
-        (void)arg, (void)count;                                     \
-        return (expression);                                        \
-    }                                                               \
-    static void name##_has_the_right_gradient(void **state)         \
-    {                                                               \
-        (void)state;                                                \
-        check(name##_of, NULL, (const int64_t[]){__VA_ARGS__, -1}); \
-    }
+#include "ops/gradient.h"
 
 static const fsdp_attention_options causal = {.causal = true};
 
@@ -233,20 +204,15 @@ static fsdp_tensor *wrong(void *arg, tensors in, int count)
 
 static void a_wrong_gradient_is_found(void **state)
 {
-    fsdp_context *context = test_context();
-    fsdp_tensor *x;
+    fsdp_tensor *x = make_leaf(device, 1, 1, (const int64_t[]){3});
 
     (void)state;
-    CHECK_OK(fsdp_scope_begin(context));
-    x = make_leaf(test_device(context), 1, 1, (const int64_t[]){3});
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_MISMATCH, "input 0 element");
     CHECK_OK(fsdp_tensor_set_requires_grad(x, false));
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_INVALID, "input 0 must be");
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
-#define T(name) cmocka_unit_test(name##_has_the_right_gradient)
+#define T(name) GRADIENT_CASE(name)
 
 TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_slice), T(linear_of_itself), T(conv1d),
           T(matmul), T(matmul_of_views), T(matmul_shared), T(embedding), T(add), T(add_to_itself), T(add_of_a_column),
@@ -263,4 +229,4 @@ TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_sl
           T(mean_dims), T(mean_dims_of_a_view), T(var), T(var_of_all), T(std), T(amax), T(amin), T(max), T(min),
           T(log_softmax), T(mse_loss), T(mse_loss_of_a_row), T(l1_loss), T(smooth_l1_loss), T(binary_cross_entropy),
           T(binary_cross_entropy_with_logits), T(nll_loss), T(nll_loss_of_each), T(reshape), T(slices), T(concat),
-          T(contiguous), T(residual_block), cmocka_unit_test(a_wrong_gradient_is_found))
+          T(contiguous), T(residual_block), IN_SCOPE(a_wrong_gradient_is_found))

@@ -3,55 +3,10 @@
 
 #include "autograd/autograd.h"
 #include "autograd/tools.h"
+#include "ops/gradient.h"
 #include "tensor/tensor.h"
 
-typedef fsdp_tensor *const *tensors;
-
-static fsdp_context *context;
-static fsdp_device *device;
-
-static int setup(void **state)
-{
-    (void)state;
-    context = test_context();
-    device = test_device(context);
-    CHECK_OK(fsdp_scope_begin(context));
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
-    return 0;
-}
-
 /* ---- gradients ---- */
-
-/* Leaves of the given shapes (ndim first, -1 ends), then the check. */
-static void check(fsdp_gradcheck_function function, const int64_t *shapes)
-{
-    fsdp_tensor *inputs[4];
-    int count = 0;
-
-    for (; shapes[0] >= 0; shapes += shapes[0] + 1, count++)
-        inputs[count] = make_leaf(device, (uint64_t)count + 1, (int)shapes[0], shapes + 1);
-    CHECK_OK(fsdp_gradcheck(function, NULL, inputs, count, 4e-3, 2e-3, 1e-2));
-}
-
-#define GRADIENT(name, expression, ...)                             \
-    static fsdp_tensor *name##_of(void *arg, tensors in, int count) \
-    {                                                               \
-        (void)arg, (void)count;                                     \
-        return (expression);                                        \
-    }                                                               \
-    static void name##_has_the_right_gradient(void **state)         \
-    {                                                               \
-        (void)state;                                                \
-        check(name##_of, (const int64_t[]){__VA_ARGS__, -1});       \
-    }
 
 #define CONV(...) (&(fsdp_conv2d_options){__VA_ARGS__})
 
@@ -120,31 +75,24 @@ GRADIENT(group_norm_without_a_weight,
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 #define HALF(...) fsdp_zeros(device, FSDP_BF16, FSDP_SHAPE(__VA_ARGS__))
 
-#define CHECK_FAILS(call, part)                     \
-    do {                                            \
-        fsdp_clear_error();                         \
-        CHECK_NULL(call);                           \
-        CHECK_EQ(fsdp_last_status(), FSDP_INVALID); \
-        CHECK_CONTAINS(fsdp_last_error(), part);    \
-    } while (0)
-
 static void convolutions_that_do_not_fit_are_refused(void **state)
 {
     fsdp_tensor *x = ZEROS(2, 4, 5, 5), *w = ZEROS(6, 4, 3, 3), *none = FSDP_NO_BIAS;
 
     (void)state;
-    CHECK_FAILS(fsdp_conv2d(ZEROS(4, 5, 5), w, none, NULL), "conv2d: input must be of dimensions (N,C,H,W), not");
-    CHECK_FAILS(fsdp_conv2d(x, ZEROS(6, 4), none, NULL), "conv2d: weight must be of dimensions (O,C/groups,kh,kw)");
-    CHECK_FAILS(fsdp_conv2d(x, ZEROS(0, 4, 3, 3), none, NULL), "none of them 0");
-    CHECK_FAILS(fsdp_conv2d(x, ZEROS(6, 3, 3, 3), none, NULL), "input (2, 4, 5, 5) does not fit weight (6, 3, 3, 3)");
-    CHECK_FAILS(fsdp_conv2d(x, w, ZEROS(4), NULL), "bias (4,) does not fit weight (6, 4, 3, 3)");
-    CHECK_FAILS(fsdp_conv2d(x, w, none, CONV(.groups = 4)), "4 channels in and 6 out cannot be divided into 4 groups");
-    CHECK_FAILS(fsdp_conv2d(x, w, none, CONV(.groups = -1)), "into -1 groups");
-    CHECK_FAILS(fsdp_conv2d(x, w, none, CONV(.stride = {1, -1})), "stride -1");
-    CHECK_FAILS(fsdp_conv2d(x, w, none, CONV(.padding = {-1, 0})), "padding -1");
-    CHECK_FAILS(fsdp_conv2d(x, w, none, CONV(.dilation = {1, 3})),
-                "the kernel spans 7 of the width of input (2, 4, 5, 5), which has 5 with its padding");
-    CHECK_FAILS(fsdp_conv2d(HALF(2, 4, 5, 5), w, none, NULL), "inputs are bfloat16 and float32");
+    CHECK_INVALID(fsdp_conv2d(ZEROS(4, 5, 5), w, none, NULL), "conv2d: input must be of dimensions (N,C,H,W), not");
+    CHECK_INVALID(fsdp_conv2d(x, ZEROS(6, 4), none, NULL), "conv2d: weight must be of dimensions (O,C/groups,kh,kw)");
+    CHECK_INVALID(fsdp_conv2d(x, ZEROS(0, 4, 3, 3), none, NULL), "none of them 0");
+    CHECK_INVALID(fsdp_conv2d(x, ZEROS(6, 3, 3, 3), none, NULL), "input (2, 4, 5, 5) does not fit weight (6, 3, 3, 3)");
+    CHECK_INVALID(fsdp_conv2d(x, w, ZEROS(4), NULL), "bias (4,) does not fit weight (6, 4, 3, 3)");
+    CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.groups = 4)),
+                  "4 channels in and 6 out cannot be divided into 4 groups");
+    CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.groups = -1)), "into -1 groups");
+    CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.stride = {1, -1})), "stride -1");
+    CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.padding = {-1, 0})), "padding -1");
+    CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.dilation = {1, 3})),
+                  "the kernel spans 7 of the width of input (2, 4, 5, 5), which has 5 with its padding");
+    CHECK_INVALID(fsdp_conv2d(HALF(2, 4, 5, 5), w, none, NULL), "inputs are bfloat16 and float32");
     CHECK_NULL(fsdp_conv2d(NULL, w, none, NULL));
 }
 
@@ -153,13 +101,13 @@ static void windows_that_do_not_fit_are_refused(void **state)
     fsdp_tensor *x = ZEROS(2, 4, 5, 5);
 
     (void)state;
-    CHECK_FAILS(fsdp_max_pool2d(x, NULL), "max_pool2d: options with a kernel are required");
-    CHECK_FAILS(fsdp_max_pool2d(x, POOL(.kernel = {2})), "max_pool2d: kernel 0");
-    CHECK_FAILS(fsdp_max_pool2d(x, POOL(.kernel = {6, 2})), "the kernel spans 6 of the height");
-    CHECK_FAILS(fsdp_avg_pool2d(x, POOL(.kernel = {2, 2}, .padding = {2, 0})), "padding 2 is more than half");
-    CHECK_FAILS(fsdp_avg_pool2d(ZEROS(4, 5, 5), POOL(.kernel = {2, 2})), "of dimensions (N,C,H,W)");
-    CHECK_FAILS(fsdp_adaptive_avg_pool2d(x, -1, 2), "a result of -1 x 2");
-    CHECK_FAILS(fsdp_adaptive_avg_pool2d(ZEROS(2, 4, 0, 5), 1, 1), "height and width at least 1");
+    CHECK_INVALID(fsdp_max_pool2d(x, NULL), "max_pool2d: options with a kernel are required");
+    CHECK_INVALID(fsdp_max_pool2d(x, POOL(.kernel = {2})), "max_pool2d: kernel 0");
+    CHECK_INVALID(fsdp_max_pool2d(x, POOL(.kernel = {6, 2})), "the kernel spans 6 of the height");
+    CHECK_INVALID(fsdp_avg_pool2d(x, POOL(.kernel = {2, 2}, .padding = {2, 0})), "padding 2 is more than half");
+    CHECK_INVALID(fsdp_avg_pool2d(ZEROS(4, 5, 5), POOL(.kernel = {2, 2})), "of dimensions (N,C,H,W)");
+    CHECK_INVALID(fsdp_adaptive_avg_pool2d(x, -1, 2), "a result of -1 x 2");
+    CHECK_INVALID(fsdp_adaptive_avg_pool2d(ZEROS(2, 4, 0, 5), 1, 1), "height and width at least 1");
     CHECK_NULL(fsdp_max_pool2d(NULL, POOL(.kernel = {2, 2})));
 }
 
@@ -170,23 +118,23 @@ static void norms_that_do_not_fit_are_refused(void **state)
     fsdp_batch_norm_options o = {.training = true};
 
     (void)state;
-    CHECK_FAILS(fsdp_group_norm(x, 3, row, row, 1e-5f), "group_norm: 4 channels cannot be divided into 3 groups");
-    CHECK_FAILS(fsdp_group_norm(x, 2, ZEROS(5), row, 1e-5f), "input (2, 4, 5) does not fit weight (5,)");
-    CHECK_FAILS(fsdp_group_norm(x, 2, row, HALF(4), 1e-5f), "group_norm: bias must be float32");
-    CHECK_FAILS(fsdp_group_norm(ZEROS(0, 4), 2, row, row, 1e-5f), "none of them 0");
-    CHECK_FAILS(fsdp_batch_norm(ZEROS(1, 4), none, none, &o), "input in training must be of more than one value");
+    CHECK_INVALID(fsdp_group_norm(x, 3, row, row, 1e-5f), "group_norm: 4 channels cannot be divided into 3 groups");
+    CHECK_INVALID(fsdp_group_norm(x, 2, ZEROS(5), row, 1e-5f), "input (2, 4, 5) does not fit weight (5,)");
+    CHECK_INVALID(fsdp_group_norm(x, 2, row, HALF(4), 1e-5f), "group_norm: bias must be float32");
+    CHECK_INVALID(fsdp_group_norm(ZEROS(0, 4), 2, row, row, 1e-5f), "none of them 0");
+    CHECK_INVALID(fsdp_batch_norm(ZEROS(1, 4), none, none, &o), "input in training must be of more than one value");
     o.training = false;
-    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "without training the running mean and variance are required");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "without training the running mean and variance are required");
     o.running_mean = row;
-    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "both or neither");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "both or neither");
     o.running_var = ZEROS(5);
-    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "does not fit running variance (5,)");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "does not fit running variance (5,)");
     o.running_var = HALF(4);
-    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "running variance must be float32");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "running variance must be float32");
     o.running_var = row, o.cumulative_average = true, o.training = true;
-    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "an average over all batches needs their number");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "an average over all batches needs their number");
     o.num_batches_tracked = row;
-    CHECK_FAILS(fsdp_batch_norm(x, none, none, &o), "number of batches must be one int64");
+    CHECK_INVALID(fsdp_batch_norm(x, none, none, &o), "number of batches must be one int64");
     o.num_batches_tracked = count;
     CHECK_PTR(fsdp_batch_norm(x, none, none, &o));
 }
@@ -334,8 +282,8 @@ static void shapes_are_known_without_bytes(void **state)
     CHECK_PTR(fsdp_tensor_grad(w));
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-#define G(name) T(name##_has_the_right_gradient)
+#define T(test) IN_SCOPE(test)
+#define G(name) GRADIENT_CASE(name)
 
 TEST_MAIN(G(conv2d), G(conv2d_with_padding), G(conv2d_with_holes), G(conv2d_in_groups), G(conv2d_by_channel),
           G(conv2d_of_views), G(conv2d_twice), G(max_pool2d), G(max_pool2d_that_overlaps), G(max_pool2d_of_a_view),

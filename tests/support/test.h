@@ -114,6 +114,11 @@ bool test_next_fault(fsdp__fault_kind kind, long *n);
 #define CHECK_PTR(pointer) test_check_pointer((pointer), #pointer, __FILE__, __LINE__)
 /* A pointer that must be NULL. */
 #define CHECK_NULL(pointer) ((pointer) == NULL ? (void)0 : test_fail(__FILE__, __LINE__, "%s", "not NULL: " #pointer))
+/* An expression that must be NULL, with this code and a message that holds `part`. */
+#define CHECK_FAILS(expression, status, part)                                                \
+    (fsdp_clear_error(), CHECK_NULL(expression), CHECK_STATUS(fsdp_last_status(), (status)), \
+     CHECK_CONTAINS(fsdp_last_error(), (part)))
+#define CHECK_INVALID(expression, part) CHECK_FAILS(expression, FSDP_INVALID, part)
 #define TEST_FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
 
 _Noreturn void test_fail(const char *file, int line, const char *format, ...) FSDP_PRINTF(3, 4);

@@ -1,0 +1,27 @@
+/* ops/gradient.h - cases that hold the gradients of an expression to difference quotients. */
+#ifndef TESTS_OPS_GRADIENT_H
+#define TESTS_OPS_GRADIENT_H
+
+#include "fsdp/autograd.h"
+#include "support/scope.h"
+
+typedef fsdp_tensor *const *tensors;
+
+/* Of leaves of the given shapes: ndim first, -1 ends. */
+void check_gradient(fsdp_gradcheck_function function, const int64_t *shapes);
+
+/* The case name_has_the_right_gradient, of an expression of in[0], in[1], ... with these shapes. */
+#define GRADIENT(name, expression, ...)                                \
+    static fsdp_tensor *name##_of(void *arg, tensors in, int count)    \
+    {                                                                  \
+        (void)arg, (void)count;                                        \
+        return (expression);                                           \
+    }                                                                  \
+    static void name##_has_the_right_gradient(void **state)            \
+    {                                                                  \
+        (void)state;                                                   \
+        check_gradient(name##_of, (const int64_t[]){__VA_ARGS__, -1}); \
+    }
+#define GRADIENT_CASE(name) IN_SCOPE(name##_has_the_right_gradient)
+
+#endif
