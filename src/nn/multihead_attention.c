@@ -59,12 +59,15 @@ int fsdp__masks_take(const void *arg, fsdp_tensor *const *inputs, int count, fsd
 
 /* ---- with scores ---- */
 
-/* What is added to scores (N,H,L,S): a number far below all others where a boolean mask is true. */
-static fsdp_tensor *added(fsdp_tensor *mask, fsdp_dtype dtype)
+/* A mask whose shape fits on scores (N,H,L,S): its numbers are added; where a boolean one is true they are far below
+ * all others, but finite, so that a query that may see no key sees all alike. */
+static fsdp_tensor *masked(fsdp_tensor *scores, fsdp_tensor *mask)
 {
-    fsdp_tensor *numbers = fsdp_cast(mask, dtype);
+    fsdp_dtype dtype = fsdp_tensor_dtype(scores);
 
-    return fsdp_tensor_dtype(mask) == FSDP_BOOL ? fsdp_scale(numbers, -3e38) : numbers;
+    if (fsdp_tensor_dtype(mask) == FSDP_BOOL)
+        return fsdp_masked_fill(scores, mask, dtype == FSDP_F16 ? -6e4 : -3e38);
+    return fsdp_add(scores, fsdp_cast(mask, dtype));
 }
 
 static fsdp_tensor *refuse(const char *what, const fsdp_tensor *mask, const char *must)
@@ -81,18 +84,17 @@ static bool is_mask(const fsdp_tensor *mask)
     return fsdp_tensor_dtype(mask) == FSDP_BOOL || fsdp_dtype_is_floating(fsdp_tensor_dtype(mask));
 }
 
-static fsdp_tensor *add_key_padding(fsdp_tensor *scores, fsdp_tensor *mask)
+static fsdp_tensor *mask_keys(fsdp_tensor *scores, fsdp_tensor *mask)
 {
     const int64_t *shape = fsdp_tensor_shape(scores), *m = fsdp_tensor_shape(mask);
-    fsdp_tensor *all;
 
     if (!is_mask(mask) || fsdp_tensor_ndim(mask) != 2 || m[0] != shape[0] || m[1] != shape[3])
         return refuse("key padding mask", mask, "(N,S)");
-    all = fsdp_reshape(added(mask, fsdp_tensor_dtype(scores)), FSDP_SHAPE(shape[0], 1, 1, shape[3]));
-    return fsdp_add(scores, fsdp_expand(all, 4, shape));
+    mask = fsdp_reshape(mask, FSDP_SHAPE(shape[0], 1, 1, shape[3]));
+    return mask ? masked(scores, mask) : NULL;
 }
 
-static fsdp_tensor *add_attention_mask(fsdp_tensor *scores, fsdp_tensor *mask)
+static fsdp_tensor *mask_pairs(fsdp_tensor *scores, fsdp_tensor *mask)
 {
     const int64_t *shape = fsdp_tensor_shape(scores), *m = fsdp_tensor_shape(mask);
     int ndim = fsdp_tensor_ndim(mask);
@@ -100,8 +102,8 @@ static fsdp_tensor *add_attention_mask(fsdp_tensor *scores, fsdp_tensor *mask)
     if (!is_mask(mask) || (ndim != 2 && ndim != 3) || m[ndim - 2] != shape[2] || m[ndim - 1] != shape[3] ||
         (ndim == 3 && m[0] != shape[0] * shape[1]))
         return refuse("attention mask", mask, "(L,S) or (N heads,L,S)");
-    mask = added(mask, fsdp_tensor_dtype(scores));
-    return fsdp_add(scores, ndim == 3 ? fsdp_reshape(mask, 4, shape) : mask);
+    mask = ndim == 3 ? fsdp_reshape(mask, 4, shape) : mask;
+    return mask ? masked(scores, mask) : NULL;
 }
 
 static fsdp_tensor *dropped(multihead_attention *m, fsdp_tensor *weights)
@@ -124,9 +126,9 @@ static fsdp_tensor *with_scores(multihead_attention *m, fsdp_tensor *q, fsdp_ten
     fsdp_tensor *scores = fsdp_matmul(fsdp_scale(fsdp_transpose(q, 1, 2), scale), keys);
 
     if (scores && masks->key_padding)
-        scores = add_key_padding(scores, masks->key_padding);
+        scores = mask_keys(scores, masks->key_padding);
     if (scores && masks->attention)
-        scores = add_attention_mask(scores, masks->attention);
+        scores = mask_pairs(scores, masks->attention);
     return fsdp_transpose(fsdp_matmul(dropped(m, fsdp_softmax(scores)), fsdp_transpose(v, 1, 2)), 1, 2);
 }
 

@@ -110,6 +110,46 @@ static void buffers_of_a_batch_norm_begin_when_they_get_bytes(void **state)
     fsdp_module_unref(m);
 }
 
+/* ---- masks ---- */
+
+static void set(fsdp_module *m, const char *name, const float *values)
+{
+    CHECK_OK(fsdp_tensor_write(CHECK_PTR(fsdp_module_parameter(m, name)), FSDP_F32, values));
+}
+
+/* Projections that change nothing: a query that sees all keys alike gets the mean of the values. */
+static void a_query_that_may_see_no_key_sees_all_alike(void **state)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    const float x[] = {1.0f, -2.0f, 3.0f, 6.0f, 5.0f, 5.0f, 7.0f, -1.0f}, mean[] = {4.0f, 2.0f};
+    const float three[] = {1.0f, 0.0f, 0.0f, 1.0f, 1.0f, 0.0f, 0.0f, 1.0f, 1.0f, 0.0f, 0.0f, 1.0f};
+    const bool all[] = {true, true, true, true}, some[] = {true, false, true, false};
+
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        fsdp_module *m = CHECK_PTR(fsdp_multihead_attention_create(
+            context, device, 2, 1, OPTIONS(fsdp_multihead_attention_options, .batch_first = true, .no_bias = true)));
+        fsdp_tensor *in = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1, 4, 2)),
+                    *padding = fsdp_zeros(device, FSDP_BOOL, FSDP_SHAPE(1, 4));
+        fsdp_tensor *later = fsdp_zeros(device, FSDP_BOOL, FSDP_SHAPE(4, 4));
+        fsdp_attention_masks masks = {.key_padding = padding, .attention = i / 3 > 0 ? later : NULL};
+        float out[8];
+
+        set(m, "in_proj_weight", three);
+        set(m, "out_proj.weight", three);
+        CHECK_OK(fsdp_module_to(m, dtypes[i % 3]));
+        CHECK_OK(fsdp_tensor_write(in, FSDP_F32, x));
+        CHECK_OK(fsdp_tensor_write(padding, FSDP_BOOL, i / 3 == 2 ? some : all));
+        CHECK_OK(fsdp_tensor_fill_(later, 1.0));
+        in = fsdp_cast(in, dtypes[i % 3]);
+        in = fsdp_multihead_attention(m, in, in, in, &masks);
+        CHECK_OK(fsdp_tensor_read(CHECK_PTR(in), FSDP_F32, out));
+        for (int q = 0; q < 4; q++)
+            CHECK_CLOSE(&out[2 * q], mean, 2, 1e-2, 1e-2);
+        fsdp_module_unref(m);
+    }
+}
+
 /* ---- dropout ---- */
 
 /* Of attention weights: another mask each time, none in evaluation, the same again in a checkpoint. */
@@ -192,6 +232,6 @@ static void inputs_that_do_not_fit_are_refused(void **state)
 #define T(test) IN_SCOPE(test)
 
 TEST_MAIN(T(layers_print_as_in_pytorch), T(first_values_are_distributed_as_in_pytorch),
-          T(buffers_of_a_batch_norm_begin_when_they_get_bytes),
+          T(buffers_of_a_batch_norm_begin_when_they_get_bytes), T(a_query_that_may_see_no_key_sees_all_alike),
           T(dropout_of_attention_weights_is_repeated_by_a_checkpoint), T(layers_that_cannot_be_are_refused),
           T(inputs_that_do_not_fit_are_refused))
