@@ -48,7 +48,6 @@ static const fsdp_safetensors_entry *find_source(const loader *l, const char *na
 static fsdp_status check_source(const fsdp_state_dict_entry *entry, const fsdp_safetensors_entry *source)
 {
     char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
-
     fsdp_dtype dtype = fsdp_tensor_dtype(entry->tensor);
 
     if (source->ndim != entry->ndim ||

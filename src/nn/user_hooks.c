@@ -197,10 +197,13 @@ static fsdp_status run_post(const fsdp__backward_call *c, const fsdp_module_hook
 static fsdp_status run_hooks(const fsdp__backward_call *c, hook_run run, const bool *wanted, int count,
                              fsdp_tensor **grads)
 {
-    fsdp_tensor **all = fsdp__calloc(2 * (size_t)count + 1, sizeof *all), **before = all + count;
-    fsdp_status status = all ? FSDP_OK : FSDP_NO_MEMORY;
+    fsdp_tensor **all = fsdp__calloc(2 * (size_t)count + 1, sizeof *all), **before;
+    fsdp_status status = FSDP_OK;
 
-    for (int i = 0, at = 0; all && i < count; i++)
+    if (!all)
+        return FSDP_NO_MEMORY;
+    before = all + count;
+    for (int i = 0, at = 0; i < count; i++)
         all[i] = before[i] = wanted[i] ? grads[at++] : NULL;
     for (int64_t u = 0; u < c->user_count && status == FSDP_OK; u++)
         if (!c->users[u]->removed) {
@@ -208,7 +211,7 @@ static fsdp_status run_hooks(const fsdp__backward_call *c, hook_run run, const b
             if (status == FSDP_OK)
                 status = check_grads(c, before, all, count);
         }
-    for (int i = 0, at = 0; all && i < count; i++)
+    for (int i = 0, at = 0; i < count; i++)
         if (wanted[i])
             grads[at++] = all[i];
     fsdp__free(all);

@@ -112,7 +112,6 @@ fsdp_tensor *fsdp__module_flat_parameter(const fsdp_module *module)
 static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 {
     collection *c = arg;
-
     fsdp_tensor *flat = fsdp__module_flat_parameter(module);
 
     if (flat)

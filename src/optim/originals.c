@@ -122,7 +122,7 @@ static bool has_state(const fsdp__optimizer_param *original)
     return original->steps > 0 || original->moment1;
 }
 
-/* A original that has none has given up its views. */
+/* An original that has none has given up its views. */
 static fsdp_status clear(const fsdp__optimizer_param *param, const fsdp__optimizer_param *original)
 {
     fsdp_tensor *const moments[] = {param->moment1, param->moment2};
