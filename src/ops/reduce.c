@@ -134,6 +134,18 @@ fsdp_tensor *fsdp_mean_dims(fsdp_tensor *x, int count, const int *dims, bool kee
 
 /* ---- amax, amin: the gradient goes to all that are equal to the result, in equal parts ---- */
 
+/* part = dy / count, which is in f32: more than 65504 equal elements are not for float16. */
+static fsdp_status divide(fsdp_tensor *dy, const fsdp_tensor *count, fsdp_tensor **part)
+{
+    fsdp_tensor *wide = fsdp_cast(dy, FSDP_F32), *quotient = fsdp__empty_like(count, FSDP_F32);
+
+    if (!wide || !quotient)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp__binary_compute(FSDP__DIV, wide, count, 0.0f, 0.0f, quotient));
+    *part = fsdp_cast(quotient, dy->dtype);
+    return *part ? FSDP_OK : fsdp_last_status();
+}
+
 static fsdp_status extreme_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
     const reduction *r = fsdp__node_state(node);
@@ -144,14 +156,13 @@ static fsdp_status extreme_backward(fsdp__node *node, fsdp_tensor *const *grads)
         return fsdp_last_status();
     mask = fsdp__empty_like(x, FSDP_BOOL);
     ones = fsdp__empty_like(x, FSDP_F32);
-    count = fsdp__empty_like(y, y->dtype);
-    part = fsdp__empty_like(y, y->dtype);
-    if (!mask || !ones || !count || !part)
+    count = fsdp__empty_like(y, FSDP_F32);
+    if (!mask || !ones || !count)
         return fsdp_last_status();
     FSDP_TRY(fsdp__binary_compute(FSDP__EQ, x, y, 0.0f, 0.0f, mask));
     FSDP_TRY(fsdp__where_compute(mask, NULL, 1.0, NULL, 0.0, ones));
     FSDP_TRY(fsdp__op_reduce_dims(ones, r->reduced, FSDP__REDUCE_SUM, 1.0f, count, false));
-    FSDP_TRY(fsdp__binary_compute(FSDP__DIV, dy, count, 0.0f, 0.0f, part));
+    FSDP_TRY(divide(dy, count, &part));
     ones = x->dtype == FSDP_F32 ? ones : fsdp__empty_like(x, x->dtype);
     if (!ones)
         return fsdp_last_status();

@@ -212,6 +212,30 @@ static void a_wrong_gradient_is_found(void **state)
     CHECK_ERROR(fsdp_gradcheck(wrong, NULL, &x, 1, 1e-2, 1e-3, 1e-2), FSDP_INVALID, "input 0 must be");
 }
 
+/* Counts and sums above 65504, the largest of its numbers, are made in float32. */
+static void many_elements_of_float16_have_the_right_gradient(void **state)
+{
+    const int64_t count = 70000;
+    fsdp_tensor *x = CHECK_PTR(fsdp_full(device, FSDP_F16, 1, &count, 0.0)), *y;
+    fsdp_tensor *logs = CHECK_PTR(fsdp_full(device, FSDP_F16, FSDP_SHAPE(count, 1), -10.0));
+    double value;
+
+    (void)state;
+    CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+    y = CHECK_PTR(fsdp_amin(x, 0, NULL, false));
+    CHECK_OK(fsdp_backward(y));
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_slice(fsdp_tensor_grad(x), 0, 7, 1)), &value));
+    CHECK_NEAR(value, 1.0 / 70000.0, 1e-7);
+    CHECK_OK(fsdp_tensor_set_requires_grad(logs, true));
+    y = CHECK_PTR(fsdp_nll_loss(logs, fsdp_zeros(device, FSDP_I32, 1, &count), FSDP_LOSS_MEAN));
+    CHECK_OK(fsdp_tensor_item(y, &value));
+    CHECK_NEAR(value, 10.0, 0.0);
+    CHECK_OK(
+        fsdp_backward_from(&y, (fsdp_tensor *[]){CHECK_PTR(fsdp_full(device, FSDP_F16, 0, NULL, 1024.0))}, 1, false));
+    CHECK_OK(fsdp_tensor_item(CHECK_PTR(fsdp_slice(fsdp_tensor_grad(logs), 0, 7, 1)), &value));
+    CHECK_NEAR(value, -1024.0 / 70000.0, 1e-5);
+}
+
 #define T(name) GRADIENT_CASE(name)
 
 TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_slice), T(linear_of_itself), T(conv1d),
@@ -229,4 +253,5 @@ TEST_MAIN(T(linear), T(linear_of_a_vector), T(linear_of_views), T(linear_of_a_sl
           T(mean_dims), T(mean_dims_of_a_view), T(var), T(var_of_all), T(std), T(amax), T(amin), T(max), T(min),
           T(log_softmax), T(mse_loss), T(mse_loss_of_a_row), T(l1_loss), T(smooth_l1_loss), T(binary_cross_entropy),
           T(binary_cross_entropy_with_logits), T(nll_loss), T(nll_loss_of_each), T(reshape), T(slices), T(concat),
-          T(contiguous), T(residual_block), IN_SCOPE(a_wrong_gradient_is_found))
+          T(contiguous), T(residual_block), IN_SCOPE(many_elements_of_float16_have_the_right_gradient),
+          IN_SCOPE(a_wrong_gradient_is_found))
