@@ -13,6 +13,11 @@ static fsdp_tensor *take_index(const char *op, fsdp_tensor *index, int64_t limit
 
     if (index->dtype != FSDP_I32 && index->dtype != FSDP_I64)
         return fsdp__op_bad(op, "index", "int32 or int64", index);
+    if (limit > INT32_MAX) {
+        FSDP_FAIL(FSDP_UNSUPPORTED, "%s: a dimension of %lld elements: at most %d have an index", op, (long long)limit,
+                  INT32_MAX);
+        return NULL;
+    }
     if (fsdp__op_check_indices(op, "index", index, limit, limit, &valid) != FSDP_OK)
         return NULL;
     if (index->dtype == FSDP_I32)
@@ -189,9 +194,9 @@ static const fsdp__op scatter_add_op = {.name = "scatter_add", .backward = scatt
 static fsdp_tensor *scatter(const fsdp__op *op, fsdp_tensor *x, int dim, fsdp_tensor *wanted, fsdp_tensor *source)
 {
     fsdp_tensor *inputs[] = {x, source}, *from, *y;
-    fsdp__index_map map = map_of(x, dim, wanted->shape[dim], true);
+    fsdp__index_map map;
 
-    for (int d = 0; d < x->ndim; d++) {
+    for (int d = 0; x && d < x->ndim; d++) {
         int64_t used = wanted->shape[d], size = x->shape[d];
         fsdp_tensor *parts[2];
 
@@ -201,6 +206,9 @@ static fsdp_tensor *scatter(const fsdp__op *op, fsdp_tensor *x, int dim, fsdp_te
         parts[1] = fsdp_slice(x, d, used, size - used);
         return parts[0] && parts[1] ? fsdp_concat(parts, 2, d) : NULL;
     }
+    if (!x)
+        return NULL;
+    map = map_of(x, dim, wanted->shape[dim], true);
     from = fsdp__op_contiguous(source);
     y = fsdp__empty_like(x, x->dtype);
     if (!from || !y || (fsdp_tensor_numel(y) > 0 && fsdp__tensor_copy(y, x, false) != FSDP_OK) ||
@@ -242,18 +250,18 @@ fsdp_tensor *fsdp_scatter_add(fsdp_tensor *x, int dim, fsdp_tensor *index, fsdp_
 
 /* ---- the largest ---- */
 
-/* Indices (...,k) of the k best along the last dimension. */
+/* Indices (...,k) of the k best along the last dimension of what is contiguous. */
 static fsdp_tensor *best(fsdp_tensor *x, int64_t k, bool largest)
 {
-    fsdp_tensor *from = fsdp__op_contiguous(x), *indices;
+    fsdp_tensor *indices;
     int64_t shape[FSDP_MAX_DIMS];
 
     memcpy(shape, x->shape, sizeof shape);
     shape[x->ndim - 1] = k;
     indices = fsdp_empty(x->storage->device, FSDP_I32, x->ndim, shape);
-    if (!from || !indices)
+    if (!indices)
         return NULL;
-    const fsdp__topk_args args = {.x = fsdp_tensor_data(from),
+    const fsdp__topk_args args = {.x = fsdp_tensor_data(x),
                                   .indices = fsdp_tensor_data(indices),
                                   .rows = fsdp__op_rows(x),
                                   .cols = fsdp__op_last(x),
@@ -281,7 +289,7 @@ static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, boo
         return NULL;
     }
     k = k < 0 ? x->shape[dim] : k;
-    x = fsdp_transpose(x, dim, -1);
+    x = fsdp_contiguous(fsdp_transpose(x, dim, -1)); /* once: for the search, and for the values */
     chosen = x ? best(x, k, largest) : NULL;
     values = chosen ? fsdp_transpose(gather(&gather_op, x, x->ndim - 1, chosen, true), dim, -1) : NULL;
     chosen = fsdp_contiguous(fsdp_transpose(chosen, dim, -1));

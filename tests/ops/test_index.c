@@ -315,6 +315,34 @@ static void dimensions_of_zero_and_the_meta_device(void **state)
     fsdp_context_free(context);
 }
 
+/* A scatter into a part of its input is made of several operations, each of which may fail. */
+static void no_memory_is_an_error_and_not_a_crash(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    fsdp_tensor *x, *index, *y;
+
+    (void)state;
+    CHECK_OK(fsdp_scope_begin(context));
+    x = make_leaf(device, 1, FSDP_SHAPE(4, 3, 5));
+    index = ids(x, 2, 2, (const int32_t[]){0, 1, 2, 2});
+    index = CHECK_PTR(fsdp_unsqueeze(index, 2));
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = fsdp_scope_begin(context);
+
+        if (status == FSDP_OK) {
+            y = fsdp_scatter_add(x, 1, index, fsdp_gather(x, 1, index));
+            y = fsdp_topk(y, 2, 0, true, NULL);
+            status = y ? FSDP_OK : fsdp_last_status();
+            fsdp_scope_end(context, NULL);
+        }
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+    }
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(tensor_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
 /* Integers and masks are moved as they are; there is no gradient. */
 static void any_dtype_can_be_taken_by_index(void **state)
 {
@@ -405,6 +433,9 @@ static void what_does_not_fit_is_named(void **state)
     CHECK_INVALID(fsdp_stack(parts, 0, 0), "stack: no tensors");
     CHECK_ERROR(fsdp_tensor_fill_(CHECK_PTR(fsdp_expand(x, FSDP_SHAPE(4, 2, 3))), 1), FSDP_INVALID,
                 "repeats its elements");
+    x = CHECK_PTR(fsdp_empty(fsdp_meta(context), FSDP_U8, FSDP_SHAPE((int64_t)3 << 30)));
+    i = CHECK_PTR(fsdp_empty(fsdp_meta(context), FSDP_I64, FSDP_SHAPE(2)));
+    CHECK_FAILS(fsdp_index_select(x, 0, i), FSDP_UNSUPPORTED, "index_select: a dimension of 3221225472 elements");
     CHECK_NULL(fsdp_gather(NULL, 0, i));
     CHECK_NULL(fsdp_expand(NULL, 0, NULL));
     fsdp_scope_end(context, NULL);
@@ -413,5 +444,5 @@ static void what_does_not_fit_is_named(void **state)
 
 TEST_MAIN(cmocka_unit_test(all_is_as_in_pytorch), cmocka_unit_test(gradients_are_right_of_views_and_parts),
           cmocka_unit_test(a_checkpoint_changes_no_bit), cmocka_unit_test(dimensions_of_zero_and_the_meta_device),
-          cmocka_unit_test(any_dtype_can_be_taken_by_index), cmocka_unit_test(an_index_outside_is_named),
-          cmocka_unit_test(what_does_not_fit_is_named))
+          cmocka_unit_test(no_memory_is_an_error_and_not_a_crash), cmocka_unit_test(any_dtype_can_be_taken_by_index),
+          cmocka_unit_test(an_index_outside_is_named), cmocka_unit_test(what_does_not_fit_is_named))
