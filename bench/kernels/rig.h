@@ -15,7 +15,7 @@ typedef struct bench {
 } bench;
 
 double seconds(void);
-/* Values of [-0.5, 0.5), or 0, 1, 2 ... below `below` for indices. Freed by bench_free. */
+/* Values of [-0.5, 0.5), or whole numbers below `below` for indices, which are int32. Freed by release. */
 void *array(bench *b, fsdp_dtype dtype, int64_t numel, int below);
 void release(bench *b); /* the arrays */
 bool wanted(const bench *b, const char *name);

@@ -131,14 +131,6 @@ fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const 
     return fsdp__launch_binary_backward(fsdp__op_stream(da), &args);
 }
 
-static const fsdp__op add_op = {.name = "add", .backward = add_backward};
-static const fsdp__op sub_op = {.name = "sub", .backward = add_backward};
-static const fsdp__op mul_op = {.name = "mul", .backward = mul_backward};
-static const fsdp__op div_op = {.name = "div", .backward = fsdp__binary_backward};
-static const fsdp__op pow_op = {.name = "pow", .backward = fsdp__binary_backward};
-static const fsdp__op maximum_op = {.name = "maximum", .backward = fsdp__binary_backward};
-static const fsdp__op minimum_op = {.name = "minimum", .backward = fsdp__binary_backward};
-
 /* What the gradients of the inputs need. */
 static void save(fsdp__binary_op kind, fsdp_tensor *a, fsdp_tensor *b, fsdp_tensor *saved[2])
 {
@@ -171,40 +163,20 @@ fsdp_tensor *fsdp__binary(const fsdp__op *op, fsdp__binary_op kind, fsdp_tensor 
     return y;
 }
 
-fsdp_tensor *fsdp_add(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&add_op, FSDP__ADD, a, b, 0.0f);
-}
+#define BINARY(function, KIND, backward_of)                                             \
+    static const fsdp__op function##_op = {.name = #function, .backward = backward_of}; \
+    fsdp_tensor *fsdp_##function(fsdp_tensor *a, fsdp_tensor *b)                        \
+    {                                                                                   \
+        return fsdp__binary(&function##_op, FSDP__##KIND, a, b, 0.0f);                  \
+    }
 
-fsdp_tensor *fsdp_sub(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&sub_op, FSDP__SUB, a, b, 0.0f);
-}
-
-fsdp_tensor *fsdp_mul(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&mul_op, FSDP__MUL, a, b, 0.0f);
-}
-
-fsdp_tensor *fsdp_div(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&div_op, FSDP__DIV, a, b, 0.0f);
-}
-
-fsdp_tensor *fsdp_pow(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&pow_op, FSDP__POW, a, b, 0.0f);
-}
-
-fsdp_tensor *fsdp_maximum(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&maximum_op, FSDP__MAXIMUM, a, b, 0.0f);
-}
-
-fsdp_tensor *fsdp_minimum(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return fsdp__binary(&minimum_op, FSDP__MINIMUM, a, b, 0.0f);
-}
+BINARY(add, ADD, add_backward)
+BINARY(sub, SUB, add_backward)
+BINARY(mul, MUL, mul_backward)
+BINARY(div, DIV, fsdp__binary_backward)
+BINARY(pow, POW, fsdp__binary_backward)
+BINARY(maximum, MAXIMUM, fsdp__binary_backward)
+BINARY(minimum, MINIMUM, fsdp__binary_backward)
 
 /* ---- the second is a number ---- */
 

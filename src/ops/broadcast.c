@@ -13,22 +13,28 @@ fsdp__shape fsdp__shape_of(const fsdp_tensor *tensor)
     return shape;
 }
 
-bool fsdp__broadcast_with(const char *op, const fsdp_tensor *first, const fsdp_tensor *tensor, fsdp__shape *shape)
+bool fsdp__broadcast(int ndim, const int64_t *sizes, fsdp__shape *shape)
 {
-    fsdp__shape out = {.ndim = FSDP__MAX(shape->ndim, tensor->ndim)};
+    fsdp__shape out = {.ndim = FSDP__MAX(shape->ndim, ndim)};
 
     for (int d = 0; d < out.ndim; d++) { /* from the last dimension */
         int64_t a = d < shape->ndim ? shape->sizes[shape->ndim - 1 - d] : 1;
-        int64_t b = d < tensor->ndim ? tensor->shape[tensor->ndim - 1 - d] : 1;
+        int64_t b = d < ndim ? sizes[ndim - 1 - d] : 1;
 
-        if (a != b && a != 1 && b != 1) {
-            fsdp__op_misfit(op, "second", tensor, "first", first);
+        if (a != b && a != 1 && b != 1)
             return false;
-        }
         out.sizes[out.ndim - 1 - d] = a == 1 ? b : a;
     }
     *shape = out;
     return true;
+}
+
+bool fsdp__broadcast_with(const char *op, const fsdp_tensor *first, const fsdp_tensor *tensor, fsdp__shape *shape)
+{
+    if (fsdp__broadcast(tensor->ndim, tensor->shape, shape))
+        return true;
+    fsdp__op_misfit(op, "second", tensor, "first", first);
+    return false;
 }
 
 void fsdp__broadcast_strides(const fsdp_tensor *tensor, const fsdp_tensor *over, int64_t *strides)

@@ -10,8 +10,9 @@ typedef struct fsdp__shape {
 } fsdp__shape;
 
 fsdp__shape fsdp__shape_of(const fsdp_tensor *tensor);
-/* `*shape` becomes that of both: a dimension of either that is 1 or missing is repeated. False and a last error, naming
- * `tensor` as the second and `first`, when they do not fit. */
+/* `*shape` becomes that of both: a dimension of either that is 1 or missing is repeated. False when they do not fit. */
+bool fsdp__broadcast(int ndim, const int64_t *sizes, fsdp__shape *shape);
+/* The same, and a last error that names `tensor` as the second and `first`. */
 bool fsdp__broadcast_with(const char *op, const fsdp_tensor *first, const fsdp_tensor *tensor, fsdp__shape *shape);
 /* Strides of `tensor` over the dimensions of `over`: 0 where it repeats. */
 void fsdp__broadcast_strides(const fsdp_tensor *tensor, const fsdp_tensor *over, int64_t *strides);

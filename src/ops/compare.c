@@ -31,45 +31,20 @@ static fsdp_tensor *compare(const char *op, fsdp__binary_op kind, fsdp_tensor *a
     return b && y && fsdp__binary_compute(kind, a, b, 0.0f, 0.0f, y) == FSDP_OK ? y : NULL;
 }
 
-fsdp_tensor *fsdp_eq(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("eq", FSDP__EQ, a, b);
-}
+#define COMPARE(function, KIND)                                  \
+    fsdp_tensor *fsdp_##function(fsdp_tensor *a, fsdp_tensor *b) \
+    {                                                            \
+        return compare(#function, FSDP__##KIND, a, b);           \
+    }
 
-fsdp_tensor *fsdp_ne(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("ne", FSDP__NE, a, b);
-}
-
-fsdp_tensor *fsdp_lt(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("lt", FSDP__LT, a, b);
-}
-
-fsdp_tensor *fsdp_le(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("le", FSDP__LE, a, b);
-}
-
-fsdp_tensor *fsdp_gt(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("gt", FSDP__GT, a, b);
-}
-
-fsdp_tensor *fsdp_ge(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("ge", FSDP__GE, a, b);
-}
-
-fsdp_tensor *fsdp_logical_and(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("logical_and", FSDP__AND, a, b);
-}
-
-fsdp_tensor *fsdp_logical_or(fsdp_tensor *a, fsdp_tensor *b)
-{
-    return compare("logical_or", FSDP__OR, a, b);
-}
+COMPARE(eq, EQ)
+COMPARE(ne, NE)
+COMPARE(lt, LT)
+COMPARE(le, LE)
+COMPARE(gt, GT)
+COMPARE(ge, GE)
+COMPARE(logical_and, AND)
+COMPARE(logical_or, OR)
 
 fsdp_tensor *fsdp_logical_not(fsdp_tensor *x)
 {

@@ -1,5 +1,6 @@
 /* matmul.c - a b, batched over leading dimensions, which repeat as PyTorch's do, or with one b for all. */
-#include "ops/op.h"
+#include "base/compiler.h"
+#include "ops/broadcast.h"
 
 #include <string.h>
 
@@ -31,29 +32,19 @@ static fsdp_status matmul_backward(fsdp__node *node, fsdp_tensor *const *grads)
 
 static const fsdp__op matmul_op = {.name = "matmul", .backward = matmul_backward, .dear = FSDP__DEAR_PRODUCT};
 
-/* The leading dimensions of both, one repeated over the other's; -1 when they do not fit. */
-static int leading(const fsdp_tensor *a, const fsdp_tensor *b, int64_t *shape)
+/* The leading dimensions of both, one repeated over the other's; a vector has none. False when they do not fit. */
+static bool leading(const fsdp_tensor *a, const fsdp_tensor *b, fsdp__shape *shape)
 {
-    int ndim = (a->ndim > b->ndim ? a->ndim : b->ndim) - 2;
-
-    for (int d = 0; d < ndim; d++) {
-        int in_a = d - (ndim + 2 - a->ndim), in_b = d - (ndim + 2 - b->ndim);
-        int64_t left = in_a < 0 ? 1 : a->shape[in_a], right = in_b < 0 ? 1 : b->shape[in_b];
-
-        if (left != right && left != 1 && right != 1)
-            return -1;
-        shape[d] = left == 1 ? right : left;
-    }
-    return ndim;
+    *shape = fsdp__shape_of(a);
+    shape->ndim = FSDP__MAX(a->ndim - 2, 0);
+    return fsdp__broadcast(FSDP__MAX(b->ndim - 2, 0), b->shape, shape);
 }
 
-static bool fits(const fsdp_tensor *a, const fsdp_tensor *b)
+static bool fits(const fsdp_tensor *a, const fsdp_tensor *b, fsdp__shape *shape)
 {
-    int64_t shape[FSDP_MAX_DIMS];
-
     if (a->ndim < 1 || b->ndim < 1 || a->shape[a->ndim - 1] != b->shape[b->ndim > 1 ? b->ndim - 2 : 0])
         return false;
-    return a->ndim < 2 || b->ndim < 2 || leading(a, b, shape) >= 0;
+    return leading(a, b, shape);
 }
 
 /* y (...,M,N) */
@@ -90,24 +81,23 @@ static fsdp_tensor *matmul(fsdp_tensor *a, fsdp_tensor *b)
 }
 
 /* With the leading dimensions `shape` in front of its matrices. */
-static fsdp_tensor *repeated(fsdp_tensor *x, int64_t *shape, int ndim)
+static fsdp_tensor *repeated(fsdp_tensor *x, fsdp__shape shape)
 {
-    if (x->ndim == ndim + 2 && memcmp(x->shape, shape, (size_t)ndim * sizeof *shape) == 0)
+    if (x->ndim == shape.ndim + 2 && memcmp(x->shape, shape.sizes, (size_t)shape.ndim * sizeof *shape.sizes) == 0)
         return x;
-    memcpy(shape + ndim, x->shape + (x->ndim - 2), 2 * sizeof *shape);
-    return fsdp_expand(x, ndim + 2, shape);
+    memcpy(shape.sizes + shape.ndim, x->shape + (x->ndim - 2), 2 * sizeof *shape.sizes);
+    return fsdp_expand(x, shape.ndim + 2, shape.sizes);
 }
 
 fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
 {
     fsdp_tensor *inputs[] = {a, b}, *y;
-    int64_t shape[FSDP_MAX_DIMS];
+    fsdp__shape shape;
     bool row, column;
-    int ndim;
 
     if (!a || !b || !fsdp__op_inputs("matmul", inputs, 2) || !fsdp__op_same_dtype("matmul", inputs, 2))
         return NULL;
-    if (!fits(a, b))
+    if (!fits(a, b, &shape))
         return fsdp__op_misfit("matmul", "left", a, "right", b);
     row = a->ndim == 1;
     column = b->ndim == 1;
@@ -116,9 +106,8 @@ fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b)
     if (!a || !b)
         return NULL;
     if (b->ndim > 2) {
-        ndim = leading(a, b, shape);
-        a = repeated(a, shape, ndim);
-        b = repeated(b, shape, ndim);
+        a = repeated(a, shape);
+        b = repeated(b, shape);
         if (!a || !b)
             return NULL;
     }

@@ -1,5 +1,5 @@
 /* shape.c - other shapes on the same bytes; copies only where strides do not allow a view. */
-#include "ops/op.h"
+#include "ops/broadcast.h"
 
 #include "base/alloc.h"
 
@@ -17,20 +17,15 @@ static fsdp_tensor *finish(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *view
 
 /* ---- reshape ---- */
 
-typedef struct shape_state {
-    int ndim;
-    int64_t shape[FSDP_MAX_DIMS];
-} shape_state;
-
 static fsdp_status reshape_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const shape_state *state = fsdp__node_state(node);
+    const fsdp__shape *shape = fsdp__node_state(node);
     fsdp_tensor *dy = fsdp__op_contiguous(grads[0]), *dx = NULL;
     fsdp_status status;
 
     if (!dy)
         return fsdp_last_status();
-    FSDP_TRY(fsdp__view_reshape(dy, state->ndim, state->shape, &dx));
+    FSDP_TRY(fsdp__view_reshape(dy, shape->ndim, shape->sizes, &dx));
     status = fsdp__node_give(node, 0, dx);
     fsdp_tensor_unref(dx);
     return status;
@@ -41,12 +36,11 @@ static const fsdp__op reshape_op = {.name = "reshape", .backward = reshape_backw
 fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     fsdp_tensor *view = NULL, *copy;
-    shape_state state;
+    fsdp__shape state;
 
     if (!x || !fsdp__op_inputs("reshape", &x, 1))
         return NULL;
-    state.ndim = x->ndim;
-    memcpy(state.shape, x->shape, sizeof state.shape);
+    state = fsdp__shape_of(x);
     if (fsdp__view_reshape(x, ndim, shape, &view) == FSDP_OK)
         return finish(&reshape_op, x, view, &state, sizeof state);
     if (fsdp_tensor_is_contiguous(x)) /* then it was not the strides */

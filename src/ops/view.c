@@ -1,7 +1,7 @@
 /* view.c - more shapes on the same bytes: what newcomers to tensors call by name, made of those of shape.c; and
  * repeated elements. */
 #include "base/alloc.h"
-#include "ops/op.h"
+#include "ops/broadcast.h"
 
 #include <string.h>
 
@@ -152,49 +152,9 @@ fsdp_tensor *fsdp_stack(fsdp_tensor *const *tensors, int count, int dim)
 
 /* ---- expand ---- */
 
-typedef struct expansion {
-    int ndim;
-    int64_t shape[FSDP_MAX_DIMS]; /* of x, with a 1 for every dimension that it does not have */
-    int added;                    /* of these */
-} expansion;
-
-/* dx = the sum of dy over what was repeated: a pass for each run of such dimensions, in f32 up to the last. */
 static fsdp_status expand_backward(fsdp__node *node, fsdp_tensor *const *grads)
 {
-    const expansion *e = fsdp__node_state(node);
-    fsdp_tensor *sum = fsdp__op_contiguous(grads[0]), *dx = NULL;
-    int64_t shape[FSDP_MAX_DIMS];
-    fsdp_status status;
-
-    if (!sum)
-        return fsdp_last_status();
-    memcpy(shape, sum->shape, sizeof shape);
-    for (int end = e->ndim; end > 0; end--) {
-        int first = end - 1, before = 0;
-        fsdp_tensor *next;
-
-        if (shape[first] == e->shape[first])
-            continue;
-        while (first > 0 && e->shape[first - 1] == 1)
-            first--;
-        for (int d = 0; d < first; d++)
-            before += shape[d] != e->shape[d];
-        int64_t reduced = fsdp__shape_numel(end - first, shape + first);
-        for (int d = first; d < end; d++)
-            shape[d] = 1;
-        next = fsdp_empty(sum->storage->device, before > 0 ? FSDP_F32 : grads[0]->dtype, e->ndim, shape);
-        if (!next)
-            return fsdp_last_status();
-        if (fsdp_tensor_numel(next) > 0)
-            FSDP_TRY(fsdp__op_reduce(sum, fsdp__shape_numel(first, shape), reduced,
-                                     fsdp__shape_numel(e->ndim - end, shape + end), 1.0f, next, false));
-        sum = next;
-        end = first + 1;
-    }
-    FSDP_TRY(fsdp__view_reshape(sum, e->ndim - e->added, e->shape + e->added, &dx));
-    status = fsdp__node_give(node, 0, dx);
-    fsdp_tensor_unref(dx);
-    return status;
+    return fsdp__give_summed(node, 0, grads[0], fsdp__node_state(node));
 }
 
 static const fsdp__op expand_op = {.name = "expand", .backward = expand_backward};
@@ -202,22 +162,23 @@ static const fsdp__op expand_op = {.name = "expand", .backward = expand_backward
 fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     int64_t sizes[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
-    expansion e = {.ndim = ndim};
     char from[FSDP__SHAPE_TEXT], to[FSDP__SHAPE_TEXT];
     fsdp_tensor *y = NULL;
+    fsdp__shape state;
+    int added;
     bool fits;
 
     if (!x || !fsdp__op_inputs("expand", &x, 1))
         return NULL;
     fits = ndim >= x->ndim && ndim <= FSDP_MAX_DIMS;
-    e.added = ndim - x->ndim;
+    added = ndim - x->ndim;
     for (int d = 0; fits && d < ndim; d++) {
-        bool own = d >= e.added;
+        bool own = d >= added;
+        int64_t size = own ? x->shape[d - added] : 1;
 
-        e.shape[d] = own ? x->shape[d - e.added] : 1;
-        sizes[d] = shape[d] == -1 && own ? e.shape[d] : shape[d];
-        strides[d] = own && sizes[d] == e.shape[d] ? x->strides[d - e.added] : 0;
-        fits = sizes[d] == e.shape[d] || (e.shape[d] == 1 && sizes[d] >= 0);
+        sizes[d] = shape[d] == -1 && own ? size : shape[d];
+        strides[d] = own && sizes[d] == size ? x->strides[d - added] : 0;
+        fits = sizes[d] == size || (size == 1 && sizes[d] >= 0);
     }
     if (!fits) {
         FSDP_FAIL(FSDP_INVALID, "expand: %s cannot be repeated to %s", fsdp__shape_text(x->ndim, x->shape, from),
@@ -227,7 +188,8 @@ fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
     if (fsdp__tensor_create_view(x->storage, x->dtype, ndim, sizes, strides, x->offset, &y) != FSDP_OK)
         return NULL;
     y = fsdp__scope_adopt(y);
-    if (!y || fsdp__record(&expand_op, &x, 1, &y, 1, NULL, 0, &e, sizeof e) != FSDP_OK)
+    state = fsdp__shape_of(x);
+    if (!y || fsdp__record(&expand_op, &x, 1, &y, 1, NULL, 0, &state, sizeof state) != FSDP_OK)
         return NULL;
     return y;
 }
