@@ -60,18 +60,23 @@ static fsdp_tensor *images(fsdp_device *device, int step, int rank)
     return CHECK_PTR(fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(ROWS, CHANNELS, HEIGHT, WIDTH), values));
 }
 
-static void forward_backward(fsdp_module *m, int step, int rank)
+static fsdp_tensor *forward(fsdp_module *m, int step, int rank)
 {
     fsdp_device *device = test_device(m->context);
     int32_t classes[ROWS];
     fsdp_tensor *targets, *logits;
 
-    CHECK_OK(fsdp_scope_begin(m->context));
     for (int i = 0; i < ROWS; i++)
         classes[i] = (i + step + rank) % CLASSES;
     targets = CHECK_PTR(fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(ROWS), classes));
     logits = CHECK_PTR(fsdp_call(m, images(device, step, rank)));
-    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_cross_entropy(logits, targets))));
+    return CHECK_PTR(fsdp_cross_entropy(logits, targets));
+}
+
+static void forward_backward(fsdp_module *m, int step, int rank)
+{
+    CHECK_OK(fsdp_scope_begin(m->context));
+    CHECK_OK(fsdp_backward(forward(m, step, rank)));
     fsdp_scope_end(m->context, NULL);
 }
 
@@ -257,6 +262,54 @@ static void a_checkpoint_updates_running_statistics_once(void **state)
         test_run_ranks(2, trains_as_plain, &(cnn_case){.door = d, .checkpoint = true});
 }
 
+/* The model is tuned with its statistics as they are; a load, another evaluation, come before the backward. free() it.
+ */
+static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, int64_t *count)
+{
+    fsdp_module *m = cnn_create(context, test_device(context));
+    fsdp_tensor *loss[2];
+    float *values;
+
+    CHECK_OK(fsdp_module_initialize(m, 7));
+    wrap(m, d);
+    forward_backward(m, 0, fsdp_context_rank(context));
+    fsdp_module_train(m, false);
+    CHECK_OK(fsdp_module_set_checkpoint(m, mode));
+    CHECK_OK(fsdp_scope_begin(context));
+    for (int i = 0; i < 2; i++) {
+        loss[i] = forward(m, 1 + i, fsdp_context_rank(context));
+        for (int b = 0; b < 2; b++)
+            CHECK_OK(fsdp_tensor_fill_(*norm_parts(m)->buffers[b].slot, 3 * i + b + 2));
+    }
+    CHECK_OK(fsdp_backward(fsdp_add(loss[0], loss[1])));
+    fsdp_scope_end(context, NULL);
+    net_sgd(m, 0.1f);
+    values = net_values(m, count);
+    fsdp_module_unref(m);
+    return values;
+}
+
+static void tunes_alike(fsdp_context *context, void *arg)
+{
+    int64_t count;
+    float *plain = tune(context, *(const door *)arg, FSDP_CHECKPOINT_NONE, &count);
+
+    for (int mode = FSDP_CHECKPOINT_FULL; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++) {
+        float *values = tune(context, *(const door *)arg, (fsdp_checkpoint_mode)mode, &count);
+
+        CHECK_BYTES(values, plain, (size_t)count * sizeof *values);
+        free(values);
+    }
+    free(plain);
+}
+
+static void a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read(void **state)
+{
+    (void)state;
+    for (door d = 0; d < DOORS; d++)
+        test_run_ranks(2, tunes_alike, &d);
+}
+
 /* ---- mixed precision ---- */
 
 static void buffers_stay(fsdp_context *context, void *arg)
@@ -289,4 +342,5 @@ static void mixed_precision_leaves_buffers_in_full_precision(void **state)
 
 TEST_MAIN(cmocka_unit_test(every_front_door_trains_as_plain_models),
           cmocka_unit_test(a_checkpoint_updates_running_statistics_once),
+          cmocka_unit_test(a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read),
           cmocka_unit_test(mixed_precision_leaves_buffers_in_full_precision))
