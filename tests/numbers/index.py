@@ -6,12 +6,10 @@ The gradients are those of sum(weights * output)."""
 
 import torch
 
+import header
+from header import put
+
 torch.manual_seed(21)
-tensors = []
-
-
-def put(name, tensor):
-    tensors.append((name, list(tensor.shape), tensor.detach().float().reshape(-1).tolist()))
 
 
 def case(name, function, ints=None, **leaves):
@@ -60,16 +58,4 @@ case("split", lambda x: torch.cat([part * (1 + i) for i, part in enumerate(x.spl
 case("chunk", lambda x: torch.cat([part * (1 + i) for i, part in enumerate(x.chunk(3, 0))][::-1], 0), x=rand(7, 2))
 case("flatten", lambda x: x.transpose(1, 2).flatten(1, -2) ** 2, x=rand(2, 3, 2, 2))
 
-print("/* numbers/index.h - made by index.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("#ifndef TESTS_NUMBERS_INDEX_H\n#define TESTS_NUMBERS_INDEX_H\n\n#include <stdint.h>\n")
-print("typedef struct index_number {\n    const char *name;\n    int ndim;\n    int64_t shape[6];\n    const float *data;\n}"
-      " index_number;\n\n/* clang-format off */\nstatic const index_number index_numbers[] = {")
-for name, shape, values in tensors:
-    sizes = ", ".join(map(str, shape)) or "0"
-    print(f'{{"{name}", {len(shape)}, {{{sizes}}}, (const float[]){{')
-    text = [f"{v:.9g}" for v in values]
-    text = [v + ("f" if "." in v or "e" in v else ".0f") for v in text]
-    for at in range(0, len(text), 8):
-        print("    " + ", ".join(text[at:at + 8]) + ",")
-    print("}},")
-print("};\n/* clang-format on */\n\n#endif")
+header.write("index", "index_number", "index_numbers", dims=6)

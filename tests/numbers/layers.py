@@ -8,12 +8,10 @@ both; the evaluation comes last."""
 import torch
 from torch import nn
 
+import header
+from header import put
+
 torch.manual_seed(14)
-tensors = []
-
-
-def put(name, tensor):
-    tensors.append((name, list(tensor.shape), tensor.detach().float().reshape(-1).tolist()))
 
 
 def layer(name, module, *inputs, **arguments):
@@ -95,16 +93,4 @@ layer("encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5, dropo
 layer("sigmoid", nn.Sigmoid(), rand(3, 5))
 layer("tanh", nn.Tanh(), rand(3, 5))
 
-print("/* numbers/layers.h - made by layers.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("#ifndef TESTS_NUMBERS_LAYERS_H\n#define TESTS_NUMBERS_LAYERS_H\n\n#include <stdint.h>\n")
-print("typedef struct number_tensor {\n    const char *name;\n    int ndim;\n    int64_t shape[4];\n    const float *data;\n}"
-      " number_tensor;\n\n/* clang-format off */\nstatic const number_tensor numbers[] = {")
-for name, shape, values in tensors:
-    sizes = ", ".join(map(str, shape)) or "0"
-    print(f'{{"{name}", {len(shape)}, {{{sizes}}}, (const float[]){{')
-    text = [f"{v:.9g}" for v in values]
-    text = [v + ("f" if "." in v or "e" in v else ".0f") for v in text]
-    for at in range(0, len(text), 8):
-        print("    " + ", ".join(text[at:at + 8]) + ",")
-    print("}},")
-print("};\n/* clang-format on */\n\n#endif")
+header.write("layers", "number_tensor", "numbers")

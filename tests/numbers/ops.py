@@ -7,12 +7,10 @@ The gradients are those of sum(weights * output)."""
 import torch
 import torch.nn.functional as F
 
+import header
+from header import put
+
 torch.manual_seed(20)
-tensors = []
-
-
-def put(name, tensor):
-    tensors.append((name, list(tensor.shape), tensor.detach().float().reshape(-1).tolist()))
 
 
 def case(name, function, ints=(), **inputs):
@@ -165,17 +163,4 @@ masks = torch.stack([f(torch.cat((kinks, ends)), torch.tensor([[0.5], [nan]]))
 put("masks.x", torch.cat((kinks, ends)))
 put("masks.y", masks)
 
-print("/* numbers/ops.h - made by ops.py with PyTorch", torch.__version__.split("+")[0] + ". */")
-print("#ifndef TESTS_NUMBERS_OPS_H\n#define TESTS_NUMBERS_OPS_H\n\n#include <math.h>\n#include <stdint.h>\n")
-print("typedef struct number_tensor {\n    const char *name;\n    int ndim;\n    int64_t shape[4];\n    const float *data;\n}"
-      " number_tensor;\n\n/* clang-format off */\nstatic const number_tensor numbers[] = {")
-for name, shape, values in tensors:
-    sizes = ", ".join(map(str, shape)) or "0"
-    print(f'{{"{name}", {len(shape)}, {{{sizes}}}, (const float[]){{')
-    text = [f"{v:.9g}" for v in values]
-    text = [{"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}.get(v, v + ("f" if "." in v or "e" in v else ".0f"))
-            for v in text]
-    for at in range(0, len(text), 8):
-        print("    " + ", ".join(text[at:at + 8]) + ",")
-    print("}},")
-print("};\n/* clang-format on */\n\n#endif")
+header.write("ops", "number_tensor", "numbers", includes=("math.h", "stdint.h"))

@@ -97,25 +97,15 @@ static fsdp_status meta_event_synchronize(fsdp_event *event)
     return FSDP_OK;
 }
 
-const fsdp__backend fsdp__backend_meta = {
-    .name = "meta",
-    .most = 1,
-    .has_bytes = false,
-    .is_meta = true,
-    .segment_alloc = meta_segment_alloc,
-    .segment_free = meta_segment_free,
-    .stream_create = meta_stream_create,
-    .stream_free = meta_stream_free,
-    .stream_enqueue = meta_stream_enqueue,
-    .stream_synchronize = meta_stream_synchronize,
-    .stream_check = meta_stream_synchronize,
-    .event_create = meta_event_create,
-    .event_free = meta_event_free,
-    .event_record = meta_event_record,
-    .stream_wait_event = meta_stream_wait_event,
-    .event_synchronize = meta_event_synchronize,
-    /* no .kernels: launches do nothing */
-};
+/* What both have; no .kernels: of a launch the flops are counted, and nothing else happens. */
+#define WITHOUT_BYTES                                                                                            \
+    .most = 1, .has_bytes = false, .segment_alloc = meta_segment_alloc, .segment_free = meta_segment_free,       \
+    .stream_create = meta_stream_create, .stream_free = meta_stream_free, .stream_enqueue = meta_stream_enqueue, \
+    .stream_synchronize = meta_stream_synchronize, .stream_check = meta_stream_synchronize,                      \
+    .event_create = meta_event_create, .event_free = meta_event_free, .event_record = meta_event_record,         \
+    .stream_wait_event = meta_stream_wait_event, .event_synchronize = meta_event_synchronize
+
+const fsdp__backend fsdp__backend_meta = {.name = "meta", .is_meta = true, WITHOUT_BYTES};
 
 /* ---- dry ---- */
 
@@ -128,21 +118,8 @@ static fsdp_status dry_copy_to_host(fsdp_stream *stream, void *host, const void 
 
 const fsdp__backend fsdp__backend_dry = {
     .name = "dry",
-    .most = 1,
-    .has_bytes = false,
     .host_access = true, /* as the CPU: shards that are offloaded lie there already */
-    .segment_alloc = meta_segment_alloc,
-    .segment_free = meta_segment_free,
     .copy_to_host = dry_copy_to_host,
     .run_copy_to_host = dry_copy_to_host,
-    .stream_create = meta_stream_create,
-    .stream_free = meta_stream_free,
-    .stream_enqueue = meta_stream_enqueue,
-    .stream_synchronize = meta_stream_synchronize,
-    .stream_check = meta_stream_synchronize,
-    .event_create = meta_event_create,
-    .event_free = meta_event_free,
-    .event_record = meta_event_record,
-    .stream_wait_event = meta_stream_wait_event,
-    .event_synchronize = meta_event_synchronize,
+    WITHOUT_BYTES,
 };
