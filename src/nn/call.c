@@ -126,7 +126,7 @@ static fsdp_status run(call *c)
 
 static void forget_outputs(fsdp_tensor **outputs, int count)
 {
-    for (int i = 0; i < count; i++)
+    for (int i = 0; outputs && i < count; i++)
         outputs[i] = NULL;
 }
 
@@ -149,13 +149,13 @@ static fsdp_status call_in_scope(call *c, fsdp_tensor *const *inputs)
     return status;
 }
 
+/* `outputs` are NULLs. */
 static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tensor *const *inputs, int count,
                           fsdp_tensor **outputs, int output_count)
 {
     call c = {module, forward, NULL, outputs, count, output_count, 0, 0, NULL};
     fsdp_status status;
 
-    forget_outputs(outputs, output_count);
     module->parts->failed = false;
     for (int i = 0; i < count; i++)
         if (!inputs[i]) /* what should have made it failed and said why */
@@ -201,6 +201,7 @@ fsdp_tensor *fsdp_module_call(fsdp_module *module, fsdp_tensor *const *inputs, i
 fsdp_status fsdp_module_call_many(fsdp_module *module, void *arg, fsdp_tensor *const *inputs, int count,
                                   fsdp_tensor **outputs, int output_count)
 {
+    forget_outputs(outputs, output_count);
     FSDP_TRY(check_callable(module, count));
     if (!outputs || output_count < 1)
         return FSDP_FAIL(FSDP_INVALID, "%s: a call needs room for at least one output", module->type->name);
@@ -234,6 +235,7 @@ fsdp_tensor *fsdp_module_call_method(fsdp_module *module, fsdp_module_function m
 fsdp_status fsdp_module_call_method_many(fsdp_module *module, fsdp_module_function_many method, void *arg,
                                          fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs, int output_count)
 {
+    forget_outputs(outputs, output_count);
     FSDP_TRY(check_method(module, method != NULL));
     if (!outputs || output_count < 1)
         return FSDP_FAIL(FSDP_INVALID, "%s: a call needs room for at least one output", module->type->name);

@@ -360,11 +360,15 @@ static void a_call_of_several_outputs_fails_with_none(void **state)
     CHECK_STRING(fsdp_last_error(), "Split: communication failed");
     CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, y, 0), FSDP_INVALID);
     CHECK_STATUS(fsdp_module_call_many(m, &w, &x, 1, NULL, 1), FSDP_INVALID);
-    CHECK_STATUS(fsdp_module_call_many(NULL, &w, &x, 1, y, 1), FSDP_INVALID);
-    CHECK_STATUS(fsdp_module_call_many(m, &w, NULL, 0, y, 1), FSDP_UNSUPPORTED);
-    CHECK_STATUS(fsdp_module_call_method_many(m, NULL, &w, &x, 1, y, 1), FSDP_INVALID);
+    y[0] = y[1] = y[2] = x; /* what is refused gives none, either */
+    CHECK_STATUS(fsdp_module_call_many(NULL, &w, &x, 1, &y[0], 1), FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_call_many(m, &w, NULL, 0, &y[1], 1), FSDP_UNSUPPORTED);
+    CHECK_STATUS(fsdp_module_call_method_many(m, NULL, &w, &x, 1, &y[2], 1), FSDP_INVALID);
+    CHECK(!y[0] && !y[1] && !y[2]);
+    y[0] = y[1] = x;
     CHECK_STATUS(fsdp_module_call_method_many(m, split, &w, &x, 1, y, 0), FSDP_INVALID);
     CHECK_STATUS(fsdp_module_call_many(relu, NULL, &x, 1, y, 2), FSDP_UNSUPPORTED);
+    CHECK(!y[0] && !y[1]);
     CHECK_STATUS(fsdp_module_call_many(relu, &w, &x, 1, y, 1), FSDP_UNSUPPORTED);
     CHECK_CONTAINS(fsdp_last_error(), "ReLU has a forward of tensors and one output alone");
     CHECK_OK(fsdp_module_call_many(relu, NULL, &x, 1, y, 1));
