@@ -243,10 +243,12 @@ static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *
     fsdp__checkpoint *c = NULL;
     fsdp_status status;
 
-    for (int i = 0; i < like->output_count; i++)
+    for (int i = 0; outputs && i < like->output_count; i++)
         outputs[i] = NULL;
     if (!like->context || (!like->function && !like->function_many))
         status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs a context and a function");
+    else if (!outputs || like->output_count < 1)
+        status = FSDP_FAIL(FSDP_INVALID, "a checkpoint needs room for at least one output");
     else if (!all_there(inputs, count))
         status = fsdp_last_status() != FSDP_OK ? fsdp_last_status()
                                                : FSDP_FAIL(FSDP_INVALID, "an input of a checkpoint is missing");
@@ -254,7 +256,7 @@ static fsdp_status checkpoint(const fsdp__checkpoint *like, fsdp_tensor *const *
         status = fsdp__checkpoint_call(like, inputs, count, outputs);
     else
         status = begin(like, inputs, count, outputs, &c);
-    for (int i = 0; i < like->output_count && status != FSDP_OK; i++)
+    for (int i = 0; outputs && i < like->output_count && status != FSDP_OK; i++)
         outputs[i] = NULL;
     if (c)
         fsdp__checkpoint_unref(c); /* the nodes have theirs */

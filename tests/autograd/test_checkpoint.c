@@ -227,7 +227,9 @@ static void a_backward_may_come_from_any_of_several_outputs(void **state)
     CHECK_STATUS(fsdp_checkpoint_many(context, several, &t, &none, 1, y, 3, &options), FSDP_INVALID);
     CHECK(!y[0] && !y[1] && !y[2]);
     CHECK_STATUS(fsdp_checkpoint_many(context, NULL, &t, &x, 1, y, 3, &options), FSDP_INVALID);
-    CHECK_EQ(t.freed, 4);
+    CHECK_ERROR(fsdp_checkpoint_many(context, several, &t, &x, 1, NULL, 3, &options), FSDP_INVALID, "room");
+    CHECK_ERROR(fsdp_checkpoint_many(context, several, &t, &x, 1, y, 0, &options), FSDP_INVALID, "room");
+    CHECK_EQ(t.freed, 6);
     toy_end(context);
 }
 
