@@ -224,8 +224,9 @@ typedef struct fsdp_module_hooks {
      */
     void (*free_arg)(void *arg);
 } fsdp_module_hooks;
-/* Run in the order added, those in a backward too. `out_handle`, which may be NULL, is for fsdp_module_remove_hooks. On
- * a failure `arg` stays the caller's. A hook may add and remove hooks, itself too. */
+/* Run in the order added, those in a backward too, which are those that were there when its forward began.
+ * `out_handle`, which may be NULL, is for fsdp_module_remove_hooks. On a failure `arg` stays the caller's. A hook may
+ * add and remove hooks, itself too. */
 FSDP_API fsdp_status fsdp_module_add_hooks(fsdp_module *module, const fsdp_module_hooks *hooks, int64_t *out_handle);
 /* None of them runs any more, in backwards of earlier calls either. FSDP_NOT_FOUND: there are none with the handle. */
 FSDP_API fsdp_status fsdp_module_remove_hooks(fsdp_module *module, int64_t handle);

@@ -193,6 +193,19 @@ static void evaluated_between(net *n, trace *t, int step)
     backward(t, loss);
 }
 
+/* It holds from the next call on. */
+static void set_between(net *n, trace *t, int step)
+{
+    fsdp_tensor *loss = forward(n, (uint64_t)step, true);
+    fsdp_checkpoint_mode mode = fsdp_module_checkpoint(n->blocks[0]);
+
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_module_set_checkpoint(n->blocks[i], mode ? FSDP_CHECKPOINT_NONE : FSDP_CHECKPOINT_FULL));
+    backward(t, loss);
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_module_set_checkpoint(n->blocks[i], mode));
+}
+
 static void in_evaluation(net *n, trace *t, int step)
 {
     fsdp_module_train(&n->base, step > 0);
@@ -249,8 +262,8 @@ static void in_another(net *n, trace *t, int step)
 }
 
 static void (*const uses[])(net *n, trace *t, int step) = {
-    plain,        wanted_input,  two_forwards,  two_backwards, kept_graph,         evaluated_between, in_evaluation,
-    called_twice, unused_output, partly_frozen, frozen_below,  backward_in_a_hook, in_another};
+    plain,         wanted_input, two_forwards,  two_backwards, kept_graph,   evaluated_between,  set_between,
+    in_evaluation, called_twice, unused_output, partly_frozen, frozen_below, backward_in_a_hook, in_another};
 
 static void trace_of(fsdp_checkpoint_mode mode, size_t use, trace *t)
 {

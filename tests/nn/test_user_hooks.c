@@ -324,6 +324,27 @@ static void removed_ones_run_in_no_backward(void **state)
     end(&r);
 }
 
+static void those_added_after_a_call_run_in_the_next_one(void **state)
+{
+    rig r;
+    spy a = {.name = 'a', .log = r.log}, b = {.name = 'b', .log = r.log, .pre_by = 2};
+    fsdp_tensor *y;
+
+    (void)state;
+    begin(&r);
+    (void)spy_on(r.module, &a);
+    y = fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)));
+    (void)spy_on(r.module, &b);
+    CHECK_OK(fsdp_backward(y));
+    CHECK_STRING(r.log, "<a>a[a]a");
+    CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 3, 0);
+    r.log[0] = '\0';
+    CHECK_OK(fsdp_backward(fsdp_sum(CHECK_PTR(fsdp_call(r.module, r.x)))));
+    CHECK_STRING(r.log, "<a<b>a>b[a[b]a]b");
+    CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 9, 0);
+    end(&r);
+}
+
 static fsdp_tensor *inner(void *arg, fsdp_tensor *const *inputs, int count)
 {
     (void)count;
@@ -357,4 +378,5 @@ TEST_MAIN(cmocka_unit_test(they_run_in_order_until_they_are_removed),
           cmocka_unit_test(one_of_several_outputs_is_not_lost_in_a_failure),
           cmocka_unit_test(what_they_need_lives_as_long_as_they_may_run),
           cmocka_unit_test(removed_ones_run_in_no_backward),
+          cmocka_unit_test(those_added_after_a_call_run_in_the_next_one),
           cmocka_unit_test(a_checkpoint_around_runs_those_of_the_forward_again))
