@@ -31,8 +31,9 @@ FSDP_API fsdp_tensor *fsdp_matmul(fsdp_tensor *a, fsdp_tensor *b);
 FSDP_API fsdp_tensor *fsdp_embedding(fsdp_tensor *table, fsdp_tensor *ids);
 
 /* ---- by index ---- */
-/* Indices are int32 or int64; one that is not below the size of the dimension is an error naming its position and
- * value. Negative dimensions count from the end. Sums are made in the order of the index, so bits are always the same.
+/* Indices are int32 or int64; one that is not below the size of the dimension (at most 2^31 - 1) is an error naming its
+ * position and value. Negative dimensions count from the end. Sums are made in the order of the index, so bits are
+ * always the same.
  *
  * Elements index[0], index[1], ... of dimension `dim` of x, in any dtype: index (n). */
 FSDP_API fsdp_tensor *fsdp_index_select(fsdp_tensor *x, int dim, fsdp_tensor *index);

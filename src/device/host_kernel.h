@@ -5,7 +5,8 @@
 #include "device/device.h"
 #include "device/kernels.h"
 
-/* data[i]: where the host reads or writes buffer i; equal addresses of the device are one buffer. */
+/* data[i]: where the host reads or writes buffer i; buffers of equal address and size are one. Others
+ * may share bytes where nobody writes them: each has what lies there. */
 typedef fsdp_status (*fsdp__host_function)(const void *arg, void *const *data);
 
 typedef struct fsdp__host_kernel {

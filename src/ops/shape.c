@@ -182,12 +182,7 @@ static bool can_concat(fsdp_tensor *const *tensors, int count, int *dim)
     for (int i = 0; i < count; i++)
         if (!tensors[i])
             return false;
-    *dim += *dim < 0 ? tensors[0]->ndim : 0;
-    if (*dim < 0 || *dim >= tensors[0]->ndim) {
-        fsdp__op_bad("concat", "tensor", "of a shape that has the dimension", tensors[0]);
-        return false;
-    }
-    return fsdp__op_inputs("concat", tensors, count);
+    return fsdp__op_dim("concat", tensors[0], tensors[0]->ndim, dim) && fsdp__op_inputs("concat", tensors, count);
 }
 
 fsdp_tensor *fsdp_concat(fsdp_tensor *const *tensors, int count, int dim)

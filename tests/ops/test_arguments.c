@@ -51,6 +51,7 @@ static void shapes_that_do_not_fit_are_named(void **state)
     parts[0] = ZEROS(2, 3), parts[1] = ZEROS(3, 3);
     CHECK_INVALID(fsdp_concat(parts, 2, 1), "concat: tensor (3, 3) does not fit the first (2, 3)");
     CHECK_INVALID(fsdp_concat(parts, 0, 1), "concat: no tensors");
+    CHECK_INVALID(fsdp_concat(parts, 2, -3), "concat: input (2, 3) has no dimension -3");
 }
 
 static void operands_and_dimensions_that_do_not_fit_are_named(void **state)
