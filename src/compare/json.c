@@ -41,6 +41,8 @@ static void print_collectives(const char *name, const int64_t *values, FILE *out
 
 static void print_figures(const fsdp__comparison *c, const fsdp__figures *f, FILE *out)
 {
+    int digits = fsdp__figures_agree(&c->figures[fsdp__comparison_first(c)], f);
+
     fprintf(out, ",\n   \"units\": %lld, \"microbatches\": %lld, \"tokens_per_step\": %lld", (long long)f->units,
             (long long)f->microbatches, (long long)f->tokens_per_step);
     fputs(",\n   \"losses\": [", out);
@@ -48,10 +50,8 @@ static void print_figures(const fsdp__comparison *c, const fsdp__figures *f, FIL
         fputs(i ? ", " : "", out);
         print_number(f->losses[i], out);
     }
-    fprintf(out, "], \"equal_digits\": %d, \"same_bits\": %s, \"starts_agree\": %s",
-            fsdp__figures_agree(&c->figures[fsdp__comparison_first(c)], f),
-            fsdp__figures_agree(&c->figures[fsdp__comparison_first(c)], f) == FSDP__SAME_BITS ? "true" : "false",
-            f->starts_agree ? "true" : "false");
+    fprintf(out, "], \"equal_digits\": %d, \"same_bits\": %s, \"starts_agree\": %s", digits,
+            digits == FSDP__SAME_BITS ? "true" : "false", f->starts_agree ? "true" : "false");
     fprintf(out, ",\n   \"measured_steps\": %lld", (long long)f->step_count);
     print_time("step_ms", f->step_ms, out);
     print_time("spread_ms", f->spread_ms, out);
