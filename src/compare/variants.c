@@ -249,6 +249,29 @@ static fsdp_status check_list(const char *option, const char *list)
     return list && !*list ? FSDP_FAIL(FSDP_INVALID, "--%s names none", option) : FSDP_OK;
 }
 
+/* Each word by itself, on a config of its own. */
+static fsdp_status check_words(const char *option, const char *list,
+                               fsdp_status (*set_word)(fsdp_train_config *, const char *))
+{
+    fsdp_status status = check_list(option, list);
+    char word[160];
+
+    while (status == FSDP_OK && list && next_word(&list, word, sizeof word)) {
+        fsdp_train_config *scratch = NULL;
+
+        FSDP_TRY(fsdp_train_config_create(&scratch));
+        status = prefix(set_word(scratch, word), option, word);
+        fsdp_train_config_free(scratch);
+    }
+    return status;
+}
+
+fsdp_status fsdp__variants_check_words(const char *strategies, const char *policies)
+{
+    FSDP_TRY(check_words("strategies", strategies, set_strategy));
+    return check_words("policies", policies, set_policy);
+}
+
 fsdp_status fsdp__variants_create(const fsdp_train_config *config, int world_size, const char *strategies,
                                   const char *policies, fsdp__variants *out)
 {
@@ -260,8 +283,7 @@ fsdp_status fsdp__variants_create(const fsdp_train_config *config, int world_siz
 
     *out = (fsdp__variants){NULL, 0};
     FSDP_TRY(check_config(config, world_size));
-    FSDP_TRY(check_list("strategies", strategies));
-    FSDP_TRY(check_list("policies", policies));
+    FSDP_TRY(fsdp__variants_check_words(strategies, policies));
     while (status == FSDP_OK && next_word(&list, strategy, sizeof strategy))
         status = add_policies(&b, strategy, policies);
     if (status != FSDP_OK)

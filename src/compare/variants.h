@@ -21,6 +21,9 @@ typedef struct fsdp__variants {
     int count;
 } fsdp__variants;
 
+/* Whether every word of the lists is one, whatever config they are for; NULL: no list. */
+fsdp_status fsdp__variants_check_words(const char *strategies, const char *policies);
+
 /* `strategies` and `policies` are lists with commas. Strategies are those of parallelism.strategy, fsdp1 also with one
  * of its own (fsdp1:shard_grad_op); NULL: all of them. Policies are those of parallelism.wrap_policy, with what is
  * theirs (size:20000, class:A+B); NULL: the config's. Every variant writes nothing: neither metrics nor an export.

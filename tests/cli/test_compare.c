@@ -130,11 +130,11 @@ static void what_is_named_and_cannot_be_is_refused(void **state)
     SAYS(2, "compare: say how many ranks", f->config);
     SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
     SAYS(2, "--worlds is 'x': expected an integer", f->config, "-n", "2", "--worlds=2,x");
-    SAYS(1, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
-    SAYS(1, "'zero2' has nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
-    SAYS(1, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
-    SAYS(1, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
-    SAYS(1, "'root' has nothing behind a colon", f->config, "-n", "2", "--policies=root:3");
+    SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
+    SAYS(2, "'zero2' has nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
+    SAYS(2, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
+    SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
+    SAYS(2, "'root' has nothing behind a colon", f->config, "-n", "2", "--policies=root:3");
     SAYS(1, "--policies root: parallelism.prefetch gathers units ahead", f->config, "-n", "2", "--strategies=fsdp2",
          "--policies=root", "--parallelism.prefetch=2");
     SAYS(1, "--strategies zero2: parallelism.strategy zero2 shards gradients", f->config, "-n", "2",
