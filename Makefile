@@ -30,8 +30,13 @@ tsan: packages
 	@tools/run_tests.sh build-tsan
 
 test-long: packages-check
-	@TEST_LONG=1 FSDP_SIM_SEED=$${FSDP_SIM_SEED:-$$(date +%s)} $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200"
-	@tools/fuzz.sh build-fuzz 300
+	@TEST_LONG=1 FSDP_SIM_SEED=$${FSDP_SIM_SEED:-$$(date +%s)} $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200 -DFSDP_ALL_MACHINES=ON"
+	@tools/fuzz.sh build-fuzz 3600
+	@tools/story.sh $(B)
+
+# The real packages: transformers and PyTorch.
+test-interop: packages
+	@$(CONFIGURE) >/dev/null && cmake --build $(B) --target program_interop && tools/interop.sh $(B)
 
 install: all
 	@cmake --install $(B)
@@ -47,4 +52,4 @@ packages:
 packages-check:
 	@tools/install_packages.sh --check
 
-.PHONY: all test demo check asan tsan test-long install format clean packages packages-check
+.PHONY: all test demo check asan tsan test-long test-interop install format clean packages packages-check

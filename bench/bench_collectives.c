@@ -1,8 +1,9 @@
-/* bench_collectives.c - what the collectives cost between processes of one machine.
+/* bench_collectives.c - what the collectives cost between processes of one machine, or of several.
  *
- *     bench_collectives [RANKS ...]          default: 2 4
+ *     bench_collectives [RANKS ...]                 default: 2 4; starts itself on that many ranks
+ *     mpirun ... bench_collectives joined [MB]      a rank that somebody else starts; f32 alone, to so many MB (256)
  *
- * Starts itself on that many ranks. One line a size: n is the whole buffer (what a rank has after the gather, before
+ * One line a size: n is the whole buffer (what a rank has after the gather, before
  * the reduce-scatter, and in the all-reduce). Medians in microseconds, over all ranks the slowest. */
 #include <math.h>
 #include <stdio.h>
@@ -11,24 +12,19 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "check.h"
 #include "fsdp/launch.h"
 
-#define CHECK(call)                                                \
-    do {                                                           \
-        if ((call) != FSDP_OK) {                                   \
-            fprintf(stderr, "%s: %s\n", #call, fsdp_last_error()); \
-            exit(1);                                               \
-        }                                                          \
-    } while (0)
-
 enum {
-    MAX_ROUNDS = 400
+    MAX_ROUNDS = 400,
+    JOINED_ROUNDS = 100 /* over a network */
 };
 
 typedef struct bench {
     fsdp_context *context;
     fsdp_process_group *world;
     fsdp_stream *stream;
+    int most, least; /* rounds */
     fsdp_dtype dtype;
     int64_t numel; /* of the unsharded, all ranks alike */
     size_t bytes;
@@ -131,7 +127,7 @@ static int compare(const void *x, const void *y)
 static double measure(bench *b, operation run)
 {
     static double times[MAX_ROUNDS];
-    int rounds = (int)fmin(MAX_ROUNDS, fmax(9, 4e8 / (double)(b->bytes + 100000)));
+    int rounds = (int)fmin(b->most, fmax(b->least, 4e8 / (double)(b->bytes + 100000)));
     float median;
 
     for (int i = -2; i < rounds; i++) {
@@ -198,10 +194,22 @@ static void warm_up(bench *b)
     } while (over == 0.0f);
 }
 
+static void measure_sizes(bench *b, fsdp_dtype dtype, size_t largest)
+{
+    b->dtype = dtype;
+    if (fsdp_process_group_rank(b->world) == 0)
+        printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b->dtype), "memcpy", "barrier", "AG",
+               "AG sym", "AG shared", "AG place", "RS", "RS sym", "AR", "AR sym");
+    for (size_t bytes = 1 << 10; bytes <= largest; bytes *= 4) {
+        b->bytes = bytes;
+        b->numel = (int64_t)(bytes / fsdp_dtype_size(b->dtype));
+        measure_size(b);
+    }
+}
+
 static int rank_main(double started_us)
 {
-    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
-    bench b = {0};
+    bench b = {.most = MAX_ROUNDS, .least = 9};
     double joined;
 
     CHECK(fsdp_context_from_env(&b.context));
@@ -211,17 +219,23 @@ static int rank_main(double started_us)
     if (fsdp_process_group_rank(b.world) == 0)
         printf("%d ranks, start to joined: %.1f ms\n", fsdp_process_group_size(b.world), (joined - started_us) / 1e3);
     warm_up(&b);
-    for (int d = 0; d < 2; d++) {
-        b.dtype = dtypes[d];
-        if (fsdp_process_group_rank(b.world) == 0)
-            printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b.dtype), "memcpy", "barrier",
-                   "AG", "AG sym", "AG shared", "AG place", "RS", "RS sym", "AR", "AR sym");
-        for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 4) {
-            b.bytes = bytes;
-            b.numel = (int64_t)(bytes / fsdp_dtype_size(b.dtype));
-            measure_size(&b);
-        }
-    }
+    measure_sizes(&b, FSDP_F32, (size_t)256 << 20);
+    measure_sizes(&b, FSDP_BF16, (size_t)256 << 20);
+    fsdp_context_free(b.context);
+    return 0;
+}
+
+static int joined_main(size_t largest)
+{
+    bench b = {.most = JOINED_ROUNDS, .least = 5};
+
+    CHECK(fsdp_context_from_env(&b.context));
+    b.world = fsdp_world(b.context);
+    b.stream = fsdp_device_stream(fsdp_cpu(b.context));
+    if (fsdp_process_group_rank(b.world) == 0)
+        printf("%d ranks on %d machines\n", fsdp_process_group_size(b.world), fsdp_context_machines(b.context));
+    warm_up(&b);
+    measure_sizes(&b, FSDP_F32, largest);
     fsdp_context_free(b.context);
     return 0;
 }
@@ -236,6 +250,8 @@ int main(int argc, char **argv)
 
     if (getenv("FSDP_SHM_FD"))
         return rank_main(atof(argv[1]));
+    if (argc > 1 && strcmp(argv[1], "joined") == 0)
+        return joined_main((size_t)(argc > 2 ? atol(argv[2]) : 256) << 20);
     if (length < 0)
         return 1;
     program[length] = '\0';

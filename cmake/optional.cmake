@@ -26,6 +26,5 @@ macro(fsdp_optional folder name package libraries)
   endif()
 endmacro()
 
-fsdp_optional(comm/mpi MPI MPI MPI::MPI_C C)
 fsdp_optional(comm/nccl NCCL NCCL NCCL::NCCL)
 fsdp_optional(backend/cuda CUDA CUDAToolkit CUDA::cudart)

@@ -2,7 +2,9 @@
 # tests/<layer>/test_x.sh    a test script; FSDP is the program, FSDP_BUILD the build folder, FSDP_SOURCE the sources
 # tests/<layer>/program_x.c  a helper executable program_x beside the tests, not a test itself
 # tests/faults/...           the same, for faults of the whole program: links what the program links
+# tests/cluster/...         the same, on several machines that are namespaces of this one (machines.sh)
 # tests/faults/preload_x.c   a library preload_x.so for LD_PRELOAD, beside the tests
+# tests/comm/plugin_x.c      a library libfsdp-x.so, beside the tests
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
@@ -14,12 +16,13 @@ set(test_dir ${PROJECT_BINARY_DIR}/tests)
 
 # The helpers of each folder are an archive: what a program does not use may need layers that it does not link. A helper
 # may use those of layers below its own. Sets fsdp_test_helpers, from the bottom up.
-set(fsdp_test_folders ${fsdp_layers} faults)
+set(fsdp_test_folders ${fsdp_layers} faults cluster)
 set(fsdp_link_faults ${fsdp_link_cli})
+set(fsdp_link_cluster ${fsdp_link_cli})
 set(fsdp_test_helpers)
 foreach(folder support oracle ${fsdp_test_folders})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.c)
-  list(FILTER sources EXCLUDE REGEX "/(test|program|preload)_[^/]*$")
+  list(FILTER sources EXCLUDE REGEX "/(test|program|preload|plugin)_[^/]*$")
   if(sources)
     add_library(fsdp_test_${folder} STATIC ${sources})
     target_link_libraries(fsdp_test_${folder} PRIVATE fsdp_common)
@@ -70,7 +73,7 @@ function(fsdp_test_executable name layer source)
   target_link_libraries(${name} PRIVATE ${helpers} fsdp_common ${CMOCKA_LIBRARY})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${test_dir})
   # These start the program itself.
-  if(TARGET fsdp AND layer MATCHES "^(launch|train|cli|faults)$")
+  if(TARGET fsdp AND layer MATCHES "^(launch|train|cli|faults|cluster)$")
     add_dependencies(${name} fsdp)
   endif()
 endfunction()
@@ -79,15 +82,22 @@ endfunction()
 # <test>.sim, but for programs that never make one. Cases that cannot run there skip and say why (test_only_on_cpu).
 # Those of comm are collectives of the host's own memory, whatever the device: the one of them that computes on sim
 # (test_comm_packed) opens it itself, and the suites above run the collectives of their tensors there.
-set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state shard optim hub generate train)
+set(FSDP_SIM_LAYERS tensor ops autograd nn models dist state checkpoint shard optim hub generate train)
 set(FSDP_SIM_EXCEPT
   test_dist_mesh          # ranks and groups, and collectives of host memory
   test_dist_submesh
   test_hub_config         # config.json
+  test_hub_power_cut      # files
   test_hub_transformers   # what another program says of a saved folder
   test_models_config      # sizes
   test_nn_print           # names and shapes
   test_state_box          # boxes
+  test_checkpoint_crash   # files
+  test_checkpoint_power_cut
+  test_checkpoint_processes
+  test_checkpoint_corruption
+  test_checkpoint_contents
+  test_checkpoint_faults
   test_optim_schedule     # a formula
   test_shard_layout       # arithmetic
   test_shard_wrap_units
@@ -106,6 +116,9 @@ if(FSDP_SANITIZE MATCHES "thread")
   set(FSDP_THREAD_EXCEPT test_backend_kernels test_launch_descriptors test_cli_compare test_faults_compare
       test_cli_progress test_cli_stopped
       test_train_reference test_device_races test_comm_races test_shard_races)
+  # It does not see what an MPI does to order two threads, which is compiled without it.
+  list(APPEND FSDP_THREAD_EXCEPT test_comm_mpi)
+  list(REMOVE_ITEM fsdp_test_folders cluster)
 endif()
 
 # Registers <name>.sim.
@@ -115,6 +128,46 @@ function(fsdp_test_on_sim name layer)
     fsdp_test_properties(${name}.sim ${layer})
     set_property(TEST ${name}.sim APPEND PROPERTY ENVIRONMENT FSDP_TEST_DEVICE=sim)
   endif()
+endfunction()
+
+# Of these the ranks are on two machines, too (FSDP_TEST_MACHINES in tests/support/ranks.h), as <test>.2machines; of
+# some on three. With FSDP_ALL_MACHINES (make test-long) that holds of every test of the layers above, but for those of
+# what one machine's memory or watchdog does.
+option(FSDP_ALL_MACHINES "all tests of several ranks on two and on three machines, which takes half an hour" OFF)
+set(FSDP_2_MACHINES_TESTS test_checkpoint_resume test_comm_collectives test_comm_failure test_comm_group
+    test_dist_redistribute test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_cast
+    test_shard_comm_hooks test_shard_communication test_shard_custom test_shard_extensions test_shard_faults
+    test_shard_flat test_shard_groups test_shard_memory test_shard_mixed_precision
+    test_shard_offload test_shard_overlap test_shard_parity test_shard_random_order test_shard_random_tree
+    test_shard_replicate test_shard_slices test_shard_summon test_shard_zero test_state_full test_train_resume
+    test_train_step test_train_zero1)
+set(FSDP_3_MACHINES_TESTS test_checkpoint_resume test_comm_group test_optim_sharded test_shard_batch_norm
+    test_shard_memory test_shard_parity test_shard_random_order test_shard_random_tree test_shard_slices)
+if(FSDP_SANITIZE) # they are slow: so many that the code of machines is seen
+  set(FSDP_2_MACHINES_TESTS test_comm_collectives test_comm_group test_shard_cast test_shard_communication
+      test_shard_extensions test_shard_flat test_shard_mixed_precision test_shard_parity)
+  set(FSDP_3_MACHINES_TESTS)
+endif()
+set(FSDP_ONE_MACHINE test_comm_handoff test_comm_machines test_comm_machines_faults test_comm_machines_join
+    test_comm_packed test_comm_places test_comm_races test_comm_readers test_comm_stopped test_comm_watchdog)
+
+# Registers <name>.2machines and <name>.3machines.
+function(fsdp_test_on_machines name layer)
+  foreach(machines 2 3)
+    set(all ${FSDP_ALL_MACHINES})
+    if(NOT layer MATCHES "^(checkpoint|comm|dist|optim|shard|state|train)$" OR name IN_LIST FSDP_ONE_MACHINE)
+      set(all OFF)
+    endif()
+    if(NOT all AND NOT name IN_LIST FSDP_${machines}_MACHINES_TESTS)
+      continue()
+    endif()
+    add_test(NAME ${name}.${machines}machines COMMAND ${name})
+    fsdp_test_properties(${name}.${machines}machines ${layer})
+    set_property(TEST ${name}.${machines}machines APPEND PROPERTY ENVIRONMENT FSDP_TEST_MACHINES=${machines})
+    if(NOT all)
+      set_property(TEST ${name}.${machines}machines APPEND PROPERTY ENVIRONMENT FSDP_ORDER_COUNT=30 FSDP_TREE_COUNT=30)
+    endif()
+  endforeach()
 endfunction()
 
 foreach(layer IN LISTS fsdp_test_folders)
@@ -129,6 +182,7 @@ foreach(layer IN LISTS fsdp_test_folders)
     add_test(NAME ${name} COMMAND ${name})
     fsdp_test_properties(${name} ${layer})
     fsdp_test_on_sim(${name} ${layer})
+    fsdp_test_on_machines(${name} ${layer})
   endforeach()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/program_*.c)
   foreach(source IN LISTS sources)
@@ -139,8 +193,14 @@ foreach(layer IN LISTS fsdp_test_folders)
   foreach(script IN LISTS scripts)
     get_filename_component(file ${script} NAME_WE)
     string(REPLACE "test_" "test_${layer}_" name ${file})
+    if(name IN_LIST FSDP_THREAD_EXCEPT)
+      continue()
+    endif()
     add_test(NAME ${name} COMMAND bash ${script})
     fsdp_test_properties(${name} ${layer})
+    if(layer STREQUAL "cluster")
+      set_tests_properties(${name} PROPERTIES TIMEOUT 400)  # many ranks on the cores of one machine, a case after another
+    endif()
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
                  FSDP_BUILD=${PROJECT_BINARY_DIR} FSDP_SOURCE=${PROJECT_SOURCE_DIR})
   endforeach()
@@ -153,6 +213,15 @@ foreach(source IN LISTS sources)
   target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
   set_target_properties(${name} PROPERTIES PREFIX "" C_VISIBILITY_PRESET default
                                            LIBRARY_OUTPUT_DIRECTORY ${test_dir})
+endforeach()
+
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/comm/plugin_*.c)
+foreach(source IN LISTS sources)
+  get_filename_component(name ${source} NAME_WE)
+  add_library(${name} MODULE ${source})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  string(REPLACE "plugin_" "libfsdp-" file ${name})
+  set_target_properties(${name} PROPERTIES PREFIX "" OUTPUT_NAME ${file} LIBRARY_OUTPUT_DIRECTORY ${test_dir})
 endforeach()
 
 file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/tools/test_*.sh)

@@ -1,8 +1,8 @@
 /* mpi_collectives.c - what bench_collectives measures, through MPI. Not part of the build:
  *
- *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives
+ *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives [MB]
  *
- * Medians in microseconds, of the slowest rank; n is the whole buffer in bytes; f32. */
+ * Medians in microseconds, of the slowest rank; n is the whole buffer in bytes, to so many MB (256); f32. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum {
     ROUNDS = 200
 };
 
-static float *plain, *part, *unsharded;
+static float *plain, *part, *whole;
 static int count, part_count;
 
 static void barrier(void)
@@ -63,13 +63,14 @@ static double median_us(void (*operation)(void), int rounds)
 int main(int argc, char **argv)
 {
     int rank, ranks;
+    size_t largest = (size_t)(argc > 1 ? atol(argv[1]) : 256) << 20;
 
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (rank == 0)
         printf("%d ranks\n%-11s %9s %9s %9s %9s\n", ranks, "n", "barrier", "AG", "RS", "AR");
-    for (size_t bytes = 1 << 10; bytes <= (size_t)256 << 20; bytes *= 4) {
+    for (size_t bytes = 1 << 10; bytes <= largest; bytes *= 4) {
         int rounds = bytes < 1 << 20 ? ROUNDS : bytes < 32 << 20 ? 40 : 9;
         double times[4];
 

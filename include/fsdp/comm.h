@@ -62,6 +62,11 @@ FSDP_API fsdp_status fsdp_context_create_threads(int world_size, const fsdp_cont
 /* A world of any size with this one real rank: collectives check and count, move nothing between ranks (a gather
  * repeats this rank's data, a reduction returns this rank's data). For planning. */
 FSDP_API fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **out);
+/* The same on `machines` machines with so many ranks each, rank r on machine r / machine_ranks: what goes between them
+ * is counted as it would be (network_sent and what follows it in fsdp_comm_stats), to the byte and message, if all
+ * ranks did what this one does. `one_level`: as with FSDP_ONE_LEVEL=1 (docs/cluster.md). */
+FSDP_API fsdp_status fsdp_context_create_fake_machines(int rank, int machines, int machine_ranks, bool one_level,
+                                                       fsdp_context **out);
 
 /* ---- groups ---- */
 
@@ -213,6 +218,10 @@ typedef struct fsdp_comm_stats {
     int64_t bytes_sent[FSDP_COLLECTIVES];
     int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS]; /* of reductions, by the operation on the wire */
     int64_t bytes_moved[FSDP_COLLECTIVES];               /* really copied or read from peers by this rank */
+    /* What this rank has exchanged with ranks of other machines: the bytes of buffers alone, and the messages that it
+     * has sent, in which they went, or a header of the call (docs/cluster.md). */
+    int64_t network_sent[FSDP_COLLECTIVES], network_received[FSDP_COLLECTIVES];
+    int64_t network_messages[FSDP_COLLECTIVES];
 } fsdp_comm_stats;
 
 FSDP_API const char *fsdp_collective_name(fsdp_collective kind);

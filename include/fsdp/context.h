@@ -30,7 +30,8 @@ typedef void (*fsdp_log_sink)(void *arg, fsdp_log_level level, const char *line)
 typedef struct fsdp_context_options {
     int rank, world_size;             /* world_size 0 means 1 */
     int local_rank, local_world_size; /* on this machine; 0 means as rank, world_size */
-    int threads; /* compute threads of this rank, at most 1024; 0: its share of the cores it may use */
+    int machine, machines; /* of the world; 0 means as many as local_world_size makes, in the order of ranks */
+    int threads;           /* compute threads of this rank, at most 1024; 0: its share of the cores it may use */
 } fsdp_context_options;
 
 /* A rank without communication. `options` may be NULL: rank 0 of 1. */
@@ -43,6 +44,9 @@ FSDP_API int fsdp_context_rank(const fsdp_context *context);
 FSDP_API int fsdp_context_world_size(const fsdp_context *context);
 FSDP_API int fsdp_context_local_rank(const fsdp_context *context);
 FSDP_API int fsdp_context_local_world_size(const fsdp_context *context);
+/* Which of the world's machines this is, and how many there are: 0 of 1 where all ranks share one. */
+FSDP_API int fsdp_context_machine(const fsdp_context *context);
+FSDP_API int fsdp_context_machines(const fsdp_context *context);
 FSDP_API int fsdp_context_threads(const fsdp_context *context);
 
 /* Lines above `level` are dropped (default: INFO). A NULL sink restores the default one. */

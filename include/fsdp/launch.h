@@ -8,16 +8,31 @@
 extern "C" {
 #endif
 
-/* This process's rank: alone when nothing in the environment says otherwise, or one of the ranks that fsdp_launch (or
- * `fsdp run`) started: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and FSDP_SHM_FD (the inherited shared memory).
- * OMP_NUM_THREADS sets the compute threads, 1 to 1024; of a list ("4,2") the first number counts. Blocks until all
- * ranks have joined. [collective] */
+/* This process's rank, as who started it says in the environment; alone when nobody does. The innermost of these
+ * counts:
+ *
+ *     fsdp_launch, `fsdp run`     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, and FSDP_SHM_FD: the
+ *                                 shared memory, which it inherits
+ *     torchrun --no-python        the same without FSDP_SHM_FD, of one machine: rank 0 makes the memory and hands it to
+ *                                 the others. They know each other by their parent process, MASTER_ADDR, MASTER_PORT,
+ *                                 TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, so a script around the program
+ *                                 must `exec` it. FSDP_JOIN_TIMEOUT: seconds that they wait for each other (120)
+ *     mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK, SLURM_*: by MPI, on any number of machines.
+ *                                 FSDP_MPI=none: alone all the same
+ *     by hand                     RANK and WORLD_SIZE, and of the others what is to be checked: as torchrun
+ *
+ * Ranks that fsdp_launch has not started bind themselves to their share of the machine's cores, unless somebody has
+ * bound them already, which shows in the cores that they may use; OMP_PROC_BIND leaves it to OpenMP.
+ *
+ * A variable that is wrong, or contradicts another one, is FSDP_INVALID with its name. OMP_NUM_THREADS sets the compute
+ * threads, 1 to 1024; of a list ("4,2") the first number counts. Blocks until all ranks have joined. [collective] */
 FSDP_API fsdp_status fsdp_context_from_env(fsdp_context **out);
 
 typedef struct fsdp_launch_options {
     int ranks;               /* processes to start on this machine, 1 or more */
     const char *const *argv; /* program and arguments, NULL-terminated; argv[0] is searched in PATH */
     int grace_ms;            /* between SIGTERM and SIGKILL when ending ranks; 0: 2000 */
+    int interrupt_grace_ms;  /* the same where this process was told to end, until a rank has failed; 0: grace_ms */
 } fsdp_launch_options;
 
 typedef struct fsdp_launch_report {
@@ -30,9 +45,9 @@ typedef struct fsdp_launch_report {
  * collectives fail with its number), get SIGTERM, then SIGKILL. Returns FSDP_OK when all exited with 0;
  * FSDP_INTERRUPTED when this process got a signal; else a failure whose message is the report's reason. [blocks]
  *
- * Signals: SIGINT, SIGTERM and SIGHUP go to the ranks, which get grace_ms to end; a second one kills them. Ctrl-Z
- * (SIGTSTP) stops the ranks with this process, and SIGCONT lets all go on. One that was ignored when this was called
- * (nohup, & in a script) stays ignored, here and in the ranks.
+ * Signals: SIGINT, SIGTERM and SIGHUP go to the ranks, which get interrupt_grace_ms to end; a second one kills them.
+ * SIGUSR1 goes to the ranks. Ctrl-Z (SIGTSTP) stops the ranks with this process, and SIGCONT lets all go on. One that
+ * was ignored when this was called (nohup, & in a script) stays ignored, here and in the ranks.
  *
  * No shared memory and no process is left behind, those that a rank started included as long as they stayed in its
  * process group: also when this process is killed with SIGKILL, for which one more process (the guardian) waits.

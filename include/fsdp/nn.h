@@ -51,6 +51,8 @@ typedef struct fsdp_module_type {
     /* What fsdp_module_call_many runs, and fsdp_module_call where there is no `forward`: without `arg`, for one output.
      * May be NULL. */
     fsdp_module_function_many forward_many;
+    /* Where the module counts its random draws, of which each is another (fsdp_module_draws). May be NULL. */
+    uint64_t *(*draws)(fsdp_module *self);
 } fsdp_module_type;
 
 struct fsdp_module {
@@ -253,6 +255,14 @@ FSDP_API fsdp_status fsdp_module_initialize(fsdp_module *module, uint64_t seed);
  * gradients wait to be reduced; FSDP_INVALID when tied parameters would be gathered in two dtypes. A failure, on any
  * rank, changes nothing on all. */
 FSDP_API fsdp_status fsdp_module_to(fsdp_module *module, fsdp_dtype dtype);
+
+/* ---- random draws ---- */
+
+/* A dropout draws by its seed and by how often it has been called in training, evaluations and second runs of a
+ * checkpoint left out. This is that count, the largest of the subtree: what a run that goes on elsewhere begins with.
+ * Where all dropouts are called equally often, the draws are those that would have come; none comes twice anyway. */
+FSDP_API fsdp_status fsdp_module_draws(fsdp_module *module, uint64_t *out);
+FSDP_API fsdp_status fsdp_module_set_draws(fsdp_module *module, uint64_t draws); /* of every module of the subtree */
 
 /* ---- layers ---- Each returns a module the caller owns, or NULL. `dtype` of parameters is f32. */
 typedef struct fsdp_linear_options {

@@ -27,6 +27,19 @@ struct fsdp_context {
     } slots[FSDP__SLOTS];
 };
 
+/* Machines of equal size, one after the other, where nobody says how many there are. */
+static fsdp_status resolve_machines(fsdp_context_options *o)
+{
+    if (o->machines == 0) {
+        o->machines = (o->world_size + o->local_world_size - 1) / o->local_world_size;
+        o->machine = o->rank / o->local_world_size;
+    }
+    if (o->machines < 0 || o->machines > o->world_size || o->machine < 0 || o->machine >= o->machines)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a context: machine %d of %d does not fit a world of %d",
+                         o->machine, o->machines, o->world_size);
+    return FSDP_OK;
+}
+
 static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_options *out)
 {
     fsdp_context_options options = given ? *given : (fsdp_context_options){0};
@@ -44,6 +57,7 @@ static fsdp_status resolve(const fsdp_context_options *given, fsdp_context_optio
         options.local_rank >= options.local_world_size)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a context: local rank %d of %d does not fit a world of %d",
                          options.local_rank, options.local_world_size, options.world_size);
+    FSDP_TRY(resolve_machines(&options));
     if (options.threads < 0 || options.threads > FSDP__THREADS_MOST)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a context: %d threads, of 0 to %d", options.threads,
                          FSDP__THREADS_MOST);
@@ -106,9 +120,34 @@ int fsdp_context_local_world_size(const fsdp_context *context)
     return context->options.local_world_size;
 }
 
+int fsdp_context_machine(const fsdp_context *context)
+{
+    return context->options.machine;
+}
+
+int fsdp_context_machines(const fsdp_context *context)
+{
+    return context->options.machines;
+}
+
 int fsdp_context_threads(const fsdp_context *context)
 {
     return context->options.threads;
+}
+
+void fsdp__context_set_threads(fsdp_context *context, int threads)
+{
+    context->options.threads = threads;
+}
+
+void fsdp__context_set_machines(fsdp_context *context, int machines)
+{
+    fsdp_context_options *o = &context->options;
+
+    o->machines = machines;
+    o->local_world_size = o->world_size / machines;
+    o->local_rank = o->rank % o->local_world_size;
+    o->machine = o->rank / o->local_world_size;
 }
 
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot)

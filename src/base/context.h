@@ -20,6 +20,10 @@ typedef enum fsdp__slot {
     FSDP__SLOTS
 } fsdp__slot;
 
+/* Before anything computes. */
+void fsdp__context_set_threads(fsdp_context *context, int threads);
+/* As if the world were spread over so many machines, equal and in the order of ranks. */
+void fsdp__context_set_machines(fsdp_context *context, int machines);
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL when nothing is attached */
 /* What is attached; else `bytes` of zeros, which are attached with `free_state`. NULL when out of memory. */
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));

@@ -21,13 +21,10 @@ static fsdp_status io_error(const char *verb, const char *path)
     return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
 }
 
-/* Whether this write must fail; it then fails like a full disk. */
+/* Whether this must fail, with errno set. */
 static bool write_fault(void)
 {
-    if (!fsdp__fault(FSDP__FAULT_WRITE))
-        return false;
-    errno = ENOSPC;
-    return true;
+    return fsdp__fault_file(FSDP__FAULT_WRITE, NULL);
 }
 
 /* What stands where a file was looked for. */
@@ -168,10 +165,12 @@ fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
 {
     size_t bytes = 0;
     void *data = NULL;
+    struct stat info = {0};
     int fd = -1;
 
     *out = (fsdp__mapping){0};
     FSDP_TRY(open_for_reading(path, false, &fd, &bytes));
+    (void)fstat(fd, &info); /* it has just said that it is a regular file */
     if (bytes > 0)
         data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) {
@@ -182,8 +181,15 @@ fsdp_status fsdp__file_map(const char *path, fsdp__mapping *out)
         return io_error("map", path);
     }
     close(fd); /* the mapping stays */
-    *out = (fsdp__mapping){.data = data, .bytes = bytes};
+    *out = (fsdp__mapping){.data = data, .bytes = bytes, .device = info.st_dev, .inode = info.st_ino};
     return FSDP_OK;
+}
+
+bool fsdp__file_is_mapped(const fsdp__mapping *mapping, int fd)
+{
+    struct stat info;
+
+    return fstat(fd, &info) == 0 && info.st_dev == mapping->device && info.st_ino == mapping->inode;
 }
 
 void fsdp__file_unmap(fsdp__mapping *mapping)
@@ -193,13 +199,71 @@ void fsdp__file_unmap(fsdp__mapping *mapping)
     *mapping = (fsdp__mapping){0};
 }
 
+fsdp_status fsdp__file_create(const char *path, int *out_fd)
+{
+    int fd = write_fault() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+    if (fd < 0)
+        return io_error("create", path);
+    *out_fd = fd;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__file_close(int fd, const char *path)
+{
+    return close(fd) == 0 ? FSDP_OK : io_error("close", path);
+}
+
+fsdp_status fsdp__file_write_new(const char *path, const void *data, size_t bytes)
+{
+    fsdp_status status = FSDP_OK;
+    int fd = -1;
+
+    FSDP_TRY(fsdp__file_create(path, &fd));
+    FSDP_TRY_GOTO(status, fsdp__file_pwrite(fd, path, data, bytes, 0), out);
+    FSDP_TRY_GOTO(status, fsdp__file_sync(fd, path), out);
+out:
+    FSDP_KEEP_FIRST(status, fsdp__file_close(fd, path));
+    return status;
+}
+
+fsdp_status fsdp__file_open(const char *path, int *out_fd, size_t *out_bytes)
+{
+    size_t bytes = 0;
+
+    return open_for_reading(path, false, out_fd, out_bytes ? out_bytes : &bytes);
+}
+
+fsdp_status fsdp__file_pread(int fd, const char *path, void *data, size_t bytes, uint64_t offset)
+{
+    char *to = data;
+    size_t done = 0;
+
+    while (done < bytes) {
+        ssize_t got = pread(fd, to + done, bytes - done, (off_t)(offset + done));
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return FSDP_FAIL(FSDP_IO, "cannot read '%s': %s at byte %llu", path, strerrordesc_np(errno),
+                             (unsigned long long)(offset + done));
+        if (got == 0)
+            return FSDP_FAIL(FSDP_IO, "cannot read '%s': it ends at byte %llu, %zu bytes short", path,
+                             (unsigned long long)(offset + done), bytes - done);
+        done += (size_t)got;
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__file_pwrite(int fd, const char *path, const void *data, size_t bytes, uint64_t offset)
 {
     const char *from = data;
     size_t done = 0;
 
     while (done < bytes) {
-        ssize_t written = write_fault() ? -1 : pwrite(fd, from + done, bytes - done, (off_t)(offset + done));
+        size_t some = bytes - done;
+        ssize_t written =
+            fsdp__fault_file(FSDP__FAULT_WRITE, &some) ? -1 : pwrite(fd, from + done, some, (off_t)(offset + done));
 
         if (written < 0 && errno == EINTR)
             continue;
@@ -218,32 +282,6 @@ fsdp_status fsdp__file_sync(int fd, const char *path)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__file_sync_directory(const char *path)
-{
-    fsdp_status status = FSDP_OK;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0)
-        return io_error("open", path);
-    /* Some file systems cannot sync a directory and say so with EINVAL. */
-    if (write_fault() || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP))
-        status = io_error("sync", path);
-    close(fd);
-    return status;
-}
-
-fsdp_status fsdp__file_sync_parent(const char *path)
-{
-    char *directory = fsdp__path_parent(path);
-    fsdp_status status;
-
-    if (!directory)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
-    status = fsdp__file_sync_directory(directory);
-    fsdp__free(directory);
-    return status;
-}
-
 fsdp_status fsdp__file_rename(const char *from, const char *to)
 {
     if (write_fault() || rename(from, to) != 0) {
@@ -254,6 +292,18 @@ fsdp_status fsdp__file_rename(const char *from, const char *to)
     }
     FSDP_TRY(fsdp__file_sync_parent(to));
     return FSDP_OK;
+}
+
+fsdp_status fsdp__file_unlink(const char *path)
+{
+    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || (unlink(path) != 0 && errno != ENOENT))
+        return io_error("remove", path);
+    return FSDP_OK;
+}
+
+bool fsdp__remove_empty_directory(const char *path)
+{
+    return !fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && rmdir(path) == 0;
 }
 
 /* A new file beside `path` that no other process or thread uses. */

@@ -189,6 +189,15 @@ long long fsdp__oom_kills(void)
 
 /* ---- words ---- */
 
+static const char *memory_limit_set(void)
+{
+    if (resource_limit(RLIMIT_AS) != FSDP__NO_LIMIT)
+        return "; 'ulimit -v' says how much address space a process may have: raise it";
+    if (resource_limit(RLIMIT_DATA) != FSDP__NO_LIMIT)
+        return "; 'ulimit -d' says how much memory of its own a process may have: raise it";
+    return "";
+}
+
 const char *fsdp__limit_behind(int error)
 {
     switch (error) {
@@ -196,8 +205,13 @@ const char *fsdp__limit_behind(int error)
         return "; 'ulimit -n' says how many files a process may have open: raise it";
     case EFBIG:
         return "; 'ulimit -f' says how large a file may be: raise it";
-    case EAGAIN:
+    case EAGAIN: /* also of a thread for whose stack there is no address space */
+        if (resource_limit(RLIMIT_AS) != FSDP__NO_LIMIT)
+            return "; 'ulimit -u', or pids.max of a control group, says how many processes and threads there may be, "
+                   "and 'ulimit -v' how much address space a process and its stacks may have";
         return "; 'ulimit -u', or pids.max of a control group, says how many processes and threads there may be";
+    case ENOMEM:
+        return memory_limit_set();
     default:
         return "";
     }

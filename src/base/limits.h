@@ -35,7 +35,7 @@ long long fsdp__oom_kills(void);
 int fsdp__threads_startable(int count);
 
 /* The limit that an errno may come from, to end a message with: "; 'ulimit -n' says how many ..."; "" for an errno of
- * no limit. */
+ * no limit, and for memory where none is set. */
 const char *fsdp__limit_behind(int error);
 
 #endif

@@ -9,19 +9,77 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
+#include "base/limits.h"
 
 static fsdp_status path_error(const char *verb, const char *path)
 {
-    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot %s '%s': %s", verb, path,
-                     strerrordesc_np(errno));
+    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot %s '%s': %s%s", verb, path,
+                     strerrordesc_np(errno), fsdp__limit_behind(errno));
+}
+
+static fsdp_status sync_directory(const char *path, fsdp__fault_kind kind)
+{
+    fsdp_status status = FSDP_OK;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return path_error("open", path);
+    /* Some file systems cannot sync a directory and say so with EINVAL. */
+    if (fsdp__fault_file(kind, NULL) || (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP))
+        status = path_error("sync", path);
+    close(fd);
+    return status;
+}
+
+fsdp_status fsdp__file_sync_directory(const char *path)
+{
+    return sync_directory(path, FSDP__FAULT_WRITE);
+}
+
+fsdp_status fsdp__file_sync_removals(const char *path)
+{
+    return sync_directory(path, FSDP__FAULT_FOLDER);
+}
+
+fsdp_status fsdp__file_sync_parent(const char *path)
+{
+    char *directory = fsdp__path_parent(path);
+    fsdp_status status;
+
+    if (!directory)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot sync the directory of '%s'", path);
+    status = fsdp__file_sync_directory(directory);
+    fsdp__free(directory);
+    return status;
+}
+
+/* What is in a folder is on the disk when its own name is, too. In one that may be written to, and not read, nobody can
+ * wait for that. */
+static fsdp_status sync_name(const char *path)
+{
+    char *parent = fsdp__path_parent(path);
+    fsdp_status status = FSDP_OK;
+
+    if (!parent)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make directory '%s'", path);
+    if (access(parent, R_OK) == 0)
+        status = fsdp__file_sync_directory(parent);
+    fsdp__free(parent);
+    return status;
 }
 
 static fsdp_status make_directory(const char *path)
 {
     struct stat info;
 
-    if (mkdir(path, 0777) == 0)
-        return FSDP_OK;
+    if (!fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdir(path, 0777) == 0) {
+        fsdp_status status = sync_name(path);
+
+        if (status != FSDP_OK)
+            (void)rmdir(path);
+        return status;
+    }
     if (errno != EEXIST)
         return path_error("make directory", path);
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
@@ -72,7 +130,7 @@ static fsdp_status remove_entry(int parent_fd, const char *name, const char *pat
     DIR *directory;
     int fd;
 
-    if (unlinkat(parent_fd, name, 0) == 0 || errno == ENOENT)
+    if (!fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && (unlinkat(parent_fd, name, 0) == 0 || errno == ENOENT))
         return FSDP_OK;
     if (errno != EISDIR && errno != EPERM)
         return path_error("remove", path);
@@ -86,7 +144,8 @@ static fsdp_status remove_entry(int parent_fd, const char *name, const char *pat
     }
     status = remove_entries(directory, path, NULL);
     closedir(directory);
-    if (status == FSDP_OK && unlinkat(parent_fd, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+    if (status == FSDP_OK &&
+        (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || unlinkat(parent_fd, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
         status = path_error("remove", path);
     return status;
 }

@@ -70,6 +70,13 @@ const char *fsdp__size_text(double bytes, char *out, size_t out_bytes)
     return out;
 }
 
+bool fsdp__ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
 void fsdp__print_json_string(const char *text, FILE *out)
 {
     fputc('"', out);
@@ -82,6 +89,23 @@ void fsdp__print_json_string(const char *text, FILE *out)
             fputc(*text, out);
     }
     fputc('"', out);
+}
+
+void fsdp__print_xml_text(const char *text, FILE *out)
+{
+    uint32_t code = 0;
+
+    for (int length; *text; text += length) {
+        length = fsdp__utf8_next(text, &code);
+        if (length == 0 || code < ' ' || code == 0xFFFE || code == 0xFFFF) {
+            fputc('?', out);
+            length = length > 0 ? length : 1;
+        } else if (code < 0x80 && strchr("<>&\"'", (int)code)) {
+            fprintf(out, "&#%d;", (int)code);
+        } else {
+            fwrite(text, 1, (size_t)length, out);
+        }
+    }
 }
 
 const char *fsdp__json_name(const char *name, char *out, size_t out_bytes)

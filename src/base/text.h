@@ -2,6 +2,7 @@
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,8 +18,14 @@ const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 /* A number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
 
+bool fsdp__ends_with(const char *text, const char *end);
+
 /* In quotes, as JSON writes it; the text is taken to be UTF-8. */
 void fsdp__print_json_string(const char *text, FILE *out);
+
+/* As XML shows it, between tags and in attributes; a '?' for what it cannot have: control characters, and
+ * bytes that are no UTF-8. */
+void fsdp__print_xml_text(const char *text, FILE *out);
 
 enum {
     FSDP__JSON_NAME = 64 /* enough for names of the ledger */

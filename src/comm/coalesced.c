@@ -16,7 +16,7 @@ enum {
 
 typedef struct plain_carrier {
     fsdp__carrier carrier; /* first */
-    const fsdp_process_group *group;
+    const fsdp__plain_way *way;
     fsdp__call call; /* the coalesced one; its plain fields change from piece to piece */
     fsdp_stream *stream;
     fsdp__traffic *traffic;
@@ -43,31 +43,37 @@ static void *plain_place(fsdp__carrier *carrier, int64_t bytes)
 static fsdp_status plain_exchange(fsdp__carrier *carrier, int64_t bytes)
 {
     plain_carrier *p = (plain_carrier *)carrier;
-    const fsdp_process_group *group = p->group;
-    fsdp__collective run = p->scatters ? group->ops->all_to_all : group->ops->all_gather;
+    fsdp__collective run = p->scatters ? p->way->all_to_all : p->way->all_gather;
 
-    FSDP_TRY(run(group->transport_group, &p->call, p->stream, p->traffic));
+    FSDP_TRY(run(p->way->group, &p->call, p->stream, p->traffic));
     for (int r = 0; r < carrier->size; r++)
         carrier->parts[r] = (char *)p->call.recv + r * bytes;
     return FSDP_OK;
 }
 
-static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call *call, fsdp_stream *stream,
+int64_t fsdp__coalesced_room(const fsdp__call *call, int ranks, bool reduces)
+{
+    int64_t bits = reduces ? fsdp__packed_bits(call) : 0;
+
+    return (bits + FSDP__MAX(PIECE_BYTES / ranks, PART_BYTES)) / ALIGN * ALIGN;
+}
+
+static fsdp_status run_packed(const fsdp__plain_way *way, const fsdp__call *call, fsdp_stream *stream,
                               fsdp__traffic *traffic, bool scatters)
 {
-    size_t ranks = (size_t)group->size;
+    size_t ranks = (size_t)way->size;
     int64_t bits = scatters ? fsdp__packed_bits(call) : 0;
     void **scratch = fsdp__calloc(ranks, 2 * sizeof *scratch + (size_t)bits);
-    plain_carrier p = {.group = group, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
-    int64_t part = FSDP__MAX(PIECE_BYTES / group->size, PART_BYTES);
+    plain_carrier p = {.way = way, .call = *call, .stream = stream, .traffic = traffic, .scatters = scatters};
     fsdp_status status;
 
     if (!scratch)
         return FSDP_NO_MEMORY;
     p.call.dtype = FSDP_U8;
-    p.carrier = (fsdp__carrier){.rank = group->rank,
-                                .size = group->size,
-                                .room = (bits + part) / ALIGN * ALIGN,
+    p.carrier = (fsdp__carrier){.rank = way->rank,
+                                .size = way->size,
+                                .block = way->block,
+                                .room = fsdp__coalesced_room(call, way->size, scatters),
                                 .parts = scratch,
                                 .operands = (const void **)(scratch + ranks),
                                 .place = plain_place,
@@ -79,13 +85,38 @@ static fsdp_status run_packed(const fsdp_process_group *group, const fsdp__call 
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
 }
 
+fsdp_status fsdp__coalesced_gather_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp_stream *stream,
+                                      fsdp__traffic *traffic)
+{
+    return run_packed(way, call, stream, traffic, false);
+}
+
+fsdp_status fsdp__coalesced_reduce_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp_stream *stream,
+                                      fsdp__traffic *traffic)
+{
+    return run_packed(way, call, stream, traffic, true);
+}
+
+static fsdp__plain_way way_of(const fsdp_process_group *group)
+{
+    return (fsdp__plain_way){.group = group->transport_group,
+                             .rank = group->rank,
+                             .size = group->size,
+                             .all_gather = group->ops->all_gather,
+                             .all_to_all = group->ops->all_to_all};
+}
+
 fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    return run_packed(group, call, stream, traffic, false);
+    fsdp__plain_way way = way_of(group);
+
+    return run_packed(&way, call, stream, traffic, false);
 }
 
 fsdp_status fsdp__coalesced_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
                                            fsdp__traffic *traffic)
 {
-    return run_packed(group, call, stream, traffic, true);
+    fsdp__plain_way way = way_of(group);
+
+    return run_packed(&way, call, stream, traffic, true);
 }

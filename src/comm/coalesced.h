@@ -5,6 +5,20 @@
 
 #include "comm/comm_ops.h"
 
+/* Whose plain collectives carry the pieces. */
+typedef struct fsdp__plain_way {
+    void *group;
+    int rank, size;
+    int block; /* see order.h */
+    fsdp__collective all_gather, all_to_all;
+} fsdp__plain_way;
+
+/* Bytes of one rank's part of a piece, at most. */
+int64_t fsdp__coalesced_room(const fsdp__call *call, int ranks, bool reduces);
+
+fsdp_status fsdp__coalesced_gather_by(const fsdp__plain_way *, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__coalesced_reduce_by(const fsdp__plain_way *, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+
 /* `group` is the fsdp_process_group. Pieces lie in the stream's workspace, of a few MiB however many bytes are
  * exchanged. */
 fsdp_status fsdp__coalesced_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);

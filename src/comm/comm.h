@@ -15,6 +15,8 @@ typedef struct fsdp__counters {
     _Atomic int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES];
     _Atomic int64_t calls_of[FSDP_COLLECTIVES][FSDP_REDUCE_OPS];
     _Atomic int64_t bytes_moved[FSDP_COLLECTIVES];
+    _Atomic int64_t network_sent[FSDP_COLLECTIVES], network_received[FSDP_COLLECTIVES];
+    _Atomic int64_t network_messages[FSDP_COLLECTIVES];
 } fsdp__counters;
 
 /* Freed symmetric memory that peers may still be reading; it begins with this. */

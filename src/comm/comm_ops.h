@@ -87,8 +87,10 @@ typedef struct fsdp__call {
 
 /* What a call did, added up by the transport. */
 typedef struct fsdp__traffic {
-    fsdp_stream *stream; /* whose work the call is; NULL: the host's */
-    int64_t moved_bytes; /* copied, or read from peers */
+    fsdp_stream *stream;                    /* whose work the call is; NULL: the host's */
+    int64_t moved_bytes;                    /* copied, or read from peers */
+    int64_t network_sent, network_received; /* bytes of the call's buffers, to and from other machines' memory */
+    int64_t network_messages;               /* sent to other machines, of buffers and headers */
     int64_t waiting_ns;
     bool counts; /* the call counts, as a reduction by `op` that sent `sent_bytes`: known only when it ran */
     int64_t sent_bytes;
@@ -141,9 +143,9 @@ typedef struct fsdp__comm_ops {
     fsdp_status (*alloc_shared)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
     void (*free_shared)(void *group, void *pointer);
 
-    /* Readers of shared memory: all or none, with alloc_shared. A rank's reads of a region are numbered from 1.
-     * `read_begin` and `read_end` are called as the program says so, the latter returns the number of the read that
-     * ended; `read_done` with that number when the work before has run. */
+    /* Readers of shared memory: all, with alloc_shared, or none where ranks have no peers. A rank's reads of a region
+     * are numbered from 1. `read_begin` and `read_end` are called as the program says so, the latter returns the number
+     * of the read that ended; `read_done` with that number when the work before has run. */
     void (*read_begin)(void *group, void *pointer);
     uint64_t (*read_end)(void *group, void *pointer);
     void (*read_done)(void *group, void *pointer, uint64_t number);
@@ -154,16 +156,30 @@ typedef struct fsdp__comm_ops {
      * waits for this one in its turn, or the world has ended. */
     fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, bool by_program);
 
+    /* NULL: nothing comes from elsewhere. What a gather of this buffer into shared memory brings to this rank from
+     * other machines is not needed any more; nobody reads there. */
+    void (*give_back)(void *group, const fsdp_sharded_buffer *buffer);
+
     /* Watching over ranks that wait for each other: all or none. Of a call of the group, on the thread that it happens
      * on; whether the program of this rank (its host thread) waits for calls or readers of the group and does nothing
      * else; how long to wait for a rank that stands still (milliseconds, 0: for ever), in ticks of which length. */
     void (*note)(void *group, const fsdp__call *call, fsdp__moment moment);
     void (*host_waits)(void *group, bool waits);
     void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);
+
+    /* On how many machines the group has members; NULL: on one. Whether it has memory that peers see; NULL: it has if
+     * the transport has. */
+    int (*machines)(const void *group);
+    bool (*can_share)(const void *group);
+
+    /* NULL: it has no shared memory to add in, or adds so anyway. The world, and groups made from now on, add as
+     * machines of so many ranks do: [Note: order of addition] in order.h. */
+    void (*add_by_machine)(void *transport, void *world_group, int ranks);
 } fsdp__comm_ops;
 
 /* The transport without peers: every rank of the world is taken to hold what this one holds. Also used for groups of
- * one rank. `transport` is NULL, `group` the fsdp_process_group. */
+ * one rank. `transport` is NULL, or of a world of several machines (fake/machines.h); `group` the fsdp_process_group.
+ */
 extern const fsdp__comm_ops fsdp__comm_fake_ops;
 
 #endif

@@ -31,6 +31,14 @@ void fsdp__comm_count_reduction(fsdp_process_group *group, fsdp_collective kind,
     atomic_fetch_add_explicit(&group->comm->counters.calls_of[kind][op], 1, memory_order_relaxed);
 }
 
+static void move(fsdp__counters *counters, fsdp_collective kind, const fsdp__traffic *traffic)
+{
+    atomic_fetch_add_explicit(&counters->bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters->network_sent[kind], traffic->network_sent, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters->network_received[kind], traffic->network_received, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counters->network_messages[kind], traffic->network_messages, memory_order_relaxed);
+}
+
 void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic, int64_t start_ns)
 {
     fsdp__comm *comm = group->comm;
@@ -38,8 +46,8 @@ void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const f
     if (traffic->counts)
         fsdp__comm_count_reduction(group, kind, traffic->op, traffic->sent_bytes);
     if (group->size > 1 && kind < FSDP_COLLECTIVES) {
-        atomic_fetch_add_explicit(&group->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
-        atomic_fetch_add_explicit(&comm->counters.bytes_moved[kind], traffic->moved_bytes, memory_order_relaxed);
+        move(&group->counters, kind, traffic);
+        move(&comm->counters, kind, traffic);
     }
     atomic_fetch_add_explicit(&comm->total_ns, fsdp__clock_ns() - start_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->waiting_ns, traffic->waiting_ns, memory_order_relaxed);
@@ -66,6 +74,9 @@ static void read_counters(const fsdp__counters *counters, fsdp_comm_stats *out)
         out->calls[i] = atomic_load_explicit(&counters->calls[i], memory_order_relaxed);
         out->bytes_sent[i] = atomic_load_explicit(&counters->bytes_sent[i], memory_order_relaxed);
         out->bytes_moved[i] = atomic_load_explicit(&counters->bytes_moved[i], memory_order_relaxed);
+        out->network_sent[i] = atomic_load_explicit(&counters->network_sent[i], memory_order_relaxed);
+        out->network_received[i] = atomic_load_explicit(&counters->network_received[i], memory_order_relaxed);
+        out->network_messages[i] = atomic_load_explicit(&counters->network_messages[i], memory_order_relaxed);
     }
 }
 
@@ -77,6 +88,9 @@ static void clear_counters(fsdp__counters *counters)
         atomic_store_explicit(&counters->calls[i], 0, memory_order_relaxed);
         atomic_store_explicit(&counters->bytes_sent[i], 0, memory_order_relaxed);
         atomic_store_explicit(&counters->bytes_moved[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&counters->network_sent[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&counters->network_received[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&counters->network_messages[i], 0, memory_order_relaxed);
     }
 }
 

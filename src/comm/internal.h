@@ -44,9 +44,23 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
 fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *shared,
                                               fsdp_stream *stream); /* [stream] */
 
+/* What a gather of this buffer into `shared` has brought to this rank from other machines is not needed before the
+ * next one: its pages go back to the system, and true is the answer, also where nothing came from elsewhere. False, and
+ * nothing happens, while a rank of this machine is still in a read that this one has ended: ask again later. To be
+ * asked between the end of a read and this rank's next gather. */
+bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, const fsdp_sharded_buffer *buffer);
+
+/* On how many machines the group has members. Memory that it shares is then shared by the members on one machine:
+ * each machine has its own. */
+int fsdp__process_group_machines(const fsdp_process_group *group);
+
 /* The caller waits for calls of the group on a stream, which may be waiting for other ranks: until it says that it does
  * not it makes no calls. Only ranks whose programs wait count in the search for a wait that cannot end. */
 void fsdp__process_group_host_waits(fsdp_process_group *group, bool waits);
+
+/* For tests, on every rank before other groups are made: the ranks of this machine add as machines of so many ranks
+ * each do, with their bits. */
+void fsdp__context_add_by_machine(fsdp_context *context, int ranks);
 
 /* For tests: fsdp_context_set_comm_timeout in ticks of another length, at each of which a waiting rank looks around. */
 fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms);

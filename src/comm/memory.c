@@ -13,7 +13,8 @@ enum {
 bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing)
 {
     (void)sharing;
-    return group->size > 1 && group->ops->alloc;
+    return group->size > 1 && group->ops->alloc &&
+           (!group->ops->can_share || group->ops->can_share(group->transport_group));
 }
 
 /* Whether all peers have left call number `issued` behind: they have when a later one is done here. What has run by

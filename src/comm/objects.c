@@ -213,7 +213,7 @@ static fsdp_status report(const fsdp_process_group *group, int rank, const verdi
 
 fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)
 {
-    verdict own = {.status = mine}, *all = fsdp__calloc((size_t)group->size, sizeof *all);
+    verdict own = {.status = mine}, *all = fsdp__malloc((size_t)group->size * sizeof *all);
     fsdp_status status = FSDP_OK;
 
     if (!all)

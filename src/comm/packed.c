@@ -240,19 +240,20 @@ static fsdp_status pack_all_rows(exchange *x, cursor c, int64_t bits, int64_t by
 static fsdp_status add_part(const exchange *x, const part *p, int64_t rows)
 {
     const fsdp__carrier *k = x->carrier;
-    fsdp_dtype shard_dtype = p->buffer->shard_dtype;
-    int count = 0;
+    fsdp__sum sum = {.srcs = k->operands, .ranks = k->size, .block = k->block, .dtype = p->dtype};
+    bool any = false;
 
     for (int r = 0; r < k->size; r++) {
-        if (!contributes(x, r, p->i))
-            continue;
-        k->operands[count++] = (char *)k->parts[r] + p->at;
-        if (k->reads_peers && r != k->rank) /* else the exchange has moved and counted them */
+        bool there = contributes(x, r, p->i);
+
+        fsdp__sum_add(&sum, there ? (char *)k->parts[r] + p->at : NULL);
+        if (there && k->reads_peers && r != k->rank) /* else the exchange has moved and counted them */
             x->traffic->moved_bytes += rows * (int64_t)fsdp_dtype_size(p->dtype);
+        any = any || there;
     }
-    if (count > 0)
-        FSDP_TRY(fsdp__sum_rows(x->call, x->stream, k->operands, count, k->size, p->dtype,
-                                fsdp__place(p->buffer->shard, p->offset, shard_dtype), shard_dtype, rows));
+    if (any)
+        FSDP_TRY(fsdp__sum_rows(x->call, x->stream, p->buffer, &sum,
+                                fsdp__place(p->buffer->shard, p->offset, p->buffer->shard_dtype), rows));
     return FSDP_OK;
 }
 
@@ -294,4 +295,38 @@ fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, 
         bits = 0;
     } while (remaining(&x, &c) > 0);
     return FSDP_OK;
+}
+
+/* ---- without packing ---- */
+
+/* Stands for all ranks. */
+typedef struct alone {
+    fsdp__carrier carrier; /* first */
+    const fsdp__call *call;
+} alone;
+
+static bool contributes_here(const fsdp__carrier *carrier, int rank, int64_t i)
+{
+    (void)rank;
+    return ((const alone *)carrier)->call->buffers[i].unsharded;
+}
+
+void fsdp__packed_walk(const fsdp__call *call, int64_t room, bool reduces, void (*exchange_piece)(void *, int64_t),
+                       void *arg)
+{
+    alone all = {.carrier = {.size = 1, .contributes = contributes_here}, .call = call};
+    exchange x = {.carrier = &all.carrier, .call = call, .reduces = reduces};
+    int64_t bits = reduces ? fsdp__packed_bits(call) : 0;
+    cursor c = {0};
+
+    do {
+        int64_t bytes = FSDP__MIN(bits + remaining(&x, &c), room), at = bits;
+        part p;
+
+        exchange_piece(arg, bytes);
+        while (next_part(&x, &c, &at, bytes, &p))
+            continue;
+        x.known = true; /* what is NULL takes no place from here on */
+        bits = 0;
+    } while (remaining(&x, &c) > 0);
 }

@@ -20,6 +20,7 @@ typedef struct fsdp__carrier fsdp__carrier;
 struct fsdp__carrier {
     int rank, size;
     int64_t room;          /* bytes of one rank's part of a piece, at most; a multiple of 64 */
+    int block;             /* of ranks whose contributions are added first: see order.h */
     bool reads_peers;      /* parts lie in the memory of those who packed them: reading them is moving them */
     void **parts;          /* scratch, `size` entries */
     const void **operands; /* the same */
@@ -44,5 +45,10 @@ fsdp_status fsdp__packed_gather(fsdp__carrier *carrier, const fsdp__call *call, 
                                 fsdp__traffic *traffic);
 fsdp_status fsdp__packed_reduce(fsdp__carrier *carrier, const fsdp__call *call, fsdp_stream *stream,
                                 fsdp__traffic *traffic);
+
+/* Calls `exchange` with the bytes of one rank's part for every exchange that the call would make with so much room,
+ * where all ranks contribute to what this one does. Nothing is packed. */
+void fsdp__packed_walk(const fsdp__call *call, int64_t room, bool reduces, void (*exchange)(void *arg, int64_t bytes),
+                       void *arg);
 
 #endif

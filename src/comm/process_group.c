@@ -105,6 +105,11 @@ int fsdp_process_group_global_rank(const fsdp_process_group *group, int rank)
     return rank >= 0 && rank < group->size ? group->ranks[rank] : -1;
 }
 
+int fsdp__process_group_machines(const fsdp_process_group *group)
+{
+    return group->ops->machines ? group->ops->machines(group->transport_group) : 1;
+}
+
 fsdp_context *fsdp_process_group_context(const fsdp_process_group *group)
 {
     return group->comm->context;

@@ -89,3 +89,14 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
     FSDP_TRY(fsdp__stream_enqueue(stream, await_readers, &r, sizeof r));
     return FSDP_OK;
 }
+
+bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, const fsdp_sharded_buffer *buffer)
+{
+    if (!has_readers(group, shared) || !group->ops->give_back)
+        return true;
+    if (!group->ops->readers_done(group->transport_group, shared,
+                                  group->ops->reads_ended(group->transport_group, shared)))
+        return false;
+    group->ops->give_back(group->transport_group, buffer);
+    return true;
+}

@@ -129,6 +129,19 @@ fsdp_status fsdp__copies_spread(fsdp__copies *copies, const fsdp_sharded_buffer 
     return FSDP_OK;
 }
 
+fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    fsdp__copies own = {.stream = stream, .traffic = traffic};
+
+    for (int64_t i = 0; i < call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &call->buffers[i];
+
+        FSDP_TRY(fsdp__copies_set(&own, b->shard_dtype, b->unsharded_dtype));
+        FSDP_TRY(fsdp__copies_spread(&own, b, rank, 0, fsdp__part_numel(b, rank), b->shard));
+    }
+    return fsdp__copies_flush(&own);
+}
+
 fsdp_status fsdp__copies_collect(fsdp__copies *copies, const fsdp_sharded_buffer *buffer, const void *unsharded,
                                  int rank, int64_t at, int64_t numel, void *dst)
 {
@@ -155,18 +168,27 @@ fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer 
 
 /* ---- sums ---- */
 
-fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const void *const *srcs, int count, int ranks,
-                           fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype, int64_t numel)
+void fsdp__sum_add(fsdp__sum *sum, const void *src)
 {
-    fsdp__reduce_ranks_args args = {.srcs = srcs,
-                                    .count = count,
+    /* Places count in blocks, so there a rank with nothing has one, too. */
+    if (src || sum->block > 0)
+        sum->srcs[sum->count++] = src;
+}
+
+fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fsdp_sharded_buffer *buffer,
+                           const fsdp__sum *sum, void *dst, int64_t numel)
+{
+    fsdp__reduce_ranks_args args = {.srcs = sum->srcs,
+                                    .count = sum->count,
                                     .dst = dst,
                                     .numel = numel,
-                                    .src_dtype = src_dtype,
-                                    .dst_dtype = dst_dtype,
+                                    .src_dtype = sum->dtype,
+                                    .dst_dtype = buffer->shard_dtype,
                                     .op = FSDP__RANK_SUM,
-                                    .divisor = call->op == FSDP_AVG ? call->divisor * (float)ranks : call->divisor,
-                                    .accumulate = call->accumulate};
+                                    .divisor = call->op == FSDP_AVG ? call->divisor * (float)sum->ranks : call->divisor,
+                                    .accumulate = call->accumulate,
+                                    .block = sum->block,
+                                    .block_dtype = fsdp__reduce_dtype(buffer)};
 
     FSDP_TRY(fsdp__run_kernel(stream, FSDP__KERNEL_REDUCE_RANKS, &args));
     return FSDP_OK;

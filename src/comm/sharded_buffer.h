@@ -54,10 +54,23 @@ fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer 
 /* Launches what has been added and not been launched yet. */
 fsdp_status fsdp__copies_flush(fsdp__copies *copies);
 
-/* dst (+)= the sum of `count` contributions of `ranks` ranks in that order, divided as `call`, a
- * reduce_scatter_coalesced, asks for. */
-fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const void *const *srcs, int count, int ranks,
-                           fsdp_dtype src_dtype, void *dst, fsdp_dtype dst_dtype, int64_t numel);
+/* The shards of group rank `rank` go to their rows of the call's unsharded buffers. */
+fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic);
+
+/* Contributions to a buffer: of `ranks` ranks, in the order in which they are added. */
+typedef struct fsdp__sum {
+    const void **srcs;
+    int count, ranks;
+    int block; /* of so many srcs at a time: see [Note: order of addition] in order.h. 0: one after the other */
+    fsdp_dtype dtype;
+} fsdp__sum;
+
+/* The next source; NULL: that rank has nothing to add. */
+void fsdp__sum_add(fsdp__sum *sum, const void *src);
+/* dst (+)= the sum, of one contribution at least, divided as `call`, a reduce_scatter_coalesced, asks for; `dst` is of
+ * the buffer's shard. */
+fsdp_status fsdp__sum_rows(const fsdp__call *call, fsdp_stream *stream, const fsdp_sharded_buffer *buffer,
+                           const fsdp__sum *sum, void *dst, int64_t numel);
 /* It is known whether any of the ranks contributes to buffer i. Told once for every buffer of a
  * reduce_scatter_coalesced. */
 void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, fsdp__traffic *traffic);

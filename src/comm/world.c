@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "comm/fake/machines.h"
 #include "comm/internal.h"
 #include "comm/process_group.h"
 
@@ -95,6 +96,14 @@ fsdp_process_group *fsdp_world(fsdp_context *context)
     return comm ? comm->world : NULL;
 }
 
+void fsdp__context_add_by_machine(fsdp_context *context, int ranks)
+{
+    fsdp__comm *comm = fsdp__comm_get(context);
+
+    if (comm && comm->world->ops->add_by_machine)
+        comm->ops->add_by_machine(comm->transport, comm->world->transport_group, ranks);
+}
+
 fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms)
 {
     fsdp__comm *comm = fsdp__comm_get(context);
@@ -118,16 +127,35 @@ fsdp_status fsdp_context_set_comm_timeout(fsdp_context *context, double seconds)
 
 fsdp_status fsdp_context_create_fake(int rank, int world_size, fsdp_context **out)
 {
+    return fsdp_context_create_fake_machines(rank, 1, world_size, false, out);
+}
+
+fsdp_status fsdp_context_create_fake_machines(int rank, int machines, int machine_ranks, bool one_level,
+                                              fsdp_context **out)
+{
     /* One thread: what it plans is not computed here. */
-    fsdp_context_options options = {.rank = rank, .world_size = world_size, .local_world_size = 1, .threads = 1};
+    fsdp_context_options options = {.rank = rank, .local_world_size = 1, .machines = 1, .threads = 1};
     fsdp_context *context = NULL;
+    fsdp__fake *fake = NULL;
     fsdp_status status = FSDP_OK;
 
-    if (!out || world_size < 1)
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a fake world of %d ranks", world_size);
+    if (!out || machines < 1 || machine_ranks < 1 ||
+        __builtin_mul_overflow(machines, machine_ranks, &options.world_size))
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a fake world of %d machines with %d ranks", machines,
+                         machine_ranks);
     *out = NULL;
+    if (machines > 1) {
+        options.local_world_size = machine_ranks;
+        options.local_rank = rank % machine_ranks;
+        options.machines = machines;
+        options.machine = rank / machine_ranks;
+    }
     FSDP_TRY_GOTO(status, fsdp_context_create(&options, &context), out);
-    FSDP_TRY_GOTO(status, fsdp__comm_attach(context, &fsdp__comm_fake_ops, NULL, NULL, rank, world_size), out);
+    if (machines > 1 && !(fake = fsdp__fake_new(machine_ranks, one_level)))
+        status = FSDP_NO_MEMORY;
+    if (status == FSDP_OK)
+        status = fsdp__comm_attach(context, &fsdp__comm_fake_ops, fake, NULL, rank, options.world_size);
+    FSDP_TRY_GOTO(status, status, out);
     *out = context;
     context = NULL;
 out:

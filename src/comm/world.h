@@ -5,7 +5,8 @@
 #include "comm/comm.h"
 
 enum {
-    FSDP__TICK_MS = 200 /* how often who waits for a rank looks around */
+    FSDP__TICK_MS = 200,      /* how often who waits for a rank looks around */
+    FSDP__TIMEOUT_MS = 300000 /* unless the user says otherwise */
 };
 
 /* Gives the context its world. Owns `transport` from the call on, also when it fails. `world_group` is the transport's

@@ -139,6 +139,11 @@ typedef struct fsdp__reduce_ranks_args {
     fsdp__rank_op op;
     float divisor;   /* of floating dtypes: the quotient is rounded once, to f32; 0 and 1: none */
     bool accumulate; /* dst += result, one rounding */
+    /* > 0: so many of srcs at a time are reduced first, each such result is rounded to block_dtype, and then those are
+     * reduced in order. A NULL in srcs, of which not all may be, is left out. 0: there is no NULL. Of integers the
+     * result is the same either way. */
+    int block;
+    fsdp_dtype block_dtype;
 } fsdp__reduce_ranks_args;
 
 /* Of every span: *dst, an f32, = the largest |src|; 0 of none, and a NaN of any NaN. */

@@ -7,8 +7,10 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "comm/internal.h"
 #include "device/races.h"
 #include "launch/launch.h"
+#include "launch/placement.h"
 #include "launch/transports.h"
 #include "launch/variables.h"
 
@@ -20,12 +22,13 @@ enum {
 
 static bool is_set_by_us(const char *variable)
 {
-    static const char *const names[] = {"RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE="};
+    static const char *const names[] = {"RANK=",      "WORLD_SIZE=", "LOCAL_RANK=",         "LOCAL_WORLD_SIZE=",
+                                        "NODE_RANK=", "GROUP_RANK=", FSDP__SHM_VARIABLE "="};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(names); i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0)
             return true;
-    return fsdp__is_transport_variable(variable);
+    return false;
 }
 
 char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
@@ -39,6 +42,7 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
         {"WORLD_SIZE", ranks, true},
         {"LOCAL_RANK", rank, true},
         {"LOCAL_WORLD_SIZE", ranks, true},
+        {"NODE_RANK", 0, true},
         {FSDP__SHM_VARIABLE, shm_fd, true},
         {"OMP_NUM_THREADS", threads, getenv("OMP_NUM_THREADS") == NULL},
         {FSDP__SPIN_VARIABLE, FSDP__SPIN_COUNT, !fsdp__user_says_how_to_wait()},
@@ -69,6 +73,17 @@ char **fsdp__rank_environment(int rank, int ranks, int shm_fd, int threads)
 
 /* ---- reading ---- */
 
+/* For tests of whole programs that run on one machine and add as so many do. */
+static fsdp_status read_test_machines(fsdp_context *context)
+{
+    int ranks = fsdp_context_world_size(context), machines = 1;
+
+    FSDP_TRY(fsdp__read_number("FSDP_TEST_MACHINES", 1, INT_MAX, &machines));
+    if (machines > 1 && ranks % machines == 0)
+        fsdp__context_add_by_machine(context, ranks / machines);
+    return FSDP_OK;
+}
+
 /* For tests of whole programs: the device that front doors are to take, and whether its work is checked for races. */
 static fsdp_status read_test_device(fsdp_context *context)
 {
@@ -96,31 +111,44 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
     return fsdp__context_from_env(threads, out);
 }
 
+static fsdp_status no_transport(const fsdp__starter *s)
+{
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "this process is rank %d of those that %s started, and the library was built without MPI: start "
+                     "ranks of one machine with 'fsdp run -n N -- ...'",
+                     s->rank, s->name);
+}
+
+static fsdp_status join(const fsdp__starter *s, const fsdp_context_options *options, fsdp_context **out)
+{
+    const fsdp__transport *transport = fsdp__transport_of(s->kind);
+
+    if (s->kind == FSDP__BY_NOBODY)
+        return fsdp_context_create(options, out);
+    return transport ? transport->join(s, options, out) : no_transport(s);
+}
+
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
 {
-    fsdp_context_options options = {.world_size = 1, .threads = threads};
-    const fsdp__transport *transport = fsdp__transport_wanted();
+    fsdp_context_options options = {.threads = threads};
+    fsdp__starter starter;
     fsdp_status status;
 
     if (!out)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a context: no place for the result");
     *out = NULL;
-    FSDP_TRY(fsdp__read_number("WORLD_SIZE", 1, INT_MAX, &options.world_size));
-    FSDP_TRY(fsdp__read_number("RANK", 0, options.world_size - 1, &options.rank));
-    options.local_rank = options.rank;
-    options.local_world_size = options.world_size;
-    FSDP_TRY(fsdp__read_number("LOCAL_WORLD_SIZE", 1, options.world_size, &options.local_world_size));
-    FSDP_TRY(fsdp__read_number("LOCAL_RANK", 0, options.local_world_size - 1, &options.local_rank));
-    if (transport)
-        FSDP_TRY(transport->join(&options, out));
-    else if (options.world_size == 1)
-        FSDP_TRY(fsdp_context_create(&options, out));
-    else
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "WORLD_SIZE is %d but " FSDP__SHM_VARIABLE " is not set: start the ranks with 'fsdp run -n %d "
-                         "-- ...'",
-                         options.world_size, options.world_size);
-    status = read_test_device(*out);
+    FSDP_TRY(fsdp__starter_read(&starter));
+    options.rank = starter.rank;
+    options.world_size = starter.size;
+    options.local_rank = starter.local_rank < 0 ? 0 : starter.local_rank;
+    options.local_world_size = starter.local_size;
+    FSDP_TRY(join(&starter, &options, out));
+    status = read_test_machines(*out);
+    if (status == FSDP_OK)
+        status = read_test_device(*out);
+    /* fsdp_launch has bound its ranks already. */
+    if (status == FSDP_OK && (starter.kind == FSDP__BY_NAME || starter.kind == FSDP__BY_MPI))
+        status = fsdp__place_rank(*out, threads > 0);
     if (status != FSDP_OK) {
         fsdp_abort(*out, fsdp_last_error());
         fsdp_context_free(*out);

@@ -4,9 +4,7 @@
  * child does nothing between fork and exec but system calls: the launcher may have threads. */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -17,6 +15,7 @@
 #include "base/limits.h"
 #include "launch/guardian.h"
 #include "launch/launch.h"
+#include "launch/placement.h"
 
 /* What the child needs; all made before the fork. */
 typedef struct plan {
@@ -55,34 +54,14 @@ static void child_main(const plan *p)
     _exit(127);
 }
 
-/* Rank `rank`'s share of the cores this process may use, one after the other. */
-static bool share_of_cores(int rank, int ranks, cpu_set_t *out)
-{
-    cpu_set_t all;
-    int cores, index = 0;
-
-    /* OpenMP was told where to run: leave it to that. */
-    if (ranks < 2 || getenv("OMP_PROC_BIND") || getenv("GOMP_CPU_AFFINITY") || getenv("KMP_AFFINITY"))
-        return false;
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || (cores = CPU_COUNT(&all)) < ranks)
-        return false;
-    CPU_ZERO(out);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &all))
-            continue;
-        if (index >= (int)((long)rank * cores / ranks) && index < (int)((long)(rank + 1) * cores / ranks))
-            CPU_SET(cpu, out);
-        index++;
-    }
-    return true;
-}
-
 static fsdp_status start(const fsdp_launch_options *options, int rank, plan *p, fsdp__child *child)
 {
     int threads = fsdp__allowed_cores() / options->ranks;
+    cpu_set_t all;
     pid_t pid;
 
-    p->bind = share_of_cores(rank, options->ranks, &p->cores);
+    p->bind =
+        sched_getaffinity(0, sizeof all, &all) == 0 && fsdp__share_of_cores(&all, rank, options->ranks, &p->cores);
     p->environment = fsdp__rank_environment(rank, options->ranks, p->shm_fd, threads > 0 ? threads : 1);
     if (!p->environment)
         return FSDP_NO_MEMORY;

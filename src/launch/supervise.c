@@ -36,7 +36,7 @@ typedef struct supervisor {
     fsdp__guardian guardian;
     long long oom_kills; /* before the first rank was started */
     int ranks, running;
-    int grace_ms;
+    int grace_ms, interrupt_grace_ms;
     int first;     /* first that ended badly; -1 */
     int interrupt; /* signal this process got; 0 */
     stage stage;
@@ -94,6 +94,9 @@ static void child_ended(supervisor *s, int rank)
         s->first = rank;
     if (s->stage == STAGE_RUNNING)
         enter_stage(s, STAGE_TOLD, OWN_END_MS < s->grace_ms ? OWN_END_MS : s->grace_ms);
+    /* What those are waited for will not come to its end. */
+    if (s->stage == STAGE_TERMINATED && s->next_stage_ns > fsdp__clock_ns() + (int64_t)s->grace_ms * 1000000)
+        enter_stage(s, STAGE_TERMINATED, s->grace_ms);
 }
 
 /* Ctrl-Z reaches only this process's group: the ranks are stopped with it and go on with it. */
@@ -124,7 +127,15 @@ static void interrupted(supervisor *s, int signal)
     /* The ranks get the same signal, and the time to end by themselves. */
     s->interrupt = signal;
     end_all(s, signal);
-    enter_stage(s, STAGE_TERMINATED, s->grace_ms);
+    enter_stage(s, STAGE_TERMINATED, s->interrupt_grace_ms);
+}
+
+/* For programs that know what to do with it: not for what they have started. */
+static void pass_on(const supervisor *s, int signal)
+{
+    for (int r = 0; r < s->ranks; r++)
+        if (s->children[r].running)
+            (void)kill(s->children[r].pid, signal);
 }
 
 /* ---- the loop ---- */
@@ -136,6 +147,8 @@ static void handle_signals(supervisor *s, int fd)
     while (read(fd, &info, sizeof info) == sizeof info)
         if (info.ssi_signo == SIGTSTP)
             suspend(s);
+        else if (info.ssi_signo == SIGUSR1)
+            pass_on(s, SIGUSR1);
         else if (info.ssi_signo != SIGCHLD)
             interrupted(s, (int)info.ssi_signo);
 }
@@ -189,7 +202,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     status = s->children[rank].status;
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);
-    if (WIFSIGNALED(status) && !s->children[rank].was_signalled)
+    if (WIFSIGNALED(status) && !s->children[rank].was_signalled && control->abort_rank != rank)
         fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
         snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, control->abort_text);
@@ -200,7 +213,7 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
  * in a script); the ranks ignore the same. */
 static void choose_signals(sigset_t *out)
 {
-    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGTSTP};
+    static const int choice[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP};
     struct sigaction action;
 
     sigemptyset(out);
@@ -226,9 +239,10 @@ static fsdp_status start(const fsdp_launch_options *options, supervisor *s, cons
     sigset_t blocked = *before;
     fsdp_status status;
 
-    /* Blocked here, to be read from a descriptor; the program gets them as any program does. */
+    /* Blocked here, to be read from a descriptor; the program gets them as any program does. Who holds SIGUSR1 back
+     * until it can be heeded has ranks that do. */
     for (int signal = 1; signal < NSIG; signal++)
-        if (sigismember(read, signal) == 1)
+        if (sigismember(read, signal) == 1 && signal != SIGUSR1)
             sigdelset(&blocked, signal);
     s->oom_kills = fsdp__oom_kills();
     status = fsdp__guardian_start(options->ranks, &s->guardian);
@@ -284,6 +298,7 @@ fsdp_status fsdp_launch(const fsdp_launch_options *options, fsdp_launch_report *
         return FSDP_FAIL(FSDP_INVALID, "cannot launch: a program and at least one rank are required");
     s.ranks = options->ranks;
     s.grace_ms = options->grace_ms > 0 ? options->grace_ms : DEFAULT_GRACE_MS;
+    s.interrupt_grace_ms = options->interrupt_grace_ms > 0 ? options->interrupt_grace_ms : s.grace_ms;
     /* First: what the ranks print is not to go into their shared memory, nor into a pipe. */
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     s.children = fsdp__calloc((size_t)options->ranks, sizeof *s.children);

@@ -3,47 +3,46 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/compiler.h"
+#include "comm/mpi/join.h"
 #include "comm/shm/shm.h"
+#include "launch/by_name.h"
 #include "launch/variables.h"
 
-static fsdp_status join_shm(const fsdp_context_options *options, fsdp_context **out)
+static fsdp_status join_shm(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out)
 {
     int fd = -1;
 
+    (void)starter;
     FSDP_TRY(fsdp__read_number(FSDP__SHM_VARIABLE, 0, INT_MAX, &fd));
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts have no business there */
     FSDP_TRY(fsdp__shm_join(fd, options, out));
     return FSDP_OK;
 }
 
-/* A transport of an optional folder stands here if FSDP_HAVE_... is defined (cmake/optional.cmake). The first whose
- * variable is set is taken. */
-static const fsdp__transport transports[] = {
-    {FSDP__SHM_VARIABLE, join_shm},
-};
-
-const fsdp__transport *fsdp__transport_wanted(void)
+static fsdp_status join_mpi(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out)
 {
-    for (size_t i = 0; i < FSDP__COUNT_OF(transports); i++) {
-        const char *value = getenv(transports[i].variable);
+    int one_level = 0;
+    fsdp__mpi_join_options join = {.starter = starter->name, .ranks = starter->size, .threads = options->threads};
 
-        if (value && *value)
-            return &transports[i];
-    }
-    return NULL;
+    FSDP_TRY(fsdp__read_number("FSDP_ONE_LEVEL", 0, 1, &one_level));
+    join.one_level = one_level == 1;
+    FSDP_TRY(fsdp__mpi_join(&join, out));
+    return FSDP_OK;
 }
 
-bool fsdp__is_transport_variable(const char *assignment)
-{
-    for (size_t i = 0; i < FSDP__COUNT_OF(transports); i++) {
-        size_t length = strlen(transports[i].variable);
+/* A transport of an optional folder stands here if FSDP_HAVE_... is defined (cmake/optional.cmake). */
+static const fsdp__transport transports[] = {
+    {FSDP__BY_LAUNCH, join_shm},
+    {FSDP__BY_NAME, fsdp__join_by_name},
+    {FSDP__BY_MPI, join_mpi},
+};
 
-        if (strncmp(assignment, transports[i].variable, length) == 0 && assignment[length] == '=')
-            return true;
-    }
-    return false;
+const fsdp__transport *fsdp__transport_of(fsdp__starter_kind kind)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(transports); i++)
+        if (transports[i].kind == kind)
+            return &transports[i];
+    return NULL;
 }

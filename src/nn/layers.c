@@ -344,8 +344,13 @@ static void dropout_describe(const fsdp_module *self, char *text, size_t bytes)
     snprintf(text, bytes, "p=%s, inplace=False", fsdp__float_text(((const dropout *)self)->p, p));
 }
 
+static uint64_t *dropout_draws(fsdp_module *self)
+{
+    return &((dropout *)self)->calls;
+}
+
 static const fsdp_module_type dropout_type = {
-    .name = "Dropout", .forward = dropout_forward, .describe = dropout_describe};
+    .name = "Dropout", .forward = dropout_forward, .describe = dropout_describe, .draws = dropout_draws};
 
 fsdp_module *fsdp_dropout_create(fsdp_context *context, float p, uint64_t seed)
 {

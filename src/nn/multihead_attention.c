@@ -124,10 +124,13 @@ static fsdp_tensor *with_scores(multihead_attention *m, fsdp_tensor *q, fsdp_ten
     double scale = 1.0 / sqrt((double)(m->embed_dim / m->heads));
     fsdp_tensor *keys = fsdp_transpose(fsdp_transpose(k, 1, 2), 2, 3); /* (N,H,D,S) */
     fsdp_tensor *scores = fsdp_matmul(fsdp_scale(fsdp_transpose(q, 1, 2), scale), keys);
+    bool added = masks->attention && fsdp_tensor_dtype(masks->attention) != FSDP_BOOL;
 
+    if (scores && added) /* before a boolean one: their sum may be too large for float16 */
+        scores = mask_pairs(scores, masks->attention);
     if (scores && masks->key_padding)
         scores = mask_keys(scores, masks->key_padding);
-    if (scores && masks->attention)
+    if (scores && masks->attention && !added)
         scores = mask_pairs(scores, masks->attention);
     return fsdp_transpose(fsdp_matmul(dropped(m, fsdp_softmax(scores)), fsdp_transpose(v, 1, 2)), 1, 2);
 }
@@ -216,7 +219,12 @@ static fsdp_status forward(fsdp_module *self, void *arg, fsdp_tensor *const *inp
     return outputs[0] ? FSDP_OK : fsdp_last_status();
 }
 
-static const fsdp_module_type type = {.name = "MultiheadAttention", .forward_many = forward};
+static uint64_t *draws(fsdp_module *self)
+{
+    return &((multihead_attention *)self)->calls;
+}
+
+static const fsdp_module_type type = {.name = "MultiheadAttention", .forward_many = forward, .draws = draws};
 
 fsdp_tensor *fsdp_multihead_attention(fsdp_module *module, fsdp_tensor *query, fsdp_tensor *key, fsdp_tensor *value,
                                       const fsdp_attention_masks *masks)

@@ -5,28 +5,26 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/pointer_table.h"
 
 /* ---- walking ---- */
 
 typedef struct walk {
     fsdp__module_visit visit;
     void *arg;
-    bool up; /* children before parents */
-    fsdp_module **seen;
-    int64_t seen_count, seen_capacity;
+    bool up;                  /* children before parents */
+    fsdp__pointer_table seen; /* modules: one may be the child of several */
 } walk;
 
-/* Marks the module; false when it was met before: it may be the child of several. */
-static fsdp_status first_time(walk *w, fsdp_module *module, bool *first)
+/* Marks the module or tensor; false when it was met before. */
+static fsdp_status first_time(fsdp__pointer_table *seen, const void *key, bool *first)
 {
-    *first = false;
-    for (int64_t i = 0; i < w->seen_count; i++)
-        if (w->seen[i] == module)
-            return FSDP_OK;
-    if (fsdp__grow(&w->seen, w->seen_count, &w->seen_capacity, sizeof *w->seen) != 0)
+    int64_t *mark = fsdp__pointer_table_at(seen, key);
+
+    if (!mark)
         return FSDP_NO_MEMORY;
-    w->seen[w->seen_count++] = module;
-    *first = true;
+    *first = *mark == 0;
+    *mark = 1;
     return FSDP_OK;
 }
 
@@ -34,7 +32,7 @@ static fsdp_status step(walk *w, fsdp_module *module, const char *name)
 {
     bool first;
 
-    FSDP_TRY(first_time(w, module, &first));
+    FSDP_TRY(first_time(&w->seen, module, &first));
     if (!first)
         return FSDP_OK;
     if (!w->up)
@@ -55,7 +53,7 @@ static fsdp_status start(fsdp_module *root, fsdp__module_visit visit, void *arg,
     walk w = {.visit = visit, .arg = arg, .up = up};
     fsdp_status status = step(&w, root, "");
 
-    fsdp__free(w.seen);
+    fsdp__pointer_table_release(&w.seen);
     return status;
 }
 
@@ -74,20 +72,17 @@ fsdp_status fsdp__module_walk_up(fsdp_module *root, fsdp__module_visit visit, vo
 typedef struct collection {
     fsdp_parameters list;
     int64_t capacity;
+    fsdp__pointer_table seen; /* tensors: a tied one has the name under which it is met first */
 } collection;
-
-static bool collected(const fsdp_parameters *list, const fsdp_tensor *tensor)
-{
-    for (int64_t i = 0; i < list->count; i++)
-        if (list->items[i].tensor == tensor)
-            return true;
-    return false;
-}
 
 static fsdp_status add(collection *c, const char *module_name, const char *name, fsdp_tensor *tensor)
 {
+    bool first;
     char *full;
 
+    FSDP_TRY(first_time(&c->seen, tensor, &first));
+    if (!first)
+        return FSDP_OK;
     if (fsdp__grow(&c->list.items, c->list.count, &c->capacity, sizeof *c->list.items) != 0)
         return FSDP_NO_MEMORY;
     full = fsdp__sprintf("%s%s%s", module_name, *module_name ? "." : "", name);
@@ -119,8 +114,7 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
 
-        /* A tied one has the name under which it is met first. */
-        if (!collected(&c->list, *slot->slot) && !fsdp__leaf_is_part(*slot->slot))
+        if (!fsdp__leaf_is_part(*slot->slot))
             FSDP_TRY(add(c, name, slot->name, *slot->slot));
     }
     return FSDP_OK;
@@ -128,9 +122,10 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 
 static fsdp_status collect_all(fsdp_module *module, fsdp__module_visit visit, fsdp_parameters *out)
 {
-    collection c = {{0, NULL}, 0};
+    collection c = {.capacity = 0};
     fsdp_status status = fsdp__module_walk(module, visit, &c);
 
+    fsdp__pointer_table_release(&c.seen);
     if (status != FSDP_OK) {
         fsdp_parameters_release(&c.list);
         return status;
@@ -151,7 +146,7 @@ static fsdp_status collect_buffers(void *arg, fsdp_module *module, const char *n
     for (int64_t i = 0; i < module->parts->buffer_count; i++) {
         const fsdp__buffer_slot *slot = &module->parts->buffers[i];
 
-        if (*slot->slot && !collected(&c->list, *slot->slot))
+        if (*slot->slot)
             FSDP_TRY(add(c, name, slot->name, *slot->slot));
     }
     return FSDP_OK;

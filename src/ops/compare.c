@@ -147,5 +147,11 @@ fsdp_tensor *fsdp_where(fsdp_tensor *mask, fsdp_tensor *a, fsdp_tensor *b)
 
 fsdp_tensor *fsdp_masked_fill(fsdp_tensor *x, fsdp_tensor *mask, double value)
 {
-    return x && mask ? choose(&masked_fill_op, mask, NULL, value, x) : NULL;
+    if (!x || !mask)
+        return NULL;
+    if (fsdp__check_number(x->dtype, value) != FSDP_OK) {
+        (void)fsdp_fail_prefix(FSDP_INVALID, "masked_fill");
+        return NULL;
+    }
+    return choose(&masked_fill_op, mask, NULL, value, x);
 }

@@ -103,11 +103,12 @@ fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes,
     if (!fsdp__op_dim("split", x, x->ndim, &dim))
         return fsdp_last_status();
     for (int i = 0; sizes && i < count; i++)
-        whole = sizes[i] < 0 || whole < 0 ? -1 : whole + sizes[i];
+        if (sizes[i] < 0 || whole < 0 || __builtin_add_overflow(whole, sizes[i], &whole))
+            whole = -1;
     if (count < 1 || (sizes && whole != x->shape[dim]))
         return FSDP_FAIL(FSDP_INVALID, "split: the %d sizes do not add up to dimension %d of %s", count, dim,
                          fsdp__shape_text(x->ndim, x->shape, text));
-    size = (x->shape[dim] + count - 1) / count;
+    size = x->shape[dim] / count + (x->shape[dim] % count > 0);
     for (int i = 0; i < count; i++) {
         int64_t left = x->shape[dim] - at, length = sizes ? sizes[i] : size < left ? size : left;
 

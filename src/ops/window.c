@@ -30,6 +30,8 @@ bool fsdp__window_result(const char *op, const fsdp__window *w, const fsdp_tenso
 {
     char text[FSDP__SHAPE_TEXT];
 
+    if (x->shape[2] < 1 || x->shape[3] < 1 || x->shape[2] > MOST || x->shape[3] > MOST)
+        return fsdp__op_bad(op, "input", "of a height and width of at least 1", x);
     for (int i = 0; i < 2; i++) {
         int64_t room = x->shape[2 + i] + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
 

@@ -103,12 +103,24 @@ out:
     return status;
 }
 
+fsdp_status fsdp__check_number(fsdp_dtype dtype, double value)
+{
+    bool fits = dtype == FSDP_I32   ? value > -2147483649.0 && value < 2147483648.0
+                : dtype == FSDP_I64 ? value >= -0x1p63 && value < 0x1p63
+                : dtype == FSDP_U8  ? value > -256.0 && value < 256.0
+                                    : true;
+
+    return fits ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "%s cannot be %g", fsdp_dtype_name(dtype), value);
+}
+
 fsdp_status fsdp_tensor_fill_(fsdp_tensor *tensor, double value)
 {
     fsdp__fill_args args = {.value = value};
 
     if (!tensor)
         return FSDP_FAIL(FSDP_INVALID, "cannot fill: the tensor is NULL");
+    if (fsdp__check_number(tensor->dtype, value) != FSDP_OK)
+        return fsdp_fail_prefix(FSDP_INVALID, "cannot fill");
     FSDP_TRY(check_writable(tensor, "fill"));
     FSDP_TRY(fsdp_tensor_begin_write(tensor));
     args.numel = fsdp_tensor_numel(tensor);

@@ -30,7 +30,8 @@ void fsdp__shape_contiguous_strides(int ndim, const int64_t *shape, int64_t *str
 
     for (int d = ndim - 1; d >= 0; d--) {
         strides[d] = stride;
-        stride *= FSDP__MAX(shape[d], 1);
+        if (__builtin_mul_overflow(stride, FSDP__MAX(shape[d], 1), &stride))
+            stride = INT64_MAX; /* of no elements: another size is 0 */
     }
 }
 

@@ -86,6 +86,10 @@ fsdp_tensor *fsdp__scope_adopt(fsdp_tensor *tensor);
 /* Same shape and dtype as asked, device of `like`, from the scope, counted as activation. */
 fsdp_tensor *fsdp__empty_like(const fsdp_tensor *like, fsdp_dtype dtype);
 
+/* Whether a number can be an element, what is behind its point cut off; an unsigned one wraps around, as in PyTorch.
+ * FSDP_INVALID, and words for what has it: "int32 cannot be nan". */
+fsdp_status fsdp__check_number(fsdp_dtype dtype, double value);
+
 /* ---- shape arithmetic (shape.c) ---- */
 int64_t fsdp__shape_numel(int ndim, const int64_t *shape); /* -1 on overflow or a negative size */
 void fsdp__shape_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides);

@@ -112,6 +112,95 @@ static void f32_rounds_to_the_nearest_even_16_bit_value(void **state)
         }
 }
 
+static void see_no_signs(const void *numel)
+{
+    for (int i = 0; i < *(const int *)numel; i++)
+        CHECK_EQ(halves_back[i], halves[i + 1] & 0x7fff);
+}
+
+/* Of a NaN as of a number. From an odd place on, and an odd number of them. */
+static void an_absolute_value_of_16_bits_loses_its_sign_alone(void **state)
+{
+    static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
+    const int numel = HALVES - 1;
+
+    (void)state;
+    for (int i = 0; i < HALVES; i++)
+        halves[i] = (uint16_t)i;
+    for (int t = 0; t < 2; t++) {
+        fsdp__unary_forward_args a = {
+            .x = halves + 1, .y = halves_back, .numel = numel, .op = FSDP__ABS, .dtype = types[t]};
+        run_all(FSDP__KERNEL_UNARY_FORWARD, &a, see_no_signs, &numel);
+    }
+}
+
+static void see_clamped(const void *dtype)
+{
+    for (int i = 0; i < HALVES - 1; i++) {
+        double x = oracle_get(*(const fsdp_dtype *)dtype, halves, i + 1);
+        double y = oracle_get(*(const fsdp_dtype *)dtype, halves_back, i);
+        CHECK(isnan(x) ? isnan(y) : y == fmin(fmax(x, -0.5), 2.0) || fabs(x) < 0x1p-126);
+    }
+}
+
+static void every_16_bit_value_is_clamped(void **state)
+{
+    static const fsdp_dtype types[] = {FSDP_BF16, FSDP_F16};
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        fsdp__unary_forward_args a = {.x = halves + 1,
+                                      .y = halves_back,
+                                      .numel = HALVES - 1,
+                                      .low = -0.5f,
+                                      .high = 2.0f,
+                                      .op = FSDP__CLAMP,
+                                      .dtype = types[t]};
+        for (int i = 0; i < HALVES; i++)
+            halves[i] = (uint16_t)i;
+        run_all(FSDP__KERNEL_UNARY_FORWARD, &a, see_clamped, &types[t]);
+    }
+}
+
+/* ---- a second operand that is read down its columns: in tiles, the last of them in part ---- */
+
+enum {
+    TURNED_ROWS = 37,
+    TURNED_COLS = 150
+};
+
+static float turned_sum[TURNED_ROWS * TURNED_COLS];
+
+static void see_turned(const void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < TURNED_ROWS; i++)
+        for (int j = 0; j < TURNED_COLS; j++)
+            CHECK_EQ((int)turned_sum[i * TURNED_COLS + j],
+                     (i * TURNED_COLS + j) + 10000 * (j * TURNED_ROWS + i) % 7919);
+}
+
+static void a_sum_with_a_turned_operand_is_whole(void **state)
+{
+    static float a[TURNED_ROWS * TURNED_COLS], b[TURNED_ROWS * TURNED_COLS];
+    fsdp__binary_args k = {.ndim = 2,
+                           .shape = {TURNED_ROWS, TURNED_COLS},
+                           .a = a,
+                           .b = b,
+                           .a_strides = {TURNED_COLS, 1},
+                           .b_strides = {1, TURNED_ROWS},
+                           .y = turned_sum,
+                           .op = FSDP__ADD,
+                           .dtype = FSDP_F32};
+
+    (void)state;
+    for (int i = 0; i < TURNED_ROWS * TURNED_COLS; i++) {
+        a[i] = (float)i;
+        b[i] = (float)(10000 * i % 7919);
+    }
+    run_all(FSDP__KERNEL_BINARY, &k, see_turned, NULL);
+}
+
 /* ---- NaN and infinity ---- */
 
 #define N 40 /* more than a vector, not a multiple of one */
@@ -373,8 +462,8 @@ static void exp_erf_sin_and_cos_are_accurate(void **state)
 
 static void powers_of_what_is_no_ordinary_number_are_those_of_c(void **state)
 {
-    static const float values[] = {0.0f,  -0.0f,    1.0f,      -1.0f,   2.0f, -2.0f, 0.5f,
-                                   -0.5f, INFINITY, -INFINITY, 0x1p24f, 3.0f, NAN};
+    static const float values[] = {0.0f,     -0.0f,     1.0f,    -1.0f, 2.0f,   -2.0f,  0.5f, -0.5f,
+                                   INFINITY, -INFINITY, 0x1p24f, 3.0f,  1e-30f, -1e30f, NAN};
 
     (void)state;
     for (size_t i = 0; i < FSDP__COUNT_OF(values); i++)
@@ -386,8 +475,41 @@ static void powers_of_what_is_no_ordinary_number_are_those_of_c(void **state)
         }
 }
 
-TEST_MAIN(cmocka_unit_test(powers_of_what_is_no_ordinary_number_are_those_of_c),
+/* Within 1 ulp for every usual number, whatever the exponent is; and right where a float has the power. */
+static void powers_are_accurate(void **state)
+{
+    uint32_t bits = 12345;
+
+    (void)state;
+    for (int i = 0; i < 2000000; i++) {
+        float x = fsdp__bits_float((bits = bits * 1664525u + 1013904223u) >> 1), p, y;
+        double expected;
+        int exponent;
+
+        if (!isnormal(x) || x == 1.0f)
+            continue;
+        x = i % 3 ? x : 1.0f + 1e-3f * (float)(i % 2003 - 1001); /* near 1 powers are large */
+        p = (float)((-125.0 + 252.0 * (double)(i % 9973) / 9973.0) / log2((double)x));
+        expected = pow((double)x, (double)p);
+        if (!isfinite(p) || expected < 0x1p-126 || expected >= 0x1p128)
+            continue;
+        y = fsdp__powf(x, p);
+        frexp(expected, &exponent);
+        if (fabs((double)y - expected) > ldexp(1.0, exponent - 24))
+            TEST_FAIL("%.9g to the power of %.9g is %.9g", (double)x, (double)p, (double)y);
+    }
+    for (int base = -300; base <= 300; base++)
+        for (int p = -2; p <= 12; p++)
+            if (p >= 0 ? fabs(pow(base, p)) <= 0x1p24 : base != 0 && (base & (base - 1)) == 0)
+                CHECK(fsdp__powf((float)base, (float)p) == (float)pow(base, p));
+    CHECK(fsdp__powf(2.0f, -127.0f) == 0.0f && fsdp__powf(2.0f, -126.0f) == 0x1p-126f);
+    CHECK(fsdp__powf(2.0f, 127.0f) == 0x1p127f && isinf(fsdp__powf(-2.0f, 129.0f)));
+}
+
+TEST_MAIN(cmocka_unit_test(powers_are_accurate), cmocka_unit_test(powers_of_what_is_no_ordinary_number_are_those_of_c),
           cmocka_unit_test(every_16_bit_value_survives_the_way_to_f32_and_back),
+          cmocka_unit_test(an_absolute_value_of_16_bits_loses_its_sign_alone),
+          cmocka_unit_test(every_16_bit_value_is_clamped), cmocka_unit_test(a_sum_with_a_turned_operand_is_whole),
           cmocka_unit_test(f32_rounds_to_the_nearest_even_16_bit_value), cmocka_unit_test(a_nan_reaches_all_it_touches),
           cmocka_unit_test(sums_over_ranks_are_divided_not_scaled),
           cmocka_unit_test(minus_infinity_has_probability_zero),

@@ -46,6 +46,31 @@ static void local_ranks_follow_the_world_unless_given(void **state)
     fsdp_context_free(context);
 }
 
+static void machines_follow_the_local_ranks_unless_given(void **state)
+{
+    static const struct {
+        fsdp_context_options options;
+        int machine, machines;
+    } cases[] = {
+        {{.rank = 0}, 0, 1},
+        {{.rank = 2, .world_size = 3}, 0, 1},
+        {{.rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4}, 1, 2},
+        {{.rank = 4, .world_size = 5, .local_rank = 0, .local_world_size = 2}, 2, 3},
+        {{.rank = 5, .world_size = 8, .local_world_size = 1, .machines = 1}, 0, 1},
+        {{.rank = 0, .world_size = 4, .local_world_size = 2, .machine = 1, .machines = 2}, 1, 2},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fsdp_context *context;
+
+        CHECK_OK(fsdp_context_create(&cases[i].options, &context));
+        CHECK_EQ(fsdp_context_machine(context), cases[i].machine);
+        CHECK_EQ(fsdp_context_machines(context), cases[i].machines);
+        fsdp_context_free(context);
+    }
+}
+
 static void threads_are_the_rank_s_share_of_the_allowed_cores(void **state)
 {
     fsdp_context *context;
@@ -74,6 +99,10 @@ static void ranks_outside_the_world_are_refused(void **state)
         {.world_size = 4, .local_rank = 2, .local_world_size = 2},
         {.world_size = 4, .local_rank = -1, .local_world_size = 2},
         {.threads = -1},
+        {.world_size = 2, .machines = 3},
+        {.world_size = 2, .machines = -1},
+        {.world_size = 4, .machines = 2, .machine = 2},
+        {.world_size = 4, .machines = 2, .machine = -1},
     };
 
     (void)state;
@@ -270,6 +299,7 @@ static void a_heart_beats_where_it_is_told_to(void **state)
 TEST_MAIN(cmocka_unit_test(a_sink_gets_one_line_at_a_time), cmocka_unit_test(the_default_is_rank_0_of_1),
           cmocka_unit_test(a_heart_beats_where_it_is_told_to),
           cmocka_unit_test(local_ranks_follow_the_world_unless_given),
+          cmocka_unit_test(machines_follow_the_local_ranks_unless_given),
           cmocka_unit_test(threads_are_the_rank_s_share_of_the_allowed_cores),
           cmocka_unit_test(ranks_outside_the_world_are_refused), cmocka_unit_test(a_failed_allocation_leaves_nothing),
           cmocka_unit_test(slots_are_freed_in_reverse_order), cmocka_unit_test(a_slot_is_made_once),

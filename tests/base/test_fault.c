@@ -48,6 +48,45 @@ static void the_switch_belongs_to_its_thread(void **state)
     fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 0);
 }
 
+static void uses_can_be_counted(void **state)
+{
+    (void)state;
+    fsdp__fault_arm(FSDP__FAULT_WRITE, 1000);
+    for (int i = 0; i < 7; i++)
+        CHECK(!fsdp__fault(FSDP__FAULT_WRITE));
+    CHECK_EQ(fsdp__fault_uses(FSDP__FAULT_WRITE), 7);
+    fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
+    CHECK_EQ(fsdp__fault_uses(FSDP__FAULT_WRITE), 0);
+}
+
+static void *use_for_another(void *arg)
+{
+    fsdp__fault_give(arg);
+    for (int i = 0; i < 2; i++)
+        (void)fsdp__fault(FSDP__FAULT_WRITE);
+    fsdp__fault_take(arg);
+    return NULL;
+}
+
+static void switches_move_to_a_thread_and_back(void **state)
+{
+    fsdp__fault_switches moved;
+    pthread_t thread;
+
+    (void)state;
+    fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 1);
+    fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
+    fsdp__fault_take(&moved);
+    CHECK(!fsdp__fault(FSDP__FAULT_WRITE)); /* not counted */
+    CHECK_EQ(pthread_create(&thread, NULL, use_for_another, &moved), 0);
+    pthread_join(thread, NULL);
+    fsdp__fault_give(&moved);
+    CHECK(fsdp__fault_hit(FSDP__FAULT_WRITE));
+    CHECK(fsdp__fault(FSDP__FAULT_COLLECTIVE)); /* has stayed */
+    fsdp__fault_arm(FSDP__FAULT_COLLECTIVE, 0);
+    fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
+}
+
 static fsdp_status two_allocations(void)
 {
     void *first = fsdp__malloc(3), *second = first ? fsdp__malloc(5) : NULL;
@@ -69,4 +108,5 @@ static void the_loop_fails_every_use_once(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(off_by_default), cmocka_unit_test(only_the_nth_use_of_its_kind_fails),
-          cmocka_unit_test(the_switch_belongs_to_its_thread), cmocka_unit_test(the_loop_fails_every_use_once))
+          cmocka_unit_test(the_switch_belongs_to_its_thread), cmocka_unit_test(uses_can_be_counted),
+          cmocka_unit_test(switches_move_to_a_thread_and_back), cmocka_unit_test(the_loop_fails_every_use_once))

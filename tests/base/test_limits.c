@@ -112,7 +112,17 @@ static void an_errno_names_its_limit(void **state)
     CHECK_CONTAINS(fsdp__limit_behind(EMFILE), "ulimit -n");
     CHECK_CONTAINS(fsdp__limit_behind(EFBIG), "ulimit -f");
     CHECK_CONTAINS(fsdp__limit_behind(EAGAIN), "ulimit -u");
+    CHECK(!strstr(fsdp__limit_behind(EAGAIN), "ulimit -v")); /* there is none */
     CHECK_STRING(fsdp__limit_behind(ENOENT), "");
+    CHECK_STRING(fsdp__limit_behind(ENOMEM), ""); /* there is none */
+    set(RLIMIT_DATA, (rlim_t)1 << 50);
+    CHECK_CONTAINS(fsdp__limit_behind(ENOMEM), "ulimit -d");
+    set(RLIMIT_AS, (rlim_t)1 << 50);
+    CHECK_CONTAINS(fsdp__limit_behind(ENOMEM), "ulimit -v");
+    CHECK_CONTAINS(fsdp__limit_behind(EAGAIN), "ulimit -u");
+    CHECK_CONTAINS(fsdp__limit_behind(EAGAIN), "ulimit -v");
+    set(RLIMIT_DATA, RLIM_INFINITY);
+    set(RLIMIT_AS, RLIM_INFINITY);
 }
 
 TEST_MAIN(cmocka_unit_test(limits_of_a_process_are_read), cmocka_unit_test(the_machine_has_memory),

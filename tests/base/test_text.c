@@ -104,6 +104,20 @@ static void json_strings_are_escaped(void **state)
     free(text);
 }
 
+static void text_of_xml_is_escaped(void **state)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+
+    (void)state;
+    CHECK(out != NULL);
+    fsdp__print_xml_text("a<b> & \"c\" 'd'\n\x1b \xC3\xA9 \xFF\xEF\xBF\xBF", out);
+    fclose(out);
+    CHECK_STRING(text, "a&#60;b&#62; &#38; &#34;c&#34; &#39;d&#39;?? \xC3\xA9 ??");
+    free(text);
+}
+
 static void a_name_becomes_one_of_json(void **state)
 {
     char key[FSDP__JSON_NAME], cut[5];
@@ -118,4 +132,5 @@ TEST_MAIN(cmocka_unit_test(plain_text_stays_as_it_is), cmocka_unit_test(what_mov
           cmocka_unit_test(what_is_no_utf8_is_shown_as_bytes),
           cmocka_unit_test(a_long_text_is_cut_between_two_characters),
           cmocka_unit_test(of_a_list_the_first_names_are_shown), cmocka_unit_test(sizes_are_in_units_that_fit),
-          cmocka_unit_test(json_strings_are_escaped), cmocka_unit_test(a_name_becomes_one_of_json))
+          cmocka_unit_test(json_strings_are_escaped), cmocka_unit_test(text_of_xml_is_escaped),
+          cmocka_unit_test(a_name_becomes_one_of_json))

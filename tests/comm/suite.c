@@ -2,6 +2,8 @@
 #include "comm/suite.h"
 
 #include "comm/internal.h"
+#include "oracle/oracle.h"
+#include "support/ranks.h"
 
 /* ---- numbers: small integers are exact in every dtype ---- */
 
@@ -78,6 +80,32 @@ static void suite_store_average(void *buffer, int64_t i, fsdp_dtype dtype, int s
         ((float *)buffer)[i] = x;
     else
         ((uint16_t *)buffer)[i] = suite_bf16(x);
+}
+
+static void suite_sum_close(suite_sum *sum)
+{
+    bool rounds = test_machines_of(sum->ranks) > 1;
+    float rounded = rounds ? (float)oracle_round(sum->dtype, (double)sum->of_machine) : sum->of_machine;
+
+    if (sum->of_machine_count > 0)
+        sum->value = sum->any ? sum->value + rounded : rounded;
+    sum->any = sum->any || sum->of_machine_count > 0;
+    sum->of_machine_count = 0;
+}
+
+void suite_sum_add(suite_sum *sum, int rank, float x)
+{
+    int machine = rank / (sum->ranks / test_machines_of(sum->ranks));
+
+    if (machine != sum->machine)
+        suite_sum_close(sum);
+    sum->machine = machine;
+    sum->of_machine = sum->of_machine_count++ > 0 ? sum->of_machine + x : x;
+}
+
+void suite_sum_end(suite_sum *sum)
+{
+    suite_sum_close(sum);
 }
 
 /* ---- buffers ---- */
@@ -220,9 +248,12 @@ void suite_rank_order(const suite *s, int64_t count)
 
     for (int64_t i = 0; i < count; i++) {
         buffer[i] = (float)(i % 977 + 1) / (float)(rank + 3);
-        expected[i] = (float)(i % 977 + 1) / 3.0f;
-        for (int r = 1; r < size; r++)
-            expected[i] += (float)(i % 977 + 1) / (float)(r + 3);
+        suite_sum sum = {.ranks = size, .dtype = FSDP_F32};
+
+        for (int r = 0; r < size; r++)
+            suite_sum_add(&sum, r, (float)(i % 977 + 1) / (float)(r + 3));
+        suite_sum_end(&sum);
+        expected[i] = sum.value;
     }
     CHECK_OK(fsdp_all_reduce(s->group, buffer, buffer, count, FSDP_F32, FSDP_SUM, s->stream));
     suite_sync(s);

@@ -17,6 +17,20 @@ typedef struct suite {
 
 uint16_t suite_bf16(float x);
 
+/* What ranks contribute, in f32 and in the order in which it is added: machine by machine, each machine's sum rounded
+ * to `dtype`. */
+typedef struct suite_sum {
+    int ranks;
+    fsdp_dtype dtype;
+    bool any;
+    float value; /* after the end */
+    int machine, of_machine_count;
+    float of_machine;
+} suite_sum;
+
+void suite_sum_add(suite_sum *sum, int rank, float x);
+void suite_sum_end(suite_sum *sum);
+
 /* ---- buffers ---- */
 
 void suite_sync(const suite *s);

@@ -141,16 +141,19 @@ typedef struct suite_reduction {
 static float suite_expected_sum(int size, int b, int64_t i, const suite_reduction *reduction)
 {
     const fsdp_reduce_options *o = &reduction->options;
-    float sum = 0, divisor = o->divisor == 0 ? 1 : o->divisor;
+    float divisor = o->divisor == 0 ? 1 : o->divisor;
+    suite_sum sum = {.ranks = size,
+                     .dtype = reduction->reduce_dtype ? reduction->reduce_dtype : reduction->unsharded_dtype};
 
     for (int r = 0; r < size; r++) {
         float x = suite_gradient(r, b, i);
         if (reduction->unsharded_dtype == FSDP_BF16 || reduction->reduce_dtype == FSDP_BF16)
             x = suite_widen(suite_bf16(x));
-        sum = r == 0 ? x : sum + x;
+        suite_sum_add(&sum, r, x);
     }
-    sum /= o->op == FSDP_AVG ? divisor * (float)size : divisor;
-    return o->accumulate ? 2.0f + sum : sum;
+    suite_sum_end(&sum);
+    sum.value /= o->op == FSDP_AVG ? divisor * (float)size : divisor;
+    return o->accumulate ? 2.0f + sum.value : sum.value;
 }
 
 /* The bits of sum, division and one rounding; they are compared between the paths too. */

@@ -234,21 +234,19 @@ static double mixed_expected(const mixed *m, int64_t i, int64_t k)
     const fsdp_sharded_buffer *b = &m->buffers[i];
     const fsdp_reduce_options *o = &m->options;
     fsdp_dtype wire = b->reduce_dtype ? b->reduce_dtype : b->unsharded_dtype;
-    float sum = 0, old = (float)oracle_round(b->shard_dtype, mixed_value(m, 1, m->rank, i, k));
+    float old = (float)oracle_round(b->shard_dtype, mixed_value(m, 1, m->rank, i, k));
     float divisor = (o->divisor ? o->divisor : 1.0f) * (o->op == FSDP_AVG ? (float)m->size : 1.0f);
-    bool first = true;
+    suite_sum sum = {.ranks = m->size, .dtype = wire};
 
     for (int r = 0; r < m->size; r++) {
         float x = (float)oracle_round(b->unsharded_dtype, mixed_value(m, 2, r, i, mixed_index(m, i, m->rank, k)));
 
-        if (!m->adds[i][r])
-            continue;
-        x = (float)oracle_round(wire, (double)(x / (o->predivide ? o->predivide : 1.0f)));
-        sum = first ? x : sum + x;
-        first = false;
+        if (m->adds[i][r])
+            suite_sum_add(&sum, r, (float)oracle_round(wire, (double)(x / (o->predivide ? o->predivide : 1.0f))));
     }
-    sum /= divisor;
-    return first ? (double)old : oracle_round(b->shard_dtype, (double)(o->accumulate ? old + sum : sum));
+    suite_sum_end(&sum);
+    sum.value /= divisor;
+    return !sum.any ? (double)old : oracle_round(b->shard_dtype, (double)(o->accumulate ? old + sum.value : sum.value));
 }
 
 static void mixed_check_reduced(const mixed *m, int64_t i)

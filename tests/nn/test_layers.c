@@ -87,6 +87,46 @@ static void dropout_differs_from_call_to_call_and_rests_in_eval(void **state)
     fsdp_module_unref(twin);
 }
 
+/* The numbers of the next call of `m`. */
+static void draw(fsdp_module *m, float *out)
+{
+    read_all(fsdp_call(m, fsdp_full(device, FSDP_F32, FSDP_SHAPE(64), 1)), out);
+}
+
+static void draws_go_on_where_another_run_stopped(void **state)
+{
+    fsdp_module *parts[3], *net, *again[3], *resumed;
+    float numbers[64], others[64];
+    uint64_t draws = 9;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        parts[i] = i == 1 ? fsdp_relu_create(context) : fsdp_dropout_create(context, 0.5f, (uint64_t)i);
+        again[i] = i == 1 ? fsdp_relu_create(context) : fsdp_dropout_create(context, 0.5f, (uint64_t)i);
+    }
+    net = CHECK_PTR(fsdp_sequential_create(context, parts, 3));
+    resumed = CHECK_PTR(fsdp_sequential_create(context, again, 3));
+    CHECK_OK(fsdp_module_draws(net, &draws));
+    CHECK_EQ(draws, 0);
+    for (int i = 0; i < 5; i++)
+        draw(net, numbers);
+    fsdp_module_train(net, false);
+    draw(net, numbers); /* nothing */
+    fsdp_module_train(net, true);
+    CHECK_OK(fsdp_module_draws(net, &draws));
+    CHECK_EQ(draws, 5);
+    CHECK_OK(fsdp_module_set_draws(resumed, draws));
+    for (int i = 0; i < 2; i++) {
+        draw(net, numbers);
+        draw(resumed, others);
+        CHECK_BYTES(others, numbers, sizeof numbers);
+    }
+    CHECK_ERROR(fsdp_module_draws(NULL, &draws), FSDP_INVALID, "required");
+    CHECK_ERROR(fsdp_module_set_draws(NULL, 1), FSDP_INVALID, "required");
+    fsdp_module_unref(net);
+    fsdp_module_unref(resumed);
+}
+
 /* Values depend on seed, name and index alone: a piece filled apart equals the piece of the whole. */
 static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(void **state)
 {
@@ -125,5 +165,5 @@ static void first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces(
 #define T(name) IN_SCOPE(name)
 
 TEST_MAIN(T(layers_compute_their_operations), T(sequential_calls_its_children_in_order),
-          T(dropout_differs_from_call_to_call_and_rests_in_eval),
+          T(dropout_differs_from_call_to_call_and_rests_in_eval), T(draws_go_on_where_another_run_stopped),
           T(first_values_are_those_of_pytorch_in_kind_and_independent_of_pieces))

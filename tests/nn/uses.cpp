@@ -34,7 +34,7 @@ fsdp_module *make_pair(fsdp_context *context, fsdp_tensor *weight);
 
 fsdp_module *make_pair(fsdp_context *context, fsdp_tensor *weight)
 {
-    static const fsdp_module_type type = {"Pair", pair_forward, nullptr, nullptr, false, nullptr};
+    static const fsdp_module_type type = {"Pair", pair_forward, nullptr, nullptr, false, nullptr, nullptr};
     fsdp_tensor *x = fsdp_linear(weight, weight, FSDP_NO_BIAS);
     pair *p = nullptr;
 

@@ -1,4 +1,6 @@
 /* Bad arguments: a NULL result and a message that names the operation and what does not fit. */
+#include <math.h>
+
 #include "fsdp/ops.h"
 
 #include "autograd/tools.h"
@@ -100,6 +102,10 @@ static void dtypes_that_do_not_fit_are_named(void **state)
     CHECK_INVALID(fsdp_where(ZEROS(2), ZEROS(2), ZEROS(2)), "where: mask must be bool, not float32 (2,)");
     CHECK_INVALID(fsdp_where(MASK(2), ZEROS(2), INTS(2)), "where: inputs are float32 and int32: cast one");
     CHECK_INVALID(fsdp_masked_fill(ZEROS(2), INTS(2), 0), "masked_fill: mask must be bool");
+    CHECK_INVALID(fsdp_masked_fill(INTS(2), MASK(2), NAN), "masked_fill: int32 cannot be nan");
+    CHECK_INVALID(fsdp_masked_fill(INTS(2), MASK(2), -2147483649.0), "masked_fill: int32 cannot be -2.14748e+09");
+    CHECK_PTR(fsdp_masked_fill(INTS(2), MASK(2), -2147483648.5));
+    CHECK_PTR(fsdp_masked_fill(MASK(2), MASK(2), NAN));
     CHECK_INVALID(fsdp_var(INTS(2), 0, NULL, 1.0, false), "var: input must be floating, not int32 (2,)");
     CHECK_INVALID(fsdp_log_softmax(INTS(2)), "log_softmax: input must be floating");
     CHECK_INVALID(fsdp_binary_cross_entropy(ZEROS(2), HALF(2), FSDP_LOSS_MEAN),

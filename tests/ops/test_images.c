@@ -92,6 +92,9 @@ static void convolutions_that_do_not_fit_are_refused(void **state)
     CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.padding = {-1, 0})), "padding -1");
     CHECK_INVALID(fsdp_conv2d(x, w, none, CONV(.dilation = {1, 3})),
                   "the kernel spans 7 of the width of input (2, 4, 5, 5), which has 5 with its padding");
+    CHECK_INVALID(fsdp_conv2d(ZEROS(2, 4, 0, 5), w, none, CONV(.padding = {2, 2})),
+                  "conv2d: input must be of a height and width of at least 1, not float32 (2, 4, 0, 5)");
+    CHECK_INVALID(fsdp_conv2d(ZEROS(0, 4, INT64_MAX, 5), w, none, CONV(.padding = {2, 2})), "of a height and width");
     CHECK_INVALID(fsdp_conv2d(HALF(2, 4, 5, 5), w, none, NULL), "inputs are bfloat16 and float32");
     CHECK_NULL(fsdp_conv2d(NULL, w, none, NULL));
 }

@@ -368,6 +368,63 @@ static void any_dtype_can_be_taken_by_index(void **state)
     fsdp_context_free(context);
 }
 
+/* ---- one tensor in several places ---- */
+
+static void check_gradient(const fsdp_tensor *leaf, const float *expected)
+{
+    float values[16];
+
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(leaf)), FSDP_F32, values));
+    CHECK_BYTES(values, expected, (size_t)fsdp_tensor_numel(leaf) * sizeof *values);
+}
+
+/* x as what is written to, and as what is written: both gradients arrive. */
+static void a_tensor_may_be_scattered_into_itself(void **state)
+{
+    static const float weights[] = {1, 2, 3, 4, 5, 6}, replaced[] = {2, 3, 1, 4, 9, 6}, added[] = {3, 5, 4, 8, 9, 12};
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    const int64_t shape[] = {2, 3};
+
+    (void)state;
+    for (int adds = 0; adds < 2; adds++) {
+        fsdp_tensor *x, *w, *index, *y;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        x = make_leaf(device, 1, 2, shape);
+        w = CHECK_PTR(fsdp_from_data(device, FSDP_F32, 2, shape, weights));
+        index = make_ids(device, 2, shape, (const int32_t[]){1, 2, 0, 0, 0, 2});
+        y = adds ? fsdp_scatter_add(x, 1, index, x) : fsdp_scatter(x, 1, index, x);
+        CHECK_OK(fsdp_backward(fsdp_sum(fsdp_mul(y, w))));
+        check_gradient(x, adds ? added : replaced);
+        fsdp_scope_end(context, NULL);
+    }
+    fsdp_context_free(context);
+}
+
+/* The gradient of what is repeated is added to one that is there. */
+static void what_is_repeated_adds_to_a_gradient_that_is_there(void **state)
+{
+    static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    static const float expected[] = {129, 129, 129};
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fsdp_tensor *x;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        x = CHECK_PTR(fsdp_full(device, dtypes[i], FSDP_SHAPE(3), 2.0));
+        CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
+        CHECK_OK(fsdp_backward(fsdp_sum(x)));
+        CHECK_OK(fsdp_backward(fsdp_sum(fsdp_expand(x, FSDP_SHAPE(128, 3)))));
+        check_gradient(x, expected);
+        fsdp_scope_end(context, NULL);
+    }
+    fsdp_context_free(context);
+}
+
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 
 static void an_index_outside_is_named(void **state)
@@ -426,6 +483,8 @@ static void what_does_not_fit_is_named(void **state)
     CHECK_INVALID(fsdp_expand(x, FSDP_SHAPE(-1, 2, 3)), "expand: (2, 3) cannot be repeated to (-1, 2, 3)");
     CHECK_INVALID(fsdp_expand(x, FSDP_SHAPE(3)), "cannot be repeated to (3,)");
     CHECK_ERROR(fsdp_split(x, 1, 3, (const int64_t[]){2, 2, -1}, parts), FSDP_INVALID, "the 3 sizes do not add up");
+    CHECK_ERROR(fsdp_split(x, 1, 3, (const int64_t[]){INT64_MAX, INT64_MAX, 5}, parts), FSDP_INVALID,
+                "the 3 sizes do not add up");
     CHECK_ERROR(fsdp_split(x, 1, 0, NULL, parts), FSDP_INVALID, "split: the 0 sizes");
     CHECK_NULL(parts[0]);
     parts[0] = x, parts[1] = ZEROS(3);
@@ -445,4 +504,6 @@ static void what_does_not_fit_is_named(void **state)
 TEST_MAIN(cmocka_unit_test(all_is_as_in_pytorch), cmocka_unit_test(gradients_are_right_of_views_and_parts),
           cmocka_unit_test(a_checkpoint_changes_no_bit), cmocka_unit_test(dimensions_of_zero_and_the_meta_device),
           cmocka_unit_test(no_memory_is_an_error_and_not_a_crash), cmocka_unit_test(any_dtype_can_be_taken_by_index),
+          cmocka_unit_test(a_tensor_may_be_scattered_into_itself),
+          cmocka_unit_test(what_is_repeated_adds_to_a_gradient_that_is_there),
           cmocka_unit_test(an_index_outside_is_named), cmocka_unit_test(what_does_not_fit_is_named))

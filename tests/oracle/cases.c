@@ -43,6 +43,8 @@ void matmul_case(test_case *c)
     int64_t batch = between(c, 0, 3) ? 1 : between(c, 2, 4);
     fsdp__matmul_args a;
 
+    if (between(c, 0, 5) == 0) /* a vector and a matrix */
+        side[0] = batch = 1;
     if (between(c, 0, 7) == 0) { /* more than one block in one direction */
         int64_t large = between(c, 0, 2);
         for (int i = 0; i < 3; i++)
@@ -139,14 +141,20 @@ void reduce_ranks_case(test_case *c)
     a.dst_dtype = integer || coin(c) ? a.src_dtype : any_float(c);
     for (int s = 0; s < a.count; s++)
         srcs[s] = an_input(c, a.src_dtype, a.numel, integer ? 0.0 : -2.0, integer ? 9.0 : 2.0);
-    if (a.src_dtype == a.dst_dtype && coin(c)) { /* in place */
-        a.dst = (void *)(uintptr_t)srcs[between(c, 0, a.count - 1)];
+    if (!integer && coin(c)) { /* by blocks, some are not there */
+        a.block = (int)between(c, 1, 4);
+        a.block_dtype = coin(c) ? FSDP_F32 : a.src_dtype;
+        for (int s = 1; s < a.count; s++)
+            srcs[s] = between(c, 0, 3) == 0 ? NULL : srcs[s];
+    }
+    if (a.src_dtype == a.dst_dtype && srcs[a.count - 1] && coin(c)) { /* in place */
+        a.dst = (void *)(uintptr_t)srcs[coin(c) ? 0 : a.count - 1];
         also_output(c, a.dst, 1e-6, 1e-6);
     } else {
         a.dst = a_buffer(c, a.dst_dtype, a.numel, 0.0, 2.0, true, 1e-6, 1e-6);
     }
-    check(c, &a, "%d ranks of %ld, op %d, %s to %s, divisor %g, accumulate %d", a.count, (long)a.numel, a.op,
-          fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype), (double)a.divisor, a.accumulate);
+    check(c, &a, "%d ranks of %ld by %d, op %d, %s to %s, divisor %g, accumulate %d", a.count, (long)a.numel, a.block,
+          a.op, fsdp_dtype_name(a.src_dtype), fsdp_dtype_name(a.dst_dtype), (double)a.divisor, a.accumulate);
 }
 
 void reduce_case(test_case *c)

@@ -253,6 +253,8 @@ static fsdp__attention_forward_args attention_inputs(test_case *c)
     a.heads = a.kv_heads * group;
     a.q_time = between(c, 0, 2) ? between(c, 1, 110) : between(c, 1, 5);
     a.kv_time = coin(c) ? a.q_time : between(c, 1, 130);
+    if (between(c, 0, 5) == 0) /* the next token */
+        a.q_time = 1;
     a.q_head = a.k_head = a.v_head = a.out_head = d;
     if (a.kv_time == a.q_time && coin(c)) {
         int64_t row = (a.heads + 2 * a.kv_heads) * d;

@@ -61,14 +61,50 @@ void oracle_cast_spans(const fsdp__cast_spans_args *k)
             oracle_put(k->dst_dtype, k->spans[s].dst, i, oracle_get(k->src_dtype, k->spans[s].src, i));
 }
 
+static double combined(fsdp__rank_op op, double x, double v)
+{
+    return op == FSDP__RANK_SUM ? x + v : op == FSDP__RANK_MAX ? fmax(x, v) : fmin(x, v);
+}
+
+/* Of the sources [first, last) that are there; false: there is none. */
+static bool reduced_ranks(const fsdp__reduce_ranks_args *k, int first, int last, int64_t i, double *out)
+{
+    bool any = false;
+
+    for (int s = first; s < last; s++) {
+        if (!k->srcs[s])
+            continue;
+        *out = any ? combined(k->op, *out, oracle_get(k->src_dtype, k->srcs[s], i))
+                   : oracle_get(k->src_dtype, k->srcs[s], i);
+        any = true;
+    }
+    return any;
+}
+
+static double reduced_blocks(const fsdp__reduce_ranks_args *k, int64_t i)
+{
+    double x = 0.0, block = 0.0, rounded;
+    bool any = false;
+
+    for (int s = 0; s < k->count; s += k->block) {
+        if (!reduced_ranks(k, s, s + k->block < k->count ? s + k->block : k->count, i, &block))
+            continue;
+        oracle_put(k->block_dtype, &rounded, 0, block);
+        block = oracle_get(k->block_dtype, &rounded, 0);
+        x = any ? combined(k->op, x, block) : block;
+        any = true;
+    }
+    return x;
+}
+
 void oracle_reduce_ranks(const fsdp__reduce_ranks_args *k)
 {
     for (int64_t i = 0; i < k->numel; i++) {
-        double x = oracle_get(k->src_dtype, k->srcs[0], i);
-        for (int s = 1; s < k->count; s++) {
-            double v = oracle_get(k->src_dtype, k->srcs[s], i);
-            x = k->op == FSDP__RANK_SUM ? x + v : k->op == FSDP__RANK_MAX ? fmax(x, v) : fmin(x, v);
-        }
+        double x = 0.0;
+        if (k->block > 0 && fsdp_dtype_is_floating(k->src_dtype))
+            x = reduced_blocks(k, i);
+        else
+            (void)reduced_ranks(k, 0, k->count, i, &x);
         if (fsdp_dtype_is_floating(k->src_dtype))
             x /= k->divisor != 0 ? (double)k->divisor : 1.0;
         if (k->accumulate)

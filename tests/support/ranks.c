@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "device/races.h"
+#include "support/machines.h"
 
 enum {
     MAX_WORLD = 64
@@ -42,11 +43,74 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* `race`: where the one goes that must be found; NULL: none must be. */
-static int run_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes, char *race, size_t race_bytes)
+/* That the running test has chosen; NULL: what the environment says. One world runs at a time. */
+static const test_machines *chosen;
+
+static int machines_wanted(void)
+{
+    const char *text = getenv("FSDP_TEST_MACHINES");
+    int machines = chosen ? chosen->machines : text ? atoi(text) : 1;
+
+    return machines > 1 ? machines : 1;
+}
+
+int test_machines_of(int world)
+{
+    int machines = machines_wanted();
+
+    return world % machines == 0 ? machines : 1;
+}
+
+void test_only_on_one_machine(const char *reason)
+{
+    if (machines_wanted() == 1)
+        return;
+    print_message("skipped on %d machines: %s\n", machines_wanted(), reason);
+    skip();
+}
+
+int test_machines_world(int world)
+{
+    int machines = machines_wanted();
+
+    return (world + machines - 1) / machines * machines;
+}
+
+int test_rank_block(int world, int first, int stride, int count)
+{
+    int machine_ranks = world / test_machines_of(world), of_machine[MAX_WORLD] = {0}, block;
+
+    for (int i = 0; i < count; i++)
+        of_machine[(first + i * stride) / machine_ranks]++;
+    block = of_machine[first / machine_ranks];
+    for (int m = 0; m < MAX_WORLD; m++)
+        if (of_machine[m] > 0 && of_machine[m] != block)
+            return 1;
+    return block < count ? block : 1;
+}
+
+/* `over`: the machines, or NULL: what the environment says. `network`: NULL where there is none. */
+static void make_contexts(int world, test_machines *over, fsdp_context **contexts, thread_network **network)
 {
     static const fsdp_context_options options = {.threads = 1};
+    int machines = test_machines_of(world);
+    test_machines from_environment = {.machines = machines, .machine_ranks = world / machines};
+
+    *network = NULL;
+    if (over || machines > 1)
+        CHECK_OK(test_machines_create(over ? over : &from_environment, network, contexts));
+    else
+        CHECK_OK(fsdp_context_create_threads(world, &options, contexts));
+    if (over)
+        over->network = *network;
+}
+
+/* `race`: where the one goes that must be found; NULL: none must be. */
+static int run_ranks(int world, test_machines *over, test_rank_body body, void *arg, char *text, size_t bytes,
+                     char *race, size_t race_bytes)
+{
     fsdp_context *contexts[MAX_WORLD] = {NULL};
+    thread_network *network;
     rank_thread *ranks;
     int failures = 0;
     size_t used = 0;
@@ -55,7 +119,8 @@ static int run_ranks(int world, test_rank_body body, void *arg, char *text, size
     CHECK(world >= 1 && world <= MAX_WORLD);
     ranks = calloc((size_t)world, sizeof *ranks);
     CHECK(ranks != NULL);
-    CHECK_OK(fsdp_context_create_threads(world, &options, contexts));
+    chosen = over;
+    make_contexts(world, over, contexts, &network);
     for (int i = 0; i < world && race; i++)
         CHECK_OK(fsdp__races_check(contexts[i], i > 0 ? contexts[0] : NULL));
     if (!race)
@@ -77,6 +142,9 @@ static int run_ranks(int world, test_rank_body body, void *arg, char *text, size
                 used +=
                     (size_t)snprintf(text + used, bytes - used, "rank %d of %d: %s\n", i, world, ranks[i].test.message);
         }
+    chosen = NULL;
+    if (network && failures == 0) /* else some have not been closed */
+        thread_network_free(network);
     /* Who ended last knows it. */
     for (int i = 0; i < world && race; i++)
         if (i == 0 || ranks[i].race[0])
@@ -87,7 +155,7 @@ static int run_ranks(int world, test_rank_body body, void *arg, char *text, size
 
 int test_try_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes)
 {
-    return run_ranks(world, body, arg, text, bytes, NULL, 0);
+    return run_ranks(world, NULL, body, arg, text, bytes, NULL, 0);
 }
 
 static void fail_if_any(int failures, int world, const char *text)
@@ -102,12 +170,25 @@ void test_run_ranks(int world, test_rank_body body, void *arg)
 {
     char text[8192];
 
-    fail_if_any(run_ranks(world, body, arg, text, sizeof text, NULL, 0), world, text);
+    fail_if_any(run_ranks(world, NULL, body, arg, text, sizeof text, NULL, 0), world, text);
 }
 
 void test_run_racing_ranks(int world, test_rank_body body, void *arg, char *race, size_t bytes)
 {
     char text[8192];
 
-    fail_if_any(run_ranks(world, body, arg, text, sizeof text, race, bytes), world, text);
+    fail_if_any(run_ranks(world, NULL, body, arg, text, sizeof text, race, bytes), world, text);
+}
+
+int test_try_machines(test_machines *machines, test_rank_body body, void *arg, char *text, size_t bytes)
+{
+    return run_ranks(machines->machines * machines->machine_ranks, machines, body, arg, text, bytes, NULL, 0);
+}
+
+void test_run_machines(int machines, int machine_ranks, bool one_level, test_rank_body body, void *arg)
+{
+    test_machines over = {.machines = machines, .machine_ranks = machine_ranks, .one_level = one_level};
+    char text[8192];
+
+    fail_if_any(test_try_machines(&over, body, arg, text, sizeof text), machines * machine_ranks, text);
 }

@@ -3,18 +3,34 @@
 #define TESTS_SUPPORT_RANKS_H
 
 #include "fsdp/comm.h"
+#include "support/machines.h"
 #include "support/test.h"
 
 typedef void (*test_rank_body)(fsdp_context *context, void *arg);
 
 /* Runs `body` on `world` ranks with one compute thread each, waits for all and frees their contexts. A CHECK that
  * fails ends its rank and aborts the world, so that its peers do not wait for it; then the test fails with the first
- * failure of each rank. A rank must have freed all device memory at its end. */
+ * failure of each rank. A rank must have freed all device memory at its end.
+ *
+ * With FSDP_TEST_MACHINES=M in the environment worlds that M divides are of M machines, each with its memory. */
 void test_run_ranks(int world, test_rank_body body, void *arg);
+/* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
+int test_machines_of(int world);
+void test_only_on_one_machine(const char *reason);
+/* The smallest world from `world` on that is on those machines: for tests that draw worlds. */
+int test_machines_world(int world);
+/* Of a group of `count` ranks of a world, `first` and each `stride` further, contributions of so many at a time are
+ * added first, and then these sums (src/comm/order.h); 1: one after the other. */
+int test_rank_block(int world, int first, int stride, int count);
 /* The same for a test that goes on: returns how many ranks failed, and says why, a line each (at most `bytes`). */
 int test_try_ranks(int world, test_rank_body body, void *arg, char *text, size_t bytes);
 /* The same, always checked for races, for a body that plants one: `race` gets what was found, or "". Calls of the body
  * may fail with it, on any rank; the body goes on and frees what it has. */
 void test_run_racing_ranks(int world, test_rank_body body, void *arg, char *race, size_t bytes);
+
+/* On machines that the test has chosen, whatever the environment says. test_try_machines goes on after failures;
+ * machines->network is there while the ranks run. */
+void test_run_machines(int machines, int machine_ranks, bool one_level, test_rank_body body, void *arg);
+int test_try_machines(test_machines *machines, test_rank_body body, void *arg, char *text, size_t bytes);
 
 #endif

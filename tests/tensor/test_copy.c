@@ -1,4 +1,6 @@
 /* Elements between tensors, and between tensors and the host. */
+#include <math.h>
+
 #include "tensor/tensor.h"
 
 #include "support/test.h"
@@ -99,6 +101,11 @@ static void copies_that_make_no_sense_are_refused(void **state)
     CHECK_STATUS(fsdp_tensor_read(a, FSDP_F32, NULL), FSDP_INVALID);
     CHECK_STATUS(fsdp_tensor_write(a, FSDP_F32, NULL), FSDP_INVALID);
     CHECK_STATUS(fsdp_tensor_fill_(NULL, 1), FSDP_INVALID);
+    CHECK_NULL(fsdp_full(test_device(context), FSDP_I32, FSDP_SHAPE(2), 2147483648.0));
+    CHECK_CONTAINS(fsdp_last_error(), "cannot fill: int32 cannot be 2.14748e+09");
+    CHECK_NULL(fsdp_full(test_device(context), FSDP_I64, FSDP_SHAPE(2), 0x1p63));
+    CHECK_NULL(fsdp_full(test_device(context), FSDP_U8, FSDP_SHAPE(2), NAN));
+    CHECK_NULL(fsdp_full(test_device(context), FSDP_U8, FSDP_SHAPE(2), 256));
     fsdp_context_free(context);
 }
 

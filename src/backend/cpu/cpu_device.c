@@ -11,6 +11,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/limits.h"
+
 #define HUGE_PAGE ((size_t)2 << 20)
 
 /* Flush to zero, denormals are zero: they cost 100x and more. */
@@ -52,7 +54,8 @@ fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out)
     if (padded > bytes)
         range = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (range == MAP_FAILED)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s", bytes, strerror(errno));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "the system has no segment of %zu bytes: %s%s", bytes, strerrordesc_np(errno),
+                         fsdp__limit_behind(errno));
     head = (HUGE_PAGE - (uintptr_t)range % HUGE_PAGE) % HUGE_PAGE;
     if (head > 0)
         (void)munmap(range, head);

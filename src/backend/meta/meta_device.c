@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "device/impl.h"
 
 static fsdp_status meta_segment_alloc(fsdp_device *device, size_t bytes, void **out)
@@ -19,7 +20,8 @@ static fsdp_status meta_segment_alloc(fsdp_device *device, size_t bytes, void **
 
     (void)device;
     if (segment == MAP_FAILED)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "no address range of %zu bytes: %s", bytes, strerror(errno));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "no address range of %zu bytes: %s%s", bytes, strerrordesc_np(errno),
+                         fsdp__limit_behind(errno));
     *out = segment;
     return FSDP_OK;
 }
@@ -30,16 +32,16 @@ static void meta_segment_free(fsdp_device *device, void *segment, size_t bytes)
     (void)munmap(segment, bytes);
 }
 
-/* Every stream is inline: nothing takes time. */
+/* Nothing takes time: work is done when it is queued, on workers too. Their mode stays, for what asks for it to go the
+ * way that it goes with them. */
 static fsdp_status meta_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out)
 {
     fsdp_stream *stream = fsdp__calloc(1, sizeof *stream);
 
-    (void)mode;
     if (!stream)
         return FSDP_NO_MEMORY;
     stream->device = device;
-    stream->mode = FSDP_STREAM_INLINE;
+    stream->mode = mode;
     *out = stream;
     return FSDP_OK;
 }
@@ -118,7 +120,8 @@ static fsdp_status dry_copy_to_host(fsdp_stream *stream, void *host, const void 
 
 const fsdp__backend fsdp__backend_dry = {
     .name = "dry",
-    .host_access = true, /* as the CPU: shards that are offloaded lie there already */
+    .host_access = true,   /* as the CPU: shards that are offloaded lie there already */
+    .shared_memory = true, /* where a fake world has it: of several machines */
     .copy_to_host = dry_copy_to_host,
     .run_copy_to_host = dry_copy_to_host,
     WITHOUT_BYTES,

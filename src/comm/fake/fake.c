@@ -1,7 +1,10 @@
 /* fake.c - the transport without peers. Every rank of the world is taken to hold what this one holds: a gather repeats
- * it, a reduction returns it. In a group of one that is the whole truth. */
+ * it, a reduction returns it. In a group of one that is the whole truth. Where the world is to have several machines,
+ * what would go between them is counted. */
 #include "base/compiler.h"
 #include "comm/comm.h"
+#include "comm/fake/machines.h"
+#include "comm/fake/network.h"
 #include "comm/sharded_buffer.h"
 #include "device/device.h"
 #include "device/kernels.h"
@@ -24,14 +27,24 @@ static fsdp_status copy(fsdp_stream *stream, fsdp__traffic *traffic, void *dst, 
     return cast(stream, src, FSDP_U8, dst, FSDP_U8, (int64_t)bytes, traffic);
 }
 
+/* What every rank has sent: `src`, once for each of them; each copy doubles what there is. */
+static fsdp_status repeat(const fsdp_process_group *group, const fsdp__call *call, const void *src, fsdp_stream *stream,
+                          fsdp__traffic *traffic)
+{
+    size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype), all = (size_t)group->size * bytes;
+
+    FSDP_TRY(copy(stream, traffic, call->recv, src, bytes));
+    for (size_t done = bytes, more; done < all; done += more) {
+        more = FSDP__MIN(done, all - done);
+        FSDP_TRY(copy(stream, traffic, (char *)call->recv + done, call->recv, more));
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status fake_all_gather(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    const fsdp_process_group *group = g;
-    size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
-
-    for (int r = 0; r < group->size; r++)
-        FSDP_TRY(copy(stream, traffic, (char *)call->recv + (size_t)r * bytes, call->send, bytes));
-    return FSDP_OK;
+    fsdp__fake_count_all_gather(g, call, traffic);
+    return repeat(g, call, call->send, stream, traffic);
 }
 
 static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
@@ -39,18 +52,27 @@ static fsdp_status fake_reduce_scatter(void *g, const fsdp__call *call, fsdp_str
     const fsdp_process_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
+    fsdp__fake_count_reduce_scatter(g, call, traffic);
     return copy(stream, traffic, call->recv, (const char *)call->send + (size_t)group->rank * bytes, bytes);
 }
 
 static fsdp_status fake_all_reduce(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    (void)g;
+    fsdp__fake_count_all_reduce(g, call, traffic);
     return copy(stream, traffic, call->recv, call->send, (size_t)call->count * fsdp_dtype_size(call->dtype));
 }
 
-static fsdp_status fake_nothing(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+static fsdp_status fake_broadcast(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
 {
-    (void)g, (void)call, (void)stream, (void)traffic;
+    (void)stream;
+    fsdp__fake_count_broadcast(g, call, traffic);
+    return FSDP_OK;
+}
+
+static fsdp_status fake_barrier(void *g, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)
+{
+    (void)stream;
+    fsdp__fake_count_barrier(g, call, traffic);
     return FSDP_OK;
 }
 
@@ -59,10 +81,8 @@ static fsdp_status fake_all_to_all(void *g, const fsdp__call *call, fsdp_stream 
     const fsdp_process_group *group = g;
     size_t bytes = (size_t)call->count * fsdp_dtype_size(call->dtype);
 
-    for (int r = 0; r < group->size; r++)
-        FSDP_TRY(copy(stream, traffic, (char *)call->recv + (size_t)r * bytes,
-                      (const char *)call->send + (size_t)group->rank * bytes, bytes));
-    return FSDP_OK;
+    fsdp__fake_count_all_to_all(g, call, traffic);
+    return repeat(group, call, (const char *)call->send + (size_t)group->rank * bytes, stream, traffic);
 }
 
 /* ---- buffers ---- */
@@ -93,6 +113,7 @@ static fsdp_status fake_all_gather_coalesced(void *g, const fsdp__call *call, fs
     const fsdp_process_group *group = g;
     fsdp__copies copies = {.stream = stream, .traffic = traffic};
 
+    fsdp__fake_count_gather_coalesced(g, call, traffic);
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t runs = FSDP__MAX(b->outer, 1), own = fsdp__part_numel(b, group->rank) / runs;
@@ -125,6 +146,7 @@ static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fs
     for (int64_t done = 0; done < numel; done += piece) {
         int64_t n = FSDP__MIN(piece, numel - done);
         const void *src = fsdp__place(b->unsharded, index + done, b->unsharded_dtype);
+        fsdp__sum sum = {.srcs = &src, .count = 1, .ranks = 1, .dtype = wire};
 
         if (!as_it_is) {
             void *rounded = fsdp__stream_workspace(stream, ROUND_BYTES);
@@ -135,8 +157,7 @@ static fsdp_status sum_run(fsdp_stream *stream, const fsdp__call *call, const fs
             FSDP_TRY(fsdp__copies_flush(&in));
             src = rounded;
         }
-        FSDP_TRY(fsdp__sum_rows(call, stream, &src, 1, 1, wire, fsdp__place(b->shard, at + done, b->shard_dtype),
-                                b->shard_dtype, n));
+        FSDP_TRY(fsdp__sum_rows(call, stream, b, &sum, fsdp__place(b->shard, at + done, b->shard_dtype), n));
     }
     return FSDP_OK;
 }
@@ -146,6 +167,7 @@ static fsdp_status fake_reduce_scatter_coalesced(void *g, const fsdp__call *call
 {
     const fsdp_process_group *group = g;
 
+    fsdp__fake_count_reduce_coalesced(g, call, traffic);
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         int64_t rows = fsdp__part_numel(b, group->rank);
@@ -167,16 +189,30 @@ static void fake_group_free(void *group)
     (void)group;
 }
 
+/* Nobody waits. */
+static void fake_abort(void *fake, const char *text)
+{
+    (void)fake, (void)text;
+}
+
 const fsdp__comm_ops fsdp__comm_fake_ops = {
     .name = "fake",
     .all_gather = fake_all_gather,
     .reduce_scatter = fake_reduce_scatter,
     .all_reduce = fake_all_reduce,
-    .broadcast = fake_nothing,
+    .broadcast = fake_broadcast,
     .all_to_all = fake_all_to_all,
-    .barrier = fake_nothing,
+    .barrier = fake_barrier,
     .all_gather_coalesced = fake_all_gather_coalesced,
     .reduce_scatter_coalesced = fake_reduce_scatter_coalesced,
-    .group_free = fake_group_free,
-    /* group_open, abort and close are never called: there is no transport */
+    .group_free = fake_group_free, /* group_open is never called */
+    .abort = fake_abort,
+    .close = fsdp__fake_close,
+    .alloc = fsdp__fake_alloc,
+    .free = fsdp__fake_free,
+    .alloc_shared = fsdp__fake_alloc_shared,
+    .free_shared = fsdp__fake_free_shared,
+    .machines = fsdp__fake_machines,
+    .can_share = fsdp__fake_can_share,
+    /* readers of shared memory have no peers that write there */
 };

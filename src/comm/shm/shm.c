@@ -21,17 +21,24 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
     return FSDP_OK;
 }
 
-static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *options)
+fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank)
 {
-    fsdp__arena_rank *shared = &arena->control->ranks[options->rank];
+    fsdp__arena_rank *shared = &arena->control->ranks[local_rank];
     int none = 0;
 
+    if (!atomic_compare_exchange_strong(&shared->pid, &none, getpid()))
+        return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d", fsdp__arena_global(arena, local_rank),
+                         none);
+    atomic_store(&shared->start_ticks, fsdp__process_start_ticks(getpid()));
+    return FSDP_OK;
+}
+
+static fsdp_status take_place(fsdp__arena *arena, const fsdp_context_options *options)
+{
     if (arena->control->world != options->world_size)
         return FSDP_FAIL(FSDP_INVALID, "the shared memory is of a world of %d ranks, this is rank %d of %d",
                          arena->control->world, options->rank, options->world_size);
-    if (!atomic_compare_exchange_strong(&shared->pid, &none, getpid()))
-        return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d", options->rank, none);
-    atomic_store(&shared->start_ticks, fsdp__process_start_ticks(getpid()));
+    FSDP_TRY(fsdp__shm_take_place(arena, options->rank));
     return FSDP_OK;
 }
 

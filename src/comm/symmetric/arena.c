@@ -12,7 +12,7 @@
 #include "base/cores.h"
 #include "base/limits.h"
 
-#define MAGIC 0x324d59534344u /* changes with the layout */
+#define MAGIC 0x334d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HEAP_STEP ((size_t)1 << 30)
@@ -96,6 +96,7 @@ static fsdp_status map(fsdp__arena *arena, int fd, size_t bytes)
                          strerror(errno));
     arena->base = base;
     arena->bytes = bytes;
+    arena->of_file = fd >= 0;
     arena->control = base;
     return FSDP_OK;
 }

@@ -76,7 +76,8 @@ typedef enum fsdp__abort_state {
 /* The first page. */
 typedef struct fsdp__control {
     uint64_t magic;
-    int32_t world;
+    int32_t world;   /* ranks of this machine: the arena's numbers are from 0 */
+    int32_t first;   /* what all, and every text, calls its rank 0: there may be other machines */
     int32_t crowded; /* more ranks than cores */
     uint64_t heap_bytes;
     _Atomic uint64_t heap_used; /* from its start: what ranks have taken of it (memory.c) */
@@ -84,7 +85,7 @@ typedef struct fsdp__control {
     _Atomic uint64_t keeper_ticks;
     _Atomic uint32_t abort_state;
     int32_t abort_status; /* fsdp_status */
-    int32_t abort_rank;   /* who is to blame; -1: nobody */
+    int32_t abort_rank;   /* who is to blame, as all call it; -1: nobody */
     char abort_text[FSDP__ABORT_BYTES];
     fsdp__arena_rank ranks[];
 } fsdp__control;
@@ -93,7 +94,8 @@ typedef struct fsdp__arena {
     unsigned char *base;
     size_t bytes;
     fsdp__control *control;
-    int fd;           /* -1: memory of this process */
+    bool of_file;     /* mapped from one; else memory of this process */
+    int fd;           /* of what this process created; -1: none */
     _Atomic int refs; /* of the arena in this process */
 } fsdp__arena;
 
@@ -105,6 +107,12 @@ fsdp_status fsdp__arena_map(int fd, fsdp__arena **out);
 fsdp_status fsdp__arena_map_control(int fd, fsdp__arena **out);
 fsdp__arena *fsdp__arena_ref(fsdp__arena *arena);
 void fsdp__arena_unref(fsdp__arena *arena);
+
+/* What every text calls a rank of the arena. */
+static inline int fsdp__arena_global(const fsdp__arena *arena, int rank)
+{
+    return arena->control->first + rank;
+}
 
 /* Where things are. */
 fsdp__arena_group *fsdp__arena_group_at(const fsdp__arena *arena, int group);

@@ -16,15 +16,11 @@
 #include "comm/sharded_buffer.h"
 #include "comm/symmetric/devices.h"
 #include "comm/symmetric/rendezvous.h"
+#include "comm/symmetric/shown.h"
 
 enum {
-    TABLE_BUFFERS = FSDP__PAYLOAD_BYTES / (int)sizeof(uint64_t), /* addresses a rank can show */
-    BITS_BUFFERS = FSDP__PAYLOAD_BYTES * 8,
     ALIGN = 64
 };
-
-/* In the place of an address, in a reduction: this rank has nothing to add. */
-static const uint64_t nothing = UINT64_MAX;
 
 typedef struct exchange {
     fsdp__symmetric_group *group;
@@ -33,104 +29,14 @@ typedef struct exchange {
     fsdp__traffic *traffic;
 } exchange;
 
-/* ---- showing where the buffers are ---- */
-
-static bool all_readable(const exchange *x)
+static bool contributes(const exchange *x, int rank, int64_t buffer)
 {
-    const fsdp__call *call = x->call;
-
-    for (int64_t i = 0; i < call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &call->buffers[i];
-        size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
-
-        if (bytes > 0 && b->unsharded && !fsdp__arena_holds(x->group->world->arena, b->unsharded, bytes))
-            return false;
-    }
-    return true;
-}
-
-static bool is_complete(const fsdp__call *call)
-{
-    bool reduces = call->name == FSDP__CALL_REDUCE_SCATTER_COALESCED, complete = true;
-
-    for (int64_t i = 0; reduces && i < call->buffer_count; i++)
-        complete = complete && call->buffers[i].unsharded;
-    return complete;
-}
-
-typedef enum path {
-    PATH_STAGING,
-    PATH_SYMMETRIC,
-    PATH_SHARED
-} path;
-
-/* Where the buffers are, and which of them have nothing to add. Where they do not all find a place only the latter is
- * shown, as bits. */
-static fsdp_status fill_payload(const exchange *x, fsdp__entry *entry)
-{
-    const fsdp__call *call = x->call;
-    unsigned char *bits = fsdp__payload_to_show(x->group);
-    uint64_t *table = (uint64_t *)bits;
-    bool fits = call->buffer_count <= TABLE_BUFFERS;
-
-    if (!fits && !entry->complete && call->buffer_count > BITS_BUFFERS)
-        return FSDP_FAIL(FSDP_UNSUPPORTED, "reduction of %lld buffers in group '%s': of more than %d none may be NULL",
-                         (long long)call->buffer_count, x->group->name, BITS_BUFFERS);
-    if (!fits && !entry->complete)
-        memset(bits, 0, FSDP__PAYLOAD_BYTES);
-    for (int64_t i = 0; (entry->readable || !entry->complete) && i < call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &call->buffers[i];
-        uint64_t offset = b->numel == 0 ? 0 : fsdp__to_offset(x->group, b->unsharded);
-
-        offset = !entry->complete && !b->unsharded ? nothing : offset;
-        if (fits)
-            table[i] = offset;
-        else if (!entry->complete && b->unsharded)
-            bits[i / 8] |= (unsigned char)(1 << i % 8);
-        entry->buffers_hash = fsdp__mix(entry->buffers_hash, offset);
-    }
-    return FSDP_OK;
-}
-
-/* The entry of the call: what can be done depends on the memory of all ranks. */
-static fsdp_status show_buffers(exchange *x, bool readable, path *out)
-{
-    fsdp__symmetric_group *g = x->group;
-    bool direct = !x->call->force_copy && x->call->buffer_count <= TABLE_BUFFERS;
-    fsdp__entry entry = {.readable = readable, .complete = is_complete(x->call)};
-    const fsdp__entry *first;
-
-    FSDP_TRY(fill_payload(x, &entry));
-    FSDP_TRY(fsdp__show(g, x->call, &entry, x->traffic));
-    first = fsdp__entry_of(g, 0);
-    /* All addresses equal: one memory. That holds with force_copy, too, as there is no other way then. */
-    *out = PATH_SHARED;
-    for (int r = 0; r < g->size; r++) {
-        const fsdp__entry *other = fsdp__entry_of(g, r);
-        if (!other->readable)
-            *out = PATH_STAGING;
-        else if (*out == PATH_SHARED && other->buffers_hash != first->buffers_hash)
-            *out = direct ? PATH_SYMMETRIC : PATH_STAGING;
-    }
-    return FSDP_OK;
+    return fsdp__shown_adds(x->group, x->call, rank, buffer);
 }
 
 static void *peer_unsharded(const exchange *x, int rank, int64_t buffer)
 {
-    const uint64_t *table = (const uint64_t *)fsdp__payload_of(x->group, rank);
-
-    return fsdp__from_offset(x->group, table[buffer]);
-}
-
-static bool contributes(const exchange *x, int rank, int64_t buffer)
-{
-    const unsigned char *bits = fsdp__payload_of(x->group, rank);
-
-    if (fsdp__entry_of(x->group, rank)->complete)
-        return true;
-    if (x->call->buffer_count <= TABLE_BUFFERS)
-        return ((const uint64_t *)bits)[buffer] != nothing;
-    return bits[buffer / 8] >> buffer % 8 & 1;
+    return fsdp__shown_place(x->group, rank, buffer);
 }
 
 static char *staging_of(const fsdp__symmetric_group *g, int rank, int half)
@@ -181,6 +87,7 @@ static staging through_staging(const exchange *x, bool scatters)
     return (staging){.carrier = {.rank = g->rank,
                                  .size = g->size,
                                  .room = room / ALIGN * ALIGN,
+                                 .block = g->block,
                                  .reads_peers = true,
                                  .parts = g->sources,
                                  .operands = g->operands,
@@ -192,20 +99,6 @@ static staging through_staging(const exchange *x, bool scatters)
 }
 
 /* ---- gather ---- */
-
-static fsdp_status place_own_rows(exchange *x)
-{
-    fsdp__copies own = {.stream = x->stream, .traffic = x->traffic};
-    int rank = x->group->rank;
-
-    for (int64_t i = 0; i < x->call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &x->call->buffers[i];
-
-        FSDP_TRY(fsdp__copies_set(&own, b->shard_dtype, b->unsharded_dtype));
-        FSDP_TRY(fsdp__copies_spread(&own, b, rank, 0, fsdp__part_numel(b, rank), b->shard));
-    }
-    return fsdp__copies_flush(&own);
-}
 
 static fsdp_status copy_peers_rows(exchange *x)
 {
@@ -228,17 +121,18 @@ fsdp_status fsdp__symmetric_all_gather_coalesced(void *group, const fsdp__call *
                                                  fsdp__traffic *traffic)
 {
     exchange x = {group, call, stream, traffic};
-    bool readable = all_readable(&x);
+    bool readable = fsdp__shown_is_readable(group, call);
     staging s = through_staging(&x, false);
-    path way;
+    fsdp__shown_path way;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
     if (readable)
-        FSDP_TRY(place_own_rows(&x)); /* before the meeting, after which peers read them */
-    FSDP_TRY(show_buffers(&x, readable, &way));
-    if (way == PATH_SHARED)
+        FSDP_TRY(fsdp__place_own_rows(x.call, x.group->rank, x.stream,
+                                      x.traffic)); /* before the meeting, after which peers read them */
+    FSDP_TRY(fsdp__shown_meet(group, call, readable, traffic, &way));
+    if (way == FSDP__SHOWN_SHARED)
         return FSDP_OK;
-    if (way == PATH_SYMMETRIC) {
+    if (way == FSDP__SHOWN_SYMMETRIC) {
         FSDP_TRY(copy_peers_rows(&x));
         return FSDP_OK;
     }
@@ -265,19 +159,17 @@ static fsdp_status reduce_copied(exchange *x, int64_t i, int64_t rows)
 
     for (int64_t at = 0; at < rows; at += room) {
         int64_t n = FSDP__MIN(room, rows - at);
-        int count = 0;
+        fsdp__sum sum = {.srcs = g->operands, .ranks = g->size, .block = g->block, .dtype = wire};
 
         for (int r = 0; r < g->size; r++) {
-            char *copied = fsdp__place(staging_of(g, g->rank, 0), count * room, wire);
+            char *copied = contributes(x, r, i) ? fsdp__place(staging_of(g, g->rank, 0), r * room, wire) : NULL;
 
-            if (!contributes(x, r, i))
-                continue;
-            FSDP_TRY(fsdp__copies_collect(&in, b, peer_unsharded(x, r, i), g->rank, at, n, copied));
-            g->operands[count++] = copied;
+            if (copied)
+                FSDP_TRY(fsdp__copies_collect(&in, b, peer_unsharded(x, r, i), g->rank, at, n, copied));
+            fsdp__sum_add(&sum, copied);
         }
         FSDP_TRY(fsdp__copies_flush(&in));
-        FSDP_TRY(fsdp__sum_rows(call, x->stream, g->operands, count, g->size, wire,
-                                fsdp__place(b->shard, at, b->shard_dtype), b->shard_dtype, n));
+        FSDP_TRY(fsdp__sum_rows(call, x->stream, b, &sum, fsdp__place(b->shard, at, b->shard_dtype), n));
     }
     return FSDP_OK;
 }
@@ -286,18 +178,18 @@ static fsdp_status reduce_in_place(exchange *x, int64_t i, int64_t rows)
 {
     fsdp__symmetric_group *g = x->group;
     const fsdp_sharded_buffer *b = &x->call->buffers[i];
+    fsdp__sum sum = {.srcs = g->operands, .ranks = g->size, .block = g->block, .dtype = b->unsharded_dtype};
     int64_t others = 0;
-    int count = 0;
 
     for (int r = 0; r < g->size; r++) {
-        if (!contributes(x, r, i))
-            continue;
-        g->operands[count++] = fsdp__place(peer_unsharded(x, r, i), g->rank * b->chunk, b->unsharded_dtype);
-        others += r != g->rank;
+        bool there = contributes(x, r, i);
+
+        fsdp__sum_add(&sum,
+                      there ? fsdp__place(peer_unsharded(x, r, i), g->rank * b->chunk, b->unsharded_dtype) : NULL);
+        others += there && r != g->rank;
     }
     x->traffic->moved_bytes += others * rows * (int64_t)fsdp_dtype_size(b->unsharded_dtype);
-    FSDP_TRY(fsdp__sum_rows(x->call, x->stream, g->operands, count, g->size, b->unsharded_dtype, b->shard,
-                            b->shard_dtype, rows));
+    FSDP_TRY(fsdp__sum_rows(x->call, x->stream, b, &sum, b->shard, rows));
     return FSDP_OK;
 }
 
@@ -338,11 +230,11 @@ fsdp_status fsdp__symmetric_reduce_scatter_coalesced(void *group, const fsdp__ca
 {
     exchange x = {group, call, stream, traffic};
     staging s = through_staging(&x, true);
-    path way;
+    fsdp__shown_path way;
 
     FSDP_TRY(fsdp__symmetric_open_device(x.group->world, stream));
-    FSDP_TRY(show_buffers(&x, all_readable(&x), &way));
-    if (way == PATH_SYMMETRIC) {
+    FSDP_TRY(fsdp__shown_meet(group, call, fsdp__shown_is_readable(group, call), traffic, &way));
+    if (way == FSDP__SHOWN_SYMMETRIC) {
         FSDP_TRY(reduce_symmetric(&x));
         return FSDP_OK;
     }

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "comm/order.h"
 #include "comm/symmetric/slot.h"
 #include "comm/symmetric/words.h"
 
@@ -34,6 +35,7 @@ static fsdp_status group_new(fsdp__symmetric *world, const fsdp__process_group_s
         return FSDP_NO_MEMORY;
     }
     memcpy(group->ranks, spec->ranks, count * sizeof *group->ranks);
+    group->block = fsdp__order_block(group->ranks, group->size, world->machine_ranks);
     *out = group;
     return FSDP_OK;
 }
@@ -149,4 +151,13 @@ void fsdp__symmetric_group_free(void *g)
     fsdp__free(group->ranks);
     fsdp__free(group->name);
     fsdp__free(group);
+}
+
+void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks)
+{
+    fsdp__symmetric *symmetric = transport;
+    fsdp__symmetric_group *world = world_group;
+
+    symmetric->machine_ranks = ranks;
+    world->block = fsdp__order_block(world->ranks, world->size, ranks);
 }

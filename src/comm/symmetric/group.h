@@ -12,10 +12,11 @@
 typedef struct fsdp__symmetric {
     fsdp_context *context;
     fsdp__arena *arena;
-    int rank;
+    int rank;          /* in the arena */
     pthread_t program; /* the thread that makes the calls */
     bool program_known;
     _Atomic int64_t timeout_ms, timeout_ticks, tick_ms; /* see watchdog.h */
+    int machine_ranks;                                  /* it adds as machines of so many do; 0: in rank order */
     bool all_readable;                                  /* peers see every address of this rank (threads) */
     fsdp__allocator *heap;                              /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
@@ -31,7 +32,8 @@ typedef struct fsdp__symmetric_group {
     char *name;
     int index; /* in the arena; -1 until group_ready */
     int rank, size;
-    int *ranks; /* global */
+    int *ranks; /* the arena's */
+    int block;  /* of them, whose contributions are added first: see order.h */
     uint64_t key;
     bool claimed;              /* this rank is the first and has taken the place */
     uint64_t shown;            /* entries this rank has shown: see [Note: parity] in rendezvous.h */
@@ -47,6 +49,7 @@ fsdp_status fsdp__symmetric_group_world(fsdp__symmetric *symmetric, fsdp__symmet
 fsdp_status fsdp__symmetric_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
 void fsdp__symmetric_group_ready(void *group);
 void fsdp__symmetric_group_free(void *group);
+void fsdp__symmetric_add_by_machine(void *transport, void *world_group, int ranks);
 
 /* Addresses on their way between ranks. */
 static inline uint64_t fsdp__to_offset(const fsdp__symmetric_group *group, const void *pointer)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
@@ -17,7 +18,8 @@
 #include "device/races.h"
 
 enum {
-    MAX_HOLES = 64
+    MAX_HOLES = 64,
+    WORTH_A_CALL = 1 << 20
 };
 
 typedef struct range {
@@ -96,7 +98,7 @@ fsdp_status fsdp__symmetric_memory_open(fsdp__symmetric *symmetric)
     heap->start = fsdp__arena_heap(symmetric->arena);
     heap->bytes = symmetric->arena->control->heap_bytes;
     heap->used = &symmetric->arena->control->heap_used;
-    heap->file = !symmetric->all_readable;
+    heap->file = symmetric->arena->of_file;
     FSDP_TRY(fsdp__allocator_create(&source, &symmetric->heap));
     return FSDP_OK;
 }
@@ -142,6 +144,39 @@ static void take_back(fsdp__symmetric_group *group)
     }
 }
 
+/* Those inside of the memory. */
+static size_t whole_pages(unsigned char *memory, size_t bytes, unsigned char **first)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (size_t)(-(uintptr_t)memory % page);
+
+    *first = memory + before;
+    return bytes > before ? (bytes - before) / page * page : 0;
+}
+
+void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size_t bytes)
+{
+    unsigned char *first;
+
+    bytes = whole_pages(memory, bytes, &first);
+    if (bytes > 0)
+        (void)madvise(first, bytes, world->source->file ? MADV_REMOVE : MADV_DONTNEED);
+}
+
+/* Zeros. Whole pages are given up and come back empty, as memory of who writes to them first: of what the ranks share
+ * out each has its own part, and this one not all of it. */
+static void clear(const fsdp__symmetric *world, unsigned char *memory, size_t bytes)
+{
+    unsigned char *first;
+    size_t inside = whole_pages(memory, bytes, &first), before = (size_t)(first - memory);
+
+    if (bytes < WORTH_A_CALL || !world->source->file || madvise(first, inside, MADV_REMOVE) != 0) {
+        memset(memory, 0, bytes);
+        return;
+    }
+    memset(memory, 0, before);
+    memset(first + inside, 0, bytes - before - inside);
+}
+
 /* The first rank's part, while the others wait for the second meeting. */
 static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint64_t *out)
 {
@@ -154,7 +189,7 @@ static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint6
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
     FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));
     /* Memory of this heap comes back as it was left; readers count from zero. */
-    memset(memory, 0, bytes + header_bytes);
+    clear(group->world, memory, bytes + header_bytes);
     header = memory;
     header->ranks = group->size;
     for (int r = 0; r < group->size; r++)
@@ -182,7 +217,7 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
         int32_t status = fsdp__entry_of(group, r)->own_status;
         if (status != FSDP_OK)
             return FSDP_FAIL((fsdp_status)status, "rank %d: cannot allocate %zu bytes shared by group '%s'",
-                             group->ranks[r], call->bytes, group->name);
+                             fsdp__arena_global(group->world->arena, group->ranks[r]), call->bytes, group->name);
     }
     /* The payload of the meeting that has just been: peers read it only after the next one. */
     theirs = (answer *)fsdp__payload_of(group, 0);
@@ -194,7 +229,8 @@ fsdp_status fsdp__symmetric_alloc_shared(void *g, const fsdp__call *call, fsdp__
     }
     FSDP_TRY(fsdp__rendezvous(group, traffic));
     if (theirs->status != FSDP_OK)
-        return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s", group->ranks[0], theirs->message);
+        return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s",
+                         fsdp__arena_global(group->world->arena, group->ranks[0]), theirs->message);
     *out = (char *)fsdp__from_offset(group, theirs->offset) + fsdp__shared_header_bytes(group);
     return FSDP_OK;
 }

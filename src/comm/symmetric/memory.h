@@ -14,4 +14,7 @@ void fsdp__symmetric_free(void *transport, void *pointer);
 fsdp_status fsdp__symmetric_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
 void fsdp__symmetric_free_shared(void *group, void *pointer);
 
+/* The bytes are not needed any more: pages that have no others go back to the system, and come again as zeros. */
+void fsdp__symmetric_give_pages(const fsdp__symmetric *world, void *memory, size_t bytes);
+
 #endif

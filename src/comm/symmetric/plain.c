@@ -84,7 +84,9 @@ static fsdp_status reduce(exchange *x, int64_t part, int64_t offset, void *dst, 
                                     .src_dtype = x->call->dtype,
                                     .dst_dtype = x->call->dtype,
                                     .op = ops[x->call->op],
-                                    .divisor = x->call->op == FSDP_AVG ? (float)g->size : 1.0f};
+                                    .divisor = x->call->op == FSDP_AVG ? (float)g->size : 1.0f,
+                                    .block = g->block,
+                                    .block_dtype = x->call->dtype};
 
     if (count <= 0)
         return FSDP_OK;

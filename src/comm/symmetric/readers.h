@@ -20,7 +20,7 @@ typedef struct fsdp__shared_header {
     int32_t ranks;
     _Atomic uint32_t moved; /* steps when a reader is done and somebody sleeps */
     _Atomic uint32_t sleepers;
-    fsdp__reader readers[]; /* by global rank */
+    fsdp__reader readers[]; /* by the arena's rank */
 } fsdp__shared_header;
 
 size_t fsdp__shared_header_bytes(const fsdp__symmetric_group *group);

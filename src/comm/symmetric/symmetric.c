@@ -6,15 +6,11 @@
 #include "comm/symmetric/watch.h"
 #include "comm/world.h"
 
-enum {
-    TIMEOUT_MS = 300000
-};
-
 void fsdp__symmetric_abort(void *transport, const char *text)
 {
     fsdp__symmetric *symmetric = transport;
 
-    fsdp__arena_abort(symmetric->arena, FSDP_COMM, symmetric->rank, text);
+    fsdp__arena_abort(symmetric->arena, FSDP_COMM, fsdp__arena_global(symmetric->arena, symmetric->rank), text);
 }
 
 void fsdp__symmetric_close(void *transport)
@@ -35,36 +31,57 @@ static void release_heart(void *arena)
     fsdp__arena_unref(arena);
 }
 
-fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
-                                   bool all_readable, bool wait)
+static fsdp_status open_all(fsdp__symmetric *symmetric, bool wait, fsdp__symmetric_group **world)
+{
+    fsdp__traffic traffic = {0};
+
+    FSDP_TRY(fsdp__symmetric_memory_open(symmetric));
+    FSDP_TRY(fsdp__symmetric_group_world(symmetric, world));
+    /* Before the first meeting: peers who wait there ask only after ranks that have joined whether they live. */
+    atomic_store(&symmetric->arena->control->ranks[symmetric->rank].state, FSDP__RANK_JOINED);
+    if (wait)
+        FSDP_TRY(fsdp__rendezvous(*world, &traffic));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int rank, bool all_readable, bool wait,
+                                 fsdp__symmetric **out, fsdp__symmetric_group **world)
 {
     fsdp__symmetric *symmetric = fsdp__calloc(1, sizeof *symmetric);
-    fsdp__symmetric_group *world = NULL;
-    fsdp__traffic traffic = {0};
-    fsdp_status status = FSDP_OK;
+    fsdp_status status;
 
+    *out = NULL;
+    *world = NULL;
     if (!symmetric)
         return FSDP_NO_MEMORY;
     symmetric->context = context;
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
-    fsdp__symmetric_set_timeout(symmetric, TIMEOUT_MS, FSDP__TICK_MS);
+    fsdp__symmetric_set_timeout(symmetric, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     symmetric->all_readable = all_readable;
     pthread_mutex_init(&symmetric->mutex, NULL);
-    FSDP_TRY_GOTO(status, fsdp__symmetric_memory_open(symmetric), out);
-    FSDP_TRY_GOTO(status, fsdp__symmetric_group_world(symmetric, &world), out);
-    /* Before the first meeting: peers who wait there ask only after ranks that have joined whether they live. */
-    atomic_store(&arena->control->ranks[rank].state, FSDP__RANK_JOINED);
-    if (wait)
-        FSDP_TRY_GOTO(status, fsdp__rendezvous(world, &traffic), out);
+    status = open_all(symmetric, wait, world);
+    if (status != FSDP_OK) {
+        if (*world)
+            fsdp__symmetric_group_free(*world);
+        *world = NULL;
+        fsdp__symmetric_close(symmetric);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
     fsdp__context_attach(context, FSDP__SLOT_HEART, fsdp__arena_ref(arena), release_heart);
     fsdp__context_set_heart(context, &arena->control->ranks[rank].heart);
+    *out = symmetric;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
+                                   bool all_readable, bool wait)
+{
+    fsdp__symmetric *symmetric;
+    fsdp__symmetric_group *world;
+
+    FSDP_TRY(fsdp__symmetric_open(context, arena, rank, all_readable, wait, &symmetric, &world));
     /* From here on they are the context's, also when this fails. */
-    status = fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world);
-    return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
-out:
-    if (world)
-        fsdp__symmetric_group_free(world);
-    fsdp__symmetric_close(symmetric);
-    return status;
+    FSDP_TRY(fsdp__comm_attach(context, ops, symmetric, world, rank, arena->control->world));
+    return FSDP_OK;
 }

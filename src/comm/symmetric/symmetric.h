@@ -12,8 +12,11 @@
 #include "comm/symmetric/rendezvous.h"
 #include "comm/symmetric/watchdog.h"
 
-/* Joins as `rank`: waits until all ranks are there. On success the context owns it all; takes its own reference of the
- * arena. [collective] */
+/* Joins as `rank` of the arena: waits until all ranks are there (`wait`). Takes its own reference of the arena. The
+ * heart of the context beats there from now on. [collective] */
+fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int rank, bool all_readable, bool wait,
+                                 fsdp__symmetric **out, fsdp__symmetric_group **world);
+/* The same as the whole world of the context, which owns it all on success. [collective] */
 fsdp_status fsdp__symmetric_attach(fsdp_context *context, const fsdp__comm_ops *ops, fsdp__arena *arena, int rank,
                                    bool all_readable, bool wait);
 
@@ -34,6 +37,7 @@ void fsdp__symmetric_close(void *transport);
     .read_end = fsdp__symmetric_read_end, .read_done = fsdp__symmetric_read_done,                                   \
     .reads_ended = fsdp__symmetric_reads_ended, .readers_done = fsdp__symmetric_readers_done,                       \
     .await_readers = fsdp__symmetric_await_readers, .note = fsdp__symmetric_note,                                   \
-    .host_waits = fsdp__symmetric_host_waits, .set_timeout = fsdp__symmetric_set_timeout
+    .host_waits = fsdp__symmetric_host_waits, .set_timeout = fsdp__symmetric_set_timeout,                           \
+    .add_by_machine = fsdp__symmetric_add_by_machine
 
 #endif

@@ -183,16 +183,17 @@ void fsdp__find_circle(const fsdp__arena *arena, int rank, fsdp__circle *out)
 
 static int hop_text(const fsdp__arena *arena, int rank, int next, char *text, size_t bytes)
 {
+    int who = fsdp__arena_global(arena, rank), whom = fsdp__arena_global(arena, next);
     char call[224];
     fsdp__place place;
 
     if (!fsdp__program_place(arena, rank, &place))
-        return snprintf(text, bytes, "rank %d waits for rank %d", rank, next);
+        return snprintf(text, bytes, "rank %d waits for rank %d", who, whom);
     if (place.region)
-        return snprintf(text, bytes, "rank %d cannot write to memory that rank %d still reads", rank, next);
+        return snprintf(text, bytes, "rank %d cannot write to memory that rank %d still reads", who, whom);
     if (!fsdp__call_text_of(arena, place.group, rank, call, sizeof call))
         snprintf(call, sizeof call, "the first meeting of all ranks");
-    return snprintf(text, bytes, "rank %d waits for rank %d in %s", rank, next, call);
+    return snprintf(text, bytes, "rank %d waits for rank %d in %s", who, whom, call);
 }
 
 void fsdp__circle_text(const fsdp__arena *arena, const fsdp__circle *circle, char *text, size_t bytes)

@@ -89,8 +89,8 @@ void fsdp__arena_abort_left(fsdp__arena *arena, int rank)
 {
     char text[64];
 
-    snprintf(text, sizeof text, "rank %d has left", rank);
-    fsdp__arena_abort(arena, FSDP_COMM, rank, text);
+    snprintf(text, sizeof text, "rank %d has left", fsdp__arena_global(arena, rank));
+    fsdp__arena_abort(arena, FSDP_COMM, fsdp__arena_global(arena, rank), text);
 }
 
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
@@ -103,8 +103,8 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
     if (!fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)) ||
         atomic_load(&shared->state) != FSDP__RANK_JOINED)
         return;
-    snprintf(text, sizeof text, "rank %d has died (process %d)", rank, pid);
-    fsdp__arena_abort(arena, FSDP_COMM, rank, text);
+    snprintf(text, sizeof text, "rank %d has died (process %d)", fsdp__arena_global(arena, rank), pid);
+    fsdp__arena_abort(arena, FSDP_COMM, fsdp__arena_global(arena, rank), text);
 }
 
 void fsdp__arena_check_keeper(fsdp__arena *arena)

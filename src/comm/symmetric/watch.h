@@ -5,7 +5,7 @@
 #include "comm/symmetric/arena.h"
 #include "comm/symmetric/process.h"
 
-/* Ends every rank's calls, now and later. The first reason stays; `rank` is to blame (-1: nobody). */
+/* Ends every rank's calls, now and later. The first reason stays; `rank` is to blame, as all call it (-1: nobody). */
 void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const char *text);
 bool fsdp__arena_aborted(const fsdp__arena *arena);
 /* Fails with the reason, which must be set or about to be. */

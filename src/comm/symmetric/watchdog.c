@@ -89,25 +89,27 @@ static void rank_text(const fsdp__wait *wait, int rank, const char *relative, ch
     char call[CALL_BYTES], state[STATE_BYTES];
     fsdp__place place;
     bool called = fsdp__call_text_of(arena, -1, rank, call, sizeof call);
+    int global = fsdp__arena_global(arena, rank);
 
     if (fsdp__program_place(arena, rank, &place) && called) {
-        snprintf(text, RANK_BYTES, "rank %d%s waits in %s", rank, relative, call);
+        snprintf(text, RANK_BYTES, "rank %d%s waits in %s", global, relative, call);
         return;
     }
     state_text(wait, rank, state);
     if (called)
-        snprintf(text, RANK_BYTES, "rank %d%s %s, last in %s", rank, relative, state, call);
+        snprintf(text, RANK_BYTES, "rank %d%s %s, last in %s", global, relative, state, call);
     else
-        snprintf(text, RANK_BYTES, "rank %d%s %s, before its first call of other ranks", rank, relative, state);
+        snprintf(text, RANK_BYTES, "rank %d%s %s, before its first call of other ranks", global, relative, state);
 }
 
 /* ---- what it tells ---- */
 
 static void tell_stopped(fsdp__wait *wait, int rank)
 {
+    const fsdp__arena *arena = wait->world->arena;
     fsdp__pulse *pulse = &wait->pulses[rank];
     char where[CALL_BYTES];
-    int pid = fsdp__pulse_process(wait->world->arena, rank);
+    int pid = fsdp__pulse_process(arena, rank);
 
     if (!fsdp__pulse_is_stopped(pulse)) {
         pulse->told = false;
@@ -117,12 +119,13 @@ static void tell_stopped(fsdp__wait *wait, int rank)
     if (pulse->told || pulse->still == 0)
         return;
     pulse->told = true;
-    if (!fsdp__stands_first(wait->world->arena, wait->world->rank, &wait->place))
+    if (!fsdp__stands_first(arena, wait->world->rank, &wait->place))
         return;
     place_text(wait, where);
     fsdp_log(wait->world->context, FSDP_LOG_WARNING,
-             "rank %d is stopped, and rank %d waits for it %s%s: 'kill -CONT %d' lets it go on", rank,
-             wait->world->rank, wait->place.region ? "" : "in ", where, pid);
+             "rank %d is stopped, and rank %d waits for it %s%s: 'kill -CONT %d' lets it go on",
+             fsdp__arena_global(arena, rank), fsdp__arena_global(arena, wait->world->rank),
+             wait->place.region ? "" : "in ", where, pid);
 }
 
 /* Of a wait that takes long, at longer and longer intervals. */
@@ -176,8 +179,9 @@ static void end_still(const fsdp__wait *wait, int rank)
     place_text(wait, where);
     rank_text(wait, rank, ", which", whom);
     time_text(wait, wait->ticks, waited);
-    snprintf(text, sizeof text, "rank %d has waited %s (comm.timeout is %.12g s) %s%s for %s", wait->world->rank,
-             waited, limit, wait->place.region ? "" : "in ", where, whom);
+    snprintf(text, sizeof text, "rank %d has waited %s (comm.timeout is %.12g s) %s%s for %s",
+             fsdp__arena_global(wait->world->arena, wait->world->rank), waited, limit, wait->place.region ? "" : "in ",
+             where, whom);
     add_others(wait, rank, text, sizeof text);
     fsdp__arena_abort(wait->world->arena, FSDP_COMM, -1, text);
 }

@@ -208,7 +208,7 @@ fsdp_status KERNEL(attention_backward)(fsdp_stream *stream, const void *args)
               .dv_time = own ? a->dv_stride_time : k->v_stride_time,
               .dv_head = own ? a->dv_head : k->v_head};
     int64_t tasks = k->batch * k->kv_heads, threads = FSDP__MIN(fsdp__threads(), FSDP__MAX(tasks, 1));
-    int64_t cost = k->batch * k->heads * k->q_time * k->kv_time * k->head_dim;
+    int64_t cost FSDP__UNUSED = k->batch * k->heads * k->q_time * k->kv_time * k->head_dim;
     work w;
 
     p.scratch_floats = lay_out(&p, NULL, &w);

@@ -2,7 +2,7 @@
  * See [Note: attention by strips] in attention.h. */
 #include <math.h>
 
-#include "backend/cpu/kernels/attention.h"
+#include "backend/cpu/kernels/attention_single.h"
 
 /* Packed keys and values of as many heads as fit in this many floats are held at a time (one at least). */
 #define PACKED_FLOATS (1 << 21)
@@ -154,11 +154,13 @@ fsdp_status KERNEL(attention_forward)(fsdp_stream *stream, const void *args)
               .d = k->head_dim,
               .d_padded = fsdp__round_up(k->head_dim, FSDP__NR)};
     int64_t pairs = k->batch * k->kv_heads, held, threads = fsdp__threads();
-    int64_t work = k->batch * k->heads * k->q_time * k->kv_time * k->head_dim;
+    int64_t work FSDP__UNUSED = k->batch * k->heads * k->q_time * k->kv_time * k->head_dim;
     float *scratch;
 
     if (pairs == 0 || k->q_time == 0)
         return FSDP_OK;
+    if (fsdp__is_single_query(k))
+        return fsdp__attend_single(stream, k);
     p.head_floats = p.kv_panels * FSDP__KV_PANEL * (p.d + p.d_padded);
     held = FSDP__MAX(FSDP__MIN(PACKED_FLOATS / FSDP__MAX(p.head_floats, 1), pairs), 1);
     p.scratch_floats = FSDP__Q_PANEL * (FSDP__KV_PANEL + p.d_padded) + fsdp__round_up(FSDP__Q_PANEL * p.d, 16);

@@ -4,6 +4,21 @@
 
 #include <math.h>
 
+/* ---- powers ---- */
+
+/* y = a^(b - less), in two loops: a processor overlaps more of two short chains of operations than of one long one. */
+static void powers(const float *a, const float *b, float less, float *y, int64_t n)
+{
+    float high[FSDP__PIECE], low[FSDP__PIECE];
+
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        high[i] = fsdp__log2_times(fabsf(a[i]), b[i] - less, &low[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = fsdp__pow_of(a[i], b[i] - less, fsdp__exp2f(high[i], low[i]));
+}
+
 /* ---- one place ---- */
 
 /* log x, at least -100, as PyTorch bounds it. */
@@ -25,8 +40,6 @@ FSDP__INLINE float value(fsdp__binary_op op, float a, float b, float beta)
         return d;
     case FSDP__DIV:
         return a / b;
-    case FSDP__POW:
-        return fsdp__powf(a, b);
     case FSDP__MAXIMUM:
         return a > b || a != a ? a : b;
     case FSDP__MINIMUM:
@@ -50,8 +63,8 @@ FSDP__INLINE float sign(float x)
     return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
 }
 
-/* By a. */
-FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float dy, float beta)
+/* By a. `power` is of op POW alone: a^(b - 1). */
+FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float power, float dy, float beta)
 {
     float d = a - b;
 
@@ -61,7 +74,7 @@ FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float dy, float be
     case FSDP__DIV:
         return dy / b;
     case FSDP__POW:
-        return b == 0.0f ? 0.0f : dy * (b * fsdp__powf(a, b - 1.0f));
+        return b == 0.0f ? 0.0f : dy * (b * power);
     case FSDP__MAXIMUM:
         return a == b ? 0.5f * dy : a < b ? 0.0f : dy;
     case FSDP__MINIMUM:
@@ -81,8 +94,8 @@ FSDP__INLINE float left(fsdp__binary_op op, float a, float b, float dy, float be
     }
 }
 
-/* By b. */
-FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float dy, float beta)
+/* By b. `power` is of op POW alone: a^b. */
+FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float power, float dy, float beta)
 {
     float y;
 
@@ -92,7 +105,7 @@ FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float dy, float b
     case FSDP__DIV:
         return -dy * (a / b / b);
     case FSDP__POW: /* of 0 to a power that is not negative: 0 */
-        y = dy * (fsdp__powf(a, b) * fsdp__logf(a));
+        y = dy * (power * fsdp__logf(a));
         return a == 0.0f && b >= 0.0f ? 0.0f : y;
     case FSDP__MAXIMUM:
         return a == b ? 0.5f * dy : a > b ? 0.0f : dy;
@@ -103,12 +116,16 @@ FSDP__INLINE float right(fsdp__binary_op op, float a, float b, float dy, float b
     case FSDP__BCE_LOGITS:
         return -dy * a;
     default: /* of the difference alone */
-        return -left(op, a, b, dy, beta);
+        return -left(op, a, b, 0.0f, dy, beta);
     }
 }
 
 FSDP__INLINE void value_loop(fsdp__binary_op op, const float *a, const float *b, float beta, float *y, int64_t n)
 {
+    if (op == FSDP__POW) {
+        powers(a, b, 0.0f, y, n);
+        return;
+    }
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         y[i] = value(op, a[i], b[i], beta);
@@ -117,17 +134,25 @@ FSDP__INLINE void value_loop(fsdp__binary_op op, const float *a, const float *b,
 FSDP__INLINE void left_loop(fsdp__binary_op op, const float *a, const float *b, const float *dy, float beta, float *out,
                             int64_t n)
 {
+    float power[FSDP__PIECE];
+
+    if (op == FSDP__POW)
+        powers(a, b, 1.0f, power, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        out[i] = left(op, a[i], b[i], dy[i], beta);
+        out[i] = left(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
 }
 
 FSDP__INLINE void right_loop(fsdp__binary_op op, const float *a, const float *b, const float *dy, float beta,
                              float *out, int64_t n)
 {
+    float power[FSDP__PIECE];
+
+    if (op == FSDP__POW)
+        powers(a, b, 0.0f, power, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        out[i] = right(op, a[i], b[i], dy[i], beta);
+        out[i] = right(op, a[i], b[i], op == FSDP__POW ? power[i] : 0.0f, dy[i], beta);
 }
 
 /* CALL(op) with it constant: those that have a derivative of their own. */
@@ -259,6 +284,16 @@ FSDP__INLINE void packed_loop(fsdp_dtype dtype, fsdp__binary_op op, const binary
     const void *a = j->a.data, *b = j->b.data;
     void *y = j->k->y;
 
+    if (dtype != FSDP_F32) {
+        const fsdp__pair *as = fsdp__at(dtype, a, begin), *bs = fsdp__at(dtype, b, begin);
+        fsdp__pair *ys = fsdp__at(dtype, y, begin);
+        int64_t pairs = (end - begin) / 2;
+#pragma omp simd
+        for (int64_t i = 0; i < pairs; i++)
+            ys[i] = fsdp__pair_of(dtype, value(op, fsdp__low(dtype, as[i]), fsdp__low(dtype, bs[i]), 0.0f),
+                                  value(op, fsdp__high(dtype, as[i]), fsdp__high(dtype, bs[i]), 0.0f));
+        begin += 2 * pairs;
+    }
 #pragma omp simd
     for (int64_t i = begin; i < end; i++)
         fsdp__store(dtype, y, i, value(op, fsdp__load(dtype, a, i), fsdp__load(dtype, b, i), 0.0f));
@@ -268,15 +303,22 @@ static void packed_range(const void *args, int64_t begin, int64_t end)
 {
     const binary_job *j = args;
 
-#define ADD(T) packed_loop(T, FSDP__ADD, j, begin, end)
-#define MUL(T) packed_loop(T, FSDP__MUL, j, begin, end)
-    if (j->k->op == FSDP__ADD) {
-        FSDP__EACH_FLOAT(j->k->dtype, ADD)
-    } else {
-        FSDP__EACH_FLOAT(j->k->dtype, MUL)
+#define LOOP(T)                                   \
+    switch (j->k->op) {                           \
+    case FSDP__ADD:                               \
+        packed_loop(T, FSDP__ADD, j, begin, end); \
+        break;                                    \
+    case FSDP__MUL:                               \
+        packed_loop(T, FSDP__MUL, j, begin, end); \
+        break;                                    \
+    case FSDP__SUB:                               \
+        packed_loop(T, FSDP__SUB, j, begin, end); \
+        break;                                    \
+    default:                                      \
+        packed_loop(T, FSDP__DIV, j, begin, end); \
     }
-#undef ADD
-#undef MUL
+    FSDP__EACH_FLOAT(j->k->dtype, LOOP)
+#undef LOOP
 }
 
 static bool is_packed(const fsdp__operand *o)
@@ -309,9 +351,10 @@ fsdp_status KERNEL(binary)(fsdp_stream *stream FSDP__UNUSED, const void *args)
     binary_job job = begin_binary(args);
     fsdp__range_body body = floating(job.k->dtype) ? float_range : integer_range;
 
-    if (job.k->op <= FSDP__MUL && is_packed(&job.a) && is_packed(&job.b))
+    if (job.k->op <= FSDP__DIV && is_packed(&job.a) && is_packed(&job.b))
         body = packed_range;
-    fsdp__for_ranges(fsdp__shape_product(job.k->ndim, job.k->shape), 1, body, &job);
+    fsdp__for_operands(fsdp__shape_product(job.k->ndim, job.k->shape), (const fsdp__operand *[]){&job.a, &job.b}, 2,
+                       body, &job);
     return FSDP_OK;
 }
 
@@ -362,7 +405,8 @@ fsdp_status KERNEL(binary_backward)(fsdp_stream *stream FSDP__UNUSED, const void
     backward_job job = {
         .forward = begin_binary(f), .k = k, .dy = fsdp__operand_of(k->dy, f->dtype, f->ndim, f->shape, k->dy_strides)};
 
-    fsdp__for_ranges(fsdp__shape_product(f->ndim, f->shape), 1, backward_range, &job);
+    fsdp__for_operands(fsdp__shape_product(f->ndim, f->shape),
+                       (const fsdp__operand *[]){&job.forward.a, &job.forward.b, &job.dy}, 3, backward_range, &job);
     return FSDP_OK;
 }
 
@@ -434,6 +478,7 @@ fsdp_status KERNEL(where)(fsdp_stream *stream FSDP__UNUSED, const void *args)
             *(side == 0 ? &job.a : &job.b) = is_float ? fsdp__operand_number(&job.floats[side], FSDP_F32)
                                                       : fsdp__operand_number(&job.integers[side], FSDP_I64);
     }
-    fsdp__for_ranges(fsdp__shape_product(k->ndim, k->shape), 1, is_float ? where_floats : where_integers, &job);
+    fsdp__for_operands(fsdp__shape_product(k->ndim, k->shape), (const fsdp__operand *[]){&job.mask, &job.a, &job.b}, 3,
+                       is_float ? where_floats : where_integers, &job);
     return FSDP_OK;
 }

@@ -25,14 +25,18 @@ FSDP__INLINE float fsdp__from_bf16(uint16_t x)
     return fsdp__bits_float((uint32_t)x << 16);
 }
 
-/* Nearest even; a NaN stays one. */
-FSDP__INLINE uint16_t fsdp__to_bf16(float x)
+/* In the upper half; what is below is noise. Nearest even; a NaN stays one. */
+FSDP__INLINE uint32_t fsdp__bf16_above(float x)
 {
     uint32_t bits = fsdp__float_bits(x);
-    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-    uint32_t quiet = bits >> 16 | 0x40u;
+    uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1), quiet = bits | 0x400000u;
 
-    return (uint16_t)(x != x ? quiet : rounded);
+    return x != x ? quiet : rounded;
+}
+
+FSDP__INLINE uint16_t fsdp__to_bf16(float x)
+{
+    return (uint16_t)(fsdp__bf16_above(x) >> 16);
 }
 
 /* Integers only: a half's denormals are normal floats, but the way there must not pass through float denormals. */
@@ -76,6 +80,27 @@ FSDP__INLINE void fsdp__store(fsdp_dtype dtype, void *p, int64_t i, float x)
         ((uint16_t *)p)[i] = fsdp__to_bf16(x);
     else
         ((uint16_t *)p)[i] = fsdp__to_f16(x);
+}
+
+/* Two numbers of 16 bits as the halves of a word: a vector of words becomes vectors of floats, and they one again, with
+ * no number leaving its lane. `dtype` is not F32. */
+typedef uint32_t fsdp__pair __attribute__((aligned(2), may_alias));
+
+FSDP__INLINE float fsdp__low(fsdp_dtype dtype, uint32_t pair)
+{
+    return dtype == FSDP_BF16 ? fsdp__bits_float(pair << 16) : fsdp__from_f16((uint16_t)pair);
+}
+
+FSDP__INLINE float fsdp__high(fsdp_dtype dtype, uint32_t pair)
+{
+    return dtype == FSDP_BF16 ? fsdp__bits_float(pair & 0xffff0000u) : fsdp__from_f16((uint16_t)(pair >> 16));
+}
+
+FSDP__INLINE uint32_t fsdp__pair_of(fsdp_dtype dtype, float low, float high)
+{
+    if (dtype == FSDP_BF16)
+        return fsdp__bf16_above(low) >> 16 | (fsdp__bf16_above(high) & 0xffff0000u);
+    return fsdp__to_f16(low) | (uint32_t)fsdp__to_f16(high) << 16;
 }
 
 /* What a store followed by a load gives. */

@@ -89,55 +89,87 @@ FSDP__INLINE float fsdp__log1pf(float x)
     return u > 0.0f && u <= 3.4028235e38f ? y - lost / u : y;
 }
 
-/* |x|^p in double: 2^(p log2 |x|), right to f32 however large the exponent is. */
-FSDP__INLINE double fsdp__pow_magnitude(float x, float p)
+/* What rounding took of a b when it became `product`. */
+FSDP__INLINE float fsdp__product_rest(float a, float b, float product)
 {
-    int32_t e;
-    bool small = x < 0x1p-126f;
-    double m = (double)fsdp__mantissa(small ? x * 0x1p23f : x, &e);
-    double s = (m - 1.0) / (m + 1.0), t = s * s, log2 = 1.0 / 13.0;
-
-    log2 = log2 * t + 1.0 / 11.0;
-    log2 = log2 * t + 1.0 / 9.0;
-    log2 = log2 * t + 1.0 / 7.0;
-    log2 = log2 * t + 1.0 / 5.0;
-    log2 = log2 * t + 1.0 / 3.0;
-    log2 = (log2 * t * s + s) * 2.88539008177792681472 + (double)(small ? e - 23 : e);
-    log2 = x > 3.4028235e38f ? 1e30 : x == 0.0f ? -1e30 : log2;
-    double y = (double)p * log2;
-    y = y > 200.0 ? 200.0 : y < -200.0 ? -200.0 : y; /* past what f32 holds */
-    double shifted = y + 6755399441055744.0;         /* 1.5 * 2^52 rounds to an integer, in the low bits */
-    double r = (y - (shifted - 6755399441055744.0)) * 0.69314718055994530942, exp = 1.0 / 5040.0;
-    uint64_t bits;
-
-    exp = exp * r + 1.0 / 720.0;
-    exp = exp * r + 1.0 / 120.0;
-    exp = exp * r + 1.0 / 24.0;
-    exp = exp * r + 1.0 / 6.0;
-    exp = exp * r + 0.5;
-    exp = (exp * r + 1.0) * r + 1.0;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 1023u) << 52;
-    memcpy(&m, &bits, sizeof m);
-    return exp * m;
+#if defined(__FMA__) || defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, -product);
+#else
+    return (float)((double)a * (double)b - (double)product);
+#endif
 }
 
-/* x^p as C's powf: within 1 ulp. */
+/* p log2 a, for a that is not below 0, as a sum of two floats: what rounding takes is put into the second, so that the
+ * power is right however large the exponent is. For a of 0 and infinity only the first is a number. */
+FSDP__INLINE float fsdp__log2_times(float a, float p, float *low)
+{
+    int32_t e;
+    bool small = a < 0x1p-126f;
+    float f = fsdp__mantissa(small ? a * 0x1p23f : a, &e) - 1.0f, n = (float)(small ? e - 23 : e);
+    /* log2(1 + f) = s (c1 + t (c3 + t (...))) with s = f / (2 + f), t = s s and c_k = 2 / (k ln 2) */
+    const float c1 = 0x1.715476p+1f, c1_low = 0x1.4ae0cp-25f, c3 = 0x1.ec709ep-1f, c3_low = -0x1.e2fe02p-28f;
+    float d = f + 2.0f, d_low = f - (d - 2.0f), inverse = 1.0f / d;
+    float s = f * inverse, s_low = (fsdp__product_rest(-s, d, -f) - s * d_low) * inverse;
+    float t = s * s, t_low = fsdp__product_rest(s, s, t) + 2.0f * s * s_low;
+    float tail = 0.26230818f;
+
+    tail = tail * t + 0.32059889f;
+    tail = tail * t + 0.41219859f;
+    tail = (tail * t + 0.57707802f) * t;
+    float q = tail + c3, q_low = (c3 - q) + tail + c3_low;
+    float u = t * q, u_low = fsdp__product_rest(t, q, u) + (t * q_low + t_low * q);
+    float v = u + c1, v_low = (c1 - v) + u + (u_low + c1_low);
+    float l = s * v, l_low = fsdp__product_rest(s, v, l) + (s * v_low + s_low * v);
+    float y = n + l, y_low = (n - y) + l + l_low;
+    y = a == 0.0f ? -__builtin_inff() : y;
+    y = a > 3.4028235e38f ? __builtin_inff() : y;
+    float high = p * y;
+    *low = fsdp__product_rest(p, y, high) + p * y_low;
+    return high;
+}
+
+/* 2^(x + low): 0 below 2^-126, infinity from 2^128 on. */
+FSDP__INLINE float fsdp__exp2f(float x, float low)
+{
+    const float c1 = 6.931471825e-1f;
+    float shifted = x + 12582912.0f; /* 1.5 * 2^23 rounds to an integer, in the low bits */
+    float r = x - (shifted - 12582912.0f), z = r + low;
+    float p = 1.547270222e-4f;
+
+    p = p * z + 1.339167007e-3f;
+    p = p * z + 9.618019685e-3f;
+    p = p * z + 5.550358072e-2f;
+    p = p * z + 2.402265072e-1f;
+    float b = r * c1, b_low = fsdp__product_rest(r, c1, b) + (low * c1 + z * z * p);
+    float y = 1.0f + b;
+    y += (1.0f - y) + b + b_low;
+    y = fsdp__bits_float(fsdp__float_bits(y) + (fsdp__float_bits(shifted) << 23));
+    y = x >= 128.0f ? __builtin_inff() : y;
+    return x < -126.0f ? 0.0f : y;
+}
+
+/* x^p, where y is |x|^p of usual numbers. */
+FSDP__INLINE float fsdp__pow_of(float x, float p, float y)
+{
+    float a = fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu);
+    float q = fsdp__bits_float(fsdp__float_bits(p) & 0x7fffffffu);
+    int32_t k = (int32_t)(q < 0x1p24f ? q : 0.0f); /* larger ones are even; infinity, too */
+    bool whole = (float)k == q || !(q < 0x1p24f);
+    uint32_t sign = whole ? fsdp__float_bits(x) & (uint32_t)k << 31 : 0u;
+
+    y = a == 1.0f ? 1.0f : y;
+    y = !whole && x < 0.0f && a <= 3.4028235e38f ? __builtin_nanf("") : y;
+    y = __builtin_isunordered(x, p) ? __builtin_nanf("") : y;
+    y = x == 1.0f || p == 0.0f ? 1.0f : y;
+    return fsdp__bits_float(fsdp__float_bits(y) ^ sign);
+}
+
+/* x^p as C's powf: within 1 ulp, what would be denormal is 0. */
 FSDP__INLINE float fsdp__powf(float x, float p)
 {
-    float a = x < 0.0f ? -x : x, q = p < 0.0f ? -p : p;
-    int32_t k = (int32_t)(q < 0x1p24f ? q : 0.0f); /* larger ones are even; infinity, too */
-    float rest = q < 0x1p24f ? q - (float)k : 0.0f;
-    uint32_t sign = rest == 0.0f ? fsdp__float_bits(x) & (uint32_t)k << 31 : 0u;
-    float y = (float)fsdp__pow_magnitude(a, p);
+    float low, high = fsdp__log2_times(fsdp__bits_float(fsdp__float_bits(x) & 0x7fffffffu), p, &low);
 
-    y = x != x ? x : y;
-    y = a == 1.0f ? 1.0f : y;
-    y = p != p && x != 1.0f ? p : y;
-    y = p == 0.0f ? 1.0f : y;
-    float root = x < 0.0f ? __builtin_nanf("") : y; /* of a number below 0, but for -infinity */
-    root = a > 3.4028235e38f ? y : root;
-    return rest != 0.0f ? root : fsdp__bits_float(fsdp__float_bits(y) ^ sign);
+    return fsdp__pow_of(x, p, fsdp__exp2f(high, low));
 }
 
 /* Error function within 2 ulp. */

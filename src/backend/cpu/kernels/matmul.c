@@ -3,10 +3,10 @@
  * Matrices that are f32 are handed over as they are, and C is written in place. When one is 16 bits wide, has rows that
  * overlap, or lies so that sgemm reads it slowly, the product is made of panels: a panel of each such operand is copied
  * out as f32, and a panel of such a C is summed up as f32 and rounded once, when it is complete. Cores that multiply
- * bf16 themselves are asked first. */
+ * bf16 themselves are asked first. A product of one row is none of this (matvec.h). */
 #include <dnnl.h>
 
-#include "backend/cpu/kernels/dtype.h"
+#include "backend/cpu/kernels/matvec.h"
 #include "backend/cpu/native_matmul.h"
 
 /* Largest sides of a panel: the copies of A, B and C take 20 MiB, and the product is still a large one. */
@@ -263,6 +263,8 @@ fsdp_status KERNEL(matmul)(fsdp_stream *stream, const void *args)
 
     if (k->m == 0 || k->n == 0)
         return FSDP_OK;
+    if (fsdp__is_matvec(k))
+        return fsdp__matvec_run(stream, k);
     if (k->a_dtype == FSDP_BF16 && k->b_dtype == FSDP_BF16 && fsdp__has_native_bf16())
         FSDP_TRY(fsdp__native_matmul(k, &done));
     if (done)

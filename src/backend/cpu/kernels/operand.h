@@ -174,4 +174,59 @@ static inline void fsdp__put_floats(fsdp_dtype dtype, void *y, int64_t begin, in
         fsdp__narrow(dtype, buffer, n, fsdp__at(dtype, y, begin));
 }
 
+/* ---- an operand that is read down its columns ----
+ *
+ * A row of it has an element of each of many cache lines, and the next row the next. So the result is made in tiles,
+ * whose rows share the few lines that a cache keeps. */
+
+enum {
+    FSDP__TILE_ROWS = 16, /* a line of f32 */
+    FSDP__TILE_COLS = 64
+};
+
+typedef struct fsdp__tiles {
+    fsdp__range_body body;
+    const void *args;
+    int64_t rows, cols, across;
+} fsdp__tiles;
+
+/* The length of the rows of such an operand; of others 0. */
+static inline int64_t fsdp__operand_turned(const fsdp__operand *o)
+{
+    int inner = o->ndim - 1;
+
+    return inner > 0 && o->strides[inner] > 1 && o->strides[inner - 1] == 1 ? o->shape[inner] : 0;
+}
+
+static inline void fsdp__tile_range(const void *args, int64_t begin, int64_t end)
+{
+    const fsdp__tiles *t = args;
+
+    for (int64_t tile = begin; tile < end; tile++) {
+        int64_t row = tile / t->across * FSDP__TILE_ROWS, col = tile % t->across * FSDP__TILE_COLS;
+        int64_t last_row = FSDP__MIN(row + FSDP__TILE_ROWS, t->rows),
+                last_col = FSDP__MIN(col + FSDP__TILE_COLS, t->cols);
+        for (; row < last_row; row++)
+            t->body(t->args, row * t->cols + col, row * t->cols + last_col);
+    }
+}
+
+/* body(args, begin, end) for ranges of a result of these operands. */
+static inline void fsdp__for_operands(int64_t numel, const fsdp__operand *const *operands, int count,
+                                      fsdp__range_body body, const void *args)
+{
+    fsdp__tiles t = {.body = body, .args = args};
+
+    for (int i = 0; i < count; i++)
+        t.cols = FSDP__MAX(t.cols, fsdp__operand_turned(operands[i]));
+    if (t.cols == 0) {
+        fsdp__for_ranges(numel, 1, body, args);
+        return;
+    }
+    t.rows = numel / t.cols;
+    t.across = fsdp__ceil_div(t.cols, FSDP__TILE_COLS);
+    fsdp__for_ranges(fsdp__ceil_div(t.rows, FSDP__TILE_ROWS) * t.across, FSDP__TILE_ROWS * FSDP__TILE_COLS,
+                     fsdp__tile_range, &t);
+}
+
 #endif

@@ -253,6 +253,58 @@ FSDP__INLINE void add_source(fsdp_dtype dtype, fsdp__rank_op op, const void *src
         sum[i] = combine(op, sum[i], fsdp__load(dtype, src, at + i));
 }
 
+/* sum = sum op src[at, at + n) */
+static void add_floats(fsdp__rank_op op, fsdp_dtype dtype, const void *src, int64_t at, float *sum, int64_t n)
+{
+#define ADD(T) add_source(T, FSDP__RANK_SUM, src, at, sum, n)
+#define LARGER(T) add_source(T, FSDP__RANK_MAX, src, at, sum, n)
+#define SMALLER(T) add_source(T, FSDP__RANK_MIN, src, at, sum, n)
+    if (op == FSDP__RANK_SUM) {
+        FSDP__EACH_FLOAT(dtype, ADD)
+    } else if (op == FSDP__RANK_MAX) {
+        FSDP__EACH_FLOAT(dtype, LARGER)
+    } else {
+        FSDP__EACH_FLOAT(dtype, SMALLER)
+    }
+#undef ADD
+#undef LARGER
+#undef SMALLER
+}
+
+/* sum = the sources [first, last) that are there; whether any is. */
+static bool add_all(const fsdp__reduce_ranks_args *k, int first, int last, int64_t at, float *sum, int64_t n)
+{
+    bool any = false;
+
+    for (int s = first; s < last; s++) {
+        if (!k->srcs[s])
+            continue;
+        if (any)
+            add_floats(k->op, k->src_dtype, k->srcs[s], at, sum, n);
+        else
+            fsdp__widen(k->src_dtype, fsdp__at(k->src_dtype, k->srcs[s], at), n, sum);
+        any = true;
+    }
+    return any;
+}
+
+static void add_blocks(const fsdp__reduce_ranks_args *k, int64_t at, float *sum, int64_t n)
+{
+    float block[PIECE], rounded[PIECE]; /* the latter of block_dtype, which is no wider */
+    bool any = false;
+
+    for (int s = 0; s < k->count; s += k->block) {
+        if (!add_all(k, s, FSDP__MIN(s + k->block, k->count), at, block, n))
+            continue;
+        fsdp__narrow(k->block_dtype, block, n, rounded);
+        if (any)
+            add_floats(k->op, k->block_dtype, rounded, 0, sum, n);
+        else
+            fsdp__widen(k->block_dtype, rounded, n, sum);
+        any = true;
+    }
+}
+
 static void reduce_floats(const rank_job *j, int64_t begin, int64_t end)
 {
     const fsdp__reduce_ranks_args *k = j->k;
@@ -261,22 +313,10 @@ static void reduce_floats(const rank_job *j, int64_t begin, int64_t end)
     for (int64_t at = begin; at < end; at += PIECE) {
         int64_t n = FSDP__MIN(end - at, PIECE);
 
-        fsdp__widen(k->src_dtype, fsdp__at(k->src_dtype, k->srcs[0], at), n, sum);
-        for (int s = 1; s < k->count; s++) {
-#define ADD(T) add_source(T, FSDP__RANK_SUM, k->srcs[s], at, sum, n)
-#define LARGER(T) add_source(T, FSDP__RANK_MAX, k->srcs[s], at, sum, n)
-#define SMALLER(T) add_source(T, FSDP__RANK_MIN, k->srcs[s], at, sum, n)
-            if (k->op == FSDP__RANK_SUM) {
-                FSDP__EACH_FLOAT(k->src_dtype, ADD)
-            } else if (k->op == FSDP__RANK_MAX) {
-                FSDP__EACH_FLOAT(k->src_dtype, LARGER)
-            } else {
-                FSDP__EACH_FLOAT(k->src_dtype, SMALLER)
-            }
-#undef ADD
-#undef LARGER
-#undef SMALLER
-        }
+        if (k->block > 0)
+            add_blocks(k, at, sum, n);
+        else
+            (void)add_all(k, 0, k->count, at, sum, n);
 #define STORE(T)                                                  \
     if (j->divides)                                               \
         store_ranks(j, true, T, fsdp__at(T, k->dst, at), sum, n); \
@@ -319,7 +359,7 @@ static void reduce_range(const void *args, int64_t begin, int64_t end)
 {
     const rank_job *j = args;
     const fsdp__reduce_ranks_args *k = j->k;
-    bool few = k->op == FSDP__RANK_SUM && k->count <= 4;
+    bool few = k->op == FSDP__RANK_SUM && k->count <= 4 && k->block == 0;
 
     if (k->src_dtype == FSDP_I32 || k->src_dtype == FSDP_I64 || k->src_dtype == FSDP_U8 || k->src_dtype == FSDP_BOOL)
         reduce_integers(k, begin, end);

@@ -1,0 +1,18 @@
+/* check.h - a benchmark ends where a call fails. */
+#ifndef BENCH_CHECK_H
+#define BENCH_CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "fsdp/status.h"
+
+#define CHECK(call)                                                \
+    do {                                                           \
+        if ((call) != FSDP_OK) {                                   \
+            fprintf(stderr, "%s: %s\n", #call, fsdp_last_error()); \
+            exit(1);                                               \
+        }                                                          \
+    } while (0)
+
+#endif

@@ -1,0 +1,262 @@
+/* network.c - messages that nobody gets. */
+#include "comm/fake/network.h"
+
+#include <string.h>
+
+#include "comm/coalesced.h"
+#include "comm/fake/machines.h"
+#include "comm/machines/batches.h"
+#include "comm/machines/shape.h"
+#include "comm/packed.h"
+#include "comm/sharded_buffer.h"
+#include "comm/symmetric/shown.h"
+#include "device/device.h"
+
+/* A call that is being counted. */
+typedef struct count {
+    const fsdp_process_group *group;
+    const fsdp__call *call;
+    fsdp__traffic *traffic;
+    fsdp__fake *fake;
+    fsdp__group_shape shape;
+} count;
+
+/* Whether anything may go to another machine. */
+static bool begin(count *c, const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    *c = (count){.group = group, .call = call, .traffic = traffic, .fake = fsdp__fake_of(group)};
+    if (!c->fake)
+        return false;
+    c->shape = fsdp__group_shape_of(group->ranks, group->size, group->rank, c->fake->machine_ranks, c->fake->one_level);
+    return c->shape.elsewhere > 0;
+}
+
+static int member_at(const count *c, int place)
+{
+    return place * c->shape.locals + c->shape.local_rank;
+}
+
+/* Whether the rank of this column at `place` is on another machine. */
+static bool is_elsewhere(const count *c, int place)
+{
+    int machine_ranks = c->fake->machine_ranks;
+
+    return c->group->ranks[member_at(c, place)] / machine_ranks != c->group->ranks[c->group->rank] / machine_ranks;
+}
+
+static void exchange(count *c, int peers, int64_t sent, int64_t received)
+{
+    c->traffic->network_sent += peers * sent;
+    c->traffic->network_received += peers * received;
+    c->traffic->network_messages += peers * fsdp__messages_of(sent);
+}
+
+/* Headers, or what else is told of a call. */
+static void meet(count *c)
+{
+    c->traffic->network_messages += c->shape.elsewhere;
+}
+
+static int64_t bytes_of(const count *c, int64_t numel)
+{
+    return numel * (int64_t)fsdp_dtype_size(c->call->dtype);
+}
+
+/* ---- plain ---- */
+
+/* This rank's part, and that of each counterpart. */
+static void exchange_parts(count *c, int64_t bytes)
+{
+    meet(c);
+    exchange(c, c->shape.elsewhere, bytes, bytes);
+}
+
+void fsdp__fake_count_all_gather(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+
+    if (begin(&c, group, call, traffic))
+        exchange_parts(&c, bytes_of(&c, call->count));
+}
+
+void fsdp__fake_count_reduce_scatter(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    fsdp__fake_count_all_gather(group, call, traffic);
+}
+
+void fsdp__fake_count_broadcast(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+    int from, local_root;
+
+    if (!begin(&c, group, call, traffic))
+        return;
+    meet(&c);
+    from = call->root / c.shape.locals;
+    local_root = call->root % c.shape.locals;
+    if (c.shape.local_rank != local_root)
+        return;
+    if (c.shape.place == from)
+        exchange(&c, c.shape.elsewhere, bytes_of(&c, call->count), 0);
+    else if (is_elsewhere(&c, from))
+        exchange(&c, 1, 0, bytes_of(&c, call->count));
+}
+
+static void exchange_with_all(count *c, int64_t bytes)
+{
+    meet(c);
+    exchange(c, c->shape.elsewhere * c->shape.locals, bytes, bytes);
+}
+
+void fsdp__fake_count_all_to_all(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+
+    if (begin(&c, group, call, traffic))
+        exchange_with_all(&c, bytes_of(&c, call->count));
+}
+
+void fsdp__fake_count_barrier(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+
+    if (begin(&c, group, call, traffic))
+        meet(&c);
+}
+
+static int64_t share_of(const count *c, int place)
+{
+    int64_t length;
+
+    (void)fsdp__share_of(c->shape.columns, c->shape.locals, c->call->count, fsdp_dtype_size(c->call->dtype),
+                         c->shape.local_rank, place, &length);
+    return bytes_of(c, length);
+}
+
+void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+    int64_t own;
+
+    if (!begin(&c, group, call, traffic))
+        return;
+    meet(&c);
+    if (call->flags && memchr(call->flags, 0, (size_t)call->flag_count))
+        exchange(&c, c.shape.elsewhere, call->flag_count, call->flag_count);
+    if (bytes_of(&c, call->count) <= FSDP__AT_ONCE_BYTES) {
+        exchange(&c, c.shape.elsewhere, bytes_of(&c, call->count), bytes_of(&c, call->count));
+        return;
+    }
+    own = share_of(&c, c.shape.place);
+    for (int p = 0; p < c.shape.columns; p++) {
+        if (!is_elsewhere(&c, p))
+            continue;
+        exchange(&c, 1, share_of(&c, p), own); /* of contributions */
+        exchange(&c, 1, own, share_of(&c, p)); /* of sums */
+    }
+}
+
+/* ---- buffers ---- */
+
+/* Whether the host, and the machine's ranks, may follow the call's pointers; also where nothing is to be moved. */
+static bool lies_in_shared_memory(const count *c)
+{
+    bool follows = !c->shape.flat && fsdp__device_host_access(fsdp__stream_device(c->traffic->stream));
+
+    for (int64_t i = 0; i < c->call->buffer_count; i++) {
+        const fsdp_sharded_buffer *b = &c->call->buffers[i];
+        size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
+
+        if (bytes > 0 && b->unsharded && (!follows || !fsdp__fake_shares(c->fake, b->unsharded, bytes)))
+            return false;
+    }
+    return true;
+}
+
+static int64_t rows_of(const count *c, int place)
+{
+    int64_t bytes = 0;
+
+    for (int64_t i = 0; i < c->call->buffer_count; i++)
+        bytes += fsdp__part_numel(&c->call->buffers[i], member_at(c, place)) *
+                 (int64_t)fsdp_dtype_size(c->call->buffers[i].unsharded_dtype);
+    return bytes;
+}
+
+static void gather_piece(void *c, int64_t bytes)
+{
+    exchange_parts(c, bytes);
+}
+
+void fsdp__fake_count_gather_coalesced(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+
+    if (!begin(&c, group, call, traffic))
+        return;
+    if (!lies_in_shared_memory(&c)) {
+        fsdp__packed_walk(call, fsdp__coalesced_room(call, group->size, false), false, gather_piece, &c);
+        return;
+    }
+    meet(&c);
+    for (int p = 0; p < c.shape.columns; p++)
+        if (is_elsewhere(&c, p))
+            exchange(&c, 1, rows_of(&c, c.shape.place), rows_of(&c, p));
+}
+
+static void reduce_piece(void *c, int64_t bytes)
+{
+    exchange_with_all(c, bytes);
+}
+
+static int64_t batch_bytes(const count *c, const fsdp__batch_piece *pieces, int piece_count, int place)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < piece_count; i++)
+        bytes += fsdp__batch_bytes(c->call, &pieces[i], member_at(c, place));
+    return bytes;
+}
+
+static bool is_complete(const fsdp__call *call)
+{
+    for (int64_t i = 0; i < call->buffer_count; i++)
+        if (!call->buffers[i].unsharded)
+            return false;
+    return true;
+}
+
+/* Sums of this machine for each counterpart's rows, batch by batch. */
+static void exchange_sums(count *c)
+{
+    fsdp__batch_piece pieces[FSDP__BATCH_PIECES];
+    fsdp__batches batches = {.call = c->call, .room = fsdp__batches_room(c->shape.columns, c->shape.locals)};
+
+    if (!is_complete(c->call)) /* who contributes to what */
+        meet(c);
+    for (int n; (n = fsdp__batches_next(&batches, pieces)) > 0;) {
+        int64_t own = batch_bytes(c, pieces, n, c->shape.place);
+
+        for (int p = 0; p < c->shape.columns; p++)
+            if (is_elsewhere(c, p))
+                exchange(c, 1, batch_bytes(c, pieces, n, p), own);
+    }
+}
+
+void fsdp__fake_count_reduce_coalesced(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
+{
+    count c;
+    bool reads;
+
+    if (!begin(&c, group, call, traffic))
+        return;
+    reads = c.shape.locals == 1 ? !call->force_copy : fsdp__shown_is_direct(call) && lies_in_shared_memory(&c);
+    if (!c.shape.flat && fsdp__device_host_access(fsdp__stream_device(traffic->stream))) {
+        meet(&c);
+        if (reads) {
+            exchange_sums(&c);
+            return;
+        }
+    }
+    fsdp__packed_walk(call, fsdp__coalesced_room(call, group->size, true), true, reduce_piece, &c);
+}

@@ -1,0 +1,261 @@
+/* exchange.c - pieces on their way. */
+#include "comm/machines/exchange.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "base/context.h"
+#include "comm/symmetric/process.h"
+#include "comm/symmetric/watch.h"
+
+enum {
+    SPIN_TURNS = 200,
+    YIELD_TURNS = 100,
+    NAP_NS = 5000, /* the first; each is longer than the one before */
+    LONGEST_NAP_NS = 100000,
+    LOOK_NS = 5000000 /* of naps between two looks for the ranks that are waited for */
+};
+
+/* One leg, from its first byte to its last. */
+typedef struct fsdp__flow {
+    fsdp__leg leg;
+    bool sends;
+    int at_segment;
+    size_t at_byte, left;
+    int posted; /* pieces */
+} flow;
+
+static size_t bytes_of(const fsdp__leg *leg)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < leg->count; i++)
+        bytes += leg->segments[i].bytes;
+    return bytes;
+}
+
+/* The segments of the next piece, in `out`, which has room for all of the leg's. */
+static int cut(flow *f, fsdp__segment *out)
+{
+    size_t room = FSDP__MIN(f->left, (size_t)FSDP__PIECE_BYTES);
+    int count = 0;
+
+    f->left -= room;
+    while (room > 0) {
+        const fsdp__segment *segment = &f->leg.segments[f->at_segment];
+        size_t bytes = FSDP__MIN(segment->bytes - f->at_byte, room);
+
+        if (bytes > 0)
+            out[count++] = (fsdp__segment){(char *)segment->data + f->at_byte, bytes};
+        room -= bytes;
+        f->at_byte += bytes;
+        if (f->at_byte == segment->bytes) {
+            f->at_segment++;
+            f->at_byte = 0;
+        }
+    }
+    return count;
+}
+
+/* Posts what there is room for. Pieces of a leg end in the order in which they were posted, or may: a place is taken
+ * again when it is free, in turn. */
+static fsdp_status post(fsdp__exchange *x, int i)
+{
+    fsdp__link *link = &x->group->world->link;
+    flow *f = &x->flows[i];
+
+    while (f->left > 0) {
+        fsdp__network_request *request = &x->requests[i * FSDP__PIECES + f->posted % FSDP__PIECES];
+        int count;
+
+        if (*request)
+            return FSDP_OK;
+        count = cut(f, x->scratch);
+        FSDP_TRY(f->sends ? fsdp__link_send(link, f->leg.rank, x->tag, x->scratch, count, request)
+                          : fsdp__link_receive(link, f->leg.rank, x->tag, x->scratch, count, request));
+        f->posted++;
+    }
+    return FSDP_OK;
+}
+
+static bool is_elsewhere(const fsdp__exchange *x, int rank)
+{
+    const fsdp__places *places = &x->group->world->link.places;
+
+    return fsdp__machine_of(places, rank) != fsdp__machine_of(places, places->rank);
+}
+
+/* In a flat group legs of ranks on this machine are no traffic of the network. */
+static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends, int *most)
+{
+
+    for (int i = 0; i < count; i++) {
+        size_t bytes = bytes_of(&legs[i]);
+
+        if (bytes == 0)
+            continue;
+        x->flows[x->count++] = (flow){.leg = legs[i], .sends = sends, .left = bytes};
+        *most = FSDP__MAX(*most, legs[i].count);
+        if (!is_elsewhere(x, legs[i].rank))
+            continue;
+        *(sends ? &x->sent : &x->received) += (int64_t)bytes;
+        x->messages += sends ? fsdp__messages_of((int64_t)bytes) : 0;
+    }
+}
+
+static void release(fsdp__exchange *x)
+{
+    fsdp__free(x->flows);
+    fsdp__free(x->requests);
+    fsdp__free(x->scratch);
+    *x = (fsdp__exchange){0};
+}
+
+void fsdp__exchange_give_up(fsdp__exchange *x)
+{
+    if (x->group)
+        fsdp__link_give_up(&x->group->world->link);
+    release(x);
+}
+
+static fsdp_status begin(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
+                         int receive_count)
+{
+    size_t legs = (size_t)(send_count + receive_count) + 1;
+    int most = 1;
+
+    x->flows = fsdp__calloc(legs, sizeof *x->flows);
+    x->requests = fsdp__calloc(legs * FSDP__PIECES, sizeof *x->requests);
+    if (!x->flows || !x->requests)
+        return FSDP_NO_MEMORY;
+    /* Receives first: what comes finds its place. */
+    add_flows(x, receives, receive_count, false, &most);
+    add_flows(x, sends, send_count, true, &most);
+    x->scratch = fsdp__calloc((size_t)most, sizeof *x->scratch);
+    if (!x->scratch)
+        return FSDP_NO_MEMORY;
+    for (int i = 0; i < x->count; i++)
+        FSDP_TRY(post(x, i));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group, int kind, const fsdp__leg *sends,
+                                 int send_count, const fsdp__leg *receives, int receive_count)
+{
+    fsdp_status status;
+
+    *x = (fsdp__exchange){.group = group, .tag = group->tag + kind};
+    status = begin(x, sends, send_count, receives, receive_count);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    /* Peers wait for what was not sent. */
+    fsdp__arena_abort(group->world->link.arena, status, group->world->link.places.rank, fsdp_last_error());
+    fsdp__exchange_give_up(x);
+    return fsdp_fail_hop(status, __FILE__, __LINE__);
+}
+
+/* ---- waiting ---- */
+
+typedef struct patience {
+    int turns;
+    int64_t nap_ns, slept_ns, since; /* the last in ticks of the watch */
+    int64_t cpu_ns;                  /* of this thread, at its last look */
+    bool told;                       /* whom it waits for */
+} patience;
+
+static bool is_waiting(const fsdp__exchange *x, int i)
+{
+    bool waits = x->flows[i].left > 0;
+
+    for (int p = 0; p < FSDP__PIECES; p++)
+        waits = waits || x->requests[i * FSDP__PIECES + p];
+    return waits;
+}
+
+/* Says that this rank lives, and looks whether those that it waits for will come. */
+static void look_after(fsdp__exchange *x, patience *p)
+{
+    fsdp__watch *watch = &x->group->world->watch;
+    int64_t now = fsdp__thread_cpu_ns();
+    int whom = -1;
+
+    /* For the ranks of this machine, who wait for this one: it is not the one that stands still. */
+    atomic_fetch_add(&watch->wait_beats, 1);
+    fsdp__context_beat(x->group->world->context);
+    fsdp__watch_looked(watch, now - p->cpu_ns);
+    p->cpu_ns = now;
+    for (int i = 0; i < x->count; i++) {
+        if (!is_waiting(x, i))
+            continue;
+        if (whom < 0 && !x->flows[i].sends)
+            whom = x->flows[i].leg.rank;
+        fsdp__watch_look(watch, x->flows[i].leg.rank, p->since);
+    }
+    fsdp__watch_waits(watch, x->group->tag, whom);
+    p->told = true;
+}
+
+static void wait_a_turn(fsdp__exchange *x, patience *p)
+{
+    struct timespec time = {0};
+
+    p->turns++;
+    if (p->turns <= SPIN_TURNS)
+        return;
+    if (p->turns <= SPIN_TURNS + YIELD_TURNS) {
+        (void)sched_yield();
+        return;
+    }
+    p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, LONGEST_NAP_NS);
+    time.tv_nsec = p->nap_ns;
+    (void)nanosleep(&time, NULL);
+    p->slept_ns += p->nap_ns;
+    if (p->slept_ns < LOOK_NS)
+        return;
+    p->slept_ns = 0;
+    look_after(x, p);
+}
+
+static fsdp_status run(fsdp__exchange *x)
+{
+    fsdp__link *link = &x->group->world->link;
+    fsdp__watch *watch = &x->group->world->watch;
+    patience p = {.since = fsdp__watch_ticks(watch), .cpu_ns = fsdp__thread_cpu_ns()};
+
+    for (;;) {
+        bool waits = false;
+
+        FSDP_TRY(fsdp__link_test(link, x->requests, x->count * FSDP__PIECES));
+        for (int i = 0; i < x->count; i++) {
+            FSDP_TRY(post(x, i));
+            waits = waits || is_waiting(x, i);
+        }
+        if (!waits && p.told)
+            fsdp__watch_waits(watch, x->group->tag, -1);
+        if (!waits)
+            return FSDP_OK;
+        wait_a_turn(x, &p);
+    }
+}
+
+fsdp_status fsdp__exchange_end(fsdp__exchange *x, fsdp__traffic *traffic)
+{
+    int64_t start = fsdp__clock_ns();
+    fsdp_status status = x->count > 0 ? run(x) : FSDP_OK;
+
+    traffic->waiting_ns += fsdp__clock_ns() - start;
+    if (status != FSDP_OK) {
+        fsdp__exchange_give_up(x);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    traffic->network_messages += x->messages;
+    if (x->tag % FSDP__TAG_KINDS == FSDP__TAG_DATA) {
+        traffic->network_sent += x->sent;
+        traffic->network_received += x->received;
+    }
+    release(x);
+    return FSDP_OK;
+}

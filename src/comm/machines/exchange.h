@@ -1,0 +1,45 @@
+/* exchange.h - bytes to and from ranks of a group's column, all at once.
+ *
+ * What goes to a rank is cut into pieces, of which a few are on their way at a time, so that both directions of the
+ * wire are in use from the first piece to the last. Who waits tries again at once a few times, lets others run, and
+ * then sleeps, for a tenth of a millisecond at most: kernels that run meanwhile keep the cores. */
+#ifndef COMM_MACHINES_EXCHANGE_H
+#define COMM_MACHINES_EXCHANGE_H
+
+#include "comm/machines/group.h"
+#include "comm/machines/shape.h"
+#include "comm/machines/tags.h"
+
+/* What goes to, or comes from, a rank. Nothing travels where there are no bytes. */
+typedef struct fsdp__leg {
+    int rank; /* global */
+    const fsdp__segment *segments;
+    int count;
+} fsdp__leg;
+
+typedef struct fsdp__exchange {
+    fsdp__machines_group *group;
+    int tag;
+    int64_t sent, received; /* bytes, to and from other machines */
+    int64_t messages;       /* sent to them */
+    struct fsdp__flow *flows;
+    int count;
+    fsdp__network_request *requests; /* PIECES of each flow */
+    fsdp__segment *scratch;
+} fsdp__exchange;
+
+enum {
+    FSDP__PIECES = 4 /* of one leg, on their way at a time */
+};
+
+/* Begins: the first pieces are on their way. Of two exchanges of a group and kind (FSDP__TAG_HEADER, _DATA) that are
+ * begun one after the other the first has legs of at most FSDP__PIECES pieces. The legs' segments stay until the end.
+ */
+fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__machines_group *group, int kind,
+                                 const fsdp__leg *sends, int send_count, const fsdp__leg *receives, int receive_count);
+/* Waits until all of it is there. Ends the exchange, whatever comes of it. */
+fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
+/* Ends one that is not to be waited for: the world is broken. NULL bytes: nothing was begun. */
+void fsdp__exchange_give_up(fsdp__exchange *exchange);
+
+#endif

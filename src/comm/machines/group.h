@@ -1,0 +1,68 @@
+/* group.h - a group of ranks of several machines.
+ *
+ *   local    all its members are on one machine: it is its group of the arena, and all calls are that group's.
+ *   regular  the same local ranks on each of several machines: those of a machine meet in the arena, and each exchanges
+ *            with its counterparts, the same local rank elsewhere.
+ *   flat     any others, and all groups where one level was asked for: each exchanges with each, nothing is shared.
+ *
+ * A rank's *column* are those that it exchanges with, itself included: its counterparts, or in a flat group all. So a
+ * flat group is a regular one with one rank on each of as many machines as it has members. */
+#ifndef COMM_MACHINES_GROUP_H
+#define COMM_MACHINES_GROUP_H
+
+#include "comm/machines/watch.h"
+
+/* One rank's world of several machines. */
+typedef struct fsdp__machines {
+    fsdp_context *context;
+    fsdp__link link;
+    fsdp__watch watch;
+    fsdp__symmetric *local;
+    bool one_level;
+    struct fsdp__machines_group *groups; /* alive */
+    struct fsdp__machine_region *regions;
+    pthread_mutex_t mutex; /* of the regions */
+} fsdp__machines;
+
+typedef struct fsdp__machines_group {
+    struct fsdp__machines_group *next;
+    fsdp__machines *world;
+    fsdp__symmetric_group *local; /* the members on this machine; NULL: flat */
+    bool flat;
+    char *name;
+    int *ranks; /* global */
+    int rank, size;
+    int tag;            /* the first of its own */
+    int machines;       /* on which it has members */
+    int block;          /* of a flat group: see comm/order.h */
+    int *column;        /* global ranks */
+    int columns, place; /* how many, and which is this one */
+    int locals, local_rank;
+    void *scratch; /* of the call that runs: it is kept for the next */
+    size_t scratch_bytes;
+} fsdp__machines_group;
+
+fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,
+                                       fsdp__machines_group **out);
+
+/* Of the table. */
+fsdp_status fsdp__machines_group_open(void *transport, const fsdp__process_group_spec *spec, void **out);
+void fsdp__machines_group_ready(void *group);
+void fsdp__machines_group_free(void *group);
+
+/* Memory for the call that runs, NULL and a last error. */
+void *fsdp__machines_scratch(fsdp__machines_group *group, size_t bytes);
+
+/* Whether all of it is on one machine, and its group of the arena does it all. */
+static inline bool fsdp__machines_is_local(const fsdp__machines_group *group)
+{
+    return group->local && group->columns == 1;
+}
+
+/* The global rank of local rank `local` at place `place`, and its number in the group. */
+static inline int fsdp__machines_member(const fsdp__machines_group *group, int place, int local)
+{
+    return place * group->locals + local;
+}
+
+#endif

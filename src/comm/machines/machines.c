@@ -1,0 +1,307 @@
+/* machines.c - joining a world of several machines, and leaving it. */
+#include "comm/machines/machines.h"
+
+#include "base/alloc.h"
+#include "comm/machines/coalesced.h"
+#include "comm/machines/memory.h"
+#include "comm/machines/plain.h"
+#include "comm/symmetric/symmetric.h"
+#include "comm/symmetric/watch.h"
+#include "comm/world.h"
+
+/* ---- the table: what is not in files of its own is the arena's ---- */
+
+static fsdp__symmetric_group *local_of(void *group)
+{
+    return ((fsdp__machines_group *)group)->local;
+}
+
+static void read_begin(void *group, void *pointer)
+{
+    fsdp__symmetric_read_begin(local_of(group), pointer);
+}
+
+static uint64_t read_end(void *group, void *pointer)
+{
+    return fsdp__symmetric_read_end(local_of(group), pointer);
+}
+
+static void read_done(void *group, void *pointer, uint64_t number)
+{
+    fsdp__symmetric_read_done(local_of(group), pointer, number);
+}
+
+static uint64_t reads_ended(void *group, void *pointer)
+{
+    return fsdp__symmetric_reads_ended(local_of(group), pointer);
+}
+
+static bool readers_done(void *group, void *pointer, uint64_t number)
+{
+    return fsdp__symmetric_readers_done(local_of(group), pointer, number);
+}
+
+static fsdp_status await_readers(void *group, void *pointer, uint64_t number, bool by_program)
+{
+    return fsdp__symmetric_await_readers(local_of(group), pointer, number, by_program);
+}
+
+static void note(void *group, const fsdp__call *call, fsdp__moment moment)
+{
+    fsdp__machines_group *g = group;
+
+    if (g->local)
+        fsdp__symmetric_note(g->local, call, moment);
+    fsdp__watch_note(&g->world->watch, g->name, g->tag, call, moment);
+}
+
+static void host_waits(void *group, bool waits)
+{
+    fsdp__machines_group *g = group;
+
+    if (g->local)
+        fsdp__symmetric_host_waits(g->local, waits);
+    fsdp__watch_program_waits(&g->world->watch, g->tag, waits);
+}
+
+static void set_timeout(void *transport, int64_t timeout_ms, int64_t tick_ms)
+{
+    fsdp__machines *machines = transport;
+
+    fsdp__symmetric_set_timeout(machines->local, timeout_ms, tick_ms);
+    fsdp__watch_set_timeout(&machines->watch, timeout_ms, tick_ms);
+}
+
+static int machines_of(const void *group)
+{
+    return ((const fsdp__machines_group *)group)->machines;
+}
+
+static bool can_share(const void *group)
+{
+    return ((const fsdp__machines_group *)group)->local != NULL;
+}
+
+/* The thread that listens tells the other machines. */
+static void abort_world(void *transport, const char *text)
+{
+    fsdp__machines *machines = transport;
+
+    fsdp__arena_abort(machines->link.arena, FSDP_COMM, machines->link.places.rank, text);
+}
+
+static void close_world(void *transport)
+{
+    fsdp__machines *machines = transport;
+    fsdp__arena *arena = fsdp__arena_ref(machines->link.arena);
+    bool whole = false;
+
+    if (machines->local) {
+        fsdp__arena_leave(arena, machines->local->rank); /* first, so that peers who wait for this rank stop */
+        whole = fsdp__watch_leave(&machines->watch);
+        fsdp__watch_close(&machines->watch);
+        fsdp__symmetric_close(machines->local);
+    }
+    fsdp__link_silence(&machines->link);
+    machines->link.ops->close(machines->link.network, whole);
+    fsdp__places_release(&machines->link.places);
+    fsdp__arena_unref(arena);
+    fsdp__arena_unref(machines->link.arena);
+    pthread_mutex_destroy(&machines->mutex);
+    fsdp__free(machines);
+}
+
+static const fsdp__comm_ops machines_ops = {.name = "machines",
+                                            .all_gather = fsdp__machines_all_gather,
+                                            .reduce_scatter = fsdp__machines_reduce_scatter,
+                                            .all_reduce = fsdp__machines_all_reduce,
+                                            .broadcast = fsdp__machines_broadcast,
+                                            .all_to_all = fsdp__machines_all_to_all,
+                                            .barrier = fsdp__machines_barrier,
+                                            .all_gather_coalesced = fsdp__machines_all_gather_coalesced,
+                                            .reduce_scatter_coalesced = fsdp__machines_reduce_scatter_coalesced,
+                                            .group_open = fsdp__machines_group_open,
+                                            .group_ready = fsdp__machines_group_ready,
+                                            .group_free = fsdp__machines_group_free,
+                                            .abort = abort_world,
+                                            .close = close_world,
+                                            .alloc = fsdp__machines_alloc,
+                                            .free = fsdp__machines_free,
+                                            .alloc_shared = fsdp__machines_alloc_shared,
+                                            .free_shared = fsdp__machines_free_shared,
+                                            .read_begin = read_begin,
+                                            .read_end = read_end,
+                                            .read_done = read_done,
+                                            .reads_ended = reads_ended,
+                                            .readers_done = readers_done,
+                                            .await_readers = await_readers,
+                                            .give_back = fsdp__machines_give_back,
+                                            .note = note,
+                                            .host_waits = host_waits,
+                                            .set_timeout = set_timeout,
+                                            .machines = machines_of,
+                                            .can_share = can_share};
+
+/* ---- joining ---- */
+
+static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
+                                bool one_level, fsdp__machines **out)
+{
+    fsdp__machines *machines = fsdp__calloc(1, sizeof *machines);
+
+    if (!machines) {
+        ops->close(network, false);
+        fsdp__places_release(&places);
+        return FSDP_NO_MEMORY;
+    }
+    machines->link.ops = ops;
+    machines->link.network = network;
+    machines->link.places = places;
+    machines->link.arena = fsdp__arena_ref(arena);
+    machines->one_level = one_level;
+    pthread_mutex_init(&machines->mutex, NULL);
+    fsdp__watch_set_timeout(&machines->watch, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
+    *out = machines;
+    return FSDP_OK;
+}
+
+static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool all_readable, bool wait)
+{
+    const fsdp__places *places = &machines->link.places;
+    fsdp__symmetric_group *local = NULL;
+    fsdp__machines_group *world = NULL;
+    fsdp_status status;
+
+    machines->context = context;
+    status = fsdp__symmetric_open(context, machines->link.arena, places->rank % places->machine_ranks, all_readable,
+                                  wait, &machines->local, &local);
+    if (status == FSDP_OK)
+        status = fsdp__machines_group_world(machines, local, &world);
+    if (status == FSDP_OK)
+        status = fsdp__watch_open(&machines->watch, &machines->link, machines->local);
+    if (status != FSDP_OK) {
+        bool held = fsdp_hold_error(true);
+
+        fsdp__arena_abort(machines->link.arena, status, places->rank, fsdp_last_error());
+        if (world)
+            fsdp__machines_group_free(world);
+        else if (local)
+            fsdp__symmetric_group_free(local);
+        close_world(machines);
+        fsdp_release_error(held);
+        return status;
+    }
+    /* From here on they are the context's, also when this fails. */
+    return fsdp__comm_attach(context, &machines_ops, machines, world, places->rank, places->ranks);
+}
+
+fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
+                                  const fsdp__machines_options *options, bool wait, fsdp_context **out)
+{
+    fsdp_context_options of_context = {.rank = places.rank,
+                                       .world_size = places.ranks,
+                                       .local_rank = places.rank % places.machine_ranks,
+                                       .local_world_size = places.machine_ranks,
+                                       .threads = options->threads};
+    fsdp__machines *machines;
+    fsdp_context *context = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    FSDP_TRY(machines_new(ops, network, places, arena, options->one_level, &machines));
+    status = fsdp_context_create(&of_context, &context);
+    if (status != FSDP_OK) {
+        close_world(machines);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    status = attach(context, machines, options->all_readable, wait);
+    if (status != FSDP_OK) {
+        fsdp_context_free(context);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    *out = context;
+    return FSDP_OK;
+}
+
+/* What every rank says of itself. */
+typedef struct introduction {
+    fsdp__network_world world;
+    int32_t one_level;
+} introduction;
+
+static fsdp_status compare_levels(const introduction *all, int ranks)
+{
+    for (int r = 1; r < ranks; r++)
+        if (all[r].one_level != all[0].one_level)
+            return FSDP_FAIL(FSDP_MISMATCH,
+                             "FSDP_ONE_LEVEL=1 is set for rank %d and not for rank %d: set it everywhere",
+                             all[r].one_level ? r : 0, all[r].one_level ? 0 : r);
+    return FSDP_OK;
+}
+
+static fsdp_status place(const introduction *all, const introduction *mine, fsdp__places *out)
+{
+    size_t ranks = (size_t)mine->world.size;
+    fsdp__network_world *worlds = fsdp__calloc(ranks, sizeof *worlds);
+    fsdp_status status;
+
+    if (!worlds)
+        return FSDP_NO_MEMORY;
+    for (size_t r = 0; r < ranks; r++)
+        worlds[r] = all[r].world;
+    status = compare_levels(all, mine->world.size);
+    if (status == FSDP_OK)
+        status = fsdp__places_make(worlds, mine->world.size, mine->world.rank, out);
+    fsdp__free(worlds);
+    return status;
+}
+
+/* Who has no memory takes part all the same: the others wait for it. */
+static fsdp_status find_places(const fsdp__network_ops *ops, void *network, const introduction *mine, fsdp__places *out)
+{
+    char text[FSDP__NETWORK_TEXT] = "";
+    introduction *all = fsdp__calloc((size_t)mine->world.size, sizeof *all);
+    fsdp_status status;
+
+    if (!ops->exchange(network, mine, sizeof *mine, all, text)) {
+        status = all ? FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text) : FSDP_NO_MEMORY;
+    } else {
+        status = place(all, mine, out);
+        if (!ops->exchange(network, mine, 0, status == FSDP_OK ? all : NULL, text) && status == FSDP_OK)
+            status = FSDP_FAIL(FSDP_COMM, "rank %d: %s", mine->world.rank, text);
+    }
+    fsdp__free(all);
+    return status;
+}
+
+fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machines_options *options, fsdp_context **out)
+{
+    char text[FSDP__NETWORK_TEXT] = "";
+    introduction mine = {.one_level = options->one_level};
+    fsdp__places places = {0};
+    fsdp__arena *arena = NULL;
+    void *network = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    if (ops->version != FSDP__NETWORK_VERSION)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "the network library is of version %d, this program needs %d: install the one that came with "
+                         "it",
+                         ops->version, FSDP__NETWORK_VERSION);
+    if (!ops->open(&network, &mine.world, text))
+        return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
+    status = find_places(ops, network, &mine, &places);
+    if (status == FSDP_OK)
+        status = options->share(options->arg, ops, network, &places, &arena);
+    if (status != FSDP_OK) {
+        fsdp__places_release(&places);
+        ops->close(network, false);
+        return fsdp_fail_hop(status, __FILE__, __LINE__);
+    }
+    status = fsdp__machines_attach(ops, network, places, arena, options, true, out);
+    if (status != FSDP_OK) /* also where nothing was told of it */
+        fsdp__arena_abort(arena, status, -1, fsdp_last_error());
+    fsdp__arena_unref(arena);
+    return status;
+}

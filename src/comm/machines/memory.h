@@ -1,0 +1,16 @@
+/* memory.h - memory that the ranks of each machine share, in a group over machines. */
+#ifndef COMM_MACHINES_MEMORY_H
+#define COMM_MACHINES_MEMORY_H
+
+#include "comm/machines/meeting.h"
+
+/* Whether [pointer, pointer + bytes) is memory that the ranks of this machine share. Any thread. */
+bool fsdp__machines_shares(fsdp__machines *machines, const void *pointer, size_t bytes);
+
+/* Of the table of the transport. */
+fsdp_status fsdp__machines_alloc(void *transport, size_t bytes, void **out);
+void fsdp__machines_free(void *transport, void *pointer);
+fsdp_status fsdp__machines_alloc_shared(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);
+void fsdp__machines_free_shared(void *group, void *pointer);
+
+#endif

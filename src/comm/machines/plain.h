@@ -1,0 +1,15 @@
+/* plain.h - collectives over contiguous parts, on a group over machines. */
+#ifndef COMM_MACHINES_PLAIN_H
+#define COMM_MACHINES_PLAIN_H
+
+#include "comm/machines/meeting.h"
+
+/* Of the table of the transport. */
+fsdp_status fsdp__machines_all_gather(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_all_reduce(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_broadcast(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_all_to_all(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+fsdp_status fsdp__machines_barrier(void *group, const fsdp__call *, fsdp_stream *, fsdp__traffic *);
+
+#endif

@@ -1,0 +1,45 @@
+/* join.c - a context of a process that an MPI has started. */
+#include "comm/mpi/join.h"
+
+#include "comm/machines/machines.h"
+#include "comm/mpi/load.h"
+#include "comm/mpi/machine_memory.h"
+
+typedef struct joining {
+    const fsdp__mpi_join_options *options;
+    const fsdp__mpi_start *start;
+} joining;
+
+static fsdp_status share(void *arg, const fsdp__network_ops *ops, void *network, const fsdp__places *places,
+                         fsdp__arena **out)
+{
+    const joining *j = arg;
+
+    if (j->options->ranks > 0 && j->options->ranks != places->ranks)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s has started %d ranks, but %s knows of %d: this process was started by another MPI (the "
+                         "environment shows %s; FSDP_MPI=openmpi or FSDP_MPI=mpich decides)",
+                         j->options->starter, j->options->ranks, j->start->kind->title, places->ranks,
+                         j->start->variable);
+    return fsdp__mpi_machine_memory(ops, network, places, out);
+}
+
+fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context **out)
+{
+    const fsdp__network_ops *ops = NULL;
+    fsdp__mpi_start start;
+    joining j = {.options = options, .start = &start};
+    const fsdp__machines_options machines = {
+        .threads = options->threads, .one_level = options->one_level, .share = share, .arg = &j};
+
+    *out = NULL;
+    FSDP_TRY(fsdp__mpi_started(&start));
+    if (!start.kind)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "%s has started this process, but for no MPI: with srun say --mpi=pmix for Open MPI, "
+                         "--mpi=pmi2 for MPICH; or FSDP_MPI=openmpi or FSDP_MPI=mpich, where it does so by itself",
+                         options->starter);
+    FSDP_TRY(fsdp__mpi_load(start.kind, &ops));
+    FSDP_TRY(fsdp__machines_join(ops, &machines, out));
+    return FSDP_OK;
+}

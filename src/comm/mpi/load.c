@@ -1,0 +1,140 @@
+/* load.c - the plug-in of an MPI. */
+#include "comm/mpi/load.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "base/text.h"
+
+/* ---- where it may lie ---- */
+
+/* The folder of the library that this code is in, or of the program, where that holds it. */
+static fsdp_status own_folder(char **out)
+{
+    char path[PATH_MAX];
+    struct link_map *map = NULL;
+    Dl_info info;
+    ssize_t bytes;
+
+    *out = NULL;
+    if (dladdr1((const void *)&fsdp__mpi_load, &info, (void **)&map, RTLD_DL_LINKMAP) && map && *map->l_name) {
+        *out = fsdp__path_parent(map->l_name);
+    } else {
+        bytes = readlink("/proc/self/exe", path, sizeof path - 1);
+        if (bytes < 0)
+            return FSDP_OK;
+        path[bytes] = '\0';
+        *out = fsdp__path_parent(path);
+    }
+    return *out ? FSDP_OK : fsdp_last_status();
+}
+
+/* Whether it is there: then `*out` is its path. */
+static fsdp_status look(const char *folder, const char *below, const char *file, char **out)
+{
+    char *path = fsdp__sprintf("%s%s%s/%s", folder, *below ? "/" : "", below, file);
+
+    if (!path)
+        return fsdp_last_status();
+    if (fsdp__path_exists(path))
+        *out = path;
+    else
+        fsdp__free(path);
+    return FSDP_OK;
+}
+
+static fsdp_status look_in_path(const char *folders, const char *file, char **out)
+{
+    fsdp_status status = FSDP_OK;
+    char *list = fsdp__strdup(folders), *rest = list, *folder;
+
+    if (!list)
+        return fsdp_last_status();
+    while (status == FSDP_OK && !*out && (folder = strsep(&rest, ":")))
+        if (*folder)
+            status = look(folder, "", file, out);
+    fsdp__free(list);
+    return status;
+}
+
+/* The folders beside the program and beside the library: of the build, and as cmake/install.cmake lays them. */
+static fsdp_status look_around(const char *own, const char *file, char **out)
+{
+    static const char *const below[] = {"", "fsdp", FSDP_PLUGINS_FROM_PROGRAM};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(below) && own && !*out; i++)
+        FSDP_TRY(look(own, below[i], file, out));
+    if (!*out)
+        FSDP_TRY(look(FSDP_PLUGINS_INSTALLED, "", file, out));
+    return FSDP_OK;
+}
+
+static fsdp_status find(const fsdp__mpi_kind *kind, char **out)
+{
+    const char *folders = getenv("FSDP_PLUGIN_PATH");
+    char *own = NULL, file[64];
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    snprintf(file, sizeof file, "libfsdp-%s.so", kind->name);
+    FSDP_TRY_GOTO(status, own_folder(&own), out);
+    if (folders)
+        FSDP_TRY_GOTO(status, look_in_path(folders, file, out), out);
+    if (!*out)
+        FSDP_TRY_GOTO(status, look_around(own, file, out), out);
+    if (!*out)
+        status = FSDP_FAIL(FSDP_NOT_FOUND,
+                           "there is no %s in FSDP_PLUGIN_PATH (%s), %s or " FSDP_PLUGINS_INSTALLED
+                           ": it is built and installed where %s is found (Debian: %s)",
+                           file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
+                           own ? FSDP__SHOWN_NAME(own) : "the program's folder", kind->title, kind->build);
+out:
+    fsdp__free(own);
+    return status;
+}
+
+/* ---- loading ---- */
+
+/* Its symbols are for all to see: Open MPI loads parts of itself, which look for them. */
+static fsdp_status open_plugin(const fsdp__mpi_kind *kind, const char *path, const fsdp__network_ops **out)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    fsdp__network_plugin plugin = NULL;
+    const char *why = library ? NULL : dlerror();
+
+    if (!library)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "cannot load %s: %s; %s must be installed on every machine (Debian: %s)",
+                         FSDP__SHOWN_NAME(path), why ? why : "no reason given", kind->title, kind->runtime);
+    *(void **)&plugin = dlsym(library, FSDP__NETWORK_SYMBOL);
+    *out = plugin ? plugin() : NULL;
+    if (!*out)
+        return FSDP_FAIL(FSDP_FORMAT, "%s is no plug-in: it has no " FSDP__NETWORK_SYMBOL, FSDP__SHOWN_NAME(path));
+    if ((*out)->version != FSDP__NETWORK_VERSION)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "%s is a plug-in of another version of this program (its interface is number %d, %d is "
+                         "needed): install both from one build",
+                         FSDP__SHOWN_NAME(path), (*out)->version, FSDP__NETWORK_VERSION);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__mpi_load(const fsdp__mpi_kind *kind, const fsdp__network_ops **out)
+{
+    char *path = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    FSDP_TRY(find(kind, &path));
+    status = open_plugin(kind, path, out);
+    if (status != FSDP_OK)
+        *out = NULL;
+    fsdp__free(path);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* machine_memory.h - the memory that the ranks of one machine share, where MPI has started them. */
+#ifndef COMM_MPI_MACHINE_MEMORY_H
+#define COMM_MPI_MACHINE_MEMORY_H
+
+#include "comm/machines/places.h"
+#include "comm/symmetric/arena.h"
+
+/* Made by the first rank of each machine, which hands it to the others there under a name that the network has carried.
+ * All ranks succeed, or all fail with the reason of the first that does. [collective] */
+fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network, const fsdp__places *places,
+                                     fsdp__arena **out);
+
+#endif

@@ -1,0 +1,92 @@
+/* start.c - which MPI has started this process, as the environment shows it. */
+#include "comm/mpi/start.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+
+static const fsdp__mpi_kind open_mpi = {
+    .name = "openmpi", .title = "Open MPI", .runtime = "libopenmpi3", .build = "libopenmpi-dev"};
+static const fsdp__mpi_kind mpich = {
+    .name = "mpich", .title = "MPICH", .runtime = "libmpich12", .build = "libmpich-dev"};
+
+/* The first whose variables are set. mpirun of Open MPI comes before the rest: it sets PMIx's variables, too, and
+ * stands inside of Slurm's tasks where it is used there. */
+static const struct sign {
+    const char *variable, *ranks; /* both of them; `ranks` NULL: it does not tell how many there are */
+    const fsdp__mpi_kind *kind;
+} signs[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &open_mpi}, /* mpirun of Open MPI */
+    {"PMI_RANK", "PMI_SIZE", &mpich},                            /* mpiexec of MPICH and Intel, srun --mpi=pmi2 */
+    {"PMIX_RANK", NULL, &open_mpi},                              /* srun --mpi=pmix, prun */
+};
+
+static const char *value_of(const char *variable)
+{
+    const char *value = variable ? getenv(variable) : NULL;
+
+    return value && *value ? value : NULL;
+}
+
+static fsdp_status read_ranks(const char *variable, int *out)
+{
+    const char *text = value_of(variable);
+    char *end;
+    long value;
+
+    if (!text)
+        return FSDP_OK;
+    value = strtol(text, &end, 10);
+    if (*end || value < 1 || value > INT_MAX)
+        return FSDP_FAIL(FSDP_INVALID, "environment variable %s is '%s', not a number of ranks", variable,
+                         FSDP__SHOWN_NAME(text));
+    *out = (int)value;
+    return FSDP_OK;
+}
+
+/* What the user says. `*decided`: whether anything. */
+static fsdp_status read_choice(fsdp__mpi_start *out, bool *decided)
+{
+    const char *choice = value_of("FSDP_MPI");
+    const fsdp__mpi_kind *const kinds[] = {&open_mpi, &mpich};
+
+    *decided = choice != NULL;
+    if (!choice || strcmp(choice, "none") == 0)
+        return FSDP_OK;
+    for (size_t i = 0; i < FSDP__COUNT_OF(kinds); i++) {
+        if (strcmp(choice, kinds[i]->name) == 0) {
+            out->kind = kinds[i];
+            out->variable = "FSDP_MPI";
+            return FSDP_OK;
+        }
+    }
+    return FSDP_FAIL(FSDP_INVALID, "environment variable FSDP_MPI is '%s', not openmpi, mpich or none",
+                     FSDP__SHOWN_NAME(choice));
+}
+
+fsdp_status fsdp__mpi_started(fsdp__mpi_start *out)
+{
+    fsdp__mpi_start found = {0};
+    bool decided = false;
+
+    *out = found;
+    FSDP_TRY(read_choice(&found, &decided));
+    if (decided && !found.kind)
+        return FSDP_OK;
+    for (size_t i = 0; i < FSDP__COUNT_OF(signs); i++) {
+        if (!value_of(signs[i].variable) || (signs[i].ranks && !value_of(signs[i].ranks)))
+            continue;
+        if (!found.kind) {
+            found.kind = signs[i].kind;
+            found.variable = signs[i].variable;
+        }
+        found.ranks_variable = signs[i].ranks;
+        FSDP_TRY(read_ranks(signs[i].ranks, &found.ranks));
+        break;
+    }
+    *out = found;
+    return FSDP_OK;
+}

@@ -1,0 +1,35 @@
+/* placement.h - the cores that a rank computes on: its share of those that the ranks of its machine may use. */
+#ifndef LAUNCH_PLACEMENT_H
+#define LAUNCH_PLACEMENT_H
+
+#include <sched.h>
+
+#include "fsdp/context.h"
+
+/* Share `rank` of `ranks` of these cores, one after the other; false: there are too few, or OpenMP was told where to
+ * run (OMP_PROC_BIND and the like). */
+bool fsdp__share_of_cores(const cpu_set_t *all, int rank, int ranks, cpu_set_t *out);
+
+/* What a rank finds when it starts. */
+typedef struct fsdp__seat {
+    int machine, local_rank;
+    int online;      /* cores of the machine */
+    cpu_set_t cores; /* that it may use */
+    bool told;       /* OpenMP was told where to run */
+} fsdp__seat;
+
+typedef struct fsdp__place_of_rank {
+    bool binds;
+    cpu_set_t cores; /* where it binds */
+    int threads;     /* 1 or more */
+} fsdp__place_of_rank;
+
+/* Where rank `rank` of these goes. It binds itself where all ranks of its machine may use all of its cores, for then
+ * nobody has bound them. Else cores that several ranks may use count for each of them in part. */
+void fsdp__place_choose(const fsdp__seat *seats, int count, int rank, fsdp__place_of_rank *out);
+
+/* For ranks that fsdp_launch has not started, and so not bound. `threads`: of the context stay as they are.
+ * [collective] */
+fsdp_status fsdp__place_rank(fsdp_context *context, bool threads);
+
+#endif

@@ -1,0 +1,165 @@
+/* starter.c - the table of those that start ranks. */
+#include "launch/starter.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "launch/transports.h"
+#include "launch/variables.h"
+
+#define STEP_SIZE "SLURM_STEP_NUM_TASKS"
+
+/* The variables of one of them. NULL: it has none for that. */
+typedef struct starter_row {
+    fsdp__starter_kind kind;
+    const char *name;
+    const char *sign; /* set: it was this one */
+    const char *rank, *size, *local_rank, *local_size, *machine;
+} starter_row;
+
+/* The first whose sign is there counts. Those of one machine come first: torchrun may run inside a step of srun, not
+ * the other way round; and what starts an MPI's processes may itself run under srun. In the script of sbatch, which is
+ * no rank, SLURM_PROCID is set too, but not the size of a step. What was set by hand comes last: under MPI it may only
+ * repeat what that says. */
+static const starter_row rows[] = {
+    {FSDP__BY_LAUNCH, "fsdp run", FSDP__SHM_VARIABLE, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "NODE_RANK"},
+    {FSDP__BY_NAME, "torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "GROUP_RANK"},
+    {FSDP__BY_MPI, "mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+    {FSDP__BY_MPI, "mpiexec", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+    {FSDP__BY_MPI, "srun", STEP_SIZE, "SLURM_PROCID", STEP_SIZE, "SLURM_LOCALID", NULL, "SLURM_NODEID"},
+    {FSDP__BY_MPI, "PMIx", "PMIX_RANK", "PMIX_RANK", NULL, NULL, NULL, NULL},
+    {FSDP__BY_NAME, "the environment", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "NODE_RANK"},
+};
+
+static bool is_set(const char *name)
+{
+    const char *value = name ? getenv(name) : NULL;
+
+    return value && *value;
+}
+
+/* A program that MPI starts and that is to be on its own. */
+static bool is_switched_off(void)
+{
+    const char *choice = getenv("FSDP_MPI");
+
+    return choice && strcmp(choice, "none") == 0;
+}
+
+static fsdp_status read_number(const char *name, int low, int high, int *out)
+{
+    return name ? fsdp__read_number(name, low, high, out) : FSDP_OK;
+}
+
+/* ---- what must be, and what must agree ---- */
+
+static fsdp_status read_row(const starter_row *row, fsdp__starter *s)
+{
+    *s = (fsdp__starter){.kind = row->kind,
+                         .name = row->name,
+                         .local_rank = -1,
+                         .machine = -1,
+                         .rank_variable = row->rank,
+                         .size_variable = row->size};
+    if (row->kind != FSDP__BY_MPI)
+        s->size = 1;
+    FSDP_TRY(read_number(row->size, 1, INT_MAX, &s->size));
+    if (!is_set(row->rank) && s->size > 1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s is %d, but %s is not set: each process needs its own; 'fsdp run -n %d -- ...' starts them "
+                         "with it",
+                         row->size, s->size, row->rank, s->size);
+    FSDP_TRY(read_number(row->rank, 0, s->size > 0 ? s->size - 1 : INT_MAX, &s->rank));
+    FSDP_TRY(read_number(row->local_size, 1, s->size > 0 ? s->size : INT_MAX, &s->local_size));
+    FSDP_TRY(read_number(row->local_rank, 0, s->local_size > 0 ? s->local_size - 1 : INT_MAX, &s->local_rank));
+    return read_number(row->machine, 0, INT_MAX, &s->machine);
+}
+
+/* `said`: what the variable `by` has; below 0: it was not said. */
+static fsdp_status check_same(const fsdp__starter *s, const char *name, int said, const char *by)
+{
+    int value = said;
+
+    if (said < 0 || !by)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__read_number(name, 0, INT_MAX, &value));
+    if (value != said)
+        return FSDP_FAIL(FSDP_INVALID, "environment variable %s is %d, but %s of %s is %d: unset %s", name, value, by,
+                         s->name, said, name);
+    return FSDP_OK;
+}
+
+/* Who sets RANK and the like by hand under MPI gets what that says, or an error. */
+static fsdp_status check_repeated(const starter_row *row, const fsdp__starter *s)
+{
+    FSDP_TRY(check_same(s, "RANK", s->rank, row->rank));
+    FSDP_TRY(check_same(s, "WORLD_SIZE", s->size > 0 ? s->size : -1, row->size));
+    FSDP_TRY(check_same(s, "LOCAL_RANK", s->local_rank, row->local_rank));
+    FSDP_TRY(check_same(s, "LOCAL_WORLD_SIZE", s->local_size > 0 ? s->local_size : -1, row->local_size));
+    return check_same(s, "NODE_RANK", s->machine, row->machine);
+}
+
+static fsdp_status check_rendezvous(void)
+{
+    int ignored = 0;
+
+    FSDP_TRY(fsdp__read_number("MASTER_PORT", 0, 65535, &ignored));
+    FSDP_TRY(fsdp__read_number("GROUP_RANK", 0, INT_MAX, &ignored));
+    FSDP_TRY(fsdp__read_number("NODE_RANK", 0, INT_MAX, &ignored));
+    return fsdp__read_number("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, &ignored);
+}
+
+/* Without MPI there is one machine. */
+static fsdp_status check_one_machine(const starter_row *row, fsdp__starter *s)
+{
+    if (s->size == 1)
+        return FSDP_OK;
+    if (s->local_size == 0)
+        s->local_size = s->size;
+    if (s->local_rank < 0)
+        s->local_rank = s->rank;
+    FSDP_TRY(check_rendezvous());
+    if (s->local_size < s->size)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "WORLD_SIZE is %d and LOCAL_WORLD_SIZE %d: ranks on several machines are started by MPI: "
+                         "mpirun -n %d ..., or srun",
+                         s->size, s->local_size, s->size);
+    if (s->local_rank != s->rank)
+        return FSDP_FAIL(FSDP_INVALID, "LOCAL_RANK is %d, but RANK is %d, and all %d ranks are on this machine",
+                         s->local_rank, s->rank, s->size);
+    if (s->machine > 0)
+        return FSDP_FAIL(FSDP_INVALID, "%s is %d, but all %d ranks are on one machine (LOCAL_WORLD_SIZE): expected 0",
+                         row->machine, s->machine, s->size);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__starter_read(fsdp__starter *out)
+{
+    const starter_row *row = NULL;
+
+    *out = (fsdp__starter){.kind = FSDP__BY_NOBODY, .name = "nobody", .size = 1, .local_size = 1};
+    for (size_t i = 0; i < FSDP__COUNT_OF(rows) && !row; i++)
+        if (is_set(rows[i].sign) && !(rows[i].kind == FSDP__BY_MPI && is_switched_off()))
+            row = &rows[i];
+    if (!row) /* a rank of a world that nobody told the size of */
+        return read_number("RANK", 0, 0, &out->rank);
+    FSDP_TRY(read_row(row, out));
+    /* A step of one task, such as a shell of salloc: what it starts is for it to say. */
+    if (row->kind == FSDP__BY_MPI && out->size == 1 && strcmp(row->size, STEP_SIZE) == 0) {
+        *out = (fsdp__starter){.kind = FSDP__BY_NOBODY, .name = "nobody", .size = 1, .local_size = 1};
+        return FSDP_OK;
+    }
+    if (row->kind == FSDP__BY_MPI)
+        return check_repeated(row, out);
+    if (row->kind == FSDP__BY_NAME)
+        FSDP_TRY(check_one_machine(row, out));
+    if (row->kind == FSDP__BY_NAME && out->size == 1)
+        out->kind = FSDP__BY_NOBODY;
+    return FSDP_OK;
+}

@@ -1,0 +1,28 @@
+/* starter.h - who started this process as one rank of several, by the variables of its environment. */
+#ifndef LAUNCH_STARTER_H
+#define LAUNCH_STARTER_H
+
+#include "fsdp/status.h"
+
+typedef enum fsdp__starter_kind {
+    FSDP__BY_NOBODY, /* alone */
+    FSDP__BY_LAUNCH, /* fsdp_launch: the memory is inherited */
+    FSDP__BY_NAME,   /* torchrun, or variables set by hand: the ranks of one machine find each other by a name */
+    FSDP__BY_MPI     /* mpirun, srun */
+} fsdp__starter_kind;
+
+typedef struct fsdp__starter {
+    fsdp__starter_kind kind;
+    const char *name;                          /* for messages: "mpirun" */
+    int rank, size;                            /* size 0: only who joins learns it */
+    int local_rank;                            /* -1: not said */
+    int local_size;                            /* 0: not said */
+    int machine;                               /* -1: not said */
+    const char *rank_variable, *size_variable; /* the ones that were read */
+} fsdp__starter;
+
+/* The innermost of those that left their variables. A variable that is wrong, or says something else than another one,
+ * is FSDP_INVALID with its name; ranks on several machines without MPI are FSDP_UNSUPPORTED. */
+fsdp_status fsdp__starter_read(fsdp__starter *out);
+
+#endif

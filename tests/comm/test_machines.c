@@ -1,0 +1,362 @@
+/* test_machines.c - collectives of ranks on several machines: naive results, the bits of one machine that adds in their
+ * order, and bytes over the network to the byte. */
+#include "comm/internal.h"
+#include "comm/machines/meeting.h"
+#include "comm/suite_mixed.h"
+#include "support/ranks.h"
+
+typedef struct shape {
+    int machines, ranks; /* of each */
+} shape;
+
+static const shape shapes[] = {{2, 2}, {2, 1}, {3, 2}, {3, 1}};
+
+enum {
+    SHAPES = sizeof shapes / sizeof *shapes
+};
+
+/* ---- naive results ---- */
+
+static void run_suite(fsdp_context *context, void *arg)
+{
+    const fsdp_stream_mode *mode = arg;
+    suite s = {.group = fsdp_world(context)};
+
+    CHECK_OK(fsdp_stream_create(fsdp_cpu(context), *mode, &s.stream));
+    suite_plain(&s);
+    suite_blocks(&s);
+    suite_objects(s.group);
+    suite_mixed(&s, 100 * (uint64_t)fsdp_process_group_size(s.group), 6);
+    fsdp_stream_free(s.stream);
+}
+
+static void every_shape_gives_naive_results(void **state)
+{
+    fsdp_stream_mode mode = FSDP_STREAM_INLINE, worker = FSDP_STREAM_WORKER;
+
+    (void)state;
+    for (int i = 0; i < (test_brief() ? 1 : SHAPES); i++) {
+        test_run_machines(shapes[i].machines, shapes[i].ranks, false, run_suite, &mode);
+        test_run_machines(shapes[i].machines, shapes[i].ranks, true, run_suite, i == 0 ? &worker : &mode);
+    }
+    test_run_machines(2, 2, false, run_suite, &worker);
+}
+
+/* ---- the same bits ---- */
+
+enum {
+    NUMEL = 30011, /* in pieces, and of no round number */
+    MOST_RANKS = 6
+};
+
+typedef struct bits {
+    int by; /* ranks to a machine that one machine is told to add by; 0: there are several */
+    bool force_copy;
+    fsdp_dtype dtype;
+    unsigned char *reduced[MOST_RANKS], *gathered[MOST_RANKS], *scattered[MOST_RANKS];
+} bits;
+
+static void fill(void *buffer, int64_t count, fsdp_dtype dtype, int rank)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float x = (float)((i * 7919 + rank * 104729) % 10007) / (float)(rank + 3);
+
+        if (dtype == FSDP_F32)
+            ((float *)buffer)[i] = x;
+        else
+            ((uint16_t *)buffer)[i] = suite_bf16(x);
+    }
+}
+
+/* All reductions of what the ranks hold, into `b`. */
+static void reduce_everything(fsdp_context *context, void *arg)
+{
+    bits *b = arg;
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int rank = fsdp_process_group_rank(world), size = fsdp_process_group_size(world);
+    size_t element = fsdp_dtype_size(b->dtype), bytes = NUMEL * element;
+    int64_t chunk = (NUMEL + size - 1) / size;
+    fsdp_reduce_options options = {.op = FSDP_AVG};
+    void *send = malloc((size_t)size * bytes), *visible = NULL;
+    fsdp_sharded_buffer buffer = {.shard = b->scattered[rank],
+                                  .numel = NUMEL,
+                                  .chunk = chunk,
+                                  .unsharded_dtype = b->dtype,
+                                  .shard_dtype = FSDP_F32,
+                                  .reduce_dtype = b->dtype};
+
+    if (b->by > 0)
+        fsdp__context_add_by_machine(context, b->by);
+    fsdp_process_group_force_copy(world, b->force_copy);
+    fill(send, size * (int64_t)NUMEL, b->dtype, rank);
+    CHECK_OK(fsdp_all_reduce(world, send, b->reduced[rank], NUMEL, b->dtype, FSDP_AVG, stream));
+    CHECK_OK(fsdp_reduce_scatter(world, send, b->gathered[rank], NUMEL, b->dtype, FSDP_SUM, stream));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, bytes, &visible));
+    memcpy(visible, send, bytes);
+    buffer.unsharded = rank == 1 ? NULL : visible; /* one has nothing to add */
+    CHECK_OK(fsdp_reduce_scatter_coalesced(world, &buffer, 1, &options, stream));
+    CHECK_OK(fsdp_barrier(world));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, visible, bytes);
+    free(send);
+}
+
+static void make_bits(bits *b)
+{
+    for (int r = 0; r < MOST_RANKS; r++) {
+        b->reduced[r] = calloc(NUMEL, 4);
+        b->gathered[r] = calloc(NUMEL, 4);
+        b->scattered[r] = calloc(NUMEL, 4);
+    }
+}
+
+static void check_equal(const bits *a, const bits *b, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        CHECK_BYTES(a->reduced[r], b->reduced[r], NUMEL * 4);
+        CHECK_BYTES(a->gathered[r], b->gathered[r], NUMEL * 4);
+        CHECK_BYTES(a->scattered[r], b->scattered[r], NUMEL * 4);
+    }
+}
+
+static void free_bits(bits *b)
+{
+    for (int r = 0; r < MOST_RANKS; r++) {
+        free(b->reduced[r]);
+        free(b->gathered[r]);
+        free(b->scattered[r]);
+    }
+}
+
+static void bits_are_those_of_one_machine_that_adds_so(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SHAPES * 4; i++) {
+        const shape *s = &shapes[i / 4];
+        bits one = {.by = s->ranks, .force_copy = i % 2, .dtype = i / 2 % 2 ? FSDP_BF16 : FSDP_F32};
+        bits several = {.dtype = one.dtype, .force_copy = i % 3 == 0};
+
+        make_bits(&one);
+        make_bits(&several);
+        test_run_ranks(s->machines * s->ranks, reduce_everything, &one);
+        test_run_machines(s->machines, s->ranks, false, reduce_everything, &several);
+        check_equal(&one, &several, s->machines * s->ranks);
+        free_bits(&several);
+        free_bits(&one);
+    }
+}
+
+/* ---- bytes over the network ---- */
+
+typedef struct counting {
+    shape shape;
+    bool one_level;
+} counting;
+
+static void check_network(fsdp_process_group *group, fsdp_collective kind, int64_t sent, int64_t received,
+                          int64_t messages)
+{
+    fsdp_comm_stats stats;
+
+    fsdp_process_group_stats(group, &stats);
+    CHECK_EQ(stats.network_sent[kind], sent);
+    CHECK_EQ(stats.network_received[kind], received);
+    CHECK_EQ(stats.network_messages[kind], messages);
+}
+
+/* Bytes to and from other machines, of buffers; messages: a header to each of a rank's column there, and buffers. */
+static void count_bytes(fsdp_context *context, void *arg)
+{
+    enum {
+        COUNT = 24 * 1024
+    }; /* divides by all shapes, in lines of memory; and is less than a piece */
+    const counting *c = arg;
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world), elsewhere = size - c->shape.ranks;
+    int64_t n = COUNT * (int64_t)sizeof(float), others = c->one_level ? elsewhere : c->shape.machines - 1;
+    bool is_root = rank == size - 1, gets = (c->one_level || (rank + 1) % c->shape.ranks == 0) && rank < elsewhere;
+    float *many = calloc((size_t)size * COUNT, sizeof *many), *more = calloc((size_t)size * COUNT, sizeof *more);
+
+    CHECK_OK(fsdp_all_gather(world, many, more, COUNT, FSDP_F32, stream));
+    check_network(world, FSDP_ALL_GATHER, others * n, others * n, 2 * others);
+    CHECK_OK(fsdp_reduce_scatter(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
+    check_network(world, FSDP_REDUCE_SCATTER, others * n, others * n, 2 * others);
+    CHECK_OK(fsdp_all_reduce(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
+    check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size, 2 * others * n / size, 3 * others);
+    CHECK_OK(fsdp_all_reduce(world, many, more, 10, FSDP_F32, FSDP_SUM, stream));
+    check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size + others * 40, 2 * others * n / size + others * 40,
+                  5 * others);
+    CHECK_OK(fsdp_broadcast(world, many, COUNT, FSDP_F32, size - 1, stream));
+    check_network(world, FSDP_BROADCAST, is_root ? others * n : 0, gets ? n : 0, (is_root ? 2 : 1) * others);
+    CHECK_OK(fsdp_all_to_all(world, many, more, COUNT, FSDP_F32, stream));
+    check_network(world, FSDP_ALL_TO_ALL, elsewhere * n, elsewhere * n, others + elsewhere);
+    CHECK_OK(fsdp_barrier(world));
+    check_network(world, FSDP_BARRIER, 0, 0, others);
+    free(more);
+    free(many);
+}
+
+static void bytes_over_the_network_are_the_closed_forms(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SHAPES * 2; i++) {
+        counting c = {shapes[i / 2], i % 2 == 1};
+
+        test_run_machines(c.shape.machines, c.shape.ranks, c.one_level, count_bytes, &c);
+    }
+}
+
+/* What lies in the machine's memory travels without padding and once to a machine: rows of all sizes, in runs too. */
+static void count_rows(fsdp_context *context, void *arg)
+{
+    const counting *c = arg;
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world), others = c->shape.machines - 1;
+    int64_t numels[] = {1001, 6, 40}, outers[] = {1, 3, 1}, own = 0, column = 0;
+    fsdp_sharded_buffer buffers[3];
+    fsdp_reduce_options options = {.op = FSDP_SUM};
+    float *shards = calloc(4096, sizeof *shards), *memory = NULL, *mine = NULL;
+    size_t bytes = 8192 * sizeof *memory;
+
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, bytes, (void **)&memory));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, bytes, (void **)&mine));
+    memset(mine, 0, bytes);
+    for (int i = 0; i < 3; i++) {
+        buffers[i] = (fsdp_sharded_buffer){.unsharded = memory + 2048 * i,
+                                           .shard = shards + 1024 * i,
+                                           .numel = numels[i],
+                                           .chunk = (numels[i] + size - 1) / size,
+                                           .outer = outers[i],
+                                           .unsharded_dtype = FSDP_F32,
+                                           .shard_dtype = FSDP_F32};
+        own += outers[i] * suite_rows(&buffers[i], rank) * 4;
+        for (int p = 0; p < c->shape.machines; p++)
+            column += outers[i] * suite_rows(&buffers[i], p * c->shape.ranks + rank % c->shape.ranks) * 4;
+    }
+    CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 3, stream));
+    check_network(world, FSDP_ALL_GATHER, others * own, column - own, others * (own > 0 ? 2 : 1));
+    for (int i = 0; i < 3; i++)
+        buffers[i].unsharded = mine + 2048 * i;
+    CHECK_OK(fsdp_reduce_scatter_coalesced(world, buffers, 3, &options, stream));
+    check_network(world, FSDP_REDUCE_SCATTER, column - own, others * own, 2 * others);
+    CHECK_OK(fsdp_barrier(world));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, mine, bytes);
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, memory, bytes);
+    free(shards);
+}
+
+static void rows_enter_a_machine_once(void **state)
+{
+    (void)state;
+    CHECK(sizeof(fsdp__header) <= 256); /* as docs/cluster.md says */
+    for (int i = 0; i < SHAPES; i++)
+        test_run_machines(shapes[i].machines, shapes[i].ranks, false, count_rows, &(counting){.shape = shapes[i]});
+}
+
+/* ---- groups ---- */
+
+/* Of the group's ranks, if this is one. */
+static void try_group(fsdp_context *context, const int *ranks, int count, int machines, bool shares)
+{
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp_process_group *group;
+    int32_t mine = fsdp_context_rank(context) + 1, sum = 0;
+    void *memory = NULL;
+
+    CHECK_OK(fsdp_process_group_create(context, ranks, count, "some", &group));
+    if (!group)
+        return;
+    CHECK_EQ(fsdp__process_group_machines(group), machines);
+    CHECK_EQ(fsdp_process_group_can_share(group, FSDP_MEMORY_SHARED), shares);
+    for (int i = 0; i < 3; i++) {
+        int32_t expected = 0;
+
+        for (int r = 0; r < count; r++)
+            expected += ranks[r] + 1;
+        CHECK_OK(fsdp_all_reduce(group, &mine, &sum, 1, FSDP_I32, FSDP_SUM, stream));
+        CHECK_EQ(sum, expected);
+    }
+    if (shares) {
+        CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_SHARED, 4096, &memory));
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, memory, 4096);
+    } else {
+        CHECK_ERROR(fsdp_process_group_alloc(group, FSDP_MEMORY_SHARED, 4096, &memory), FSDP_UNSUPPORTED,
+                    "has no memory that peers see");
+    }
+    fsdp_process_group_free(group);
+}
+
+static void make_groups(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    try_group(context, (const int[]){2, 3}, 2, 1, true);
+    try_group(context, (const int[]){0, 2, 4}, 3, 3, true);
+    try_group(context, (const int[]){2, 3, 4, 5}, 4, 2, true);
+    try_group(context, (const int[]){0, 3}, 2, 2, false);
+    try_group(context, (const int[]){0, 1, 2}, 3, 2, false);
+    /* Side by side, under one name. */
+    try_group(context, fsdp_context_rank(context) % 2 ? (const int[]){1, 3, 5} : (const int[]){0, 2, 4}, 3, 3, true);
+}
+
+static void groups_are_local_regular_or_flat(void **state)
+{
+    (void)state;
+    test_run_machines(3, 2, false, make_groups, NULL);
+}
+
+/* Each machine has its own region; none has one where a rank cannot. */
+static void share_on_each_machine(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_process_group_rank(world);
+    int *memory = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, 64, (void **)&memory));
+    memory[rank % 2] = rank;
+    CHECK_OK(fsdp_barrier(world));
+    CHECK_EQ(memory[0], rank / 2 * 2);
+    CHECK_EQ(memory[1], rank / 2 * 2 + 1);
+    CHECK_OK(fsdp_barrier(world));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, memory, 64);
+    CHECK_STATUS(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, rank == 3 ? 128 : 64, (void **)&memory),
+                 FSDP_MISMATCH);
+}
+
+static void memory_is_shared_on_each_machine(void **state)
+{
+    (void)state;
+    test_run_machines(2, 2, false, share_on_each_machine, NULL);
+}
+
+/* ---- ranks that disagree ---- */
+
+static void disagree(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    float one = 1;
+
+    (void)arg;
+    CHECK_ERROR(fsdp_context_rank(context) == 1 ? fsdp_broadcast(world, &one, 1, FSDP_F32, 0, stream)
+                                                : fsdp_all_reduce(world, &one, &one, 1, FSDP_F32, FSDP_SUM, stream),
+                FSDP_MISMATCH, "ranks disagree in group 'world': call 1 is ");
+    CHECK_CONTAINS(fsdp_last_error(), "all_reduce sum of 4 bytes float32 on rank ");
+    CHECK_CONTAINS(fsdp_last_error(), "broadcast of 4 bytes float32 from group rank 0 on rank 1");
+}
+
+static void ranks_that_disagree_are_named_everywhere(void **state)
+{
+    (void)state;
+    test_run_machines(2, 1, false, disagree, NULL);
+    test_run_machines(2, 2, false, disagree, NULL);
+    test_run_machines(3, 2, true, disagree, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(every_shape_gives_naive_results), cmocka_unit_test(groups_are_local_regular_or_flat),
+          cmocka_unit_test(memory_is_shared_on_each_machine),
+          cmocka_unit_test(bits_are_those_of_one_machine_that_adds_so),
+          cmocka_unit_test(bytes_over_the_network_are_the_closed_forms), cmocka_unit_test(rows_enter_a_machine_once),
+          cmocka_unit_test(ranks_that_disagree_are_named_everywhere))

@@ -1,0 +1,262 @@
+/* test_machines_faults.c - ranks of several machines when one fails, leaves or stops, and when the network does. Nobody
+ * hangs, and everybody is told who and why. */
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "comm/internal.h"
+#include "support/ranks.h"
+
+enum {
+    AWAITED_MS = 2500, /* comm.timeout where a test waits for it: more than a busy processor keeps a thread waiting */
+    LONG_MS = 60000,   /* where what happens is seen without waiting */
+    TICK_MS = 20
+};
+
+typedef struct faults {
+    test_machines machines;
+    int rank;         /* who is to blame */
+    _Atomic int told; /* ranks whose last error is the one that is expected */
+    _Atomic int met;  /* ranks that have come to meet() */
+    const char *expected, *also;
+} faults;
+
+static void check_told(faults *f)
+{
+    CHECK_CONTAINS(fsdp_last_error(), f->expected);
+    CHECK_CONTAINS(fsdp_last_error(), f->also ? f->also : "");
+    atomic_fetch_add(&f->told, 1);
+}
+
+/* Returns when all ranks are here and none is left in a call. */
+static void meet(faults *f)
+{
+    atomic_fetch_add(&f->met, 1);
+    while (atomic_load(&f->met) < f->machines.machines * f->machines.machine_ranks)
+        sched_yield();
+}
+
+/* Calls until one fails: what ends the world may come at any of them. */
+static fsdp_status call_until_it_fails(fsdp_context *context)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp_status status = FSDP_OK;
+    float values[64] = {0};
+
+    while (status == FSDP_OK)
+        status = fsdp_all_reduce(world, values, values, 64, FSDP_F32, FSDP_SUM, stream);
+    return status;
+}
+
+static void run_faults(faults *f, int machines, int ranks, test_rank_body body, int expect_told)
+{
+    char text[4096];
+
+    f->machines = (test_machines){.machines = machines, .machine_ranks = ranks};
+    if (test_try_machines(&f->machines, body, f, text, sizeof text) > 0)
+        TEST_FAIL("%s", text);
+    CHECK_EQ(atomic_load(&f->told), expect_told);
+}
+
+/* ---- a rank gives up ---- */
+
+static void abort_one(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+
+    if (fsdp_context_rank(context) == f->rank) {
+        fsdp_abort(context, "of its own will");
+        return;
+    }
+    CHECK_STATUS(call_until_it_fails(context), FSDP_COMM);
+    check_told(f);
+}
+
+static void who_aborts_is_named_on_every_machine(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 4; rank += 3) {
+        faults f = {.rank = rank, .expected = rank == 0 ? "rank 0 failed: of its own" : "rank 3 failed: of its own"};
+
+        run_faults(&f, 2, 2, abort_one, 3);
+    }
+}
+
+/* ---- a rank leaves ---- */
+
+static void leave_early(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    if (fsdp_context_rank(context) == f->rank)
+        return;
+    CHECK_STATUS(call_until_it_fails(context), FSDP_COMM);
+    check_told(f);
+}
+
+static void who_leaves_is_named_on_every_machine(void **state)
+{
+    faults alone = {.rank = 1, .expected = "rank 1 has left"}, among = {.rank = 3, .expected = "rank 3 has left"};
+
+    (void)state;
+    run_faults(&alone, 2, 1, leave_early, 1);
+    run_faults(&among, 2, 2, leave_early, 3);
+}
+
+/* ---- a rank stops ---- */
+
+static void stop_one(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+    fsdp_process_group *world = fsdp_world(context);
+
+    CHECK_OK(fsdp_barrier(world));
+    meet(f);
+    CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
+    if (fsdp_context_rank(context) == f->rank) {
+        thread_network_stop(f->machines.network, f->rank);
+    } else if (fsdp_context_rank(context) == 0) {
+        fsdp_status status = call_until_it_fails(context);
+
+        thread_network_go_on(f->machines.network);
+        CHECK_STATUS(status, FSDP_COMM);
+        check_told(f);
+        return;
+    }
+    CHECK_STATUS(call_until_it_fails(context), FSDP_COMM);
+}
+
+static void who_stops_is_named_with_machine_and_call(void **state)
+{
+    faults f = {.rank = 1,
+                .expected = "rank 1 (machine 'b') has not been heard of for",
+                .also =
+                    " call 1 of group 'world' (barrier); rank 0, which waits for it, is in call 2 of group 'world'"};
+
+    (void)state;
+    run_faults(&f, 2, 1, stop_one, 1);
+}
+
+/* ---- the network ---- */
+
+static void cut_link(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    meet(f);
+    CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
+    if (fsdp_context_rank(context) == 0)
+        thread_network_cut(f->machines.network, 0, 1);
+    CHECK_STATUS(call_until_it_fails(context), FSDP_COMM);
+    check_told(f);
+}
+
+static void a_cut_link_ends_both_sides(void **state)
+{
+    faults f = {.expected = "has not been heard of for", .also = "of group 'world' ("};
+
+    (void)state;
+    run_faults(&f, 2, 2, cut_link, 4);
+}
+
+static void call_and_fail(fsdp_context *context, faults *f)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    float values[64] = {0};
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp_status status = FSDP_OK;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
+    for (int i = 0; i < 100 && status == FSDP_OK; i++)
+        status = fsdp_all_reduce(world, values, values, 64, FSDP_F32, FSDP_SUM, stream);
+    CHECK_STATUS(status, FSDP_COMM);
+    if (fsdp_context_rank(context) == f->rank)
+        check_told(f);
+}
+
+typedef struct nth {
+    faults faults; /* first */
+    int nth;
+} nth;
+
+static void fail_nth_call(fsdp_context *context, void *arg)
+{
+    nth *n = arg;
+
+    if (fsdp_context_rank(context) == n->faults.rank)
+        thread_network_fail(n->faults.machines.network, n->faults.rank, n->nth);
+    call_and_fail(context, &n->faults);
+}
+
+static void a_failure_of_the_network_is_everybodys(void **state)
+{
+    (void)state;
+    for (int i = 1; i <= (test_brief() ? 3 : 12); i++) {
+        nth n = {.faults = {.rank = i % 2, .expected = "thread network: the call was made to fail"}, .nth = i};
+
+        run_faults(&n.faults, 2, 1 + i % 2, fail_nth_call, 1);
+    }
+}
+
+/* ---- ranks that wait for each other ---- */
+
+/* Rank 0 in one group, the others in another. */
+static void cross(fsdp_context *context, void *arg)
+{
+    static const int all[] = {0, 1, 2, 3};
+    faults *f = arg;
+    fsdp_process_group *other;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_process_group_create(context, all, fsdp_context_world_size(context), "other", &other));
+    CHECK_STATUS(fsdp_barrier(fsdp_context_rank(context) == 0 ? other : fsdp_world(context)), FSDP_MISMATCH);
+    check_told(f);
+    fsdp_process_group_free(other);
+}
+
+static void programs_that_wait_in_a_circle_are_named(void **state)
+{
+    faults two = {.expected = "waits for rank 1 in call 1 of group 'other' (barrier)",
+                  .also = "rank 1 waits for rank 0 in call"},
+           four = {.expected = "of group 'other' (barrier)", .also = "all ranks must make the same calls"};
+
+    (void)state;
+    run_faults(&two, 2, 1, cross, 2);
+    run_faults(&four, 2, 2, cross, 4);
+}
+
+/* ---- late messages change nothing ---- */
+
+static void sum_late(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int64_t count = 300000;
+    int32_t *values = calloc((size_t)count, sizeof *values);
+
+    if (fsdp_context_rank(context) == 0)
+        thread_network_delay(f->machines.network, 5);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (int32_t)i;
+    CHECK_OK(fsdp_all_reduce(world, values, values, count, FSDP_I32, FSDP_SUM, stream));
+    for (int64_t i = 0; i < count; i++)
+        CHECK_EQ(values[i], (int32_t)i * 4);
+    free(values);
+}
+
+static void late_messages_arrive_all_the_same(void **state)
+{
+    faults f = {.rank = 0};
+
+    (void)state;
+    run_faults(&f, 2, 2, sum_late, 0);
+}
+
+TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
+          cmocka_unit_test(who_leaves_is_named_on_every_machine),
+          cmocka_unit_test(who_stops_is_named_with_machine_and_call), cmocka_unit_test(a_cut_link_ends_both_sides),
+          cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
+          cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same))

@@ -1,0 +1,148 @@
+/* test_machines_join.c - ranks that find out by themselves where the others are. */
+#include <pthread.h>
+
+#include "base/fault.h"
+#include "comm/machines/machines.h"
+#include "fsdp/comm.h"
+#include "support/machines.h"
+#include "support/test.h"
+
+enum {
+    RANKS = 4
+};
+
+typedef struct joining {
+    pthread_t thread;
+    thread_network *network;
+    const fsdp__network_ops *ops;
+    fsdp__arena **arenas; /* of each machine */
+    int carrier;          /* its rank there */
+    bool one_level;
+    fsdp_status status;
+    char error[512];
+    long fails; /* its n-th allocation; 0: none */
+    bool failed;
+    int rank, machine; /* what came of it */
+    int32_t sum;
+} joining;
+
+static fsdp_status share(void *arg, const fsdp__network_ops *ops, void *network, const fsdp__places *places,
+                         fsdp__arena **out)
+{
+    const joining *j = arg;
+
+    (void)ops, (void)network;
+    *out = fsdp__arena_ref(j->arenas[fsdp__machine_of(places, places->rank)]);
+    return FSDP_OK;
+}
+
+static fsdp_status call(joining *j, fsdp_context *context)
+{
+    int32_t mine = 1 << fsdp_context_rank(context);
+
+    j->rank = fsdp_context_rank(context);
+    j->machine = fsdp_context_machine(context);
+    return fsdp_all_reduce(fsdp_world(context), &mine, &j->sum, 1, FSDP_I32, FSDP_SUM,
+                           fsdp_device_stream(fsdp_cpu(context)));
+}
+
+static void *join_main(void *arg)
+{
+    joining *j = arg;
+    const fsdp__machines_options options = {
+        .threads = 1, .all_readable = true, .one_level = j->one_level, .share = share, .arg = j};
+    fsdp_context *context = NULL;
+
+    thread_network_choose(j->network, j->carrier);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, j->fails);
+    j->status = fsdp__machines_join(j->ops, &options, &context);
+    j->failed = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    if (j->status == FSDP_OK)
+        j->status = call(j, context);
+    if (j->status != FSDP_OK)
+        snprintf(j->error, sizeof j->error, "%s", fsdp_last_error());
+    fsdp_context_free(context);
+    return NULL;
+}
+
+/* All join; the caller looks at what came of each. */
+static void join_all(joining *all, int ranks, const int *machine_of, int machines, const fsdp__network_ops *ops)
+{
+    thread_network *network = thread_network_new(ranks, machines, machine_of);
+    fsdp__arena *arenas[RANKS] = {NULL};
+
+    for (int m = 0; m < machines; m++) {
+        CHECK_OK(fsdp__arena_create(ranks / machines, false, &arenas[m]));
+        arenas[m]->control->first = m * (ranks / machines);
+    }
+    for (int r = 0; r < ranks; r++) {
+        all[r].network = network;
+        all[r].ops = ops;
+        all[r].arenas = arenas;
+        all[r].carrier = r;
+        CHECK_EQ(pthread_create(&all[r].thread, NULL, join_main, &all[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(all[r].thread, NULL);
+    for (int m = 0; m < machines; m++)
+        fsdp__arena_unref(arenas[m]);
+    thread_network_free(network);
+}
+
+static void ranks_are_numbered_by_machine(void **state)
+{
+    static const int round_robin[] = {0, 1, 0, 1}, ranks[] = {0, 2, 1, 3};
+
+    (void)state;
+    for (int one_level = 0; one_level < 2; one_level++) {
+        joining all[RANKS] = {{0}};
+
+        for (int r = 0; r < RANKS; r++)
+            all[r].one_level = one_level;
+        join_all(all, RANKS, round_robin, 2, &thread_network_ops);
+        for (int r = 0; r < RANKS; r++) {
+            CHECK_STATUS(all[r].status, FSDP_OK);
+            CHECK_EQ(all[r].rank, ranks[r]);
+            CHECK_EQ(all[r].machine, round_robin[r]);
+            CHECK_EQ(all[r].sum, 15);
+        }
+    }
+}
+
+static void what_does_not_fit_is_refused_by_all(void **state)
+{
+    static const int unequal[] = {0, 0, 1};
+    joining few[3] = {{0}}, mixed[2] = {{.one_level = true}, {0}}, old[1] = {{0}};
+    fsdp__network_ops other = thread_network_ops;
+
+    (void)state;
+    join_all(few, 3, unequal, 2, &thread_network_ops);
+    for (int r = 0; r < 3; r++)
+        CHECK_CONTAINS(few[r].error, "machine 'a' has 2 ranks, machine 'b' has 1");
+    join_all(mixed, 2, NULL, 2, &thread_network_ops);
+    for (int r = 0; r < 2; r++)
+        CHECK_CONTAINS(mixed[r].error, "FSDP_ONE_LEVEL=1 is set for rank 0 and not for rank 1");
+    other.version++;
+    join_all(old, 1, NULL, 1, &other);
+    CHECK_CONTAINS(old[0].error, "the network library is of version 3, this program needs 2");
+}
+
+/* Nobody waits for a rank that has no memory to find out where the others are. */
+static void a_rank_without_memory_ends_the_join_of_all(void **state)
+{
+    (void)state;
+    for (long fails = 1; fails <= 6; fails++) {
+        joining all[RANKS] = {{0}};
+
+        all[2].fails = fails;
+        join_all(all, RANKS, NULL, 2, &thread_network_ops);
+        CHECK(all[2].failed);
+        for (int r = 0; r < RANKS; r++)
+            CHECK_EQ(all[r].status, r == 2 ? FSDP_NO_MEMORY : FSDP_COMM);
+        CHECK_CONTAINS(all[0].error, "1 of the ranks cannot go on");
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(ranks_are_numbered_by_machine), cmocka_unit_test(what_does_not_fit_is_refused_by_all),
+          cmocka_unit_test(a_rank_without_memory_ends_the_join_of_all))

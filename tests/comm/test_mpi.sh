@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# The plug-ins of the MPIs that are there: processes that mpirun starts exchange messages, and are the ranks of a world.
+set -eu
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+export FSDP_PLUGIN_PATH=$FSDP_BUILD
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI keeps memory of its own, and unloads who asked for it
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# says TEXT COMMAND...: the command says the text; its exit status is in $status
+says() {
+    local text=$1
+    shift
+    status=0
+    timeout 100 "$@" >"$folder/out" 2>&1 || status=$?
+    [ -z "$text" ] || grep -qF -- "$text" "$folder/out" || {
+        echo "$* (exit status $status) does not say '$text' but:"
+        head -c 4000 "$folder/out"
+        exit 1
+    }
+}
+
+# well TEXT STARTER RANKS PROGRAM [ARGUMENT]
+well() {
+    local text=$1 starter=$2 ranks=$3 program=$4
+    shift 4
+    says "$text" "$starter" -n "$ranks" "$program" "$@"
+    [ $status = 0 ] || {
+        echo "$starter -n $ranks $program $*: exit status $status, it said:"
+        head -c 4000 "$folder/out"
+        exit 1
+    }
+}
+
+tried=0
+try() { # STARTER PLUGIN TITLE
+    local network=$FSDP_BUILD/tests/program_network ranks=$FSDP_BUILD/tests/program_ranks
+    if [ ! -e "$FSDP_BUILD/libfsdp-$2.so" ] || ! command -v "$1" >/dev/null; then
+        echo "$3: not tried, there is no $1 or no plug-in for it"
+        return
+    fi
+    tried=1
+    well "4 ranks of $3" "$1" 4 "$network" messages
+    well "1 ranks of $3" "$1" 1 "$network" messages
+    well "" "$1" 2 "$network" refused
+    well "told: rank 1 has sent 10 bytes where this rank expects 20" "$1" 2 "$network" short
+    well "told: a message of 20 bytes from rank 1 was lost: MPI says '" "$1" 2 "$network" long
+    well "told: rank 1 has sent 64 bytes where at most 10 are expected" "$1" 2 "$network" polled
+    well "" "$1" 2 "$network" twice
+    well "" "$1" 2 "$network" initialised
+    well "" "$1" 2 "$network" funneled
+
+    well "" "$1" 4 "$ranks" collectives
+    well "" "$1" 2 "$ranks" both_leave
+    well "" "$1" 1 "$ranks" both_leave
+    FSDP_PLUGIN_PATH="$folder" says "there is no libfsdp-$2.so in FSDP_PLUGIN_PATH ($folder)" "$1" -n 2 "$ranks"
+    [ $status != 0 ]
+    FSDP_MPI=mvapich says "FSDP_MPI is 'mvapich', not openmpi, mpich or none" "$1" -n 2 "$ranks"
+    [ $status != 0 ]
+}
+
+try mpirun.openmpi openmpi "Open MPI"
+try mpiexec.mpich mpich MPICH
+[ $tried = 1 ] || exit 77
+
+# The one that has not started them knows of no others.
+if [ -e "$FSDP_BUILD/libfsdp-openmpi.so" ] && command -v mpiexec.mpich >/dev/null; then
+    FSDP_MPI=openmpi says "has started 2 ranks, but Open MPI knows of 1: this process was started by another MPI" \
+        mpiexec.mpich -n 2 "$FSDP_BUILD/tests/program_ranks"
+    [ "$status" != 0 ]
+fi

@@ -1,0 +1,152 @@
+/* test_mpi_load.c - which MPI the environment shows, and the plug-in of it. */
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "comm/mpi/load.h"
+#include "support/test.h"
+
+static const char *const variables[] = {
+    "FSDP_MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "SLURM_PROCID"};
+
+/* Makes the environment of these "NAME=value", up to NULL, and of nothing else that counts. */
+static void set_all(const char *const *assignments)
+{
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        unsetenv(variables[i]);
+    for (; *assignments; assignments++)
+        putenv((char *)*assignments);
+}
+
+#define ENVIRONMENT(...) set_all((const char *const[]){__VA_ARGS__, NULL})
+
+static void check_start(const char *kind, const char *variable, int ranks)
+{
+    fsdp__mpi_start start;
+
+    CHECK_OK(fsdp__mpi_started(&start));
+    CHECK_STRING(start.kind ? start.kind->name : "none", kind);
+    CHECK_STRING(start.variable ? start.variable : "none", variable);
+    CHECK_EQ(start.ranks, ranks);
+}
+
+static void the_environment_names_the_mpi(void **state)
+{
+    (void)state;
+    ENVIRONMENT(NULL);
+    check_start("none", "none", 0);
+    ENVIRONMENT("OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=3", "PMIX_RANK=3");
+    check_start("openmpi", "OMPI_COMM_WORLD_RANK", 4);
+    ENVIRONMENT("OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0");
+    check_start("openmpi", "OMPI_COMM_WORLD_RANK", 1);
+    ENVIRONMENT("PMI_RANK=0", "PMI_SIZE=2");
+    check_start("mpich", "PMI_RANK", 2);
+    ENVIRONMENT("SLURM_PROCID=1", "PMIX_RANK=1");
+    check_start("openmpi", "PMIX_RANK", 0);
+    /* mpirun of Open MPI inside of an srun that speaks PMI */
+    ENVIRONMENT("SLURM_PROCID=0", "PMI_RANK=0", "PMI_SIZE=2", "OMPI_COMM_WORLD_SIZE=6", "OMPI_COMM_WORLD_RANK=5");
+    check_start("openmpi", "OMPI_COMM_WORLD_RANK", 6);
+    /* half of a sign is none: others set PMI_RANK, too */
+    ENVIRONMENT("PMI_RANK=0");
+    check_start("none", "none", 0);
+    ENVIRONMENT("SLURM_PROCID=0");
+    check_start("none", "none", 0);
+    ENVIRONMENT("PMI_RANK=", "PMI_SIZE=");
+    check_start("none", "none", 0);
+}
+
+static void who_knows_better_decides(void **state)
+{
+    fsdp__mpi_start start;
+
+    (void)state;
+    ENVIRONMENT("FSDP_MPI=mpich", "PMIX_RANK=1");
+    check_start("mpich", "FSDP_MPI", 0);
+    ENVIRONMENT("FSDP_MPI=openmpi", "PMI_RANK=1", "PMI_SIZE=3");
+    check_start("openmpi", "FSDP_MPI", 3);
+    ENVIRONMENT("FSDP_MPI=openmpi");
+    check_start("openmpi", "FSDP_MPI", 0);
+    ENVIRONMENT("FSDP_MPI=none", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=3");
+    check_start("none", "none", 0);
+    ENVIRONMENT("FSDP_MPI=mvapich");
+    CHECK_ERROR(fsdp__mpi_started(&start), FSDP_INVALID, "FSDP_MPI is 'mvapich', not openmpi, mpich or none");
+    CHECK_NULL(start.kind);
+    ENVIRONMENT("PMI_RANK=0", "PMI_SIZE=two");
+    CHECK_ERROR(fsdp__mpi_started(&start), FSDP_INVALID, "PMI_SIZE is 'two', not a number of ranks");
+    ENVIRONMENT("OMPI_COMM_WORLD_SIZE=0", "OMPI_COMM_WORLD_RANK=0");
+    CHECK_ERROR(fsdp__mpi_started(&start), FSDP_INVALID, "OMPI_COMM_WORLD_SIZE is '0'");
+}
+
+/* ---- plug-ins ---- */
+
+static const fsdp__mpi_kind no_such = {
+    .name = "nosuch", .title = "No Such MPI", .runtime = "libnosuch", .build = "nosuch-dev"};
+
+static void a_plugin_that_is_not_there(void **state)
+{
+    const fsdp__network_ops *ops;
+    char *folder = test_directory();
+
+    (void)state;
+    unsetenv("FSDP_PLUGIN_PATH");
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND,
+                "there is no libfsdp-nosuch.so in FSDP_PLUGIN_PATH (not set), " TEST_BINARY_DIR "/tests or /");
+    CHECK_CONTAINS(fsdp_last_error(), "where No Such MPI is found (Debian: nosuch-dev)");
+    CHECK_NULL(ops);
+    setenv("FSDP_PLUGIN_PATH", folder, 1);
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND, folder);
+    test_directory_free(folder);
+}
+
+static void a_file_that_is_no_plugin(void **state)
+{
+    const fsdp__network_ops *ops;
+    char *folder = test_directory(), *file = test_path(folder, "libfsdp-nosuch.so"), folders[600];
+    Dl_info library;
+
+    (void)state;
+    test_write_file(file, "text", 4);
+    snprintf(folders, sizeof folders, ":/nowhere:%s:", folder);
+    setenv("FSDP_PLUGIN_PATH", folders, 1);
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND, "libfsdp-nosuch.so: file too short");
+    CHECK_CONTAINS(fsdp_last_error(), "No Such MPI must be installed on every machine (Debian: libnosuch)");
+    CHECK_NULL(ops);
+    CHECK_EQ(unlink(file), 0);
+    CHECK(dladdr((const void *)(uintptr_t)dlopen, &library) != 0);
+    CHECK_EQ(symlink(library.dli_fname, file), 0);
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "is no plug-in: it has no fsdp_network_plugin");
+    CHECK_NULL(ops);
+    free(file);
+    test_directory_free(folder);
+}
+
+/* It lies beside the program. */
+static void a_plugin_of_another_version(void **state)
+{
+    const fsdp__mpi_kind old = {.name = "old", .title = "Old MPI", .runtime = "libold", .build = "old-dev"};
+    const fsdp__network_ops *ops;
+
+    (void)state;
+    unsetenv("FSDP_PLUGIN_PATH");
+    CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_UNSUPPORTED, "libfsdp-old.so is a plug-in of another version");
+    CHECK_CONTAINS(fsdp_last_error(), "(its interface is number 1, 2 is needed): install both from one build");
+    CHECK_NULL(ops);
+}
+
+static void memory_that_is_not_there(void **state)
+{
+    const fsdp__network_ops *ops;
+
+    (void)state;
+    setenv("FSDP_PLUGIN_PATH", "/nowhere:/neither", 1);
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status = fsdp__mpi_load(&no_such, &ops);
+
+        CHECK_NULL(ops);
+        CHECK(status == FSDP_NOT_FOUND || status == FSDP_NO_MEMORY);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status == FSDP_NOT_FOUND ? FSDP_OK : status);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(the_environment_names_the_mpi), cmocka_unit_test(who_knows_better_decides),
+          cmocka_unit_test(a_plugin_that_is_not_there), cmocka_unit_test(a_file_that_is_no_plugin),
+          cmocka_unit_test(a_plugin_of_another_version), cmocka_unit_test(memory_that_is_not_there))

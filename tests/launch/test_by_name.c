@@ -1,0 +1,156 @@
+/* test_by_name.c - ranks with the variables of torchrun, or set by hand, and nothing that they inherit. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fsdp/launch.h"
+#include "support/test.h"
+
+static const char program[] = TEST_BINARY_DIR "/tests/program_ranks";
+
+typedef struct rank {
+    int rank, size;
+    const char *what, *path;  /* of program_ranks */
+    const char *name, *value; /* one variable more; NULL: none */
+    const char *errors;       /* file for what it prints; NULL: the test's */
+} rank;
+
+static pid_t start(const rank *r)
+{
+    pid_t pid = fork();
+    char text[16];
+
+    CHECK(pid >= 0);
+    if (pid != 0)
+        return pid;
+    snprintf(text, sizeof text, "%d", r->rank);
+    setenv("RANK", text, 1);
+    snprintf(text, sizeof text, "%d", r->size);
+    setenv("WORLD_SIZE", text, 1);
+    if (r->name)
+        setenv(r->name, r->value, 1);
+    if (r->errors && dup2(open(r->errors, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO) < 0)
+        _exit(99);
+    execl(program, program, r->what, r->path, NULL);
+    _exit(98);
+}
+
+static int ended(pid_t pid)
+{
+    int status = 0;
+
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    setenv("OMP_NUM_THREADS", "1", 1);
+    return 0;
+}
+
+static void ranks_with_the_variables_alone_find_each_other(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        pid_t pids[4];
+
+        for (int r = 0; r < size; r++)
+            pids[r] = start(&(rank){.rank = r, .size = size, .what = "collectives"});
+        for (int r = 0; r < size; r++)
+            CHECK_EQ(ended(pids[r]), 0);
+    }
+    CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1);
+}
+
+/* Two of them at once from one parent differ in their port, as two of torchrun do. */
+static void two_runs_do_not_meet(void **state)
+{
+    pid_t pids[2][3];
+
+    (void)state;
+    for (int r = 2; r >= 0; r--)
+        for (int run = 0; run < 2; run++)
+            pids[run][r] = start(&(rank){
+                .rank = r, .size = 3, .what = "collectives", .name = "MASTER_PORT", .value = run ? "29500" : "29501"});
+    for (int run = 0; run < 2; run++)
+        for (int r = 0; r < 3; r++)
+            CHECK_EQ(ended(pids[run][r]), 0);
+}
+
+static void who_finds_nobody_says_so(void **state)
+{
+    static const char *const texts[] = {
+        "rank 0 of 2 of the environment does not find the others (they must have one parent process",
+        "rank 1 of 2 of the environment does not find the others"};
+    char *directory = test_directory();
+
+    (void)state;
+    setenv("FSDP_JOIN_TIMEOUT", "1", 1);
+    for (int r = 0; r < 2; r++) {
+        char *path = test_path(directory, r ? "one" : "zero"), *errors;
+
+        CHECK_EQ(ended(start(&(rank){.rank = r, .size = 2, .what = "collectives", .errors = path})), 1);
+        errors = test_read_file(path, NULL);
+        CHECK_CONTAINS(errors, texts[r]);
+        CHECK_CONTAINS(errors, "FSDP_JOIN_TIMEOUT is 1 s");
+        free(errors);
+        free(path);
+    }
+    setenv("FSDP_JOIN_TIMEOUT", "never", 1);
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    CHECK_ERROR(fsdp_context_from_env(&(fsdp_context *){NULL}), FSDP_INVALID,
+                "FSDP_JOIN_TIMEOUT is 'never', not a number from 1");
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    unsetenv("FSDP_JOIN_TIMEOUT");
+    test_directory_free(directory);
+}
+
+/* What is left of a run does not join the restart of it. */
+static void a_restart_does_not_meet_what_is_left(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "left");
+    pid_t left, pids[2];
+
+    (void)state;
+    setenv("FSDP_JOIN_TIMEOUT", "3", 1);
+    left = start(&(rank){1, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "0", path});
+    unsetenv("FSDP_JOIN_TIMEOUT");
+    for (int r = 0; r < 2; r++)
+        pids[r] = start(&(rank){r, 2, "collectives", "", "TORCHELASTIC_RESTART_COUNT", "1", NULL});
+    for (int r = 0; r < 2; r++)
+        CHECK_EQ(ended(pids[r]), 0);
+    CHECK_EQ(ended(left), 1);
+    free(path);
+    test_directory_free(directory);
+}
+
+static void a_rank_that_dies_is_named_by_the_others(void **state)
+{
+    char *directory = test_directory(), *path = test_path(directory, "errors"), *errors, expected[80];
+    pid_t pids[3];
+
+    (void)state;
+    for (int r = 0; r < 3; r++)
+        pids[r] = start(&(rank){.rank = r, .size = 3, .what = "kill", .path = path});
+    CHECK_EQ(ended(pids[0]), 5);
+    CHECK_EQ(ended(pids[2]), 5);
+    CHECK_EQ(ended(pids[1]), 128 + SIGKILL);
+    errors = test_read_file(path, NULL);
+    snprintf(expected, sizeof expected, "0: rank 1 has died (process %d)\n", (int)pids[1]);
+    CHECK_CONTAINS(errors, expected);
+    *expected = '2';
+    CHECK_CONTAINS(errors, expected);
+    free(errors);
+    free(path);
+    test_directory_free(directory);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, NULL)
+
+TEST_MAIN(T(ranks_with_the_variables_alone_find_each_other), T(two_runs_do_not_meet), T(who_finds_nobody_says_so),
+          T(a_restart_does_not_meet_what_is_left), T(a_rank_that_dies_is_named_by_the_others))
