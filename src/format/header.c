@@ -6,6 +6,7 @@
 #include "base/compiler.h"
 #include "base/text.h"
 #include "format/json.h"
+#include "format/lfs_pointer.h"
 #include "format/safetensors.h"
 #include "tensor/tensor.h"
 
@@ -205,6 +206,20 @@ static fsdp_status check_coverage(const header *h, const fsdp__tensor_list *list
     return FSDP_OK;
 }
 
+/* What it is instead, where that is known. */
+static fsdp_status fail_other_file(const char *path, const unsigned char *data, size_t bytes)
+{
+    FSDP_TRY(fsdp__lfs_pointer_refuse(path, data, bytes));
+    if (bytes >= 4 && memcmp(data, "PK\3\4", 4) == 0)
+        return FSDP_FAIL(FSDP_FORMAT,
+                         "cannot read '%s': it is no safetensors file but a zip archive, as torch.save writes: give "
+                         "it a name that ends in .bin, .pt or .pth",
+                         path);
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "cannot read '%s': it is no safetensors file: its header does not begin with '{' at offset %d",
+                     path, LENGTH_BYTES);
+}
+
 static fsdp_status find_header(const char *path, const unsigned char *data, size_t bytes, uint64_t *out_bytes)
 {
     uint64_t length = 0;
@@ -213,15 +228,14 @@ static fsdp_status find_header(const char *path, const unsigned char *data, size
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %zu bytes are too few for a safetensors file", path, bytes);
     for (int i = 0; i < LENGTH_BYTES; i++)
         length |= (uint64_t)data[i] << (8 * i);
+    if (bytes == LENGTH_BYTES || data[LENGTH_BYTES] != '{')
+        return fail_other_file(path, data, bytes);
     if (length > MAX_HEADER_BYTES)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': a header of %llu bytes is over the limit of %d", path,
                          (unsigned long long)length, MAX_HEADER_BYTES);
     if (length > bytes - LENGTH_BYTES)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header of %llu bytes goes beyond its %zu bytes", path,
                          (unsigned long long)length, bytes);
-    if (length == 0 || data[LENGTH_BYTES] != '{')
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': its header does not begin with '{' at offset %d", path,
-                         LENGTH_BYTES);
     *out_bytes = length;
     return FSDP_OK;
 }

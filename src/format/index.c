@@ -1,4 +1,4 @@
-/* index.c - model.safetensors.index.json. */
+/* index.c - which file holds which tensor. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +68,32 @@ out:
     fsdp__index_release(&index);
     json_decref(object);
     return status;
+}
+
+int64_t fsdp__index_run(const fsdp__index *index, int64_t at)
+{
+    int64_t end = at;
+
+    while (end < index->count && strcmp(index->entries[end].file, index->entries[at].file) == 0)
+        end++;
+    return end - at;
+}
+
+fsdp_status fsdp__index_compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
+                                int64_t listed_count, const char *const *held, size_t stride, int64_t held_count)
+{
+    for (int64_t i = 0; i < listed_count || i < held_count; i++) {
+        const char *name = i < held_count ? *(const char *const *)((const char *)held + (size_t)i * stride) : NULL;
+        int order = i == held_count ? -1 : i == listed_count ? 1 : strcmp(listed[i].tensor, name);
+
+        if (order < 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it lacks tensor '%s', which '%s' says is in it", path,
+                             FSDP__SHOWN_NAME(listed[i].tensor), index_path);
+        if (order > 0)
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds tensor '%s', which '%s' does not say is in it",
+                             path, FSDP__SHOWN_NAME(name), index_path);
+    }
+    return FSDP_OK;
 }
 
 void fsdp__index_release(fsdp__index *index)

@@ -134,9 +134,7 @@ static fsdp_status remove_journal(const char *folder)
 
     if (!path)
         return out_of_memory(folder);
-    if (fsdp__fault(FSDP__FAULT_WRITE))
-        errno = ENOSPC;
-    else if (unlink(path) == 0 || errno == ENOENT)
+    if (!fsdp__fault_file(FSDP__FAULT_WRITE, NULL) && (unlink(path) == 0 || errno == ENOENT))
         goto out;
     status = FSDP_FAIL(FSDP_IO, "cannot remove '%s': %s", path, strerrordesc_np(errno));
 out:
@@ -202,9 +200,7 @@ static fsdp_status move(const char *name, const char *from, const char *to)
 
     if (!old_path || !new_path)
         status = out_of_memory(to);
-    else if (fsdp__fault(FSDP__FAULT_WRITE))
-        status = FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", old_path, new_path, strerrordesc_np(ENOSPC));
-    else if (rename(old_path, new_path) != 0 && errno != ENOENT)
+    else if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || (rename(old_path, new_path) != 0 && errno != ENOENT))
         status = FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", old_path, new_path, strerrordesc_np(errno));
     fsdp__free(old_path);
     fsdp__free(new_path);

@@ -10,6 +10,7 @@
 #include "base/file.h"
 
 #include "base/text.h"
+#include "format/lfs_pointer.h"
 
 enum {
     MAX_DEPTH = 32,
@@ -31,7 +32,7 @@ static fsdp_status too_much(const char *path, const char *what, size_t offset)
 }
 
 /* Small texts can ask for much memory, an object takes two bytes: looks at the text before any is taken. */
-static fsdp_status check_extent(const char *path, const char *text, size_t bytes)
+static fsdp_status check_extent(const char *path, const char *text, size_t bytes, int64_t most)
 {
     int64_t depth = 0, taken = 0;
 
@@ -49,19 +50,20 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
         depth += (text[i] == '{' || text[i] == '[') - (text[i] == '}' || text[i] == ']');
         if (depth > MAX_DEPTH)
             return too_much(path, "JSON nested over 32 deep", i);
-        if (taken > MAX_UNITS)
-            return too_much(path, "over a million JSON values", i);
+        if (taken > most)
+            return too_much(path, most > MAX_UNITS ? "over four million JSON values" : "over a million JSON values", i);
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out)
+static fsdp_status parse(const char *path, const void *text, size_t bytes, int64_t most, size_t flags, json_t **out)
 {
     json_error_t error;
     json_t *value;
 
-    FSDP_TRY(check_extent(path, text, bytes));
-    value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
+    FSDP_TRY(check_extent(path, text, bytes, most));
+    value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &error);
     if (!value)
         return FSDP_FAIL(json_error_code(&error) == json_error_out_of_memory ? FSDP_NO_MEMORY : FSDP_FORMAT,
                          "cannot read '%s': line %d column %d: %s", path, error.line, error.column,
@@ -72,6 +74,21 @@ fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, j
     }
     *out = value;
     return FSDP_OK;
+}
+
+fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out)
+{
+    return parse(path, text, bytes, MAX_UNITS, 0, out);
+}
+
+fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t bytes, json_t **out)
+{
+    return parse(path, text, bytes, 4 * MAX_UNITS, 0, out);
+}
+
+fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out)
+{
+    return parse(path, text, bytes, 4 * MAX_UNITS, JSON_DECODE_INT_AS_REAL, out);
 }
 
 fsdp_status fsdp__json_load(const char *path, size_t limit_bytes, int version, json_t **out)

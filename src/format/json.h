@@ -9,6 +9,10 @@
 /* `path` is for messages. Refused: keys given twice, anything but one object, and what is nested deeper or has more
  * values than any model's files, before memory is taken for it. The caller json_decref's `*out`. */
 fsdp_status fsdp__json_parse(const char *path, const void *text, size_t bytes, json_t **out);
+/* The same of a file that may have four times as many values: a tokenizer has half a million tokens and merges. */
+fsdp_status fsdp__json_parse_large(const char *path, const void *text, size_t bytes, json_t **out);
+/* As large, and integers may be of any size, as a tokenizer's model_max_length of 1e30 in all digits: none is exact. */
+fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out);
 
 /* Reads a file that fsdp wrote, of at most `limit_bytes`; another "version" is refused. The caller json_decref's
  * `*out`. */

@@ -20,7 +20,7 @@
 
 struct fsdp__publication {
     fsdp_context *context;
-    pthread_mutex_t mutex; /* around begin, check, commit and abandon */
+    pthread_mutex_t mutex; /* around begin, scratch, check, commit and abandon */
     bool abandoned;
     bool given_up; /* from elsewhere, before its end */
     bool committed;
@@ -62,6 +62,13 @@ const char *fsdp__publication_staging(const fsdp__publication *p)
 
 /* ---- begin ---- */
 
+static fsdp_status check_new(const fsdp__publication *p)
+{
+    if (p->options.only_new && fsdp__path_exists(p->target.path))
+        return FSDP_FAIL(FSDP_STATE, "it is there already, and is never written again: remove it first");
+    return FSDP_OK;
+}
+
 /* Finishes what a journal in the folder says. */
 static fsdp_status finish_interrupted(const char *folder, const fsdp__staging *staging)
 {
@@ -92,6 +99,22 @@ static fsdp_status remove_beside(const fsdp__target *target)
     return status;
 }
 
+static fsdp_status make_folder(const fsdp__staging *staging, const char *name, char **out)
+{
+    fsdp_status status = FSDP_OK;
+
+    *out = fsdp__path_join(staging->path, name);
+    if (!*out)
+        return out_of_memory();
+    if (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || mkdir(*out, 0777) != 0)
+        status = FSDP_FAIL(FSDP_IO, "cannot make a folder in '%s': %s", staging->path, strerrordesc_np(errno));
+    if (status != FSDP_OK) {
+        fsdp__free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 static fsdp_status take_staging(fsdp__publication *p)
 {
     char *path = p->target.exists ? fsdp__path_join(p->target.path, FSDP__STAGING_NAME)
@@ -105,12 +128,7 @@ static fsdp_status take_staging(fsdp__publication *p)
         fsdp_log(p->context, FSDP_LOG_INFO, "a save into '%s' that was interrupted is now finished", p->options.folder);
     }
     FSDP_TRY(fsdp__staging_clear(&p->staging));
-    p->content = fsdp__path_join(p->staging.path, FSDP__CONTENT_NAME);
-    if (!p->content)
-        return out_of_memory();
-    if (mkdir(p->content, 0777) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot make a folder in '%s': %s", p->staging.path, strerrordesc_np(errno));
-    return FSDP_OK;
+    return make_folder(&p->staging, FSDP__CONTENT_NAME, &p->content);
 }
 
 static fsdp_status check_source(const fsdp__publication *p)
@@ -137,6 +155,7 @@ static fsdp_status begin(fsdp__publication *p)
     fsdp__content_rules r;
 
     FSDP_TRY(fsdp__target_find(p->options.folder, &p->target));
+    FSDP_TRY(check_new(p));
     FSDP_TRY(check_source(p));
     if (p->target.exists)
         FSDP_TRY(remove_beside(&p->target));
@@ -215,6 +234,17 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
     return status;
 }
 
+fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, char **out)
+{
+    fsdp_status status;
+
+    *out = NULL;
+    pthread_mutex_lock(&p->mutex);
+    status = name_failure(p, p->abandoned ? given_up() : make_folder(&p->staging, name, out));
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
 /* ---- check ---- */
 
 fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files)
@@ -237,12 +267,12 @@ fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list 
 
 static fsdp_status rename_whole(const char *from, const char *to)
 {
-    if (fsdp__fault(FSDP__FAULT_WRITE))
-        errno = ENOSPC;
+    bool failed = fsdp__fault_file(FSDP__FAULT_WRITE, NULL);
+
     /* Not over a folder that came to be in the meantime; where the file system has no such rename, rename refuses one
      * that is not empty. */
-    else if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
-             ((errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0))
+    if (!failed && (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0 ||
+                    ((errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0)))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_IO, "cannot rename '%s' to '%s': %s", from, to, strerrordesc_np(errno));
 }
@@ -277,7 +307,9 @@ static fsdp_status replace(fsdp__publication *p, const fsdp__journal *journal)
     fsdp_status status, undone;
     bool held;
 
+    /* What the journal names is on the disk before the journal is. */
     FSDP_TRY(fsdp__file_sync_directory(staging));
+    FSDP_TRY(fsdp__file_sync_directory(folder));
     status = fsdp__journal_write(journal, folder, staging);
     if (status == FSDP_OK)
         status = fsdp__journal_finish(journal, folder, staging);
@@ -327,7 +359,7 @@ static fsdp_status move_in(fsdp__publication *p)
     return FSDP_OK;
 }
 
-static fsdp_status commit(fsdp__publication *p)
+static fsdp_status leave_list(const fsdp__publication *p)
 {
     fsdp__file_list files = {0};
     fsdp_status status = fsdp__file_list_scan(&files, p->content);
@@ -335,7 +367,12 @@ static fsdp_status commit(fsdp__publication *p)
     if (status == FSDP_OK)
         status = fsdp__file_list_save(&files, p->content);
     fsdp__file_list_release(&files);
-    FSDP_TRY(status);
+    return status;
+}
+
+static fsdp_status commit(fsdp__publication *p)
+{
+    FSDP_TRY(p->options.only_new ? check_new(p) : leave_list(p));
     FSDP_TRY(fsdp__file_sync_directory(p->content));
     if (!p->target.exists && fsdp__path_exists(p->target.path))
         FSDP_TRY(move_in(p));

@@ -31,6 +31,9 @@ typedef struct fsdp__publish_options {
     const char *source;         /* a folder that is never written to; NULL: none */
     const char *overwrite_hint; /* how to ask for overwriting, for messages; NULL: there is no way */
     bool overwrite;
+    /* The folder must not be there, now and when the content takes its place; it gets no list of its files, since the
+     * content says itself what it is. */
+    bool only_new;
 } fsdp__publish_options;
 
 typedef struct fsdp__publication fsdp__publication;
@@ -42,6 +45,8 @@ fsdp__publication *fsdp__publication_create(fsdp_context *context);
 fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_options *options);
 /* The empty folder in which the content is made ready: files, each synced by whoever wrote it. */
 const char *fsdp__publication_staging(const fsdp__publication *p);
+/* A folder beside it, which goes with the publication: never made behind its end. fsdp__free `*out`. */
+fsdp_status fsdp__publication_scratch(fsdp__publication *p, const char *name, char **out);
 /* Whether content of these names and sizes will find its place: space, limits, files of others in the way. */
 fsdp_status fsdp__publication_check(fsdp__publication *p, const fsdp__file_list *files);
 /* The content takes its place. On failure everything is as it was, or the message says how to finish it. */

@@ -42,37 +42,19 @@ static fsdp_status add_file(fsdp_safetensors *all, char *path)
 
 /* ---- an index and its files ---- */
 
-/* `listed` and `held` are by name; they must be the same names. */
-static fsdp_status compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
-                           int64_t listed_count, const fsdp_safetensors_entry *held, int64_t held_count)
-{
-    for (int64_t i = 0; i < listed_count || i < held_count; i++) {
-        int order = i == held_count ? -1 : i == listed_count ? 1 : strcmp(listed[i].tensor, held[i].name);
-
-        if (order < 0)
-            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it lacks tensor '%s', which '%s' says is in it", path,
-                             FSDP__SHOWN_NAME(listed[i].tensor), index_path);
-        if (order > 0)
-            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': it holds tensor '%s', which '%s' does not say is in it",
-                             path, FSDP__SHOWN_NAME(held[i].name), index_path);
-    }
-    return FSDP_OK;
-}
-
 /* Files `index->entries[*at]` and all entries of the same file; moves *at behind them. */
 static fsdp_status add_listed_file(fsdp_safetensors *all, const char *index_path, const char *directory,
                                    const fsdp__index *index, int64_t *at)
 {
     const fsdp__index_entry *listed = &index->entries[*at];
     const fsdp_safetensors_entry *held;
-    int64_t first = all->tensors.count, count = 0;
+    int64_t first = all->tensors.count, count = fsdp__index_run(index, *at);
 
-    while (*at + count < index->count && strcmp(listed[count].file, listed->file) == 0)
-        count++;
     *at += count;
     FSDP_TRY(add_file(all, fsdp__path_join(directory, listed->file)));
     held = all->tensors.count > first ? all->tensors.entries + first : NULL;
-    return compare(index_path, all->files[all->file_count - 1].path, listed, count, held, all->tensors.count - first);
+    return fsdp__index_compare(index_path, all->files[all->file_count - 1].path, listed, count,
+                               held ? &held->name : NULL, sizeof *held, all->tensors.count - first);
 }
 
 /* The directory part of a path; fsdp__free it. */
@@ -109,13 +91,6 @@ out:
 
 /* ---- folders ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), end_length = strlen(end);
-
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
 static fsdp_status no_safetensors(const char *folder)
 {
     DIR *directory = opendir(folder);
@@ -124,7 +99,7 @@ static fsdp_status no_safetensors(const char *folder)
 
     while (directory && (entry = readdir(directory)))
         pickled |= strncmp(entry->d_name, "pytorch_model", strlen("pytorch_model")) == 0 &&
-                   (ends_with(entry->d_name, ".bin") || ends_with(entry->d_name, ".bin.index.json"));
+                   (fsdp__ends_with(entry->d_name, ".bin") || fsdp__ends_with(entry->d_name, ".bin.index.json"));
     if (directory)
         closedir(directory);
     if (pickled)
@@ -168,7 +143,7 @@ static fsdp_status open_any(fsdp_safetensors *all, const char *path)
 
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return open_folder(all, path);
-    if (ends_with(path, ".json"))
+    if (fsdp__ends_with(path, ".json"))
         return open_index(all, path);
     return add_file(all, fsdp__strdup(path));
 }
@@ -206,6 +181,25 @@ void fsdp_safetensors_close(fsdp_safetensors *file)
     }
     fsdp__free(file->files);
     fsdp__free(file);
+}
+
+static const fsdp__mapping *mapping_of(const fsdp_safetensors *all, const char *file)
+{
+    int64_t at = 0;
+
+    while (all->files[at].path != file)
+        at++;
+    return &all->files[at].mapping;
+}
+
+uint64_t fsdp__safetensors_offset(const fsdp_safetensors *all, const fsdp_safetensors_entry *entry)
+{
+    return (uint64_t)((const unsigned char *)entry->data - mapping_of(all, entry->file)->data);
+}
+
+bool fsdp__safetensors_is_open(const fsdp_safetensors *all, const char *file, int fd)
+{
+    return fsdp__file_is_mapped(mapping_of(all, file), fd);
 }
 
 int64_t fsdp_safetensors_file_count(const fsdp_safetensors *file)

@@ -22,7 +22,14 @@ fsdp_status fsdp__safetensors_parse(const char *path, const unsigned char *data,
 /* What the format calls a dtype. */
 const char *fsdp__safetensors_dtype_name(fsdp_dtype dtype);
 
-/* model.safetensors.index.json: which tensor is in which file, by file and then by name. */
+/* Where in its file an entry begins. */
+uint64_t fsdp__safetensors_offset(const fsdp_safetensors *all, const fsdp_safetensors_entry *entry);
+/* Whether a descriptor is of the file whose header was read, and not of one that has its name by now. `file` is an
+ * entry's. */
+bool fsdp__safetensors_is_open(const fsdp_safetensors *all, const char *file, int fd);
+
+/* model.safetensors.index.json, and that of pytorch_model.bin: which tensor is in which file, by file and then by name.
+ */
 typedef struct fsdp__index_entry {
     char *file, *tensor;
 } fsdp__index_entry;
@@ -33,5 +40,11 @@ typedef struct fsdp__index {
 
 fsdp_status fsdp__index_parse(const char *path, const void *text, size_t bytes, fsdp__index *out);
 void fsdp__index_release(fsdp__index *index);
+/* How many entries from `at` on are of one file. */
+int64_t fsdp__index_run(const fsdp__index *index, int64_t at);
+/* Whether the file at `path` holds the tensors that the index says, and no others. Both are by name; of those held the
+ * names lie `stride` bytes apart. */
+fsdp_status fsdp__index_compare(const char *index_path, const char *path, const fsdp__index_entry *listed,
+                                int64_t listed_count, const char *const *held, size_t stride, int64_t held_count);
 
 #endif

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "base/file.h"
 
 #define LOCK_NAME "held-by"
@@ -56,7 +57,7 @@ bool fsdp__staging_is_ours(const char *path)
 
 static fsdp_status make(const char *path)
 {
-    if (mkdir(path, 0777) == 0)
+    if (!fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) && mkdir(path, 0777) == 0)
         return FSDP_OK;
     if (errno != EEXIST)
         return io_error("make a folder", path);
@@ -89,7 +90,7 @@ static fsdp_status sign(int fd, const char *path)
     if (gmtime_r(&now, &utc))
         strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", &utc);
     snprintf(text, sizeof text, "process %ld on %s, since %s\n", (long)getpid(), host, since);
-    if (ftruncate(fd, 0) != 0)
+    if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || ftruncate(fd, 0) != 0)
         return io_error("write", path);
     return fsdp__file_pwrite(fd, path, text, strlen(text), 0);
 }
@@ -109,6 +110,8 @@ static fsdp_status lock(int fd, const char *path, bool made, int *out_fd)
     if (fstat(fd, &mine) != 0 || stat(path, &named) != 0 || !fsdp__same_file(&mine, &named))
         return FSDP_OK;
     FSDP_TRY(sign(fd, path));
+    /* A power cut must not leave a folder of content without it: nobody would dare to remove that. */
+    FSDP_TRY(fsdp__file_sync_parent(path));
     *out_fd = fd;
     return FSDP_OK;
 }
@@ -120,7 +123,9 @@ static fsdp_status try_to_take(const char *folder, const char *path, int *out_fd
     int fd;
 
     FSDP_TRY(make(folder));
-    fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    fd = fsdp__fault_file(FSDP__FAULT_FOLDER, NULL)
+             ? -1
+             : open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 && errno == EEXIST) {
         made = false;
         fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -164,7 +169,7 @@ fsdp_status fsdp__staging_move(fsdp__staging *staging, const char *path)
 
     if (!own || !lock_path)
         status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename '%s'", staging->path);
-    else if (rename(staging->path, path) != 0)
+    else if (fsdp__fault_file(FSDP__FAULT_WRITE, NULL) || rename(staging->path, path) != 0)
         status = io_error("make a folder", path);
     if (status != FSDP_OK) {
         fsdp__free(own);
@@ -195,9 +200,12 @@ fsdp_status fsdp__staging_remove(fsdp__staging *staging)
     if (!staging->path)
         return FSDP_OK;
     status = fsdp__staging_clear(staging);
+    if (status == FSDP_OK && fsdp__path_exists(staging->path)) /* as above */
+        status = fsdp__file_sync_removals(staging->path);
     if (status == FSDP_OK)
         status = fsdp__remove_tree(staging->lock_path);
-    if (status == FSDP_OK && rmdir(staging->path) != 0 && errno != ENOENT && errno != ENOTEMPTY)
+    if (status == FSDP_OK && (fsdp__fault_file(FSDP__FAULT_FOLDER, NULL) || rmdir(staging->path) != 0) &&
+        errno != ENOENT && errno != ENOTEMPTY)
         status = io_error("remove", staging->path); /* not empty: the next one has taken it already */
     fsdp__staging_leave(staging);
     return status;

@@ -55,4 +55,12 @@ static void what_a_string_holds_is_no_structure(void **state)
     CHECK_ERROR(parse("]]]]{"), FSDP_FORMAT, "line 1");
 }
 
-TEST_MAIN(cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure))
+static void a_pointer_of_git_lfs_is_told_by_name(void **state)
+{
+    (void)state;
+    CHECK_ERROR(parse("version https://git-lfs.github.com/spec/v1\noid sha256:1\n"), FSDP_FORMAT,
+                "cannot read 'x.json': it is a pointer of Git LFS: fetch the file with 'git lfs pull'");
+}
+
+TEST_MAIN(cmocka_unit_test(depth_count_and_strings_are_bounded), cmocka_unit_test(what_a_string_holds_is_no_structure),
+          cmocka_unit_test(a_pointer_of_git_lfs_is_told_by_name))

@@ -29,6 +29,25 @@ static void a_new_folder_takes_its_name_at_the_end(void **state)
     garden_free(&g);
 }
 
+static void one_that_must_be_new_replaces_nothing(void **state)
+{
+    garden g = garden_create();
+    char *list = test_path(g.folder, FSDP__LIST_NAME);
+
+    (void)state;
+    g.options.only_new = true;
+    CHECK_OK(garden_begin(&g));
+    CHECK_OK(fsdp__make_directories(g.folder)); /* also one that comes in the meantime, empty as it is */
+    CHECK_ERROR(fsdp__publication_commit(g.publication), FSDP_STATE, "it is there already");
+    CHECK_ERROR(garden_begin(&g), FSDP_STATE, "it is there already, and is never written again");
+    CHECK_OK(fsdp__remove_tree(g.folder));
+    CHECK_OK(garden_begin(&g));
+    CHECK_OK(garden_plant(&g, "roses", "red"));
+    CHECK(!fsdp__path_exists(list));
+    free(list);
+    garden_free(&g);
+}
+
 static void what_is_given_up_goes_with_the_folders_made_for_it(void **state)
 {
     garden g = garden_create();
@@ -396,6 +415,29 @@ static void a_failed_write_leaves_the_old_one(void **state)
     garden_free(&g);
 }
 
+/* A folder that comes behind the end would be nobody's, and in the way of the next publication for ever. */
+static void no_scratch_is_made_for_what_was_given_up(void **state)
+{
+    garden g = garden_create();
+    char *beside = test_path(g.directory, "garden.saving"), *scratch, *again;
+
+    (void)state;
+    CHECK_OK(garden_begin(&g));
+    CHECK_OK(fsdp__publication_scratch(g.publication, "seeds", &scratch));
+    CHECK(fsdp__path_exists(scratch));
+    CHECK_ERROR(fsdp__publication_scratch(g.publication, "seeds", &again), FSDP_IO, "File exists");
+    CHECK_NULL(again);
+    fsdp__publication_abandon(g.publication);
+    CHECK_ERROR(fsdp__publication_scratch(g.publication, "seeds", &again), FSDP_INTERRUPTED, "it was given up");
+    CHECK_NULL(again);
+    CHECK(!fsdp__path_exists(beside));
+    CHECK_OK(garden_plant(&g, "roses", "red"));
+    garden_check(&g, "roses", "red");
+    garden_free(&g);
+    free(beside);
+    fsdp__free(scratch);
+}
+
 static void *abandon(void *arg)
 {
     fsdp__publication_abandon(arg);
@@ -430,6 +472,7 @@ static void giving_up_from_another_thread_waits_for_the_exchange(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
+          cmocka_unit_test(one_that_must_be_new_replaces_nothing),
           cmocka_unit_test(without_descriptors_the_limit_is_named),
           cmocka_unit_test(what_is_given_up_goes_with_the_folders_made_for_it),
           cmocka_unit_test(a_link_is_followed_and_stays), cmocka_unit_test(what_is_no_folder_is_refused),
@@ -444,4 +487,5 @@ TEST_MAIN(cmocka_unit_test(a_new_folder_takes_its_name_at_the_end),
           cmocka_unit_test(what_a_dead_process_left_is_removed),
           cmocka_unit_test(a_folder_of_the_temporary_name_that_is_not_ours_stays),
           cmocka_unit_test(what_cannot_be_held_is_refused_before), cmocka_unit_test(a_failed_write_leaves_the_old_one),
+          cmocka_unit_test(no_scratch_is_made_for_what_was_given_up),
           cmocka_unit_test(giving_up_from_another_thread_waits_for_the_exchange))

@@ -1,0 +1,81 @@
+/* pickle.h - the values of a pickle of tensors, as torch.save writes it: read, and nothing in it done.
+ *
+ * A pickle is a program for a machine with a stack: whoever writes it may call any function of who reads it. Here it
+ * can only make values. Of its opcodes those are known that torch.save needs, of names those in the list below;
+ * anything else ends the reading, before it is looked up anywhere. A call is a value too: which name, with what. */
+#ifndef FORMAT_PICKLE_H
+#define FORMAT_PICKLE_H
+
+#include "fsdp/dtype.h"
+#include "fsdp/status.h"
+
+/* Names that a pickle may use: identifier, module, name. Storages are the last ones. */
+#define FSDP__PICKLE_NAMES(X)                                  \
+    X(ORDERED_DICT, "collections", "OrderedDict")              \
+    X(REBUILD_TENSOR, "torch._utils", "_rebuild_tensor_v2")    \
+    X(REBUILD_PARAMETER, "torch._utils", "_rebuild_parameter") \
+    X(FLOAT_STORAGE, "torch", "FloatStorage")                  \
+    X(BFLOAT16_STORAGE, "torch", "BFloat16Storage")            \
+    X(HALF_STORAGE, "torch", "HalfStorage")                    \
+    X(DOUBLE_STORAGE, "torch", "DoubleStorage")                \
+    X(LONG_STORAGE, "torch", "LongStorage")                    \
+    X(INT_STORAGE, "torch", "IntStorage")                      \
+    X(SHORT_STORAGE, "torch", "ShortStorage")                  \
+    X(CHAR_STORAGE, "torch", "CharStorage")                    \
+    X(BYTE_STORAGE, "torch", "ByteStorage")                    \
+    X(BOOL_STORAGE, "torch", "BoolStorage")                    \
+    X(UNTYPED_STORAGE, "torch", "UntypedStorage")              \
+    X(UNTYPED_STORAGE_TOO, "torch.storage", "UntypedStorage")
+
+typedef enum fsdp__pickle_name {
+#define FSDP__PICKLE_NAME(identifier, module, name) FSDP__PICKLE_##identifier,
+    FSDP__PICKLE_NAMES(FSDP__PICKLE_NAME)
+#undef FSDP__PICKLE_NAME
+    FSDP__PICKLE_NAME_COUNT
+} fsdp__pickle_name;
+
+/* "_rebuild_tensor_v2". */
+const char *fsdp__pickle_name_text(fsdp__pickle_name name);
+
+typedef enum fsdp__pickle_kind {
+    FSDP__PICKLE_NONE,
+    FSDP__PICKLE_BOOL,
+    FSDP__PICKLE_INTEGER,
+    FSDP__PICKLE_REAL, /* of which the value is not kept */
+    FSDP__PICKLE_TEXT,
+    FSDP__PICKLE_GLOBAL,    /* a name of the list */
+    FSDP__PICKLE_TUPLE,     /* items */
+    FSDP__PICKLE_LIST,      /* items */
+    FSDP__PICKLE_DICT,      /* items: key, value, key, value, ... */
+    FSDP__PICKLE_CALL,      /* items: the global, a tuple of arguments */
+    FSDP__PICKLE_PERSISTENT /* items: what the file's own reader knows it by */
+} fsdp__pickle_kind;
+
+typedef struct fsdp__pickle_value {
+    fsdp__pickle_kind kind;
+    size_t at;           /* byte of the pickle that made it, for messages */
+    int64_t integer;     /* BOOL, INTEGER; GLOBAL: fsdp__pickle_name; TEXT: bytes; others: number of items */
+    const char *text;    /* TEXT: in the pickle, not terminated */
+    int32_t first, last; /* links of its items; -1: none */
+} fsdp__pickle_value;
+
+typedef struct fsdp__pickle_link {
+    int32_t value, next;
+} fsdp__pickle_link;
+
+/* All values that the pickle has made; `result` is the one that it is the pickle of. A value may hold itself. */
+typedef struct fsdp__pickle {
+    fsdp__pickle_value *values;
+    fsdp__pickle_link *links;
+    int64_t value_count, value_capacity, link_count, link_capacity;
+    const fsdp__pickle_value *result;
+} fsdp__pickle;
+
+/* `path` is for messages; the bytes are kept by the caller for as long as the values. */
+fsdp_status fsdp__pickle_parse(const char *path, const void *data, size_t bytes, fsdp__pickle *out);
+void fsdp__pickle_release(fsdp__pickle *pickle);
+
+/* Item `index` of a value of items, NULL beyond; it walks. */
+const fsdp__pickle_value *fsdp__pickle_item(const fsdp__pickle *pickle, const fsdp__pickle_value *value, int64_t index);
+
+#endif

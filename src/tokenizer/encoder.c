@@ -1,0 +1,163 @@
+/* encoder.c - text to ids: added tokens, the normalizer, words, their tokens. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tokenizer/nfc.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8.h"
+#include "tokenizer/word_cache.h"
+
+struct fsdp_encoder {
+    const fsdp_tokenizer *tokenizer;
+    fsdp__matcher *matcher;
+    fsdp__word_cache cache; /* no words: one text alone is not worth it */
+    fsdp__word_scratch scratch;
+    fsdp__text normalized;
+    bool plain_specials; /* of the text that is encoded, and where its ids go */
+    fsdp_token_list *out;
+};
+
+/* ---- words ---- */
+
+static fsdp_status add_word(void *arg, const char *word, size_t bytes)
+{
+    fsdp_encoder *e = arg;
+    fsdp__cached_word *cached;
+    int64_t before = e->out->count, left_out = e->scratch.left_out;
+
+    if (bytes >= INT32_MAX)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "a word of %zu bytes: at most %d", bytes, INT32_MAX - 1);
+    if (bytes > FSDP__CACHED_BYTES || !e->cache.words)
+        return fsdp__word_tokens(&e->tokenizer->bpe, &e->scratch, word, bytes, e->out);
+    cached = fsdp__word_cache_at(&e->cache, word, bytes);
+    if (fsdp__cached_word_is(cached, word, bytes)) {
+        for (int i = 0; i < cached->count; i++)
+            FSDP_TRY(fsdp__token_list_add(e->out, cached->ids[i]));
+        return FSDP_OK;
+    }
+    FSDP_TRY(fsdp__word_tokens(&e->tokenizer->bpe, &e->scratch, word, bytes, e->out));
+    if (left_out == e->scratch.left_out) /* what is left out is counted every time */
+        fsdp__cached_word_set(cached, word, bytes, e->out->ids + before, e->out->count - before);
+    return FSDP_OK;
+}
+
+/* ---- pieces between added tokens ---- */
+
+typedef fsdp_status (*piece_sink)(fsdp_encoder *e, const char *text, size_t bytes);
+
+static fsdp_status add_pieces(fsdp_encoder *e, const fsdp__added_tokens *added, const char *text, size_t bytes,
+                              piece_sink sink)
+{
+    size_t from = 0, done = 0;
+
+    while (done < bytes) {
+        fsdp__added_match match = fsdp__added_tokens_next(added, e->plain_specials, text, bytes, &from, done);
+
+        if (match.begin > done)
+            FSDP_TRY(sink(e, text + done, match.begin - done));
+        if (match.token)
+            FSDP_TRY(fsdp__token_list_add(e->out, match.token->id));
+        done = match.end;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status add_words(fsdp_encoder *e, const char *text, size_t bytes)
+{
+    return fsdp__pre_tokenize(&e->tokenizer->pre_tokenizer, e->matcher, text, bytes, add_word, e);
+}
+
+static fsdp_status add_raw_piece(fsdp_encoder *e, const char *text, size_t bytes)
+{
+    if (e->tokenizer->nfc)
+        FSDP_TRY(fsdp__nfc(text, bytes, &e->normalized, &text, &bytes));
+    return add_pieces(e, &e->tokenizer->normalized, text, bytes, add_words);
+}
+
+static fsdp_status add_list(const fsdp_token_list *from, fsdp_token_list *to)
+{
+    for (int64_t i = 0; i < from->count; i++)
+        FSDP_TRY(fsdp__token_list_add(to, from->ids[i]));
+    return FSDP_OK;
+}
+
+/* ---- whole texts ---- */
+
+fsdp_status fsdp_encoder_encode(fsdp_encoder *encoder, const char *text, size_t bytes,
+                                const fsdp_encode_options *options, fsdp_token_list *out)
+{
+    const fsdp_tokenizer *tokenizer;
+    size_t good;
+
+    if (!encoder || (!text && bytes > 0) || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot encode: encoder, text and out are required");
+    good = fsdp__utf8_prefix(text, bytes);
+    if (good < bytes)
+        return FSDP_FAIL(FSDP_FORMAT, "the text is no UTF-8 at offset %zu (byte 0x%02x)", good,
+                         (unsigned)(unsigned char)text[good]);
+    tokenizer = encoder->tokenizer;
+    encoder->plain_specials = options && options->plain_specials;
+    encoder->out = out;
+    if (options && options->add_specials)
+        FSDP_TRY(add_list(&tokenizer->prefix, out));
+    FSDP_TRY(add_pieces(encoder, &tokenizer->raw, text, bytes, add_raw_piece));
+    if (options && options->add_specials)
+        FSDP_TRY(add_list(&tokenizer->suffix, out));
+    return FSDP_OK;
+}
+
+static fsdp_status create(const fsdp_tokenizer *tokenizer, bool caches, fsdp_encoder **out)
+{
+    fsdp_encoder *encoder = fsdp__calloc(1, sizeof *encoder);
+    fsdp_status status = encoder ? FSDP_OK : FSDP_NO_MEMORY;
+
+    *out = NULL;
+    if (status == FSDP_OK)
+        status = fsdp__matcher_create(&encoder->matcher);
+    if (status == FSDP_OK && caches)
+        status = fsdp__word_cache_init(&encoder->cache);
+    if (status != FSDP_OK) {
+        fsdp_encoder_free(encoder);
+        return status;
+    }
+    encoder->tokenizer = tokenizer;
+    *out = encoder;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_encoder_create(const fsdp_tokenizer *tokenizer, fsdp_encoder **out)
+{
+    if (!tokenizer || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot create an encoder: tokenizer and out are required");
+    return create(tokenizer, true, out);
+}
+
+int64_t fsdp_encoder_left_out(const fsdp_encoder *encoder)
+{
+    return encoder->scratch.left_out;
+}
+
+void fsdp_encoder_free(fsdp_encoder *encoder)
+{
+    if (!encoder)
+        return;
+    fsdp__matcher_free(encoder->matcher);
+    fsdp__word_cache_release(&encoder->cache);
+    fsdp__word_scratch_release(&encoder->scratch);
+    fsdp__text_release(&encoder->normalized);
+    fsdp__free(encoder);
+}
+
+fsdp_status fsdp_tokenizer_encode(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes,
+                                  const fsdp_encode_options *options, fsdp_token_list *out)
+{
+    fsdp_encoder *encoder;
+    fsdp_status status;
+
+    if (!tokenizer)
+        return FSDP_FAIL(FSDP_INVALID, "cannot encode: tokenizer is required");
+    FSDP_TRY(create(tokenizer, false, &encoder));
+    status = fsdp_encoder_encode(encoder, text, bytes, options, out);
+    fsdp_encoder_free(encoder);
+    return status;
+}

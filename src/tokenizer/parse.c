@@ -1,0 +1,39 @@
+/* parse.c - a tokenizer.json as a whole. */
+#include "tokenizer/parse.h"
+
+#include "base/alloc.h"
+
+static fsdp_status parse_parts(const fsdp__json_object *file, fsdp_tokenizer *t)
+{
+    fsdp__json_object model;
+
+    FSDP_TRY(fsdp__json_child(file, "model", &model));
+    FSDP_TRY(fsdp__parse_model(&model, &t->bpe));
+    FSDP_TRY(fsdp__parse_normalizer(file->path, json_object_get(file->object, "normalizer"), &t->nfc));
+    FSDP_TRY(fsdp__parse_pre_tokenizer(file->path, json_object_get(file->object, "pre_tokenizer"), &t->pre_tokenizer));
+    FSDP_TRY(fsdp__parse_decoder(file->path, json_object_get(file->object, "decoder")));
+    FSDP_TRY(fsdp__parse_added_tokens(file, t));
+    return fsdp__parse_post_processor(file->path, json_object_get(file->object, "post_processor"), t);
+}
+
+fsdp_status fsdp__tokenizer_parse(const char *path, const void *text, size_t bytes, fsdp_tokenizer **out)
+{
+    fsdp__json_object file = {.path = path};
+    fsdp_tokenizer *t;
+    json_t *object = NULL;
+    fsdp_status status;
+
+    *out = NULL;
+    FSDP_TRY(fsdp__json_parse_large(path, text, bytes, &object));
+    t = fsdp__calloc(1, sizeof *t);
+    file.object = object;
+    status = t ? parse_parts(&file, t) : FSDP_NO_MEMORY;
+    json_decref(object);
+    if (status != FSDP_OK) {
+        fsdp_tokenizer_close(t);
+        return status;
+    }
+    t->eos = FSDP__NO_TOKEN;
+    *out = t;
+    return FSDP_OK;
+}

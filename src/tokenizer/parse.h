@@ -1,0 +1,36 @@
+/* parse.h - the parts of a tokenizer.json. */
+#ifndef TOKENIZER_PARSE_H
+#define TOKENIZER_PARSE_H
+
+#include "format/json.h"
+#include "tokenizer/tokenizer.h"
+
+/* "cannot read 'x': the <part> '<name>' is not supported ..." */
+fsdp_status fsdp__unsupported_part(const char *path, const char *part, const char *name);
+/* The "type" of a part, which must be there. */
+fsdp_status fsdp__part_type(const fsdp__json_object *part, const char *what, const char **out);
+
+/* Tokens, from {"token": id}. */
+fsdp_status fsdp__parse_vocabulary(const char *path, const json_t *vocabulary, fsdp__bpe *bpe);
+/* One pair of tokens that are in the vocabulary, as is what they become; `place` is its rank. */
+fsdp_status fsdp__add_merge(const char *path, fsdp__bpe *bpe, const char *left, const char *right, int64_t place);
+/* When the vocabulary is whole. */
+void fsdp__find_byte_tokens(fsdp__bpe *bpe);
+fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp__bpe *bpe);
+
+/* Each is an object or null. */
+fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, bool *nfc);
+fsdp_status fsdp__parse_pre_tokenizer(const char *path, const json_t *pre_tokenizer, fsdp__pre_tokenizer *out);
+fsdp_status fsdp__parse_post_processor(const char *path, const json_t *post_processor, fsdp_tokenizer *out);
+fsdp_status fsdp__parse_decoder(const char *path, const json_t *decoder);
+/* The splits of GPT-2, and of Qwen2. */
+fsdp_status fsdp__add_byte_level(const char *path, bool add_prefix_space, bool splits, fsdp__pre_tokenizer *out);
+fsdp_status fsdp__add_qwen2_split(const char *path, fsdp__pre_tokenizer *out);
+
+/* A token as tokenizer.json's added_tokens and tokenizer_config.json's added_tokens_decoder have it. */
+fsdp_status fsdp__parse_added_token(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out);
+/* One of which the content alone is known, and that it is special. */
+fsdp_status fsdp__add_special_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out);
+fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out);
+
+#endif

@@ -1,0 +1,174 @@
+/* parse_added.c - the tokens beside the model of a tokenizer.json, and what its post-processor adds. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "tokenizer/nfc.h"
+#include "tokenizer/parse.h"
+
+/* ---- added tokens ---- */
+
+static fsdp_status look_for(const fsdp__added_token *token, bool normalized, fsdp_tokenizer *to)
+{
+    fsdp__added_token looked_for = *token;
+    fsdp__text scratch = {0};
+    const char *text = token->text;
+    fsdp_status status;
+
+    if (!normalized)
+        return fsdp__added_tokens_add(&to->raw, token);
+    status = to->nfc ? fsdp__nfc(token->text, token->bytes, &scratch, &text, &looked_for.bytes) : FSDP_OK;
+    looked_for.text = (char *)text; /* is copied */
+    if (status == FSDP_OK)
+        status = fsdp__added_tokens_add(&to->normalized, &looked_for);
+    fsdp__text_release(&scratch);
+    return status;
+}
+
+static fsdp_status add_token(const char *path, const fsdp__added_token *token, bool normalized, int64_t id,
+                             fsdp_tokenizer *to)
+{
+    fsdp__vocabulary *vocabulary = &to->bpe.vocabulary;
+    fsdp__added_token numbered = *token;
+    int32_t of_model;
+    fsdp_status status;
+
+    if (token->bytes == 0)
+        return FSDP_OK; /* nothing to look for */
+    FSDP_TRY(fsdp__vocabulary_find_text(vocabulary, token->text, &of_model));
+    status = fsdp__vocabulary_add(vocabulary, token->text, id);
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "cannot read '%s'", path);
+    numbered.id = (int32_t)id;
+    vocabulary->tokens[id].added = vocabulary->tokens[id].added || of_model == FSDP__NO_TOKEN;
+    vocabulary->tokens[id].special = vocabulary->tokens[id].special || token->special;
+    return look_for(&numbered, normalized, to);
+}
+
+fsdp_status fsdp__parse_added_token(const fsdp__json_object *token, int64_t id, fsdp_tokenizer *out)
+{
+    fsdp__added_token added = {0};
+    const char *content = NULL;
+    bool normalized;
+
+    FSDP_TRY(fsdp__json_string(token, "content", true, &content));
+    FSDP_TRY(fsdp__json_bool(token, "special", &added.special));
+    normalized = !added.special;
+    FSDP_TRY(fsdp__json_bool(token, "normalized", &normalized));
+    FSDP_TRY(fsdp__json_bool(token, "single_word", &added.single_word));
+    FSDP_TRY(fsdp__json_bool(token, "lstrip", &added.lstrip));
+    FSDP_TRY(fsdp__json_bool(token, "rstrip", &added.rstrip));
+    added.text = (char *)content; /* is copied */
+    added.bytes = strlen(content);
+    return add_token(token->path, &added, normalized, id, out);
+}
+
+fsdp_status fsdp__add_special_token(const char *path, const char *content, int64_t id, fsdp_tokenizer *out)
+{
+    fsdp__added_token added = {.text = (char *)content, .bytes = strlen(content), .special = true};
+
+    for (int64_t i = 0; i < out->raw.count; i++)
+        if (out->raw.tokens[i].id == id)
+            return FSDP_OK;
+    return add_token(path, &added, false, id, out);
+}
+
+fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out)
+{
+    const json_t *list = json_object_get(file->object, "added_tokens");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        fsdp__json_object token = {.path = file->path, .object = json_array_get(list, i)};
+        int64_t id = -1;
+
+        if (!json_is_object(token.object))
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': added token %zu is not an object", file->path, i);
+        FSDP_TRY(fsdp__json_integer(&token, "id", true, &id));
+        FSDP_TRY(fsdp__parse_added_token(&token, id, out));
+    }
+    fsdp__added_tokens_order(&out->raw);
+    fsdp__added_tokens_order(&out->normalized);
+    return FSDP_OK;
+}
+
+/* ---- post-processors ---- */
+
+/* Where ids go: behind `at` of the list. */
+static fsdp_status insert_id(fsdp_token_list *list, int64_t at, const json_t *value, const fsdp_tokenizer *tokenizer,
+                             const char *path)
+{
+    int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+
+    if (id < 0 || id >= tokenizer->bpe.vocabulary.count)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor names an id that is no token's", path);
+    FSDP_TRY(fsdp__token_list_add(list, 0));
+    memmove(list->ids + at + 1, list->ids + at, (size_t)(list->count - 1 - at) * sizeof *list->ids);
+    list->ids[at] = (int32_t)id;
+    return FSDP_OK;
+}
+
+/* The ids of a special token of the template, before the text (in front of those of the steps before) or behind it. */
+static fsdp_status add_special(const fsdp__json_object *part, const json_t *item, fsdp_tokenizer *out, bool before,
+                               int64_t *at)
+{
+    const char *name = json_string_value(json_object_get(item, "id"));
+    const json_t *specials = json_object_get(part->object, "special_tokens");
+    const json_t *special = name ? json_object_get(specials, name) : NULL, *ids = json_object_get(special, "ids");
+    fsdp_token_list *list = before ? &out->prefix : &out->suffix;
+
+    if (!json_is_array(ids))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor's special token '%s' has no ids",
+                         part->path, FSDP__SHOWN_NAME(name ? name : ""));
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        FSDP_TRY(insert_id(list, before ? *at : list->count, json_array_get(ids, i), out, part->path));
+        ++*at;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status parse_template(const fsdp__json_object *part, fsdp_tokenizer *out)
+{
+    const json_t *list = json_object_get(part->object, "single");
+    bool before = true;
+    int64_t at = 0;
+
+    if (!json_is_array(list))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor has no list 'single'", part->path);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i), *special = json_object_get(item, "SpecialToken");
+
+        if (special)
+            FSDP_TRY(add_special(part, special, out, before, &at));
+        else if (json_object_get(item, "Sequence") && before)
+            before = false;
+        else
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "cannot read '%s': part %zu of the post-processor's template is no special "
+                             "token, nor the only text",
+                             part->path, i);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__parse_post_processor(const char *path, const json_t *post_processor, fsdp_tokenizer *out)
+{
+    fsdp__json_object part = {.path = path, .object = post_processor};
+    const json_t *list;
+    const char *type;
+
+    if (!post_processor || json_is_null(post_processor))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__part_type(&part, "post-processor", &type));
+    if (strcmp(type, "ByteLevel") == 0)
+        return FSDP_OK;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return parse_template(&part, out);
+    if (strcmp(type, "Sequence") != 0)
+        return fsdp__unsupported_part(path, "post-processor", type);
+    list = json_object_get(post_processor, "processors");
+    if (!json_is_array(list))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor 'Sequence' has no list 'processors'", path);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        FSDP_TRY(fsdp__parse_post_processor(path, json_array_get(list, i), out));
+    return FSDP_OK;
+}

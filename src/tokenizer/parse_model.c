@@ -1,0 +1,188 @@
+/* parse_model.c - the BPE model of a tokenizer.json: tokens and merges. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "tokenizer/parse.h"
+
+fsdp_status fsdp__unsupported_part(const char *path, const char *part, const char *name)
+{
+    return FSDP_FAIL(
+        FSDP_UNSUPPORTED,
+        "cannot read '%s': the %s '%s' is not supported: only tokenizers of byte-level BPE kind are (GPT-2, "
+        "Llama 3, SmolLM, Qwen)",
+        path, part, FSDP__SHOWN_NAME(name));
+}
+
+fsdp_status fsdp__part_type(const fsdp__json_object *part, const char *what, const char **out)
+{
+    *out = NULL;
+    if (!json_is_object(part->object))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the %s is not an object", part->path, what);
+    return fsdp__json_string(part, "type", true, out);
+}
+
+/* ---- tokens ---- */
+
+fsdp_status fsdp__parse_vocabulary(const char *path, const json_t *vocabulary, fsdp__bpe *bpe)
+{
+    const char *token;
+    json_t *id;
+
+    if (!json_is_object(vocabulary))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': 'vocab' is not an object of tokens and ids", path);
+    json_object_foreach((json_t *)vocabulary, token, id)
+    {
+        fsdp_status status;
+
+        if (!json_is_integer(id))
+            return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the id of token '%s' is not an integer", path,
+                             FSDP__SHOWN_NAME(token));
+        status = fsdp__vocabulary_add(&bpe->vocabulary, token, json_integer_value(id));
+        if (status != FSDP_OK)
+            return fsdp_fail_prefix(status, "cannot read '%s'", path);
+    }
+    return FSDP_OK;
+}
+
+void fsdp__find_byte_tokens(fsdp__bpe *bpe)
+{
+    for (int byte = 0; byte < 256; byte++)
+        bpe->byte_tokens[byte] = fsdp__vocabulary_find_bytes(&bpe->vocabulary, &(char){(char)byte}, 1);
+}
+
+/* ---- merges ---- */
+
+static fsdp_status find_token(const char *path, const fsdp__bpe *bpe, const char *token, int64_t place, int32_t *out)
+{
+    FSDP_TRY(fsdp__vocabulary_find_text(&bpe->vocabulary, token, out));
+    if (*out == FSDP__NO_TOKEN)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': merge %lld: '%s' is not in the vocabulary", path,
+                         (long long)place, FSDP__SHOWN_NAME(token));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__add_merge(const char *path, fsdp__bpe *bpe, const char *left, const char *right, int64_t place)
+{
+    fsdp__merge merge = {.rank = (uint32_t)place};
+    char *joined;
+    fsdp_status status;
+
+    FSDP_TRY(find_token(path, bpe, left, place, &merge.left));
+    FSDP_TRY(find_token(path, bpe, right, place, &merge.right));
+    joined = fsdp__sprintf("%s%s", left, right);
+    if (!joined)
+        return FSDP_NO_MEMORY;
+    status = find_token(path, bpe, joined, place, &merge.result);
+    fsdp__free(joined);
+    FSDP_TRY(status);
+    fsdp__merges_add(&bpe->merges, &merge);
+    return FSDP_OK;
+}
+
+static fsdp_status bad_merge(const char *path, int64_t place)
+{
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': merge %lld is neither \"a b\" nor [\"a\", \"b\"]", path,
+                     (long long)place);
+}
+
+/* "a b". */
+static fsdp_status split_merge(const char *path, fsdp__bpe *bpe, const char *text, int64_t place)
+{
+    const char *space = strchr(text, ' ');
+    char *left;
+    fsdp_status status;
+
+    if (!space || strchr(space + 1, ' '))
+        return bad_merge(path, place);
+    left = fsdp__strdup(text);
+    if (!left)
+        return FSDP_NO_MEMORY;
+    left[space - text] = '\0';
+    status = fsdp__add_merge(path, bpe, left, space + 1, place);
+    fsdp__free(left);
+    return status;
+}
+
+static fsdp_status parse_merge(const char *path, fsdp__bpe *bpe, const json_t *merge, int64_t place)
+{
+    const char *left = json_string_value(json_array_get(merge, 0)),
+               *right = json_string_value(json_array_get(merge, 1));
+
+    if (json_is_string(merge))
+        return split_merge(path, bpe, json_string_value(merge), place);
+    if (json_array_size(merge) != 2 || !left || !right)
+        return bad_merge(path, place);
+    return fsdp__add_merge(path, bpe, left, right, place);
+}
+
+static fsdp_status parse_merges(const char *path, const json_t *merges, fsdp__bpe *bpe)
+{
+    size_t count = json_array_size(merges);
+
+    if (!json_is_array(merges))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': 'merges' is not an array", path);
+    FSDP_TRY(fsdp__merges_init(&bpe->merges, (int64_t)count));
+    for (size_t i = 0; i < count; i++)
+        FSDP_TRY(parse_merge(path, bpe, json_array_get(merges, i), (int64_t)i));
+    return FSDP_OK;
+}
+
+/* ---- what else a model may say ---- */
+
+static fsdp_status refuse_text(const fsdp__json_object *model, const char *key)
+{
+    const char *text = NULL;
+
+    FSDP_TRY(fsdp__json_string(model, key, false, &text));
+    return text && *text ? fsdp__unsupported_part(model->path, key, text) : FSDP_OK;
+}
+
+static fsdp_status refuse_settings(const fsdp__json_object *model)
+{
+    float dropout = 0;
+    bool byte_fallback = false;
+
+    FSDP_TRY(fsdp__json_float(model, "dropout", false, &dropout));
+    FSDP_TRY(fsdp__json_bool(model, "byte_fallback", &byte_fallback));
+    if (dropout != 0)
+        return fsdp__unsupported_part(model->path, "model's setting", "dropout");
+    if (byte_fallback)
+        return fsdp__unsupported_part(model->path, "model's setting", "byte_fallback");
+    FSDP_TRY(refuse_text(model, "continuing_subword_prefix"));
+    return refuse_text(model, "end_of_word_suffix");
+}
+
+static fsdp_status find_unknown(const fsdp__json_object *model, fsdp__bpe *bpe)
+{
+    const char *text = NULL;
+
+    bpe->unknown = FSDP__NO_TOKEN;
+    FSDP_TRY(fsdp__json_string(model, "unk_token", false, &text));
+    if (!text)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__vocabulary_find_text(&bpe->vocabulary, text, &bpe->unknown));
+    if (bpe->unknown == FSDP__NO_TOKEN)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the unk_token '%s' is not in the vocabulary", model->path,
+                         FSDP__SHOWN_NAME(text));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__parse_model(const fsdp__json_object *model, fsdp__bpe *bpe)
+{
+    const char *type = "BPE"; /* early files do not say it */
+
+    if (!model->object)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'model' is missing", model->path);
+    FSDP_TRY(fsdp__json_string(model, "type", false, &type));
+    if (strcmp(type, "BPE") != 0)
+        return fsdp__unsupported_part(model->path, "model", type);
+    FSDP_TRY(refuse_settings(model));
+    FSDP_TRY(fsdp__json_bool(model, "fuse_unk", &bpe->fuse_unknown));
+    FSDP_TRY(fsdp__json_bool(model, "ignore_merges", &bpe->ignore_merges));
+    FSDP_TRY(fsdp__parse_vocabulary(model->path, json_object_get(model->object, "vocab"), bpe));
+    FSDP_TRY(parse_merges(model->path, json_object_get(model->object, "merges"), bpe));
+    FSDP_TRY(find_unknown(model, bpe));
+    fsdp__find_byte_tokens(bpe);
+    return FSDP_OK;
+}

@@ -1,0 +1,236 @@
+/* parse_steps.c - what a tokenizer.json does to text around its model. */
+#include <string.h>
+
+#include "base/compiler.h"
+#include "tokenizer/parse.h"
+
+/* ---- split patterns ---- */
+
+static const char gpt2_split[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char qwen2_split[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"
+    "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/* Patterns of which it is known that a word ends between a letter and a space that a letter follows, and behind a
+ * line's end that stands alone: GPT-2's, Qwen2's, Llama 3's, GPT-4o's. */
+static const char *const cutting[] = {
+    gpt2_split,
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    qwen2_split,
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+    "\\s+(?!\\S)|\\s+",
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|"
+    "'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|"
+    "'d)?|"
+    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+};
+/* Those that leave letters and spaces alone. */
+static const char *const neutral[] = {"\\p{N}", "\\p{N}{1,3}", "\\p{N}+", "[0-9]", "\\d"};
+
+static bool is_one_of(const char *regex, const char *const *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(regex, list[i]) == 0)
+            return true;
+    return false;
+}
+
+static void find_cut(const char *regex, fsdp__split_step *step)
+{
+    bool isolates = step->behavior == FSDP__SPLIT_ISOLATED || (step->behavior == FSDP__SPLIT_REMOVED && step->invert);
+
+    if (isolates && is_one_of(regex, cutting, FSDP__COUNT_OF(cutting)))
+        step->cut = FSDP__CUTS;
+    else if ((isolates || step->behavior == FSDP__SPLIT_CONTIGUOUS) && !step->invert &&
+             is_one_of(regex, neutral, FSDP__COUNT_OF(neutral)))
+        step->cut = FSDP__CUTS_NOWHERE;
+}
+
+static fsdp_status add_step(const char *path, fsdp__pre_tokenizer *to, const fsdp__split_step *step, const char *regex)
+{
+    fsdp__split_step *added;
+
+    if (to->count == FSDP__SPLIT_STEPS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': the pre-tokenizer has over %d steps", path,
+                         FSDP__SPLIT_STEPS);
+    added = &to->steps[to->count];
+    *added = *step;
+    if (regex) {
+        FSDP_TRY(fsdp__pattern_create(path, regex, &added->pattern));
+        find_cut(regex, added);
+    }
+    to->count++;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__add_byte_level(const char *path, bool add_prefix_space, bool splits, fsdp__pre_tokenizer *out)
+{
+    fsdp__split_step step = {
+        .behavior = FSDP__SPLIT_ISOLATED, .add_prefix_space = add_prefix_space, .cut = FSDP__CUTS_NOWHERE};
+
+    out->byte_level = true;
+    return splits || add_prefix_space ? add_step(path, out, &step, splits ? gpt2_split : NULL) : FSDP_OK;
+}
+
+fsdp_status fsdp__add_qwen2_split(const char *path, fsdp__pre_tokenizer *out)
+{
+    return add_step(path, out, &(fsdp__split_step){.behavior = FSDP__SPLIT_ISOLATED}, qwen2_split);
+}
+
+/* ---- pre-tokenizers ---- */
+
+static fsdp_status parse_byte_level(const fsdp__json_object *part, fsdp__pre_tokenizer *out)
+{
+    bool add_prefix_space = true, splits = true;
+
+    FSDP_TRY(fsdp__json_bool(part, "add_prefix_space", &add_prefix_space));
+    FSDP_TRY(fsdp__json_bool(part, "use_regex", &splits));
+    return fsdp__add_byte_level(part->path, add_prefix_space, splits, out);
+}
+
+static fsdp_status parse_digits(const fsdp__json_object *part, fsdp__pre_tokenizer *out)
+{
+    fsdp__split_step step = {.behavior = FSDP__SPLIT_CONTIGUOUS};
+    bool individual = false;
+
+    FSDP_TRY(fsdp__json_bool(part, "individual_digits", &individual));
+    if (individual)
+        step.behavior = FSDP__SPLIT_ISOLATED;
+    return add_step(part->path, out, &step, "\\p{N}");
+}
+
+static fsdp_status parse_behavior(const fsdp__json_object *part, fsdp__split_behavior *out)
+{
+    static const char *const names[] = {
+        [FSDP__SPLIT_REMOVED] = "Removed",
+        [FSDP__SPLIT_ISOLATED] = "Isolated",
+        [FSDP__SPLIT_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+        [FSDP__SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
+        [FSDP__SPLIT_CONTIGUOUS] = "Contiguous",
+    };
+    const char *name = NULL;
+
+    FSDP_TRY(fsdp__json_string(part, "behavior", true, &name));
+    for (size_t i = 0; i < FSDP__COUNT_OF(names); i++)
+        if (strcmp(name, names[i]) == 0) {
+            *out = (fsdp__split_behavior)i;
+            return FSDP_OK;
+        }
+    return fsdp__unsupported_part(part->path, "behavior of Split", name);
+}
+
+static fsdp_status parse_split(const fsdp__json_object *part, fsdp__pre_tokenizer *out)
+{
+    fsdp__split_step step = {0};
+    fsdp__json_object pattern;
+    const char *regex = NULL, *literal = NULL;
+
+    FSDP_TRY(parse_behavior(part, &step.behavior));
+    FSDP_TRY(fsdp__json_bool(part, "invert", &step.invert));
+    FSDP_TRY(fsdp__json_child(part, "pattern", &pattern));
+    if (pattern.object) {
+        FSDP_TRY(fsdp__json_string(&pattern, "Regex", false, &regex));
+        FSDP_TRY(fsdp__json_string(&pattern, "String", false, &literal));
+    }
+    if (!regex == !literal)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the pattern of a Split is neither a Regex nor a String",
+                         part->path);
+    if (regex)
+        return add_step(part->path, out, &step, regex);
+    FSDP_TRY(fsdp__pattern_create_literal(part->path, literal, &step.pattern));
+    if (add_step(part->path, out, &step, NULL) == FSDP_OK)
+        return FSDP_OK;
+    fsdp__pattern_free(step.pattern);
+    return fsdp_last_status();
+}
+
+static fsdp_status parse_step(const char *path, const json_t *value, fsdp__pre_tokenizer *out);
+
+static fsdp_status parse_sequence(const fsdp__json_object *part, fsdp__pre_tokenizer *out)
+{
+    const json_t *list = json_object_get(part->object, "pretokenizers");
+
+    if (!json_is_array(list))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the pre-tokenizer 'Sequence' has no list 'pretokenizers'",
+                         part->path);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        FSDP_TRY(parse_step(part->path, json_array_get(list, i), out));
+    return FSDP_OK;
+}
+
+static fsdp_status parse_step(const char *path, const json_t *value, fsdp__pre_tokenizer *out)
+{
+    fsdp__json_object part = {.path = path, .object = value};
+    const char *type;
+
+    FSDP_TRY(fsdp__part_type(&part, "pre-tokenizer", &type));
+    if (strcmp(type, "Sequence") == 0)
+        return parse_sequence(&part, out);
+    if (out->byte_level)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': the pre-tokenizer '%s' behind ByteLevel is not supported",
+                         path, type);
+    if (strcmp(type, "ByteLevel") == 0)
+        return parse_byte_level(&part, out);
+    if (strcmp(type, "Digits") == 0)
+        return parse_digits(&part, out);
+    if (strcmp(type, "Split") == 0)
+        return parse_split(&part, out);
+    return fsdp__unsupported_part(path, "pre-tokenizer", type);
+}
+
+fsdp_status fsdp__parse_pre_tokenizer(const char *path, const json_t *pre_tokenizer, fsdp__pre_tokenizer *out)
+{
+    if (pre_tokenizer && !json_is_null(pre_tokenizer))
+        FSDP_TRY(parse_step(path, pre_tokenizer, out));
+    if (!out->byte_level)
+        return fsdp__unsupported_part(path, "pre-tokenizer", "without ByteLevel");
+    return FSDP_OK;
+}
+
+/* ---- normalizers, decoders ---- */
+
+fsdp_status fsdp__parse_normalizer(const char *path, const json_t *normalizer, bool *nfc)
+{
+    fsdp__json_object part = {.path = path, .object = normalizer};
+    const json_t *list;
+    const char *type;
+
+    if (!normalizer || json_is_null(normalizer))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__part_type(&part, "normalizer", &type));
+    if (strcmp(type, "NFC") == 0) {
+        *nfc = true;
+        return FSDP_OK;
+    }
+    if (strcmp(type, "Sequence") != 0)
+        return fsdp__unsupported_part(path, "normalizer", type);
+    list = json_object_get(normalizer, "normalizers");
+    if (!json_is_array(list))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the normalizer 'Sequence' has no list 'normalizers'", path);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        FSDP_TRY(fsdp__parse_normalizer(path, json_array_get(list, i), nfc));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__parse_decoder(const char *path, const json_t *decoder)
+{
+    fsdp__json_object part = {.path = path, .object = decoder};
+    const json_t *list;
+    const char *type;
+
+    if (!decoder || json_is_null(decoder))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__part_type(&part, "decoder", &type));
+    if (strcmp(type, "ByteLevel") == 0)
+        return FSDP_OK;
+    if (strcmp(type, "Sequence") != 0)
+        return fsdp__unsupported_part(path, "decoder", type);
+    list = json_object_get(decoder, "decoders");
+    if (!json_is_array(list))
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the decoder 'Sequence' has no list 'decoders'", path);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        FSDP_TRY(fsdp__parse_decoder(path, json_array_get(list, i)));
+    return FSDP_OK;
+}

@@ -1,0 +1,37 @@
+/* vocabulary.h - tokens by id, and ids by what the tokens stand for. */
+#ifndef TOKENIZER_VOCABULARY_H
+#define TOKENIZER_VOCABULARY_H
+
+#include "fsdp/status.h"
+
+#define FSDP__NO_TOKEN (-1)
+
+typedef struct fsdp__token {
+    size_t at; /* in the vocabulary's bytes */
+    uint32_t bytes;
+    bool present;
+    bool special;
+    bool added;   /* beside the model: no word becomes it */
+    bool literal; /* no byte-level token: its bytes are its text */
+} fsdp__token;
+
+typedef struct fsdp__vocabulary {
+    fsdp__token *tokens; /* by id */
+    int64_t count, capacity;
+    char *bytes; /* of all tokens, one after the other */
+    int64_t byte_count, byte_capacity;
+    int32_t *slots; /* a hash table of ids */
+    int64_t slot_count, used;
+} fsdp__vocabulary;
+
+/* `text` is as tokenizer.json writes it. An id that is taken by another token, or a token that has another id, is an
+ * error that names both; the same again is fine. */
+fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text, int64_t id);
+/* By the text of files; by the bytes that byte-level text stands for. FSDP__NO_TOKEN: there is none. */
+fsdp_status fsdp__vocabulary_find_text(const fsdp__vocabulary *vocabulary, const char *text, int32_t *out);
+int32_t fsdp__vocabulary_find_bytes(const fsdp__vocabulary *vocabulary, const char *bytes, size_t count);
+/* What the token stands for: `token` is of the vocabulary. */
+const char *fsdp__vocabulary_bytes(const fsdp__vocabulary *vocabulary, int32_t token, size_t *count);
+void fsdp__vocabulary_release(fsdp__vocabulary *vocabulary);
+
+#endif

@@ -1,0 +1,45 @@
+/* word.h - the tokens of one word. */
+#ifndef TOKENIZER_WORD_H
+#define TOKENIZER_WORD_H
+
+#include "fsdp/tokenizer.h"
+#include "tokenizer/merges.h"
+#include "tokenizer/vocabulary.h"
+
+typedef struct fsdp__bpe {
+    fsdp__vocabulary vocabulary;
+    fsdp__merges merges;
+    int32_t byte_tokens[256]; /* FSDP__NO_TOKEN: the byte is left out, or is the unknown token */
+    int32_t unknown;          /* FSDP__NO_TOKEN: there is none */
+    bool fuse_unknown;        /* one for several in a row */
+    bool ignore_merges;       /* a word that is a token is that token */
+} fsdp__bpe;
+
+typedef struct fsdp__symbol {
+    int32_t token;
+    int32_t previous, next; /* in a long word; -1: none, and a token of -1: gone into another */
+    const fsdp__merge *merge;
+} fsdp__symbol;
+
+/* A pair of a long word that could be merged. */
+typedef struct fsdp__candidate_merge {
+    const fsdp__merge *merge;
+    int32_t at;
+} fsdp__candidate_merge;
+
+/* Memory of a thread's own. */
+typedef struct fsdp__word_scratch {
+    fsdp__symbol *symbols;
+    int64_t count, capacity;
+    fsdp__candidate_merge *heap;
+    int64_t heap_count, heap_capacity;
+    int64_t left_out; /* bytes so far that no token stands for */
+} fsdp__word_scratch;
+
+fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id);
+/* Appends the tokens of `bytes`, of which there are under 2^31. */
+fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch, const char *bytes, size_t count,
+                              fsdp_token_list *out);
+void fsdp__word_scratch_release(fsdp__word_scratch *scratch);
+
+#endif
