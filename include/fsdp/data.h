@@ -45,6 +45,8 @@ FSDP_API void fsdp_tokens_close(fsdp_tokens *tokens);
 /* What the first bytes of the files say against reading them so: a program or tokens as text, text as tokens, uint32 as
  * uint16. The first such file, and how many there are; else that some are text and some tokens. NULL: nothing. */
 FSDP_API const char *fsdp_tokens_warning(const fsdp_tokens *tokens);
+/* Whether a file among them is read as text. */
+FSDP_API bool fsdp_tokens_have_text(const fsdp_tokens *tokens);
 FSDP_API int64_t fsdp_tokens_count(const fsdp_tokens *tokens);
 /* `count` tokens from `position` on; the range must be inside. */
 FSDP_API fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_t count, int32_t *out);
@@ -58,9 +60,10 @@ typedef struct fsdp_loader_options {
     int rank, world_size;
     bool shuffle;
     uint64_t seed;
-    int64_t vocab_size;       /* a token at or beyond it is an error naming file and position; 0: not checked */
-    int workers;              /* threads that read ahead; 0: read in the caller */
-    int64_t start_microbatch; /* position to begin at (s * A + a) */
+    int64_t vocab_size;   /* a token at or beyond it is an error naming file and position; 0: not checked */
+    int workers;          /* threads that read ahead; 0: read in the caller */
+    int64_t start_window; /* of the order, from 0: batches begin there, as after fsdp_loader_position windows */
+    int64_t token_count;  /* of the stream only so many, from its begin; 0: all */
 } fsdp_loader_options;
 
 typedef struct fsdp_loader fsdp_loader;
@@ -73,13 +76,17 @@ FSDP_API void fsdp_loader_free(fsdp_loader *loader);
 
 typedef struct fsdp_batch {
     const int32_t *inputs, *targets; /* (local_batch, seq_len), valid until the next call */
-    int64_t microbatch;              /* running number, from 0 */
+    int64_t microbatch;              /* running number of this loader's, from 0 */
     int64_t epoch;                   /* of the microbatch's first window over all ranks */
 } fsdp_batch;
 
 /* A failure (a token beyond the vocabulary) comes at the batch it belongs to and stays: the loader does not go past it.
  */
 FSDP_API fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out);
+/* Windows of the order that all ranks together have had, over all epochs, once each has made as many calls as this one.
+ * A loader of the same stream, seq_len, order and seed that starts there goes on without losing or repeating one, with
+ * any number of ranks, batches and workers. */
+FSDP_API int64_t fsdp_loader_position(const fsdp_loader *loader);
 
 #ifdef __cplusplus
 }

@@ -96,7 +96,7 @@ FSDP_API fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options 
 FSDP_API void fsdp_distributed_sampler_free(fsdp_distributed_sampler *sampler);
 /* Before each epoch, or all are in the same order. Loaders follow with their next epoch. */
 FSDP_API fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler, int64_t epoch);
-/* Items of this rank, the same on all. */
+/* Items of this rank, the same on all; of an epoch that is gone on with, those that are left. */
 FSDP_API int64_t fsdp_distributed_sampler_length(const fsdp_distributed_sampler *sampler);
 /* Which these are; borrowed until the epoch is set. */
 FSDP_API const int64_t *fsdp_distributed_sampler_indices(const fsdp_distributed_sampler *sampler);
@@ -118,7 +118,7 @@ typedef struct fsdp_data_loader_options {
 
 typedef struct fsdp_data_batch {
     int64_t size;   /* items */
-    int64_t number; /* of the batch in its epoch, from 0 */
+    int64_t number; /* of the batch in its epoch, from 0; where a position was set, from there */
     int field_count;
     const fsdp_data_field *fields; /* with `size` as the first dimension */
     void *const *data;             /* of each; aligned to 64 bytes, the caller's to change; until the next call */
@@ -138,6 +138,34 @@ FSDP_API int64_t fsdp_data_loader_length(const fsdp_data_loader *loader);
 FSDP_API fsdp_status fsdp_data_loader_next(fsdp_data_loader *loader, fsdp_data_batch *out, bool *more);
 /* Leaves the epoch: the next call begins another. [blocks] */
 FSDP_API void fsdp_data_loader_reset(fsdp_data_loader *loader);
+
+/* ---- where a run stands in its data: what a checkpoint keeps of it ----
+ *
+ *     position = fsdp_data_loader_position(loader);                // five numbers, the same on all ranks
+ *
+ *     FSDP_TRY(fsdp_data_loader_set_position(loader, &position));  // of another run, with any number of ranks
+ *     for (int64_t epoch = position.epoch; epoch < epochs; epoch++) {
+ *         FSDP_TRY(fsdp_distributed_sampler_set_epoch(sampler, epoch)); // the position stays for the epoch it is of
+ *         ...
+ */
+
+typedef struct fsdp_data_position {
+    int64_t epoch;
+    int64_t items;  /* of the epoch's order: so many have been in batches of all ranks together */
+    int64_t length; /* of the data set, and how the sampler orders it: what the order depends on */
+    bool shuffle;
+    uint64_t seed;
+} fsdp_data_position;
+
+/* Behind the last batch that fsdp_data_loader_next gave out, once each rank has had as many. At the end of an epoch all
+ * of it. Without a sampler epochs are counted here. */
+FSDP_API fsdp_data_position fsdp_data_loader_position(const fsdp_data_loader *loader);
+/* Leaves the epoch: the next call of fsdp_data_loader_next begins that of the position, without the items that have
+ * been: in the same order, over as many ranks as there are now, so none is lost and none comes twice (but for the few
+ * with which DistributedSampler fills up its ranks at the end of an epoch). With as many ranks and batches of the same
+ * size they are the batches that would have come. FSDP_INVALID when the data set has another length or the sampler
+ * another order. [blocks] */
+FSDP_API fsdp_status fsdp_data_loader_set_position(fsdp_data_loader *loader, const fsdp_data_position *position);
 
 #ifdef __cplusplus
 }

@@ -48,6 +48,11 @@ typedef struct fsdp_explain_options {
     int world_size; /* 0: 1 */
     int rank;       /* whose step is told. Rank 0 has the most of everything */
     bool sweep;     /* other units besides, and DDP: `variants`, those that go with the config's other keys */
+    int machines;   /* that the ranks are on, as many on each; 0: 1. What goes between them is counted then */
+    bool one_level; /* ranks of a machine share nothing: FSDP_ONE_LEVEL=1 (docs/cluster.md) */
+    /* Called as ranks and variants are done: `done` of `all`. NULL: not. */
+    void (*progress)(void *arg, int64_t done, int64_t all);
+    void *progress_arg;
 } fsdp_explain_options;
 
 /* ---- what is found out ---- */
@@ -103,6 +108,12 @@ typedef struct fsdp_explained_event {
     size_t live_bytes[FSDP_MEMORY_KINDS]; /* then */
 } fsdp_explained_event;
 
+/* To and from other machines, as fsdp_comm_stats. */
+typedef struct fsdp_explained_network {
+    int64_t sent[FSDP_COLLECTIVES], received[FSDP_COLLECTIVES]; /* bytes of buffers */
+    int64_t messages[FSDP_COLLECTIVES];                         /* sent: of buffers and headers */
+} fsdp_explained_network;
+
 /* What one step costs a rank once it has settled: the third. WORKSPACE is what operations take themselves; kernels'
  * scratch, which depends on the machine and its threads, is in none of these numbers. */
 typedef struct fsdp_explained_step {
@@ -110,6 +121,7 @@ typedef struct fsdp_explained_step {
     size_t peak_bytes[FSDP_MEMORY_KINDS];                          /* within it; they need not fall together */
     size_t peak_total_bytes;                                       /* of all kinds together but WORKSPACE */
     int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES]; /* as fsdp_comm_stats */
+    fsdp_explained_network network;
     double flops;
 } fsdp_explained_step;
 
@@ -125,6 +137,9 @@ typedef struct fsdp_explained_variant {
 typedef struct fsdp_explanation {
     const char *model, *strategy, *policy;
     int world_size, rank;
+    int machines;
+    bool one_level;
+    fsdp_explained_network machine;       /* of a step of all ranks on the machine of `rank`; where there are several */
     int replicas;                         /* copies of the parameters */
     int64_t microbatches;                 /* of a step; 0: no step was taken (fsdp_explain_module) */
     int64_t local_batch, seq_len;         /* of a microbatch; 0: the model is not the config's */
@@ -135,7 +150,7 @@ typedef struct fsdp_explanation {
     const fsdp_explained_unit *units; /* in the order of the tree */
     int64_t parameter_count;
     const fsdp_explained_parameter *parameters; /* in the order of the tree */
-    int part_count, first_part; /* ranks whose parts are known, from which on: all of them, or this one alone */
+    int part_count, first_part; /* ranks whose parts are known, from which on: all (of up to 4096), or this one alone */
     int64_t event_count;
     const fsdp_explained_event *events;
     fsdp_explained_step step;

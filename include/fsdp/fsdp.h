@@ -79,6 +79,7 @@
 #define FSDP_FSDP_H
 
 #include "fsdp/autograd.h"
+#include "fsdp/checkpoint.h"
 #include "fsdp/comm.h"
 #include "fsdp/context.h"
 #include "fsdp/data.h"

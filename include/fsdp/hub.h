@@ -1,4 +1,4 @@
-/* fsdp/hub.h - Hugging Face model folders: config.json and safetensors, read into shards and written from them.
+/* fsdp/hub.h - Hugging Face model folders: config.json and weights, read into shards and written from them.
  *
  * Every reader checks what it reads (sizes, offsets, names, dtypes) and names file, tensor and key in its error. */
 #ifndef FSDP_HUB_H
@@ -13,28 +13,40 @@ extern "C" {
 
 FSDP_API fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out);
 
-/* Whether the folder's safetensors files hold the parameters of a model of this config: names, shapes and dtypes, from
+/* What ends a text: eos_token_id, a token or a list of them, of generation_config.json, or of config.json where that is
+ * not there or names none. None in either is no error. */
+enum {
+    FSDP_HUB_MAX_STOP_TOKENS = FSDP_MODEL_MAX_EOS_TOKENS
+};
+typedef struct fsdp_hub_stop_tokens {
+    int64_t count;
+    int32_t ids[FSDP_HUB_MAX_STOP_TOKENS];
+} fsdp_hub_stop_tokens;
+FSDP_API fsdp_status fsdp_hub_read_stop_tokens(const char *folder, fsdp_hub_stop_tokens *out);
+
+/* Whether the folder's weights hold the parameters of a model of this config: names, shapes and dtypes, from
  * the headers alone. Call it before the model gets memory: a config.json may say any size. */
 FSDP_API fsdp_status fsdp_hub_check(fsdp_context *context, const char *folder, const fsdp_model_config *config);
 
-/* Fills every entry of the state from the folder's safetensors files: each rank reads only its own rows, converting
- * dtypes (F32, BF16, F16; whole numbers and booleans are read as what they are). Missing, surplus (beyond known aliases
+/* Fills every entry of the state from the folder's weights (fsdp_weights_open: safetensors or pytorch_model.bin): each
+ * rank reads only its own rows, a few MiB at a time, converting dtypes (F32, BF16, F16; whole numbers and booleans are
+ * read as what they are). Missing, surplus (beyond known aliases
  * of tied weights and buffers that HF may store) or misshapen tensors are errors naming the tensors and the file, found
- * before anything is changed. Ranks look at their own rows only, so one may fail alone: fsdp_agree on the result.
+ * before anything is changed, and so are shards that cannot be written now. Ranks look at their own rows only, so one
+ * may fail alone: fsdp_agree on the result.
  * `config` is NULL for a model of one's own, in which names are what they are. */
 FSDP_API fsdp_status fsdp_hub_load(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config);
 
-/* The names that only one of the two has. */
-typedef struct fsdp_hub_keys {
-    int64_t missing_count, unexpected_count;
-    char **missing;    /* in the state, and in no file */
-    char **unexpected; /* in a file, and not in the state */
-} fsdp_hub_keys;
-/* The same with these passed over (PyTorch's strict=False): what both have is read, and the rest is in `*out`, for the
- * caller to release, who may give NULL. */
+/* The same, where rank 0 of the group alone reads the data, and sends it to the others, who take their rows of it: for
+ * storage that gets slower when all ranks read. Same bits. All ranks of the group have the same names in the same
+ * order; what is wrong on any rank is an error on all. [collective] */
+FSDP_API fsdp_status fsdp_hub_load_by_leader(const char *folder, fsdp_state_dict *state,
+                                             const fsdp_model_config *config, fsdp_process_group *group);
+
+/* The same with names that only one of the two has passed over (PyTorch's strict=False): what both have is read, and
+ * the rest is in `*out`, for the caller to release, who may give NULL. */
 FSDP_API fsdp_status fsdp_hub_load_partly(const char *folder, fsdp_state_dict *state, const fsdp_model_config *config,
-                                          fsdp_hub_keys *out);
-FSDP_API void fsdp_hub_keys_release(fsdp_hub_keys *keys);
+                                          fsdp_state_dict_keys *out);
 
 /* Writes model.safetensors (or numbered files of at most 5 GB with an index), config.json and generation_config.json,
  * as transformers loads them; without a config, which may be NULL, the weights alone, of whatever module the state is.
@@ -52,6 +64,12 @@ FSDP_API void fsdp_hub_keys_release(fsdp_hub_keys *keys);
  * tensor in its own. Whole numbers and booleans stay what they are. [collective] */
 FSDP_API fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                                    fsdp_dtype dtype, fsdp_process_group *group);
+
+/* The same with files of at most `max_shard_bytes` of weights, where fsdp_hub_save has 5 GB; a tensor that is larger
+ * has a file of its own. [collective] */
+FSDP_API fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_dict *state,
+                                         const fsdp_model_config *config, fsdp_dtype dtype, fsdp_process_group *group,
+                                         uint64_t max_shard_bytes);
 
 /* Finishes a save into this folder that was interrupted while its files were replaced: afterwards the folder holds the
  * new model. `*out_finished` (may be NULL) says whether there was one. One process calls it; refused while a save is

@@ -70,7 +70,8 @@ typedef struct fsdp_replicate_options {
     bool no_shared_memory;
 } fsdp_replicate_options;
 
-/* The module with all that is below it. options may be NULL. Errors, on all ranks, the module unchanged: names, shapes,
+/* The module with all that is below it. options may be NULL. Where there are no parameters nothing is replicated, and
+ * buffers are each rank's own. Errors, on all ranks, the module unchanged: names, shapes,
  * dtypes or requires_grad of the parameters, which are on the meta device, or options, that differ among the ranks; a
  * module that is sharded or replicated already, or has one below; a parameter without dimensions, not contiguous, that
  * has a gradient, is distributed, or is on another device than the others; static_graph with find_unused_parameters.

@@ -99,7 +99,7 @@ typedef struct fsdp_offload_policy {
 
 /* How prefetched gathers and reductions run. */
 typedef enum fsdp_overlap {
-    FSDP_OVERLAP_AUTO, /* inline on the CPU: ranks have no core to spare */
+    FSDP_OVERLAP_AUTO, /* inline on the CPU: ranks have no core to spare; on workers over several machines */
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
 } fsdp_overlap;
@@ -291,6 +291,11 @@ FSDP_API fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool condi
 /* These two at any time. The first replaces what the options say, reshard_after_forward_ranks too. */
 FSDP_API fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool reshard, bool recurse);
 FSDP_API fsdp_status fsdp_module_set_reshard_after_backward(fsdp_module *module, bool reshard, bool recurse);
+/* true: whatever they are set to, the module and all that is sharded below keep what a forward has gathered, until a
+ * write to a shard or a reshard: for many forwards in a row without a backward, which then gather once. false: as they
+ * are set again, and all is resharded. A local call, the same on all ranks; FSDP_STATE while a forward or backward
+ * runs. */
+FSDP_API fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep);
 /* false: the backward does not gather the module's own group, nor prefetch it: for modules whose backward reads no
  * parameter, as an embedding's. One that does read a parameter which is not unsharded fails, on all ranks. What is
  * recomputed in a backward (fsdp_module_set_checkpoint) is gathered all the same. */
@@ -424,6 +429,7 @@ typedef struct fsdp_shard_info {
     int64_t shard_numel;     /* elements this rank holds, without padding */
     bool shares_memory;      /* gathers move nothing on this machine */
     bool offloaded;          /* shards lie on the host, away from the device: see fsdp_offload_policy */
+    bool keeps_unsharded;    /* by fsdp_module_set_keep_unsharded */
 } fsdp_shard_info;
 
 FSDP_API bool fsdp_module_is_sharded(fsdp_module *module);

@@ -1,6 +1,7 @@
 /* fsdp/state.h - state dicts: the neutral currency between the makers of tensors (modules, optimizers) and files:
  * names, global shapes, and the part this rank holds. Making one moves and copies nothing: entries alias live memory.
- */
+ * One that was made before its modules were sharded says where tensors were then: saves and loads refuse it
+ * (FSDP_STATE), and another one has to be made. */
 #ifndef FSDP_STATE_H
 #define FSDP_STATE_H
 
@@ -39,6 +40,14 @@ FSDP_API void fsdp_state_dict_free(fsdp_state_dict *state);
 FSDP_API const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *state,
                                                            const char *name); /* NULL when absent */
 
+/* Names that only one of the two has, of what a state dict is loaded from. */
+typedef struct fsdp_state_dict_keys {
+    int64_t missing_count, unexpected_count;
+    char **missing;    /* in the state, and not there */
+    char **unexpected; /* there, and not in the state */
+} fsdp_state_dict_keys;
+FSDP_API void fsdp_state_dict_keys_release(fsdp_state_dict_keys *keys); /* NULL is allowed */
+
 /* ---- whole tensors ----
  *
  * One tensor at a time: beside what is kept, no rank holds more than one whole tensor (with rows padded to a multiple
@@ -65,7 +74,8 @@ FSDP_API fsdp_status fsdp_state_dict_gather(const fsdp_state_dict *state, const 
 /* Writes to this rank's part of every entry what `full` has there, with conversion between floating dtypes, from any
  * device: from each rank's own full state dict, without communication of tensors, or broadcast by rank 0. What is wrong
  * on any rank is an error on all, naming the entry, before anything is written: one that `full` lacks, one that belongs
- * nowhere, another shape, a part of a tensor, the meta device. options may be NULL. [collective] */
+ * nowhere, another shape, a part of a tensor, the meta device, a shard that cannot be written now. options may be NULL.
+ * [collective] */
 FSDP_API fsdp_status fsdp_state_dict_load_full(const fsdp_state_dict *state, const fsdp_state_dict *full,
                                                const fsdp_full_state_options *options);
 

@@ -26,13 +26,14 @@ bool fsdp__bar_possible(int fd)
     return isatty(fd) && terminal && *terminal && strcmp(terminal, "dumb") != 0;
 }
 
-void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, int columns, char *text, size_t text_bytes)
+void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
+                    size_t text_bytes)
 {
-    char numbers[100], bar[WIDEST + 1];
+    char numbers[160], bar[WIDEST + 1];
     int length, width, done;
 
-    length = snprintf(numbers, sizeof numbers, "%lld/%lld  %lld:%02d left", (long long)step, (long long)steps,
-                      (long long)(seconds_left / 60), (int)fmod(seconds_left, 60));
+    length = snprintf(numbers, sizeof numbers, "%lld/%lld  %lld:%02d left%s%s", (long long)step, (long long)steps,
+                      (long long)(seconds_left / 60), (int)fmod(seconds_left, 60), *note ? "  " : "", note);
     /* The last column stays free: a line that fills it is wrapped by some terminals. */
     width = FSDP__MIN(columns - 1 - length - 3, (int)WIDEST);
     if (width < NARROWEST) {
@@ -52,18 +53,23 @@ void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_n
     int64_t now = fsdp__clock_ns();
     double left = (double)(now - began_ns) * 1e-9 / (double)step * (double)(steps - step);
     struct winsize size = {0};
-    char text[160];
+    char text[220];
 
     if (bar->drawn && now - bar->drawn_ns < AGAIN_NS)
         return;
     /* Asked every time: somebody may have changed the size. */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
         size.ws_col = USUAL_COLUMNS;
-    fsdp__bar_text(step, steps, left, size.ws_col, text, sizeof text);
+    fsdp__bar_text(step, steps, left, bar->note, size.ws_col, text, sizeof text);
     fprintf(stderr, "\r%s\033[K", text);
     fflush(stderr);
     bar->drawn = true;
     bar->drawn_ns = now;
+}
+
+void fsdp__bar_draw_bytes(fsdp__bar *bar, uint64_t done, uint64_t all, int64_t began_ns)
+{
+    fsdp__bar_draw(bar, FSDP__MAX((int64_t)(done >> 20), 1), (int64_t)(all >> 20) + 1, began_ns);
 }
 
 void fsdp__bar_clear(fsdp__bar *bar)

@@ -9,15 +9,20 @@
 typedef struct fsdp__bar {
     _Atomic bool drawn; /* it stands on the terminal; whoever logs, on any thread, takes it away */
     int64_t drawn_ns;
+    char note[60]; /* behind the time */
 } fsdp__bar;
 
 /* Whether the descriptor is a terminal that can draw a line again. */
 bool fsdp__bar_possible(int fd);
-/* "[====>    ] 12/100  1:03 left" in at most `columns` - 1 characters; without the bar, or cut, where it is narrow. */
-void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, int columns, char *text, size_t text_bytes);
+/* "[====>    ] 12/100  1:03 left", and a note, in at most `columns` - 1 characters; without the bar, or cut, where it
+ * is narrow. */
+void fsdp__bar_text(int64_t step, int64_t steps, double seconds_left, const char *note, int columns, char *text,
+                    size_t text_bytes);
 
-/* On stderr, a few times a second at most. */
+/* On stderr, a few times a second at most. There has been a step, or nothing is known of the time. */
 void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps, int64_t began_ns);
+/* The same in MiB, of however few bytes. */
+void fsdp__bar_draw_bytes(fsdp__bar *bar, uint64_t done, uint64_t all, int64_t began_ns);
 void fsdp__bar_clear(fsdp__bar *bar);
 
 #endif

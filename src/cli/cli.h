@@ -16,9 +16,14 @@ int fsdp__cmd_train(int argc, char **argv);
 int fsdp__cmd_explain(int argc, char **argv);
 int fsdp__cmd_compare(int argc, char **argv);
 int fsdp__cmd_run(int argc, char **argv);
+int fsdp__cmd_eval(int argc, char **argv);
 int fsdp__cmd_generate(int argc, char **argv);
+int fsdp__cmd_diff(int argc, char **argv);
+int fsdp__cmd_convert(int argc, char **argv);
 int fsdp__cmd_inspect(int argc, char **argv);
+int fsdp__cmd_verify(int argc, char **argv);
 int fsdp__cmd_repair(int argc, char **argv);
+int fsdp__cmd_tokenize(int argc, char **argv);
 
 /* "fsdp: <message>" on stderr; returns FSDP__USAGE, or FSDP__FAILED. */
 int fsdp__usage_error(const char *format, ...) FSDP_PRINTF(1, 2);
@@ -28,6 +33,22 @@ int fsdp__failure(const char *format, ...) FSDP_PRINTF(1, 2);
 
 /* Whether a command that reads what `config` names may write `path` in the end; `option` asked for it. */
 fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path);
+/* What `print` prints of `what` as the file `path`, whole or not at all; a symbolic link stays, and where it leads is
+ * written. Nothing to do for NULL. */
+fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *what, FILE *out),
+                               const void *what);
+
+/* ---- dtype_option.c ---- */
+
+/* One of the floating dtypes, by any of its names. */
+fsdp_status fsdp__dtype_option(const char *text, fsdp_dtype *out);
+
+/* ---- cache.c ---- */
+
+/* "fsdp" in $XDG_CACHE_HOME, else in ~/.cache; fsdp__free it. NULL where the environment names neither. */
+fsdp_status fsdp__cache_folder(char **out);
+/* That one where the config has a tokenizer and no data.cache. */
+fsdp_status fsdp__default_cache(fsdp_train_config *config);
 
 /* ---- handover.c ---- */
 
@@ -35,12 +56,28 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
 fsdp_status fsdp__hand_over(const fsdp_train_config *config, int *fd);
 /* What was handed over into a config at its defaults; closes the descriptor. */
 fsdp_status fsdp__take_over(int fd, fsdp_train_config *config);
+/* Where somebody else has started the ranks: rank 0's config into those of the others, which are at their defaults; its
+ * file need not be on their machines. [collective] */
+fsdp_status fsdp__share_config(fsdp_context *context, fsdp_train_config *config);
 
 /* ---- ranks.c ---- */
+
+typedef struct fsdp__ranks {
+    int64_t count;       /* of the world; 0: only who joins it learns it */
+    int rank;            /* this process's, where it joins */
+    bool joins;          /* others have started the ranks, this process is one of them; else it starts them */
+    const char *starter; /* who has, for messages */
+} fsdp__ranks;
+
+/* What `-n text` means in this environment. NULL: it was not given, which is one rank, or all that were started. A
+ * number that is not theirs is FSDP_INVALID. */
+fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out);
 
 /* Starts ranks and waits for them; says what went wrong. The exit status is a shell's: that of the first rank to fail,
  * or 128 + signal; an interrupted launcher dies of the signal itself. */
 int fsdp__launch_ranks(const fsdp_launch_options *options);
+/* The second half of it: says how a launch has failed, by the last error, and how to exit. */
+int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report);
 
 /* ---- progress.c ---- */
 
@@ -48,19 +85,25 @@ typedef struct fsdp__progress {
     bool prints;   /* this rank prints */
     bool terminal; /* stderr is one that can draw a bar */
     fsdp__bar bar;
-    int ranks;
+    int ranks, machines;
     int64_t steps, log_freq, tokens_per_step;
+    int64_t step; /* taken last */
     double flops_per_token;
     int64_t began_ns, logged_ns;
+    int64_t first_step; /* before which earlier runs have stopped */
     int64_t logged_step;
     bool has_loss;
     double first_loss, last_loss;
-    int64_t skipped, epoch;
+    int64_t skipped, epoch, tokens;
 } fsdp__progress;
 
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads);
 void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *report);
+void fsdp__progress_validating(fsdp__progress *progress, int64_t done, int64_t all);
+void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config *config,
+                               const fsdp_train_validation *validation);
+void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *saved);
 /* Takes the bar away. */
 void fsdp__progress_clear(fsdp__progress *progress);
 void fsdp__progress_end(fsdp__progress *progress);

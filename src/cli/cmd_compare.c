@@ -2,7 +2,6 @@
  * turns, so that what disturbs the machine disturbs all of them, and what fails is one of them. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -37,8 +36,8 @@ static void usage(void)
          "  --strategies LIST       of parallelism.strategy: ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1 (default: all of\n"
          "                          them); also fsdp1:STRATEGY, as fsdp1:shard_grad_op. The first is what losses are\n"
          "                          compared with\n"
-         "  --policies LIST         of parallelism.wrap_policy: blocks, root, always, size or size:PARAMETERS,\n"
-         "                          class:NAME+NAME (default: what the config says)\n"
+         "  --policies LIST         of parallelism.wrap_policy: blocks, root, always, size (100000000) or\n"
+         "                          size:PARAMETERS, class:NAME+NAME (default: what the config says)\n"
          "  --steps N               steps that count, in each start (default: 4), after 2 that do not\n"
          "  --rounds N              times that each is started, in turns (default: 3)\n"
          "  --worlds LIST           other numbers of ranks to say memory and bytes for (default: 1,2,4,8,16,64)\n"
@@ -68,24 +67,16 @@ static void look_elsewhere(fsdp__comparison *c)
 
 /* ---- files ---- */
 
-static fsdp_status write_file(const fsdp__comparison *c, void (*print)(const fsdp__comparison *, FILE *),
-                              const char *path)
+static fsdp_status print_markdown(const void *c, FILE *out)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = path ? open_memstream(&text, &bytes) : NULL;
-    fsdp_status status = FSDP_OK;
+    fsdp__comparison_print_markdown(c, out);
+    return FSDP_OK;
+}
 
-    if (!path)
-        return FSDP_OK;
-    if (out)
-        print(c, out);
-    if (!out || fclose(out) != 0)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot write '%s': out of memory", path);
-    else
-        status = fsdp__file_write_atomic(path, text, bytes);
-    free(text);
-    return status;
+static fsdp_status print_svg(const void *c, FILE *out)
+{
+    fsdp__comparison_print_svg(c, out);
+    return FSDP_OK;
 }
 
 /* Files first: whoever reads the table may go before its end. A full disk costs only the file. */
@@ -100,11 +91,14 @@ static int tell(const session *s)
                 return fsdp__failure("%s", c->figures[v].failure);
         return fsdp__failure("%s", c->variants.items[0].refused);
     }
-    if (write_file(c, fsdp__comparison_print_markdown, s->markdown) != FSDP_OK)
-        status = fsdp__failure("--markdown: %s", fsdp_last_error());
-    if (write_file(c, fsdp__comparison_print_svg, s->svg) != FSDP_OK)
-        status = fsdp__failure("--svg: %s", fsdp_last_error());
-    (s->json ? fsdp__comparison_print_json : fsdp__comparison_print)(c, stdout);
+    if (fsdp__output_write("--markdown", s->markdown, print_markdown, c) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
+    if (fsdp__output_write("--svg", s->svg, print_svg, c) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
+    if (!s->json)
+        fsdp__comparison_print(c, stdout);
+    else if (fsdp__comparison_print_json(c, stdout) != FSDP_OK && !ferror(stdout))
+        status = fsdp__failure("%s", fsdp_last_error());
     return status;
 }
 
@@ -166,6 +160,8 @@ static int compare(session *s, fsdp_train_config *config, bool is_preset)
 {
     int threads = (int)config->training.threads;
 
+    if (fsdp__default_cache(config) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
     /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
     if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
@@ -197,6 +193,20 @@ static fsdp_status read_numbers(session *s, const texts *t)
     s->comparison.steps = (int)steps;
     s->comparison.rounds = (int)rounds;
     return FSDP_OK;
+}
+
+static fsdp_status refuse_others(void)
+{
+    fsdp__ranks started;
+
+    FSDP_TRY(fsdp__ranks_read(NULL, &started));
+    if (!started.joins || started.count == 1)
+        return FSDP_OK;
+    return FSDP_FAIL(
+        FSDP_INVALID,
+        "compare: it starts its ranks itself, and %s has started this process as one of several: run it by "
+        "itself",
+        started.starter);
 }
 
 static int with_config(session *s, fsdp_train_config *config, int argc, char **argv)
@@ -232,6 +242,8 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
         return fsdp__compare_rank(t.config_fd, t.records_fd, s->comparison.steps);
     if (args.rest)
         return fsdp__usage_error("compare: nothing may follow '--'");
+    if (refuse_others() != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (args.positional_count == 0 && argc == 1)
         return fsdp__usage_error("compare: no config file given; see 'fsdp compare --help'");
     if (!t.ranks)

@@ -1,19 +1,25 @@
 /* cmd_explain.c - fsdp explain: what a strategy does to a model, and what it costs, before anything runs. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/text.h"
+#include "cli/bar.h"
 #include "cli/cli.h"
 #include "cli/overrides.h"
+#include "train/strategy_word.h"
 
 typedef struct request {
     fsdp_train_config *config;
     const char *strategy, *policy, *svg;
-    const char *ranks, *batch, *seq_len, *microbatches, *rank;
-    bool json, help;
+    const char *ranks, *machines, *batch, *seq_len, *microbatches, *rank;
+    bool one_level, json, help;
     fsdp_explain_options options;
+    fsdp__bar bar;
+    int64_t began_ns;
 } request;
 
 static void usage(void)
@@ -27,9 +33,14 @@ static void usage(void)
         "config.json is.\n"
         "\n"
         "  -n, -np, --ranks RANKS  ranks that there would be (default: 2)\n"
-        "  --strategy NAME         fsdp2, zero1, zero2, zero3, hsdp, fsdp1, ddp; fsdp1:STRATEGY, as\n"
-        "                          fsdp1:shard_grad_op (default: what the config says, fsdp2)\n"
-        "  --wrap-policy POLICY    blocks, root, always, size or size:PARAMETERS, class:NAME+NAME (default: blocks)\n"
+        "  --machines MACHINES     that they would be on, as many on each: what goes between them, for this rank and\n"
+        "                          its machine (default: 1)\n"
+        "  --one-level             as if ranks of a machine shared nothing: FSDP_ONE_LEVEL=1 (docs/cluster.md)\n"
+        "  --strategy NAME         fsdp2, zero1, zero2, zero3, hsdp (in 2 copies, or one on each machine, if the\n"
+        "                          config says no number), fsdp1, ddp; fsdp1:STRATEGY, as fsdp1:shard_grad_op\n"
+        "                          (default: what the config says, fsdp2)\n"
+        "  --wrap-policy POLICY    blocks, root, always, size:PARAMETERS (size: 100000000), class:NAME+NAME (default:\n"
+        "                          blocks)\n"
         "  --batch N               sequences of a microbatch and rank (default: training.local_batch_size)\n"
         "  --seq-len N             tokens of a sequence (default: training.seq_len, or all that the model takes)\n"
         "  --microbatches N        of a step (default: 1, or what training.global_batch_size makes of it)\n"
@@ -48,63 +59,16 @@ static fsdp_status set_number(fsdp_train_config *config, const char *option, con
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "%s", option);
 }
 
-/* "fsdp1:shard_grad_op", "size:20000" and "class:A+B" in two. */
-static const char *split(const char *text, char *word, size_t bytes)
-{
-    size_t length = strcspn(text, ":");
-
-    snprintf(word, bytes, "%.*s", (int)length, text);
-    return text[length] ? text + length + 1 : NULL;
-}
-
-static fsdp_status set_strategy(const request *r)
-{
-    char name[80];
-    const char *of = split(r->strategy, name, sizeof name);
-
-    FSDP_TRY(fsdp_train_config_set(r->config, "parallelism.strategy", name));
-    if (of && r->config->parallelism.strategy != FSDP_TRAIN_FSDP1)
-        return FSDP_FAIL(FSDP_INVALID, "%s takes nothing behind a colon", name);
-    return of ? fsdp_train_config_set(r->config, "parallelism.fsdp1_strategy", of) : FSDP_OK;
-}
-
-static fsdp_status set_classes(const request *r, const char *names)
-{
-    char name[120];
-
-    FSDP_TRY(fsdp_train_config_set(r->config, "parallelism.wrap_classes", ""));
-    while (*names) {
-        size_t length = strcspn(names, "+");
-
-        snprintf(name, sizeof name, "%.*s", (int)length, names);
-        FSDP_TRY(fsdp_train_config_add(r->config, "parallelism.wrap_classes", name));
-        names += length + (names[length] == '+');
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status set_policy(const request *r)
-{
-    char name[80];
-    const char *of = split(r->policy, name, sizeof name);
-
-    FSDP_TRY(fsdp_train_config_set(r->config, "parallelism.wrap_policy", name));
-    r->config->parallelism.wrap_min_num_params = 0;
-    FSDP_TRY(fsdp_train_config_set(r->config, "parallelism.wrap_classes", ""));
-    if (of && r->config->parallelism.wrap_policy == FSDP_TRAIN_WRAP_SIZE)
-        return fsdp_train_config_set(r->config, "parallelism.wrap_min_num_params", of);
-    if (of && r->config->parallelism.wrap_policy == FSDP_TRAIN_WRAP_CLASS)
-        return set_classes(r, of);
-    return of ? FSDP_FAIL(FSDP_INVALID, "%s takes nothing behind a colon", name) : FSDP_OK;
-}
-
 static fsdp_status set_options(const request *r)
 {
-    fsdp_status status = r->strategy ? set_strategy(r) : FSDP_OK;
+    int64_t copies = r->config->parallelism.data_parallel_replicate_degree;
+    fsdp_status status = r->strategy ? fsdp__train_set_strategy(r->config, r->strategy) : FSDP_OK;
 
+    if (r->options.machines > 1 && r->config->parallelism.strategy == FSDP_TRAIN_HSDP) /* as a run has it there */
+        r->config->parallelism.data_parallel_replicate_degree = copies;
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--strategy");
-    status = r->policy ? set_policy(r) : FSDP_OK;
+    status = r->policy ? fsdp__train_set_policy(r->config, r->policy) : FSDP_OK;
     if (status != FSDP_OK)
         return fsdp_fail_prefix(status, "--wrap-policy");
     FSDP_TRY(set_number(r->config, "--batch", "training.local_batch_size", r->batch));
@@ -113,13 +77,26 @@ static fsdp_status set_options(const request *r)
 
 static fsdp_status read_numbers(request *r)
 {
-    int64_t ranks = 2, rank = 0;
+    int64_t ranks = 2, machines = 1, rank = 0;
 
     if (r->ranks)
-        FSDP_TRY(fsdp__args_integer("-n", r->ranks, 1, 4096, &ranks));
+        FSDP_TRY(fsdp__args_integer("-n", r->ranks, 1, 1 << 16, &ranks));
+    if (r->machines)
+        FSDP_TRY(fsdp__args_integer("--machines", r->machines, 1, ranks, &machines));
+    if (ranks % machines != 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--machines is %lld, which does not divide the %lld ranks: each machine has as "
+                         "many",
+                         (long long)machines, (long long)ranks);
+    if (r->one_level && machines == 1)
+        return FSDP_FAIL(FSDP_INVALID, "--one-level is of several machines: give --machines");
     if (r->rank)
         FSDP_TRY(fsdp__args_integer("--rank", r->rank, 0, ranks - 1, &rank));
-    r->options = (fsdp_explain_options){.world_size = (int)ranks, .rank = (int)rank, .sweep = true};
+    r->options = (fsdp_explain_options){.world_size = (int)ranks,
+                                        .rank = (int)rank,
+                                        .sweep = true,
+                                        .machines = (int)machines,
+                                        .one_level = r->one_level};
     return FSDP_OK;
 }
 
@@ -138,12 +115,9 @@ static fsdp_status set_microbatches(const request *r)
 /* A config where its name says so, a folder where there is one or a path is meant; else a preset. */
 static fsdp_status read_model(const request *r, const char *name)
 {
-    size_t length = strlen(name);
-    bool yaml = (length > 5 && strcmp(name + length - 5, ".yaml") == 0) ||
-                (length > 4 && strcmp(name + length - 4, ".yml") == 0);
     fsdp_model_config model;
 
-    if (yaml)
+    if (fsdp__ends_with(name, ".yaml") || fsdp__ends_with(name, ".yml"))
         return fsdp_train_config_load(r->config, name);
     if (strchr(name, '/') || fsdp__path_exists(name)) {
         FSDP_TRY(fsdp_hub_read_config(name, &model));
@@ -158,35 +132,42 @@ static fsdp_status read_model(const request *r, const char *name)
 
 /* ---- what is told ---- */
 
-static fsdp_status write_svg(const fsdp_explanation *e, const char *path)
+static fsdp_status print_svg(const void *e, FILE *out)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    return fsdp_explanation_svg(e, out);
+}
+
+static void draw(void *arg, int64_t done, int64_t all)
+{
+    request *r = arg;
+
+    fsdp__bar_draw(&r->bar, done, all, r->began_ns);
+}
+
+static fsdp_status explain(request *r, fsdp_explanation **out)
+{
     fsdp_status status;
 
-    if (!out)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot write '%s': out of memory", path);
-    status = fsdp_explanation_svg(e, out);
-    if (fclose(out) != 0 && status == FSDP_OK)
-        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot write '%s': out of memory", path);
-    if (status == FSDP_OK)
-        status = fsdp__file_write_atomic(path, text, bytes);
-    free(text);
+    r->began_ns = fsdp__clock_ns();
+    if (fsdp__bar_possible(STDERR_FILENO)) {
+        r->options.progress = draw;
+        r->options.progress_arg = r;
+    }
+    status = fsdp_explain(NULL, r->config, &r->options, out);
+    fsdp__bar_clear(&r->bar);
     return status;
 }
 
 /* main says why what was printed has not arrived. The file first: whoever reads may go before the end. */
-static int tell(const request *r)
+static int tell(request *r)
 {
     fsdp_explanation *e = NULL;
     int status = 0;
 
-    if (fsdp__output_check(r->config, "--svg", r->svg) != FSDP_OK ||
-        fsdp_explain(NULL, r->config, &r->options, &e) != FSDP_OK)
+    if (fsdp__output_check(r->config, "--svg", r->svg) != FSDP_OK || explain(r, &e) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (r->svg && write_svg(e, r->svg) != FSDP_OK)
-        status = fsdp__failure("--svg: %s", fsdp_last_error());
+    if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK)
+        status = fsdp__failure("%s", fsdp_last_error());
     if ((r->json ? fsdp_explanation_json : fsdp_explanation_print)(e, stdout) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
     fsdp_explanation_free(e);
@@ -199,6 +180,8 @@ static int with_config(request *r, int argc, char **argv)
 {
     const fsdp__option options[] = {{"ranks", 'n', &r->ranks, NULL},
                                     {"np", 0, &r->ranks, NULL},
+                                    {"machines", 0, &r->machines, NULL},
+                                    {"one-level", 0, NULL, &r->one_level},
                                     {"strategy", 0, &r->strategy, NULL},
                                     {"wrap-policy", 0, &r->policy, NULL},
                                     {"batch", 0, &r->batch, NULL},

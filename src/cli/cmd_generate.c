@@ -1,196 +1,185 @@
-/* cmd_generate.c - fsdp generate FOLDER: continues a text or a list of token ids. */
+/* cmd_generate.c - fsdp generate FOLDER: continues a text or a list of token ids. With -n N this process starts N ranks
+ * of itself, hands them the prompt and waits for them; a rank (or the only process) joins by the environment. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "cli/cli.h"
+#include "cli/continuation.h"
 #include "cli/process.h"
-#include "device/device.h"
-#include "launch/launch.h"
 
-typedef struct request {
-    const char *folder, *prompt, *ids;
-    fsdp_generate_options options;
-    fsdp_model_config config;
-    int32_t *tokens; /* prompt, then what is generated */
-    int64_t count;
-} request;
+#define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its prompt is */
 
 static void usage(void)
 {
-    puts("fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3\n"
+    puts("fsdp generate FOLDER --prompt TEXT | --prompt-file FILE | --tokens 1,2,3\n"
          "\n"
-         "  --prompt TEXT          continue a text (models whose tokens are bytes)\n"
-         "  --tokens IDS           continue token ids; prints all ids on one line\n"
-         "  --max-new-tokens N     default 200\n"
-         "  --temperature T        default 0.8; 0: always the most likely token\n"
-         "  --top-k K              choose among the K most likely tokens; default 0: among all\n"
-         "  --seed S               default 0");
+         "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is "
+         "taken.\n"
+         "\n"
+         "  --prompt TEXT           continue a text; tokens are those of FOLDER's tokenizer, or bytes\n"
+         "  --prompt-file FILE      the text of a file, of standard input where FILE is '-'\n"
+         "  --tokenizer FOLDER      that of another folder, or a tokenizer.json\n"
+         "  --tokens IDS            continue token ids; prints all ids on one line\n"
+         "  --max-new-tokens N      default 200\n"
+         "  --temperature T         default 0.8; 0: always the most likely token\n"
+         "  --top-k K               choose among the K most likely tokens; default 0: among all\n"
+         "  --top-p P               among the fewest tokens that have the share P of the probability; default 1: all\n"
+         "  --seed S                default 0\n"
+         "  --ignore-eos            go on behind the token that ends a text (eos_token_id)\n"
+         "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
+         "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
+         "\n"
+         "A text that is longer than the model's context goes on with the later half of it.");
 }
 
-/* ---- prompt: what can be said without the folder, then what it says to it ---- */
+/* ---- the command line ---- */
 
-static int allocate(request *r, size_t count)
+typedef struct texts {
+    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *ranks, *rank_fd;
+} texts;
+
+static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
 {
-    r->tokens = fsdp__calloc(count + (size_t)r->options.max_new_tokens, sizeof *r->tokens);
-    return r->tokens ? 0 : fsdp__failure("%s", fsdp_last_error());
+    double temperature = 0.8, top_p = 1;
+    int64_t seed = 0;
+
+    c->options.max_new_tokens = 200;
+    if (t->most)
+        FSDP_TRY(fsdp__args_integer("--max-new-tokens", t->most, 0, 1 << 24, &c->options.max_new_tokens));
+    if (t->temperature)
+        FSDP_TRY(fsdp__args_number("--temperature", t->temperature, 0, 1000, &temperature));
+    if (t->top_k)
+        FSDP_TRY(fsdp__args_integer("--top-k", t->top_k, 0, 1 << 24, &c->options.top_k));
+    if (t->top_p)
+        FSDP_TRY(fsdp__args_number("--top-p", t->top_p, 0, 1, &top_p));
+    if (t->seed)
+        FSDP_TRY(fsdp__args_integer("--seed", t->seed, 0, INT64_MAX, &seed));
+    c->options.temperature = (float)temperature;
+    c->options.top_p = (float)top_p;
+    c->options.seed = (uint64_t)seed;
+    c->dtype = FSDP_F32;
+    return t->dtype ? fsdp__dtype_option(t->dtype, &c->dtype) : FSDP_OK;
 }
 
-static int read_prompt(request *r)
+static fsdp_status check_ids(const char *ids)
 {
-    size_t length = strlen(r->prompt);
+    const char *at = ids;
 
-    if (length == 0)
-        return fsdp__usage_error("generate: --prompt is empty: give at least one character");
-    if (allocate(r, length) != 0)
-        return FSDP__FAILED;
-    for (size_t i = 0; i < length; i++)
-        r->tokens[i] = (unsigned char)r->prompt[i];
-    r->count = (int64_t)length;
-    return 0;
-}
-
-static int read_ids(request *r)
-{
-    const char *at = r->ids;
-    size_t most = 1;
-
-    for (const char *c = r->ids; *c; c++)
-        most += *c == ',';
-    if (allocate(r, most) != 0)
-        return FSDP__FAILED;
     for (;;) {
         char *end;
         long value = strtol(at, &end, 10);
 
         if (end == at || (*end && *end != ',') || value < 0 || value > INT32_MAX)
-            return fsdp__usage_error("generate: --tokens is '%s': expected token ids with commas between them", r->ids);
-        r->tokens[r->count++] = (int32_t)value;
+            return FSDP_FAIL(FSDP_INVALID, "generate: --tokens is '%s': expected token ids with commas between them",
+                             ids);
         if (!*end)
-            return 0;
+            return FSDP_OK;
         at = end + 1;
     }
 }
 
-static int check_prompt(const request *r)
+static fsdp_status check_line(const texts *t, const fsdp__continuation *c)
 {
-    char *tokenizer = fsdp__path_join(r->folder, "tokenizer.json");
-    bool has_tokenizer = tokenizer && fsdp__path_exists(tokenizer);
+    if (!c->path)
+        return FSDP_FAIL(FSDP_INVALID, "generate: no model folder given; see 'fsdp generate --help'");
+    if (!t->rank_fd && !t->prompt + !t->file + !c->ids != 2)
+        return FSDP_FAIL(FSDP_INVALID, "generate: give either --prompt TEXT or --tokens 1,2,3, or --prompt-file FILE");
+    if (t->prompt && !*t->prompt)
+        return FSDP_FAIL(FSDP_INVALID, "generate: --prompt is empty: give at least one character");
+    return c->ids ? check_ids(c->ids) : FSDP_OK;
+}
 
-    fsdp__free(tokenizer);
-    if (r->prompt && (r->config.vocab_size != 256 || has_tokenizer))
-        return fsdp__failure(
-            "'%s' is no byte-level model (%s%lld tokens in its vocabulary), and tokenizers are not read "
-            "yet: give ids with --tokens 1,2,3",
-            r->folder, has_tokenizer ? "it has a tokenizer.json, " : "", (long long)r->config.vocab_size);
-    for (int64_t i = 0; i < r->count; i++)
-        if (r->tokens[i] >= r->config.vocab_size)
-            return fsdp__failure("token %d of --tokens is not in the vocabulary of '%s', which has %lld", r->tokens[i],
-                                 r->folder, (long long)r->config.vocab_size);
+/* ---- the two roles ---- */
+
+static int run(fsdp__continuation *c)
+{
+    if (c->as_rank)
+        (void)signal(SIGPIPE, SIG_IGN); /* its death would be a failure of all ranks */
+    else
+        fsdp__explain_bus_errors();
+    if (fsdp__continuation_run(c) != FSDP_OK)
+        return c->as_rank ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
     return 0;
 }
 
-/* ---- model ---- */
-
-static fsdp_status load_model(fsdp_context *context, const request *r, fsdp_module **out)
+/* The ranks get the command line as it is, and the prompt where it was not in it. */
+static int launch(const fsdp__continuation *c, int ranks, int argc, char **argv)
 {
-    fsdp_state_dict *state = NULL;
-    fsdp_status status = FSDP_OK;
-    fsdp_module *model;
+    const char **line = fsdp__calloc((size_t)argc + 3, sizeof *line); /* NULL at its end */
+    fsdp_launch_options options = {.ranks = ranks, .argv = line};
+    char as_rank[40] = "--" RANK_OPTION "=-1";
+    int fd = -1, status;
 
-    *out = NULL;
-    FSDP_TRY(fsdp_hub_check(context, r->folder, &r->config));
-    model = fsdp_model_create(context, fsdp_meta(context), &r->config);
-    if (!model)
-        return fsdp_last_status();
-    FSDP_TRY_GOTO(status, fsdp_module_materialize(model, fsdp__front_device(context)), out);
-    FSDP_TRY_GOTO(status, fsdp_state_dict_from_module(model, &state), out);
-    FSDP_TRY_GOTO(status, fsdp_hub_load(r->folder, state, &r->config), out);
-    fsdp_module_train(model, false);
-    *out = model;
-    model = NULL;
-out:
-    fsdp_state_dict_free(state);
-    fsdp_module_unref(model);
+    if (!line || (c->prompt.text && fsdp__prompt_hand_over(&c->prompt, &fd) != FSDP_OK)) {
+        fsdp__free(line);
+        return fsdp__failure("%s", fsdp_last_error());
+    }
+    if (fd >= 0)
+        snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
+    line[0] = "/proc/self/exe";
+    line[1] = "generate";
+    line[2] = as_rank;
+    for (int i = 1; i < argc; i++) /* one step-N for all, whatever is saved meanwhile */
+        line[i + 2] = argv[i] == c->path ? c->folder.path : argv[i];
+    status = fsdp__launch_ranks(&options);
+    if (fd >= 0)
+        close(fd);
+    fsdp__free(line);
     return status;
 }
 
-static bool print_byte(void *arg, int32_t token)
+static int be_rank(fsdp__continuation *c, const char *fd_text)
 {
-    (void)arg;
-    putchar(token);
-    return fflush(stdout) == 0; /* nobody reads on: main says why */
+    int64_t fd = -1;
+
+    c->as_rank = true;
+    if (fsdp__args_integer("--" RANK_OPTION, fd_text, -1, INT_MAX, &fd) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if ((fd >= 0 && fsdp__prompt_take_over((int)fd, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return run(c);
 }
 
-static void print_ids(const request *r)
+static int with_line(fsdp__continuation *c, const texts *t, int argc, char **argv)
 {
-    for (int64_t i = 0; i < r->count; i++)
-        printf("%s%d", i ? "," : "", (int)r->tokens[i]);
-    putchar('\n');
-}
+    fsdp__ranks ranks;
 
-/* The layers of a small model are over before a second thread has begun. */
-static fsdp_status create_context(const request *r, fsdp_context **out)
-{
-    bool small = fsdp_model_config_parameters(&r->config) < 16 * 1000 * 1000;
-
-    return small ? fsdp__context_from_env(1, out) : fsdp_context_from_env(out);
-}
-
-static fsdp_status generate(request *r)
-{
-    fsdp_context *context = NULL;
-    fsdp_module *model = NULL;
-    fsdp_status status = FSDP_OK;
-
-    FSDP_TRY(create_context(r, &context));
-    FSDP_TRY_GOTO(status, load_model(context, r, &model), out);
-    if (r->prompt)
-        fputs(r->prompt, stdout);
-    FSDP_TRY_GOTO(status, fsdp_generate(model, r->tokens, &r->count, &r->options, r->prompt ? print_byte : NULL, NULL),
-                  out);
-    if (r->prompt)
-        putchar('\n');
-    else
-        print_ids(r);
-out:
-    fsdp_module_unref(model);
-    fsdp_context_free(context);
-    return status;
-}
-
-/* ---- command ---- */
-
-static fsdp_status read_numbers(request *r, const char *most, const char *temperature, const char *top_k,
-                                const char *seed)
-{
-    int64_t value = 0;
-    double number = 0.8;
-
-    if (most)
-        FSDP_TRY(fsdp__args_integer("--max-new-tokens", most, 0, 1 << 24, &r->options.max_new_tokens));
-    if (temperature)
-        FSDP_TRY(fsdp__args_number("--temperature", temperature, 0, 1000, &number));
-    if (top_k)
-        FSDP_TRY(fsdp__args_integer("--top-k", top_k, 0, 1 << 24, &r->options.top_k));
-    if (seed)
-        FSDP_TRY(fsdp__args_integer("--seed", seed, 0, INT64_MAX, &value));
-    r->options.temperature = (float)number;
-    r->options.seed = (uint64_t)value;
-    return FSDP_OK;
+    if (check_line(t, c) != FSDP_OK || read_numbers(t, c) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (t->rank_fd)
+        return be_rank(c, t->rank_fd);
+    if (fsdp__ranks_read(t->ranks, &ranks) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if ((t->file && fsdp__prompt_read("--prompt-file", t->file, &c->prompt) != FSDP_OK) ||
+        (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return ranks.count > 1 && !ranks.joins ? launch(c, (int)ranks.count, argc, argv) : run(c);
 }
 
 int fsdp__cmd_generate(int argc, char **argv)
 {
-    request r = {.options = {.max_new_tokens = 200}};
-    const char *most = NULL, *temperature = NULL, *top_k = NULL, *seed = NULL;
+    fsdp__continuation c = {.path = NULL};
+    texts t = {.prompt = NULL};
     bool help = false;
-    const fsdp__option options[] = {{"prompt", 'p', &r.prompt, NULL},   {"tokens", 0, &r.ids, NULL},
-                                    {"max-new-tokens", 0, &most, NULL}, {"temperature", 0, &temperature, NULL},
-                                    {"top-k", 0, &top_k, NULL},         {"seed", 0, &seed, NULL},
-                                    {"help", 'h', NULL, &help},         {0}};
+    const fsdp__option options[] = {{"prompt", 'p', &t.prompt, NULL},
+                                    {"prompt-file", 0, &t.file, NULL},
+                                    {"tokens", 0, &c.ids, NULL},
+                                    {"max-new-tokens", 0, &t.most, NULL},
+                                    {"temperature", 0, &t.temperature, NULL},
+                                    {"top-k", 0, &t.top_k, NULL},
+                                    {"top-p", 0, &t.top_p, NULL},
+                                    {"seed", 0, &t.seed, NULL},
+                                    {"dtype", 0, &t.dtype, NULL},
+                                    {"tokenizer", 0, &c.tokenizer, NULL},
+                                    {"ignore-eos", 0, NULL, &c.ignore_eos},
+                                    {"ranks", 'n', &t.ranks, NULL},
+                                    {"np", 0, &t.ranks, NULL},
+                                    {RANK_OPTION, 0, &t.rank_fd, NULL},
+                                    {"help", 'h', NULL, &help},
+                                    {0}};
     fsdp__args args = {.options = options, .positional_most = 1};
     int status;
 
@@ -200,21 +189,8 @@ int fsdp__cmd_generate(int argc, char **argv)
         usage();
         return 0;
     }
-    if (args.positional_count == 0)
-        return fsdp__usage_error("generate: no model folder given; see 'fsdp generate --help'");
-    if (!r.prompt == !r.ids)
-        return fsdp__usage_error("generate: give either --prompt TEXT or --tokens 1,2,3");
-    if (read_numbers(&r, most, temperature, top_k, seed) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
-    fsdp__explain_bus_errors();
-    r.folder = args.positional[0];
-    status = r.prompt ? read_prompt(&r) : read_ids(&r);
-    if (status == 0 && fsdp_hub_read_config(r.folder, &r.config) != FSDP_OK)
-        status = fsdp__failure("%s", fsdp_last_error());
-    if (status == 0)
-        status = check_prompt(&r);
-    if (status == 0 && generate(&r) != FSDP_OK)
-        status = fsdp__failure("%s", fsdp_last_error());
-    fsdp__free(r.tokens);
+    c.path = args.positional_count > 0 ? args.positional[0] : NULL;
+    status = with_line(&c, &t, argc, argv);
+    fsdp__continuation_release(&c);
     return status;
 }

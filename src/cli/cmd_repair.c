@@ -19,7 +19,7 @@ int fsdp__cmd_repair(int argc, char **argv)
         return 0;
     }
     if (args.positional_count == 0)
-        return fsdp__usage_error("repair: no model folder given");
+        return fsdp__usage_error("repair: no model folder given; see 'fsdp repair --help'");
     if (fsdp_hub_repair(args.positional[0], &finished) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     printf(finished ? "%s: the save is finished, the new model is in place\n" : "%s: nothing to repair\n",

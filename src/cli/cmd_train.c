@@ -7,33 +7,47 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
+#include "base/context.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
 #include "cli/process.h"
+#include "cli/restarts.h"
 #include "launch/launch.h"
 #include "launch/variables.h"
+#include "train/config.h"
 
-#define RANK_OPTION "as-rank" /* tells a started rank from the process that starts them, and where its config is */
+enum {
+    SAVE_GRACE_MS = 600 * 1000 /* for the end of a step, and a checkpoint; whoever is in a hurry asks twice */
+};
+
+#define RANK_OPTION "as-rank"   /* tells a started rank from the process that starts them, and where its config is */
+#define STEPS_OPTION "steps-to" /* where rank 0 writes how far it has come */
 
 typedef struct session {
     fsdp_train_config *config;
     fsdp_context *context;
     fsdp__progress progress;
     fsdp__interrupt interrupt;
-    bool as_rank; /* started by another process of this program, which says what went wrong */
+    fsdp__restarts restarts;
+    fsdp__ranks ranks;
+    int64_t steps_fd; /* of a rank whose launcher wants to know; -1 */
+    bool as_rank;     /* started by another process of this program, which says what went wrong */
 } session;
 
 static void usage(void)
 {
     puts("fsdp train CONFIG.yaml [-n RANKS] [--section.key=value ...] [--print-config]\n"
          "\n"
-         "  -n, -np, --ranks RANKS  rank processes to start here (default: 1, or the ranks this process is one of)\n"
+         "  -n, -np, --ranks RANKS  rank processes to start here (default: 1, or the ranks this process is one of:\n"
+         "                          mpirun, srun and torchrun start them, too)\n"
+         "  --max-restarts K        when a rank fails, start all again from the newest checkpoint, at most K times\n"
+         "  --min-ranks M           when the same failure comes back, go on with fewer ranks, at least M\n"
          "  --print-config          print the config that results, and stop\n"
          "  --section.key=value     in place of what the file says; the file itself may be left out. '--section.key\n"
          "                          value' is the same, but for a value that begins with '--'. Of a key that is given\n"
-         "                          twice the last counts; several --data.path, --model.frozen, or\n"
-         "                          --parallelism.wrap_classes, are one list\n"
+         "                          twice the last counts; but several of a list (--data.path, --model.frozen, ...)\n"
+         "                          are one list\n"
          "\nKeys:\n");
     (void)fsdp_train_config_help(stdout);
 }
@@ -45,15 +59,39 @@ static void started(void *arg, const fsdp_train_summary *summary)
     session *s = arg;
 
     fsdp__progress_start(&s->progress, s->config, summary, fsdp_context_threads(s->context));
+    fsdp__interrupt_asks(&s->interrupt, fsdp__train_saves(s->config));
 }
 
 static void stepped(void *arg, const fsdp_train_report *report)
 {
     session *s = arg;
 
+    if (s->progress.prints)
+        fsdp__restarts_step((int)s->steps_fd, report->step);
     fsdp__progress_step(&s->progress, report);
-    if (report->step == s->config->training.steps)
-        fsdp__progress_end(&s->progress);
+}
+
+static void validating(void *arg, int64_t done, int64_t all)
+{
+    session *s = arg;
+
+    fsdp__progress_validating(&s->progress, done, all);
+}
+
+static void validated(void *arg, const fsdp_train_validation *validation)
+{
+    session *s = arg;
+
+    fsdp__progress_validation(&s->progress, s->config, validation);
+}
+
+static void trained(void *arg, int64_t step)
+{
+    session *s = arg;
+
+    (void)step;
+    fsdp__interrupt_asks(&s->interrupt, false); /* nobody asks any more what the run is to do */
+    fsdp__progress_end(&s->progress);
 }
 
 static void exported(void *arg, const char *path)
@@ -62,6 +100,13 @@ static void exported(void *arg, const char *path)
 
     if (s->progress.prints)
         printf("model written to %s\n", path);
+}
+
+static void saved(void *arg, const fsdp_train_saved *saved)
+{
+    session *s = arg;
+
+    fsdp__progress_saved(&s->progress, saved);
 }
 
 static void logged(void *arg, fsdp_log_level level, const char *line)
@@ -79,6 +124,20 @@ static void holds(void *arg, fsdp_hub_hold *hold)
     fsdp__interrupt_holds(&s->interrupt, hold);
 }
 
+static void saver(void *arg, fsdp_checkpoint_saver *saver)
+{
+    session *s = arg;
+
+    fsdp__interrupt_saver(&s->interrupt, saver);
+}
+
+static fsdp_train_demand demand(void *arg)
+{
+    session *s = arg;
+
+    return fsdp__interrupt_demand(&s->interrupt);
+}
+
 /* A rank that only learned of a failure lets the rank that caused it speak: it is ended in the meantime. */
 static void failed(void *arg, fsdp_status status, const char *message)
 {
@@ -87,7 +146,7 @@ static void failed(void *arg, fsdp_status status, const char *message)
     bool learned = status == FSDP_COMM || (status == FSDP_MISMATCH && rank != 0);
 
     fsdp__progress_clear(&s->progress);
-    if (s->as_rank)
+    if (s->as_rank && status != FSDP_INTERRUPTED) /* of that the launcher knows the signal alone */
         return;
     if (learned && fsdp_context_world_size(s->context) > 1)
         nanosleep(&(struct timespec){.tv_nsec = 500 * 1000 * 1000}, NULL);
@@ -119,17 +178,47 @@ static fsdp_status make_context(session *s)
     return threads > 0 ? fsdp__context_from_env(threads, &s->context) : fsdp_context_from_env(&s->context);
 }
 
-static int train(session *s)
+/* Where somebody else has started the ranks only rank 0 has read the config. */
+static fsdp_status join(session *s)
 {
-    fsdp_train_listener listener = {
-        .arg = s, .started = started, .stepped = stepped, .exported = exported, .failed = failed, .holds = holds};
     fsdp_status status;
 
-    if (fsdp__interrupt_start(&s->interrupt) != FSDP_OK)
+    FSDP_TRY(make_context(s));
+    if (!s->ranks.joins)
+        return FSDP_OK;
+    status = fsdp__share_config(s->context, s->config);
+    if (status == FSDP_OK && s->config->training.threads > 0)
+        fsdp__context_set_threads(s->context, (int)s->config->training.threads);
+    if (status == FSDP_OK)
+        return FSDP_OK;
+    fsdp_abort(s->context, fsdp_last_error());
+    fsdp_context_free(s->context);
+    return status;
+}
+
+static int train(session *s)
+{
+    fsdp_train_listener listener = {.arg = s,
+                                    .started = started,
+                                    .stepped = stepped,
+                                    .validating = validating,
+                                    .validated = validated,
+                                    .trained = trained,
+                                    .exported = exported,
+                                    .failed = failed,
+                                    .holds = holds,
+                                    .saver = saver,
+                                    .saved = saved,
+                                    .demand = demand};
+    fsdp_status status;
+    int signal;
+
+    /* Whether a run that is joined saves is only known when its config has come. */
+    if (fsdp__interrupt_start(&s->interrupt, s->ranks.joins || fsdp__train_saves(s->config)) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (!s->as_rank)
         fsdp__explain_bus_errors();
-    if (make_context(s) != FSDP_OK) {
+    if (join(s) != FSDP_OK) {
         fsdp__interrupt_stop(&s->interrupt);
         return s->as_rank ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
     }
@@ -140,36 +229,57 @@ static int train(session *s)
     if (status == FSDP_OK)
         status = check_output(s);
     fsdp_context_free(s->context);
+    signal = fsdp__interrupt_signal(&s->interrupt);
     fsdp__interrupt_stop(&s->interrupt);
+    /* All ranks end alike, whichever of them was told to. */
+    if (status == FSDP_INTERRUPTED)
+        fsdp__die_of(signal ? signal : SIGTERM);
     return status == FSDP_OK ? 0 : FSDP__FAILED;
 }
 
-static int launch(const session *s, int ranks)
+static fsdp_status launch_once(session *s, int ranks, fsdp_launch_report *report)
 {
-    fsdp_launch_options options = {.ranks = ranks};
-    int threads = (int)s->config->training.threads;
-    char as_rank[40];
-    const char *const argv[] = {"/proc/self/exe", "train", as_rank, NULL};
-    int fd = -1, status;
+    fsdp_launch_options options = {.ranks = ranks,
+                                   .interrupt_grace_ms = fsdp__train_saves(s->config) ? SAVE_GRACE_MS : 0};
+    char as_rank[40], steps_to[40];
+    const char *const argv[] = {"/proc/self/exe", "train", as_rank, steps_to, NULL};
+    int fd = -1;
+    fsdp_status status;
 
-    /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
-    if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    if (fsdp__hand_over(s->config, &fd) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
+    FSDP_TRY(fsdp__restarts_begin(&s->restarts));
+    FSDP_TRY(fsdp__hand_over(s->config, &fd));
     snprintf(as_rank, sizeof as_rank, "--" RANK_OPTION "=%d", fd);
+    snprintf(steps_to, sizeof steps_to, "--" STEPS_OPTION "=%d", s->restarts.steps_fd);
     options.argv = argv;
-    status = fsdp__launch_ranks(&options);
+    fflush(NULL);
+    status = fsdp_launch(&options, report);
     close(fd);
     return status;
 }
 
-static int be_rank(session *s, const char *fd_text)
+static int launch(session *s, int ranks)
+{
+    fsdp_launch_report report = {0};
+    fsdp_status status;
+    int threads = (int)s->config->training.threads;
+
+    /* A rank that cannot read it has joined nobody yet, and nobody would say why it ended. */
+    if (threads == 0 && fsdp__read_threads(&threads) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    do
+        status = launch_once(s, ranks, &report);
+    while (status != FSDP_OK && fsdp__restarts_again(&s->restarts, s->config, status, &report, &ranks));
+    fsdp__restarts_end(&s->restarts);
+    return status == FSDP_OK ? 0 : fsdp__ranks_failed(status, &report);
+}
+
+static int be_rank(session *s, const char *fd_text, const char *steps_text)
 {
     int64_t fd = 0;
 
     s->as_rank = true;
-    if (fsdp__args_integer("--" RANK_OPTION, fd_text, 3, INT_MAX, &fd) != FSDP_OK)
+    if (fsdp__args_integer("--" RANK_OPTION, fd_text, 3, INT_MAX, &fd) != FSDP_OK ||
+        (steps_text && fsdp__args_integer("--" STEPS_OPTION, steps_text, -1, INT_MAX, &s->steps_fd) != FSDP_OK))
         return fsdp__usage_error("%s", fsdp_last_error());
     if (fsdp__take_over((int)fd, s->config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
@@ -184,48 +294,71 @@ static int print_config(const session *s)
     return fsdp__failure("%s", fsdp_last_error());
 }
 
+typedef struct texts {
+    const char *ranks, *rank_fd, *steps_fd;
+    bool help, print;
+} texts;
+
+/* What is started here, or joined. */
+static int start(session *s, const texts *t)
+{
+    int ranks = (int)s->ranks.count;
+
+    if (fsdp__restarts_read(&s->restarts, s->config, s->ranks.count, s->ranks.starter) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (t->print)
+        return s->ranks.rank == 0 ? print_config(s) : 0;
+    if (fsdp__default_cache(s->config) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    if (s->ranks.joins || (ranks == 1 && s->restarts.most == 0))
+        return train(s);
+    if (fsdp_train_config_check(s->config, ranks) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return launch(s, ranks);
+}
+
 static int with_config(session *s, int argc, char **argv)
 {
-    const char *ranks_text = NULL, *rank_fd = NULL;
-    bool help = false, print = false;
-    const fsdp__option options[] = {{"ranks", 'n', &ranks_text, NULL}, {"help", 'h', NULL, &help},
-                                    {"print-config", 0, NULL, &print}, {"np", 0, &ranks_text, NULL},
-                                    {RANK_OPTION, 0, &rank_fd, NULL},  {0}};
+    texts t = {.rank_fd = NULL};
+    const fsdp__option options[] = {{"ranks", 'n', &t.ranks, NULL},
+                                    {"np", 0, &t.ranks, NULL},
+                                    {"help", 'h', NULL, &t.help},
+                                    {"print-config", 0, NULL, &t.print},
+                                    {"max-restarts", 0, &s->restarts.most_text, NULL},
+                                    {"min-ranks", 0, &s->restarts.least_text, NULL},
+                                    {RANK_OPTION, 0, &t.rank_fd, NULL},
+                                    {STEPS_OPTION, 0, &t.steps_fd, NULL},
+                                    {0}};
     fsdp__overrides over = {.config = s->config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     fsdp__args again = {.options = options, .dotted = fsdp__override_set, .positional_most = 1, .arg = &over};
-    int64_t ranks = 1;
 
     if (fsdp__args_parse(&args, "train", argc, argv) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
-    if (help) {
+    if (t.help) {
         usage();
         return 0;
     }
-    if (rank_fd)
-        return be_rank(s, rank_fd);
+    if (t.rank_fd)
+        return be_rank(s, t.rank_fd, t.steps_fd);
     if (args.positional_count == 0 && argc == 1)
         return fsdp__usage_error("train: no config file given; see 'fsdp train --help'");
     if (args.rest)
         return fsdp__usage_error("train: nothing may follow '--'");
-    if (ranks_text && fsdp__args_integer("-n", ranks_text, 1, 4096, &ranks) != FSDP_OK)
+    if (fsdp__ranks_read(t.ranks, &s->ranks) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
+    if (s->ranks.rank > 0) /* rank 0 reads the config for all */
+        return start(s, &t);
     if (args.positional_count && fsdp_train_config_load(s->config, args.positional[0]) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
-    if (print)
-        return print_config(s);
-    if (ranks == 1)
-        return train(s);
-    if (fsdp_train_config_check(s->config, (int)ranks) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
-    return launch(s, (int)ranks);
+    return start(s, &t);
 }
 
 int fsdp__cmd_train(int argc, char **argv)
 {
-    session s = {0};
+    session s = {.steps_fd = -1, .restarts.steps_fd = -1};
     int status;
 
     (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go: the run goes on (check_output) */

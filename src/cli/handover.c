@@ -3,10 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/file.h"
 #include "base/limits.h"
 #include "cli/cli.h"
 
@@ -47,4 +50,60 @@ fsdp_status fsdp__take_over(int fd, fsdp_train_config *config)
     status = fsdp_train_config_load(config, path);
     close(fd); /* programs that a rank starts have no business there */
     return status;
+}
+
+/* ---- ranks that somebody else has started ---- */
+
+static fsdp_status send_config(fsdp_process_group *world, const fsdp_train_config *config)
+{
+    int ranks = fsdp_process_group_size(world);
+    const void **texts = fsdp__calloc((size_t)ranks, sizeof *texts);
+    size_t *sizes = fsdp__calloc((size_t)ranks, sizeof *sizes), bytes = 0, own_bytes = 0;
+    char *text = NULL;
+    void *own = NULL;
+    FILE *file = texts && sizes ? open_memstream(&text, &bytes) : NULL;
+    fsdp_status status = file ? fsdp_train_config_print(config, file) : FSDP_NO_MEMORY;
+
+    if (file && fclose(file) != 0 && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "cannot hand the config to the ranks: %s", strerror(errno));
+    for (int r = 0; r < ranks && status == FSDP_OK; r++) {
+        texts[r] = text;
+        sizes[r] = bytes;
+    }
+    if (status == FSDP_OK)
+        status = fsdp_scatter_objects(world, 0, texts, sizes, &own, &own_bytes);
+    free(own);
+    free(text);
+    fsdp__free(sizes);
+    fsdp__free(texts);
+    return status;
+}
+
+static fsdp_status receive_config(fsdp_process_group *world, fsdp_train_config *config)
+{
+    size_t bytes = 0;
+    void *text = NULL;
+    fsdp_status status;
+    int fd;
+
+    FSDP_TRY(fsdp_scatter_objects(world, 0, NULL, NULL, &text, &bytes));
+    fd = memfd_create("fsdp-config", MFD_CLOEXEC);
+    status = fd < 0 ? FSDP_FAIL(FSDP_IO, "cannot take the config of rank 0: %s%s", strerror(errno),
+                                fsdp__limit_behind(errno))
+                    : fsdp__file_pwrite(fd, "the config of rank 0", text, bytes, 0);
+    free(text);
+    if (status == FSDP_OK)
+        return fsdp__take_over(fd, config);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+fsdp_status fsdp__share_config(fsdp_context *context, fsdp_train_config *config)
+{
+    fsdp_process_group *world = fsdp_world(context);
+
+    if (!world)
+        return fsdp_last_status();
+    return fsdp_context_rank(context) == 0 ? send_config(world, config) : receive_config(world, config);
 }

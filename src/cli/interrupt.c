@@ -6,34 +6,64 @@
 #include "base/limits.h"
 #include "cli/process.h"
 
+/* Whether the run ends by itself, or goes on. */
+static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
+{
+    bool left;
+
+    pthread_mutex_lock(&interrupt->mutex);
+    left = signal == SIGUSR1 || (interrupt->asks && interrupt->signal == 0);
+    if (signal == SIGUSR1)
+        interrupt->save = true;
+    else if (left)
+        interrupt->signal = signal;
+    pthread_mutex_unlock(&interrupt->mutex);
+    return left;
+}
+
 static void *wait_for_signals(void *arg)
 {
     fsdp__interrupt *interrupt = arg;
     int signal = 0;
 
-    if (sigwait(&interrupt->signals, &signal) != 0)
-        return NULL;
+    do
+        if (sigwait(&interrupt->signals, &signal) != 0)
+            return NULL;
+    while (is_left_to_the_run(interrupt, signal));
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
     /* Never given back: the run must not free what is in use here, nor say that it failed. */
     pthread_mutex_lock(&interrupt->mutex);
     fsdp_hub_abandon(interrupt->hold);
+    fsdp_checkpoint_saver_abandon(interrupt->saver);
     fsdp__die_of(signal);
 }
 
-fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt)
+static void let_through(int signal)
 {
-    static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
+    sigset_t one;
+
+    sigemptyset(&one);
+    sigaddset(&one, signal);
+    pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+}
+
+fsdp_status fsdp__interrupt_start(fsdp__interrupt *interrupt, bool saves)
+{
+    static const int awaited[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    size_t count = sizeof awaited / sizeof awaited[0] - !saves;
     int error;
 
     memset(interrupt, 0, sizeof *interrupt);
     sigemptyset(&interrupt->signals);
-    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct sigaction now;
 
-        if (sigaction(ending[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-            sigaddset(&interrupt->signals, ending[i]);
+        if (sigaction(awaited[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            sigaddset(&interrupt->signals, awaited[i]);
     }
     pthread_sigmask(SIG_BLOCK, &interrupt->signals, &interrupt->before);
+    if (!saves) /* nobody waits for it any more */
+        let_through(SIGUSR1);
     pthread_mutex_init(&interrupt->mutex, NULL);
     error = pthread_create(&interrupt->thread, NULL, wait_for_signals, interrupt);
     if (error == 0) {
@@ -50,6 +80,46 @@ void fsdp__interrupt_holds(fsdp__interrupt *interrupt, fsdp_hub_hold *hold)
     pthread_mutex_lock(&interrupt->mutex);
     interrupt->hold = hold;
     pthread_mutex_unlock(&interrupt->mutex);
+}
+
+void fsdp__interrupt_saver(fsdp__interrupt *interrupt, fsdp_checkpoint_saver *saver)
+{
+    pthread_mutex_lock(&interrupt->mutex);
+    interrupt->saver = saver;
+    pthread_mutex_unlock(&interrupt->mutex);
+}
+
+fsdp_train_demand fsdp__interrupt_demand(fsdp__interrupt *interrupt)
+{
+    fsdp_train_demand demand;
+
+    pthread_mutex_lock(&interrupt->mutex);
+    demand = interrupt->signal ? FSDP_TRAIN_END : interrupt->save ? FSDP_TRAIN_SAVE : FSDP_TRAIN_GO_ON;
+    interrupt->save = false;
+    pthread_mutex_unlock(&interrupt->mutex);
+    return demand;
+}
+
+void fsdp__interrupt_asks(fsdp__interrupt *interrupt, bool asks)
+{
+    int waiting;
+
+    pthread_mutex_lock(&interrupt->mutex);
+    interrupt->asks = asks;
+    waiting = asks ? 0 : interrupt->signal;
+    pthread_mutex_unlock(&interrupt->mutex);
+    if (waiting)
+        (void)pthread_kill(interrupt->thread, waiting);
+}
+
+int fsdp__interrupt_signal(fsdp__interrupt *interrupt)
+{
+    int signal;
+
+    pthread_mutex_lock(&interrupt->mutex);
+    signal = interrupt->signal;
+    pthread_mutex_unlock(&interrupt->mutex);
+    return signal;
 }
 
 void fsdp__interrupt_stop(fsdp__interrupt *interrupt)

@@ -24,10 +24,20 @@ static const command commands[] = {
     {"compare", "fsdp compare CONFIG.yaml|PRESET -n RANKS [--strategies LIST] [--policies LIST]",
      "train some steps by each strategy, and say what each costs", fsdp__cmd_compare, false},
     {"run", "fsdp run -n RANKS -- PROGRAM [ARGS]", "start the ranks of a program of one's own", fsdp__cmd_run, false},
-    {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3", "continue a text with a model folder",
-     fsdp__cmd_generate, true},
-    {"inspect", "fsdp inspect FOLDER", "config, parameters, shapes, dtypes and sizes of a model folder",
+    {"generate", "fsdp generate FOLDER --prompt TEXT | --tokens 1,2,3 [-n RANKS]",
+     "continue a text with a model folder", fsdp__cmd_generate, true},
+    {"eval", "fsdp eval FOLDER --data FILE [-n RANKS]", "loss and perplexity of a model folder or a checkpoint",
+     fsdp__cmd_eval, true},
+    {"inspect", "fsdp inspect PATH [--json]", "what is in a model folder, a file of weights, or a checkpoint",
      fsdp__cmd_inspect, false},
+    {"verify", "fsdp verify PATH", "read all of a checkpoint or a model folder, and say whether it is whole",
+     fsdp__cmd_verify, false},
+    {"tokenize", "fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER", "text to a file of tokens, on all cores",
+     fsdp__cmd_tokenize, false},
+    {"diff", "fsdp diff A B", "which tensors of two models or checkpoints are the same, and how far others are apart",
+     fsdp__cmd_diff, false},
+    {"convert", "fsdp convert FROM TO [--ranks N] [--dtype DTYPE]",
+     "a checkpoint as a Hugging Face folder, or for another number of ranks", fsdp__cmd_convert, false},
     {"repair", "fsdp repair FOLDER", "finish a save into a model folder that was interrupted", fsdp__cmd_repair, false},
 };
 enum {
@@ -80,6 +90,7 @@ static int unknown(const char *name)
 {
     const char *names[COMMANDS + 2];
     const char *near;
+    char known[300] = "";
 
     for (int i = 0; i < COMMANDS; i++)
         names[i] = commands[i].name;
@@ -88,8 +99,12 @@ static int unknown(const char *name)
     near = fsdp__nearest(name, names);
     if (near)
         return fsdp__usage_error("unknown command '%s'; did you mean '%s'?", name, near);
-    return fsdp__usage_error(
-        "unknown command '%s': there are train, explain, compare, run, generate, inspect, repair and help", name);
+    for (int i = 0; i < COMMANDS; i++) {
+        size_t used = strlen(known);
+
+        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", commands[i].name);
+    }
+    return fsdp__usage_error("unknown command '%s': there are %s and help", name, known);
 }
 
 static int dispatch(int argc, char **argv)
@@ -120,11 +135,23 @@ static int dispatch(int argc, char **argv)
     return unknown(name);
 }
 
+/* "Save now" may come before there is anything to save: it waits until somebody looks for it. */
+static void hold_back_saves(const char *name)
+{
+    sigset_t saves;
+
+    sigemptyset(&saves);
+    sigaddset(&saves, SIGUSR1);
+    if (strcmp(name, "train") == 0)
+        (void)pthread_sigmask(SIG_BLOCK, &saves, NULL);
+}
+
 /* What must be so before anything is read or printed. */
 static fsdp_status prepare(int argc, char **argv)
 {
     unsigned taken;
 
+    hold_back_saves(argc > 1 ? argv[1] : "");
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     fsdp__leave_process_one();
     for (int i = 0; i < COMMANDS && argc > 1; i++)

@@ -16,7 +16,8 @@ fsdp_status fsdp__override_skip(void *arg, const char *key, const char *value)
 /* A list that the command line names is in place of the file's, all of it together. */
 fsdp_status fsdp__override_set(void *arg, const char *key, const char *value)
 {
-    static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes"};
+    static const char *const lists[] = {"data.path", "model.frozen", "parallelism.wrap_classes", "validation.path",
+                                        "checkpoint.exclude_from_loading"};
     fsdp__overrides *overrides = arg;
     bool adds = false;
     fsdp_status status;

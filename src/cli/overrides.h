@@ -6,7 +6,7 @@
 
 typedef struct fsdp__overrides {
     fsdp_train_config *config;
-    bool has_lists[3]; /* the command line has named them */
+    bool has_lists[5]; /* the command line has named them */
 } fsdp__overrides;
 
 /* The two passes of fsdp__args.dotted, whose arg is an fsdp__overrides: options may stand before the file, and win over

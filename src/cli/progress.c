@@ -48,17 +48,61 @@ static const char *checkpoints_text(const fsdp_train_config *config, const fsdp_
     return text;
 }
 
+static void print_validation_data(const fsdp_train_config *config, const fsdp_train_summary *summary)
+{
+    char tokens[40], held[40], freq[40];
+
+    if (summary->validation_tokens == 0)
+        return;
+    printf("valid:  %s tokens", fsdp__thousands(summary->validation_tokens, tokens, sizeof tokens));
+    if (summary->held_out_tokens > 0)
+        printf("; the last %s of the data are held out", fsdp__thousands(summary->held_out_tokens, held, sizeof held));
+    printf("; after every %s step%s and the last one\n", fsdp__thousands(config->validation.freq, freq, sizeof freq),
+           plural(config->validation.freq));
+}
+
+/* What each costs on disk, and in memory. */
+static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_summary *summary)
+{
+    char each[40], copy[40], memory[80] = "";
+
+    if (summary->snapshot_bytes > 0)
+        snprintf(memory, sizeof memory, ", and %s of this rank's memory",
+                 fsdp__size_text(summary->snapshot_bytes, copy, sizeof copy));
+    printf("saves:  every %lld step%s to %s, %s each%s\n", (long long)config->checkpoint.interval,
+           plural(config->checkpoint.interval), config->checkpoint.folder,
+           fsdp__size_text(summary->checkpoint_bytes, each, sizeof each), memory);
+}
+
+static void print_resume(const fsdp_train_config *config, const fsdp_train_summary *summary)
+{
+    const char *exported = config->save.path ? ", and the model is exported as it is there" : "";
+    char step[40], steps[40];
+
+    printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, step, sizeof step),
+           summary->resumed_from, summary->resumed_ranks, plural(summary->resumed_ranks));
+    if (summary->resumed_step >= config->training.steps)
+        printf(": all steps are done (training.steps is %s)%s",
+               fsdp__thousands(config->training.steps, steps, sizeof steps), exported);
+    else if (summary->stopped_early)
+        printf(": it was stopped early (training.early_stop is %lld)%s", (long long)config->training.early_stop,
+               exported);
+    printf("\n");
+}
+
 void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *config, const fsdp_train_summary *summary,
                           int threads)
 {
-    char a[40], b[40], c[40], trained[80] = "", copies[80] = "", checkpoints[160];
+    char a[40], b[40], c[40], trained[80] = "", copies[80] = "", machines[40] = "", checkpoints[160];
     const fsdp_model_config *m = &summary->model_config;
 
     progress->steps = config->training.steps;
     progress->log_freq = config->metrics.log_freq;
     progress->tokens_per_step = summary->tokens_per_step;
     progress->ranks = summary->world_size;
+    progress->machines = summary->machines;
     progress->flops_per_token = summary->flops_per_token;
+    progress->first_step = progress->logged_step = progress->step = summary->resumed_step;
     progress->began_ns = progress->logged_ns = fsdp__clock_ns();
     if (!progress->prints)
         return;
@@ -66,13 +110,15 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
         snprintf(trained, sizeof trained, ", %s of them trained",
                  fsdp__short_count(summary->trained_parameters, a, sizeof a));
     printf("model:  %s (%s, %lld layer%s of %lld), %s parameters%s\n", summary->model,
-           m->architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)m->n_layers, plural(m->n_layers),
-           (long long)m->dim, fsdp__short_count(summary->parameters, a, sizeof a), trained);
+           fsdp_architecture_name(m->architecture), (long long)m->n_layers, plural(m->n_layers), (long long)m->dim,
+           fsdp__short_count(summary->parameters, a, sizeof a), trained);
     if (summary->replicas > 1)
         snprintf(copies, sizeof copies, " (%d copies of the model, sharded over %d each)", summary->replicas,
                  summary->world_size / summary->replicas);
-    printf("ranks:  %d%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s\n", summary->world_size,
-           copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
+    if (summary->machines > 1)
+        snprintf(machines, sizeof machines, " on %d machines", summary->machines);
+    printf("ranks:  %d%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s\n", summary->world_size,
+           machines, copies, threads, plural(threads), (long long)summary->units, plural(summary->units),
            fsdp__short_count(summary->local_parameters, a, sizeof a),
            fsdp__size_text((double)summary->memory_bytes, b, sizeof b));
     if (config->training.enable_cpu_offload)
@@ -84,8 +130,13 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
            summary->world_size, plural(summary->world_size), (long long)summary->microbatches,
            summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
            plural(config->training.local_batch_size), (long long)config->training.seq_len);
+    print_validation_data(config, summary);
     printf("train:  %s step%s%s\n", fsdp__thousands(config->training.steps, c, sizeof c),
            plural(config->training.steps), checkpoints_text(config, summary, checkpoints, sizeof checkpoints));
+    if (summary->checkpoint_bytes > 0)
+        print_checkpoints(config, summary);
+    if (summary->resumed_from)
+        print_resume(config, summary);
 }
 
 /* ---- steps ---- */
@@ -95,12 +146,27 @@ void fsdp__progress_clear(fsdp__progress *progress)
     fsdp__bar_clear(&progress->bar);
 }
 
+/* Of the step alone, between this rank and other machines, and what it waited for. */
+static const char *network_text(const fsdp__progress *progress, const fsdp_train_report *report, char *text,
+                                size_t bytes)
+{
+    char sent[40], received[40];
+
+    text[0] = '\0';
+    if (progress->machines > 1)
+        snprintf(text, bytes, "  sent: %s  received: %s  exposed: %.1f ms",
+                 fsdp__size_text((double)report->network_sent, sent, sizeof sent),
+                 fsdp__size_text((double)report->network_received, received, sizeof received),
+                 report->gather_ms + report->reduce_ms);
+    return text;
+}
+
 static void log_line(fsdp__progress *progress, const fsdp_train_report *report, int64_t now)
 {
     double seconds = (double)(now - progress->logged_ns) * 1e-9;
     double tps = (double)((report->step - progress->logged_step) * progress->tokens_per_step) / seconds;
     double tflops = tps * progress->flops_per_token * 1e-12;
-    char memory[40], speed[40], each[40], per_rank[60] = "", scale[40] = "";
+    char memory[40], speed[40], each[40], per_rank[60] = "", scale[40] = "", network[160];
 
     fsdp__progress_clear(progress);
     if (progress->ranks > 1)
@@ -108,10 +174,11 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
                  fsdp__thousands((int64_t)(tps / progress->ranks + 0.5), each, sizeof each));
     if (report->loss_scale > 0)
         snprintf(scale, sizeof scale, "  loss_scale: %g", report->loss_scale);
-    printf("step: %2lld  loss: %.4f  grad_norm: %.2f%s  memory: %s  tps: %s%s  tflops: %.*f\n", (long long)report->step,
-           report->loss, report->grad_norm, scale,
+    printf("step: %2lld  loss: %.4f  grad_norm: %.2f%s  memory: %s  tps: %s%s  tflops: %.*f%s\n",
+           (long long)report->step, report->loss, report->grad_norm, scale,
            fsdp__size_text((double)report->memory_peak_bytes, memory, sizeof memory),
-           fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), per_rank, tflops >= 0.1 ? 2 : 4, tflops);
+           fsdp__thousands((int64_t)(tps + 0.5), speed, sizeof speed), per_rank, tflops >= 0.1 ? 2 : 4, tflops,
+           network_text(progress, report, network, sizeof network));
     progress->logged_ns = now;
     progress->logged_step = report->step;
 }
@@ -127,11 +194,21 @@ static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report)
     progress->epoch = report->epoch;
 }
 
+/* As if the run had done all steps itself, as fast. */
+static void draw(fsdp__progress *progress, int64_t now)
+{
+    double done = (double)(progress->step - progress->first_step), all = (double)progress->step;
+    int64_t began_ns = now - (int64_t)((double)(now - progress->began_ns) * (all / done));
+
+    fsdp__bar_draw(&progress->bar, progress->step, progress->steps, began_ns);
+}
+
 void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *report)
 {
     int64_t now = fsdp__clock_ns();
     bool last = report->step == progress->steps;
 
+    progress->step = report->step;
     if (!progress->prints)
         return;
     if (!isnan(report->loss) || report->not_finite) {
@@ -141,13 +218,63 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
         progress->last_loss = report->loss;
     }
     progress->skipped = report->skipped;
+    progress->tokens += progress->tokens_per_step;
+    if (report->step == progress->first_step + 1 && progress->first_step > 0)
+        progress->epoch = report->epoch;
     if (report->epoch != progress->epoch)
         log_epoch(progress, report);
-    if (report->step == 1 || report->step % progress->log_freq == 0 || last)
+    if (report->step == progress->first_step + 1 || report->step % progress->log_freq == 0 || last)
         log_line(progress, report, now);
     if (progress->terminal && !last)
-        fsdp__bar_draw(&progress->bar, report->step, progress->steps, progress->began_ns);
+        draw(progress, now);
 }
+
+void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *saved)
+{
+    char size[40], waited[60] = "";
+
+    if (!progress->prints)
+        return;
+    fsdp__progress_clear(progress);
+    if (saved->waited_seconds < 0.9 * saved->seconds)
+        snprintf(waited, sizeof waited, ", of which training waited %.1f s", saved->waited_seconds);
+    printf("saved:  step %lld in %s, %s in %.1f s%s\n", (long long)saved->step, saved->path,
+           fsdp__size_text(saved->bytes, size, sizeof size), saved->seconds, waited);
+    fflush(stdout);
+}
+
+/* ---- validations ---- */
+
+void fsdp__progress_validating(fsdp__progress *progress, int64_t done, int64_t all)
+{
+    if (!progress->terminal || progress->step == progress->first_step)
+        return;
+    snprintf(progress->bar.note, sizeof progress->bar.note, "validating %lld/%lld", (long long)done, (long long)all);
+    draw(progress, fsdp__clock_ns());
+}
+
+void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config *config,
+                               const fsdp_train_validation *validation)
+{
+    char tokens[40];
+
+    progress->logged_ns += (int64_t)(validation->ms * 1e6); /* no time of the steps between two lines */
+    snprintf(progress->bar.note, sizeof progress->bar.note, "valid %.4f (%.4g)", validation->loss,
+             validation->perplexity);
+    if (!progress->prints)
+        return;
+    fsdp__progress_clear(progress);
+    printf("valid: %2lld  loss: %.4f  perplexity: %.4g  tokens: %s%s\n", (long long)validation->step, validation->loss,
+           validation->perplexity, fsdp__thousands(validation->tokens, tokens, sizeof tokens),
+           validation->best ? "  best" : "");
+    if (validation->stops)
+        printf("stop:   %lld validation%s in a row without an improvement (training.early_stop: %lld); the best loss "
+               "was %.4f, after step %lld\n",
+               (long long)validation->without_improvement, plural(validation->without_improvement),
+               (long long)config->training.early_stop, validation->best_loss, (long long)validation->best_step);
+}
+
+/* ---- the end ---- */
 
 void fsdp__progress_end(fsdp__progress *progress)
 {
@@ -157,9 +284,9 @@ void fsdp__progress_end(fsdp__progress *progress)
     fsdp__progress_clear(progress);
     if (progress->skipped)
         snprintf(skipped, sizeof skipped, " (%lld left out)", (long long)progress->skipped);
-    if (progress->prints)
-        printf("done:   %lld step%s%s, %s tokens in %.1f s; loss %.4f -> %.4f\n", (long long)progress->steps,
-               plural(progress->steps), skipped,
-               fsdp__thousands(progress->steps * progress->tokens_per_step, tokens, sizeof tokens), seconds,
-               progress->first_loss, progress->last_loss);
+    if (progress->prints && progress->step > progress->first_step)
+        printf("done:   %lld step%s%s, %s tokens in %.1f s; loss %.4f -> %.4f\n",
+               (long long)(progress->step - progress->first_step), plural(progress->step - progress->first_step),
+               skipped, fsdp__thousands(progress->tokens, tokens, sizeof tokens), seconds, progress->first_loss,
+               progress->last_loss);
 }

@@ -1,8 +1,38 @@
-/* ranks.c - starts rank processes and ends as they do. */
+/* ranks.c - how many ranks there are to be, and who starts them; starts rank processes and ends as they do. */
 #include <stdio.h>
 
 #include "cli/cli.h"
 #include "cli/process.h"
+#include "launch/starter.h"
+
+fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
+{
+    fsdp__starter s;
+
+    *out = (fsdp__ranks){.count = 1};
+    if (text)
+        FSDP_TRY(fsdp__args_integer("-n", text, 1, 4096, &out->count));
+    FSDP_TRY(fsdp__starter_read(&s));
+    if (s.kind == FSDP__BY_NOBODY || (s.kind == FSDP__BY_LAUNCH && s.size <= 1 && out->count > 1))
+        return FSDP_OK;
+    if (text && s.size == 0)
+        return FSDP_FAIL(FSDP_INVALID, "-n is %lld, but %s has started the ranks (%s): leave -n out",
+                         (long long)out->count, s.name, s.rank_variable);
+    if (text && out->count != s.size)
+        return FSDP_FAIL(FSDP_INVALID, "-n is %lld, but %s has started %d rank%s (%s): leave -n out",
+                         (long long)out->count, s.name, s.size, s.size == 1 ? "" : "s", s.size_variable);
+    *out = (fsdp__ranks){.count = s.size, .rank = s.rank, .joins = true, .starter = s.name};
+    return FSDP_OK;
+}
+
+int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)
+{
+    fsdp__failure("%s", fsdp_last_error());
+    /* A script that was interrupted must see that this was the reason, or it goes on with its next command. */
+    if (status == FSDP_INTERRUPTED)
+        fsdp__die_of(report->exit_code - 128);
+    return report->exit_code > 0 ? report->exit_code : FSDP__FAILED;
+}
 
 int fsdp__launch_ranks(const fsdp_launch_options *options)
 {
@@ -11,11 +41,5 @@ int fsdp__launch_ranks(const fsdp_launch_options *options)
 
     fflush(NULL);
     status = fsdp_launch(options, &report);
-    if (status == FSDP_OK)
-        return 0;
-    fsdp__failure("%s", fsdp_last_error());
-    /* A script that was interrupted must see that this was the reason, or it goes on with its next command. */
-    if (status == FSDP_INTERRUPTED)
-        fsdp__die_of(report.exit_code - 128);
-    return report.exit_code > 0 ? report.exit_code : FSDP__FAILED;
+    return status == FSDP_OK ? 0 : fsdp__ranks_failed(status, &report);
 }

@@ -30,6 +30,15 @@ typedef struct chart {
     void (*value)(const fsdp__figures *f, double *parts, char *text, size_t bytes);
 } chart;
 
+static double sum_of(const double *parts, int count)
+{
+    double sum = 0;
+
+    for (int i = 0; i < count; i++)
+        sum += parts[i];
+    return sum;
+}
+
 static void time_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
     parts[0] = FSDP__MAX(f->step_ms - f->gather_ms - f->reduce_ms, 0);
@@ -40,25 +49,17 @@ static void time_of(const fsdp__figures *f, double *parts, char *text, size_t by
 
 static void sent_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
-    double all = 0;
-
     parts[0] = (double)f->comm.bytes_sent[FSDP_ALL_GATHER];
     parts[1] = (double)f->comm.bytes_sent[FSDP_REDUCE_SCATTER];
     parts[2] = (double)f->comm.bytes_sent[FSDP_ALL_REDUCE];
-    for (int i = 0; i < 3; i++)
-        all += parts[i];
-    (void)fsdp__size_text(all, text, bytes);
+    (void)fsdp__size_text(sum_of(parts, 3), text, bytes);
 }
 
 static void memory_of(const fsdp__figures *f, double *parts, char *text, size_t bytes)
 {
-    double all = 0;
-
-    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
+    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         parts[kind] = (double)f->memory.peak_bytes[kind];
-        all += parts[kind];
-    }
-    (void)fsdp__size_text(all, text, bytes);
+    (void)fsdp__size_text(sum_of(parts, FSDP_MEMORY_KINDS), text, bytes);
 }
 
 static const chart charts[] = {
@@ -81,25 +82,6 @@ static const chart charts[] = {
      memory_of},
 };
 
-static void print_escaped(const char *text, FILE *out)
-{
-    for (; *text; text++) {
-        if (*text == '<' || *text == '&')
-            fprintf(out, "&#%d;", *text);
-        else
-            fputc(*text, out);
-    }
-}
-
-static double sum_of(const chart *shown, const double *parts)
-{
-    double sum = 0;
-
-    for (int i = 0; i < shown->count; i++)
-        sum += parts[i];
-    return sum;
-}
-
 static double largest(const fsdp__comparison *c, const chart *shown)
 {
     double most = 0;
@@ -111,7 +93,7 @@ static double largest(const fsdp__comparison *c, const chart *shown)
         if (!c->figures[v].has)
             continue;
         shown->value(&c->figures[v], parts, text, sizeof text);
-        most = FSDP__MAX(most, sum_of(shown, parts));
+        most = FSDP__MAX(most, sum_of(parts, shown->count));
     }
     return most;
 }
@@ -146,7 +128,7 @@ static void print_bar(const fsdp__comparison *c, const chart *shown, int variant
     char text[40] = "no figures";
 
     fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">", left - 8, y + 14);
-    print_escaped(c->variants.items[variant].label, out);
+    fsdp__print_xml_text(c->variants.items[variant].label, out);
     fputs("</text>", out);
     if (c->figures[variant].has)
         shown->value(&c->figures[variant], parts, text, sizeof text);

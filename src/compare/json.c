@@ -1,126 +1,98 @@
 /* json.c - a comparison as JSON. */
 #include "compare/json.h"
 
-#include <math.h>
+#include "explain/json_value.h"
 
-#include "base/text.h"
-
-static void print_number(double value, FILE *out)
+static json_t *memory_of(const size_t kinds[FSDP_MEMORY_KINDS], size_t total)
 {
-    if (isfinite(value))
-        fprintf(out, "%.17g", value);
-    else
-        fputs("null", out);
+    json_t *object = fsdp__json_by_kind(kinds);
+
+    fsdp__json_put(&object, "total", json_integer((json_int_t)total));
+    return object;
 }
 
-static void print_time(const char *name, double value, FILE *out)
+static json_t *losses_of(const fsdp__figures *f)
 {
-    fprintf(out, ", \"%s\": ", name);
-    print_number(value, out);
+    json_t *array = json_array();
+
+    for (int i = 0; i < f->loss_count; i++)
+        fsdp__json_append(&array, fsdp__json_real(f->losses[i]));
+    return array;
 }
 
-static void print_memory(const char *when, const size_t *kinds, size_t total, FILE *out)
-{
-    char key[FSDP__JSON_NAME];
-
-    fprintf(out, ",\n   \"memory_%s\": {", when);
-    for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
-        fprintf(out, "\"%s\": %zu, ", fsdp__json_name(fsdp_memory_kind_name((fsdp_memory_kind)kind), key, sizeof key),
-                kinds[kind]);
-    fprintf(out, "\"total\": %zu}", total);
-}
-
-static void print_collectives(const char *name, const int64_t *values, FILE *out)
-{
-    fprintf(out, ",\n   \"%s\": {", name);
-    for (int kind = 0; kind < FSDP_BARRIER; kind++)
-        fprintf(out, "%s\"%s\": %lld", kind ? ", " : "", fsdp_collective_name((fsdp_collective)kind),
-                (long long)values[kind]);
-    fputc('}', out);
-}
-
-static void print_figures(const fsdp__comparison *c, const fsdp__figures *f, FILE *out)
+static void put_figures(json_t **object, const fsdp__comparison *c, const fsdp__figures *f)
 {
     int digits = fsdp__figures_agree(&c->figures[fsdp__comparison_first(c)], f);
 
-    fprintf(out, ",\n   \"units\": %lld, \"microbatches\": %lld, \"tokens_per_step\": %lld", (long long)f->units,
-            (long long)f->microbatches, (long long)f->tokens_per_step);
-    fputs(",\n   \"losses\": [", out);
-    for (int i = 0; i < f->loss_count; i++) {
-        fputs(i ? ", " : "", out);
-        print_number(f->losses[i], out);
-    }
-    fprintf(out, "], \"equal_digits\": %d, \"same_bits\": %s, \"starts_agree\": %s", digits,
-            digits == FSDP__SAME_BITS ? "true" : "false", f->starts_agree ? "true" : "false");
-    fprintf(out, ",\n   \"measured_steps\": %lld", (long long)f->step_count);
-    print_time("step_ms", f->step_ms, out);
-    print_time("spread_ms", f->spread_ms, out);
-    print_time("gather_ms", f->gather_ms, out);
-    print_time("reduce_ms", f->reduce_ms, out);
-    print_time("tokens_per_second", f->tokens_per_second, out);
-    print_collectives("calls", f->comm.calls, out);
-    print_collectives("bytes_sent", f->comm.bytes_sent, out);
-    print_memory("peak", f->memory.peak_bytes, f->memory.peak_total_bytes, out);
-    print_memory("rest", f->memory.live_bytes, f->memory.live_total_bytes, out);
-    fprintf(out, ",\n   \"resident_bytes\": %zu, \"resident_peak_bytes\": %zu", f->resident_bytes,
-            f->resident_peak_bytes);
+    fsdp__json_put(object, "units", json_integer(f->units));
+    fsdp__json_put(object, "microbatches", json_integer(f->microbatches));
+    fsdp__json_put(object, "tokens_per_step", json_integer(f->tokens_per_step));
+    fsdp__json_put(object, "losses", losses_of(f));
+    fsdp__json_put(object, "equal_digits", json_integer(digits));
+    fsdp__json_put(object, "same_bits", json_boolean(digits == FSDP__SAME_BITS));
+    fsdp__json_put(object, "starts_agree", json_boolean(f->starts_agree));
+    fsdp__json_put(object, "measured_steps", json_integer(f->step_count));
+    fsdp__json_put(object, "step_ms", fsdp__json_real(f->step_ms));
+    fsdp__json_put(object, "spread_ms", fsdp__json_real(f->spread_ms));
+    fsdp__json_put(object, "gather_ms", fsdp__json_real(f->gather_ms));
+    fsdp__json_put(object, "reduce_ms", fsdp__json_real(f->reduce_ms));
+    fsdp__json_put(object, "tokens_per_second", fsdp__json_real(f->tokens_per_second));
+    fsdp__json_put(object, "calls", fsdp__json_by_collective(f->comm.calls, FSDP_BARRIER));
+    fsdp__json_put(object, "bytes_sent", fsdp__json_by_collective(f->comm.bytes_sent, FSDP_BARRIER));
+    fsdp__json_put(object, "memory_peak", memory_of(f->memory.peak_bytes, f->memory.peak_total_bytes));
+    fsdp__json_put(object, "memory_rest", memory_of(f->memory.live_bytes, f->memory.live_total_bytes));
+    fsdp__json_put(object, "resident_bytes", json_integer((json_int_t)f->resident_bytes));
+    fsdp__json_put(object, "resident_peak_bytes", json_integer((json_int_t)f->resident_peak_bytes));
 }
 
-static void print_world(const fsdp__comparison *c, int variant, int world, FILE *out)
+/* Of a number of ranks for which nothing could be found out only the number is there. */
+static json_t *world_of(const fsdp__comparison *c, int variant, int world)
 {
     const fsdp_explained_step *step = &c->worlds.figures[variant][world].step;
+    json_t *object = json_object();
 
-    fprintf(out, "%s\n   {\"ranks\": %d", world ? "," : "", c->worlds.ranks[world]);
-    if (c->worlds.figures[variant][world].peak_bytes < 0) {
-        fputs("}", out);
-        return;
-    }
-    print_collectives("calls", step->calls, out);
-    print_collectives("bytes_sent", step->bytes_sent, out);
-    print_memory("peak", step->peak_bytes, step->peak_total_bytes, out);
-    fputc('}', out);
+    fsdp__json_put(&object, "ranks", json_integer(c->worlds.ranks[world]));
+    if (c->worlds.figures[variant][world].peak_bytes < 0)
+        return object;
+    fsdp__json_put(&object, "calls", fsdp__json_by_collective(step->calls, FSDP_BARRIER));
+    fsdp__json_put(&object, "bytes_sent", fsdp__json_by_collective(step->bytes_sent, FSDP_BARRIER));
+    fsdp__json_put(&object, "memory_peak", memory_of(step->peak_bytes, step->peak_total_bytes));
+    return object;
 }
 
-static void print_worlds(const fsdp__comparison *c, int variant, FILE *out)
-{
-    fputs(",\n   \"worlds\": [", out);
-    for (int i = 0; i < c->worlds.count; i++)
-        print_world(c, variant, i, out);
-    fputc(']', out);
-}
-
-static void print_text(const char *name, const char *text, FILE *out)
-{
-    fprintf(out, ", \"%s\": ", name);
-    fsdp__print_json_string(text, out);
-}
-
-static void print_variant(const fsdp__comparison *c, int i, FILE *out)
+static json_t *variant_of(const fsdp__comparison *c, int i)
 {
     const fsdp__variant *v = &c->variants.items[i];
-    const fsdp__figures *f = &c->figures[i];
+    json_t *object = json_object(), *worlds = json_array();
 
-    fprintf(out, "%s\n  {\"strategy\": ", i ? "," : "");
-    fsdp__print_json_string(v->strategy, out);
+    fsdp__json_put(&object, "strategy", fsdp__json_text(v->strategy));
     if (v->policy[0])
-        print_text("policy", v->policy, out);
-    if (f->has)
-        print_figures(c, f, out);
+        fsdp__json_put(&object, "policy", fsdp__json_text(v->policy));
+    if (c->figures[i].has)
+        put_figures(&object, c, &c->figures[i]);
+    else if (v->refused[0])
+        fsdp__json_put(&object, "left_out", fsdp__json_text(v->refused));
     else
-        print_text(v->refused[0] ? "left_out" : "failed", v->refused[0] ? v->refused : f->failure, out);
-    print_worlds(c, i, out);
-    fputc('}', out);
+        fsdp__json_put(&object, "failed", fsdp__json_text(c->figures[i].failure));
+    for (int world = 0; world < c->worlds.count; world++)
+        fsdp__json_append(&worlds, world_of(c, i, world));
+    fsdp__json_put(&object, "worlds", worlds);
+    return object;
 }
 
-void fsdp__comparison_print_json(const fsdp__comparison *c, FILE *out)
+fsdp_status fsdp__comparison_print_json(const fsdp__comparison *c, FILE *out)
 {
     const char *model = c->config->model.path ? c->config->model.path : c->config->model.preset;
+    json_t *object = json_object(), *variants = json_array();
 
-    fputs("{\"version\": 1", out);
-    print_text("model", model, out);
-    fprintf(out, ", \"ranks\": %d, \"steps\": %d, \"warmup_steps\": %d, \"rounds\": %d,\n \"variants\": [", c->ranks,
-            c->steps, FSDP__WARMUP_STEPS, c->rounds);
+    fsdp__json_put(&object, "version", json_integer(1));
+    fsdp__json_put(&object, "model", fsdp__json_text(model));
+    fsdp__json_put(&object, "ranks", json_integer(c->ranks));
+    fsdp__json_put(&object, "steps", json_integer(c->steps));
+    fsdp__json_put(&object, "warmup_steps", json_integer(FSDP__WARMUP_STEPS));
+    fsdp__json_put(&object, "rounds", json_integer(c->rounds));
     for (int i = 0; i < c->variants.count; i++)
-        print_variant(c, i, out);
-    fputs("\n ]}\n", out);
+        fsdp__json_append(&variants, variant_of(c, i));
+    fsdp__json_put(&object, "variants", variants);
+    return fsdp__json_print(object, out);
 }

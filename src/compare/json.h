@@ -5,6 +5,6 @@
 #include "compare/table.h"
 
 /* One object. Bytes are bytes, times milliseconds; a number that is not finite is null. */
-void fsdp__comparison_print_json(const fsdp__comparison *c, FILE *out);
+fsdp_status fsdp__comparison_print_json(const fsdp__comparison *c, FILE *out);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/compiler.h"
 #include "base/text.h"
+#include "train/config.h"
 
 enum {
     COLUMNS = 100, /* of the text */
@@ -199,6 +200,26 @@ static void print_reasons(const fsdp__comparison *c, const char *bullet, FILE *o
     }
 }
 
+/* What the config names and a comparison leaves alone. */
+static void print_unwritten(const fsdp_train_config *c, const char *bullet, FILE *out)
+{
+    const char *const names[] = {c->metrics.jsonl ? "metrics.jsonl" : NULL,
+                                 fsdp__train_saves(c) ? "checkpoint.folder" : NULL,
+                                 c->save.path ? "export.path" : NULL};
+    int left = 0, said = 0;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(names); i++)
+        left += names[i] != NULL;
+    for (size_t i = 0; i < FSDP__COUNT_OF(names); i++) {
+        if (!names[i])
+            continue;
+        left--;
+        if (said == 0)
+            fprintf(out, "%sNothing was written to ", bullet);
+        fprintf(out, "%s%s%s", said++ == 0 ? "" : left > 0 ? ", " : " and ", names[i], left > 0 ? "" : ".\n");
+    }
+}
+
 static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *out)
 {
     int steps = c->steps * c->rounds;
@@ -217,10 +238,7 @@ static void print_legend(const fsdp__comparison *c, const char *bullet, FILE *ou
                 "%sOn other numbers of ranks: of rank 0, found out by the engine in a dry run, with as many\n"
                 "  sequences a rank.\n",
                 bullet);
-    if (c->config->metrics.jsonl || c->config->save.path)
-        fprintf(out, "%sNothing was written to %s%s%s.\n", bullet, c->config->metrics.jsonl ? "metrics.jsonl" : "",
-                c->config->metrics.jsonl && c->config->save.path ? " and " : "",
-                c->config->save.path ? "export.path" : "");
+    print_unwritten(c->config, bullet, out);
 }
 
 /* ---- text ---- */

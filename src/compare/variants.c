@@ -1,12 +1,12 @@
 /* variants.c - strategies and policies as configs. */
 #include "compare/variants.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "train/config.h"
+#include "train/strategy_word.h"
 
 static const char all_strategies[] = "ddp,zero1,zero2,zero3,fsdp2,hsdp,fsdp1";
 
@@ -25,129 +25,15 @@ static bool next_word(const char **list, char *word, size_t bytes)
     return true;
 }
 
-/* "size:20000" -> "size", "20000"; without a colon `of` is NULL. */
-static void split(char *word, char **of)
-{
-    *of = strchr(word, ':');
-    if (*of)
-        *(*of)++ = '\0';
-}
-
 static fsdp_status prefix(fsdp_status status, const char *option, const char *word)
 {
     return status == FSDP_OK ? status : fsdp_fail_prefix(status, "--%s %s", option, word);
 }
 
-/* ---- policies ---- */
-
-static fsdp_status set(fsdp_train_config *c, const char *key, const char *value)
+static fsdp_status set_policy(fsdp_train_config *c, const char *word)
 {
-    return fsdp_train_config_set(c, key, value);
-}
-
-static fsdp_status drop_policy(fsdp_train_config *c)
-{
-    c->parallelism.wrap_policy = FSDP_TRAIN_WRAP_BLOCKS;
-    c->parallelism.wrap_min_num_params = 0;
-    return set(c, "parallelism.wrap_classes", "");
-}
-
-static fsdp_status add_classes(fsdp_train_config *c, const char *names)
-{
-    while (*names) {
-        char name[160];
-        size_t length = strcspn(names, "+");
-
-        snprintf(name, sizeof name, "%.*s", (int)length, names);
-        FSDP_TRY(fsdp_train_config_add(c, "parallelism.wrap_classes", name));
-        names += length;
-        names += *names == '+';
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status set_policy(fsdp_train_config *c, const char *text)
-{
-    char word[160], *of;
-
-    snprintf(word, sizeof word, "%s", text);
-    split(word, &of);
-    FSDP_TRY(drop_policy(c));
-    FSDP_TRY(set(c, "parallelism.wrap_policy", word));
-    if (of && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_SIZE)
-        FSDP_TRY(set(c, "parallelism.wrap_min_num_params", of));
-    else if (of && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_CLASS)
-        FSDP_TRY(add_classes(c, of));
-    else if (of)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' has nothing behind a colon: size:PARAMETERS and class:NAME+NAME have",
-                         word);
+    FSDP_TRY(fsdp__train_set_policy(c, word));
     return fsdp__train_check_units(c);
-}
-
-static void describe_policy(const fsdp_train_config *c, char *text, size_t bytes)
-{
-    static const char *const names[] = {"blocks", "root", "size", "class", "always"};
-    size_t used = (size_t)snprintf(text, bytes, "%s", names[c->parallelism.wrap_policy]);
-
-    if (c->parallelism.wrap_min_num_params)
-        snprintf(text + used, bytes - used, ":%lld", (long long)c->parallelism.wrap_min_num_params);
-    for (int64_t i = 0; i < c->parallelism.wrap_class_count && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%c%s", i ? '+' : ':', c->parallelism.wrap_classes[i]);
-}
-
-/* ---- strategies ---- */
-
-static void drop_copies(fsdp_train_config *c)
-{
-    c->parallelism.data_parallel_replicate_degree = 1;
-    c->parallelism.data_parallel_shard_degree = -1;
-}
-
-/* What is of the config's own strategy does not go with another. */
-static void drop_other_keys(fsdp_train_config *c, int before)
-{
-    if (c->parallelism.strategy != FSDP_TRAIN_FSDP1) {
-        c->parallelism.fsdp1_strategy = c->parallelism.fsdp1_use_orig_params = -1;
-        c->parallelism.fsdp1_backward_prefetch = c->parallelism.fsdp1_forward_prefetch = -1;
-    }
-    if (c->parallelism.strategy != FSDP_TRAIN_DDP) {
-        c->parallelism.ddp_bucket_cap_mb = NAN;
-        c->parallelism.ddp_find_unused_parameters = c->parallelism.ddp_static_graph = -1;
-        c->parallelism.ddp_gradient_as_bucket_view = c->parallelism.ddp_compress = -1;
-    }
-    if (before == FSDP_TRAIN_HSDP && c->parallelism.strategy != FSDP_TRAIN_HSDP)
-        drop_copies(c);
-}
-
-/* Of words that say how many copies there are. */
-static void choose_copies(fsdp_train_config *c, bool named)
-{
-    fsdp_sharding_strategy fsdp1 = fsdp__train_fsdp1_strategy(c);
-    bool hybrid = c->parallelism.strategy == FSDP_TRAIN_HSDP ||
-                  (c->parallelism.strategy == FSDP_TRAIN_FSDP1 && named &&
-                   (fsdp1 == FSDP_HYBRID_SHARD || fsdp1 == FSDP_HYBRID_SHARD_ZERO2));
-
-    if (fsdp__train_holds_all(c))
-        drop_copies(c);
-    else if (hybrid && c->parallelism.data_parallel_replicate_degree == 1)
-        c->parallelism.data_parallel_replicate_degree = 2;
-}
-
-static fsdp_status set_strategy(fsdp_train_config *c, const char *text)
-{
-    char word[64], *of;
-    int before = c->parallelism.strategy;
-
-    snprintf(word, sizeof word, "%s", text);
-    split(word, &of);
-    FSDP_TRY(set(c, "parallelism.strategy", word));
-    if (of && c->parallelism.strategy != FSDP_TRAIN_FSDP1)
-        return FSDP_FAIL(FSDP_INVALID, "'%s' has nothing behind a colon: fsdp1 has, as fsdp1:shard_grad_op", word);
-    drop_other_keys(c, before);
-    if (of)
-        FSDP_TRY(set(c, "parallelism.fsdp1_strategy", of));
-    choose_copies(c, of != NULL);
-    return c->parallelism.strategy == FSDP_TRAIN_DDP ? drop_policy(c) : FSDP_OK;
 }
 
 /* ---- variants ---- */
@@ -155,9 +41,10 @@ static fsdp_status set_strategy(fsdp_train_config *c, const char *text)
 /* Nothing in the user's folders changes, and every step's loss is asked for. */
 static fsdp_status write_nothing(fsdp_train_config *c)
 {
-    FSDP_TRY(set(c, "metrics.jsonl", ""));
-    FSDP_TRY(set(c, "export.path", ""));
-    FSDP_TRY(set(c, "export.fallback_path", ""));
+    FSDP_TRY(fsdp_train_config_set(c, "metrics.jsonl", ""));
+    FSDP_TRY(fsdp_train_config_set(c, "checkpoint.enable", "false"));
+    FSDP_TRY(fsdp_train_config_set(c, "export.path", ""));
+    FSDP_TRY(fsdp_train_config_set(c, "export.fallback_path", ""));
     c->metrics.log_freq = 1;
     c->comm.trace = false;
     return FSDP_OK;
@@ -206,10 +93,10 @@ static fsdp_status add(builder *b, const char *strategy, const char *policy)
     FSDP_TRY_GOTO(status, write_nothing(v.config), out);
     if (policy)
         FSDP_TRY_GOTO(status, prefix(set_policy(v.config, policy), "policies", policy), out);
-    FSDP_TRY_GOTO(status, prefix(set_strategy(v.config, strategy), "strategies", strategy), out);
+    FSDP_TRY_GOTO(status, prefix(fsdp__train_set_strategy(v.config, strategy), "strategies", strategy), out);
     snprintf(v.strategy, sizeof v.strategy, "%s", strategy);
     if (v.config->parallelism.strategy != FSDP_TRAIN_DDP)
-        describe_policy(v.config, v.policy, sizeof v.policy);
+        fsdp__train_policy_word(v.config, v.policy, sizeof v.policy);
     snprintf(v.label, sizeof v.label, "%s%s%s", v.strategy, b->policies && v.policy[0] ? " " : "",
              b->policies ? v.policy : "");
     status = fsdp_train_config_check(v.config, b->world_size);
@@ -268,7 +155,7 @@ static fsdp_status check_words(const char *option, const char *list,
 
 fsdp_status fsdp__variants_check_words(const char *strategies, const char *policies)
 {
-    FSDP_TRY(check_words("strategies", strategies, set_strategy));
+    FSDP_TRY(check_words("strategies", strategies, fsdp__train_set_strategy));
     return check_words("policies", policies, set_policy);
 }
 

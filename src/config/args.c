@@ -91,14 +91,16 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
         const char *text = argv[i];
         const fsdp__option *o;
 
-        if (strcmp(text, "--") == 0) {
-            args->rest = argv + i + 1;
+        bool is_word = text[0] != '-' || text[1] == '\0', is_end = strcmp(text, "--") == 0;
+
+        if (is_end || (is_word && args->runs)) {
+            args->rest = argv + i + is_end;
             return FSDP_OK;
         }
-        if (text[0] != '-' || text[1] == '\0') {
-            if (args->positional_count == args->positional_most)
+        if (is_word) {
+            if (!args->list && args->positional_count == args->positional_most)
                 return FSDP_FAIL(FSDP_INVALID, "%s: unexpected argument '%s'", command, text);
-            args->positional[args->positional_count++] = text;
+            (args->list ? args->list : args->positional)[args->positional_count++] = text;
             continue;
         }
         o = find_option(args, text);

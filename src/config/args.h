@@ -23,7 +23,9 @@ typedef struct fsdp__args {
     void *arg;
     const char *positional[2];
     int positional_count, positional_most;
-    char **rest; /* what follows "--"; NULL when there was none */
+    const char **list; /* room for argc of them, in place of `positional`; NULL: none */
+    char **rest;       /* what follows "--"; NULL when there was none */
+    bool runs;         /* the first word that belongs to no option begins `rest`, too */
 } fsdp__args;
 
 /* `command` is for messages. */

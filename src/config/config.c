@@ -73,6 +73,7 @@ static size_t value_bytes(fsdp__key_type type)
 {
     switch (type) {
     case FSDP__KEY_INTEGER:
+    case FSDP__KEY_SIZE:
         return sizeof(int64_t);
     case FSDP__KEY_NUMBER:
         return sizeof(double);

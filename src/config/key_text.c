@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "config/keys.h"
+#include "config/size.h"
 
 bool fsdp__key_is_nothing(const char *text)
 {
@@ -97,6 +98,7 @@ bool fsdp__key_is_set(const void *config, const fsdp__key *key)
 
     switch (key->type) {
     case FSDP__KEY_INTEGER:
+    case FSDP__KEY_SIZE:
         return key->initial || *(const int64_t *)field != 0;
     case FSDP__KEY_NUMBER:
         return !isnan(*(const double *)field);
@@ -129,6 +131,7 @@ static void print_choice(const fsdp__key *key, int value, FILE *out)
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
 {
     const void *field = (const char *)config + key->offset;
+    char size[FSDP__SIZE_TEXT];
 
     switch (key->type) {
     case FSDP__KEY_INTEGER:
@@ -136,6 +139,9 @@ void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out)
         break;
     case FSDP__KEY_NUMBER:
         print_number(*(const double *)field, out);
+        break;
+    case FSDP__KEY_SIZE:
+        fputs(fsdp__size_write(*(const int64_t *)field, size), out);
         break;
     case FSDP__KEY_BOOL:
         fputs(*(const bool *)field ? "true" : "false", out);

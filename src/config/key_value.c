@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "config/keys.h"
+#include "config/size.h"
 
 static bool in_range(const fsdp__key *key, double value)
 {
@@ -46,6 +47,16 @@ static bool set_number(const fsdp__key *key, const char *text, double *field)
     return true;
 }
 
+static bool set_size(const fsdp__key *key, const char *text, int64_t *field)
+{
+    int64_t bytes;
+
+    if (!fsdp__size_parse(text, &bytes) || !in_range(key, (double)bytes))
+        return false;
+    *field = bytes;
+    return true;
+}
+
 static bool find_choice(const fsdp__key *key, const char *text, int *value)
 {
     for (const fsdp__choice *c = key->choices; c->text; c++)
@@ -72,6 +83,7 @@ static void unset(void *field, fsdp__key_type type)
 {
     switch (type) {
     case FSDP__KEY_INTEGER:
+    case FSDP__KEY_SIZE:
         *(int64_t *)field = 0;
         break;
     case FSDP__KEY_NUMBER:
@@ -198,6 +210,9 @@ fsdp_status fsdp__key_set(void *config, const fsdp__key *key, const char *text)
         break;
     case FSDP__KEY_NUMBER:
         good = set_number(key, text, field);
+        break;
+    case FSDP__KEY_SIZE:
+        good = set_size(key, text, field);
         break;
     case FSDP__KEY_BOOL:
         good = find_choice(key, text, &value);

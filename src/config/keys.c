@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/nearest.h"
+#include "config/size.h"
 
 const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *section, const char *name)
 {
@@ -58,6 +59,10 @@ void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes)
     case FSDP__KEY_INTEGER:
     case FSDP__KEY_NUMBER:
         allowed_range(key, text, text_bytes);
+        break;
+    case FSDP__KEY_SIZE:
+        snprintf(text, text_bytes, "a size (5GB, 500MB, 2GiB) from %s",
+                 fsdp__size_write((int64_t)key->least, (char[FSDP__SIZE_TEXT]){0}));
         break;
     case FSDP__KEY_BOOL:
     case FSDP__KEY_CHOICE:

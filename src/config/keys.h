@@ -14,6 +14,7 @@
 typedef enum fsdp__key_type {
     FSDP__KEY_INTEGER,  /* int64_t */
     FSDP__KEY_NUMBER,   /* double */
+    FSDP__KEY_SIZE,     /* int64_t: bytes, as size.h reads them */
     FSDP__KEY_BOOL,     /* bool */
     FSDP__KEY_CHOICE,   /* int: the value of one of `choices`; with FSDP__OR_INTEGER, below all integers allowed */
     FSDP__KEY_TEXT,     /* char * */

@@ -27,7 +27,7 @@ static fsdp_status make_item(const fsdp__batch_maker *maker, int64_t at, const f
 {
     const fsdp_dataset *data = &maker->dataset;
     int64_t first = at / maker->options.batch_size * maker->options.batch_size;
-    int64_t index = maker->order ? maker->order[at] : at;
+    int64_t index = maker->order ? maker->order[at] : maker->begin + at;
     fsdp_status status;
 
     for (int f = 0; f < data->field_count; f++)
@@ -78,11 +78,12 @@ static fsdp_status check_options(const fsdp_dataset *dataset, const fsdp_data_lo
         return FSDP_FAIL(FSDP_INVALID, "cannot make a data loader: a data set with two functions, and options, are "
                                        "required");
     FSDP_TRY(fsdp__fields_check(dataset->fields, dataset->field_count));
-    if (options->batch_size < 1 || options->workers < 0 || options->workers > MOST_WORKERS)
+    if (options->batch_size < 1 || options->batch_size > INT64_MAX / 8 || options->workers < 0 ||
+        options->workers > MOST_WORKERS)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot make a data loader: batches of %lld items, %d workers: a batch has at least one item, "
-                         "and %d workers are the most",
-                         (long long)options->batch_size, options->workers, MOST_WORKERS);
+                         "and at most %lld, and %d workers are the most",
+                         (long long)options->batch_size, options->workers, (long long)INT64_MAX / 8, MOST_WORKERS);
     if (options->collate)
         FSDP_TRY(fsdp__fields_check(options->fields, options->field_count));
     else if (options->fields || options->field_count)
@@ -167,7 +168,7 @@ fsdp_status fsdp__batch_maker_init(fsdp__batch_maker *maker, const fsdp_dataset 
     FSDP_TRY(check_options(dataset, options));
     maker->dataset = *dataset;
     maker->options = *options;
-    maker->items = options->sampler ? fsdp_distributed_sampler_length(options->sampler) : dataset->length(dataset->arg);
+    maker->items = options->sampler ? fsdp__sampler_most(options->sampler) : dataset->length(dataset->arg);
     if (options->sampler) {
         maker->order = fsdp__malloc((size_t)(maker->items + 1) * sizeof *maker->order);
         if (!maker->order)

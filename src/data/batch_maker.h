@@ -15,7 +15,8 @@ typedef struct fsdp__batch_slot {
 typedef struct fsdp__batch_maker {
     fsdp_dataset dataset; /* borrows from the caller's */
     fsdp_data_loader_options options;
-    int64_t items;  /* of an epoch */
+    int64_t items;  /* of the epoch */
+    int64_t begin;  /* item that it begins with, of the data set: without an order */
     int64_t *order; /* of the epoch; NULL: as they are */
     fsdp__batch_slot *slots;
     int slot_count;

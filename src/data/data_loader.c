@@ -11,14 +11,19 @@
 #include "base/compiler.h"
 #include "data/batch_maker.h"
 #include "data/fields.h"
+#include "data/sampler.h"
 
 struct fsdp_data_loader {
     fsdp__batch_maker maker;
     fsdp_data_field *fields; /* of a batch, with its size in front */
     int field_count;
+    int64_t length;  /* batches of a whole epoch */
     int64_t batches; /* of the epoch */
     int64_t next;    /* batch of the next call */
     bool running;    /* an epoch has begun */
+    bool ended;      /* one has, and none has begun since */
+    /* Of the epoch that was begun last; before the first, and where one was set, of that to begin. */
+    fsdp_data_position position; /* at its beginning */
 
     /* Only with workers; what follows, `next`, `running` and the slots' `full` are guarded by the lock then. */
     pthread_mutex_t lock;
@@ -107,6 +112,13 @@ static fsdp_status start_workers(fsdp_data_loader *loader)
 
 /* ---- life ---- */
 
+static int64_t batches_of(const fsdp_data_loader *loader)
+{
+    const fsdp_data_loader_options *o = &loader->maker.options;
+
+    return (loader->maker.items + (o->drop_last ? 0 : o->batch_size - 1)) / o->batch_size;
+}
+
 static fsdp_status set_up(fsdp_data_loader *loader, const fsdp_dataset *dataset,
                           const fsdp_data_loader_options *options)
 {
@@ -121,7 +133,8 @@ static fsdp_status set_up(fsdp_data_loader *loader, const fsdp_dataset *dataset,
         memmove(field->shape + 1, field->shape, (size_t)field->ndim * sizeof *field->shape);
         field->ndim++;
     }
-    loader->batches = (loader->maker.items + (options->drop_last ? 0 : options->batch_size - 1)) / options->batch_size;
+    loader->length = loader->batches = batches_of(loader);
+    loader->position.length = dataset->length(dataset->arg);
     return options->workers > 0 ? start_workers(loader) : FSDP_OK;
 }
 
@@ -176,22 +189,43 @@ void fsdp_data_loader_free(fsdp_data_loader *loader)
 
 int64_t fsdp_data_loader_length(const fsdp_data_loader *loader)
 {
-    return loader->batches;
+    return loader->length;
 }
 
 /* ---- an epoch ---- */
+
+/* Nobody works: which items the epoch has. */
+static void choose_items(fsdp_data_loader *loader)
+{
+    fsdp_distributed_sampler *sampler = loader->maker.options.sampler;
+
+    if (sampler) {
+        loader->position = fsdp__sampler_position(sampler);
+        fsdp__sampler_begin(sampler);
+        loader->maker.items = fsdp_distributed_sampler_length(sampler);
+        memcpy(loader->maker.order, fsdp_distributed_sampler_indices(sampler),
+               (size_t)loader->maker.items * sizeof *loader->maker.order);
+        return;
+    }
+    if (loader->ended) {
+        loader->position.epoch++;
+        loader->position.items = 0;
+    }
+    loader->maker.begin = loader->position.items;
+    loader->maker.items = loader->position.length - loader->position.items;
+}
 
 /* Nobody works: no batch may be begun. */
 static void begin(fsdp_data_loader *loader)
 {
     bool crew = loader->thread_count > 0;
 
-    if (loader->maker.order)
-        memcpy(loader->maker.order, fsdp_distributed_sampler_indices(loader->maker.options.sampler),
-               (size_t)loader->maker.items * sizeof *loader->maker.order);
+    choose_items(loader);
+    loader->batches = batches_of(loader);
     if (crew)
         pthread_mutex_lock(&loader->lock);
     loader->running = true;
+    loader->ended = false;
     loader->next = loader->begun = 0;
     loader->limit = loader->batches;
     if (crew) {
@@ -216,6 +250,7 @@ void fsdp_data_loader_reset(fsdp_data_loader *loader)
         loader->maker.slots[i].full = false;
         loader->maker.slots[i].status = FSDP_OK;
     }
+    loader->ended = loader->ended || loader->running;
     loader->running = loader->lent = false;
     if (crew)
         pthread_mutex_unlock(&loader->lock);
@@ -282,5 +317,57 @@ fsdp_status fsdp_data_loader_next(fsdp_data_loader *loader, fsdp_data_batch *out
     for (int f = 0; f < out->field_count; f++)
         loader->fields[f].shape[0] = out->size;
     *more = true;
+    return FSDP_OK;
+}
+
+/* ---- where it stands ---- */
+
+fsdp_data_position fsdp_data_loader_position(const fsdp_data_loader *loader)
+{
+    const fsdp_distributed_sampler *sampler = loader->maker.options.sampler;
+    int64_t together = loader->maker.options.batch_size * (sampler ? fsdp__sampler_ranks(sampler) : 1);
+    fsdp_data_position position = loader->position;
+
+    if (loader->running) /* the ends of ranks' last batches, or what fills them up, may be beyond it */
+        position.items = loader->next > (position.length - position.items) / together
+                             ? position.length
+                             : position.items + loader->next * together;
+    else if (sampler && !(loader->ended && fsdp__sampler_position(sampler).epoch == position.epoch))
+        position = fsdp__sampler_position(sampler);
+    else if (loader->ended)
+        position.items = position.length;
+    return position;
+}
+
+static fsdp_status check_position(const fsdp_data_loader *loader, const fsdp_data_position *position)
+{
+    const fsdp_distributed_sampler *sampler = loader->maker.options.sampler;
+    fsdp_data_position own = sampler ? fsdp__sampler_position(sampler) : loader->position;
+
+    if (position->length != own.length)
+        return FSDP_FAIL(FSDP_INVALID, "cannot go on in the data: the position is of %lld items, and there are %lld",
+                         (long long)position->length, (long long)own.length);
+    if (position->shuffle != own.shuffle || (own.shuffle && position->seed != own.seed))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot go on in the data: the position is of items %s seed %llu, and the sampler's are %s "
+                         "seed %llu",
+                         position->shuffle ? "shuffled with" : "in their order,", (unsigned long long)position->seed,
+                         own.shuffle ? "shuffled with" : "in their order,", (unsigned long long)own.seed);
+    if (position->epoch < 0 || position->items < 0 || position->items > position->length)
+        return FSDP_FAIL(FSDP_INVALID, "cannot go on in the data: item %lld of %lld in epoch %lld is none",
+                         (long long)position->items, (long long)position->length, (long long)position->epoch);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_data_loader_set_position(fsdp_data_loader *loader, const fsdp_data_position *position)
+{
+    if (!loader || !position)
+        return FSDP_FAIL(FSDP_INVALID, "cannot go on in the data: loader and position are required");
+    FSDP_TRY(check_position(loader, position));
+    fsdp_data_loader_reset(loader);
+    loader->ended = false;
+    loader->position = *position;
+    if (loader->maker.options.sampler)
+        fsdp__sampler_set_position(loader->maker.options.sampler, position->epoch, position->items);
     return FSDP_OK;
 }

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
+#include "data/text_file.h"
 
 int fsdp__data_width_by_name(const char *path)
 {
@@ -64,16 +65,22 @@ static void sort_from(fsdp__data_files *files, int64_t first)
 /* What a folder holds, beside the files that are taken. */
 typedef struct folder {
     const char *path;
-    fsdp_token_format format;
+    int format;
     int64_t text, tokens, others; /* files by their names */
     char other[256];              /* one of them */
 } folder;
 
+static int width_for(const folder *f, const char *name)
+{
+    return f->format == FSDP__LIST_DOCUMENTS ? fsdp__is_document(name) : fsdp__data_width_by_name(name);
+}
+
 static bool fits(folder *f, const char *name)
 {
-    int width = fsdp__data_width_by_name(name);
+    int width = width_for(f, name);
 
-    if ((width == 1 && f->format > FSDP_TOKENS_TEXT) || (width > 1 && f->format == FSDP_TOKENS_TEXT) || width == 0) {
+    if ((width == 1 && f->format > FSDP_TOKENS_TEXT && f->format != FSDP__LIST_DOCUMENTS) ||
+        (width > 1 && f->format == FSDP_TOKENS_TEXT) || width == 0) {
         if (f->others++ == 0)
             snprintf(f->other, sizeof f->other, "%s", name);
         return false;
@@ -116,13 +123,14 @@ static fsdp_status check_folder(const folder *f)
         snprintf(such_as, sizeof such_as, ", but %lld other%s, such as '%s'", (long long)f->others,
                  f->others == 1 ? "" : "s", f->other);
     return FSDP_FAIL(FSDP_FORMAT, "the folder '%s' holds no file named %s%s", f->path,
-                     f->format == FSDP_TOKENS_TEXT   ? ".txt"
-                     : f->format == FSDP_TOKENS_AUTO ? ".txt, .bin, .u16 or .u32"
-                                                     : ".bin, .u16 or .u32",
+                     f->format == FSDP_TOKENS_TEXT       ? ".txt"
+                     : f->format == FSDP__LIST_DOCUMENTS ? ".txt, .jsonl or .ndjson, packed or not"
+                     : f->format == FSDP_TOKENS_AUTO     ? ".txt, .bin, .u16 or .u32"
+                                                         : ".bin, .u16 or .u32",
                      such_as);
 }
 
-static fsdp_status take_folder(fsdp__data_files *files, const char *path, fsdp_token_format format)
+static fsdp_status take_folder(fsdp__data_files *files, const char *path, int format)
 {
     folder f = {.path = path, .format = format};
     int64_t first = files->count;
@@ -165,7 +173,7 @@ static fsdp_status take_matches(fsdp__data_files *files, const char *pattern)
 
 /* ---- all ---- */
 
-static fsdp_status take_path(fsdp__data_files *files, const char *path, fsdp_token_format format)
+static fsdp_status take_path(fsdp__data_files *files, const char *path, int format)
 {
     struct stat info;
 
@@ -179,8 +187,7 @@ static fsdp_status take_path(fsdp__data_files *files, const char *path, fsdp_tok
     return take(files, fsdp__strdup(path));
 }
 
-fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, fsdp_token_format format,
-                                  fsdp__data_files *out)
+fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, int format, fsdp__data_files *out)
 {
     fsdp__data_files files = {0};
 

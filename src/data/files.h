@@ -4,15 +4,18 @@
 
 #include "fsdp/data.h"
 
+enum {
+    FSDP__LIST_DOCUMENTS = FSDP_TOKENS_BINARY + 1 /* beside fsdp_token_format: what fsdp_tokenize_files reads */
+};
+
 typedef struct fsdp__data_files {
     char **paths;
     int64_t count, capacity;
 } fsdp__data_files;
 
-/* In the order of `paths`, and by name within one; of a folder those whose names fit the format. What is not there is
- * refused by name. No file is opened. */
-fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, fsdp_token_format format,
-                                  fsdp__data_files *out);
+/* In the order of `paths`, and by name within one; of a folder those whose names fit the format, an fsdp_token_format
+ * or FSDP__LIST_DOCUMENTS. What is not there is refused by name. No file is opened. */
+fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, int format, fsdp__data_files *out);
 void fsdp__data_files_release(fsdp__data_files *files);
 
 /* Bytes per token by the name: .txt 1, .bin and .u16 2, .u32 4, else 0. */

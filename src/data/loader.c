@@ -4,11 +4,13 @@
  * before has been given back. Which worker reads which batch does not matter, so the batches are the same for any
  * number of them, and a failure comes out at the batch it belongs to. */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "data/order.h"
+#include "data/window.h"
 #include "fsdp/data.h"
 
 typedef struct slot {
@@ -39,25 +41,12 @@ struct fsdp_loader {
     bool stop;
 };
 
-static fsdp_status check_vocabulary(const fsdp_loader *loader, const int32_t *tokens, int64_t position, int64_t count)
+/* Windows of the order before those of a microbatch, of all ranks. */
+static int64_t position_of(const fsdp_loader *loader, int64_t microbatch)
 {
-    int64_t vocabulary = loader->options.vocab_size, in_file = 0;
-    int32_t largest = 0;
-    const char *path;
+    const fsdp_loader_options *options = &loader->options;
 
-    if (vocabulary == 0)
-        return FSDP_OK;
-    for (int64_t i = 0; i < count; i++)
-        largest = FSDP__MAX(largest, tokens[i]);
-    if (largest < vocabulary)
-        return FSDP_OK;
-    while (*tokens < vocabulary) {
-        tokens++;
-        position++;
-    }
-    path = fsdp_tokens_locate(loader->tokens, position, &in_file);
-    return FSDP_FAIL(FSDP_FORMAT, "token %d at position %lld of '%s' is beyond the vocabulary of %lld", (int)*tokens,
-                     (long long)in_file, path, (long long)vocabulary);
+    return options->start_window + microbatch * options->world_size * options->local_batch;
 }
 
 /* Reads batch `microbatch` of this rank; `order` belongs to the calling thread. */
@@ -67,16 +56,11 @@ static fsdp_status fill(const fsdp_loader *loader, fsdp__order *order, int64_t m
     int64_t length = options->seq_len;
 
     for (int64_t b = 0; b < options->local_batch; b++) {
-        int64_t number = (microbatch * options->world_size + options->rank) * options->local_batch + b;
+        int64_t number = position_of(loader, microbatch) + options->rank * options->local_batch + b;
         int64_t start = fsdp__order_at(order, number) * length;
-        int32_t *inputs = into->inputs + b * length, *targets = into->targets + b * length;
 
-        FSDP_TRY(fsdp_tokens_read(loader->tokens, start, length, inputs));
-        FSDP_TRY(check_vocabulary(loader, inputs, start, length));
-        /* The target of the last token is the one behind the window. */
-        memcpy(targets, inputs + 1, (size_t)(length - 1) * sizeof *targets);
-        FSDP_TRY(fsdp_tokens_read(loader->tokens, start + length, 1, targets + length - 1));
-        FSDP_TRY(check_vocabulary(loader, targets + length - 1, start + length, 1));
+        FSDP_TRY(fsdp__window_read(loader->tokens, options->vocab_size, start, length, into->inputs + b * length,
+                                   into->targets + b * length));
     }
     return FSDP_OK;
 }
@@ -115,6 +99,38 @@ static void *worker(void *arg)
     return NULL;
 }
 
+/* What of the stream is read. */
+static int64_t token_count(const fsdp_tokens *tokens, const fsdp_loader_options *options)
+{
+    return options->token_count > 0 ? options->token_count : fsdp_tokens_count(tokens);
+}
+
+/* `windows`: of all ranks together, which take so many tokens. */
+static fsdp_status check_length(const fsdp_tokens *tokens, const fsdp_loader_options *options, int64_t windows,
+                                int64_t needed)
+{
+    int64_t all = fsdp_tokens_count(tokens), count = token_count(tokens, options), in_file;
+    char part[40] = "";
+    const char *first;
+    bool several;
+
+    if (options->token_count < 0 || count > all)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: no %lld tokens in a stream of %lld",
+                         (long long)options->token_count, (long long)all);
+    if (count >= needed)
+        return FSDP_OK;
+    first = fsdp_tokens_locate(tokens, 0, &in_file);
+    several = first != fsdp_tokens_locate(tokens, FSDP__MAX(count - 1, 0), &in_file);
+    if (count < all)
+        snprintf(part, sizeof part, " to read, of %lld", (long long)all);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot make a loader: '%s'%s has %lld tokens%s, but one window of %lld for each of %lld "
+                     "sequence%s (%d rank%s x %lld) needs %lld",
+                     first, several ? " with the files after it" : "", (long long)count, part,
+                     (long long)options->seq_len, (long long)windows, windows == 1 ? "" : "s", options->world_size,
+                     options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)needed);
+}
+
 static fsdp_status check_options(const fsdp_tokens *tokens, const fsdp_loader_options *options)
 {
     int64_t windows, needed;
@@ -126,30 +142,19 @@ static fsdp_status check_options(const fsdp_tokens *tokens, const fsdp_loader_op
     if (options->world_size < 1 || options->rank < 0 || options->rank >= options->world_size)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: no rank %d in a world of %d", options->rank,
                          options->world_size);
-    if (options->workers < 0 || options->workers > 1024 || options->start_microbatch < 0 || options->vocab_size < 0)
+    if (options->workers < 0 || options->workers > 1024 || options->start_window < 0 || options->vocab_size < 0)
         return FSDP_FAIL(FSDP_INVALID,
-                         "cannot make a loader: %d workers, start at microbatch %lld, vocabulary of %lld: none may be "
+                         "cannot make a loader: %d workers, start at window %lld, vocabulary of %lld: none may be "
                          "negative, and 1024 workers are the most",
-                         options->workers, (long long)options->start_microbatch, (long long)options->vocab_size);
+                         options->workers, (long long)options->start_window, (long long)options->vocab_size);
     if (__builtin_mul_overflow(options->local_batch, (int64_t)options->world_size, &windows) ||
         __builtin_mul_overflow(windows, options->seq_len, &needed) || needed >= INT64_MAX / 64)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: %lld sequences of %lld tokens on %d ranks are too many",
                          (long long)options->local_batch, (long long)options->seq_len, options->world_size);
-    if (fsdp_tokens_count(tokens) < needed + 1) {
-        int64_t count = fsdp_tokens_count(tokens), in_file;
-        const char *first = fsdp_tokens_locate(tokens, 0, &in_file);
-        bool several = first != fsdp_tokens_locate(tokens, FSDP__MAX(count - 1, 0), &in_file);
-
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot make a loader: '%s'%s has %lld tokens, but one window of %lld for each of %lld "
-                         "sequence%s (%d rank%s x %lld) needs %lld",
-                         first, several ? " with the files after it" : "", (long long)count,
-                         (long long)options->seq_len, (long long)windows, windows == 1 ? "" : "s", options->world_size,
-                         options->world_size == 1 ? "" : "s", (long long)options->local_batch, (long long)(needed + 1));
-    }
-    if (options->start_microbatch >= INT64_MAX / windows - 1)
-        return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: microbatch %lld is too far",
-                         (long long)options->start_microbatch);
+    FSDP_TRY(check_length(tokens, options, windows, needed + 1));
+    if (options->start_window > INT64_MAX - 2 * windows)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: window %lld is too far",
+                         (long long)options->start_window);
     return FSDP_OK;
 }
 
@@ -208,9 +213,8 @@ fsdp_status fsdp_loader_create(const fsdp_tokens *tokens, const fsdp_loader_opti
         return FSDP_NO_MEMORY;
     loader->tokens = tokens;
     loader->options = *options;
-    loader->next = loader->begun = options->start_microbatch;
-    loader->last = INT64_MAX / (options->local_batch * options->world_size) - 1;
-    fsdp__order_init(&loader->order, (fsdp_tokens_count(tokens) - 1) / options->seq_len, options->shuffle,
+    loader->last = (INT64_MAX - options->start_window) / (options->local_batch * options->world_size) - 1;
+    fsdp__order_init(&loader->order, (token_count(tokens, options) - 1) / options->seq_len, options->shuffle,
                      options->seed);
     FSDP_TRY_GOTO(status, make_slots(loader), out);
     if (options->workers > 0)
@@ -289,7 +293,12 @@ fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out)
         .inputs = mine->inputs,
         .targets = mine->targets,
         .microbatch = microbatch,
-        .epoch = microbatch * options->world_size * options->local_batch / loader->order.windows,
+        .epoch = position_of(loader, microbatch) / loader->order.windows,
     };
     return FSDP_OK;
+}
+
+int64_t fsdp_loader_position(const fsdp_loader *loader)
+{
+    return position_of(loader, loader->next);
 }

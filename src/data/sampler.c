@@ -7,17 +7,27 @@
 
 struct fsdp_distributed_sampler {
     fsdp_sampler_options options;
+    int64_t epoch;
+    int64_t first;    /* of the epoch's order: items before it are left out */
+    bool begun;       /* a loader has the indices */
     int64_t count;    /* of this rank */
     int64_t *order;   /* of all items; NULL without shuffle */
     int64_t *indices; /* of this rank */
 };
 
+/* Of `items` in all, this rank's. */
+static int64_t share(const fsdp_distributed_sampler *s, int64_t items)
+{
+    return (items + (s->options.drop_last ? 0 : s->options.world_size - 1)) / s->options.world_size;
+}
+
 static void fill(fsdp_distributed_sampler *s)
 {
     const fsdp_sampler_options *o = &s->options;
 
+    s->count = share(s, o->length - s->first);
     for (int64_t i = 0; i < s->count; i++) {
-        int64_t at = (i * o->world_size + o->rank) % o->length; /* past the end the first come again */
+        int64_t at = (s->first + i * o->world_size + o->rank) % o->length; /* past the end the first come again */
 
         s->indices[i] = s->order ? s->order[at] : at;
     }
@@ -38,7 +48,6 @@ fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options,
 {
     fsdp_distributed_sampler *s;
     fsdp_status status;
-    int64_t world;
 
     *out = NULL;
     if (!options)
@@ -48,15 +57,14 @@ fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options,
     if (!s)
         return FSDP_NO_MEMORY;
     s->options = *options;
-    world = s->options.world_size = options->world_size > 0 ? options->world_size : 1;
-    s->count = (options->length + (options->drop_last ? 0 : world - 1)) / world;
-    s->indices = fsdp__malloc((size_t)(s->count + 1) * sizeof *s->indices);
+    s->options.world_size = options->world_size > 0 ? options->world_size : 1;
+    s->indices = fsdp__malloc((size_t)(fsdp__sampler_most(s) + 1) * sizeof *s->indices);
     s->order = options->shuffle ? fsdp__malloc((size_t)(options->length + 1) * sizeof *s->order) : NULL;
     if (!s->indices || (options->shuffle && !s->order)) {
         status = FSDP_NO_MEMORY;
         goto fail;
     }
-    FSDP_TRY_GOTO(status, fsdp_distributed_sampler_set_epoch(s, 0), fail);
+    fsdp__sampler_set_position(s, 0, 0);
     *out = s;
     return FSDP_OK;
 fail:
@@ -78,10 +86,29 @@ fsdp_status fsdp_distributed_sampler_set_epoch(fsdp_distributed_sampler *sampler
     if (!sampler || epoch < 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot set the epoch of a sampler: no sampler, or epoch %lld is none",
                          (long long)epoch);
+    /* A position that was set is for the epoch that nobody has begun yet, whoever names it once more. */
+    if (epoch != sampler->epoch || sampler->begun)
+        fsdp__sampler_set_position(sampler, epoch, 0);
+    return FSDP_OK;
+}
+
+void fsdp__sampler_set_position(fsdp_distributed_sampler *sampler, int64_t epoch, int64_t items)
+{
+    sampler->epoch = epoch;
+    sampler->first = items;
+    sampler->begun = false;
     if (sampler->order)
         fsdp__randperm(sampler->options.length, sampler->options.seed + (uint64_t)epoch, sampler->order);
     fill(sampler);
-    return FSDP_OK;
+}
+
+void fsdp__sampler_begin(fsdp_distributed_sampler *sampler)
+{
+    if (sampler->begun && sampler->first > 0) {
+        sampler->first = 0;
+        fill(sampler);
+    }
+    sampler->begun = true;
 }
 
 int64_t fsdp_distributed_sampler_length(const fsdp_distributed_sampler *sampler)
@@ -92,6 +119,25 @@ int64_t fsdp_distributed_sampler_length(const fsdp_distributed_sampler *sampler)
 const int64_t *fsdp_distributed_sampler_indices(const fsdp_distributed_sampler *sampler)
 {
     return sampler->indices;
+}
+
+int64_t fsdp__sampler_most(const fsdp_distributed_sampler *sampler)
+{
+    return share(sampler, sampler->options.length);
+}
+
+int fsdp__sampler_ranks(const fsdp_distributed_sampler *sampler)
+{
+    return sampler->options.world_size;
+}
+
+fsdp_data_position fsdp__sampler_position(const fsdp_distributed_sampler *sampler)
+{
+    return (fsdp_data_position){.epoch = sampler->epoch,
+                                .items = sampler->begun ? 0 : sampler->first,
+                                .length = sampler->options.length,
+                                .shuffle = sampler->options.shuffle,
+                                .seed = sampler->options.seed};
 }
 
 int64_t fsdp__sampler_items(const fsdp_distributed_sampler *sampler)

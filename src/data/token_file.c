@@ -7,61 +7,44 @@
 
 #include "base/compiler.h"
 #include "data/files.h"
+#include "data/token_header.h"
 
 enum {
-    HEADER_BYTES = 256 * 4, /* 256 int32 */
-    SNIFFED_BYTES = 4096    /* from the beginning of a file, to tell text from the rest */
+    SNIFFED_BYTES = 4096 /* from the beginning of a file, to tell text from the rest */
 };
 
-/* llm.c's headers: the magic number tells the width of the tokens. */
-typedef struct header_kind {
-    int32_t magic, version;
-    int width;
-} header_kind;
-
-static const header_kind header_kinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-
-static const header_kind *find_header(const fsdp__mapping *map)
+static fsdp__token_header header_of(const fsdp__token_file *file)
 {
-    int32_t magic;
-
-    if (map->bytes < sizeof magic)
-        return NULL;
-    memcpy(&magic, map->data, sizeof magic);
-    for (size_t i = 0; i < FSDP__COUNT_OF(header_kinds); i++)
-        if (magic == header_kinds[i].magic)
-            return &header_kinds[i];
-    return NULL;
+    return fsdp__token_header_read(file->map.data, file->map.bytes);
 }
 
 /* ---- opening ---- */
 
 /* Width, offset and count are what the header says. */
-static fsdp_status read_header(fsdp__token_file *file, const header_kind *kind)
+static fsdp_status read_header(fsdp__token_file *file, const fsdp__token_header *header)
 {
-    int32_t words[3] = {0};
-    size_t expected;
+    size_t bytes = file->map.bytes - FSDP__TOKEN_HEADER_BYTES;
 
-    if (file->map.bytes < HEADER_BYTES)
+    if (file->map.bytes < FSDP__TOKEN_HEADER_BYTES)
         return FSDP_FAIL(FSDP_FORMAT,
                          "cannot read '%s': it begins with llm.c's header, but its %zu bytes are less than "
                          "the header's %d",
-                         file->path, file->map.bytes, HEADER_BYTES);
-    memcpy(words, file->map.data, sizeof words);
-    if (words[1] != kind->version)
+                         file->path, file->map.bytes, FSDP__TOKEN_HEADER_BYTES);
+    if (header->version != header->expected_version)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': header version %d at offset 4, expected %d", file->path,
-                         (int)words[1], (int)kind->version);
-    if (words[2] < 0)
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': token count %d at offset 8 is negative", file->path,
-                         (int)words[2]);
-    expected = HEADER_BYTES + (size_t)words[2] * (size_t)kind->width;
-    if (file->map.bytes != expected)
+                         (int)header->version, (int)header->expected_version);
+    if (header->count < 0)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': token count %lld at offset 8 is negative", file->path,
+                         (long long)header->count);
+    if (bytes % (size_t)header->width != 0 || bytes / (size_t)header->width != (size_t)header->count)
         return FSDP_FAIL(FSDP_FORMAT,
-                         "cannot read '%s': its header at offset 8 promises %d tokens of %d bytes, that is %zu bytes, "
-                         "but the file has %zu",
-                         file->path, (int)words[2], kind->width, expected, file->map.bytes);
-    file->width = kind->width;
-    file->offset_bytes = HEADER_BYTES;
+                         "cannot read '%s': its header at offset 8 promises %lld tokens of %d bytes, that is %llu "
+                         "bytes, but the file has %zu",
+                         file->path, (long long)header->count, header->width,
+                         FSDP__TOKEN_HEADER_BYTES + (unsigned long long)header->count * (unsigned)header->width,
+                         file->map.bytes);
+    file->width = header->width;
+    file->offset_bytes = FSDP__TOKEN_HEADER_BYTES;
     return FSDP_OK;
 }
 
@@ -99,7 +82,7 @@ static fsdp_status count_tokens(fsdp__token_file *file)
 
 fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp_token_format format)
 {
-    const header_kind *header;
+    fsdp__token_header header;
     int asked = format == FSDP_TOKENS_UINT16 ? 2 : format == FSDP_TOKENS_UINT32 ? 4 : 0;
 
     file->path = path;
@@ -110,11 +93,11 @@ fsdp_status fsdp__token_file_open(fsdp__token_file *file, const char *path, fsdp
         file->width = 1;
         return count_tokens(file);
     }
-    header = find_header(&file->map);
-    if (header && asked && header->width != asked)
+    header = header_of(file);
+    if (header.width && asked && header.width != asked)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s' as uint%d: its header (magic %d at offset 0) says uint%d", path,
-                         asked * 8, (int)header->magic, header->width * 8);
-    FSDP_TRY(header ? read_header(file, header) : find_width(file, format));
+                         asked * 8, (int)header.magic, header.width * 8);
+    FSDP_TRY(header.width ? read_header(file, &header) : find_width(file, format));
     return count_tokens(file);
 }
 
@@ -148,7 +131,7 @@ static sample take_sample(const fsdp__token_file *file)
 
 static bool doubt_text(const fsdp__token_file *file, const sample *s, char *text, size_t text_bytes)
 {
-    if (find_header(&file->map))
+    if (header_of(file).width)
         snprintf(text, text_bytes, "'%s' is read as text, but it begins with llm.c's header of token files",
                  file->path);
     else if (s->count >= 4 && memcmp(s->bytes, "\177ELF", 4) == 0)

@@ -187,6 +187,15 @@ const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t position, int6
     return file->path;
 }
 
+bool fsdp_tokens_have_text(const fsdp_tokens *tokens)
+{
+    bool text = false;
+
+    for (int64_t i = 0; i < tokens->file_count; i++)
+        text = text || tokens->files[i].width == 1;
+    return text;
+}
+
 const char *fsdp_tokens_warning(const fsdp_tokens *tokens)
 {
     return tokens->warning;

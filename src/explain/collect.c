@@ -45,14 +45,18 @@ fsdp_status fsdp__explain_units(fsdp_explanation *e, fsdp_module *module)
     return status;
 }
 
-/* Several modules of one call are one unit, which stands under its first. */
-static int64_t find_unit(const fsdp_explanation *e, const char *names)
+/* Several modules of one call are one unit, which stands under its first. Looked for from `from` on: parameters come
+ * in the order of units, nearly. */
+static int64_t find_unit(const fsdp_explanation *e, const char *names, int64_t from)
 {
     size_t length = names ? strcspn(names, ",") : 0;
 
-    for (int64_t i = 0; names && i < e->unit_count; i++)
-        if (strlen(e->units[i].name) == length && memcmp(e->units[i].name, names, length) == 0)
-            return i;
+    for (int64_t i = 0; names && i < e->unit_count; i++) {
+        int64_t at = (from + i) % e->unit_count;
+
+        if (strlen(e->units[at].name) == length && memcmp(e->units[at].name, names, length) == 0)
+            return at;
+    }
     return -1;
 }
 
@@ -60,8 +64,10 @@ static int64_t find_unit(const fsdp_explanation *e, const char *names)
 
 static fsdp_status add_parameter(fsdp_explanation *e, const fsdp_shard_map_entry *from, fsdp_explained_parameter *p)
 {
+    int64_t before = p > e->parameters && p[-1].unit >= 0 ? p[-1].unit : 0;
+
     *p = (fsdp_explained_parameter){.name = fsdp__strdup(from->name),
-                                    .unit = find_unit(e, from->unit),
+                                    .unit = find_unit(e, from->unit, before),
                                     .dtype = from->dtype,
                                     .trained = from->trained,
                                     .ndim = from->ndim,
@@ -95,11 +101,14 @@ fsdp_status fsdp__explain_parameters(fsdp_explanation *e, fsdp_module *module)
     return status;
 }
 
-fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int index)
+fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int rank)
 {
+    int index = rank - e->first_part;
     fsdp_shard_map map;
     bool same;
 
+    if (index < 0 || index >= e->part_count)
+        return FSDP_OK;
     FSDP_TRY(fsdp_module_shard_map(module, &map));
     same = map.count == e->parameter_count;
     for (int64_t i = 0; same && i < map.count; i++)
@@ -110,7 +119,7 @@ fsdp_status fsdp__explain_parts(fsdp_explanation *e, fsdp_module *module, int in
                 : FSDP_FAIL(FSDP_INVALID,
                             "rank %d has other parameters than rank 0: a model that is explained is "
                             "built alike on all ranks",
-                            index);
+                            rank);
 }
 
 fsdp_status fsdp__explain_tree(fsdp_explanation *e, fsdp_module *module)

@@ -2,6 +2,11 @@
 #include "explain/explain.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
+
+enum {
+    MOST_PARTS = 4096 /* ranks whose parts are told: each of them is built */
+};
 
 /* ---- dry ---- */
 
@@ -33,9 +38,27 @@ static fsdp_status describe(fsdp_explanation *e, const fsdp__explain_source *sou
     return fsdp__explain_tree(e, run->model);
 }
 
+static void add_network(fsdp_explanation *e, const fsdp_explained_network *of_rank)
+{
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        e->machine.sent[kind] += of_rank->sent[kind];
+        e->machine.received[kind] += of_rank->received[kind];
+        e->machine.messages[kind] += of_rank->messages[kind];
+    }
+}
+
+/* Whether what the rank sends is a part of what its machine does. */
+static bool is_counted(const fsdp_explanation *e, int rank)
+{
+    int ranks = e->world_size / e->machines;
+
+    return e->machines > 1 && rank / ranks == e->rank / ranks;
+}
+
 static fsdp_status explain_rank(fsdp_explanation *e, const fsdp__explain_source *source, int rank)
 {
     fsdp__explain_run run;
+    fsdp_explained_step step;
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY(fsdp__explain_open(source, rank, &run));
@@ -44,6 +67,10 @@ static fsdp_status explain_rank(fsdp_explanation *e, const fsdp__explain_source 
     FSDP_TRY_GOTO(status, fsdp__explain_parts(e, run.run->model, rank), out);
     if (rank == e->rank)
         FSDP_TRY_GOTO(status, fsdp__record_step(run.run, e), out);
+    else if (is_counted(e, rank))
+        FSDP_TRY_GOTO(status, fsdp__measure_step(run.run, &step), out);
+    if (is_counted(e, rank))
+        add_network(e, rank == e->rank ? &e->step.network : &step.network);
 out:
     fsdp__explain_close(&run);
     return status;
@@ -52,10 +79,16 @@ out:
 /* First the rank whose step is told: it says which parameters there are. */
 static fsdp_status explain(fsdp_explanation *e, const fsdp__explain_source *source)
 {
+    int64_t done = 0;
+
     FSDP_TRY(explain_rank(e, source, e->rank));
-    for (int rank = 0; rank < e->world_size; rank++)
-        if (rank != e->rank)
-            FSDP_TRY(explain_rank(e, source, rank));
+    fsdp__explain_tell(source, ++done);
+    for (int rank = 0; rank < e->world_size; rank++) {
+        if (rank == e->rank || (source->built < e->world_size && !is_counted(e, rank)))
+            continue;
+        FSDP_TRY(explain_rank(e, source, rank));
+        fsdp__explain_tell(source, ++done);
+    }
     return FSDP_OK;
 }
 
@@ -65,6 +98,9 @@ static fsdp_status check(const fsdp_explain_model *model, const fsdp__explain_so
 
     if (source->world_size < 1 || rank < 0 || rank >= source->world_size)
         return FSDP_FAIL(FSDP_INVALID, "cannot explain rank %d of %d", rank, source->world_size);
+    if (source->machines < 1 || source->world_size % source->machines != 0)
+        return FSDP_FAIL(FSDP_INVALID, "cannot explain %d rank%s on %d machines: each has as many ranks",
+                         source->world_size, source->world_size == 1 ? "" : "s", source->machines);
     if (!model)
         return FSDP_OK;
     if (!model->build || !model->loss)
@@ -81,14 +117,23 @@ static fsdp_status make(const fsdp_explain_model *model, const fsdp_train_config
                         const fsdp_explain_options *options, fsdp_explanation *e)
 {
     fsdp__explain_source source = {
-        .model = model, .config = *config, .policy = model ? model->policy : NULL, .world_size = 1};
+        .model = model, .config = *config, .policy = model ? model->policy : NULL, .options = options};
 
-    if (options && options->world_size)
-        source.world_size = options->world_size;
-    e->world_size = e->part_count = source.world_size;
+    source.world_size = options && options->world_size ? options->world_size : 1;
+    source.machines = options && options->machines ? options->machines : 1;
+    source.one_level = options && options->one_level;
     e->rank = options ? options->rank : 0;
-    e->replicas = 1;
     FSDP_TRY(check(model, &source, e->rank));
+    e->world_size = source.world_size;
+    e->machines = source.machines;
+    e->one_level = source.one_level;
+    e->part_count = source.built = e->world_size;
+    if (e->world_size > MOST_PARTS) {
+        e->part_count = 1;
+        e->first_part = e->rank;
+        source.built = e->machines > 1 ? e->world_size / e->machines : 1;
+    }
+    e->replicas = 1;
     FSDP_TRY(explain(e, &source));
     return options && options->sweep ? fsdp__explain_sweep(e, &source) : FSDP_OK;
 }
@@ -124,12 +169,13 @@ static fsdp_status look(fsdp_explanation *e, fsdp_module *module)
     e->world_size = fsdp_context_world_size(context);
     e->rank = e->first_part = fsdp_context_rank(context);
     e->part_count = e->replicas = 1;
+    e->machines = fsdp_context_machines(context);
     FSDP_TRY(fsdp__explain_units(e, module));
     if (e->unit_count == 0)
         return FSDP_FAIL(FSDP_STATE, "cannot explain this %s: nothing in it is sharded or replicated",
                          module->type->name);
     FSDP_TRY(fsdp__explain_parameters(e, module));
-    FSDP_TRY(fsdp__explain_parts(e, module, 0));
+    FSDP_TRY(fsdp__explain_parts(e, module, e->rank));
     FSDP_TRY(fsdp__explain_tree(e, module));
     e->model = fsdp__strdup(module->type->name);
     return e->model ? FSDP_OK : FSDP_NO_MEMORY;

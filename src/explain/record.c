@@ -210,6 +210,9 @@ static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
         out->calls[kind] = after.calls[kind] - before.calls[kind];
         out->bytes_sent[kind] = after.bytes_sent[kind] - before.bytes_sent[kind];
+        out->network.sent[kind] = after.network_sent[kind] - before.network_sent[kind];
+        out->network.received[kind] = after.network_received[kind] - before.network_received[kind];
+        out->network.messages[kind] = after.network_messages[kind] - before.network_messages[kind];
     }
     out->flops = (double)(fsdp__device_flops(run->device) - flops);
     return FSDP_OK;

@@ -27,7 +27,8 @@ fsdp_status fsdp__explain_open(const fsdp__explain_source *source, int rank, fsd
     *out = (fsdp__explain_run){.context = NULL};
     if (model)
         out->own = (fsdp__train_own){model->build, model->loss, model->arg, source->policy};
-    FSDP_TRY(fsdp_context_create_fake(rank, source->world_size, &out->context));
+    FSDP_TRY(fsdp_context_create_fake_machines(rank, source->machines, source->world_size / source->machines,
+                                               source->one_level, &out->context));
     fsdp_context_set_log(out->context, FSDP_LOG_ERROR, NULL, NULL); /* warnings are for who runs it */
     status = fsdp__train_run_create_dry(out->context, &source->config, &out->own, &out->run);
     if (status == FSDP_OK)
@@ -43,6 +44,14 @@ void fsdp__explain_close(fsdp__explain_run *run)
     fsdp_train_run_free(run->run);
     fsdp_context_free(run->context);
     *run = (fsdp__explain_run){.context = NULL};
+}
+
+void fsdp__explain_tell(const fsdp__explain_source *source, int64_t done)
+{
+    const fsdp_explain_options *o = source->options;
+
+    if (o && o->progress)
+        o->progress(o->progress_arg, done, source->built + (o->sweep ? FSDP__SWEEP_MOST : 0));
 }
 
 /* ---- words ---- */

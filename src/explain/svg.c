@@ -18,29 +18,10 @@ static const char *const colors[] = {"#4e79a7", "#f28e2b", "#59a14f", "#e15759",
 
 /* ---- text ---- */
 
-/* Names are those of modules, but they may be anything. */
-static void put_escaped(const char *text, FILE *out)
-{
-    for (; *text; text++)
-        switch (*text) {
-        case '<':
-            fputs("&lt;", out);
-            break;
-        case '>':
-            fputs("&gt;", out);
-            break;
-        case '&':
-            fputs("&amp;", out);
-            break;
-        default:
-            fputc((unsigned char)*text < ' ' ? ' ' : *text, out);
-        }
-}
-
 static void put_text(int x, int y, const char *anchor, const char *text, FILE *out)
 {
     fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">", x, y, anchor);
-    put_escaped(text, out);
+    fsdp__print_xml_text(text, out);
     fputs("</text>\n", out);
 }
 

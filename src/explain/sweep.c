@@ -5,10 +5,7 @@
 #include "base/compiler.h"
 #include "explain/explain.h"
 #include "shard/wrap_policy.h"
-
-enum {
-    MOST_SIZES = 6 /* thresholds that are shown */
-};
+#include "train/strategy_word.h"
 
 typedef struct sweep {
     fsdp_explanation *e;
@@ -35,12 +32,12 @@ static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *cou
 }
 
 /* Halves of the model, from the coarsest, where each gives other units than the one before. */
-static fsdp_status list_sizes(const sweep *s, int64_t out[MOST_SIZES], int *count)
+static fsdp_status list_sizes(const sweep *s, int64_t out[FSDP__SWEEP_SIZES], int *count)
 {
     int64_t before = 0, units = 0;
 
     *count = 0;
-    for (int64_t size = s->e->numel / 2; size > 0 && *count < MOST_SIZES; size /= 2) {
+    for (int64_t size = s->e->numel / 2; size > 0 && *count < FSDP__SWEEP_SIZES; size /= 2) {
         FSDP_TRY(units_of_size(s, size, &units));
         if (units > 1 && units != before)
             out[(*count)++] = size;
@@ -91,6 +88,7 @@ static fsdp_status append(sweep *s, char *policy, fsdp_explained_variant *v)
     }
     s->items[s->e->variant_count++] = *v;
     s->e->variants = s->items;
+    fsdp__explain_tell(s->source, s->source->built + s->e->variant_count);
     return FSDP_OK;
 }
 
@@ -102,57 +100,55 @@ static fsdp_status add_asked(sweep *s)
     return append(s, fsdp__strdup(s->e->policy), &v);
 }
 
-/* What the config asks for is there already. What cannot be sharded so (frozen parameters beside others, under FSDP1)
- * is left out. */
-static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
+/* `policy`, its name, is taken over. What cannot be sharded so (frozen parameters beside others, under FSDP1) is left
+ * out. */
+static fsdp_status add_measured(sweep *s, const fsdp__explain_source *source, char *policy)
+{
+    fsdp_explained_variant v = {.asked = false};
+    fsdp_status status = policy ? measure(s, source, &v) : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK)
+        return append(s, policy, &v);
+    fsdp__free(policy);
+    return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
+}
+
+static fsdp__explain_source in_units(const sweep *s, fsdp_train_wrap wrap, int64_t size)
 {
     fsdp__explain_source source = *s->source;
-    fsdp_explained_variant v = {.asked = false};
-    fsdp_status status;
-    char *name;
 
     source.policy = NULL;
     source.config.parallelism.wrap_policy = (int)wrap;
     source.config.parallelism.wrap_min_num_params = size;
     source.config.parallelism.wrap_class_count = 0;
-    if (wrap == FSDP_TRAIN_WRAP_ROOT)
-        source.config.parallelism.prefetch = 0;
-    name = fsdp__explain_policy(&source);
-    if (!name)
-        return FSDP_NO_MEMORY;
-    if (strcmp(name, s->e->policy) == 0) {
+    return source;
+}
+
+/* What the config asks for is there already. */
+static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
+{
+    fsdp__explain_source source = in_units(s, wrap, size);
+    char *name = fsdp__explain_policy(&source);
+
+    if (name && strcmp(name, s->e->policy) == 0) {
         fsdp__free(name);
         return add_asked(s);
     }
-    status = measure(s, &source, &v);
-    if (status == FSDP_OK)
-        return append(s, name, &v);
-    fsdp__free(name);
-    return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
+    if (wrap == FSDP_TRAIN_WRAP_ROOT)
+        source.config.parallelism.prefetch = 0;
+    return add_measured(s, &source, name);
 }
 
 /* In no units, where DDP has what the config asks for. */
 static fsdp_status add_ddp(sweep *s)
 {
-    fsdp__explain_source source = *s->source;
-    fsdp_explained_variant v = {.asked = false};
-    fsdp_status status;
+    fsdp__explain_source source = in_units(s, FSDP_TRAIN_WRAP_BLOCKS, 0);
 
-    source.policy = NULL;
     source.config.parallelism.strategy = FSDP_TRAIN_DDP;
-    source.config.parallelism.wrap_policy = FSDP_TRAIN_WRAP_BLOCKS;
-    source.config.parallelism.wrap_min_num_params = 0;
-    source.config.parallelism.wrap_class_count = 0;
     source.config.parallelism.prefetch = 0;
     source.config.parallelism.reshard_after_forward = -FSDP_RESHARD_AUTO;
-    source.config.parallelism.fsdp1_strategy = source.config.parallelism.fsdp1_use_orig_params = -1;
-    source.config.parallelism.fsdp1_backward_prefetch = source.config.parallelism.fsdp1_forward_prefetch = -1;
-    source.config.parallelism.data_parallel_replicate_degree = 1;
-    source.config.parallelism.data_parallel_shard_degree = -1;
-    status = measure(s, &source, &v);
-    if (status == FSDP_OK)
-        return append(s, fsdp__strdup("ddp"), &v);
-    return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
+    fsdp__train_drop_other_keys(&source.config, s->source->config.parallelism.strategy);
+    return add_measured(s, &source, fsdp__strdup("ddp"));
 }
 
 static bool has_asked(const fsdp_explanation *e)
@@ -165,7 +161,7 @@ static bool has_asked(const fsdp_explanation *e)
 
 static fsdp_status add_all(sweep *s)
 {
-    int64_t sizes[MOST_SIZES];
+    int64_t sizes[FSDP__SWEEP_SIZES];
     int count;
 
     FSDP_TRY(list_sizes(s, sizes, &count));

@@ -23,6 +23,8 @@ static void put_head(const fsdp_explanation *e, FILE *out)
 {
     fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, fsdp__thousands(e->numel, TEXT(40)),
             (long long)e->unit_count, plural(e->unit_count), e->world_size, plural(e->world_size));
+    if (e->machines > 1)
+        fprintf(out, " on %d machines", e->machines);
     if (e->replicas > 1 && e->replicas < e->world_size)
         fprintf(out, " in %d copies", e->replicas);
     if (!e->strategy) {
@@ -181,6 +183,50 @@ static void put_memory(const fsdp_explanation *e, FILE *out)
           out);
 }
 
+/* ---- network ---- */
+
+static int64_t sum_of(const int64_t numbers[FSDP_COLLECTIVES], int first, int last)
+{
+    int64_t sum = 0;
+
+    for (int kind = first; kind <= last; kind++)
+        sum += numbers[kind];
+    return sum;
+}
+
+static void put_traffic(const fsdp_explained_network *n, const char *name, int first, int last, FILE *out)
+{
+    if (sum_of(n->messages, first, last) + sum_of(n->received, first, last) == 0)
+        return;
+    fprintf(out, "  %-30s %16s", name, bytes_text(sum_of(n->sent, first, last), TEXT(40)));
+    fprintf(out, " %16s", bytes_text(sum_of(n->received, first, last), TEXT(40)));
+    fprintf(out, " %16s\n", fsdp__thousands(sum_of(n->messages, first, last), TEXT(40)));
+}
+
+static void put_network_of(const fsdp_explained_network *n, const char *who, FILE *out)
+{
+    fprintf(out, "  %s\n", who);
+    put_traffic(n, "  gathers", FSDP_ALL_GATHER, FSDP_ALL_GATHER, out);
+    put_traffic(n, "  reductions", FSDP_REDUCE_SCATTER, FSDP_ALL_REDUCE, out);
+    put_traffic(n, "  other calls", FSDP_BROADCAST, FSDP_OBJECTS, out);
+    put_traffic(n, "  all", 0, FSDP_COLLECTIVES - 1, out);
+}
+
+static void put_network(const fsdp_explanation *e, FILE *out)
+{
+    int ranks = e->world_size / e->machines;
+    char who[60];
+
+    fprintf(out, "\nOver the network in a step, between %d machines of %d rank%s%s\n\n", e->machines, ranks,
+            plural(ranks), e->one_level ? ", each rank for itself" : "");
+    fprintf(out, "  %-30s %16s %16s %16s\n", "", "sent", "received", "messages sent");
+    snprintf(who, sizeof who, "rank %d", e->rank);
+    put_network_of(&e->step.network, who, out);
+    snprintf(who, sizeof who, "its machine, %d rank%s", ranks, plural(ranks));
+    put_network_of(&e->machine, who, out);
+    fputs("\n  Bytes of buffers; messages: of at most 512 KiB of them, and headers of calls.\n", out);
+}
+
 /* ---- other units ---- */
 
 static void put_variant(const fsdp_explained_variant *v, FILE *out)
@@ -226,8 +272,10 @@ static void put_root_alone(const fsdp_explanation *e, FILE *out)
         return;
     fprintf(out, "\n  The root alone rests sharded, %s of parameters on this rank, but it is one unit: a forward\n",
             fsdp__size_text((double)shard, TEXT(40)));
-    fprintf(out, "  gathers all of it, %s, and that stays until the last gradient is there.",
-            fsdp__size_text((double)root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], TEXT(40)));
+    fprintf(out, "  gathers all of it, %s, and %s.",
+            fsdp__size_text((double)root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], TEXT(40)),
+            root->step.calls[FSDP_ALL_GATHER] > e->microbatches ? "a backward does so again"
+                                                                : "that stays until the last gradient is there");
     if (ddp)
         fprintf(out, " ddp holds %s all\n  the time: at its peak the root alone has no less.",
                 fsdp__size_text((double)fsdp__parameter_bytes(&ddp->step), TEXT(40)));
@@ -266,6 +314,8 @@ fsdp_status fsdp_explanation_print(const fsdp_explanation *e, FILE *out)
         fputc('\n', out);
         fsdp__picture_lives(e, out);
         put_memory(e, out);
+        if (e->machines > 1)
+            put_network(e, out);
     }
     if (e->variant_count > 0)
         put_variants(e, out);

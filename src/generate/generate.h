@@ -4,12 +4,13 @@
 
 #include "fsdp/generate.h"
 
-/* A token from `logits`; `draw` in [0, 1) decides. `scratch` holds vocab_size entries. */
+/* A token from `logits`, as temperature, top_k and top_p say; `draw` in [0, 1) decides. `scratch` holds vocab_size
+ * entries. */
 typedef struct fsdp__candidate {
     float logit;
     int32_t token;
 } fsdp__candidate;
-fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, float temperature, int64_t top_k, float draw,
+fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, const fsdp_generate_options *options, float draw,
                          fsdp__candidate *scratch, int32_t *out);
 
 #endif

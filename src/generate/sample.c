@@ -1,17 +1,98 @@
 /* sample.c - from logits to a token. */
 #include <math.h>
-#include <stdlib.h>
 
+#include "base/compiler.h"
 #include "generate/generate.h"
 
-/* Highest first; among equals the lowest id. */
-static int by_logit(const void *a, const void *b)
-{
-    const fsdp__candidate *x = a, *y = b;
+/* Tokens to draw from. Those of a choice are taken from the top of a heap, the most likely first: of a large vocabulary
+ * few are looked at. */
+typedef struct candidates {
+    fsdp__candidate *items;
+    int64_t count;
+    double best, temperature;
+} candidates;
 
-    if (x->logit != y->logit)
-        return x->logit > y->logit ? -1 : 1;
-    return (x->token > y->token) - (x->token < y->token);
+/* Relative to that of the most likely. */
+static double weight(const candidates *c, int64_t i)
+{
+    return exp(((double)c->items[i].logit - c->best) / c->temperature);
+}
+
+static double total_weight(const candidates *c)
+{
+    double total = 0;
+
+    for (int64_t i = 0; i < c->count; i++)
+        total += weight(c, i);
+    return total;
+}
+
+/* ---- the most likely first ---- */
+
+/* Among equals the lowest id. */
+static bool before(const fsdp__candidate *a, const fsdp__candidate *b)
+{
+    return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
+}
+
+static void swap(fsdp__candidate *a, fsdp__candidate *b)
+{
+    fsdp__candidate kept = *a;
+
+    *a = *b;
+    *b = kept;
+}
+
+static void sift_down(fsdp__candidate *heap, int64_t at, int64_t count)
+{
+    for (;;) {
+        int64_t child = 2 * at + 1;
+
+        if (child + 1 < count && before(&heap[child + 1], &heap[child]))
+            child++;
+        if (child >= count || before(&heap[at], &heap[child]))
+            return;
+        swap(&heap[at], &heap[child]);
+        at = child;
+    }
+}
+
+/* The `most` most likely, or fewer that weigh `enough` together, come to the front, in their order; the others go. */
+static void choose(candidates *c, int64_t most, double enough)
+{
+    fsdp__candidate *items = c->items;
+    int64_t left = c->count, chosen = 0;
+    double sum = 0;
+
+    for (int64_t i = left / 2 - 1; i >= 0; i--)
+        sift_down(items, i, left);
+    /* The heap's top goes behind its end. */
+    while (chosen < most && sum < enough) {
+        swap(&items[0], &items[left - 1]);
+        sum += weight(c, --left);
+        chosen++;
+        sift_down(items, 0, left);
+    }
+    for (int64_t i = c->count - 1, j = left; j < i; i--, j++)
+        swap(&items[i], &items[j]);
+    for (int64_t i = 0; i < chosen && left > 0; i++)
+        items[i] = items[left + i];
+    c->count = chosen;
+}
+
+/* ---- the draw ---- */
+
+/* The first candidate at which the running sum of probabilities passes `draw`. */
+static int32_t draw_one(const candidates *c, float draw)
+{
+    double total = total_weight(c), sum = 0;
+
+    for (int64_t i = 0; i < c->count; i++) {
+        sum += weight(c, i);
+        if (sum > (double)draw * total)
+            return c->items[i].token;
+    }
+    return c->items[c->count - 1].token;
 }
 
 static int32_t most_likely(const float *logits, int64_t vocab_size)
@@ -24,39 +105,32 @@ static int32_t most_likely(const float *logits, int64_t vocab_size)
     return (int32_t)best;
 }
 
-/* The first candidate at which the running sum of probabilities passes `draw`. */
-static int32_t draw_one(const fsdp__candidate *candidates, int64_t count, float best, float temperature, float draw)
+static fsdp_status check(const float *logits, int64_t vocab_size)
 {
-    double total = 0, sum = 0;
-
-    for (int64_t i = 0; i < count; i++)
-        total += exp(((double)candidates[i].logit - (double)best) / (double)temperature);
-    for (int64_t i = 0; i < count; i++) {
-        sum += exp(((double)candidates[i].logit - (double)best) / (double)temperature);
-        if (sum > (double)draw * total)
-            return candidates[i].token;
-    }
-    return candidates[count - 1].token;
-}
-
-fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, float temperature, int64_t top_k, float draw,
-                         fsdp__candidate *scratch, int32_t *out)
-{
-    int32_t best;
-
     for (int64_t i = 0; i < vocab_size; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)
             return FSDP_FAIL(FSDP_STATE, "cannot generate: the model's logit of token %lld is %g", (long long)i,
                              isnan(logits[i]) ? (double)NAN : (double)logits[i]);
-    best = most_likely(logits, vocab_size);
-    if (temperature == 0) {
-        *out = best;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, const fsdp_generate_options *options, float draw,
+                         fsdp__candidate *scratch, int32_t *out)
+{
+    candidates c = {.items = scratch, .count = vocab_size, .temperature = (double)options->temperature};
+    int64_t most = options->top_k > 0 ? FSDP__MIN(options->top_k, vocab_size) : vocab_size;
+
+    FSDP_TRY(check(logits, vocab_size));
+    *out = most_likely(logits, vocab_size);
+    if (options->temperature == 0 || logits[*out] == -INFINITY)
         return FSDP_OK;
-    }
+    c.best = (double)logits[*out];
     for (int64_t i = 0; i < vocab_size; i++)
         scratch[i] = (fsdp__candidate){.logit = logits[i], .token = (int32_t)i};
-    if (top_k > 0 && top_k < vocab_size)
-        qsort(scratch, (size_t)vocab_size, sizeof *scratch, by_logit);
-    *out = draw_one(scratch, top_k > 0 && top_k < vocab_size ? top_k : vocab_size, logits[best], temperature, draw);
+    if (most < vocab_size)
+        choose(&c, most, INFINITY);
+    if (options->top_p > 0 && options->top_p < 1)
+        choose(&c, c.count, (double)options->top_p * total_weight(&c));
+    *out = draw_one(&c, draw);
     return FSDP_OK;
 }

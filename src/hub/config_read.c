@@ -1,4 +1,4 @@
-/* config_read.c - config.json of GPT-2 and Llama folders, in the older and the newer style. */
+/* config_read.c - config.json of GPT-2 folders, and of Llama's and its like in the older and the newer style. */
 #include <math.h>
 #include <string.h>
 
@@ -30,6 +30,12 @@ static fsdp_status need_bool(const fsdp__json_object *from, const char *key, boo
     return FSDP_OK;
 }
 
+static fsdp_status bad_token(const fsdp__json_object *from, const char *key)
+{
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key '%s' is neither a token id nor a list of them", from->path,
+                     key);
+}
+
 /* A token id, a list of them (the first counts), or null. */
 static fsdp_status read_token(const fsdp__json_object *from, const char *key, bool *out_has, int64_t *out)
 {
@@ -41,10 +47,41 @@ static fsdp_status read_token(const fsdp__json_object *from, const char *key, bo
     if (!*out_has)
         return FSDP_OK;
     if (!json_is_integer(value))
-        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key '%s' is neither a token id nor a list of them", from->path,
-                         key);
+        return bad_token(from, key);
     *out = json_integer_value(value);
     return FSDP_OK;
+}
+
+static fsdp_status add_eos_token(const fsdp__json_object *from, const json_t *value, fsdp_model_config *out)
+{
+    if (!json_is_integer(value))
+        return bad_token(from, "eos_token_id");
+    if (out->eos_token_count == FSDP_MODEL_MAX_EOS_TOKENS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': key 'eos_token_id' has more than %d token ids", from->path,
+                         FSDP_MODEL_MAX_EOS_TOKENS);
+    out->eos_tokens[out->eos_token_count++] = json_integer_value(value);
+    return FSDP_OK;
+}
+
+static fsdp_status read_eos_tokens(const fsdp__json_object *from, fsdp_model_config *out)
+{
+    json_t *value = json_object_get(from->object, "eos_token_id"), *item;
+    size_t i;
+
+    if (!value || json_is_null(value))
+        return FSDP_OK;
+    if (!json_is_array(value))
+        return add_eos_token(from, value, out);
+    json_array_foreach(value, i, item) FSDP_TRY(add_eos_token(from, item, out));
+    return FSDP_OK;
+}
+
+static fsdp_status read_tokens(const fsdp__json_object *from, fsdp_model_config *out)
+{
+    FSDP_TRY(read_token(from, "bos_token_id", &out->has_bos_token, &out->bos_token));
+    FSDP_TRY(read_token(from, "pad_token_id", &out->has_pad_token, &out->pad_token));
+    FSDP_TRY(read_token(from, "unk_token_id", &out->has_unk_token, &out->unk_token));
+    return read_eos_tokens(from, out);
 }
 
 static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config *out)
@@ -52,8 +89,7 @@ static fsdp_status read_common(const fsdp__json_object *from, fsdp_model_config 
     FSDP_TRY(fsdp__json_integer(from, "vocab_size", true, &out->vocab_size));
     FSDP_TRY(fsdp__json_float(from, "initializer_range", false, &out->init_std));
     FSDP_TRY(fsdp__json_bool(from, "tie_word_embeddings", &out->tie_word_embeddings));
-    FSDP_TRY(read_token(from, "bos_token_id", &out->has_bos_token, &out->bos_token));
-    FSDP_TRY(read_token(from, "eos_token_id", &out->has_eos_token, &out->eos_token));
+    FSDP_TRY(read_tokens(from, out));
     if (json_is_object(json_object_get(from->object, "quantization_config")))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': quantized weights (quantization_config) are not supported",
                          from->path);
@@ -111,16 +147,26 @@ static fsdp_status read_gpt2(const fsdp__json_object *from, fsdp_model_config *o
 static fsdp_status bad_rope(const fsdp__json_object *from, const char *what)
 {
     return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "cannot use '%s': %s: supported is one kind, default or llama3, in " NEWER " or " OLDER,
+                     "cannot use '%s': %s: supported is one kind, default, linear or llama3, in " NEWER " or " OLDER,
                      from->path, what);
 }
 
 /* Keys that this kind does not have would change the frequencies somewhere else, and here would be passed over. */
-static fsdp_status check_rope_keys(const fsdp__json_object *rope, bool llama3)
+static fsdp_status check_rope_keys(const fsdp__json_object *rope, fsdp_rope_type type)
 {
-    static const char *const all[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor",
-                                      "original_max_position_embeddings"};
-    static const char *const scaled[] = {"factor", "low_freq_factor", "high_freq_factor"};
+    static const struct {
+        const char *name;
+        fsdp_rope_type least;
+    } keys[] = {
+        {"rope_theta", FSDP_ROPE_DEFAULT},
+        {"rope_type", FSDP_ROPE_DEFAULT},
+        {"type", FSDP_ROPE_DEFAULT},
+        {"partial_rotary_factor", FSDP_ROPE_DEFAULT},
+        {"original_max_position_embeddings", FSDP_ROPE_DEFAULT},
+        {"factor", FSDP_ROPE_LINEAR},
+        {"low_freq_factor", FSDP_ROPE_LLAMA3},
+        {"high_freq_factor", FSDP_ROPE_LLAMA3},
+    };
     const char *key;
     json_t *value;
 
@@ -128,28 +174,27 @@ static fsdp_status check_rope_keys(const fsdp__json_object *rope, bool llama3)
     {
         bool known = json_is_null(value);
 
-        for (size_t i = 0; i < FSDP__COUNT_OF(all); i++)
-            known = known || strcmp(key, all[i]) == 0;
-        for (size_t i = 0; llama3 && i < FSDP__COUNT_OF(scaled); i++)
-            known = known || strcmp(key, scaled[i]) == 0;
+        for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++)
+            known = known || (type >= keys[i].least && strcmp(key, keys[i].name) == 0);
         if (!known)
             return FSDP_FAIL(FSDP_UNSUPPORTED,
-                             "cannot use '%s': '%s' does not belong to rope type %s: default and llama3 are supported",
-                             rope->path, FSDP__SHOWN_NAME(key), llama3 ? "llama3" : "default");
+                             "cannot use '%s': '%s' does not belong to rope type %s: default, linear and llama3 are "
+                             "supported",
+                             rope->path, FSDP__SHOWN_NAME(key), fsdp_rope_type_name(type));
     }
     return FSDP_OK;
 }
 
 /* What one place says of the rotary positions. */
 typedef struct rope {
-    bool llama3;
+    fsdp_rope_type type;
     float theta; /* NAN: nothing */
     float factor, low_freq_factor, high_freq_factor;
     int64_t original;
 } rope;
 
 /* NULL leaves the default. Two spellings of the key are two answers unless they are the same. */
-static fsdp_status read_rope_type(const fsdp__json_object *from, bool *out_llama3)
+static fsdp_status read_rope_type(const fsdp__json_object *from, fsdp_rope_type *out)
 {
     const char *older = NULL, *newer = NULL, *type;
 
@@ -158,10 +203,10 @@ static fsdp_status read_rope_type(const fsdp__json_object *from, bool *out_llama
     if (older && newer && strcmp(older, newer) != 0)
         return bad_rope(from, "its rope has a 'type' and another 'rope_type'");
     type = newer ? newer : older ? older : "default";
-    *out_llama3 = strcmp(type, "llama3") == 0;
-    if (!*out_llama3 && strcmp(type, "default") != 0)
-        return unsupported(from, "rope type", type, "default and llama3 are");
-    return FSDP_OK;
+    for (*out = FSDP_ROPE_DEFAULT; *out <= FSDP_ROPE_LLAMA3; ++*out)
+        if (strcmp(type, fsdp_rope_type_name(*out)) == 0)
+            return FSDP_OK;
+    return unsupported(from, "rope type", type, "default, linear and llama3 are");
 }
 
 static fsdp_status need_whole(const fsdp__json_object *from)
@@ -176,11 +221,12 @@ static fsdp_status read_one_rope(const fsdp__json_object *from, rope *out)
 {
     FSDP_TRY(fsdp__json_float(from, "rope_theta", false, &out->theta));
     FSDP_TRY(need_whole(from));
-    FSDP_TRY(read_rope_type(from, &out->llama3));
-    FSDP_TRY(check_rope_keys(from, out->llama3));
-    if (!out->llama3)
+    FSDP_TRY(read_rope_type(from, &out->type));
+    FSDP_TRY(check_rope_keys(from, out->type));
+    if (out->type != FSDP_ROPE_DEFAULT)
+        FSDP_TRY(fsdp__json_float(from, "factor", true, &out->factor));
+    if (out->type != FSDP_ROPE_LLAMA3)
         return FSDP_OK;
-    FSDP_TRY(fsdp__json_float(from, "factor", true, &out->factor));
     FSDP_TRY(fsdp__json_float(from, "low_freq_factor", true, &out->low_freq_factor));
     FSDP_TRY(fsdp__json_float(from, "high_freq_factor", true, &out->high_freq_factor));
     return fsdp__json_integer(from, "original_max_position_embeddings", true, &out->original);
@@ -188,7 +234,7 @@ static fsdp_status read_one_rope(const fsdp__json_object *from, rope *out)
 
 static bool same_rope(const rope *a, const rope *b)
 {
-    return a->llama3 == b->llama3 && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor &&
+    return a->type == b->type && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor &&
            a->high_freq_factor == b->high_freq_factor && a->original == b->original;
 }
 
@@ -218,7 +264,7 @@ static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *o
         found = one;
     }
     out->rope_theta = isnan(found.theta) ? out->rope_theta : found.theta;
-    out->rope_llama3 = found.llama3;
+    out->rope_type = found.type;
     out->rope_factor = found.factor;
     out->rope_low_freq_factor = found.low_freq_factor;
     out->rope_high_freq_factor = found.high_freq_factor;
@@ -226,46 +272,124 @@ static fsdp_status read_rope(const fsdp__json_object *from, fsdp_model_config *o
     return FSDP_OK;
 }
 
-static fsdp_status read_llama(const fsdp__json_object *from, fsdp_model_config *out)
+/* What transformers takes where config.json has no such key. */
+typedef struct llama_kind {
+    const char *model_type;
+    fsdp_architecture architecture;
+    int64_t max_seq_len, n_kv_heads; /* 0: as many as heads */
+} llama_kind;
+
+static const llama_kind llama_kinds[] = {
+    {"llama", FSDP_LLAMA, 2048, 0},
+    {"mistral", FSDP_MISTRAL, 131072, 8},
+    {"qwen2", FSDP_QWEN2, 32768, 32},
+};
+
+/* A window that holds every position there is, is none. */
+static fsdp_status check_window(const fsdp__json_object *from, int64_t max_seq_len)
 {
+    int64_t window = json_object_get(from->object, "sliding_window") ? INT64_MAX : 4096;
+
+    FSDP_TRY(fsdp__json_integer(from, "sliding_window", false, &window));
+    if (window < max_seq_len)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot use '%s': a sliding_window of %lld in %lld positions is not supported: only null is, "
+                         "or one that holds all positions",
+                         from->path, (long long)window, (long long)max_seq_len);
+    return FSDP_OK;
+}
+
+/* Where some layers look back less far than others. */
+static fsdp_status check_layer_types(const fsdp__json_object *from, int64_t max_seq_len)
+{
+    json_t *types = json_object_get(from->object, "layer_types"), *type;
+    bool windows = false;
+    size_t i;
+
+    json_array_foreach(types, i, type)
+    {
+        const char *name = json_string_value(type);
+
+        if (!name || (strcmp(name, "full_attention") != 0 && strcmp(name, "sliding_attention") != 0))
+            return unsupported(from, "layer type", name ? name : "(no string)",
+                               "full_attention and sliding_attention are");
+        windows |= strcmp(name, "sliding_attention") == 0;
+    }
+    return windows ? check_window(from, max_seq_len) : FSDP_OK;
+}
+
+static fsdp_status check_windows(const fsdp__json_object *from, const fsdp_model_config *config)
+{
+    bool used = config->architecture == FSDP_MISTRAL;
+    int64_t first = 28; /* layer with a window, of Qwen2's */
+
+    FSDP_TRY(check_layer_types(from, config->max_seq_len));
+    if (config->architecture == FSDP_QWEN2) {
+        FSDP_TRY(fsdp__json_bool(from, "use_sliding_window", &used));
+        FSDP_TRY(fsdp__json_integer(from, "max_window_layers", false, &first));
+        used = used && first < config->n_layers && !json_is_array(json_object_get(from->object, "layer_types"));
+    }
+    return used ? check_window(from, config->max_seq_len) : FSDP_OK;
+}
+
+static fsdp_status read_biases(const fsdp__json_object *from, fsdp_model_config *out)
+{
+    if (out->architecture != FSDP_LLAMA) /* others' say nothing to transformers */
+        return FSDP_OK;
+    FSDP_TRY(fsdp__json_bool(from, "attention_bias", &out->attention_bias));
+    return fsdp__json_bool(from, "mlp_bias", &out->mlp_bias);
+}
+
+static fsdp_status read_llama(const fsdp__json_object *from, const llama_kind *kind, fsdp_model_config *out)
+{
+    bool has_kv_heads = json_object_get(from->object, "num_key_value_heads") != NULL;
     const char *activation = "silu";
 
-    *out = (fsdp_model_config){
-        .architecture = FSDP_LLAMA, .max_seq_len = 2048, .norm_eps = 1e-6f, .rope_theta = 10000.0f, .init_std = 0.02f};
+    *out = (fsdp_model_config){.architecture = kind->architecture,
+                               .max_seq_len = kind->max_seq_len,
+                               .norm_eps = 1e-6f,
+                               .rope_theta = 10000.0f,
+                               .init_std = 0.02f};
     FSDP_TRY(read_common(from, out));
     FSDP_TRY(fsdp__json_integer(from, "num_hidden_layers", true, &out->n_layers));
     FSDP_TRY(fsdp__json_integer(from, "hidden_size", true, &out->dim));
     FSDP_TRY(fsdp__json_integer(from, "num_attention_heads", true, &out->n_heads));
     FSDP_TRY(fsdp__json_integer(from, "intermediate_size", true, &out->ffn_dim));
     FSDP_TRY(fsdp__json_integer(from, "max_position_embeddings", false, &out->max_seq_len));
-    out->n_kv_heads = out->n_heads;
+    out->n_kv_heads = has_kv_heads || !kind->n_kv_heads ? out->n_heads : kind->n_kv_heads;
     out->head_dim = out->n_heads > 0 ? out->dim / out->n_heads : 0;
     FSDP_TRY(fsdp__json_integer(from, "num_key_value_heads", false, &out->n_kv_heads));
     FSDP_TRY(fsdp__json_integer(from, "head_dim", false, &out->head_dim));
     FSDP_TRY(fsdp__json_float(from, "rms_norm_eps", false, &out->norm_eps));
     FSDP_TRY(fsdp__json_float(from, "attention_dropout", false, &out->attention_dropout));
-    FSDP_TRY(fsdp__json_bool(from, "attention_bias", &out->attention_bias));
-    FSDP_TRY(fsdp__json_bool(from, "mlp_bias", &out->mlp_bias));
+    FSDP_TRY(read_biases(from, out));
+    FSDP_TRY(check_windows(from, out));
     FSDP_TRY(fsdp__json_string(from, "hidden_act", false, &activation));
     if (strcmp(activation, "silu") != 0)
         return unsupported(from, "hidden_act", activation, "only silu is");
     return read_rope(from, out);
 }
 
-/* ---- both ---- */
+/* ---- all ---- */
 
-static fsdp_status read_config(const fsdp__json_object *from, fsdp_model_config *out)
+static fsdp_status read_model(const fsdp__json_object *from, fsdp_model_config *out)
 {
     const char *type = NULL;
-    fsdp_status status;
 
     FSDP_TRY(fsdp__json_string(from, "model_type", true, &type));
     if (strcmp(type, "gpt2") == 0)
-        FSDP_TRY(read_gpt2(from, out));
-    else if (strcmp(type, "llama") == 0)
-        FSDP_TRY(read_llama(from, out));
-    else
-        return unsupported(from, "model_type", type, "gpt2 and llama are");
+        return read_gpt2(from, out);
+    for (size_t i = 0; i < FSDP__COUNT_OF(llama_kinds); i++)
+        if (strcmp(type, llama_kinds[i].model_type) == 0)
+            return read_llama(from, &llama_kinds[i], out);
+    return unsupported(from, "model_type", type, "gpt2, llama, mistral and qwen2 are");
+}
+
+static fsdp_status read_config(const fsdp__json_object *from, fsdp_model_config *out)
+{
+    fsdp_status status;
+
+    FSDP_TRY(read_model(from, out));
     status = fsdp_model_config_check(out);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot use '%s'", from->path);
 }

@@ -33,10 +33,26 @@ static void put_token(writer *w, const char *key, bool has, int64_t token)
     put(w, key, has ? json_integer(token) : json_null());
 }
 
+static void put_eos_tokens(writer *w, const fsdp_model_config *config)
+{
+    json_t *list;
+
+    if (config->eos_token_count <= 1) {
+        put_token(w, "eos_token_id", config->eos_token_count == 1, config->eos_tokens[0]);
+        return;
+    }
+    list = json_array();
+    for (int i = 0; i < config->eos_token_count; i++)
+        w->failed |= json_array_append_new(list, json_integer(config->eos_tokens[i])) != 0;
+    put(w, "eos_token_id", list);
+}
+
 static void put_tokens(writer *w, const fsdp_model_config *config)
 {
     put_token(w, "bos_token_id", config->has_bos_token, config->bos_token);
-    put_token(w, "eos_token_id", config->has_eos_token, config->eos_token);
+    put_eos_tokens(w, config);
+    if (config->has_pad_token)
+        put_integer(w, "pad_token_id", config->pad_token);
 }
 
 static void put_gpt2(writer *w, const fsdp_model_config *config)
@@ -60,29 +76,46 @@ static void put_rope(writer *w, const fsdp_model_config *config)
 {
     writer scaling = {.object = json_object()}, parameters = {.object = NULL};
 
-    if (config->rope_llama3) {
-        put(&scaling, "rope_type", json_string("llama3"));
+    put(&scaling, "rope_type", json_string(fsdp_rope_type_name(config->rope_type)));
+    if (config->rope_type != FSDP_ROPE_DEFAULT)
         put_float(&scaling, "factor", config->rope_factor);
+    if (config->rope_type == FSDP_ROPE_LLAMA3) {
         put_float(&scaling, "low_freq_factor", config->rope_low_freq_factor);
         put_float(&scaling, "high_freq_factor", config->rope_high_freq_factor);
         put_integer(&scaling, "original_max_position_embeddings", config->rope_original_max_seq_len);
-    } else {
-        put(&scaling, "rope_type", json_string("default"));
     }
     parameters.object = json_copy(scaling.object);
     put_float(&parameters, "rope_theta", config->rope_theta);
     w->failed |= scaling.failed || parameters.failed;
     put_float(w, "rope_theta", config->rope_theta);
     put(w, "rope_parameters", parameters.object);
-    if (config->rope_llama3)
+    if (config->rope_type != FSDP_ROPE_DEFAULT)
         put(w, "rope_scaling", json_incref(scaling.object));
     json_decref(scaling.object);
 }
 
+/* What a Llama is called, and what only those of that name have. */
+static void put_kind(writer *w, const fsdp_model_config *config)
+{
+    if (config->architecture == FSDP_LLAMA) {
+        put(w, "architectures", json_pack("[s]", "LlamaForCausalLM"));
+        put(w, "model_type", json_string("llama"));
+        put_bool(w, "attention_bias", config->attention_bias);
+        put_bool(w, "mlp_bias", config->mlp_bias);
+    } else if (config->architecture == FSDP_MISTRAL) {
+        put(w, "architectures", json_pack("[s]", "MistralForCausalLM"));
+        put(w, "model_type", json_string("mistral"));
+        put(w, "sliding_window", json_null());
+    } else {
+        put(w, "architectures", json_pack("[s]", "Qwen2ForCausalLM"));
+        put(w, "model_type", json_string("qwen2"));
+        put_bool(w, "use_sliding_window", false);
+    }
+}
+
 static void put_llama(writer *w, const fsdp_model_config *config)
 {
-    put(w, "architectures", json_pack("[s]", "LlamaForCausalLM"));
-    put(w, "model_type", json_string("llama"));
+    put_kind(w, config);
     put_integer(w, "num_hidden_layers", config->n_layers);
     put_integer(w, "hidden_size", config->dim);
     put_integer(w, "num_attention_heads", config->n_heads);
@@ -93,8 +126,6 @@ static void put_llama(writer *w, const fsdp_model_config *config)
     put(w, "hidden_act", json_string("silu"));
     put_float(w, "rms_norm_eps", config->norm_eps);
     put_float(w, "attention_dropout", config->attention_dropout);
-    put_bool(w, "attention_bias", config->attention_bias);
-    put_bool(w, "mlp_bias", config->mlp_bias);
     put_rope(w, config);
 }
 
@@ -121,6 +152,8 @@ fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype,
     put(&w, "torch_dtype", json_string(fsdp_dtype_name(dtype)));
     put(&w, "dtype", json_string(fsdp_dtype_name(dtype)));
     put_tokens(&w, config);
+    if (config->has_unk_token)
+        put_integer(&w, "unk_token_id", config->unk_token);
     return finish(&w, "config.json", out);
 }
 

@@ -71,6 +71,8 @@ fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint6
 static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config,
                                 fsdp__file_list *list)
 {
+    const char *tokenizer = fsdp__hub_tokenizer_folder(&hold->target);
+
     for (int64_t i = 0; i < plan->file_count; i++)
         FSDP_TRY(fsdp__file_list_add(list, plan->files[i].name, plan->files[i].total_bytes));
     if (plan->index)
@@ -79,7 +81,7 @@ static fsdp_status list_planned(const fsdp_hub_hold *hold, const fsdp__save_plan
         FSDP_TRY(fsdp__file_list_add(list, "config.json", JSON_BYTES));
         FSDP_TRY(fsdp__file_list_add(list, "generation_config.json", JSON_BYTES));
     }
-    return hold->target.source && !hold->target.rescue ? fsdp__hub_list_tokenizer(hold->target.source, list) : FSDP_OK;
+    return tokenizer && !hold->target.rescue ? fsdp__hub_list_tokenizer(tokenizer, list) : FSDP_OK;
 }
 
 fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config)
@@ -94,10 +96,10 @@ fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan
 }
 
 fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
-                                 fsdp_dtype dtype)
+                                 fsdp_dtype dtype, uint64_t limit_bytes)
 {
     fsdp__save_plan plan = {0};
-    fsdp_status status = fsdp__hub_plan(state, dtype, FSDP__FILE_LIMIT_BYTES, &plan);
+    fsdp_status status = fsdp__hub_plan(state, dtype, limit_bytes, &plan);
 
     if (status == FSDP_OK)
         status = fsdp__hub_hold_check_plan(hold, &plan, config != NULL);

@@ -19,6 +19,10 @@ fsdp_status fsdp__hub_plan(const fsdp_state_dict *state, fsdp_dtype dtype, uint6
 /* Whether files of this plan, with what stands beside them, find their place. */
 fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan *plan, bool has_config);
 
+/* The folder whose tokenizer is copied along; NULL: none is. */
+const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target);
+/* Whether it has what fsdp_tokenizer_open reads, whatever is in that. */
+bool fsdp__hub_has_tokenizer(const char *folder);
 /* Adds the tokenizer files of a folder; fails when one of them cannot be copied. */
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list);
 

@@ -6,9 +6,19 @@
 
 /* config.json from its text; `path` is for messages. The result is checked. */
 fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes, fsdp_model_config *out);
+/* Those of one of the two files, from its text. */
+fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t bytes, fsdp_hub_stop_tokens *out);
 /* Texts of config.json and generation_config.json; free() them. `dtype` is what the weights are stored as. */
 fsdp_status fsdp__config_text(const fsdp_model_config *config, fsdp_dtype dtype, char **out);
 fsdp_status fsdp__generation_config_text(const fsdp_model_config *config, char **out);
+
+/* The text of the folder's generation_config.json, with a NUL; fsdp__free it. NULL where it has none, or one that names
+ * tokens which this config's vocabulary does not have. */
+fsdp_status fsdp__hub_read_generation_config(const char *folder, const fsdp_model_config *config, char **out);
+/* The same for weights that are on their way elsewhere: what cannot be read stays behind, with a warning. `folder` may
+ * be NULL. */
+fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
+                                             char **out);
 
 /* The embedding's parameter: what a tied head is another name of. */
 const char *fsdp__embedding_name(fsdp_architecture architecture);
@@ -20,8 +30,10 @@ const char *fsdp__embedding_name(fsdp_architecture architecture);
 
 typedef struct fsdp__hub_target {
     const char *folder;
-    const char *source;         /* the folder that the model came from: never written to, and its tokenizer is copied
-                                 * along; NULL: none */
+    const char *source;         /* the folder that the model came from: never written to, and its tokenizer and
+                                 * generation_config.json are copied along; NULL: none */
+    const char *tokenizer;      /* a folder whose tokenizer is copied along in place of the source's; NULL, or a file:
+                                 * the source's */
     const char *overwrite_hint; /* see format/publish.h */
     bool overwrite;
     bool rescue; /* the weights are what counts: a tokenizer that cannot be copied stays behind, with a warning */
@@ -33,15 +45,11 @@ fsdp_hub_hold *fsdp__hub_hold_create(fsdp_context *context, const fsdp__hub_targ
 fsdp_status fsdp__hub_hold_begin(fsdp_hub_hold *hold);
 /* Whether what fsdp__hub_save_held will write finds its place: space, limits, names that are taken. */
 fsdp_status fsdp__hub_hold_check(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
-                                 fsdp_dtype dtype);
+                                 fsdp_dtype dtype, uint64_t limit_bytes);
 void fsdp__hub_hold_free(fsdp_hub_hold *hold); /* NULL is allowed */
 
-/* fsdp_hub_save into what rank 0 holds; the others give NULL. The hold is at its end then. Files have at most
- * `limit_bytes`: FSDP__FILE_LIMIT_BYTES. [collective] */
+/* fsdp_hub_save_split into what rank 0 holds; the others give NULL. The hold is at its end then. [collective] */
 fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
                                 fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);
-/* fsdp_hub_save with another limit per file. [collective] */
-fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
-                                 fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);
 
 #endif

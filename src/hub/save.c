@@ -17,6 +17,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "hub/hold.h"
+#include "state/check.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -101,7 +102,7 @@ static fsdp_status check_values(const fsdp_state_dict *state)
                          "cannot write a model that has memory but no values yet: %s: call fsdp_module_initialize, or "
                          "load them with fsdp_hub_load",
                          fsdp__names_text(&unwritten));
-    return FSDP_OK;
+    return fsdp__state_dict_check_current(state, "write");
 }
 
 static fsdp_status check_arguments(const saver *s)
@@ -121,14 +122,18 @@ static fsdp_status create_text(saver *s, const char *name, const char *text)
 
 static fsdp_status create_config(saver *s)
 {
-    char *config = NULL, *generation = NULL;
+    char *config = NULL, *generation = NULL, *kept = NULL;
     fsdp_status status = FSDP_OK;
 
     FSDP_TRY_GOTO(status, fsdp__config_text(s->config, s->dtype, &config), out);
     FSDP_TRY_GOTO(status, create_text(s, "config.json", config), out);
-    FSDP_TRY_GOTO(status, fsdp__generation_config_text(s->config, &generation), out);
-    FSDP_TRY_GOTO(status, create_text(s, "generation_config.json", generation), out);
+    FSDP_TRY_GOTO(status, fsdp__hub_keep_generation_config(s->hold->context, s->hold->target.source, s->config, &kept),
+                  out);
+    if (!kept)
+        FSDP_TRY_GOTO(status, fsdp__generation_config_text(s->config, &generation), out);
+    FSDP_TRY_GOTO(status, create_text(s, "generation_config.json", kept ? kept : generation), out);
 out:
+    fsdp__free(kept);
     free(generation);
     free(config);
     return status;
@@ -138,11 +143,12 @@ out:
 static fsdp_status copy_tokenizer(saver *s)
 {
     const fsdp__hub_target *target = &s->hold->target;
+    const char *tokenizer = fsdp__hub_tokenizer_folder(target);
     fsdp_status status;
 
-    if (!target->source)
+    if (!tokenizer)
         return FSDP_OK;
-    status = fsdp_hub_copy_tokenizer(target->source, s->staging);
+    status = fsdp_hub_copy_tokenizer(tokenizer, s->staging);
     if (status == FSDP_OK || !target->rescue)
         return status;
     fsdp_log(s->hold->context, FSDP_LOG_WARNING, "the tokenizer stays behind: %s", fsdp_last_error());
@@ -387,8 +393,8 @@ fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *stat
     return save(&s, limit_bytes);
 }
 
-fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
-                                 fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
+fsdp_status fsdp_hub_save_split(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
+                                fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes)
 {
     const fsdp__hub_target target = {.folder = folder};
     saver s = {.begins = true, .state = state, .config = config, .dtype = dtype, .group = group, .fd = -1};
@@ -408,5 +414,5 @@ fsdp_status fsdp__hub_save_split(const char *folder, const fsdp_state_dict *stat
 fsdp_status fsdp_hub_save(const char *folder, const fsdp_state_dict *state, const fsdp_model_config *config,
                           fsdp_dtype dtype, fsdp_process_group *group)
 {
-    return fsdp__hub_save_split(folder, state, config, dtype, group, FSDP__FILE_LIMIT_BYTES);
+    return fsdp_hub_save_split(folder, state, config, dtype, group, FSDP__FILE_LIMIT_BYTES);
 }

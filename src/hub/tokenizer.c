@@ -1,4 +1,6 @@
 /* tokenizer.c - the files of a model folder that belong to its tokenizer. */
+#include <sys/stat.h>
+
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
@@ -10,6 +12,28 @@ static const char *const files[] = {
     "tokenizer.json", "tokenizer_config.json",   "tokenizer.model",   "vocab.json",
     "merges.txt",     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
 };
+
+const char *fsdp__hub_tokenizer_folder(const fsdp__hub_target *target)
+{
+    struct stat info;
+
+    return target->tokenizer && stat(target->tokenizer, &info) == 0 && S_ISDIR(info.st_mode) ? target->tokenizer
+                                                                                             : target->source;
+}
+
+static bool has_file(const char *folder, const char *name)
+{
+    char *path = fsdp__path_join(folder, name);
+    bool has = path && fsdp__path_exists(path);
+
+    fsdp__free(path);
+    return has;
+}
+
+bool fsdp__hub_has_tokenizer(const char *folder)
+{
+    return has_file(folder, "tokenizer.json") || (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"));
+}
 
 static fsdp_status copy_file(const char *from, const char *to)
 {

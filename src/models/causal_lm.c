@@ -1,4 +1,5 @@
-/* causal_lm.c - the root of both models: body, head, loss. */
+/* causal_lm.c - the root of all models: body, head, loss. */
+#include "base/compiler.h"
 #include "models/models.h"
 
 typedef struct causal_lm {
@@ -83,23 +84,27 @@ static fsdp_status check_call(const causal_lm *m, fsdp_tensor *const *inputs, in
     return FSDP_OK;
 }
 
-static fsdp_tensor *causal_lm_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_status causal_lm_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
+                                     fsdp_tensor **outputs, int output_count)
 {
     causal_lm *m = (causal_lm *)self;
     fsdp_tensor *hidden;
 
-    if (check_call(m, inputs, count) != FSDP_OK)
-        return NULL;
-    hidden = fsdp_call(m->body, inputs[0]); /* (B,T,C) */
-    if (count == 2)
-        return fsdp_call(m->lm_head, hidden, inputs[1]);
-    if (m->last_logits_only)
+    (void)output_count;
+    FSDP_TRY(check_call(m, inputs, count));
+    hidden = fsdp__call_with(m->body, cache, inputs[0]); /* (B,T,C) */
+    if (m->last_logits_only && count == 1)
         hidden = fsdp_slice(hidden, 1, fsdp_tensor_size(inputs[0], 1) - 1, 1);
-    return fsdp_call(m->lm_head, hidden);
+    outputs[0] = count == 2 ? fsdp_call(m->lm_head, hidden, inputs[1]) : fsdp_call(m->lm_head, hidden);
+    return FSDP_OK;
 }
 
-static const fsdp_module_type gpt2_type = {.name = "GPT2LMHeadModel", .forward = causal_lm_forward};
-static const fsdp_module_type llama_type = {.name = "LlamaForCausalLM", .forward = causal_lm_forward};
+static const fsdp_module_type types[] = {
+    [FSDP_GPT2] = {.name = "GPT2LMHeadModel", .forward_many = causal_lm_forward},
+    [FSDP_LLAMA] = {.name = "LlamaForCausalLM", .forward_many = causal_lm_forward},
+    [FSDP_MISTRAL] = {.name = "MistralForCausalLM", .forward_many = causal_lm_forward},
+    [FSDP_QWEN2] = {.name = "Qwen2ForCausalLM", .forward_many = causal_lm_forward},
+};
 
 static fsdp_status build(causal_lm *m, const fsdp__model_plan *plan)
 {
@@ -122,8 +127,7 @@ fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const
 
     if (!context || !device || fsdp_model_config_check(config) != FSDP_OK)
         return NULL;
-    if (fsdp_module_create(context, config->architecture == FSDP_GPT2 ? &gpt2_type : &llama_type, sizeof *m, &m) !=
-        FSDP_OK)
+    if (fsdp_module_create(context, &types[config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
     m->config = *config;
     return fsdp__module_built(&m->base, build(m, &plan));
@@ -131,7 +135,10 @@ fsdp_module *fsdp_model_create(fsdp_context *context, fsdp_device *device, const
 
 static causal_lm *as_causal_lm(fsdp_module *module)
 {
-    return module && (module->type == &gpt2_type || module->type == &llama_type) ? (causal_lm *)module : NULL;
+    for (size_t i = 0; module && i < FSDP__COUNT_OF(types); i++)
+        if (module->type == &types[i])
+            return (causal_lm *)module;
+    return NULL;
 }
 
 int64_t fsdp_model_block_count(fsdp_module *model)
@@ -168,4 +175,25 @@ fsdp_status fsdp_model_set_last_logits_only(fsdp_module *model, bool on)
         return FSDP_FAIL(FSDP_INVALID, "not a model made by fsdp_model_create");
     m->last_logits_only = on;
     return FSDP_OK;
+}
+
+bool fsdp_model_last_logits_only(fsdp_module *model)
+{
+    const causal_lm *m = as_causal_lm(model);
+
+    return m && m->last_logits_only;
+}
+
+fsdp_tensor *fsdp_model_call_cached(fsdp_module *model, fsdp_kv_cache *cache, fsdp_tensor *tokens)
+{
+    fsdp_tensor *logits;
+
+    if (!tokens)
+        return NULL;
+    if (fsdp__kv_cache_begin(cache, model, tokens) != FSDP_OK)
+        return NULL;
+    logits = fsdp__call_with(model, cache, tokens);
+    if (logits)
+        fsdp__kv_cache_end(cache, tokens);
+    return logits;
 }

@@ -32,6 +32,21 @@ static const preset presets[] = {
 #undef PRESET
 };
 
+static const char *const architecture_names[] = {
+    [FSDP_GPT2] = "GPT-2", [FSDP_LLAMA] = "Llama", [FSDP_MISTRAL] = "Mistral", [FSDP_QWEN2] = "Qwen2"};
+static const char *const rope_type_names[] = {
+    [FSDP_ROPE_DEFAULT] = "default", [FSDP_ROPE_LINEAR] = "linear", [FSDP_ROPE_LLAMA3] = "llama3"};
+
+const char *fsdp_architecture_name(fsdp_architecture architecture)
+{
+    return (size_t)architecture < FSDP__COUNT_OF(architecture_names) ? architecture_names[architecture] : "unknown";
+}
+
+const char *fsdp_rope_type_name(fsdp_rope_type type)
+{
+    return (size_t)type < FSDP__COUNT_OF(rope_type_names) ? rope_type_names[type] : "unknown";
+}
+
 static const char *const preset_names[] = {
 #define PRESET_NAME(name, ...) name,
     PRESETS(PRESET_NAME)
@@ -130,18 +145,15 @@ static fsdp_status check_gpt2(const fsdp_model_config *c)
     return FSDP_OK;
 }
 
-static fsdp_status check_llama(const fsdp_model_config *c)
+static fsdp_status check_rope(const fsdp_model_config *c)
 {
-    if (c->n_heads % c->n_kv_heads != 0)
-        return FSDP_FAIL(FSDP_INVALID, "bad model config: n_heads %lld is not a multiple of n_kv_heads %lld",
-                         (long long)c->n_heads, (long long)c->n_kv_heads);
-    if (c->head_dim % 2 != 0)
-        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: rotary positions need an even one",
-                         (long long)c->head_dim);
     FSDP_TRY(check_positive("rope_theta", c->rope_theta));
-    if (!c->rope_llama3)
+    FSDP_TRY(check_range("rope_type", c->rope_type, FSDP_ROPE_DEFAULT, FSDP_ROPE_LLAMA3));
+    if (c->rope_type == FSDP_ROPE_DEFAULT)
         return FSDP_OK;
     FSDP_TRY(check_positive("rope_factor", c->rope_factor));
+    if (c->rope_type == FSDP_ROPE_LINEAR)
+        return FSDP_OK;
     FSDP_TRY(check_positive("rope_low_freq_factor", c->rope_low_freq_factor));
     FSDP_TRY(check_positive("rope_high_freq_factor", c->rope_high_freq_factor));
     FSDP_TRY(check_range("rope_original_max_seq_len", c->rope_original_max_seq_len, 1, INT32_MAX));
@@ -150,6 +162,20 @@ static fsdp_status check_llama(const fsdp_model_config *c)
                          "bad model config: rope_high_freq_factor %g must be above rope_low_freq_factor %g",
                          (double)c->rope_high_freq_factor, (double)c->rope_low_freq_factor);
     return FSDP_OK;
+}
+
+static fsdp_status check_llama(const fsdp_model_config *c)
+{
+    if (c->n_heads % c->n_kv_heads != 0)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: n_heads %lld is not a multiple of n_kv_heads %lld",
+                         (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (c->head_dim % 2 != 0)
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: head_dim is %lld: rotary positions need an even one",
+                         (long long)c->head_dim);
+    if (c->architecture != FSDP_LLAMA && (c->attention_bias || c->mlp_bias))
+        return FSDP_FAIL(FSDP_INVALID, "bad model config: %s is true: %s has no such biases",
+                         c->attention_bias ? "attention_bias" : "mlp_bias", fsdp_architecture_name(c->architecture));
+    return check_rope(c);
 }
 
 fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
@@ -166,9 +192,11 @@ fsdp_status fsdp_model_config_check(const fsdp_model_config *config)
                          (double)config->init_std);
     if (config->architecture == FSDP_GPT2)
         return check_gpt2(config);
-    if (config->architecture == FSDP_LLAMA)
+    if ((size_t)config->architecture < FSDP__COUNT_OF(architecture_names))
         return check_llama(config);
-    return FSDP_FAIL(FSDP_INVALID, "bad model config: architecture is %d: there are FSDP_GPT2 and FSDP_LLAMA",
+    return FSDP_FAIL(FSDP_INVALID,
+                     "bad model config: architecture is %d: there are FSDP_GPT2, FSDP_LLAMA, FSDP_MISTRAL and "
+                     "FSDP_QWEN2",
                      (int)config->architecture);
 }
 
@@ -187,10 +215,12 @@ static int64_t block_matrices(const fsdp_model_config *c)
 static int64_t block_vectors(const fsdp_model_config *c)
 {
     int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    int64_t attention_bias = q + 2 * kv + c->dim;
+    int64_t qkv_bias = q + 2 * kv, attention_bias = qkv_bias + c->dim;
 
     if (c->architecture == FSDP_GPT2)
         return 4 * c->dim + attention_bias + c->ffn_dim + c->dim;
+    if (c->architecture == FSDP_QWEN2)
+        return 2 * c->dim + qkv_bias;
     return 2 * c->dim + (c->attention_bias ? attention_bias : 0) + (c->mlp_bias ? 2 * c->ffn_dim + c->dim : 0);
 }
 

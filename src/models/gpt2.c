@@ -32,18 +32,35 @@ typedef struct attention {
     int64_t heads;
 } attention;
 
-/* x (B,T,C) -> (B,T,C) */
-static fsdp_tensor *attention_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+/* qkv (B,T,3C) -> (B,T,C), behind the tokens of `cached` */
+static fsdp_tensor *attend_cached(const attention *m, fsdp__kv_layer *cached, fsdp_tensor *qkv)
 {
-    attention *m = (attention *)self;
-    fsdp_tensor *qkv = fsdp_call(m->c_attn, inputs[0]); /* (B,T,3C) */
-    fsdp_tensor *y = fsdp_attention_packed(qkv, m->heads, m->heads, &causal);
+    int64_t B = fsdp_tensor_size(qkv, 0), T = fsdp_tensor_size(qkv, 1), C = fsdp_tensor_size(qkv, 2) / 3;
+    fsdp_tensor *heads = fsdp_reshape(qkv, FSDP_SHAPE(B, T, 3 * m->heads, C / m->heads));
+    fsdp_tensor *q = fsdp_slice(heads, 2, 0, m->heads), *k = fsdp_slice(heads, 2, m->heads, m->heads);
+    fsdp_tensor *v = fsdp_slice(heads, 2, 2 * m->heads, m->heads);
 
-    (void)count;
-    return fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
+    if (fsdp__kv_layer_extend(cached, &k, &v) != FSDP_OK)
+        return NULL;
+    return fsdp_reshape(fsdp_attention(q, k, v, &causal), FSDP_SHAPE(B, T, C));
 }
 
-static const fsdp_module_type attention_type = {.name = "GPT2Attention", .forward = attention_forward};
+/* x (B,T,C) -> (B,T,C) */
+static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
+                                     fsdp_tensor **outputs, int output_count)
+{
+    attention *m = (attention *)self;
+    fsdp_tensor *qkv = fsdp_call(m->c_attn, inputs[0]), *y; /* (B,T,3C) */
+
+    (void)count, (void)output_count;
+    if (!qkv)
+        return fsdp_last_status();
+    y = cached ? attend_cached(m, cached, qkv) : fsdp_attention_packed(qkv, m->heads, m->heads, &causal);
+    outputs[0] = fsdp_call(m->resid_dropout, fsdp_call(m->c_proj, y));
+    return FSDP_OK;
+}
+
+static const fsdp_module_type attention_type = {.name = "GPT2Attention", .forward_many = attention_forward};
 
 static fsdp_status build_attention(attention *m, const fsdp__model_plan *plan, int64_t layer)
 {
@@ -136,18 +153,20 @@ static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *res
 }
 
 /* x (B,T,C) -> (B,T,C) */
-static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
+                                 fsdp_tensor **outputs, int output_count)
 {
     block *m = (block *)self;
-    fsdp_tensor *a = fsdp_call(m->attn, fsdp_call(m->ln_1, inputs[0]));
+    fsdp_tensor *a = fsdp__call_with(m->attn, cached, fsdp_call(m->ln_1, inputs[0]));
     fsdp_tensor *x = NULL; /* inputs[0] + a */
     fsdp_tensor *h = add_norm(m->ln_2, a, inputs[0], &x);
 
-    (void)count;
-    return fsdp_add(x, fsdp_call(m->mlp, h));
+    (void)count, (void)output_count;
+    outputs[0] = fsdp_add(x, fsdp_call(m->mlp, h));
+    return FSDP_OK;
 }
 
-static const fsdp_module_type block_type = {.name = "GPT2Block", .forward = block_forward};
+static const fsdp_module_type block_type = {.name = "GPT2Block", .forward_many = block_forward};
 
 static fsdp_status build_block(block *m, const fsdp__model_plan *plan, int64_t layer)
 {
@@ -177,36 +196,40 @@ typedef struct body {
     fsdp_module *wte, *wpe, *drop, *h, *ln_f;
 } body;
 
-/* Of the table of positions: x (B,T,C) -> x + the first T of them. The sum and not they: as a view of the table they
- * would have no bytes behind a forward that reshards it. */
-static fsdp_tensor *add_positions(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+/* Of the table of positions: x (B,T,C) -> x + T of them, behind the tokens of `cache`. The sum and not they: as a view
+ * of the table they would have no bytes behind a forward that reshards it. */
+static fsdp_status add_positions(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
+                                 fsdp_tensor **outputs, int output_count)
 {
     fsdp_tensor *positions = fsdp__layer(self)->weight; /* (P,C) */
-    int64_t T = fsdp_tensor_size(inputs[0], 1);
+    int64_t first = fsdp__kv_cache_position(cache), T = fsdp_tensor_size(inputs[0], 1);
 
-    (void)count;
-    if (T > fsdp_tensor_size(positions, 0)) {
-        FSDP_FAIL(FSDP_INVALID, "sequence of %lld tokens is longer than the model's %lld positions", (long long)T,
-                  (long long)fsdp_tensor_size(positions, 0));
-        return NULL;
-    }
-    return fsdp_add(inputs[0], fsdp_slice(positions, 0, 0, T));
+    (void)count, (void)output_count;
+    if (first + T > fsdp_tensor_size(positions, 0))
+        return FSDP_FAIL(FSDP_INVALID, "sequence of %lld tokens is longer than the model's %lld positions",
+                         (long long)(first + T), (long long)fsdp_tensor_size(positions, 0));
+    outputs[0] = fsdp_add(inputs[0], fsdp_slice(positions, 0, first, T));
+    return FSDP_OK;
 }
 
 /* tokens (B,T) -> (B,T,C) */
-static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
+                                fsdp_tensor **outputs, int output_count)
 {
     body *m = (body *)self;
     fsdp_tensor *x = fsdp_call(m->wte, inputs[0]); /* a backward comes to it last: DDP's buckets are in that order */
+    fsdp_tensor *placed;
 
-    (void)count;
-    x = fsdp_call(m->drop, fsdp_module_call_method(m->wpe, add_positions, &x, 1));
+    (void)count, (void)output_count;
+    FSDP_TRY(fsdp_module_call_method_many(m->wpe, add_positions, cache, &x, 1, &placed, 1));
+    x = fsdp_call(m->drop, placed);
     for (int64_t i = 0; i < fsdp_module_child_count(m->h); i++)
-        x = fsdp_call(fsdp_module_child_at(m->h, i, &(const char *){NULL}), x);
-    return fsdp_call(m->ln_f, x);
+        x = fsdp__call_with(fsdp_module_child_at(m->h, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i), x);
+    outputs[0] = fsdp_call(m->ln_f, x);
+    return FSDP_OK;
 }
 
-static const fsdp_module_type body_type = {.name = "GPT2Model", .forward = body_forward};
+static const fsdp_module_type body_type = {.name = "GPT2Model", .forward_many = body_forward};
 
 static fsdp_status build_body(body *m, const fsdp__model_plan *plan)
 {

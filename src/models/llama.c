@@ -1,8 +1,15 @@
-/* llama.c - Llama's body: rotary positions, RMS norms, grouped key/value heads, gated MLP. */
+/* llama.c - the body of Llama and of its like: rotary positions, RMS norms, grouped key/value heads, gated MLP. */
 #include "base/alloc.h"
 #include "models/models.h"
 
 static const fsdp_attention_options causal = {.causal = true};
+
+/* A part's types, by architecture: they differ in what transformers calls them. */
+#define TYPES_OF(part, ...)                                                                                         \
+    {                                                                                                               \
+        [FSDP_LLAMA] = {.name = "Llama" part, __VA_ARGS__}, [FSDP_MISTRAL] = {.name = "Mistral" part, __VA_ARGS__}, \
+        [FSDP_QWEN2] = {.name = "Qwen2" part, __VA_ARGS__},                                                         \
+    }
 
 /* (B,T,in) -> (B,T,out) */
 static fsdp_module *linear_create(const fsdp__model_plan *plan, int64_t in, int64_t out, bool bias)
@@ -26,7 +33,7 @@ typedef struct rotary {
     fsdp_model_config config;
 } rotary;
 
-static const fsdp_module_type rotary_type = {.name = "LlamaRotaryEmbedding"};
+static const fsdp_module_type rotary_types[] = TYPES_OF("RotaryEmbedding", .forward = NULL);
 
 static fsdp_status fill_frequencies(fsdp_module *module, fsdp_tensor *buffer)
 {
@@ -54,7 +61,7 @@ static rotary *rotary_create(const fsdp__model_plan *plan)
 {
     rotary *m = NULL;
 
-    if (fsdp_module_create(plan->context, &rotary_type, sizeof *m, &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &rotary_types[plan->config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
     return (rotary *)fsdp__module_built(&m->base, build_rotary(m, plan));
 }
@@ -68,19 +75,26 @@ typedef struct attention {
     int64_t heads, kv_heads, head_dim;
 } attention;
 
-/* x (B,T,C) -> (B,T,C) */
-static fsdp_tensor *attention_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+/* x (B,T,C) -> (B,T,C); behind the tokens of `cached` */
+static fsdp_status attention_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
+                                     fsdp_tensor **outputs, int output_count)
 {
     attention *m = (attention *)self;
     fsdp_tensor *x = inputs[0], *frequencies = m->positions->inv_freq;
     int64_t B = fsdp_tensor_size(x, 0), T = fsdp_tensor_size(x, 1), D = m->head_dim;
+    int64_t position = fsdp__kv_layer_position(cached);
     fsdp_tensor *q = fsdp_reshape(fsdp_call(m->q_proj, x), FSDP_SHAPE(B, T, m->heads, D));
     fsdp_tensor *k = fsdp_reshape(fsdp_call(m->k_proj, x), FSDP_SHAPE(B, T, m->kv_heads, D));
     fsdp_tensor *v = fsdp_reshape(fsdp_call(m->v_proj, x), FSDP_SHAPE(B, T, m->kv_heads, D));
-    fsdp_tensor *y = fsdp_attention(fsdp_rope(q, frequencies, 0), fsdp_rope(k, frequencies, 0), v, &causal);
+    fsdp_tensor *y;
 
-    (void)count;
-    return fsdp_call(m->o_proj, fsdp_reshape(y, FSDP_SHAPE(B, T, m->heads * D)));
+    (void)count, (void)output_count;
+    q = fsdp_rope(q, frequencies, position);
+    k = fsdp_rope(k, frequencies, position);
+    FSDP_TRY(fsdp__kv_layer_extend(cached, &k, &v));
+    y = fsdp_attention(q, k, v, &causal);
+    outputs[0] = fsdp_call(m->o_proj, fsdp_reshape(y, FSDP_SHAPE(B, T, m->heads * D)));
+    return FSDP_OK;
 }
 
 static void destroy_attention(fsdp_module *self)
@@ -91,31 +105,30 @@ static void destroy_attention(fsdp_module *self)
         fsdp_module_unref(&m->positions->base);
 }
 
-static const fsdp_module_type attention_type = {
-    .name = "LlamaAttention", .forward = attention_forward, .destroy = destroy_attention};
+static const fsdp_module_type attention_types[] =
+    TYPES_OF("Attention", .forward_many = attention_forward, .destroy = destroy_attention);
 
 static fsdp_status build_attention(attention *m, const fsdp__model_plan *plan, rotary *positions)
 {
     const fsdp_model_config *config = plan->config;
     int64_t q = config->n_heads * config->head_dim, kv = config->n_kv_heads * config->head_dim;
-    bool bias = config->attention_bias;
+    bool qkv_bias = config->attention_bias || config->architecture == FSDP_QWEN2;
 
     m->heads = config->n_heads;
     m->kv_heads = config->n_kv_heads;
     m->head_dim = config->head_dim;
     m->positions = (rotary *)fsdp_module_ref(&positions->base);
-    FSDP_TRY(fsdp__add_part(&m->base, "q_proj", linear_create(plan, config->dim, q, bias), &m->q_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "k_proj", linear_create(plan, config->dim, kv, bias), &m->k_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "v_proj", linear_create(plan, config->dim, kv, bias), &m->v_proj));
-    FSDP_TRY(fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, bias), &m->o_proj));
-    return FSDP_OK;
+    FSDP_TRY(fsdp__add_part(&m->base, "q_proj", linear_create(plan, config->dim, q, qkv_bias), &m->q_proj));
+    FSDP_TRY(fsdp__add_part(&m->base, "k_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->k_proj));
+    FSDP_TRY(fsdp__add_part(&m->base, "v_proj", linear_create(plan, config->dim, kv, qkv_bias), &m->v_proj));
+    return fsdp__add_part(&m->base, "o_proj", linear_create(plan, q, config->dim, config->attention_bias), &m->o_proj);
 }
 
 static fsdp_module *attention_create(const fsdp__model_plan *plan, rotary *positions)
 {
     attention *m = NULL;
 
-    if (fsdp_module_create(plan->context, &attention_type, sizeof *m, &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &attention_types[plan->config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_attention(m, plan, positions));
 }
@@ -137,7 +150,7 @@ static fsdp_tensor *mlp_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
     return fsdp_call(m->down_proj, fsdp_swiglu(gate, up));
 }
 
-static const fsdp_module_type mlp_type = {.name = "LlamaMLP", .forward = mlp_forward};
+static const fsdp_module_type mlp_types[] = TYPES_OF("MLP", .forward = mlp_forward);
 
 static fsdp_status build_mlp(mlp *m, const fsdp__model_plan *plan)
 {
@@ -155,7 +168,7 @@ static fsdp_module *mlp_create(const fsdp__model_plan *plan)
 {
     mlp *m = NULL;
 
-    if (fsdp_module_create(plan->context, &mlp_type, sizeof *m, &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &mlp_types[plan->config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_mlp(m, plan));
 }
@@ -177,18 +190,20 @@ static fsdp_tensor *add_norm(fsdp_module *norm, fsdp_tensor *x, fsdp_tensor *res
 }
 
 /* x (B,T,C) -> (B,T,C) */
-static fsdp_tensor *block_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_status block_forward(fsdp_module *self, void *cached, fsdp_tensor *const *inputs, int count,
+                                 fsdp_tensor **outputs, int output_count)
 {
     block *m = (block *)self;
-    fsdp_tensor *a = fsdp_call(m->self_attn, fsdp_call(m->input_layernorm, inputs[0]));
+    fsdp_tensor *a = fsdp__call_with(m->self_attn, cached, fsdp_call(m->input_layernorm, inputs[0]));
     fsdp_tensor *x = NULL; /* inputs[0] + a */
     fsdp_tensor *h = add_norm(m->post_attention_layernorm, a, inputs[0], &x);
 
-    (void)count;
-    return fsdp_add(x, fsdp_call(m->mlp, h));
+    (void)count, (void)output_count;
+    outputs[0] = fsdp_add(x, fsdp_call(m->mlp, h));
+    return FSDP_OK;
 }
 
-static const fsdp_module_type block_type = {.name = "LlamaDecoderLayer", .forward = block_forward};
+static const fsdp_module_type block_types[] = TYPES_OF("DecoderLayer", .forward_many = block_forward);
 
 static fsdp_status build_block(block *m, const fsdp__model_plan *plan, rotary *positions)
 {
@@ -203,7 +218,7 @@ static fsdp_module *block_create(const fsdp__model_plan *plan, rotary *positions
 {
     block *m = NULL;
 
-    if (fsdp_module_create(plan->context, &block_type, sizeof *m, &m) != FSDP_OK)
+    if (fsdp_module_create(plan->context, &block_types[plan->config->architecture], sizeof *m, &m) != FSDP_OK)
         return NULL;
     return fsdp__module_built(&m->base, build_block(m, plan, positions));
 }
@@ -216,18 +231,21 @@ typedef struct body {
 } body;
 
 /* tokens (B,T) -> (B,T,C) */
-static fsdp_tensor *body_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+static fsdp_status body_forward(fsdp_module *self, void *cache, fsdp_tensor *const *inputs, int count,
+                                fsdp_tensor **outputs, int output_count)
 {
     body *m = (body *)self;
     fsdp_tensor *x = fsdp_call(m->embed_tokens, inputs[0]);
 
-    (void)count;
+    (void)count, (void)output_count;
     for (int64_t i = 0; i < fsdp_module_child_count(m->layers); i++)
-        x = fsdp_call(fsdp_module_child_at(m->layers, i, &(const char *){NULL}), x);
-    return fsdp_call(m->norm, x);
+        x = fsdp__call_with(fsdp_module_child_at(m->layers, i, &(const char *){NULL}), fsdp__kv_cache_layer(cache, i),
+                            x);
+    outputs[0] = fsdp_call(m->norm, x);
+    return FSDP_OK;
 }
 
-static const fsdp_module_type body_type = {.name = "LlamaModel", .forward = body_forward};
+static const fsdp_module_type body_types[] = TYPES_OF("Model", .forward_many = body_forward);
 
 static fsdp_status build_layers(body *m, const fsdp__model_plan *plan, rotary *positions)
 {
@@ -262,7 +280,7 @@ fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_bo
     body *m = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp_module_create(plan->context, &body_type, sizeof *m, &m));
+    FSDP_TRY(fsdp_module_create(plan->context, &body_types[plan->config->architecture], sizeof *m, &m));
     status = build_body(m, plan);
     if (!fsdp__module_built(&m->base, status))
         return status;

@@ -1,4 +1,4 @@
-/* models.h - what the two architectures share: a body that turns tokens into hidden states, and a head over it. */
+/* models.h - what the architectures share: a body that turns tokens into hidden states, and a head over it. */
 #ifndef MODELS_MODELS_H
 #define MODELS_MODELS_H
 
@@ -22,6 +22,32 @@ typedef struct fsdp__model_body {
 /* The caller owns out->module. */
 fsdp_status fsdp__gpt2_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
 fsdp_status fsdp__llama_body_create(const fsdp__model_plan *plan, fsdp__model_body *out);
+
+/* ---- kv_cache.c ---- Modules of a body get what they need of a cache as the argument of their call; NULL: there is
+ * none. */
+
+/* One layer's keys and values. */
+typedef struct fsdp__kv_layer fsdp__kv_layer;
+/* Of block `layer`; NULL of no cache. */
+fsdp__kv_layer *fsdp__kv_cache_layer(fsdp_kv_cache *cache, int64_t layer);
+/* Where the first of the tokens that are running stands. */
+int64_t fsdp__kv_cache_position(const fsdp_kv_cache *cache);
+int64_t fsdp__kv_layer_position(const fsdp__kv_layer *layer);
+/* *keys and *values (B,T,G,D) of the tokens that are running go behind those of the layer, and become all of them
+ * (B,S,G,D), views of the cache. Nothing happens where `layer` is NULL. */
+fsdp_status fsdp__kv_layer_extend(fsdp__kv_layer *layer, fsdp_tensor **keys, fsdp_tensor **values);
+/* Whether so many tokens of a model's fit. The call that runs them ends with the second. */
+fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens);
+void fsdp__kv_cache_end(fsdp_kv_cache *cache, const fsdp_tensor *tokens);
+
+/* fsdp_call with such an argument, of a module that has forward_many. */
+static inline fsdp_tensor *fsdp__call_with(fsdp_module *module, void *cached, fsdp_tensor *x)
+{
+    fsdp_tensor *output;
+
+    (void)fsdp_module_call_many(module, cached, &x, 1, &output, 1);
+    return output;
+}
 
 /* Adds `made` (taken over, also on failure; NULL: the last error) under `name` and stores it in *slot. */
 fsdp_status fsdp__add_part(fsdp_module *parent, const char *name, fsdp_module *made, fsdp_module **slot);

@@ -3,7 +3,7 @@
 
 #include "models/models.h"
 
-/* Llama 3.1: waves longer than the original context are stretched by `factor`, short ones kept, those between blended.
+/* llama3: waves longer than the original context are stretched by `factor`, short ones kept, those between blended.
  */
 static double stretch(const fsdp_model_config *config, double frequency)
 {
@@ -18,12 +18,18 @@ static double stretch(const fsdp_model_config *config, double frequency)
     return (1 - kept) * frequency / (double)config->rope_factor + kept * frequency;
 }
 
+static double scale(const fsdp_model_config *config, double frequency)
+{
+    if (config->rope_type == FSDP_ROPE_LLAMA3)
+        return stretch(config, frequency);
+    return config->rope_type == FSDP_ROPE_LINEAR ? frequency / (double)config->rope_factor : frequency;
+}
+
 void fsdp__rope_frequencies(const fsdp_model_config *config, float *out)
 {
     for (int64_t i = 0; i < config->head_dim / 2; i++) {
         double exponent = (double)(2 * i) / (double)config->head_dim;
-        double frequency = 1 / pow((double)config->rope_theta, exponent);
 
-        out[i] = (float)(config->rope_llama3 ? stretch(config, frequency) : frequency);
+        out[i] = (float)scale(config, 1 / pow((double)config->rope_theta, exponent));
     }
 }

@@ -287,11 +287,50 @@ static fsdp_status load_params(const fsdp_optimizer *optimizer, const fsdp_state
     return FSDP_OK;
 }
 
+static fsdp_status check_shapes(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
+                                const fsdp__optimizer_part parts[2])
+{
+    char got[FSDP__SHAPE_TEXT], wanted[FSDP__SHAPE_TEXT];
+
+    for (int p = 0; p < 2; p++) {
+        const fsdp_state_dict_entry *entry = NULL;
+        const fsdp_tensor *own = param->tensor;
+
+        if (parts[p].moment)
+            FSDP_TRY(find(state, param, parts[p].name, &entry));
+        if (entry && !fsdp__shape_equal(entry->tensor, own))
+            return FSDP_FAIL(FSDP_INVALID,
+                             "cannot load '%s': it has shape %s, but of its parameter this rank has shape %s",
+                             entry->name, fsdp__shape_text(entry->tensor->ndim, entry->tensor->shape, got),
+                             fsdp__shape_text(own->ndim, own->shape, wanted));
+    }
+    return FSDP_OK;
+}
+
+/* Of what this rank has of its parameters. */
+static fsdp_status check_parts(const fsdp_optimizer *optimizer, const fsdp_state_dict *state)
+{
+    for (int g = 0; g < optimizer->group_count; g++) {
+        const fsdp__optimizer_group *group = &optimizer->groups[g];
+        fsdp__originals_walk walk = {0};
+
+        for (fsdp__optimizer_param *param; (param = fsdp__originals_next(group, &walk)) != NULL;) {
+            fsdp__optimizer_part parts[2];
+
+            fsdp__optimizer_parts(optimizer, group, param, parts);
+            if (fsdp__partition_owns(optimizer, param))
+                FSDP_TRY(check_shapes(state, param, parts));
+        }
+    }
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_optimizer_load_state_dict(fsdp_optimizer *optimizer, const fsdp_state_dict *state)
 {
     fsdp_status status;
 
     FSDP_TRY(check_state(optimizer, state, false));
+    FSDP_TRY(check_parts(optimizer, state));
     fsdp__partition_forget(optimizer);
     FSDP_TRY(fsdp__originals_open(optimizer, true));
     status = load_params(optimizer, state);

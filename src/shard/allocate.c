@@ -3,6 +3,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
+#include "comm/internal.h"
 #include "device/kernels.h"
 #include "shard/buckets.h"
 #include "shard/cast.h"
@@ -134,7 +135,9 @@ void fsdp__param_group_unwrap_parameters(fsdp__param_group *group)
 static fsdp__residence_kind choose_residence(const fsdp__param_group *group, const fsdp_device *device)
 {
     int ranks = group->residence.mesh.ranks;
-    bool share = fsdp__residence_can_share(&group->residence, device), apart = false;
+    bool share = fsdp__residence_can_share(&group->residence, device);
+    /* Over machines the rows of the others come with every gather, into memory that this machine's ranks read. */
+    bool apart = ranks > 1 && fsdp__process_group_machines(group->residence.mesh.shard_pg) > 1;
 
     if (group->wire.bytes > 0 || (group->all_gather.run && ranks > 1) ||
         fsdp__residence_would_offload(&group->residence, device))

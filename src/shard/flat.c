@@ -84,7 +84,8 @@ fsdp_sharded_buffer fsdp__flat_gather_buffer(const fsdp__flat *flat, const fsdp_
     buffer.shard_dtype = cast ? param_dtype : orig_dtype;
     if (staging)
         buffer.shard = staging->data;
-    else if (offloaded || residence->kind != FSDP__RESIDENCE_COPY) /* it lies there, cast or not, or is sent there */
+    else if (offloaded || residence->kind == FSDP__RESIDENCE_IN_PLACE || /* it lies there, or is sent or cast there */
+             (cast && residence->kind == FSDP__RESIDENCE_CAST))
         buffer.shard = part_of(flat, residence, param_dtype);
     else
         buffer.shard = cast ? residence->cast->data : residence->shards->data;

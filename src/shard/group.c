@@ -255,6 +255,7 @@ fsdp_status fsdp__param_group_unshard(fsdp__param_group *group, fsdp__comm_conte
     if (group->residence.kind == FSDP__RESIDENCE_NONE)
         return FSDP_FAIL(FSDP_STATE,
                          "cannot unshard parameters on the meta device: call fsdp_module_materialize first");
+    group->gives_back = false;
     FSDP_TRY(begin_unsharded(group, comm));
     began = fsdp__clock_ns();
     status = gather(group, comm);
@@ -331,6 +332,8 @@ static void end_use(fsdp__param_group *group, fsdp__comm_context *comm, fsdp_sha
     publish(group, false);
     fsdp__residence_end_read(&group->residence);
     end_unsharded(group, comm);
+    /* Slices lie in what comes from other machines, too. */
+    group->gives_back = group->residence.kind == FSDP__RESIDENCE_CAST && !group->slice.pg;
     group->sharded_state = after;
 }
 

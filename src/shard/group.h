@@ -74,6 +74,7 @@ typedef struct fsdp__param_group {
     bool writes_back, summoned_grads; /* when the summon ends; of gradients, too */
     bool written;                     /* the shards, by the device's stream, since a gather last waited for that */
     bool fresh;                       /* COPY: memory that the gather uses is new from the device */
+    bool gives_back;                  /* what came from other machines: give_back.h */
     bool of_root;                     /* of the outermost state: its memory does not count in spares.out */
 } fsdp__param_group;
 

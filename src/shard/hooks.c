@@ -4,6 +4,7 @@
 #include "autograd/autograd.h"
 #include "base/compiler.h"
 #include "shard/bucket_reduce.h"
+#include "shard/give_back.h"
 #include "shard/join.h"
 #include "shard/lazy_init.h"
 #include "shard/prefetch.h"
@@ -35,6 +36,7 @@ static fsdp_status post_backward(fsdp__module_state *state)
         return FSDP_OK;
     /* Reshard first: its memory is free before the reduction asks for some, and what the reduction reads is apart. */
     fsdp__module_state_reshard_after_backward(state);
+    fsdp__give_back(state->root);
     if (entered)
         FSDP_TRY(fsdp__prefetch_post_backward(state));
     /* Else by the last of several uses; with the parent, or at the end: [Note: companions] in state.h. */
@@ -75,6 +77,7 @@ static fsdp_status finish(fsdp__root *root)
         if (fsdp__module_state_is_gathering(root->states[i])) /* a prefetch that this backward did not need */
             fsdp__module_state_reshard(root->states[i]);
     fsdp__comm_context_drop_memory(root->comm);
+    fsdp__give_back(root);
     fsdp__root_forget_order(root);
     root->first_uses_known = root->first_use_count > 0;
     return FSDP_OK;
@@ -325,6 +328,7 @@ static fsdp_status leave_forward(fsdp__module_state *state)
     status = fsdp__module_state_reshard_after_forward(state);
     state->leaving = false;
     FSDP_TRY(status);
+    fsdp__give_back(root);
     state->training = FSDP__IDLE;
     if (fsdp__replica_of(state))
         fsdp__replica_settle(state, state->reduce_grads && fsdp_grad_enabled(root->context));
@@ -354,6 +358,7 @@ static fsdp_status end_iteration(fsdp__root *root)
     /* Before a backward the memory of gathers is kept for its gathers; after an evaluation nobody wants it. */
     if (!fsdp_grad_enabled(root->context) && !root->in_backward) {
         fsdp__comm_context_drop_memory(root->comm);
+        fsdp__give_back(root);
     }
     return FSDP_OK;
 }

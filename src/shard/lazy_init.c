@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "comm/internal.h"
 #include "shard/buffers.h"
 #include "shard/gradients.h"
 #include "shard/prefetch.h"
@@ -12,6 +13,7 @@ typedef struct collection {
     fsdp__module_state *outermost;
     char **names; /* of root->states, while they are collected */
     int64_t name_capacity;
+    bool spread; /* a condition went further down */
 } collection;
 
 /* Names the parameters that were registered first in `module`. */
@@ -80,10 +82,9 @@ static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
 /* ---- conditional states ---- */
 
 /* Goes through the pairs of a state and one next below it: `visit` for each. */
-typedef fsdp_status (*pair_visitor)(const collection *c, fsdp__module_state *above, fsdp__module_state *below);
+typedef fsdp_status (*pair_visitor)(collection *c, fsdp__module_state *above, fsdp__module_state *below);
 
-static fsdp_status visit_below(const collection *c, fsdp__module_state *above, const fsdp_module *module,
-                               pair_visitor visit)
+static fsdp_status visit_below(collection *c, fsdp__module_state *above, const fsdp_module *module, pair_visitor visit)
 {
     for (int64_t i = 0; i < module->parts->child_count; i++) {
         const fsdp_module *child = module->parts->children[i].module;
@@ -97,7 +98,7 @@ static fsdp_status visit_below(const collection *c, fsdp__module_state *above, c
     return FSDP_OK;
 }
 
-static fsdp_status visit_pairs(const collection *c, pair_visitor visit)
+static fsdp_status visit_pairs(collection *c, pair_visitor visit)
 {
     for (int64_t i = 0; i < c->root->state_count; i++) {
         fsdp__module_state *state = c->root->states[i];
@@ -110,10 +111,10 @@ static fsdp_status visit_pairs(const collection *c, pair_visitor visit)
 }
 
 /* Below modules that a rank may pass by it does not come to anything. */
-static fsdp_status inherit_condition(const collection *c, fsdp__module_state *above, fsdp__module_state *below)
+static fsdp_status inherit_condition(collection *c, fsdp__module_state *above, fsdp__module_state *below)
 {
-    (void)c;
-    below->conditional = below->conditional || (above->conditional && above != c->outermost);
+    if (!below->conditional && above->conditional && above != c->outermost)
+        below->conditional = c->spread = true;
     return FSDP_OK;
 }
 
@@ -124,7 +125,7 @@ static const char *name_of(const collection *c, const fsdp__module_state *state)
     return *name ? name : "the root";
 }
 
-static fsdp_status link_conditional(const collection *c, fsdp__module_state *above, fsdp__module_state *below)
+static fsdp_status link_conditional(collection *c, fsdp__module_state *above, fsdp__module_state *below)
 {
     if (!below->conditional || below->parent == above)
         return FSDP_OK;
@@ -144,10 +145,12 @@ static fsdp_status link_conditional(const collection *c, fsdp__module_state *abo
 }
 
 /* A condition goes down from state to state, whatever their order is where modules are shared. */
-static fsdp_status link_states(const collection *c)
+static fsdp_status link_states(collection *c)
 {
-    for (int64_t i = 0; i < c->root->state_count; i++)
+    do {
+        c->spread = false;
         FSDP_TRY(visit_pairs(c, inherit_condition));
+    } while (c->spread);
     return visit_pairs(c, link_conditional);
 }
 
@@ -292,6 +295,26 @@ static fsdp_status check_prefetch(const collection *c)
     return FSDP_OK;
 }
 
+static bool spans_machines(const fsdp_process_group *pg)
+{
+    return pg && fsdp__process_group_machines(pg) > 1;
+}
+
+/* Over a network most of a gather is waiting, which a worker does while the ranks compute. */
+static fsdp_overlap overlap_of(const collection *c)
+{
+    if (c->outermost->overlap != FSDP_OVERLAP_AUTO)
+        return c->outermost->overlap;
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
+            const fsdp__mesh_info *mesh = &c->root->states[i]->groups[g]->residence.mesh;
+
+            if (spans_machines(mesh->shard_pg) || spans_machines(mesh->replicate_pg))
+                return FSDP_OVERLAP_WORKER;
+        }
+    return FSDP_OVERLAP_INLINE;
+}
+
 /* All states below a root share one stream, so they are on one device. */
 static fsdp_status open_comm(const collection *c)
 {
@@ -317,7 +340,7 @@ static fsdp_status open_comm(const collection *c)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "'%s' is on device '%s', but shares its communication context with modules on '%s'", whose,
                          fsdp_device_name(device), fsdp_device_name(fsdp__stream_device(c->root->comm->stream)));
-    return fsdp__comm_context_open(c->root->comm, device, c->outermost->overlap);
+    return fsdp__comm_context_open(c->root->comm, device, overlap_of(c));
 }
 
 /* Of all the settings that its states were given while they were roots of their own, the latest holds. */

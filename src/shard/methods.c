@@ -243,6 +243,31 @@ fsdp_status fsdp_module_set_reshard_after_forward(fsdp_module *module, bool on, 
     return change_states(module, recurse, set_reshard_after_forward, on);
 }
 
+static fsdp_status check_keeps(fsdp__module_state *state, int unused)
+{
+    (void)unused;
+    if (state->root->forward_root || state->root->in_backward)
+        return FSDP_FAIL(FSDP_STATE, "a forward or backward runs: what is kept unsharded can be said before and after");
+    return FSDP_OK;
+}
+
+static fsdp_status set_keep_unsharded(fsdp__module_state *state, int keep)
+{
+    state->keeps_unsharded = keep;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool keep)
+{
+    change check = {.apply = check_keeps}, set = {.apply = set_keep_unsharded, .value = keep};
+
+    if (!module)
+        return FSDP_FAIL(FSDP_INVALID, "a module is required");
+    FSDP_TRY(fsdp__module_walk(module, apply_change, &check));
+    FSDP_TRY(fsdp__module_walk(module, apply_change, &set));
+    return keep ? FSDP_OK : fsdp_module_reshard_all(module);
+}
+
 fsdp_status fsdp_module_set_conditional(fsdp_module *module, bool conditional)
 {
     fsdp__module_state *state;
@@ -405,7 +430,8 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    *out = (fsdp_shard_info){.name = state->name, .shares_memory = state->group_count > 0};
+    *out = (fsdp_shard_info){
+        .name = state->name, .shares_memory = state->group_count > 0, .keeps_unsharded = state->keeps_unsharded};
     for (int64_t i = 0; i < state->group_count; i++) {
         fsdp_sharded_state least = state->groups[i]->sharded_state; /* unsharded is who is so altogether */
 

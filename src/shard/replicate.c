@@ -2,6 +2,8 @@
 #include "fsdp/replicate.h"
 
 #include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -43,7 +45,35 @@ static fsdp_status check_list(const char *what, const void *list, int64_t count)
     return FSDP_OK;
 }
 
-static fsdp_status ignore_modules(selection *sel, const fsdp_module *root)
+typedef struct search {
+    const fsdp_module *wanted;
+    bool found;
+} search;
+
+static fsdp_status look_at(void *arg, fsdp_module *module, const char *name)
+{
+    search *s = arg;
+
+    (void)name;
+    s->found = s->found || module == s->wanted;
+    return FSDP_OK;
+}
+
+static fsdp_status check_ignored_module(const fsdp_module *module, int64_t number, fsdp_module *root)
+{
+    search s = {.wanted = module};
+
+    if (!module || module == root)
+        return FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld] is %s", (long long)number,
+                         module ? "the module that is to be replicated" : "NULL");
+    FSDP_TRY(fsdp__module_walk(root, look_at, &s));
+    return s.found
+               ? FSDP_OK
+               : FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld], a %s, is not below the %s that is to be replicated",
+                           (long long)number, module->type->name, root->type->name);
+}
+
+static fsdp_status ignore_modules(selection *sel, fsdp_module *root)
 {
     const fsdp_replicate_options *o = sel->options;
 
@@ -53,9 +83,7 @@ static fsdp_status ignore_modules(selection *sel, const fsdp_module *root)
         if (!o->ignored_params[i])
             return FSDP_FAIL(FSDP_INVALID, "ignored_params[%lld] is NULL", (long long)i);
     for (int64_t i = 0; i < o->ignored_module_count; i++) {
-        if (!o->ignored_modules[i] || o->ignored_modules[i] == root)
-            return FSDP_FAIL(FSDP_INVALID, "ignored_modules[%lld] is %s", (long long)i,
-                             o->ignored_modules[i] ? "the module that is to be replicated" : "NULL");
+        FSDP_TRY(check_ignored_module(o->ignored_modules[i], i, root));
         FSDP_TRY(fsdp__module_walk(o->ignored_modules[i], ignore_module, sel));
     }
     return FSDP_OK;
@@ -133,30 +161,32 @@ static fsdp_status select_module(void *arg, fsdp_module *module, const char *nam
 
 /* ---- what all ranks must have in common ---- */
 
-/* As text: the options; then names, dtypes, shapes, what is frozen, and what has no bytes. */
+/* As text, which the caller frees: the options; then names, dtypes, shapes, what is frozen, and what has no bytes. */
 static fsdp_status describe(const selection *sel, char **out)
 {
     const fsdp_replicate_options *o = sel->options;
-    char *text =
-        fsdp__sprintf("options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
-                      "no_init_sync %d, compress %s\n",
-                      o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync,
-                      o->compress ? fsdp_dtype_name(o->compress) : "none");
+    size_t bytes;
+    FILE *text = open_memstream(out, &bytes);
 
-    for (int64_t i = 0; text && sel->group && i < sel->group->param_count; i++) {
+    if (!text)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what is replicated, as text");
+    fprintf(text,
+            "options: bucket_cap_mb %g, find_unused_parameters %d, static_graph %d, keep_buffers %d, "
+            "no_init_sync %d, compress %s\n",
+            o->bucket_cap_mb, o->find_unused_parameters, o->static_graph, o->keep_buffers, o->no_init_sync,
+            o->compress ? fsdp_dtype_name(o->compress) : "none");
+    for (int64_t i = 0; sel->group && i < sel->group->param_count; i++) {
         const fsdp__param *p = &sel->group->params[i];
-        char shape[FSDP__SHAPE_TEXT], name[256], *longer;
+        char shape[FSDP__SHAPE_TEXT], name[256];
 
-        longer =
-            fsdp__sprintf("%sparameter %s: %s %s%s%s\n", text, fsdp__param_text(p, name, sizeof name),
-                          fsdp_dtype_name(p->orig_dtype), fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
-                          fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
-                          fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
-        fsdp__free(text);
-        text = longer;
+        fprintf(text, "parameter %s: %s %s%s%s\n", fsdp__param_text(p, name, sizeof name),
+                fsdp_dtype_name(p->orig_dtype), fsdp__shape_text(p->sharded->ndim, p->sharded->shape, shape),
+                fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
+                fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
     }
-    *out = text;
-    return text ? FSDP_OK : FSDP_NO_MEMORY;
+    if (fclose(text) != 0 || !*out)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory: what is replicated, as text");
+    return FSDP_OK;
 }
 
 static int line_length(const char *text)
@@ -239,7 +269,7 @@ static fsdp_status select_all(selection *sel, fsdp_module *module)
     status = fsdp_agree(pg, status);
     if (status == FSDP_OK)
         status = compare(text, pg);
-    fsdp__free(text);
+    free(text);
     return status;
 }
 

@@ -6,7 +6,9 @@
  *             the residence of a world of one.
  *   CAST      the shards are private; the unsharded parameters, in another dtype, or where a rank's rows lie apart
  *             (sharded in a later dimension than 0), lie in memory that ranks share. Each rank casts its own rows, once
- *             for all; those that lie together again only after a write (cast.h).
+ *             for all; those that lie together again only after a write (cast.h). Also of groups over several machines:
+ *             each has such memory, and every gather brings the rows of the others into it, until they are given back
+ *             (give_back.h).
  *   COPY      the shards are private, on the device or offloaded to the host; each gather takes memory for the
  *             unsharded parameters and copies.
  * The ledger counts the same bytes in all three: those of the algorithm. What peers hold too is counted as shared.

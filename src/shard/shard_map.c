@@ -4,42 +4,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/pointer_table.h"
 #include "shard/describe.h"
 #include "shard/gradients.h"
-
-/* ---- names of units ---- */
-
-typedef struct search {
-    const fsdp__module_state *state;
-    char *names; /* with commas between; NULL: none yet */
-} search;
-
-static fsdp_status add_name(void *arg, fsdp_module *module, const char *name)
-{
-    search *s = arg;
-    char *names;
-
-    if (fsdp__module_state_of(module) != s->state)
-        return FSDP_OK;
-    names = s->names ? fsdp__sprintf("%s,%s", s->names, name) : fsdp__strdup(name);
-    if (!names)
-        return FSDP_NO_MEMORY;
-    fsdp__free(s->names);
-    s->names = names;
-    return FSDP_OK;
-}
-
-/* Of the state's modules that are below `root`; NULL: none is. */
-static fsdp_status name_unit(fsdp_module *root, const fsdp__module_state *state, char **out)
-{
-    search s = {.state = state};
-    fsdp_status status = fsdp__module_walk(root, add_name, &s);
-
-    if (status != FSDP_OK)
-        fsdp__free(s.names);
-    *out = status == FSDP_OK ? s.names : NULL;
-    return status;
-}
 
 /* ---- parts ---- */
 
@@ -89,29 +56,44 @@ static void set_managed(fsdp_shard_map_entry *e, const fsdp__param *p)
 /* ---- all of them ---- */
 
 typedef struct collection {
-    fsdp_module *root;
     fsdp_shard_map map;
     int64_t capacity;
-    const void **seen; /* parameters: the engine's, or plain tensors */
-    int64_t seen_capacity;
-    const fsdp__module_state *state; /* of the entry before, with its unit: mostly it is the next one's */
-    const char *unit;
+    fsdp__pointer_table seen;  /* parameters: the engine's, or plain tensors */
+    fsdp__pointer_table units; /* states: 1 + the index of its name */
+    char **names;              /* of all modules of a state, with commas between */
+    int64_t name_count, name_capacity;
 } collection;
 
-static fsdp_status set_unit(collection *c, const fsdp__module_state *state, fsdp_shard_map_entry *e)
+static fsdp_status name_unit(void *arg, fsdp_module *module, const char *name)
 {
-    char *unit = NULL;
+    collection *c = arg;
+    const fsdp__module_state *state = fsdp__module_state_of(module);
+    int64_t *number = state ? fsdp__pointer_table_at(&c->units, state) : NULL;
+    char **place, *text;
 
-    if (state != c->state) {
-        FSDP_TRY(name_unit(c->root, state, &unit));
-    } else if (c->unit) {
-        unit = fsdp__strdup(c->unit);
-        if (!unit)
-            return FSDP_NO_MEMORY;
-    }
-    c->state = state;
-    c->unit = e->unit = unit;
+    if (!number)
+        return state ? FSDP_NO_MEMORY : FSDP_OK;
+    if (fsdp__grow(&c->names, c->name_count, &c->name_capacity, sizeof *c->names))
+        return FSDP_NO_MEMORY;
+    place = &c->names[*number ? *number - 1 : c->name_count];
+    text = *number ? fsdp__sprintf("%s,%s", *place, name) : fsdp__strdup(name);
+    if (!text)
+        return FSDP_NO_MEMORY;
+    if (*number)
+        fsdp__free(*place);
+    else
+        *number = ++c->name_count;
+    *place = text;
     return FSDP_OK;
+}
+
+/* No unit's where the state has no module below the root. */
+static fsdp_status set_unit(const collection *c, const fsdp__module_state *state, fsdp_shard_map_entry *e)
+{
+    int64_t number = fsdp__pointer_table_find(&c->units, state);
+
+    e->unit = number ? fsdp__strdup(c->names[number - 1]) : NULL;
+    return number && !e->unit ? FSDP_NO_MEMORY : FSDP_OK;
 }
 
 static fsdp_status fill(collection *c, const fsdp_tensor *t, fsdp_shard_map_entry *e)
@@ -134,17 +116,16 @@ static fsdp_status add(collection *c, const char *path, const fsdp__parameter_sl
     const fsdp_tensor *t = *slot->slot;
     const void *key = t ? fsdp__param_of(t) : NULL;
     fsdp_shard_map_entry *e;
+    int64_t *mark;
 
-    key = key ? key : t;
-    for (int64_t i = 0; i < c->map.count; i++)
-        if (c->seen[i] == key)
-            return FSDP_OK;
     if (!t)
         return FSDP_OK;
-    if (fsdp__grow(&c->map.items, c->map.count, &c->capacity, sizeof *c->map.items) ||
-        fsdp__grow(&c->seen, c->map.count, &c->seen_capacity, sizeof(void *)))
+    mark = fsdp__pointer_table_at(&c->seen, key ? key : t);
+    if (!mark || fsdp__grow(&c->map.items, c->map.count, &c->capacity, sizeof *c->map.items))
         return FSDP_NO_MEMORY;
-    c->seen[c->map.count] = key;
+    if (*mark)
+        return FSDP_OK;
+    *mark = 1;
     e = &c->map.items[c->map.count++];
     *e = (fsdp_shard_map_entry){.name = fsdp__sprintf("%s%s%s", path, *path ? "." : "", slot->name)};
     return e->name ? fill(c, t, e) : FSDP_NO_MEMORY;
@@ -160,13 +141,19 @@ static fsdp_status collect(void *arg, fsdp_module *module, const char *name)
 
 fsdp_status fsdp_module_shard_map(fsdp_module *module, fsdp_shard_map *out)
 {
-    collection c = {.root = module};
+    collection c = {.capacity = 0};
     fsdp_status status;
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "shard map: the module is null");
-    status = fsdp__module_walk(module, collect, &c);
-    fsdp__free(c.seen);
+    status = fsdp__module_walk(module, name_unit, &c);
+    if (status == FSDP_OK)
+        status = fsdp__module_walk(module, collect, &c);
+    for (int64_t i = 0; i < c.name_count; i++)
+        fsdp__free(c.names[i]);
+    fsdp__free(c.names);
+    fsdp__pointer_table_release(&c.units);
+    fsdp__pointer_table_release(&c.seen);
     if (status == FSDP_OK)
         *out = c.map;
     else

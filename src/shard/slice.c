@@ -113,6 +113,7 @@ void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, cons
 fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
                                 int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers)
 {
+    bool moves = residence->kind == FSDP__RESIDENCE_COPY; /* else all of it lies where this rank reads it */
     size_t offset = 0;
 
     for (int64_t i = 0; i < count; i++) {
@@ -124,7 +125,7 @@ fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence 
         offset += bytes_of(slice, residence, &params[i]);
         buffers[i] = (fsdp_sharded_buffer){.unsharded = params[i].unsharded->storage->data,
                                            .shard = part,
-                                           .numel = fsdp__param_numel(&params[i]),
+                                           .numel = moves ? fsdp__param_numel(&params[i]) : 0,
                                            .chunk = chunk_of(slice, residence, &params[i]),
                                            .unsharded_dtype = params[i].param_dtype,
                                            .shard_dtype = params[i].param_dtype};

@@ -3,8 +3,8 @@
  * again (ZeRO++'s hpZ, FSDP2's sharded_post_forward_param).
  *
  * A slice is of bytes, not of rows: part i of k of every unsharded parameter, padded as for the gather. IN_PLACE and
- * CAST the bytes stay where they are, in memory that ranks share and nobody writes before all slices are given up; only
- * the ledger counts a k-th. COPY has a region of its own. */
+ * CAST the bytes stay where they are, all of them on each machine, in memory that ranks share and nobody writes before
+ * all slices are given up; only the ledger counts a k-th. COPY has a region of its own. */
 #ifndef SHARD_SLICE_H
 #define SHARD_SLICE_H
 
@@ -29,7 +29,8 @@ fsdp_status fsdp__slice_keep(fsdp__slice *slice, const fsdp__residence *residenc
 /* Idempotent. The memory goes in the order of the device's stream. */
 void fsdp__slice_drop(fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params, int64_t count);
 /* What a gather over slice->pg is given, so that the unsharded parameters, which have memory, come of the ranks'
- * slices. `stream`, which the gather is to run on, waits for them. [stream] */
+ * slices: IN_PLACE and CAST a meeting, which moves nothing. `stream`, which the gather is to run on, waits for them.
+ * [stream] */
 fsdp_status fsdp__slice_buffers(const fsdp__slice *slice, const fsdp__residence *residence, const fsdp__param *params,
                                 int64_t count, fsdp_stream *stream, fsdp_sharded_buffer *buffers);
 

@@ -322,7 +322,7 @@ fsdp_status fsdp__module_state_reshard_after_forward(fsdp__module_state *state)
 {
     if (fsdp__module_state_in_use(state))
         return FSDP_OK;
-    if (state->reshard_after_forward)
+    if (state->reshard_after_forward && !state->keeps_unsharded)
         FSDP_TRY(reshard_after_forward(state));
     for (int64_t i = 0; i < state->companion_count; i++)
         FSDP_TRY(fsdp__module_state_reshard_after_forward(state->companions[i]));

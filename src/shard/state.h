@@ -66,9 +66,10 @@ typedef struct fsdp__module_state {
     fsdp_reshard reshard;
     fsdp_overlap overlap;
     bool reshard_after_forward, reshard_after_backward, reduce_grads, unshard_in_backward;
-    int max_inputs;  /* reductions in flight that this state asks for; 0: the default, one */
-    int zero_stage;  /* 0: none */
-    int slice_ranks; /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
+    bool keeps_unsharded; /* after forwards, whatever the first says */
+    int max_inputs;       /* reductions in flight that this state asks for; 0: the default, one */
+    int zero_stage;       /* 0: none */
+    int slice_ranks;      /* reshard after the forward keeps 1/slice_ranks; 0: nothing */
     fsdp__prefetch_list forward_prefetch, backward_prefetch;
     fsdp__reduce_settings reduction; /* of those that reduce_grads lets happen */
     int no_sync;                     /* so many of FSDP1's no_sync, in which none does */

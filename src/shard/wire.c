@@ -329,6 +329,9 @@ static fsdp_status exchange(fsdp__param_group *group, fsdp__comm_context *comm, 
 
     if (mesh->ranks == 1)
         return FSDP_OK;
+    /* What comes from other machines is written by every gather, not only after an encoding. */
+    if (group->wire.shared && fsdp__process_group_machines(mesh->shard_pg) > 1)
+        FSDP_TRY(fsdp__process_group_await_readers(mesh->shard_pg, received, comm->stream));
     if (!group->all_gather.run)
         return fsdp_all_gather_coalesced(mesh->shard_pg, &buffer, 1, comm->stream);
     return fsdp__custom_all_gather(&group->all_gather, comm, mesh->shard_pg, &buffer, 1, comm->stream, &group->packed);

@@ -16,12 +16,16 @@ bool fsdp__wrap_is_of_class(const fsdp_module *module, const char *const *classe
 
 /* ---- deciding ---- */
 
+int64_t fsdp__wrap_policy_size(const fsdp_wrap_policy *p)
+{
+    return p->min_num_params ? p->min_num_params : 100000000;
+}
+
 static bool decide_by_size(const fsdp_wrap_policy *p, const fsdp_module *module, bool recurse, int64_t numel)
 {
     static const char *const leaves[] = {"MultiheadAttention"}, *const containers[] = {"ModuleList", "ModuleDict"};
-    int64_t least = p->min_num_params ? p->min_num_params : 100000000;
 
-    if (numel < least)
+    if (numel < fsdp__wrap_policy_size(p))
         return false;
     if (recurse)
         return p->force_leaf ? !fsdp__wrap_is_of_class(module, p->force_leaf, p->force_leaf_count)
@@ -208,10 +212,14 @@ fsdp_status fsdp__wrap_units_check(const fsdp_wrap_units *units, const fsdp_wrap
                              "wrap policy: cannot shard %s '%s': it has no forward to gather for, choose its children",
                              units->items[i].module->type->name, units->items[i].name);
     FSDP_TRY(check_classes_exist(root, policy));
-    if (policy->kind != FSDP_WRAP_NONE && units->count == 1)
-        return FSDP_FAIL(FSDP_INVALID, "wrap policy: it makes no unit of any module below this %s%s", root->type->name,
-                         policy->kind == FSDP_WRAP_SIZE ? ": lower min_num_params, or shard it as one unit without a "
-                                                          "policy"
-                                                        : ": shard it as one unit without a policy");
-    return FSDP_OK;
+    if (policy->kind == FSDP_WRAP_NONE || units->count > 1)
+        return FSDP_OK;
+    if (policy->kind == FSDP_WRAP_SIZE)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "wrap policy: it makes no unit of any module below this %s: lower min_num_params, which is "
+                         "%lld, or shard it as one unit without a policy",
+                         root->type->name, (long long)fsdp__wrap_policy_size(policy));
+    return FSDP_FAIL(FSDP_INVALID,
+                     "wrap policy: it makes no unit of any module below this %s: shard it as one unit without a policy",
+                     root->type->name);
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/pointer_table.h"
 #include "shard/gradients.h"
 #include "shard/state.h"
 #include "shard/wrap_policy.h"
@@ -11,8 +12,10 @@ typedef struct node {
     fsdp_module *module;
     char *name;
     bool ignored, asked, unit, full_precision;
-    int64_t wrapped; /* elements of units in it, itself among them, once it was asked about */
-    void *options;   /* of a unit that chose its own */
+    int64_t wrapped;               /* elements of units in it, itself among them, once it was asked about */
+    void *options;                 /* of a unit that chose its own */
+    int64_t item;                  /* 1 + the index of the unit that it became */
+    const fsdp_wrap_unit *entered; /* whose parameters were looked for in it last */
 } node;
 
 typedef struct plan {
@@ -21,31 +24,32 @@ typedef struct plan {
     size_t option_bytes;
     node *nodes;
     int64_t node_count, node_capacity;
+    fsdp__pointer_table places; /* of modules: 1 + the index of the node */
     fsdp_wrap_units units;
     int64_t item_capacity, ordered, ordered_capacity, ignored_capacity;
-    fsdp_tensor **taken; /* borrowed: parameters that have a unit */
-    int64_t taken_count, taken_capacity;
+    fsdp__pointer_table taken; /* parameters that have a unit */
 } plan;
 
 static node *find_node(const plan *p, const fsdp_module *module)
 {
-    for (int64_t i = 0; i < p->node_count; i++)
-        if (p->nodes[i].module == module)
-            return &p->nodes[i];
-    return NULL;
+    int64_t place = fsdp__pointer_table_find(&p->places, module);
+
+    return place ? &p->nodes[place - 1] : NULL;
 }
 
 static fsdp_status add_node(void *arg, fsdp_module *module, const char *name)
 {
     plan *p = arg;
+    int64_t *place = fsdp__pointer_table_at(&p->places, module);
     char *copy;
 
-    if (fsdp__grow(&p->nodes, p->node_count, &p->node_capacity, sizeof *p->nodes))
+    if (!place || fsdp__grow(&p->nodes, p->node_count, &p->node_capacity, sizeof *p->nodes))
         return FSDP_NO_MEMORY;
     copy = fsdp__strdup(name);
     if (!copy)
         return FSDP_NO_MEMORY;
     p->nodes[p->node_count++] = (node){.module = module, .name = copy};
+    *place = p->node_count;
     return FSDP_OK;
 }
 
@@ -214,6 +218,7 @@ static fsdp_status add_unit(plan *p, node *n)
         .name = n->name, .module = n->module, .full_precision = n->full_precision, .options = n->options};
     n->name = NULL; /* they are the unit's */
     n->options = NULL;
+    n->item = u->count;
     return FSDP_OK;
 }
 
@@ -230,15 +235,14 @@ static fsdp_status add_bottom_up(void *arg, fsdp_module *module, const char *nam
 {
     plan *p = arg;
     fsdp_wrap_units *u = &p->units;
+    int64_t item = find_node(p, module)->item;
 
     (void)name;
-    for (int64_t i = 0; i < u->count; i++)
-        if (u->items[i].module == module) {
-            if (fsdp__grow(&u->bottom_up, p->ordered, &p->ordered_capacity, sizeof *u->bottom_up))
-                return FSDP_NO_MEMORY;
-            u->bottom_up[p->ordered++] = i;
-            break;
-        }
+    if (item == 0)
+        return FSDP_OK;
+    if (fsdp__grow(&u->bottom_up, p->ordered, &p->ordered_capacity, sizeof *u->bottom_up))
+        return FSDP_NO_MEMORY;
+    u->bottom_up[p->ordered++] = item - 1;
     return FSDP_OK;
 }
 
@@ -248,35 +252,28 @@ typedef struct collection {
     plan *plan;
     fsdp_wrap_unit *unit;
     int64_t capacity;
-    fsdp_module **seen;
-    int64_t seen_count, seen_capacity;
 } collection;
-
-static bool is_taken(const plan *p, const fsdp_tensor *tensor)
-{
-    for (int64_t i = 0; i < p->taken_count; i++)
-        if (p->taken[i] == tensor)
-            return true;
-    return false;
-}
 
 static fsdp_status collect_parameter(collection *c, const char *path, const fsdp__parameter_slot *slot)
 {
     fsdp_parameters *list = &c->unit->parameters;
     plan *p = c->plan;
     fsdp_tensor *t = *slot->slot;
+    int64_t *taken;
     char *name;
 
-    if (!t || is_ignored(p, t) || is_taken(p, t) || fsdp__param_of(t))
+    if (!t || is_ignored(p, t) || fsdp__param_of(t))
         return FSDP_OK;
-    if (fsdp__grow(&list->items, list->count, &c->capacity, sizeof *list->items) ||
-        fsdp__grow(&p->taken, p->taken_count, &p->taken_capacity, sizeof(fsdp_tensor *)))
+    taken = fsdp__pointer_table_at(&p->taken, t);
+    if (!taken || fsdp__grow(&list->items, list->count, &c->capacity, sizeof *list->items))
         return FSDP_NO_MEMORY;
+    if (*taken)
+        return FSDP_OK;
     name = fsdp__sprintf("%s%s%s", path, *path ? "." : "", slot->name);
     if (!name)
         return FSDP_NO_MEMORY;
     list->items[list->count++] = (fsdp_parameter){name, fsdp_tensor_ref(t)};
-    p->taken[p->taken_count++] = t;
+    *taken = 1;
     c->unit->numel += fsdp_tensor_numel(t);
     return FSDP_OK;
 }
@@ -286,19 +283,12 @@ static bool enters(const collection *c, const fsdp_module *module)
 {
     const node *n = find_node(c->plan, module);
 
-    if (n->unit || n->ignored || fsdp__module_state_of(module))
-        return false;
-    for (int64_t i = 0; i < c->seen_count; i++)
-        if (c->seen[i] == module)
-            return false;
-    return true;
+    return !n->unit && !n->ignored && n->entered != c->unit && !fsdp__module_state_of(module);
 }
 
 static fsdp_status collect(collection *c, fsdp_module *module, const char *path)
 {
-    if (fsdp__grow(&c->seen, c->seen_count, &c->seen_capacity, sizeof(fsdp_module *)))
-        return FSDP_NO_MEMORY;
-    c->seen[c->seen_count++] = module;
+    find_node(c->plan, module)->entered = c->unit;
     for (int64_t i = 0; i < module->parts->parameter_count; i++)
         FSDP_TRY(collect_parameter(c, path, &module->parts->parameters[i]));
     for (int64_t i = 0; i < module->parts->child_count; i++) {
@@ -320,10 +310,8 @@ static fsdp_status collect_all(plan *p)
 {
     for (int64_t i = 0; i < p->ordered; i++) {
         collection c = {.plan = p, .unit = &p->units.items[p->units.bottom_up[i]]};
-        fsdp_status status = collect(&c, c.unit->module, "");
 
-        fsdp__free(c.seen);
-        FSDP_TRY(status);
+        FSDP_TRY(collect(&c, c.unit->module, ""));
     }
     return FSDP_OK;
 }
@@ -337,7 +325,8 @@ static void release_plan(plan *p)
         fsdp__free(p->nodes[i].options);
     }
     fsdp__free(p->nodes);
-    fsdp__free(p->taken);
+    fsdp__pointer_table_release(&p->places);
+    fsdp__pointer_table_release(&p->taken);
 }
 
 fsdp_status fsdp_module_wrap_units(fsdp_module *module, const fsdp_wrap_policy *policy, const void *options,

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "device/device.h"
+#include "state/entry.h"
 #include "tensor/tensor.h"
 
 fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state)
@@ -58,6 +59,46 @@ fsdp_status fsdp__state_dict_check_values(const fsdp_state_dict *state, const ch
                          "cannot %s what is still on the meta device: %s: call fsdp_module_materialize first", what,
                          fsdp__names_text(&meta));
     return FSDP_OK;
+}
+
+fsdp_status fsdp__state_dict_check_current(const fsdp_state_dict *state, const char *what)
+{
+    for (int64_t i = 0; i < state->count; i++)
+        if (!fsdp__entry_is_current(&state->entries[i]))
+            return FSDP_FAIL(FSDP_STATE,
+                             "cannot %s '%s': it was sharded after the state dict was made: make another one", what,
+                             FSDP__SHOWN_NAME(state->entries[i].name));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__state_dict_keys_add(char ***names, int64_t *count, const char *name)
+{
+    char **more = fsdp__realloc(*names, (size_t)(*count + 1) * sizeof *more);
+
+    if (!more)
+        return FSDP_NO_MEMORY;
+    *names = more;
+    more[*count] = fsdp__strdup(name);
+    if (!more[*count])
+        return FSDP_NO_MEMORY;
+    ++*count;
+    return FSDP_OK;
+}
+
+static void free_names(char **names, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        fsdp__free(names[i]);
+    fsdp__free(names);
+}
+
+void fsdp_state_dict_keys_release(fsdp_state_dict_keys *keys)
+{
+    if (!keys)
+        return;
+    free_names(keys->missing, keys->missing_count);
+    free_names(keys->unexpected, keys->unexpected_count);
+    *keys = (fsdp_state_dict_keys){.missing_count = 0};
 }
 
 fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out)

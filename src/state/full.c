@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "dist/dist.h"
 #include "state/check.h"
+#include "state/entry.h"
 #include "tensor/tensor.h"
 
 /* ---- gathering ---- */
@@ -139,11 +140,25 @@ static fsdp_status share_present(const loading *l)
     return FSDP_OK;
 }
 
+/* One that may not be written now leaves the others as they were, too. */
+static fsdp_status ask_to_write(const loading *l)
+{
+    for (int64_t i = 0; i < l->state->count; i++) {
+        const fsdp_state_dict_entry *entry = &l->state->entries[i];
+
+        if (l->present[i] && fsdp__entry_ask_to_write(entry) != FSDP_OK)
+            return fsdp_fail_prefix(fsdp_last_status(), "loading '%s'", entry->name);
+    }
+    return FSDP_OK;
+}
+
 /* What can be wrong on one rank is wrong on all, before anything is written. */
 static fsdp_status check_all(const loading *l)
 {
     fsdp_status status = fsdp__state_dict_check_values(l->state, "load");
 
+    if (status == FSDP_OK)
+        status = fsdp__state_dict_check_current(l->state, "load into");
     if (status == FSDP_OK && (!l->broadcast || fsdp_process_group_rank(l->world) == 0))
         status = check_full(l);
     if (status == FSDP_OK && l->parts && l->broadcast)
@@ -155,7 +170,7 @@ static fsdp_status check_all(const loading *l)
         FSDP_TRY(fsdp__state_dict_check_same(l->full, l->world));
     if (l->broadcast)
         FSDP_TRY(share_present(l));
-    return FSDP_OK;
+    return fsdp_agree(l->world, ask_to_write(l));
 }
 
 /* This rank's box of a whole tensor; the caller owns `*out`. */

@@ -5,6 +5,7 @@
 #include "base/compiler.h"
 #include "base/hash.h"
 #include "fsdp/state.h"
+#include "state/entry.h"
 
 /* What fsdp_state_dict_create really makes: the list and an open-addressed table from names to entries. */
 typedef struct state {
@@ -84,39 +85,6 @@ const fsdp_state_dict_entry *fsdp_state_dict_find(const fsdp_state_dict *list, c
     return index > 0 ? &list->entries[index - 1] : NULL;
 }
 
-/* Box, shape, and who writes: of the ranks that hold the same box the one with coordinate 0 wherever they differ. */
-static fsdp_status describe(fsdp_state_dict_entry *entry)
-{
-    const fsdp_distribution *distribution = fsdp_tensor_distribution(entry->tensor);
-    fsdp_context *context = fsdp_device_context(fsdp_tensor_device(entry->tensor));
-    bool first = true, full = true, some = fsdp_tensor_numel(entry->tensor) > 0;
-
-    entry->ndim = fsdp_tensor_ndim(entry->tensor);
-    fsdp_tensor_box(entry->tensor, entry->offset, entry->size);
-    if (!distribution) {
-        memcpy(entry->global_shape, fsdp_tensor_shape(entry->tensor), (size_t)entry->ndim * sizeof(int64_t));
-        entry->replicated = true;
-        entry->writer = some && fsdp_context_rank(context) == 0;
-        return FSDP_OK;
-    }
-    entry->flat = fsdp_distribution_is_flat(distribution);
-    entry->ndim = distribution->ndim;
-    memcpy(entry->global_shape, distribution->global_shape, sizeof entry->global_shape);
-    for (int i = 0; i < distribution->placement_count; i++) {
-        fsdp_placement_kind kind = distribution->placements[i].kind;
-        bool split = (kind == FSDP_SHARD || kind == FSDP_FLAT) && fsdp_mesh_size(distribution->mesh, i) > 1;
-
-        if (kind == FSDP_PARTIAL)
-            return FSDP_FAIL(FSDP_INVALID, "cannot add '%s' to a state: its value is partial over mesh dimension '%s'",
-                             entry->name, fsdp_mesh_dim_name(distribution->mesh, i));
-        full = full && !split;
-        first = first && (split || fsdp_mesh_coordinate(distribution->mesh, i) == 0);
-    }
-    entry->replicated = full && fsdp_mesh_size(distribution->mesh, -1) == fsdp_context_world_size(context);
-    entry->writer = some && first;
-    return FSDP_OK;
-}
-
 fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_tensor *tensor)
 {
     state *s = (state *)list;
@@ -132,7 +100,7 @@ fsdp_status fsdp_state_dict_add(fsdp_state_dict *list, const char *name, fsdp_te
     entry.name = fsdp__strdup(name);
     if (!entry.name)
         return FSDP_NO_MEMORY;
-    FSDP_TRY_GOTO(status, describe(&entry), out);
+    FSDP_TRY_GOTO(status, fsdp__entry_describe(&entry), out);
     FSDP_TRY_GOTO(status, make_room(s), out);
     fsdp_tensor_ref(tensor);
     list->entries[list->count++] = entry;

@@ -30,6 +30,8 @@ void fsdp__train_count_batches(fsdp_train_run *run)
 
     run->sequences = c->training.global_batch_size;
     if (run->sequences == -1)
+        run->sequences = run->resume.sequences;
+    if (run->sequences == 0)
         run->sequences = c->training.local_batch_size * ranks;
     run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
 }
@@ -53,6 +55,23 @@ fsdp_status fsdp__train_make_model(fsdp_train_run *run)
     return fsdp__train_choose_units(run);
 }
 
+/* One leader on each machine: what it reads crosses no network again. */
+static fsdp_status load_by_leaders(fsdp_train_run *run, fsdp_state_dict *state)
+{
+    int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
+    const int64_t shape[] = {machines, ranks / machines};
+    fsdp_mesh *mesh = NULL;
+    fsdp_status status;
+
+    if (machines == 1 || ranks % machines != 0)
+        return fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, fsdp_world(run->context));
+    FSDP_TRY(fsdp_mesh_create(run->context, 2, shape, (const char *const[]){"machine", "local"}, &mesh));
+    status =
+        fsdp_hub_load_by_leader(run->config->model.path, state, &run->model_config, fsdp_mesh_process_group(mesh, 1));
+    fsdp_mesh_unref(mesh);
+    return status;
+}
+
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -60,11 +79,16 @@ fsdp_status fsdp__train_fill_model(fsdp_train_run *run)
     fsdp__activity before;
     fsdp_status status;
 
+    if (run->resume.from)
+        return fsdp__resume_fill_model(run);
+    if (c->checkpoint.initial_load_path && fsdp__device_has_bytes(run->device))
+        return fsdp__initial_fill_model(run);
     if (c->model.pretrained == 0 || !c->model.path || !fsdp__device_has_bytes(run->device))
         return fsdp_module_initialize(run->model, (uint64_t)c->training.seed);
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
     before = fsdp__context_set_activity(run->context, FSDP__READING);
-    status = fsdp_hub_load(c->model.path, state, &run->model_config);
+    status =
+        c->model.load_by_leader ? load_by_leaders(run, state) : fsdp_hub_load(c->model.path, state, &run->model_config);
     (void)fsdp__context_set_activity(run->context, before);
     fsdp_state_dict_free(state);
     return status;
@@ -113,10 +137,11 @@ fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run)
         FSDP_TRY(fsdp_grad_scaler_create(fsdp_world(run->context), NULL, &run->scaler));
     run->schedule = (fsdp_schedule){
         .warmup_steps = c->lr_scheduler.warmup_steps,
-        .total_steps = c->training.steps,
+        .total_steps = c->training.steps - run->resume.schedule_step,
         .decay = (fsdp_decay)c->lr_scheduler.decay_type,
         .min_factor = c->lr_scheduler.min_lr_factor,
     };
     FSDP_TRY(fsdp__train_step_early(run));
+    FSDP_TRY(fsdp__resume_optimizer(run));
     return fsdp__export_check(run);
 }

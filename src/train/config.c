@@ -142,19 +142,23 @@ fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-static fsdp_status check_batch(const fsdp_train_config *config, int world_size)
+fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what)
 {
-    int64_t local = config->training.local_batch_size, global = config->training.global_batch_size;
-    int64_t together = local * world_size;
+    int64_t local = config->training.local_batch_size, together = local * world_size, below = global / together;
+    char nearest[80];
 
     if (global == -1 || global % together == 0)
         return FSDP_OK;
+    if (below == 0)
+        snprintf(nearest, sizeof nearest, "is: %lld", (long long)together);
+    else
+        snprintf(nearest, sizeof nearest, "are: %lld and %lld", (long long)(below * together),
+                 (long long)((below + 1) * together));
     return FSDP_FAIL(FSDP_INVALID,
-                     "training.global_batch_size %lld is not a multiple of %lld (training.local_batch_size %lld x %d "
-                     "rank%s): the nearest that are: %lld and %lld",
-                     (long long)global, (long long)together, (long long)local, world_size, world_size == 1 ? "" : "s",
-                     (long long)(FSDP__MAX(global / together, 1) * together),
-                     (long long)((global / together + 1) * together));
+                     "%s %lld is not a multiple of %lld (training.local_batch_size %lld x %d rank%s): the nearest that "
+                     "%s",
+                     what, (long long)global, (long long)together, (long long)local, world_size,
+                     world_size == 1 ? "" : "s", nearest);
 }
 
 static fsdp_status check_reshard(const fsdp_train_config *config, int64_t ranks)
@@ -193,7 +197,8 @@ static fsdp_status check_degrees(const fsdp_train_config *config, int world_size
 
 fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size)
 {
-    FSDP_TRY(check_batch(config, world_size));
+    FSDP_TRY(
+        fsdp__train_check_batch(config, world_size, config->training.global_batch_size, "training.global_batch_size"));
     if (!fsdp__train_holds_all(config))
         FSDP_TRY(check_degrees(config, world_size));
     FSDP_TRY(fsdp__train_check_strategy(config, world_size));
@@ -204,6 +209,49 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     return FSDP_OK;
 }
 
+bool fsdp__train_validates(const fsdp_train_config *config)
+{
+    bool has_data = config->validation.path_count > 0 || config->validation.share > 0;
+
+    return config->validation.enable >= 0 ? config->validation.enable == 1 : has_data;
+}
+
+static fsdp_status check_validation(const fsdp_train_config *config)
+{
+    bool has_path = config->validation.path_count > 0, has_share = config->validation.share > 0;
+
+    if (has_path && has_share)
+        return FSDP_FAIL(FSDP_INVALID, "validation.path and validation.share exclude each other: '%s' and %g",
+                         config->validation.paths[0], config->validation.share);
+    if (config->validation.enable == 1 && !has_path && !has_share)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "validation.enable is true, but there is nothing to evaluate on: set validation.path (a file "
+                         "or a list of files) or validation.share (a part of data.path)");
+    if (config->training.early_stop > 0 && !fsdp__train_validates(config))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "training.early_stop is %lld, but there is no validation: set validation.path or "
+                         "validation.share",
+                         (long long)config->training.early_stop);
+    return FSDP_OK;
+}
+
+static fsdp_status check_text(const fsdp_train_config *config)
+{
+    const char *tokenizer = config->data.tokenizer;
+
+    if (!tokenizer && config->data.field)
+        return FSDP_FAIL(FSDP_INVALID, "data.field is '%s', of JSON lines, which are read with data.tokenizer alone",
+                         config->data.field);
+    if (!tokenizer)
+        return FSDP_OK;
+    if (config->data.format == FSDP_TRAIN_TOKENS || config->data.token_bytes > 0)
+        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is of text, but %s: leave one of them out",
+                         config->data.token_bytes > 0 ? "data.dtype is of tokens" : "data.format is tokens");
+    if (strcmp(tokenizer, "model") == 0 && !config->model.path)
+        return FSDP_FAIL(FSDP_INVALID, "data.tokenizer is model, but there is no model.path: name a folder");
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_size)
 {
     FSDP_TRY(fsdp__train_config_check_model(config));
@@ -211,7 +259,10 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
         return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
     if (config->data.format == FSDP_TRAIN_TEXT && config->data.token_bytes > 0)
         return FSDP_FAIL(FSDP_INVALID, "data.dtype is of tokens, but data.format is text: leave one of them out");
+    FSDP_TRY(check_text(config));
     FSDP_TRY(fsdp__train_config_check_step(config, world_size));
+    FSDP_TRY(check_validation(config));
+    FSDP_TRY(fsdp__train_check_checkpoint(config));
     return fsdp__inputs_spare(config, "metrics.jsonl", config->metrics.jsonl);
 }
 
@@ -220,7 +271,7 @@ fsdp_status fsdp_train_config_check(const fsdp_train_config *config, int world_s
 /* Heads divide the dimension; rotary positions need an even part each. */
 static fsdp_status fit_heads(fsdp_model_config *m)
 {
-    int64_t unit = m->n_heads * (m->architecture == FSDP_LLAMA ? 2 : 1), below = m->dim / unit * unit;
+    int64_t unit = m->n_heads * (m->architecture != FSDP_GPT2 ? 2 : 1), below = m->dim / unit * unit;
 
     if (m->dim == below) {
         m->head_dim = m->dim / m->n_heads;
@@ -231,7 +282,7 @@ static fsdp_status fit_heads(fsdp_model_config *m)
                          (long long)m->dim, (long long)m->n_heads, (long long)unit);
     return FSDP_FAIL(FSDP_INVALID, "model.dim %lld does not fit %lld heads%s: the nearest that do: %lld and %lld",
                      (long long)m->dim, (long long)m->n_heads,
-                     m->architecture == FSDP_LLAMA ? " of an even number each" : "", (long long)below,
+                     m->architecture != FSDP_GPT2 ? " of an even number each" : "", (long long)below,
                      (long long)(below + unit));
 }
 
@@ -239,7 +290,7 @@ static fsdp_status check_kv_heads(const fsdp_model_config *m)
 {
     int64_t below = m->n_kv_heads, above = below;
 
-    if (m->n_heads % m->n_kv_heads == 0 && (m->architecture == FSDP_LLAMA || m->n_kv_heads == m->n_heads))
+    if (m->n_heads % m->n_kv_heads == 0 && (m->architecture != FSDP_GPT2 || m->n_kv_heads == m->n_heads))
         return FSDP_OK;
     if (m->architecture == FSDP_GPT2)
         return FSDP_FAIL(FSDP_INVALID, "model.n_kv_heads is %lld: GPT-2 has as many as heads, %lld: leave it out",
@@ -254,6 +305,20 @@ static fsdp_status check_kv_heads(const fsdp_model_config *m)
     return FSDP_FAIL(FSDP_INVALID,
                      "model.n_kv_heads %lld does not divide %lld heads: the nearest that do: %lld and %lld",
                      (long long)m->n_kv_heads, (long long)m->n_heads, (long long)below, (long long)above);
+}
+
+/* Those that a smaller vocabulary does not have. */
+static void drop_missing_tokens(fsdp_model_config *m)
+{
+    int kept = 0;
+
+    m->has_bos_token = m->has_bos_token && m->bos_token < m->vocab_size;
+    m->has_pad_token = m->has_pad_token && m->pad_token < m->vocab_size;
+    m->has_unk_token = m->has_unk_token && m->unk_token < m->vocab_size;
+    for (int i = 0; i < m->eos_token_count; i++)
+        if (m->eos_tokens[i] < m->vocab_size)
+            m->eos_tokens[kept++] = m->eos_tokens[i];
+    m->eos_token_count = kept;
 }
 
 /* `m` is the preset's or the folder's. */
@@ -276,8 +341,7 @@ static fsdp_status change_sizes(const fsdp_train_config *c, fsdp_model_config *m
 #undef CHANGE
     if (c->model.tie_word_embeddings >= 0)
         m->tie_word_embeddings = c->model.tie_word_embeddings == 1;
-    m->has_bos_token = m->has_bos_token && m->bos_token < m->vocab_size;
-    m->has_eos_token = m->has_eos_token && m->eos_token < m->vocab_size;
+    drop_missing_tokens(m);
     if (c->model.dim || c->model.n_heads)
         FSDP_TRY(fit_heads(m));
     FSDP_TRY(check_kv_heads(m));

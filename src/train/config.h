@@ -34,7 +34,29 @@ fsdp_status fsdp__train_model_config(const fsdp_train_config *config, fsdp_model
 fsdp_status fsdp__train_config_check_model(const fsdp_train_config *config);
 fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size);
 
+/* Whether the model is evaluated between steps. */
+bool fsdp__train_validates(const fsdp_train_config *config);
+/* Whether a step of so many sequences can be shared out; -1: whatever the ranks take. `what` they are, for the message.
+ */
+fsdp_status fsdp__train_check_batch(const fsdp_train_config *config, int world_size, int64_t global, const char *what);
+/* Tensors of optimizer state for each parameter. */
+int fsdp__train_moments(const fsdp_train_config *config);
+
 /* What the keys of parallelism.wrap_policy exclude and need. */
 fsdp_status fsdp__train_check_units(const fsdp_train_config *config);
+
+/* ---- checkpoint_keys.c ---- */
+
+/* What checkpoint.exclude_from_loading may name. */
+#define FSDP__TRAIN_OPTIMIZER "optimizer"
+#define FSDP__TRAIN_LR_SCHEDULER "lr_scheduler"
+#define FSDP__TRAIN_DATALOADER "dataloader"
+
+/* Whether the run keeps checkpoints, and goes on from one. */
+bool fsdp__train_saves(const fsdp_train_config *config);
+/* Whether a run that goes on loads this part. */
+bool fsdp__train_loads(const fsdp_train_config *config, const char *part);
+/* What the keys of section checkpoint exclude and need. */
+fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config);
 
 #endif

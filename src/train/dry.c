@@ -17,6 +17,7 @@ static fsdp_status build(fsdp_train_run *run)
     if (!device)
         return fsdp_last_status();
     fsdp__set_front_device(device);
+    fsdp__train_resolve_replicas(run);
     FSDP_TRY(fsdp__train_config_check_step(run->config, ranks));
     if (!own_model(run)) {
         FSDP_TRY(fsdp__train_config_check_model(run->config));

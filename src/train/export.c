@@ -49,6 +49,7 @@ static fsdp_status hold_place(fsdp_train_run *run, const place *p)
     /* export.overwrite is of export.path alone: elsewhere it would not help. */
     const fsdp__hub_target target = {.folder = p->path,
                                      .source = run->config->model.path,
+                                     .tokenizer = fsdp__text_tokenizer(run->config),
                                      .overwrite_hint =
                                          p->path == run->config->save.path ? "export.overwrite: true" : NULL,
                                      .overwrite = p->overwrite,
@@ -109,7 +110,8 @@ fsdp_status fsdp__export_check(fsdp_train_run *run)
     if (!run->hold)
         return FSDP_OK;
     FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
-    status = fsdp__hub_hold_check(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype);
+    status = fsdp__hub_hold_check(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
+                                  (uint64_t)run->config->save.max_shard_size);
     fsdp_state_dict_free(state);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "export.path");
 }
@@ -126,7 +128,7 @@ static fsdp_status save_to(fsdp_train_run *run, const fsdp_state_dict *state, co
     status = fsdp__train_agree(run, status);
     if (status == FSDP_OK)
         status = fsdp__hub_save_held(run->hold, state, &run->model_config, (fsdp_dtype)run->config->save.dtype,
-                                     fsdp_world(run->context), FSDP__FILE_LIMIT_BYTES);
+                                     fsdp_world(run->context), (uint64_t)run->config->save.max_shard_size);
     fsdp__export_release(run);
     return status;
 }

@@ -7,6 +7,7 @@
 
 #include "base/compiler.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "data/files.h"
 
 fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config)
@@ -31,10 +32,9 @@ static bool is_file(const struct stat *info, const char *path)
 static bool is_model_name(const char *name)
 {
     static const char *const endings[] = {".json", ".safetensors", ".model", ".txt"};
-    size_t length = strlen(name);
 
     for (size_t i = 0; i < FSDP__COUNT_OF(endings); i++)
-        if (length > strlen(endings[i]) && strcmp(name + length - strlen(endings[i]), endings[i]) == 0)
+        if (fsdp__ends_with(name, endings[i]))
             return true;
     return false;
 }
@@ -54,12 +54,14 @@ static bool is_of_model(const struct stat *info, const char *folder)
     return found;
 }
 
-static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config *config, bool *found)
+/* Among files of data.path or validation.path. */
+static fsdp_status find_in_data(const struct stat *info, const fsdp_train_config *config, char *const *paths,
+                                int64_t count, bool *found)
 {
     bool held = fsdp_hold_error(true);
     fsdp__data_files files;
-    fsdp_status status = fsdp__data_files_list((const char *const *)config->data.paths, config->data.path_count,
-                                               fsdp__inputs_token_format(config), &files);
+    int format = config->data.tokenizer ? (int)FSDP__LIST_DOCUMENTS : (int)fsdp__inputs_token_format(config);
+    fsdp_status status = fsdp__data_files_list((const char *const *)paths, count, format, &files);
 
     fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)
@@ -84,7 +86,9 @@ fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key,
     else if (is_of_model(&info, config->model.path))
         what = "model";
     else
-        FSDP_TRY(find_in_data(&info, config, &in_data));
+        FSDP_TRY(find_in_data(&info, config, config->data.paths, config->data.path_count, &in_data));
+    if (!what && !in_data && config->validation.path_count > 0)
+        FSDP_TRY(find_in_data(&info, config, config->validation.paths, config->validation.path_count, &in_data));
     if (in_data)
         what = "data";
     if (!what)

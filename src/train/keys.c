@@ -6,6 +6,7 @@
 
 #include "base/cores.h"
 
+static const fsdp__choice load_choices[] = {{"each", 0}, {"leader", 1}, {NULL, 0}};
 static const fsdp__choice init_choices[] = {{"pretrained", 1}, {"random", 0}, {NULL, 0}};
 static const fsdp__choice bool_choices[] = {{"true", 1}, {"false", 0}, {NULL, 0}};
 static const fsdp__choice format_choices[] = {
@@ -46,6 +47,7 @@ static const fsdp__choice checkpoint_choices[] = {{"none", FSDP_CHECKPOINT_NONE}
                                                   {"selective", FSDP_CHECKPOINT_SELECTIVE},
                                                   {NULL, 0}};
 static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
+static const fsdp__choice async_choices[] = {{"disabled", 0}, {"async", 1}, {NULL, 0}};
 
 #define AT(section, field) offsetof(fsdp_train_config, section.field)
 /* section, name, field, range, default, help */
@@ -86,6 +88,10 @@ static const fsdp__choice selective_choices[] = {{"op", 0}, {NULL, 0}};
     {                                                                                      \
         "export", #name, FSDP__KEY_CHOICE, AT(save, name), 0, 0, 0, choices, initial, help \
     }
+#define SAVE_SIZE(name, least, initial, help)                                                           \
+    {                                                                                                   \
+        "export", #name, FSDP__KEY_SIZE, AT(save, name), least, FSDP__KEY_LARGE, 0, NULL, initial, help \
+    }
 #define SAVE_BOOL(name, initial, help)                                                        \
     {                                                                                         \
         "export", #name, FSDP__KEY_BOOL, AT(save, name), 0, 0, 0, bool_choices, initial, help \
@@ -109,6 +115,7 @@ static const fsdp__key keys[] = {
     TEXT(model, path, FSDP__LOCAL, "Hugging Face folder to start from"),
     TEXT(model, preset, 0, "in place of a folder: gpt-10m, gpt2-124m, llama-1m, llama-100m, llama-1b, llama-8b"),
     CHOICE(model, init, pretrained, init_choices, NULL, "first weights; not set: pretrained with model.path, random with model.preset"),
+    CHOICE(model, load, load_by_leader, load_choices, "each", "who reads the weights of model.path; each: every rank its own rows; leader: one rank of each machine all of them, once, and sends the others theirs: where many readers make the storage slow"),
     INTEGER(model, n_layers, 1, 10000, 0, NULL, "in place of the preset's, or the folder's with init random"),
     INTEGER(model, dim, 1, 1 << 20, 0, NULL, "in place of the preset's, or the folder's with init random"),
     INTEGER(model, n_heads, 1, 1 << 16, 0, NULL, "in place of the preset's, or the folder's with init random"),
@@ -125,10 +132,13 @@ static const fsdp__key keys[] = {
     CHOICE(data, dtype, token_bytes, token_choices, NULL, "of token files; not set: by llm.c's header, by name (.bin, .u16, .u32), else uint16"),
     CHOICE(data, order, shuffle, order_choices, "sequential", "sequential: window after window; shuffled: every window once an epoch, by training.seed"),
     INTEGER(data, workers, 0, 64, FSDP__LOCAL, "1", "threads that read ahead; 0: read in the step"),
+    TEXT(data, tokenizer, FSDP__LOCAL, "folder of a tokenizer, which makes tokens of the text that data.path names (.txt, .jsonl, also .gz and .zst); model: that of model.path"),
+    TEXT(data, field, 0, "of JSON lines, the field that holds the text; not set: text"),
+    TEXT(data, cache, FSDP__LOCAL, "folder in which the tokens of text are kept; not set: fsdp in $XDG_CACHE_HOME, or in ~/.cache"),
 
     INTEGER(training, steps, 1, FSDP__KEY_LARGE, 0, "1000", "optimizer steps"),
     INTEGER(training, seq_len, 1, 1 << 28, 0, "256", "tokens a sequence"),
-    INTEGER(training, global_batch_size, 1, 1 << 30, FSDP__OR_MINUS, "-1", "sequences a step over all ranks; -1: local_batch_size x ranks"),
+    INTEGER(training, global_batch_size, 1, 1 << 30, FSDP__OR_MINUS, "-1", "sequences a step over all ranks; -1: local_batch_size x ranks, or where a run goes on as many as it had"),
     INTEGER(training, local_batch_size, 1, 1 << 24, 0, "8", "sequences a microbatch and rank; accumulation is global / (local x ranks)"),
     NUMBER(training, max_norm, 0, INFINITY, 0, "1.0", "clip gradients to this total norm; 0: do not clip"),
     INTEGER(training, seed, 0, FSDP__KEY_LARGE, 0, "42", "of first weights and shuffling"),
@@ -138,6 +148,8 @@ static const fsdp__key keys[] = {
     CHOICE(training, no_sync, no_sync, bool_choices, NULL, "with accumulation: reduce on the last microbatch only, and add up whole gradients until then; not set: true, but false with parallelism.strategy zero2 and zero3"),
     BOOL(training, enable_cpu_offload, "false", "keep parameters, gradients and optimizer state on the host, and step there; where the run computes on the CPU they are there anyway, and nothing moves"),
     CHOICE(training, on_nan, on_nan, on_nan_choices, "stop", "a step whose loss or gradient norm is NaN or infinite: stop: end the run, export nothing; skip: leave the step out; continue: take it"),
+    INTEGER(training, early_stop, 0, FSDP__KEY_LARGE, 0, "0", "validations in a row without an improvement after which the run ends, and exports what it has; 0: none do"),
+    NUMBER(training, early_stop_min_delta, 0, INFINITY, 0, "0", "an improvement is a validation loss lower by more than this than that of the last improvement"),
 
     CHOICE(optimizer, name, name, optimizer_choices, "adamw", "as in torch.optim"),
     NUMBER(optimizer, lr, 0, INFINITY, FSDP__ABOVE, "3e-4", "base learning rate"),
@@ -153,7 +165,7 @@ static const fsdp__key keys[] = {
     NUMBER(lr_scheduler, min_lr_factor, 0, 1, 0, "0", "part of the base rate that is left at the end"),
 
     CHOICE(parallelism, strategy, strategy, strategy_choices, "fsdp2", "what a rank has only a part of while a step runs; zero1: optimizer state: parameters are gathered, and gradients reduced, once a step; zero2: gradients too, reduced in each microbatch; zero3: parameters too; fsdp2: as fsdp_reshard_after_forward and no_sync say; hsdp: the same, over several copies (data_parallel_replicate_degree); fsdp1: as fsdp1_strategy says; ddp: nothing, gradients are all-reduced in buckets"),
-    INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "copies of the parameters; with several each is sharded over consecutive ranks: parameters, gradients and optimizer state take as many times the memory, gathers stay among those ranks, and each reduction sends 2 (copies - 1) / copies of a shard besides"),
+    INTEGER(parallelism, data_parallel_replicate_degree, 1, 1 << 20, 0, "1", "copies of the parameters, of strategy hsdp on several machines one on each if this is 1; with several each is sharded over consecutive ranks: parameters, gradients and optimizer state take as many times the memory, gathers stay among those ranks, and each reduction sends 2 (copies - 1) / copies of a shard besides"),
     INTEGER(parallelism, data_parallel_shard_degree, 1, 1 << 20, FSDP__OR_MINUS, "-1", "ranks that share one copy of the parameters; -1: all / data_parallel_replicate_degree"),
     CHOICE_OR(parallelism, fsdp_reshard_after_forward, reshard_after_forward, 1, 1 << 20, reshard_choices, "default", "default: all but the root; always: the root too; never: keep whole until the backward is done; an integer that divides the ranks: keep that part, and gather over so many ranks in the backward"),
     CHOICE(parallelism, gather_dtype, gather_dtype, gather_choices, "none", "float8, int8: gather weights of linear layers in one byte an element (and a scale for each, or for every 128) and compute with what arrives in the compute dtype; a rank also keeps what it sends, and holds whole parameters in memory of its own; none: in the compute dtype"),
@@ -174,28 +186,53 @@ static const fsdp__key keys[] = {
     CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward: none: everything; full: its input, the rest is computed again, for about a third more time; selective: as the next key says; the results are the same to the bit, and so are gathers and bytes sent"),
     CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective: an integer n: every n-th block keeps its input only; op: every block keeps its input, attention and every second matrix product"),
 
+    CHOICE(validation, enable, enable, bool_choices, NULL, "evaluate the model every freq steps and after the last one; not set: true where path or share is set"),
+    PATHS(validation, path, paths, "what to evaluate on, read as data.path is"),
+    NUMBER(validation, share, 0, 1, FSDP__BELOW, "0", "in place of a path: this part of data.path, its last windows, which are never trained on"),
+    INTEGER(validation, freq, 1, FSDP__KEY_LARGE, 0, "100", "steps between validations"),
+    INTEGER(validation, steps, 1, FSDP__KEY_LARGE, FSDP__OR_MINUS, "-1", "batches of a validation, over all ranks together: the same tokens in any world; -1: all there are"),
+    INTEGER(validation, local_batch_size, 1, 1 << 24, 0, NULL, "sequences a batch and rank; not set: training.local_batch_size"),
+    BOOL(validation, keep_best, "true", "with checkpoint.enable: a checkpoint after a validation that is the best so far, which stays until a better one"),
+
     NUMBER(comm, timeout, 0, 1e9, FSDP__LOCAL, "300", "seconds to wait for a rank that stands still (one that computes may take longer); 0: for ever"),
     BOOL_LOCAL(comm, trace, "false", "log what happens to each group of parameters, and each collective, on every rank"),
 
     INTEGER(metrics, log_freq, 1, FSDP__KEY_LARGE, 0, "10", "steps between log lines"),
     TEXT(metrics, jsonl, FSDP__LOCAL, "file that gets a JSON object per step, after those of earlier runs"),
 
+    CHOICE(checkpoint, enable, enable, bool_choices, NULL, "write checkpoints, and go on from one that is there; not set: true with checkpoint.folder"),
+    TEXT(checkpoint, folder, 0, "folder of the checkpoints, step-N each, of this run alone; a run that finds one there goes on from it, at any number of ranks, and reads no weights of model.path"),
+    INTEGER(checkpoint, interval, 1, FSDP__KEY_LARGE, 0, "500", "steps between checkpoints; the last step has one too, and so has one that SIGUSR1 asks for, or SIGTERM or SIGINT, which then end the run"),
+    INTEGER(checkpoint, keep_latest_k, 0, 1 << 20, 0, "10", "newest checkpoints that are kept, older ones are removed; 0: all"),
+    INTEGER(checkpoint, keep_every, 0, FSDP__KEY_LARGE, 0, "0", "checkpoints of steps that are its multiples are never removed; 0: none of them is spared"),
+    CHOICE(checkpoint, async_mode, async_mode, async_choices, "disabled", "async: a rank copies what it writes in its memory, a thread writes it, and training goes on meanwhile; disabled: training waits for the disk"),
+    INTEGER(checkpoint, load_step, 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, "-1", "step of the checkpoint to go on from; -1: the newest"),
+    TEXT(checkpoint, initial_load_path, FSDP__LOCAL, "checkpoint, folder of checkpoints (its newest), or Hugging Face folder whose weights a run begins with, in place of those of model.path; nothing else is read of it, and nothing at all where checkpoint.folder holds a checkpoint"),
+    NAMES(checkpoint, exclude_from_loading, exclude_from_loading, "what begins anew where a run goes on: optimizer, lr_scheduler, dataloader (the place in the data), or list of them"),
+
     SAVE_TEXT(path, "Hugging Face folder written at the end: new, empty, or written by an export before"),
     SAVE_BOOL(overwrite, "false", "write into any folder: files of the same names are replaced, all others stay"),
     SAVE_TEXT(fallback_path, "folder to write when export.path fails at the end; not set, or where that fails too: <name of export.path>-recovered beside metrics.jsonl, or in the working directory"),
     SAVE_CHOICE(dtype, export_choices, "float32", "of the exported weights"),
+    SAVE_SIZE(max_shard_size, 1, "5GB", "of a file of weights: more are split over several, with an index; a tensor that is larger has its own"),
 };
 /* clang-format on */
 
 static const char *const sections[] = {
-    "model", "data",    "training", "optimizer", "lr_scheduler", "parallelism", "activation_checkpoint",
-    "comm",  "metrics", "export",   NULL};
+    "model",      "data", "training", "optimizer",  "lr_scheduler", "parallelism", "activation_checkpoint",
+    "validation", "comm", "metrics",  "checkpoint", "export",       NULL};
 
 _Static_assert(offsetof(fsdp_train_config, data.path_count) ==
                    offsetof(fsdp_train_config, data.paths) + sizeof(char **),
                "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, validation.path_count) ==
+                   offsetof(fsdp_train_config, validation.paths) + sizeof(char **),
+               "the count of a list stands behind it");
 _Static_assert(offsetof(fsdp_train_config, parallelism.wrap_class_count) ==
                    offsetof(fsdp_train_config, parallelism.wrap_classes) + sizeof(char **),
+               "the count of a list stands behind it");
+_Static_assert(offsetof(fsdp_train_config, checkpoint.exclude_count) ==
+                   offsetof(fsdp_train_config, checkpoint.exclude_from_loading) + sizeof(char **),
                "the count of a list stands behind it");
 
 const fsdp__key_table fsdp__train_keys = {

@@ -21,6 +21,9 @@ static void subtract(fsdp_comm_stats *stats, const fsdp_comm_stats *before)
         stats->calls[kind] -= before->calls[kind];
         stats->bytes_sent[kind] -= before->bytes_sent[kind];
         stats->bytes_moved[kind] -= before->bytes_moved[kind];
+        stats->network_sent[kind] -= before->network_sent[kind];
+        stats->network_received[kind] -= before->network_received[kind];
+        stats->network_messages[kind] -= before->network_messages[kind];
         for (int op = 0; op < FSDP_REDUCE_OPS; op++)
             stats->calls_of[kind][op] -= before->calls_of[kind][op];
     }
@@ -46,9 +49,13 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     report->all_gather = report->comm.calls[FSDP_ALL_GATHER];
     report->reduce_scatter = report->comm.calls[FSDP_REDUCE_SCATTER];
     report->all_reduce = report->comm.calls[FSDP_ALL_REDUCE];
-    report->bytes_sent = 0;
+    report->bytes_sent = report->network_sent = report->network_received = 0;
     for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
         report->bytes_sent += report->comm.bytes_sent[counted[i]];
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        report->network_sent += report->comm.network_sent[kind];
+        report->network_received += report->comm.network_received[kind];
+    }
     return FSDP_OK;
 }
 

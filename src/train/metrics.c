@@ -77,6 +77,7 @@ fsdp_status fsdp__metrics_check(const fsdp_train_config *config)
 struct fsdp__metrics {
     FILE *file;
     const char *path; /* borrowed */
+    int machines;
 };
 
 /* After every line: the stream is line-buffered, so that whoever follows the file sees whole lines. */
@@ -134,6 +135,10 @@ static fsdp_status write_header(const fsdp__metrics *metrics, const fsdp_train_c
     write_text(metrics->file, "version", FSDP_VERSION);
     write_text(metrics->file, "config", hash_text);
     write_text(metrics->file, "model", summary->model);
+    if (summary->resumed_from)
+        fprintf(metrics->file, ", \"resumed_from\": %lld", (long long)summary->resumed_step);
+    if (summary->machines > 1)
+        fprintf(metrics->file, ", \"machines\": %d", summary->machines);
     fprintf(metrics->file, ", \"parameters\": %lld, \"world_size\": %d, \"steps\": %lld, \"tokens_per_step\": %lld}\n",
             (long long)summary->parameters, summary->world_size, (long long)config->training.steps,
             (long long)summary->tokens_per_step);
@@ -151,6 +156,7 @@ fsdp_status fsdp__metrics_begin(const fsdp_train_config *config, const fsdp_trai
     if (!metrics)
         return FSDP_NO_MEMORY;
     metrics->path = path;
+    metrics->machines = summary->machines;
     /* Without waiting: for a reader of a FIFO it would be for ever. */
     fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
     metrics->file = fd >= 0 && fcntl(fd, F_SETFL, O_APPEND) == 0 ? fdopen(fd, "a") : NULL;
@@ -172,6 +178,15 @@ out:
     return status;
 }
 
+/* Between machines, and what of it the step waited for. */
+static void write_network(FILE *file, const fsdp_train_report *report)
+{
+    fprintf(file, ", \"network_sent\": %lld, \"network_received\": %lld", (long long)report->network_sent,
+            (long long)report->network_received);
+    write_number(file, "gather_ms", report->gather_ms);
+    write_number(file, "reduce_ms", report->reduce_ms);
+}
+
 fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report *report)
 {
     FILE *file = metrics->file;
@@ -188,9 +203,30 @@ fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report 
     write_number(file, "step_ms", report->step_ms);
     fprintf(file,
             ", \"memory_live_bytes\": %zu, \"memory_peak_bytes\": %zu, \"all_gather\": %lld, \"reduce_scatter\": %lld, "
-            "\"all_reduce\": %lld, \"bytes_sent\": %lld}\n",
+            "\"all_reduce\": %lld, \"bytes_sent\": %lld",
             report->memory_live_bytes, report->memory_peak_bytes, (long long)report->all_gather,
             (long long)report->reduce_scatter, (long long)report->all_reduce, (long long)report->bytes_sent);
+    if (metrics->machines > 1)
+        write_network(file, report);
+    fputs("}\n", file);
+    return written(metrics);
+}
+
+fsdp_status fsdp__metrics_write_validation(fsdp__metrics *metrics, const fsdp_train_validation *validation)
+{
+    FILE *file = metrics->file;
+
+    fprintf(file, "{\"validation\": %lld", (long long)validation->step);
+    write_number(file, "loss", validation->loss);
+    write_number(file, "perplexity", validation->perplexity);
+    fprintf(file, ", \"tokens\": %lld, \"best\": %s", (long long)validation->tokens,
+            validation->best ? "true" : "false");
+    write_number(file, "best_loss", validation->best_loss);
+    fprintf(file, ", \"best_step\": %lld, \"without_improvement\": %lld", (long long)validation->best_step,
+            (long long)validation->without_improvement);
+    write_number(file, "tokens_per_second", validation->tokens_per_second);
+    write_number(file, "ms", validation->ms);
+    fputs("}\n", file);
     return written(metrics);
 }
 

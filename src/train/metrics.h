@@ -13,6 +13,7 @@ typedef struct fsdp__metrics fsdp__metrics;
 fsdp_status fsdp__metrics_begin(const fsdp_train_config *config, const fsdp_train_summary *summary,
                                 fsdp__metrics **out);
 fsdp_status fsdp__metrics_write(fsdp__metrics *metrics, const fsdp_train_report *report);
+fsdp_status fsdp__metrics_write_validation(fsdp__metrics *metrics, const fsdp_train_validation *validation);
 fsdp_status fsdp__metrics_end(fsdp__metrics *metrics); /* NULL is allowed */
 
 #endif

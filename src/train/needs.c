@@ -12,12 +12,13 @@
 
 typedef struct needs {
     double parameters, gradients, optimizer, activations; /* bytes: a silly batch has more than integers go */
+    double copy;                                          /* that a thread writes to a checkpoint */
 } needs;
 
 /* In a backward gradients come as activations go. */
 static double sum(const needs *n)
 {
-    return n->parameters + n->optimizer + FSDP__MAX(n->gradients, n->activations);
+    return n->parameters + n->optimizer + n->copy + FSDP__MAX(n->gradients, n->activations);
 }
 
 /* Of what each layer's backward reads, the largest: inputs of the products, for one microbatch. Of a checkpoint its
@@ -30,7 +31,7 @@ static double activations(const fsdp_train_config *c, const fsdp_model_config *m
     bool whole = false;
 
     for (int64_t i = 0; i < m->n_layers; i++) {
-        fsdp_checkpoint_mode mode = fsdp__train_checkpoint_of(c, i);
+        fsdp_checkpoint_mode mode = fsdp__train_recompute_of(c, i);
 
         whole = whole || mode == FSDP_CHECKPOINT_NONE;
         all += mode == FSDP_CHECKPOINT_NONE ? layer : mode == FSDP_CHECKPOINT_FULL ? m->dim : selective;
@@ -38,6 +39,11 @@ static double activations(const fsdp_train_config *c, const fsdp_model_config *m
     if (!whole)
         all = FSDP__MAX(all, layer);
     return tokens * (double)all * (double)fsdp_dtype_size((fsdp_dtype)c->training.mixed_precision_param);
+}
+
+int fsdp__train_moments(const fsdp_train_config *c)
+{
+    return c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;
 }
 
 /* Of `ranks` of the world's ranks: each has its part of what is sharded, and its own activations. */
@@ -49,25 +55,30 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
     double part = copies * bytes * ranks / fsdp_context_world_size(run->context);
     /* Which of them are trained is only known when the model is built. */
     double trained = c->model.frozen_count > 0 ? (double)run->trained_parameters / (bytes / 4) : 1;
-    int moments = c->optimizer.name != FSDP_TRAIN_SGD ? 2 : c->optimizer.momentum > 0 ? 1 : 0;
+    double moments = fsdp__train_moments(c) * trained * part;
+    /* Of an asynchronous checkpoint: replicas have one writer. */
+    double copy = fsdp__train_saves(c) && c->checkpoint.async_mode == 1 ? (part + moments) / copies : 0;
 
-    return (needs){part, trained * part, moments * trained * part, ranks * activations(c, &run->model_config)};
+    return (needs){part, trained * part, moments, ranks * activations(c, &run->model_config), copy};
 }
 
 /* "9.60GiB (parameters 2.40GiB, optimizer state 4.80GiB, ...)" */
 static void describe(const needs *n, char *text, size_t text_bytes)
 {
-    char all[24], a[24], b[24], c[24], d[24];
+    char all[24], a[24], b[24], c[24], d[24], e[24], copy[80] = "";
 
-    snprintf(text, text_bytes, "%s (parameters %s, optimizer state %s, the larger of gradients %s and activations %s)",
+    if (n->copy > 0)
+        snprintf(copy, sizeof copy, "the copy of asynchronous checkpoints %s, ", fsdp__size_text(n->copy, e, sizeof e));
+    snprintf(text, text_bytes,
+             "%s (parameters %s, optimizer state %s, %sthe larger of gradients %s and activations %s)",
              fsdp__size_text(sum(n), all, sizeof all), fsdp__size_text(n->parameters, a, sizeof a),
-             fsdp__size_text(n->optimizer, b, sizeof b), fsdp__size_text(n->gradients, c, sizeof c),
+             fsdp__size_text(n->optimizer, b, sizeof b), copy, fsdp__size_text(n->gradients, c, sizeof c),
              fsdp__size_text(n->activations, d, sizeof d));
 }
 
 static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit)
 {
-    char text[256], most[24];
+    char text[320], most[24];
 
     if (sum(n) <= (double)limit->bytes)
         return FSDP_OK;
@@ -118,7 +129,7 @@ fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)
     needs all = needs_of(run, fsdp_context_local_world_size(run->context));
     fsdp__memory_limit limit = fsdp__memory_limit_of_all();
     uint64_t available = fsdp__memory_available();
-    char text[256], now[24];
+    char text[320], now[24];
 
     FSDP_TRY(check(&all,
                    fsdp_context_local_world_size(run->context) > 1 ? "the ranks of this machine need" : "the run needs",

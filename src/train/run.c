@@ -4,7 +4,6 @@
 #include "base/context.h"
 #include "hub/hub.h"
 #include "train/config.h"
-#include "train/inputs.h"
 
 /* ---- inputs: all that can be wrong without any other rank ---- */
 
@@ -21,27 +20,36 @@ static fsdp_status open_data(fsdp_train_run *run)
         .seed = (uint64_t)c->training.seed,
         .vocab_size = run->model_config.vocab_size,
         .workers = (int)c->data.workers,
+        .start_window = run->resume.window,
     };
 
-    FSDP_TRY(fsdp_tokens_open((const char *const *)c->data.paths, (int)c->data.path_count, fsdp__inputs_token_format(c),
-                              &run->tokens));
-    if (fsdp_tokens_warning(run->tokens) && fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_WARNING, "data.path: %s", fsdp_tokens_warning(run->tokens));
+    FSDP_TRY(fsdp__text_open(run, "data.path", c->data.paths, c->data.path_count, &run->tokens));
+    FSDP_TRY(fsdp__validation_open(run));
+    options.token_count = run->training_tokens;
     return fsdp_loader_create(run->tokens, &options, &run->loader);
+}
+
+/* When all ranks have done this nobody else writes checkpoints there, so all of them find the same ones. */
+static fsdp_status hold_checkpoints(fsdp_train_run *run)
+{
+    FSDP_TRY(fsdp_train_config_check(run->config, fsdp_context_world_size(run->context)));
+    return fsdp__saves_hold(run);
 }
 
 static fsdp_status open_inputs(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
 
-    FSDP_TRY(fsdp_train_config_check(c, fsdp_context_world_size(run->context)));
+    FSDP_TRY(fsdp__resume_find(run));
+    FSDP_TRY(fsdp__resume_check_batch(run));
     FSDP_TRY(fsdp__train_model_config(c, &run->model_config));
-    if (c->model.path && c->model.pretrained != 0)
-        FSDP_TRY(fsdp_hub_check(run->context, c->model.path, &run->model_config));
+    FSDP_TRY(fsdp__initial_check(run));
+    FSDP_TRY(fsdp__resume_check_model(run));
     FSDP_TRY(fsdp__train_check_model(run));
     fsdp__train_count_batches(run);
     FSDP_TRY(fsdp__train_check_needs(run));
     FSDP_TRY(open_data(run));
+    FSDP_TRY(fsdp__resume_check_data(run));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__metrics_check(c));
@@ -108,13 +116,33 @@ static fsdp_status begin_metrics(fsdp_train_run *run)
 
 static outcome build(fsdp_train_run *run)
 {
+    PART(agreed(fsdp__train_check_visible(run)));
+    PART(agreed(fsdp__train_agree(run, hold_checkpoints(run))));
     PART(agreed(fsdp__train_agree(run, open_inputs(run))));
     PART(compare(run));
     PART(agreed(fsdp__train_agree(run, make_model(run))));
     PART(alone(fsdp__train_shard_model(run)));
     PART(agreed(fsdp__train_agree(run, fsdp__train_fill_model(run))));
     PART(agreed(fsdp__train_agree(run, fsdp__train_make_optimizer(run))));
+    PART(agreed(fsdp__train_agree(run, fsdp__saves_begin(run))));
     return agreed(fsdp__train_agree(run, begin_metrics(run)));
+}
+
+void fsdp__train_resolve_replicas(fsdp_train_run *run)
+{
+    int machines = fsdp_context_machines(run->context), ranks = fsdp_context_world_size(run->context);
+
+    if (machines == 1 || run->config->parallelism.strategy != FSDP_TRAIN_HSDP ||
+        run->config->parallelism.data_parallel_replicate_degree != 1)
+        return;
+    run->resolved = *run->config;
+    run->resolved.parallelism.data_parallel_replicate_degree = machines;
+    run->config = &run->resolved;
+    if (fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO,
+                 "parallelism.strategy hsdp: each of the %d machines has a copy of the parameters, sharded over its "
+                 "%d rank%s (parallelism.data_parallel_replicate_degree says otherwise)",
+                 machines, ranks / machines, ranks / machines == 1 ? "" : "s");
 }
 
 /* A failure that the others do not know of ends the world. */
@@ -130,6 +158,7 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         run->context = context;
         run->config = config;
         run->listener = listener;
+        fsdp__train_resolve_replicas(run);
         built = alone(fsdp_context_set_comm_timeout(context, config->comm.timeout));
         if (built.status == FSDP_OK)
             built = build(run);
@@ -139,6 +168,8 @@ static outcome create(fsdp_context *context, const fsdp_train_config *config, co
         return built;
     }
     fsdp__export_release(run); /* first: a launcher that hears of the failure ends this process */
+    if (run)
+        fsdp__saves_release(run);
     if (!built.everywhere)
         fsdp_abort(context, fsdp_last_error());
     /* Whatever goes wrong now, the failure that ended the run is the one to tell of. */
@@ -160,8 +191,12 @@ void fsdp_train_run_free(fsdp_train_run *run)
     if (!run)
         return;
     fsdp__export_release(run);
+    fsdp__saves_release(run);
+    fsdp__resume_release(run);
+    fsdp__model_folder_release(&run->initial);
     (void)fsdp__metrics_end(run->metrics);
     fsdp_loader_free(run->loader);
+    fsdp__validation_close(run);
     fsdp_tokens_close(run->tokens);
     fsdp_grad_scaler_free(run->scaler);
     fsdp_optimizer_free(run->optimizer);
@@ -193,15 +228,24 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
         .trained_parameters = run->trained_parameters,
         .local_parameters = run->local_parameters,
         .world_size = fsdp_context_world_size(run->context),
+        .machines = fsdp_context_machines(run->context),
         .units = run->unit_count,
-        .checkpointed = fsdp__train_checkpoints(c, run->model_config.n_layers),
+        .checkpointed = fsdp__train_recomputed(c, run->model_config.n_layers),
         .replicas = fsdp__train_replicas(c, fsdp_context_world_size(run->context)),
         .microbatches = run->microbatches,
         .tokens_per_step = run->sequences * c->training.seq_len,
-        .data_tokens = fsdp_tokens_count(run->tokens),
+        .data_tokens = run->training_tokens,
+        .held_out_tokens = fsdp_tokens_count(run->tokens) - run->training_tokens,
+        .validation_tokens = fsdp__validation_tokens(run),
         .memory_bytes = memory.live_total_bytes + host.live_total_bytes,
         .offloaded = run->offloaded,
         .flops_per_token = fsdp_model_config_flops_per_token(&run->model_config, c->training.seq_len),
+        .resumed_from = run->resume.path,
+        .resumed_step = run->resume.step,
+        .resumed_ranks = run->resume.ranks,
+        .stopped_early = run->validation.stops,
+        .checkpoint_bytes = run->saves.bytes,
+        .snapshot_bytes = c->checkpoint.async_mode == 1 ? run->saves.own_bytes : 0,
     };
 }
 
@@ -224,11 +268,37 @@ static void report_failure(fsdp_context *context, const fsdp_train_listener *lis
     fsdp_release_error(held);
 }
 
+static outcome validate(fsdp_train_run *run, const fsdp_train_listener *listener)
+{
+    fsdp_train_validation validation;
+
+    if (!fsdp__validation_due(run))
+        return agreed(FSDP_OK);
+    PART(alone(fsdp_train_validate(run, &validation)));
+    if (listener->validated)
+        listener->validated(listener->arg, &validation);
+    return agreed(FSDP_OK);
+}
+
+/* Saves where it is time; ends the run by a demand that all ranks have heard of. */
+static outcome save(fsdp_train_run *run)
+{
+    bool stop;
+
+    PART(alone(fsdp__saves_after_step(run, &stop)));
+    if (!stop)
+        return agreed(FSDP_OK);
+    PART(agreed(fsdp__saves_failure(run)));
+    return agreed(FSDP_FAIL(FSDP_INTERRUPTED,
+                            "interrupted after step %lld, which has a checkpoint: the same command goes on",
+                            (long long)run->step));
+}
+
 static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *listener)
 {
     fsdp_train_report report;
 
-    while (run->step < run->config->training.steps) {
+    while (run->step < run->config->training.steps && !run->validation.stops) {
         fsdp_status status = fsdp_train_step(run, &report);
 
         /* All ranks stop in the same step, by the same numbers. */
@@ -236,7 +306,11 @@ static outcome train_steps(fsdp_train_run *run, const fsdp_train_listener *liste
             return status == FSDP_NOT_FINITE ? agreed(status) : alone(status);
         if (listener->stepped)
             listener->stepped(listener->arg, &report);
+        PART(validate(run, listener));
+        PART(save(run));
     }
+    if (listener->trained)
+        listener->trained(listener->arg, run->step);
     return agreed(FSDP_OK);
 }
 
@@ -270,8 +344,9 @@ static outcome drive(fsdp_context *context, const fsdp_train_config *config, con
     (void)fsdp__context_set_activity(context, FSDP__COMPUTING);
     if (config->save.path && listener->exported)
         listener->exported(listener->arg, config->save.path);
-    /* Last, for it takes nothing away from the model. */
-    return agreed(fsdp__train_agree(*run, end_metrics(*run)));
+    /* Last, for they take nothing away from the model. */
+    PART(agreed(fsdp__train_agree(*run, end_metrics(*run))));
+    return agreed(fsdp__saves_failure(*run));
 }
 
 fsdp_status fsdp_train(fsdp_context *context, const fsdp_train_config *config, const fsdp_train_listener *listener)

@@ -2,11 +2,15 @@
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
+#include "format/staging.h"
+#include "fsdp/checkpoint.h"
 #include "fsdp/data.h"
 #include "fsdp/hub.h"
 #include "fsdp/train.h"
 #include "fsdp/wrap.h"
+#include "train/extras.h"
 #include "train/metrics.h"
+#include "train/model_folder.h"
 
 /* Of a dry run, what the caller has in the place of the config's: a model and its loss, or units, or both. See
  * fsdp/explain.h. */
@@ -17,10 +21,53 @@ typedef struct fsdp__train_own {
     const fsdp_wrap_policy *policy; /* NULL: the config's */
 } fsdp__train_own;
 
+/* What validation.* asks for, and what has come of it. */
+typedef struct fsdp__validation {
+    const fsdp_tokens *tokens; /* NULL: there is none */
+    fsdp_tokens *own;          /* of validation.path; NULL: the last ones of the run's */
+    int64_t first;             /* of the tokens */
+    int64_t data;              /* a hash of what the losses are of; 0: not known */
+    double best, improved;     /* the lowest loss; that of the last improvement; infinite at first */
+    int64_t best_step;
+    int64_t without_improvement; /* validations since */
+    bool stops;                  /* the run ends */
+} fsdp__validation;
+
+/* Where a run begins: all zero, or as its checkpoint says. */
+typedef struct fsdp__resume {
+    fsdp_checkpoint_reader *from; /* until all of it is loaded; NULL: the run begins */
+    char *path;                   /* of the checkpoint; NULL: the run begins */
+    int ranks;                    /* that wrote it */
+    int64_t step;                 /* steps that earlier runs have done */
+    int64_t tokens, skipped;      /* in them */
+    int64_t sequences;            /* a step, of the last of them */
+    int64_t window;               /* of the data, to begin with */
+    int64_t schedule_step;        /* at which the schedule began */
+    int64_t draws;                /* of dropouts */
+    int64_t finite_step;          /* the newest checkpoint whose weights are finite; -1: none is known */
+} fsdp__resume;
+
+/* The checkpoints that a run writes. */
+typedef struct fsdp__saves {
+    fsdp_checkpoint_saver *saver; /* NULL: it keeps none */
+    fsdp__extras extras;          /* rank 0 only, and so are the next ones */
+    fsdp__staging hold;           /* of the folder */
+    bool held, made;              /* the hold; the folder, for this run */
+    double own_bytes;             /* of the next: that this rank writes */
+    double bytes;                 /* of a checkpoint, all ranks; of its tensors */
+    int64_t last;                 /* step of the newest that was saved; -1: none was */
+    int64_t finite_step;          /* the same of those whose weights are all finite; -1: none is known */
+    bool finite;                  /* the weights of the one that is being saved */
+    int64_t began_ns, waited_ns;  /* when; how long training stood still for it */
+    fsdp_status failure;          /* of the newest; of the message */
+    char message[512];
+} fsdp__saves;
+
 struct fsdp_train_run {
     fsdp_context *context;
     fsdp_device *device;             /* that the run computes on */
-    const fsdp_train_config *config; /* borrowed */
+    const fsdp_train_config *config; /* borrowed, or `resolved` */
+    fsdp_train_config resolved;      /* a copy with what the world decides; its strings are borrowed */
     const fsdp_train_listener *listener;
     const fsdp__train_own *own; /* borrowed; NULL: all is the config's */
     fsdp_model_config model_config;
@@ -28,11 +75,14 @@ struct fsdp_train_run {
     int64_t sequences;          /* per step, all ranks */
     int64_t step;               /* steps done */
     int64_t skipped;            /* of them left out */
+    int64_t tokens_seen;        /* in them, all ranks */
     bool not_finite;            /* the last one was not */
     int64_t trained_parameters; /* elements, all ranks; 0 until the model is built */
     int64_t local_parameters;   /* elements on this rank */
 
     fsdp_tokens *tokens;
+    int64_t training_tokens; /* of them, from the first: the rest is held out */
+    fsdp__validation validation;
     fsdp_loader *loader; /* NULL of a dry run: tokens are zero */
     fsdp_mesh *mesh;     /* NULL: one dimension, of all ranks */
     fsdp_module *model;
@@ -47,7 +97,10 @@ struct fsdp_train_run {
     fsdp__metrics *metrics;     /* rank 0 only: when the config asks for them */
     fsdp_status metrics_status; /* of the first line that could not be written: none is after it */
     char metrics_message[512];
-    fsdp_hub_hold *hold; /* rank 0 only: of export.path, until it is written */
+    fsdp_hub_hold *hold;        /* rank 0 only: of export.path, until it is written */
+    fsdp__model_folder initial; /* of checkpoint.initial_load_path, unless the run goes on */
+    fsdp__resume resume;
+    fsdp__saves saves;
 };
 
 /* ---- agree.c ---- */
@@ -60,18 +113,14 @@ fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 /* What a model must have to be trained by the config. */
 fsdp_status fsdp__train_check_model(const fsdp_train_run *run);
 void fsdp__train_count_batches(fsdp_train_run *run);
+/* hsdp on several machines without a number of copies: one on each, for what is gathered inside a machine crosses no
+ * network. */
+void fsdp__train_resolve_replicas(fsdp_train_run *run);
 /* The model, shapes only, and its units. */
 fsdp_status fsdp__train_make_model(fsdp_train_run *run);
 /* First values, once it is sharded. */
 fsdp_status fsdp__train_fill_model(fsdp_train_run *run);
 fsdp_status fsdp__train_make_optimizer(fsdp_train_run *run);
-
-/* ---- checkpoint.c ---- */
-
-/* Of the model's block with this index. */
-fsdp_checkpoint_mode fsdp__train_checkpoint_of(const fsdp_train_config *config, int64_t block);
-int64_t fsdp__train_checkpoints(const fsdp_train_config *config, int64_t blocks); /* how many are */
-fsdp_status fsdp__train_set_checkpoints(const fsdp_train_config *config, fsdp_module *model);
 
 /* ---- dry.c ---- */
 
@@ -93,6 +142,12 @@ fsdp_status fsdp__train_step_early(fsdp_train_run *run);
  * and no optimizer state. A pattern that matches nothing is an error that names the parameter it comes nearest to. */
 fsdp_status fsdp__train_freeze(fsdp_train_run *run);
 
+/* ---- visible.c ---- */
+
+/* Whether all machines see what the config names; of one machine: nothing. A failure of one rank is everybody's.
+ * [collective] */
+fsdp_status fsdp__train_check_visible(fsdp_train_run *run);
+
 /* ---- needs.c ---- */
 
 /* Refuses a run that cannot fit, before it takes memory: what all local ranks surely need, against memory and swap or
@@ -110,8 +165,29 @@ void fsdp__export_release(fsdp_train_run *run);
 
 /* ---- finite.c ---- */
 
+enum {
+    FSDP__FINITE_NAME = 200
+};
 /* Fails when a parameter that is to be exported is not finite, unless training.on_nan is continue. */
 fsdp_status fsdp__check_finite(fsdp_train_run *run);
+/* Name of a parameter that is not finite on some rank, "" when all are; of shards. [collective] */
+fsdp_status fsdp__find_not_finite(fsdp_train_run *run, char name[FSDP__FINITE_NAME]);
+
+/* ---- validation.c ---- */
+
+/* Once the run's tokens are there: what to evaluate on, and how many are left to train on. */
+fsdp_status fsdp__validation_open(fsdp_train_run *run);
+void fsdp__validation_close(fsdp_train_run *run);
+int64_t fsdp__validation_tokens(const fsdp_train_run *run); /* that one predicts; 0: there is none */
+/* After the step that was taken last, by the config alone. */
+bool fsdp__validation_due(const fsdp_train_run *run);
+
+/* ---- lines.c ---- */
+
+/* Lines of metrics.jsonl, on rank 0 where the config asks for them. A full disk does not cost the model: the run goes
+ * on without them, and says so at its end. */
+void fsdp__train_write_step(fsdp_train_run *run, const fsdp_train_report *report);
+void fsdp__train_write_validation(fsdp_train_run *run, const fsdp_train_validation *validation);
 
 /* ---- units.c ---- */
 
@@ -119,6 +195,48 @@ fsdp_status fsdp__check_finite(fsdp_train_run *run);
 fsdp_status fsdp__train_choose_units(fsdp_train_run *run);
 /* parallelism.prefetch: every unit lists the next ones, and those before it, the nearest first. */
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
+
+/* ---- initial.c ---- */
+
+/* Whether there are first weights that fit: of checkpoint.initial_load_path, or else of model.path. */
+fsdp_status fsdp__initial_check(fsdp_train_run *run);
+/* Those of checkpoint.initial_load_path, for those of the model, which are sharded. */
+fsdp_status fsdp__initial_fill_model(fsdp_train_run *run);
+
+/* ---- recompute.c ---- */
+
+/* Of the model's block with this index. */
+fsdp_checkpoint_mode fsdp__train_recompute_of(const fsdp_train_config *config, int64_t block);
+int64_t fsdp__train_recomputed(const fsdp_train_config *config, int64_t blocks); /* how many are */
+fsdp_status fsdp__train_set_recompute(const fsdp_train_config *config, fsdp_module *model);
+
+/* ---- resume.c: nothing where the run begins ---- */
+
+/* The checkpoint that the run goes on from, with where it stood. */
+fsdp_status fsdp__resume_find(fsdp_train_run *run);
+/* Whether it fits: the batch, the model's sizes, and the data, once each of them is known. */
+fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run);
+fsdp_status fsdp__resume_check_model(const fsdp_train_run *run);
+fsdp_status fsdp__resume_check_data(const fsdp_train_run *run);
+/* Its weights, for those of the model, which are sharded; and of all else the rest, last. */
+fsdp_status fsdp__resume_fill_model(fsdp_train_run *run);
+fsdp_status fsdp__resume_optimizer(fsdp_train_run *run);
+void fsdp__resume_release(fsdp_train_run *run);
+
+/* ---- saves.c: nothing where the run keeps no checkpoints ---- */
+
+/* Rank 0 takes hold of checkpoint.folder: a second run is refused. */
+fsdp_status fsdp__saves_hold(fsdp_train_run *run);
+/* FSDP_STATE while a run keeps its checkpoints in the folder, which would remove those of others by its own rules. */
+fsdp_status fsdp__saves_check_free(const char *folder);
+/* Once model and optimizer are there: whether there is room for a checkpoint. */
+fsdp_status fsdp__saves_begin(fsdp_train_run *run);
+/* Saves where it is time, or somebody asks for it; *out_stop: to end the run. One that fails is a warning.
+ * [collective] */
+fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop);
+/* Of the newest checkpoint, when it could not be written. */
+fsdp_status fsdp__saves_failure(const fsdp_train_run *run);
+void fsdp__saves_release(fsdp_train_run *run);
 
 /* ---- shard.c ---- */
 
@@ -145,5 +263,14 @@ fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
 fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);
 /* Mean of `mine` over all ranks, uncounted among the step's collectives. [collective] */
 fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean);
+
+/* ---- text.c ---- */
+
+/* The tokens of `paths`, which `key` has: as data.format says, or, where data.tokenizer is set, of a file in the folder
+ * of data.cache, which is made when it is not there. Warnings and news are rank 0's. */
+fsdp_status fsdp__text_open(const fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
+                            fsdp_tokens **out);
+/* The folder of the tokenizer, or its file; NULL: bytes are tokens, or the data is tokens. */
+const char *fsdp__text_tokenizer(const fsdp_train_config *config);
 
 #endif

@@ -67,7 +67,7 @@ out:
 
 static double set_learning_rate(fsdp_train_run *run)
 {
-    double lr = run->config->optimizer.lr * fsdp_schedule_factor(&run->schedule, run->step);
+    double lr = run->config->optimizer.lr * fsdp_schedule_factor(&run->schedule, run->step - run->resume.schedule_step);
 
     for (int group = 0; group < fsdp_optimizer_group_count(run->optimizer); group++)
         fsdp_optimizer_set_lr(run->optimizer, group, (float)lr);
@@ -80,7 +80,8 @@ static bool is_reported(const fsdp_train_run *run, int64_t step)
     /* By the config alone: the mean over ranks is a collective, so all must say the same. */
     int64_t every = run->config->metrics.log_freq;
 
-    return run->config->metrics.jsonl || step == 1 || step % every == 0 || step == run->config->training.steps;
+    return run->config->metrics.jsonl || step == run->resume.step + 1 || step % every == 0 ||
+           step == run->config->training.steps;
 }
 
 /* ---- steps that are not finite ---- */
@@ -172,18 +173,6 @@ static fsdp_status finish_report(fsdp_train_run *run, double loss, bool stepped,
     return FSDP_OK;
 }
 
-/* A full disk does not cost the model: the run goes on without them, and says so at its end. */
-static void write_metrics(fsdp_train_run *run, const fsdp_train_report *report)
-{
-    if (!run->metrics || run->metrics_status != FSDP_OK)
-        return;
-    run->metrics_status = fsdp__metrics_write(run->metrics, report);
-    if (run->metrics_status == FSDP_OK)
-        return;
-    snprintf(run->metrics_message, sizeof run->metrics_message, "%s", fsdp_last_error());
-    fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without metrics", run->metrics_message);
-}
-
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
     double loss = 0;
@@ -203,10 +192,11 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     report->step = ++run->step;
     FSDP_TRY(fsdp__meter_end(&meter, run, report));
 
-    report->tokens = run->step * run->sequences * run->config->training.seq_len;
+    run->tokens_seen += run->sequences * run->config->training.seq_len;
+    report->tokens = run->tokens_seen;
     report->skipped = run->skipped;
     FSDP_TRY(finish_report(run, loss, stepped, report));
-    write_metrics(run, report);
+    fsdp__train_write_step(run, report);
     return FSDP_OK;
 }
 

@@ -181,8 +181,11 @@ fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int worl
     if (config->parallelism.strategy == FSDP_TRAIN_DDP)
         return check_ddp(config, world_size);
     if (config->parallelism.strategy == FSDP_TRAIN_HSDP && config->parallelism.data_parallel_replicate_degree == 1)
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.strategy hsdp keeps several copies of the parameters, and "
-                                       "parallelism.data_parallel_replicate_degree is 1: set it to their number");
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "parallelism.strategy hsdp keeps several copies of the parameters, and "
+            "parallelism.data_parallel_replicate_degree is 1: set it to their number (where there are several "
+            "machines, one on each is the default)");
     if (stage == 0)
         return FSDP_OK;
     FSDP_TRY(check_reshard(config, stage));

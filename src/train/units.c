@@ -67,6 +67,12 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
     const fsdp_wrap_policy policy = policy_of(run);
     fsdp_status status = fsdp_module_wrap_units(run->model, &policy, NULL, 0, &run->units);
 
+    if (status == FSDP_OK && policy.kind == FSDP_WRAP_SIZE && run->units.count == 1 && !(run->own && run->own->policy))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "parallelism.wrap_policy size makes no unit of any module below this %s: set "
+                         "parallelism.wrap_min_num_params, which is %lld, to fewer parameters (of fsdp explain and "
+                         "compare: size:NUMBER), or the policy to root",
+                         run->model->type->name, (long long)fsdp__wrap_policy_size(&policy));
     if (status == FSDP_OK)
         status = fsdp__wrap_units_check(&run->units, &policy);
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.wrap_policy");

@@ -1,4 +1,4 @@
-/* fixture.c - the folder, and who still runs. */
+/* fixture.c - the folder, what a program has printed, and who still runs. */
 #include "cli/fixture.h"
 
 int fixture_setup(void **state)
@@ -70,4 +70,33 @@ int find_processes(const char *entry, pid_t *found, int most)
     if (proc)
         closedir(proc);
     return count;
+}
+
+void fixture_await(const program *p, const char *text)
+{
+    for (bool found = false; !found; usleep(5000)) {
+        char *output = test_read_file(p->output_path, NULL);
+
+        found = strstr(output, text) != NULL;
+        CHECK(found || waitpid(p->pid, NULL, WNOHANG) == 0);
+        free(output);
+    }
+}
+
+pid_t fixture_rank(const char *mark, int rank)
+{
+    enum {
+        MOST = 16
+    };
+    pid_t ours[MOST], others[64];
+    char entry[32];
+    int count = find_processes(mark, ours, MOST), other_count;
+
+    snprintf(entry, sizeof entry, "RANK=%d", rank);
+    other_count = find_processes(entry, others, 64);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < other_count; k++)
+            if (ours[i] == others[k])
+                return ours[i];
+    TEST_FAIL("there is no rank %d of %s", rank, mark);
 }

@@ -15,6 +15,10 @@ int fixture_setup(void **state);
 int fixture_teardown(void **state);
 /* Processes whose environment has `entry` ("NAME=value"), at most `most`. */
 int find_processes(const char *entry, pid_t *found, int most);
+/* Returns as soon as the program has printed `text`. */
+void fixture_await(const program *p, const char *text);
+/* The process of this rank of those whose environment has `mark` ("NAME=value"). */
+pid_t fixture_rank(const char *mark, int rank);
 
 #define T(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 

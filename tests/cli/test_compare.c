@@ -106,7 +106,13 @@ static void every_strategy_has_its_figures(void **state)
 static void one_that_cannot_be_does_not_cost_the_others(void **state)
 {
     fixture *f = *state;
-    program p = RUN(0, f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0");
+    char *checkpoints = test_path(f->directory, "checkpoints");
+    program p = RUN(0, f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0", "--checkpoint.folder",
+                    checkpoints);
+
+    CHECK_CONTAINS(p.output, "Nothing was written to metrics.jsonl, checkpoint.folder and export.path.");
+    CHECK(access(checkpoints, F_OK) != 0);
+    free(checkpoints);
 
     CHECK_CONTAINS(p.output, "hsdp is left out: parallelism.data_parallel_replicate_degree is 2, but there is 1 rank");
     CHECK_CONTAINS(p.output, "left out ");
@@ -131,10 +137,10 @@ static void what_is_named_and_cannot_be_is_refused(void **state)
     SAYS(2, "--steps is '0': expected an integer from 1 to 200", f->config, "-n", "2", "--steps=0");
     SAYS(2, "--worlds is 'x': expected an integer", f->config, "-n", "2", "--worlds=2,x");
     SAYS(2, "--strategies zero4: parallelism.strategy is 'zero4'", f->config, "-n", "2", "--strategies=zero1,zero4");
-    SAYS(2, "'zero2' has nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
+    SAYS(2, "'zero2' takes nothing behind a colon", f->config, "-n", "2", "--strategies=zero2:x");
     SAYS(2, "parallelism.fsdp1_strategy is 'x'", f->config, "-n", "2", "--strategies=fsdp1:x");
     SAYS(2, "--policies big: parallelism.wrap_policy is 'big'", f->config, "-n", "2", "--policies=big");
-    SAYS(2, "'root' has nothing behind a colon", f->config, "-n", "2", "--policies=root:3");
+    SAYS(2, "'root' takes nothing behind a colon", f->config, "-n", "2", "--policies=root:3");
     SAYS(1, "--policies root: parallelism.prefetch gathers units ahead", f->config, "-n", "2", "--strategies=fsdp2",
          "--policies=root", "--parallelism.prefetch=2");
     SAYS(1, "--strategies zero2: parallelism.strategy zero2 shards gradients", f->config, "-n", "2",

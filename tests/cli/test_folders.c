@@ -41,12 +41,14 @@ static void sizes_that_no_file_fills_are_refused_at_every_door(void **state)
     char path[600];
 
     make_folder(f, SIZES("1048576"), "model.norm.weight");
-    SAYS(1, "parameters, but its files hold 1 elements", "inspect", f->model);
-    SAYS(1, "parameters, but its files hold 1 elements", "generate", f->model, "--prompt", "x");
+    SAYS(1, "its files hold 1 elements, but a model of the config's sizes has 4398611693568 parameters", "inspect",
+         f->model);
+    SAYS(1, "its files hold 1 elements, but a model of the config's sizes has 4398611693568 parameters", "generate",
+         f->model, "--prompt", "x");
     snprintf(path, sizeof path, "--model.path=%s", f->model);
-    SAYS(1, "parameters, but its files hold 1 elements", "train", f->config, "-n", "2", path,
-         "--model.preset=", "--model.n_layers=", "--model.dim=", "--model.n_heads=", "--model.n_kv_heads=",
-         "--model.ffn_dim=", "--model.max_seq_len=");
+    SAYS(1, "its files hold 1 elements, but a model of the config's sizes has 4398611693568 parameters", "train",
+         f->config, "-n", "2", path, "--model.preset=", "--model.n_layers=", "--model.dim=", "--model.n_heads=",
+         "--model.n_kv_heads=", "--model.ffn_dim=", "--model.max_seq_len=");
 }
 
 static void inspect_shows_names_without_harm(void **state)
@@ -67,7 +69,7 @@ static void what_is_no_file_is_named(void **state)
     fixture *f = *state;
     char *path = test_path(f->directory, "model/config.json");
 
-    SAYS(1, "No such file", "inspect", f->model);
+    SAYS(1, "there is no '", "inspect", f->model);
     make_folder(f, SIZES("16"), "a");
     CHECK_EQ(unlink(path), 0);
     CHECK_EQ(mkfifo(path, 0600), 0);
@@ -85,7 +87,7 @@ static void a_wrong_command_line_is_told_from_a_folder_that_does_not_fit(void **
     SAYS(2, "--tokens is '1,x': expected token ids", "generate", "/nowhere", "--tokens", "1,x");
     SAYS(2, "--tokens is '-1': expected token ids", "generate", "/nowhere", "--tokens", "-1");
     SAYS(2, "--tokens is '4294967297': expected token ids", "generate", "/nowhere", "--tokens", "4294967297");
-    SAYS(1, "/nowhere/config.json", "generate", "/nowhere", "--tokens", "1");
+    SAYS(1, "there is no '/nowhere'", "generate", "/nowhere", "--tokens", "1");
     SAYS(1, "token 999 of --tokens is not in the vocabulary of", "generate", REFERENCE "/models/tiny-llama", "--tokens",
          "1,999");
 }

@@ -2,6 +2,7 @@
 #include <regex.h>
 #include <sys/ioctl.h>
 
+#include "base/text.h"
 #include "cli/fixture.h"
 
 #define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
@@ -63,6 +64,26 @@ static void what_checkpoints_were_asked_for_is_told(void **state)
     }
 }
 
+static void a_run_that_has_nothing_left_to_do_says_why(void **state)
+{
+    static const char *const cases[][2] = {
+        {"--export.path=", "^stop:   2 validations in a row without an improvement"},
+        {"--export.path=", "^resume: from step 6 of .*: it was stopped early \\(training.early_stop is 2\\)$"},
+        {"--training.steps=5", "^resume: .*: all steps are done .*, and the model is exported as it is there$"},
+    };
+    fixture *f = *state;
+    char folder[600];
+
+    snprintf(folder, sizeof folder, "--checkpoint.folder=%s-checkpoints", f->model);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program p = RUN(0, "train", f->config, folder, "--validation.share=0.1", "--validation.freq=2",
+                        "--training.early_stop=2", "--training.early_stop_min_delta=10", cases[i][0]);
+
+        check_matches(p.output, cases[i][1]);
+        program_free(&p);
+    }
+}
+
 /* Columns of the widest piece between two returns of the carriage, from `from` on. */
 static size_t widest(const char *from)
 {
@@ -79,9 +100,10 @@ static size_t widest(const char *from)
     return most;
 }
 
-/* Trains with a terminal of `columns` as stderr, which becomes one of `then` columns at the first sign of a bar. What
- * the terminal got is malloc'ed; `*drawn_before`: how much of it may be of the first width. */
-static char *train_on_terminal(fixture *f, const char *steps, int columns, int then, size_t *drawn_before)
+/* Runs a command of the shell, in which $0 is the program, $1 the config, $2 a terminal of `columns` and $3 the model.
+ * The terminal becomes one of `then` columns at the first sign of a bar. What it got is malloc'ed; `*drawn_before`: how
+ * much of it may be of the first width. */
+static char *run_on_terminal(fixture *f, const char *command, int columns, int then, size_t *drawn_before)
 {
     struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
     int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -92,10 +114,8 @@ static char *train_on_terminal(fixture *f, const char *steps, int columns, int t
 
     CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
     CHECK_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
-    p = program_start(f->directory, (const char *const[]){"sh", "-c",
-                                                          "exec \"$0\" train \"$1\" --training.steps=\"$2\" "
-                                                          "--metrics.log_freq=1 --export.path= 2>\"$3\"",
-                                                          PROGRAM, f->config, steps, ptsname(terminal), NULL});
+    p = program_start(f->directory, (const char *const[]){"sh", "-c", command, PROGRAM, f->config, ptsname(terminal),
+                                                          f->model, NULL});
     *drawn_before = 0;
     while ((got = read(terminal, text + used, 4096)) > 0) { /* fails when the program has closed it */
         used += (size_t)got;
@@ -110,6 +130,15 @@ static char *train_on_terminal(fixture *f, const char *steps, int columns, int t
     CHECK_EQ(p.status, 0);
     program_free(&p);
     return text;
+}
+
+static char *train_on_terminal(fixture *f, const char *steps, int columns, int then, size_t *drawn_before)
+{
+    char command[160];
+
+    snprintf(command, sizeof command,
+             "exec \"$0\" train \"$1\" --training.steps=%s --metrics.log_freq=1 --export.path= 2>\"$2\"", steps);
+    return run_on_terminal(f, command, columns, then, drawn_before);
 }
 
 static void the_bar_fits_the_terminal(void **state)
@@ -145,6 +174,36 @@ static void the_bar_follows_the_size_of_the_terminal(void **state)
     free(text);
 }
 
+/* Of less than a MiB as of any other: a time that is one. */
+static void small_files_have_a_bar_too(void **state)
+{
+    fixture *f = *state;
+    size_t before;
+    char *text;
+
+    setenv("TERM", "xterm", 1);
+    text = run_on_terminal(f,
+                           "exec 3>\"$2\"; \"$0\" train \"$1\" --training.steps=1 && \"$0\" diff \"$3\" \"$3\" 2>&3 && "
+                           "exec \"$0\" convert \"$3\" \"$3-other\" --ranks 2 2>&3 3>&-",
+                           80, 80, &before);
+    CHECK_CONTAINS(text, "] 1/1  0:00 left");
+    CHECK(strchr(text, '-') == NULL);
+    free(text);
+}
+
+static void an_explanation_has_a_bar(void **state)
+{
+    fixture *f = *state;
+    size_t before;
+    char *text;
+
+    setenv("TERM", "xterm", 1);
+    text = run_on_terminal(f, "exec \"$0\" explain llama-1m -n 64 2>\"$2\"", 80, 80, &before);
+    CHECK_CONTAINS(text, "] 1/74  0:");
+    CHECK(fsdp__ends_with(text, "\r\033[K")); /* it is gone in the end */
+    free(text);
+}
+
 static void a_dumb_terminal_gets_no_bar(void **state)
 {
     static const char *const terminals[] = {"dumb", "", NULL};
@@ -165,4 +224,6 @@ static void a_dumb_terminal_gets_no_bar(void **state)
 }
 
 TEST_MAIN(T(lines_have_units_that_fit_and_plurals_where_they_belong), T(what_checkpoints_were_asked_for_is_told),
-          T(the_bar_fits_the_terminal), T(the_bar_follows_the_size_of_the_terminal), T(a_dumb_terminal_gets_no_bar))
+          T(a_run_that_has_nothing_left_to_do_says_why), T(the_bar_fits_the_terminal),
+          T(the_bar_follows_the_size_of_the_terminal), T(small_files_have_a_bar_too), T(an_explanation_has_a_bar),
+          T(a_dumb_terminal_gets_no_bar))

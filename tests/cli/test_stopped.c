@@ -2,35 +2,6 @@
  */
 #include "cli/fixture.h"
 
-enum {
-    MOST = 16
-};
-
-/* Returns as soon as the program has printed `text`. */
-static void await_output(const program *p, const char *text)
-{
-    for (bool found = false; !found; usleep(5000)) {
-        char *output = test_read_file(p->output_path, NULL);
-
-        found = strstr(output, text) != NULL;
-        CHECK(found || waitpid(p->pid, NULL, WNOHANG) == 0);
-        free(output);
-    }
-}
-
-/* The process of rank 1 of those that have the mark. */
-static pid_t second_rank(const char *mark)
-{
-    pid_t ours[MOST], second[64];
-    int count = find_processes(mark, ours, MOST), seconds = find_processes("RANK=1", second, 64);
-
-    for (int i = 0; i < count; i++)
-        for (int k = 0; k < seconds; k++)
-            if (ours[i] == second[k])
-                return ours[i];
-    TEST_FAIL("there is no rank 1 of %s", mark);
-}
-
 /* Starts a run of two ranks and stops the second one when it has begun. */
 static program start_and_stop(fixture *f, const char *steps, const char *timeout, pid_t *stopped)
 {
@@ -43,8 +14,8 @@ static program start_and_stop(fixture *f, const char *steps, const char *timeout
     test_write_file(output, "", 0); /* that of a program before would be taken for this one's */
     free(output);
     p = program_start(f->directory, argv);
-    await_output(&p, "step: ");
-    *stopped = second_rank(mark);
+    fixture_await(&p, "step: ");
+    *stopped = fixture_rank(mark, 1);
     CHECK_EQ(kill(*stopped, SIGSTOP), 0);
     return p;
 }
@@ -83,7 +54,7 @@ static void a_run_that_was_stopped_goes_on_as_if_nothing_had_been(void **state)
     loss = strndup(loss, strcspn(loss, "\n"));
     program_free(&first);
     p = start_and_stop(f, "--training.steps=300", "--comm.timeout=1000", &stopped);
-    await_output(&p, "rank 1 is stopped");
+    fixture_await(&p, "rank 1 is stopped");
     CHECK_EQ(kill(stopped, SIGCONT), 0);
     program_wait(&p, 60);
     CHECK_EQ(p.status, 0);

@@ -150,6 +150,26 @@ static void a_folder_that_drops_in_attention_needs_a_rate(void **state)
     free(file);
 }
 
+/* A model that has learned tokens is not to learn bytes unsaid. */
+static void text_as_bytes_beside_a_tokenizer_is_told(void **state)
+{
+    fixture *f = *state;
+    char *file = test_path(f->directory, "model/tokenizer.json"), path[600];
+    program p = RUN(0, "train", f->config, "--training.steps=1");
+
+    program_free(&p);
+    snprintf(path, sizeof path, "--model.path=%s", f->model);
+    for (int has = 0; has < 2; has++) {
+        if (has)
+            test_write_file(file, "{}", 2);
+        p = RUN(0, "train", f->config, path, "--model.preset=", "--model.init=random", "--training.steps=1",
+                "--export.path=");
+        CHECK_EQ(strstr(p.output, "has a tokenizer: data.tokenizer: model makes its tokens") != NULL, has);
+        program_free(&p);
+    }
+    free(file);
+}
+
 static void data_that_is_doubtful_or_begins_again_is_told(void **state)
 {
     fixture *f = *state;
@@ -201,12 +221,13 @@ static void the_same_run_gives_the_same_bits(void **state)
     free(file);
 }
 
-static void text_prompts_need_a_byte_level_model(void **state)
+static void text_prompts_need_a_tokenizer_or_bytes(void **state)
 {
     fixture *f = *state;
     program p = RUN(1, "generate", REFERENCE "/models/tiny-gpt2", "--prompt", "x");
 
-    CHECK_CONTAINS(p.output, "is no byte-level model");
+    CHECK_CONTAINS(p.output, "has no tokenizer");
+    CHECK_CONTAINS(p.output, "--tokenizer FOLDER");
     CHECK_CONTAINS(p.output, "--tokens 1,2,3");
     program_free(&p);
 }
@@ -254,6 +275,7 @@ static void shows_what_happens_to_each_group(void **state)
 
 TEST_MAIN(T(shows_what_happens_to_each_group), T(trains_exports_inspects_and_generates),
           T(a_folder_without_its_weights_may_change_its_sizes), T(goes_on_from_an_exported_folder),
-          T(a_folder_that_drops_in_attention_needs_a_rate), T(data_that_is_doubtful_or_begins_again_is_told),
-          T(the_same_run_gives_the_same_bits), T(text_prompts_need_a_byte_level_model), T(runs_a_program_of_ones_own),
+          T(a_folder_that_drops_in_attention_needs_a_rate), T(text_as_bytes_beside_a_tokenizer_is_told),
+          T(data_that_is_doubtful_or_begins_again_is_told), T(the_same_run_gives_the_same_bits),
+          T(text_prompts_need_a_tokenizer_or_bytes), T(runs_a_program_of_ones_own),
           T(prints_how_long_the_first_step_takes))

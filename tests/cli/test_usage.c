@@ -1,4 +1,6 @@
 /* What the program says to a wrong command line, and with which exit status: 2 for usage, 1 for a failure. */
+#include <sys/stat.h>
+
 #include "cli/fixture.h"
 
 #define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
@@ -22,7 +24,7 @@ static void help_and_version_are_no_errors(void **state)
     SAYS(0, "adamw, adam or sgd; default adamw", "help", "train");
     SAYS(0, "WORLD_SIZE", "run", "--help");
     SAYS(0, "--temperature", "generate", "--help");
-    SAYS(0, "fsdp inspect FOLDER", "inspect", "-h");
+    SAYS(0, "fsdp inspect PATH", "inspect", "-h");
     SAYS(0, "--wrap-policy POLICY", "explain", "--help");
     SAYS(0, "fsdp repair FOLDER", "repair", "--help");
     SAYS(0, "nothing to repair", "repair", f->directory);
@@ -36,7 +38,7 @@ static void a_wrong_command_line_is_status_2(void **state)
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
     program_free(&p);
     SAYS(2, "fsdp: unknown command 'trian'; did you mean 'train'?", "trian");
-    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, explain, compare, run, generate, inspect, repair and help",
+    SAYS(2, "fsdp: unknown command 'xyzzy': there are train, explain, compare, run, generate, eval, inspect, ",
          "xyzzy");
     SAYS(2, "train: no config file given", "train");
     SAYS(2, "compare: no config file given", "compare");
@@ -59,8 +61,8 @@ static void a_wrong_command_line_is_status_2(void **state)
     SAYS(2, "give either --prompt TEXT or --tokens", "generate", f->directory);
     SAYS(2, "--temperature is '-1': expected a number from 0", "generate", f->directory, "--prompt", "x",
          "--temperature=-1");
-    SAYS(2, "inspect: no model folder given", "inspect");
-    SAYS(2, "repair: no model folder given", "repair");
+    SAYS(2, "inspect: no model folder given; see 'fsdp inspect --help'", "inspect");
+    SAYS(2, "repair: no model folder given; see 'fsdp repair --help'", "repair");
     SAYS(1, "cannot repair '/nonexistent': there is no such folder", "repair", "/nonexistent");
 }
 
@@ -95,22 +97,57 @@ static void explain_tells_and_refuses(void **state)
     SAYS(0, "2 microbatches of 3 sequences of 5 tokens on each rank, as rank 1", "explain", "llama-1m", "--batch=3",
          "--seq-len=5", "--microbatches=2", "--rank=1", "--wrap-policy=class:LlamaMLP+LlamaAttention");
     SAYS(0, "\"policy\": \"blocks\"", "explain", f->config, "--json");
-    SAYS(0, "in 2 copies", "explain", "llama-1m", "-n", "4", "--strategy", "hsdp",
-         "--parallelism.data_parallel_replicate_degree=2");
+    SAYS(0, "in 2 copies", "explain", "llama-1m", "-n", "4", "--strategy", "hsdp");
+    SAYS(0, "in 4 copies", "explain", "llama-1m", "-n", "8", "--strategy", "hsdp",
+         "--parallelism.data_parallel_replicate_degree=4");
+    SAYS(0, "8 ranks on 4 machines in 4 copies", "explain", "llama-1m", "-n", "8", "--strategy=hsdp", "--machines=4");
+    SAYS(0, "between 2 machines of 2 ranks, each rank for itself", "explain", "llama-1m", "-n", "4", "--machines=2",
+         "--one-level");
+    SAYS(2, "--machines is 3, which does not divide the 4 ranks: each machine has as many", "explain", "llama-1m",
+         "-n4", "--machines=3");
+    SAYS(2, "--machines is '5': expected an integer from 1 to 4", "explain", "llama-1m", "-n4", "--machines=5");
+    SAYS(2, "--one-level is of several machines: give --machines", "explain", "llama-1m", "--one-level");
     SAYS(2, "explain: no model given: a folder, a preset such as llama-1m, or a config", "explain");
     SAYS(2, "--rank is '2': expected an integer from 0 to 1", "explain", "llama-1m", "--rank=2");
     SAYS(2, "explain: unknown option '--strategie=x'; did you mean '--strategy'?", "explain", "llama-1m",
          "--strategie=x");
     SAYS(2, "--strategy: parallelism.strategy is 'zero4'", "explain", "llama-1m", "--strategy=zero4");
-    SAYS(2, "--strategy: zero2 takes nothing behind a colon", "explain", "llama-1m", "--strategy=zero2:x");
+    SAYS(2, "--strategy: 'zero2' takes nothing behind a colon", "explain", "llama-1m", "--strategy=zero2:x");
     SAYS(2, "--wrap-policy: parallelism.wrap_policy is 'leaves'", "explain", "llama-1m", "--wrap-policy=leaves");
     SAYS(1, "no model preset 'llama-2m': there are", "explain", "llama-2m");
     SAYS(1, "cannot open '/nonexistent/config.json'", "explain", "/nonexistent");
     SAYS(1, "is of class 'LlamaMPL'", "explain", "llama-1m", "--wrap-policy=class:LlamaMPL");
-    SAYS(1, "parallelism.wrap_policy: ", "explain", "llama-1m", "--wrap-policy=size");
+    SAYS(1, "set parallelism.wrap_min_num_params, which is 100000000, to fewer", "explain", "llama-1m",
+         "--wrap-policy=size");
     SAYS(1, "training.seq_len 9999999 is more than the", "explain", "llama-1m", "--seq-len=9999999");
     SAYS(1, "--svg: cannot write '/nonexistent/x.svg'", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
     SAYS(1, "is a file of the config, which the run reads", "explain", f->config, "--svg", f->config);
+}
+
+/* As an export does: where a link leads is written, and it is still one. */
+static void a_picture_is_written_through_a_link(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "elsewhere"), *link = test_path(f->directory, "link.svg"), *picture, *text;
+    struct stat info;
+
+    CHECK_EQ(mkdir(folder, 0777), 0);
+    picture = test_path(folder, "picture.svg");
+    test_write_file(picture, "old", 3);
+    CHECK_EQ(symlink("elsewhere/picture.svg", link), 0);
+    SAYS(0, "units", "explain", "llama-1m", "--svg", link);
+    CHECK_EQ(lstat(link, &info), 0);
+    CHECK(S_ISLNK(info.st_mode));
+    text = test_read_file(picture, NULL);
+    CHECK_CONTAINS(text, "<svg xmlns=");
+    free(text);
+    CHECK_EQ(unlink(picture), 0);
+    SAYS(1, "link.svg': it is a symbolic link that leads nowhere", "explain", "llama-1m", "--svg", link);
+    CHECK_EQ(rmdir(folder), 0);
+    SAYS(1, "--svg: '/dev/null' is there and is no file", "explain", "llama-1m", "--svg=/dev/null");
+    free(picture);
+    free(link);
+    free(folder);
 }
 
 static void options_stand_anywhere_and_win_over_the_file(void **state)
@@ -175,5 +212,6 @@ static void a_config_that_cannot_be_is_status_1(void **state)
 }
 
 TEST_MAIN(T(help_and_version_are_no_errors), T(a_wrong_command_line_is_status_2), T(explain_tells_and_refuses),
-          T(explain_reads_no_weights), T(options_stand_anywhere_and_win_over_the_file),
-          T(a_list_of_the_command_line_is_one), T(a_config_that_cannot_be_is_status_1))
+          T(a_picture_is_written_through_a_link), T(explain_reads_no_weights),
+          T(options_stand_anywhere_and_win_over_the_file), T(a_list_of_the_command_line_is_one),
+          T(a_config_that_cannot_be_is_status_1))

@@ -15,6 +15,7 @@ static const fsdp__key keys[] = {
     {"water", "lanes", FSDP__KEY_PATHS, offsetof(pool, water.lanes), 0, 0, 0, NULL, NULL, "their names"},
     {"people", "attendants", FSDP__KEY_INTEGER, offsetof(pool, attendants), 0, FSDP__KEY_LARGE, FSDP__OR_MINUS, NULL,
      "-1", "-1: as many as come"},
+    {"people", "photos", FSDP__KEY_SIZE, offsetof(pool, photos), 1000, FSDP__KEY_LARGE, 0, NULL, "2MB", "to be taken"},
 };
 static const char *const sections[] = {"water", "people", NULL};
 const fsdp__key_table pool_table = {

@@ -14,7 +14,7 @@ typedef struct pool {
         char **lanes;
         int64_t lane_count;
     } water;
-    int64_t attendants;
+    int64_t attendants, photos;
 } pool;
 
 extern const fsdp__key_table pool_table;

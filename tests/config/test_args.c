@@ -92,6 +92,20 @@ static void dotted_options_go_to_the_config(void **state)
     CHECK_ERROR(PARSE(false, "--a.b=c"), FSDP_INVALID, "do: unknown option '--a.b=c'");
 }
 
+static void a_word_may_begin_what_follows(void **state)
+{
+    bool help = false;
+    const fsdp__option options[] = {{"help", 'h', NULL, &help}, {0}};
+    fsdp__args args = {.options = options, .runs = true};
+    char *words[] = {"do", "-h", "program", "--its", "--", "own", NULL}, *dashes[] = {"do", "--", "-h", NULL};
+
+    (void)state;
+    CHECK_OK(fsdp__args_parse(&args, "do", 6, words));
+    CHECK(help && args.rest == words + 2 && args.positional_count == 0);
+    CHECK_OK(fsdp__args_parse(&args, "do", 3, dashes));
+    CHECK(args.rest == dashes + 2);
+}
+
 static void what_is_wrong_is_said(void **state)
 {
     values v;
@@ -118,4 +132,4 @@ static void what_is_wrong_is_said(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(options_stand_anywhere_until_two_dashes), cmocka_unit_test(dotted_options_go_to_the_config),
-          cmocka_unit_test(what_is_wrong_is_said))
+          cmocka_unit_test(a_word_may_begin_what_follows), cmocka_unit_test(what_is_wrong_is_said))

@@ -110,6 +110,52 @@ static void a_number_is_all_of_the_text(void **state)
     fsdp__config_release(&pool_table, &p);
 }
 
+static void sizes_have_the_units_that_people_write(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t bytes;
+        const char *printed;
+    } cases[] = {
+        {"5GB", 5000000000, "photos: 5GB\n"},
+        {"500MB", 500000000, "photos: 500MB\n"},
+        {"2GiB", (int64_t)2 << 30, "photos: 2GiB\n"},
+        {"1.5gb", 1500000000, "photos: 1500MB\n"},
+        {"3 KiB", 3072, "photos: 3KiB\n"},
+        {"1TB", 1000000000000, "photos: 1TB\n"},
+        {"200001", 200001, "photos: 200001\n"},
+        {"1024B", 1024, "photos: 1KiB\n"},
+        {"1.0001KB", 1000, "photos: 1KB\n"},
+        {".5TiB", (int64_t)1 << 39, "photos: 512GiB\n"},
+    };
+    static const char *const wrong[] = {"",        "GB",  "5 ", "5XB", "-5GB",   "5GBs",         "5  GB",
+                                        "1.2.3GB", "999", "0",  "nan", "0x10GB", "9000000000TB", "5e9"};
+    pool p = {0}, again;
+
+    (void)state;
+    CHECK_OK(fsdp__config_default(&pool_table, &p));
+    CHECK_EQ(p.photos, 2000000);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *printed = NULL;
+        size_t bytes = 0;
+        FILE *out = open_memstream(&printed, &bytes);
+
+        CHECK_OK(fsdp__config_set(&pool_table, &p, "people.photos", cases[i].text));
+        CHECK_EQ(p.photos, cases[i].bytes);
+        CHECK_OK(fsdp__config_print(&pool_table, &p, out));
+        fclose(out);
+        CHECK_CONTAINS(printed, cases[i].printed);
+        again = reread(&p);
+        CHECK_EQ(again.photos, cases[i].bytes);
+        fsdp__config_release(&pool_table, &again);
+        free(printed);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        CHECK_ERROR(fsdp__config_set(&pool_table, &p, "people.photos", wrong[i]), FSDP_INVALID,
+                    "expected a size (5GB, 500MB, 2GiB) from 1KB");
+    fsdp__config_release(&pool_table, &p);
+}
+
 static void lists_are_set_whole_or_added_to(void **state)
 {
     pool p = {0};
@@ -167,4 +213,5 @@ static void what_is_not_utf8_is_refused(void **state)
 TEST_MAIN(cmocka_unit_test(every_text_is_printed_so_that_it_reads_back),
           cmocka_unit_test(every_number_is_printed_exactly),
           cmocka_unit_test(whole_numbers_are_printed_as_one_writes_them), cmocka_unit_test(a_number_is_all_of_the_text),
-          cmocka_unit_test(lists_are_set_whole_or_added_to), cmocka_unit_test(what_is_not_utf8_is_refused))
+          cmocka_unit_test(sizes_have_the_units_that_people_write), cmocka_unit_test(lists_are_set_whole_or_added_to),
+          cmocka_unit_test(what_is_not_utf8_is_refused))

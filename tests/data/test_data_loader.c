@@ -1,5 +1,8 @@
 /* Samplers give PyTorch's items (tests/numbers/sampler.h); loaders batches of them, the same for any number of workers,
  * and failures where they belong. */
+#include <sys/resource.h>
+
+#include "base/limits.h"
 #include "fsdp/dataset.h"
 #include "numbers/sampler.h"
 #include "support/test.h"
@@ -270,7 +273,8 @@ static void a_collation_makes_its_own_fields(void **state)
 static void loaders_that_cannot_be_are_refused(void **state)
 {
     squares s = {.length = 5, .bad = -1};
-    fsdp_dataset data = dataset_of(&s), half = data;
+    const fsdp_data_field nothing = {.name = "nothing", .dtype = FSDP_U8, .ndim = 1};
+    fsdp_dataset data = dataset_of(&s), half = data, empty = data;
     fsdp_data_loader_options options = {.batch_size = 2};
     fsdp_data_loader *loader;
     fsdp_data_batch batch;
@@ -278,6 +282,8 @@ static void loaders_that_cannot_be_are_refused(void **state)
 
     (void)state;
     half.item = NULL;
+    empty.fields = &nothing; /* of no bytes, however many */
+    empty.field_count = 1;
     CHECK_ERROR(fsdp_data_loader_create(NULL, &options, &loader), FSDP_INVALID, "a data set with two functions");
     CHECK_ERROR(fsdp_data_loader_create(&data, NULL, &loader), FSDP_INVALID, "options");
     CHECK_ERROR(fsdp_data_loader_create(&half, &options, &loader), FSDP_INVALID, "two functions");
@@ -286,6 +292,9 @@ static void loaders_that_cannot_be_are_refused(void **state)
                 FSDP_INVALID, "1025 workers");
     CHECK_ERROR(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = INT64_MAX / 8}, &loader),
                 FSDP_INVALID, "do not fit into memory");
+    for (int64_t size = INT64_MAX / 8 + 1; size > 0; size = size == INT64_MAX ? 0 : INT64_MAX)
+        CHECK_ERROR(fsdp_data_loader_create(&empty, &(fsdp_data_loader_options){.batch_size = size}, &loader),
+                    FSDP_INVALID, "a batch has at least one item, and at most");
     CHECK_ERROR(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .field_count = 1}, &loader),
                 FSDP_INVALID, "only a collation");
     CHECK_ERROR(
@@ -330,8 +339,39 @@ static void any_allocation_may_fail(void **state)
     }
 }
 
+/* Where there is no room for another stack, those that have started end, and the next loader is as good as any. */
+static void a_worker_that_cannot_start_is_an_error(void **state)
+{
+    const rlim_t much = (rlim_t)1 << 50;
+    squares s = {.length = 5, .bad = -1};
+    const fsdp_dataset data = dataset_of(&s);
+    fsdp_data_loader *loader = NULL;
+    struct rlimit before, tight;
+    fsdp_data_batch batch;
+    bool more;
+
+    (void)state;
+    if (TEST_SANITIZED)
+        skip();
+    CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    tight = before;
+    tight.rlim_cur = much;
+    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    tight.rlim_cur = much - fsdp__address_space_left() + ((rlim_t)64 << 20);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    CHECK_ERROR(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .workers = 1000}, &loader),
+                FSDP_NO_MEMORY, "of 1000 of the data loader: ");
+    CHECK_NULL(loader);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    CHECK_OK(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .workers = 3}, &loader));
+    CHECK_OK(fsdp_data_loader_next(loader, &batch, &more));
+    CHECK(more);
+    fsdp_data_loader_free(loader);
+}
+
 TEST_MAIN(cmocka_unit_test(samplers_give_pytorchs_items), cmocka_unit_test(samplers_of_nothing_and_of_one_rank),
           cmocka_unit_test(batches_are_the_same_for_any_number_of_workers),
           cmocka_unit_test(an_epoch_keeps_its_order_until_it_ends_or_is_left),
           cmocka_unit_test(a_failure_comes_at_its_batch_and_stays), cmocka_unit_test(a_collation_makes_its_own_fields),
-          cmocka_unit_test(loaders_that_cannot_be_are_refused), cmocka_unit_test(any_allocation_may_fail))
+          cmocka_unit_test(loaders_that_cannot_be_are_refused),
+          cmocka_unit_test(a_worker_that_cannot_start_is_an_error), cmocka_unit_test(any_allocation_may_fail))

@@ -184,15 +184,16 @@ static void it_resumes_in_the_middle(void **state)
                 fsdp_batch a, b;
 
                 CHECK_OK(fsdp_loader_create(s.tokens, &options, &whole));
-                options.start_microbatch = start;
+                options.start_window = start * 2 * 2;
                 options.workers = workers;
                 CHECK_OK(fsdp_loader_create(s.tokens, &options, &resumed));
                 for (int64_t m = 0; m < 40; m++) {
                     CHECK_OK(fsdp_loader_next(whole, &a));
                     if (m < start)
                         continue;
+                    CHECK_EQ(fsdp_loader_position(resumed), m * 4);
                     CHECK_OK(fsdp_loader_next(resumed, &b));
-                    CHECK_EQ(b.microbatch, m);
+                    CHECK_EQ(b.microbatch, m - start);
                     CHECK_EQ(b.epoch, a.epoch);
                     CHECK_BYTES(b.inputs, a.inputs, 8 * sizeof(int32_t));
                     CHECK_BYTES(b.targets, a.targets, 8 * sizeof(int32_t));
@@ -200,6 +201,62 @@ static void it_resumes_in_the_middle(void **state)
                 fsdp_loader_free(whole);
                 fsdp_loader_free(resumed);
             }
+    stream_free(&s);
+}
+
+/* Windows that all ranks take in `calls` calls, from *position on, which moves on. */
+static void take(const stream *s, fsdp_loader_options options, int calls, int64_t *position, int64_t *windows,
+                 int64_t *count)
+{
+    int64_t began = *position, together = options.local_batch * options.world_size;
+
+    options.start_window = began;
+    for (int rank = 0; rank < options.world_size; rank++) {
+        fsdp_loader *loader = NULL;
+        fsdp_batch batch;
+
+        options.rank = rank;
+        CHECK_OK(fsdp_loader_create(s->tokens, &options, &loader));
+        for (int call = 0; call < calls; call++) {
+            CHECK_OK(fsdp_loader_next(loader, &batch));
+            for (int64_t b = 0; b < options.local_batch; b++)
+                windows[began + call * together + rank * options.local_batch + b] =
+                    window_of(&batch, b, options.seq_len);
+        }
+        *position = fsdp_loader_position(loader);
+        fsdp_loader_free(loader);
+    }
+    *count += calls * together;
+    CHECK_EQ(*position, *count);
+}
+
+/* The order is one, in however many parts, and by however many ranks, it is taken. */
+static void no_window_is_lost_or_comes_twice_when_ranks_and_batches_change(void **state)
+{
+    enum {
+        WINDOWS = 41
+    };
+    static const int parts[][3] = {{1, 3, 4}, {3, 2, 2}, {2, 1, 5}, {4, 3, 1}, {8, 1, 3}, {1, 1, 7}, {2, 5, 2}};
+    stream s = stream_create(4 * WINDOWS + 1);
+
+    (void)state;
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        int64_t windows[400], alone[400], position = 0, count = 0, all;
+        fsdp_loader_options options = {.seq_len = 4, .microbatches = 1, .shuffle = shuffle, .seed = 7};
+
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            options.world_size = parts[i][0];
+            options.local_batch = parts[i][1];
+            options.workers = (int)i % 2;
+            take(&s, options, parts[i][2], &position, windows, &count);
+        }
+        all = count;
+        CHECK(all > 2 * WINDOWS); /* epochs end in between */
+        position = count = 0;
+        options.world_size = options.local_batch = 1;
+        take(&s, options, (int)all, &position, alone, &count);
+        CHECK_BYTES(windows, alone, (size_t)all * sizeof *windows);
+    }
     stream_free(&s);
 }
 
@@ -298,15 +355,48 @@ static void too_short_data_says_how_much_it_needs(void **state)
     stream_free(&s);
 }
 
+static void the_first_tokens_are_a_stream_of_their_own(void **state)
+{
+    stream s = stream_create(100), first = stream_create(33);
+
+    (void)state;
+    for (int shuffled = 0; shuffled < 2; shuffled++)
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            fsdp_loader_options options = {.seq_len = 8, .microbatches = 1, .world_size = ranks, .local_batch = 1};
+            int64_t windows[2][12];
+
+            options.shuffle = shuffled == 1;
+            collect(&first, options, 12 / ranks, windows[0]);
+            for (int rank = 0; rank < ranks; rank++) {
+                fsdp_loader *loader = NULL;
+                fsdp_batch batch;
+
+                options.rank = rank;
+                options.token_count = 33;
+                CHECK_OK(fsdp_loader_create(s.tokens, &options, &loader));
+                for (int64_t m = 0; m < 12 / ranks; m++) {
+                    CHECK_OK(fsdp_loader_next(loader, &batch));
+                    windows[1][m * ranks + rank] = window_of(&batch, 0, 8);
+                    CHECK_EQ(batch.epoch, m * ranks / 4);
+                }
+                fsdp_loader_free(loader);
+                options.token_count = 0;
+            }
+            CHECK_BYTES(windows[1], windows[0], sizeof windows[0]);
+        }
+    stream_free(&s);
+    stream_free(&first);
+}
+
 static void bad_options_are_refused(void **state)
 {
     stream s = stream_create(500);
     const fsdp_loader_options good = {.seq_len = 4, .microbatches = 1, .world_size = 2, .local_batch = 2};
-    fsdp_loader_options bad[10];
+    fsdp_loader_options bad[12];
     fsdp_loader *loader = NULL;
 
     (void)state;
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 12; i++)
         bad[i] = good;
     bad[0].seq_len = 0;
     bad[1].local_batch = -1;
@@ -314,11 +404,13 @@ static void bad_options_are_refused(void **state)
     bad[3].world_size = 0;
     bad[4].rank = 2;
     bad[5].workers = -1;
-    bad[6].start_microbatch = -1;
+    bad[6].start_window = -1;
     bad[7].seq_len = INT64_MAX / 2;
-    bad[8].start_microbatch = INT64_MAX - 1;
+    bad[8].start_window = INT64_MAX - 7;
     bad[9].vocab_size = -1;
-    for (int i = 0; i < 10; i++) {
+    bad[10].token_count = -1;
+    bad[11].token_count = 501;
+    for (int i = 0; i < 12; i++) {
         CHECK_ERROR(fsdp_loader_create(s.tokens, &bad[i], &loader), FSDP_INVALID, "cannot make a loader");
         CHECK_NULL(loader);
     }
@@ -368,8 +460,10 @@ static void making_one_survives_every_failed_allocation(void **state)
 TEST_MAIN(cmocka_unit_test(sequential_order_is_the_formula_whatever_the_split),
           cmocka_unit_test(past_the_end_it_starts_again), cmocka_unit_test(a_shuffled_epoch_visits_every_window_once),
           cmocka_unit_test(the_shuffle_depends_on_the_seed_alone), cmocka_unit_test(it_resumes_in_the_middle),
+          cmocka_unit_test(no_window_is_lost_or_comes_twice_when_ranks_and_batches_change),
           cmocka_unit_test(many_workers_make_the_same_batches),
           cmocka_unit_test(a_token_beyond_the_vocabulary_fails_at_its_batch),
-          cmocka_unit_test(too_short_data_says_how_much_it_needs), cmocka_unit_test(bad_options_are_refused),
+          cmocka_unit_test(too_short_data_says_how_much_it_needs),
+          cmocka_unit_test(the_first_tokens_are_a_stream_of_their_own), cmocka_unit_test(bad_options_are_refused),
           cmocka_unit_test(it_can_be_freed_at_any_moment),
           cmocka_unit_test(making_one_survives_every_failed_allocation))

@@ -141,6 +141,7 @@ static void files_of_llm_c_itself_are_read(void **state)
     CHECK_BYTES(read, gpt2, sizeof gpt2);
     CHECK_BYTES(read + 7, llama3, sizeof llama3);
     CHECK_NULL(fsdp_tokens_warning(tokens));
+    CHECK(!fsdp_tokens_have_text(tokens));
     fsdp_tokens_close(tokens);
 }
 

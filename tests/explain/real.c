@@ -22,6 +22,9 @@ static void keep_step(const fsdp_device *device, const fsdp_memory_stats *before
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
         out->calls[kind] = comm.calls[kind] - comm_before->calls[kind];
         out->bytes_sent[kind] = comm.bytes_sent[kind] - comm_before->bytes_sent[kind];
+        out->network.sent[kind] = comm.network_sent[kind] - comm_before->network_sent[kind];
+        out->network.received[kind] = comm.network_received[kind] - comm_before->network_received[kind];
+        out->network.messages[kind] = comm.network_messages[kind] - comm_before->network_messages[kind];
     }
 }
 
@@ -61,7 +64,10 @@ static void train(fsdp_context *context, void *arg)
 void real_train(int world, const fsdp_train_config *config, real_result *out)
 {
     out->config = config;
-    test_run_ranks(world, train, out);
+    if (out->machines > 0)
+        test_run_machines(out->machines, world / out->machines, out->one_level, train, out);
+    else
+        test_run_ranks(world, train, out);
 }
 
 void real_release(real_result *result)
@@ -85,6 +91,31 @@ static void check_step(const fsdp_explained_step *said, const fsdp_explained_ste
         CHECK_EQ(said->calls[kind], was->calls[kind]);
         CHECK_EQ(said->bytes_sent[kind], was->bytes_sent[kind]);
     }
+}
+
+static void check_network(const fsdp_explained_network *said, const fsdp_explained_network *was)
+{
+    for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+        CHECK_EQ(said->sent[kind], was->sent[kind]);
+        CHECK_EQ(said->received[kind], was->received[kind]);
+        CHECK_EQ(said->messages[kind], was->messages[kind]);
+    }
+}
+
+/* All ranks of the machine together. */
+static void check_machine(const fsdp_explanation *e, const real_result *was)
+{
+    int ranks = e->world_size / e->machines, first = e->rank / ranks * ranks;
+    fsdp_explained_network sum = {.sent = {0}};
+
+    for (int rank = first; rank < first + ranks; rank++)
+        for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
+            sum.sent[kind] += was->steps[rank].network.sent[kind];
+            sum.received[kind] += was->steps[rank].network.received[kind];
+            sum.messages[kind] += was->steps[rank].network.messages[kind];
+        }
+    check_network(&e->machine, &sum);
+    CHECK(sum.sent[FSDP_ALL_GATHER] + sum.sent[FSDP_ALL_REDUCE] > 0);
 }
 
 /* What each unit is said to have gathered and reduced is what the step has. All-reduces may be the norm's. */
@@ -140,8 +171,16 @@ void real_compare(int world, const fsdp_explain_model *model, const fsdp_train_c
     for (int rank = 0; rank < world; rank++) {
         fsdp_explanation *e = NULL;
 
-        CHECK_OK(fsdp_explain(model, config, &(fsdp_explain_options){.world_size = world, .rank = rank}, &e));
+        CHECK_OK(
+            fsdp_explain(model, config,
+                         &(fsdp_explain_options){
+                             .world_size = world, .rank = rank, .machines = was->machines, .one_level = was->one_level},
+                         &e));
         CHECK_EQ(e->world_size, world);
+        if (was->machines > 0) {
+            check_network(&e->step.network, &was->steps[rank].network);
+            check_machine(e, was);
+        }
         CHECK_EQ(e->part_count, world);
         check_step(&e->step, &was->steps[rank]);
         check_units(e);

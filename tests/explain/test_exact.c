@@ -63,15 +63,20 @@ static fsdp_train_config *configure(const fixture *f, const char *keys)
     return config;
 }
 
-static void hold(const fixture *f, int world, const char *keys)
+static void hold_on(const fixture *f, int machines, int world, bool one_level, const char *keys)
 {
     fsdp_train_config *config = configure(f, keys);
-    real_result was = {.config = NULL};
+    real_result was = {.machines = machines, .one_level = one_level};
 
     real_train(world, config, &was);
     real_compare(world, NULL, config, &was);
     real_release(&was);
     fsdp_train_config_free(config);
+}
+
+static void hold(const fixture *f, int world, const char *keys)
+{
+    hold_on(f, 0, world, false, keys);
 }
 
 /* ---- every strategy ---- */
@@ -143,6 +148,34 @@ static void units_of_every_policy_cost_what_is_said(void **state)
         hold(*state, 3, policies[i]);
 }
 
+/* ---- several machines ---- */
+
+static void machines_send_what_is_said(void **state)
+{
+    static const struct {
+        int machines, world;
+        bool one_level;
+        const char *keys;
+    } ways[] = {
+        {2, 2, false, "parallelism.strategy=fsdp2"},
+        {2, 4, false, "parallelism.strategy=fsdp2 training.global_batch_size=16"},
+        {3, 3, false, "parallelism.strategy=fsdp2 training.mixed_precision_param=bfloat16"},
+        {2, 4, true, "parallelism.strategy=fsdp2"},
+        {2, 4, false, "parallelism.strategy=hsdp"},
+        {2, 4, false, "parallelism.strategy=hsdp training.mixed_precision_reduce=bfloat16"},
+        {2, 4, false, "parallelism.strategy=ddp"},
+        {2, 4, true, "parallelism.strategy=ddp"},
+        {2, 4, false, "parallelism.strategy=zero1"},
+        {2, 4, false, "parallelism.strategy=fsdp1"},
+        {2, 4, false, "parallelism.fsdp_reshard_after_forward=2"},
+        {2, 4, false, "parallelism.gather_dtype=int8"},
+        {4, 4, false, "parallelism.wrap_policy=always training.max_norm=0"},
+    };
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
+        hold_on(*state, ways[i].machines, ways[i].world, ways[i].one_level, ways[i].keys);
+}
+
 /* ---- models that were drawn ---- */
 
 static const char *draw(uint64_t *dice, int world, char *keys, size_t bytes)
@@ -180,4 +213,5 @@ static void models_that_were_drawn_cost_what_is_said(void **state)
 TEST_MAIN(cmocka_unit_test_setup_teardown(every_strategy_costs_what_is_said, open_fixture, close_fixture),
           cmocka_unit_test_setup_teardown(every_way_of_a_strategy_costs_what_is_said, open_fixture, close_fixture),
           cmocka_unit_test_setup_teardown(units_of_every_policy_cost_what_is_said, open_fixture, close_fixture),
+          cmocka_unit_test_setup_teardown(machines_send_what_is_said, open_fixture, close_fixture),
           cmocka_unit_test_setup_teardown(models_that_were_drawn_cost_what_is_said, open_fixture, close_fixture))

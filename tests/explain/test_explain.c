@@ -190,6 +190,40 @@ static void a_sweep_has_what_is_asked_for_once(void **state)
     }
 }
 
+typedef struct heard {
+    int64_t calls, last, all;
+} heard;
+
+static void hear(void *arg, int64_t done, int64_t all)
+{
+    heard *h = arg;
+
+    CHECK_EQ(done, h->last + 1);
+    CHECK(done <= all);
+    CHECK(h->calls++ == 0 || all == h->all);
+    h->last = done;
+    h->all = all;
+}
+
+static void who_waits_hears_of_each_rank_and_variant(void **state)
+{
+    fsdp_train_config *config = config_of("fsdp2", "always");
+
+    (void)state;
+    for (int sweep = 0; sweep < 2; sweep++) {
+        heard h = {0};
+        const fsdp_explain_options options = {
+            .world_size = 5, .rank = 3, .sweep = sweep == 1, .progress = hear, .progress_arg = &h};
+        fsdp_explanation *e;
+
+        CHECK_OK(fsdp_explain(&own_model, config, &options, &e));
+        CHECK_EQ(h.calls, 5 + e->variant_count);
+        CHECK_EQ(e->variant_count > 0, sweep == 1);
+        fsdp_explanation_free(e);
+    }
+    fsdp_train_config_free(config);
+}
+
 /* Which has no blocks, and needs none. */
 static void ddp_of_a_model_of_ones_own_needs_no_policy(void **state)
 {
@@ -243,6 +277,31 @@ static void a_sharded_module_is_described(void **state)
     test_run_ranks(3, look, NULL);
 }
 
+/* ---- many ranks ---- */
+
+/* More than anybody wants to see the parts of: those of one are told, and its machine's traffic. */
+static void of_many_ranks_one_is_told(void **state)
+{
+    enum {
+        RANKS = 16384,
+        MACHINES = 4096
+    };
+    fsdp_train_config *config = config_of("fsdp2", "always");
+    fsdp_explanation *e;
+
+    (void)state;
+    CHECK_OK(fsdp_explain(&own_model, config,
+                          &(fsdp_explain_options){.world_size = RANKS, .machines = MACHINES, .rank = 5}, &e));
+    CHECK_EQ(e->part_count, 1);
+    CHECK_EQ(e->first_part, 5);
+    CHECK_EQ(e->parameters[0].parts[0].first, 5); /* of 11 rows, or fewer */
+    CHECK_EQ(e->parameters[0].parts[0].count, 1);
+    CHECK_EQ(e->step.network.messages[FSDP_ALL_GATHER] % (MACHINES - 1), 0); /* to every counterpart alike */
+    CHECK(e->machine.sent[FSDP_ALL_GATHER] > e->step.network.sent[FSDP_ALL_GATHER]);
+    fsdp_explanation_free(e);
+    fsdp_train_config_free(config);
+}
+
 /* ---- what is refused ---- */
 
 static fsdp_module *no_model(void *arg, fsdp_context *context, fsdp_device *device)
@@ -264,6 +323,8 @@ static void what_cannot_be_explained_is_refused(void **state)
     CHECK_ERROR(fsdp_explain(&own_model, NULL, NULL, &e), FSDP_INVALID, "has no blocks");
     CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = 2, .rank = 2}, &e), FSDP_INVALID,
                 "cannot explain rank 2 of 2");
+    CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = 4, .machines = 3}, &e),
+                FSDP_INVALID, "cannot explain 4 ranks on 3 machines: each has as many ranks");
     CHECK_ERROR(fsdp_explain(&own_model, config, &(fsdp_explain_options){.world_size = -1}, &e), FSDP_INVALID, "of -1");
     model.build = no_model;
     CHECK_ERROR(fsdp_explain(&model, config, NULL, &e), FSDP_INVALID, "no model today");
@@ -296,6 +357,7 @@ static void an_allocation_that_fails_leaves_nothing(void **state)
 
 TEST_MAIN(cmocka_unit_test(a_model_of_ones_own_costs_what_is_said), cmocka_unit_test(units_are_described),
           cmocka_unit_test(a_sweep_has_what_is_asked_for_once),
+          cmocka_unit_test(who_waits_hears_of_each_rank_and_variant),
           cmocka_unit_test(ddp_of_a_model_of_ones_own_needs_no_policy), cmocka_unit_test(a_sharded_module_is_described),
-          cmocka_unit_test(what_cannot_be_explained_is_refused),
+          cmocka_unit_test(of_many_ranks_one_is_told), cmocka_unit_test(what_cannot_be_explained_is_refused),
           cmocka_unit_test(an_allocation_that_fails_leaves_nothing))

@@ -71,6 +71,35 @@ static void text_has_what_was_found(void **state)
     free(text);
 }
 
+static void text_has_what_goes_between_machines(void **state)
+{
+    fsdp_explain_options options = {.world_size = 8, .machines = 2};
+    fsdp_train_config *config;
+    fsdp_explanation *e;
+    char *text, sent[40];
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+    CHECK_OK(fsdp_explain(NULL, config, &options, &e));
+    snprintf(sent, sizeof sent, "%.1fKiB", (double)e->step.network.sent[FSDP_ALL_GATHER] / 1024);
+    text = form(e, fsdp_explanation_print);
+    check_width(text);
+    CHECK_CONTAINS(text, "1,000,576 parameters in 5 units, 8 ranks on 2 machines\n");
+    CHECK_CONTAINS(text, "Over the network in a step, between 2 machines of 4 ranks\n");
+    CHECK_CONTAINS(text, "  its machine, 4 ranks\n    gathers ");
+    CHECK_CONTAINS(text, sent);
+    free(text);
+    options.one_level = true;
+    CHECK_OK(fsdp_explain(NULL, config, &options, &e));
+    text = form(e, fsdp_explanation_print);
+    check_width(text);
+    CHECK_CONTAINS(text, "of 4 ranks, each rank for itself\n");
+    free(text);
+    fsdp_train_config_free(config);
+}
+
 /* Of every kind there is, and long names. */
 static void text_fits_a_page(void **state)
 {
@@ -122,6 +151,8 @@ static void json_has_every_number(void **state)
     CHECK_EQ(integer(json_object_get(at, "peak_bytes"), "parameter_shard"),
              step.peak_bytes[FSDP_MEMORY_PARAMETER_SHARD]);
     CHECK_EQ(integer(json_object_get(at, "bytes_sent"), "all_gather"), step.bytes_sent[FSDP_ALL_GATHER]);
+    CHECK_EQ(integer(object, "machines"), 1);
+    CHECK_NULL(json_object_get(object, "machine_network"));
     at = json_array_get(json_object_get(object, "parameters"), 2);
     CHECK(json_is_null(json_object_get(at, "dim"))); /* a run of elements */
     at = json_array_get(json_object_get(at, "parts"), 1);
@@ -129,6 +160,38 @@ static void json_has_every_number(void **state)
     CHECK_EQ(integer(at, "elements"), part.numel);
     json_decref(object);
     free(text);
+}
+
+static void json_has_what_goes_between_machines(void **state)
+{
+    const fsdp_explain_options options = {.world_size = 6, .machines = 3, .rank = 4};
+    fsdp_train_config *config;
+    fsdp_explained_network machine, mine;
+    fsdp_explanation *e;
+    json_t *object, *at;
+    char *text;
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_create(&config));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "training.seq_len", "16"));
+    CHECK_OK(fsdp_explain(NULL, config, &options, &e));
+    machine = e->machine;
+    mine = e->step.network;
+    text = form(e, fsdp_explanation_json);
+    object = CHECK_PTR(json_loads(text, 0, NULL));
+    CHECK_EQ(integer(object, "machines"), 3);
+    CHECK(json_is_false(json_object_get(object, "one_level")));
+    at = json_object_get(json_object_get(object, "step"), "network");
+    CHECK_EQ(integer(json_object_get(at, "sent"), "all_gather"), mine.sent[FSDP_ALL_GATHER]);
+    CHECK_EQ(integer(json_object_get(at, "received"), "reduce_scatter"), mine.received[FSDP_REDUCE_SCATTER]);
+    CHECK_EQ(integer(json_object_get(at, "messages"), "all_reduce"), mine.messages[FSDP_ALL_REDUCE]);
+    at = json_object_get(object, "machine_network");
+    CHECK_EQ(integer(json_object_get(at, "sent"), "all_gather"), machine.sent[FSDP_ALL_GATHER]);
+    CHECK(machine.sent[FSDP_ALL_GATHER] > mine.sent[FSDP_ALL_GATHER]);
+    json_decref(object);
+    free(text);
+    fsdp_train_config_free(config);
 }
 
 static void svg_is_well_formed(void **state)
@@ -189,5 +252,6 @@ static void nothing_is_refused(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(text_has_what_was_found), cmocka_unit_test(text_fits_a_page),
-          cmocka_unit_test(json_has_every_number), cmocka_unit_test(svg_is_well_formed),
+          cmocka_unit_test(json_has_every_number), cmocka_unit_test(text_has_what_goes_between_machines),
+          cmocka_unit_test(json_has_what_goes_between_machines), cmocka_unit_test(svg_is_well_formed),
           cmocka_unit_test(a_sharded_module_is_printed), cmocka_unit_test(nothing_is_refused))

@@ -43,7 +43,7 @@ static fsdp_status save(fsdp_context *context, char **argv, int argc)
     FSDP_TRY_GOTO(status, fsdp_state_dict_create(&state), out);
     for (int i = 0; i < TENSORS; i++)
         FSDP_TRY_GOTO(status, add(state, context, i, (float)atof(argv[2])), out);
-    FSDP_TRY_GOTO(status, fsdp__hub_hold_check(hold, state, &config, FSDP_F32), out);
+    FSDP_TRY_GOTO(status, fsdp__hub_hold_check(hold, state, &config, FSDP_F32, FSDP__FILE_LIMIT_BYTES), out);
     status = fsdp__hub_save_held(hold, state, &config, FSDP_F32, fsdp_world(context),
                                  atoi(argv[3]) > 1 ? 200 : FSDP__FILE_LIMIT_BYTES);
 out:

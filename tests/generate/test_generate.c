@@ -1,86 +1,33 @@
-/* Generation: sampling rules, determinism, windows, every rank alike. Links: hub */
-#include <math.h>
-
+/* Generation with a model: cache and no cache, the context when it is full, stop tokens, seeds, every rank alike,
+ * sharded or not, failures, and what it leaves. Links: hub optim */
+#include "fsdp/generate.h"
 #include "fsdp/hub.h"
-#include "generate/generate.h"
+#include "fsdp/optim.h"
+#include "fsdp/shard.h"
 #include "support/ranks.h"
 
-#define FOLDER TEST_SOURCE_DIR "/tests/reference/models/tiny-llama"
+#define FOLDER TEST_SOURCE_DIR "/tests/reference/models/"
 
-static int32_t sample(const float *logits, int64_t count, float temperature, int64_t top_k, float draw)
-{
-    fsdp__candidate scratch[16];
-    int32_t token = -1;
+enum {
+    VOCAB = 259, /* of the larger of them */
+    CONTEXT = 12,
+    MOST = 40
+};
 
-    CHECK_OK(fsdp__sample(logits, count, temperature, top_k, draw, scratch, &token));
-    return token;
-}
-
-static void the_most_likely_token_with_the_lowest_id_wins(void **state)
-{
-    static const float logits[] = {-2, 3, 3, 1, 3, -INFINITY};
-
-    (void)state;
-    CHECK_EQ(sample(logits, 6, 0, 0, 0.9f), 1);
-    CHECK_EQ(sample(logits, 6, 1, 1, 0.99f), 1);
-    CHECK_EQ(sample(logits, 1, 0, 0, 0), 0);
-}
-
-static void draws_fall_in_proportion_to_the_probabilities(void **state)
-{
-    const float logits[] = {logf(1), logf(2), -INFINITY, logf(5)};
-    const float squared[] = {logf(1), logf(4), -INFINITY, logf(25)};
-    int counts[4] = {0};
-
-    (void)state;
-    for (int i = 0; i < 800; i++)
-        counts[sample(logits, 4, 1, 0, (float)i / 800)]++;
-    CHECK_NEAR(counts[0], 100, 1);
-    CHECK_NEAR(counts[1], 200, 1);
-    CHECK_EQ(counts[2], 0);
-    CHECK_NEAR(counts[3], 500, 1);
-    for (int i = 0; i < 100; i++) /* temperature 2 takes the square root */
-        CHECK_EQ(sample(squared, 4, 2, 0, (float)i / 100 + 0.001f), sample(logits, 4, 1, 0, (float)i / 100 + 0.001f));
-}
-
-static void top_k_leaves_the_k_most_likely(void **state)
-{
-    static const float logits[] = {1, 0, 2, 2, 0.5f};
-    bool seen[5] = {false};
-
-    (void)state;
-    for (int i = 0; i < 100; i++)
-        seen[sample(logits, 5, 1, 3, (float)i / 100)] = true;
-    CHECK(seen[0] && !seen[1] && seen[2] && seen[3] && !seen[4]);
-    memset(seen, 0, sizeof seen);
-    for (int i = 0; i < 100; i++)
-        seen[sample(logits, 5, 1, 99, (float)i / 100)] = true;
-    CHECK(seen[0] && seen[1] && seen[2] && seen[3] && seen[4]);
-}
-
-static void broken_logits_are_an_error(void **state)
-{
-    const float logits[] = {0, -NAN};
-    fsdp__candidate scratch[2];
-    int32_t token;
-
-    (void)state;
-    CHECK_ERROR(fsdp__sample(logits, 2, 0, 0, 0, scratch, &token), FSDP_STATE, "logit of token 1 is nan");
-}
-
-/* ---- with a model ---- */
-
-static fsdp_module *load(fsdp_context *context)
+static fsdp_module *load(fsdp_context *context, const char *name)
 {
     fsdp_model_config config;
     fsdp_state_dict *state = NULL;
     fsdp_module *model;
+    char folder[512];
 
-    CHECK_OK(fsdp_hub_read_config(FOLDER, &config));
-    config.max_seq_len = 12;
+    snprintf(folder, sizeof folder, FOLDER "%s", name);
+    CHECK_OK(fsdp_hub_read_config(folder, &config));
+    if (config.architecture == FSDP_LLAMA)
+        config.max_seq_len = CONTEXT;
     model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
     CHECK_OK(fsdp_state_dict_from_module(model, &state));
-    CHECK_OK(fsdp_hub_load(FOLDER, state, &config));
+    CHECK_OK(fsdp_hub_load(folder, state, &config));
     fsdp_state_dict_free(state);
     return model;
 }
@@ -95,32 +42,80 @@ static int32_t argmax(const float *logits, int32_t count)
     return best;
 }
 
-static void greedy_tokens_are_the_argmax_of_a_forward_over_the_window(void **state)
+/* The most likely token after `count` tokens, by a forward over them. */
+static int32_t most_likely(fsdp_context *context, fsdp_module *model, const int32_t *tokens, int64_t count)
+{
+    int64_t vocab_size = fsdp_model_get_config(model)->vocab_size;
+    float logits[CONTEXT * VOCAB];
+    fsdp_tensor *input;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    input = fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(1, count), tokens);
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, input)), FSDP_F32, logits));
+    fsdp_scope_end(context, NULL);
+    return argmax(logits + (count - 1) * vocab_size, (int32_t)vocab_size);
+}
+
+/* ---- the context ---- */
+
+/* The tokens that the model sees before each new one: `first` goes on by the half that is given up. */
+static void check_greedy(const char *name, int64_t prompt, bool no_cache)
 {
     fsdp_context *context = test_context();
-    fsdp_module *model = load(context);
-    fsdp_generate_options options = {.max_new_tokens = 20};
-    int32_t tokens[24] = {3, 1, 4, 1};
-    int64_t count = 4;
-    float logits[12 * 259];
+    fsdp_module *model = load(context, name);
+    bool gpt2 = fsdp_model_get_config(model)->architecture == FSDP_GPT2; /* whose context stays as large as it is */
+    int64_t made = gpt2 ? CONTEXT - prompt : 20, count = prompt, first = 0;
+    fsdp_generate_options options = {.max_new_tokens = made, .no_cache = no_cache};
+    int32_t tokens[MOST] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9};
+
+    CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+    CHECK_EQ(count, prompt + made);
+    CHECK(model->training);
+    if (prompt > CONTEXT)
+        first = prompt - CONTEXT;
+    for (int64_t at = prompt; at < count; at++) {
+        if (at - first > CONTEXT)
+            first = at - CONTEXT / 2;
+        CHECK_EQ(tokens[at], most_likely(context, model, tokens + first, at - first));
+    }
+    fsdp_module_unref(model);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static void greedy_tokens_are_the_most_likely_of_a_forward_over_the_context(void **state)
+{
+    static const char *const names[] = {"tiny-llama", "tiny-llama-tied-st", "tiny-gpt2"};
+    static const int64_t prompts[] = {1, 4, 11, 12, 13, 15};
 
     (void)state;
-    CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
-    CHECK_EQ(count, 24);
-    CHECK(model->training);
-    for (int64_t at = 4; at < 24; at++) {
-        int64_t window = at < 12 ? at : 12;
-        fsdp_tensor *input;
+    for (size_t i = 0; i < 3; i++)
+        for (size_t j = 0; j < 6; j++)
+            for (int no_cache = 0; no_cache < 2; no_cache++)
+                if (i < 2 || prompts[j] < CONTEXT)
+                    check_greedy(names[i], prompts[j], no_cache);
+}
 
-        CHECK_OK(fsdp_scope_begin(context));
-        input = fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(1, window), tokens + at - window);
-        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_call(model, input)), FSDP_F32, logits));
-        fsdp_scope_end(context, NULL);
-        CHECK_EQ(tokens[at], argmax(logits + (window - 1) * 259, 259));
-    }
+static void a_context_of_one_token_goes_on(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_model_config config;
+    fsdp_module *model;
+    fsdp_generate_options options = {.max_new_tokens = 3};
+    int32_t tokens[6] = {1, 2, 3};
+    int64_t count = 3;
+
+    (void)state;
+    CHECK_OK(fsdp_model_preset("llama-1m", &config));
+    config.n_layers = config.max_seq_len = 1;
+    model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
+    CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+    CHECK_EQ(count, 6);
     fsdp_module_unref(model);
     fsdp_context_free(context);
 }
+
+/* ---- where it ends ---- */
 
 static bool stop_at_third(void *arg, int32_t token)
 {
@@ -133,8 +128,8 @@ static bool stop_at_third(void *arg, int32_t token)
 static void the_seed_decides_and_each_can_end_it(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_module *model = load(context);
-    fsdp_generate_options options = {.max_new_tokens = 10, .temperature = 1.5f, .top_k = 50, .seed = 7};
+    fsdp_module *model = load(context, "tiny-llama");
+    fsdp_generate_options options = {.max_new_tokens = 10, .temperature = 1.5f, .top_k = 50, .top_p = 0.9f, .seed = 7};
     int32_t first[11] = {5}, second[11] = {5}, other[11] = {5};
     int64_t count = 1;
     int calls = 0;
@@ -155,10 +150,45 @@ static void the_seed_decides_and_each_can_end_it(void **state)
     fsdp_context_free(context);
 }
 
+static bool count_calls(void *arg, int32_t token)
+{
+    (void)token;
+    ++*(int *)arg;
+    return true;
+}
+
+static void a_stop_token_is_the_last_one(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = load(context, "tiny-llama");
+    fsdp_generate_options options = {.max_new_tokens = 8, .temperature = 1, .seed = 5};
+    int32_t all[9] = {5}, tokens[9], stops[2] = {VOCAB - 1};
+    int64_t count = 1, end = 1;
+    int calls = 0;
+
+    (void)state;
+    CHECK_OK(fsdp_generate(model, all, &count, &options, NULL, NULL));
+    stops[1] = all[5];
+    while (all[end] != stops[1] && all[end] != stops[0])
+        end++;
+    CHECK(end > 1);
+    memset(tokens, 0, sizeof tokens);
+    tokens[0] = 5;
+    count = 1;
+    options.stop_tokens = stops;
+    options.stop_token_count = 2;
+    CHECK_OK(fsdp_generate(model, tokens, &count, &options, count_calls, &calls));
+    CHECK_EQ(count, end + 1);
+    CHECK_EQ(calls, end - 1);
+    CHECK_BYTES(tokens, all, (size_t)count * sizeof *all);
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+}
+
 static void wrong_options_are_refused(void **state)
 {
     fsdp_context *context = test_context();
-    fsdp_module *model = load(context);
+    fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options good = {.max_new_tokens = 1}, bad;
     int32_t tokens[4] = {5};
     int64_t count = 1, none = 0;
@@ -171,9 +201,13 @@ static void wrong_options_are_refused(void **state)
     CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "temperature -1");
     bad = (fsdp_generate_options){.max_new_tokens = 1, .top_k = -1};
     CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "top_k -1");
+    bad = (fsdp_generate_options){.max_new_tokens = 1, .top_p = 1.5f};
+    CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "top_p 1.5 is not between");
+    bad = (fsdp_generate_options){.max_new_tokens = 1, .stop_token_count = 2};
+    CHECK_ERROR(fsdp_generate(model, tokens, &count, &bad, NULL, NULL), FSDP_INVALID, "2 stop tokens");
     CHECK_ERROR(fsdp_generate(fsdp_model_block(model, 0), tokens, &count, &good, NULL, NULL), FSDP_INVALID,
                 "cannot generate with a LlamaDecoderLayer");
-    tokens[0] = 259;
+    tokens[0] = VOCAB;
     CHECK(fsdp_generate(model, tokens, &count, &good, NULL, NULL) != FSDP_OK);
     CHECK_CONTAINS(fsdp_last_error(), "259");
     CHECK_EQ(count, 1);
@@ -181,9 +215,13 @@ static void wrong_options_are_refused(void **state)
     fsdp_context_free(context);
 }
 
+/* ---- ranks ---- */
+
 typedef struct told {
-    int32_t tokens[3][9];
-    int64_t counts[3];
+    int32_t tokens[4][CONTEXT + 9];
+    int64_t counts[4];
+    const char *name;
+    bool shards, reshard;
 } told;
 
 static bool only_rank_0_stops(void *arg, int32_t token)
@@ -192,37 +230,279 @@ static bool only_rank_0_stops(void *arg, int32_t token)
     return *(int *)arg != 0 || --((int *)arg)[1] > 0;
 }
 
-static fsdp_status generate_on_rank(fsdp_context *context, void *arg)
+static void shard(fsdp_module *model)
 {
-    told *t = arg;
-    int rank = fsdp_context_rank(context), mine[2] = {rank, 5};
-    fsdp_generate_options options = {.max_new_tokens = 8, .temperature = 1, .seed = 3};
-    fsdp_module *model = load(context);
-    fsdp_status status;
-
-    t->tokens[rank][0] = 9;
-    t->counts[rank] = 1;
-    status = fsdp_generate(model, t->tokens[rank], &t->counts[rank], &options, only_rank_0_stops, mine);
-    fsdp_module_unref(model);
-    return status;
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        CHECK_OK(fsdp_fully_shard(fsdp_model_block(model, i), NULL));
+    CHECK_OK(fsdp_fully_shard(model, NULL));
 }
 
-static void every_rank_gets_the_same_tokens(void **state)
+static void generate_on_rank(fsdp_context *context, void *arg)
 {
-    fsdp_context_options options = {.threads = 1};
-    told t = {0};
+    told *t = arg;
+    int rank = fsdp_context_rank(context), mine[2] = {rank, CONTEXT + 5};
+    fsdp_generate_options options = {.max_new_tokens = CONTEXT + 8, .temperature = 1, .seed = 3, .reshard = t->reshard};
+    fsdp_module *model = load(context, t->name);
+    fsdp_shard_info info;
+
+    if (t->shards)
+        shard(model);
+    t->tokens[rank][0] = 9;
+    t->counts[rank] = 1;
+    CHECK_OK(fsdp_generate(model, t->tokens[rank], &t->counts[rank], &options, only_rank_0_stops, mine));
+    CHECK(model->training);
+    if (t->shards) {
+        CHECK_OK(fsdp_module_shard_info(fsdp_model_block(model, 0), &info));
+        CHECK_EQ(info.state, FSDP_SHARDED);
+    }
+    fsdp_module_unref(model);
+}
+
+static void every_rank_gets_the_same_tokens_sharded_or_not(void **state)
+{
+    static const char *const names[] = {"tiny-llama", "tiny-gpt2"};
 
     (void)state;
-    CHECK_OK(fsdp_run_threads(3, &options, generate_on_rank, &t));
-    for (int rank = 0; rank < 3; rank++) {
-        CHECK_EQ(t.counts[rank], 6);
-        CHECK_BYTES(t.tokens[rank], t.tokens[0], sizeof t.tokens[0]);
+    for (int kind = 0; kind < 2; kind++) {
+        told alone = {.name = names[kind]};
+
+        test_run_ranks(1, generate_on_rank, &alone);
+        CHECK_EQ(alone.counts[0], CONTEXT + 6);
+        for (int world = 2; world <= (kind ? 2 : 4); world++)
+            for (int way = 0; way < 3; way++) {
+                told t = {.name = names[kind], .shards = way > 0, .reshard = way > 1};
+
+                test_run_ranks(world, generate_on_rank, &t);
+                for (int rank = 0; rank < world; rank++) {
+                    CHECK_EQ(t.counts[rank], alone.counts[0]);
+                    CHECK_BYTES(t.tokens[rank], alone.tokens[0], sizeof alone.tokens[0]);
+                }
+            }
     }
 }
 
-TEST_MAIN(cmocka_unit_test(the_most_likely_token_with_the_lowest_id_wins),
-          cmocka_unit_test(draws_fall_in_proportion_to_the_probabilities),
-          cmocka_unit_test(top_k_leaves_the_k_most_likely), cmocka_unit_test(broken_logits_are_an_error),
-          cmocka_unit_test(greedy_tokens_are_the_argmax_of_a_forward_over_the_window),
-          cmocka_unit_test(the_seed_decides_and_each_can_end_it), cmocka_unit_test(wrong_options_are_refused),
-          cmocka_unit_test(every_rank_gets_the_same_tokens))
+static void count_gathers(void *arg, fsdp_module *module, fsdp_shard_event event)
+{
+    (void)module;
+    *(int *)arg += event == FSDP_EVENT_UNSHARD;
+}
+
+/* A group is gathered once, or once for each token. */
+static void check_gathers(fsdp_context *context, void *arg)
+{
+    const bool *reshard = arg;
+    fsdp_generate_options options = {.max_new_tokens = 5, .reshard = *reshard};
+    fsdp_module *model = load(context, "tiny-llama");
+    int32_t tokens[6] = {9};
+    int64_t count = 1;
+    int gathers = 0;
+
+    shard(model);
+    CHECK_OK(fsdp_module_set_reshard_after_forward(model, true, true));
+    CHECK_OK(fsdp_module_set_shard_listener(model, count_gathers, &gathers));
+    CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+    CHECK_EQ(gathers, (fsdp_model_block_count(model) + 1) * (*reshard ? 5 : 1));
+    fsdp_module_unref(model);
+}
+
+static void a_sharded_model_is_gathered_once_unless_it_is_to_reshard(void **state)
+{
+    bool reshard = false;
+
+    (void)state;
+    test_run_ranks(2, check_gathers, &reshard);
+    reshard = true;
+    test_run_ranks(2, check_gathers, &reshard);
+}
+
+/* ---- what it leaves ---- */
+
+static void every_module_is_in_the_mode_in_which_it_was(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = load(context, "tiny-llama");
+    fsdp_generate_options options = {.max_new_tokens = 2};
+    int32_t tokens[3] = {5};
+    int64_t count = 1;
+
+    (void)state;
+    fsdp_module_train(fsdp_model_block(model, 0), false);
+    CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+    CHECK(model->training && fsdp_model_block(model, 1)->training);
+    CHECK(!fsdp_model_block(model, 0)->training);
+    fsdp_module_unref(model);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static bool keeps(fsdp_module *module)
+{
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    CHECK(info.keeps_unsharded || info.state == FSDP_SHARDED);
+    return info.keeps_unsharded;
+}
+
+/* Of all, of one block alone, of none. */
+static void settle(fsdp_context *context, void *arg)
+{
+    fsdp_module *model = load(context, "tiny-llama");
+    int32_t tokens[20] = {5};
+    int64_t count = 1;
+
+    (void)arg;
+    shard(model);
+    for (int round = 0; round < 6; round++) {
+        fsdp_generate_options options = {.max_new_tokens = 2, .reshard = round > 2};
+        bool all = round % 3 == 0, first = round % 3 < 2;
+
+        CHECK_OK(fsdp_module_set_keep_unsharded(model, all));
+        CHECK_OK(fsdp_module_set_keep_unsharded(fsdp_model_block(model, 0), first));
+        CHECK_OK(fsdp_model_set_last_logits_only(model, all));
+        CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+        CHECK_EQ(keeps(model), all);
+        CHECK_EQ(keeps(fsdp_model_block(model, 0)), first);
+        CHECK_EQ(keeps(fsdp_model_block(model, 1)), all);
+        CHECK_EQ(fsdp_model_last_logits_only(model), all);
+    }
+    CHECK(!fsdp_model_last_logits_only(fsdp_model_block(model, 0)));
+    fsdp_module_unref(model);
+}
+
+static void what_was_set_before_holds_again(void **state)
+{
+    (void)state;
+    test_run_ranks(2, settle, NULL);
+}
+
+static bool generate_inside(void *arg, int32_t token)
+{
+    fsdp_generate_options options = {.max_new_tokens = 1};
+    int32_t tokens[2] = {token};
+    int64_t count = 1;
+
+    CHECK_OK(fsdp_generate(arg, tokens, &count, &options, NULL, NULL));
+    return true;
+}
+
+static void a_text_may_be_made_while_another_is(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = load(context, "tiny-llama");
+    fsdp_generate_options options = {.max_new_tokens = 5};
+    int32_t alone[9] = {3, 1, 4, 1}, with[9] = {3, 1, 4, 1};
+    int64_t count;
+
+    (void)state;
+    for (int no_cache = 0; no_cache < 2; no_cache++) {
+        options.no_cache = no_cache;
+        count = 4;
+        CHECK_OK(fsdp_generate(model, alone, &count, &options, NULL, NULL));
+        count = 4;
+        CHECK_OK(fsdp_generate(model, with, &count, &options, generate_inside, model));
+        CHECK_BYTES(with, alone, sizeof alone);
+    }
+    fsdp_module_unref(model);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+static fsdp_tensor *loss_of(fsdp_context *context, fsdp_module *model)
+{
+    static const int32_t inputs[4] = {3, 1, 4, 1}, targets[4] = {1, 4, 1, 5};
+    fsdp_device *device = test_device(context);
+
+    return fsdp_call(model, fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(1, 4), inputs),
+                     fsdp_from_data(device, FSDP_I32, FSDP_SHAPE(1, 4), targets));
+}
+
+static fsdp_optimizer *optimizer_of(fsdp_module *model)
+{
+    fsdp_parameters parameters = {0};
+    fsdp_optimizer *optimizer = NULL;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    CHECK_OK(fsdp_sgd_create(&parameters, &(fsdp_sgd_options){.lr = 0.1}, &optimizer));
+    fsdp_parameters_release(&parameters);
+    return optimizer;
+}
+
+/* Norm of the gradients of two backwards, with texts in every place between them. */
+static void accumulate(fsdp_context *context, void *arg)
+{
+    fsdp_generate_options options = {.max_new_tokens = 2};
+    fsdp_module *model = load(context, "tiny-llama");
+    fsdp_optimizer *optimizer;
+    double norms[2];
+
+    (void)arg;
+    shard(model);
+    optimizer = optimizer_of(model);
+    for (int with = 0; with < 2; with++) {
+        for (int micro = 0; micro < 2; micro++) {
+            int32_t tokens[5] = {5};
+            int64_t count = 1;
+            fsdp_tensor *loss;
+
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(model, micro == 1, true));
+            CHECK_OK(fsdp_scope_begin(context));
+            loss = CHECK_PTR(loss_of(context, model));
+            if (with)
+                CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+            CHECK_OK(fsdp_backward(loss));
+            fsdp_scope_end(context, NULL);
+            if (with)
+                CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
+        }
+        CHECK_OK(fsdp_clip_grad_norm(optimizer, 0, &norms[with]));
+        CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
+    }
+    CHECK(norms[0] == norms[1] && norms[0] > 0);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(model);
+}
+
+static void gradients_that_add_up_are_the_same(void **state)
+{
+    (void)state;
+    test_run_ranks(2, accumulate, NULL);
+}
+
+/* ---- failures ---- */
+
+static void whatever_allocation_fails_the_model_can_be_used_again(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = load(context, "tiny-llama");
+    fsdp_generate_options options = {.max_new_tokens = 3, .temperature = 1};
+    int32_t right[4] = {9}, tokens[4];
+    int64_t count = 1;
+
+    (void)state;
+    CHECK_OK(fsdp_generate(model, right, &count, &options, NULL, NULL));
+    for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
+        fsdp_status status;
+
+        tokens[0] = 9;
+        count = 1;
+        status = fsdp_generate(model, tokens, &count, &options, NULL, NULL);
+        CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
+        CHECK(count >= 1 && memcmp(tokens, right, (size_t)count * sizeof *tokens) == 0);
+        CHECK(model->training && fsdp_grad_enabled(context));
+    }
+    CHECK_EQ(count, 4);
+    fsdp_module_unref(model);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+TEST_MAIN(cmocka_unit_test(greedy_tokens_are_the_most_likely_of_a_forward_over_the_context),
+          cmocka_unit_test(a_context_of_one_token_goes_on), cmocka_unit_test(the_seed_decides_and_each_can_end_it),
+          cmocka_unit_test(a_stop_token_is_the_last_one), cmocka_unit_test(wrong_options_are_refused),
+          cmocka_unit_test(every_rank_gets_the_same_tokens_sharded_or_not),
+          cmocka_unit_test(a_sharded_model_is_gathered_once_unless_it_is_to_reshard),
+          cmocka_unit_test(every_module_is_in_the_mode_in_which_it_was),
+          cmocka_unit_test(what_was_set_before_holds_again), cmocka_unit_test(a_text_may_be_made_while_another_is),
+          cmocka_unit_test(gradients_that_add_up_are_the_same),
+          cmocka_unit_test(whatever_allocation_fails_the_model_can_be_used_again))

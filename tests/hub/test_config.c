@@ -1,4 +1,5 @@
 /* config.json: what is read from it, what is written, and what a broken or foreign one is told. */
+#include "base/compiler.h"
 #include "hub/hub.h"
 #include "support/test.h"
 
@@ -31,7 +32,8 @@ static void gpt2_defaults_are_those_of_transformers(void **state)
     CHECK(config.tie_word_embeddings);
     CHECK(config.dropout == 0.1f && config.embd_dropout == 0.1f && config.attention_dropout == 0.1f);
     CHECK(!config.gelu_erf);
-    CHECK(config.has_bos_token && config.bos_token == 7 && !config.has_eos_token);
+    CHECK(config.has_bos_token && config.bos_token == 7 && config.eos_token_count == 0);
+    CHECK(!config.has_pad_token && !config.has_unk_token);
     CHECK_OK(parse("{" GPT2_SIZES ",\"n_inner\":50,\"activation_function\":\"gelu\",\"tie_word_embeddings\":false}",
                    &config));
     CHECK_EQ(config.ffn_dim, 50);
@@ -56,18 +58,84 @@ static void llama_is_read_in_the_older_and_the_newer_style(void **state)
         CHECK_OK(parse(styles[i], &config));
         CHECK_EQ(config.architecture, FSDP_LLAMA);
         CHECK_EQ(config.n_kv_heads, 2);
-        CHECK(config.rope_theta == 5e5f && config.rope_llama3 && config.rope_factor == 8);
+        CHECK(config.rope_theta == 5e5f && config.rope_type == FSDP_ROPE_LLAMA3 && config.rope_factor == 8);
         CHECK(config.rope_low_freq_factor == 1 && config.rope_high_freq_factor == 4);
         CHECK_EQ(config.rope_original_max_seq_len, 512);
     }
     CHECK_OK(parse("{" LLAMA_SIZES ",\"rope_scaling\":null,\"head_dim\":10,\"eos_token_id\":[5,6],\"mlp_bias\":true}",
                    &config));
-    CHECK(config.rope_theta == 1e4f && !config.rope_llama3 && !config.tie_word_embeddings);
+    CHECK(config.rope_theta == 1e4f && config.rope_type == FSDP_ROPE_DEFAULT && !config.tie_word_embeddings);
     CHECK(config.mlp_bias && !config.attention_bias);
     CHECK_EQ(config.n_kv_heads, 4);
     CHECK_EQ(config.head_dim, 10);
     CHECK_EQ(config.max_seq_len, 2048);
-    CHECK(config.norm_eps == 1e-6f && config.has_eos_token && config.eos_token == 5);
+    CHECK(config.norm_eps == 1e-6f && config.eos_token_count == 2);
+    CHECK(config.eos_tokens[0] == 5 && config.eos_tokens[1] == 6);
+}
+
+/* The sizes above as those of another Llama, with `rest`. */
+static fsdp_status parse_as(const char *model_type, const char *rest, fsdp_model_config *out)
+{
+    char text[1024];
+
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\"%s%s}", model_type, strchr(LLAMA_SIZES, ','), rest);
+    return parse(text, out);
+}
+
+static void mistral_and_qwen2_are_llamas_with_defaults_of_their_own(void **state)
+{
+    fsdp_model_config config;
+
+    (void)state;
+    CHECK_OK(parse_as("mistral", ",\"num_key_value_heads\":2,\"sliding_window\":null", &config));
+    CHECK_EQ(config.architecture, FSDP_MISTRAL);
+    CHECK_EQ(config.max_seq_len, 131072);
+    CHECK_EQ(config.n_kv_heads, 2);
+    CHECK_OK(parse_as("mistral", ",\"num_key_value_heads\":null,\"max_position_embeddings\":4096", &config));
+    CHECK_EQ(config.n_kv_heads, 4);
+    CHECK_ERROR(parse_as("mistral", ",\"sliding_window\":null", &config), FSDP_INVALID, "n_kv_heads is 8");
+    CHECK_OK(parse_as("qwen2", ",\"num_key_value_heads\":2,\"attention_bias\":true,\"head_dim\":6", &config));
+    CHECK_EQ(config.architecture, FSDP_QWEN2);
+    CHECK_EQ(config.max_seq_len, 32768);
+    CHECK_EQ(config.head_dim, 6);
+    CHECK(!config.attention_bias);
+    CHECK_ERROR(parse_as("qwen2", "", &config), FSDP_INVALID, "n_kv_heads is 32");
+}
+
+static void only_windows_that_hold_all_positions_are_read(void **state)
+{
+    static const char *const good[][2] = {
+        {"mistral", ",\"sliding_window\":null"},
+        {"mistral", ",\"sliding_window\":512"},
+        {"qwen2", ""},
+        {"qwen2", ",\"use_sliding_window\":true,\"sliding_window\":600"},
+        {"qwen2", ",\"use_sliding_window\":true,\"sliding_window\":8"}, /* from layer 28 on */
+        {"qwen2", ",\"layer_types\":[\"full_attention\",\"full_attention\"],\"use_sliding_window\":true,"
+                  "\"max_window_layers\":0,\"sliding_window\":8"},
+    };
+    static const char *const bad[][3] = {
+        {"mistral", ",\"sliding_window\":511", "a sliding_window of 511 in 512 positions is not supported"},
+        {"mistral", ",\"max_position_embeddings\":4097", "a sliding_window of 4096 in 4097 positions"},
+        {"qwen2", ",\"use_sliding_window\":true,\"max_window_layers\":1,\"sliding_window\":8",
+         "a sliding_window of 8 in 512"},
+        {"qwen2", ",\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":8",
+         "a sliding_window of 8 in 512"},
+        {"llama", ",\"layer_types\":[\"chunked_attention\"]", "layer type 'chunked_attention' is not supported"},
+        {"llama", ",\"layer_types\":[3]", "layer type '(no string)'"},
+    };
+    fsdp_model_config config;
+    char rest[512];
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(good); i++) {
+        snprintf(rest, sizeof rest, ",\"max_position_embeddings\":512,\"num_key_value_heads\":4%s", good[i][1]);
+        CHECK_OK(parse_as(good[i][0], rest, &config));
+    }
+    for (size_t i = 0; i < FSDP__COUNT_OF(bad); i++) {
+        snprintf(rest, sizeof rest, "%s,\"num_key_value_heads\":4%s",
+                 strstr(bad[i][1], "max_position") ? "" : ",\"max_position_embeddings\":512", bad[i][1]);
+        CHECK_ERROR(parse_as(bad[i][0], rest, &config), FSDP_UNSUPPORTED, bad[i][2]);
+    }
 }
 
 typedef struct fault {
@@ -93,7 +161,8 @@ static void every_fault_of_a_config_is_named(void **state)
         {"3", FSDP_FORMAT, "cannot read 'config.json'"},
         {"{}", FSDP_FORMAT, "key 'model_type' is missing"},
         {"{\"model_type\":3}", FSDP_FORMAT, "key 'model_type' is an integer, not a string"},
-        {"{\"model_type\":\"bert\"}", FSDP_UNSUPPORTED, "model_type 'bert' is not supported: gpt2 and llama are"},
+        {"{\"model_type\":\"bert\"}", FSDP_UNSUPPORTED,
+         "model_type 'bert' is not supported: gpt2, llama, mistral and qwen2 are"},
         {"{\"model_type\":\"gpt2\"}", FSDP_FORMAT, "key 'vocab_size' is missing"},
         {"{" GPT2_SIZES ",\"n_inner\":1.5}", FSDP_FORMAT, "key 'n_inner' is a fraction, not an integer"},
         {"{" GPT2_SIZES ",\"n_inner\":-4}", FSDP_INVALID, "cannot use 'config.json': bad model config: ffn_dim is -4"},
@@ -107,6 +176,8 @@ static void every_fault_of_a_config_is_named(void **state)
         {"{" GPT2_SIZES ",\"resid_pdrop\":1e300}", FSDP_FORMAT, "key 'resid_pdrop' is out of range"},
         {"{" GPT2_SIZES ",\"tie_word_embeddings\":1}", FSDP_FORMAT, "is an integer, not true or false"},
         {"{" GPT2_SIZES ",\"bos_token_id\":\"x\"}", FSDP_FORMAT, "key 'bos_token_id' is neither"},
+        {"{" GPT2_SIZES ",\"eos_token_id\":[1,null]}", FSDP_FORMAT, "key 'eos_token_id' is neither"},
+        {"{" GPT2_SIZES ",\"pad_token_id\":1.5}", FSDP_FORMAT, "key 'pad_token_id' is neither"},
         {"{" GPT2_SIZES ",\"quantization_config\":{}}", FSDP_UNSUPPORTED, "quantized weights"},
         {"{" LLAMA_SIZES ",\"hidden_act\":\"gelu\"}", FSDP_UNSUPPORTED,
          "hidden_act 'gelu' is not supported: only silu is"},
@@ -121,8 +192,12 @@ static void every_fault_of_a_config_is_named(void **state)
 static void every_fault_of_rotary_positions_is_named(void **state)
 {
     static const fault cases[] = {
-        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", FSDP_UNSUPPORTED,
-         "rope type 'linear' is not supported: default and llama3 are"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", FSDP_UNSUPPORTED,
+         "rope type 'dynamic' is not supported: default, linear and llama3 are"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\"}}", FSDP_FORMAT, "key 'factor' is missing"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"low_freq_factor\":1}}",
+         FSDP_UNSUPPORTED, "'low_freq_factor' does not belong to rope type linear"},
+        {"{" LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", FSDP_INVALID, "rope_factor is 0"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}", FSDP_UNSUPPORTED, "rope type 'yarn'"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"llama3\"}}", FSDP_FORMAT, "key 'factor' is missing"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":[]}", FSDP_FORMAT, "key 'rope_parameters' is an array, not an object"},
@@ -130,10 +205,11 @@ static void every_fault_of_rotary_positions_is_named(void **state)
          "partial_rotary_factor"},
         {"{" LLAMA_SIZES ",\"partial_rotary_factor\":0.5}", FSDP_UNSUPPORTED, "partial_rotary_factor"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":" LLAMA3 "}",
-         FSDP_UNSUPPORTED, "its rope_parameters and rope_scaling differ: supported is one kind, default or llama3"},
+         FSDP_UNSUPPORTED,
+         "its rope_parameters and rope_scaling differ: supported is one kind, default, linear or llama3"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{}}", FSDP_UNSUPPORTED, "differ"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":" LLAMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
-         FSDP_UNSUPPORTED, "rope type 'linear'"},
+         FSDP_UNSUPPORTED, "its rope_parameters and rope_scaling differ"},
         {"{" LLAMA_SIZES ",\"rope_parameters\":{\"rope_type\":\"default\",\"type\":\"llama3\"}}", FSDP_UNSUPPORTED,
          "a 'type' and another 'rope_type'"},
         {"{" LLAMA_SIZES ",\"rope_theta\":1e4,\"rope_parameters\":{\"rope_theta\":5e5}}", FSDP_UNSUPPORTED,
@@ -158,61 +234,85 @@ static void a_folder_without_config_is_named(void **state)
     CHECK_ERROR(fsdp_hub_read_config(NULL, &config), FSDP_INVALID, "required");
 }
 
+static void check_written(const fsdp_model_config *config)
+{
+    fsdp_model_config back;
+    char *text = NULL;
+
+    CHECK_OK(fsdp__config_text(config, FSDP_BF16, &text));
+    CHECK_CONTAINS(text, "\"dtype\": \"bfloat16\"");
+    CHECK_OK(parse(text, &back));
+    /* GPT-2 has no rotary positions; the padding of both is zero. */
+    CHECK_EQ(back.rope_theta == config->rope_theta, true);
+    CHECK_EQ(back.architecture, config->architecture);
+    CHECK_EQ(back.n_layers, config->n_layers);
+    CHECK_EQ(back.head_dim, config->head_dim);
+    CHECK_EQ(back.ffn_dim, config->ffn_dim);
+    CHECK_EQ(back.max_seq_len, config->max_seq_len);
+    CHECK_EQ(back.rope_type, config->rope_type);
+    CHECK(back.rope_factor == config->rope_factor && back.rope_high_freq_factor == config->rope_high_freq_factor);
+    CHECK(back.dropout == config->dropout && back.embd_dropout == config->embd_dropout);
+    CHECK(back.attention_dropout == config->attention_dropout && back.norm_eps == config->norm_eps);
+    CHECK_EQ(back.gelu_erf, config->gelu_erf);
+    CHECK_EQ(back.tie_word_embeddings, config->tie_word_embeddings);
+    CHECK_EQ(back.attention_bias, config->attention_bias);
+    CHECK_EQ(back.mlp_bias, config->mlp_bias);
+    CHECK_EQ(back.has_bos_token, config->has_bos_token);
+    CHECK_EQ(back.bos_token, config->bos_token);
+    CHECK_EQ(back.has_pad_token, config->has_pad_token);
+    CHECK_EQ(back.pad_token, config->pad_token);
+    CHECK_EQ(back.has_unk_token, config->has_unk_token);
+    CHECK_EQ(back.unk_token, config->unk_token);
+    CHECK_EQ(back.eos_token_count, config->eos_token_count);
+    CHECK_BYTES(back.eos_tokens, config->eos_tokens, sizeof back.eos_tokens);
+    CHECK_EQ(fsdp_model_config_parameters(&back), fsdp_model_config_parameters(config));
+    free(text);
+}
+
 static void what_is_written_reads_back_the_same(void **state)
 {
-    fsdp_model_config configs[8] = {0};
+    fsdp_model_config configs[10] = {0};
     int count = 0;
 
     (void)state;
     for (const char *const *name = fsdp_model_preset_names(); *name; name++)
         CHECK_OK(fsdp_model_preset(*name, &configs[count++]));
     configs[count] = configs[2]; /* a llama with everything on */
-    configs[count].rope_llama3 = configs[count].attention_bias = configs[count].mlp_bias = true;
+    configs[count].attention_bias = configs[count].mlp_bias = true;
+    configs[count].rope_type = FSDP_ROPE_LLAMA3;
     configs[count].rope_factor = 32.5f;
     configs[count].rope_low_freq_factor = 1;
     configs[count].rope_high_freq_factor = 4.1f;
     configs[count].rope_original_max_seq_len = 8192;
-    configs[count].has_eos_token = true;
-    configs[count].eos_token = 3;
+    configs[count].eos_token_count = FSDP_MODEL_MAX_EOS_TOKENS;
+    for (int i = 0; i < FSDP_MODEL_MAX_EOS_TOKENS; i++)
+        configs[count].eos_tokens[i] = 3 + i;
+    configs[count].has_pad_token = configs[count].has_unk_token = true;
+    configs[count].pad_token = -1; /* of the first Llamas */
+    configs[count].unk_token = 2;
     configs[count].attention_dropout = 0.3f;
     configs[count++].tie_word_embeddings = true;
     configs[count] = configs[0]; /* a GPT-2 with everything on */
     configs[count].gelu_erf = configs[count].tie_word_embeddings = configs[count].has_bos_token = true;
     configs[count].dropout = 0.123456789f;
     configs[count].embd_dropout = 1.0f / 3;
+    configs[count].eos_token_count = 1;
+    configs[count].eos_tokens[0] = 9;
     configs[count++].norm_eps = 1.1754944e-38f;
-    for (int i = 0; i < count; i++) {
-        fsdp_model_config back;
-        char *text = NULL;
-
-        CHECK_OK(fsdp__config_text(&configs[i], FSDP_BF16, &text));
-        CHECK_CONTAINS(text, "\"dtype\": \"bfloat16\"");
-        CHECK_OK(parse(text, &back));
-        /* GPT-2 has no rotary positions; the padding of both is zero. */
-        CHECK_EQ(back.rope_theta == configs[i].rope_theta, true);
-        CHECK_EQ(back.n_layers, configs[i].n_layers);
-        CHECK_EQ(back.head_dim, configs[i].head_dim);
-        CHECK_EQ(back.ffn_dim, configs[i].ffn_dim);
-        CHECK_EQ(back.max_seq_len, configs[i].max_seq_len);
-        CHECK_EQ(back.rope_llama3, configs[i].rope_llama3);
-        CHECK(back.rope_factor == configs[i].rope_factor &&
-              back.rope_high_freq_factor == configs[i].rope_high_freq_factor);
-        CHECK(back.dropout == configs[i].dropout && back.embd_dropout == configs[i].embd_dropout);
-        CHECK(back.attention_dropout == configs[i].attention_dropout && back.norm_eps == configs[i].norm_eps);
-        CHECK_EQ(back.gelu_erf, configs[i].gelu_erf);
-        CHECK_EQ(back.tie_word_embeddings, configs[i].tie_word_embeddings);
-        CHECK_EQ(back.attention_bias, configs[i].attention_bias);
-        CHECK_EQ(back.mlp_bias, configs[i].mlp_bias);
-        CHECK_EQ(back.has_bos_token, configs[i].has_bos_token);
-        CHECK_EQ(back.has_eos_token, configs[i].has_eos_token);
-        CHECK_EQ(back.eos_token, configs[i].eos_token);
-        CHECK_EQ(fsdp_model_config_parameters(&back), fsdp_model_config_parameters(&configs[i]));
-        free(text);
-    }
+    configs[count] = configs[2];
+    configs[count].rope_type = FSDP_ROPE_LINEAR;
+    configs[count].rope_factor = 2.5f;
+    configs[count++].architecture = FSDP_MISTRAL;
+    configs[count] = configs[3];
+    configs[count++].architecture = FSDP_QWEN2;
+    for (int i = 0; i < count; i++)
+        check_written(&configs[i]);
 }
 
 TEST_MAIN(cmocka_unit_test(gpt2_defaults_are_those_of_transformers),
           cmocka_unit_test(llama_is_read_in_the_older_and_the_newer_style),
+          cmocka_unit_test(mistral_and_qwen2_are_llamas_with_defaults_of_their_own),
+          cmocka_unit_test(only_windows_that_hold_all_positions_are_read),
           cmocka_unit_test(every_fault_of_a_config_is_named),
           cmocka_unit_test(every_fault_of_rotary_positions_is_named),
           cmocka_unit_test(a_folder_without_config_is_named), cmocka_unit_test(what_is_written_reads_back_the_same))

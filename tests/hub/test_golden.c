@@ -1,4 +1,4 @@
-/* Logits, losses and gradients of three Hugging Face folders, held to those of PyTorch and transformers. */
+/* Logits, losses and gradients of Hugging Face folders, held to those of PyTorch and transformers. */
 #include <math.h>
 
 #include "fsdp/format.h"
@@ -15,15 +15,15 @@ typedef struct fixture {
 } fixture;
 
 /* The model as it is trained: shapes first, then bytes, then the folder's values. */
-static fixture load(const char *name)
+static fixture load(const char *folder)
 {
     fixture f = {.context = test_context()};
     fsdp_state_dict *parameters = NULL;
-    char folder[256], golden[256];
+    char golden[320];
 
-    snprintf(folder, sizeof folder, "%s%s", MODELS, name);
-    snprintf(golden, sizeof golden, "%s%s/golden.safetensors", MODELS, name);
+    snprintf(golden, sizeof golden, "%s/golden.safetensors", folder);
     CHECK_OK(fsdp_hub_read_config(folder, &f.config));
+    CHECK_OK(fsdp_hub_check(f.context, folder, &f.config));
     f.model = CHECK_PTR(fsdp_model_create(f.context, fsdp_meta(f.context), &f.config));
     CHECK_OK(fsdp_module_materialize(f.model, test_device(f.context)));
     CHECK_OK(fsdp_state_dict_from_module(f.model, &parameters));
@@ -81,9 +81,9 @@ static void check_gradients(const fixture *f)
     fsdp_parameters_release(&parameters);
 }
 
-static void check_model(const char *name)
+static void check_model(const char *folder)
 {
-    fixture f = load(name);
+    fixture f = load(folder);
     fsdp_tensor *ids, *targets, *loss;
     double value = 0;
     float expected;
@@ -105,21 +105,35 @@ static void check_model(const char *name)
 static void gpt2_equals_pytorch(void **state)
 {
     (void)state;
-    check_model("tiny-gpt2");
+    check_model(MODELS "tiny-gpt2");
 }
 
 static void llama_with_grouped_heads_from_many_files_equals_pytorch(void **state)
 {
     (void)state;
-    check_model("tiny-llama");
+    check_model(MODELS "tiny-llama");
 }
 
 static void llama_with_a_tied_head_equals_pytorch(void **state)
 {
     (void)state;
-    check_model("tiny-llama-tied-st");
+    check_model(MODELS "tiny-llama-tied-st");
+}
+
+/* The same model as before, in two files of torch.save. */
+static void llama_of_pytorchs_own_files_equals_pytorch(void **state)
+{
+    const char *reference = getenv("FSDP_REFERENCE");
+    char folder[300];
+
+    (void)state;
+    if (!reference)
+        skip(); /* FSDP_REFERENCE has it */
+    snprintf(folder, sizeof folder, "%s/models/tiny-llama-tied", reference);
+    check_model(folder);
 }
 
 TEST_MAIN(cmocka_unit_test(gpt2_equals_pytorch),
           cmocka_unit_test(llama_with_grouped_heads_from_many_files_equals_pytorch),
-          cmocka_unit_test(llama_with_a_tied_head_equals_pytorch))
+          cmocka_unit_test(llama_with_a_tied_head_equals_pytorch),
+          cmocka_unit_test(llama_of_pytorchs_own_files_equals_pytorch))

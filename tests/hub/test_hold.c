@@ -68,7 +68,7 @@ static void the_tokenizer_comes_with_the_model(void **state)
     char *tokenizer = test_path(f->folder, "tokenizer.json"), *text;
 
     CHECK_OK(fsdp__hub_hold_begin(hold));
-    CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32));
+    CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES));
     CHECK_OK(fsdp__hub_save_held(hold, f->state, &f->config, FSDP_F32, fsdp_world(f->context), 1 << 20));
     text = test_read_file(tokenizer, NULL);
     CHECK_STRING(text, "{}");
@@ -98,10 +98,11 @@ static void names_that_are_taken_are_known_before(void **state)
     test_write_file(tokenizer, "theirs", 6);
     hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
     CHECK_OK(fsdp__hub_hold_begin(hold));
-    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_INVALID,
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES), FSDP_INVALID,
                 "it holds 'tokenizer.json', which no export wrote: name another folder, or set overwrite");
     fsdp_hub_abandon(hold);
-    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_INTERRUPTED, "it was given up");
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES), FSDP_INTERRUPTED,
+                "it was given up");
     fsdp__hub_hold_free(hold);
     free(tokenizer);
 }
@@ -115,13 +116,14 @@ static void a_tokenizer_that_cannot_be_copied_is_known_before(void **state)
 
     CHECK_OK(fsdp__hub_hold_begin(hold));
     CHECK_EQ(mkfifo(vocab, 0666), 0);
-    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_IO, "it is a FIFO, not a regular");
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES), FSDP_IO,
+                "it is a FIFO, not a regular");
     CHECK_OK(fsdp__remove_tree(vocab));
     CHECK_OK(fsdp__make_directories(vocab));
-    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32), FSDP_IO,
+    CHECK_ERROR(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES), FSDP_IO,
                 "it is a directory, not a regular");
     CHECK_OK(fsdp__remove_tree(vocab));
-    CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32));
+    CHECK_OK(fsdp__hub_hold_check(hold, f->state, &f->config, FSDP_F32, FSDP__FILE_LIMIT_BYTES));
     fsdp__hub_hold_free(hold);
     free(vocab);
 }

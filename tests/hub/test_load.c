@@ -301,7 +301,8 @@ static void a_folder_is_checked_by_its_headers_alone(void **state)
     wrong = config;
     wrong.dim = 1 << 20;
     wrong.n_layers = 1 << 14;
-    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "parameters, but its files hold 53760 elements");
+    CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT,
+                "its files hold 53760 elements, but a model of the config's sizes has");
     wrong = config;
     wrong.vocab_size--;
     CHECK_ERROR(fsdp_hub_check(context, folder, &wrong), FSDP_FORMAT, "embed_tokens.weight' has shape");

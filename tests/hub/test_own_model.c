@@ -1,5 +1,6 @@
 /* A model of one's own through safetensors, from the public headers alone: saved behind any front door in any world,
  * and loaded behind any other, with PyTorch's names; names that only one side has, strict or not. Links: shard */
+#include "base/fault.h"
 #include "fsdp/format.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/hub.h"
@@ -218,7 +219,7 @@ static void names_that_differ_are_an_error_or_a_list(void **state)
     fsdp_context *context = test_context();
     fsdp_module *module = other_model(context, FSDP_I64);
     fsdp_state_dict *dict;
-    fsdp_hub_keys keys = {.missing_count = 7};
+    fsdp_state_dict_keys keys = {.missing_count = 7};
 
     (void)state;
     test_run_ranks(2, save, &out);
@@ -233,8 +234,8 @@ static void names_that_differ_are_an_error_or_a_list(void **state)
     CHECK_STRING(keys.missing[2], "down.bias");
     CHECK_EQ(keys.unexpected_count, 3);
     CHECK_NEAR(counted(module), (double)((int64_t)1 << 40), 0);
-    fsdp_hub_keys_release(&keys);
-    fsdp_hub_keys_release(NULL);
+    fsdp_state_dict_keys_release(&keys);
+    fsdp_state_dict_keys_release(NULL);
     fsdp_state_dict_free(dict);
     fsdp_module_unref(module);
 
@@ -251,6 +252,78 @@ static void names_that_differ_are_an_error_or_a_list(void **state)
     test_directory_free(folder);
 }
 
+/* ---- a disk that fails ---- */
+
+typedef struct attempt {
+    const char *folder;
+    int rank; /* whose disk it is */
+    long nth;
+    bool hit;
+    fsdp_status status[2];
+} attempt;
+
+static void save_with_fault(fsdp_context *context, void *arg)
+{
+    attempt *a = arg;
+    int rank = fsdp_context_rank(context);
+    model *m = behind(context, SHARDED);
+    fsdp_state_dict *state;
+
+    fill(m, 9, 9);
+    CHECK_OK(fsdp_state_dict_from_module(&m->base, &state));
+    if (rank == a->rank)
+        fsdp__fault_arm(FSDP__FAULT_WRITE, a->nth);
+    a->status[rank] = fsdp_hub_save(a->folder, state, NULL, FSDP_DTYPE_NONE, fsdp_world(context));
+    if (rank == a->rank) {
+        a->hit = fsdp__fault_hit(FSDP__FAULT_WRITE);
+        fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
+    }
+    fsdp_state_dict_free(state);
+    fsdp_module_unref(&m->base);
+}
+
+static void check_holds(const char *folder, uint64_t seed, int64_t seen)
+{
+    fsdp_context *context = test_context();
+    model *expected = behind(context, PLAIN), *m = behind(context, PLAIN);
+    fsdp_state_dict *state, *wanted;
+
+    fill(expected, seed, seen);
+    CHECK_OK(fsdp_state_dict_from_module(&m->base, &state));
+    CHECK_OK(fsdp_state_dict_from_module(&expected->base, &wanted));
+    CHECK_OK(fsdp_hub_load(folder, state, NULL));
+    check_equal(state, wanted);
+    fsdp_state_dict_free(wanted);
+    fsdp_state_dict_free(state);
+    fsdp_module_unref(&m->base);
+    fsdp_module_unref(&expected->base);
+    fsdp_context_free(context);
+}
+
+/* Where any write of either rank fails, both say so, and the model that was there before is there. */
+static void a_write_that_fails_costs_nothing(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        char *folder = test_directory();
+        move out = {SHARDED, folder};
+        attempt a = {.folder = folder, .rank = rank, .nth = 1, .hit = true};
+
+        test_run_ranks(2, save, &out);
+        for (; a.hit; a.nth++) {
+            test_run_ranks(2, save_with_fault, &a);
+            CHECK_EQ(a.status[0] == FSDP_OK, !a.hit);
+            CHECK_EQ(a.status[1] == FSDP_OK, !a.hit);
+            if (a.hit)
+                check_holds(folder, 5, (int64_t)1 << 40);
+        }
+        CHECK(a.nth > 2);
+        check_holds(folder, 9, 9);
+        test_directory_free(folder);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(state_goes_through_files_from_any_door_into_any_other),
           cmocka_unit_test(files_have_the_names_and_dtypes_of_the_model),
-          cmocka_unit_test(names_that_differ_are_an_error_or_a_list))
+          cmocka_unit_test(names_that_differ_are_an_error_or_a_list),
+          cmocka_unit_test(a_write_that_fails_costs_nothing))

@@ -90,7 +90,7 @@ static void save(fsdp_context *context, void *arg)
     fsdp_state_dict *state = make_state(context, &mesh);
     fsdp_model_config c = config();
 
-    CHECK_OK(fsdp__hub_save_split(j->folder, state, &c, j->dtype, fsdp_world(context), j->limit_bytes));
+    CHECK_OK(fsdp_hub_save_split(j->folder, state, &c, j->dtype, fsdp_world(context), j->limit_bytes));
     fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
 }
@@ -260,7 +260,7 @@ static fsdp_status save_with_fault(fsdp_context *context, const job *j, const fs
 {
     fsdp_model_config c = config();
 
-    return fsdp__hub_save_split(j->folder, state, &c, j->dtype, fsdp_world(context), j->limit_bytes);
+    return fsdp_hub_save_split(j->folder, state, &c, j->dtype, fsdp_world(context), j->limit_bytes);
 }
 
 /* With every write of one rank failing in turn: an error on every rank, and the old folder as it was. */
@@ -351,7 +351,7 @@ static void a_failed_allocation_leaves_nothing(void **state)
         fsdp_status status;
 
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, n);
-        status = fsdp__hub_save_split(folder, whole, &c, FSDP_F32, world, 1100);
+        status = fsdp_hub_save_split(folder, whole, &c, FSDP_F32, world, 1100);
         hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
         CHECK_EQ(status != FSDP_OK, hit);

@@ -30,7 +30,7 @@ static fsdp_status rewrite(fsdp_context *context, void *arg)
     FSDP_TRY(model ? FSDP_OK : fsdp_last_status());
     FSDP_TRY(fsdp_state_dict_from_module(model, &state));
     FSDP_TRY(fsdp_hub_load(from, state, &config));
-    FSDP_TRY(fsdp__hub_save_split(j->to, state, &config, j->dtype, fsdp_world(context), j->limit_bytes));
+    FSDP_TRY(fsdp_hub_save_split(j->to, state, &config, j->dtype, fsdp_world(context), j->limit_bytes));
     fsdp_state_dict_free(state);
     fsdp_module_unref(model);
     return FSDP_OK;

@@ -1,6 +1,7 @@
 /* Presets, checks and counts of model configs. */
 #include <math.h>
 
+#include "base/compiler.h"
 #include "models/models.h"
 #include "support/test.h"
 
@@ -62,15 +63,21 @@ static void the_count_is_that_of_the_modules_parameters(void **state)
 {
     static const struct {
         bool tied, attention_bias, mlp_bias;
-    } variants[] = {{false, false, false}, {true, true, false}, {true, false, true}};
+        bool qwen2;
+    } variants[] = {{false, false, false, false},
+                    {true, true, false, false},
+                    {true, false, true, false},
+                    {false, false, false, true}};
 
     (void)state;
     for (const char *const *name = fsdp_model_preset_names(); *name; name++) {
-        for (size_t v = 0; v < 3; v++) {
+        for (size_t v = 0; v < FSDP__COUNT_OF(variants); v++) {
             fsdp_context *context = test_context();
             fsdp_model_config config = preset(*name);
             fsdp_module *model;
 
+            if (variants[v].qwen2 && config.architecture == FSDP_LLAMA)
+                config.architecture = FSDP_QWEN2;
             config.tie_word_embeddings = variants[v].tied;
             config.attention_bias = variants[v].attention_bias;
             config.mlp_bias = variants[v].mlp_bias;
@@ -130,8 +137,18 @@ static void each_wrong_field_is_named(void **state)
     WRONG("llama-1m", head_dim, 33, "head_dim is 33: rotary positions need an even one");
     WRONG("llama-1m", n_heads, 1 << 20, "n_heads * head_dim");
     WRONG("llama-1m", rope_theta, 0, "rope_theta is 0");
-    WRONG("llama-1m", rope_llama3, true, "rope_factor is 0");
+    WRONG("llama-1m", rope_type, FSDP_ROPE_LINEAR, "rope_factor is 0");
+    WRONG("llama-1m", rope_type, (fsdp_rope_type)3, "rope_type is 3: it must be between 0 and 2");
 #undef WRONG
+    config = preset("llama-1m");
+    config.architecture = FSDP_QWEN2;
+    CHECK_OK(fsdp_model_config_check(&config));
+    config.attention_bias = true;
+    CHECK_ERROR(fsdp_model_config_check(&config), FSDP_INVALID, "attention_bias is true: Qwen2 has no such biases");
+    config.architecture = FSDP_MISTRAL;
+    config.attention_bias = false;
+    config.mlp_bias = true;
+    CHECK_ERROR(fsdp_model_config_check(&config), FSDP_INVALID, "mlp_bias is true: Mistral has no such biases");
     CHECK_ERROR(fsdp_model_config_check(NULL), FSDP_INVALID, "no model config");
 }
 
@@ -150,17 +167,32 @@ static void rotary_frequencies_follow_transformers(void **state)
     config.head_dim = 16;
     fsdp__rope_frequencies(&config, got);
     CHECK_CLOSE(got, plain, 8, 1e-6, 0);
-    config.rope_llama3 = true;
+    config.rope_type = FSDP_ROPE_LLAMA3;
     config.rope_factor = 8;
     config.rope_low_freq_factor = 1;
     config.rope_high_freq_factor = 4;
     config.rope_original_max_seq_len = 256;
     fsdp__rope_frequencies(&config, got);
     CHECK_CLOSE(got, scaled, 8, 1e-6, 0);
+    config.rope_type = FSDP_ROPE_LINEAR;
+    fsdp__rope_frequencies(&config, got);
+    for (int i = 0; i < 8; i++)
+        CHECK_NEAR(got[i], plain[i] / 8, 1e-6 * plain[i]);
+}
+
+static void every_value_has_a_name(void **state)
+{
+    (void)state;
+    CHECK_STRING(fsdp_architecture_name(FSDP_GPT2), "GPT-2");
+    CHECK_STRING(fsdp_architecture_name(FSDP_QWEN2), "Qwen2");
+    CHECK_STRING(fsdp_architecture_name((fsdp_architecture)-1), "unknown");
+    CHECK_STRING(fsdp_rope_type_name(FSDP_ROPE_LLAMA3), "llama3");
+    CHECK_STRING(fsdp_rope_type_name((fsdp_rope_type)3), "unknown");
 }
 
 TEST_MAIN(cmocka_unit_test(presets_have_the_published_sizes),
           cmocka_unit_test(an_unknown_preset_is_answered_with_the_known_ones),
           cmocka_unit_test(the_count_is_that_of_the_modules_parameters),
           cmocka_unit_test(flops_are_six_per_weight_and_those_of_attention),
-          cmocka_unit_test(each_wrong_field_is_named), cmocka_unit_test(rotary_frequencies_follow_transformers))
+          cmocka_unit_test(each_wrong_field_is_named), cmocka_unit_test(rotary_frequencies_follow_transformers),
+          cmocka_unit_test(every_value_has_a_name))

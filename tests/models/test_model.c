@@ -1,4 +1,4 @@
-/* The two models as modules: tree, names, shapes, randomness, errors. Their values are held to PyTorch's in tests/hub.
+/* The models as modules: tree, names, shapes, randomness, errors. Their values are held to PyTorch's in tests/hub.
  */
 #include "fsdp/models.h"
 #include "support/test.h"
@@ -100,6 +100,23 @@ static void the_tree_prints_as_transformers_prints_it(void **state)
                               ")");
 }
 
+static void a_llama_by_another_name_prints_as_what_it_is(void **state)
+{
+    (void)state;
+    check_printed(FSDP_QWEN2, "Qwen2ForCausalLM(\n  (model): Qwen2Model(\n");
+    check_printed(FSDP_QWEN2, "      (0-1): 2 x Qwen2DecoderLayer(\n"
+                              "        (self_attn): Qwen2Attention(\n"
+                              "          (q_proj): Linear(in_features=12, out_features=12, bias=True)\n"
+                              "          (k_proj): Linear(in_features=12, out_features=4, bias=True)\n"
+                              "          (v_proj): Linear(in_features=12, out_features=4, bias=True)\n"
+                              "          (o_proj): Linear(in_features=12, out_features=12, bias=False)\n"
+                              "        )\n"
+                              "        (mlp): Qwen2MLP(\n");
+    check_printed(FSDP_MISTRAL, "        (self_attn): MistralAttention(\n"
+                                "          (q_proj): Linear(in_features=12, out_features=12, bias=False)\n");
+    check_printed(FSDP_MISTRAL, "    (rotary_emb): MistralRotaryEmbedding()\n");
+}
+
 static void a_tied_head_is_the_embedding(void **state)
 {
     fsdp_context *context = test_context();
@@ -185,13 +202,13 @@ static void last_logits_only_are_the_last_of_all(void **state)
 static void every_parameter_gets_a_gradient(void **state)
 {
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 8; variant++) {
         fsdp_context *context = test_context();
-        fsdp_model_config config = tiny(variant % 2 ? FSDP_GPT2 : FSDP_LLAMA, variant / 2);
+        fsdp_model_config config = tiny((fsdp_architecture)(variant / 2), variant % 2);
         fsdp_parameters parameters = {0};
         fsdp_module *model;
 
-        config.attention_bias = config.mlp_bias = true;
+        config.attention_bias = config.mlp_bias = config.architecture <= FSDP_LLAMA;
         model = create(context, &config);
         CHECK_OK(fsdp_scope_begin(context));
         CHECK_OK(
@@ -328,8 +345,9 @@ static void a_failed_allocation_leaves_nothing(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(the_tree_prints_as_transformers_prints_it), cmocka_unit_test(a_tied_head_is_the_embedding),
-          cmocka_unit_test(the_loss_is_the_cross_entropy_of_the_logits),
+TEST_MAIN(cmocka_unit_test(the_tree_prints_as_transformers_prints_it),
+          cmocka_unit_test(a_llama_by_another_name_prints_as_what_it_is),
+          cmocka_unit_test(a_tied_head_is_the_embedding), cmocka_unit_test(the_loss_is_the_cross_entropy_of_the_logits),
           cmocka_unit_test(last_logits_only_are_the_last_of_all), cmocka_unit_test(every_parameter_gets_a_gradient),
           cmocka_unit_test(dropout_acts_only_in_training),
           cmocka_unit_test(attention_dropout_can_be_run_but_not_trained),

@@ -281,11 +281,12 @@ static void a_part_of_another_shape_is_named(void **state)
     CHECK_OK(fsdp_state_dict_add(odd, "state.a.step", entry_of(given, "a", "step")->tensor));
     CHECK_OK(fsdp_state_dict_add(odd, "state.a.momentum_buffer", other));
     CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
-                "loading 'state.a.momentum_buffer': cannot copy shape (3, 2) to shape (17, 5)");
+                "cannot load 'state.a.momentum_buffer': it has shape (3, 2), but of its parameter this rank has shape "
+                "(17, 5)");
     fsdp_state_dict_free(odd);
     CHECK_OK(fsdp_state_dict_create(&odd));
     CHECK_OK(fsdp_state_dict_add(odd, "state.a.step", other));
-    CHECK_OK(fsdp_state_dict_add(odd, "state.a.momentum_buffer", other));
+    CHECK_OK(fsdp_state_dict_add(odd, "state.a.momentum_buffer", entry_of(given, "a", "momentum_buffer")->tensor));
     CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
                 "cannot load the state of 'a': its step is not one number");
     fsdp_tensor_unref(other);
@@ -297,5 +298,38 @@ static void a_part_of_another_shape_is_named(void **state)
     fsdp_context_free(context);
 }
 
+/* The first parameter's state fits, and stays as it was all the same. */
+static void a_state_that_is_refused_changes_nothing(void **state)
+{
+    fsdp_context *context = test_context();
+    fsdp_state_dict *given = NULL, *odd = NULL;
+    float before[MOST], after[MOST];
+    fsdp_tensor *fits, *other;
+    model m;
+
+    (void)state;
+    model_init(&m, context, NULL, MOMENTUM);
+    take_steps(&m, context, NULL, 1, 1);
+    CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &given));
+    CHECK_OK(fsdp_tensor_read(entry_of(given, "a", "momentum_buffer")->tensor, FSDP_F32, before));
+    fits = make(context, NULL, 0, 7);
+    other = make(context, NULL, 0, 0);
+    CHECK_OK(fsdp_state_dict_create(&odd));
+    CHECK_OK(fsdp_state_dict_add(odd, "state.a.step", entry_of(given, "a", "step")->tensor));
+    CHECK_OK(fsdp_state_dict_add(odd, "state.a.momentum_buffer", fits));
+    CHECK_OK(fsdp_state_dict_add(odd, "state.b.weight.step", entry_of(given, "a", "step")->tensor));
+    CHECK_OK(fsdp_state_dict_add(odd, "state.b.weight.momentum_buffer", other));
+    CHECK_ERROR(fsdp_optimizer_load_state_dict(m.optimizer, odd), FSDP_INVALID,
+                "cannot load 'state.b.weight.momentum_buffer': it has shape (17, 5)");
+    CHECK_OK(fsdp_tensor_read(entry_of(given, "a", "momentum_buffer")->tensor, FSDP_F32, after));
+    CHECK_BYTES(after, before, (size_t)(shapes[0][0] * shapes[0][1]) * sizeof *after);
+    fsdp_tensor_unref(other);
+    fsdp_tensor_unref(fits);
+    fsdp_state_dict_free(odd);
+    fsdp_state_dict_free(given);
+    model_free(&m);
+    fsdp_context_free(context);
+}
+
 TEST_MAIN(cmocka_unit_test(moved_state_steps_on), cmocka_unit_test(what_does_not_fit_is_named),
-          cmocka_unit_test(a_part_of_another_shape_is_named))
+          cmocka_unit_test(a_part_of_another_shape_is_named), cmocka_unit_test(a_state_that_is_refused_changes_nothing))

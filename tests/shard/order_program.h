@@ -11,7 +11,7 @@
 enum {
     ORDER_MODELS = 2,
     ORDER_SLOTS = 3, /* losses that may be alive at a time */
-    ORDER_MAX_WORLD = 5,
+    ORDER_MAX_WORLD = 6,
     ORDER_MAX_BLOCKS = 3,
     ORDER_MAX_GROUPS = ORDER_MAX_BLOCKS + 2,
     ORDER_MAX_TARGETS = ORDER_MAX_BLOCKS + 4,

@@ -1,6 +1,8 @@
 /* order_reduce.c - how a plain model reduces: what each rank computed, replica by replica, and then over the replicas.
  */
 #include "shard/order_calls.h"
+#include "shard/rank_sum.h"
+#include "support/ranks.h"
 
 static void forget_unreduced(order_model *m, uint32_t params)
 {
@@ -36,35 +38,21 @@ static float factor_of(const order_model *m, int param)
     return 0;
 }
 
-static void add_to(float *total, const float *more, int64_t numel)
-{
-    for (int64_t i = 0; i < numel; i++)
-        total[i] += more[i];
-}
-
-/* total (NULL: nothing yet) + more (taken over; NULL: nothing). */
-static float *joined(float *total, float *more, int64_t numel)
-{
-    if (!total || !more)
-        return total ? total : more;
-    add_to(total, more, numel);
-    free(more);
-    return total;
-}
-
 /* Adds the ranks' unreduced gradients, replica by replica: of those that have any. */
 static void reduce_inside(const order_player *player, order_model *m, int param)
 {
-    int shards = player->program->world / replicas_of(player);
+    int world = player->program->world, shards = world / replicas_of(player);
     int64_t numel = fsdp_tensor_numel(shard_at(m, param));
 
     for (int replica = 0; replica < replicas_of(player); replica++) {
-        float *total = NULL;
+        float *brought[ORDER_MAX_WORLD] = {NULL}, **partial = &m->partial[replica][param];
 
-        for (int r = replica * shards; r < (replica + 1) * shards; r++)
-            if (m->unreduced[r][param])
-                total = joined(total, read_values(m->unreduced[r][param]), numel);
-        m->partial[replica][param] = joined(m->partial[replica][param], total, numel);
+        for (int i = 0; i < shards; i++)
+            if (m->unreduced[replica * shards + i][param])
+                brought[i] = read_values(m->unreduced[replica * shards + i][param]);
+        *partial = rank_sum_joined(
+            *partial, rank_sum(brought, shards, test_rank_block(world, replica * shards, 1, shards), FSDP_F32, numel),
+            numel);
     }
 }
 
@@ -72,15 +60,17 @@ static void reduce_inside(const order_player *player, order_model *m, int param)
 static void reduce_across(const order_player *player, order_model *m, int param)
 {
     fsdp_tensor *p = shard_at(m, param), *gradient = fsdp_tensor_grad(p), *sum;
+    int world = player->program->world, replicas = replicas_of(player);
     int64_t numel = fsdp_tensor_numel(p);
-    float *total = NULL, *before = gradient ? read_values(gradient) : NULL;
+    float *total, *partials[ORDER_MAX_WORLD], *before = gradient ? read_values(gradient) : NULL;
 
-    for (int replica = 0; replica < replicas_of(player); replica++) {
-        total = joined(total, m->partial[replica][param], numel);
+    for (int replica = 0; replica < replicas; replica++) {
+        partials[replica] = m->partial[replica][param];
         m->partial[replica][param] = NULL;
     }
+    total = rank_sum(partials, replicas, test_rank_block(world, 0, world / replicas, replicas), FSDP_F32, numel);
     for (int64_t i = 0; i < numel; i++) {
-        volatile float share = divided(total[i], factor_of(m, param), player->program->world); /* rounded first */
+        volatile float share = divided(total[i], factor_of(m, param), world); /* rounded first */
 
         total[i] = before ? before[i] + share : share;
     }

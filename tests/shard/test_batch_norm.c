@@ -1,11 +1,13 @@
 /* A small CNN with a batch norm under every front door: the same steps, to the bit, as plain models of which each
  * stands for one rank; running statistics are each rank's own, or under DDP follow rank 0's. Links: optim state */
+#include "base/fault.h"
 #include "fsdp/fsdp1.h"
 #include "fsdp/layers.h"
 #include "fsdp/replicate.h"
 #include "fsdp/state.h"
 #include "nn/module.h"
 #include "shard/net.h"
+#include "shard/rank_sum.h"
 
 enum {
     CHANNELS = 2,
@@ -106,28 +108,28 @@ static void read_statistics(fsdp_module *m, float out[STATISTICS])
 
 /* ---- what plain models do ---- */
 
-/* Gradients of all become their average, added in the order of the ranks. */
+/* Gradients of all become their average. */
 static void average(fsdp_module *const *models, int world)
 {
+    int block = test_rank_block(world, 0, 1, world);
     fsdp_parameters p[MOST_RANKS] = {{0}};
-    float sum[256], more[256];
 
     for (int r = 0; r < world; r++)
         CHECK_OK(fsdp_module_parameters(models[r], &p[r]));
     for (int64_t i = 0; i < p[0].count; i++) {
         int64_t numel = fsdp_tensor_numel(p[0].items[i].tensor);
+        float *gradients[MOST_RANKS], *sum;
 
-        CHECK(numel <= (int64_t)FSDP__COUNT_OF(sum));
-        CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(p[0].items[i].tensor), FSDP_F32, sum));
-        for (int r = 1; r < world; r++) {
-            CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(p[r].items[i].tensor), FSDP_F32, more));
-            for (int64_t e = 0; e < numel; e++)
-                sum[e] += more[e];
+        for (int r = 0; r < world; r++) {
+            gradients[r] = CHECK_PTR(malloc((size_t)numel * sizeof *sum));
+            CHECK_OK(fsdp_tensor_read(fsdp_tensor_grad(p[r].items[i].tensor), FSDP_F32, gradients[r]));
         }
+        sum = rank_sum(gradients, world, block, FSDP_F32, numel);
         for (int64_t e = 0; e < numel; e++)
             sum[e] /= (float)world;
         for (int r = 0; r < world; r++)
             CHECK_OK(fsdp_tensor_write(fsdp_tensor_grad(p[r].items[i].tensor), FSDP_F32, sum));
+        free(sum);
     }
     for (int r = 0; r < world; r++)
         fsdp_parameters_release(&p[r]);
@@ -262,10 +264,11 @@ static void a_checkpoint_updates_running_statistics_once(void **state)
         test_run_ranks(2, trains_as_plain, &(cnn_case){.door = d, .checkpoint = true});
 }
 
-/* The model is tuned with its statistics as they are; a load, another evaluation, come before the backward. free() it.
- */
-static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, int64_t *count)
+/* The model is tuned with its statistics as they are; a load, another evaluation, and where it `looks` whole parameters
+ * in the caller's hands, come before the backward. free() it. */
+static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, bool looks, int64_t *count)
 {
+    const fsdp_summon_options look = {.no_writeback = true};
     fsdp_module *m = cnn_create(context, test_device(context));
     fsdp_tensor *loss[2];
     float *values;
@@ -281,6 +284,10 @@ static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, int
         for (int b = 0; b < 2; b++)
             CHECK_OK(fsdp_tensor_fill_(*norm_parts(m)->buffers[b].slot, 3 * i + b + 2));
     }
+    if (looks) {
+        CHECK_OK(fsdp_module_summon_full_params(m, &look));
+        CHECK_OK(fsdp_module_end_summon(m));
+    }
     CHECK_OK(fsdp_backward(fsdp_add(loss[0], loss[1])));
     fsdp_scope_end(context, NULL);
     net_sgd(m, 0.1f);
@@ -292,10 +299,11 @@ static float *tune(fsdp_context *context, door d, fsdp_checkpoint_mode mode, int
 static void tunes_alike(fsdp_context *context, void *arg)
 {
     int64_t count;
-    float *plain = tune(context, *(const door *)arg, FSDP_CHECKPOINT_NONE, &count);
+    float *plain = tune(context, *(const door *)arg, FSDP_CHECKPOINT_NONE, false, &count);
 
-    for (int mode = FSDP_CHECKPOINT_FULL; mode <= FSDP_CHECKPOINT_SELECTIVE; mode++) {
-        float *values = tune(context, *(const door *)arg, (fsdp_checkpoint_mode)mode, &count);
+    for (int i = 0; i < 5; i++) {
+        const fsdp_checkpoint_mode modes[] = {FSDP_CHECKPOINT_FULL, FSDP_CHECKPOINT_SELECTIVE, FSDP_CHECKPOINT_NONE};
+        float *values = tune(context, *(const door *)arg, modes[i % 3], i > 1, &count);
 
         CHECK_BYTES(values, plain, (size_t)count * sizeof *values);
         free(values);
@@ -340,7 +348,63 @@ static void mixed_precision_leaves_buffers_in_full_precision(void **state)
         test_run_ranks(2, buffers_stay, &(bool){fsdp1});
 }
 
+/* ---- no memory ---- */
+
+typedef struct fault {
+    door door;
+    long nth;
+    bool hit;
+    int failed_ranks;
+} fault;
+
+static void step_with_fault(fsdp_context *context, void *arg)
+{
+    fault *f = arg;
+    fsdp_module *m = cnn_create(context, test_device(context));
+    bool mine = fsdp_context_rank(context) == 1;
+    fsdp_tensor *x, *targets;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_module_initialize(m, 7));
+    wrap(m, f->door);
+    CHECK_OK(fsdp_scope_begin(context));
+    x = images(test_device(context), 0, fsdp_context_rank(context));
+    targets = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(ROWS)));
+    if (mine)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->nth);
+    status = fsdp_backward(fsdp_cross_entropy(fsdp_call(m, x), targets));
+    if (mine) {
+        f->hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    }
+    if (status == FSDP_OK)
+        status = fsdp_barrier(fsdp_world(context));
+    if (status != FSDP_OK) {
+        fsdp_abort(context, fsdp_last_error());
+        __atomic_fetch_add(&f->failed_ranks, 1, __ATOMIC_RELAXED);
+    }
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(m);
+}
+
+/* Of convolution, batch norm and pool in a step: every rank hears of it, and nothing leaks. */
+static void any_allocation_of_a_step_may_fail_on_one_rank(void **state)
+{
+    (void)state;
+    for (door d = 0; d < DOORS; d += 2) {
+        fault f = {.door = d, .nth = 1, .hit = true};
+
+        for (; f.hit; f.nth += 1 + f.nth / 5) {
+            f.failed_ranks = 0;
+            test_run_ranks(2 + (int)(f.nth % 2), step_with_fault, &f);
+            CHECK_EQ(f.failed_ranks > 0, f.hit);
+        }
+        CHECK(f.nth > 20);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(every_front_door_trains_as_plain_models),
           cmocka_unit_test(a_checkpoint_updates_running_statistics_once),
           cmocka_unit_test(a_checkpoint_keeps_the_statistics_that_an_evaluation_has_read),
-          cmocka_unit_test(mixed_precision_leaves_buffers_in_full_precision))
+          cmocka_unit_test(mixed_precision_leaves_buffers_in_full_precision),
+          cmocka_unit_test(any_allocation_of_a_step_may_fail_on_one_rank))

@@ -93,6 +93,7 @@ static void live_and_peak_bytes_equal_the_closed_form(void **state)
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int variant = 0; variant < 4; variant++) {
             stages s = {.options = {.reshard_after_forward = variant & 1 ? FSDP_RESHARD_NEVER : FSDP_RESHARD_ALWAYS,
+                                    .overlap = FSDP_OVERLAP_INLINE, /* also over machines */
                                     .no_shared_memory = variant & 2}};
 
             test_run_ranks(worlds[w], check_stages, &s);
@@ -249,7 +250,8 @@ static void what_is_kept_after_a_forward_is_counted_as_its_part(void **state)
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (size_t w = 0; w < FSDP__COUNT_OF(worlds); w++)
         for (int copy = 0; copy < 2; copy++) {
-            fsdp_shard_options options = {.reshard_after_forward_ranks = 2, .no_shared_memory = copy};
+            fsdp_shard_options options = {
+                .reshard_after_forward_ranks = 2, .overlap = FSDP_OVERLAP_INLINE, .no_shared_memory = copy};
 
             test_run_ranks(worlds[w], check_slices, &options);
             test_run_ranks(worlds[w], check_stages, &(stages){.options = options});

@@ -414,6 +414,7 @@ static void fail_before_forward(fsdp_context *context, way_run *run)
 static void a_model_whose_call_fails_at_its_beginning_trains_on(void **state)
 {
     (void)state;
+    test_only_on_one_machine("the first memory that a call takes is that of a message, which others wait for");
     in_every_way_with(fail_before_forward, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 1);
 }
 

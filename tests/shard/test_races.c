@@ -68,6 +68,7 @@ static void a_write_to_a_shard_awaits_its_readers(void **state)
 
     (void)state;
     test_only_on_cpu("only there ranks share parameters");
+    test_only_on_one_machine("shards are each rank's own where they are gathered from other machines");
     check(write_after_a_forward, (fsdp_shard_options){0}, parts);
     check(write_after_a_forward, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER}, parts);
 }

@@ -4,6 +4,7 @@
  * A sequence that fails is printed with its seed. In the environment:
  *     FSDP_ORDER_SEED=n    runs only sequence n
  *     FSDP_ORDER_FROM=n    leaves out the first n sequences
+ *     FSDP_ORDER_COUNT=n   runs so many
  *     FSDP_ORDER_CALLS=k   cuts sequences off after k calls, to find the shortest that fails
  *     FSDP_ORDER_TRACE=1   prints calls as rank 0 makes them
  * A new call is a line of `kinds`, a function that draws it (order_draw.h) and one that carries it out (order_calls.h).
@@ -15,6 +16,7 @@
 #include "shard/net.h"
 #include "shard/order_build.h"
 #include "shard/order_draw.h"
+#include "support/ranks.h"
 
 /* ---- the calls ---- */
 
@@ -263,7 +265,7 @@ static void draw_program(uint64_t seed, int limit, order_program *p)
     order_draw d = {.random = seed * 0x2545f4914f6cdd1du + 1, .program = p};
 
     *p = (order_program){.seed = seed, .exact = true};
-    p->world = 1 + pick(&d, ORDER_MAX_WORLD);
+    p->world = test_machines_world(1 + pick(&d, 5));
     if (dice_chance(&d.random, 40))
         do {
             p->replicas = 1 + pick(&d, p->world);
@@ -470,10 +472,12 @@ enum {
 
 static void every_order_gives_the_same(void **state)
 {
-    int only = number_from("FSDP_ORDER_SEED"), count = test_long() ? LONG : SHORT, failed = 0;
+    int only = number_from("FSDP_ORDER_SEED"), count = number_from("FSDP_ORDER_COUNT"), failed = 0;
     int from = number_from("FSDP_ORDER_FROM");
 
     (void)state;
+    if (count == 0)
+        count = test_long() ? LONG : SHORT;
     if (only) {
         CHECK(sequence_passes((uint64_t)only));
         return;

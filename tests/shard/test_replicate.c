@@ -531,7 +531,7 @@ static void bytes_equal_the_closed_form(void **state)
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 3; world++)
         for (int bits = 0; bits < 6; bits++) {
-            variant v = {.bare = true};
+            variant v = {.bare = true, .options.overlap = FSDP_OVERLAP_INLINE};
 
             v.options.gradient_as_bucket_view = bits & 1;
             v.options.bucket_cap_mb = bits < 2 ? 0 : 3e-4;

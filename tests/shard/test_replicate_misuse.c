@@ -148,6 +148,16 @@ static fsdp_status ignore_itself(fsdp_module *module)
     return fsdp_replicate(module, &(fsdp_replicate_options){.ignored_modules = &module, .ignored_module_count = 1});
 }
 
+static fsdp_status ignore_a_stranger(fsdp_module *module)
+{
+    fsdp_module *other = CHECK_PTR(fsdp_relu_create(module->context));
+    fsdp_status status =
+        fsdp_replicate(module, &(fsdp_replicate_options){.ignored_modules = &other, .ignored_module_count = 1});
+
+    fsdp_module_unref(other);
+    return status;
+}
+
 static fsdp_status ignore_no_list(fsdp_module *module)
 {
     return fsdp_replicate(module, &(fsdp_replicate_options){.ignored_param_count = 1});
@@ -279,6 +289,7 @@ static const misuse misuses[] = {
     {"failing hook", run_with_failing_hook, FSDP_UNSUPPORTED, {"this hook has no bucket 0"}},
     {"shapes", differ_in_shape, FSDP_MISMATCH, {"rank 0 has parameter 'weight' of a LayerNorm", "rank 1 has"}},
     {"ignored root", ignore_itself, FSDP_INVALID, {"ignored_modules[0] is the module that is to be replicated"}},
+    {"ignored stranger", ignore_a_stranger, FSDP_INVALID, {"ignored_modules[0], a ReLU, is not below the Net"}},
     {"ignored list", ignore_no_list, FSDP_INVALID, {"ignored_params: 1, and no list"}},
     {"ignored nothing", ignore_no_parameter, FSDP_INVALID, {"ignored_params[0] is NULL"}},
     {"ignored by one",

@@ -171,16 +171,16 @@ static int64_t live(fsdp_context *context)
 {
     fsdp_memory_stats stats;
 
-    fsdp_device_memory(test_device(context), &stats);
-    return (int64_t)stats.live_total_bytes;
+    fsdp_device_memory(test_device(context), &stats); /* streams keep what they have worked with */
+    return (int64_t)(stats.live_total_bytes - stats.live_bytes[FSDP_MEMORY_WORKSPACE]);
 }
 
 static int64_t peak_above(fsdp_context *context, int64_t before)
 {
-    fsdp_memory_stats stats;
+    fsdp_memory_stats s;
 
-    fsdp_device_memory(test_device(context), &stats);
-    return (int64_t)stats.peak_total_bytes - before;
+    fsdp_device_memory(test_device(context), &s);
+    return (int64_t)(s.peak_total_bytes - s.peak_bytes[FSDP_MEMORY_WORKSPACE]) - before;
 }
 
 static int64_t gathers(fsdp_context *context)

@@ -228,6 +228,12 @@ static const fsdp_wrap_policy with_ignored[] = {
 static const fsdp_wrap_policy with_unknown[] = {{.kind = FSDP_WRAP_ALWAYS},
                                                 {.kind = FSDP_WRAP_CLASSES, .classes = unknown, .class_count = 2}};
 
+static bool wraps_none(void *arg, const fsdp_module *module, const char *name)
+{
+    (void)arg, (void)module, (void)name;
+    return false;
+}
+
 static const struct {
     fsdp_wrap_policy policy;
     fsdp_status status;
@@ -243,7 +249,15 @@ static const struct {
     {{.kind = FSDP_WRAP_CLASSES, .classes = null_class, .class_count = 1}, FSDP_INVALID, "classes[0] is null"},
     {{.kind = FSDP_WRAP_CLASSES, .class_count = 2}, FSDP_INVALID, "2 names in classes, and no list"},
     {{.kind = FSDP_WRAP_CLASSES}, FSDP_INVALID, "at least one class"},
-    {{.kind = FSDP_WRAP_SIZE}, FSDP_INVALID, "no unit of any module below this Net: lower min_num_params"},
+    {{.kind = FSDP_WRAP_SIZE},
+     FSDP_INVALID,
+     "no unit of any module below this Net: lower min_num_params, which is 100000000, or shard it as one unit"},
+    {{.kind = FSDP_WRAP_SIZE, .min_num_params = 5000},
+     FSDP_INVALID,
+     "no unit of any module below this Net: lower min_num_params, which is 5000, or"},
+    {{.kind = FSDP_WRAP_LAMBDA, .wraps = wraps_none},
+     FSDP_INVALID,
+     "no unit of any module below this Net: shard it as one unit without"},
     {{.kind = FSDP_WRAP_SIZE, .min_num_params = -1}, FSDP_INVALID, "min_num_params is -1"},
     {{.kind = FSDP_WRAP_LAMBDA}, FSDP_INVALID, "needs the function wraps"},
     {{.kind = FSDP_WRAP_FUNCTION}, FSDP_INVALID, "needs the function decide"},

@@ -254,7 +254,8 @@ static void check_memory(fsdp_context *context, void *arg)
     const costs *c = arg;
     int64_t world = fsdp_context_world_size(context);
     group_bytes block = block_bytes(world), root = root_bytes(world);
-    fsdp_module *module = build(context, (fsdp_shard_options){.no_shared_memory = c->copy}, c->stage);
+    fsdp_module *module =
+        build(context, (fsdp_shard_options){.no_shared_memory = c->copy, .overlap = FSDP_OVERLAP_INLINE}, c->stage);
     sizes s = {.shards = BLOCKS * block.shard + root.shard,
                .whole = BLOCKS * block.whole + root.whole,
                .root = root.whole,
@@ -310,7 +311,8 @@ static void check_fsdp1(fsdp_context *context, void *arg)
 {
     const costs *c = arg;
     fsdp_fsdp1_options options = {.strategy = c->stage == 3 ? FSDP_FULL_SHARD : FSDP_SHARD_GRAD_OP,
-                                  .no_shared_memory = c->copy};
+                                  .no_shared_memory = c->copy,
+                                  .overlap = FSDP_OVERLAP_INLINE};
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     group_bytes root, block;
     size_t shards, whole;

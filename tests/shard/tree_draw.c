@@ -4,6 +4,7 @@
 #include "base/compiler.h"
 #include "shard/dice.h"
 #include "shard/tree_wrap.h"
+#include "support/ranks.h"
 
 typedef struct drawing {
     uint64_t random;
@@ -488,7 +489,7 @@ void tree_draw(uint64_t seed, tree_plan *plan)
     drawing d = {.random = seed * 0x2545f4914f6cdd1du + 1, .plan = plan};
 
     *plan = (tree_plan){.seed = seed};
-    plan->world = worlds[pick(&d, 8)];
+    plan->world = test_machines_world(worlds[pick(&d, 8)]);
     plan->replicas = chance(&d, 35) ? 1 + pick(&d, plan->world) : 1;
     if (plan->world % plan->replicas != 0)
         plan->replicas = plan->world;

@@ -3,6 +3,9 @@
 
 #include <math.h>
 
+#include "shard/rank_sum.h"
+#include "support/ranks.h"
+
 /* The tree's gradients and `gradients` change places. */
 static void swap_gradients(const tree_player *player, fsdp_tensor **gradients)
 {
@@ -80,27 +83,25 @@ static bool has_unreduced(const tree_player *player, int first, int ranks, int p
 static void reduce_inside(tree_player *player, int replica, int param)
 {
     fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
-    int shards = player->plan->world / player->plan->replicas;
+    int shards = player->plan->world / player->plan->replicas, first = replica * shards;
     int64_t numel = fsdp_tensor_numel(player->params[param]);
-    float *sum, *before = player->partial[replica][param];
+    float *sum, *brought[TREE_MAX_WORLD] = {NULL}, *before = player->partial[replica][param];
 
-    if (!has_unreduced(player, replica * shards, shards, param))
+    if (!has_unreduced(player, first, shards, param))
         return;
-    sum = calloc((size_t)numel + 1, sizeof *sum);
-    for (int r = replica * shards; r < (replica + 1) * shards; r++) {
-        if (!player->unreduced[r][param])
+    for (int i = 0; i < shards; i++) {
+        if (!player->unreduced[first + i][param])
             continue; /* it has not used the parameter */
-        add_values(sum, sent_of(player, r, param));
-        fsdp_tensor_unref(player->unreduced[r][param]);
-        player->unreduced[r][param] = NULL;
+        brought[i] = tree_read(CHECK_PTR(sent_of(player, first + i, param)));
+        fsdp_tensor_unref(player->unreduced[first + i][param]);
+        player->unreduced[first + i][param] = NULL;
     }
+    sum = rank_sum(brought, shards, test_rank_block(player->plan->world, first, 1, shards), dtype, numel);
     if (player->plan->replicas > 1)
         round_to(player, dtype, sum, numel);
-    for (int64_t i = 0; i < numel && before; i++)
-        sum[i] += before[i];
+    sum = rank_sum_joined(sum, before, numel);
     if (before)
         round_to(player, dtype, sum, numel);
-    free(before);
     player->partial[replica][param] = sum;
 }
 
@@ -110,16 +111,16 @@ static void reduce_across(tree_player *player, int param)
     fsdp_tensor *p = player->params[param], *before = fsdp_tensor_grad(p), *result;
     fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
     float divisor = divisor_of(player, param);
+    int world = player->plan->world, replicas = player->plan->replicas;
     int64_t numel = fsdp_tensor_numel(p);
-    float *total = calloc((size_t)numel + 1, sizeof *total);
+    float *total, *partials[TREE_MAX_WORLD];
 
-    for (int r = 0; r < player->plan->replicas; r++) {
-        for (int64_t i = 0; i < numel && player->partial[r][param]; i++)
-            total[i] += player->partial[r][param][i];
-        free(player->partial[r][param]);
+    for (int r = 0; r < replicas; r++) {
+        partials[r] = player->partial[r][param];
         player->partial[r][param] = NULL;
     }
-    if (player->plan->replicas > 1)
+    total = rank_sum(partials, replicas, test_rank_block(world, 0, world / replicas, replicas), dtype, numel);
+    if (replicas > 1)
         round_to(player, dtype, total, numel);
     for (int64_t i = 0; i < numel; i++)
         total[i] /= divisor / divisor_before(dtype, divisor);

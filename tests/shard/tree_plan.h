@@ -18,7 +18,7 @@ enum {
     TREE_MAX_STATES = TREE_MAX_NODES + 1,
     TREE_MAX_RUNS = 24, /* of nodes in a forward */
     TREE_MAX_CALLS = 40,
-    TREE_MAX_WORLD = 8,
+    TREE_MAX_WORLD = 9,
     TREE_MAX_DIMS = 3,
     TREE_SLOTS = 3, /* losses that may be alive at a time */
     TREE_ROWS = 3,  /* of one rank's batch */

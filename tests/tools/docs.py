@@ -31,6 +31,9 @@ LISTED = {
     "make asan": "an hour; CI runs it",
     "make tsan": "an hour; CI runs it",
     "make test-long": "hours",
+    "make test-interop": "needs PyTorch",
+    "build/fsdp tokenize text/*.jsonl.zst -o tokens.bin --tokenizer path/to/folder": "needs a tokenizer",
+    "tools/story.sh": "needs PyTorch",
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
     "tools/fuzz.sh build-fuzz 60": "minutes; CI runs it",
@@ -51,14 +54,32 @@ LISTED = {
     'bench/compare.py --peer "python3 /path/to/torch_bench.py" --repeats 2 --rows ROWS':
         "measures for minutes, beside PyTorch",
     "bench/grow.py": "measures for minutes",
+    'bench/cluster.sh --peer "python3 /path/to/torch_bench.py" --model gpt-10m --steps 4 --warmup 1':
+        "measures for minutes, beside PyTorch, and needs namespaces",
     "build/bench/bench_kernels": "measures for minutes",
+    "build/bench/bench_kernels -t 1 -i v3 unary binary topk": "measures for minutes",
+    "build/bench/bench_kernels -t 1 -i v4 unary binary topk": "measures for minutes",
     "build/bench/bench_kernels [-t THREADS] [NAME]": "measures for minutes",
     "build/bench/bench_collectives 2 4": "measures for minutes",
     "build/bench/bench_collectives [RANKS]": "measures for minutes",
+    "OMP_NUM_THREADS=1 build/bench/bench_generate --model llama-100m --prompt 128 [--dtype bfloat16] [--no-cache]":
+        "measures for minutes",
+    "cmake --build build --target bench_tokenizer && build/bench/bench_tokenizer path/to/folder text.txt":
+        "measures, and needs a tokenizer",
+    "RAYON_NUM_THREADS=1 python3 bench/peer/tokenizer.py path/to/folder/tokenizer.json text.txt":
+        "needs Hugging Face's tokenizers",
+    "build/bench/bench_load --write FOLDER": "writes a model of 1 GB",
+    "build/fsdp run -n 2 -- build/bench/bench_load FOLDER": "measures, with a model of 1 GB",
+    "build/fsdp run -n 2 -- build/bench/bench_load --load leader FOLDER": "measures, with a model of 1 GB",
+    "build/bench/bench_checkpoint /dev/shm 512": "measures for a minute",
+    "build/bench/bench_checkpoint FOLDER [MB [RANKS]]": "measures for a minute",
     "fsdp run -n N -- bench_step --model gpt-10m --batch 8/N --steps 6 --warmup 2": "measures, for a list of N",
     "mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun --oversubscribe -n 2 ./mpi_collectives":
         "needs OpenMPI, which nothing else needs",
     "python3 bench/peer/gloo_collectives.py 2": "needs PyTorch",
+    "mpirun -n 16 fsdp train config.yaml": "needs an MPI",
+    "mpirun --hostfile examples/cluster/hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
+    "RANK=0 WORLD_SIZE=2 fsdp train config.yaml": "waits for rank 1",
 }
 
 # What is run in place of a command: shorter, or without touching the machine.
@@ -189,7 +210,7 @@ def run(command, build, folder):
     command = INSTEAD.get(command, command)
     if re.fullmatch(r"fsdp [a-z]+", command):  # a command by its name
         command += " --help"
-    if re.match(r"(build/)?fsdp train .*(yaml|--model)", command):
+    if re.match(r"(build/)?fsdp train .*(yaml|--model)", command) and "--training.steps" not in command:
         command += " --training.steps=1 --training.global_batch_size=-1"
     if re.match(r"(build/)?fsdp compare .* -n", command) and "--steps" not in command and command not in LISTED:
         command += " --steps=1 --rounds=1 --training.seq_len=32"

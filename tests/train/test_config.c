@@ -1,5 +1,6 @@
 /* The config: what is read, what is refused, and in which words. */
 #include <math.h>
+#include <unistd.h>
 
 #include "fsdp/train.h"
 #include "support/test.h"
@@ -60,6 +61,10 @@ static void every_key_has_its_default(void **state)
     CHECK_EQ(config->parallelism.reshard_after_forward, FSDP_RESHARD_AUTO);
     CHECK_EQ(config->activation_checkpoint.mode, FSDP_CHECKPOINT_NONE);
     CHECK_EQ(config->activation_checkpoint.selective_ac_option, 2);
+    CHECK_EQ(config->checkpoint.enable, -1);
+    CHECK_EQ(config->checkpoint.interval, 500);
+    CHECK_EQ(config->checkpoint.keep_latest_k, 10);
+    CHECK_EQ(config->checkpoint.load_step, -1);
     CHECK_EQ(config->save.dtype, FSDP_F32);
 }
 
@@ -110,11 +115,11 @@ static void an_unknown_name_is_refused_with_the_nearest_one(void **state)
     refuses("training:\n  zzz: 3\n",
             ":2: training.zzz is not a key of training, which has: steps, seq_len, global_batch_size, "
             "local_batch_size, max_norm, seed, threads, mixed_precision_param, mixed_precision_reduce, no_sync, "
-            "enable_cpu_offload, on_nan");
+            "enable_cpu_offload, on_nan, early_stop, early_stop_min_delta");
     refuses("training:\n  seed: 1\ntrainning:\n  steps: 10\n",
             ":3: trainning is not a section; did you mean 'training'?");
     refuses("zzz: 1\n", ":1: zzz is not a section: expected model, data, training, optimizer, lr_scheduler, "
-                        "parallelism, activation_checkpoint, comm, metrics or export");
+                        "parallelism, activation_checkpoint, validation, comm, metrics, checkpoint or export");
     refuses("training: {seed: 3,\n  stepz: 3}\n", ":2: training.stepz is not a key of training; did you mean 'steps'?");
 }
 
@@ -222,6 +227,9 @@ static void keys_are_checked_against_each_other(void **state)
     CHECK_ERROR(fsdp_train_config_check(config, 4), FSDP_INVALID,
                 "training.global_batch_size 12 is not a multiple of 8 (training.local_batch_size 2 x 4 ranks): the "
                 "nearest that are: 8 and 16");
+    CHECK_OK(fsdp_train_config_set(config, "training.global_batch_size", "5"));
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "nearest that is: 6");
+    CHECK_OK(fsdp_train_config_set(config, "training.global_batch_size", "12"));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.data_parallel_shard_degree", "3"));
     CHECK_ERROR(fsdp_train_config_check(config, 2), FSDP_INVALID, "there are 2 ranks: expected -1 or 2");
     CHECK_OK(fsdp_train_config_check(config, 3));
@@ -255,6 +263,81 @@ static void keys_are_checked_against_each_other(void **state)
                 "'folder' are of its own config.json: set");
     CHECK_OK(fsdp_train_config_set(config, "model.init", "random"));
     CHECK_OK(fsdp_train_config_check(config, 3));
+}
+
+static void checkpoints_have_a_folder_of_their_own(void **state)
+{
+    static const char *const needing[][2] = {{"checkpoint.enable", "true"},
+                                             {"checkpoint.keep_every", "10"},
+                                             {"checkpoint.async_mode", "async"},
+                                             {"checkpoint.load_step", "3"},
+                                             {"checkpoint.exclude_from_loading", "optimizer"}};
+    static const char *const inside[] = {"folder", "folder/", "folder/a/b", "./folder", "./folder/a"};
+    char link[300], folder[300];
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_set(config, "data.path", "a.txt"));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    for (size_t i = 0; i < sizeof needing / sizeof *needing; i++) {
+        CHECK_OK(fsdp_train_config_set(config, needing[i][0], needing[i][1]));
+        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, needing[i][0]);
+        CHECK(!fsdp__train_saves(config));
+        CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", "folder"));
+        CHECK_OK(fsdp_train_config_check(config, 1));
+        CHECK(fsdp__train_saves(config));
+        CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", ""));
+        fsdp_train_config_free(config);
+        CHECK_OK(fsdp_train_config_create(&config));
+        CHECK_OK(fsdp_train_config_set(config, "data.path", "a.txt"));
+        CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    }
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.enable", "false")); /* then all of it may stand there */
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.load_step", "3"));
+    CHECK_OK(fsdp_train_config_check(config, 1));
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.enable", ""));
+    CHECK_OK(fsdp_train_config_set(config, "export.path", "folder"));
+    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
+        CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", inside[i]));
+        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "is export.path, or lies in it");
+    }
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", "folders"));
+    CHECK_OK(fsdp_train_config_check(config, 1));
+    /* Through a link. */
+    snprintf(link, sizeof link, "%s/link", directory);
+    snprintf(folder, sizeof folder, "%s/link/a/b", directory);
+    CHECK_EQ(symlink(directory, link), 0);
+    CHECK_OK(fsdp_train_config_set(config, "export.path", directory));
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", folder));
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "lies in it");
+    CHECK_OK(fsdp_train_config_set(config, "export.path", ""));
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.exclude_from_loading", "[optimizer, optimiser]"));
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "has 'optimiser': expected optimizer, lr_scheduler");
+    CHECK(!fsdp__train_loads(config, FSDP__TRAIN_OPTIMIZER) && fsdp__train_loads(config, FSDP__TRAIN_DATALOADER));
+}
+
+static void a_model_does_not_take_the_name_of_a_checkpoint(void **state)
+{
+    static const char *const steps[] = {"folders/step-2", "./folders/step-0/", "folders//step-7/model",
+                                        "folders/step-9.saving"};
+
+    (void)state;
+    CHECK_OK(fsdp_train_config_set(config, "data.path", "a.txt"));
+    CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
+    CHECK_OK(fsdp_train_config_set(config, "checkpoint.folder", "folders"));
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        CHECK_OK(fsdp_train_config_set(config, "export.path", steps[i]));
+        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID,
+                    "has the name of a checkpoint in checkpoint.fold");
+        CHECK_OK(fsdp_train_config_set(config, "export.path", "elsewhere"));
+        CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", steps[i]));
+        CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID,
+                    "has the name of a checkpoint in checkpoint.fold");
+        CHECK_OK(fsdp_train_config_set(config, "export.fallback_path", ""));
+    }
+    CHECK_OK(fsdp_train_config_set(config, "export.path", "folders/step-model"));
+    CHECK_OK(fsdp_train_config_check(config, 1));
+    CHECK_OK(fsdp_train_config_set(config, "export.path", "step-2"));
+    CHECK_OK(fsdp_train_config_check(config, 1));
 }
 
 /* What is printed has every key. */
@@ -327,5 +410,6 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
 TEST_MAIN(T(every_key_has_its_default), T(a_file_sets_what_it_names),
           T(an_unknown_name_is_refused_with_the_nearest_one), T(a_wrong_value_is_refused_with_what_is_allowed),
           T(a_wrong_shape_is_refused), T(overrides_speak_the_same_language), T(what_is_printed_reads_back),
-          T(keys_are_checked_against_each_other), T(a_copy_has_the_same_values_and_is_its_own),
+          T(keys_are_checked_against_each_other), T(checkpoints_have_a_folder_of_their_own),
+          T(a_model_does_not_take_the_name_of_a_checkpoint), T(a_copy_has_the_same_values_and_is_its_own),
           T(a_failed_allocation_leaves_nothing_behind))

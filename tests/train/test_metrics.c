@@ -189,6 +189,45 @@ static void every_run_begins_with_a_header(void **state)
     json_decref(third);
 }
 
+static double number_of(const json_t *object, const char *key)
+{
+    return json_number_value(CHECK_PTR(json_object_get(object, key)));
+}
+
+/* A whole gather and a reduction of everything at least, half of each by one of two ranks; a block is gathered twice.
+ */
+static void several_machines_have_what_goes_between_them(void **state)
+{
+    fixture *f = *state;
+    json_t *header, *step;
+    double bytes, sent = 0;
+
+    test_run_machines(2, 1, false, train, f);
+    CHECK_OK(f->status);
+    header = CHECK_PTR(line_of(f->metrics, 0));
+    CHECK_EQ(number_of(header, "machines"), 2);
+    bytes = number_of(header, "parameters") * sizeof(float);
+    for (int i = 2; i <= 3; i++) { /* two microbatches each */
+        step = CHECK_PTR(line_of(f->metrics, i));
+        CHECK(number_of(step, "network_sent") > bytes && number_of(step, "network_sent") < 4 * bytes);
+        CHECK(i == 2 || number_of(step, "network_sent") == sent);
+        sent = number_of(step, "network_sent");
+        CHECK(number_of(step, "network_received") > bytes * 0.9 && number_of(step, "network_received") < 4 * bytes);
+        CHECK(number_of(step, "gather_ms") >= 0 && number_of(step, "gather_ms") <= number_of(step, "step_ms"));
+        CHECK(number_of(step, "reduce_ms") >= 0 && number_of(step, "reduce_ms") <= number_of(step, "step_ms"));
+        json_decref(step);
+    }
+    json_decref(header);
+    CHECK_OK(run(f, 1));
+    header = CHECK_PTR(line_of(f->metrics, 4));
+    step = CHECK_PTR(line_of(f->metrics, 5));
+    CHECK_NULL(json_object_get(header, "machines"));
+    CHECK_NULL(json_object_get(step, "network_sent"));
+    CHECK_NULL(json_object_get(step, "gather_ms"));
+    json_decref(header);
+    json_decref(step);
+}
+
 static void a_start_that_fails_leaves_the_file_as_it_was(void **state)
 {
     fixture *f = *state;
@@ -267,11 +306,14 @@ static void every_failed_write_and_allocation_is_told(void **state)
 
         for (long n = 0; test_next_fault(fault, &n);) {
             fsdp_train_report report = {.step = 1};
+            fsdp_train_validation validation = {.step = 1};
             fsdp__metrics *metrics = NULL;
             fsdp_status status = begin_with_model(f, "m", &metrics);
 
             if (status == FSDP_OK)
                 status = fsdp__metrics_write(metrics, &report);
+            if (status == FSDP_OK)
+                status = fsdp__metrics_write_validation(metrics, &validation);
             CHECK_FAULT(fault, status);
             (void)fsdp__metrics_end(metrics);
         }
@@ -280,6 +322,7 @@ static void every_failed_write_and_allocation_is_told(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(what_holds_something_else_is_refused), T(what_cannot_be_written_is_known_at_the_start),
-          T(every_run_begins_with_a_header), T(a_start_that_fails_leaves_the_file_as_it_was),
-          T(a_line_that_was_cut_off_does_not_swallow_the_header), T(what_is_not_finite_is_null),
-          T(a_full_disk_and_a_pipe_that_nobody_reads_are_errors), T(every_failed_write_and_allocation_is_told))
+          T(every_run_begins_with_a_header), T(several_machines_have_what_goes_between_them),
+          T(a_start_that_fails_leaves_the_file_as_it_was), T(a_line_that_was_cut_off_does_not_swallow_the_header),
+          T(what_is_not_finite_is_null), T(a_full_disk_and_a_pipe_that_nobody_reads_are_errors),
+          T(every_failed_write_and_allocation_is_told))

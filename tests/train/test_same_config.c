@@ -201,11 +201,47 @@ static void models_from_different_folders_must_be_the_same(void **state)
     save_as_bf16(reference, folder);
     set(f, 1, "model.path", folder);
     agree(f, "ranks 0 and 1 have different configs: what model.path holds is ");
+    set(f, 1, "model.path", reference);
+    for (int r = 0; r < RANKS; r++)
+        set(f, r, "checkpoint.initial_load_path", r == 1 ? folder : reference);
+    agree(f, "ranks 0 and 1 have different configs: what checkpoint.initial_load_path holds is ");
     free(folder);
     free(weights);
     free(file);
 }
 
+/* A run of one step leaves it. */
+static void save_checkpoint(fixture *f, const char *folder, const char *seed)
+{
+    fsdp_context *context = test_context();
+
+    set(f, 0, "training.steps", "1");
+    set(f, 0, "training.seed", seed);
+    set(f, 0, "checkpoint.folder", folder);
+    CHECK_OK(fsdp_train(context, f->configs[0], NULL));
+    set(f, 0, "training.steps", "3");
+    set(f, 0, "training.seed", "42");
+    set(f, 0, "checkpoint.folder", "");
+    fsdp_context_free(context);
+}
+
+static void ranks_begin_with_the_same_checkpoint(void **state)
+{
+    fixture *f = *state;
+    char *first = test_path(f->directory, "first"), *second = test_path(f->directory, "second");
+
+    save_checkpoint(f, first, "1");
+    save_checkpoint(f, second, "2");
+    for (int r = 0; r < RANKS; r++)
+        set(f, r, "checkpoint.initial_load_path", first);
+    agree(f, NULL);
+    set(f, 2, "checkpoint.initial_load_path", second);
+    agree(f, "ranks 0 and 2 have different configs: what checkpoint.initial_load_path holds is a checkpoint (");
+    free(second);
+    free(first);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 TEST_MAIN(T(a_key_that_differs_is_named_with_both_values), T(the_smallest_difference_of_a_number_is_found),
-          T(paths_and_threads_are_a_ranks_own), T(models_from_different_folders_must_be_the_same))
+          T(paths_and_threads_are_a_ranks_own), T(models_from_different_folders_must_be_the_same),
+          T(ranks_begin_with_the_same_checkpoint))

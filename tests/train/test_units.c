@@ -157,7 +157,8 @@ static void what_is_of_another_policy_is_refused(void **state)
         {"wrap_policy=root prefetch=1", "there is one"},
         {"wrap_policy=class wrap_classes=Llama", "parallelism.wrap_policy: wrap policy: no module of this "},
         {"wrap_policy=class wrap_classes=ModuleList", "it has no forward"},
-        {"wrap_policy=size", "lower min_num_params"},
+        {"wrap_policy=size", "set parallelism.wrap_min_num_params, which is 100000000, to fewer"},
+        {"wrap_policy=size wrap_min_num_params=90000000", "wrap_min_num_params, which is 90000000, to fewer"},
     };
     char *directory = test_directory(), *data = write_data(directory);
     fsdp_train_config *config;

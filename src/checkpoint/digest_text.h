@@ -1,0 +1,25 @@
+/* digest_text.h - how numbers of 64 bits, and the end of a manifest, are written. */
+#ifndef CHECKPOINT_DIGEST_TEXT_H
+#define CHECKPOINT_DIGEST_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FSDP__MANIFEST_FORMAT "fsdp checkpoint"
+
+enum {
+    FSDP__MANIFEST_VERSION = 1,
+    FSDP__HEX_DIGITS = 16,
+    FSDP__DIGEST_BYTES = sizeof ",\"digest\":\"0123456789abcdef\"}\n" - 1
+};
+
+/* In lower case, with a NUL; returns `out`. */
+const char *fsdp__hex(uint64_t value, char out[FSDP__HEX_DIGITS + 1]);
+/* Of FSDP__HEX_DIGITS characters, as fsdp__hex writes them and no others. */
+bool fsdp__hex_read(const char *digits, uint64_t *out);
+
+/* The end of a manifest whose bytes before it have this checksum, with a NUL. */
+void fsdp__digest_text(uint64_t checksum, char out[FSDP__DIGEST_BYTES + 1]);
+
+#endif

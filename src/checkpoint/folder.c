@@ -1,0 +1,136 @@
+/* folder.c - which steps a folder has, told by its names alone. */
+#include "checkpoint/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+#define PREFIX "step-"
+
+enum {
+    MOST_DIGITS = 18 /* all such numbers are int64 */
+};
+
+bool fsdp__step_name(const char *name, const char *suffix, int64_t *out_step)
+{
+    size_t digits;
+
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0)
+        return false;
+    name += sizeof PREFIX - 1;
+    digits = strspn(name, "0123456789");
+    if (digits == 0 || digits > MOST_DIGITS || (name[0] == '0' && digits > 1) || strcmp(name + digits, suffix) != 0)
+        return false;
+    *out_step = strtoll(name, NULL, 10);
+    return true;
+}
+
+char *fsdp__step_path(const char *folder, int64_t step, const char *suffix)
+{
+    char *name = fsdp__sprintf(PREFIX "%lld%s", (long long)step, suffix), *path;
+
+    path = name ? fsdp__path_join(folder, name) : NULL;
+    fsdp__free(name);
+    return path;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static fsdp_status add_step(int64_t **steps, int64_t *count, int64_t step)
+{
+    int64_t *more = *steps;
+
+    if ((*count & (*count - 1)) == 0) /* full: it has room for powers of two */
+        more = fsdp__realloc(*steps, (size_t)(*count ? 2 * *count : 1) * sizeof *more);
+    if (!more)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list checkpoints");
+    *steps = more;
+    more[(*count)++] = step;
+    return FSDP_OK;
+}
+
+/* What cannot be looked at may be a checkpoint, as behind a link to a disk that is not there: it is not passed over. */
+static fsdp_status look(DIR *directory, const char *folder, const char *name, bool *is_folder)
+{
+    struct stat info = {0};
+    int error;
+
+    *is_folder = false;
+    if (fstatat(dirfd(directory), name, &info, 0) == 0) {
+        *is_folder = S_ISDIR(info.st_mode);
+        return FSDP_OK;
+    }
+    error = errno;
+    if (fstatat(dirfd(directory), name, &info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT) /* it has gone meanwhile */
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "cannot look into '%s/%s': %s%s", folder, name, strerrordesc_np(error),
+                     S_ISLNK(info.st_mode) ? " (it is a link: bring back what it leads to, or remove it)" : "");
+}
+
+static fsdp_status scan(DIR *directory, const char *folder, const char *suffix, int64_t **steps, int64_t *count)
+{
+    struct dirent *entry;
+
+    while (errno = 0, (entry = readdir(directory))) {
+        bool is_folder;
+        int64_t step;
+
+        if (!fsdp__step_name(entry->d_name, suffix, &step))
+            continue;
+        FSDP_TRY(look(directory, folder, entry->d_name, &is_folder));
+        if (is_folder)
+            FSDP_TRY(add_step(steps, count, step));
+    }
+    return errno == 0 ? FSDP_OK
+                      : FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
+}
+
+fsdp_status fsdp__step_list(const char *folder, const char *suffix, int64_t **out, int64_t *out_count)
+{
+    DIR *directory = opendir(folder);
+    fsdp_status status;
+
+    *out = NULL;
+    *out_count = 0;
+    if (!directory && errno == ENOENT)
+        return FSDP_OK;
+    if (!directory)
+        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
+    status = scan(directory, folder, suffix, out, out_count);
+    closedir(directory);
+    if (status != FSDP_OK) {
+        fsdp__free(*out);
+        *out = NULL;
+        *out_count = 0;
+    } else if (*out_count > 1) {
+        qsort(*out, (size_t)*out_count, sizeof **out, ascending);
+    }
+    return status;
+}
+
+fsdp_status fsdp_checkpoint_list(const char *folder, int64_t **out, int64_t *out_count)
+{
+    if (!folder || !out || !out_count)
+        return FSDP_FAIL(FSDP_INVALID, "cannot list checkpoints: folder and places for the list are required");
+    return fsdp__step_list(folder, "", out, out_count);
+}
+
+bool fsdp_checkpoint_exists(const char *folder, int64_t step)
+{
+    char *path = folder && step >= 0 ? fsdp__step_path(folder, step, "") : NULL;
+    bool exists = path && fsdp__path_exists(path);
+
+    fsdp__free(path);
+    return exists;
+}

@@ -1,0 +1,194 @@
+/* manifest.c - the manifest in memory. */
+#include "checkpoint/manifest.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+
+static fsdp_status out_of_memory(void)
+{
+    return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for a manifest");
+}
+
+void fsdp__manifest_release(fsdp__manifest *m)
+{
+    for (int64_t i = 0; i < m->section_count; i++)
+        fsdp__free(m->sections[i]);
+    for (int64_t i = 0; i < m->file_count; i++) {
+        fsdp__free(m->files[i].name);
+        fsdp__free(m->files[i].blocks);
+    }
+    for (int64_t i = 0; i < m->small_count; i++)
+        fsdp__free(m->small[i].name);
+    for (int64_t i = 0; i < m->value_count; i++) {
+        fsdp__free((char *)m->values[i].name);
+        fsdp__free((char *)m->values[i].text);
+    }
+    for (int64_t i = 0; i < m->tensor_count; i++) {
+        fsdp__free((char *)m->tensors[i].name);
+        fsdp__free((fsdp_checkpoint_part *)m->tensors[i].parts);
+    }
+    fsdp__free(m->mesh);
+    fsdp__free(m->sections);
+    fsdp__free(m->files);
+    fsdp__free(m->small);
+    fsdp__free(m->values);
+    fsdp__free(m->tensors);
+    *m = (fsdp__manifest){0};
+}
+
+const char *fsdp__rank_file_name(int rank, int world_size, char name[FSDP__RANK_FILE_NAME])
+{
+    snprintf(name, FSDP__RANK_FILE_NAME, "rank-%05d-of-%05d.safetensors", rank, world_size);
+    return name;
+}
+
+bool fsdp__is_small_name(const char *name)
+{
+    bool own = strcmp(name, FSDP__MANIFEST_NAME) == 0 ||
+               (strncmp(name, "rank-", 5) == 0 && fsdp__ends_with(name, ".safetensors"));
+
+    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !own;
+}
+
+/* ---- adding ---- */
+
+fsdp_status fsdp__manifest_add_section(fsdp__manifest *m, const char *name, const char **out)
+{
+    char *own;
+
+    for (int64_t i = 0; i < m->section_count; i++) {
+        if (strcmp(m->sections[i], name) == 0) {
+            *out = m->sections[i];
+            return FSDP_OK;
+        }
+    }
+    own = fsdp__strdup(name);
+    if (!own || fsdp__grow(&m->sections, m->section_count, &m->section_capacity, sizeof *m->sections) != 0) {
+        fsdp__free(own);
+        return out_of_memory();
+    }
+    m->sections[m->section_count++] = own;
+    *out = own;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__manifest_add_small(fsdp__manifest *m, const char *name, uint64_t bytes, uint64_t checksum)
+{
+    char *own = fsdp__strdup(name);
+
+    if (!own || fsdp__grow(&m->small, m->small_count, &m->small_capacity, sizeof *m->small) != 0) {
+        fsdp__free(own);
+        return out_of_memory();
+    }
+    m->small[m->small_count++] = (fsdp__small_file){.name = own, .bytes = bytes, .checksum = checksum};
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__manifest_add_value(fsdp__manifest *m, const fsdp_checkpoint_value *value)
+{
+    fsdp_checkpoint_value own = *value;
+
+    own.name = fsdp__strdup(value->name);
+    own.text = value->type == FSDP_CHECKPOINT_TEXT ? fsdp__strdup(value->text) : NULL;
+    if (!own.name || (value->type == FSDP_CHECKPOINT_TEXT && !own.text) ||
+        fsdp__grow(&m->values, m->value_count, &m->value_capacity, sizeof *m->values) != 0) {
+        fsdp__free((char *)own.name);
+        fsdp__free((char *)own.text);
+        return out_of_memory();
+    }
+    m->values[m->value_count++] = own;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__manifest_add_file(fsdp__manifest *m, const fsdp__rank_file *file)
+{
+    char name[FSDP__RANK_FILE_NAME];
+    fsdp__rank_file own = *file;
+
+    own.name = fsdp__strdup(fsdp__rank_file_name(file->rank, m->world_size, name));
+    if (!own.name || fsdp__grow(&m->files, m->file_count, &m->file_capacity, sizeof *m->files) != 0) {
+        fsdp__free(own.name);
+        return out_of_memory();
+    }
+    m->files[m->file_count++] = own;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__manifest_add_tensor(fsdp__manifest *m, const fsdp_checkpoint_tensor *tensor)
+{
+    fsdp_checkpoint_part *parts = fsdp__calloc((size_t)tensor->part_count, sizeof *parts);
+    fsdp_checkpoint_tensor own = *tensor;
+
+    own.name = fsdp__strdup(tensor->name);
+    own.parts = parts;
+    if (!own.name || !parts || fsdp__grow(&m->tensors, m->tensor_count, &m->tensor_capacity, sizeof *m->tensors) != 0) {
+        fsdp__free((char *)own.name);
+        fsdp__free(parts);
+        return out_of_memory();
+    }
+    if (tensor->part_count > 0)
+        memcpy(parts, tensor->parts, (size_t)tensor->part_count * sizeof *parts);
+    m->tensors[m->tensor_count++] = own;
+    return FSDP_OK;
+}
+
+/* ---- order ---- */
+
+const fsdp__rank_file *fsdp__manifest_file(const fsdp__manifest *m, int rank)
+{
+    int64_t low = 0, high = m->file_count;
+
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+
+        if (m->files[middle].rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < m->file_count && m->files[low].rank == rank ? &m->files[low] : NULL;
+}
+
+static int64_t section_index(const fsdp__manifest *m, const char *section)
+{
+    for (int64_t i = 0; i < m->section_count; i++)
+        if (strcmp(m->sections[i], section) == 0)
+            return i;
+    return -1;
+}
+
+static int compare(const void *a, const void *b, void *arg)
+{
+    const fsdp_checkpoint_tensor *x = a, *y = b;
+    int64_t difference = section_index(arg, x->section) - section_index(arg, y->section);
+
+    return difference != 0 ? (difference < 0 ? -1 : 1) : strcmp(x->name, y->name);
+}
+
+void fsdp__manifest_sort(fsdp__manifest *m)
+{
+    if (m->tensor_count > 1)
+        qsort_r(m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, compare, m);
+}
+
+int64_t fsdp__manifest_find(const fsdp__manifest *m, const char *section, const char *name)
+{
+    const fsdp_checkpoint_tensor wanted = {.section = section, .name = name};
+    int64_t low = 0, high = m->tensor_count;
+
+    if (section_index(m, section) < 0)
+        return -1;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+
+        if (compare(&m->tensors[middle], &wanted, (void *)(uintptr_t)m) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < m->tensor_count && compare(&m->tensors[low], &wanted, (void *)(uintptr_t)m) == 0 ? low : -1;
+}

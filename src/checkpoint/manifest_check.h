@@ -1,0 +1,11 @@
+/* manifest_check.h - whether a manifest is that of a whole checkpoint. */
+#ifndef CHECKPOINT_MANIFEST_CHECK_H
+#define CHECKPOINT_MANIFEST_CHECK_H
+
+#include "checkpoint/manifest.h"
+
+/* Every element of every tensor lies in one part, every byte of a file's data belongs to one part, and names are those
+ * that there may be. Gives parts the names of their files. `path` is for messages, which name tensor and file. */
+fsdp_status fsdp__manifest_check(const char *path, fsdp__manifest *m);
+
+#endif

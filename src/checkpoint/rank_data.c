@@ -1,0 +1,224 @@
+/* rank_data.c - this rank's parts as one row of bytes. */
+#include "checkpoint/rank_data.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "tensor/tensor.h"
+
+static bool writes(const fsdp_checkpoint_section *section, const fsdp_state_dict_entry *entry)
+{
+    bool own = section->own && !fsdp_tensor_distribution(entry->tensor);
+
+    return (entry->writer || own) && fsdp_tensor_numel(entry->tensor) > 0;
+}
+
+static int64_t count_parts(const fsdp_checkpoint_content *content)
+{
+    int64_t count = 0;
+
+    for (int s = 0; s < content->section_count; s++)
+        for (int64_t i = 0; i < content->sections[s].state->count; i++)
+            count += writes(&content->sections[s], &content->sections[s].state->entries[i]);
+    return count;
+}
+
+static void collect(const fsdp_checkpoint_content *content, fsdp__rank_data *data)
+{
+    for (int s = 0; s < content->section_count; s++) {
+        const fsdp_checkpoint_section *section = &content->sections[s];
+
+        for (int64_t i = 0; i < section->state->count; i++) {
+            const fsdp_state_dict_entry *entry = &section->state->entries[i];
+
+            if (writes(section, entry))
+                data->parts[data->count++] = (fsdp__own_part){.section = section->name,
+                                                              .entry = entry,
+                                                              .bytes = (uint64_t)fsdp_tensor_numel(entry->tensor) *
+                                                                       fsdp_dtype_size(entry->tensor->dtype)};
+        }
+    }
+}
+
+/* ---- the file ---- */
+
+/* As the header has them: the name with its section, the shape of the part. */
+static fsdp_status fill_entry(const fsdp__own_part *part, fsdp_safetensors_entry *out)
+{
+    const fsdp_state_dict_entry *entry = part->entry;
+
+    out->name = fsdp__sprintf("%s.%s", part->section, entry->name);
+    if (!out->name)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for the header of a checkpoint");
+    out->dtype = entry->tensor->dtype;
+    out->ndim = entry->flat ? 1 : entry->ndim;
+    out->bytes = part->bytes;
+    memcpy(out->shape, entry->size, sizeof out->shape);
+    return FSDP_OK;
+}
+
+static fsdp_status make_plan(fsdp__rank_data *data)
+{
+    fsdp_safetensors_entry *entries = fsdp__calloc((size_t)data->count, sizeof *entries);
+    fsdp_status status = FSDP_OK;
+
+    if (!entries)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for the header of a checkpoint");
+    for (int64_t i = 0; i < data->count && status == FSDP_OK; i++)
+        status = fill_entry(&data->parts[i], &entries[i]);
+    if (status == FSDP_OK)
+        status = fsdp__save_plan_create(entries, data->count, UINT64_MAX, &data->plan);
+    for (int64_t i = 0; i < data->count; i++) {
+        fsdp__free((char *)entries[i].name);
+        if (status == FSDP_OK)
+            data->parts[i].begin = data->plan.offsets[i];
+    }
+    fsdp__free(entries);
+    return status;
+}
+
+fsdp_status fsdp__rank_data_create(const fsdp_checkpoint_content *content, fsdp__rank_data *out)
+{
+    *out = (fsdp__rank_data){0};
+    out->parts = fsdp__calloc((size_t)count_parts(content), sizeof *out->parts);
+    if (!out->parts)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for the parts of a checkpoint");
+    collect(content, out);
+    return out->count > 0 ? make_plan(out) : FSDP_OK;
+}
+
+void fsdp__rank_data_release(fsdp__rank_data *data)
+{
+    fsdp__save_plan_release(&data->plan);
+    fsdp__free(data->parts);
+    *data = (fsdp__rank_data){0};
+}
+
+uint64_t fsdp__rank_data_bytes(const fsdp__rank_data *data)
+{
+    return data->count > 0 ? data->plan.files[0].total_bytes - data->plan.files[0].header_bytes : 0;
+}
+
+/* ---- for the manifest ---- */
+
+static fsdp_status describe_entry(const char *section, const fsdp_state_dict_entry *entry, const fsdp__own_part *own,
+                                  int rank, fsdp__manifest *out)
+{
+    fsdp_checkpoint_part part = {.rank = rank, .flat = entry->flat};
+    fsdp_checkpoint_tensor tensor = {
+        .section = section, .name = entry->name, .dtype = entry->tensor->dtype, .ndim = entry->ndim, .parts = &part};
+
+    memcpy(tensor.shape, entry->global_shape, sizeof tensor.shape);
+    if (own) {
+        memcpy(part.offset, entry->offset, sizeof part.offset);
+        memcpy(part.size, entry->size, sizeof part.size);
+        part.begin = own->begin;
+        part.bytes = own->bytes;
+        tensor.part_count = 1;
+    }
+    return fsdp__manifest_add_tensor(out, &tensor);
+}
+
+fsdp_status fsdp__rank_data_describe(const fsdp_checkpoint_content *content, const fsdp__rank_data *data, int rank,
+                                     fsdp__manifest *out)
+{
+    int64_t next = 0; /* parts are in the order of the entries */
+
+    for (int s = 0; s < content->section_count; s++) {
+        const fsdp_state_dict *state = content->sections[s].state;
+        const char *section = NULL;
+
+        FSDP_TRY(fsdp__manifest_add_section(out, content->sections[s].name, &section));
+        for (int64_t i = 0; i < state->count; i++) {
+            bool mine = next < data->count && data->parts[next].entry == &state->entries[i];
+
+            FSDP_TRY(describe_entry(section, &state->entries[i], mine ? &data->parts[next] : NULL, rank, out));
+            next += mine;
+        }
+    }
+    return FSDP_OK;
+}
+
+/* ---- bytes ---- */
+
+/* Elements [first, first + numel) of a part. */
+static fsdp_status read_elements(const fsdp_tensor *tensor, int64_t first, int64_t numel, void *out)
+{
+    fsdp_tensor *view = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__tensor_create_view(tensor->storage, tensor->dtype, FSDP_SHAPE(numel), NULL, tensor->offset + first,
+                                      &view));
+    status = fsdp_tensor_read(view, tensor->dtype, out);
+    fsdp_tensor_unref(view);
+    return status;
+}
+
+/* Whole elements to where they need not be aligned. */
+static fsdp_status read_whole(const fsdp_tensor *tensor, int64_t first, int64_t numel, unsigned char *out)
+{
+    size_t size = fsdp_dtype_size(tensor->dtype);
+    uint64_t some[512];
+
+    if ((uintptr_t)out % size == 0)
+        return read_elements(tensor, first, numel, out);
+    while (numel > 0) {
+        int64_t count = FSDP__MIN(numel, (int64_t)(sizeof some / size));
+
+        FSDP_TRY(read_elements(tensor, first, count, some));
+        memcpy(out, some, (size_t)count * size);
+        out += (size_t)count * size;
+        first += count;
+        numel -= count;
+    }
+    return FSDP_OK;
+}
+
+/* The first bytes of an element, of which the others come later. */
+static fsdp_status cut_element(fsdp__data_cursor *cursor, const fsdp_tensor *tensor, unsigned char *out, size_t bytes)
+{
+    size_t size = fsdp_dtype_size(tensor->dtype);
+    uint64_t element[1];
+
+    FSDP_TRY(read_elements(tensor, cursor->element++, 1, element));
+    memcpy(out, element, bytes);
+    cursor->rest_bytes = size - bytes;
+    memcpy(cursor->rest, (unsigned char *)element + bytes, cursor->rest_bytes);
+    return FSDP_OK;
+}
+
+static size_t take_rest(fsdp__data_cursor *cursor, unsigned char *out, size_t bytes)
+{
+    size_t taken = FSDP__MIN(cursor->rest_bytes, bytes);
+
+    memcpy(out, cursor->rest, taken);
+    cursor->rest_bytes -= taken;
+    memmove(cursor->rest, cursor->rest + taken, cursor->rest_bytes);
+    return taken;
+}
+
+fsdp_status fsdp__data_cursor_read(fsdp__data_cursor *cursor, void *out, size_t bytes)
+{
+    unsigned char *to = out;
+    size_t done = take_rest(cursor, to, bytes);
+
+    while (done < bytes) {
+        const fsdp_tensor *tensor = cursor->data->parts[cursor->part].entry->tensor;
+        int64_t left = fsdp_tensor_numel(tensor) - cursor->element;
+        size_t size = fsdp_dtype_size(tensor->dtype);
+        int64_t whole = FSDP__MIN(left, (int64_t)((bytes - done) / size));
+
+        if (left == 0) {
+            cursor->part++;
+            cursor->element = 0;
+        } else if (whole == 0) {
+            return cut_element(cursor, tensor, to + done, bytes - done);
+        } else {
+            FSDP_TRY(read_whole(tensor, cursor->element, whole, to + done));
+            cursor->element += whole;
+            done += (size_t)whole * size;
+        }
+    }
+    return FSDP_OK;
+}

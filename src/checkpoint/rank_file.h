@@ -1,0 +1,14 @@
+/* rank_file.h - the file of one rank: header, then the parts, in blocks that each have a checksum. */
+#ifndef CHECKPOINT_RANK_FILE_H
+#define CHECKPOINT_RANK_FILE_H
+
+#include <stdatomic.h>
+
+#include "checkpoint/rank_data.h"
+
+/* Writes and syncs it. The bytes are those of `copy`, or where that is NULL of the tensors. `*out` gets sizes and
+ * checksums, and its blocks are the caller's. FSDP_INTERRUPTED, between two blocks, when `stop` has become true. */
+fsdp_status fsdp__rank_file_write(const char *path, const fsdp__rank_data *data, const unsigned char *copy,
+                                  const _Atomic bool *stop, fsdp__rank_file *out);
+
+#endif

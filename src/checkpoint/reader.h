@@ -1,0 +1,35 @@
+/* reader.h - an open checkpoint, and bytes of its files that have been checked. */
+#ifndef CHECKPOINT_READER_H
+#define CHECKPOINT_READER_H
+
+#include "checkpoint/manifest.h"
+
+enum {
+    FSDP__WINDOWS = 8
+};
+
+/* A file that is open, and the block of it that was read last and fits its checksum. */
+typedef struct fsdp__window {
+    int64_t file, block; /* -1: none */
+    int fd;
+    unsigned char *data;
+    size_t capacity;
+} fsdp__window;
+
+struct fsdp_checkpoint_reader {
+    char *path;
+    fsdp__manifest manifest;
+    fsdp_checkpoint_file *small; /* manifest.small, with their bytes */
+    fsdp__window windows[FSDP__WINDOWS];
+};
+
+/* Copies bytes of a rank's file from `begin` on, checked, to `out`. An error names the file and the tensors. */
+fsdp_status fsdp__reader_copy(fsdp_checkpoint_reader *reader, int rank, uint64_t begin, size_t bytes, void *out);
+/* Reads and checks a block, or what is in front of the first. */
+fsdp_status fsdp__reader_check_block(fsdp_checkpoint_reader *reader, int64_t file, int64_t block);
+fsdp_status fsdp__reader_check_header(fsdp_checkpoint_reader *reader, int64_t file);
+/* Windows are empty at first, and let go of in the end. */
+void fsdp__windows_init(fsdp_checkpoint_reader *reader);
+void fsdp__windows_release(fsdp_checkpoint_reader *reader);
+
+#endif

@@ -1,0 +1,21 @@
+/* retention.h - checkpoints that are not kept go, and what dead processes have left. */
+#ifndef CHECKPOINT_RETENTION_H
+#define CHECKPOINT_RETENTION_H
+
+#include "fsdp/checkpoint.h"
+
+typedef struct fsdp__retention {
+    int64_t keep_latest_k, keep_every;
+    const int64_t *pinned;
+    int pinned_count;
+} fsdp__retention;
+
+/* Whether a step stays that is the `newer`-th of a folder, counted from the newest (0). */
+bool fsdp__retention_keeps(const fsdp__retention *rule, int64_t step, int64_t newer);
+/* Removes what the rule does not keep, superseded ones first, but never `saved`. What cannot be removed stays, with a
+ * warning. */
+void fsdp__retention_apply(fsdp_context *context, const char *folder, const fsdp__retention *rule, int64_t saved);
+/* Removes what a process that died in a save, or while it removed a checkpoint, has left in the folder. */
+void fsdp__remove_leftovers(fsdp_context *context, const char *folder);
+
+#endif

@@ -1,0 +1,195 @@
+/* stage.c - one rank's share of a save, in staging. */
+#include "checkpoint/stage.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/content_check.h"
+#include "checkpoint/manifest_check.h"
+#include "checkpoint/merge.h"
+#include "checkpoint/rank_file.h"
+
+static fsdp_status out_of_memory(void)
+{
+    return fsdp_fail_prefix(FSDP_NO_MEMORY, "out of memory for a checkpoint");
+}
+
+/* ---- before there is a folder ---- */
+
+static fsdp_status copy_files(fsdp__stage *stage, const fsdp_checkpoint_content *content)
+{
+    stage->files = fsdp__calloc((size_t)content->file_count, sizeof *stage->files);
+    if (!stage->files)
+        return out_of_memory();
+    for (int i = 0; i < content->file_count; i++) {
+        const fsdp_checkpoint_file *file = &content->files[i];
+        void *data = fsdp__malloc(file->bytes);
+
+        stage->files[i] = (fsdp_checkpoint_file){.name = fsdp__strdup(file->name), .data = data, .bytes = file->bytes};
+        stage->file_count++;
+        if (!data || !stage->files[i].name)
+            return out_of_memory();
+        if (file->bytes > 0)
+            memcpy(data, file->data, file->bytes);
+        FSDP_TRY(fsdp__manifest_add_small(&stage->manifest, file->name, file->bytes,
+                                          fsdp__checksum(file->data, file->bytes)));
+    }
+    return FSDP_OK;
+}
+
+/* "dp_replicate=2 dp_shard=4" */
+static fsdp_status describe_mesh(const fsdp_mesh *mesh, char **out)
+{
+    char *text = fsdp__strdup(""), *more;
+
+    for (int d = 0; text && mesh && d < fsdp_mesh_ndim(mesh); d++) {
+        more = fsdp__sprintf("%s%s%s=%lld", text, d ? " " : "", fsdp_mesh_dim_name(mesh, d),
+                             (long long)fsdp_mesh_size(mesh, d));
+        fsdp__free(text);
+        text = more;
+    }
+    *out = text;
+    return text ? FSDP_OK : out_of_memory();
+}
+
+fsdp_status fsdp__stage_create(const fsdp_checkpoint_content *content, int rank, int world_size, fsdp__stage *out)
+{
+    out->rank = rank;
+    out->world_size = world_size;
+    FSDP_TRY(fsdp__content_check(content, rank == 0));
+    FSDP_TRY(fsdp__rank_data_create(content, &out->data));
+    out->manifest.step = content->step;
+    out->manifest.world_size = world_size;
+    FSDP_TRY(describe_mesh(content->mesh, &out->manifest.mesh));
+    FSDP_TRY(fsdp__rank_data_describe(content, &out->data, rank, &out->manifest));
+    if (rank != 0)
+        return FSDP_OK;
+    for (int i = 0; i < content->value_count; i++)
+        FSDP_TRY(fsdp__manifest_add_value(&out->manifest, &content->values[i]));
+    return copy_files(out, content);
+}
+
+void fsdp__stage_release(fsdp__stage *stage)
+{
+    for (int i = 0; i < stage->file_count; i++) {
+        fsdp__free((char *)stage->files[i].name);
+        fsdp__free((void *)stage->files[i].data);
+    }
+    fsdp__free(stage->files);
+    fsdp__rank_data_release(&stage->data);
+    fsdp__manifest_release(&stage->manifest);
+    fsdp__free(stage->folder);
+    fsdp__free(stage->scratch);
+    *stage = (fsdp__stage){.rank = 0};
+}
+
+fsdp_status fsdp__stage_enter(fsdp__stage *stage, const char *folder, const char *scratch)
+{
+    stage->folder = fsdp__strdup(folder);
+    stage->scratch = fsdp__strdup(scratch);
+    return stage->folder && stage->scratch ? FSDP_OK : out_of_memory();
+}
+
+/* ---- writing ---- */
+
+static fsdp_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
+{
+    char *path = fsdp__path_join(folder, name);
+    fsdp_status status = path ? fsdp__file_write_new(path, data, bytes) : out_of_memory();
+
+    fsdp__free(path);
+    return status;
+}
+
+static fsdp_status write_parts(fsdp__stage *stage)
+{
+    char name[FSDP__RANK_FILE_NAME], *path;
+    fsdp__rank_file file = {.blocks = NULL};
+    fsdp_status status;
+
+    path = fsdp__path_join(stage->folder, fsdp__rank_file_name(stage->rank, stage->world_size, name));
+    status = path ? fsdp__rank_file_write(path, &stage->data, stage->copy, stage->stop, &file) : out_of_memory();
+    fsdp__free(path);
+    FSDP_TRY(status);
+    file.rank = stage->rank;
+    status = fsdp__manifest_add_file(&stage->manifest, &file);
+    if (status != FSDP_OK)
+        fsdp__free(file.blocks);
+    return status;
+}
+
+/* Of one rank, in scratch; or of all, in the checkpoint. */
+static fsdp_status write_manifest(const fsdp__stage *stage, const char *folder, const char *name)
+{
+    fsdp_status status;
+    char *text = NULL;
+
+    FSDP_TRY(fsdp__manifest_text(&stage->manifest, &text));
+    status = write_file(folder, name, text, strlen(text));
+    fsdp__free(text);
+    return status;
+}
+
+static const char *scratch_name(int rank, char name[FSDP__RANK_FILE_NAME])
+{
+    snprintf(name, FSDP__RANK_FILE_NAME, "parts-%05d.json", rank);
+    return name;
+}
+
+fsdp_status fsdp__stage_write(fsdp__stage *stage)
+{
+    char name[FSDP__RANK_FILE_NAME];
+
+    if (stage->data.count > 0)
+        FSDP_TRY(write_parts(stage));
+    if (stage->rank != 0)
+        return write_manifest(stage, stage->scratch, scratch_name(stage->rank, name));
+    for (int i = 0; i < stage->file_count; i++)
+        FSDP_TRY(write_file(stage->folder, stage->files[i].name, stage->files[i].data, stage->files[i].bytes));
+    return FSDP_OK;
+}
+
+/* ---- the manifest of all ---- */
+
+/* What has been saved must be read again: a text beyond the reader's limits is an error now, and not then. */
+static fsdp_status check_readable(const fsdp__stage *stage)
+{
+    fsdp__manifest again = {0};
+    fsdp_status status;
+    char *text = NULL;
+
+    FSDP_TRY(fsdp__manifest_text(&stage->manifest, &text));
+    status = fsdp__manifest_parse(FSDP__MANIFEST_NAME, text, strlen(text), &again);
+    fsdp__manifest_release(&again);
+    fsdp__free(text);
+    return status;
+}
+
+static fsdp_status append_rank(fsdp__stage *stage, int rank)
+{
+    char name[FSDP__RANK_FILE_NAME];
+    char *path = fsdp__path_join(stage->scratch, scratch_name(rank, name));
+    fsdp__manifest of_rank = {0};
+    fsdp_status status = path ? fsdp__manifest_load(path, &of_rank) : out_of_memory();
+
+    if (status == FSDP_OK && of_rank.step != stage->manifest.step)
+        status = FSDP_FAIL(FSDP_FORMAT, "'%s' is of another step", path);
+    if (status == FSDP_OK)
+        status = fsdp__manifest_append(&stage->manifest, &of_rank);
+    fsdp__manifest_release(&of_rank);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__stage_collect(fsdp__stage *stage)
+{
+    for (int r = 1; r < stage->world_size; r++)
+        FSDP_TRY(append_rank(stage, r));
+    FSDP_TRY(fsdp__manifest_join(&stage->manifest));
+    FSDP_TRY(fsdp__manifest_check(stage->folder, &stage->manifest));
+    FSDP_TRY(check_readable(stage));
+    return write_manifest(stage, stage->folder, FSDP__MANIFEST_NAME);
+}

@@ -1,0 +1,120 @@
+/* superseded.c - names of superseded checkpoints. */
+#include "checkpoint/superseded.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "checkpoint/folder.h"
+
+#define SUFFIX ".superseded-"
+
+enum {
+    MOST_DIGITS = 18 /* all such numbers are int64 */
+};
+
+static bool parse(const char *name, fsdp__superseded *out)
+{
+    const char *suffix = strstr(name, SUFFIX), *turn = suffix ? suffix + sizeof SUFFIX - 1 : "";
+    size_t digits = strspn(turn, "0123456789");
+
+    if (digits == 0 || digits > MOST_DIGITS || turn[digits] != '\0' || turn[0] == '0')
+        return false;
+    out->turn = strtoll(turn, NULL, 10);
+    return fsdp__step_name(name, suffix, &out->step);
+}
+
+char *fsdp__superseded_path(const char *folder, const fsdp__superseded *of)
+{
+    char *suffix = fsdp__sprintf(SUFFIX "%lld", (long long)of->turn);
+    char *path = suffix ? fsdp__step_path(folder, of->step, suffix) : NULL;
+
+    fsdp__free(suffix);
+    return path;
+}
+
+static int latest_first(const void *a, const void *b)
+{
+    const fsdp__superseded *x = a, *y = b;
+
+    if (x->step != y->step)
+        return x->step < y->step ? 1 : -1;
+    return x->turn < y->turn ? 1 : -1;
+}
+
+static fsdp_status scan(DIR *directory, fsdp__superseded **list, int64_t *count, int64_t *capacity)
+{
+    struct dirent *entry;
+    fsdp__superseded found;
+
+    while ((entry = readdir(directory))) {
+        if (!parse(entry->d_name, &found))
+            continue;
+        if (fsdp__grow(list, *count, capacity, sizeof **list) != 0)
+            return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list checkpoints");
+        (*list)[(*count)++] = found;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, int64_t *out_count)
+{
+    DIR *directory = opendir(folder);
+    int64_t capacity = 0;
+    fsdp_status status;
+
+    *out = NULL;
+    *out_count = 0;
+    if (!directory && errno == ENOENT)
+        return FSDP_OK;
+    if (!directory)
+        return FSDP_FAIL(FSDP_IO, "cannot look for checkpoints in '%s': %s", folder, strerrordesc_np(errno));
+    status = scan(directory, out, out_count, &capacity);
+    closedir(directory);
+    if (status != FSDP_OK) {
+        fsdp__free(*out);
+        *out = NULL;
+        *out_count = 0;
+    } else if (*out_count > 1) {
+        qsort(*out, (size_t)*out_count, sizeof **out, latest_first);
+    }
+    return status;
+}
+
+/* Behind those of this step that there are. */
+static fsdp_status next_turn(const char *folder, fsdp__superseded *of)
+{
+    fsdp__superseded *list = NULL;
+    int64_t count = 0;
+
+    of->turn = 1;
+    FSDP_TRY(fsdp__superseded_list(folder, &list, &count));
+    for (int64_t i = 0; i < count; i++)
+        if (list[i].step == of->step && list[i].turn >= of->turn)
+            of->turn = list[i].turn + 1;
+    fsdp__free(list);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out)
+{
+    fsdp__superseded of = {.step = step};
+    fsdp_status status;
+    char *from;
+
+    *out = NULL;
+    FSDP_TRY(next_turn(folder, &of));
+    from = fsdp__step_path(folder, step, "");
+    *out = fsdp__superseded_path(folder, &of);
+    status = from && *out ? fsdp__file_rename(from, *out)
+                          : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot rename a checkpoint in '%s'", folder);
+    fsdp__free(from);
+    if (status != FSDP_OK) {
+        fsdp__free(*out);
+        *out = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,20 @@
+/* superseded.h - checkpoints that a run has gone back behind: they have another name, so that nobody takes one for the
+ * newest. */
+#ifndef CHECKPOINT_SUPERSEDED_H
+#define CHECKPOINT_SUPERSEDED_H
+
+#include "fsdp/status.h"
+
+/* step-N.superseded-K: K tells those of one step apart, and is larger for later ones. */
+typedef struct fsdp__superseded {
+    int64_t step, turn;
+} fsdp__superseded;
+
+/* Gives step-N of a folder such a name; `*out` is its path, fsdp__free it. */
+fsdp_status fsdp__supersede(const char *folder, int64_t step, char **out);
+/* fsdp__free it; NULL when out of memory. */
+char *fsdp__superseded_path(const char *folder, const fsdp__superseded *of);
+/* The latest first; fsdp__free `*out`. None where there is no folder. */
+fsdp_status fsdp__superseded_list(const char *folder, fsdp__superseded **out, int64_t *out_count);
+
+#endif

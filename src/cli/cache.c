@@ -1,0 +1,31 @@
+/* cache.c - where this program keeps what it can make again. */
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "cli/cli.h"
+
+fsdp_status fsdp__cache_folder(char **out)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool named = cache && cache[0] == '/'; /* any other is to be passed over */
+
+    *out = NULL;
+    if (!named && (!home || !*home))
+        return FSDP_OK;
+    *out = named ? fsdp__sprintf("%s/fsdp", cache) : fsdp__sprintf("%s/.cache/fsdp", home);
+    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+fsdp_status fsdp__default_cache(fsdp_train_config *config)
+{
+    fsdp_status status = FSDP_OK;
+    char *folder = NULL;
+
+    if (!config->data.tokenizer || config->data.cache)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__cache_folder(&folder));
+    if (folder)
+        status = fsdp_train_config_set(config, "data.cache", folder);
+    fsdp__free(folder);
+    return status;
+}

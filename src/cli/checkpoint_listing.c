@@ -1,0 +1,207 @@
+/* checkpoint_listing.c - what is in a checkpoint, and who holds what. */
+#include <math.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/text.h"
+#include "cli/listing.h"
+
+static uint64_t bytes_of(const fsdp_checkpoint_tensor *t)
+{
+    uint64_t bytes = 0;
+
+    for (int64_t i = 0; i < t->part_count; i++)
+        bytes += t->parts[i].bytes;
+    return bytes;
+}
+
+/* ---- as text ---- */
+
+/* Lines of a text, below its name; those that a run keeps have columns. */
+static void print_lines(const char *text)
+{
+    char line[1024];
+
+    for (size_t length; *text; text += length + (text[length] == '\n')) {
+        length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)FSDP__MIN(length, sizeof line), text);
+        for (char *tab = line; (tab = strchr(tab, '\t'));)
+            *tab = ' ';
+        printf("    %s\n", FSDP__SHOWN_NAME(line));
+    }
+}
+
+static void print_value(const fsdp_checkpoint_value *v, int width)
+{
+    if (v->type == FSDP_CHECKPOINT_TEXT && strchr(v->text, '\n')) {
+        printf("  %s\n", FSDP__SHOWN_NAME(v->name));
+        print_lines(v->text);
+        return;
+    }
+    printf("  %-*s  ", width, FSDP__SHOWN_NAME(v->name));
+    if (v->type == FSDP_CHECKPOINT_INTEGER)
+        printf("%lld\n", (long long)v->integer);
+    else if (v->type == FSDP_CHECKPOINT_NUMBER)
+        printf("%.17g\n", v->number);
+    else
+        printf("%s\n", FSDP__SHOWN_NAME(v->text));
+}
+
+static void print_values(const fsdp_checkpoint_reader *reader)
+{
+    int width = 0, count = fsdp_checkpoint_value_count(reader), files = fsdp_checkpoint_file_count(reader);
+    char bytes[40];
+
+    for (int i = 0; i < count; i++)
+        width = FSDP__MAX(width, (int)strlen(FSDP__SHOWN_NAME(fsdp_checkpoint_value_at(reader, i)->name)));
+    for (int i = 0; i < files; i++)
+        width = FSDP__MAX(width, (int)strlen(fsdp_checkpoint_file_at(reader, i)->name));
+    if (count > 0)
+        puts("values:");
+    for (int i = 0; i < count; i++)
+        print_value(fsdp_checkpoint_value_at(reader, i), width);
+    if (files > 0)
+        puts("files:");
+    for (int i = 0; i < files; i++)
+        printf("  %-*s  %s bytes\n", width, fsdp_checkpoint_file_at(reader, i)->name,
+               fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, bytes, sizeof bytes));
+}
+
+/* "ranks 0 to 3", "rank 2", "4 of ranks 0 to 7" */
+static const char *holders_text(const fsdp_checkpoint_tensor *t, char *text, size_t text_bytes)
+{
+    int least = t->part_count > 0 ? t->parts[0].rank : 0, most = least;
+
+    for (int64_t i = 0; i < t->part_count; i++) {
+        least = FSDP__MIN(least, t->parts[i].rank);
+        most = FSDP__MAX(most, t->parts[i].rank);
+    }
+    if (least == most)
+        snprintf(text, text_bytes, "rank %d", least);
+    else if (t->part_count == most - least + 1)
+        snprintf(text, text_bytes, "ranks %d to %d", least, most);
+    else
+        snprintf(text, text_bytes, "%lld parts of ranks %d to %d", (long long)t->part_count, least, most);
+    return text;
+}
+
+static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_part *part)
+{
+    char offset[FSDP__LISTED_SHAPE], size[FSDP__LISTED_SHAPE], bytes[40], begin[40];
+    int ndim = part->flat ? 1 : t->ndim;
+
+    printf("    rank %d: %s%s at %s; %s bytes of %s, from byte %s on\n", part->rank, part->flat ? "elements " : "",
+           fsdp__listed_shape(part->size, ndim, size, sizeof size),
+           fsdp__listed_shape(part->offset, ndim, offset, sizeof offset),
+           fsdp__thousands((int64_t)part->bytes, bytes, sizeof bytes), part->file,
+           fsdp__thousands((int64_t)part->begin, begin, sizeof begin));
+}
+
+static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
+{
+    const char *section = NULL;
+    char a[FSDP__LISTED_SHAPE], b[40], c[80];
+    int width = 0;
+
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++)
+        width = FSDP__MAX(width, (int)strlen(FSDP__SHOWN_NAME(fsdp_checkpoint_at(reader, i)->name)));
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(reader, i);
+
+        if (!section || strcmp(section, t->section) != 0)
+            printf("%s:\n", t->section);
+        section = t->section;
+        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
+               fsdp__listed_shape(t->shape, t->ndim, a, sizeof a), fsdp__thousands((int64_t)bytes_of(t), b, sizeof b),
+               holders_text(t, c, sizeof c));
+        for (int64_t k = 0; k < t->part_count && parts; k++)
+            print_part(t, &t->parts[k]);
+    }
+}
+
+void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
+{
+    int64_t count = fsdp_checkpoint_count(reader), all_parts = 0;
+    int ranks = fsdp_checkpoint_world_size(reader);
+    const char *mesh = fsdp_checkpoint_mesh(reader);
+    uint64_t bytes = 0;
+    char a[40], b[40], c[40], d[40];
+
+    printf("%s: step %lld, saved by %d rank%s%s%s\n", fsdp_checkpoint_path(reader),
+           (long long)fsdp_checkpoint_step(reader), ranks, ranks == 1 ? "" : "s", *mesh ? ", " : "", mesh);
+    print_values(reader);
+    print_tensors(reader, parts);
+    for (int64_t i = 0; i < count; i++) {
+        bytes += bytes_of(fsdp_checkpoint_at(reader, i));
+        all_parts += fsdp_checkpoint_at(reader, i)->part_count;
+    }
+    printf("total: %s tensors in %s parts, %s bytes (%s)\n", fsdp__thousands(count, a, sizeof a),
+           fsdp__thousands(all_parts, b, sizeof b), fsdp__thousands((int64_t)bytes, c, sizeof c),
+           fsdp__size_text((double)bytes, d, sizeof d));
+}
+
+/* ---- as JSON ---- */
+
+static void print_values_as_json(const fsdp_checkpoint_reader *reader)
+{
+    printf(", \"values\": {");
+    for (int i = 0; i < fsdp_checkpoint_value_count(reader); i++) {
+        const fsdp_checkpoint_value *v = fsdp_checkpoint_value_at(reader, i);
+
+        printf("%s", i ? ", " : "");
+        fsdp__print_json_string(v->name, stdout);
+        printf(": ");
+        if (v->type == FSDP_CHECKPOINT_TEXT)
+            fsdp__print_json_string(v->text, stdout);
+        else if (v->type == FSDP_CHECKPOINT_INTEGER)
+            printf("%lld", (long long)v->integer);
+        else
+            printf(isfinite(v->number) ? "%.17g" : "null", v->number);
+    }
+    printf("}, \"files\": [");
+    for (int i = 0; i < fsdp_checkpoint_file_count(reader); i++) {
+        printf("%s{\"name\": ", i ? ", " : "");
+        fsdp__print_json_string(fsdp_checkpoint_file_at(reader, i)->name, stdout);
+        printf(", \"bytes\": %zu}", fsdp_checkpoint_file_at(reader, i)->bytes);
+    }
+    printf("]");
+}
+
+static void print_tensor_as_json(const fsdp_checkpoint_tensor *t)
+{
+    char offset[FSDP__LISTED_SHAPE], size[FSDP__LISTED_SHAPE];
+
+    printf("{\"section\": ");
+    fsdp__print_json_string(t->section, stdout);
+    printf(", \"name\": ");
+    fsdp__print_json_string(t->name, stdout);
+    printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %llu, \"parts\": [", fsdp_dtype_name(t->dtype),
+           fsdp__listed_shape(t->shape, t->ndim, size, sizeof size), (unsigned long long)bytes_of(t));
+    for (int64_t k = 0; k < t->part_count; k++) {
+        const fsdp_checkpoint_part *part = &t->parts[k];
+        int ndim = part->flat ? 1 : t->ndim;
+
+        printf("%s{\"rank\": %d, \"flat\": %s, \"offset\": %s, \"size\": %s, \"file\": ", k ? ", " : "", part->rank,
+               part->flat ? "true" : "false", fsdp__listed_shape(part->offset, ndim, offset, sizeof offset),
+               fsdp__listed_shape(part->size, ndim, size, sizeof size));
+        fsdp__print_json_string(part->file, stdout);
+        printf(", \"begin\": %llu, \"bytes\": %llu}", (unsigned long long)part->begin, (unsigned long long)part->bytes);
+    }
+    printf("]}");
+}
+
+void fsdp__list_checkpoint_as_json(const fsdp_checkpoint_reader *reader)
+{
+    printf("{\"kind\": \"checkpoint\", \"path\": ");
+    fsdp__print_json_string(fsdp_checkpoint_path(reader), stdout);
+    printf(", \"step\": %lld, \"world_size\": %d, \"mesh\": ", (long long)fsdp_checkpoint_step(reader),
+           fsdp_checkpoint_world_size(reader));
+    fsdp__print_json_string(fsdp_checkpoint_mesh(reader), stdout);
+    print_values_as_json(reader);
+    printf(", \"tensors\": [");
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        printf("%s\n", i ? "," : "");
+        print_tensor_as_json(fsdp_checkpoint_at(reader, i));
+    }
+    printf("]}\n");
+}

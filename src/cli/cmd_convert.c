@@ -1,0 +1,472 @@
+/* cmd_convert.c - fsdp convert FROM TO: a checkpoint as a Hugging Face folder and back, for another number of ranks, in
+ * another dtype. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "base/file.h"
+#include "checkpoint/folder.h"
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "cli/process.h"
+#include "cli/spill.h"
+#include "hub/hold.h"
+#include "train/run.h"
+#include "train/values.h"
+
+enum {
+    MOST_RANKS = 1024,
+    JSON_BYTES = 1 << 22
+};
+
+static void usage(void)
+{
+    puts(
+        "fsdp convert FROM TO [--ranks N] [--dtype DTYPE] [--step S]\n"
+        "\n"
+        "FROM is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is taken.\n"
+        "Without --ranks TO becomes a Hugging Face folder with the weights, their config and tokenizer; it is new,\n"
+        "empty, or one that fsdp has written.\n"
+        "\n"
+        "  -n, --ranks N    TO/step-S becomes a checkpoint of N ranks, with all that FROM holds\n"
+        "  --dtype DTYPE    weights as float32, bfloat16 or float16; default: what they are, in a folder float32 where "
+        "they\n"
+        "                   differ\n"
+        "  --step S         default: that of FROM, 0 of a Hugging Face folder\n"
+        "\n"
+        "A window of a few MiB is in memory at a time. As many bytes as TO will have are taken for a temporary file\n"
+        "beside it, which is gone in the end.");
+}
+
+typedef struct conversion {
+    const char *from, *to;
+    int ranks; /* 0: a Hugging Face folder */
+    fsdp_dtype dtype;
+    int64_t step; /* -1: FROM's */
+    fsdp__tensor_source source;
+    fsdp__spill spill;
+    fsdp_model_config config;
+    fsdp_checkpoint_value *values;
+    fsdp_checkpoint_file *files; /* of a folder; their data is owned */
+    int file_count;
+    fsdp__interrupt interrupt;
+    bool terminal;
+    fsdp__bar bar;
+    int64_t began_ns;
+} conversion;
+
+static void advance(void *arg, uint64_t done, uint64_t total)
+{
+    conversion *c = arg;
+
+    if (c->terminal)
+        fsdp__bar_draw_bytes(&c->bar, done, total, c->began_ns);
+}
+
+/* ---- what each rank writes: rows by the chunk rule ---- */
+
+static fsdp_status add_entry(const conversion *c, fsdp_mesh *mesh, int64_t index, const char *name,
+                             fsdp_state_dict *state)
+{
+    const fsdp__source_tensor *t = c->spill.items[index].tensor;
+    fsdp_distribution rows = {
+        .mesh = mesh, .placement_count = 1, .placements = {{.kind = FSDP_SHARD}}, .ndim = t->ndim};
+    int64_t first = 0, count = 1;
+    fsdp_tensor *tensor = NULL;
+    fsdp_status status;
+
+    memcpy(rows.global_shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+    if (t->ndim > 0)
+        count = fsdp_shard_range(t->shape[0], fsdp_mesh_size(mesh, 0), fsdp_mesh_coordinate(mesh, 0), &first);
+    FSDP_TRY(fsdp__spill_rows(&c->spill, index, fsdp_mesh_context(mesh), first, count, &tensor));
+    status = t->ndim > 0 ? fsdp_tensor_set_distribution(tensor, &rows) : FSDP_OK;
+    if (status == FSDP_OK)
+        status = fsdp_state_dict_add(state, name, tensor);
+    fsdp_tensor_unref(tensor);
+    return status;
+}
+
+/* The section of a tensor, and where its name begins behind that. */
+static const char *section_of(const conversion *c, const fsdp__source_tensor *t, const char **name)
+{
+    const fsdp_checkpoint_tensor *entry = t->entry;
+
+    *name = c->source.reader ? entry->name : t->name;
+    return c->source.reader ? entry->section : FSDP__SECTION_MODEL;
+}
+
+static fsdp_status fill_state(const conversion *c, fsdp_mesh *mesh, const char *section, fsdp_state_dict *state)
+{
+    for (int64_t i = 0; i < c->spill.count; i++) {
+        const char *name, *own = section_of(c, c->spill.items[i].tensor, &name);
+
+        if (strcmp(own, section) == 0)
+            FSDP_TRY(add_entry(c, mesh, i, name, state));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status make_state(const conversion *c, fsdp_context *context, const char *section, fsdp_state_dict **out)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_state_dict *state = NULL;
+    fsdp_mesh *mesh = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_mesh_from_groups(&world, 1, NULL, NULL, &mesh));
+    FSDP_TRY_GOTO(status, fsdp_state_dict_create(&state), out);
+    FSDP_TRY_GOTO(status, fill_state(c, mesh, section, state), out);
+    *out = state;
+    state = NULL;
+out:
+    fsdp_state_dict_free(state);
+    fsdp_mesh_unref(mesh); /* held by the tensors */
+    return status;
+}
+
+/* ---- to a Hugging Face folder ---- */
+
+/* That of all weights; where they differ the one that loses nothing. */
+static fsdp_dtype common_dtype(const fsdp_state_dict *state)
+{
+    fsdp_dtype common = FSDP_DTYPE_NONE;
+
+    for (int64_t i = 0; i < state->count; i++) {
+        fsdp_dtype dtype = fsdp_tensor_dtype(state->entries[i].tensor);
+
+        if (fsdp_dtype_is_floating(dtype))
+            common = common == FSDP_DTYPE_NONE || common == dtype ? dtype : FSDP_F32;
+    }
+    return common == FSDP_DTYPE_NONE ? FSDP_F32 : common;
+}
+
+static fsdp_status write_held(conversion *c, fsdp_context *context, fsdp_hub_hold *hold, const fsdp_state_dict *state)
+{
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__hub_hold_begin(hold));
+    fsdp__interrupt_holds(&c->interrupt, hold);
+    status = fsdp__hub_save_held(hold, state, &c->config, c->dtype ? c->dtype : common_dtype(state),
+                                 fsdp_world(context), FSDP__FILE_LIMIT_BYTES);
+    fsdp__interrupt_holds(&c->interrupt, NULL);
+    return status;
+}
+
+static fsdp_status write_folder(fsdp_context *context, void *arg)
+{
+    conversion *c = arg;
+    const fsdp__hub_target target = {.folder = c->to, .source = c->source.folder.path};
+    fsdp_hub_hold *hold = fsdp__hub_hold_create(context, &target);
+    fsdp_state_dict *state = NULL;
+    fsdp_status status = hold ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+
+    if (status == FSDP_OK)
+        status = make_state(c, context, FSDP__SECTION_MODEL, &state);
+    if (status == FSDP_OK)
+        status = write_held(c, context, hold, state);
+    fsdp__hub_hold_free(hold);
+    fsdp_state_dict_free(state);
+    return status;
+}
+
+/* ---- to a checkpoint ---- */
+
+/* As many sections as FROM has, in its order. */
+static fsdp_status make_sections(const conversion *c, fsdp_context *context, fsdp_checkpoint_section *sections,
+                                 int *count)
+{
+    for (int64_t i = 0; i < (c->source.reader ? fsdp_checkpoint_count(c->source.reader) : 1); i++) {
+        const char *name = c->source.reader ? fsdp_checkpoint_at(c->source.reader, i)->section : FSDP__SECTION_MODEL;
+
+        if (*count > 0 && strcmp(sections[*count - 1].name, name) == 0)
+            continue;
+        sections[*count].name = name;
+        FSDP_TRY(make_state(c, context, name, &sections[*count].state));
+        ++*count;
+    }
+    return FSDP_OK;
+}
+
+/* What a signal gives up leaves nothing: the first rank's saver holds the folder for all. */
+static fsdp_status save(conversion *c, fsdp_context *context, const fsdp_checkpoint_content *content)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    bool is_first = fsdp_context_rank(context) == 0;
+    fsdp_checkpoint_saver *saver = NULL;
+    fsdp_status status = is_first ? fsdp__saves_check_free(c->to) : FSDP_OK; /* a run may have begun meanwhile */
+
+    if (status == FSDP_OK)
+        status = fsdp_checkpoint_saver_create(c->to, NULL, world, &saver);
+    status = fsdp_agree(world, status);
+    if (is_first)
+        fsdp__interrupt_saver(&c->interrupt, saver);
+    if (status == FSDP_OK)
+        status = fsdp_checkpoint_saver_save(saver, content);
+    if (is_first)
+        fsdp__interrupt_saver(&c->interrupt, NULL);
+    fsdp_checkpoint_saver_free(saver);
+    return status;
+}
+
+static fsdp_status write_checkpoint(fsdp_context *context, void *arg)
+{
+    conversion *c = arg;
+    int most = (int)(c->source.reader ? fsdp_checkpoint_count(c->source.reader) : 1), count = 0;
+    fsdp_checkpoint_section *sections = fsdp__calloc((size_t)most + 1, sizeof *sections);
+    fsdp_checkpoint_content content = {.step = c->step, .sections = sections, .values = c->values};
+    fsdp_status status =
+        sections ? make_sections(c, context, sections, &count) : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+
+    content.section_count = count;
+    content.value_count = c->source.reader ? fsdp_checkpoint_value_count(c->source.reader) : 0;
+    content.files = c->files;
+    content.file_count = c->file_count;
+    if (status == FSDP_OK)
+        status = save(c, context, &content);
+    for (int i = 0; i < count; i++)
+        fsdp_state_dict_free(sections[i].state);
+    fsdp__free(sections);
+    return status;
+}
+
+/* ---- what stands beside the tensors ---- */
+
+static fsdp_status add_file(conversion *c, const char *name, const void *data, size_t bytes)
+{
+    fsdp_checkpoint_file *file = &c->files[c->file_count];
+    char *copy = fsdp__malloc(bytes + 1), *own = fsdp__strdup(name);
+
+    if (!copy || !own) {
+        fsdp__free(copy);
+        fsdp__free(own);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    }
+    if (bytes > 0)
+        memcpy(copy, data, bytes);
+    *file = (fsdp_checkpoint_file){.name = own, .data = copy, .bytes = bytes};
+    c->file_count++;
+    return FSDP_OK;
+}
+
+static fsdp_status copy_extras(conversion *c)
+{
+    const fsdp_checkpoint_reader *reader = c->source.reader;
+    int files = fsdp_checkpoint_file_count(reader), values = fsdp_checkpoint_value_count(reader);
+
+    c->files = fsdp__calloc((size_t)files + 1, sizeof *c->files);
+    c->values = fsdp__calloc((size_t)values + 1, sizeof *c->values);
+    if (!c->files || !c->values)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    for (int i = 0; i < files; i++) {
+        const fsdp_checkpoint_file *file = fsdp_checkpoint_file_at(reader, i);
+
+        FSDP_TRY(add_file(c, file->name, file->data, file->bytes));
+    }
+    for (int i = 0; i < values; i++)
+        c->values[i] = *fsdp_checkpoint_value_at(reader, i);
+    return FSDP_OK;
+}
+
+static fsdp_status list_extras(const char *folder, fsdp__file_list *list)
+{
+    char *path = fsdp__path_join(folder, "generation_config.json");
+    fsdp_status status = path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+
+    if (status == FSDP_OK)
+        status = fsdp__file_list_add(list, "config.json", JSON_BYTES);
+    if (status == FSDP_OK && fsdp__path_exists(path))
+        status = fsdp__file_list_add(list, "generation_config.json", JSON_BYTES);
+    fsdp__free(path);
+    return status == FSDP_OK ? fsdp__hub_list_tokenizer(folder, list) : status;
+}
+
+/* config.json, generation_config.json and the tokenizer. */
+static fsdp_status read_extras(conversion *c)
+{
+    fsdp__file_list list = {.count = 0};
+    fsdp_status status = list_extras(c->source.folder.path, &list);
+
+    c->files = fsdp__calloc((size_t)list.count + 1, sizeof *c->files);
+    if (!c->files && status == FSDP_OK)
+        status = fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    for (int64_t i = 0; i < list.count && status == FSDP_OK; i++) {
+        char *path = fsdp__path_join(c->source.folder.path, list.files[i].name), *data = NULL;
+        size_t bytes = 0;
+
+        status = path ? fsdp__file_read(path, (size_t)list.files[i].bytes, &data, &bytes) : FSDP_NO_MEMORY;
+        if (status == FSDP_OK)
+            status = add_file(c, list.files[i].name, data, bytes);
+        fsdp__free(data);
+        fsdp__free(path);
+    }
+    fsdp__file_list_release(&list);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+/* The folder has a model of its config: what is written is to be one, too. */
+static fsdp_status check_model(conversion *c)
+{
+    fsdp_context *context = NULL;
+    fsdp_status status;
+
+    if (!c->source.folder.path)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is a file: give the folder that it is in, with its config.json", c->from);
+    if (c->source.reader && !fsdp_checkpoint_file_find(c->source.reader, "config.json"))
+        return c->ranks > 0 ? FSDP_OK
+                            : FSDP_FAIL(FSDP_INVALID,
+                                        "'%s' has no config.json: it is of a program's own model, and can become a "
+                                        "checkpoint of other ranks (--ranks), but no Hugging Face folder",
+                                        c->source.folder.path);
+    FSDP_TRY(fsdp_hub_read_config(c->source.folder.path, &c->config));
+    FSDP_TRY(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
+    status = fsdp__model_folder_check(&c->source.folder, context, &c->config);
+    fsdp_context_free(context);
+    return status;
+}
+
+/* Among checkpoints such a folder would be one that is not whole, at which the next run stops. */
+static fsdp_status check_name(const char *to)
+{
+    size_t length = strlen(to);
+    char *path, *folder, *newest = NULL;
+    const char *slash;
+    bool held, among;
+    int64_t step;
+
+    while (length > 1 && to[length - 1] == '/')
+        length--;
+    path = fsdp__sprintf("%.*s", (int)length, to);
+    folder = path ? fsdp__path_parent(path) : NULL;
+    if (!folder) {
+        fsdp__free(path);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+    }
+    slash = strrchr(path, '/');
+    held = fsdp_hold_error(true);
+    among =
+        fsdp__step_name(slash ? slash + 1 : path, "", &step) && fsdp_checkpoint_find(folder, -1, &newest) == FSDP_OK;
+    fsdp_release_error(held);
+    fsdp__free(newest);
+    fsdp__free(folder);
+    fsdp__free(path);
+    if (!among)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "'%s' has the name of a checkpoint, among checkpoints: name another folder", to);
+}
+
+static fsdp_status check_target(conversion *c)
+{
+    if (c->ranks == 0)
+        return check_name(c->to);
+    if (c->step < 0)
+        c->step = c->source.reader ? fsdp_checkpoint_step(c->source.reader) : 0;
+    if (fsdp_checkpoint_exists(c->to, c->step))
+        return FSDP_FAIL(FSDP_IO, "'%s/step-%lld' is there: name another folder, or another step with --step", c->to,
+                         (long long)c->step);
+    return fsdp__saves_check_free(c->to);
+}
+
+static fsdp_status spill_to(conversion *c)
+{
+    char *beside = fsdp__path_parent(c->to);
+    fsdp_status status = beside ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
+
+    if (status == FSDP_OK)
+        status = fsdp__spill_make(&c->source, beside, c->dtype, advance, c, &c->spill);
+    fsdp__free(beside);
+    fsdp__bar_clear(&c->bar);
+    return status;
+}
+
+static fsdp_status convert(conversion *c)
+{
+    FSDP_TRY(fsdp__tensor_source_open(c->from, &c->source));
+    FSDP_TRY(check_model(c));
+    FSDP_TRY(check_target(c));
+    FSDP_TRY(fsdp__tensor_source_list(&c->source, c->ranks == 0));
+    if (c->ranks > 0)
+        FSDP_TRY(c->source.reader ? copy_extras(c) : read_extras(c));
+    FSDP_TRY(spill_to(c));
+    if (c->ranks == 0)
+        return fsdp_run_threads(1, NULL, write_folder, c);
+    return fsdp_run_threads(c->ranks, &(fsdp_context_options){.threads = 1}, write_checkpoint, c);
+}
+
+static void release(conversion *c)
+{
+    for (int i = 0; i < c->file_count; i++) {
+        fsdp__free((void *)(uintptr_t)c->files[i].name);
+        fsdp__free((void *)(uintptr_t)c->files[i].data);
+    }
+    fsdp__free(c->files);
+    fsdp__free(c->values);
+    fsdp__spill_release(&c->spill);
+    fsdp__tensor_source_release(&c->source);
+}
+
+static int run(conversion *c)
+{
+    int result = 0;
+
+    if (fsdp__interrupt_start(&c->interrupt, false) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    fsdp__explain_bus_errors();
+    c->terminal = fsdp__bar_possible(STDERR_FILENO);
+    c->began_ns = fsdp__clock_ns();
+    if (convert(c) != FSDP_OK)
+        result = fsdp__failure("%s", fsdp_last_error());
+    else if (c->ranks > 0)
+        printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, c->ranks == 1 ? "" : "s", c->to,
+               (long long)c->step);
+    else
+        printf("model written to %s\n", c->to);
+    release(c);
+    fsdp__interrupt_stop(&c->interrupt);
+    return result;
+}
+
+static fsdp_status read_line(conversion *c, const char *ranks, const char *dtype, const char *step)
+{
+    int64_t count = 0;
+
+    if (ranks)
+        FSDP_TRY(fsdp__args_integer("--ranks", ranks, 1, MOST_RANKS, &count));
+    if (step)
+        FSDP_TRY(fsdp__args_integer("--step", step, 0, INT64_MAX, &c->step));
+    if (step && !ranks)
+        return FSDP_FAIL(FSDP_INVALID, "convert: --step is of a checkpoint: give --ranks, too");
+    c->ranks = (int)count;
+    return dtype ? fsdp__dtype_option(dtype, &c->dtype) : FSDP_OK;
+}
+
+int fsdp__cmd_convert(int argc, char **argv)
+{
+    const char *ranks = NULL, *dtype = NULL, *step = NULL;
+    conversion c = {.step = -1};
+    bool help = false;
+    const fsdp__option options[] = {{"ranks", 'n', &ranks, NULL},
+                                    {"dtype", 0, &dtype, NULL},
+                                    {"step", 0, &step, NULL},
+                                    {"help", 'h', NULL, &help},
+                                    {0}};
+    fsdp__args args = {.options = options, .positional_most = 2};
+
+    if (fsdp__args_parse(&args, "convert", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (help) {
+        usage();
+        return 0;
+    }
+    if (args.positional_count < 2)
+        return fsdp__usage_error("convert: say from what to what: fsdp convert FROM TO");
+    if (read_line(&c, ranks, dtype, step) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    c.from = args.positional[0];
+    c.to = args.positional[1];
+    return run(&c);
+}

@@ -1,0 +1,337 @@
+/* cmd_eval.c - fsdp eval FOLDER --data FILE: loss and perplexity of a model. With -n N this process starts N ranks of
+ * itself, and waits for them; a rank (or the only process) joins by the environment. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/folder_model.h"
+#include "cli/process.h"
+#include "cli/token_text.h"
+#include "data/token_cache.h"
+#include "train/model_folder.h"
+
+/* Tell a started rank from the process that starts them: which model it is to read, and the tokens that were made. */
+#define RANK_OPTION "as-rank"
+#define RANK_DATA_OPTION "rank-data"
+
+enum {
+    USUAL_WINDOW = 1024, /* tokens, where the model takes so many */
+    USUAL_BATCH = 8
+};
+
+typedef struct evaluation {
+    const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *cache;
+    /* In place of `path` and `data`, of a rank that another process of this program has started; NULL: as they are. */
+    const char *rank_path, *rank_data;
+    fsdp__model_folder folder;
+    fsdp__ranks ranks;
+    fsdp_token_format format;
+    fsdp_evaluate_options options;
+    fsdp_model_config config;
+    fsdp_tokens *tokens;
+    char *own_cache;   /* where `cache` is not given */
+    char *tokens_path; /* of text that the model's tokenizer has made tokens of; NULL: the data is what it is */
+    fsdp_dtype dtype;
+    bool draws; /* this rank has a terminal to draw a bar on */
+    fsdp__bar bar;
+    int64_t began_ns;
+} evaluation;
+
+static void usage(void)
+{
+    puts(
+        "fsdp eval FOLDER --data FILE [-n RANKS]\n"
+        "\n"
+        "FOLDER is a Hugging Face folder, or a checkpoint of a run: step-N, or the folder of which the newest is\n"
+        "taken. Text goes through its tokenizer.\n"
+        "\n"
+        "  --data FILE             what to predict: a file, a folder of them, or a pattern ('data/*.bin')\n"
+        "  --format FORMAT         auto (the default: by llm.c's header, else by name), text (bytes are tokens) or\n"
+        "                          tokens\n"
+        "  --seq-len N             tokens of a window, in which each is predicted from those before it; default 1024,\n"
+        "                          or as many as the model takes\n"
+        "  --batch-size N          windows that a rank computes together; default 8\n"
+        "  --steps N               the first N batches, over all ranks together; default: all\n"
+        "  --cache FOLDER          where tokens of text are kept, to be found again; default: the one of fsdp train\n"
+        "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
+        "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
+        "\n"
+        "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks.");
+}
+
+/* ---- the command line ---- */
+
+static fsdp_status read_format(const char *text, fsdp_token_format *out)
+{
+    static const struct {
+        const char *name;
+        fsdp_token_format format;
+    } formats[] = {{"auto", FSDP_TOKENS_AUTO}, {"text", FSDP_TOKENS_TEXT}, {"tokens", FSDP_TOKENS_BINARY}};
+
+    *out = FSDP_TOKENS_AUTO;
+    for (size_t i = 0; text && i < FSDP__COUNT_OF(formats); i++)
+        if (strcmp(text, formats[i].name) == 0) {
+            *out = formats[i].format;
+            return FSDP_OK;
+        }
+    return text ? FSDP_FAIL(FSDP_INVALID, "--format is '%s': expected auto, text or tokens", text) : FSDP_OK;
+}
+
+static fsdp_status read_line(evaluation *e)
+{
+    e->options.local_batch = USUAL_BATCH;
+    e->dtype = FSDP_F32;
+    if (e->rank_path)
+        e->path = e->rank_path;
+    if (!e->path)
+        return FSDP_FAIL(FSDP_INVALID, "eval: no model folder given; see 'fsdp eval --help'");
+    if (!e->data)
+        return FSDP_FAIL(FSDP_INVALID, "eval: say on which data: --data FILE");
+    if (!e->rank_path)
+        FSDP_TRY(fsdp__ranks_read(e->ranks_text, &e->ranks));
+    if (e->seq_len_text)
+        FSDP_TRY(fsdp__args_integer("--seq-len", e->seq_len_text, 1, 1 << 28, &e->options.seq_len));
+    if (e->batch_text)
+        FSDP_TRY(fsdp__args_integer("--batch-size", e->batch_text, 1, 1 << 24, &e->options.local_batch));
+    if (e->steps_text)
+        FSDP_TRY(fsdp__args_integer("--steps", e->steps_text, 1, INT64_MAX, &e->options.steps));
+    if (e->dtype_text)
+        FSDP_TRY(fsdp__dtype_option(e->dtype_text, &e->dtype));
+    FSDP_TRY(read_format(e->format_text, &e->format));
+    if (e->rank_data) {
+        e->data = e->rank_data;
+        e->format = FSDP_TOKENS_BINARY;
+    }
+    return FSDP_OK;
+}
+
+/* ---- text of a model that has a tokenizer ---- */
+
+static void draw_tokens(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
+{
+    evaluation *e = arg;
+
+    (void)tokens;
+    if (fsdp__bar_possible(STDERR_FILENO) && bytes > 0)
+        fsdp__bar_draw(&e->bar, bytes, all_bytes, e->began_ns);
+}
+
+/* Tokens of the same text and tokenizer are made once: those that a training has made are found here, too. */
+static fsdp_status tokenize(evaluation *e, const fsdp_tokenizer *tokenizer)
+{
+    const fsdp_tokenize_options options = {
+        .no_eos = fsdp_tokenizer_eos(tokenizer) < 0, .progress = draw_tokens, .progress_arg = e};
+    fsdp__cached_tokens cached;
+    fsdp_status status;
+
+    if (!e->cache)
+        FSDP_TRY(fsdp__cache_folder(&e->own_cache));
+    if (!e->cache && !e->own_cache)
+        return FSDP_FAIL(FSDP_INVALID, "--data '%s' is text: name a folder for its tokens with --cache", e->data);
+    snprintf(e->bar.note, sizeof e->bar.note, "bytes to tokens");
+    e->began_ns = fsdp__clock_ns();
+    status = fsdp__token_cache_get(tokenizer, &e->data, 1, e->cache ? e->cache : e->own_cache, true, &options, &cached);
+    fsdp__bar_clear(&e->bar);
+    e->bar.note[0] = '\0';
+    if (status != FSDP_OK)
+        return fsdp_fail_prefix(status, "--data");
+    e->tokens_path = cached.path;
+    return fsdp_tokens_open((const char *const *)&cached.path, 1, FSDP_TOKENS_BINARY, &e->tokens);
+}
+
+static fsdp_status read_text(evaluation *e)
+{
+    fsdp__token_text text;
+    fsdp_status status = fsdp__token_text_open(e->folder.path, NULL, e->config.vocab_size, &text);
+
+    if (status == FSDP_NOT_FOUND)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--data '%s' is text, and '%s' has neither a tokenizer (tokenizer.json, or vocab.json and "
+                         "merges.txt) nor a vocabulary of bytes, but of %lld: give a file of its tokens",
+                         e->data, e->folder.path, (long long)e->config.vocab_size);
+    if (status == FSDP_OK && text.tokenizer) {
+        fsdp_tokens_close(e->tokens);
+        e->tokens = NULL;
+        status = tokenize(e, text.tokenizer);
+    }
+    fsdp__token_text_close(&text);
+    return status;
+}
+
+/* ---- what there is ---- */
+
+static fsdp_status open_data(evaluation *e)
+{
+    FSDP_TRY(fsdp_tokens_open(&e->data, 1, e->format, &e->tokens));
+    if (!e->rank_path && fsdp_tokens_warning(e->tokens))
+        (void)fsdp__failure("warning: --data: %s", fsdp_tokens_warning(e->tokens));
+    if (fsdp_tokens_have_text(e->tokens))
+        FSDP_TRY(read_text(e));
+    if (fsdp_tokens_count(e->tokens) >= 2)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "--data '%s' has one token: there is none to predict from it", e->data);
+}
+
+/* All that can be wrong without any other rank. */
+static fsdp_status prepare(evaluation *e)
+{
+    FSDP_TRY(fsdp__model_folder_find(e->path, &e->folder));
+    FSDP_TRY(fsdp_hub_read_config(e->folder.path, &e->config));
+    if (e->options.seq_len == 0)
+        e->options.seq_len = FSDP__MIN(e->config.max_seq_len, (int64_t)USUAL_WINDOW);
+    if (e->options.seq_len > e->config.max_seq_len)
+        return FSDP_FAIL(FSDP_INVALID, "--seq-len %lld is more than the %lld positions of '%s'",
+                         (long long)e->options.seq_len, (long long)e->config.max_seq_len, e->folder.path);
+    e->options.vocab_size = e->config.vocab_size;
+    return open_data(e);
+}
+
+/* ---- the evaluation ---- */
+
+static void draw(void *arg, int64_t done, int64_t all)
+{
+    evaluation *e = arg;
+
+    if (e->draws)
+        fsdp__bar_draw(&e->bar, done, all, e->began_ns);
+}
+
+static void print_begin(const evaluation *e)
+{
+    char parameters[40], tokens[40];
+
+    printf("model:  %s (%s, %lld layers of %lld), %s parameters\n", e->folder.path,
+           e->config.architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)e->config.n_layers,
+           (long long)e->config.dim,
+           fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
+    printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
+           fsdp__thousands(fsdp_tokens_count(e->tokens), tokens, sizeof tokens), (long long)e->options.seq_len,
+           (long long)e->options.local_batch);
+}
+
+static void print_end(const fsdp_evaluation *found)
+{
+    char tokens[40], speed[40];
+
+    printf("loss: %.6f  perplexity: %.6g  tokens: %s  tps: %s\n", found->loss, found->perplexity,
+           fsdp__thousands(found->tokens, tokens, sizeof tokens),
+           fsdp__thousands((int64_t)((double)found->tokens / found->seconds + 0.5), speed, sizeof speed));
+}
+
+static fsdp_status evaluate(evaluation *e, fsdp_context *context)
+{
+    bool prints = fsdp_context_rank(context) == 0;
+    fsdp_module *model = NULL;
+    fsdp_evaluation found;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, &model));
+    if (prints)
+        print_begin(e);
+    e->draws = prints && fsdp__bar_possible(STDERR_FILENO);
+    e->options.progress = draw;
+    e->options.arg = e;
+    e->began_ns = fsdp__clock_ns();
+    status = fsdp_evaluate(model, e->tokens, &e->options, &found);
+    fsdp__bar_clear(&e->bar);
+    fsdp_module_unref(model);
+    if (status == FSDP_OK && prints)
+        print_end(&found);
+    return status;
+}
+
+/* ---- the two roles ---- */
+
+static int run(evaluation *e)
+{
+    fsdp_context *context = NULL;
+    fsdp_status status;
+
+    if (!e->rank_path)
+        fsdp__explain_bus_errors();
+    status = fsdp_context_from_env(&context);
+    if (status == FSDP_OK) {
+        status = evaluate(e, context);
+        if (status != FSDP_OK)
+            fsdp_abort(context, fsdp_last_error());
+        fsdp_context_free(context);
+    }
+    if (status == FSDP_OK)
+        return 0;
+    return e->rank_path ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
+}
+
+/* The ranks get the command line as it is, and read the same step-N of a folder of them. */
+static int launch(const evaluation *e, int argc, char **argv)
+{
+    const char **line = fsdp__calloc((size_t)argc + 4, sizeof *line); /* NULL at its end */
+    char *data = e->tokens_path ? fsdp__sprintf("--" RANK_DATA_OPTION "=%s", e->tokens_path) : NULL;
+    char *as_rank = fsdp__sprintf("--" RANK_OPTION "=%s", e->folder.path);
+    fsdp_launch_options options = {.ranks = (int)e->ranks.count, .argv = line};
+    int status = FSDP__FAILED;
+
+    if (line && as_rank && (data || !e->tokens_path)) {
+        line[0] = "/proc/self/exe";
+        line[1] = "eval";
+        line[2] = as_rank;
+        memcpy(line + 3, argv + 1, (size_t)(argc - 1) * sizeof *line);
+        line[argc + 2] = data;
+        status = fsdp__launch_ranks(&options);
+    } else {
+        (void)fsdp__failure("%s", fsdp_last_error());
+    }
+    fsdp__free(as_rank);
+    fsdp__free(data);
+    fsdp__free(line);
+    return status;
+}
+
+static int with_line(evaluation *e, int argc, char **argv)
+{
+    if (read_line(e) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (prepare(e) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    return e->ranks.count > 1 && !e->ranks.joins && !e->rank_path ? launch(e, argc, argv) : run(e);
+}
+
+int fsdp__cmd_eval(int argc, char **argv)
+{
+    evaluation e = {.path = NULL};
+    bool help = false;
+    const fsdp__option options[] = {{"data", 0, &e.data, NULL},
+                                    {"format", 0, &e.format_text, NULL},
+                                    {"seq-len", 0, &e.seq_len_text, NULL},
+                                    {"batch-size", 0, &e.batch_text, NULL},
+                                    {"steps", 0, &e.steps_text, NULL},
+                                    {"cache", 0, &e.cache, NULL},
+                                    {"dtype", 0, &e.dtype_text, NULL},
+                                    {"ranks", 'n', &e.ranks_text, NULL},
+                                    {"np", 0, &e.ranks_text, NULL},
+                                    {RANK_OPTION, 0, &e.rank_path, NULL},
+                                    {RANK_DATA_OPTION, 0, &e.rank_data, NULL},
+                                    {"help", 'h', NULL, &help},
+                                    {0}};
+    fsdp__args args = {.options = options, .positional_most = 1};
+    int status;
+
+    if (fsdp__args_parse(&args, "eval", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (help) {
+        usage();
+        return 0;
+    }
+    e.path = args.positional_count > 0 ? args.positional[0] : NULL;
+    status = with_line(&e, argc, argv);
+    fsdp_tokens_close(e.tokens);
+    fsdp__free(e.own_cache);
+    fsdp__free(e.tokens_path);
+    fsdp__model_folder_release(&e.folder);
+    return status;
+}

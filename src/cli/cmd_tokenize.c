@@ -1,0 +1,164 @@
+/* cmd_tokenize.c - fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER: files of text to a file of tokens. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/cores.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "fsdp/tokenize.h"
+
+typedef struct request {
+    const char **inputs;
+    int input_count;
+    const char *output, *tokenizer, *threads, *separator_text;
+    char *separator; /* with what its escapes stand for */
+    bool help;
+    fsdp_tokenize_options options;
+    fsdp__bar bar;
+    bool draws;
+    int64_t began_ns;
+} request;
+
+static void usage(void)
+{
+    puts("fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER\n"
+         "\n"
+         "Text to tokens, for training: files, folders (their .txt, .jsonl and .ndjson), or patterns, each also as "
+         "gzip\n"
+         "or zstd (.gz, .zst), in the order given. Of JSON lines each line is a document, any other file is one. "
+         "Behind\n"
+         "each document comes the tokenizer's end-of-text token. OUT.bin has llm.c's header; its tokens are uint16 "
+         "where\n"
+         "the vocabulary fits, else uint32.\n"
+         "\n"
+         "  -o, --output OUT.bin    the file to write; one that fsdp tokenize made is replaced, any other refused\n"
+         "  --tokenizer FOLDER      its tokenizer.json, or vocab.json and merges.txt\n"
+         "  --field NAME            of JSON lines, the field that holds the text; default text\n"
+         "  --separator TEXT        what stands between the documents of a text file, and is no part of them;\n"
+         "                          \\n, \\t and \\\\ are a line's end, a tab and a backslash\n"
+         "  --no-eos                put nothing behind documents\n"
+         "  --plain-specials        special tokens that stand in the text (<|endoftext|>) are text like any other\n"
+         "  --replace-invalid       bytes that are no UTF-8 become U+FFFD; otherwise they end the command\n"
+         "  --threads N             default: one for each core");
+}
+
+/* ---- arguments ---- */
+
+static fsdp_status read_separator(request *r)
+{
+    char *to;
+
+    if (!r->separator_text)
+        return FSDP_OK;
+    r->separator = to = fsdp__strdup(r->separator_text);
+    if (!to)
+        return FSDP_NO_MEMORY;
+    for (const char *at = r->separator_text; *at; at++) {
+        const char *escape = *at == '\\' && at[1] ? strchr("n\nt\t\\\\", at[1]) : NULL;
+
+        if (escape)
+            at++;
+        *to++ = escape ? escape[1] : *at;
+    }
+    *to = '\0';
+    r->options.separator = r->separator;
+    return FSDP_OK;
+}
+
+static int parse(request *r, int argc, char **argv)
+{
+    const fsdp__option options[] = {{"output", 'o', &r->output, NULL},
+                                    {"tokenizer", 0, &r->tokenizer, NULL},
+                                    {"field", 0, &r->options.field, NULL},
+                                    {"separator", 0, &r->separator_text, NULL},
+                                    {"threads", 0, &r->threads, NULL},
+                                    {"no-eos", 0, NULL, &r->options.no_eos},
+                                    {"plain-specials", 0, NULL, &r->options.plain_specials},
+                                    {"replace-invalid", 0, NULL, &r->options.replace_invalid},
+                                    {"help", 'h', NULL, &r->help},
+                                    {0}};
+    fsdp__args args = {.options = options, .list = r->inputs};
+    int64_t threads = 0;
+
+    if (fsdp__args_parse(&args, "tokenize", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (r->help)
+        return 0;
+    if (args.positional_count == 0)
+        return fsdp__usage_error("tokenize: no file of text given");
+    if (!r->output || !r->tokenizer)
+        return fsdp__usage_error("tokenize: %s is missing", r->output ? "--tokenizer FOLDER" : "-o OUT.bin");
+    if (r->threads && fsdp__args_integer("--threads", r->threads, 1, FSDP__THREADS_MOST, &threads) != FSDP_OK)
+        return fsdp__usage_error("tokenize: %s", fsdp_last_error());
+    if (read_separator(r) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    r->options.threads = (int)threads;
+    r->input_count = args.positional_count;
+    return 0;
+}
+
+/* ---- the work ---- */
+
+static void progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t tokens)
+{
+    request *r = arg;
+    char count[32];
+
+    if (!r->draws)
+        return;
+    snprintf(r->bar.note, sizeof r->bar.note, "MiB, %s tokens", fsdp__short_count(tokens, count, sizeof count));
+    fsdp__bar_draw_bytes(&r->bar, (uint64_t)bytes, (uint64_t)all_bytes, r->began_ns);
+}
+
+static void report(const request *r, const fsdp_tokenize_summary *s)
+{
+    double seconds = (double)(fsdp__clock_ns() - r->began_ns) / 1e9;
+    char tokens[32], documents[32], size[32], rate[32];
+
+    printf("%s: %s tokens (uint%d) of %s document%s, %s of text, %s/s\n", r->output,
+           fsdp__thousands(s->tokens, tokens, sizeof tokens), s->width * 8,
+           fsdp__thousands(s->documents, documents, sizeof documents), s->documents == 1 ? "" : "s",
+           fsdp__size_text((double)s->text_bytes, size, sizeof size),
+           fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), rate, sizeof rate));
+    if (s->left_out_bytes > 0)
+        (void)fsdp__failure("warning: %lld bytes of the text have no token in this vocabulary, and were left out",
+                            (long long)s->left_out_bytes);
+}
+
+static int tokenize(request *r)
+{
+    fsdp_tokenizer *tokenizer = NULL;
+    fsdp_tokenize_summary summary;
+    fsdp_status status;
+
+    if (fsdp_tokenizer_open(r->tokenizer, &tokenizer) != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    r->draws = fsdp__bar_possible(STDERR_FILENO);
+    r->options.progress = progress;
+    r->options.progress_arg = r;
+    r->began_ns = fsdp__clock_ns();
+    status = fsdp_tokenize_files(tokenizer, r->inputs, r->input_count, r->output, &r->options, &summary);
+    fsdp__bar_clear(&r->bar);
+    fsdp_tokenizer_close(tokenizer);
+    if (status != FSDP_OK)
+        return fsdp__failure("%s", fsdp_last_error());
+    report(r, &summary);
+    return 0;
+}
+
+int fsdp__cmd_tokenize(int argc, char **argv)
+{
+    request r = {.inputs = fsdp__calloc((size_t)argc, sizeof *r.inputs)};
+    int result = r.inputs ? parse(&r, argc, argv) : fsdp__failure("%s", fsdp_last_error());
+
+    if (result == 0 && r.help)
+        usage();
+    else if (result == 0)
+        result = tokenize(&r);
+    fsdp__free(r.separator);
+    fsdp__free(r.inputs);
+    return result;
+}

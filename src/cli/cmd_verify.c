@@ -1,0 +1,266 @@
+/* cmd_verify.c - fsdp verify PATH: whether a checkpoint or a model folder is what it says it is, to the last byte. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
+#include "cli/cli.h"
+#include "cli/finite.h"
+#include "cli/listing.h"
+#include "cli/process.h"
+#include "train/model_folder.h"
+#include "train/values.h"
+
+typedef struct verification {
+    bool draws;
+    fsdp__bar bar;
+    int64_t began_ns;
+} verification;
+
+static void usage(void)
+{
+    puts("fsdp verify PATH [--all]\n"
+         "\n"
+         "Reads all of PATH, of any size, and says whether it is whole:\n"
+         "  a checkpoint: the manifest, every checksum, every element of every tensor in exactly one part, and the\n"
+         "  tensors of the model against the config.json in it, and that its weights are finite;\n"
+         "  a folder of checkpoints: the newest, or with --all each of them;\n"
+         "  a Hugging Face folder, or a file of weights: headers and index, shapes against config.json, and that all\n"
+         "  values are finite.\n"
+         "\n"
+         "The exit status is 0 when nothing is wrong, and 1 with the first thing that is.");
+}
+
+/* ---- progress ---- */
+
+static void draw(void *arg, uint64_t done, uint64_t all)
+{
+    verification *v = arg;
+
+    if (v->draws)
+        fsdp__bar_draw_bytes(&v->bar, done, all, v->began_ns);
+}
+
+static fsdp_status draw_checked(void *arg, uint64_t done, uint64_t all)
+{
+    draw(arg, done, all);
+    return FSDP_OK;
+}
+
+static void begin(verification *v)
+{
+    *v = (verification){.draws = fsdp__bar_possible(STDERR_FILENO), .began_ns = fsdp__clock_ns()};
+}
+
+/* ---- a checkpoint ---- */
+
+static fsdp_status check_parameter(const fsdp_checkpoint_reader *reader, const fsdp_parameter *parameter)
+{
+    const fsdp_checkpoint_tensor *t = fsdp_checkpoint_tensor_find(reader, FSDP__SECTION_MODEL, parameter->name);
+    int ndim = fsdp_tensor_ndim(parameter->tensor);
+    char saved[FSDP__LISTED_SHAPE], expected[FSDP__LISTED_SHAPE];
+    int64_t shape[FSDP_MAX_DIMS];
+
+    for (int d = 0; d < ndim; d++)
+        shape[d] = fsdp_tensor_size(parameter->tensor, d);
+    if (!t)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' has no tensor '%s', which the model of its config.json has",
+                         fsdp_checkpoint_path(reader), parameter->name);
+    if (t->ndim == ndim && memcmp(t->shape, shape, (size_t)ndim * sizeof *shape) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' has shape %s, and in the model of its config.json %s",
+                     fsdp_checkpoint_path(reader), parameter->name,
+                     fsdp__listed_shape(t->shape, t->ndim, saved, sizeof saved),
+                     fsdp__listed_shape(shape, ndim, expected, sizeof expected));
+}
+
+static fsdp_status check_parameters(const fsdp_checkpoint_reader *reader, fsdp_module *model)
+{
+    fsdp_parameters parameters;
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(fsdp_module_parameters(model, &parameters));
+    for (int64_t i = 0; i < parameters.count && status == FSDP_OK; i++)
+        status = check_parameter(reader, &parameters.items[i]);
+    fsdp_parameters_release(&parameters);
+    return status;
+}
+
+/* Sizes first: a config.json may say any, and the model is built to be asked for its shapes. */
+static fsdp_status check_model(const fsdp_checkpoint_reader *reader, fsdp_context *context)
+{
+    fsdp__model_folder folder = {.path = (char *)fsdp_checkpoint_path(reader), .is_checkpoint = true};
+    fsdp_model_config config;
+    fsdp_module *model;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_hub_read_config(folder.path, &config));
+    FSDP_TRY(fsdp__model_folder_check(&folder, context, &config));
+    model = fsdp_model_create(context, fsdp_meta(context), &config);
+    if (!model)
+        return fsdp_last_status();
+    status = check_parameters(reader, model);
+    fsdp_module_unref(model);
+    return status;
+}
+
+static fsdp_status check_config(const fsdp_checkpoint_reader *reader)
+{
+    fsdp_context *context = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_context_create(NULL, &context));
+    status = check_model(reader, context);
+    fsdp_context_free(context);
+    return status;
+}
+
+/* A run that goes on through NaN may have saved it. */
+static fsdp_status check_weights(fsdp_checkpoint_reader *reader)
+{
+    fsdp__tensor_source source = {.reader = reader};
+    verification v;
+    fsdp_status status;
+
+    begin(&v);
+    status = fsdp__check_finite_weights(&source, draw, &v);
+    fsdp__bar_clear(&v.bar);
+    source.reader = NULL; /* the caller's */
+    fsdp__tensor_source_release(&source);
+    return status;
+}
+
+static fsdp_status check_checkpoint(fsdp_checkpoint_reader *reader)
+{
+    bool has_model = fsdp_checkpoint_file_find(reader, "config.json") != NULL;
+    int64_t count = fsdp_checkpoint_count(reader);
+    bool has_weights = fsdp_checkpoint_has_section(reader, FSDP__SECTION_MODEL);
+    verification v;
+    fsdp_status status;
+
+    begin(&v);
+    status = fsdp_checkpoint_verify(reader, draw_checked, &v);
+    fsdp__bar_clear(&v.bar);
+    FSDP_TRY(status);
+    if (has_model)
+        FSDP_TRY(check_config(reader));
+    if (has_weights)
+        FSDP_TRY(check_weights(reader));
+    printf("%s: whole: %lld tensor%s of %d rank%s, every checksum is right%s%s\n", fsdp_checkpoint_path(reader),
+           (long long)count, count == 1 ? "" : "s", fsdp_checkpoint_world_size(reader),
+           fsdp_checkpoint_world_size(reader) == 1 ? "" : "s", has_model ? "; shapes are those of its config.json" : "",
+           has_weights ? "; all weights are finite" : "");
+    return FSDP_OK;
+}
+
+static fsdp_status verify_checkpoint(const char *path)
+{
+    fsdp_checkpoint_reader *reader;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_checkpoint_open(path, &reader));
+    status = check_checkpoint(reader);
+    fsdp_checkpoint_close(reader);
+    return status;
+}
+
+/* All are looked at, also behind one that is damaged; how many are is the error then. */
+static fsdp_status verify_each(const char *folder)
+{
+    int64_t *steps = NULL, count = 0, damaged = 0;
+
+    FSDP_TRY(fsdp_checkpoint_list(folder, &steps, &count));
+    for (int64_t i = 0; i < count; i++) {
+        char *path = fsdp__step_path(folder, steps[i], "");
+
+        if (!path || verify_checkpoint(path) != FSDP_OK) {
+            (void)fsdp__failure("%s", fsdp_last_error());
+            damaged++;
+        }
+        fsdp__free(path);
+    }
+    fsdp__free(steps);
+    if (count == 0)
+        return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no checkpoints: no folder named step-N", folder);
+    if (damaged > 0)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': %lld of %lld checkpoints are damaged", folder, (long long)damaged,
+                         (long long)count);
+    return FSDP_OK;
+}
+
+/* ---- weights ---- */
+
+static fsdp_status verify_weights(const char *path, const char *and)
+{
+    fsdp__tensor_source source = {.count = 0};
+    int64_t count;
+    verification v;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_weights_open(path, &source.weights));
+    begin(&v);
+    status = fsdp__check_finite_weights(&source, draw, &v);
+    count = source.count;
+    fsdp__bar_clear(&v.bar);
+    fsdp__tensor_source_release(&source);
+    if (status == FSDP_OK)
+        printf("%s: whole: %lld tensor%s, all values are finite%s\n", path, (long long)count, count == 1 ? "" : "s",
+               and);
+    return status;
+}
+
+static fsdp_status verify_model(const char *folder)
+{
+    fsdp_context *context = NULL;
+    fsdp_model_config config;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_hub_read_config(folder, &config));
+    FSDP_TRY(fsdp_context_create(NULL, &context));
+    status = fsdp_hub_check(context, folder, &config);
+    fsdp_context_free(context);
+    FSDP_TRY(status);
+    return verify_weights(folder, "; shapes are those of its config.json");
+}
+
+/* ---- command ---- */
+
+static fsdp_status verify(const char *path, bool all)
+{
+    fsdp__model_folder folder = {.path = NULL};
+    struct stat info;
+    fsdp_status status;
+
+    if (all)
+        return verify_each(path);
+    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+        return verify_weights(path, "");
+    status = fsdp__model_folder_find(path, &folder);
+    if (status == FSDP_OK)
+        status = folder.is_checkpoint ? verify_checkpoint(folder.path) : verify_model(path);
+    fsdp__model_folder_release(&folder);
+    return status;
+}
+
+int fsdp__cmd_verify(int argc, char **argv)
+{
+    bool help = false, all = false;
+    const fsdp__option options[] = {{"all", 0, NULL, &all}, {"help", 'h', NULL, &help}, {0}};
+    fsdp__args args = {.options = options, .positional_most = 1};
+
+    if (fsdp__args_parse(&args, "verify", argc, argv) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
+    if (help) {
+        usage();
+        return 0;
+    }
+    if (args.positional_count == 0)
+        return fsdp__usage_error("verify: no checkpoint or model folder given; see 'fsdp verify --help'");
+    fsdp__explain_bus_errors();
+    return verify(args.positional[0], all) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
+}

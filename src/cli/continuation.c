@@ -1,0 +1,140 @@
+/* continuation.c - a prompt, a model, and what comes of them. */
+#include "cli/continuation.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/folder_model.h"
+#include "cli/process.h"
+#include "launch/launch.h"
+
+/* ---- the prompt ---- */
+
+/* Ids with commas between them, which the command line has been looked at for. */
+static fsdp_status read_ids(fsdp__continuation *c)
+{
+    size_t most = 1;
+    char *at;
+
+    for (const char *letter = c->ids; *letter; letter++)
+        most += *letter == ',';
+    c->tokens = fsdp__calloc(most + (size_t)c->options.max_new_tokens, sizeof *c->tokens);
+    if (!c->tokens)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read --tokens");
+    for (const char *text = c->ids; c->count < (int64_t)most; text = at + 1)
+        c->tokens[c->count++] = (int32_t)strtol(text, &at, 10);
+    return FSDP_OK;
+}
+
+static fsdp_status read_prompt(fsdp__continuation *c)
+{
+    FSDP_TRY(fsdp__token_text_open(c->folder.path, c->tokenizer, c->config.vocab_size, &c->text));
+    return fsdp__token_text_encode(&c->text, c->prompt.text, c->prompt.bytes, c->options.max_new_tokens, &c->tokens,
+                                   &c->count);
+}
+
+/* The model's, or else the tokenizer's. */
+static fsdp_status read_stops(fsdp__continuation *c)
+{
+    FSDP_TRY(fsdp_hub_read_stop_tokens(c->folder.path, &c->stops));
+    if (c->stops.count == 0 && c->text.tokenizer && fsdp_tokenizer_eos(c->text.tokenizer) >= 0)
+        c->stops.ids[c->stops.count++] = fsdp_tokenizer_eos(c->text.tokenizer);
+    c->options.stop_tokens = c->stops.ids;
+    c->options.stop_token_count = c->stops.count;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__continuation_prepare(fsdp__continuation *c)
+{
+    FSDP_TRY(fsdp__model_folder_find(c->path, &c->folder));
+    FSDP_TRY(fsdp_hub_read_config(c->folder.path, &c->config));
+    FSDP_TRY(c->ids ? read_ids(c) : read_prompt(c));
+    for (int64_t i = 0; i < c->count; i++)
+        if (c->tokens[i] >= c->config.vocab_size)
+            return FSDP_FAIL(FSDP_INVALID, "token %d of %s is not in the vocabulary of '%s', which has %lld",
+                             (int)c->tokens[i], c->ids ? "--tokens" : "the prompt", c->folder.path,
+                             (long long)c->config.vocab_size);
+    return c->ignore_eos ? FSDP_OK : read_stops(c);
+}
+
+void fsdp__continuation_release(fsdp__continuation *c)
+{
+    fsdp__prompt_release(&c->prompt);
+    fsdp__token_text_close(&c->text);
+    fsdp__model_folder_release(&c->folder);
+    fsdp__free(c->tokens);
+}
+
+/* ---- the model ---- */
+
+/* The layers of a small model are over before a second thread has begun. */
+static fsdp_status create_context(const fsdp__continuation *c, fsdp_context **out)
+{
+    bool small = fsdp_model_config_parameters(&c->config) < 16 * 1000 * 1000;
+
+    return small ? fsdp__context_from_env(1, out) : fsdp_context_from_env(out);
+}
+
+/* ---- what comes ---- */
+
+static bool print_token(void *arg, int32_t token)
+{
+    fsdp__continuation *c = arg;
+
+    if (fsdp__token_text_print(&c->text, token, stdout))
+        return true;
+    c->left = errno == EPIPE;
+    return false; /* main says why */
+}
+
+/* Of a rank its launcher speaks. Whoever has read enough is no failure: the launcher is to end well. */
+static fsdp_status check_output(const fsdp__continuation *c)
+{
+    char text[256];
+
+    if (c->as_rank && c->left)
+        return freopen("/dev/null", "w", stdout) ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot open '/dev/null'");
+    return c->as_rank && fsdp__output_failed(text, sizeof text) ? FSDP_FAIL(FSDP_IO, "%s", text) : FSDP_OK;
+}
+
+static void print_ids(const fsdp__continuation *c)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        printf("%s%d", i ? "," : "", (int)c->tokens[i]);
+    putchar('\n');
+}
+
+static fsdp_status generate(fsdp__continuation *c, fsdp_module *model)
+{
+    bool prints = fsdp_context_rank(model->context) == 0, streams = prints && !c->ids;
+
+    if (streams)
+        fsdp__token_text_echo(&c->text, c->prompt.text, c->prompt.bytes, stdout);
+    FSDP_TRY(fsdp_generate(model, c->tokens, &c->count, &c->options, streams ? print_token : NULL, c));
+    if (!prints)
+        return FSDP_OK;
+    if (c->ids)
+        print_ids(c);
+    else if (fsdp__token_text_end(&c->text, stdout))
+        putchar('\n');
+    return check_output(c);
+}
+
+fsdp_status fsdp__continuation_run(fsdp__continuation *c)
+{
+    fsdp_context *context = NULL;
+    fsdp_module *model = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(create_context(c, &context));
+    status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
+    if (status == FSDP_OK)
+        status = generate(c, model);
+    if (status != FSDP_OK)
+        fsdp_abort(context, fsdp_last_error());
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+    return status;
+}

@@ -1,0 +1,193 @@
+/* restarts.c - when ranks are started again, with how many, and from where.
+ *
+ * As many as there were: a process that was killed says nothing of the machine it ran on. Only where the same failure
+ * comes back, and --min-ranks allows it, is there one rank less, or as many less as it takes to split the batch. What
+ * fails before the first step twice in the same way would fail for ever. */
+#include "cli/restarts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "train/config.h"
+#include "train/run.h"
+#include "train/values.h"
+
+/* ---- the command line ---- */
+
+fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *config, int64_t ranks, const char *starter)
+{
+    if (r->most_text)
+        FSDP_TRY(fsdp__args_integer("--max-restarts", r->most_text, 0, 1000000, &r->most));
+    if (r->least_text)
+        FSDP_TRY(fsdp__args_integer("--min-ranks", r->least_text, 1, ranks, &r->least));
+    if (r->least_text && !r->most_text)
+        return FSDP_FAIL(FSDP_INVALID, "--min-ranks is for runs that are restarted: give --max-restarts, too");
+    if (r->most == 0)
+        return FSDP_OK;
+    if (starter)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--max-restarts starts ranks again that this program has started, and %s has started these: "
+                         "it has to start them again (see docs/cluster.md)",
+                         starter);
+    if (!fsdp__train_saves(config))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--max-restarts goes on from the newest checkpoint, and this run writes none: set "
+                         "checkpoint.folder");
+    if (config->checkpoint.load_step >= 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is %lld: leave "
+                         "one of the two out",
+                         (long long)config->checkpoint.load_step);
+    return FSDP_OK;
+}
+
+/* ---- how far it has come ---- */
+
+fsdp_status fsdp__restarts_begin(fsdp__restarts *r)
+{
+    if (r->most == 0)
+        return FSDP_OK;
+    if (r->steps_fd < 0)
+        r->steps_fd = memfd_create("fsdp-steps", 0); /* for the ranks to inherit */
+    if (r->steps_fd < 0 || ftruncate(r->steps_fd, 0) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot watch over the run: %s%s", strerror(errno), fsdp__limit_behind(errno));
+    return FSDP_OK;
+}
+
+void fsdp__restarts_step(int steps_fd, int64_t step)
+{
+    ssize_t unheard = steps_fd >= 0 ? pwrite(steps_fd, &step, sizeof step, 0) : 0;
+
+    (void)unheard;
+}
+
+void fsdp__restarts_end(fsdp__restarts *r)
+{
+    if (r->steps_fd >= 0)
+        close(r->steps_fd);
+    r->steps_fd = -1;
+}
+
+/* 0: none since the start. */
+static int64_t last_step(const fsdp__restarts *r)
+{
+    int64_t step = 0;
+
+    return pread(r->steps_fd, &step, sizeof step, 0) == sizeof step ? step : 0;
+}
+
+/* ---- whether it is the same again ---- */
+
+/* Whoever it has hit. */
+static const char *without_rank(const char *reason)
+{
+    int bytes = 0;
+
+    (void)sscanf(reason, "rank %*d%n", &bytes);
+    return reason + bytes;
+}
+
+static bool is_same(const fsdp__restarts *r, const char *reason)
+{
+    return *r->reason && strcmp(without_rank(r->reason), without_rank(reason)) == 0;
+}
+
+/* ---- from where ---- */
+
+/* Sequences a step that the checkpoint asks for; 0: none. */
+static int64_t sequences_of(const char *checkpoint)
+{
+    fsdp_checkpoint_reader *reader = NULL;
+    int64_t sequences = 0;
+
+    if (checkpoint && fsdp_checkpoint_open(checkpoint, &reader) == FSDP_OK &&
+        fsdp_checkpoint_get_integer(reader, FSDP__VALUE_SEQUENCES, &sequences) != FSDP_OK)
+        sequences = 0;
+    fsdp_checkpoint_close(reader);
+    return sequences;
+}
+
+static bool fits(const fsdp_train_config *config, int64_t sequences, int ranks)
+{
+    if (fsdp_train_config_check(config, ranks) != FSDP_OK)
+        return false;
+    return config->training.global_batch_size != -1 || sequences == 0 ||
+           fsdp__train_check_batch(config, ranks, sequences, "") == FSDP_OK;
+}
+
+static int fewer_ranks(const fsdp__restarts *r, const fsdp_train_config *config, const char *checkpoint, int ranks)
+{
+    int64_t sequences = sequences_of(checkpoint);
+
+    for (int fewer = ranks - 1; fewer >= r->least; fewer--)
+        if (fits(config, sequences, fewer))
+            return fewer;
+    return ranks;
+}
+
+/* ---- again, or not ---- */
+
+static bool give_up(const char *reason, const char *why)
+{
+    char text[FSDP__REASON_BYTES];
+
+    snprintf(text, sizeof text, "%s", why); /* it may be the last error */
+    (void)FSDP_FAIL(FSDP_COMM, "%s; not started again: %s", reason, text);
+    return false;
+}
+
+static bool may_go_on(const fsdp__restarts *r, const char *reason, int exit_code)
+{
+    char text[80];
+
+    if (exit_code == FSDP__USAGE)
+        return give_up(reason, "the command line is wrong");
+    if (r->early && last_step(r) == 0 && is_same(r, reason))
+        return give_up(reason, "it is the same failure as before, and no step was taken in between");
+    snprintf(text, sizeof text, "%lld restart%s of %lld", (long long)r->done, r->done == 1 ? "" : "s",
+             (long long)r->most);
+    return r->done < r->most || give_up(reason, text);
+}
+
+static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, int before, int ranks)
+{
+    char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step";
+    int64_t last = last_step(r);
+
+    if (checkpoint)
+        snprintf(from, sizeof from, "%s", strrchr(checkpoint, '/') ? strrchr(checkpoint, '/') + 1 : checkpoint);
+    if (last > 0)
+        snprintf(after, sizeof after, "after step %lld", (long long)last);
+    (void)fsdp__failure("%s, %s; restart %lld of %lld: %d rank%s%s from %s", reason, after, (long long)r->done,
+                        (long long)r->most, ranks, ranks == 1 ? "" : "s",
+                        ranks < before ? " (that failure came back)" : "", from);
+}
+
+bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fsdp_status status,
+                          const fsdp_launch_report *report, int *ranks)
+{
+    char reason[FSDP__REASON_BYTES], *checkpoint = NULL;
+    int before = *ranks;
+
+    if (r->most == 0 || status != FSDP_COMM) /* ended by a signal to this process; or none could be started */
+        return false;
+    snprintf(reason, sizeof reason, "%s", report->reason);
+    if (!may_go_on(r, reason, report->exit_code))
+        return false;
+    status = fsdp_checkpoint_find(config->checkpoint.folder, -1, &checkpoint);
+    if (status != FSDP_OK && status != FSDP_NOT_FOUND)
+        return give_up(reason, fsdp_last_error());
+    if (r->least > 0 && is_same(r, reason))
+        *ranks = fewer_ranks(r, config, checkpoint, *ranks);
+    r->done++;
+    announce(r, reason, checkpoint, before, *ranks);
+    r->early = last_step(r) == 0;
+    snprintf(r->reason, sizeof r->reason, "%s", reason);
+    free(checkpoint);
+    return true;
+}

@@ -1,0 +1,98 @@
+/* tensor_source.c - a list of tensors, and their elements. */
+#include "cli/tensor_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "train/values.h"
+
+fsdp_status fsdp__tensor_source_open(const char *path, fsdp__tensor_source *out)
+{
+    struct stat info;
+
+    memset(out, 0, sizeof *out);
+    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+        return fsdp_weights_open(path, &out->weights);
+    FSDP_TRY(fsdp__model_folder_find(path, &out->folder));
+    return out->folder.is_checkpoint ? fsdp_checkpoint_open(out->folder.path, &out->reader)
+                                     : fsdp_weights_open(path, &out->weights);
+}
+
+void fsdp__tensor_source_release(fsdp__tensor_source *source)
+{
+    for (int64_t i = 0; i < source->count; i++)
+        fsdp__free(source->tensors[i].name);
+    fsdp__free(source->tensors);
+    if (source->weights)
+        fsdp_weights_close(source->weights);
+    fsdp_checkpoint_close(source->reader);
+    fsdp__model_folder_release(&source->folder);
+    memset(source, 0, sizeof *source);
+}
+
+/* ---- the list ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const fsdp__source_tensor *)a)->name, ((const fsdp__source_tensor *)b)->name);
+}
+
+/* `name` is taken over; NULL: out of memory. */
+static fsdp_status add(fsdp__tensor_source *s, char *name, fsdp__source_tensor tensor)
+{
+    if (!name)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tensors");
+    tensor.name = name;
+    tensor.numel = 1;
+    for (int d = 0; d < tensor.ndim; d++)
+        tensor.numel *= tensor.shape[d];
+    tensor.bytes = (uint64_t)tensor.numel * fsdp_dtype_size(tensor.dtype);
+    s->tensors[s->count++] = tensor;
+    return FSDP_OK;
+}
+
+static fsdp_status list_weights(fsdp__tensor_source *s)
+{
+    for (int64_t i = 0; i < fsdp_weights_count(s->weights); i++) {
+        const fsdp_weights_entry *e = fsdp_weights_at(s->weights, i);
+
+        FSDP_TRY(add(s, fsdp__strdup(e->name),
+                     (fsdp__source_tensor){.dtype = e->dtype, .ndim = e->ndim, .shape = e->shape, .entry = e}));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status list_checkpoint(fsdp__tensor_source *s, bool weights_only)
+{
+    for (int64_t i = 0; i < fsdp_checkpoint_count(s->reader); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(s->reader, i);
+
+        if (weights_only && strcmp(t->section, FSDP__SECTION_MODEL) != 0)
+            continue;
+        FSDP_TRY(add(s, weights_only ? fsdp__strdup(t->name) : fsdp__sprintf("%s.%s", t->section, t->name),
+                     (fsdp__source_tensor){.dtype = t->dtype, .ndim = t->ndim, .shape = t->shape, .entry = t}));
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_source_list(fsdp__tensor_source *source, bool weights_only)
+{
+    int64_t most = source->reader ? fsdp_checkpoint_count(source->reader) : fsdp_weights_count(source->weights);
+
+    source->tensors = fsdp__calloc((size_t)(most + 1), sizeof *source->tensors);
+    if (!source->tensors)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the tensors");
+    FSDP_TRY(source->reader ? list_checkpoint(source, weights_only) : list_weights(source));
+    qsort(source->tensors, (size_t)source->count, sizeof *source->tensors, by_name);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__tensor_source_read(fsdp__tensor_source *source, const fsdp__source_tensor *tensor, int64_t first,
+                                     int64_t numel, void *out)
+{
+    return source->reader ? fsdp_checkpoint_read(source->reader, tensor->entry, first, numel, out)
+                          : fsdp_weights_read(source->weights, tensor->entry, first, numel, out);
+}

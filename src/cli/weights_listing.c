@@ -1,0 +1,94 @@
+/* weights_listing.c - what is in a model folder or a file of weights. */
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/listing.h"
+
+/* ---- as text ---- */
+
+static void print_config(const char *path, const fsdp_model_config *m)
+{
+    char count[40];
+
+    printf("%s: %s, %s parameters\n", path, fsdp_architecture_name(m->architecture),
+           fsdp__thousands(fsdp_model_config_parameters(m), count, sizeof count));
+    printf("  n_layers             %lld\n", (long long)m->n_layers);
+    printf("  dim                  %lld\n", (long long)m->dim);
+    printf("  n_heads              %lld\n", (long long)m->n_heads);
+    printf("  n_kv_heads           %lld\n", (long long)m->n_kv_heads);
+    printf("  head_dim             %lld\n", (long long)m->head_dim);
+    printf("  ffn_dim              %lld\n", (long long)m->ffn_dim);
+    printf("  vocab_size           %lld\n", (long long)m->vocab_size);
+    printf("  max_seq_len          %lld\n", (long long)m->max_seq_len);
+    printf("  norm_eps             %g\n", (double)m->norm_eps);
+    if (m->architecture != FSDP_GPT2)
+        printf("  rope_theta           %g\n  rope_type            %s\n", (double)m->rope_theta,
+               fsdp_rope_type_name(m->rope_type));
+    printf("  tie_word_embeddings  %s\n", m->tie_word_embeddings ? "true" : "false");
+}
+
+void fsdp__list_weights(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
+{
+    int64_t elements = 0, bytes = 0, files = fsdp_weights_file_count(weights), count = fsdp_weights_count(weights);
+    int width = 0;
+    char a[FSDP__LISTED_SHAPE], b[40], c[40], d[40];
+
+    if (config)
+        print_config(path, config);
+    else
+        printf("%s:\n", path);
+    for (int64_t i = 0; i < count; i++) {
+        int length = (int)strlen(FSDP__SHOWN_NAME(fsdp_weights_at(weights, i)->name));
+
+        width = length > width ? length : width;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const fsdp_weights_entry *e = fsdp_weights_at(weights, i);
+
+        elements += (int64_t)(e->bytes / fsdp_dtype_size(e->dtype));
+        bytes += (int64_t)e->bytes;
+        printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), fsdp_dtype_name(e->dtype),
+               fsdp__listed_shape(e->shape, e->ndim, a, sizeof a), fsdp__thousands((int64_t)e->bytes, b, sizeof b),
+               FSDP__SHOWN_NAME(fsdp__listed_file(e->file)));
+    }
+    printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, a, sizeof a),
+           fsdp__thousands(elements, b, sizeof b), fsdp__thousands(bytes, c, sizeof c),
+           fsdp__size_text((double)bytes, d, sizeof d), (long long)files, files == 1 ? "" : "s");
+}
+
+/* ---- as JSON ---- */
+
+static void print_config_as_json(const fsdp_model_config *m)
+{
+    printf(", \"model\": {\"architecture\": ");
+    fsdp__print_json_string(fsdp_architecture_name(m->architecture), stdout);
+    printf(", \"parameters\": %lld, \"n_layers\": %lld, \"dim\": %lld, \"n_heads\": %lld, \"n_kv_heads\": %lld, "
+           "\"head_dim\": %lld, \"ffn_dim\": %lld, \"vocab_size\": %lld, \"max_seq_len\": %lld, \"norm_eps\": %.9g, "
+           "\"rope_theta\": %.9g, \"tie_word_embeddings\": %s}",
+           (long long)fsdp_model_config_parameters(m), (long long)m->n_layers, (long long)m->dim, (long long)m->n_heads,
+           (long long)m->n_kv_heads, (long long)m->head_dim, (long long)m->ffn_dim, (long long)m->vocab_size,
+           (long long)m->max_seq_len, (double)m->norm_eps, (double)m->rope_theta,
+           m->tie_word_embeddings ? "true" : "false");
+}
+
+void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *config, const fsdp_weights *weights)
+{
+    char shape[FSDP__LISTED_SHAPE];
+
+    printf("{\"kind\": \"weights\", \"path\": ");
+    fsdp__print_json_string(path, stdout);
+    if (config)
+        print_config_as_json(config);
+    printf(", \"tensors\": [");
+    for (int64_t i = 0; i < fsdp_weights_count(weights); i++) {
+        const fsdp_weights_entry *e = fsdp_weights_at(weights, i);
+
+        printf("%s\n{\"name\": ", i ? "," : "");
+        fsdp__print_json_string(e->name, stdout);
+        printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %zu, \"file\": ", fsdp_dtype_name(e->dtype),
+               fsdp__listed_shape(e->shape, e->ndim, shape, sizeof shape), e->bytes);
+        fsdp__print_json_string(fsdp__listed_file(e->file), stdout);
+        printf("}");
+    }
+    printf("]}\n");
+}

@@ -1,0 +1,211 @@
+/* documents.c - cuts files into pieces: at ends of lines or documents, or within a document where the tokenizer's
+ * words are the same on both sides. */
+#include "data/documents.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+#include "tokenizer/tokenizer.h"
+
+enum {
+    PIECE_BYTES = 1 << 20
+};
+#define WHOLE_MOST ((size_t)1 << 30) /* of a document that cannot be parted */
+
+/* ---- files ---- */
+
+static fsdp_status add_sizes(fsdp__documents *d)
+{
+    for (int64_t i = 0; i < d->files.count; i++) {
+        struct stat info;
+
+        if (stat(d->files.paths[i], &info) == 0) /* else opening it tells why */
+            d->all_bytes += info.st_size;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__documents_open(fsdp__documents *documents, const fsdp_tokenizer *tokenizer, const char *const *paths,
+                                 int count, const char *separator)
+{
+    *documents = (fsdp__documents){.tokenizer = tokenizer, .separator = separator, .piece_bytes = PIECE_BYTES};
+    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &documents->files));
+    return add_sizes(documents);
+}
+
+void fsdp__documents_close(fsdp__documents *documents)
+{
+    fsdp__text_file_close(documents->file);
+    fsdp__data_files_release(&documents->files);
+    fsdp__free(documents->rest);
+    *documents = (fsdp__documents){0};
+}
+
+void fsdp__piece_release(fsdp__piece *piece)
+{
+    fsdp__free(piece->text);
+    *piece = (fsdp__piece){0};
+}
+
+int64_t fsdp__documents_position(const fsdp__documents *documents)
+{
+    return documents->done_bytes + (documents->file ? fsdp__text_file_position(documents->file) : 0);
+}
+
+static fsdp_status open_next(fsdp__documents *d)
+{
+    d->path = d->files.paths[d->next++];
+    FSDP_TRY(fsdp__text_file_open(d->path, &d->file));
+    d->within = false;
+    d->offset = 0;
+    d->line = 1;
+    return FSDP_OK;
+}
+
+static void close_file(fsdp__documents *d)
+{
+    d->done_bytes += fsdp__text_file_position(d->file);
+    fsdp__text_file_close(d->file);
+    d->file = NULL;
+}
+
+/* ---- filling a piece ---- */
+
+static fsdp_status reserve(char **bytes, size_t *capacity, size_t wanted)
+{
+    char *larger;
+
+    if (wanted <= *capacity)
+        return FSDP_OK;
+    larger = fsdp__realloc(*bytes, wanted);
+    if (!larger)
+        return FSDP_NO_MEMORY;
+    *bytes = larger;
+    *capacity = wanted;
+    return FSDP_OK;
+}
+
+/* Up to `wanted` bytes, fewer at the end of the file: `*ended`. */
+static fsdp_status fill(fsdp__documents *d, fsdp__piece *piece, size_t wanted, bool *ended)
+{
+    FSDP_TRY(reserve(&piece->text, &piece->capacity, wanted));
+    while (piece->bytes < wanted && !*ended) {
+        size_t got;
+
+        FSDP_TRY(fsdp__text_file_read(d->file, piece->text + piece->bytes, wanted - piece->bytes, &got));
+        piece->bytes += got;
+        *ended = got == 0;
+    }
+    return FSDP_OK;
+}
+
+/* Behind the last separator; 0: there is none. */
+static size_t behind_separator(const fsdp__documents *d, const fsdp__piece *piece)
+{
+    size_t length = strlen(d->separator);
+
+    for (size_t at = piece->bytes; at >= length; at--)
+        if (piece->text[at - 1] == d->separator[length - 1] &&
+            memcmp(piece->text + at - length, d->separator, length) == 0)
+            return at;
+    return 0;
+}
+
+/* Where the piece may end, 0: nowhere; `*ends`: a document ends there. */
+static size_t find_end(const fsdp__documents *d, const fsdp__piece *piece, bool *ends)
+{
+    size_t seen = piece->bytes, end;
+
+    *ends = true;
+    if (piece->json_lines) {
+        const char *line_end = memrchr(piece->text, '\n', piece->bytes);
+
+        return line_end ? (size_t)(line_end - piece->text) + 1 : 0;
+    }
+    if (d->separator) {
+        end = behind_separator(d, piece);
+        if (end > 0)
+            return end;
+        seen -= FSDP__MIN(seen, strlen(d->separator)); /* one may begin there, and go on in what follows */
+    }
+    *ends = false;
+    return fsdp__tokenizer_find_cut(d->tokenizer, piece->text, seen);
+}
+
+static fsdp_status too_long(const fsdp__documents *d, const fsdp__piece *piece)
+{
+    if (piece->json_lines)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld has over %zu bytes", piece->path, (long long)d->line,
+                         WHOLE_MOST);
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "cannot read '%s': the document at offset %lld has over %zu bytes without a place where the "
+                     "tokenizer is known to begin a new word: give a separator between documents, or JSON lines",
+                     piece->path, (long long)d->offset, WHOLE_MOST);
+}
+
+/* What was read behind the piece's end comes first in the next one. */
+static fsdp_status keep_rest(fsdp__documents *d, fsdp__piece *piece, size_t end)
+{
+    size_t rest = piece->bytes - end;
+
+    FSDP_TRY(reserve(&d->rest, &d->rest_capacity, rest));
+    if (rest > 0)
+        memcpy(d->rest, piece->text + end, rest);
+    d->rest_bytes = rest;
+    piece->bytes = end;
+    return FSDP_OK;
+}
+
+static void go_on(fsdp__documents *d, const fsdp__piece *piece)
+{
+    d->within = !piece->ends;
+    d->offset += (int64_t)piece->bytes;
+    for (size_t i = 0; piece->json_lines && i < piece->bytes; i++)
+        d->line += piece->text[i] == '\n';
+}
+
+static fsdp_status read_piece(fsdp__documents *d, fsdp__piece *piece)
+{
+    size_t wanted = FSDP__MAX(d->piece_bytes, d->rest_bytes + 1), end;
+    bool ended = false;
+
+    FSDP_TRY(reserve(&piece->text, &piece->capacity, wanted));
+    if (d->rest_bytes > 0)
+        memcpy(piece->text, d->rest, d->rest_bytes);
+    piece->bytes = d->rest_bytes;
+    piece->path = d->path;
+    piece->json_lines = fsdp__is_json_lines(d->path);
+    piece->continues = d->within;
+    piece->offset = d->offset;
+    piece->line = d->line;
+    for (;; wanted *= 2) {
+        FSDP_TRY(fill(d, piece, wanted, &ended));
+        if (ended) {
+            end = piece->bytes;
+            piece->ends = true;
+            break;
+        }
+        end = find_end(d, piece, &piece->ends);
+        if (end > 0)
+            break;
+        if (wanted >= WHOLE_MOST)
+            return too_long(d, piece);
+    }
+    FSDP_TRY(keep_rest(d, piece, end));
+    go_on(d, piece);
+    if (ended)
+        close_file(d);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__documents_next(fsdp__documents *documents, fsdp__piece *piece, bool *any)
+{
+    *any = documents->file || documents->next < documents->files.count;
+    if (!*any)
+        return FSDP_OK;
+    if (!documents->file)
+        FSDP_TRY(open_next(documents));
+    return read_piece(documents, piece);
+}

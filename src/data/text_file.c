@@ -1,0 +1,244 @@
+/* text_file.c - text as it lies in a file, or as zlib and libzstd give it. */
+#include "data/text_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/alloc.h"
+#include "base/compiler.h"
+
+enum {
+    INPUT_BYTES = 1 << 17,
+    WINDOW_LOG_MOST = 27 /* what the program zstd takes without being asked: 128 MiB of memory */
+};
+
+typedef enum packing {
+    PLAIN,
+    GZIP,
+    ZSTD
+} packing;
+
+struct fsdp__text_file {
+    const char *path;
+    int fd;
+    packing packing;
+    z_stream inflate;
+    ZSTD_DStream *zstd;
+    bool inside; /* a member or frame that is not yet at its end */
+    bool ended;  /* of the file */
+    int64_t position;
+    size_t at, count; /* what of `input` is not yet used */
+    unsigned char input[INPUT_BYTES];
+};
+
+/* ---- names ---- */
+
+/* How long the name is without what says that it is packed. */
+static size_t unpacked_length(const char *path)
+{
+    size_t length = strlen(path);
+
+    if (length > 3 && strcasecmp(path + length - 3, ".gz") == 0)
+        return length - 3;
+    return length > 4 && strcasecmp(path + length - 4, ".zst") == 0 ? length - 4 : length;
+}
+
+static bool is_named(const char *path, const char *ending)
+{
+    size_t length = unpacked_length(path), bytes = strlen(ending);
+
+    return length > bytes && strncasecmp(path + length - bytes, ending, bytes) == 0;
+}
+
+bool fsdp__is_json_lines(const char *path)
+{
+    return is_named(path, ".jsonl") || is_named(path, ".ndjson");
+}
+
+bool fsdp__is_document(const char *path)
+{
+    return is_named(path, ".txt") || fsdp__is_json_lines(path);
+}
+
+/* ---- opening ---- */
+
+static fsdp_status cannot_read(const fsdp__text_file *f, const char *reason)
+{
+    return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': %s at about offset %lld", f->path, reason,
+                     (long long)(f->position - (int64_t)f->count));
+}
+
+/* More input behind what is left of it; none at the end of the file. */
+static fsdp_status fill(fsdp__text_file *f)
+{
+    ssize_t got;
+
+    if (f->count > 0)
+        memmove(f->input, f->input + f->at, f->count);
+    f->at = 0;
+    do
+        got = read(f->fd, f->input + f->count, INPUT_BYTES - f->count);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return FSDP_FAIL(FSDP_IO, "cannot read '%s': %s", f->path, strerrordesc_np(errno));
+    f->ended = got == 0;
+    f->count += (size_t)got;
+    f->position += got;
+    return FSDP_OK;
+}
+
+static packing find_packing(const fsdp__text_file *f)
+{
+    static const unsigned char gzip[] = {0x1f, 0x8b}, zstd[] = {0x28, 0xb5, 0x2f, 0xfd};
+
+    if (f->count >= sizeof gzip && memcmp(f->input, gzip, sizeof gzip) == 0)
+        return GZIP;
+    return f->count >= sizeof zstd && memcmp(f->input, zstd, sizeof zstd) == 0 ? ZSTD : PLAIN;
+}
+
+static fsdp_status prepare(fsdp__text_file *f)
+{
+    if (f->packing == GZIP && inflateInit2(&f->inflate, 15 + 16) != Z_OK) {
+        f->packing = PLAIN; /* nothing to end */
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", f->path);
+    }
+    if (f->packing == ZSTD) {
+        f->zstd = ZSTD_createDStream();
+        if (!f->zstd)
+            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", f->path);
+        ZSTD_DCtx_setParameter(f->zstd, ZSTD_d_windowLogMax, WINDOW_LOG_MOST);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
+{
+    fsdp__text_file *f = fsdp__calloc(1, sizeof *f);
+    struct stat info;
+    fsdp_status status = FSDP_OK;
+
+    *out = NULL;
+    if (!f)
+        return FSDP_NO_MEMORY;
+    f->path = path;
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not hold us */
+    if (f->fd < 0 || fstat(f->fd, &info) != 0)
+        status =
+            FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s", path, strerrordesc_np(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = FSDP_FAIL(FSDP_IO, "cannot read '%s': it is not a regular file", path);
+    if (status == FSDP_OK)
+        status = fill(f);
+    if (status == FSDP_OK) {
+        f->packing = find_packing(f);
+        status = prepare(f);
+    }
+    if (status != FSDP_OK) {
+        fsdp__text_file_close(f);
+        return status;
+    }
+    *out = f;
+    return FSDP_OK;
+}
+
+/* ---- reading ---- */
+
+static void use(fsdp__text_file *f, size_t bytes)
+{
+    f->at += bytes;
+    f->count -= bytes;
+    f->inside = f->inside || bytes > 0;
+}
+
+static fsdp_status read_plain(fsdp__text_file *f, char *into, size_t room, size_t *got)
+{
+    *got = FSDP__MIN(room, f->count);
+    memcpy(into, f->input + f->at, *got);
+    use(f, *got);
+    f->inside = false;
+    return FSDP_OK;
+}
+
+static fsdp_status read_gzip(fsdp__text_file *f, char *into, size_t room, size_t *got)
+{
+    int result;
+
+    f->inflate.next_in = f->input + f->at;
+    f->inflate.avail_in = (uInt)f->count;
+    f->inflate.next_out = (unsigned char *)into;
+    f->inflate.avail_out = (uInt)FSDP__MIN(room, (size_t)1 << 30);
+    *got = f->inflate.avail_out;
+    result = inflate(&f->inflate, Z_NO_FLUSH);
+    use(f, f->count - f->inflate.avail_in);
+    *got -= f->inflate.avail_out;
+    if (result == Z_STREAM_END) {
+        f->inside = false;
+        inflateReset(&f->inflate); /* another member may follow */
+    } else if (result == Z_MEM_ERROR) {
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot read '%s': out of memory", f->path);
+    } else if (result != Z_OK && result != Z_BUF_ERROR) {
+        return cannot_read(f, "its gzip data is damaged");
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status read_zstd(fsdp__text_file *f, char *into, size_t room, size_t *got)
+{
+    ZSTD_inBuffer in = {.src = f->input + f->at, .size = f->count};
+    ZSTD_outBuffer out = {.dst = into, .size = room};
+    size_t left = ZSTD_decompressStream(f->zstd, &out, &in);
+
+    if (ZSTD_isError(left))
+        return cannot_read(f, ZSTD_getErrorName(left));
+    use(f, in.pos);
+    if (left == 0)
+        f->inside = false;
+    *got = out.pos;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__text_file_read(fsdp__text_file *file, char *into, size_t room, size_t *got)
+{
+    *got = 0;
+    while (*got == 0) {
+        size_t before;
+
+        if (file->count == 0 && !file->ended)
+            FSDP_TRY(fill(file));
+        before = file->count;
+        if (before == 0 && !file->inside)
+            return FSDP_OK;
+        FSDP_TRY(file->packing == GZIP   ? read_gzip(file, into, room, got)
+                 : file->packing == ZSTD ? read_zstd(file, into, room, got)
+                                         : read_plain(file, into, room, got));
+        if (*got == 0 && file->count == before) { /* it wants more */
+            if (file->ended)
+                return cannot_read(file, "it is cut short");
+            FSDP_TRY(fill(file));
+        }
+    }
+    return FSDP_OK;
+}
+
+int64_t fsdp__text_file_position(const fsdp__text_file *file)
+{
+    return file->position - (int64_t)file->count;
+}
+
+void fsdp__text_file_close(fsdp__text_file *file)
+{
+    if (!file)
+        return;
+    if (file->packing == GZIP)
+        inflateEnd(&file->inflate);
+    ZSTD_freeDStream(file->zstd);
+    if (file->fd >= 0)
+        close(file->fd);
+    fsdp__free(file);
+}

@@ -1,0 +1,182 @@
+/* token_cache.c - a name of hashes, a lock while tokens are made. */
+#include "data/token_cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "data/files.h"
+#include "data/text_file.h"
+#include "tokenizer/tokenizer.h"
+
+enum {
+    NAME_VERSION = 1, /* another one when tokens are made in another way */
+    HASHED_BYTES = 1 << 20,
+    WAIT_NS = 20 * 1000 * 1000
+};
+#define LEADER_NS ((int64_t)10 * 1000 * 1000 * 1000)
+
+/* ---- the name ---- */
+
+static fsdp_status hash_file(XXH3_state_t *state, const char *path)
+{
+    fsdp__mapping file;
+    uint64_t head[2];
+
+    FSDP_TRY(fsdp__file_map(path, &file));
+    head[0] = file.bytes;
+    head[1] = fsdp__is_json_lines(path);
+    XXH3_128bits_update(state, head, sizeof head);
+    for (size_t at = 0; at < file.bytes; at += HASHED_BYTES)
+        XXH3_128bits_update(state, file.data + at,
+                            file.bytes - at < HASHED_BYTES ? file.bytes - at : (size_t)HASHED_BYTES);
+    fsdp__file_unmap(&file);
+    return FSDP_OK;
+}
+
+static void hash_text(XXH3_state_t *state, const char *text)
+{
+    XXH3_128bits_update(state, text ? text : "", text ? strlen(text) + 1 : 0);
+    XXH3_128bits_update(state, text ? "+" : "-", 1);
+}
+
+static fsdp_status hash_all(XXH3_state_t *state, const fsdp__data_files *files, const fsdp_tokenize_options *o)
+{
+    const unsigned char flags[] = {NAME_VERSION, o->no_eos, o->plain_specials, o->replace_invalid};
+
+    if (XXH3_128bits_reset(state) == XXH_ERROR)
+        return FSDP_FAIL(FSDP_INVALID, "cannot hash the text");
+    XXH3_128bits_update(state, flags, sizeof flags);
+    hash_text(state, o->field ? o->field : "text");
+    hash_text(state, o->separator);
+    for (int64_t i = 0; i < files->count; i++)
+        FSDP_TRY(hash_file(state, files->paths[i]));
+    return FSDP_OK;
+}
+
+static fsdp_status find_name(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
+                             const fsdp_tokenize_options *options, const char *folder, char **out)
+{
+    XXH3_state_t *state = XXH3_createState();
+    fsdp_status status = state ? hash_all(state, files, options) : FSDP_FAIL(FSDP_NO_MEMORY, "cannot hash the text");
+    XXH128_hash_t hash = {0};
+    char name[80];
+
+    if (status == FSDP_OK)
+        hash = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+    FSDP_TRY(status);
+    snprintf(name, sizeof name, "text-%016llx%016llx-tokenizer-%016llx.bin", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64, (unsigned long long)fsdp__tokenizer_hash(tokenizer));
+    *out = fsdp__path_join(folder, name);
+    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+/* ---- the lock ---- */
+
+static fsdp_status open_lock(const char *path, char **name, int *fd)
+{
+    *name = fsdp__sprintf("%s.lock", path);
+    if (!*name)
+        return FSDP_NO_MEMORY;
+    *fd = open(*name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0)
+        return FSDP_FAIL(
+            FSDP_IO,
+            "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache), name another folder",
+            *name, strerrordesc_np(errno));
+    return FSDP_OK;
+}
+
+/* Whether nobody makes tokens, or, for LOCK_SH, whether nobody does but for those who only ask. */
+static bool take_lock(int fd, int kind)
+{
+    return flock(fd, kind | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR); /* some systems have none */
+}
+
+static void sleep_a_moment(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
+}
+
+/* Until somebody else makes the tokens, or has made them, or nobody seems to. */
+static void wait_for_leader(const char *path, int fd)
+{
+    for (int64_t waited = 0; waited < LEADER_NS && !fsdp__path_exists(path); waited += WAIT_NS) {
+        if (!take_lock(fd, LOCK_SH))
+            return;
+        (void)flock(fd, LOCK_UN);
+        sleep_a_moment();
+    }
+}
+
+/* ---- all ---- */
+
+typedef struct request {
+    const fsdp_tokenizer *tokenizer;
+    const char *const *paths;
+    int count;
+    bool leads;
+    const fsdp_tokenize_options *options;
+} request;
+
+/* With the lock, which goes with its file, or with the process. */
+static fsdp_status make_locked(const request *r, fsdp__cached_tokens *out, int fd)
+{
+    if (!r->leads)
+        wait_for_leader(out->path, fd);
+    while (!take_lock(fd, LOCK_EX))
+        sleep_a_moment();
+    if (fsdp__path_exists(out->path)) /* by somebody, in the meantime */
+        return FSDP_OK;
+    FSDP_TRY(fsdp_tokenize_files(r->tokenizer, r->paths, r->count, out->path, r->options, &out->summary));
+    out->made = true;
+    return FSDP_OK;
+}
+
+static fsdp_status make(const request *r, fsdp__cached_tokens *out)
+{
+    char *name = NULL;
+    int fd = -1;
+    fsdp_status status = open_lock(out->path, &name, &fd);
+
+    if (status == FSDP_OK)
+        status = make_locked(r, out, fd);
+    if (status == FSDP_OK)
+        unlink(name); /* who waits for it finds the tokens */
+    if (fd >= 0)
+        close(fd);
+    fsdp__free(name);
+    return status;
+}
+
+fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *const *paths, int count,
+                                  const char *folder, bool leads, const fsdp_tokenize_options *options,
+                                  fsdp__cached_tokens *out)
+{
+    const request r = {.tokenizer = tokenizer, .paths = paths, .count = count, .leads = leads, .options = options};
+    fsdp__data_files files = {0};
+    fsdp_status status;
+
+    *out = (fsdp__cached_tokens){0};
+    FSDP_TRY(fsdp__data_files_list(paths, count, FSDP__LIST_DOCUMENTS, &files));
+    status = find_name(tokenizer, &files, options, folder, &out->path);
+    fsdp__data_files_release(&files);
+    if (status == FSDP_OK && !fsdp__path_exists(out->path)) {
+        status = fsdp__make_directories(folder);
+        if (status == FSDP_OK)
+            status = make(&r, out);
+    }
+    if (status != FSDP_OK) {
+        fsdp__free(out->path);
+        out->path = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,21 @@
+/* token_cache.h - the tokens of text, made once and kept in a folder. */
+#ifndef DATA_TOKEN_CACHE_H
+#define DATA_TOKEN_CACHE_H
+
+#include "fsdp/tokenize.h"
+
+typedef struct fsdp__cached_tokens {
+    char *path;                    /* of the token file, fsdp__free it */
+    bool made;                     /* just now, by this call */
+    fsdp_tokenize_summary summary; /* where it was made */
+} fsdp__cached_tokens;
+
+/* The token file of these files, in `folder`, which is made if it is not there. Its name says what it is made of: a
+ * hash of all bytes of the files, of the tokenizer's files, and of what `options` say; so whatever changes, other
+ * tokens are found or made. Of several ranks and programs one makes it, and the others wait: who `leads` begins
+ * at once, others give such a one some seconds to do so. */
+fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *const *paths, int count,
+                                  const char *folder, bool leads, const fsdp_tokenize_options *options,
+                                  fsdp__cached_tokens *out);
+
+#endif

@@ -1,0 +1,171 @@
+/* token_writer.c - llm.c's header and tokens, little-endian as every machine we run on. */
+#include "data/token_writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "data/token_header.h"
+
+enum {
+    BUFFER_BYTES = 1 << 20
+};
+
+#define DESCRIPTOR "/proc/self/fd/%d"
+
+/* ---- the file's name ---- */
+
+/* Nobody has the name, or a file that was made here. */
+static fsdp_status check_name(const char *path)
+{
+    unsigned char header[FSDP__TOKEN_HEADER_BYTES];
+    struct stat info;
+    ssize_t got;
+    int fd;
+
+    if (lstat(path, &info) != 0)
+        return FSDP_OK; /* creating it tells */
+    fd = S_ISREG(info.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    got = fd >= 0 ? pread(fd, header, sizeof header, 0) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (got == (ssize_t)sizeof header && fsdp__token_header_is_ours(header))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "'%s' exists and is no token file that fsdp made: remove it, or name another", path);
+}
+
+/* A free one beside the file's. */
+static fsdp_status name_temporary(fsdp__token_writer *w)
+{
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        fsdp__free(w->temporary);
+        w->temporary = fsdp__sprintf("%s.tmp-%ld-%d", w->path, (long)getpid(), attempt);
+        if (!w->temporary)
+            return FSDP_NO_MEMORY;
+        if (!fsdp__path_exists(w->temporary))
+            return FSDP_OK;
+    }
+    return FSDP_FAIL(FSDP_IO, "cannot write '%s': too many temporary files beside it", w->path);
+}
+
+/* Whether no file can be made in a folder; else it may be that only nameless ones cannot. */
+static bool is_final(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EACCES || error == EROFS;
+}
+
+/* Without a name a file is gone with its process, however that ends. w->fd < 0: not here. */
+static fsdp_status create_nameless(fsdp__token_writer *w)
+{
+    char *folder = fsdp__path_parent(w->path), link[sizeof DESCRIPTOR + 12];
+
+    if (!folder)
+        return FSDP_NO_MEMORY;
+    w->fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    fsdp__free(folder);
+    if (w->fd < 0 && is_final(errno))
+        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot create '%s': %s", w->path,
+                         strerrordesc_np(errno));
+    snprintf(link, sizeof link, DESCRIPTOR, w->fd);
+    if (w->fd >= 0 && access(link, F_OK) != 0) { /* it could not get a name */
+        close(w->fd);
+        w->fd = -1;
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status create_beside(fsdp__token_writer *w)
+{
+    fsdp_status status;
+
+    FSDP_TRY(name_temporary(w));
+    FSDP_TRY(create_nameless(w));
+    if (w->fd >= 0)
+        return FSDP_OK;
+    status = fsdp__file_create(w->temporary, &w->fd);
+    w->named = status == FSDP_OK;
+    return w->named ? FSDP_OK : fsdp_fail_prefix(status, "cannot write '%s'", w->path);
+}
+
+static fsdp_status give_name(fsdp__token_writer *w)
+{
+    char link[sizeof DESCRIPTOR + 12];
+
+    if (w->named)
+        return FSDP_OK;
+    FSDP_TRY(name_temporary(w)); /* the one of the beginning may be taken by now */
+    snprintf(link, sizeof link, DESCRIPTOR, w->fd);
+    w->named = !fsdp__fault_file(FSDP__FAULT_WRITE, NULL) &&
+               linkat(AT_FDCWD, link, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW) == 0;
+    return w->named ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot create '%s': %s", w->path, strerrordesc_np(errno));
+}
+
+fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width)
+{
+    *writer = (fsdp__token_writer){.path = path, .fd = -1, .width = width, .offset = FSDP__TOKEN_HEADER_BYTES};
+    FSDP_TRY(check_name(path));
+    writer->buffer = fsdp__malloc(BUFFER_BYTES);
+    if (!writer->buffer)
+        return FSDP_NO_MEMORY;
+    return create_beside(writer);
+}
+
+/* ---- tokens ---- */
+
+static fsdp_status flush(fsdp__token_writer *w)
+{
+    FSDP_TRY(fsdp__file_pwrite(w->fd, w->path, w->buffer, w->used, w->offset));
+    w->offset += w->used;
+    w->used = 0;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *ids, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (writer->used == BUFFER_BYTES)
+            FSDP_TRY(flush(writer));
+        if (writer->width == 2)
+            memcpy(writer->buffer + writer->used, &(uint16_t){(uint16_t)ids[i]}, 2);
+        else
+            memcpy(writer->buffer + writer->used, &ids[i], 4);
+        writer->used += (size_t)writer->width;
+    }
+    writer->tokens += count;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer)
+{
+    unsigned char header[FSDP__TOKEN_HEADER_BYTES];
+    int fd = writer->fd;
+
+    FSDP_TRY(flush(writer));
+    fsdp__token_header_write(header, writer->width, writer->tokens);
+    FSDP_TRY(fsdp__file_pwrite(fd, writer->path, header, sizeof header, 0));
+    FSDP_TRY(fsdp__file_sync(fd, writer->path));
+    FSDP_TRY(give_name(writer));
+    writer->fd = -1;
+    FSDP_TRY(fsdp__file_close(fd, writer->path));
+    FSDP_TRY(fsdp__file_rename(writer->temporary, writer->path));
+    fsdp__free(writer->temporary);
+    writer->temporary = NULL;
+    return FSDP_OK;
+}
+
+void fsdp__token_writer_close(fsdp__token_writer *writer)
+{
+    if (writer->fd >= 0)
+        close(writer->fd);
+    if (writer->temporary && writer->named)
+        unlink(writer->temporary);
+    fsdp__free(writer->temporary);
+    fsdp__free(writer->buffer);
+    *writer = (fsdp__token_writer){.fd = -1};
+}

@@ -1,0 +1,29 @@
+/* token_writer.h - a token file that is made without a name where the file system can do that, else beside its
+ * own, which it gets when it is whole. */
+#ifndef DATA_TOKEN_WRITER_H
+#define DATA_TOKEN_WRITER_H
+
+#include <stdbool.h>
+
+#include "fsdp/status.h"
+
+typedef struct fsdp__token_writer {
+    const char *path; /* borrowed */
+    char *temporary;
+    bool named; /* the file, as temporary */
+    int fd;     /* -1: none */
+    int width;
+    int64_t tokens;
+    unsigned char *buffer;
+    size_t used;
+    uint64_t offset; /* in the file, of the buffer */
+} fsdp__token_writer;
+
+/* Of `width` 2 or 4 bytes a token. A file of that name that this writer has not made is refused. */
+fsdp_status fsdp__token_writer_open(fsdp__token_writer *writer, const char *path, int width);
+fsdp_status fsdp__token_writer_add(fsdp__token_writer *writer, const int32_t *ids, int64_t count);
+/* The header, to the disk, and the name. */
+fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer);
+void fsdp__token_writer_close(fsdp__token_writer *writer); /* what is not finished is removed */
+
+#endif

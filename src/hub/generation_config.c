@@ -1,0 +1,52 @@
+/* generation_config.c - what a model folder says of making texts goes along with its weights. */
+#include "base/alloc.h"
+#include "base/file.h"
+#include "hub/hub.h"
+
+#define LIMIT_BYTES ((size_t)4 << 20)
+
+/* Whether the vocabulary has all tokens that end a text. */
+static bool fits(const fsdp_hub_stop_tokens *stops, const fsdp_model_config *config)
+{
+    for (int64_t i = 0; i < stops->count; i++)
+        if (stops->ids[i] >= config->vocab_size)
+            return false;
+    return true;
+}
+
+fsdp_status fsdp__hub_read_generation_config(const char *folder, const fsdp_model_config *config, char **out)
+{
+    char *path = fsdp__path_join(folder, "generation_config.json"), *text = NULL;
+    fsdp_status status = path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
+    fsdp_hub_stop_tokens stops = {.count = 0};
+    size_t bytes = 0;
+
+    *out = NULL;
+    if (status == FSDP_OK && fsdp__path_exists(path)) {
+        status = fsdp__file_read(path, LIMIT_BYTES, &text, &bytes);
+        if (status == FSDP_OK)
+            status = fsdp__stop_tokens_parse(path, text, bytes, &stops);
+        if (status == FSDP_OK && fits(&stops, config)) {
+            *out = text;
+            text = NULL;
+        }
+    }
+    fsdp__free(text);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__hub_keep_generation_config(fsdp_context *context, const char *folder, const fsdp_model_config *config,
+                                             char **out)
+{
+    fsdp_status status;
+
+    *out = NULL;
+    if (!folder)
+        return FSDP_OK;
+    status = fsdp__hub_read_generation_config(folder, config, out);
+    if (status == FSDP_OK || status == FSDP_NO_MEMORY)
+        return status;
+    fsdp_log(context, FSDP_LOG_WARNING, "generation_config.json stays behind: %s", fsdp_last_error());
+    return FSDP_OK;
+}

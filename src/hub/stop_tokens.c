@@ -1,0 +1,71 @@
+/* stop_tokens.c - which tokens end a text, as a model folder says. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "format/json.h"
+#include "hub/hub.h"
+
+#define LIMIT_BYTES ((size_t)4 << 20)
+
+static fsdp_status add(const fsdp__json_object *from, const json_t *value, fsdp_hub_stop_tokens *out)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > INT32_MAX)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': key 'eos_token_id' is neither a token id nor a list of them",
+                         from->path);
+    if (out->count == FSDP_HUB_MAX_STOP_TOKENS)
+        return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot use '%s': key 'eos_token_id' has more than %d token ids", from->path,
+                         FSDP_HUB_MAX_STOP_TOKENS);
+    out->ids[out->count++] = (int32_t)json_integer_value(value);
+    return FSDP_OK;
+}
+
+static fsdp_status read_ids(const fsdp__json_object *from, fsdp_hub_stop_tokens *out)
+{
+    const json_t *value = json_object_get(from->object, "eos_token_id");
+
+    if (!value || json_is_null(value))
+        return FSDP_OK;
+    if (!json_is_array(value))
+        return add(from, value, out);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        FSDP_TRY(add(from, json_array_get(value, i), out));
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__stop_tokens_parse(const char *path, const void *text, size_t bytes, fsdp_hub_stop_tokens *out)
+{
+    fsdp__json_object from = {.path = path};
+    fsdp_status status;
+    json_t *value;
+
+    memset(out, 0, sizeof *out);
+    FSDP_TRY(fsdp__json_parse(path, text, bytes, &value));
+    from.object = value;
+    status = read_ids(&from, out);
+    json_decref(value);
+    return status;
+}
+
+static fsdp_status read_file(const char *folder, const char *name, fsdp_hub_stop_tokens *out)
+{
+    char *path = fsdp__path_join(folder, name), *text = NULL;
+    fsdp_status status = path ? FSDP_OK : FSDP_NO_MEMORY;
+    size_t bytes;
+
+    if (status == FSDP_OK && fsdp__path_exists(path)) {
+        status = fsdp__file_read(path, LIMIT_BYTES, &text, &bytes);
+        if (status == FSDP_OK)
+            status = fsdp__stop_tokens_parse(path, text, bytes, out);
+    }
+    fsdp__free(text);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp_hub_read_stop_tokens(const char *folder, fsdp_hub_stop_tokens *out)
+{
+    memset(out, 0, sizeof *out);
+    FSDP_TRY(read_file(folder, "generation_config.json", out));
+    return out->count > 0 ? FSDP_OK : read_file(folder, "config.json", out);
+}

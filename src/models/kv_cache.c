@@ -1,0 +1,168 @@
+/* kv_cache.c - keys and values of the tokens that a model has seen. */
+#include "base/alloc.h"
+#include "models/models.h"
+#include "tensor/tensor.h"
+
+struct fsdp__kv_layer {
+    fsdp_kv_cache *cache;
+    fsdp_tensor *keys, *values; /* (B,G,S,D), S the capacity: a head's lie in a row. NULL before the first call */
+};
+
+struct fsdp_kv_cache {
+    fsdp_module *model; /* held */
+    int64_t batch, capacity, length, layer_count;
+    fsdp__kv_layer *layers;
+};
+
+/* ---- life cycle ---- */
+
+static fsdp_status check(fsdp_module *model, int64_t batch, int64_t capacity)
+{
+    const fsdp_model_config *config = fsdp_model_get_config(model);
+
+    if (!config)
+        return FSDP_FAIL(FSDP_INVALID, "a cache needs a model made by fsdp_model_create");
+    if (batch < 1 || capacity < 1)
+        return FSDP_FAIL(FSDP_INVALID, "a cache of %lld sequences of %lld tokens: expected at least 1",
+                         (long long)batch, (long long)capacity);
+    if (config->architecture == FSDP_GPT2 && capacity > config->max_seq_len)
+        return FSDP_FAIL(FSDP_INVALID, "a cache of %lld tokens: the model has %lld positions", (long long)capacity,
+                         (long long)config->max_seq_len);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp_kv_cache_create(fsdp_module *model, int64_t batch, int64_t capacity, fsdp_kv_cache **out)
+{
+    fsdp_kv_cache *cache;
+
+    *out = NULL;
+    FSDP_TRY(check(model, batch, capacity));
+    cache = fsdp__calloc(1, sizeof *cache);
+    if (!cache)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a cache");
+    cache->layer_count = fsdp_model_block_count(model);
+    cache->layers = fsdp__calloc((size_t)cache->layer_count, sizeof *cache->layers);
+    if (!cache->layers) {
+        fsdp__free(cache);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot make a cache");
+    }
+    for (int64_t i = 0; i < cache->layer_count; i++)
+        cache->layers[i].cache = cache;
+    cache->model = fsdp_module_ref(model);
+    cache->batch = batch;
+    cache->capacity = capacity;
+    *out = cache;
+    return FSDP_OK;
+}
+
+void fsdp_kv_cache_free(fsdp_kv_cache *cache)
+{
+    if (!cache)
+        return;
+    for (int64_t i = 0; i < cache->layer_count; i++) {
+        fsdp_tensor_unref(cache->layers[i].keys);
+        fsdp_tensor_unref(cache->layers[i].values);
+    }
+    fsdp_module_unref(cache->model);
+    fsdp__free(cache->layers);
+    fsdp__free(cache);
+}
+
+int64_t fsdp_kv_cache_length(const fsdp_kv_cache *cache)
+{
+    return cache->length;
+}
+
+fsdp_status fsdp_kv_cache_truncate(fsdp_kv_cache *cache, int64_t length)
+{
+    if (length < 0 || length > cache->length)
+        return FSDP_FAIL(FSDP_INVALID, "cannot leave %lld tokens in a cache of %lld", (long long)length,
+                         (long long)cache->length);
+    cache->length = length;
+    return FSDP_OK;
+}
+
+/* ---- a call ---- */
+
+fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model, const fsdp_tensor *tokens)
+{
+    if (!cache || cache->model != model)
+        return FSDP_FAIL(FSDP_INVALID, "the cache was made for another model");
+    if (tokens->ndim != 2 || tokens->shape[0] != cache->batch || tokens->shape[1] < 1) {
+        char text[FSDP__SHAPE_TEXT];
+
+        return FSDP_FAIL(FSDP_INVALID, "tokens %s do not fit a cache of %lld sequences",
+                         fsdp__shape_text(tokens->ndim, tokens->shape, text), (long long)cache->batch);
+    }
+    if (tokens->shape[1] > cache->capacity - cache->length)
+        return FSDP_FAIL(FSDP_INVALID, "the cache has %lld of %lld tokens: %lld more do not fit",
+                         (long long)cache->length, (long long)cache->capacity, (long long)tokens->shape[1]);
+    if (fsdp_grad_enabled(model->context))
+        return FSDP_FAIL(FSDP_STATE, "a call with a cache has no gradients: call fsdp_no_grad_begin before");
+    return FSDP_OK;
+}
+
+void fsdp__kv_cache_end(fsdp_kv_cache *cache, const fsdp_tensor *tokens)
+{
+    cache->length += tokens->shape[1];
+}
+
+int64_t fsdp__kv_cache_position(const fsdp_kv_cache *cache)
+{
+    return cache ? cache->length : 0;
+}
+
+fsdp__kv_layer *fsdp__kv_cache_layer(fsdp_kv_cache *cache, int64_t layer)
+{
+    return cache ? &cache->layers[layer] : NULL;
+}
+
+int64_t fsdp__kv_layer_position(const fsdp__kv_layer *layer)
+{
+    return layer ? layer->cache->length : 0;
+}
+
+/* The model may compute in another dtype than when *all was made (fsdp_module_to): an empty cache follows. */
+static fsdp_status follow_dtype(const fsdp_kv_cache *cache, fsdp_tensor **all, fsdp_dtype dtype)
+{
+    if (!*all || (*all)->dtype == dtype)
+        return FSDP_OK;
+    if (cache->length > 0)
+        return FSDP_FAIL(FSDP_STATE,
+                         "the cache has %lld tokens in %s, but the model computes in %s now: forget them with "
+                         "fsdp_kv_cache_truncate",
+                         (long long)cache->length, fsdp_dtype_name((*all)->dtype), fsdp_dtype_name(dtype));
+    fsdp_tensor_unref(*all);
+    *all = NULL;
+    return FSDP_OK;
+}
+
+/* *part (B,T,G,D) goes to its place in *all, made at the first call, and becomes a view of all until there. */
+static fsdp_status extend(const fsdp_kv_cache *cache, fsdp_tensor **all, fsdp_tensor **part)
+{
+    const fsdp_tensor *x = *part;
+    fsdp_tensor *in_time, *place; /* (B,S,G,D) */
+
+    if (!x)
+        return fsdp_last_status();
+    FSDP_TRY(follow_dtype(cache, all, x->dtype));
+    if (!*all)
+        FSDP_TRY(fsdp_tensor_create(x->storage->device, x->dtype,
+                                    FSDP_SHAPE(x->shape[0], x->shape[2], cache->capacity, x->shape[3]),
+                                    FSDP_MEMORY_ACTIVATION, all));
+    in_time = fsdp_transpose(*all, 1, 2);
+    place = fsdp_slice(in_time, 1, cache->length, x->shape[1]);
+    if (!place)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_tensor_copy_(place, x));
+    *part = fsdp_slice(in_time, 1, 0, cache->length + x->shape[1]);
+    return *part ? FSDP_OK : fsdp_last_status();
+}
+
+fsdp_status fsdp__kv_layer_extend(fsdp__kv_layer *layer, fsdp_tensor **keys, fsdp_tensor **values)
+{
+    if (!layer)
+        return FSDP_OK;
+    FSDP_TRY(extend(layer->cache, &layer->keys, keys));
+    return extend(layer->cache, &layer->values, values);
+}

@@ -1,0 +1,253 @@
+/* evaluate.c - the mean loss of a stream, in the same bits whatever the ranks are. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/compiler.h"
+#include "data/window.h"
+#include "device/device.h"
+#include "fsdp/train.h"
+
+#define NO_TARGET (-100) /* of a place without a token */
+
+/* ---- modules as they were ---- */
+
+typedef struct snapshot {
+    fsdp_named_modules modules;
+    struct was {
+        bool training, sharded;
+    } * was; /* of each */
+} snapshot;
+
+static bool is_sharded_now(fsdp_module *module)
+{
+    fsdp_shard_info info;
+
+    return fsdp_module_is_sharded(module) && fsdp_module_shard_info(module, &info) == FSDP_OK &&
+           info.state == FSDP_SHARDED;
+}
+
+static void release(snapshot *s)
+{
+    fsdp_named_modules_release(&s->modules);
+    fsdp__free(s->was);
+}
+
+static fsdp_status take(snapshot *s, fsdp_module *module)
+{
+    FSDP_TRY(fsdp_module_modules(module, NULL, &s->modules));
+    s->was = fsdp__calloc((size_t)s->modules.count, sizeof *s->was);
+    if (!s->was) {
+        release(s);
+        return FSDP_NO_MEMORY;
+    }
+    for (int64_t i = 0; i < s->modules.count; i++)
+        s->was[i] = (struct was){s->modules.items[i].module->training, is_sharded_now(s->modules.items[i].module)};
+    return FSDP_OK;
+}
+
+/* What the evaluation has left whole would spare the next step a gather: a step is to be what it is without. */
+static fsdp_status restore(const snapshot *s)
+{
+    fsdp_status status = FSDP_OK;
+
+    for (int64_t i = 0; i < s->modules.count; i++) {
+        fsdp_module *module = s->modules.items[i].module;
+
+        module->training = s->was[i].training;
+        if (s->was[i].sharded && !is_sharded_now(module))
+            FSDP_KEEP_FIRST(status, fsdp_module_reshard(module));
+    }
+    return status;
+}
+
+/* ---- batches ---- */
+
+typedef struct pass {
+    fsdp_module *module;
+    fsdp_device *device;
+    const fsdp_tokens *tokens;
+    const fsdp_evaluate_options *options;
+    int rank, ranks;
+    int64_t count;             /* tokens to predict */
+    int64_t batches, rounds;   /* of all ranks; each rank's */
+    int32_t *inputs, *targets; /* of one batch */
+    double *losses;            /* of this rank's batches */
+} pass;
+
+/* Tokens that the batch predicts. */
+static int64_t predicted(const pass *p, int64_t batch)
+{
+    int64_t size = p->options->local_batch * p->options->seq_len;
+
+    return FSDP__MAX(FSDP__MIN(p->count - batch * size, size), 0);
+}
+
+/* One beyond the last has no token at all. */
+static fsdp_status read_batch(const pass *p, int64_t batch)
+{
+    const fsdp_evaluate_options *o = p->options;
+    int64_t size = o->local_batch * o->seq_len, left = batch < p->batches ? predicted(p, batch) : 0;
+    int64_t start = o->first + batch * size;
+
+    memset(p->inputs, 0, (size_t)size * sizeof *p->inputs);
+    for (int64_t i = 0; i < size; i++)
+        p->targets[i] = NO_TARGET;
+    for (int64_t done = 0; done < left; done += o->seq_len)
+        FSDP_TRY(fsdp__window_read(p->tokens, o->vocab_size, start + done, FSDP__MIN(left - done, o->seq_len),
+                                   p->inputs + done, p->targets + done));
+    return FSDP_OK;
+}
+
+static fsdp_status run_batch(const pass *p, double *loss)
+{
+    int64_t shape[] = {p->options->local_batch, p->options->seq_len};
+    fsdp_context *context = p->module->context;
+    fsdp_tensor *mean;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_scope_begin(context));
+    mean = fsdp_call(p->module, fsdp_from_data(p->device, FSDP_I32, 2, shape, p->inputs),
+                     fsdp_from_data(p->device, FSDP_I32, 2, shape, p->targets));
+    status = mean ? fsdp_tensor_item(mean, loss) : fsdp_last_status();
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
+static fsdp_status run_batches(const pass *p)
+{
+    fsdp_context *context = p->module->context;
+    fsdp_status status;
+
+    fsdp_no_grad_begin(context);
+    status = fsdp_grad_enabled(context) ? FSDP_NO_MEMORY : FSDP_OK; /* the first of a context takes memory */
+    for (int64_t round = 0; round < p->rounds && status == FSDP_OK; round++) {
+        status = read_batch(p, round * p->ranks + p->rank);
+        if (status == FSDP_OK)
+            status = run_batch(p, &p->losses[round]);
+        if (status == FSDP_OK && p->options->progress)
+            p->options->progress(p->options->arg, FSDP__MIN((round + 1) * p->ranks, p->batches), p->batches);
+    }
+    fsdp_no_grad_end(context);
+    return status;
+}
+
+/* ---- the mean ---- */
+
+/* `all`: the losses of each rank. */
+static void add_up(const pass *p, void *const *all, fsdp_evaluation *out)
+{
+    double sum = 0;
+
+    out->tokens = 0;
+    for (int64_t batch = 0; batch < p->batches; batch++) {
+        const double *losses = all[batch % p->ranks];
+
+        sum += losses[batch / p->ranks] * (double)predicted(p, batch);
+        out->tokens += predicted(p, batch);
+    }
+    out->loss = sum / (double)out->tokens;
+    if (isnan(out->loss)) /* NaN has a sign, which nobody wants to see printed */
+        out->loss = NAN;
+    out->perplexity = exp(out->loss);
+}
+
+static fsdp_status gather(const pass *p, fsdp_evaluation *out)
+{
+    fsdp_process_group *world = p->ranks > 1 ? fsdp_world(p->module->context) : NULL;
+    size_t bytes = (size_t)p->rounds * sizeof *p->losses, *sizes = NULL;
+    void **all = NULL, *mine = p->losses;
+
+    if (p->ranks == 1) {
+        add_up(p, &mine, out);
+        return FSDP_OK;
+    }
+    if (!world)
+        return fsdp_last_status();
+    FSDP_TRY(fsdp_gather_objects(world, p->losses, bytes, &all, &sizes));
+    for (int r = 0; r < p->ranks; r++)
+        if (sizes[r] != bytes) {
+            fsdp_objects_free(world, all, sizes);
+            return FSDP_FAIL(FSDP_MISMATCH, "cannot evaluate: rank %d was given another stream or other batches", r);
+        }
+    add_up(p, all, out);
+    fsdp_objects_free(world, all, sizes);
+    return FSDP_OK;
+}
+
+/* ---- the call ---- */
+
+static fsdp_status check(const fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *o,
+                         const fsdp_evaluation *out)
+{
+    int64_t size;
+
+    if (!module || !tokens || !o || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot evaluate: module, tokens, options and a place for the result are "
+                                       "required");
+    if (o->seq_len < 1 || o->local_batch < 1 || o->steps < 0 || o->first < 0 || o->vocab_size < 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot evaluate: seq_len %lld and local batch %lld must be positive, and neither %lld steps "
+                         "nor a begin at %lld nor a vocabulary of %lld may be negative",
+                         (long long)o->seq_len, (long long)o->local_batch, (long long)o->steps, (long long)o->first,
+                         (long long)o->vocab_size);
+    if (__builtin_mul_overflow(o->seq_len, o->local_batch, &size) || size > INT32_MAX)
+        return FSDP_FAIL(FSDP_INVALID, "cannot evaluate: %lld sequences of %lld tokens are too many for one batch",
+                         (long long)o->local_batch, (long long)o->seq_len);
+    if (fsdp_tokens_count(tokens) - o->first >= 2)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot evaluate: a token and one to predict from it are needed, and of %lld none is behind "
+                     "number %lld",
+                     (long long)fsdp_tokens_count(tokens), (long long)o->first);
+}
+
+static fsdp_status prepare(pass *p)
+{
+    const fsdp_evaluate_options *o = p->options;
+    int64_t size = o->local_batch * o->seq_len;
+
+    p->rank = fsdp_context_rank(p->module->context);
+    p->ranks = fsdp_context_world_size(p->module->context);
+    p->device = fsdp__front_device(p->module->context);
+    p->count = fsdp_tokens_count(p->tokens) - o->first - 1;
+    p->batches = (p->count - 1) / size + 1;
+    if (o->steps > 0)
+        p->batches = FSDP__MIN(p->batches, o->steps);
+    p->rounds = (p->batches - 1) / p->ranks + 1;
+    p->inputs = fsdp__calloc((size_t)size, sizeof *p->inputs);
+    p->targets = fsdp__calloc((size_t)size, sizeof *p->targets);
+    p->losses = fsdp__calloc((size_t)p->rounds, sizeof *p->losses);
+    if (!p->device)
+        return fsdp_last_status();
+    return p->inputs && p->targets && p->losses ? FSDP_OK : FSDP_NO_MEMORY;
+}
+
+fsdp_status fsdp_evaluate(fsdp_module *module, const fsdp_tokens *tokens, const fsdp_evaluate_options *options,
+                          fsdp_evaluation *out)
+{
+    pass p = {.module = module, .tokens = tokens, .options = options};
+    int64_t began_ns = fsdp__clock_ns();
+    fsdp_status status = FSDP_OK;
+    snapshot before = {.was = NULL};
+
+    FSDP_TRY(check(module, tokens, options, out));
+    FSDP_TRY_GOTO(status, prepare(&p), out);
+    FSDP_TRY_GOTO(status, take(&before, module), out);
+    fsdp_module_train(module, false);
+    status = run_batches(&p);
+    FSDP_KEEP_FIRST(status, restore(&before));
+    release(&before);
+    if (status == FSDP_OK)
+        status = gather(&p, out);
+    if (status == FSDP_OK)
+        out->seconds = (double)(fsdp__clock_ns() - began_ns) * 1e-9;
+out:
+    if (status != FSDP_OK)
+        fsdp_abort(module->context, fsdp_last_error()); /* or peers wait for us */
+    fsdp__free(p.inputs);
+    fsdp__free(p.targets);
+    fsdp__free(p.losses);
+    return status;
+}

@@ -1,0 +1,103 @@
+/* extras.c - with these a checkpoint can be read without the run that wrote it: what the model is, and how it was
+ * trained. */
+#include "train/extras.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "hub/hold.h"
+#include "hub/hub.h"
+#include "train/run.h"
+
+/* Copies name and bytes. */
+static fsdp_status add(fsdp__extras *e, const char *name, const char *data, size_t bytes)
+{
+    char *own_name = fsdp__strdup(name), *own = fsdp__malloc(bytes + 1);
+
+    if (!own || !own_name || e->count == FSDP__EXTRAS_MOST) {
+        fsdp__free(own);
+        fsdp__free(own_name);
+        return FSDP_FAIL(FSDP_NO_MEMORY, "no memory for '%s' of a checkpoint", name);
+    }
+    memcpy(own, data, bytes);
+    e->files[e->count++] = (fsdp_checkpoint_file){.name = own_name, .data = own, .bytes = bytes};
+    return FSDP_OK;
+}
+
+static fsdp_status add_config(const fsdp_train_run *run, fsdp__extras *e)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    fsdp_status status = out ? fsdp_train_config_print(run->config, out) : FSDP_NO_MEMORY;
+
+    if (out && fclose(out) != 0 && status == FSDP_OK)
+        status = FSDP_NO_MEMORY;
+    if (status == FSDP_OK)
+        status = add(e, "config.yaml", text, bytes);
+    free(text);
+    return status == FSDP_OK ? FSDP_OK : FSDP_FAIL(status, "cannot print the config for a checkpoint");
+}
+
+static fsdp_status add_model(const fsdp_train_run *run, fsdp__extras *e)
+{
+    char *text = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__config_text(&run->model_config, FSDP_F32, &text));
+    status = add(e, "config.json", text, strlen(text));
+    free(text);
+    return status;
+}
+
+static fsdp_status add_generation_config(const fsdp_train_run *run, fsdp__extras *e)
+{
+    char *text = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__hub_keep_generation_config(run->context, run->config->model.path, &run->model_config, &text));
+    status = text ? add(e, "generation_config.json", text, strlen(text)) : FSDP_OK;
+    fsdp__free(text);
+    return status;
+}
+
+static fsdp_status add_file(const char *folder, const fsdp__listed_file *file, fsdp__extras *e)
+{
+    char *path = fsdp__path_join(folder, file->name), *data = NULL;
+    size_t bytes = 0;
+    fsdp_status status = path ? fsdp__file_read(path, (size_t)file->bytes, &data, &bytes) : FSDP_NO_MEMORY;
+
+    if (status == FSDP_OK)
+        status = add(e, file->name, data, bytes);
+    fsdp__free(data);
+    fsdp__free(path);
+    return status;
+}
+
+fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out)
+{
+    const char *folder = run->config->model.path;
+    fsdp__file_list files = {.count = 0};
+    fsdp_status status = FSDP_OK;
+
+    FSDP_TRY(add_config(run, out));
+    FSDP_TRY(add_model(run, out));
+    FSDP_TRY(add_generation_config(run, out));
+    if (folder)
+        status = fsdp__hub_list_tokenizer(folder, &files);
+    for (int64_t i = 0; i < files.count && status == FSDP_OK; i++)
+        status = add_file(folder, &files.files[i], out);
+    fsdp__file_list_release(&files);
+    return status;
+}
+
+void fsdp__extras_release(fsdp__extras *extras)
+{
+    for (int i = 0; i < extras->count; i++) {
+        fsdp__free((char *)(uintptr_t)extras->files[i].name);
+        fsdp__free((void *)(uintptr_t)extras->files[i].data);
+    }
+    extras->count = 0;
+}

@@ -1,0 +1,127 @@
+/* facts.c - facts of a model and of data, and the comparison of two lists. */
+#include "train/facts.h"
+
+#include <string.h>
+
+#include "base/compiler.h"
+#include "base/hash.h"
+
+enum {
+    SAMPLES = 16, /* places at which the data is looked at */
+    SAMPLE_TOKENS = 64,
+    NAMED = 4 /* differences that a message names; the rest are counted */
+};
+
+/* ---- facts ---- */
+
+void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, FILE *out)
+{
+    bool set = fsdp__key_is_set(config, key);
+
+    fprintf(out, "%s.%s\t", key->section, key->name);
+    if (!set || key->range & FSDP__LOCAL) /* whether a path is set decides on what all do together */
+        fputs(set ? "set" : "not set", out);
+    else
+        fsdp__key_print(config, key, out);
+    fputc('\n', out);
+}
+
+void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
+{
+    fprintf(
+        out,
+        "the model's architecture\t%s\nthe model's n_layers\t%lld\nthe model's dim\t%lld\nthe model's n_heads\t%lld\n"
+        "the model's n_kv_heads\t%lld\nthe model's head_dim\t%lld\nthe model's ffn_dim\t%lld\n"
+        "the model's vocab_size\t%lld\nthe model's max_seq_len\t%lld\nthe model's norm_eps\t%.9g\n"
+        "the model's rope\t%.9g %d %.9g %.9g %.9g %lld\nthe model's biases and ties\t%d %d %d %d\n",
+        fsdp_architecture_name(m->architecture), (long long)m->n_layers, (long long)m->dim, (long long)m->n_heads,
+        (long long)m->n_kv_heads, (long long)m->head_dim, (long long)m->ffn_dim, (long long)m->vocab_size,
+        (long long)m->max_seq_len, (double)m->norm_eps, (double)m->rope_theta, (int)m->rope_type,
+        (double)m->rope_factor, (double)m->rope_low_freq_factor, (double)m->rope_high_freq_factor,
+        (long long)m->rope_original_max_seq_len, m->tie_word_embeddings, m->attention_bias, m->mlp_bias, m->gelu_erf);
+}
+
+fsdp_status fsdp__facts_hash_data(const fsdp_tokens *stream, uint64_t *out)
+{
+    int64_t count = fsdp_tokens_count(stream), length = FSDP__MIN(count, SAMPLE_TOKENS);
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
+
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        int32_t tokens[SAMPLE_TOKENS] = {0};
+        double part = (double)i / (SAMPLES - 1);
+
+        FSDP_TRY(fsdp_tokens_read(stream, (int64_t)((double)(count - length) * part), length, tokens));
+        hash = fsdp__hash_bytes(hash, tokens, sizeof tokens);
+    }
+    *out = hash;
+    return FSDP_OK;
+}
+
+/* How many tokens, and some of them: another file of the same size, or files in another order, are seen too. */
+void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out)
+{
+    uint64_t hash = 0;
+
+    if (fsdp__facts_hash_data(stream, &hash) == FSDP_OK)
+        fprintf(out, "what %s holds\t%lld tokens (%016llx)\n", key, (long long)fsdp_tokens_count(stream),
+                (unsigned long long)hash);
+    else
+        fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
+}
+
+/* ---- the comparison ---- */
+
+/* One line of facts; `name` is NULL at the end. */
+typedef struct fact {
+    const char *name, *value;
+    int name_bytes, value_bytes;
+} fact;
+
+static fact next_fact(const char **at, const char *end)
+{
+    fact f = {.name = *at < end ? *at : NULL};
+    const char *stop = f.name ? memchr(*at, '\n', (size_t)(end - *at)) : NULL;
+    const char *tab = stop ? memchr(*at, '\t', (size_t)(stop - *at)) : NULL;
+
+    if (!tab)
+        return (fact){0};
+    f.value = tab + 1;
+    f.name_bytes = (int)(tab - f.name);
+    f.value_bytes = (int)(stop - f.value);
+    *at = stop + 1;
+    return f;
+}
+
+static bool same(const char *a, int a_bytes, const char *b, int b_bytes)
+{
+    return a_bytes == b_bytes && memcmp(a, b, (size_t)a_bytes) == 0;
+}
+
+int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *text)
+{
+    const char *a_end = a + a_bytes, *b_end = b + b_bytes;
+    size_t used = 0, text_bytes = FSDP__FACTS_TEXT;
+    int count = 0;
+
+    text[0] = '\0';
+    for (;;) {
+        fact first = next_fact(&a, a_end), second = next_fact(&b, b_end);
+
+        if (!first.name && !second.name)
+            break;
+        if (!first.name || !second.name || !same(first.name, first.name_bytes, second.name, second.name_bytes)) {
+            if (!count)
+                snprintf(text, text_bytes, "they are of different versions of fsdp");
+            return FSDP__MAX(count, 1);
+        }
+        if (same(first.value, first.value_bytes, second.value, second.value_bytes))
+            continue;
+        if (count++ < NAMED)
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%.*s is %.*s and %.*s", used ? ", " : "",
+                                     FSDP__MIN(first.name_bytes, 60), first.name, FSDP__MIN(first.value_bytes, 60),
+                                     first.value, FSDP__MIN(second.value_bytes, 60), second.value);
+    }
+    if (count > NAMED)
+        snprintf(text + used, text_bytes - used, ", and %d more", count - NAMED);
+    return count;
+}

@@ -1,0 +1,27 @@
+/* facts.h - what must be the same in two places (ranks; a run and its checkpoint), as lines of text "name<tab>value".
+ */
+#ifndef TRAIN_FACTS_H
+#define TRAIN_FACTS_H
+
+#include <stdio.h>
+
+#include "config/keys.h"
+#include "fsdp/data.h"
+#include "fsdp/train.h"
+
+enum {
+    FSDP__FACTS_TEXT = 900 /* of fsdp__facts_differ */
+};
+
+/* All that decides what a model computes but its weights and its dropouts. */
+void fsdp__facts_of_model(const fsdp_model_config *model, FILE *out);
+/* A key with its value; of paths and others that may differ, whether it is set. */
+void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, FILE *out);
+/* How many tokens `key` names, and some of them. */
+void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out);
+/* Of some of its tokens, from all over it. */
+fsdp_status fsdp__facts_hash_data(const fsdp_tokens *stream, uint64_t *out);
+/* How many facts differ, and in `text` the first of them: "training.seed is 1 and 2, data.order is ..., and 3 more". */
+int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *text);
+
+#endif

@@ -1,0 +1,31 @@
+/* lines.c - what a run writes into metrics.jsonl as it goes. */
+#include <stdio.h>
+
+#include "train/run.h"
+
+/* The first line that could not be written is the last one. */
+static void note(fsdp_train_run *run, fsdp_status written)
+{
+    run->metrics_status = written;
+    if (written == FSDP_OK)
+        return;
+    snprintf(run->metrics_message, sizeof run->metrics_message, "%s", fsdp_last_error());
+    fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on without metrics", run->metrics_message);
+}
+
+static bool writes(const fsdp_train_run *run)
+{
+    return run->metrics && run->metrics_status == FSDP_OK;
+}
+
+void fsdp__train_write_step(fsdp_train_run *run, const fsdp_train_report *report)
+{
+    if (writes(run))
+        note(run, fsdp__metrics_write(run->metrics, report));
+}
+
+void fsdp__train_write_validation(fsdp_train_run *run, const fsdp_train_validation *validation)
+{
+    if (writes(run))
+        note(run, fsdp__metrics_write_validation(run->metrics, validation));
+}

@@ -1,0 +1,120 @@
+/* model_folder.c - which of the two a folder is, and its weights. */
+#include "train/model_folder.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "checkpoint/manifest.h"
+#include "train/values.h"
+
+static fsdp_status has_file(const char *folder, const char *name, bool *out)
+{
+    char *path = fsdp__path_join(folder, name);
+
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
+    *out = fsdp__path_exists(path);
+    fsdp__free(path);
+    return FSDP_OK;
+}
+
+/* The newest of a folder of checkpoints, if it is one. */
+static fsdp_status find_newest(const char *path, fsdp__model_folder *out)
+{
+    int64_t *steps = NULL, count = 0;
+
+    FSDP_TRY(fsdp_checkpoint_list(path, &steps, &count));
+    fsdp__free(steps);
+    if (count == 0)
+        return FSDP_OK;
+    out->is_checkpoint = true;
+    return fsdp_checkpoint_find(path, -1, &out->path);
+}
+
+fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
+{
+    struct stat info;
+    bool has_config = false;
+
+    memset(out, 0, sizeof *out);
+    if (!fsdp__path_exists(path))
+        return FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
+    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+        return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected", path,
+                         S_ISREG(info.st_mode) ? "a file" : "no folder");
+    FSDP_TRY(has_file(path, FSDP__MANIFEST_NAME, &out->is_checkpoint));
+    FSDP_TRY(has_file(path, "config.json", &has_config));
+    if (!out->is_checkpoint && !has_config)
+        FSDP_TRY(find_newest(path, out));
+    if (!out->path)
+        out->path = fsdp__strdup(path);
+    return out->path ? FSDP_OK : fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", path);
+}
+
+void fsdp__model_folder_release(fsdp__model_folder *folder)
+{
+    fsdp__free(folder->path);
+    folder->path = NULL;
+}
+
+/* ---- weights ---- */
+
+static fsdp_status open_model(const char *path, fsdp_checkpoint_reader **out)
+{
+    FSDP_TRY(fsdp_checkpoint_open(path, out));
+    if (fsdp_checkpoint_has_section(*out, FSDP__SECTION_MODEL))
+        return FSDP_OK;
+    fsdp_checkpoint_close(*out);
+    return FSDP_FAIL(FSDP_FORMAT, "'%s' has no section '" FSDP__SECTION_MODEL "': no weights of a model", path);
+}
+
+/* Elements of the section against those of the config: names and shapes are compared where they are loaded. */
+static fsdp_status check_size(const fsdp_checkpoint_reader *reader, const fsdp_model_config *config)
+{
+    int64_t elements = 0, expected = fsdp_model_config_parameters(config);
+
+    for (int64_t i = 0; i < fsdp_checkpoint_count(reader); i++) {
+        const fsdp_checkpoint_tensor *tensor = fsdp_checkpoint_at(reader, i);
+        int64_t numel = 1;
+
+        for (int d = 0; d < tensor->ndim; d++)
+            numel *= tensor->shape[d];
+        if (strcmp(tensor->section, FSDP__SECTION_MODEL) == 0)
+            elements += numel;
+    }
+    if (elements == expected)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_FORMAT,
+                     "'%s' holds a model of %lld elements, but one of the config's sizes has %lld parameters",
+                     fsdp_checkpoint_path(reader), (long long)elements, (long long)expected);
+}
+
+fsdp_status fsdp__model_folder_check(const fsdp__model_folder *folder, fsdp_context *context,
+                                     const fsdp_model_config *config)
+{
+    fsdp_checkpoint_reader *reader;
+    fsdp_status status;
+
+    if (!folder->is_checkpoint)
+        return fsdp_hub_check(context, folder->path, config);
+    FSDP_TRY(open_model(folder->path, &reader));
+    status = check_size(reader, config);
+    fsdp_checkpoint_close(reader);
+    return status;
+}
+
+fsdp_status fsdp__model_folder_load(const fsdp__model_folder *folder, fsdp_state_dict *state,
+                                    const fsdp_model_config *config)
+{
+    fsdp_checkpoint_reader *reader;
+    fsdp_status status;
+
+    if (!folder->is_checkpoint)
+        return fsdp_hub_load(folder->path, state, config);
+    FSDP_TRY(open_model(folder->path, &reader));
+    status = fsdp_checkpoint_load(reader, FSDP__SECTION_MODEL, state, NULL);
+    fsdp_checkpoint_close(reader);
+    return status;
+}

@@ -1,0 +1,312 @@
+/* resume.c - a run that goes on from a checkpoint: which one, whether it fits this run, and what is taken over from it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "train/config.h"
+#include "train/facts.h"
+#include "train/run.h"
+#include "train/values.h"
+
+/* ---- which one ---- */
+
+/* NULL: there is none, and none was asked for. */
+static fsdp_status find(const fsdp_train_config *c, char **out)
+{
+    int64_t *steps = NULL, count = 0;
+
+    *out = NULL;
+    FSDP_TRY(fsdp_checkpoint_list(c->checkpoint.folder, &steps, &count));
+    free(steps);
+    if (count == 0 && c->checkpoint.load_step < 0)
+        return FSDP_OK;
+    return fsdp_checkpoint_find(c->checkpoint.folder, c->checkpoint.load_step, out);
+}
+
+static fsdp_status take_values(fsdp__resume *r)
+{
+    fsdp_status status = fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_SEQUENCES, &r->sequences);
+
+    if (status == FSDP_NOT_FOUND)
+        return FSDP_FAIL(status,
+                         "%s: no run has saved it; checkpoint.initial_load_path begins with its weights, and "
+                         "another checkpoint.folder",
+                         fsdp_last_error());
+    FSDP_TRY(status);
+    FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_TOKENS, &r->tokens));
+    FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_SKIPPED, &r->skipped));
+    FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_WINDOW, &r->window));
+    FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_SCHEDULE, &r->schedule_step));
+    FSDP_TRY(fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_DRAWS, &r->draws));
+    if (r->sequences < 1 || r->tokens < 0 || r->window < 0 || r->schedule_step < 0 || r->schedule_step > r->step)
+        return FSDP_FAIL(FSDP_FORMAT, "'%s': its values are none that a run writes", r->path);
+    return FSDP_OK;
+}
+
+/* Its own, unless it says that its weights are not finite. */
+static int64_t finite_step(const fsdp__resume *r)
+{
+    bool held = fsdp_hold_error(true);
+    int64_t step = r->step;
+
+    (void)fsdp_checkpoint_get_integer(r->from, FSDP__VALUE_FINITE, &step);
+    fsdp_release_error(held);
+    return step;
+}
+
+static fsdp_status open_checkpoint(fsdp_train_run *run, const char *path)
+{
+    fsdp__resume *r = &run->resume;
+
+    FSDP_TRY(fsdp_checkpoint_open(path, &r->from));
+    r->path = fsdp__strdup(path);
+    if (!r->path)
+        return FSDP_NO_MEMORY;
+    r->step = fsdp_checkpoint_step(r->from);
+    r->ranks = fsdp_checkpoint_world_size(r->from);
+    FSDP_TRY(take_values(r));
+    r->finite_step = finite_step(r);
+    if (!fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
+        r->window = 0;
+    if (!fsdp__train_loads(run->config, FSDP__TRAIN_LR_SCHEDULER))
+        r->schedule_step = r->step;
+    run->step = r->step;
+    run->tokens_seen = r->tokens;
+    run->skipped = r->skipped;
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__resume_find(fsdp_train_run *run)
+{
+    char *path = NULL;
+    fsdp_status status;
+
+    if (!fsdp__train_saves(run->config))
+        return FSDP_OK;
+    status = find(run->config, &path);
+    if (status == FSDP_OK && path)
+        status = open_checkpoint(run, path);
+    free(path);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "checkpoint.folder");
+}
+
+/* ---- whether it fits ---- */
+
+fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run)
+{
+    int64_t wanted = run->config->training.global_batch_size;
+
+    if (!run->resume.from)
+        return FSDP_OK;
+    if (wanted == -1)
+        return fsdp__train_check_batch(run->config, fsdp_context_world_size(run->context), run->resume.sequences,
+                                       "the checkpoint's global batch of");
+    if (wanted != run->resume.sequences && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_WARNING,
+                 "training.global_batch_size is %lld from here on, and was %lld until step %lld", (long long)wanted,
+                 (long long)run->resume.sequences, (long long)run->resume.step);
+    return FSDP_OK;
+}
+
+/* How the checkpoint's facts of this name differ from the run's; 0: they do not. */
+static fsdp_status differences(const fsdp_train_run *run, const char *name, char *text, int *out_count)
+{
+    const char *theirs = NULL;
+    char *ours;
+
+    FSDP_TRY(fsdp_checkpoint_get_text(run->resume.from, name, &theirs));
+    ours = fsdp__values_facts(run, name);
+    if (!ours)
+        return fsdp_last_status();
+    *out_count = fsdp__facts_differ(theirs, strlen(theirs), ours, strlen(ours), text);
+    free(ours);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__resume_check_model(const fsdp_train_run *run)
+{
+    char text[FSDP__FACTS_TEXT];
+    int count = 0;
+
+    if (!run->resume.from)
+        return FSDP_OK;
+    FSDP_TRY(differences(run, FSDP__VALUE_MODEL, text, &count));
+    if (count == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "checkpoint.folder: '%s' and this run have different models: %s: name another folder for the "
+                     "checkpoints of this model",
+                     run->resume.path, text);
+}
+
+fsdp_status fsdp__resume_check_data(const fsdp_train_run *run)
+{
+    char text[FSDP__FACTS_TEXT];
+    int count = 0;
+
+    if (!run->resume.from)
+        return FSDP_OK;
+    if (fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
+        FSDP_TRY(differences(run, FSDP__VALUE_DATA, text, &count));
+    if (count > 0)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "checkpoint.folder: '%s' and this run go through different data: %s: set it back, or begin "
+                         "the data anew with checkpoint.exclude_from_loading: dataloader",
+                         run->resume.path, text);
+    FSDP_TRY(differences(run, FSDP__VALUE_KEYS, text, &count));
+    if (count > 0 && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO, "keys that were others until step %lld (then and now): %s",
+                 (long long)run->resume.step, text);
+    return FSDP_OK;
+}
+
+/* ---- what is taken over ---- */
+
+fsdp_status fsdp__resume_fill_model(fsdp_train_run *run)
+{
+    fsdp_state_dict *state = NULL;
+    fsdp__activity before;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    before = fsdp__context_set_activity(run->context, FSDP__READING);
+    status = fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_MODEL, state, NULL);
+    (void)fsdp__context_set_activity(run->context, before);
+    fsdp_state_dict_free(state);
+    FSDP_TRY(status);
+    return fsdp_module_set_draws(run->model, (uint64_t)run->resume.draws);
+}
+
+/* A number that the optimizer takes over by itself: how often a parameter has stepped. */
+static fsdp_status add_number(const fsdp_train_run *run, const fsdp_checkpoint_tensor *t, fsdp_state_dict *out)
+{
+    fsdp_tensor *place = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_tensor_create(fsdp_cpu(run->context), t->dtype, t->ndim, t->shape, FSDP_MEMORY_WORKSPACE, &place));
+    status = fsdp_state_dict_add(out, t->name, place);
+    fsdp_tensor_unref(place);
+    return status;
+}
+
+/* Places for what the checkpoint has, parameters may have had no step yet. What has none is left to the load to refuse.
+ */
+static fsdp_status make_places(const fsdp_train_run *run, const fsdp_state_dict *all, fsdp_state_dict *out)
+{
+    for (int64_t i = 0; i < fsdp_checkpoint_count(run->resume.from); i++) {
+        const fsdp_checkpoint_tensor *t = fsdp_checkpoint_at(run->resume.from, i);
+        const fsdp_state_dict_entry *entry;
+
+        if (strcmp(t->section, FSDP__SECTION_OPTIMIZER) != 0)
+            continue;
+        entry = fsdp_state_dict_find(all, t->name);
+        if (entry)
+            FSDP_TRY(fsdp_state_dict_add(out, t->name, entry->tensor));
+        else if (t->dtype == FSDP_I64 && t->ndim == 0)
+            FSDP_TRY(add_number(run, t, out));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status load_optimizer(fsdp_train_run *run)
+{
+    fsdp_state_dict *all = NULL, *state = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp_optimizer_init_state(run->optimizer));
+    FSDP_TRY_GOTO(status, fsdp_optimizer_state_dict(run->optimizer, &all), out);
+    FSDP_TRY_GOTO(status, fsdp_state_dict_create(&state), out);
+    FSDP_TRY_GOTO(status, make_places(run, all, state), out);
+    FSDP_TRY_GOTO(status, fsdp_checkpoint_load(run->resume.from, FSDP__SECTION_OPTIMIZER, state, NULL), out);
+    status = fsdp_optimizer_load_state_dict(run->optimizer, state);
+out:
+    fsdp_state_dict_free(state);
+    fsdp_state_dict_free(all);
+    return status;
+}
+
+static fsdp_status load_scaler(fsdp_train_run *run)
+{
+    fsdp_grad_scaler_state state;
+    bool held, found;
+
+    if (!run->scaler)
+        return FSDP_OK;
+    state = fsdp_grad_scaler_get_state(run->scaler);
+    held = fsdp_hold_error(true);
+    found = fsdp_checkpoint_get_number(run->resume.from, FSDP__VALUE_SCALE, &state.scale) == FSDP_OK;
+    fsdp_release_error(held);
+    if (!found) /* a run in another dtype had none: this one's begins */
+        return FSDP_OK;
+    FSDP_TRY(fsdp_checkpoint_get_integer(run->resume.from, FSDP__VALUE_GROWTH, &state.growth_tracker));
+    return fsdp_grad_scaler_set_state(run->scaler, &state);
+}
+
+/* Of the checkpoint; 0: it does not say. */
+static int64_t validated_on(const fsdp_checkpoint_reader *from)
+{
+    int64_t data = 0;
+
+    (void)fsdp_checkpoint_get_integer(from, FSDP__VALUE_VALIDATED_ON, &data);
+    return data;
+}
+
+/* Early stopping goes on counting; without validations the checkpoint of the best one still stays. On other data the
+ * best loss so far is none. */
+static void take_validation(fsdp_train_run *run)
+{
+    fsdp__validation v = run->validation;
+    const fsdp_checkpoint_reader *from = run->resume.from;
+    bool held = fsdp_hold_error(true), same = true;
+
+    if (fsdp_checkpoint_get_number(from, FSDP__VALUE_BEST, &v.best) == FSDP_OK &&
+        fsdp_checkpoint_get_integer(from, FSDP__VALUE_BEST_STEP, &v.best_step) == FSDP_OK &&
+        fsdp_checkpoint_get_number(from, FSDP__VALUE_IMPROVED, &v.improved) == FSDP_OK &&
+        fsdp_checkpoint_get_integer(from, FSDP__VALUE_WITHOUT, &v.without_improvement) == FSDP_OK) {
+        v.data = validated_on(from);
+        same = !v.tokens || !v.data || v.data == run->validation.data;
+        v.stops = v.tokens && run->config->training.early_stop > 0 &&
+                  v.without_improvement >= run->config->training.early_stop;
+        if (v.tokens) /* an older checkpoint does not say */
+            v.data = run->validation.data;
+        if (same)
+            run->validation = v;
+    }
+    fsdp_release_error(held);
+    if (!same && fsdp_context_rank(run->context) == 0)
+        fsdp_log(run->context, FSDP_LOG_INFO,
+                 "validations are of other tokens than until step %lld: the best loss, %.6g of step %lld, counts no "
+                 "more",
+                 (long long)run->resume.step, v.best, (long long)v.best_step);
+}
+
+fsdp_status fsdp__resume_optimizer(fsdp_train_run *run)
+{
+    fsdp__activity before;
+    fsdp_status status = FSDP_OK;
+
+    if (!run->resume.from)
+        return FSDP_OK;
+    before = fsdp__context_set_activity(run->context, FSDP__READING);
+    if (fsdp__train_loads(run->config, FSDP__TRAIN_OPTIMIZER) &&
+        fsdp_checkpoint_has_section(run->resume.from, FSDP__SECTION_OPTIMIZER))
+        status = load_optimizer(run);
+    (void)fsdp__context_set_activity(run->context, before);
+    if (status == FSDP_INVALID || status == FSDP_NOT_FOUND || status == FSDP_FORMAT)
+        return fsdp_fail_prefix(status, "the optimizer's state (checkpoint.exclude_from_loading: optimizer begins it "
+                                        "anew)");
+    FSDP_TRY(status);
+    FSDP_TRY(load_scaler(run));
+    take_validation(run);
+    fsdp_checkpoint_close(run->resume.from);
+    run->resume.from = NULL;
+    return FSDP_OK;
+}
+
+void fsdp__resume_release(fsdp_train_run *run)
+{
+    fsdp_checkpoint_close(run->resume.from);
+    fsdp__free(run->resume.path);
+}

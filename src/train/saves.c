@@ -1,0 +1,425 @@
+/* saves.c - the checkpoints that a run writes: when, what, and what becomes of one that fails. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/context.h"
+#include "base/file.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/superseded.h"
+#include "format/room.h"
+#include "train/config.h"
+#include "train/extras.h"
+#include "train/run.h"
+#include "train/values.h"
+
+#define HOLD_NAME ".run"
+
+enum {
+    HOLD_WAIT_MS = 1000
+};
+
+static bool is_first(const fsdp_train_run *run)
+{
+    return fsdp_context_rank(run->context) == 0;
+}
+
+static fsdp_status of_folder(fsdp_status status)
+{
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "checkpoint.folder");
+}
+
+/* ---- the folder ---- */
+
+/* The ranks of a run that was killed a moment ago may be about to end: nobody is refused for them. */
+static fsdp_status take_hold(const char *path, fsdp__staging *out)
+{
+    int64_t until_ns = fsdp__clock_ns() + (int64_t)HOLD_WAIT_MS * 1000000;
+    fsdp_status status = fsdp__staging_take(path, out);
+
+    while (status == FSDP_STATE && fsdp__clock_ns() < until_ns) {
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+        status = fsdp__staging_take(path, out);
+    }
+    return status;
+}
+
+static fsdp_status take_folder(fsdp__saves *saves, const char *folder)
+{
+    char *path = fsdp__path_join(folder, HOLD_NAME);
+    fsdp_status status = FSDP_NO_MEMORY;
+
+    if (path) {
+        saves->made = !fsdp__path_exists(folder);
+        status = fsdp__make_directories(folder);
+        if (status == FSDP_OK)
+            status = take_hold(path, &saves->hold);
+        saves->held = status == FSDP_OK;
+    }
+    fsdp__free(path);
+    return status;
+}
+
+/* The lock is taken for a moment, where there is one: a run that begins just then waits for longer. */
+fsdp_status fsdp__saves_check_free(const char *folder)
+{
+    char *path = fsdp__path_join(folder, HOLD_NAME);
+    fsdp__staging hold = {.lock_fd = -1};
+    fsdp_status status = FSDP_OK;
+
+    if (!path)
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot look into '%s'", folder);
+    if (fsdp__staging_is_ours(path))
+        status = fsdp__staging_take(path, &hold);
+    fsdp__staging_leave(&hold);
+    fsdp__free(path);
+    return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "cannot write a checkpoint to '%s'", folder);
+}
+
+fsdp_status fsdp__saves_hold(fsdp_train_run *run)
+{
+    if (!fsdp__train_saves(run->config) || !is_first(run))
+        return FSDP_OK;
+    return of_folder(take_folder(&run->saves, run->config->checkpoint.folder));
+}
+
+/* Bytes of a checkpoint, before there is state of the optimizer. */
+static fsdp_status count_bytes(fsdp_train_run *run)
+{
+    double numel = 0, own_numel = 0, moments;
+    fsdp_state_dict *state = NULL;
+
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &state));
+    for (int64_t i = 0; i < state->count; i++) {
+        const fsdp_state_dict_entry *entry = &state->entries[i];
+        double whole = 1;
+
+        for (int d = 0; d < entry->ndim; d++)
+            whole *= (double)entry->global_shape[d];
+        numel += whole;
+        if (entry->writer)
+            own_numel += (double)fsdp_tensor_numel(entry->tensor);
+    }
+    fsdp_state_dict_free(state);
+    /* Of each parameter that is trained; shards and state are float32. */
+    moments = fsdp__train_moments(run->config) * (double)run->trained_parameters / numel;
+    run->saves.bytes = 4 * numel * (1 + moments);
+    run->saves.own_bytes = 4 * own_numel * (1 + moments);
+    return FSDP_OK;
+}
+
+static fsdp_status check_room(const fsdp_train_run *run, double bytes)
+{
+    int ranks = fsdp_context_world_size(run->context);
+    fsdp__file_list files = {.count = 0};
+    fsdp_status status = FSDP_OK;
+
+    for (int rank = 0; rank < ranks && status == FSDP_OK; rank++)
+        status = fsdp__file_list_add(&files, "rank", (uint64_t)(bytes / ranks));
+    if (status == FSDP_OK)
+        status = fsdp__room_check(run->config->checkpoint.folder, &files);
+    fsdp__file_list_release(&files);
+    return status;
+}
+
+/* A run that was told to go on from an older checkpoint makes the newer ones again. They get another name: whoever
+ * looks for the newest is not to find what this run has left behind. */
+static fsdp_status set_aside(const fsdp_train_run *run, int64_t step)
+{
+    char *to = NULL;
+
+    FSDP_TRY(fsdp__supersede(run->config->checkpoint.folder, step, &to));
+    fsdp_log(run->context, FSDP_LOG_WARNING,
+             "step-%lld is newer than what the run goes on from, and is '%s' from here on%s", (long long)step, to,
+             run->config->checkpoint.keep_latest_k > 0 ? ", until checkpoint.keep_latest_k others are there" : "");
+    fsdp__free(to);
+    return FSDP_OK;
+}
+
+static fsdp_status set_newer_aside(const fsdp_train_run *run)
+{
+    int64_t *steps = NULL, count = 0;
+    fsdp_status status = FSDP_OK;
+
+    if (run->config->checkpoint.load_step < 0 || run->step >= run->config->training.steps)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_checkpoint_list(run->config->checkpoint.folder, &steps, &count));
+    for (int64_t i = 0; i < count && status == FSDP_OK; i++)
+        if (steps[i] > run->step)
+            status = set_aside(run, steps[i]);
+    free(steps);
+    return status;
+}
+
+/* ---- life ---- */
+
+static void tell_of_saver(const fsdp_train_run *run)
+{
+    if (run->listener->saver)
+        run->listener->saver(run->listener->arg, run->saves.saver);
+}
+
+fsdp_status fsdp__saves_begin(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    const fsdp_checkpoint_saver_options options = {.keep_latest_k = c->checkpoint.keep_latest_k,
+                                                   .keep_every = c->checkpoint.keep_every,
+                                                   .async = c->checkpoint.async_mode == 1};
+    fsdp__saves *saves = &run->saves;
+
+    saves->last = run->resume.path ? run->step : -1;
+    saves->finite_step = run->resume.path ? run->resume.finite_step : -1;
+    if (!fsdp__train_saves(c))
+        return FSDP_OK;
+    if (!fsdp_world(run->context))
+        return fsdp_last_status();
+    FSDP_TRY(count_bytes(run));
+    if (is_first(run)) {
+        FSDP_TRY(fsdp__extras_read(run, &saves->extras));
+        FSDP_TRY(of_folder(check_room(run, saves->bytes)));
+        FSDP_TRY(of_folder(set_newer_aside(run)));
+    }
+    FSDP_TRY(of_folder(
+        fsdp_checkpoint_saver_create(c->checkpoint.folder, &options, fsdp_world(run->context), &saves->saver)));
+    tell_of_saver(run);
+    return FSDP_OK;
+}
+
+void fsdp__saves_release(fsdp_train_run *run)
+{
+    fsdp__saves *saves = &run->saves;
+    fsdp_checkpoint_saver *saver = saves->saver;
+    bool held = fsdp_hold_error(true);
+
+    if (saver) {
+        fsdp_checkpoint_saver_abandon(saver); /* what is under way, before a signal's thread forgets it */
+        saves->saver = NULL;
+        tell_of_saver(run);
+        fsdp_checkpoint_saver_free(saver);
+    }
+    fsdp__extras_release(&saves->extras);
+    if (saves->held)
+        (void)fsdp__staging_remove(&saves->hold);
+    saves->held = false;
+    if (saves->made)
+        (void)rmdir(run->config->checkpoint.folder); /* unless there is a checkpoint in it */
+    fsdp_release_error(held);
+}
+
+/* ---- one checkpoint ---- */
+
+/* All that goes into it. */
+typedef struct content {
+    fsdp_checkpoint_section sections[2];
+    fsdp__values values;
+    fsdp_checkpoint_content whole;
+} content;
+
+static fsdp_status collect(fsdp_train_run *run, content *c)
+{
+    c->sections[0].name = FSDP__SECTION_MODEL;
+    c->sections[1].name = FSDP__SECTION_OPTIMIZER;
+    FSDP_TRY(fsdp_state_dict_from_module(run->model, &c->sections[0].state));
+    FSDP_TRY(fsdp_optimizer_state_dict(run->optimizer, &c->sections[1].state));
+    FSDP_TRY(fsdp__values_of(run, &c->values));
+    c->whole = (fsdp_checkpoint_content){.step = run->step,
+                                         .sections = c->sections,
+                                         .section_count = 2,
+                                         .values = c->values.items,
+                                         .value_count = c->values.count,
+                                         .files = run->saves.extras.files,
+                                         .file_count = run->saves.extras.count,
+                                         .mesh = run->mesh};
+    return FSDP_OK;
+}
+
+static void release(content *c)
+{
+    fsdp_state_dict_free(c->sections[0].state);
+    fsdp_state_dict_free(c->sections[1].state);
+    fsdp__values_release(&c->values);
+}
+
+/* It is there. */
+static void tell(fsdp_train_run *run, int64_t step)
+{
+    char *path = fsdp__step_path(run->config->checkpoint.folder, step, "");
+    const fsdp_train_saved saved = {.step = step,
+                                    .path = path ? path : run->config->checkpoint.folder,
+                                    .bytes = run->saves.bytes,
+                                    .seconds = (double)(fsdp__clock_ns() - run->saves.began_ns) * 1e-9,
+                                    .waited_seconds = (double)run->saves.waited_ns * 1e-9};
+
+    run->saves.failure = FSDP_OK;
+    if (run->saves.finite)
+        run->saves.finite_step = step;
+    if (run->listener->saved)
+        run->listener->saved(run->listener->arg, &saved);
+    fsdp__free(path);
+}
+
+/* Training can go on after a save that failed for all ranks: the next one may find a disk that is mended. */
+static bool can_go_on(fsdp_status status)
+{
+    return status != FSDP_COMM && status != FSDP_MISMATCH && status != FSDP_INTERRUPTED;
+}
+
+static fsdp_status note(fsdp_train_run *run, fsdp_status status, int64_t step)
+{
+    fsdp__saves *saves = &run->saves;
+
+    if (status == FSDP_OK || !can_go_on(status))
+        return status;
+    saves->failure = status;
+    snprintf(saves->message, sizeof saves->message, "no checkpoint of step %lld: %s", (long long)step,
+             fsdp_last_error());
+    if (is_first(run))
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on, and tries again with the next one",
+                 saves->message);
+    return FSDP_OK;
+}
+
+/* One that is under way has come to its end, or not. [collective] */
+static fsdp_status look(fsdp_train_run *run, bool wait)
+{
+    int64_t pending = fsdp_checkpoint_saver_pending(run->saves.saver), step = -1;
+    fsdp_status status;
+
+    if (pending < 0)
+        return FSDP_OK;
+    status = (wait ? fsdp_checkpoint_saver_wait : fsdp_checkpoint_saver_poll)(run->saves.saver, &step);
+    if (status == FSDP_OK && step >= 0)
+        tell(run, step);
+    return note(run, status, pending);
+}
+
+/* Step of the best validation so far, whose checkpoint stays; 0: there is none, or nobody wants it. */
+static int64_t best_step(const fsdp_train_run *run)
+{
+    return run->config->validation.keep_best ? run->validation.best_step : 0;
+}
+
+/* The best one stays, and while what is saved is of no use the newest that is. */
+static fsdp_status pin(fsdp_train_run *run)
+{
+    const fsdp__saves *saves = &run->saves;
+    int64_t steps[2];
+    int count = 0;
+
+    if (best_step(run) > 0)
+        steps[count++] = best_step(run);
+    if (!saves->finite && saves->finite_step >= 0)
+        steps[count++] = saves->finite_step;
+    return fsdp_checkpoint_saver_pin(saves->saver, steps, count);
+}
+
+/* A run that goes on through steps that are not finite, or has thrown a weight out of range with its last one, saves
+ * what it has all the same, and says so. [collective] */
+static fsdp_status look_at_weights(fsdp_train_run *run)
+{
+    char name[FSDP__FINITE_NAME], other[80] = "";
+    fsdp__saves *saves = &run->saves;
+
+    FSDP_TRY(fsdp__train_agree(run, fsdp_module_reshard_all(run->model))); /* a state is of shards */
+    FSDP_TRY(fsdp__find_not_finite(run, name));
+    saves->finite = !*name;
+    if (!saves->finite && saves->finite_step >= 0)
+        snprintf(other, sizeof other, "; step-%lld, whose weights are finite, is kept beside it",
+                 (long long)saves->finite_step);
+    if (!saves->finite && is_first(run))
+        fsdp_log(run->context, FSDP_LOG_WARNING, "the checkpoint of step %lld has NaN or infinite values in '%s'%s",
+                 (long long)run->step, name, other);
+    return fsdp__train_agree(run, pin(run));
+}
+
+static fsdp_status save(fsdp_train_run *run)
+{
+    fsdp__activity before;
+    content c = {.whole = {.step = run->step}};
+    fsdp_status status = look_at_weights(run);
+
+    if (status == FSDP_OK)
+        status = fsdp__train_agree(run, collect(run, &c));
+
+    run->saves.began_ns = fsdp__clock_ns();
+    before = fsdp__context_set_activity(run->context, FSDP__WRITING);
+    if (status == FSDP_OK)
+        status = fsdp_checkpoint_saver_save(run->saves.saver, &c.whole);
+    (void)fsdp__context_set_activity(run->context, before);
+    run->saves.waited_ns = fsdp__clock_ns() - run->saves.began_ns;
+    release(&c);
+    return status;
+}
+
+fsdp_status fsdp_train_save(fsdp_train_run *run)
+{
+    fsdp_status status;
+
+    if (!run->saves.saver)
+        return FSDP_FAIL(FSDP_STATE, "the run keeps no checkpoints: set checkpoint.folder");
+    FSDP_TRY(look(run, true));
+    if (run->saves.last == run->step && run->saves.failure == FSDP_OK)
+        return FSDP_OK; /* nothing has changed since */
+    status = save(run);
+    FSDP_TRY(status);
+    run->saves.last = run->step;
+    if (fsdp_checkpoint_saver_pending(run->saves.saver) < 0)
+        tell(run, run->step);
+    return FSDP_OK;
+}
+
+/* ---- when ---- */
+
+/* The strongest that any rank asks for. [collective] */
+static fsdp_status agree_on_demand(fsdp_train_run *run, fsdp_train_demand *demand)
+{
+    const fsdp_train_listener *l = run->listener;
+    unsigned char mine = (unsigned char)(l->demand ? l->demand(l->arg) : FSDP_TRAIN_GO_ON);
+    int ranks = fsdp_context_world_size(run->context);
+    void **all = NULL;
+    size_t *bytes = NULL;
+
+    *demand = (fsdp_train_demand)mine;
+    if (ranks == 1)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_gather_objects(fsdp_world(run->context), &mine, 1, &all, &bytes));
+    for (int rank = 0; rank < ranks; rank++)
+        if (bytes[rank] == 1 && *(const unsigned char *)all[rank] > *demand)
+            *demand = (fsdp_train_demand) * (const unsigned char *)all[rank];
+    fsdp_objects_free(fsdp_world(run->context), all, bytes);
+    return FSDP_OK;
+}
+
+/* The run ends with this step. */
+static bool is_last(const fsdp_train_run *run)
+{
+    return run->step >= run->config->training.steps || run->validation.stops;
+}
+
+fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop)
+{
+    fsdp_train_demand demand;
+
+    *out_stop = false;
+    if (!run->saves.saver)
+        return FSDP_OK;
+    FSDP_TRY(agree_on_demand(run, &demand));
+    FSDP_TRY(look(run, false));
+    *out_stop = demand == FSDP_TRAIN_END;
+    if (demand == FSDP_TRAIN_GO_ON && run->step % run->config->checkpoint.interval != 0 && !is_last(run) &&
+        best_step(run) != run->step)
+        return FSDP_OK;
+    FSDP_TRY(note(run, fsdp_train_save(run), run->step));
+    return *out_stop || is_last(run) ? look(run, true) : FSDP_OK;
+}
+
+fsdp_status fsdp__saves_failure(const fsdp_train_run *run)
+{
+    if (run->saves.failure == FSDP_OK)
+        return FSDP_OK;
+    return FSDP_FAIL(run->saves.failure, "%s", run->saves.message);
+}

@@ -1,0 +1,118 @@
+/* strategy_word.c - a strategy and a wrap policy as one word each. */
+#include "train/strategy_word.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "train/config.h"
+
+/* "size:20000": "size", and the rest behind the colon; NULL without one. */
+static const char *split(const char *text, char *word, size_t bytes)
+{
+    size_t length = strcspn(text, ":");
+
+    snprintf(word, bytes, "%.*s", (int)length, text);
+    return text[length] ? text + length + 1 : NULL;
+}
+
+/* ---- policies ---- */
+
+static fsdp_status drop_policy(fsdp_train_config *c)
+{
+    c->parallelism.wrap_policy = FSDP_TRAIN_WRAP_BLOCKS;
+    c->parallelism.wrap_min_num_params = 0;
+    return fsdp_train_config_set(c, "parallelism.wrap_classes", "");
+}
+
+static fsdp_status add_classes(fsdp_train_config *c, const char *names)
+{
+    while (*names) {
+        char name[160];
+        size_t length = strcspn(names, "+");
+
+        snprintf(name, sizeof name, "%.*s", (int)length, names);
+        FSDP_TRY(fsdp_train_config_add(c, "parallelism.wrap_classes", name));
+        names += length;
+        names += *names == '+';
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__train_set_policy(fsdp_train_config *c, const char *text)
+{
+    char word[80];
+    const char *of = split(text, word, sizeof word);
+
+    FSDP_TRY(drop_policy(c));
+    FSDP_TRY(fsdp_train_config_set(c, "parallelism.wrap_policy", word));
+    if (of && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_SIZE)
+        return fsdp_train_config_set(c, "parallelism.wrap_min_num_params", of);
+    if (of && c->parallelism.wrap_policy == FSDP_TRAIN_WRAP_CLASS)
+        return add_classes(c, of);
+    return of ? FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing behind a colon: size:PARAMETERS and class:NAME+NAME do",
+                          word)
+              : FSDP_OK;
+}
+
+void fsdp__train_policy_word(const fsdp_train_config *c, char *text, size_t bytes)
+{
+    static const char *const names[] = {"blocks", "root", "size", "class", "always"};
+    size_t used = (size_t)snprintf(text, bytes, "%s", names[c->parallelism.wrap_policy]);
+
+    if (c->parallelism.wrap_min_num_params)
+        snprintf(text + used, bytes - used, ":%lld", (long long)c->parallelism.wrap_min_num_params);
+    for (int64_t i = 0; i < c->parallelism.wrap_class_count && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%c%s", i ? '+' : ':', c->parallelism.wrap_classes[i]);
+}
+
+/* ---- strategies ---- */
+
+static void drop_copies(fsdp_train_config *c)
+{
+    c->parallelism.data_parallel_replicate_degree = 1;
+    c->parallelism.data_parallel_shard_degree = -1;
+}
+
+void fsdp__train_drop_other_keys(fsdp_train_config *c, int before)
+{
+    if (c->parallelism.strategy != FSDP_TRAIN_FSDP1) {
+        c->parallelism.fsdp1_strategy = c->parallelism.fsdp1_use_orig_params = -1;
+        c->parallelism.fsdp1_backward_prefetch = c->parallelism.fsdp1_forward_prefetch = -1;
+    }
+    if (c->parallelism.strategy != FSDP_TRAIN_DDP) {
+        c->parallelism.ddp_bucket_cap_mb = NAN;
+        c->parallelism.ddp_find_unused_parameters = c->parallelism.ddp_static_graph = -1;
+        c->parallelism.ddp_gradient_as_bucket_view = c->parallelism.ddp_compress = -1;
+    }
+    if (fsdp__train_holds_all(c) || (before == FSDP_TRAIN_HSDP && c->parallelism.strategy != FSDP_TRAIN_HSDP))
+        drop_copies(c);
+}
+
+/* Of words that say that there are several. */
+static void choose_copies(fsdp_train_config *c, bool named)
+{
+    fsdp_sharding_strategy fsdp1 = fsdp__train_fsdp1_strategy(c);
+    bool hybrid = c->parallelism.strategy == FSDP_TRAIN_HSDP ||
+                  (c->parallelism.strategy == FSDP_TRAIN_FSDP1 && named &&
+                   (fsdp1 == FSDP_HYBRID_SHARD || fsdp1 == FSDP_HYBRID_SHARD_ZERO2));
+
+    if (hybrid && c->parallelism.data_parallel_replicate_degree == 1)
+        c->parallelism.data_parallel_replicate_degree = 2;
+}
+
+fsdp_status fsdp__train_set_strategy(fsdp_train_config *c, const char *text)
+{
+    char word[80];
+    const char *of = split(text, word, sizeof word);
+    int before = c->parallelism.strategy;
+
+    FSDP_TRY(fsdp_train_config_set(c, "parallelism.strategy", word));
+    if (of && c->parallelism.strategy != FSDP_TRAIN_FSDP1)
+        return FSDP_FAIL(FSDP_INVALID, "'%s' takes nothing behind a colon: fsdp1 does, as fsdp1:shard_grad_op", word);
+    if (of)
+        FSDP_TRY(fsdp_train_config_set(c, "parallelism.fsdp1_strategy", of));
+    fsdp__train_drop_other_keys(c, before);
+    choose_copies(c, of != NULL);
+    return c->parallelism.strategy == FSDP_TRAIN_DDP ? drop_policy(c) : FSDP_OK;
+}

@@ -1,0 +1,159 @@
+/* validation.c - how good the model is on what it is not trained on, and whether to go on. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/compiler.h"
+#include "base/hash.h"
+#include "train/config.h"
+#include "train/facts.h"
+#include "train/run.h"
+
+/* ---- what it is evaluated on ---- */
+
+static int64_t local_batch(const fsdp_train_config *config)
+{
+    return config->validation.local_batch_size ? config->validation.local_batch_size
+                                               : config->training.local_batch_size;
+}
+
+/* The last windows of the stream, as the loader cuts it. The token at which the first of them begins is the target of
+ * the last token that is trained on; it is not predicted here. */
+static fsdp_status hold_out(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int64_t count = fsdp_tokens_count(run->tokens), length = c->training.seq_len, windows = (count - 1) / length;
+    int64_t held = FSDP__MAX((int64_t)ceil((double)windows * c->validation.share), 1);
+
+    if (held >= windows)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "validation.share %g of the data, %lld windows of %lld tokens, leaves none to train on: take "
+                         "less, a smaller training.seq_len, more data, or validation.path",
+                         c->validation.share, (long long)FSDP__MAX(windows, 0), (long long)length);
+    run->validation.tokens = run->tokens;
+    run->validation.first = (windows - held) * length;
+    run->training_tokens = run->validation.first + 1;
+    return FSDP_OK;
+}
+
+static fsdp_status open_path(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+
+    FSDP_TRY(
+        fsdp__text_open(run, "validation.path", c->validation.paths, c->validation.path_count, &run->validation.own));
+    run->validation.tokens = run->validation.own;
+    if (fsdp_tokens_count(run->validation.own) >= 2)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "validation.path: '%s' has one token: there is none to predict from it",
+                     c->validation.paths[0]);
+}
+
+/* Losses of other tokens, or of other windows of them, say nothing about each other. */
+static fsdp_status name_data(fsdp_train_run *run)
+{
+    fsdp__validation *v = &run->validation;
+    int64_t cut[] = {fsdp_tokens_count(v->tokens), v->first, run->config->training.seq_len,
+                     fsdp__validation_tokens(run)};
+    uint64_t hash = 0;
+
+    FSDP_TRY(fsdp__facts_hash_data(v->tokens, &hash));
+    v->data = (int64_t)fsdp__hash_bytes(hash, cut, sizeof cut);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__validation_open(fsdp_train_run *run)
+{
+    run->training_tokens = fsdp_tokens_count(run->tokens);
+    run->validation.best = run->validation.improved = INFINITY;
+    if (!fsdp__train_validates(run->config))
+        return FSDP_OK;
+    FSDP_TRY(run->config->validation.path_count > 0 ? open_path(run) : hold_out(run));
+    return name_data(run);
+}
+
+void fsdp__validation_close(fsdp_train_run *run)
+{
+    fsdp_tokens_close(run->validation.own);
+    run->validation.own = NULL;
+}
+
+int64_t fsdp__validation_tokens(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int64_t batch = local_batch(c) * c->training.seq_len, count;
+
+    if (!run->validation.tokens)
+        return 0;
+    count = fsdp_tokens_count(run->validation.tokens) - run->validation.first - 1;
+    return c->validation.steps > 0 && c->validation.steps < count / batch ? c->validation.steps * batch : count;
+}
+
+/* ---- a validation ---- */
+
+bool fsdp__validation_due(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+
+    return run->validation.tokens && (run->step % c->validation.freq == 0 || run->step == c->training.steps);
+}
+
+/* One that is not a number is lower than none. */
+static void judge(fsdp_train_run *run, fsdp_train_validation *v)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp__validation *own = &run->validation;
+
+    v->best = v->loss < own->best;
+    if (v->best) {
+        own->best = v->loss;
+        own->best_step = run->step;
+    }
+    if (v->loss < own->improved - c->training.early_stop_min_delta) {
+        own->improved = v->loss;
+        own->without_improvement = 0;
+    } else {
+        own->without_improvement++;
+    }
+    own->stops = c->training.early_stop > 0 && own->without_improvement >= c->training.early_stop;
+    v->best_loss = own->best;
+    v->best_step = own->best_step;
+    v->without_improvement = own->without_improvement;
+    v->stops = own->stops;
+}
+
+static void progress(void *arg, int64_t done, int64_t all)
+{
+    const fsdp_train_run *run = arg;
+
+    if (run->listener->validating)
+        run->listener->validating(run->listener->arg, done, all);
+}
+
+fsdp_status fsdp_train_validate(fsdp_train_run *run, fsdp_train_validation *out)
+{
+    const fsdp_train_config *c = run->config;
+    fsdp_evaluate_options options = {.seq_len = c->training.seq_len,
+                                     .local_batch = local_batch(c),
+                                     .steps = FSDP__MAX(c->validation.steps, 0),
+                                     .first = run->validation.first,
+                                     .vocab_size = run->model_config.vocab_size,
+                                     .progress = progress,
+                                     .arg = run};
+    fsdp_train_validation own = {.step = run->step};
+    fsdp_evaluation evaluation;
+
+    if (!run->validation.tokens)
+        return FSDP_FAIL(FSDP_INVALID, "cannot validate: set validation.path or validation.share before the run");
+    if (fsdp_evaluate(run->model, run->validation.tokens, &options, &evaluation) != FSDP_OK)
+        return fsdp_fail_prefix(fsdp_last_status(), "validation after step %lld", (long long)run->step);
+    own.loss = evaluation.loss;
+    own.perplexity = evaluation.perplexity;
+    own.tokens = evaluation.tokens;
+    own.ms = evaluation.seconds * 1e3;
+    own.tokens_per_second = (double)evaluation.tokens / evaluation.seconds;
+    judge(run, &own);
+    fsdp__train_write_validation(run, &own);
+    if (out)
+        *out = own;
+    return FSDP_OK;
+}

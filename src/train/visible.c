@@ -1,0 +1,197 @@
+/* visible.c - whether every machine sees what the config names: files that are read, and folders that all ranks write
+ * into. Said at the start, by the machine that does not; a run on one machine has nothing to ask.
+ *
+ * Rank 0 lists what it sees, and the others look for the same. Of a folder that is to be written the name alone says
+ * nothing, for each machine may have one: rank 0 puts a file there, or into the folder above it that exists, and the
+ * others look for that. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "train/config.h"
+#include "train/run.h"
+
+enum {
+    FOLDERS = 2, /* that a run writes into */
+    HOST_BYTES = 65
+};
+
+/* One line of what rank 0 says: 'r' is read, 'w' written; then the key, the path, and what is there. */
+#define LINE "%c\t%s\t%s\t%s\n"
+
+typedef struct sighting {
+    FILE *out;
+    char *probes[FOLDERS]; /* to be removed */
+    int count;
+} sighting;
+
+/* ---- rank 0 ---- */
+
+static void list_read(const sighting *s, const char *key, const char *path)
+{
+    if (path && access(path, F_OK) == 0)
+        fprintf(s->out, LINE, 'r', key, path, path);
+}
+
+/* The folder itself, or the nearest above it that is there. fsdp__free it. */
+static char *existing_folder(const char *path)
+{
+    char *folder = fsdp__strdup(path), *slash;
+
+    while (folder && access(folder, F_OK) != 0) {
+        slash = strrchr(folder, '/');
+        if (!slash) {
+            fsdp__free(folder);
+            return fsdp__strdup(".");
+        }
+        slash[slash == folder] = '\0';
+    }
+    return folder;
+}
+
+/* Where nothing can be written there is nothing to look for: whoever needs the folder says so. */
+static fsdp_status list_written(sighting *s, const char *key, const char *path)
+{
+    char *folder, *probe;
+    uint64_t random = 0;
+    int fd;
+
+    if (!path)
+        return FSDP_OK;
+    (void)!getrandom(&random, sizeof random, 0);
+    folder = existing_folder(path);
+    probe = folder ? fsdp__sprintf("%s/.fsdp-seen-%016llx", folder, (unsigned long long)random) : NULL;
+    fsdp__free(folder);
+    if (!probe)
+        return FSDP_NO_MEMORY;
+    fd = open(probe, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        fsdp__free(probe);
+        return FSDP_OK;
+    }
+    close(fd);
+    s->probes[s->count++] = probe;
+    fprintf(s->out, LINE, 'w', key, path, probe);
+    return FSDP_OK;
+}
+
+static fsdp_status list_all(const fsdp_train_config *c, sighting *s)
+{
+    list_read(s, "model.path", c->model.path);
+    list_read(s, "data.tokenizer", fsdp__text_tokenizer(c));
+    for (int64_t i = 0; i < c->data.path_count; i++)
+        list_read(s, "data.path", c->data.paths[i]);
+    for (int64_t i = 0; i < c->validation.path_count; i++)
+        list_read(s, "validation.path", c->validation.paths[i]);
+    list_read(s, "checkpoint.initial_load_path", c->checkpoint.initial_load_path);
+    if (fsdp__train_saves(c))
+        FSDP_TRY(list_written(s, "checkpoint.folder", c->checkpoint.folder));
+    return list_written(s, "export.path", c->save.path);
+}
+
+static void remove_probes(sighting *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        (void)unlink(s->probes[i]);
+        fsdp__free(s->probes[i]);
+    }
+}
+
+/* ---- the others ---- */
+
+static fsdp_status look(const char *first_host, char *line)
+{
+    char host[HOST_BYTES] = "", *rest = line, *kind, *key, *path, *there;
+
+    kind = strsep(&rest, "\t");
+    key = strsep(&rest, "\t");
+    path = strsep(&rest, "\t");
+    there = rest;
+    if (!there || access(there, F_OK) == 0)
+        return FSDP_OK;
+    (void)gethostname(host, sizeof host - 1);
+    if (*kind == 'w')
+        return FSDP_FAIL(FSDP_NOT_FOUND,
+                         "%s: machine '%s' does not see what machine '%s' (rank 0) writes to '%s': all "
+                         "machines must share that folder",
+                         key, host, first_host, path);
+    return FSDP_FAIL(FSDP_NOT_FOUND,
+                     "%s: machine '%s' does not see '%s' (%s), which is there on machine '%s' (rank 0): "
+                     "share it, or copy it to the same place on every machine",
+                     key, host, path, strerror(errno), first_host);
+}
+
+static fsdp_status look_for_all(char *list)
+{
+    char *rest = list, *host = strsep(&rest, "\n"), *line;
+    fsdp_status status = FSDP_OK;
+
+    while (status == FSDP_OK && rest && (line = strsep(&rest, "\n")) != NULL && *line)
+        status = look(host, line);
+    return status;
+}
+
+/* ---- both ---- */
+
+static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text, size_t *bytes)
+{
+    char host[HOST_BYTES] = "";
+    fsdp_status status;
+
+    s->out = open_memstream(text, bytes);
+    if (!s->out)
+        return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    (void)gethostname(host, sizeof host - 1);
+    fprintf(s->out, "%s\n", host);
+    status = list_all(run->config, s);
+    if (fclose(s->out) != 0 && status == FSDP_OK)
+        status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    return status;
+}
+
+/* A list that could not be made is empty, and its failure that of rank 0. */
+static fsdp_status compare(const fsdp_train_run *run, fsdp_process_group *world, sighting *s)
+{
+    char *text = NULL, *list;
+    size_t bytes = 0, *sizes = NULL;
+    void **all = NULL;
+    fsdp_status status = FSDP_OK, gathered;
+
+    if (fsdp_context_rank(run->context) == 0)
+        status = make_list(run, s, &text, &bytes);
+    gathered = fsdp_gather_objects(world, text ? text : "", status == FSDP_OK ? bytes : 0, &all, &sizes);
+    free(text);
+    FSDP_TRY(gathered);
+    list = fsdp__calloc(sizes[0] + 1, 1);
+    if (!list)
+        status = FSDP_NO_MEMORY;
+    else
+        memcpy(list, all[0], sizes[0]);
+    fsdp_objects_free(world, all, sizes);
+    if (status == FSDP_OK)
+        status = look_for_all(list);
+    fsdp__free(list);
+    return status;
+}
+
+fsdp_status fsdp__train_check_visible(fsdp_train_run *run)
+{
+    fsdp_process_group *world;
+    sighting s = {.out = NULL};
+    fsdp_status status;
+
+    if (fsdp_context_machines(run->context) == 1)
+        return FSDP_OK;
+    world = fsdp_world(run->context);
+    if (!world)
+        return fsdp_last_status();
+    status = fsdp__train_agree(run, compare(run, world, &s));
+    remove_probes(&s); /* when all have looked */
+    return status;
+}

@@ -1,0 +1,19 @@
+/* saved.h - checkpoints of a model folder, as ranks of a run save them. */
+#ifndef TESTS_CLI_SAVED_H
+#define TESTS_CLI_SAVED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct saved {
+    const char *model, *folder;
+    int64_t step;
+    float factor; /* what is saved of the final norm's weights: other text */
+    bool bare;    /* no config.json: as a program's own model */
+} saved;
+
+/* <folder>/step-N by `world` ranks: the sections "model" and "others", the value "seed", which is 42, and config.json
+ * beside them. */
+void saved_make(int world, const saved *s);
+
+#endif

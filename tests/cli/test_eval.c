@@ -1,0 +1,209 @@
+/* fsdp eval: loss and perplexity of a folder, as PyTorch has them, on any number of ranks. */
+#include <math.h>
+
+#include "cli/fixture.h"
+#include "tokenizer/small.h"
+
+#define EVAL(expected, ...) \
+    program_run(f->directory, (expected), (const char *const[]){PROGRAM, "eval", __VA_ARGS__, NULL})
+#define SAYS(expected, what, ...)                 \
+    do {                                          \
+        program p_ = EVAL(expected, __VA_ARGS__); \
+                                                  \
+        CHECK_CONTAINS(p_.output, what);          \
+        program_free(&p_);                        \
+    } while (0)
+
+#define LLAMA REFERENCE "/models/tiny-llama"
+#define GPT2 REFERENCE "/models/tiny-gpt2"
+#define TOKENS REFERENCE "/tokens.bin"
+
+static double number_behind(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+
+    if (!at)
+        TEST_FAIL("no '%s' in:\n%s", name, text);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* PyTorch's means of cross-entropies in double, of float32 logits, window by window. */
+static void the_loss_of_all_tokens_is_that_of_pytorch(void **state)
+{
+    static const struct {
+        const char *folder, *ranks, *batch;
+        double loss;
+    } cases[] = {{LLAMA, "1", "8", 5.6348986594620145},
+                 {LLAMA, "3", "64", 5.6348986594620145},
+                 {GPT2, "2", "50", 5.632992824317298}};
+    fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program p = EVAL(0, cases[i].folder, "--data", TOKENS, "--seq-len=32", "--batch-size", cases[i].batch, "-n",
+                         cases[i].ranks);
+
+        CHECK_NEAR(number_behind(p.output, "loss: "), cases[i].loss, 2e-6);
+        CHECK_NEAR(number_behind(p.output, "perplexity: "), exp(cases[i].loss), 1e-3);
+        CHECK_CONTAINS(p.output, "data:   40,000 tokens, in windows of 32, ");
+        CHECK_CONTAINS(p.output, "  tokens: 39,999  tps: ");
+        program_free(&p);
+    }
+}
+
+static void steps_are_the_same_tokens_on_any_ranks(void **state)
+{
+    static const char *const ranks[] = {"1", "2", "4"};
+    fixture *f = *state;
+    char first[64] = "";
+
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        program p = EVAL(0, LLAMA, "--data", TOKENS, "--seq-len=16", "--batch-size=3", "--steps=5", "-n", ranks[i]);
+        const char *loss = strstr(p.output, "loss: ");
+
+        CHECK_CONTAINS(p.output, "  tokens: 240  ");
+        if (i == 0)
+            snprintf(first, sizeof first, "%.*s", (int)strcspn(loss, "t"), loss);
+        CHECK_CONTAINS(p.output, first);
+        program_free(&p);
+    }
+}
+
+static void text_is_the_bytes_of_a_model_of_bytes(void **state)
+{
+    fixture *f = *state;
+    program p =
+        program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", f->config, "--training.steps=2", "--metrics.jsonl=", NULL});
+
+    program_free(&p);
+    SAYS(0, "tokens, in windows of 64, 8 a batch\nloss: ", f->model, "--data", f->data);
+    SAYS(1, "-seq-len 65 is more than the 64 positions of", f->model, "--data", f->data, "--seq-len=65");
+}
+
+static void what_cannot_be_evaluated_is_refused_once(void **state)
+{
+    fixture *f = *state;
+    char *one = test_path(f->directory, "one.bin"), *beyond = test_path(f->directory, "beyond.u16");
+    const uint16_t tokens[] = {1, 2, 3, 60000, 5};
+
+    test_write_file(one, tokens, 2);
+    test_write_file(beyond, tokens, sizeof tokens);
+    SAYS(2, "eval: no model folder given", "--data", TOKENS);
+    SAYS(2, "eval: say on which data: --data FILE", LLAMA);
+    SAYS(2, "--seq-len is '0': expected an integer from 1", LLAMA, "--data", TOKENS, "--seq-len=0");
+    SAYS(2, "--steps is '-1': expected an integer from 1", LLAMA, "--data", TOKENS, "--steps=-1");
+    SAYS(2, "--format is 'csv': expected auto, text or tokens", LLAMA, "--data", TOKENS, "--format=csv");
+    SAYS(2, "eval: unknown option '--date'; did you mean '--data'?", LLAMA, "--date", TOKENS);
+    SAYS(1, "config.json", f->directory, "--data", TOKENS);
+    SAYS(1, "none.bin", LLAMA, "--data", "none.bin", "-n", "2");
+    SAYS(1, "one.bin' has one token: there is none to predict", LLAMA, "--data", one);
+    SAYS(1, "token 60000 at position 3 of '", LLAMA, "--data", beyond);
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        char number[16];
+        program p;
+
+        snprintf(number, sizeof number, "%d", ranks);
+        p = EVAL(1, LLAMA, "--data", beyond, "-n", number);
+        CHECK_CONTAINS(p.output, "token 60000 at position 3 of '");
+        CHECK_NULL(strstr(strstr(p.output, "fsdp: ") + 1, "fsdp: "));
+        program_free(&p);
+    }
+    free(one);
+    free(beyond);
+}
+
+static int count_files(const char *folder)
+{
+    DIR *directory = opendir(folder);
+    int count = 0;
+
+    for (struct dirent *e; directory && (e = readdir(directory)) != NULL;)
+        count += e->d_name[0] != '.';
+    if (directory)
+        closedir(directory);
+    return count;
+}
+
+/* The tokens are those that `fsdp tokenize` makes, and those that `fsdp train` has made. */
+static void text_goes_through_the_folders_tokenizer(void **state)
+{
+    fixture *f = *state;
+    char *tokens = test_path(f->directory, "tokens.bin"), *path = test_path(f->model, "tokenizer.json");
+    char *json = small_json(&(small_parts){.normalizer = NULL}), loss[64];
+    char *cache = test_path(f->directory, "fsdp"), *other = test_path(f->directory, "other");
+    const char *at;
+    program p;
+
+    setenv("XDG_CACHE_HOME", f->directory, 1);
+    p = program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", f->config, "--training.steps=1",
+                                          "--metrics.jsonl=", "--model.vocab_size=300", NULL});
+    program_free(&p);
+    test_write_file(path, json, strlen(json));
+    p = program_run(
+        f->directory, 0,
+        (const char *const[]){PROGRAM, "tokenize", f->data, "-o", tokens, "--no-eos", "--tokenizer", f->model, NULL});
+    program_free(&p);
+    p = EVAL(0, f->model, "--data", tokens);
+    at = CHECK_PTR(strstr(p.output, "loss: "));
+    snprintf(loss, sizeof loss, "\n%.*s", (int)(strstr(at, "tps") - at) % 60, at);
+    program_free(&p);
+    SAYS(0, loss, f->model, "--data", f->data);
+    SAYS(0, loss, f->model, "--data", f->data, "-n", "3");
+    CHECK_EQ(count_files(cache), 1);
+    SAYS(0, loss, f->model, "--data", f->data, "-n", "2", "--cache", other);
+    CHECK_EQ(count_files(other), 1);
+    unsetenv("XDG_CACHE_HOME");
+    SAYS(0, loss, f->model, "--data", f->data, "--cache", other);
+    SAYS(1, "tokens of text are kept in data.cache (fsdp eval: --cache)", f->model, "--data", f->data, "--cache",
+         "/proc");
+    unsetenv("HOME");
+    SAYS(1, "data.txt' is text: name a folder for its tokens with --cache", f->model, "--data", f->data);
+    CHECK_EQ(count_files(other), 1);
+    free(cache);
+    free(other);
+    free(tokens);
+    free(path);
+    free(json);
+}
+
+static void other_dtypes_are_computed_in(void **state)
+{
+    fixture *f = *state;
+    double loss = 5.6348986594620145;
+
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char number[16];
+        program p;
+
+        snprintf(number, sizeof number, "%d", ranks);
+        p = EVAL(0, LLAMA, "--data", TOKENS, "--seq-len=32", "--dtype=bfloat16", "-n", number);
+        CHECK_NEAR(number_behind(p.output, "loss: "), loss, 1e-2);
+        CHECK(number_behind(p.output, "loss: ") != 5.634899); /* what float32 prints */
+        program_free(&p);
+    }
+    SAYS(2, "--dtype is 'int64': expected float32, bfloat16 or float16", LLAMA, "--data", TOKENS, "--dtype=int64");
+}
+
+static void text_for_a_model_of_other_tokens_is_refused(void **state)
+{
+    fixture *f = *state;
+    char *config = test_path(f->directory, "c.yaml");
+    const char *text = "model: {preset: llama-1m, n_layers: 1, dim: 24, n_heads: 2, ffn_dim: 50, vocab_size: 300}\n";
+    program p;
+
+    test_write_file(config, text, strlen(text));
+    p = program_run(f->directory, 0,
+                    (const char *const[]){PROGRAM, "train", config, "--training.steps=1", "--data.path", f->data,
+                                          "--training.seq_len=8", "--export.path", f->model, NULL});
+    program_free(&p);
+    SAYS(1, "data.txt' is text, and '", f->model, "--data", f->data);
+    SAYS(1, "nor a vocabulary of bytes, but of 300: give a file of its tokens", f->model, "--data", f->data, "-n", "2");
+    SAYS(0, "loss: ", f->model, "--data", TOKENS, "--steps=1");
+    free(config);
+}
+
+TEST_MAIN(T(the_loss_of_all_tokens_is_that_of_pytorch), T(steps_are_the_same_tokens_on_any_ranks),
+          T(text_is_the_bytes_of_a_model_of_bytes), T(what_cannot_be_evaluated_is_refused_once),
+          T(text_goes_through_the_folders_tokenizer), T(other_dtypes_are_computed_in),
+          T(text_for_a_model_of_other_tokens_is_refused))

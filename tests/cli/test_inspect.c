@@ -1,0 +1,312 @@
+/* fsdp inspect and fsdp verify: what is in folders, files and checkpoints, and whether it is whole; and fsdp eval of a
+ * checkpoint. */
+#include <jansson.h>
+#include <math.h>
+
+#include "cli/fixture.h"
+#include "cli/saved.h"
+#include "fsdp/fsdp.h"
+#include "support/ranks.h"
+
+#define RUN(expected, ...) program_run(f->directory, (expected), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+#define SAYS(expected, what, ...)                \
+    do {                                         \
+        program p_ = RUN(expected, __VA_ARGS__); \
+                                                 \
+        CHECK_CONTAINS(p_.output, what);         \
+        program_free(&p_);                       \
+    } while (0)
+
+enum {
+    RANKS = 3
+};
+
+/* A model folder at f->model, and what its checkpoints are made of. */
+typedef struct source {
+    fixture *f;
+    char *folder; /* of the checkpoints */
+    int64_t step;
+    const char *changes[2][2]; /* of config.json: what stands there, and as many letters in its place */
+} source;
+
+static char *config_text(const source *s, size_t *bytes)
+{
+    char *path = test_path(s->f->model, "config.json"), *text = test_read_file(path, bytes);
+
+    for (int i = 0; i < 2 && s->changes[i][0]; i++)
+        memcpy(CHECK_PTR(strstr(text, s->changes[i][0])), s->changes[i][1], strlen(s->changes[i][1]));
+    free(path);
+    return text;
+}
+
+static void save(fsdp_context *context, void *arg)
+{
+    const source *s = arg;
+    fsdp_checkpoint_value values[] = {
+        {.name = "tokens", .type = FSDP_CHECKPOINT_INTEGER, .integer = 4096},
+        {.name = "best", .type = FSDP_CHECKPOINT_NUMBER, .number = 0.1},
+        {.name = "why", .type = FSDP_CHECKPOINT_TEXT, .text = "a \"quoted\" word"},
+        {.name = "facts", .type = FSDP_CHECKPOINT_TEXT, .text = "steps\t7\nend\t\x1b"},
+    };
+    fsdp_checkpoint_file file = {.name = "config.json"};
+    fsdp_checkpoint_section section = {.name = "model"};
+    fsdp_checkpoint_content content = {.step = s->step,
+                                       .sections = &section,
+                                       .section_count = 1,
+                                       .values = values,
+                                       .value_count = 4,
+                                       .files = &file,
+                                       .file_count = 1};
+    fsdp_model_config config;
+    fsdp_module *model;
+
+    CHECK_OK(fsdp_hub_read_config(s->f->model, &config));
+    model = CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
+    CHECK_OK(fsdp_fully_shard(model, NULL));
+    CHECK_OK(fsdp_module_materialize(model, test_device(context)));
+    CHECK_OK(fsdp_state_dict_from_module(model, &section.state));
+    CHECK_OK(fsdp_hub_load(s->f->model, section.state, &config));
+    file.data = config_text(s, &file.bytes);
+    CHECK_OK(fsdp_checkpoint_save(s->folder, &content, fsdp_world(context)));
+    free((void *)file.data);
+    fsdp_state_dict_free(section.state);
+    fsdp_module_unref(model);
+}
+
+static source make(fixture *f)
+{
+    source s = {.f = f, .folder = test_path(f->directory, "checkpoints"), .step = 7};
+    program p = RUN(0, "train", f->config, "--training.steps=1", "--metrics.jsonl=");
+
+    program_free(&p);
+    test_run_ranks(RANKS, save, &s);
+    s.step = 12;
+    test_run_ranks(1, save, &s);
+    return s;
+}
+
+/* Changes one byte in the middle of the file, and back. */
+static void flip(const char *path)
+{
+    FILE *file = CHECK_PTR(fopen(path, "r+"));
+    int byte;
+
+    CHECK_EQ(fseek(file, 0, SEEK_END), 0);
+    CHECK_EQ(fseek(file, ftell(file) / 2, SEEK_SET), 0);
+    byte = getc(file);
+    CHECK_EQ(fseek(file, -1, SEEK_CUR), 0);
+    putc(byte ^ 4, file);
+    CHECK_EQ(fclose(file), 0);
+}
+
+/* ---- inspect ---- */
+
+static void a_checkpoint_is_listed_with_who_holds_what(void **state)
+{
+    fixture *f = *state;
+    source s = make(f);
+    char *step = test_path(s.folder, "step-7");
+    program p = RUN(0, "inspect", step);
+
+    CHECK_CONTAINS(p.output, "step-7: step 7, saved by 3 ranks");
+    CHECK_CONTAINS(p.output,
+                   "\n  tokens       4096\n  best         0.10000000000000001\n  why          a \"quoted\" word\n"
+                   "  facts\n    steps 7\n    end \\x1b\n");
+    CHECK_CONTAINS(p.output, "\nfiles:\n  config.json  ");
+    CHECK_CONTAINS(p.output, "\nmodel:\n  lm_head.weight ");
+    CHECK_CONTAINS(p.output, "float32   [256, 48]                49,152 bytes  ranks 0 to 2\n");
+    CHECK_CONTAINS(p.output, "\ntotal: ");
+    CHECK_NULL(strstr(p.output, "rank 1: "));
+    program_free(&p);
+    SAYS(0, "    rank 1: [86, 48] at [86, 0]; 16,512 bytes of rank-00001-of-00003.safetensors, from byte ", "inspect",
+         step, "--parts");
+    SAYS(0, "step-12: step 12, saved by 1 rank\n", "inspect", s.folder);
+    free(step);
+    free(s.folder);
+}
+
+static int64_t integer_of(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void a_checkpoint_is_listed_as_json(void **state)
+{
+    fixture *f = *state;
+    source s = make(f);
+    char *step = test_path(s.folder, "step-7");
+    program p = RUN(0, "inspect", "--json", step);
+    json_t *all = CHECK_PTR(json_loads(p.output, 0, NULL)), *tensor, *part;
+    size_t i, k;
+
+    CHECK_STRING(json_string_value(json_object_get(all, "kind")), "checkpoint");
+    CHECK_EQ(integer_of(all, "step"), 7);
+    CHECK_EQ(integer_of(all, "world_size"), RANKS);
+    CHECK_EQ(integer_of(json_object_get(all, "values"), "tokens"), 4096);
+    CHECK(json_number_value(json_object_get(json_object_get(all, "values"), "best")) == 0.1);
+    CHECK_STRING(json_string_value(json_object_get(json_object_get(all, "values"), "why")), "a \"quoted\" word");
+    CHECK(json_array_size(json_object_get(all, "tensors")) > 10);
+    json_array_foreach(json_object_get(all, "tensors"), i, tensor)
+    {
+        int64_t bytes = 0;
+
+        json_array_foreach(json_object_get(tensor, "parts"), k, part) bytes += integer_of(part, "bytes");
+        CHECK_EQ(bytes, integer_of(tensor, "bytes"));
+        CHECK_STRING(json_string_value(json_object_get(tensor, "section")), "model");
+    }
+    json_decref(all);
+    program_free(&p);
+    free(step);
+    free(s.folder);
+}
+
+static void folders_and_files_of_weights_are_listed(void **state)
+{
+    fixture *f = *state;
+    source s = make(f);
+    char *file = test_path(f->model, "model.safetensors");
+    program p = RUN(0, "inspect", f->model, "--json");
+    json_t *all = CHECK_PTR(json_loads(p.output, 0, NULL));
+
+    CHECK_EQ(integer_of(json_object_get(all, "model"), "dim"), 48);
+    CHECK_STRING(json_string_value(json_object_get(json_array_get(json_object_get(all, "tensors"), 0), "file")),
+                 "model.safetensors");
+    json_decref(all);
+    program_free(&p);
+    SAYS(0, "  model.embed_tokens.weight ", "inspect", file);
+    SAYS(0, "\"kind\": \"weights\", \"path\": ", "inspect", file, "--json");
+    SAYS(1, "none", "inspect", "none");
+    SAYS(2, "inspect: unknown option '--jsn'; did you mean '--json'?", "inspect", f->model, "--jsn");
+    free(file);
+    free(s.folder);
+}
+
+/* ---- verify ---- */
+
+static void what_is_whole_is_said_to_be(void **state)
+{
+    fixture *f = *state;
+    source s = make(f);
+    char *step = test_path(s.folder, "step-7"), *file = test_path(f->model, "model.safetensors");
+
+    SAYS(0,
+         "step-7: whole: 21 tensors of 3 ranks, every checksum is right; shapes are those of its config.json; "
+         "all weights are finite\n",
+         "verify", step);
+    SAYS(0, "step-12: whole: 21 tensors of 1 rank, ", "verify", s.folder);
+    SAYS(0, "step-7: whole: ", "verify", s.folder, "--all");
+    SAYS(0, "model: whole: 21 tensors, all values are finite; shapes are those of its config.json\n", "verify",
+         f->model);
+    SAYS(0, "model.safetensors: whole: 21 tensors, all values are finite\n", "verify", file);
+    SAYS(0, "fsdp verify PATH [--all]", "verify", "--help");
+    SAYS(2, "verify: no checkpoint or model folder given", "verify");
+    SAYS(1, "has no checkpoints: no folder named step-N", "verify", f->model, "--all");
+    SAYS(1, "none", "verify", "none");
+    free(step);
+    free(file);
+    free(s.folder);
+}
+
+static void a_damaged_checkpoint_is_named(void **state)
+{
+    static const char *const files[] = {"manifest.json", "config.json", "rank-00000-of-00003.safetensors",
+                                        "rank-00002-of-00003.safetensors"};
+    fixture *f = *state;
+    source s = make(f);
+    char *step = test_path(s.folder, "step-7");
+    program p;
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *file = test_path(step, files[i]);
+
+        flip(file);
+        SAYS(1, files[i], "verify", step);
+        p = RUN(1, "verify", s.folder, "--all"); /* the others are looked at all the same */
+        CHECK_CONTAINS(p.output, "step-12: whole: ");
+        CHECK_CONTAINS(p.output, files[i]);
+        CHECK_CONTAINS(p.output, ": 1 of 2 checkpoints are damaged");
+        program_free(&p);
+        flip(file);
+        SAYS(0, "step-7: whole", "verify", step);
+        if (i == sizeof files / sizeof *files - 1) {
+            CHECK_EQ(remove(file), 0);
+            SAYS(1, files[i], "verify", step);
+        }
+        free(file);
+    }
+    free(step);
+    free(s.folder);
+}
+
+static void a_config_of_another_model_is_found(void **state)
+{
+    static const struct {
+        const char *changes[2][2], *what;
+    } cases[] = {
+        {{{"\"intermediate_size\": 100", "\"intermediate_size\": 104"}}, "holds a model of "},
+        {{{"\"vocab_size\": 256", "\"vocab_size\": 512"},
+          {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true "}},
+         "tensor 'model.embed_tokens.weight' has shape [256, 48], and in the model of its config.json [512, 48]"},
+    };
+    fixture *f = *state;
+    source s = make(f);
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        s.step = 20 + (int64_t)i;
+        memcpy(s.changes, cases[i].changes, sizeof s.changes);
+        test_run_ranks(2, save, &s);
+        SAYS(1, cases[i].what, "verify", s.folder);
+    }
+    free(s.folder);
+}
+
+static void a_value_that_is_not_finite_is_named(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    fixture *f = *state;
+    source s = make(f);
+    char *path = test_path(f->model, "model.safetensors");
+    size_t bytes;
+    char *data = test_read_file(path, &bytes);
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        memcpy(data + bytes - 4 * (i + 1), &bad[i], sizeof bad[i]);
+        test_write_file(path, data, bytes);
+        SAYS(1, "model.safetensors': tensor 'lm_head.weight' holds NaN or infinite values: the first is element ",
+             "verify", f->model);
+    }
+    SAYS(1, "the first is element 12285\n", "verify", path);
+    data[bytes - 1] = data[bytes - 5] = data[bytes - 9] = 0; /* small numbers */
+    test_write_file(path, data, bytes);
+    saved_make(2, &(saved){.model = f->model, .folder = s.folder, .step = 20, .factor = NAN});
+    SAYS(1, "step-20': tensor 'model.norm.weight' holds NaN or infinite values: the first is element 0\n", "verify",
+         s.folder);
+    SAYS(1, "step-7: whole", "verify", s.folder, "--all");
+    free(data);
+    free(path);
+    free(s.folder);
+}
+
+/* ---- eval ---- */
+
+static void a_checkpoint_is_evaluated_as_the_folder_it_was_made_of(void **state)
+{
+    fixture *f = *state;
+    source s = make(f);
+    char *step = test_path(s.folder, "step-7"), loss[64];
+    program p = RUN(0, "eval", f->model, "--data", f->data);
+    const char *at = CHECK_PTR(strstr(p.output, "loss: "));
+
+    snprintf(loss, sizeof loss, "\n%.*s", (int)strcspn(at, "t"), at);
+    program_free(&p);
+    SAYS(0, loss, "eval", step, "--data", f->data);
+    SAYS(0, loss, "eval", s.folder, "--data", f->data, "-n", "2");
+    SAYS(0, "step-12 (Llama", "eval", s.folder, "--data", f->data, "--steps=1");
+    free(step);
+    free(s.folder);
+}
+
+TEST_MAIN(T(a_checkpoint_is_listed_with_who_holds_what), T(a_checkpoint_is_listed_as_json),
+          T(folders_and_files_of_weights_are_listed), T(what_is_whole_is_said_to_be), T(a_damaged_checkpoint_is_named),
+          T(a_config_of_another_model_is_found), T(a_value_that_is_not_finite_is_named),
+          T(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of))

@@ -1,0 +1,235 @@
+/* fsdp train --max-restarts: ranks that are killed, what is said, and the curve that comes of it. */
+#include "cli/fixture.h"
+
+typedef struct run {
+    program p;
+    char mark[64];
+    char *metrics_path;
+} run;
+
+enum {
+    MOST_OPTIONS = 16
+};
+
+/* A run that nobody waits for the end of. Its folder of checkpoints and its metrics are named `name`. */
+static run start(fixture *f, const char *name, const char *const *more)
+{
+    const char *argv[MOST_OPTIONS + 12] = {PROGRAM,
+                                           "train",
+                                           f->config,
+                                           "--training.steps=1000000",
+                                           "--checkpoint.interval=10",
+                                           "--checkpoint.keep_latest_k=0",
+                                           "--metrics.log_freq=1"};
+    char folder[400], metrics[400], *output = test_path(f->directory, "output");
+    int count = 7;
+    run r = {.metrics_path = NULL};
+
+    snprintf(folder, sizeof folder, "--checkpoint.folder=%s/%s", f->directory, name);
+    snprintf(metrics, sizeof metrics, "--metrics.jsonl=%s/%s.jsonl", f->directory, name);
+    r.metrics_path = strdup(strchr(metrics, '=') + 1);
+    argv[count++] = folder;
+    argv[count++] = metrics;
+    while (*more)
+        argv[count++] = *more++;
+    snprintf(r.mark, sizeof r.mark, "RESTARTED_BY=%d-%s", (int)getpid(), name);
+    setenv("RESTARTED_BY", strchr(r.mark, '=') + 1, 1);
+    test_write_file(output, "", 0); /* that of a program before would be taken for this one's */
+    free(output);
+    r.p = program_start(f->directory, argv);
+    return r;
+}
+
+static void release(run *r)
+{
+    program_free(&r->p);
+    free(r->metrics_path);
+}
+
+/* Up to the next comma of the last line of that step; free() it. */
+static char *loss_at(const char *metrics, long step)
+{
+    const char *last = NULL, *loss;
+    char line[40];
+
+    snprintf(line, sizeof line, "{\"step\": %ld,", step);
+    for (const char *at = metrics; (at = strstr(at, line)) != NULL; at++)
+        last = at;
+    loss = last ? strstr(last, "\"loss\": ") : NULL;
+    return loss ? strndup(loss, strcspn(loss, ",")) : NULL;
+}
+
+/* Returns when it has trained this step. */
+static void await_step(const run *r, long step)
+{
+    for (bool found = false; !found; usleep(5000)) {
+        char *metrics = access(r->metrics_path, R_OK) == 0 ? test_read_file(r->metrics_path, NULL) : strdup("");
+        char *loss = loss_at(metrics, step);
+
+        found = loss != NULL;
+        CHECK(found || waitpid(r->p.pid, NULL, WNOHANG) == 0);
+        free(loss);
+        free(metrics);
+    }
+}
+
+static void end(run *r)
+{
+    CHECK_EQ(kill(r->p.pid, SIGTERM), 0);
+    program_wait(&r->p, 60);
+    CHECK_EQ(r->p.status, 128 + SIGTERM);
+    CHECK_CONTAINS(r->p.output, "the same command goes on");
+}
+
+static void kill_rank(const run *r, int rank)
+{
+    CHECK_EQ(kill(fixture_rank(r->mark, rank), SIGKILL), 0);
+}
+
+/* The losses of steps `first` to `last` are the same text. */
+static void check_same_losses(const run *a, const run *b, long first, long last)
+{
+    char *one = test_read_file(a->metrics_path, NULL), *other = test_read_file(b->metrics_path, NULL);
+
+    for (long step = first; step <= last; step++) {
+        char *left = loss_at(one, step), *right = loss_at(other, step);
+
+        CHECK(left && right);
+        CHECK_STRING(left, right);
+        free(left);
+        free(right);
+    }
+    free(one);
+    free(other);
+}
+
+/* From the text behind it. */
+static long number_behind(const char *output, const char *text)
+{
+    const char *at = strstr(output, text);
+
+    CHECK(at != NULL);
+    return strtol(at + strlen(text), NULL, 10);
+}
+
+static void a_rank_that_was_killed_costs_nothing_but_time(void **state)
+{
+    fixture *f = *state;
+    run r = start(f, "killed", (const char *const[]){"-n", "2", "--max-restarts=1", NULL}), undisturbed;
+    long step;
+
+    fixture_await(&r.p, "saved:  step 20 ");
+    kill_rank(&r, 1);
+    fixture_await(&r.p, "resume: from step ");
+    r.p.output = test_read_file(r.p.output_path, NULL);
+    CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed), after step ");
+    step = number_behind(r.p.output, "; restart 1 of 1: 2 ranks from step-");
+    CHECK(step >= 20);
+    CHECK_EQ(number_behind(r.p.output, "resume: from step "), step);
+    free(r.p.output);
+    await_step(&r, step + 60);
+    end(&r);
+    undisturbed = start(f, "undisturbed", (const char *const[]){"-n", "2", NULL});
+    await_step(&undisturbed, step + 60);
+    end(&undisturbed);
+    check_same_losses(&r, &undisturbed, 1, step + 60);
+    release(&r);
+    release(&undisturbed);
+}
+
+static void it_stops_when_no_restart_is_left(void **state)
+{
+    fixture *f = *state;
+    run r = start(f, "stops", (const char *const[]){"-n", "2", "--max-restarts=1", NULL});
+
+    fixture_await(&r.p, "saved:  step 10 ");
+    kill_rank(&r, 0);
+    fixture_await(&r.p, "resume: from step ");
+    kill_rank(&r, 1);
+    program_wait(&r.p, 60);
+    CHECK_EQ(r.p.status, 128 + SIGKILL);
+    CHECK_CONTAINS(r.p.output, "fsdp: rank 1 was killed by signal 9 (Killed); not started again: 1 restart of 1");
+    release(&r);
+}
+
+/* Four ranks of two sequences each are a batch of eight, which three ranks cannot split. */
+static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
+{
+    static const char *const more[] = {"-n", "4", "--max-restarts=2", "--min-ranks=1", "--training.local_batch_size=2",
+                                       NULL};
+    static const char *const two[] = {"-n", "2", "--training.local_batch_size=2", NULL};
+    fixture *f = *state;
+    run r = start(f, "fewer", more), undisturbed;
+    char command[1000];
+    long step;
+
+    fixture_await(&r.p, "saved:  step 10 ");
+    kill_rank(&r, 3);
+    fixture_await(&r.p, "restart 1 of 2: 4 ranks from step-");
+    fixture_await(&r.p, "resume: from step ");
+    kill_rank(&r, 2);
+    fixture_await(&r.p, "restart 2 of 2: 2 ranks (that failure came back) from step-");
+    r.p.output = test_read_file(r.p.output_path, NULL);
+    step = number_behind(r.p.output, "(that failure came back) from step-");
+    free(r.p.output);
+    await_step(&r, step + 40);
+    end(&r);
+    snprintf(command, sizeof command, "mkdir '%s/two' && cp -r '%s/fewer/step-%ld' '%s/two/'", f->directory,
+             f->directory, step, f->directory);
+    CHECK_EQ(system(command), 0);
+    undisturbed = start(f, "two", two);
+    await_step(&undisturbed, step + 40);
+    end(&undisturbed);
+    CHECK_CONTAINS(undisturbed.p.output, ", of 4 ranks");
+    check_same_losses(&r, &undisturbed, step + 1, step + 40);
+    release(&r);
+    release(&undisturbed);
+}
+
+#define SAYS(expected, part, ...)                                                                                   \
+    do {                                                                                                            \
+        program p_ = program_run(f->directory, (expected),                                                          \
+                                 (const char *const[]){PROGRAM, "train", f->config, "-n", "2", __VA_ARGS__, NULL}); \
+        CHECK_CONTAINS(p_.output, (part));                                                                          \
+        program_free(&p_);                                                                                          \
+    } while (0)
+
+static void what_cannot_be_restarted_is_refused_at_once(void **state)
+{
+    fixture *f = *state;
+    char *folder = test_path(f->directory, "checkpoints"), option[500];
+
+    snprintf(option, sizeof option, "--checkpoint.folder=%s", folder);
+    SAYS(2, "--max-restarts goes on from the newest checkpoint, and this run writes none: set checkpoint.folder",
+         "--max-restarts=1");
+    SAYS(2, "this run writes none", "--max-restarts=1", option, "--checkpoint.enable=false");
+    SAYS(2, "and checkpoint.load_step is 7: leave one of the two out", "--max-restarts=1", option,
+         "--checkpoint.load_step=7");
+    SAYS(2, "--min-ranks is for runs that are restarted", "--min-ranks=1", option);
+    SAYS(2, "--max-restarts is '-1': expected an integer from 0", "--max-restarts=-1", option);
+    SAYS(2, "--min-ranks is '3': expected an integer from 1 to 2", "--max-restarts=1", "--min-ranks=3", option);
+    /* What only a rank finds, before its first step: once more, and no further. */
+    SAYS(1, "; not started again: it is the same failure as before, and no step was taken in between",
+         "--max-restarts=9", option, "--training.seq_len=64", "--model.max_seq_len=64",
+         "--training.local_batch_size=100000");
+    SAYS(0, "done:   5 steps", "--max-restarts=0", "--training.steps=5");
+    SAYS(0, "done:   5 steps", "--max-restarts=1", "--training.steps=5", option);
+    free(folder);
+}
+
+static void a_run_of_one_rank_is_restarted_too(void **state)
+{
+    fixture *f = *state;
+    run r = start(f, "one", (const char *const[]){"--max-restarts=1", NULL});
+
+    fixture_await(&r.p, "saved:  step 10 ");
+    kill_rank(&r, 0);
+    fixture_await(&r.p, "restart 1 of 1: 1 rank from step-");
+    fixture_await(&r.p, "resume: from step ");
+    end(&r);
+    release(&r);
+}
+
+TEST_MAIN(T(a_rank_that_was_killed_costs_nothing_but_time), T(it_stops_when_no_restart_is_left),
+          T(a_failure_that_comes_back_is_left_with_fewer_ranks), T(what_cannot_be_restarted_is_refused_at_once),
+          T(a_run_of_one_rank_is_restarted_too))

@@ -1,0 +1,132 @@
+# shellcheck shell=bash
+# machines.sh - several machines on one, for the tests of this folder, which source it and call machines_enter first.
+#
+# A machine is a network and a UTS namespace (and a mount namespace where MACHINES_MOUNTS=1), with an interface eth0 on
+# a bridge that they all share. All of it lies in namespaces of the script's own, processes too: when the script ends,
+# in whatever way, the kernel ends them all, and nothing is left of the networks.
+#
+#   machines_enter "$@"        starts the script again inside; exit status 77 where that cannot be done
+#   machines_up COUNT [RATE]   makes machines m0, m1, ...; RATE as tc writes it ("100mbit"), of each of their interfaces
+#   machines_run K COMMAND...  on K ranks of each machine, by mpirun on m0; MACHINES_MAP in place of --map-by's value
+#   machines_on I COMMAND...   as a process of machine I
+#   machines_bytes I           what has come into machine I, by the counters of its interface
+#   machines_delay MS          on the way out of each machine; fails where the kernel has no netem
+#   machines_cut I             takes machine I off the network
+#   machines_mend I            and back; returns when it is reached again
+#   machines_answers I J       whether machine I reaches machine J
+#   machines_kill I            ends all processes of machine I
+#   machines_pids I            lists them
+#   $machines_folder           for files of the script's own
+
+skip() {
+    echo "skipped: $1"
+    exit 77
+}
+
+machines_enter() {
+    [ "${MACHINES_INSIDE:-}" != 1 ] || return 0
+    local way=(--mount --net --pid --fork --kill-child --mount-proc) tool
+    [ "$(id -u)" = 0 ] || way=(--user --map-root-user "${way[@]}")
+    for tool in unshare nsenter ip tc mpirun.openmpi; do
+        command -v $tool >/dev/null || skip "there is no $tool here"
+    done
+    [ -e "$FSDP_BUILD/libfsdp-openmpi.so" ] || skip "the plug-in for Open MPI is not built"
+    unshare "${way[@]}" sh -c 'mount -t tmpfs none /run && ip netns add a && ip -n a link add name b type bridge' \
+        >/dev/null 2>&1 || skip "network namespaces are not allowed here"
+    MACHINES_INSIDE=1 exec unshare "${way[@]}" bash "$0" "$@"
+}
+
+machines_add() { # I RATE
+    local name=m$1 own=(--uts)
+    [ "${MACHINES_MOUNTS:-}" != 1 ] || own+=(--mount)
+    ip netns add "$name"
+    ip -n switch link add name "p$1" type veth peer name eth0 netns "$name"
+    ip -n switch link set "p$1" master bridge up
+    ip -n "$name" link set eth0 addrgenmode none # nothing but what is sent
+    ip -n "$name" addr add "10.77.0.$(($1 + 1))/24" dev eth0
+    ip -n "$name" link set eth0 up
+    ip -n "$name" link set lo up
+    [ -z "${2:-}" ] || tc -n "$name" qdisc add dev eth0 root tbf rate "$2" burst 256kb latency 50ms
+    nsenter --net="/run/netns/$name" unshare "${own[@]}" \
+        sh -c "hostname $name; echo \$\$ >$machines_folder/$name.new; mv $machines_folder/$name.new $machines_folder/$name.pid
+               exec sleep infinity" &
+    while [ ! -e "$machines_folder/$name.pid" ]; do sleep 0.01; done
+    echo "$name slots=64" >>"$machines_folder/hosts"
+}
+
+machines_up() {
+    machines_count=$1
+    mount -t tmpfs none /run # of this script alone; for what is to be gone with it, too
+    machines_folder=/run/machines
+    mkdir $machines_folder
+    ip netns add switch
+    ip -n switch link add name bridge type bridge
+    ip -n switch link set bridge addrgenmode none up
+    for ((i = 0; i < $1; i++)); do machines_add $i "${2:-}"; done
+    cat >"$machines_folder/agent" <<END
+#!/usr/bin/env bash
+# in place of ssh
+while [[ \$1 == -* ]]; do shift; done
+host=\$1
+shift
+exec nsenter -t \$(cat $machines_folder/\$host.pid) --net --uts --mount /bin/sh -c "\$*"
+END
+    chmod +x "$machines_folder/agent"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_tmpdir_base=$machines_folder
+    export OMPI_MCA_plm_rsh_agent=$machines_folder/agent OMPI_MCA_orte_default_hostfile=$machines_folder/hosts
+    export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_tcp_if_include=eth0
+    export OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+    export OMP_NUM_THREADS=1 # they share the cores of one
+    export OMPI_MCA_hwloc_base_binding_policy=none FSDP_PLUGIN_PATH=$FSDP_BUILD
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI keeps memory of its own, and unloads who asked for it
+}
+
+machines_on() {
+    local pid
+    pid=$(cat "$machines_folder/m$1.pid")
+    shift
+    nsenter -t "$pid" --net --uts --mount --wd="$PWD" "$@"
+}
+
+machines_run() {
+    local each=$1
+    shift
+    machines_on 0 mpirun.openmpi -np $((each * machines_count)) --map-by "${MACHINES_MAP:-ppr:$each:node}" "$@"
+}
+
+machines_bytes() {
+    ip -n "m$1" -s -j link show eth0 | sed 's/.*"rx":{"bytes":\([0-9]*\).*/\1/'
+}
+
+machines_delay() {
+    for ((i = 0; i < machines_count; i++)); do
+        tc -n switch qdisc add dev "p$i" root netem delay "$1ms" 2>/dev/null || return 1
+    done
+}
+
+machines_cut() { ip -n switch link set "p$1" down; }
+
+# Machine I gets an answer from machine J: that it refuses a connection.
+machines_answers() {
+    machines_on "$1" timeout 5 bash -c "exec 3<>/dev/tcp/10.77.0.$(($2 + 1))/9" 2>&1 | grep -q refused
+}
+
+machines_mend() {
+    local other=$(($1 == 0))
+    ip -n switch link set "p$1" up
+    until machines_answers "$1" $other && machines_answers $other "$1"; do sleep 0.05; done
+}
+
+machines_pids() {
+    local wanted pid
+    wanted=$(stat -L -c %i "/run/netns/m$1")
+    for pid in /proc/[0-9]*; do
+        [ "$(stat -L -c %i "$pid/ns/net" 2>/dev/null)" != "$wanted" ] || [ "${pid#/proc/}" = "$(cat "$machines_folder/m$1.pid")" ] ||
+            echo "${pid#/proc/}"
+    done
+}
+
+machines_kill() {
+    # shellcheck disable=SC2046
+    kill -9 $(machines_pids "$1") 2>/dev/null || true
+}

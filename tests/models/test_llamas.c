@@ -1,0 +1,136 @@
+/* Logits and gradients of Llama's like, held to those of transformers (tests/numbers/llamas.py). */
+#include <math.h>
+
+#include "fsdp/models.h"
+#include "numbers/llamas.h"
+#include "support/test.h"
+
+static const llama_number *find(const char *prefix, const char *name)
+{
+    char full[128];
+
+    snprintf(full, sizeof full, "%s.%s", prefix, name);
+    for (size_t i = 0; i < sizeof llama_numbers / sizeof llama_numbers[0]; i++)
+        if (strcmp(llama_numbers[i].name, full) == 0)
+            return &llama_numbers[i];
+    TEST_FAIL("no numbers of '%s'", full);
+}
+
+static fsdp_model_config tiny(fsdp_architecture architecture)
+{
+    return (fsdp_model_config){.architecture = architecture,
+                               .n_layers = 1,
+                               .dim = 4,
+                               .n_heads = 2,
+                               .n_kv_heads = 1,
+                               .head_dim = 6,
+                               .ffn_dim = 5,
+                               .vocab_size = 7,
+                               .max_seq_len = 64,
+                               .norm_eps = 1e-5f,
+                               .rope_theta = 1000};
+}
+
+/* As fill() of the script. */
+static void fill(const fsdp_parameters *parameters)
+{
+    for (int64_t p = 0; p < parameters->count; p++) {
+        float values[128], base = strstr(parameters->items[p].name, "norm") ? 1 : 0;
+        int64_t numel = fsdp_tensor_numel(parameters->items[p].tensor);
+
+        CHECK(numel <= 128);
+        for (int64_t i = 0; i < numel; i++)
+            values[i] = (float)(0.6 * sin(0.7 * (double)i + 1.3 * (double)p)) + base;
+        CHECK_OK(fsdp_tensor_write(parameters->items[p].tensor, FSDP_F32, values));
+    }
+}
+
+static fsdp_tensor *ids(fsdp_context *context, int step, int first)
+{
+    int32_t values[2 * 6];
+
+    for (int b = 0; b < 2; b++)
+        for (int t = 0; t < 6; t++)
+            values[b * 6 + t] = (step * t + b + first) % 7;
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(2, 6), values));
+}
+
+static void check(const char *prefix, const char *name, const fsdp_tensor *tensor)
+{
+    const llama_number *expected = find(prefix, name);
+    float values[128];
+
+    CHECK_EQ(fsdp_tensor_ndim(tensor), expected->ndim);
+    for (int d = 0; d < expected->ndim; d++)
+        CHECK_EQ(fsdp_tensor_size(tensor, d), expected->shape[d]);
+    CHECK_OK(fsdp_tensor_read(tensor, FSDP_F32, values));
+    CHECK_CLOSE(values, expected->data, fsdp_tensor_numel(tensor), 1e-4, 1e-6);
+}
+
+static void check_model(const char *prefix, const fsdp_model_config *config)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), config));
+    fsdp_parameters parameters = {0};
+    int64_t known = 0;
+
+    CHECK_OK(fsdp_module_parameters(model, &parameters));
+    fill(&parameters);
+    CHECK_OK(fsdp_scope_begin(context));
+    check(prefix, "logits", CHECK_PTR(fsdp_call(model, ids(context, 5, 0))));
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_call(model, ids(context, 5, 0), ids(context, 3, 1)))));
+    for (int64_t i = 0; i < parameters.count; i++)
+        check(prefix, parameters.items[i].name, CHECK_PTR(fsdp_tensor_grad(parameters.items[i].tensor)));
+    fsdp_scope_end(context, NULL);
+    for (size_t i = 0; i < sizeof llama_numbers / sizeof llama_numbers[0]; i++)
+        known += strncmp(llama_numbers[i].name, prefix, strlen(prefix)) == 0;
+    CHECK_EQ(parameters.count + 1, known); /* and the logits */
+    fsdp_parameters_release(&parameters);
+    fsdp_module_unref(model);
+    fsdp_context_free(context);
+}
+
+static void qwen2_has_biases_of_query_key_and_value(void **state)
+{
+    fsdp_model_config config = tiny(FSDP_QWEN2);
+
+    (void)state;
+    config.tie_word_embeddings = true;
+    check_model("qwen2", &config);
+}
+
+static void mistral_is_a_llama(void **state)
+{
+    fsdp_model_config config = tiny(FSDP_MISTRAL);
+
+    (void)state;
+    check_model("mistral", &config);
+}
+
+static void linear_scaling_with_all_biases(void **state)
+{
+    fsdp_model_config config = tiny(FSDP_LLAMA);
+
+    (void)state;
+    config.attention_bias = config.mlp_bias = true;
+    config.rope_type = FSDP_ROPE_LINEAR;
+    config.rope_factor = 2.5f;
+    check_model("linear", &config);
+}
+
+static void llama3_scaling(void **state)
+{
+    fsdp_model_config config = tiny(FSDP_LLAMA);
+
+    (void)state;
+    config.tie_word_embeddings = true;
+    config.rope_theta = 100;
+    config.rope_type = FSDP_ROPE_LLAMA3;
+    config.rope_factor = config.rope_high_freq_factor = 4;
+    config.rope_low_freq_factor = 1;
+    config.rope_original_max_seq_len = 32;
+    check_model("llama3", &config);
+}
+
+TEST_MAIN(cmocka_unit_test(qwen2_has_biases_of_query_key_and_value), cmocka_unit_test(mistral_is_a_llama),
+          cmocka_unit_test(linear_scaling_with_all_biases), cmocka_unit_test(llama3_scaling))

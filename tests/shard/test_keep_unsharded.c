@@ -1,0 +1,90 @@
+/* What forwards keep unsharded from one to the next: the same bits, one gather, writes seen, all of it given up again.
+ * Links: optim */
+#include "shard/ways.h"
+
+enum {
+    BLOCKS = 2,
+    STEPS = 3
+};
+
+static fsdp_sharded_state state_of(fsdp_module *module)
+{
+    fsdp_shard_info info;
+
+    CHECK_OK(fsdp_module_shard_info(module, &info));
+    return info.state;
+}
+
+static void check_states(const way_run *run, fsdp_module *module, fsdp_sharded_state expected)
+{
+    if (!run->way)
+        return;
+    CHECK_EQ(state_of(module), expected);
+    for (int64_t i = 0; i < BLOCKS; i++)
+        CHECK_EQ(state_of(net_block_at(module, i)), expected);
+}
+
+/* Evaluations between the steps, each of the weights as they are then; the second step is one with all of it kept. */
+static void evaluate_and_train(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = ways_net(context, run, BLOCKS, run->arg);
+    fsdp_optimizer *optimizer = ways_optimizer(module);
+
+    for (int step = 0; step < STEPS; step++) {
+        float kept;
+
+        CHECK_OK(fsdp_module_set_keep_unsharded(module, true));
+        dawdle(context, run);
+        kept = ways_evaluate(run, module, step);
+        check_states(run, module, FSDP_UNSHARDED);
+        CHECK(ways_evaluate(run, module, step) == kept);
+        if (step != 1) {
+            CHECK_OK(fsdp_module_set_keep_unsharded(module, false));
+            check_states(run, module, FSDP_SHARDED);
+            CHECK(ways_evaluate(run, module, step) == kept);
+        }
+        ways_backward(run, module, step);
+        note_gradients(run, module);
+        ways_step(optimizer);
+    }
+    note_weights(run, module);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+static void evaluations_and_steps_are_the_same(void **state)
+{
+    (void)state;
+    in_every_way_with(evaluate_and_train, WAYS_EQUAL_PLAIN, FSDP_RESHARD_AUTO);
+    in_every_way_with(evaluate_and_train, WAYS_EQUAL_PLAIN, FSDP_RESHARD_ALWAYS);
+}
+
+static fsdp_tensor *keep_within(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp_module_set_keep_unsharded(self, true) == FSDP_OK ? inputs[0] : NULL;
+}
+
+static void refuse(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, NULL);
+    fsdp_tensor *x, *targets;
+
+    (void)arg;
+    CHECK_ERROR(fsdp_module_set_keep_unsharded(NULL, true), FSDP_INVALID, "a module is required");
+    CHECK_OK(fsdp_scope_begin(context));
+    net_batch(context, 0, 0, 3, &x, &targets);
+    CHECK_FAILS(fsdp_module_call_method(module, keep_within, &x, 1), FSDP_STATE, "a forward or backward runs");
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(state_of(net_block_at(module, 0)), FSDP_SHARDED);
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+static void in_a_forward_it_is_refused(void **state)
+{
+    (void)state;
+    test_run_ranks(2, refuse, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(evaluations_and_steps_are_the_same), cmocka_unit_test(in_a_forward_it_is_refused))

@@ -1,0 +1,249 @@
+/* story.c - runs in pieces. */
+#include "train/story.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "train/run.h"
+
+int story_setup(void **state)
+{
+    static const char *const keys[][2] = {{"model.preset", "llama-1m"},
+                                          {"model.n_layers", "2"},
+                                          {"model.dim", "12"},
+                                          {"model.n_heads", "3"},
+                                          {"model.n_kv_heads", "1"},
+                                          {"model.ffn_dim", "10"},
+                                          {"data.workers", "0"},
+                                          {"data.order", "shuffled"},
+                                          {"training.steps", "6"},
+                                          {"training.seq_len", "8"},
+                                          {"training.global_batch_size", "24"},
+                                          {"training.local_batch_size", "1"},
+                                          {"optimizer.lr", "0.01"},
+                                          {"lr_scheduler.warmup_steps", "2"},
+                                          {"lr_scheduler.decay_type", "cosine"},
+                                          {"metrics.log_freq", "1"}};
+    story *s = calloc(1, sizeof *s);
+    char *data;
+    FILE *file;
+
+    s->directory = test_directory();
+    s->folder = test_path(s->directory, "checkpoints");
+    s->model = test_path(s->directory, "model");
+    data = test_path(s->directory, "data.txt");
+    file = fopen(data, "w");
+    for (int i = 0; i < 30; i++)
+        fprintf(file, "%d bottles of beer on the wall. ", 300 - i);
+    fclose(file);
+    CHECK_OK(fsdp_train_config_create(&s->config));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        story_set(s, keys[i][0], keys[i][1]);
+    story_set(s, "data.path", data);
+    free(data);
+    *state = s;
+    return 0;
+}
+
+int story_teardown(void **state)
+{
+    story *s = *state;
+
+    fsdp_train_config_free(s->config);
+    free(s->folder);
+    free(s->model);
+    test_directory_free(s->directory);
+    free(s);
+    return 0;
+}
+
+void story_set(story *s, const char *key, const char *value)
+{
+    CHECK_OK(fsdp_train_config_set(s->config, key, value));
+}
+
+/* ---- a piece ---- */
+
+typedef struct rank_of_story {
+    story *story;
+    int rank, world;
+    int64_t step;
+} rank_of_story;
+
+static void started(void *arg, const fsdp_train_summary *summary)
+{
+    rank_of_story *r = arg;
+
+    if (r->rank == 0) {
+        r->story->resumed_step = summary->resumed_from ? summary->resumed_step : -1;
+        r->story->resumed_ranks = summary->resumed_ranks;
+    }
+}
+
+static void stepped(void *arg, const fsdp_train_report *report)
+{
+    rank_of_story *r = arg;
+
+    r->step = report->step;
+    if (r->rank == 0 && report->step <= STORY_STEPS) {
+        r->story->losses[report->step] = report->loss;
+        r->story->tokens = report->tokens;
+        r->story->epoch = report->epoch;
+    }
+}
+
+static void validated(void *arg, const fsdp_train_validation *validation)
+{
+    rank_of_story *r = arg;
+
+    if (r->rank == 0) {
+        r->story->best_step = validation->best_step;
+        r->story->last_step = validation->step;
+    }
+}
+
+static void saved(void *arg, const fsdp_train_saved *what)
+{
+    rank_of_story *r = arg;
+
+    if (r->rank == 0 && r->story->saved_count <= STORY_STEPS)
+        r->story->saved[r->story->saved_count++] = what->step;
+}
+
+static fsdp_train_demand demand(void *arg)
+{
+    rank_of_story *r = arg;
+
+    if (r->rank != r->world - 1)
+        return FSDP_TRAIN_GO_ON;
+    return r->step == r->story->end_after    ? FSDP_TRAIN_END
+           : r->step == r->story->save_after ? FSDP_TRAIN_SAVE
+                                             : FSDP_TRAIN_GO_ON;
+}
+
+static void failed(void *arg, fsdp_status status, const char *message)
+{
+    rank_of_story *r = arg;
+
+    (void)status;
+    if (r->rank == 0)
+        snprintf(r->story->message, sizeof r->story->message, "%s", message);
+}
+
+static void logged(void *arg, fsdp_log_level level, const char *line)
+{
+    rank_of_story *r = arg;
+    size_t used = strlen(r->story->log);
+
+    (void)level;
+    if (r->rank == 0)
+        snprintf(r->story->log + used, sizeof r->story->log - used, "%s\n", line);
+}
+
+static void run_rank(fsdp_context *context, void *arg)
+{
+    story *s = arg;
+    rank_of_story r = {
+        .story = s, .rank = fsdp_context_rank(context), .world = fsdp_context_world_size(context), .step = -1};
+    const fsdp_train_listener listener = {.arg = &r,
+                                          .started = started,
+                                          .stepped = stepped,
+                                          .validated = validated,
+                                          .failed = failed,
+                                          .saved = saved,
+                                          .demand = demand};
+    bool faulty = s->nth && r.rank == r.world - 1;
+    fsdp_status status;
+
+    CHECK_PTR(test_device(context));
+    fsdp_context_set_log(context, FSDP_LOG_INFO, logged, &r);
+    if (faulty)
+        fsdp__fault_arm(s->kind, s->nth);
+    status = fsdp_train(context, s->config, &listener);
+    if (faulty) {
+        s->fired = fsdp__fault_hit(s->kind);
+        fsdp__fault_arm(s->kind, 0);
+    }
+    s->statuses[r.rank] = status;
+    fsdp_context_set_log(context, FSDP_LOG_INFO, NULL, NULL);
+}
+
+void story_run(story *s, int world)
+{
+    for (int i = 0; i <= STORY_STEPS; i++)
+        s->losses[i] = NAN;
+    s->saved_count = 0;
+    s->resumed_step = -1;
+    s->resumed_ranks = 0;
+    s->message[0] = s->log[0] = '\0';
+    s->fired = false;
+    test_run_ranks(world, run_rank, s);
+    s->status = s->statuses[0];
+    for (int rank = 1; rank < world; rank++)
+        CHECK_EQ(s->statuses[rank] == FSDP_OK, s->status == FSDP_OK);
+}
+
+void story_go(story *s, int world)
+{
+    story_run(s, world);
+    if (s->status != FSDP_OK)
+        TEST_FAIL("the run failed on %d ranks: %s", world, s->message);
+}
+
+bool story_has(const story *s, const char *name)
+{
+    char *path = test_path(s->folder, name);
+    bool there = access(path, F_OK) == 0;
+
+    free(path);
+    return there;
+}
+
+char *story_weights(const story *s, size_t *bytes)
+{
+    char *path = test_path(s->model, "model.safetensors"), *data = test_read_file(path, bytes);
+
+    free(path);
+    return data;
+}
+
+/* ---- a state ---- */
+
+static uint64_t digest_of(const fsdp_state_dict *state)
+{
+    fsdp_state_dict *full = NULL;
+    uint64_t all = 0;
+
+    CHECK_OK(fsdp_state_dict_gather(state, NULL, &full));
+    for (int64_t i = 0; i < full->count; i++) {
+        const fsdp_state_dict_entry *e = &full->entries[i];
+        size_t bytes = (size_t)fsdp_tensor_numel(e->tensor) * fsdp_dtype_size(fsdp_tensor_dtype(e->tensor));
+        uint64_t hash = FSDP__HASH_OF_NOTHING;
+        char *data = malloc(bytes + 1);
+
+        CHECK_OK(fsdp_tensor_read(e->tensor, fsdp_tensor_dtype(e->tensor), data));
+        hash = fsdp__hash_bytes(hash, e->name, strlen(e->name) + 1);
+        all += fsdp__hash_bytes(hash, data, bytes); /* in whatever order they are */
+        free(data);
+    }
+    fsdp_state_dict_free(full);
+    return all;
+}
+
+story_state story_state_of(fsdp_train_run *run)
+{
+    story_state out = {.step = run->step, .window = fsdp_loader_position(run->loader)};
+    fsdp_state_dict *state = NULL;
+
+    CHECK_OK(fsdp_module_reshard_all(run->model));
+    CHECK_OK(fsdp_state_dict_from_module(run->model, &state));
+    out.model = digest_of(state);
+    fsdp_state_dict_free(state);
+    CHECK_OK(fsdp_optimizer_state_dict(run->optimizer, &state));
+    out.optimizer = state->count > 0 ? digest_of(state) : 0;
+    fsdp_state_dict_free(state);
+    if (run->scaler)
+        out.scale = fsdp_grad_scaler_get_state(run->scaler).scale;
+    return out;
+}

@@ -1,0 +1,59 @@
+/* train/story.h - a run of a very small model in pieces: what it reports, what it leaves on disk, and how it ends. */
+#ifndef TESTS_TRAIN_STORY_H
+#define TESTS_TRAIN_STORY_H
+
+#include "fsdp/train.h"
+#include "support/ranks.h"
+
+enum {
+    STORY_STEPS = 6,
+    STORY_RANKS = 8
+};
+
+typedef struct story {
+    char *directory, *folder, *model; /* of the checkpoints; of the export, which no key names yet */
+    fsdp_train_config *config;
+    int save_after, end_after; /* steps at whose end the last rank asks for it; 0: none */
+    fsdp__fault_kind kind;
+    long nth; /* fault of the last rank, armed with the run; 0: none */
+
+    /* Of the piece that was run last. */
+    double losses[STORY_STEPS + 1]; /* by step; NaN where there was none */
+    int64_t tokens, epoch;          /* at the end of the last step */
+    int64_t resumed_step;           /* -1: it began */
+    int resumed_ranks;
+    int64_t saved[STORY_STEPS + 2]; /* steps of checkpoints, as they came */
+    int saved_count;
+    int64_t best_step, last_step; /* by validations; taken */
+    fsdp_status status;           /* of rank 0; all ranks end well, or none */
+    fsdp_status statuses[STORY_RANKS];
+    char message[1024]; /* its last error */
+    char log[4096];     /* what rank 0 was told */
+    bool fired;
+} story;
+
+int story_setup(void **state);
+int story_teardown(void **state);
+/* As fsdp_train_config_set; must succeed. */
+void story_set(story *s, const char *key, const char *value);
+/* The whole of fsdp_train with the config, on so many ranks. */
+void story_run(story *s, int world);
+/* The same, which must succeed. */
+void story_go(story *s, int world);
+/* Whether <folder>/<name> is there. */
+bool story_has(const story *s, const char *name);
+/* What the export has written. free() it. */
+char *story_weights(const story *s, size_t *bytes);
+
+/* A digest of all that a run which stands has: model, optimizer state (0: none of it), both whole, and its place in the
+ * data. The same on every rank. [collective] */
+typedef struct story_state {
+    uint64_t model, optimizer;
+    int64_t step, window;
+    double scale;
+} story_state;
+story_state story_state_of(fsdp_train_run *run);
+
+#define S(test) cmocka_unit_test_setup_teardown(test, story_setup, story_teardown)
+
+#endif

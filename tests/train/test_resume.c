@@ -1,0 +1,286 @@
+/* A run that was stopped and goes on is the run that was never stopped, to the bit, at the same number of ranks. */
+#include <math.h>
+#include <unistd.h>
+
+#include "train/story.h"
+
+/* ---- never having stopped ---- */
+
+/* In one piece, and in three with ends after the second and the fourth step: losses and exports are the same. */
+static void in_pieces_as_in_one(story *s, int world)
+{
+    double losses[STORY_STEPS + 1];
+    int64_t tokens, epoch;
+    size_t bytes, again_bytes;
+    char *weights, *again;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.enable", "false");
+    story_set(s, "export.path", s->model);
+    s->end_after = 0;
+    story_go(s, world);
+    CHECK(!story_has(s, ""));
+    memcpy(losses, s->losses, sizeof losses);
+    tokens = s->tokens;
+    epoch = s->epoch;
+    weights = story_weights(s, &bytes);
+    story_set(s, "checkpoint.enable", "true");
+    for (int piece = 0; piece < 3; piece++) {
+        s->end_after = 2 * piece + 2;
+        story_run(s, world);
+        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        CHECK_EQ(s->resumed_step, piece == 0 ? -1 : 2 * piece);
+        CHECK_BYTES(s->losses + 2 * piece + 1, losses + 2 * piece + 1, 2 * sizeof *losses);
+    }
+    CHECK_EQ(s->tokens, tokens);
+    CHECK_EQ(s->epoch, epoch);
+    story_go(s, world); /* all steps are done: what is left is the export */
+    CHECK_EQ(s->resumed_step, STORY_STEPS);
+    CHECK_EQ(s->saved_count, 0);
+    again = story_weights(s, &again_bytes);
+    CHECK_EQ(again_bytes, bytes);
+    CHECK_BYTES(again, weights, bytes);
+    free(weights);
+    free(again);
+}
+
+/* What a run can be, in keys. */
+typedef struct kind {
+    const char *keys[4][2];
+    int least, most; /* ranks */
+} kind;
+
+static const kind kinds[] = {
+    {{{"parallelism.strategy", "fsdp2"}}, 1, 3},
+    {{{"parallelism.strategy", "fsdp1"}}, 2, 3},
+    {{{"parallelism.strategy", "fsdp1"}, {"parallelism.fsdp1_use_orig_params", "true"}}, 2, 2},
+    {{{"parallelism.strategy", "ddp"}}, 2, 2},
+    {{{"parallelism.strategy", "zero1"}}, 2, 2},
+    {{{"parallelism.strategy", "zero2"}}, 2, 2},
+    {{{"parallelism.strategy", "zero3"}}, 3, 3},
+    {{{"parallelism.strategy", "hsdp"}, {"parallelism.data_parallel_replicate_degree", "2"}}, 4, 4},
+    {{{"optimizer.name", "sgd"}, {"optimizer.momentum", "0.9"}, {"training.enable_cpu_offload", "true"}}, 2, 2},
+    {{{"training.mixed_precision_param", "bfloat16"}, {"checkpoint.async_mode", "async"}}, 2, 2},
+    {{{"training.mixed_precision_param", "float16"}}, 2, 2},
+    {{{"training.max_norm", "0"}, {"training.on_nan", "continue"}}, 2, 2}, /* steps in the backward */
+};
+
+static void set_kind(story *s, const kind *k)
+{
+    for (int i = 0; i < 4 && k->keys[i][0]; i++)
+        story_set(s, k->keys[i][0], k->keys[i][1]);
+}
+
+static void a_run_in_pieces_is_the_run_in_one(void **state)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int world = kinds[i].least; world <= kinds[i].most; world++) {
+            story *s;
+
+            story_teardown(state);
+            story_setup(state);
+            s = *state;
+            set_kind(s, &kinds[i]);
+            in_pieces_as_in_one(s, world);
+        }
+}
+
+static void dropouts_go_on_drawing(void **state)
+{
+    static const char *const keys[][2] = {{"model.preset", "gpt-10m"},
+                                          {"model.n_kv_heads", "3"},
+                                          {"model.vocab_size", "256"},
+                                          {"model.dropout", "0.2"},
+                                          {"training.seq_len", "4"}};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        story_set(*state, keys[i][0], keys[i][1]);
+    in_pieces_as_in_one(*state, 2);
+}
+
+/* ---- elsewhere ---- */
+
+static void at_another_number_of_ranks_it_goes_on(void **state)
+{
+    static const int worlds[] = {2, 3, 1, 4, 8};
+    double alone[STORY_STEPS + 1];
+    story *s = *state;
+
+    story_go(s, 1);
+    memcpy(alone, s->losses, sizeof alone);
+    story_set(s, "checkpoint.folder", s->folder);
+    for (int i = 0; i < 5; i++) {
+        s->end_after = i + 1;
+        story_run(s, worlds[i]);
+        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        CHECK_EQ(s->resumed_step, i == 0 ? -1 : i);
+        CHECK_EQ(s->resumed_ranks, i == 0 ? 0 : worlds[i - 1]);
+        CHECK_NEAR(s->losses[i + 1], alone[i + 1], 1e-4);
+    }
+    s->end_after = 0;
+    story_go(s, 2);
+    CHECK_NEAR(s->losses[STORY_STEPS], alone[STORY_STEPS], 1e-4);
+}
+
+/* The saved batch stands where no other is asked for. */
+static void the_batch_of_the_checkpoint_stands(void **state)
+{
+    story *s = *state;
+
+    story_set(s, "training.global_batch_size", "-1");
+    story_set(s, "training.local_batch_size", "2");
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 2;
+    story_run(s, 3); /* 6 sequences a step */
+    CHECK_EQ(s->tokens, 2 * 6 * 8);
+    s->end_after = 3;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INVALID);
+    CHECK_CONTAINS(s->message, "the checkpoint's global batch of 6 is not a multiple of 4 (training.local_batch_size 2 "
+                               "x 2 ranks): the nearest that are: 4 and 8");
+    story_set(s, "training.local_batch_size", "1");
+    story_run(s, 2);
+    CHECK_EQ(s->tokens, 3 * 6 * 8);
+    /* Another that is asked for is taken, and said. */
+    story_set(s, "training.global_batch_size", "4");
+    s->end_after = 4;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_CONTAINS(s->log, "training.global_batch_size is 4 from here on, and was 6 until step 3");
+    CHECK_EQ(s->tokens, (3 * 6 + 4) * 8);
+}
+
+/* ---- what does not fit ---- */
+
+/* The run of two ranks with another value of a key is refused with `words`. */
+static void refuses(story *s, const char *key, const char *value, const char *back, const char *words)
+{
+    story_set(s, key, value);
+    story_run(s, 2);
+    CHECK(s->status != FSDP_OK);
+    CHECK_CONTAINS(s->message, words);
+    CHECK(story_has(s, "step-2") && !story_has(s, ".run"));
+    story_set(s, key, back);
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    story *s = *state;
+    char *other = test_path(s->directory, "other.txt"), *data = test_path(s->directory, "data.txt"), text[400];
+
+    memset(text, 'x', sizeof text);
+    test_write_file(other, text, sizeof text);
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 2;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    refuses(s, "training.seq_len", "16", "8", "training.seq_len is 8 and 16: set it back, or begin the data anew");
+    refuses(s, "training.seed", "43", "42", "the shuffle's training.seed is 42 and 43");
+    refuses(s, "data.order", "sequential", "shuffled", "data.order is shuffled and sequential");
+    refuses(s, "data.path", other, data, "what data.path holds is ");
+    refuses(s, "model.ffn_dim", "11", "10", "have different models: the model's ffn_dim is 10 and 11");
+    refuses(s, "model.n_layers", "1", "2", "the model's n_layers is 2 and 1");
+    refuses(s, "optimizer.name", "sgd", "adamw", "checkpoint.exclude_from_loading: optimizer begins it anew");
+    refuses(s, "checkpoint.load_step", "1", "-1", "there is no checkpoint of step 1 in ");
+    s->end_after = 3; /* and all of it fits */
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 2);
+    free(other);
+    free(data);
+}
+
+static void what_is_excluded_begins_anew(void **state)
+{
+    story *s = *state;
+    double before;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 2;
+    story_run(s, 2);
+    before = s->losses[1];
+    story_set(s, "training.seed", "43");
+    story_set(s, "optimizer.name", "sgd");
+    story_set(s, "checkpoint.exclude_from_loading", "[dataloader, optimizer, lr_scheduler]");
+    s->end_after = 4;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_CONTAINS(s->log, "keys that were others until step 2 (then and now): training.seed is 42 and 43, "
+                           "optimizer.name is adamw and sgd");
+    CHECK(s->losses[3] < before);
+    /* What began anew goes on. */
+    story_set(s, "checkpoint.exclude_from_loading", "");
+    s->end_after = 5;
+    story_run(s, 2);
+    CHECK_CONTAINS(s->message, "interrupted after step 5, which has a checkpoint");
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 4);
+}
+
+static void an_older_checkpoint_can_be_gone_on_from(void **state)
+{
+    story *s = *state;
+    double third;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "1");
+    s->end_after = 4;
+    story_run(s, 2);
+    third = s->losses[3];
+    story_set(s, "checkpoint.load_step", "2");
+    s->end_after = 3;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 2);
+    CHECK_BYTES(&s->losses[3], &third, sizeof third);
+    CHECK(story_has(s, "step-3") && story_has(s, "step-3.superseded-1") && story_has(s, "step-4.superseded-1"));
+    CHECK(!story_has(s, "step-4"));
+    CHECK_CONTAINS(s->log, "step-4 is newer than what the run goes on from, and is '");
+    story_set(s, "checkpoint.load_step", "-1"); /* the newest is of this run */
+    s->end_after = 4;
+    story_run(s, 2);
+    CHECK_EQ(s->resumed_step, 3);
+}
+
+static void weights_may_begin_as_those_of_other_files(void **state)
+{
+    story *s = *state;
+    char *first = test_path(s->directory, "first"), *step = test_path(first, "step-6");
+    const char *const paths[] = {first, step, s->model};
+    double losses[3];
+
+    story_set(s, "checkpoint.folder", first);
+    story_set(s, "export.path", s->model);
+    story_go(s, 2);
+    story_set(s, "export.path", "");
+    story_set(s, "training.steps", "1");
+    for (int i = 0; i < 3; i++) {
+        story_set(s, "checkpoint.folder", i == 0 ? s->folder : "");
+        story_set(s, "checkpoint.initial_load_path", paths[i]);
+        story_go(s, 1 + i);
+        CHECK_EQ(s->resumed_step, -1);
+        losses[i] = s->losses[1];
+        CHECK_NEAR(losses[i], losses[0], 1e-5);
+    }
+    story_set(s, "checkpoint.folder", s->folder); /* which holds one by now, and that counts */
+    story_set(s, "checkpoint.initial_load_path", "/nowhere");
+    story_go(s, 1);
+    CHECK_EQ(s->resumed_step, 1);
+    story_set(s, "checkpoint.folder", "");
+    story_run(s, 1);
+    CHECK(s->status != FSDP_OK);
+    CHECK_CONTAINS(s->message, "checkpoint.initial_load_path: ");
+    for (int i = 0; i < 2; i++) { /* of another size, a folder and a checkpoint */
+        story_set(s, "checkpoint.initial_load_path", i ? first : s->model);
+        story_set(s, "model.ffn_dim", "56");
+        story_run(s, 1);
+        CHECK_CONTAINS(s->message, i ? "elements, but one of the config's sizes has "
+                                     : "elements, but a model of the config's sizes has ");
+    }
+    free(step);
+    free(first);
+}
+
+TEST_MAIN(S(a_run_in_pieces_is_the_run_in_one), S(dropouts_go_on_drawing), S(at_another_number_of_ranks_it_goes_on),
+          S(the_batch_of_the_checkpoint_stands), S(what_does_not_fit_is_refused), S(what_is_excluded_begins_anew),
+          S(an_older_checkpoint_can_be_gone_on_from), S(weights_may_begin_as_those_of_other_files))

@@ -1,0 +1,388 @@
+/* Which checkpoints a run writes, and what it does about one that it cannot write. */
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "train/run.h"
+#include "train/story.h"
+
+static void check_saved(const story *s, const int *steps, int count)
+{
+    CHECK_EQ(s->saved_count, count);
+    for (int i = 0; i < count; i++)
+        CHECK_EQ(s->saved[i], steps[i]);
+}
+
+/* Which of step-1 ... step-6 are there, as digits. */
+static const char *there(const story *s, char text[STORY_STEPS + 1])
+{
+    int length = 0;
+
+    for (int step = 1; step <= STORY_STEPS; step++) {
+        char name[24];
+
+        snprintf(name, sizeof name, "step-%d", step);
+        if (story_has(s, name))
+            text[length++] = (char)('0' + step);
+    }
+    text[length] = '\0';
+    return text;
+}
+
+/* ---- when ---- */
+
+static void it_saves_at_intervals_at_its_end_and_when_it_is_asked(void **state)
+{
+    char text[STORY_STEPS + 1];
+    story *s = *state;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "4");
+    s->save_after = 3;
+    for (int async = 0; async < 2; async++) {
+        story_set(s, "checkpoint.async_mode", async ? "async" : "disabled");
+        story_go(s, 2);
+        check_saved(s, (int[]){3, 4, 6}, 3);
+        CHECK_STRING(there(s, text), "346");
+        CHECK(!story_has(s, ".run"));
+        test_directory_free(strdup(s->folder));
+    }
+    story_set(s, "checkpoint.enable", "false");
+    story_go(s, 2);
+    check_saved(s, NULL, 0);
+    CHECK(!story_has(s, ""));
+}
+
+static void it_keeps_the_newest_and_multiples(void **state)
+{
+    char text[STORY_STEPS + 1];
+    story *s = *state;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "1");
+    story_set(s, "checkpoint.keep_latest_k", "2");
+    story_set(s, "checkpoint.keep_every", "3");
+    story_go(s, 2);
+    CHECK_EQ(s->saved_count, 6);
+    CHECK_STRING(there(s, text), "356");
+}
+
+/* The best validation is not the last here: the learning rate is absurd. */
+static void the_best_checkpoint_stays(void **state)
+{
+    char text[STORY_STEPS + 1], expected[3] = "";
+    story *s = *state;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "100");
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    story_set(s, "validation.enable", "true");
+    story_set(s, "validation.share", "0.2");
+    story_set(s, "validation.freq", "1");
+    story_set(s, "training.early_stop", "2");
+    story_set(s, "lr_scheduler.warmup_steps", "0");
+    story_set(s, "optimizer.lr", "100");
+    story_set(s, "training.max_norm", "0");
+    story_run(s, 2);
+    CHECK_STRING(s->message, "");
+    CHECK(s->last_step < STORY_STEPS && s->best_step == s->last_step - 2);
+    expected[0] = (char)('0' + s->best_step);
+    expected[1] = (char)('0' + s->last_step);
+    CHECK_STRING(there(s, text), expected);
+    story_go(s, 1);
+    CHECK_EQ(s->resumed_step, s->last_step);
+    CHECK_EQ(s->saved_count, 0);
+    CHECK(isnan(s->losses[s->last_step + 1])); /* stopped it is */
+}
+
+/* The first step throws the weights so far that the next ones are NaN. */
+static void what_is_not_finite_is_said_and_does_not_replace_what_is(void **state)
+{
+    char text[STORY_STEPS + 1];
+    story *s = *state;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "1");
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    story_set(s, "lr_scheduler.warmup_steps", "0");
+    story_set(s, "optimizer.lr", "1e30");
+    story_set(s, "training.on_nan", "continue");
+    for (int async = 0; async < 2; async++) {
+        story_set(s, "checkpoint.async_mode", async ? "async" : "disabled");
+        story_set(s, "training.steps", "3");
+        story_go(s, 3);
+        CHECK_STRING(there(s, text), "13");
+        CHECK_CONTAINS(s->log, "the checkpoint of step 3 has NaN or infinite values in '");
+        CHECK_CONTAINS(s->log, "'; step-1, whose weights are finite, is kept beside it");
+        CHECK_NULL(strstr(s->log, "checkpoint of step 1"));
+        story_set(s, "training.steps", "5"); /* one that goes on from it knows */
+        story_go(s, 2);
+        CHECK_EQ(s->resumed_step, 3);
+        CHECK_STRING(there(s, text), "15");
+        test_directory_free(strdup(s->folder));
+    }
+}
+
+static void the_best_checkpoint_stays_where_nobody_validates_any_more(void **state)
+{
+    story *s = *state;
+    char text[STORY_STEPS + 1], expected[3] = "", *data = test_path(s->directory, "data.txt");
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "1");
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    story_set(s, "validation.path", data);
+    story_set(s, "validation.freq", "1");
+    story_set(s, "lr_scheduler.warmup_steps", "0");
+    story_set(s, "optimizer.lr", "100");
+    story_set(s, "training.max_norm", "0");
+    story_set(s, "training.steps", "3");
+    story_go(s, 2);
+    CHECK(s->best_step > 0 && s->best_step < 3);
+    expected[0] = (char)('0' + s->best_step);
+    story_set(s, "validation.enable", "false");
+    story_set(s, "training.steps", "6");
+    story_go(s, 1);
+    expected[1] = '6';
+    CHECK_STRING(there(s, text), expected);
+    free(data);
+}
+
+/* The lowest loss of one text says nothing about that of another, nor do validations without a lower one. */
+static void validations_of_other_data_begin_anew(void **state)
+{
+    char *data = test_path((*(story **)state)->directory, "data.txt"), text[400];
+    char *other = test_path((*(story **)state)->directory, "other.txt");
+    story *s = *state;
+
+    memset(text, 'z', sizeof text);
+    test_write_file(other, text, sizeof text);
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "validation.path", data);
+    story_set(s, "validation.freq", "1");
+    story_set(s, "lr_scheduler.warmup_steps", "0");
+    story_set(s, "optimizer.lr", "100");
+    story_set(s, "training.max_norm", "0");
+    story_set(s, "training.early_stop", "3");
+    story_set(s, "training.early_stop_min_delta", "1000"); /* after the first none is an improvement */
+    story_set(s, "training.steps", "3");
+    story_go(s, 2);
+    CHECK_EQ(s->last_step, 3);
+    story_set(s, "training.steps", "6");
+    story_set(s, "validation.path", other);
+    story_go(s, 1);
+    CHECK_CONTAINS(s->log, "validations are of other tokens than until step 3: the best loss, ");
+    CHECK(s->best_step > 3);
+    CHECK_EQ(s->last_step, 6);
+    free(other);
+    free(data);
+}
+
+static void the_best_checkpoint_goes_where_it_is_not_wanted(void **state)
+{
+    char text[STORY_STEPS + 1];
+    story *s = *state;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "4");
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    story_set(s, "validation.share", "0.2");
+    story_set(s, "validation.freq", "1");
+    story_set(s, "validation.keep_best", "false");
+    story_go(s, 2);
+    CHECK(s->best_step > 0);
+    CHECK_EQ(s->saved_count, 2);
+    CHECK_STRING(there(s, text), "6");
+}
+
+/* ---- what cannot be written ---- */
+
+static void a_checkpoint_that_fails_is_tried_again(void **state)
+{
+    story *s = *state;
+    char text[STORY_STEPS + 1];
+    int fired = 0, failed = 0;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "checkpoint.interval", "2");
+    s->kind = FSDP__FAULT_WRITE;
+    for (int async = 0; async < 2; async++)
+        for (s->nth = 1; s->nth < 200; s->nth += test_long() ? 1 : 5) {
+            story_set(s, "checkpoint.async_mode", async ? "async" : "disabled");
+            story_run(s, 2);
+            if (!s->fired)
+                break;
+            fired++;
+            if (s->status != FSDP_OK) {
+                failed++;
+                CHECK(strcmp(there(s, text), "246") != 0);
+                CHECK(strlen(s->message) > 20);
+            } else if (strcmp(there(s, text), "246") != 0) {
+                CHECK_CONTAINS(s->log, "; the run goes on, and tries again with the next one");
+                CHECK(strchr(text, '6') != NULL);
+            }
+            CHECK(!story_has(s, ".run"));
+            test_directory_free(strdup(s->folder));
+        }
+    CHECK(fired > 2);
+    CHECK(failed <= fired);
+}
+
+static void a_start_survives_every_failed_allocation(void **state)
+{
+    story *s = *state;
+    int failures = 0;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    s->end_after = 1;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    s->end_after = 2;
+    s->kind = FSDP__FAULT_ALLOCATION;
+    for (s->nth = 3; s->nth < 100000; s->nth += test_long() ? 7 : 331) {
+        story_run(s, 2);
+        if (!s->fired)
+            break;
+        failures += s->status != FSDP_INTERRUPTED;
+        CHECK(story_has(s, "step-1"));
+        if (story_has(s, "step-2"))
+            break;
+    }
+    CHECK(failures > 0);
+    s->nth = 0;
+    s->end_after = 3;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+}
+
+/* ---- the folder ---- */
+
+typedef struct meeting {
+    story *story;
+    fsdp_train_config *config;
+} meeting;
+
+static void meet(fsdp_context *context, void *arg)
+{
+    meeting *m = arg;
+    fsdp_train_run *run = NULL;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, m->config, &run));
+    if (fsdp_context_rank(context) == 0) { /* a second run, in the middle of the first */
+        story_run(m->story, 1);
+        CHECK_EQ(m->story->status, FSDP_STATE);
+        CHECK_CONTAINS(m->story->message, "checkpoint.folder: another run writes there: process ");
+    }
+    fsdp_train_run_free(run);
+}
+
+/* Rank 0 comes late, and finds what whoever had the folder before has just published. */
+static void come_late(fsdp_context *context, void *arg)
+{
+    meeting *m = arg;
+    fsdp_train_run *run = NULL;
+    fsdp_train_summary summary;
+
+    CHECK_PTR(test_device(context));
+    if (fsdp_context_rank(context) == 0) {
+        char *from = test_path(m->story->folder, "aside"), *to = test_path(m->story->folder, "step-6");
+
+        usleep(100 * 1000); /* time for the other to look too early, which it must not */
+        CHECK_EQ(rename(from, to), 0);
+        free(from);
+        free(to);
+    }
+    CHECK_OK(fsdp_train_run_create(context, m->config, &run));
+    fsdp_train_run_summary(run, &summary);
+    CHECK_EQ(summary.resumed_step, 6);
+    fsdp_train_run_free(run);
+}
+
+static void no_rank_looks_before_the_folder_is_held(void **state)
+{
+    story *s = *state;
+    meeting m = {.story = s, .config = s->config};
+    char *from, *to;
+
+    story_set(s, "checkpoint.folder", s->folder);
+    story_go(s, 2);
+    from = test_path(s->folder, "step-6");
+    to = test_path(s->folder, "aside");
+    CHECK_EQ(rename(from, to), 0);
+    free(from);
+    free(to);
+    test_run_ranks(2, come_late, &m);
+}
+
+static void two_runs_do_not_share_a_folder(void **state)
+{
+    story *s = *state;
+    meeting m = {.story = s, .config = s->config};
+
+    story_set(s, "checkpoint.folder", s->folder);
+    test_run_ranks(1, meet, &m);
+    CHECK(!story_has(s, "")); /* of a run without steps nothing stays */
+    story_go(s, 1);
+}
+
+static void a_folder_that_cannot_be_written_is_refused_at_the_start(void **state)
+{
+    story *s = *state;
+    char *file = test_path(s->directory, "data.txt");
+
+    story_set(s, "checkpoint.folder", file);
+    story_run(s, 2);
+    CHECK(s->status != FSDP_OK);
+    CHECK_CONTAINS(s->message, "checkpoint.folder: ");
+    CHECK_CONTAINS(s->message, "data.txt");
+    free(file);
+}
+
+/* ---- by hand ---- */
+
+static void save_by_hand(fsdp_context *context, void *arg)
+{
+    story *s = arg;
+    fsdp_train_run *run = NULL;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, s->config, &run));
+    CHECK_OK(fsdp_train_step(run, NULL));
+    for (int i = 0; i < 2; i++) /* the second has nothing to do */
+        CHECK_OK(fsdp_train_save(run));
+    fsdp_train_run_free(run);
+}
+
+static void save_nowhere(fsdp_context *context, void *arg)
+{
+    story *s = arg;
+    fsdp_train_run *run = NULL;
+
+    CHECK_PTR(test_device(context));
+    CHECK_OK(fsdp_train_run_create(context, s->config, &run));
+    CHECK_ERROR(fsdp_train_save(run), FSDP_STATE, "set checkpoint.folder");
+    fsdp_train_run_free(run);
+}
+
+static void a_program_saves_when_it_likes(void **state)
+{
+    char text[STORY_STEPS + 1];
+    story *s = *state;
+
+    test_run_ranks(2, save_nowhere, s);
+    story_set(s, "checkpoint.folder", s->folder);
+    test_run_ranks(2, save_by_hand, s);
+    CHECK_STRING(there(s, text), "1");
+    CHECK(story_has(s, "step-1/config.yaml") && story_has(s, "step-1/config.json"));
+    test_run_ranks(3, save_by_hand, s);
+    CHECK_STRING(there(s, text), "12");
+}
+
+TEST_MAIN(S(it_saves_at_intervals_at_its_end_and_when_it_is_asked), S(it_keeps_the_newest_and_multiples),
+          S(the_best_checkpoint_stays), S(what_is_not_finite_is_said_and_does_not_replace_what_is),
+          S(the_best_checkpoint_stays_where_nobody_validates_any_more), S(validations_of_other_data_begin_anew),
+          S(the_best_checkpoint_goes_where_it_is_not_wanted), S(a_checkpoint_that_fails_is_tried_again),
+          S(a_start_survives_every_failed_allocation), S(two_runs_do_not_share_a_folder),
+          S(no_rank_looks_before_the_folder_is_held), S(a_folder_that_cannot_be_written_is_refused_at_the_start),
+          S(a_program_saves_when_it_likes))
