@@ -4,20 +4,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 fsdp=${FSDP:-build/fsdp}
-fortunes=${FORTUNES:-/usr/share/games/fortunes}
 
-if [ ! -d "$fortunes" ]; then
-    echo "demo: no text in $fortunes: install the packages fortunes and fortunes-min, or set FORTUNES" >&2
-    exit 1
-fi
-for file in "$fortunes"/*; do
-    case $file in
-    *.dat | *.u8 | */ascii-art | */art) ;; # indexes, links, and pictures made of letters
-    *) sed '/^%$/s/.*//' "$file" ;;        # an empty line between two texts
-    esac
-done >demo/data.txt
-
-echo "text:   $(wc -c <demo/data.txt) bytes from $fortunes"
+tools/fortunes.sh >demo/data.txt
+echo "text:   $(wc -c <demo/data.txt) bytes from ${FORTUNES:-/usr/share/games/fortunes}"
 "$fsdp" train demo/config.yaml -n 2 "$@"
 echo
 echo "\$ fsdp generate demo/model --prompt \"The \" --max-new-tokens 400 --temperature 0.5 --seed 3"

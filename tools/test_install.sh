@@ -30,6 +30,16 @@ cmake --build "$work/project/build" >/dev/null
 cmp "$work/first.txt" "$work/second.txt"
 test -s "$work/first.txt"
 
+# The plug-ins of MPI, found from the program and from the library.
+if [ -e "$build/libfsdp-openmpi.so" ] && command -v mpirun.openmpi >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    mpirun.openmpi -n 2 "$work/by_pkg_config" >"$work/third.txt"
+    cmp "$work/first.txt" "$work/third.txt"
+    mpirun.openmpi -n 2 env -u LD_LIBRARY_PATH "$work/installed/bin/fsdp" train --model.preset=llama-1m \
+        --data.path="$source/tests/reference/tokens.bin" --training.steps=1 --training.seq_len=32 >"$work/fourth.txt"
+    grep -q '^ranks: *2' "$work/fourth.txt"
+fi
+
 # shellcheck disable=SC2046
 cc "$source/tests/tools/first_program.c" $(pkg-config --cflags --libs fsdp) -lm -o "$work/first_program"
 for ranks in 1 2 3 4; do

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# A model folder in, text in, a model folder out, and in between the power goes: a run on two ranks is killed, and goes
+# on with three.
+#
+#     examples/interrupted.sh MODEL TEXT OUT [--section.key=value ...]
+#
+# MODEL is a Hugging Face folder, TEXT what it is trained on; OUT is made, beside OUT-checkpoints. FSDP is the program.
+set -euo pipefail
+if [ $# -lt 3 ]; then
+    sed -n '5p' "$0" >&2
+    exit 2
+fi
+fsdp=${FSDP:-build/fsdp} model=$1 text=$2 out=$3
+shift 3
+if [ -e "$model/tokenizer.json" ] || [ -e "$model/merges.txt" ]; then
+    set -- --data.tokenizer=model "$@" # else a token is a byte
+fi
+
+train() {
+    exec "$fsdp" train --model.path="$model" --data.path="$text" --data.order=shuffled --export.path="$out" \
+        --training.steps=300 --training.seq_len=64 --training.global_batch_size=12 --training.local_batch_size=1 \
+        --optimizer.lr=1e-3 --lr_scheduler.warmup_steps=20 --lr_scheduler.decay_type=cosine \
+        --checkpoint.folder="$out-checkpoints" --checkpoint.interval=50 "$@"
+}
+
+(train -n 2 "$@") &
+run=$!
+until compgen -G "$out-checkpoints/step-*[0-9]" >/dev/null || ! kill -0 $run 2>/dev/null; do
+    sleep 0.05
+done
+kill -KILL $run 2>/dev/null || true
+wait $run || echo "killed: $(ls "$out-checkpoints")"
+
+(train -n 3 "$@")
