@@ -1,6 +1,5 @@
 /* test_machines_faults.c - ranks of several machines when one fails, leaves or stops, and when the network does. Nobody
  * hangs, and everybody is told who and why. */
-#include <sched.h>
 #include <stdatomic.h>
 
 #include "comm/internal.h"
@@ -16,7 +15,6 @@ typedef struct faults {
     test_machines machines;
     int rank;         /* who is to blame */
     _Atomic int told; /* ranks whose last error is the one that is expected */
-    _Atomic int met;  /* ranks that have come to meet() */
     const char *expected, *also;
 } faults;
 
@@ -25,14 +23,6 @@ static void check_told(faults *f)
     CHECK_CONTAINS(fsdp_last_error(), f->expected);
     CHECK_CONTAINS(fsdp_last_error(), f->also ? f->also : "");
     atomic_fetch_add(&f->told, 1);
-}
-
-/* Returns when all ranks are here and none is left in a call. */
-static void meet(faults *f)
-{
-    atomic_fetch_add(&f->met, 1);
-    while (atomic_load(&f->met) < f->machines.machines * f->machines.machine_ranks)
-        sched_yield();
 }
 
 /* Calls until one fails: what ends the world may come at any of them. */
@@ -112,7 +102,7 @@ static void stop_one(fsdp_context *context, void *arg)
     fsdp_process_group *world = fsdp_world(context);
 
     CHECK_OK(fsdp_barrier(world));
-    meet(f);
+    test_meet();
     CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
     if (fsdp_context_rank(context) == f->rank) {
         thread_network_stop(f->machines.network, f->rank);
@@ -145,7 +135,7 @@ static void cut_link(fsdp_context *context, void *arg)
     faults *f = arg;
 
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
-    meet(f);
+    test_meet();
     CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
     if (fsdp_context_rank(context) == 0)
         thread_network_cut(f->machines.network, 0, 1);

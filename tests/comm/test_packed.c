@@ -477,6 +477,7 @@ static void run_short(fsdp_process_group *direct, fsdp_process_group *packed, fs
     fsdp_status status;
 
     (void)direct;
+    test_meet();
     if (rank == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, now.nth);
     status = fsdp_all_gather_coalesced(packed, &block, 1, stream);

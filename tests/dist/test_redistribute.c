@@ -390,14 +390,14 @@ static void check_fault_on_one_rank(fsdp_context *context, void *arg)
     const fsdp_placement s0 = {.kind = FSDP_SHARD, .dim = 0}, s1 = {.kind = FSDP_SHARD, .dim = 1};
     fsdp_tensor *whole = counting(context, FSDP_F32, 2, (const int64_t[]){4, 5}), *piece = NULL, *moved = NULL;
     fsdp_mesh *mesh = NULL;
-    fsdp_status status = fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &mesh);
+    fsdp_status status;
 
-    if (status == FSDP_OK) /* else a peer was faster and has failed */
-        CHECK_OK(fsdp_distribute_tensor(whole, mesh, &s0, &piece));
+    CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &mesh));
+    CHECK_OK(fsdp_distribute_tensor(whole, mesh, &s0, &piece));
+    test_meet();
     if (fsdp_context_rank(context) == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, nth);
-    if (status == FSDP_OK)
-        status = fsdp_redistribute(piece, &s1, &moved);
+    status = fsdp_redistribute(piece, &s1, &moved);
     if (fsdp_context_rank(context) == 1)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);

@@ -271,6 +271,7 @@ static void save_with_fault(fsdp_context *context, void *arg)
 
     fill(m, 9, 9);
     CHECK_OK(fsdp_state_dict_from_module(&m->base, &state));
+    test_meet();
     if (rank == a->rank)
         fsdp__fault_arm(FSDP__FAULT_WRITE, a->nth);
     a->status[rank] = fsdp_hub_save(a->folder, state, NULL, FSDP_DTYPE_NONE, fsdp_world(context));

@@ -82,6 +82,7 @@ static void load_parts(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_state_dict_create(&state));
     for (int i = 0; i < VIEWS; i++)
         add_part(state, mesh, &views[i], i == COLUMNS);
+    test_meet();
     if (last)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->fault);
     status = load(f, context, state);

@@ -370,6 +370,7 @@ static void step_with_fault(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_scope_begin(context));
     x = images(test_device(context), 0, fsdp_context_rank(context));
     targets = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(ROWS)));
+    test_meet();
     if (mine)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->nth);
     status = fsdp_backward(fsdp_cross_entropy(fsdp_call(m, x), targets));

@@ -47,6 +47,7 @@ static void run_with_fault(fsdp_context *context, void *arg)
     test_device(context);
     if (f->hybrid)
         options.mesh = net_hybrid_mesh(context, WORLD);
+    test_meet();
     if (mine)
         fsdp__fault_arm(f->kind, f->nth);
     status = run(module, &options);

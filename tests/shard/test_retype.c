@@ -303,7 +303,8 @@ static void fail_nth(fsdp_context *context, void *arg)
     fsdp_status status;
 
     backward(context, &run, module, 0);
-    CHECK(world_is_whole(context)); /* else the other rank may still be in this backward when the world breaks */
+    CHECK(world_is_whole(context));
+    test_meet();
     if (mine)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->n);
     status = fsdp_module_to(module, FSDP_BF16);

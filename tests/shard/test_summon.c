@@ -557,6 +557,7 @@ static void summon_with_fault(fsdp_context *context, void *arg)
 
     net_train(module, 1);
     before = live(context);
+    test_meet();
     if (mine)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->nth);
     status = fsdp_module_summon_full_params(module, &f->options);
@@ -564,14 +565,13 @@ static void summon_with_fault(fsdp_context *context, void *arg)
         f->hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
     }
+    if (status == FSDP_OK)
+        CHECK_OK(fsdp_module_end_summon(module));
+    CHECK_EQ(count_whole(module).whole, 0);
     if (status != FSDP_OK) {
-        CHECK_EQ(count_whole(module).whole, 0);
         if (test_on_cpu())
             CHECK_EQ(live(context), before);
         fsdp_abort(context, fsdp_last_error()); /* in a collective, perhaps */
-    } else {
-        CHECK_OK(fsdp_module_end_summon(module));
-        CHECK_EQ(count_whole(module).whole, 0);
     }
     fsdp_module_unref(module);
 }

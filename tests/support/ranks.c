@@ -21,6 +21,44 @@ typedef struct rank_thread {
     char race[1024]; /* that was found; "": none */
 } rank_thread;
 
+/* One world runs at a time. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t moved;
+    int world, here, ended, round;
+} meeting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+
+static void open_meeting(int world)
+{
+    meeting.world = world;
+    meeting.here = meeting.ended = 0;
+}
+
+void test_meet(void)
+{
+    int round;
+
+    pthread_mutex_lock(&meeting.mutex);
+    round = meeting.round;
+    meeting.here++;
+    while (round == meeting.round && meeting.here + meeting.ended < meeting.world)
+        pthread_cond_wait(&meeting.moved, &meeting.mutex);
+    if (round == meeting.round) {
+        meeting.round++;
+        meeting.here = 0;
+    }
+    pthread_cond_broadcast(&meeting.moved);
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
+static void leave_meeting(void)
+{
+    pthread_mutex_lock(&meeting.mutex);
+    meeting.ended++;
+    pthread_cond_broadcast(&meeting.moved);
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
 static void *rank_main(void *arg)
 {
     rank_thread *rank = arg;
@@ -35,6 +73,7 @@ static void *rank_main(void *arg)
         rank->failed = true;
         fsdp_abort(rank->context, rank->test.message);
     }
+    leave_meeting();
     test_leave_thread();
     (void)fsdp__races_found(rank->context, rank->race, sizeof rank->race);
     /* A rank that jumped out left its objects behind; they may still point to the context. */
@@ -43,7 +82,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* That the running test has chosen; NULL: what the environment says. One world runs at a time. */
+/* That the running test has chosen; NULL: what the environment says. */
 static const test_machines *chosen;
 
 static int machines_wanted(void)
@@ -120,6 +159,7 @@ static int run_ranks(int world, test_machines *over, test_rank_body body, void *
     ranks = calloc((size_t)world, sizeof *ranks);
     CHECK(ranks != NULL);
     chosen = over;
+    open_meeting(world);
     make_contexts(world, over, contexts, &network);
     for (int i = 0; i < world && race; i++)
         CHECK_OK(fsdp__races_check(contexts[i], i > 0 ? contexts[0] : NULL));

@@ -14,6 +14,9 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  *
  * With FSDP_TEST_MACHINES=M in the environment worlds that M divides are of M machines, each with its memory. */
 void test_run_ranks(int world, test_rank_body body, void *arg);
+/* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
+ * what breaks the world on one rank: after a collective others may still be inside it. */
+void test_meet(void);
 /* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
 int test_machines_of(int world);
 void test_only_on_one_machine(const char *reason);

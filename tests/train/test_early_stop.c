@@ -291,6 +291,7 @@ static void fail_together(fsdp_context *context, void *arg)
 
     CHECK_PTR(test_device(context));
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    test_meet();
     if (fsdp_context_rank(context) == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->n);
     CHECK(fsdp_train_validate(run, NULL) != FSDP_OK);

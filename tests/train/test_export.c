@@ -399,6 +399,7 @@ static void export_with_a_fault(fsdp_context *context, void *arg)
     fsdp_train_run *run = NULL;
 
     CHECK_OK(fsdp_train_run_create(context, f->config, &run));
+    test_meet();
     if (rank == 1)
         fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->fault);
     f->status[rank] = fsdp_train_export(run);
