@@ -2,13 +2,15 @@
 #include <pthread.h>
 
 #include "base/fault.h"
+#include "comm/internal.h"
 #include "comm/machines/machines.h"
-#include "fsdp/comm.h"
 #include "support/machines.h"
 #include "support/test.h"
 
 enum {
-    RANKS = 4
+    RANKS = 4,
+    SHORT_MS = 300, /* comm.timeout where what comes of it is not looked at */
+    TICK_MS = 20
 };
 
 typedef struct joining {
@@ -21,6 +23,8 @@ typedef struct joining {
     fsdp_status status;
     char error[512];
     long fails; /* its n-th allocation; 0: none */
+    int loses;  /* its n-th call of the network; 0: none */
+    bool hurry; /* not to wait long for others */
     bool failed;
     int rank, machine; /* what came of it */
     int32_t sum;
@@ -42,6 +46,8 @@ static fsdp_status call(joining *j, fsdp_context *context)
 
     j->rank = fsdp_context_rank(context);
     j->machine = fsdp_context_machine(context);
+    if (j->hurry)
+        FSDP_TRY(fsdp__context_set_comm_ticks(context, SHORT_MS, TICK_MS));
     return fsdp_all_reduce(fsdp_world(context), &mine, &j->sum, 1, FSDP_I32, FSDP_SUM,
                            fsdp_device_stream(fsdp_cpu(context)));
 }
@@ -54,6 +60,7 @@ static void *join_main(void *arg)
     fsdp_context *context = NULL;
 
     thread_network_choose(j->network, j->carrier);
+    thread_network_fail(j->network, j->carrier, j->loses);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, j->fails);
     j->status = fsdp__machines_join(j->ops, &options, &context);
     j->failed = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
@@ -128,21 +135,77 @@ static void what_does_not_fit_is_refused_by_all(void **state)
     CHECK_CONTAINS(old[0].error, "the network library is of version 3, this program needs 2");
 }
 
-/* Nobody waits for a rank that has no memory to find out where the others are. */
+/* ---- one rank fails, nobody waits for it ---- */
+
+static void check_all_failed(const joining *all, int ranks, int blamed, fsdp_status status)
+{
+    for (int r = 0; r < ranks; r++)
+        if (r == blamed)
+            CHECK_STATUS(all[r].status, status);
+        else
+            CHECK(all[r].status == FSDP_COMM || all[r].status == status);
+}
+
+/* Each allocation of the whole join, from finding out where the others are to the world that is attached. */
+static void run_out_of_memory(int machines, int machine_ranks, int blamed)
+{
+    int ranks = machines * machine_ranks;
+    bool failed = true, named = false;
+
+    for (long fails = 1; failed; fails++) {
+        joining all[RANKS] = {{0}};
+        char whom[64];
+
+        all[blamed].fails = fails;
+        join_all(all, ranks, NULL, machines, &thread_network_ops);
+        failed = all[blamed].failed;
+        if (failed)
+            check_all_failed(all, ranks, blamed, FSDP_NO_MEMORY);
+        for (int r = 0; r < ranks && !failed; r++)
+            CHECK_STATUS(all[r].status, FSDP_OK);
+        snprintf(whom, sizeof whom, "rank %d (machine '%c'): out of memory", blamed, 'a' + blamed / machine_ranks);
+        named |= strstr(all[(blamed + machine_ranks) % ranks].error, whom) != NULL;
+    }
+    CHECK(named);
+}
+
 static void a_rank_without_memory_ends_the_join_of_all(void **state)
 {
-    (void)state;
-    for (long fails = 1; fails <= 6; fails++) {
-        joining all[RANKS] = {{0}};
+    joining all[RANKS] = {{0}};
 
-        all[2].fails = fails;
-        join_all(all, RANKS, NULL, 2, &thread_network_ops);
-        CHECK(all[2].failed);
-        for (int r = 0; r < RANKS; r++)
-            CHECK_EQ(all[r].status, r == 2 ? FSDP_NO_MEMORY : FSDP_COMM);
-        CHECK_CONTAINS(all[0].error, "1 of the ranks cannot go on");
-    }
+    (void)state;
+    all[2].fails = 1; /* it cannot even hear of the others */
+    join_all(all, RANKS, NULL, 2, &thread_network_ops);
+    CHECK_CONTAINS(all[0].error, "1 of the ranks cannot go on");
+    for (int blamed = 0; blamed < 2; blamed++)
+        run_out_of_memory(2, 1, blamed);
+    for (int blamed = 0; blamed < RANKS; blamed += 3)
+        run_out_of_memory(2, 2, blamed);
+}
+
+/* Its calls are those of joining and, as time goes by, of listening: from some call on the world may be there. */
+static void a_rank_without_network_ends_the_join_of_all(void **state)
+{
+    enum {
+        CERTAIN = 3, /* these come before the thread that listens */
+        CALLS = 8
+    };
+
+    (void)state;
+    for (int machine_ranks = 1; machine_ranks <= 2; machine_ranks++)
+        for (int i = 0; i < 2 * CALLS; i++) {
+            joining all[RANKS] = {{0}};
+            int blamed = i % 2 * machine_ranks, nth = 1 + i / 2;
+
+            all[blamed].loses = nth;
+            for (int r = 0; r < 2 * machine_ranks; r++)
+                all[r].hurry = nth > CERTAIN;
+            join_all(all, 2 * machine_ranks, NULL, 2, &thread_network_ops);
+            if (nth <= CERTAIN)
+                check_all_failed(all, 2 * machine_ranks, blamed, FSDP_COMM);
+        }
 }
 
 TEST_MAIN(cmocka_unit_test(ranks_are_numbered_by_machine), cmocka_unit_test(what_does_not_fit_is_refused_by_all),
-          cmocka_unit_test(a_rank_without_memory_ends_the_join_of_all))
+          cmocka_unit_test(a_rank_without_memory_ends_the_join_of_all),
+          cmocka_unit_test(a_rank_without_network_ends_the_join_of_all))

@@ -44,6 +44,7 @@ struct thread_network {
     long long bytes[MOST_MACHINES][MOST_MACHINES];
     const void **shown; /* of an exchange */
     int entered, round, missing;
+    bool ended; /* a rank that did not take its leave: who started the ranks ends all that wait in an exchange */
 };
 
 static _Thread_local endpoint *chosen;
@@ -114,13 +115,23 @@ static bool enter(endpoint *e, char *text)
     return false;
 }
 
+static void end(thread_network *n)
+{
+    pthread_mutex_lock(&n->mutex);
+    n->ended = true;
+    pthread_cond_broadcast(&n->moved);
+    pthread_mutex_unlock(&n->mutex);
+}
+
 static bool network_open(void **network, fsdp__network_world *out, char *text)
 {
     endpoint *e = chosen;
     int lowest = 0;
 
-    if (!enter(e, text))
+    if (!enter(e, text)) {
+        end(e->network);
         return false;
+    }
     while (e->network->endpoints[lowest].machine != e->machine)
         lowest++;
     *out = (fsdp__network_world){.rank = e->rank, .size = e->network->ranks, .machine = lowest};
@@ -134,7 +145,8 @@ static bool network_open(void **network, fsdp__network_world *out, char *text)
 /* Takes leave of nobody: what others have sent is thrown away with the network. */
 static void network_close(void *network, bool whole)
 {
-    (void)network, (void)whole;
+    if (!whole)
+        end(((endpoint *)network)->network);
 }
 
 static bool network_exchange(void *network, const void *mine, size_t bytes, void *all, char *text)
@@ -151,8 +163,13 @@ static bool network_exchange(void *network, const void *mine, size_t bytes, void
     if (++n->entered == n->ranks)
         n->round++;
     pthread_cond_broadcast(&n->moved);
-    while (n->round == round)
+    while (n->round == round && !n->ended)
         pthread_cond_wait(&n->moved, &n->mutex);
+    if (n->round == round) {
+        snprintf(text, FSDP__NETWORK_TEXT, "thread network: a rank has ended");
+        leave(e);
+        return false;
+    }
     missing = n->missing;
     for (int r = 0; r < n->ranks && missing == 0; r++)
         memcpy((char *)all + (size_t)r * bytes, n->shown[r], bytes);

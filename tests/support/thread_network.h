@@ -1,7 +1,8 @@
 /* support/thread_network.h - a carrier between ranks that are threads of this process: mailboxes, and what a test does
  * to them.
  *
- * Messages are copied when they are sent, and arrive when the receiver next calls. */
+ * Messages are copied when they are sent, and arrive when the receiver next calls. A rank that cannot open it, or
+ * closes it in a broken world, ends the exchanges of all, as mpirun ends all processes. */
 #ifndef TESTS_SUPPORT_THREAD_NETWORK_H
 #define TESTS_SUPPORT_THREAD_NETWORK_H
 

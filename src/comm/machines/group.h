@@ -19,6 +19,7 @@ typedef struct fsdp__machines {
     fsdp__watch watch;
     fsdp__symmetric *local;
     bool one_level;
+    bool awaited;                        /* all ranks wait to hear whether it has joined */
     struct fsdp__machines_group *groups; /* alive */
     struct fsdp__machine_region *regions;
     pthread_mutex_t mutex; /* of the regions */

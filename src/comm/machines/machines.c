@@ -5,6 +5,7 @@
 #include "comm/machines/coalesced.h"
 #include "comm/machines/memory.h"
 #include "comm/machines/plain.h"
+#include "comm/machines/report.h"
 #include "comm/symmetric/symmetric.h"
 #include "comm/symmetric/watch.h"
 #include "comm/world.h"
@@ -90,12 +91,26 @@ static void abort_world(void *transport, const char *text)
     fsdp__arena_abort(machines->link.arena, FSDP_COMM, machines->link.places.rank, text);
 }
 
+/* A rank that does not join says why: at once to those of its machine, who wait in the arena, and then to all. */
+static void fail_joining(const fsdp__network_ops *ops, void *network, const fsdp__places *places, fsdp__arena *arena)
+{
+    bool held = fsdp_hold_error(true);
+    fsdp__report mine = {0}, first;
+
+    fsdp__report_write(&mine, fsdp_last_status());
+    fsdp__arena_abort(arena, fsdp_last_status(), places->rank, fsdp_last_error());
+    (void)fsdp__report_compare(ops, network, places, &mine, &first);
+    fsdp_release_error(held);
+}
+
 static void close_world(void *transport)
 {
     fsdp__machines *machines = transport;
     fsdp__arena *arena = fsdp__arena_ref(machines->link.arena);
     bool whole = false;
 
+    if (machines->awaited && !atomic_load(&machines->link.silent))
+        fail_joining(machines->link.ops, machines->link.network, &machines->link.places, arena);
     if (machines->local) {
         fsdp__arena_leave(arena, machines->local->rank); /* first, so that peers who wait for this rank stop */
         whole = fsdp__watch_leave(&machines->watch);
@@ -145,11 +160,13 @@ static const fsdp__comm_ops machines_ops = {.name = "machines",
 /* ---- joining ---- */
 
 static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
-                                bool one_level, fsdp__machines **out)
+                                const fsdp__machines_options *options, bool wait, fsdp__machines **out)
 {
     fsdp__machines *machines = fsdp__calloc(1, sizeof *machines);
 
     if (!machines) {
+        if (wait)
+            fail_joining(ops, network, &places, arena);
         ops->close(network, false);
         fsdp__places_release(&places);
         return FSDP_NO_MEMORY;
@@ -158,7 +175,8 @@ static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsd
     machines->link.network = network;
     machines->link.places = places;
     machines->link.arena = fsdp__arena_ref(arena);
-    machines->one_level = one_level;
+    machines->one_level = options->one_level;
+    machines->awaited = wait;
     pthread_mutex_init(&machines->mutex, NULL);
     fsdp__watch_set_timeout(&machines->watch, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     *out = machines;
@@ -195,6 +213,24 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
     return fsdp__comm_attach(context, &machines_ops, machines, world, places->rank, places->ranks);
 }
 
+/* A world that not all have joined is none: then nobody is awaited when it is closed. */
+static fsdp_status agree(fsdp__machines *machines)
+{
+    fsdp__link *link = &machines->link;
+    fsdp__report mine = {0}, first;
+    fsdp_status status;
+
+    machines->awaited = false;
+    if (atomic_load(&link->silent))
+        return fsdp__arena_failure(link->arena);
+    status = fsdp__report_compare(link->ops, link->network, &link->places, &mine, &first);
+    if (status != FSDP_OK) {
+        atomic_store(&link->silent, true); /* all know */
+        fsdp__arena_abort(link->arena, status, link->places.rank, fsdp_last_error());
+    }
+    return status;
+}
+
 fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
                                   const fsdp__machines_options *options, bool wait, fsdp_context **out)
 {
@@ -208,13 +244,15 @@ fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, f
     fsdp_status status;
 
     *out = NULL;
-    FSDP_TRY(machines_new(ops, network, places, arena, options->one_level, &machines));
+    FSDP_TRY(machines_new(ops, network, places, arena, options, wait, &machines));
     status = fsdp_context_create(&of_context, &context);
     if (status != FSDP_OK) {
         close_world(machines);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     status = attach(context, machines, options->all_readable, wait);
+    if (status == FSDP_OK && wait)
+        status = agree(machines);
     if (status != FSDP_OK) {
         fsdp_context_free(context);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -300,8 +338,6 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
     status = fsdp__machines_attach(ops, network, places, arena, options, true, out);
-    if (status != FSDP_OK) /* also where nothing was told of it */
-        fsdp__arena_abort(arena, status, -1, fsdp_last_error());
     fsdp__arena_unref(arena);
     return status;
 }

@@ -47,8 +47,8 @@ typedef struct fsdp__network_ops {
     /* `whole`: every rank comes here, and they take leave of each other [collective]; else the world is broken, nobody
      * is waited for and the process is about to end. Frees `network`. */
     void (*close)(void *network, bool whole);
-    /* The `bytes` of every rank, by rank. Before and after everything else only. `all` NULL: this rank cannot go on,
-     * for it has no memory; then it fails on every rank. [collective] */
+    /* The `bytes` of every rank, by rank. Only while ranks join: messages may be on their way by then. `all` NULL: this
+     * rank cannot go on, for it has no memory; then it fails on every rank. [collective] */
     bool (*exchange)(void *network, const void *mine, size_t bytes, void *all, char *text);
 
     /* Messages between two ranks with one tag arrive in the order in which they were sent, and a receive is for as many

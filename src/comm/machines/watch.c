@@ -520,13 +520,16 @@ static void stop_thread(fsdp__watch *watch)
 
 bool fsdp__watch_leave(fsdp__watch *watch)
 {
-    const fsdp__places *places = &watch->link->places;
-    fsdp__arena *arena = watch->link->arena;
+    const fsdp__places *places;
+    fsdp__arena *arena;
     int rank = -1;
 
+    if (!watch->started)
+        return false;
+    places = &watch->link->places;
+    arena = watch->link->arena;
     atomic_store(&watch->leaving, true);
-    while (watch->started && !fsdp__arena_aborted(arena) &&
-           ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
+    while (!fsdp__arena_aborted(arena) && ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
         int64_t limit = limit_of(watch);
         fsdp__heard heard = heard_of(watch, rank < 0 ? places->rank : rank);
 

@@ -62,7 +62,7 @@ typedef struct fsdp__watch {
 /* Begins to tell and listen. */
 fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local);
 /* Tells all that this rank takes part no more, and waits until nobody does, or the world is broken: true: nobody. Then
- * the thread has ended. */
+ * the thread has ended. One that was not opened is of no world: false. */
 bool fsdp__watch_leave(fsdp__watch *watch);
 void fsdp__watch_close(fsdp__watch *watch);
 void fsdp__watch_set_timeout(fsdp__watch *watch, int64_t timeout_ms, int64_t tick_ms);
