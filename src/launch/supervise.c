@@ -202,7 +202,8 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     status = s->children[rank].status;
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);
-    if (WIFSIGNALED(status) && !s->children[rank].was_signalled && control->abort_rank != rank)
+    if (WIFSIGNALED(status) && !s->children[rank].was_signalled &&
+        (control->abort_rank != rank || fsdp__arena_found_dead(s->arena, rank)))
         fsdp__describe_ending(rank, status, s->oom_kills, report->reason, sizeof report->reason);
     else
         snprintf(report->reason, sizeof report->reason, "%.*s", (int)sizeof report->reason - 1, control->abort_text);

@@ -13,6 +13,7 @@ program program_start(const char *directory, const char *const *argv)
         int out = open(p.output_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
         setpgid(0, 0);
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails, or is ended, leaves nothing behind */
         dup2(out, STDOUT_FILENO);
         dup2(out, STDERR_FILENO);
         execvp(argv[0], (char *const *)argv);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,6 +94,20 @@ void fsdp__arena_abort_left(fsdp__arena *arena, int rank)
     fsdp__arena_abort(arena, FSDP_COMM, fsdp__arena_global(arena, rank), text);
 }
 
+static void death_text(const fsdp__arena *arena, int rank, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "rank %d has died (process %d)", fsdp__arena_global(arena, rank),
+             atomic_load(&arena->control->ranks[rank].pid));
+}
+
+bool fsdp__arena_found_dead(const fsdp__arena *arena, int rank)
+{
+    char text[64];
+
+    death_text(arena, rank, text, sizeof text);
+    return fsdp__arena_aborted(arena) && strcmp(arena->control->abort_text, text) == 0;
+}
+
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
 {
     fsdp__arena_rank *shared = &arena->control->ranks[rank];
@@ -103,7 +118,7 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
     if (!fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)) ||
         atomic_load(&shared->state) != FSDP__RANK_JOINED)
         return;
-    snprintf(text, sizeof text, "rank %d has died (process %d)", fsdp__arena_global(arena, rank), pid);
+    death_text(arena, rank, text, sizeof text);
     fsdp__arena_abort(arena, FSDP_COMM, fsdp__arena_global(arena, rank), text);
 }
 

@@ -18,6 +18,8 @@ bool fsdp__arena_has_left(const fsdp__arena *arena, int rank);
 void fsdp__arena_abort_left(fsdp__arena *arena, int rank);
 /* The same when it has died (asks the system). */
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank);
+/* Whether that is what has ended the world: a peer's word, who does not know what the rank has died of. */
+bool fsdp__arena_found_dead(const fsdp__arena *arena, int rank);
 void fsdp__arena_check_keeper(fsdp__arena *arena);
 
 /* Sleeps while *word is `value`, at most `timeout_ms`; whether all of that time has passed. */
