@@ -119,10 +119,49 @@ static void a_file_that_is_no_plugin(void **state)
     test_directory_free(folder);
 }
 
+static const fsdp__mpi_kind old = {.name = "old", .title = "Old MPI", .runtime = "libold", .build = "old-dev"};
+
+/* As a copy leaves it that was broken off: any part of a whole one, in a process that goes on. */
+static void a_plugin_that_is_cut_off(void **state)
+{
+    const fsdp__network_ops *ops;
+    char *folder = test_directory(), *file = test_path(folder, "libfsdp-old.so");
+    size_t bytes, refused = 0;
+    char *whole = test_read_file(TEST_BINARY_DIR "/tests/libfsdp-old.so", &bytes);
+
+    (void)state;
+    setenv("FSDP_PLUGIN_PATH", folder, 1);
+    for (size_t kept = 64; kept < bytes; kept += 500) {
+        fsdp_status status;
+
+        test_write_file(file, whole, kept);
+        status = fsdp__mpi_load(&old, &ops);
+        CHECK_NULL(ops);
+        CHECK(status != FSDP_OK);
+        refused += strstr(fsdp_last_error(), " is cut off: it has ") != NULL;
+        CHECK_EQ(unlink(file), 0); /* one that was loaded stays, and is not to change */
+    }
+    CHECK(refused > bytes / 2000);
+    free(whole);
+    free(file);
+    test_directory_free(folder);
+}
+
 /* It lies beside the program. */
+static void a_plugin_without_a_table(void **state)
+{
+    const fsdp__mpi_kind none = {.name = "none", .title = "No MPI", .runtime = "libnone", .build = "none-dev"};
+    const fsdp__network_ops *ops;
+
+    (void)state;
+    unsetenv("FSDP_PLUGIN_PATH");
+    CHECK_ERROR(fsdp__mpi_load(&none, &ops), FSDP_FORMAT, "is no plug-in: there is nothing in its fsdp_network_plugin");
+    CHECK_NULL(ops);
+}
+
+/* So does this. */
 static void a_plugin_of_another_version(void **state)
 {
-    const fsdp__mpi_kind old = {.name = "old", .title = "Old MPI", .runtime = "libold", .build = "old-dev"};
     const fsdp__network_ops *ops;
 
     (void)state;
@@ -149,4 +188,5 @@ static void memory_that_is_not_there(void **state)
 
 TEST_MAIN(cmocka_unit_test(the_environment_names_the_mpi), cmocka_unit_test(who_knows_better_decides),
           cmocka_unit_test(a_plugin_that_is_not_there), cmocka_unit_test(a_file_that_is_no_plugin),
+          cmocka_unit_test(a_plugin_that_is_cut_off), cmocka_unit_test(a_plugin_without_a_table),
           cmocka_unit_test(a_plugin_of_another_version), cmocka_unit_test(memory_that_is_not_there))

@@ -103,20 +103,63 @@ out:
 
 /* ---- loading ---- */
 
+/* Bytes that a loader maps of the file, as its header says; 0: it is not a file that tells. */
+static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t *out)
+{
+    ElfW(Ehdr) header;
+    ElfW(Phdr) part;
+
+    *out = 0;
+    if (bytes < sizeof header)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__file_pread(fd, path, &header, sizeof header, 0));
+    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof part)
+        return FSDP_OK;
+    for (int i = 0; i < header.e_phnum; i++) {
+        FSDP_TRY(fsdp__file_pread(fd, path, &part, sizeof part, header.e_phoff + (uint64_t)i * sizeof part));
+        if (part.p_type == PT_LOAD)
+            *out = FSDP__MAX(*out, part.p_offset + part.p_filesz);
+    }
+    return FSDP_OK;
+}
+
+/* A file that was copied in part would be loaded all the same, and the process die of the first byte that is not there.
+ * What else is wrong with it the loader says. */
+static fsdp_status check_whole(const char *path)
+{
+    uint64_t needed;
+    size_t bytes;
+    fsdp_status status;
+    int fd;
+
+    FSDP_TRY(fsdp__file_open(path, &fd, &bytes));
+    status = mapped_bytes(fd, path, bytes, &needed);
+    (void)close(fd);
+    FSDP_TRY(status);
+    if (bytes < needed)
+        return FSDP_FAIL(FSDP_FORMAT, "%s is cut off: it has %zu bytes of %llu; install it again",
+                         FSDP__SHOWN_NAME(path), bytes, (unsigned long long)needed);
+    return FSDP_OK;
+}
+
 /* Its symbols are for all to see: Open MPI loads parts of itself, which look for them. */
 static fsdp_status open_plugin(const fsdp__mpi_kind *kind, const char *path, const fsdp__network_ops **out)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     fsdp__network_plugin plugin = NULL;
-    const char *why = library ? NULL : dlerror();
+    const char *why;
+    void *library;
 
+    FSDP_TRY(check_whole(path));
+    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    why = library ? NULL : dlerror();
     if (!library)
         return FSDP_FAIL(FSDP_NOT_FOUND, "cannot load %s: %s; %s must be installed on every machine (Debian: %s)",
                          FSDP__SHOWN_NAME(path), why ? why : "no reason given", kind->title, kind->runtime);
     *(void **)&plugin = dlsym(library, FSDP__NETWORK_SYMBOL);
     *out = plugin ? plugin() : NULL;
     if (!*out)
-        return FSDP_FAIL(FSDP_FORMAT, "%s is no plug-in: it has no " FSDP__NETWORK_SYMBOL, FSDP__SHOWN_NAME(path));
+        return FSDP_FAIL(FSDP_FORMAT, "%s is no plug-in: %s " FSDP__NETWORK_SYMBOL, FSDP__SHOWN_NAME(path),
+                         plugin ? "there is nothing in its" : "it has no");
     if ((*out)->version != FSDP__NETWORK_VERSION)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "%s is a plug-in of another version of this program (its interface is number %d, %d is "
