@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "fsdp/shard.h"
+#include "fsdp/state.h"
 #include "shard/give_back.h"
 #include "support/ranks.h"
 
@@ -168,5 +169,144 @@ static void who_still_reads_keeps_it(void **state)
     test_run_machines(2, 2, false, lag, &options);
 }
 
+/* ---- what happens between a forward and its backward ---- */
+
+/* Of a model, while the graph of its forward waits; `other` is one of its own in the same context. */
+typedef void (*between)(layers *l, layers *other);
+
+static void nothing(layers *l, layers *other)
+{
+    (void)l, (void)other;
+}
+
+static void evaluate(layers *l, layers *other)
+{
+    (void)other;
+    (void)run(l, false);
+    (void)run(l, false);
+}
+
+static void train_other(layers *l, layers *other)
+{
+    (void)l;
+    (void)run(other, true);
+    (void)run(other, false);
+}
+
+static void reshard(layers *l, layers *other)
+{
+    (void)other;
+    CHECK_OK(fsdp_module_reshard_all(l->all));
+    CHECK_OK(fsdp_module_unshard(l->one[2]));
+    CHECK_OK(fsdp_module_reshard(l->one[2]));
+}
+
+static void gather_state(layers *l, layers *other)
+{
+    fsdp_state_dict *state, *full;
+
+    (void)other;
+    CHECK_OK(fsdp_module_reshard_all(l->all)); /* a state is of shards */
+    CHECK_OK(fsdp_state_dict_from_module(l->all, &state));
+    CHECK_OK(fsdp_state_dict_gather(state, NULL, &full));
+    fsdp_state_dict_free(full);
+    fsdp_state_dict_free(state);
+}
+
+static void write_same(layers *l, layers *other)
+{
+    (void)other;
+    CHECK_OK(fsdp_module_initialize(l->all, 2));
+    (void)run(l, false);
+    CHECK_OK(fsdp_module_initialize(l->all, 1));
+}
+
+static void free_other(layers *l, layers *other)
+{
+    (void)l;
+    (void)run(other, false);
+    fsdp_module_unref(other->all);
+    other->all = NULL;
+}
+
+static const between betweens[] = {nothing, evaluate, train_other, reshard, gather_state, write_same, free_other};
+
+/* This rank's gradients, one after the other, which are dropped. */
+static float *take_gradients(layers *l, int64_t *count)
+{
+    fsdp_parameters all;
+    float *values;
+
+    CHECK_OK(fsdp_module_parameters(l->all, &all));
+    *count = 0;
+    for (int64_t i = 0; i < all.count; i++)
+        *count += fsdp_tensor_numel(all.items[i].tensor);
+    values = calloc((size_t)*count, sizeof *values);
+    *count = 0;
+    for (int64_t i = 0; i < all.count; i++) {
+        fsdp_tensor *grad = CHECK_PTR(fsdp_tensor_grad(all.items[i].tensor));
+
+        CHECK_OK(fsdp_tensor_read(grad, FSDP_F32, values + *count));
+        *count += fsdp_tensor_numel(grad);
+    }
+    fsdp_parameters_release(&all);
+    fsdp_module_zero_grad(l->all);
+    return values;
+}
+
+/* As run(), with a break before the backward. */
+static float *train(layers *l, between act, layers *other, int64_t *count)
+{
+    fsdp_context *context = l->all->context;
+    float x[5 * DIM];
+    int64_t shape[] = {5, DIM};
+    fsdp_tensor *sum;
+
+    for (int i = 0; i < 5 * DIM; i++)
+        x[i] = (float)(i % 13) - 6;
+    CHECK_OK(fsdp_scope_begin(context));
+    sum = CHECK_PTR(
+        fsdp_sum(CHECK_PTR(fsdp_call(l->all, CHECK_PTR(fsdp_from_data(fsdp_cpu(context), FSDP_F32, 2, shape, x))))));
+    act(l, other);
+    CHECK_OK(fsdp_backward(sum));
+    fsdp_scope_end(context, NULL);
+    return take_gradients(l, count);
+}
+
+static void act_in_between(fsdp_context *context, void *arg)
+{
+    layers l = create(context, arg), other = create(context, arg);
+    float first = run(&l, false), *expected, *got;
+    int64_t count;
+
+    expected = train(&l, nothing, &other, &count);
+    for (size_t i = 0; i < sizeof betweens / sizeof *betweens; i++) {
+        got = train(&l, betweens[i], &other, &count);
+        if (memcmp(got, expected, (size_t)count * sizeof *got) != 0)
+            TEST_FAIL("gradients differ after number %zu", i);
+        free(got);
+        CHECK_EQ(run(&l, false), first);
+        CHECK_OK(fsdp_module_set_reshard_after_backward(l.all, i % 2 == 0, true));
+    }
+    CHECK_OK(fsdp_module_reshard_all(l.all));
+    check_rest(context, &l);
+    free(expected);
+    fsdp_module_unref(l.all);
+}
+
+static void what_a_backward_needs_is_there(void **state)
+{
+    fsdp_shard_options options[] = {{0},
+                                    {.reshard_after_forward = FSDP_RESHARD_NEVER},
+                                    {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .overlap = FSDP_OVERLAP_INLINE},
+                                    {.zero_stage = 2}};
+
+    (void)state;
+    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+        test_run_machines(2, 2, false, act_in_between, &options[o]);
+        test_run_machines(3, 1, false, act_in_between, &options[o]);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(rows_of_other_machines_lie_here_while_they_are_used),
-          cmocka_unit_test(who_still_reads_keeps_it))
+          cmocka_unit_test(who_still_reads_keeps_it), cmocka_unit_test(what_a_backward_needs_is_there))
