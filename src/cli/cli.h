@@ -66,12 +66,16 @@ typedef struct fsdp__ranks {
     int64_t count;       /* of the world; 0: only who joins it learns it */
     int rank;            /* this process's, where it joins */
     bool joins;          /* others have started the ranks, this process is one of them; else it starts them */
+    bool over_mpi;       /* it joins the others by MPI, where they wait for it without end */
     const char *starter; /* who has, for messages */
 } fsdp__ranks;
 
 /* What `-n text` means in this environment. NULL: it was not given, which is one rank, or all that were started. A
  * number that is not theirs is FSDP_INVALID. */
 fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out);
+/* Of a process that fails before it has joined the others, by the last error: says it, and lets them know, who would
+ * wait for it. Returns `exit_status` (FAILED or USAGE). */
+int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status);
 
 /* Starts ranks and waits for them; says what went wrong. The exit status is a shell's: that of the first rank to fail,
  * or 128 + signal; an interrupted launcher dies of the signal itself. */

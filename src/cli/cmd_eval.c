@@ -206,9 +206,9 @@ static void print_begin(const evaluation *e)
 {
     char parameters[40], tokens[40];
 
-    printf("model:  %s (%s, %lld layers of %lld), %s parameters\n", e->folder.path,
+    printf("model:  %s (%s, %lld layer%s of %lld), %s parameters\n", e->folder.path,
            e->config.architecture == FSDP_GPT2 ? "GPT-2" : "Llama", (long long)e->config.n_layers,
-           (long long)e->config.dim,
+           e->config.n_layers == 1 ? "" : "s", (long long)e->config.dim,
            fsdp__short_count(fsdp_model_config_parameters(&e->config), parameters, sizeof parameters));
     printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
            fsdp__thousands(fsdp_tokens_count(e->tokens), tokens, sizeof tokens), (long long)e->options.seq_len,
@@ -297,7 +297,7 @@ static int with_line(evaluation *e, int argc, char **argv)
     if (read_line(e) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (prepare(e) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
+        return fsdp__ranks_refuse(&e->ranks, FSDP__FAILED);
     return e->ranks.count > 1 && !e->ranks.joins && !e->rank_path ? launch(e, argc, argv) : run(e);
 }
 

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -153,9 +154,13 @@ static int with_line(fsdp__continuation *c, const texts *t, int argc, char **arg
         return be_rank(c, t->rank_fd);
     if (fsdp__ranks_read(t->ranks, &ranks) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
+    if (ranks.over_mpi && ranks.count != 1 && t->file && strcmp(t->file, "-") == 0)
+        return fsdp__usage_error("generate: --prompt-file - is standard input, and of the ranks that %s has started "
+                                 "rank 0 alone has one: name a file that all of them see",
+                                 ranks.starter);
     if ((t->file && fsdp__prompt_read("--prompt-file", t->file, &c->prompt) != FSDP_OK) ||
         (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
+        return fsdp__ranks_refuse(&ranks, FSDP__FAILED);
     return ranks.count > 1 && !ranks.joins ? launch(c, (int)ranks.count, argc, argv) : run(c);
 }
 

@@ -179,20 +179,29 @@ static fsdp_status make_context(session *s)
 }
 
 /* Where somebody else has started the ranks only rank 0 has read the config. */
+static fsdp_status share_config(session *s)
+{
+    fsdp_status status = s->ranks.joins ? fsdp__share_config(s->context, s->config) : FSDP_OK;
+
+    if (status != FSDP_OK) {
+        fsdp_abort(s->context, fsdp_last_error());
+        failed(s, status, fsdp_last_error());
+        fsdp_context_free(s->context);
+        return status;
+    }
+    if (s->ranks.joins && s->config->training.threads > 0)
+        fsdp__context_set_threads(s->context, (int)s->config->training.threads);
+    return FSDP_OK;
+}
+
 static fsdp_status join(session *s)
 {
-    fsdp_status status;
+    fsdp_status status = make_context(s);
 
-    FSDP_TRY(make_context(s));
-    if (!s->ranks.joins)
-        return FSDP_OK;
-    status = fsdp__share_config(s->context, s->config);
-    if (status == FSDP_OK && s->config->training.threads > 0)
-        fsdp__context_set_threads(s->context, (int)s->config->training.threads);
     if (status == FSDP_OK)
-        return FSDP_OK;
-    fsdp_abort(s->context, fsdp_last_error());
-    fsdp_context_free(s->context);
+        return share_config(s);
+    if (!s->as_rank)
+        (void)fsdp__failure("%s", fsdp_last_error());
     return status;
 }
 
@@ -220,7 +229,7 @@ static int train(session *s)
         fsdp__explain_bus_errors();
     if (join(s) != FSDP_OK) {
         fsdp__interrupt_stop(&s->interrupt);
-        return s->as_rank ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
+        return FSDP__FAILED;
     }
     s->progress.prints = fsdp_context_rank(s->context) == 0;
     s->progress.terminal = s->progress.prints && fsdp__bar_possible(STDERR_FILENO);
@@ -309,7 +318,7 @@ static int start(session *s, const texts *t)
     if (t->print)
         return s->ranks.rank == 0 ? print_config(s) : 0;
     if (fsdp__default_cache(s->config) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
+        return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
     if (s->ranks.joins || (ranks == 1 && s->restarts.most == 0))
         return train(s);
     if (fsdp_train_config_check(s->config, ranks) != FSDP_OK)
@@ -350,9 +359,9 @@ static int with_config(session *s, int argc, char **argv)
     if (s->ranks.rank > 0) /* rank 0 reads the config for all */
         return start(s, &t);
     if (args.positional_count && fsdp_train_config_load(s->config, args.positional[0]) != FSDP_OK)
-        return fsdp__failure("%s", fsdp_last_error());
+        return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
     if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK)
-        return fsdp__usage_error("%s", fsdp_last_error());
+        return fsdp__ranks_refuse(&s->ranks, FSDP__USAGE);
     return start(s, &t);
 }
 

@@ -21,8 +21,23 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
     if (text && out->count != s.size)
         return FSDP_FAIL(FSDP_INVALID, "-n is %lld, but %s has started %d rank%s (%s): leave -n out",
                          (long long)out->count, s.name, s.size, s.size == 1 ? "" : "s", s.size_variable);
-    *out = (fsdp__ranks){.count = s.size, .rank = s.rank, .joins = true, .starter = s.name};
+    *out = (fsdp__ranks){
+        .count = s.size, .rank = s.rank, .joins = true, .over_mpi = s.kind == FSDP__BY_MPI, .starter = s.name};
     return FSDP_OK;
+}
+
+/* mpirun of Open MPI ends them, mpiexec of MPICH does not, nor does srun unless it is told so. */
+int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status)
+{
+    fsdp_context *context = NULL;
+    char reason[1024];
+
+    snprintf(reason, sizeof reason, "%s", fsdp_last_error());
+    (void)(exit_status == FSDP__USAGE ? fsdp__usage_error("%s", reason) : fsdp__failure("%s", reason));
+    if (ranks->over_mpi && fsdp_context_from_env(&context) == FSDP_OK)
+        fsdp_abort(context, reason);
+    fsdp_context_free(context);
+    return exit_status;
 }
 
 int fsdp__ranks_failed(fsdp_status status, const fsdp_launch_report *report)

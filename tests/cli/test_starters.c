@@ -39,6 +39,9 @@ static void another_number_of_ranks_than_were_started_is_refused(void **state)
          f->config, "--max-restarts=1");
     SAYS(2, "RANK is 0, but OMPI_COMM_WORLD_RANK of mpirun is 1: unset RANK", "run", "--", "env", "RANK=0", PROGRAM,
          "train", f->config);
+    SAYS(2,
+         "generate: --prompt-file - is standard input, and of the ranks that mpirun has started rank 0 alone has one",
+         "generate", f->model, "--prompt-file", "-");
     unset_open_mpi();
     setenv("PMIX_RANK", "0", 1);
     SAYS(2, "-n is 2, but PMIx has started the ranks (PMIX_RANK): leave -n out", "train", f->config, "-n", "2");

@@ -245,8 +245,28 @@ static void late_messages_arrive_all_the_same(void **state)
     run_faults(&f, 2, 2, sum_late, 0);
 }
 
+/* So late that a rank that went on talking would do so before all have heard that it leaves. */
+static void leave_late(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+
+    if (fsdp_context_rank(context) == 0)
+        thread_network_delay(f->machines.network, 60);
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+}
+
+/* test_run_ranks counts them. */
+static void nothing_is_left_in_the_network(void **state)
+{
+    faults f = {.rank = 0};
+
+    (void)state;
+    run_faults(&f, 2, 2, leave_late, 0);
+}
+
 TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
           cmocka_unit_test(who_leaves_is_named_on_every_machine),
           cmocka_unit_test(who_stops_is_named_with_machine_and_call), cmocka_unit_test(a_cut_link_ends_both_sides),
           cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
-          cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same))
+          cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same),
+          cmocka_unit_test(nothing_is_left_in_the_network))

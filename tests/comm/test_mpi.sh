@@ -56,6 +56,14 @@ try() { # STARTER PLUGIN TITLE
     well "" "$1" 1 "$ranks" both_leave
     FSDP_PLUGIN_PATH="$folder" says "there is no libfsdp-$2.so in FSDP_PLUGIN_PATH ($folder)" "$1" -n 2 "$ranks"
     [ $status != 0 ]
+    # Only rank 0 reads the config: the other one is not to wait for it in MPI_Init.
+    says "cannot open '$folder/nope.yaml'" "$1" -n 2 "$FSDP_BUILD/fsdp" train "$folder/nope.yaml"
+    [ $status != 0 ] && [ $status != 124 ]
+    says "training.stepz is not a key of training" "$1" -n 2 "$FSDP_BUILD/fsdp" train --training.stepz=1
+    [ $status != 0 ] && [ $status != 124 ]
+    says "there is no '$folder/nope'" "$1" -n 1 "$FSDP_BUILD/fsdp" eval "$folder/nope" --data="$0" : \
+        -n 1 "$ranks" both_leave
+    [ $status != 0 ] && [ $status != 124 ]
     FSDP_MPI=mvapich says "FSDP_MPI is 'mvapich', not openmpi, mpich or none" "$1" -n 2 "$ranks"
     [ $status != 0 ]
 }

@@ -183,8 +183,10 @@ static int run_ranks(int world, test_machines *over, test_rank_body body, void *
                     (size_t)snprintf(text + used, bytes - used, "rank %d of %d: %s\n", i, world, ranks[i].test.message);
         }
     chosen = NULL;
-    if (network && failures == 0) /* else some have not been closed */
+    if (network && failures == 0) { /* else some have not been closed */
+        CHECK_EQ(thread_network_unread(network), 0);
         thread_network_free(network);
+    }
     /* Who ended last knows it. */
     for (int i = 0; i < world && race; i++)
         if (i == 0 || ranks[i].race[0])

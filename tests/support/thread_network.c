@@ -45,6 +45,7 @@ struct thread_network {
     const void **shown; /* of an exchange */
     int entered, round, missing;
     bool ended; /* a rank that did not take its leave: who started the ranks ends all that wait in an exchange */
+    int whole;  /* ranks that have taken it */
 };
 
 static _Thread_local endpoint *chosen;
@@ -88,6 +89,16 @@ void thread_network_free(thread_network *n)
     free(n->shown);
     free(n->endpoints);
     free(n);
+}
+
+int thread_network_unread(const thread_network *n)
+{
+    int unread = 0;
+
+    for (int r = 0; r < n->ranks && n->whole == n->ranks; r++)
+        for (const message *m = n->endpoints[r].mail; m; m = m->next)
+            unread++;
+    return unread;
 }
 
 void thread_network_choose(thread_network *network, int rank)
@@ -145,8 +156,13 @@ static bool network_open(void **network, fsdp__network_world *out, char *text)
 /* Takes leave of nobody: what others have sent is thrown away with the network. */
 static void network_close(void *network, bool whole)
 {
+    thread_network *n = ((endpoint *)network)->network;
+
     if (!whole)
-        end(((endpoint *)network)->network);
+        end(n);
+    pthread_mutex_lock(&n->mutex);
+    n->whole += whole;
+    pthread_mutex_unlock(&n->mutex);
 }
 
 static bool network_exchange(void *network, const void *mine, size_t bytes, void *all, char *text)

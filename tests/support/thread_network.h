@@ -16,6 +16,10 @@ thread_network *thread_network_new(int ranks, int machines, const int *machine_o
 /* When all that was opened has been closed. */
 void thread_network_free(thread_network *network);
 
+/* Messages that were sent and taken by nobody, where all ranks have closed it as a whole: MPI forbids any. Else 0. When
+ * all have closed it. */
+int thread_network_unread(const thread_network *network);
+
 /* The table is the same for all; what `open` opens is the rank that the calling thread has chosen. */
 extern const fsdp__network_ops thread_network_ops;
 void thread_network_choose(thread_network *network, int rank);

@@ -313,7 +313,7 @@ static void *watch_main(void *argument)
         listen(watch);
         if (fsdp__arena_aborted(watch->link->arena))
             break;
-        if (since_beat >= beat_ms || (!left && atomic_load(&watch->leaving))) {
+        if (!left && (since_beat >= beat_ms || atomic_load(&watch->leaving))) {
             left = atomic_load(&watch->leaving);
             tell_all(watch, left ? NEWS_LEFT : NEWS_BEAT);
             end_circle(watch);
@@ -408,6 +408,8 @@ void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since)
         snprintf(text, sizeof text, "rank %d has left", rank);
         fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
     }
+    if (heard.left > 0) /* it says nothing more */
+        return;
     if (fsdp__machine_of(places, rank) == fsdp__machine_of(places, places->rank))
         fsdp__arena_check_alive(watch->link->arena, rank % places->machine_ranks);
     if (limit == 0 || waited < limit)
@@ -493,19 +495,15 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__s
     return FSDP_OK;
 }
 
-/* A rank that still takes part; -1: none does. */
+/* A rank that has not said that it takes part no more; -1: all have. That is the last of a rank, also for those of its
+ * own machine: whoever closes the network before has messages in it that nobody takes, which MPI forbids. */
 static int who_is_left(fsdp__watch *watch)
 {
     const fsdp__places *places = &watch->link->places;
-    int first = fsdp__machine_of(places, places->rank) * places->machine_ranks;
 
-    for (int r = 0; r < places->ranks; r++) {
-        bool here = r >= first && r < first + places->machine_ranks;
-
-        if (r != places->rank &&
-            (here ? !fsdp__arena_has_left(watch->link->arena, r - first) : heard_of(watch, r).left == 0))
+    for (int r = 0; r < places->ranks; r++)
+        if (r != places->rank && heard_of(watch, r).left == 0)
             return r;
-    }
     return -1;
 }
 
@@ -535,7 +533,7 @@ bool fsdp__watch_leave(fsdp__watch *watch)
 
         if (rank >= 0 && fsdp__machine_of(places, rank) == fsdp__machine_of(places, places->rank))
             fsdp__arena_check_alive(arena, rank % places->machine_ranks);
-        else if (rank >= 0 && limit > 0 && heard.silent >= limit)
+        if (rank >= 0 && limit > 0 && heard.silent >= limit)
             end_world(watch, rank, &heard, "has not been heard of", heard.silent);
         nap(1);
     }
