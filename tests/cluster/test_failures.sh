@@ -19,13 +19,18 @@ fail() {
     exit 1
 }
 
+# Whether it has saved step 2 or a later one. That of step 2 goes when there are four later ones.
+has_saved() {
+    find "$name" -maxdepth 1 2>/dev/null | grep -Eq '/step-([2-9]|[0-9]{2,})$'
+}
+
 # start K: a run on 2 x K ranks that saves in every step and would go on for hours; returns when it has saved step 2
 start() {
     machines_run "$1" "$fsdp" train "${options[@]}" --training.steps=1000000 --metrics.jsonl="$name.jsonl" \
         --comm.timeout=$timeout --checkpoint.folder="$name" --checkpoint.interval=1 --checkpoint.keep_latest_k=4 \
         >"$name.txt" 2>&1 &
     run=$!
-    until [ -d "$name/step-2" ]; do
+    until has_saved; do
         kill -0 "$run" 2>/dev/null || fail "ended by itself"
         sleep 0.02
     done
