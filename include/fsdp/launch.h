@@ -38,6 +38,7 @@ typedef struct fsdp_launch_options {
 typedef struct fsdp_launch_report {
     int failed_rank;   /* first to fail; -1 when none did */
     int exit_code;     /* of that rank, or 128 + the signal that ended it or this call; 126, 127: not started */
+    int ended_by;      /* signal that ended the first process that did not end well; 0: it has exited */
     char reason[1024]; /* "rank 1 was killed by signal 9 (Killed)"; "" when all ended well */
 } fsdp_launch_report;
 

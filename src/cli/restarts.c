@@ -6,6 +6,7 @@
 #include "cli/restarts.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,11 +142,19 @@ static bool give_up(const char *reason, const char *why)
     return false;
 }
 
-static bool may_go_on(const fsdp__restarts *r, const char *reason, int exit_code)
+/* By somebody who has sent a rank what ends a program. The ranks save, where they can, and end alike. */
+static bool was_told_to_end(const fsdp_launch_report *report)
+{
+    return report->ended_by == SIGTERM || report->ended_by == SIGINT || report->ended_by == SIGHUP;
+}
+
+static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report, const char *reason)
 {
     char text[80];
 
-    if (exit_code == FSDP__USAGE)
+    if (was_told_to_end(report))
+        return give_up(reason, "a rank was told to end");
+    if (report->exit_code == FSDP__USAGE)
         return give_up(reason, "the command line is wrong");
     if (r->early && last_step(r) == 0 && is_same(r, reason))
         return give_up(reason, "it is the same failure as before, and no step was taken in between");
@@ -177,7 +186,7 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
     if (r->most == 0 || status != FSDP_COMM) /* ended by a signal to this process; or none could be started */
         return false;
     snprintf(reason, sizeof reason, "%s", report->reason);
-    if (!may_go_on(r, reason, report->exit_code))
+    if (!may_go_on(r, report, reason))
         return false;
     status = fsdp_checkpoint_find(config->checkpoint.folder, -1, &checkpoint);
     if (status != FSDP_OK && status != FSDP_NOT_FOUND)

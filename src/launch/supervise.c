@@ -199,6 +199,8 @@ static fsdp_status conclude(const supervisor *s, fsdp_launch_report *report)
     /* A rank that reported a failure is the first one, even if another was faster to end. */
     if (rank < 0 || fsdp__ended_well(s->children[rank].status))
         rank = s->first;
+    status = s->children[s->first].status;
+    report->ended_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     status = s->children[rank].status;
     report->failed_rank = rank;
     report->exit_code = fsdp__exit_status(status);

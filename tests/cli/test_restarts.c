@@ -166,6 +166,24 @@ static void it_stops_when_no_restart_is_left(void **state)
     release(&r);
 }
 
+/* Whichever: all ranks save and end, the others as of SIGTERM, and nobody starts them again. */
+static void a_rank_that_was_told_to_end_is_not_started_again(void **state)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    fixture *f = *state;
+
+    for (int i = 0; i < 3; i++) {
+        run r = start(f, "told", (const char *const[]){"-n", "2", "--max-restarts=5", NULL});
+
+        fixture_await(&r.p, "saved:  step ");
+        CHECK_EQ(kill(fixture_rank(r.mark, i % 2), signals[i]), 0);
+        program_wait(&r.p, 60);
+        CHECK(r.p.status == 128 + signals[i] || r.p.status == 128 + SIGTERM);
+        CHECK_CONTAINS(r.p.output, "the same command goes on; not started again: a rank was told to end");
+        release(&r);
+    }
+}
+
 /* Four ranks of two sequences each are a batch of eight, which three ranks cannot split. */
 static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
 {
@@ -245,5 +263,5 @@ static void a_run_of_one_rank_is_restarted_too(void **state)
 }
 
 TEST_MAIN(T(a_rank_that_was_killed_costs_nothing_but_time), T(it_stops_when_no_restart_is_left),
-          T(a_failure_that_comes_back_is_left_with_fewer_ranks), T(what_cannot_be_restarted_is_refused_at_once),
-          T(a_run_of_one_rank_is_restarted_too))
+          T(a_rank_that_was_told_to_end_is_not_started_again), T(a_failure_that_comes_back_is_left_with_fewer_ranks),
+          T(what_cannot_be_restarted_is_refused_at_once), T(a_run_of_one_rank_is_restarted_too))
