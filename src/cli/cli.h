@@ -73,6 +73,9 @@ typedef struct fsdp__ranks {
 /* What `-n text` means in this environment. NULL: it was not given, which is one rank, or all that were started. A
  * number that is not theirs is FSDP_INVALID. */
 fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out);
+/* The last error, as fsdp__failure; where others have started this process with who it is, for their lines are one
+ * stream. NULL: they have not. */
+int fsdp__rank_failure(const fsdp__ranks *ranks);
 /* Of a process that fails before it has joined the others, by the last error: says it, and lets them know, who would
  * wait for it. Returns `exit_status` (FAILED or USAGE). */
 int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status);

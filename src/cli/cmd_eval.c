@@ -264,7 +264,7 @@ static int run(evaluation *e)
     }
     if (status == FSDP_OK)
         return 0;
-    return e->rank_path ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
+    return e->rank_path ? FSDP__FAILED : fsdp__rank_failure(&e->ranks);
 }
 
 /* The ranks get the command line as it is, and read the same step-N of a folder of them. */

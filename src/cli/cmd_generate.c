@@ -95,14 +95,14 @@ static fsdp_status check_line(const texts *t, const fsdp__continuation *c)
 
 /* ---- the two roles ---- */
 
-static int run(fsdp__continuation *c)
+static int run(fsdp__continuation *c, const fsdp__ranks *ranks)
 {
     if (c->as_rank)
         (void)signal(SIGPIPE, SIG_IGN); /* its death would be a failure of all ranks */
     else
         fsdp__explain_bus_errors();
     if (fsdp__continuation_run(c) != FSDP_OK)
-        return c->as_rank ? FSDP__FAILED : fsdp__failure("%s", fsdp_last_error());
+        return c->as_rank ? FSDP__FAILED : fsdp__rank_failure(ranks);
     return 0;
 }
 
@@ -141,7 +141,7 @@ static int be_rank(fsdp__continuation *c, const char *fd_text)
         return fsdp__usage_error("%s", fsdp_last_error());
     if ((fd >= 0 && fsdp__prompt_take_over((int)fd, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    return run(c);
+    return run(c, NULL);
 }
 
 static int with_line(fsdp__continuation *c, const texts *t, int argc, char **argv)
@@ -161,7 +161,7 @@ static int with_line(fsdp__continuation *c, const texts *t, int argc, char **arg
     if ((t->file && fsdp__prompt_read("--prompt-file", t->file, &c->prompt) != FSDP_OK) ||
         (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) || fsdp__continuation_prepare(c) != FSDP_OK)
         return fsdp__ranks_refuse(&ranks, FSDP__FAILED);
-    return ranks.count > 1 && !ranks.joins ? launch(c, (int)ranks.count, argc, argv) : run(c);
+    return ranks.count > 1 && !ranks.joins ? launch(c, (int)ranks.count, argc, argv) : run(c, &ranks);
 }
 
 int fsdp__cmd_generate(int argc, char **argv)

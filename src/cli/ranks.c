@@ -1,5 +1,6 @@
 /* ranks.c - how many ranks there are to be, and who starts them; starts rank processes and ends as they do. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/process.h"
@@ -26,6 +27,16 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
     return FSDP_OK;
 }
 
+int fsdp__rank_failure(const fsdp__ranks *ranks)
+{
+    char host[65] = "";
+
+    if (!ranks || !ranks->joins)
+        return fsdp__failure("%s", fsdp_last_error());
+    (void)gethostname(host, sizeof host - 1);
+    return fsdp__failure("rank %d (machine '%s'): %s", ranks->rank, host, fsdp_last_error());
+}
+
 /* mpirun of Open MPI ends them, mpiexec of MPICH does not, nor does srun unless it is told so. */
 int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status)
 {
@@ -33,7 +44,7 @@ int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status)
     char reason[1024];
 
     snprintf(reason, sizeof reason, "%s", fsdp_last_error());
-    (void)(exit_status == FSDP__USAGE ? fsdp__usage_error("%s", reason) : fsdp__failure("%s", reason));
+    (void)(exit_status == FSDP__USAGE ? fsdp__usage_error("%s", reason) : fsdp__rank_failure(ranks));
     if (ranks->over_mpi && fsdp_context_from_env(&context) == FSDP_OK)
         fsdp_abort(context, reason);
     fsdp_context_free(context);

@@ -3,7 +3,7 @@
  *
  * Rank 0 lists what it sees, and the others look for the same. Of a folder that is to be written the name alone says
  * nothing, for each machine may have one: rank 0 puts a file there, or into the folder above it that exists, and the
- * others look for that. */
+ * others look for that, and whether they may write it: a machine that can only read finds out in hours otherwise. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,10 +33,20 @@ typedef struct sighting {
 
 /* ---- rank 0 ---- */
 
-static void list_read(const sighting *s, const char *key, const char *path)
+static fsdp_status list_read(const sighting *s, const char *key, const char *path)
 {
-    if (path && access(path, F_OK) == 0)
+    char host[HOST_BYTES] = "";
+
+    if (path && access(path, F_OK) != 0) {
+        int error = errno;
+
+        (void)gethostname(host, sizeof host - 1);
+        return FSDP_FAIL(FSDP_NOT_FOUND, "%s: machine '%s' (rank 0) does not see '%s': %s", key, host, path,
+                         strerror(error));
+    }
+    if (path)
         fprintf(s->out, LINE, 'r', key, path, path);
+    return FSDP_OK;
 }
 
 /* The folder itself, or the nearest above it that is there. fsdp__free it. */
@@ -83,13 +93,13 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
 
 static fsdp_status list_all(const fsdp_train_config *c, sighting *s)
 {
-    list_read(s, "model.path", c->model.path);
-    list_read(s, "data.tokenizer", fsdp__text_tokenizer(c));
+    FSDP_TRY(list_read(s, "model.path", c->model.path));
+    FSDP_TRY(list_read(s, "data.tokenizer", fsdp__text_tokenizer(c)));
     for (int64_t i = 0; i < c->data.path_count; i++)
-        list_read(s, "data.path", c->data.paths[i]);
+        FSDP_TRY(list_read(s, "data.path", c->data.paths[i]));
     for (int64_t i = 0; i < c->validation.path_count; i++)
-        list_read(s, "validation.path", c->validation.paths[i]);
-    list_read(s, "checkpoint.initial_load_path", c->checkpoint.initial_load_path);
+        FSDP_TRY(list_read(s, "validation.path", c->validation.paths[i]));
+    FSDP_TRY(list_read(s, "checkpoint.initial_load_path", c->checkpoint.initial_load_path));
     if (fsdp__train_saves(c))
         FSDP_TRY(list_written(s, "checkpoint.folder", c->checkpoint.folder));
     return list_written(s, "export.path", c->save.path);
@@ -105,6 +115,14 @@ static void remove_probes(sighting *s)
 
 /* ---- the others ---- */
 
+static fsdp_status may_write(const char *key, const char *host, const char *path, const char *there)
+{
+    if (access(there, W_OK) == 0)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_IO, "%s: machine '%s' cannot write to '%s' (%s), and the ranks of all machines do", key, host,
+                     path, strerror(errno));
+}
+
 static fsdp_status look(const char *first_host, char *line)
 {
     char host[HOST_BYTES] = "", *rest = line, *kind, *key, *path, *there;
@@ -113,9 +131,9 @@ static fsdp_status look(const char *first_host, char *line)
     key = strsep(&rest, "\t");
     path = strsep(&rest, "\t");
     there = rest;
-    if (!there || access(there, F_OK) == 0)
-        return FSDP_OK;
     (void)gethostname(host, sizeof host - 1);
+    if (!there || access(there, F_OK) == 0)
+        return there && *kind == 'w' ? may_write(key, host, path, there) : FSDP_OK;
     if (*kind == 'w')
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "%s: machine '%s' does not see what machine '%s' (rank 0) writes to '%s': all "

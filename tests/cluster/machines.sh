@@ -10,7 +10,7 @@
 #   machines_run K COMMAND...  on K ranks of each machine, by mpirun on m0; MACHINES_MAP in place of --map-by's value
 #   machines_on I COMMAND...   as a process of machine I
 #   machines_bytes I           what has come into machine I, by the counters of its interface
-#   machines_delay MS          on the way out of each machine; fails where the kernel has no netem
+#   machines_delay MS          on the way into each machine; fails where the kernel has no netem
 #   machines_cut I             takes machine I off the network
 #   machines_mend I            and back; returns when it is reached again
 #   machines_answers I J       whether machine I reaches machine J

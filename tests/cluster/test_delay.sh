@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What comes late changes no bit, and is no failure. Skipped where the kernel cannot delay, after the run without.
+set -eu
+# shellcheck source=tests/cluster/machines.sh
+. "$FSDP_SOURCE/tests/cluster/machines.sh"
+machines_enter "$@"
+machines_up 2
+cd "$machines_folder"
+
+# curve NAME: two machines train, and what came of it
+curve() {
+    machines_run 2 "$FSDP_BUILD/fsdp" train --model.preset=llama-1m --model.n_layers=2 --training.steps=4 \
+        --data.path="$FSDP_SOURCE/tests/reference/tokens.bin" --training.seq_len=32 --training.local_batch_size=1 \
+        --metrics.log_freq=1 --metrics.jsonl="$1.jsonl" --comm.timeout=4 >"$1.txt" 2>&1 || {
+        cat "$1.txt"
+        exit 1
+    }
+    grep -o '^{"step": [0-9]*, "loss": [^,]*, "grad_norm": [^,]*' "$1.jsonl"
+}
+
+at_once=$(curve at_once)
+[ "$(wc -l <<<"$at_once")" = 4 ]
+machines_delay 50 || skip "this kernel has no netem (CONFIG_NET_SCH_NETEM): nothing can be delayed"
+late=$(curve late)
+[ "$late" = "$at_once" ] || {
+    diff <(echo "$at_once") <(echo "$late")
+    exit 1
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# What not every machine sees, or may write, is an error at the start that names the machine and what it misses: of the
+# first machine, of another, of every command. Machines have mounts of their own here.
+set -eu
+export MACHINES_MOUNTS=1
+# shellcheck source=tests/cluster/machines.sh
+. "$FSDP_SOURCE/tests/cluster/machines.sh"
+machines_enter "$@"
+machines_up 2
+cd "$machines_folder"
+fsdp=$FSDP_BUILD/fsdp
+mkdir data model checkpoints exports
+cp "$FSDP_SOURCE/tests/reference/tokens.bin" data
+cp -r "$FSDP_SOURCE/tests/reference/models/tiny-gpt2" model
+train=("$fsdp" train --model.preset=llama-1m --training.steps=2 --training.seq_len=32 --training.local_batch_size=1
+    --metrics.log_freq=1)
+tokens=--data.path=data/tokens.bin
+seen=--data.path=$FSDP_SOURCE/tests/reference/tokens.bin
+
+fail() {
+    echo "$1; it said:"
+    cat out
+    exit 1
+}
+
+# refused TEXT COMMAND...: by one line that has the text, before the first step
+refused() {
+    local text=$1
+    shift
+    if machines_run 1 timeout 100 "$@" >out 2>&1; then fail "not refused: $*"; fi
+    grep '^fsdp: ' out | grep -Eq -- "$text" || fail "$* does not say '$text'"
+    if grep -q '^step:' out; then fail "there were steps: $*"; fi
+}
+
+# without FOLDER I: machine I has nothing there; read_only FOLDER I; back FOLDER I: as it was
+without() { machines_on "$2" mount -t tmpfs none "$1"; }
+read_only() { machines_on "$2" mount --bind "$1" "$1" && machines_on "$2" mount -o remount,bind,ro "$1"; }
+back() { machines_on "$2" umount "$1"; }
+
+machines_run 1 "${train[@]}" $tokens --checkpoint.folder=checkpoints/a --export.path=exports/a >out 2>&1 ||
+    fail "nothing is hidden, and it fails"
+
+missing=("machine 'm0' \(rank 0\) does not see" "machine 'm1' does not see")
+for machine in 0 1; do
+    misses=${missing[machine]}
+    who="rank $machine \(machine 'm$machine'\): "
+    without data $machine
+    refused "data.path: $misses 'data/tokens.bin'" "${train[@]}" $tokens
+    refused "validation.path: $misses 'data/tokens.bin'" "${train[@]}" "$seen" --validation.path=data/tokens.bin
+    refused "${who}cannot open 'data/tokens.bin'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
+    back data $machine
+    without model $machine
+    refused "model.path: $misses 'model/tiny-gpt2'" "$fsdp" train --model.path=model/tiny-gpt2 $tokens
+    refused "initial_load_path: $misses 'model/tiny-gpt2'" "${train[@]}" $tokens --checkpoint.folder=checkpoints/b \
+        --checkpoint.initial_load_path=model/tiny-gpt2
+    refused "${who}there is no 'model/tiny-gpt2'" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
+    refused "${who}there is no 'model/tiny-gpt2'" "$fsdp" generate model/tiny-gpt2 --tokens 1,2
+    back model $machine
+    for kind in "checkpoint.folder checkpoints" "export.path exports"; do
+        read -r key folder <<<"$kind"
+        # A folder of each machine's own: rank 0 writes, and the other does not see it.
+        without "$folder" $machine
+        refused "$key: machine 'm1' does not see what machine 'm0' \(rank 0\) writes to '$folder/b'" "${train[@]}" \
+            $tokens "--$key=$folder/b"
+        back "$folder" $machine
+        read_only "$folder" $machine
+        refused "$key: .*Read-only file system" "${train[@]}" $tokens "--$key=$folder/b"
+        [ $machine = 0 ] || grep -q "machine 'm1' cannot write to '$folder/b'" out || fail "the machine is not named"
+        back "$folder" $machine
+    done
+done
+left=$(find checkpoints exports -mindepth 1 -maxdepth 1 | sort | xargs)
+[ "$left" = "checkpoints/a exports/a" ] || fail "something is left: $left"
+
+# The config is for rank 0 to see.
+mkdir config
+printf 'model:\n  preset: llama-1m\n' >config/c.yaml
+without config 1
+machines_run 1 "${train[@]}" $tokens config/c.yaml >out 2>&1 || fail "a config that rank 0 alone sees is no error"
+back config 1
