@@ -3,6 +3,8 @@
 #include <stdatomic.h>
 
 #include "comm/internal.h"
+#include "comm/machines/group.h"
+#include "comm/world.h"
 #include "support/ranks.h"
 
 enum {
@@ -217,6 +219,33 @@ static void programs_that_wait_in_a_circle_are_named(void **state)
     run_faults(&four, 2, 2, cross, 4);
 }
 
+/* What is known of a rank is of one call: its group is not that of a call before. */
+static void go_on_in_another_group(fsdp_context *context, void *arg)
+{
+    static const int both[] = {0, 1};
+    fsdp__machines *machines = fsdp__comm_get(context)->transport;
+    fsdp__watch *watch = &machines->watch;
+    fsdp_process_group *other;
+
+    (void)arg;
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    CHECK_OK(fsdp_process_group_create(context, both, 2, "other", &other));
+    CHECK_OK(fsdp_barrier(other));
+    pthread_mutex_lock(&watch->mutex);
+    CHECK_STRING(watch->heard[1 - fsdp_context_rank(context)].doing.group, "other");
+    CHECK_EQ(watch->heard[1 - fsdp_context_rank(context)].doing.tag, watch->doing.tag);
+    pthread_mutex_unlock(&watch->mutex);
+    fsdp_process_group_free(other);
+}
+
+static void a_meeting_tells_in_which_group_a_rank_is(void **state)
+{
+    faults f = {.rank = 0};
+
+    (void)state;
+    run_faults(&f, 2, 1, go_on_in_another_group, 0);
+}
+
 /* ---- late messages change nothing ---- */
 
 static void sum_late(fsdp_context *context, void *arg)
@@ -268,5 +297,6 @@ TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
           cmocka_unit_test(who_leaves_is_named_on_every_machine),
           cmocka_unit_test(who_stops_is_named_with_machine_and_call), cmocka_unit_test(a_cut_link_ends_both_sides),
           cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
+          cmocka_unit_test(a_meeting_tells_in_which_group_a_rank_is),
           cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same),
           cmocka_unit_test(nothing_is_left_in_the_network))

@@ -91,12 +91,9 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
     const fsdp__header *first = &m->headers[0];
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-    for (int p = 0; p < m->group->columns; p++) {
-        const fsdp__signature *theirs = &m->headers[p].signature;
-
-        fsdp__watch_met(&m->group->world->watch, m->group->column[p], m->group->name, theirs->sequence, theirs->name,
-                        theirs->label);
-    }
+    for (int p = 0; p < m->group->columns; p++)
+        fsdp__watch_met(&m->group->world->watch, m->group->column[p], m->group->name, m->group->tag,
+                        &m->headers[p].signature);
     for (int p = 1; p < m->group->columns; p++)
         if (memcmp(&first->signature, &m->headers[p].signature, sizeof first->signature) != 0)
             return fail_mismatch(m, p);

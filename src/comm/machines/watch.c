@@ -72,20 +72,22 @@ static bool settle(fsdp__watch *watch)
     return watch->letters != NULL;
 }
 
-static void tell(fsdp__watch *watch, int rank, const news *what)
+/* false: there is no memory for it; the next beat tells it. */
+static bool tell(fsdp__watch *watch, int rank, const news *what)
 {
     size_t bytes = offsetof(news, text) + (what->kind == NEWS_BROKEN ? strlen(what->text) + 1 : 0);
     letter *one = fsdp__calloc(1, sizeof *one);
 
-    if (!one) /* the next beat tells it */
-        return;
+    if (!one)
+        return false;
     memcpy(&one->news, what, bytes);
     if (!fsdp__link_tell(watch->link, rank, FSDP__TAG_NEWS, &one->news, bytes, &one->request) || !one->request) {
         fsdp__free(one);
-        return;
+        return true;
     }
     one->next = watch->letters;
     watch->letters = one;
+    return true;
 }
 
 /* ---- what is known of a rank ---- */
@@ -147,10 +149,12 @@ static void find_local_wait(const fsdp__watch *watch, fsdp__waiting *out)
             *out = (fsdp__waiting){fsdp__arena_global(arena, r), place.mark + place.region};
 }
 
-static void tell_all(fsdp__watch *watch, news_kind kind)
+/* Whether all were told. */
+static bool tell_all(fsdp__watch *watch, news_kind kind)
 {
     const fsdp__places *places = &watch->link->places;
     news what = {.kind = kind};
+    bool all = true;
 
     pthread_mutex_lock(&watch->mutex);
     what.doing = watch->doing;
@@ -162,8 +166,9 @@ static void tell_all(fsdp__watch *watch, news_kind kind)
         find_local_wait(watch, &what.waiting);
     for (int r = 0; r < places->ranks; r++)
         if (r != places->rank)
-            tell(watch, r, &what);
+            all = tell(watch, r, &what) && all;
     note_news(watch, places->rank, &what);
+    return all;
 }
 
 /* Each rank of a machine tells one of every other machine: one of them is enough, and may be the only one that can. */
@@ -179,7 +184,7 @@ static void tell_broken(fsdp__watch *watch)
     snprintf(what.text, sizeof what.text, "%s", control->abort_text);
     for (int r = places->rank % places->machine_ranks; r < places->ranks; r += places->machine_ranks)
         if (r != places->rank)
-            tell(watch, r, &what);
+            (void)tell(watch, r, &what);
     for (int i = 0; i < SETTLE_TURNS && settle(watch); i++)
         nap(1);
     atomic_store(&watch->link->told, true);
@@ -315,7 +320,7 @@ static void *watch_main(void *argument)
             break;
         if (!left && (since_beat >= beat_ms || atomic_load(&watch->leaving))) {
             left = atomic_load(&watch->leaving);
-            tell_all(watch, left ? NEWS_LEFT : NEWS_BEAT);
+            left = tell_all(watch, left ? NEWS_LEFT : NEWS_BEAT) && left;
             end_circle(watch);
             atomic_store(&watch->told, left);
             since_beat = 0;
@@ -464,16 +469,17 @@ void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom)
     pthread_mutex_unlock(&watch->mutex);
 }
 
-void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, uint64_t sequence, int name, const char *label)
+void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, const fsdp__signature *theirs)
 {
     fsdp__doing *doing = &watch->heard[rank].doing;
 
     pthread_mutex_lock(&watch->mutex);
     doing->in = 1;
-    doing->sequence = sequence;
-    doing->name = name;
+    doing->tag = tag;
+    doing->sequence = theirs->sequence;
+    doing->name = (int32_t)theirs->name;
     snprintf(doing->group, sizeof doing->group, "%s", group);
-    memcpy(doing->label, label, sizeof doing->label);
+    memcpy(doing->label, theirs->label, sizeof doing->label);
     pthread_mutex_unlock(&watch->mutex);
 }
 

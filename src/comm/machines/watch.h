@@ -13,6 +13,7 @@
 #include "comm/machines/link.h"
 #include "comm/symmetric/group.h"
 #include "comm/symmetric/pulse.h"
+#include "comm/symmetric/signature.h"
 
 /* What a rank is in: the call that it has begun last. */
 typedef struct fsdp__doing {
@@ -73,8 +74,8 @@ void fsdp__watch_program_waits(fsdp__watch *watch, int tag, bool waits);
 /* A call of the group waits for a rank; -1: no more. */
 void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom);
 
-/* A rank has said in a meeting of `group` what it calls there: fresher than its last beat. */
-void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, uint64_t sequence, int name, const char *label);
+/* A rank has said in a meeting of the group what it calls there: fresher than its last beat. */
+void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, const fsdp__signature *theirs);
 
 /* A thread of this rank has used so much processor time to look whether others have come: no sign of life. */
 void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns);
