@@ -1,7 +1,6 @@
 /* start.c - which MPI has started this process, as the environment shows it. */
 #include "comm/mpi/start.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +15,7 @@ static const fsdp__mpi_kind mpich = {
 /* The first whose variables are set. mpirun of Open MPI comes before the rest: it sets PMIx's variables, too, and
  * stands inside of Slurm's tasks where it is used there. */
 static const struct sign {
-    const char *variable, *ranks; /* both of them; `ranks` NULL: it does not tell how many there are */
+    const char *variable, *size; /* both of them; `size` NULL: it does not tell how many ranks there are */
     const fsdp__mpi_kind *kind;
 } signs[] = {
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &open_mpi}, /* mpirun of Open MPI */
@@ -29,22 +28,6 @@ static const char *value_of(const char *variable)
     const char *value = variable ? getenv(variable) : NULL;
 
     return value && *value ? value : NULL;
-}
-
-static fsdp_status read_ranks(const char *variable, int *out)
-{
-    const char *text = value_of(variable);
-    char *end;
-    long value;
-
-    if (!text)
-        return FSDP_OK;
-    value = strtol(text, &end, 10);
-    if (*end || value < 1 || value > INT_MAX)
-        return FSDP_FAIL(FSDP_INVALID, "environment variable %s is '%s', not a number of ranks", variable,
-                         FSDP__SHOWN_NAME(text));
-    *out = (int)value;
-    return FSDP_OK;
 }
 
 /* What the user says. `*decided`: whether anything. */
@@ -76,17 +59,9 @@ fsdp_status fsdp__mpi_started(fsdp__mpi_start *out)
     FSDP_TRY(read_choice(&found, &decided));
     if (decided && !found.kind)
         return FSDP_OK;
-    for (size_t i = 0; i < FSDP__COUNT_OF(signs); i++) {
-        if (!value_of(signs[i].variable) || (signs[i].ranks && !value_of(signs[i].ranks)))
-            continue;
-        if (!found.kind) {
-            found.kind = signs[i].kind;
-            found.variable = signs[i].variable;
-        }
-        found.ranks_variable = signs[i].ranks;
-        FSDP_TRY(read_ranks(signs[i].ranks, &found.ranks));
-        break;
-    }
+    for (size_t i = 0; i < FSDP__COUNT_OF(signs) && !found.kind; i++)
+        if (value_of(signs[i].variable) && (!signs[i].size || value_of(signs[i].size)))
+            found = (fsdp__mpi_start){signs[i].kind, signs[i].variable};
     *out = found;
     return FSDP_OK;
 }

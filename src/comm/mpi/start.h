@@ -15,8 +15,6 @@ typedef struct fsdp__mpi_kind {
 typedef struct fsdp__mpi_start {
     const fsdp__mpi_kind *kind; /* NULL: no MPI has started this process */
     const char *variable;       /* of the environment, that says so */
-    int ranks;                  /* of the world, as the starter says it; 0: it does not */
-    const char *ranks_variable;
 } fsdp__mpi_start;
 
 /* FSDP_MPI is "openmpi", "mpich" or "none" where it is set, and decides. */
