@@ -222,13 +222,24 @@ void scatter_case(test_case *c)
           (long)a.map.count, (long)a.map.size, (long)a.map.inner, (long)a.map.index_inner, a.add, a.keep);
 }
 
+/* Long rows, of which more is thrown away than kept; those that rise or fall all the way, too. */
 void topk_case(test_case *c)
 {
-    fsdp__topk_args a = {.rows = a_size(c, 40), .cols = between(c, 1, 300), .largest = coin(c), .dtype = c->dtype};
+    bool is_long = between(c, 0, 3) == 0;
+    fsdp__topk_args a = {.rows = is_long ? between(c, 1, 3) : a_size(c, 40),
+                         .cols = is_long ? between(c, 600, 1500) : between(c, 1, 300),
+                         .largest = coin(c),
+                         .dtype = c->dtype};
     float *x;
 
-    a.k = coin(c) ? a.cols : between(c, 0, a.cols);
+    a.k = coin(c) ? a.cols : between(c, 0, is_long ? 40 : a.cols);
     a.x = x = an_input(c, c->dtype, a.rows * a.cols, -2.0, 2.0);
+    if (c->dtype == FSDP_F32 && coin(c)) {
+        float step = coin(c) ? 1e-3f : -1e-3f;
+
+        for (int64_t i = 0; i < a.rows * a.cols; i++)
+            x[i] = (float)(i % a.cols) * step;
+    }
     if (c->dtype == FSDP_F32 && a.rows > 0) /* equal ones, both zeros, a NaN */
         for (int i = 0; i < 4; i++)
             x[between(c, 0, a.rows * a.cols - 1)] = (float[]){0.0f, -0.0f, 0.0f, NAN}[i];

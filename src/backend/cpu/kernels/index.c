@@ -1,4 +1,4 @@
-/* index.c - elements by index along a dimension, there and back, and the indices of the largest. */
+/* index.c - elements by index along a dimension, there and back. */
 #include "backend/cpu/kernels/dtype.h"
 
 /* The index of element (o, j, i), clamped: what is outside was refused before, where anybody could look. */
@@ -179,76 +179,5 @@ fsdp_status KERNEL(scatter)(fsdp_stream *stream, const void *args)
         else
             add_in_place(k, o, first, end);
     }
-    return FSDP_OK;
-}
-
-/* ---- the largest, or smallest ---- */
-
-/* Whole numbers in the order that is wanted: the value's first, then the index. NaN is larger than all; -0 is 0. */
-FSDP__INLINE uint64_t key_of(float x, int64_t index, bool largest)
-{
-    uint32_t bits = x != x ? 0x7fc00000u : fsdp__float_bits(x == 0.0f ? 0.0f : x);
-
-    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(largest ? ~bits : bits) << 32 | (uint64_t)index;
-}
-
-/* `heap` of n, the largest on top: `key` comes in at the top's place. */
-FSDP__INLINE void sift(uint64_t *heap, int64_t n, int64_t at, uint64_t key)
-{
-    for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
-        child += child + 1 < n && heap[child + 1] > heap[child];
-        if (heap[child] <= key)
-            break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = key;
-}
-
-/* The k smallest keys of a row, in order: a heap of those so far, from which the largest goes. */
-static void select_row(const fsdp__topk_args *k, int64_t row, uint64_t *heap)
-{
-    const void *x = fsdp__at(k->dtype, k->x, row * k->cols);
-    int32_t *out = k->indices + row * k->k;
-
-#define KEY(T) key_of(fsdp__load(T, x, i), i, k->largest)
-#define FILL(T)                        \
-    for (int64_t i = 0; i < k->k; i++) \
-    heap[i] = KEY(T)
-#define OFFER(T)                               \
-    for (int64_t i = k->k; i < k->cols; i++) { \
-        uint64_t key = KEY(T);                 \
-        if (key < heap[0])                     \
-            sift(heap, k->k, 0, key);          \
-    }
-    FSDP__EACH_FLOAT(k->dtype, FILL)
-    for (int64_t i = k->k / 2 - 1; i >= 0; i--)
-        sift(heap, k->k, i, heap[i]);
-    FSDP__EACH_FLOAT(k->dtype, OFFER)
-#undef OFFER
-#undef FILL
-#undef KEY
-    for (int64_t n = k->k - 1; n >= 0; n--) {
-        uint64_t key = heap[n];
-
-        out[n] = (int32_t)(uint32_t)heap[0];
-        sift(heap, n, 0, key);
-    }
-}
-
-fsdp_status KERNEL(topk)(fsdp_stream *stream, const void *args)
-{
-    const fsdp__topk_args *k = args;
-    uint64_t *room;
-
-    if (k->rows == 0 || k->k == 0)
-        return FSDP_OK;
-    room = fsdp__stream_workspace(stream, (size_t)(fsdp__threads() * k->k) * sizeof *room);
-    if (!room)
-        return FSDP_NO_MEMORY;
-#pragma omp parallel for schedule(static) if (k->rows * k->cols > FSDP__PARALLEL_MIN)
-    for (int64_t row = 0; row < k->rows; row++)
-        select_row(k, row, room + fsdp__thread() * k->k);
     return FSDP_OK;
 }
