@@ -235,6 +235,19 @@ void scene_check_next(const char *folder, fsdp_context *context)
     CHECK_EQ(count_entries(folder), 3);
 }
 
+int scene_each_saving(int (*sweep)(const scene_saving *what, int *seen))
+{
+    int tried = 0, seen = 0;
+
+    for (int world = 1; world <= SCENE_SAVING_RANKS; world++)
+        for (int i = 0; i < 8; i++)
+            tried += sweep(
+                &(scene_saving){
+                    .world = world, .layout = i & 4 ? SCENE_FLAT : SCENE_ROWS, .async = i & 1, .later = i & 2},
+                &seen);
+    return tried;
+}
+
 void scene_use_memory(void)
 {
     if (access("/dev/shm", W_OK) == 0)

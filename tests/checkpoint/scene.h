@@ -57,6 +57,21 @@ void scene_check_newest(const char *folder, fsdp_context *context, bool one_befo
 /* The next save works, and leaves nothing of those before. */
 void scene_check_next(const char *folder, fsdp_context *context);
 
+enum {
+    SCENE_SAVING_RANKS = 3 /* at most */
+};
+
+/* A save of step 2: what is saved, and by whom. */
+typedef struct scene_saving {
+    int world;
+    scene_layout layout;
+    bool async;
+    bool later; /* step 1 is there, and goes when step 2 is */
+} scene_saving;
+/* Ends each kind of save at many points; returns the sum of what the sweeps return. `seen` counts points over all of
+ * them, for a sweep that tries only some. */
+int scene_each_saving(int (*sweep)(const scene_saving *what, int *seen));
+
 /* Where disks are slow, tests write to memory. In front of everything in main(). */
 void scene_use_memory(void);
 

@@ -11,18 +11,9 @@
 #include "faults/tree.h"
 
 enum {
-    MOST_RANKS = 3,
     NEVER = 1000000,
     SPARSE = 43 /* of the points, every so manyth in the quick version */
 };
-
-/* What is saved, and by whom. */
-typedef struct scenario {
-    int world;
-    scene_layout layout;
-    bool async;
-    bool later; /* step 1 is there, and goes when step 2 is */
-} scenario;
 
 /* Where it ends. */
 typedef struct point {
@@ -33,7 +24,7 @@ typedef struct point {
 } point;
 
 typedef struct stage {
-    scenario what;
+    scene_saving what;
     char *directory, *folder;
     char *before; /* a copy of the folder before */
     point at;
@@ -108,13 +99,13 @@ static void try_point(stage *s, const point *at)
 
 /* ---- all points ---- */
 
-static stage stage_create(const scenario *what)
+static stage stage_create(const scene_saving *what)
 {
     stage s = {.what = *what, .directory = test_directory()};
 
     s.folder = test_path(s.directory, "checkpoints");
     s.before = test_path(s.directory, "before");
-    s.uses = mmap(NULL, MOST_RANKS * sizeof *s.uses, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    s.uses = mmap(NULL, SCENE_SAVING_RANKS * sizeof *s.uses, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(s.uses != MAP_FAILED);
     CHECK_OK(fsdp__make_directories(s.before));
     if (what->later) {
@@ -128,7 +119,7 @@ static stage stage_create(const scenario *what)
 
 static void stage_free(stage *s)
 {
-    munmap(s->uses, MOST_RANKS * sizeof *s->uses);
+    munmap(s->uses, SCENE_SAVING_RANKS * sizeof *s->uses);
     free(s->before);
     free(s->folder);
     test_directory_free(s->directory);
@@ -157,10 +148,10 @@ static int try_rank(stage *s, int rank, const long *uses, int *seen)
     return tried;
 }
 
-static int sweep(const scenario *what, int *seen)
+static int sweep(const scene_saving *what, int *seen)
 {
     stage s = stage_create(what);
-    long uses[MOST_RANKS][2];
+    long uses[SCENE_SAVING_RANKS][2];
     int tried = 0;
 
     s.at = (point){.rank = -1};
@@ -176,14 +167,9 @@ static int sweep(const scenario *what, int *seen)
 
 static void every_boundary_of_a_save_leaves_the_newest_or_the_one_before(void **state)
 {
-    int tried = 0, seen = 0;
+    int tried = scene_each_saving(sweep);
 
     (void)state;
-    for (int world = 1; world <= MOST_RANKS; world++)
-        for (int i = 0; i < 8; i++)
-            tried += sweep(
-                &(scenario){.world = world, .layout = i & 4 ? SCENE_FLAT : SCENE_ROWS, .async = i & 1, .later = i & 2},
-                &seen);
     printf("killed at %d points\n", tried);
     CHECK(tried > (test_long() ? 1000 : 20));
 }

@@ -7,28 +7,19 @@
 #include "support/disk.h"
 
 enum {
-    MOST_RANKS = 3,
     LUCKS = 9,
     SPARSE = 23 /* of the cuts, every so manyth in the quick version */
 };
 
-/* What is saved, and by whom. */
-typedef struct scenario {
-    int world;
-    scene_layout layout;
-    bool async;
-    bool later; /* step 1 is there, and goes when step 2 is */
-} scenario;
-
 typedef struct stage {
-    scenario what;
+    scene_saving what;
     char *directory, *watched, *folder; /* the folder is in the watched one, and not there where nothing was saved */
     char *cut, *cut_folder;             /* what is left of them */
     disk *disk;
-    int reported[MOST_RANKS]; /* calls until each rank was told that the checkpoint is there */
+    int reported[SCENE_SAVING_RANKS]; /* calls until each rank was told that the checkpoint is there */
 } stage;
 
-static stage stage_create(const scenario *what)
+static stage stage_create(const scene_saving *what)
 {
     stage s = {.what = *what, .directory = test_directory()};
     fsdp_context *context = test_context();
@@ -110,7 +101,7 @@ static void try_cut(const stage *s, int calls, int luck)
 }
 
 /* `*seen` counts all, also those that are left out. */
-static int sweep(const scenario *what, int *seen)
+static int sweep(const scene_saving *what, int *seen)
 {
     stage s = stage_create(what);
     int tried = 0;
@@ -136,14 +127,9 @@ static int sweep(const scenario *what, int *seen)
 
 static void any_cut_leaves_the_newest_or_the_one_before(void **state)
 {
-    int tried = 0, seen = 0;
+    int tried = scene_each_saving(sweep);
 
     (void)state;
-    for (int world = 1; world <= MOST_RANKS; world++)
-        for (int i = 0; i < 8; i++)
-            tried += sweep(
-                &(scenario){.world = world, .layout = i & 4 ? SCENE_FLAT : SCENE_ROWS, .async = i & 1, .later = i & 2},
-                &seen);
     printf("cut at %d points\n", tried);
     CHECK(tried > (test_long() ? 1000 : 50));
 }
