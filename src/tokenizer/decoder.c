@@ -62,7 +62,7 @@ static fsdp_status token_bytes(const fsdp_tokenizer *tokenizer, bool skip_specia
 {
     const fsdp__vocabulary *vocabulary = &tokenizer->bpe.vocabulary;
 
-    if (id < 0 || id >= vocabulary->count || !vocabulary->tokens[id].present)
+    if (!fsdp__vocabulary_has(vocabulary, id))
         return FSDP_FAIL(FSDP_INVALID, "cannot decode id %d: the tokenizer has no such token (it has ids up to %lld)",
                          (int)id, (long long)vocabulary->count - 1);
     *bytes = fsdp__vocabulary_bytes(vocabulary, id, count);

@@ -99,7 +99,7 @@ static fsdp_status insert_id(fsdp_token_list *list, int64_t at, const json_t *va
 {
     int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
 
-    if (id < 0 || id >= tokenizer->bpe.vocabulary.count)
+    if (!fsdp__vocabulary_has(&tokenizer->bpe.vocabulary, id))
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': the post-processor names an id that is no token's", path);
     FSDP_TRY(fsdp__token_list_add(list, 0));
     memmove(list->ids + at + 1, list->ids + at, (size_t)(list->count - 1 - at) * sizeof *list->ids);

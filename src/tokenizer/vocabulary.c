@@ -171,6 +171,11 @@ fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text,
     return insert(vocabulary, &k, (int32_t)id);
 }
 
+bool fsdp__vocabulary_has(const fsdp__vocabulary *vocabulary, int64_t id)
+{
+    return id >= 0 && id < vocabulary->count && vocabulary->tokens[id].present;
+}
+
 const char *fsdp__vocabulary_bytes(const fsdp__vocabulary *vocabulary, int32_t token, size_t *count)
 {
     *count = vocabulary->tokens[token].bytes;

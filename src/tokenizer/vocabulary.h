@@ -30,6 +30,8 @@ fsdp_status fsdp__vocabulary_add(fsdp__vocabulary *vocabulary, const char *text,
 /* By the text of files; by the bytes that byte-level text stands for. FSDP__NO_TOKEN: there is none. */
 fsdp_status fsdp__vocabulary_find_text(const fsdp__vocabulary *vocabulary, const char *text, int32_t *out);
 int32_t fsdp__vocabulary_find_bytes(const fsdp__vocabulary *vocabulary, const char *bytes, size_t count);
+/* Whether a token has this id: a vocabulary may leave some out. */
+bool fsdp__vocabulary_has(const fsdp__vocabulary *vocabulary, int64_t id);
 /* What the token stands for: `token` is of the vocabulary. */
 const char *fsdp__vocabulary_bytes(const fsdp__vocabulary *vocabulary, int32_t token, size_t *count);
 void fsdp__vocabulary_release(fsdp__vocabulary *vocabulary);

@@ -161,6 +161,10 @@ static void what_is_malformed_is_refused(void **state)
         {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<b>\"}}], "
                             "\"special_tokens\": {\"<b>\": {\"ids\": [999]}}}"},
          "an id that is no token's"},
+        {{.added_tokens = "[{\"content\": \"<e>\", \"id\": 300}]", /* 271 to 299 are left out */
+          .post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<e>\"}}], "
+                            "\"special_tokens\": {\"<e>\": {\"ids\": [299]}}}"},
+         "an id that is no token's"},
         {{.added_tokens = "[{\"content\": \"<e>\"}]"}, "key 'id' is missing"},
         {{.added_tokens = "[{\"content\": \"<e>\", \"id\": 3}]"}, "token '<e>' has id 3, which another token has, too"},
         {{.added_tokens = "[{\"content\": \"he\", \"id\": 300}]"}, "token 'he' has two ids, 257 and 300"},
