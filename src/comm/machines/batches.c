@@ -14,7 +14,7 @@ int64_t fsdp__batches_room(int columns, int locals)
 {
     int64_t room = MOST_BYTES / (4 * (int64_t)columns + locals);
 
-    room = FSDP__MIN(FSDP__MAX(room, LEAST_ROOM), FSDP__PIECE_BYTES);
+    room = FSDP__MIN(FSDP__MAX(room, LEAST_ROOM), FSDP__BATCH_BYTES);
     return room / FSDP__BATCH_ALIGN * FSDP__BATCH_ALIGN;
 }
 

@@ -29,7 +29,7 @@ typedef struct fsdp__exchange {
 } fsdp__exchange;
 
 enum {
-    FSDP__PIECES = 4 /* of one leg, on their way at a time */
+    FSDP__PIECES = 32 /* of one leg, on their way at a time */
 };
 
 /* Begins: the first pieces are on their way. Of two exchanges of a group and kind (FSDP__TAG_HEADER, _DATA) that are

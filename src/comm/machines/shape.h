@@ -1,5 +1,13 @@
 /* shape.h - how the members of a group lie on the machines, and what follows of that for who sends what to whom.
- * Arithmetic of ranks and sizes alone. */
+ * Arithmetic of ranks and sizes alone.
+ *
+ * [Note: size of a piece]
+ * An MPI sends small messages at once, and asks before it sends a large one. Over TCP both directions of a pair of
+ * ranks have one connection: the answer to a question waits there behind the data that goes the same way. Of two ranks
+ * that begin an exchange, the one that is a little earlier has its answer at once and sends all that it has asked for;
+ * the other one's comes behind that. From there on the directions take turns, which takes up to twice the time. So
+ * pieces are small enough to be sent at once: with its header each is below the 64 KiB of Open MPI
+ * (btl_tcp_eager_limit). */
 #ifndef COMM_MACHINES_SHAPE_H
 #define COMM_MACHINES_SHAPE_H
 
@@ -8,8 +16,9 @@
 #include <stdint.h>
 
 enum {
-    FSDP__PIECE_BYTES = 512 << 10, /* of a message, at most */
-    FSDP__AT_ONCE_BYTES = 4096     /* an all_reduce up to here is one exchange */
+    FSDP__PIECE_BYTES = 60 << 10,              /* of a message, at most: see the note */
+    FSDP__BATCH_BYTES = 8 * FSDP__PIECE_BYTES, /* of a reduction, to each rank, at most */
+    FSDP__AT_ONCE_BYTES = 4096                 /* an all_reduce up to here is one exchange */
 };
 
 /* See group.h. */
