@@ -99,7 +99,10 @@ typedef struct fsdp_offload_policy {
 
 /* How prefetched gathers and reductions run. */
 typedef enum fsdp_overlap {
-    FSDP_OVERLAP_AUTO, /* inline on the CPU: ranks have no core to spare; on workers over several machines */
+    /* Inline on the CPU: ranks have no core to spare. Over several machines on workers, and from the second forward on
+     * each module's forward gathers the one that was used next in the first: there are two whole besides the outermost,
+     * as in a backward. */
+    FSDP_OVERLAP_AUTO,
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
 } fsdp_overlap;
@@ -301,10 +304,10 @@ FSDP_API fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool ke
  * recomputed in a backward (fsdp_module_set_checkpoint) is gathered all the same. */
 FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
 /* What is gathered ahead, in the order of the list (copied), as soon as the module's own parameters are there: in its
- * forward (by default nothing) and in its backward (by default the one whose forward came before it; a list replaces
- * that, of 0 modules brings it back). Each module of the list must be sharded and below the same outermost module.
- * Scheduling only: the results are the same bits. Each gather ahead has its memory until its use; one that is not used
- * is given up at the end of the forward, or of the backward. */
+ * forward (by default nothing, or what FSDP_OVERLAP_AUTO says) and in its backward (by default the one whose forward
+ * came before it); a list replaces the default, of 0 modules brings it back. Each module of the list must be sharded
+ * and below the same outermost module. Scheduling only: the results are the same bits. Each gather ahead has its memory
+ * until its use; one that is not used is given up at the end of the forward, or of the backward. */
 FSDP_API fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules,
                                                                  int count);
 FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules,

@@ -315,6 +315,14 @@ static fsdp_overlap overlap_of(const collection *c)
     return FSDP_OVERLAP_INLINE;
 }
 
+/* Where the device runs behind the host a forward has issued the next gather before it has computed, as with FSDP2. In
+ * step with the host that takes asking for it, once gathers run beside the computing. */
+static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
+{
+    return c->outermost->overlap == FSDP_OVERLAP_AUTO && overlap_of(c) == FSDP_OVERLAP_WORKER &&
+           fsdp__stream_is_inline(fsdp_device_stream(device));
+}
+
 /* All states below a root share one stream, so they are on one device. */
 static fsdp_status open_comm(const collection *c)
 {
@@ -340,6 +348,7 @@ static fsdp_status open_comm(const collection *c)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "'%s' is on device '%s', but shares its communication context with modules on '%s'", whose,
                          fsdp_device_name(device), fsdp_device_name(fsdp__stream_device(c->root->comm->stream)));
+    c->root->gathers_ahead = is_to_gather_ahead(c, device);
     return fsdp__comm_context_open(c->root->comm, device, overlap_of(c));
 }
 

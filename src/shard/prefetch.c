@@ -94,12 +94,20 @@ static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training t
     return FSDP_OK;
 }
 
+/* A forward of the outermost module comes to all of them; one of another module goes nowhere else. */
+static bool gathers_next(const fsdp__module_state *state)
+{
+    const fsdp__root *root = state->root;
+
+    return state->fsdp1.forward_prefetch || (root->gathers_ahead && root->forward_root == root->state);
+}
+
 fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
 {
     fsdp__module_state *next = NULL;
 
     FSDP_TRY(gather_list(&state->forward_prefetch, FSDP__FORWARD));
-    if (state->fsdp1.forward_prefetch && state->forward_prefetch.count == 0)
+    if (gathers_next(state) && state->forward_prefetch.count == 0)
         FSDP_TRY(fsdp__root_next(state->root, state, &next));
     return next ? gather_ahead(next, FSDP__FORWARD) : FSDP_OK;
 }

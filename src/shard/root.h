@@ -36,6 +36,7 @@ typedef struct fsdp__root {
     fsdp__module_state **first_uses; /* states in the order of their first forwards; NULL where one has been freed */
     int64_t first_use_count, first_use_capacity;
     bool first_uses_known; /* a backward has ended: none is added any more */
+    bool gathers_ahead;    /* a forward gathers the state that is used next */
 } fsdp__root;
 
 /* A root of `state` alone, which it joins. */
