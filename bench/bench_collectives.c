@@ -1,7 +1,8 @@
 /* bench_collectives.c - what the collectives cost between processes of one machine, or of several.
  *
  *     bench_collectives [RANKS ...]                 default: 2 4; starts itself on that many ranks
- *     mpirun ... bench_collectives joined [MB]      a rank that somebody else starts; f32 alone, to so many MB (256)
+ *     mpirun ... bench_collectives joined [MB [KB]] a rank that somebody else starts; f32 alone, to so many MB (256)
+ *                                                   from so many KB (1)
  *
  * One line a size: n is the whole buffer (what a rank has after the gather, before
  * the reduce-scatter, and in the all-reduce). Medians in microseconds, over all ranks the slowest. */
@@ -194,13 +195,13 @@ static void warm_up(bench *b)
     } while (over == 0.0f);
 }
 
-static void measure_sizes(bench *b, fsdp_dtype dtype, size_t largest)
+static void measure_sizes(bench *b, fsdp_dtype dtype, size_t smallest, size_t largest)
 {
     b->dtype = dtype;
     if (fsdp_process_group_rank(b->world) == 0)
         printf("%-11s %9s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", fsdp_dtype_name(b->dtype), "memcpy", "barrier", "AG",
                "AG sym", "AG shared", "AG place", "RS", "RS sym", "AR", "AR sym");
-    for (size_t bytes = 1 << 10; bytes <= largest; bytes *= 4) {
+    for (size_t bytes = smallest; bytes <= largest; bytes *= 4) {
         b->bytes = bytes;
         b->numel = (int64_t)(bytes / fsdp_dtype_size(b->dtype));
         measure_size(b);
@@ -219,13 +220,13 @@ static int rank_main(double started_us)
     if (fsdp_process_group_rank(b.world) == 0)
         printf("%d ranks, start to joined: %.1f ms\n", fsdp_process_group_size(b.world), (joined - started_us) / 1e3);
     warm_up(&b);
-    measure_sizes(&b, FSDP_F32, (size_t)256 << 20);
-    measure_sizes(&b, FSDP_BF16, (size_t)256 << 20);
+    measure_sizes(&b, FSDP_F32, 1 << 10, (size_t)256 << 20);
+    measure_sizes(&b, FSDP_BF16, 1 << 10, (size_t)256 << 20);
     fsdp_context_free(b.context);
     return 0;
 }
 
-static int joined_main(size_t largest)
+static int joined_main(size_t smallest, size_t largest)
 {
     bench b = {.most = JOINED_ROUNDS, .least = 5};
 
@@ -235,7 +236,7 @@ static int joined_main(size_t largest)
     if (fsdp_process_group_rank(b.world) == 0)
         printf("%d ranks on %d machines\n", fsdp_process_group_size(b.world), fsdp_context_machines(b.context));
     warm_up(&b);
-    measure_sizes(&b, FSDP_F32, largest);
+    measure_sizes(&b, FSDP_F32, smallest, largest);
     fsdp_context_free(b.context);
     return 0;
 }
@@ -251,7 +252,8 @@ int main(int argc, char **argv)
     if (getenv("FSDP_SHM_FD"))
         return rank_main(atof(argv[1]));
     if (argc > 1 && strcmp(argv[1], "joined") == 0)
-        return joined_main((size_t)(argc > 2 ? atol(argv[2]) : 256) << 20);
+        return joined_main((size_t)(argc > 3 ? atol(argv[3]) : 1) << 10, (size_t)(argc > 2 ? atol(argv[2]) : 256)
+                                                                             << 20);
     if (length < 0)
         return 1;
     program[length] = '\0';

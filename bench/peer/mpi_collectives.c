@@ -1,8 +1,9 @@
 /* mpi_collectives.c - what bench_collectives measures, through MPI. Not part of the build:
  *
- *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives [MB]
+ *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives [MB [KB]]
  *
- * Medians in microseconds, of the slowest rank; n is the whole buffer in bytes, to so many MB (256); f32. */
+ * Medians in microseconds, of the slowest rank; n is the whole buffer in bytes, to so many MB (256) from so many KB
+ * (1); f32. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,13 +65,14 @@ int main(int argc, char **argv)
 {
     int rank, ranks;
     size_t largest = (size_t)(argc > 1 ? atol(argv[1]) : 256) << 20;
+    size_t smallest = (size_t)(argc > 2 ? atol(argv[2]) : 1) << 10;
 
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (rank == 0)
         printf("%d ranks\n%-11s %9s %9s %9s %9s\n", ranks, "n", "barrier", "AG", "RS", "AR");
-    for (size_t bytes = 1 << 10; bytes <= largest; bytes *= 4) {
+    for (size_t bytes = smallest; bytes <= largest; bytes *= 4) {
         int rounds = bytes < 1 << 20 ? ROUNDS : bytes < 32 << 20 ? 40 : 9;
         double times[4];
 

@@ -6,16 +6,14 @@
 #include "comm/sharded_buffer.h"
 
 enum {
-    MOST_BYTES = 16 << 20, /* of all areas together, about */
-    LEAST_ROOM = 64 << 10
+    MOST_BYTES = 16 << 20 /* of all areas together, about */
 };
 
 int64_t fsdp__batches_room(int columns, int locals)
 {
-    int64_t room = MOST_BYTES / (4 * (int64_t)columns + locals);
+    int64_t room = FSDP__MIN(MOST_BYTES / (4 * (int64_t)columns + locals), FSDP__BATCH_BYTES);
 
-    room = FSDP__MIN(FSDP__MAX(room, LEAST_ROOM), FSDP__BATCH_BYTES);
-    return room / FSDP__BATCH_ALIGN * FSDP__BATCH_ALIGN;
+    return FSDP__MAX(room / FSDP__PIECE_BYTES, 1) * FSDP__PIECE_BYTES;
 }
 
 static int64_t element_of(const fsdp_sharded_buffer *b)

@@ -116,8 +116,12 @@ static void release(fsdp__exchange *x)
 
 void fsdp__exchange_give_up(fsdp__exchange *x)
 {
-    if (x->group)
-        fsdp__link_give_up(&x->group->world->link);
+    fsdp__link *link = x->group ? &x->group->world->link : NULL;
+
+    if (link) { /* peers wait for what is not sent any more */
+        fsdp__arena_abort(link->arena, fsdp_last_status(), link->places.rank, fsdp_last_error());
+        fsdp__link_give_up(link);
+    }
     release(x);
 }
 
@@ -151,8 +155,6 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group,
     status = begin(x, sends, send_count, receives, receive_count);
     if (status == FSDP_OK)
         return FSDP_OK;
-    /* Peers wait for what was not sent. */
-    fsdp__arena_abort(group->world->link.arena, status, group->world->link.places.rank, fsdp_last_error());
     fsdp__exchange_give_up(x);
     return fsdp_fail_hop(status, __FILE__, __LINE__);
 }
