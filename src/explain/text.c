@@ -3,6 +3,7 @@
 
 #include "base/compiler.h"
 #include "base/text.h"
+#include "comm/machines/shape.h"
 #include "explain/show.h"
 
 #define TEXT(size) ((char[size]){0}), (size)
@@ -224,7 +225,8 @@ static void put_network(const fsdp_explanation *e, FILE *out)
     put_network_of(&e->step.network, who, out);
     snprintf(who, sizeof who, "its machine, %d rank%s", ranks, plural(ranks));
     put_network_of(&e->machine, who, out);
-    fputs("\n  Bytes of buffers; messages: of at most 512 KiB of them, and headers of calls.\n", out);
+    fprintf(out, "\n  Bytes of buffers; messages: of at most %d KiB of them, and headers of calls.\n",
+            FSDP__PIECE_BYTES >> 10);
 }
 
 /* ---- other units ---- */

@@ -410,6 +410,26 @@ fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes,
     return status;
 }
 
+/* "gpt2", "HuggingFaceTB/SmolLM2-135M" */
+static bool may_be_on_the_hub(const char *path)
+{
+    const char *slash = strchr(path, '/');
+
+    return path[0] != '.' && path[0] != '/' && (!slash || (slash[1] && !strchr(slash + 1, '/')));
+}
+
+fsdp_status fsdp__hub_fail_missing(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (!may_be_on_the_hub(path))
+        return FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
+    return FSDP_FAIL(FSDP_NOT_FOUND,
+                     "there is no '%s'; if it is a model of the Hugging Face hub, download it first (hf download %s "
+                     "--local-dir %s) and give that folder",
+                     path, path, slash ? slash + 1 : path);
+}
+
 fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
 {
     fsdp_status status = FSDP_OK;
@@ -419,6 +439,8 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
     if (!folder || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a model config: folder and out are required");
     FSDP_TRY(fsdp__journal_check(folder));
+    if (!fsdp__path_exists(folder))
+        return fsdp__hub_fail_missing(folder);
     path = fsdp__path_join(folder, "config.json");
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);

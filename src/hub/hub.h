@@ -4,6 +4,8 @@
 
 #include "fsdp/hub.h"
 
+/* The failure that nothing is there; where the path might be a name on the hub, with how to get that. */
+fsdp_status fsdp__hub_fail_missing(const char *path);
 /* config.json from its text; `path` is for messages. The result is checked. */
 fsdp_status fsdp__config_parse(const char *path, const void *text, size_t bytes, fsdp_model_config *out);
 /* Those of one of the two files, from its text. */

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "checkpoint/manifest.h"
+#include "hub/hub.h"
 #include "train/values.h"
 
 static fsdp_status has_file(const char *folder, const char *name, bool *out)
@@ -40,7 +41,7 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
 
     memset(out, 0, sizeof *out);
     if (!fsdp__path_exists(path))
-        return FSDP_FAIL(FSDP_NOT_FOUND, "there is no '%s'", path);
+        return fsdp__hub_fail_missing(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected", path,
                          S_ISREG(info.st_mode) ? "a file" : "no folder");

@@ -115,7 +115,7 @@ static void explain_tells_and_refuses(void **state)
     SAYS(2, "--strategy: 'zero2' takes nothing behind a colon", "explain", "llama-1m", "--strategy=zero2:x");
     SAYS(2, "--wrap-policy: parallelism.wrap_policy is 'leaves'", "explain", "llama-1m", "--wrap-policy=leaves");
     SAYS(1, "no model preset 'llama-2m': there are", "explain", "llama-2m");
-    SAYS(1, "cannot open '/nonexistent/config.json'", "explain", "/nonexistent");
+    SAYS(1, "there is no '/nonexistent'", "explain", "/nonexistent");
     SAYS(1, "is of class 'LlamaMPL'", "explain", "llama-1m", "--wrap-policy=class:LlamaMPL");
     SAYS(1, "set parallelism.wrap_min_num_params, which is 100000000, to fewer", "explain", "llama-1m",
          "--wrap-policy=size");

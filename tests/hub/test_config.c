@@ -230,7 +230,15 @@ static void a_folder_without_config_is_named(void **state)
     fsdp_model_config config;
 
     (void)state;
-    CHECK_ERROR(fsdp_hub_read_config("/nowhere", &config), FSDP_NOT_FOUND, "/nowhere/config.json");
+    CHECK_ERROR(fsdp_hub_read_config("/nowhere", &config), FSDP_NOT_FOUND, "there is no '/nowhere'");
+    CHECK(!strstr(fsdp_last_error(), "hub"));
+    CHECK_ERROR(fsdp_hub_read_config("no-such-gpt2", &config), FSDP_NOT_FOUND,
+                "there is no 'no-such-gpt2'; if it is a model of the Hugging Face hub, download it first (hf download "
+                "no-such-gpt2 --local-dir no-such-gpt2)");
+    CHECK_ERROR(fsdp_hub_read_config("no-such-owner/model", &config), FSDP_NOT_FOUND,
+                "hf download no-such-owner/model --local-dir model");
+    CHECK_ERROR(fsdp_hub_read_config("a/b/c", &config), FSDP_NOT_FOUND, "there is no 'a/b/c'");
+    CHECK(!strstr(fsdp_last_error(), "hub"));
     CHECK_ERROR(fsdp_hub_read_config(NULL, &config), FSDP_INVALID, "required");
 }
 
