@@ -23,7 +23,7 @@ static void wrap_unit(const order_model *m, const order_run *run, fsdp_mesh *mes
                                   .use_orig_params = !m->plan->as_one,
                                   .backward_prefetch = (fsdp_backward_prefetch)(p->seed / 5 % 3),
                                   .forward_prefetch = p->seed / 15 % 2,
-                                  .overlap = run->residence->overlap,
+                                  .overlap = residence_overlap(run->residence, p->seed),
                                   .no_shared_memory = run->residence->copy,
                                   .cpu_offload = residence_offload(run->residence, p->seed)};
 
@@ -51,7 +51,7 @@ static void shard_group(order_model *m, const order_run *run, fsdp_mesh *mesh, i
                                   .reshard_after_forward = m->plan->reshard[group],
                                   .reshard_after_forward_ranks = m->plan->slice_ranks[group],
                                   .zero_stage = m->plan->zero_stage[group],
-                                  .overlap = run->residence->overlap,
+                                  .overlap = residence_overlap(run->residence, p->seed),
                                   .no_shared_memory = run->residence->copy,
                                   .offload_policy = residence_offload(run->residence, p->seed)};
 
@@ -79,7 +79,7 @@ static void replicate(const order_model *m, const order_run *run)
     const fsdp_replicate_options options = {.bucket_cap_mb = caps[p->seed / 7 % 3],
                                             .find_unused_parameters = order_leaves_out(p, m->plan),
                                             .gradient_as_bucket_view = p->seed / 3 % 2,
-                                            .overlap = run->residence->overlap,
+                                            .overlap = residence_overlap(run->residence, p->seed),
                                             .no_shared_memory = run->residence->copy};
 
     CHECK_OK(fsdp_replicate(m->module, &options));

@@ -12,6 +12,11 @@ const residence residences[RESIDENCES] = {
     {"copy, behind the host", true, FSDP_OVERLAP_WORKER, true},
 };
 
+fsdp_overlap residence_overlap(const residence *where, uint64_t number)
+{
+    return where->overlap == FSDP_OVERLAP_INLINE && number % 3 > 0 ? FSDP_OVERLAP_AUTO : where->overlap;
+}
+
 fsdp_offload_policy residence_offload(const residence *where, uint64_t number)
 {
     bool cpu = where->copy && !test_on_cpu() && number % 4 > 0;

@@ -16,6 +16,8 @@ enum {
 };
 extern const residence residences[RESIDENCES];
 
+/* Inline; for most numbers as it is by default, which is the same on one machine. */
+fsdp_overlap residence_overlap(const residence *where, uint64_t number);
 /* A device of its own copies without being told: there, where the CPU would, shards come from the host instead, for
  * most numbers. */
 fsdp_offload_policy residence_offload(const residence *where, uint64_t number);

@@ -50,7 +50,7 @@ static fsdp_shard_options options_of(tree_player *player, int state)
                                 .ignored_params = player->ignored,
                                 .ignored_param_count = collect_ignored(player, player->ignored),
                                 .mp_policy = s->policy,
-                                .overlap = where->overlap,
+                                .overlap = residence_overlap(where, player->plan->seed),
                                 .placement = place,
                                 .placement_arg = player,
                                 .gather_extension = coded_extension(s->code),
@@ -79,7 +79,7 @@ static void wrap_unit(tree_player *player, int state)
                                                             .cast_forward_inputs = !s->policy.keep_forward_inputs,
                                                             .keep_root_forward_inputs = true},
                                         .cpu_offload = residence_offload(where, seed),
-                                        .overlap = where->overlap,
+                                        .overlap = residence_overlap(where, seed),
                                         .ignored_params = player->ignored,
                                         .ignored_param_count = collect_ignored(player, player->ignored),
                                         .no_shared_memory = where->copy};
@@ -113,7 +113,7 @@ static void replicate(const tree_player *player)
     const fsdp_replicate_options options = {.bucket_cap_mb = (double)(seed % 4) * 1e-4,
                                             .find_unused_parameters = true,
                                             .gradient_as_bucket_view = where->copy,
-                                            .overlap = where->overlap,
+                                            .overlap = residence_overlap(where, seed),
                                             .no_shared_memory = where->copy};
 
     CHECK_OK(fsdp_replicate(player->modules[0], &options));
