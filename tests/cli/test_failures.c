@@ -85,7 +85,7 @@ static void a_missing_or_broken_model_folder_is_named(void **state)
     char *weights = test_path(folder, "model.safetensors"), *bytes;
     size_t count;
 
-    refuses_folder(f, folder, "config.json");
+    refuses_folder(f, folder, "there is no '");
     mkdir(folder, 0755);
     refuses_folder(f, folder, "config.json");
     test_write_file(config, "{\"model_type\": \"mamba\"}", 23);
