@@ -51,9 +51,9 @@ fsdp_status fsdp__plain_end_meeting(fsdp__plain_run *r);
 fsdp_status fsdp__plain_begin_exchange(fsdp__plain_run *r, fsdp__exchange *x);
 /* The end of the meeting, then of the exchange. `status`: of what there was to do meanwhile. */
 fsdp_status fsdp__plain_end_exchange(fsdp__plain_run *r, fsdp__exchange *x, fsdp_status status);
-/* Both. */
+/* Begins an exchange and ends it. */
 fsdp_status fsdp__plain_exchange(fsdp__plain_run *r);
-/* All three. */
+/* The same, with a meeting. */
 fsdp_status fsdp__plain_meet_and_exchange(fsdp__plain_run *r);
 
 #endif
