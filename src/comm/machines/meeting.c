@@ -9,6 +9,7 @@
 
 void fsdp__meeting_release(fsdp__meeting *m)
 {
+    fsdp__exchange_give_up(&m->exchange); /* where what went with it has failed before its end */
     fsdp__free(m->headers);
     fsdp__free(m->segments);
     fsdp__free(m->legs);

@@ -28,8 +28,6 @@ static fsdp_status begin(fsdp__plain_run *r, void *group, const fsdp__call *call
 
 static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
 {
-    if (status != FSDP_OK)
-        fsdp__exchange_give_up(&r->meeting.exchange);
     fsdp__meeting_release(&r->meeting);
     fsdp__free(r->memory);
     fsdp__free(r->legs);
