@@ -415,7 +415,7 @@ static bool may_be_on_the_hub(const char *path)
 {
     const char *slash = strchr(path, '/');
 
-    return path[0] != '.' && path[0] != '/' && (!slash || (slash[1] && !strchr(slash + 1, '/')));
+    return path[0] && path[0] != '.' && path[0] != '/' && (!slash || (slash[1] && !strchr(slash + 1, '/')));
 }
 
 fsdp_status fsdp__hub_fail_missing(const char *path)

@@ -300,26 +300,32 @@ static bool spans_machines(const fsdp_process_group *pg)
     return pg && fsdp__process_group_machines(pg) > 1;
 }
 
+/* Of all groups: whether gathers, or with `replicas` anything, goes over a network. */
+static bool goes_over_network(const collection *c, bool replicas)
+{
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
+            const fsdp__mesh_info *mesh = &c->root->states[i]->groups[g]->residence.mesh;
+
+            if (spans_machines(mesh->shard_pg) || (replicas && spans_machines(mesh->replicate_pg)))
+                return true;
+        }
+    return false;
+}
+
 /* Over a network most of a gather is waiting, which a worker does while the ranks compute. */
 static fsdp_overlap overlap_of(const collection *c)
 {
     if (c->outermost->overlap != FSDP_OVERLAP_AUTO)
         return c->outermost->overlap;
-    for (int64_t i = 0; i < c->root->state_count; i++)
-        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
-            const fsdp__mesh_info *mesh = &c->root->states[i]->groups[g]->residence.mesh;
-
-            if (spans_machines(mesh->shard_pg) || spans_machines(mesh->replicate_pg))
-                return FSDP_OVERLAP_WORKER;
-        }
-    return FSDP_OVERLAP_INLINE;
+    return goes_over_network(c, true) ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
 }
 
 /* Where the device runs behind the host a forward has issued the next gather before it has computed, as with FSDP2. In
  * step with the host that takes asking for it, once gathers run beside the computing. */
 static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
 {
-    return c->outermost->overlap == FSDP_OVERLAP_AUTO && overlap_of(c) == FSDP_OVERLAP_WORKER &&
+    return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) &&
            fsdp__stream_is_inline(fsdp_device_stream(device));
 }
 

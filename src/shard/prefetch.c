@@ -94,20 +94,27 @@ static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training t
     return FSDP_OK;
 }
 
-/* A forward of the outermost module comes to all of them; one of another module goes nowhere else. */
-static bool gathers_next(const fsdp__module_state *state)
+/* Of a forward of the outermost module, where there is to be one. The order is that of all ranks, so those that only
+ * some enter are not in it. */
+static fsdp_status find_next(fsdp__module_state *state, fsdp__module_state **next)
 {
-    const fsdp__root *root = state->root;
+    fsdp__root *root = state->root;
 
-    return state->fsdp1.forward_prefetch || (root->gathers_ahead && root->forward_root == root->state);
+    if (root->gathers_ahead && root->forward_root == root->state && !state->parent)
+        FSDP_TRY(fsdp__forward_order_enter(&root->forward_order, state, next));
+    if (*next && (*next)->parent)
+        *next = NULL;
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
 {
     fsdp__module_state *next = NULL;
 
-    FSDP_TRY(gather_list(&state->forward_prefetch, FSDP__FORWARD));
-    if (gathers_next(state) && state->forward_prefetch.count == 0)
+    FSDP_TRY(find_next(state, &next));
+    if (state->forward_prefetch.count > 0)
+        return gather_list(&state->forward_prefetch, FSDP__FORWARD);
+    if (!next && state->fsdp1.forward_prefetch)
         FSDP_TRY(fsdp__root_next(state->root, state, &next));
     return next ? gather_ahead(next, FSDP__FORWARD) : FSDP_OK;
 }

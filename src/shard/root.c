@@ -89,6 +89,7 @@ void fsdp__root_unref(fsdp__root *root)
     fsdp__free(root->exits);
     fsdp__free(root->order);
     fsdp__free(root->first_uses);
+    fsdp__forward_order_release(&root->forward_order);
     fsdp__free(root);
 }
 
@@ -130,6 +131,7 @@ static void leave(fsdp__root *root, fsdp__module_state *state)
     for (int64_t i = 0; i < root->first_use_count; i++)
         if (root->first_uses[i] == state)
             root->first_uses[i] = NULL;
+    fsdp__forward_order_forget(&root->forward_order, state);
     if (root->forward_root == state)
         root->forward_root = NULL;
     if (root->state == state)
@@ -455,6 +457,8 @@ fsdp_status fsdp__root_begin_iteration(fsdp__root *root, fsdp__module_state *sta
     FSDP_TRY(encode_all(root, walk_of(root)));
     root->comm->after_optim = NULL; /* of one step */
     root->forward_root = state;
+    if (state == root->state)
+        fsdp__forward_order_begin(&root->forward_order);
     return FSDP_OK;
 }
 

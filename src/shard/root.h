@@ -11,6 +11,7 @@
 #define SHARD_ROOT_H
 
 #include "autograd/autograd.h"
+#include "shard/forward_order.h"
 #include "shard/state.h"
 
 typedef struct fsdp__root {
@@ -36,7 +37,8 @@ typedef struct fsdp__root {
     fsdp__module_state **first_uses; /* states in the order of their first forwards; NULL where one has been freed */
     int64_t first_use_count, first_use_capacity;
     bool first_uses_known; /* a backward has ended: none is added any more */
-    bool gathers_ahead;    /* a forward gathers the state that is used next */
+    bool gathers_ahead;    /* a forward of the outermost module gathers what comes next, by its order */
+    fsdp__forward_order forward_order;
 } fsdp__root;
 
 /* A root of `state` alone, which it joins. */

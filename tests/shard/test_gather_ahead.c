@@ -1,6 +1,5 @@
-/* Over several machines the forward of a module gathers the one that is used next, from the second time on, where
- * nobody has said how gathers run; and only then. That it changes no bit the random orders of calls show, over
- * machines. */
+/* Over several machines, where nobody has said how gathers run, a forward gathers ahead what came next in the forward
+ * before; and only then, and nothing twice. That it changes no bit the random orders of calls show, over machines. */
 #include "shard/net.h"
 
 enum {
@@ -16,7 +15,9 @@ typedef struct ahead {
 typedef struct listening {
     fsdp_module *root;
     bool gathered[BLOCKS]; /* begun, in this forward */
-    int early;             /* blocks whose gather had begun when the one before them was left */
+    int order[2 * BLOCKS]; /* blocks whose gathers have begun */
+    int count;
+    int early; /* blocks whose gather had begun when the one before them was left */
 } listening;
 
 static void listen(void *arg, fsdp_module *module, fsdp_shard_event event)
@@ -27,6 +28,8 @@ static void listen(void *arg, fsdp_module *module, fsdp_shard_event event)
         if (module != net_block_at(l->root, i))
             continue;
         l->gathered[i] = l->gathered[i] || event == FSDP_EVENT_UNSHARD;
+        if (event == FSDP_EVENT_UNSHARD && l->count < 2 * BLOCKS)
+            l->order[l->count++] = i;
         l->early += event == FSDP_EVENT_POST_FORWARD && i + 1 < BLOCKS && l->gathered[i + 1];
     }
 }
@@ -90,4 +93,138 @@ static void over_several_machines_a_forward_gathers_what_is_next(void **state)
         test_run_machines(all[i].machines, all[i].machine_ranks, false, gather_next, &all[i]);
 }
 
-TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next))
+/* Lists of some: as a run has them that says how many it wants. */
+static void gather_with_lists(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_sharded(context, BLOCKS, arg);
+
+    for (int i = 0; i < BLOCKS; i++) {
+        fsdp_module *after = i + 1 < BLOCKS ? net_block_at(module, i + 1) : NULL;
+
+        CHECK_OK(fsdp_module_set_modules_to_forward_prefetch(net_block_at(module, i), &after, after != NULL));
+    }
+    for (int forward = 0; forward < 3; forward++) {
+        listening l = {.root = module};
+
+        CHECK_OK(fsdp_module_set_shard_listener(module, listen, &l));
+        evaluate(module, forward);
+        CHECK_EQ(l.count, BLOCKS);
+        for (int i = 0; i < BLOCKS; i++)
+            CHECK_EQ(l.order[i], i);
+    }
+    CHECK_OK(fsdp_module_set_shard_listener(module, NULL, NULL));
+    fsdp_module_unref(module);
+}
+
+static void lists_take_the_place_of_that(void **state)
+{
+    fsdp_shard_options options = {0};
+
+    (void)state;
+    test_run_machines(2, 1, false, gather_with_lists, &options);
+}
+
+/* ---- another order ---- */
+
+enum {
+    STEPS = 3
+};
+
+/* Its blocks in the order that `path` says, by letters. */
+typedef struct paths {
+    fsdp_module base;
+    fsdp_module *steps[STEPS];
+    const char *path;
+} paths;
+
+static fsdp_tensor *paths_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const paths *p = (paths *)self;
+    fsdp_tensor *x = inputs[0];
+
+    (void)count;
+    for (const char *at = p->path; *at && x; at++)
+        x = fsdp_call(p->steps[*at - 'a'], x);
+    return x;
+}
+
+static const fsdp_module_type paths_type = {.name = "Paths", .forward = paths_forward};
+
+typedef struct gathers {
+    paths *of;
+    int count[STEPS];
+} gathers;
+
+static void count_gathers(void *arg, fsdp_module *module, fsdp_shard_event event)
+{
+    gathers *g = arg;
+
+    for (int i = 0; i < STEPS; i++)
+        g->count[i] += module == g->of->steps[i] && event == FSDP_EVENT_UNSHARD;
+}
+
+static void go(paths *p, const char *path, bool records, int a, int b, int c)
+{
+    fsdp_context *context = p->base.context;
+    gathers g = {.of = p};
+    fsdp_tensor *x, *y;
+
+    p->path = path;
+    CHECK_OK(fsdp_module_set_shard_listener(&p->base, count_gathers, &g));
+    if (!records)
+        fsdp_no_grad_begin(context);
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM)));
+    y = CHECK_PTR(fsdp_call(&p->base, x));
+    CHECK_EQ(g.count[0], a);
+    CHECK_EQ(g.count[1], b);
+    CHECK_EQ(g.count[2], c);
+    if (records)
+        CHECK_OK(fsdp_backward(fsdp_mean(y)));
+    fsdp_scope_end(context, NULL);
+    if (!records)
+        fsdp_no_grad_end(context);
+}
+
+static void change_order(fsdp_context *context, void *arg)
+{
+    static const char *const names[STEPS] = {"a", "b", "c"};
+    paths *p;
+
+    CHECK_OK(fsdp_module_create(context, &paths_type, sizeof *p, &p));
+    for (int i = 0; i < STEPS; i++) {
+        p->steps[i] = net_block_create(context, fsdp_meta(context));
+        CHECK_OK(fsdp_module_add_child(&p->base, names[i], p->steps[i]));
+        CHECK_OK(fsdp_fully_shard(p->steps[i], arg));
+    }
+    CHECK_OK(fsdp_fully_shard(&p->base, arg));
+    CHECK_OK(fsdp_module_materialize(&p->base, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(&p->base, 1));
+
+    go(p, "ab", false, 1, 1, 0); /* an evaluation comes first, of a part */
+    go(p, "abac", true, 2, 1, 1);
+    go(p, "abac", true, 2, 1, 1); /* what comes again is expected once */
+    go(p, "ca", false, 1, 1, 1);  /* b is expected behind a, and given up */
+    go(p, "ca", true, 1, 0, 1);
+    go(p, "", false, 0, 0, 1); /* expected, once */
+    go(p, "", false, 0, 0, 0);
+    go(p, "abc", true, 1, 1, 1);
+    CHECK_OK(fsdp_module_set_shard_listener(&p->base, NULL, NULL));
+    fsdp_module_unref(&p->base);
+}
+
+static void what_comes_next_is_learnt_from_each_forward(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
+
+    (void)state;
+    test_only_on_cpu("another device runs behind the host");
+    for (int i = 0; i < 2; i++) {
+        test_run_machines(2, 1, false, change_order, &options[i]);
+        test_run_machines(3, 1, false, change_order, &options[i]);
+        test_run_machines(2, 2, false, change_order, &options[i]);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
+          cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))
