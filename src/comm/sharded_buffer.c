@@ -209,3 +209,18 @@ void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, f
     traffic->op = call->op;
     traffic->sent_bytes += fsdp__reduced_bytes(&call->buffers[i], ranks);
 }
+
+fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block)
+{
+    static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
+                                        [FSDP_AVG] = FSDP__RANK_SUM,
+                                        [FSDP_MAX] = FSDP__RANK_MAX,
+                                        [FSDP_MIN] = FSDP__RANK_MIN};
+
+    return (fsdp__reduce_ranks_args){.src_dtype = call->dtype,
+                                     .dst_dtype = call->dtype,
+                                     .op = ops[call->op],
+                                     .divisor = call->op == FSDP_AVG ? (float)size : 1.0f,
+                                     .block = block,
+                                     .block_dtype = call->dtype};
+}

@@ -77,4 +77,8 @@ void fsdp__contributed(const fsdp__call *call, int64_t i, bool any, int ranks, f
 /* What a ring sends for the buffer in a reduction. */
 int64_t fsdp__reduced_bytes(const fsdp_sharded_buffer *buffer, int ranks);
 
+/* What the kernel is to do for a plain reduction of a group of `size` ranks, which adds in blocks (order.h); where, and
+ * how many, is the caller's to say. */
+fsdp__reduce_ranks_args fsdp__call_reduction(const fsdp__call *call, int size, int block);
+
 #endif

@@ -194,6 +194,18 @@ void net_check_refused(const char *name, fsdp_status status, fsdp_status expecte
             TEST_FAIL("%s: '%s' is not in '%s'", name, parts[i], fsdp_last_error());
 }
 
+void net_evaluate(fsdp_module *module, int step, int rows)
+{
+    fsdp_tensor *x, *targets;
+
+    fsdp_no_grad_begin(module->context);
+    CHECK_OK(fsdp_scope_begin(module->context));
+    net_batch(module->context, step, 0, rows, &x, &targets);
+    CHECK_PTR(fsdp_call(module, x, targets));
+    fsdp_scope_end(module->context, NULL);
+    fsdp_no_grad_end(module->context);
+}
+
 void net_train(fsdp_module *module, int steps)
 {
     for (int step = 0; step < steps; step++) {

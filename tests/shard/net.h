@@ -59,6 +59,8 @@ float net_forward_backward(fsdp_module *module, int step, int micro, int micros)
 fsdp_status net_try(fsdp_module *module);
 /* `status` of a call that was to fail so, with `parts` of the message, up to a NULL or `most`. */
 void net_check_refused(const char *name, fsdp_status status, fsdp_status expected, const char *const *parts, int most);
+/* A forward of `rows` rows of step `step`, on which nobody goes back. */
+void net_evaluate(fsdp_module *module, int step, int rows);
 void net_train(fsdp_module *module, int steps);
 /* All parameters, whole, one after the other in order of the module tree. free() it. [collective] */
 float *net_values(fsdp_module *module, int64_t *count);

@@ -34,18 +34,6 @@ static void listen(void *arg, fsdp_module *module, fsdp_shard_event event)
     }
 }
 
-static void evaluate(fsdp_module *module, int step)
-{
-    fsdp_tensor *x, *targets;
-
-    fsdp_no_grad_begin(module->context);
-    CHECK_OK(fsdp_scope_begin(module->context));
-    net_batch(module->context, step, 0, 3, &x, &targets);
-    CHECK_PTR(fsdp_call(module, x, targets));
-    fsdp_scope_end(module->context, NULL);
-    fsdp_no_grad_end(module->context);
-}
-
 static void gather_next(fsdp_context *context, void *arg)
 {
     const ahead *a = arg;
@@ -59,7 +47,7 @@ static void gather_next(fsdp_context *context, void *arg)
         if (forward == 2)
             net_forward_backward(module, forward, 0, 1);
         else
-            evaluate(module, forward);
+            net_evaluate(module, forward, 3);
         CHECK_EQ(l.early, a->expected && forward > 0 ? BLOCKS - 1 : 0);
     }
     for (int i = 0; i < 2; i++) { /* nothing comes after it */
@@ -107,7 +95,7 @@ static void gather_with_lists(fsdp_context *context, void *arg)
         listening l = {.root = module};
 
         CHECK_OK(fsdp_module_set_shard_listener(module, listen, &l));
-        evaluate(module, forward);
+        net_evaluate(module, forward, 3);
         CHECK_EQ(l.count, BLOCKS);
         for (int i = 0; i < BLOCKS; i++)
             CHECK_EQ(l.order[i], i);

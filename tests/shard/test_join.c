@@ -33,18 +33,6 @@ static void backward(fsdp_module *module, int step, int rank, double share)
     fsdp_scope_end(module->context, NULL);
 }
 
-static void evaluate(fsdp_module *module, int step)
-{
-    fsdp_tensor *x, *targets;
-
-    fsdp_no_grad_begin(module->context);
-    CHECK_OK(fsdp_scope_begin(module->context));
-    net_batch(module->context, step, 0, 2, &x, &targets);
-    CHECK_PTR(fsdp_call(module, x, targets));
-    fsdp_scope_end(module->context, NULL);
-    fsdp_no_grad_end(module->context);
-}
-
 static int present(const trial *t, int step)
 {
     int count = 0;
@@ -98,7 +86,7 @@ static void train(fsdp_context *context, void *arg)
         bool sync = !t->every_other || step % 2 == 1;
 
         if (t->evaluate)
-            evaluate(module, step);
+            net_evaluate(module, step, 2);
         CHECK_OK(fsdp_module_set_requires_gradient_sync(module, sync, true));
         backward(module, step, rank, 1);
         if (sync)

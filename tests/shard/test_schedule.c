@@ -73,18 +73,6 @@ static void by_hand(fsdp_module *module, int step)
         CHECK_OK(fsdp_module_wait_unshard(net_block_at(module, 1)));
 }
 
-static void evaluate(fsdp_module *module, int step)
-{
-    fsdp_tensor *x, *targets;
-
-    fsdp_no_grad_begin(module->context);
-    CHECK_OK(fsdp_scope_begin(module->context));
-    net_batch(module->context, step, 0, 3, &x, &targets);
-    CHECK_PTR(fsdp_call(module, x, targets));
-    fsdp_scope_end(module->context, NULL);
-    fsdp_no_grad_end(module->context);
-}
-
 static float *train(fsdp_context *context, const trial *t, bool scheduled, int64_t *count)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, &t->options);
@@ -96,7 +84,7 @@ static float *train(fsdp_context *context, const trial *t, bool scheduled, int64
         if (scheduled && t->schedule == BY_HAND)
             by_hand(module, step);
         if (step == 2) {
-            evaluate(module, step);
+            net_evaluate(module, step, 3);
             CHECK_OK(fsdp_module_set_reshard_after_backward(module, false, true)); /* a write is resharding enough */
         }
         CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
@@ -152,7 +140,7 @@ static size_t unsharded_peak(fsdp_context *context, fsdp_module *module, bool ba
     if (backward)
         net_forward_backward(module, 0, 0, 1);
     else
-        evaluate(module, 0);
+        net_evaluate(module, 0, 3);
     fsdp_device_memory(test_device(context), &stats);
     return stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER];
 }
@@ -480,7 +468,7 @@ static void gather_before_the_gate(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_unshard_async(module));
     CHECK_OK(fsdp_event_synchronize(fsdp__module_state_of(module)->groups[0]->gathered));
     gate_open(&g);
-    evaluate(module, 1);
+    net_evaluate(module, 1, 3);
     CHECK(!g.forced);
     CHECK(!fsdp__module_state_of(module)->comm->after_optim); /* it counts once */
     CHECK_OK(fsdp_module_set_post_optim_event(module, event));

@@ -6,6 +6,7 @@
 #include "comm/machines/batches.h"
 #include "comm/machines/plain.h"
 #include "comm/machines/plain_run.h"
+#include "comm/sharded_buffer.h"
 #include "comm/symmetric/plain.h"
 #include "device/kernels.h"
 
@@ -59,23 +60,14 @@ static fsdp_status begin_batch(reduction *d, int64_t from, int half)
 /* dst = op over the places, in order. */
 static fsdp_status end_batch(reduction *d, int64_t from, int half)
 {
-    static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
-                                        [FSDP_AVG] = FSDP__RANK_SUM,
-                                        [FSDP_MAX] = FSDP__RANK_MAX,
-                                        [FSDP_MIN] = FSDP__RANK_MIN};
     fsdp__plain_run *r = d->run;
     const fsdp__machines_group *g = r->group;
-    fsdp__reduce_ranks_args args = {.srcs = d->srcs,
-                                    .count = g->columns,
-                                    .dst = fsdp__plain_at(r, d->dst, from),
-                                    .numel = in_batch(d, g->place, from),
-                                    .src_dtype = r->call->dtype,
-                                    .dst_dtype = r->call->dtype,
-                                    .op = ops[r->call->op],
-                                    .divisor = r->call->op == FSDP_AVG ? (float)g->size : 1.0f,
-                                    .block = g->block,
-                                    .block_dtype = r->call->dtype};
+    fsdp__reduce_ranks_args args = fsdp__call_reduction(r->call, g->size, g->block);
 
+    args.srcs = d->srcs;
+    args.count = g->columns;
+    args.dst = fsdp__plain_at(r, d->dst, from);
+    args.numel = in_batch(d, g->place, from);
     FSDP_TRY(fsdp__exchange_end(&d->exchanges[half], r->traffic));
     for (int p = 0; p < g->columns; p++)
         d->srcs[p] = p == g->place ? fsdp__plain_at(r, d->shares[p].data, from) : area(d, half, p);
@@ -181,7 +173,6 @@ static fsdp_status reduce_sums(fsdp__plain_run *r, const char *sums, bool at_onc
 {
     const fsdp__machines_group *g = r->group;
     share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
-    int64_t start = 0, length;
     fsdp_status status;
 
     if (!shares)
@@ -191,9 +182,7 @@ static fsdp_status reduce_sums(fsdp__plain_run *r, const char *sums, bool at_onc
         if (!at_once)
             shares[p].data = fsdp__plain_at(r, sums, share_of(r, g->local_rank, p, &shares[p].count));
     }
-    if (!at_once)
-        start = share_of(r, g->local_rank, g->place, &length);
-    status = reduce_shares(r, shares, fsdp__plain_at(r, r->call->recv, start));
+    status = reduce_shares(r, shares, (char *)r->call->recv + (shares[g->place].data - sums));
     fsdp__free(shares);
     return status;
 }
@@ -203,7 +192,7 @@ static fsdp_status spread_shares(fsdp__plain_run *r)
 {
     fsdp__machines_group *g = r->group;
 
-    for (int j = 0; j < g->locals && g->locals > 1; j++) {
+    for (int j = 0; j < g->locals; j++) {
         int64_t length, start = share_of(r, j, 0, &length), last = share_of(r, j, g->columns - 1, &length);
         fsdp__call call = *r->call;
 
@@ -279,7 +268,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
         return reduce_sums(r, sums, true);
     FSDP_TRY(reduce_sums(r, sums, false));
     FSDP_TRY(gather_shares(r));
-    return spread_shares(r);
+    return g->locals > 1 ? spread_shares(r) : FSDP_OK;
 }
 
 fsdp_status fsdp__machines_all_reduce(void *group, const fsdp__call *call, fsdp_stream *stream, fsdp__traffic *traffic)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "comm/sharded_buffer.h"
 #include "comm/symmetric/devices.h"
 #include "comm/symmetric/rendezvous.h"
 #include "device/device.h"
@@ -72,24 +73,15 @@ static char *recv_at(const exchange *x, int64_t offset)
 /* dst = op over ranks of `count` elements at (part, offset) of their contributions. */
 static fsdp_status reduce(exchange *x, int64_t part, int64_t offset, void *dst, int64_t count)
 {
-    static const fsdp__rank_op ops[] = {[FSDP_SUM] = FSDP__RANK_SUM,
-                                        [FSDP_AVG] = FSDP__RANK_SUM,
-                                        [FSDP_MAX] = FSDP__RANK_MAX,
-                                        [FSDP_MIN] = FSDP__RANK_MIN};
     fsdp__symmetric_group *g = x->group;
-    fsdp__reduce_ranks_args args = {.srcs = g->operands,
-                                    .count = g->size,
-                                    .dst = dst,
-                                    .numel = count,
-                                    .src_dtype = x->call->dtype,
-                                    .dst_dtype = x->call->dtype,
-                                    .op = ops[x->call->op],
-                                    .divisor = x->call->op == FSDP_AVG ? (float)g->size : 1.0f,
-                                    .block = g->block,
-                                    .block_dtype = x->call->dtype};
+    fsdp__reduce_ranks_args args = fsdp__call_reduction(x->call, g->size, g->block);
 
     if (count <= 0)
         return FSDP_OK;
+    args.srcs = g->operands;
+    args.count = g->size;
+    args.dst = dst;
+    args.numel = count;
     for (int r = 0; r < g->size; r++)
         g->operands[r] = source_at(x, r, part, offset);
     x->traffic->moved_bytes += (g->size - 1) * count * (int64_t)x->element;
