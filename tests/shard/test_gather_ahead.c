@@ -118,7 +118,7 @@ enum {
     STEPS = 3
 };
 
-/* Its blocks in the order that `path` says, by letters. */
+/* Its blocks in the order that `path` says, by letters; it fails where there is another one. */
 typedef struct paths {
     fsdp_module base;
     fsdp_module *steps[STEPS];
@@ -131,8 +131,13 @@ static fsdp_tensor *paths_forward(fsdp_module *self, fsdp_tensor *const *inputs,
     fsdp_tensor *x = inputs[0];
 
     (void)count;
-    for (const char *at = p->path; *at && x; at++)
+    for (const char *at = p->path; *at && x; at++) {
+        if (*at < 'a') {
+            (void)FSDP_FAIL(FSDP_INVALID, "the path ends at '%c'", *at);
+            return NULL;
+        }
         x = fsdp_call(p->steps[*at - 'a'], x);
+    }
     return x;
 }
 
@@ -174,6 +179,21 @@ static void go(paths *p, const char *path, bool records, int a, int b, int c)
         fsdp_no_grad_end(context);
 }
 
+/* While a gather ahead is on its way: nothing of it is left. */
+static void go_wrong(paths *p, const char *path)
+{
+    fsdp_context *context = p->base.context;
+    fsdp_tensor *x;
+
+    p->path = path;
+    CHECK_OK(fsdp_module_set_shard_listener(&p->base, NULL, NULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, NET_DIM)));
+    CHECK_NULL(fsdp_call(&p->base, x));
+    CHECK_CONTAINS(fsdp_last_error(), "the path ends at");
+    fsdp_scope_end(context, NULL);
+}
+
 static void change_order(fsdp_context *context, void *arg)
 {
     static const char *const names[STEPS] = {"a", "b", "c"};
@@ -197,6 +217,11 @@ static void change_order(fsdp_context *context, void *arg)
     go(p, "", false, 0, 0, 1); /* expected, once */
     go(p, "", false, 0, 0, 0);
     go(p, "abc", true, 1, 1, 1);
+    go_wrong(p, "a!"); /* b is on its way */
+    go(p, "abc", true, 1, 1, 1);
+    go(p, "abc", true, 1, 1, 1);
+    go_wrong(p, "!"); /* a is */
+    go(p, "abac", false, 2, 1, 1);
     CHECK_OK(fsdp_module_set_shard_listener(&p->base, NULL, NULL));
     fsdp_module_unref(&p->base);
 }
