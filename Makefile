@@ -26,11 +26,12 @@ asan: packages
 	@tools/run_tests.sh build-asan
 
 tsan: packages
-	@$(SANITIZED)=thread -DFSDP_OPENMP=OFF -B build-tsan $(CMAKE_FLAGS) >/dev/null && cmake --build build-tsan
+	@CC=clang $(SANITIZED)=thread -DFSDP_OPENMP=OFF -B build-tsan $(CMAKE_FLAGS) >/dev/null
+	@cmake --build build-tsan
 	@tools/run_tests.sh build-tsan
 
 test-long: packages-check
-	@TEST_LONG=1 FSDP_SIM_SEED=$${FSDP_SIM_SEED:-$$(date +%s)} $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200 -DFSDP_ALL_MACHINES=ON"
+	@TEST_LONG=1 FSDP_SIM_SEED=$${FSDP_SIM_SEED:-$$(date +%s)} $(MAKE) --no-print-directory test asan tsan CMAKE_FLAGS="-DFSDP_FUZZ_RUNS=200000 -DFSDP_TEST_TIMEOUT=7200 -DFSDP_TEST_LONG=ON"
 	@tools/fuzz.sh build-fuzz 3600
 	@tools/story.sh $(B)
 

@@ -33,6 +33,7 @@ foreach(folder support oracle ${fsdp_test_folders})
   endif()
 endforeach()
 
+option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds a test may take; empty: what fits a short run")
 set(test_timeout 120)
 if(FSDP_TEST_TIMEOUT)
@@ -104,25 +105,38 @@ set(FSDP_SIM_EXCEPT
   test_train_config       # keys and values
   test_train_inputs)      # files
 
-if(FSDP_SANITIZE)  # minutes each; under a sanitizer the run on the CPU, with its worker streams, is enough
-  list(APPEND FSDP_SIM_EXCEPT test_shard_random_order test_shard_hooks test_shard_nesting test_shard_fields
-       test_shard_lifetimes test_autograd_backward test_train_reference)
+# Under a sanitizer, but for FSDP_TEST_LONG, of the slow layers those are enough on that device that stage, copy or
+# order what they do otherwise on it than on the CPU, which has worker streams of its own.
+set(FSDP_SIM_FEW_LAYERS)
+set(FSDP_SIM_FEW test_shard_doors test_shard_flat test_shard_memory test_shard_mixed_precision test_shard_offload
+    test_shard_overlap test_shard_parity test_shard_pipeline test_shard_random_tree test_train_late_sharding
+    test_train_saves test_train_step)
+if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
+  set(FSDP_SIM_FEW_LAYERS autograd shard generate train)
 endif()
 
-# ThreadSanitizer sees threads of one process. The first of these start processes of one thread each, or compute on one,
-# and take half a minute or more under it; the last plant races for the race check to find, which it would find as well.
-set(FSDP_THREAD_EXCEPT)
+# Built, but not run. ThreadSanitizer sees threads of one process: some start processes of one thread each, or compute
+# on one; some plant races for the race check to find, which it would find as well; one has a pthread_create of its own.
+set(FSDP_EXCEPT)
+set(FSDP_EXCEPT_LAYERS)
 if(FSDP_SANITIZE MATCHES "thread")
-  set(FSDP_THREAD_EXCEPT test_backend_kernels test_launch_descriptors test_cli_compare test_faults_compare
-      test_cli_progress test_cli_stopped
-      test_train_reference test_device_races test_comm_races test_shard_races)
+  set(FSDP_EXCEPT test_backend_kernels test_backend_threads test_train_reference test_device_races test_comm_races
+      test_shard_races)
   # It does not see what an MPI does to order two threads, which is compiled without it.
-  list(APPEND FSDP_THREAD_EXCEPT test_comm_mpi)
-  list(REMOVE_ITEM fsdp_test_folders cluster)
+  list(APPEND FSDP_EXCEPT test_comm_mpi)
+  set(FSDP_EXCEPT_LAYERS cluster)
+  if(NOT FSDP_TEST_LONG)
+    list(APPEND FSDP_EXCEPT_LAYERS launch cli faults)
+  endif()
+elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
+  set(FSDP_EXCEPT test_cluster_paths)
 endif()
 
 # Registers <name>.sim.
 function(fsdp_test_on_sim name layer)
+  if(layer IN_LIST FSDP_SIM_FEW_LAYERS AND NOT name IN_LIST FSDP_SIM_FEW)
+    return()
+  endif()
   if(layer IN_LIST FSDP_SIM_LAYERS AND NOT name IN_LIST FSDP_SIM_EXCEPT)
     add_test(NAME ${name}.sim COMMAND ${name})
     fsdp_test_properties(${name}.sim ${layer})
@@ -131,9 +145,8 @@ function(fsdp_test_on_sim name layer)
 endfunction()
 
 # Of these the ranks are on two machines, too (FSDP_TEST_MACHINES in tests/support/ranks.h), as <test>.2machines; of
-# some on three. With FSDP_ALL_MACHINES (make test-long) that holds of every test of the layers above, but for those of
-# what one machine's memory or watchdog does.
-option(FSDP_ALL_MACHINES "all tests of several ranks on two and on three machines, which takes half an hour" OFF)
+# some on three. With FSDP_TEST_LONG that holds of every test of the layers above, but for those of what one machine's
+# memory or watchdog does.
 set(FSDP_2_MACHINES_TESTS test_checkpoint_resume test_comm_collectives test_comm_failure test_comm_group
     test_dist_redistribute test_optim_clip test_optim_partition test_optim_sharded test_shard_batch_norm test_shard_cast
     test_shard_comm_hooks test_shard_communication test_shard_custom test_shard_extensions test_shard_faults
@@ -154,7 +167,7 @@ set(FSDP_ONE_MACHINE test_comm_handoff test_comm_machines test_comm_machines_fau
 # Registers <name>.2machines and <name>.3machines.
 function(fsdp_test_on_machines name layer)
   foreach(machines 2 3)
-    set(all ${FSDP_ALL_MACHINES})
+    set(all ${FSDP_TEST_LONG})
     if(NOT layer MATCHES "^(checkpoint|comm|dist|optim|shard|state|train)$" OR name IN_LIST FSDP_ONE_MACHINE)
       set(all OFF)
     endif()
@@ -175,10 +188,10 @@ foreach(layer IN LISTS fsdp_test_folders)
   foreach(source IN LISTS sources)
     get_filename_component(file ${source} NAME_WE)
     string(REPLACE "test_" "test_${layer}_" name ${file})
-    if(name IN_LIST FSDP_THREAD_EXCEPT)
+    fsdp_test_executable(${name} ${layer} ${source})
+    if(name IN_LIST FSDP_EXCEPT OR layer IN_LIST FSDP_EXCEPT_LAYERS)
       continue()
     endif()
-    fsdp_test_executable(${name} ${layer} ${source})
     add_test(NAME ${name} COMMAND ${name})
     fsdp_test_properties(${name} ${layer})
     fsdp_test_on_sim(${name} ${layer})
@@ -193,7 +206,7 @@ foreach(layer IN LISTS fsdp_test_folders)
   foreach(script IN LISTS scripts)
     get_filename_component(file ${script} NAME_WE)
     string(REPLACE "test_" "test_${layer}_" name ${file})
-    if(name IN_LIST FSDP_THREAD_EXCEPT)
+    if(name IN_LIST FSDP_EXCEPT OR layer IN_LIST FSDP_EXCEPT_LAYERS)
       continue()
     endif()
     add_test(NAME ${name} COMMAND bash ${script})

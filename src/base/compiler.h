@@ -7,4 +7,17 @@
 #define FSDP__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define FSDP__MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* Whether AddressSanitizer and ThreadSanitizer watch: gcc and clang say so in their own ways. */
+#if defined(__has_feature)
+#define FSDP__ASAN __has_feature(address_sanitizer)
+#define FSDP__TSAN __has_feature(thread_sanitizer)
+#else
+#if defined(__SANITIZE_ADDRESS__)
+#define FSDP__ASAN 1
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define FSDP__TSAN 1
+#endif
+#endif
+
 #endif

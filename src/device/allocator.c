@@ -14,14 +14,7 @@
 #include "base/compiler.h"
 #include "device/device.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ADDRESS_SANITIZER 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define ADDRESS_SANITIZER 1
-#endif
-#ifdef ADDRESS_SANITIZER
+#if FSDP__ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -94,7 +87,7 @@ size_t fsdp__device_rounded(size_t bytes)
 
 static void poison(const fsdp__allocator *a, void *data, size_t bytes)
 {
-#ifdef ADDRESS_SANITIZER
+#if FSDP__ASAN
     if (a->source.has_bytes && !a->behind)
         ASAN_POISON_MEMORY_REGION(data, bytes);
 #else
@@ -104,7 +97,7 @@ static void poison(const fsdp__allocator *a, void *data, size_t bytes)
 
 static void unpoison(const fsdp__allocator *a, void *data, size_t bytes)
 {
-#ifdef ADDRESS_SANITIZER
+#if FSDP__ASAN
     if (a->source.has_bytes)
         ASAN_UNPOISON_MEMORY_REGION(data, bytes);
 #else

@@ -106,7 +106,7 @@ static void a_file_that_is_no_plugin(void **state)
     CHECK_CONTAINS(fsdp_last_error(), "No Such MPI must be installed on every machine (Debian: libnosuch)");
     CHECK_NULL(ops);
     CHECK_EQ(unlink(file), 0);
-    CHECK(dladdr((const void *)(uintptr_t)dlopen, &library) != 0);
+    CHECK(dladdr((const void *)(uintptr_t)_cmocka_run_group_tests, &library) != 0); /* some library or other */
     CHECK_EQ(symlink(library.dli_fname, file), 0);
     CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "is no plug-in: it has no fsdp_network_plugin");
     CHECK_NULL(ops);

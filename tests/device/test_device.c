@@ -4,7 +4,7 @@
 #include "device/kernels.h"
 #include "support/test.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if FSDP__ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -134,7 +134,7 @@ static void leaks_and_double_frees_are_logged(void **state)
 static void freed_bytes_are_poisoned_for_the_sanitizer(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_ADDRESS__)
+#if FSDP__ASAN
     fsdp_context *context = test_context();
     void *block = NULL;
 

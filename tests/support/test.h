@@ -27,6 +27,7 @@
 
 #include <cmocka.h>
 
+#include "base/compiler.h"
 #include "base/fault.h"
 #include "fsdp/context.h"
 #include "fsdp/device.h"
@@ -49,7 +50,7 @@ void test_check_races(const fsdp_context *context);
 /* Whether this is `make test-long`: more seeds, more steps. */
 bool test_long(void);
 /* Whether a sanitizer watches, whose memory and time are 2 to 15 times the program's. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if FSDP__ASAN || FSDP__TSAN
 #define TEST_SANITIZED 1
 #else
 #define TEST_SANITIZED 0
