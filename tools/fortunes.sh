@@ -1,5 +1,6 @@
 #!/bin/sh
-# The English text of Debian's `fortunes` package, an empty line between two texts. FORTUNES is the folder that has it.
+# The English text of Debian's packages fortunes and fortunes-min, an empty line between two texts; of other languages'
+# packages, which put theirs into the same folder, nothing. FORTUNES: a folder, all of whose text it is instead.
 set -eu
 fortunes=${FORTUNES:-/usr/share/games/fortunes}
 
@@ -7,9 +8,12 @@ if [ ! -d "$fortunes" ]; then
     echo "no text in $fortunes: install the packages fortunes and fortunes-min, or set FORTUNES" >&2
     exit 1
 fi
-for file in "$fortunes"/*; do
+if [ -n "${FORTUNES:-}" ] || ! files=$(dpkg -L fortunes fortunes-min 2>/dev/null); then
+    files=$(printf '%s\n' "$fortunes"/*)
+fi
+printf '%s\n' "$files" | LC_ALL=C sort | while IFS= read -r file; do
     case $file in
     *.dat | *.u8 | */ascii-art | */art) ;; # indexes, links, and pictures made of letters
-    *) sed '/^%$/s/.*//' "$file" ;;
+    "$fortunes"/*) [ ! -f "$file" ] || sed '/^%$/s/.*//' "$file" ;;
     esac
 done
