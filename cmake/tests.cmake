@@ -35,7 +35,7 @@ endforeach()
 
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds a test may take; empty: what fits a short run")
-set(test_timeout 120)
+set(test_timeout 240)
 if(FSDP_TEST_TIMEOUT)
   set(test_timeout ${FSDP_TEST_TIMEOUT})
 elseif(FSDP_SANITIZE)

@@ -22,8 +22,9 @@ verdicts=$build/Testing/verdicts.log
 mkdir -p "$build/Testing"
 rm -f "$log"
 set -o pipefail
-# Two more than there are processors: in many tests a rank sleeps, so that the others are quicker.
-"${runner[@]}" ctest --test-dir "$build" --output-on-failure --timeout 120 -j"$(($(nproc) + 2))" "$@" </dev/null 2>&1 |
+# Four more than there are processors: in many tests ranks wait for each other, and where nobody else has work to do they
+# wait awake.
+"${runner[@]}" ctest --test-dir "$build" --output-on-failure --timeout 240 -j"$(($(nproc) + 4))" "$@" </dev/null 2>&1 |
     tee "$verdicts"
 status=$?
 
