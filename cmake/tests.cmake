@@ -120,7 +120,8 @@ endif()
 set(FSDP_EXCEPT)
 set(FSDP_EXCEPT_LAYERS)
 if(FSDP_SANITIZE MATCHES "thread")
-  set(FSDP_EXCEPT test_backend_kernels test_backend_threads test_train_reference test_device_races test_comm_races
+  set(FSDP_EXCEPT test_backend_kernels test_backend_threads test_launch_descriptors test_cli_compare
+      test_faults_compare test_cli_progress test_cli_stopped test_train_reference test_device_races test_comm_races
       test_shard_races)
   # It does not see what an MPI does to order two threads, which is compiled without it.
   list(APPEND FSDP_EXCEPT test_comm_mpi)
