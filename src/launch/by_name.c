@@ -71,7 +71,7 @@ static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, in
     fsdp__arena *arena = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__arena_create(s->size, true, &arena));
+    FSDP_TRY(fsdp__arena_create(s->size, 0, true, &arena));
     watch_parent(arena);
     status = fsdp__handoff_give(handoff, arena->fd, s->size - 1);
     *out = status == FSDP_OK ? fcntl(arena->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;

@@ -1,9 +1,11 @@
 /* test_machines_faults.c - ranks of several machines when one fails, leaves or stops, and when the network does. Nobody
  * hangs, and everybody is told who and why. */
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "comm/internal.h"
 #include "comm/machines/group.h"
+#include "comm/machines/tags.h"
 #include "comm/world.h"
 #include "support/ranks.h"
 
@@ -130,6 +132,86 @@ static void who_stops_is_named_with_machine_and_call(void **state)
     run_faults(&f, 2, 1, stop_one, 1);
 }
 
+/* Rank 0 and rank 3, which is on the other machine and no counterpart of rank 0, in a group of their own: rank 1 hears
+ * of rank 3. */
+static void await_another_column(fsdp_context *context, void *arg)
+{
+    static const int both[] = {0, 3};
+    faults *f = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_process_group *group = NULL;
+
+    CHECK_OK(fsdp_process_group_create(context, both, 2, "corners", &group));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    test_meet();
+    CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
+    if (rank == f->rank)
+        thread_network_stop(f->machines.network, f->rank);
+    if (rank == 0) {
+        CHECK_STATUS(fsdp_barrier(group), FSDP_COMM);
+        thread_network_go_on(f->machines.network);
+        check_told(f);
+    }
+    test_meet(); /* the others wait for nobody */
+    fsdp_process_group_free(group);
+}
+
+static void who_stops_is_named_in_another_column(void **state)
+{
+    faults f = {.rank = 3,
+                .expected = "rank 3 (machine 'b') has not been heard of for",
+                .also = "rank 0, which waits for it, is in call 1 of group 'corners' (barrier)"};
+
+    (void)state;
+    run_faults(&f, 2, 2, await_another_column, 1);
+}
+
+/* Rank 3 lives, and nobody here hears it. */
+static void who_does_not_listen_is_named(void **state)
+{
+    faults f = {.rank = 1,
+                .expected = "rank 1 (machine 'a') has not been heard of for",
+                .also = "rank 0, which waits for it, is in call 1 of group 'corners' (barrier)"};
+
+    (void)state;
+    run_faults(&f, 2, 2, await_another_column, 1);
+}
+
+/* ---- who tells whom ---- */
+
+static void hear_of_all(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+    fsdp__machines *machines = fsdp__comm_get(context)->transport;
+    int ranks = fsdp_context_world_size(context), own = fsdp_context_rank(context), heard_of = 0;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, AWAITED_MS, TICK_MS));
+    while (heard_of < ranks) { /* without end where one is never heard of */
+        heard_of = 0;
+        for (int r = 0; r < ranks; r++) {
+            fsdp__heard heard = {0};
+
+            heard_of += fsdp__watch_heard(&machines->watch, r, &heard) && heard.beats > 1;
+        }
+        (void)sched_yield();
+    }
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    for (int r = 0; r < ranks; r++) {
+        int told = thread_network_messages(f->machines.network, own, r, FSDP__TAG_NEWS);
+
+        CHECK_EQ(told > 0, r != own && r % f->machines.machine_ranks == own % f->machines.machine_ranks);
+    }
+}
+
+static void each_tells_its_counterparts_and_all_hear_of_all(void **state)
+{
+    faults two = {.rank = 0}, three = {.rank = 0};
+
+    (void)state;
+    run_faults(&two, 2, 3, hear_of_all, 0);
+    run_faults(&three, 3, 2, hear_of_all, 0);
+}
+
 /* ---- the network ---- */
 
 static void cut_link(fsdp_context *context, void *arg)
@@ -226,14 +308,16 @@ static void go_on_in_another_group(fsdp_context *context, void *arg)
     fsdp__machines *machines = fsdp__comm_get(context)->transport;
     fsdp__watch *watch = &machines->watch;
     fsdp_process_group *other;
+    fsdp__heard heard;
 
     (void)arg;
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     CHECK_OK(fsdp_process_group_create(context, both, 2, "other", &other));
     CHECK_OK(fsdp_barrier(other));
+    CHECK(fsdp__watch_heard(watch, 1 - fsdp_context_rank(context), &heard));
+    CHECK_STRING(heard.doing.group, "other");
     pthread_mutex_lock(&watch->mutex);
-    CHECK_STRING(watch->heard[1 - fsdp_context_rank(context)].doing.group, "other");
-    CHECK_EQ(watch->heard[1 - fsdp_context_rank(context)].doing.tag, watch->doing.tag);
+    CHECK_EQ(heard.doing.tag, watch->doing.tag);
     pthread_mutex_unlock(&watch->mutex);
     fsdp_process_group_free(other);
 }
@@ -295,8 +379,10 @@ static void nothing_is_left_in_the_network(void **state)
 
 TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
           cmocka_unit_test(who_leaves_is_named_on_every_machine),
-          cmocka_unit_test(who_stops_is_named_with_machine_and_call), cmocka_unit_test(a_cut_link_ends_both_sides),
-          cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
+          cmocka_unit_test(who_stops_is_named_with_machine_and_call),
+          cmocka_unit_test(who_stops_is_named_in_another_column), cmocka_unit_test(who_does_not_listen_is_named),
+          cmocka_unit_test(each_tells_its_counterparts_and_all_hear_of_all),
+          cmocka_unit_test(a_cut_link_ends_both_sides), cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
           cmocka_unit_test(a_meeting_tells_in_which_group_a_rank_is),
           cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same),
           cmocka_unit_test(nothing_is_left_in_the_network))

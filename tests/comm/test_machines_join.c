@@ -3,6 +3,7 @@
 
 #include "base/fault.h"
 #include "comm/internal.h"
+#include "comm/machines/board.h"
 #include "comm/machines/machines.h"
 #include "support/machines.h"
 #include "support/test.h"
@@ -80,7 +81,7 @@ static void join_all(joining *all, int ranks, const int *machine_of, int machine
     fsdp__arena *arenas[RANKS] = {NULL};
 
     for (int m = 0; m < machines; m++) {
-        CHECK_OK(fsdp__arena_create(ranks / machines, false, &arenas[m]));
+        CHECK_OK(fsdp__arena_create(ranks / machines, fsdp__board_bytes(ranks), false, &arenas[m]));
         arenas[m]->control->first = m * (ranks / machines);
     }
     for (int r = 0; r < ranks; r++) {

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/machines/board.h"
 #include "comm/machines/machines.h"
 #include "fsdp/comm.h"
 
@@ -31,7 +32,7 @@ fsdp_status test_machines_create(const test_machines *o, thread_network **networ
 
     *network = thread_network_new(ranks, o->machines, NULL);
     for (int m = 0; m < o->machines && status == FSDP_OK; m++) {
-        status = fsdp__arena_create(o->machine_ranks, false, &arenas[m]);
+        status = fsdp__arena_create(o->machine_ranks, fsdp__board_bytes(ranks), false, &arenas[m]);
         if (status == FSDP_OK)
             arenas[m]->control->first = m * o->machine_ranks;
     }

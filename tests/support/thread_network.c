@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-    MOST_MACHINES = 16
+    MOST_MACHINES = 16,
+    TAGS = 4 /* whose messages are counted */
 };
 
 typedef struct message {
@@ -42,6 +43,7 @@ struct thread_network {
     endpoint *endpoints;
     bool cut[MOST_MACHINES][MOST_MACHINES];
     long long bytes[MOST_MACHINES][MOST_MACHINES];
+    int *messages;      /* [from][to][TAGS] */
     const void **shown; /* of an exchange */
     int entered, round, missing;
     bool ended; /* a rank that did not take its leave: who started the ranks ends all that wait in an exchange */
@@ -59,6 +61,7 @@ thread_network *thread_network_new(int ranks, int machines, const int *machine_o
     n->ranks = ranks;
     n->machines = machines;
     n->endpoints = calloc((size_t)ranks, sizeof *n->endpoints);
+    n->messages = calloc((size_t)(ranks * ranks * TAGS), sizeof *n->messages);
     n->shown = calloc((size_t)ranks, sizeof *n->shown);
     for (int r = 0; r < ranks; r++)
         n->endpoints[r] =
@@ -86,6 +89,7 @@ void thread_network_free(thread_network *n)
         throw_away(&n->endpoints[r]);
     pthread_cond_destroy(&n->moved);
     pthread_mutex_destroy(&n->mutex);
+    free(n->messages);
     free(n->shown);
     free(n->endpoints);
     free(n);
@@ -99,6 +103,21 @@ int thread_network_unread(const thread_network *n)
         for (const message *m = n->endpoints[r].mail; m; m = m->next)
             unread++;
     return unread;
+}
+
+static int *messages_of(thread_network *n, int from, int to, int tag)
+{
+    return &n->messages[(from * n->ranks + to) * TAGS + tag];
+}
+
+int thread_network_messages(thread_network *n, int from, int to, int tag)
+{
+    int count;
+
+    pthread_mutex_lock(&n->mutex);
+    count = *messages_of(n, from, to, tag);
+    pthread_mutex_unlock(&n->mutex);
+    return count;
 }
 
 void thread_network_choose(thread_network *network, int rank)
@@ -226,6 +245,8 @@ static bool network_send(void *network, int to, int tag, const fsdp__segment *se
     *out = 0; /* done: it was copied */
     m->delay = e->network->delay;
     e->network->bytes[e->machine][there->machine] += (long long)bytes;
+    if (tag < TAGS)
+        ++*messages_of(e->network, e->rank, to, tag);
     for (end = &there->mail; *end;)
         end = &(*end)->next;
     if (e->network->cut[e->machine][there->machine])

@@ -39,4 +39,7 @@ void thread_network_go_on(thread_network *network);
 /* Bytes of all messages that ranks of one machine have sent to those of another. */
 long long thread_network_bytes(const thread_network *network, int from_machine, int to_machine);
 
+/* Messages with tag 0 to 3 that a rank has sent to another. */
+int thread_network_messages(thread_network *network, int from, int to, int tag);
+
 #endif

@@ -1,14 +1,13 @@
 /* watch.c - the thread that tells and listens, and what follows from what it has heard. */
 #include "comm/machines/watch.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/machines/tags.h"
+#include "comm/machines/circle.h"
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/waits.h"
 #include "comm/symmetric/watch.h"
@@ -20,30 +19,8 @@ enum {
     BEATS = 4,          /* in a timeout, at least */
     LEAVE_TICKS = 3,    /* what was sent before may still be on its way */
     SETTLE_TURNS = 100, /* of a millisecond: for the last words */
-    SAME_BEATS = 3,     /* of every rank of a circle, in which it has waited so: so they all did at one time */
     IDLE_NS = 5000000   /* of processor time between two looks: see symmetric/pulse.c; more threads wait here */
 };
-
-typedef enum news_kind {
-    NEWS_BEAT = 1,
-    NEWS_LEFT,
-    NEWS_BROKEN
-} news_kind;
-
-/* What travels; of the text only what there is. */
-typedef struct news {
-    int32_t kind, status, blamed;
-    int32_t still; /* looks in which the rank has got nothing done */
-    fsdp__doing doing;
-    fsdp__waiting waiting;
-    char text[FSDP__ABORT_BYTES];
-} news;
-
-typedef struct fsdp__letter {
-    struct fsdp__letter *next;
-    fsdp__network_request request;
-    news news;
-} letter;
 
 static void nap(int64_t ms)
 {
@@ -52,70 +29,53 @@ static void nap(int64_t ms)
     (void)nanosleep(&time, NULL);
 }
 
-/* ---- telling ---- */
-
-/* Takes back what has arrived; whether anything is still on its way. */
-static bool settle(fsdp__watch *watch)
-{
-    for (letter **link = &watch->letters; *link;) {
-        letter *one = *link;
-
-        if (!fsdp__link_settle(watch->link, &one->request))
-            return false;
-        if (one->request) {
-            link = &one->next;
-            continue;
-        }
-        *link = one->next;
-        fsdp__free(one);
-    }
-    return watch->letters != NULL;
-}
-
-/* false: there is no memory for it; the next beat tells it. */
-static bool tell(fsdp__watch *watch, int rank, const news *what)
-{
-    size_t bytes = offsetof(news, text) + (what->kind == NEWS_BROKEN ? strlen(what->text) + 1 : 0);
-    letter *one = fsdp__calloc(1, sizeof *one);
-
-    if (!one)
-        return false;
-    memcpy(&one->news, what, bytes);
-    if (!fsdp__link_tell(watch->link, rank, FSDP__TAG_NEWS, &one->news, bytes, &one->request) || !one->request) {
-        fsdp__free(one);
-        return true;
-    }
-    one->next = watch->letters;
-    watch->letters = one;
-    return true;
-}
-
 /* ---- what is known of a rank ---- */
 
 /* A meeting may have told more since the beat was sent. */
-static bool is_older(const fsdp__doing *beat, const fsdp__doing *known)
+static bool is_older(const fsdp__doing *beat, const fsdp__doing *met)
 {
-    return beat->sequence < known->sequence && (beat->sequence == 0 || beat->tag == known->tag);
+    return beat->sequence < met->sequence && (beat->sequence == 0 || beat->tag == met->tag);
 }
 
-static void note_news(fsdp__watch *watch, int rank, const news *what)
+bool fsdp__watch_heard(fsdp__watch *watch, int rank, fsdp__heard *out)
 {
-    fsdp__heard *heard = &watch->heard[rank];
-    int64_t ticks;
-    bool same;
+    const fsdp__known *known = &watch->known[rank];
+
+    if (!fsdp__board_read(watch->board, rank, out))
+        return false;
+    pthread_mutex_lock(&watch->mutex);
+    if (known->met_beats > out->beats || (known->met_beats > 0 && is_older(&out->doing, &known->met)))
+        out->doing = known->met;
+    pthread_mutex_unlock(&watch->mutex);
+    return true;
+}
+
+static fsdp__known known_of(fsdp__watch *watch, int rank)
+{
+    fsdp__known known;
 
     pthread_mutex_lock(&watch->mutex);
-    ticks = FSDP__MAX(heard->silent, 1); /* since its look before */
-    same = what->waiting.whom == heard->waiting.whom && what->waiting.number == heard->waiting.number;
-    heard->still = what->still > 0 ? heard->still + ticks : 0;
-    heard->same = same ? heard->same + 1 : 0;
-    heard->silent = 0;
-    heard->waiting = what->waiting;
-    if (!is_older(&what->doing, &heard->doing))
-        heard->doing = what->doing;
-    if (what->kind == NEWS_LEFT && heard->left == 0)
-        heard->left = 1;
+    known = watch->known[rank];
     pthread_mutex_unlock(&watch->mutex);
+    return known;
+}
+
+/* Of this rank or a counterpart: nobody else writes their places. */
+static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
+{
+    fsdp__heard heard = {0};
+    int64_t ticks = FSDP__MAX(known_of(watch, rank).silent, 1); /* since its look before */
+    bool same;
+
+    (void)fsdp__board_read(watch->board, rank, &heard);
+    same = what->waiting.whom == heard.waiting.whom && what->waiting.number == heard.waiting.number;
+    heard.beats++;
+    heard.still = what->still > 0 ? heard.still + ticks : 0;
+    heard.same = same ? heard.same + 1 : 0;
+    heard.waiting = what->waiting;
+    heard.doing = what->doing;
+    heard.left = heard.left || what->kind == FSDP__NEWS_LEFT;
+    fsdp__board_write(watch->board, rank, &heard);
 }
 
 /* Whether this rank has got nothing done since the last look. One that waits for the network beats, and runs now and
@@ -149,12 +109,27 @@ static void find_local_wait(const fsdp__watch *watch, fsdp__waiting *out)
             *out = (fsdp__waiting){fsdp__arena_global(arena, r), place.mark + place.region};
 }
 
-/* Whether all were told. */
-static bool tell_all(fsdp__watch *watch, news_kind kind)
+/* The first rank of this one's column. */
+static int first_of_column(const fsdp__places *places)
+{
+    return places->rank % places->machine_ranks;
+}
+
+/* The same local rank of each other machine. Whether all were told. */
+static bool tell_column(fsdp__watch *watch, const fsdp__news *what)
 {
     const fsdp__places *places = &watch->link->places;
-    news what = {.kind = kind};
     bool all = true;
+
+    for (int r = first_of_column(places); r < places->ranks; r += places->machine_ranks)
+        if (r != places->rank)
+            all = fsdp__news_tell(&watch->letters, r, what) && all;
+    return all;
+}
+
+static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
+{
+    fsdp__news what = {.kind = kind};
 
     pthread_mutex_lock(&watch->mutex);
     what.doing = watch->doing;
@@ -164,138 +139,88 @@ static bool tell_all(fsdp__watch *watch, news_kind kind)
     what.still = (int32_t)FSDP__MIN(watch->still, INT32_MAX);
     if (what.waiting.whom < 0)
         find_local_wait(watch, &what.waiting);
-    for (int r = 0; r < places->ranks; r++)
-        if (r != places->rank)
-            all = tell(watch, r, &what) && all;
-    note_news(watch, places->rank, &what);
-    return all;
+    return what;
 }
 
-/* Each rank of a machine tells one of every other machine: one of them is enough, and may be the only one that can. */
+/* Each rank of a machine tells: one of them is enough, and may be the only one that can. */
 static void tell_broken(fsdp__watch *watch)
 {
-    const fsdp__places *places = &watch->link->places;
     const fsdp__control *control = watch->link->arena->control;
-    news what = {.kind = NEWS_BROKEN};
+    fsdp__news what = {.kind = FSDP__NEWS_BROKEN};
 
     (void)fsdp__arena_failure(watch->link->arena); /* waits until the reason is there */
     what.status = control->abort_status;
     what.blamed = control->abort_rank;
     snprintf(what.text, sizeof what.text, "%s", control->abort_text);
-    for (int r = places->rank % places->machine_ranks; r < places->ranks; r += places->machine_ranks)
-        if (r != places->rank)
-            (void)tell(watch, r, &what);
-    for (int i = 0; i < SETTLE_TURNS && settle(watch); i++)
+    (void)tell_column(watch, &what);
+    for (int i = 0; i < SETTLE_TURNS && fsdp__news_settle(&watch->letters); i++)
         nap(1);
     atomic_store(&watch->link->told, true);
 }
 
 /* ---- listening ---- */
 
-static void hear(fsdp__watch *watch, int from, const news *what)
+static void hear(fsdp__watch *watch, int from, const fsdp__news *what)
 {
-    if (what->kind == NEWS_BROKEN)
+    if (what->kind == FSDP__NEWS_BROKEN)
         fsdp__arena_abort(watch->link->arena, (fsdp_status)what->status, what->blamed, what->text);
-    else
+    else if (from % watch->link->places.machine_ranks == first_of_column(&watch->link->places))
         note_news(watch, from, what);
 }
 
 static void listen(fsdp__watch *watch)
 {
-    news what = {0};
-    size_t got = 0;
+    fsdp__news what = {0};
     int from = -1;
 
-    while (fsdp__link_poll(watch->link, FSDP__TAG_NEWS, &what, sizeof what, &from, &got) && from >= 0) {
-        if (got < offsetof(news, text))
-            continue;
-        what.text[FSDP__MIN(got - offsetof(news, text), sizeof what.text - 1)] = '\0';
+    while (fsdp__news_hear(watch->link, &what, &from))
         hear(watch, from, &what);
-    }
+}
+
+/* Between two of a rank's. */
+static int64_t beat_ms_of(const fsdp__watch *watch)
+{
+    int64_t timeout_ms = atomic_load(&watch->timeout_ms);
+
+    return timeout_ms > 0 ? FSDP__MIN(BEAT_MS, timeout_ms / BEATS) : BEAT_MS;
+}
+
+/* Who hears of `rank` on this machine. */
+static int listener_of(const fsdp__places *places, int rank)
+{
+    return places->rank - first_of_column(places) + rank % places->machine_ranks;
+}
+
+/* A tick more of a rank's silence, where somebody listens. */
+static void age(fsdp__watch *watch, int rank, bool listens)
+{
+    fsdp__known *known = &watch->known[rank];
+    fsdp__heard heard;
+    bool read = fsdp__board_read(watch->board, rank, &heard);
+
+    pthread_mutex_lock(&watch->mutex);
+    if (read && heard.beats != known->beats)
+        known->silent = 0;
+    else
+        known->silent += listens;
+    if (read)
+        known->beats = heard.beats;
+    known->left += known->left > 0 || (read && heard.left);
+    pthread_mutex_unlock(&watch->mutex);
 }
 
 static void tick(fsdp__watch *watch)
 {
-    pthread_mutex_lock(&watch->mutex);
-    for (int r = 0; r < watch->link->places.ranks; r++) {
-        watch->heard[r].silent++;
-        watch->heard[r].left += watch->heard[r].left > 0;
-    }
-    pthread_mutex_unlock(&watch->mutex);
+    const fsdp__places *places = &watch->link->places;
+    int64_t fresh = beat_ms_of(watch) / atomic_load(&watch->tick_ms) + 1;
+    int here = places->rank - first_of_column(places);
+
+    for (int r = here; r < here + places->machine_ranks; r++)
+        age(watch, r, true);
+    for (int r = 0; r < places->ranks; r++)
+        if (r < here || r >= here + places->machine_ranks)
+            age(watch, r, watch->known[listener_of(places, r)].silent <= fresh);
     atomic_fetch_add(&watch->ticks, 1);
-}
-
-/* ---- circles of programs, over machines ---- */
-
-static void doing_text(const fsdp__doing *doing, char *text, size_t bytes)
-{
-    if (doing->sequence == 0)
-        snprintf(text, bytes, "before its first call");
-    else
-        snprintf(text, bytes, "%s call %llu of group '%s' (%s%s%s%s)", doing->in > 0 ? "in" : "behind",
-                 (unsigned long long)doing->sequence, doing->group, fsdp__call_text((fsdp__call_name)doing->name),
-                 doing->label[0] ? " for '" : "", doing->label, doing->label[0] ? "'" : "");
-}
-
-/* Whether the program of `rank` waits for another rank that will not come unless its own program goes on: no call of it
- * is on its way but the one that it waits in, which is another. */
-static bool waits_surely(const fsdp__watch *watch, int rank)
-{
-    const fsdp__heard *one = &watch->heard[rank], *other;
-
-    if (one->waiting.whom < 0 || one->same < SAME_BEATS)
-        return false;
-    other = &watch->heard[one->waiting.whom];
-    if (other->waiting.whom < 0 || other->doing.issued > 1)
-        return false;
-    return other->doing.tag != one->doing.tag || other->doing.sequence != one->doing.sequence;
-}
-
-/* The ranks of a circle that begins with this one; 0: there is none. */
-static int find_circle(const fsdp__watch *watch, int *ranks)
-{
-    int rank = watch->link->places.rank, count = 0;
-
-    do {
-        if (!waits_surely(watch, rank) || count == watch->link->places.ranks)
-            return 0;
-        ranks[count++] = rank;
-        rank = (int)watch->heard[rank].waiting.whom;
-    } while (rank != ranks[0]);
-    return count;
-}
-
-static void circle_text(const fsdp__watch *watch, const int *ranks, int count, char *text, size_t bytes)
-{
-    size_t at = 0;
-
-    for (int i = 0; i < count && at < bytes; i++) {
-        const char *before = i == 0 ? "" : i + 1 < count ? ", " : ", and ";
-        char doing[320];
-
-        doing_text(&watch->heard[ranks[i]].doing, doing, sizeof doing);
-        at += (size_t)snprintf(text + at, bytes - at, "%srank %d waits for rank %d %s", before, ranks[i],
-                               ranks[(i + 1) % count], doing);
-    }
-    if (at < bytes)
-        snprintf(text + at, bytes - at, ": all ranks must make the same calls in the same order");
-}
-
-/* Ends the world where this rank is a part of one. */
-static void end_circle(fsdp__watch *watch)
-{
-    char text[FSDP__ABORT_BYTES] = "";
-    int *ranks = fsdp__calloc((size_t)watch->link->places.ranks, sizeof *ranks), count = 0;
-
-    pthread_mutex_lock(&watch->mutex);
-    if (ranks)
-        count = find_circle(watch, ranks);
-    if (count > 1)
-        circle_text(watch, ranks, count, text, sizeof text);
-    pthread_mutex_unlock(&watch->mutex);
-    if (count > 1)
-        fsdp__arena_abort(watch->link->arena, FSDP_MISMATCH, -1, text);
-    fsdp__free(ranks);
 }
 
 void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
@@ -304,28 +229,42 @@ void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
                               memory_order_relaxed);
 }
 
+static bool hear_of(void *watch, int rank, fsdp__heard *out)
+{
+    return fsdp__watch_heard(watch, rank, out);
+}
+
+/* A beat, or that this rank leaves: once all counterparts know that, only its machine hears that it listens still. */
+static void speak(fsdp__watch *watch)
+{
+    bool leaves = atomic_load(&watch->leaving);
+    const fsdp__places *places = &watch->link->places;
+    fsdp__news what = look_at_self(watch, leaves ? FSDP__NEWS_LEFT : FSDP__NEWS_BEAT);
+    char circle[FSDP__ABORT_BYTES] = "";
+
+    note_news(watch, places->rank, &what);
+    if (!atomic_load(&watch->told))
+        atomic_store(&watch->told, tell_column(watch, &what) && leaves);
+    if (fsdp__circle_find(hear_of, watch, places->rank, places->ranks, circle, sizeof circle))
+        fsdp__arena_abort(watch->link->arena, FSDP_MISMATCH, -1, circle);
+}
+
 static void *watch_main(void *argument)
 {
     fsdp__watch *watch = argument;
     int64_t since_beat = INT64_MAX / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now;
-    bool left = false;
 
     while (!atomic_load(&watch->stop)) {
-        int64_t tick_ms = atomic_load(&watch->tick_ms), timeout_ms = atomic_load(&watch->timeout_ms);
-        int64_t pause = FSDP__MIN(PAUSE_MS, tick_ms);
-        int64_t beat_ms = timeout_ms > 0 ? FSDP__MIN(BEAT_MS, timeout_ms / BEATS) : BEAT_MS;
+        int64_t tick_ms = atomic_load(&watch->tick_ms), pause = FSDP__MIN(PAUSE_MS, tick_ms);
 
         listen(watch);
         if (fsdp__arena_aborted(watch->link->arena))
             break;
-        if (!left && (since_beat >= beat_ms || atomic_load(&watch->leaving))) {
-            left = atomic_load(&watch->leaving);
-            left = tell_all(watch, left ? NEWS_LEFT : NEWS_BEAT) && left;
-            end_circle(watch);
-            atomic_store(&watch->told, left);
+        if (since_beat >= beat_ms_of(watch) || (atomic_load(&watch->leaving) && !atomic_load(&watch->told))) {
+            speak(watch);
             since_beat = 0;
         }
-        (void)settle(watch);
+        (void)fsdp__news_settle(&watch->letters);
         now = fsdp__thread_cpu_ns();
         fsdp__watch_looked(watch, now - cpu_ns);
         cpu_ns = now;
@@ -339,25 +278,27 @@ static void *watch_main(void *argument)
     }
     if (fsdp__arena_aborted(watch->link->arena))
         tell_broken(watch);
-    for (int i = 0; i < SETTLE_TURNS && settle(watch); i++)
+    for (int i = 0; i < SETTLE_TURNS && fsdp__news_settle(&watch->letters); i++)
         nap(1);
     return NULL;
 }
 
 /* ---- what follows ---- */
 
-static void end_world(fsdp__watch *watch, int rank, const fsdp__heard *heard, const char *what, int64_t ticks)
+static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
 {
     const fsdp__places *places = &watch->link->places;
     const char *host = places->hosts[fsdp__machine_of(places, rank)];
     char text[FSDP__ABORT_BYTES], was[320], mine[320];
+    fsdp__heard heard = {0};
     fsdp__doing doing;
 
+    (void)fsdp__watch_heard(watch, rank, &heard);
     pthread_mutex_lock(&watch->mutex);
     doing = watch->doing;
     pthread_mutex_unlock(&watch->mutex);
-    doing_text(&heard->doing, was, sizeof was);
-    doing_text(&doing, mine, sizeof mine);
+    fsdp__doing_text(&heard.doing, was, sizeof was);
+    fsdp__doing_text(&doing, mine, sizeof mine);
     snprintf(
         text, sizeof text,
         "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s): it was %s; rank %d, which waits for it, "
@@ -380,49 +321,50 @@ int64_t fsdp__watch_ticks(const fsdp__watch *watch)
     return atomic_load(&watch->ticks);
 }
 
-static fsdp__heard heard_of(fsdp__watch *watch, int rank)
-{
-    fsdp__heard heard;
-
-    pthread_mutex_lock(&watch->mutex);
-    heard = watch->heard[rank];
-    pthread_mutex_unlock(&watch->mutex);
-    return heard;
-}
-
 /* Ranks that wait for each other, in whatever way: nobody gets anything done. */
 static bool all_are_still(fsdp__watch *watch, int64_t limit)
 {
-    bool still = true;
+    for (int r = 0; r < watch->link->places.ranks; r++) {
+        fsdp__heard heard;
 
-    pthread_mutex_lock(&watch->mutex);
-    for (int r = 0; r < watch->link->places.ranks && still; r++)
-        still = watch->heard[r].still >= limit || watch->heard[r].left > 0;
-    pthread_mutex_unlock(&watch->mutex);
-    return still;
+        if (!fsdp__board_read(watch->board, r, &heard) || (heard.still < limit && !heard.left))
+            return false;
+    }
+    return true;
+}
+
+/* Ends the world where nothing has been heard of the rank, or of who listens to it here. */
+static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
+{
+    int listener = listener_of(&watch->link->places, rank);
+    int silent = known_of(watch, rank).silent >= limit       ? rank
+                 : known_of(watch, listener).silent >= limit ? listener
+                                                             : -1;
+
+    if (silent >= 0)
+        end_world(watch, silent, "has not been heard of", known_of(watch, silent).silent);
+    return silent >= 0;
 }
 
 void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since)
 {
     const fsdp__places *places = &watch->link->places;
-    int64_t limit = limit_of(watch), waited = fsdp__watch_ticks(watch) - since;
-    fsdp__heard heard = heard_of(watch, rank);
+    int64_t limit = limit_of(watch), waited = fsdp__watch_ticks(watch) - since, left = known_of(watch, rank).left;
+    fsdp__heard heard;
     char text[FSDP__ABORT_BYTES];
 
-    if (heard.left > LEAVE_TICKS && waited > LEAVE_TICKS) {
+    if (left > LEAVE_TICKS && waited > LEAVE_TICKS) {
         snprintf(text, sizeof text, "rank %d has left", rank);
         fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
     }
-    if (heard.left > 0) /* it says nothing more */
+    if (left > 0) /* it says nothing more */
         return;
-    if (fsdp__machine_of(places, rank) == fsdp__machine_of(places, places->rank))
-        fsdp__arena_check_alive(watch->link->arena, rank % places->machine_ranks);
-    if (limit == 0 || waited < limit)
+    fsdp__arena_check_alive(watch->link->arena, listener_of(places, rank) % places->machine_ranks);
+    if (limit == 0 || waited < limit || end_silent(watch, rank, limit))
         return;
-    if (heard.silent >= limit)
-        end_world(watch, rank, &heard, "has not been heard of", heard.silent);
-    else if (heard.still >= limit && (heard.doing.in == 0 || all_are_still(watch, limit)))
-        end_world(watch, rank, &heard, "has stood still", heard.still);
+    if (fsdp__watch_heard(watch, rank, &heard) && heard.still >= limit &&
+        (heard.doing.in == 0 || all_are_still(watch, limit)))
+        end_world(watch, rank, "has stood still", heard.still);
 }
 
 /* ---- life ---- */
@@ -471,10 +413,16 @@ void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom)
 
 void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, const fsdp__signature *theirs)
 {
-    fsdp__doing *doing = &watch->heard[rank].doing;
+    fsdp__known *known = &watch->known[rank];
+    fsdp__doing *doing = &known->met;
+    fsdp__heard heard;
 
+    if (!fsdp__board_read(watch->board, rank, &heard))
+        return;
     pthread_mutex_lock(&watch->mutex);
+    known->met_beats = heard.beats + 1;
     doing->in = 1;
+    doing->issued = heard.doing.issued;
     doing->tag = tag;
     doing->sequence = theirs->sequence;
     doing->name = (int32_t)theirs->name;
@@ -485,13 +433,17 @@ void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, c
 
 fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local)
 {
+    size_t ranks = (size_t)link->places.ranks;
     int error;
 
-    watch->link = link;
+    if (link->arena->control->board_bytes < fsdp__board_bytes(link->places.ranks))
+        return FSDP_FAIL(FSDP_INVALID, "the memory of this machine's ranks has no board for %zu ranks", ranks);
+    watch->link = watch->letters.link = link;
     watch->local = local;
+    watch->board = fsdp__arena_board(link->arena);
     watch->waiting.whom = -1;
-    watch->heard = fsdp__calloc((size_t)link->places.ranks, sizeof *watch->heard);
-    if (!watch->heard)
+    watch->known = fsdp__calloc(ranks, sizeof *watch->known);
+    if (!watch->known)
         return FSDP_NO_MEMORY;
     pthread_mutex_init(&watch->mutex, NULL);
     error = pthread_create(&watch->thread, NULL, watch_main, watch);
@@ -503,14 +455,32 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__s
 
 /* A rank that has not said that it takes part no more; -1: all have. That is the last of a rank, also for those of its
  * own machine: whoever closes the network before has messages in it that nobody takes, which MPI forbids. */
-static int who_is_left(fsdp__watch *watch)
+static int who_is_left(const fsdp__watch *watch)
 {
     const fsdp__places *places = &watch->link->places;
 
-    for (int r = 0; r < places->ranks; r++)
-        if (r != places->rank && heard_of(watch, r).left == 0)
+    for (int r = 0; r < places->ranks; r++) {
+        fsdp__heard heard;
+
+        if (r != places->rank && !(fsdp__board_read(watch->board, r, &heard) && heard.left))
             return r;
+    }
     return -1;
+}
+
+/* A rank of this machine that has left the arena, and has died before it could say so to all. */
+static void check_last_word(fsdp__watch *watch, int rank)
+{
+    const fsdp__places *places = &watch->link->places;
+    const fsdp__arena_rank *shared = &watch->link->arena->control->ranks[rank % places->machine_ranks];
+    bool dead = fsdp__process_is_dead(atomic_load(&shared->pid), atomic_load(&shared->start_ticks));
+    fsdp__heard heard;
+    char text[96];
+
+    if (!dead || (fsdp__board_read(watch->board, rank, &heard) && heard.left))
+        return;
+    snprintf(text, sizeof text, "rank %d has died as it left (process %d)", rank, atomic_load(&shared->pid));
+    fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
 }
 
 static void stop_thread(fsdp__watch *watch)
@@ -524,23 +494,22 @@ static void stop_thread(fsdp__watch *watch)
 
 bool fsdp__watch_leave(fsdp__watch *watch)
 {
-    const fsdp__places *places;
     fsdp__arena *arena;
     int rank = -1;
 
     if (!watch->started)
         return false;
-    places = &watch->link->places;
     arena = watch->link->arena;
     atomic_store(&watch->leaving, true);
     while (!fsdp__arena_aborted(arena) && ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
         int64_t limit = limit_of(watch);
-        fsdp__heard heard = heard_of(watch, rank < 0 ? places->rank : rank);
 
-        if (rank >= 0 && fsdp__machine_of(places, rank) == fsdp__machine_of(places, places->rank))
-            fsdp__arena_check_alive(arena, rank % places->machine_ranks);
-        if (rank >= 0 && limit > 0 && heard.silent >= limit)
-            end_world(watch, rank, &heard, "has not been heard of", heard.silent);
+        if (rank >= 0) {
+            fsdp__arena_check_alive(arena, listener_of(&watch->link->places, rank) % arena->control->world);
+            check_last_word(watch, listener_of(&watch->link->places, rank));
+            if (limit > 0)
+                (void)end_silent(watch, rank, limit);
+        }
         nap(1);
     }
     stop_thread(watch);
@@ -549,15 +518,10 @@ bool fsdp__watch_leave(fsdp__watch *watch)
 
 void fsdp__watch_close(fsdp__watch *watch)
 {
-    if (!watch->heard)
+    if (!watch->known)
         return;
     stop_thread(watch);
-    while (watch->letters) {
-        letter *one = watch->letters;
-
-        watch->letters = one->next;
-        fsdp__free(one);
-    }
+    fsdp__news_forget(&watch->letters);
     pthread_mutex_destroy(&watch->mutex);
-    fsdp__free(watch->heard);
+    fsdp__free(watch->known);
 }

@@ -2,48 +2,36 @@
  * one has left, and why the world is broken.
  *
  * A thread of every rank tells and listens, a few dozen times a second and on a tag of its own; nothing waits for it.
- * To every other rank it says that it lives, every second or four times in a timeout, with the call that the rank is
- * in. Who waits for a rank looks here (fsdp__watch_look) whether that will come. Time is counted in ticks that the
- * thread has slept through: none passes while a rank is itself stopped. */
+ * To its counterparts, the same local rank of every other machine, it says that it lives, every second or four times in
+ * a timeout, with the call that the rank is in; what it hears of them it writes on its machine's board (board.h), and
+ * what it says itself. So every rank knows of all, and each hears of one rank a machine.
+ *
+ * Who waits for a rank looks here (fsdp__watch_look) whether that will come. Time is counted in ticks that the thread
+ * has slept through: none passes while a rank is itself stopped, and none of the silence of a rank elsewhere while
+ * nobody is known to listen: its listener, who shares its local rank and the reader's machine, must be heard of. */
 #ifndef COMM_MACHINES_WATCH_H
 #define COMM_MACHINES_WATCH_H
 
 #include <pthread.h>
 
-#include "comm/machines/link.h"
+#include "comm/machines/news.h"
 #include "comm/symmetric/group.h"
 #include "comm/symmetric/pulse.h"
 #include "comm/symmetric/signature.h"
 
-/* What a rank is in: the call that it has begun last. */
-typedef struct fsdp__doing {
-    int32_t in;     /* calls, begun and not done */
-    int32_t issued; /* calls, issued and not done */
-    int32_t tag;    /* of the call's group */
-    int32_t name;
-    uint64_t sequence; /* 0: no call yet */
-    char group[FSDP__GROUP_NAME_BYTES], label[FSDP__LABEL_BYTES];
-} fsdp__doing;
-
-/* Whom a rank's program waits for, doing nothing else; -1: for nobody. `number`: another one for another wait. */
-typedef struct fsdp__waiting {
-    int64_t whom;
-    uint64_t number;
-} fsdp__waiting;
-
-/* Of one rank, as it was heard of last. */
-typedef struct fsdp__heard {
-    fsdp__doing doing;
-    fsdp__waiting waiting;
-    int64_t same;   /* beats since it waits so */
-    int64_t silent; /* ticks since */
-    int64_t still;  /* ticks in which it has got nothing done, as it says */
-    int64_t left;   /* ticks since it has left; 0: it has not */
-} fsdp__heard;
+/* Of one rank, as this one has counted and met it. */
+typedef struct fsdp__known {
+    uint64_t beats;     /* as last seen on the board */
+    int64_t silent;     /* ticks since there was another */
+    int64_t left;       /* ticks since it has left; 0: it has not */
+    fsdp__doing met;    /* what it said in a meeting of this rank's, */
+    uint64_t met_beats; /* 1 + the beats that were heard then; 0: it never did */
+} fsdp__known;
 
 typedef struct fsdp__watch {
     fsdp__link *link;
     const fsdp__symmetric *local;
+    void *board; /* of this machine */
     pthread_t thread;
     bool started;
     _Atomic bool leaving, told, stop; /* this rank is about to leave; all have been told so */
@@ -52,12 +40,12 @@ typedef struct fsdp__watch {
     fsdp__doing doing;           /* this rank's */
     fsdp__waiting waiting;       /* the same, over the network */
     int64_t program_in;          /* 1 + the tag of the group that its program waits in; 0: it does not */
-    fsdp__heard *heard;          /* by rank */
+    fsdp__known *known;          /* by rank */
     _Atomic uint64_t wait_beats; /* of the heart, that say no more than that this rank waits */
     fsdp__pulse pulse;           /* its own */
     uint64_t beats;              /* when it was taken, without those */
     int64_t still;
-    struct fsdp__letter *letters; /* on their way */
+    fsdp__letters letters;
 } fsdp__watch;
 
 /* Begins to tell and listen. */
@@ -80,6 +68,8 @@ void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, c
 /* A thread of this rank has used so much processor time to look whether others have come: no sign of life. */
 void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns);
 
+/* What is known of a rank; false: nothing now. */
+bool fsdp__watch_heard(fsdp__watch *watch, int rank, fsdp__heard *out);
 /* Ticks so far. */
 int64_t fsdp__watch_ticks(const fsdp__watch *watch);
 /* Something of `rank` is awaited since tick `since`: breaks the world where it will not come. */

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "comm/machines/board.h"
 #include "comm/machines/report.h"
 #include "comm/shm/handoff.h"
 #include "comm/shm/shm.h"
@@ -22,7 +23,7 @@ static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__ar
 
     if (got != (ssize_t)sizeof mine->note)
         return FSDP_FAIL(FSDP_IO, "no random numbers: %s", strerror(errno));
-    FSDP_TRY(fsdp__arena_create(places->machine_ranks, true, out));
+    FSDP_TRY(fsdp__arena_create(places->machine_ranks, fsdp__board_bytes(places->ranks), true, out));
     (*out)->control->first = places->rank;
     return FSDP_OK;
 }

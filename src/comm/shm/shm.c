@@ -13,7 +13,7 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
 
-    FSDP_TRY(fsdp__arena_create(world_size, true, &arena));
+    FSDP_TRY(fsdp__arena_create(world_size, 0, true, &arena));
     /* The start before the process, whose number switches the watching on. */
     atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getpid()));
     atomic_store(&arena->control->keeper, getpid());

@@ -12,7 +12,7 @@
 #include "base/cores.h"
 #include "base/limits.h"
 
-#define MAGIC 0x334d59534344u /* changes with the layout */
+#define MAGIC 0x344d59534344u /* changes with the layout */
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HEAP_STEP ((size_t)1 << 30)
@@ -20,7 +20,7 @@
 
 /* Offsets of the parts. The parts with a page to themselves come last, so that small worlds touch few pages. */
 typedef struct layout {
-    size_t groups, slots, payloads, staging, heap, end;
+    size_t groups, slots, board, payloads, staging, heap, end;
 } layout;
 
 static size_t round_up(size_t bytes, size_t step)
@@ -28,14 +28,15 @@ static size_t round_up(size_t bytes, size_t step)
     return (bytes + step - 1) / step * step;
 }
 
-static layout lay_out(int world, size_t heap_bytes)
+static layout lay_out(int world, size_t board_bytes, size_t heap_bytes)
 {
     size_t ranks = (size_t)world, pairs = FSDP__ARENA_GROUPS * ranks;
     layout l;
 
     l.groups = round_up(sizeof(fsdp__control) + ranks * sizeof(fsdp__arena_rank), 64);
     l.slots = round_up(l.groups + FSDP__ARENA_GROUPS * sizeof(fsdp__arena_group), 64);
-    l.payloads = round_up(l.slots + pairs * FSDP__SLOT_BYTES, PAGE);
+    l.board = round_up(l.slots + pairs * FSDP__SLOT_BYTES, 64);
+    l.payloads = round_up(l.board + board_bytes, PAGE);
     l.staging = round_up(l.payloads + pairs * 2 * FSDP__PAYLOAD_BYTES, PAGE);
     l.heap = round_up(l.staging + pairs * 2 * FSDP__STAGING_BYTES, HUGE_PAGE);
     l.end = l.heap + heap_bytes;
@@ -44,16 +45,16 @@ static layout lay_out(int world, size_t heap_bytes)
 
 static layout layout_of(const fsdp__arena *arena)
 {
-    return lay_out(arena->control->world, arena->control->heap_bytes);
+    return lay_out(arena->control->world, arena->control->board_bytes, arena->control->heap_bytes);
 }
 
 /* What the machine has, twice over: ranks can fill no more, and may leave holes. Where address space is limited (ulimit
  * -v) half of what is left, as the ranks need some for themselves; where the size of files is (ulimit -f, which counts
  * memory files), that. */
-static fsdp_status choose_heap(int world, bool file, size_t *out)
+static fsdp_status choose_heap(int world, size_t board_bytes, bool file, size_t *out)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t control = lay_out(world, 0).end;
+    size_t control = lay_out(world, board_bytes, 0).end;
     uint64_t most = 2 * (pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 16 * (uint64_t)HEAP_STEP);
     uint64_t space = fsdp__address_space_left() / 2, size = file ? fsdp__file_size_limit() : FSDP__NO_LIMIT;
     uint64_t limit = FSDP__MIN(space, size);
@@ -122,7 +123,7 @@ static fsdp_status make_file(fsdp__arena *arena, size_t bytes)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
+fsdp_status fsdp__arena_create(int world, size_t board_bytes, bool file, fsdp__arena **out)
 {
     fsdp__arena *arena = NULL;
     size_t heap_bytes = 0, bytes;
@@ -132,13 +133,14 @@ fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out)
         return FSDP_FAIL(FSDP_INVALID, "cannot share memory between %d ranks: 1 to %d on one machine", world,
                          FSDP__ARENA_RANKS);
     FSDP_TRY(arena_new(&arena));
-    FSDP_TRY_GOTO(status, choose_heap(world, file, &heap_bytes), out);
-    bytes = lay_out(world, heap_bytes).end;
+    FSDP_TRY_GOTO(status, choose_heap(world, board_bytes, file, &heap_bytes), out);
+    bytes = lay_out(world, board_bytes, heap_bytes).end;
     if (file)
         FSDP_TRY_GOTO(status, make_file(arena, bytes), out);
     FSDP_TRY_GOTO(status, map(arena, arena->fd, bytes), out);
     arena->control->magic = MAGIC;
     arena->control->world = world;
+    arena->control->board_bytes = board_bytes;
     arena->control->heap_bytes = heap_bytes;
     arena->control->crowded = world > fsdp__allowed_cores();
     arena->control->abort_rank = -1;
@@ -172,7 +174,7 @@ static fsdp_status map_part(int fd, bool all, fsdp__arena **out)
     FSDP_TRY(size_of(fd, &bytes));
     FSDP_TRY(arena_new(&arena));
     if (!all)
-        bytes = FSDP__MIN(bytes, lay_out(FSDP__ARENA_RANKS, 0).slots);
+        bytes = FSDP__MIN(bytes, lay_out(FSDP__ARENA_RANKS, 0, 0).slots);
     FSDP_TRY_GOTO(status, map(arena, fd, bytes), out);
     if (arena->control->magic != MAGIC || (all && layout_of(arena).end != arena->bytes)) {
         status = FSDP_FAIL(FSDP_FORMAT, "file descriptor %d is not the shared memory of a world of this version", fd);
@@ -229,6 +231,11 @@ fsdp__arena_group *fsdp__arena_group_at(const fsdp__arena *arena, int group)
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank)
 {
     return arena->base + layout_of(arena).slots + pair(arena, group, rank) * FSDP__SLOT_BYTES;
+}
+
+void *fsdp__arena_board(const fsdp__arena *arena)
+{
+    return arena->base + layout_of(arena).board;
 }
 
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half)

@@ -79,7 +79,7 @@ typedef struct fsdp__control {
     int32_t world;   /* ranks of this machine: the arena's numbers are from 0 */
     int32_t first;   /* what all, and every text, calls its rank 0: there may be other machines */
     int32_t crowded; /* more ranks than cores */
-    uint64_t heap_bytes;
+    uint64_t board_bytes, heap_bytes;
     _Atomic uint64_t heap_used; /* from its start: what ranks have taken of it (memory.c) */
     _Atomic int32_t keeper;     /* process that started the ranks and watches them; 0: none */
     _Atomic uint64_t keeper_ticks;
@@ -99,8 +99,9 @@ typedef struct fsdp__arena {
     _Atomic int refs; /* of the arena in this process */
 } fsdp__arena;
 
-/* An arena of this process, or (file) one that can be handed to other processes through arena->fd. */
-fsdp_status fsdp__arena_create(int world, bool file, fsdp__arena **out);
+/* An arena of this process, or (file) one that can be handed to other processes through arena->fd. With a board of so
+ * many bytes, zeros: for what a transport that has one wants all ranks of the machine to read. */
+fsdp_status fsdp__arena_create(int world, size_t board_bytes, bool file, fsdp__arena **out);
 /* Maps what another process created. Does not own `fd`. */
 fsdp_status fsdp__arena_map(int fd, fsdp__arena **out);
 /* So much of it as fsdp__arena_abort needs: for a process that cannot map it all and wants to say so. */
@@ -117,6 +118,7 @@ static inline int fsdp__arena_global(const fsdp__arena *arena, int rank)
 /* Where things are. */
 fsdp__arena_group *fsdp__arena_group_at(const fsdp__arena *arena, int group);
 void *fsdp__arena_slot(const fsdp__arena *arena, int group, int rank); /* FSDP__SLOT_BYTES each */
+void *fsdp__arena_board(const fsdp__arena *arena);                     /* of control->board_bytes */
 unsigned char *fsdp__arena_payload(const fsdp__arena *arena, int group, int rank, int half);
 unsigned char *fsdp__arena_staging(const fsdp__arena *arena, int group, int rank, int half);
 /* All payloads and staging: the memory through which calls travel whose buffers peers do not see. */

@@ -28,7 +28,7 @@ static fsdp_status create_world(int world_size, const fsdp_context_options *opti
     fsdp__arena *arena = NULL;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__arena_create(world_size, false, &arena));
+    FSDP_TRY(fsdp__arena_create(world_size, 0, false, &arena));
     status = create_all(arena, world_size, options, contexts);
     if (status == FSDP_OK) {
         *out = arena;

@@ -1,0 +1,135 @@
+/* test_board.c - places of the board while they are written, and after their writer has died. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm_ops.h"
+#include "comm/machines/board.h"
+#include "support/test.h"
+
+enum {
+    RANKS = 5,
+    ROUNDS = 2000
+};
+
+/* All of it says `round`. */
+static fsdp__heard heard_in(uint64_t round)
+{
+    fsdp__heard heard = {.beats = round, .doing = {.sequence = round}, .same = (int64_t)round, .left = round};
+
+    memset(heard.doing.group, (int)(round % 256), sizeof heard.doing.group);
+    memset(heard.doing.label, (int)(round % 256), sizeof heard.doing.label);
+    return heard;
+}
+
+static void *new_board(int ranks)
+{
+    void *board = aligned_alloc(64, fsdp__board_bytes(ranks));
+
+    memset(board, 0, fsdp__board_bytes(ranks));
+    return board;
+}
+
+static void what_is_written_is_read(void **state)
+{
+    void *board = new_board(RANKS);
+    fsdp__heard heard;
+
+    (void)state;
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(fsdp__board_read(board, r, &heard));
+        CHECK_EQ(heard.beats, 0);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        fsdp__heard in = heard_in((uint64_t)r + 7);
+
+        fsdp__board_write(board, r, &in);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        fsdp__heard in = heard_in((uint64_t)r + 7);
+
+        CHECK(fsdp__board_read(board, r, &heard));
+        CHECK(memcmp(&heard, &in, sizeof in) == 0);
+    }
+    free(board);
+}
+
+typedef struct race {
+    void *board;
+    _Atomic bool done;
+    int torn, read; /* by one reader */
+} race;
+
+static void *read_all(void *arg)
+{
+    race *r = arg;
+
+    while (!atomic_load(&r->done))
+        for (int rank = 0; rank < RANKS; rank++) {
+            fsdp__heard heard, whole;
+
+            if (!fsdp__board_read(r->board, rank, &heard))
+                continue;
+            whole = heard_in(heard.beats);
+            r->torn += heard.beats > 0 && memcmp(&heard, &whole, sizeof whole) != 0;
+            r->read++;
+        }
+    return NULL;
+}
+
+static void nobody_reads_half_of_a_place(void **state)
+{
+    race first = {.board = new_board(RANKS)}, second = {.board = first.board};
+    pthread_t threads[2];
+
+    (void)state;
+    CHECK_EQ(pthread_create(&threads[0], NULL, read_all, &first), 0);
+    CHECK_EQ(pthread_create(&threads[1], NULL, read_all, &second), 0);
+    for (uint64_t round = 1; round <= ROUNDS; round++)
+        for (int r = 0; r < RANKS; r++) {
+            fsdp__heard in = heard_in(round);
+
+            fsdp__board_write(first.board, r, &in);
+        }
+    atomic_store(&first.done, true);
+    atomic_store(&second.done, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ(first.torn + second.torn, 0);
+    free(first.board);
+}
+
+static void a_place_whose_writer_has_died_is_not_read(void **state)
+{
+    void *board = new_board(RANKS);
+    fsdp__heard heard = heard_in(3);
+
+    (void)state;
+    for (int r = 0; r < RANKS; r++)
+        fsdp__board_write(board, r, &heard);
+    *(uint64_t *)((char *)board + fsdp__board_bytes(2)) += 1; /* as it begins to write of rank 2 */
+    for (int r = 0; r < RANKS; r++)
+        CHECK_EQ(fsdp__board_read(board, r, &heard), r != 2);
+    free(board);
+}
+
+static void what_a_rank_does_is_told_in_words(void **state)
+{
+    fsdp__doing doing = {0};
+    char text[320];
+
+    (void)state;
+    fsdp__doing_text(&doing, text, sizeof text);
+    CHECK_STRING(text, "before its first call");
+    doing = (fsdp__doing){.in = 1, .sequence = 7, .group = "world", .name = FSDP__CALL_BARRIER};
+    fsdp__doing_text(&doing, text, sizeof text);
+    CHECK_STRING(text, "in call 7 of group 'world' (barrier)");
+    doing = (fsdp__doing){.sequence = 8, .group = "a", .label = "layers.1", .name = FSDP__CALL_BROADCAST};
+    fsdp__doing_text(&doing, text, sizeof text);
+    CHECK_STRING(text, "behind call 8 of group 'a' (broadcast for 'layers.1')");
+}
+
+TEST_MAIN(cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(nobody_reads_half_of_a_place),
+          cmocka_unit_test(a_place_whose_writer_has_died_is_not_read),
+          cmocka_unit_test(what_a_rank_does_is_told_in_words))
