@@ -75,7 +75,7 @@ static void ring(peer *p, int tag, size_t bytes, int pieces)
         in[i] = (fsdp__segment){got + (i ? begin - first : 0), i ? end - begin : end - begin - first};
     }
     in[pieces] = (fsdp__segment){got + bytes - first, first};
-    CHECK_CALL(p, p->ops->receive(p->network, from, tag, in, pieces + 1, &requests[0], p->text));
+    CHECK_CALL(p, p->ops->receive(p->network, from, tag, in, pieces + 1, false, &requests[0], p->text));
     CHECK_CALL(p, p->ops->send(p->network, to, tag, out, pieces, &requests[1], p->text));
     memset(in, 0, sizeof *in * (size_t)(pieces + 1)); /* the list is copied */
     memset(out, 0, sizeof *out * (size_t)pieces);
@@ -104,7 +104,7 @@ static void all_at_once(peer *p)
         int other = i / EACH;
 
         sent[i] = p->world.rank * 100000 + i % EACH;
-        CHECK_CALL(p, p->ops->receive(p->network, other, 5, &in, 1, &requests[i], p->text));
+        CHECK_CALL(p, p->ops->receive(p->network, other, 5, &in, 1, false, &requests[i], p->text));
         CHECK_CALL(p, p->ops->send(p->network, other, 5, &out, 1, &requests[count + i], p->text));
     }
     await(p, requests, count * 2);
@@ -113,6 +113,27 @@ static void all_at_once(peer *p)
     free(sent);
     free(got);
     free(requests);
+}
+
+/* To the next rank, which has room for more; and for just as much. */
+static void shorter(peer *p)
+{
+    int size = p->world.size, to = (p->world.rank + 1) % size, from = (p->world.rank + size - 1) % size;
+
+    for (size_t room = 5; room <= 9; room += 4) {
+        unsigned char sent[] = {1, 2, 3, 4, (unsigned char)p->world.rank}, got[10];
+        fsdp__segment out = {sent, sizeof sent}, in = {got, room};
+        fsdp__network_request requests[2];
+
+        memset(got, 7, sizeof got);
+        CHECK_CALL(p, p->ops->receive(p->network, from, 6, &in, 1, true, &requests[0], p->text));
+        CHECK_CALL(p, p->ops->send(p->network, to, 6, &out, 1, &requests[1], p->text));
+        await(p, requests, 2);
+        CHECK_EQ(got[3], 4);
+        CHECK_EQ(got[4], from);
+        for (size_t i = 5; i < sizeof got; i++)
+            CHECK_EQ(got[i], 7);
+    }
 }
 
 /* Every rank tells every other one its number, of which nobody knows when it comes. */
@@ -185,6 +206,7 @@ static void messages(peer *p)
     ring(p, 4, LARGE, 1);
     ring(p, 4, LARGE, 9);
     all_at_once(p);
+    shorter(p);
     poll_all(p);
     for (int i = 0; i < 3; i++) {
         own[i] = *p;
@@ -207,7 +229,7 @@ static void wrong_length(peer *p, size_t bytes)
         CHECK_CALL(p, p->ops->send(p->network, 0, 3, &segment, 1, &request, p->text));
         await(p, &request, 1);
     } else if (p->world.rank == 0) {
-        CHECK_CALL(p, p->ops->receive(p->network, 1, 3, &segment, 1, &request, p->text));
+        CHECK_CALL(p, p->ops->receive(p->network, 1, 3, &segment, 1, false, &request, p->text));
         while (good && request)
             good = p->ops->test(p->network, &request, 1, p->text);
         CHECK_EQ(good, false);
@@ -241,13 +263,13 @@ static void refused(peer *p)
     CHECK_EQ(p->ops->send(p->network, 0, 3, half, 3, &request, p->text), false);
     CHECK_CONTAINS(p->text, "at most 2147483647 bytes");
     CHECK_EQ(request, 0);
-    CHECK_EQ(p->ops->receive(p->network, 0, 3, half, 3, &request, p->text), false);
+    CHECK_EQ(p->ops->receive(p->network, 0, 3, half, 3, false, &request, p->text), false);
     CHECK_CONTAINS(p->text, "at most 2147483647 bytes");
     CHECK_EQ(p->ops->exchange(p->network, p, (size_t)INT_MAX + 1, p, p->text), false);
     CHECK_CONTAINS(p->text, "at most 2147483647 bytes");
     CHECK_EQ(p->ops->send(p->network, p->world.size, 3, &small, 1, &request, p->text), false);
     CHECK_CONTAINS(p->text, "nvalid rank");
-    CHECK_EQ(p->ops->receive(p->network, p->world.size, 3, &small, 1, &request, p->text), false);
+    CHECK_EQ(p->ops->receive(p->network, p->world.size, 3, &small, 1, false, &request, p->text), false);
     CHECK_CONTAINS(p->text, "nvalid rank");
 }
 

@@ -169,25 +169,30 @@ static void count_bytes(fsdp_context *context, void *arg)
 {
     enum {
         COUNT = 24 * 1024, /* divides by all shapes, in lines of memory */
-        PIECES = 2         /* of 60 KiB at most, that so many go in; of what a rank reduces: 1 */
+        PIECES = 2,        /* of 60 KiB at most, that so many go in; of what a rank reduces: 1 */
+        ALONG = 1024       /* up to so many go along with a header */
     };
     const counting *c = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
     int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world), elsewhere = size - c->shape.ranks;
-    int64_t n = COUNT * (int64_t)sizeof(float), others = c->one_level ? elsewhere : c->shape.machines - 1;
+    int64_t n = COUNT * (int64_t)sizeof(float), others = c->one_level ? elsewhere : c->shape.machines - 1, more_bytes;
     bool is_root = rank == size - 1, gets = (c->one_level || (rank + 1) % c->shape.ranks == 0) && rank < elsewhere;
     float *many = calloc((size_t)size * COUNT, sizeof *many), *more = calloc((size_t)size * COUNT, sizeof *more);
 
     CHECK_OK(fsdp_all_gather(world, many, more, COUNT, FSDP_F32, stream));
     check_network(world, FSDP_ALL_GATHER, others * n, others * n, (1 + PIECES) * others);
+    CHECK_OK(fsdp_all_gather(world, many, more, ALONG, FSDP_F32, stream));
+    CHECK_OK(fsdp_all_gather(world, many, more, ALONG + 1, FSDP_F32, stream));
+    more_bytes = others * (2 * ALONG + 1) * (int64_t)sizeof(float);
+    check_network(world, FSDP_ALL_GATHER, others * n + more_bytes, others * n + more_bytes, (1 + PIECES + 3) * others);
     CHECK_OK(fsdp_reduce_scatter(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_REDUCE_SCATTER, others * n, others * n, (1 + PIECES) * others);
     CHECK_OK(fsdp_all_reduce(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size, 2 * others * n / size, 3 * others);
     CHECK_OK(fsdp_all_reduce(world, many, more, 10, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size + others * 40, 2 * others * n / size + others * 40,
-                  5 * others);
+                  4 * others);
     CHECK_OK(fsdp_broadcast(world, many, COUNT, FSDP_F32, size - 1, stream));
     check_network(world, FSDP_BROADCAST, is_root ? others * n : 0, gets ? n : 0, (1 + is_root * PIECES) * others);
     CHECK_OK(fsdp_all_to_all(world, many, more, COUNT, FSDP_F32, stream));
@@ -237,7 +242,7 @@ static void count_rows(fsdp_context *context, void *arg)
             column += outers[i] * suite_rows(&buffers[i], p * c->shape.ranks + rank % c->shape.ranks) * 4;
     }
     CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 3, stream));
-    check_network(world, FSDP_ALL_GATHER, others * own, column - own, others * (own > 0 ? 2 : 1));
+    check_network(world, FSDP_ALL_GATHER, others * own, column - own, others); /* along with headers */
     for (int i = 0; i < 3; i++)
         buffers[i].unsharded = mine + 2048 * i;
     CHECK_OK(fsdp_reduce_scatter_coalesced(world, buffers, 3, &options, stream));

@@ -162,7 +162,7 @@ static void a_plugin_of_another_version(void **state)
     (void)state;
     unsetenv("FSDP_PLUGIN_PATH");
     CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_UNSUPPORTED, "libfsdp-old.so is a plug-in of another version");
-    CHECK_CONTAINS(fsdp_last_error(), "(its interface is number 1, 2 is needed): install both from one build");
+    CHECK_CONTAINS(fsdp_last_error(), "(its interface is number 2, 3 is needed): install both from one build");
     CHECK_NULL(ops);
 }
 

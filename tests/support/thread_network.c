@@ -22,7 +22,7 @@ typedef struct message {
 typedef struct posted {
     struct posted *next;
     int from, tag;
-    bool done, wrong;
+    bool shorter, done, wrong;
     int count;
     fsdp__segment segments[];
 } posted;
@@ -257,13 +257,13 @@ static bool network_send(void *network, int to, int tag, const fsdp__segment *se
     return true;
 }
 
-static bool network_receive(void *network, int from, int tag, const fsdp__segment *segments, int count,
+static bool network_receive(void *network, int from, int tag, const fsdp__segment *segments, int count, bool shorter,
                             fsdp__network_request *out, char *text)
 {
     endpoint *e = network;
     posted *p = calloc(1, sizeof *p + (size_t)count * sizeof *segments), **end;
 
-    *p = (posted){.from = from, .tag = tag, .count = count};
+    *p = (posted){.from = from, .tag = tag, .shorter = shorter, .count = count};
     memcpy(p->segments, segments, (size_t)count * sizeof *segments);
     if (!enter(e, text)) {
         free(p);
@@ -300,10 +300,13 @@ static void put(posted *p, const message *m)
     for (int i = 0; i < p->count; i++)
         at += p->segments[i].bytes;
     p->done = true;
-    p->wrong = at != m->bytes;
+    p->wrong = p->shorter ? at < m->bytes : at != m->bytes;
     at = 0;
-    for (int i = 0; i < p->count && !p->wrong; at += p->segments[i++].bytes)
-        memcpy(p->segments[i].data, m->data + at, p->segments[i].bytes);
+    for (int i = 0; i < p->count && !p->wrong && at < m->bytes; at += p->segments[i++].bytes) {
+        size_t left = m->bytes - at;
+
+        memcpy(p->segments[i].data, m->data + at, left < p->segments[i].bytes ? left : p->segments[i].bytes);
+    }
 }
 
 static void move(endpoint *e)

@@ -51,6 +51,14 @@ static void exchange(count *c, int peers, int64_t sent, int64_t received)
     c->traffic->network_messages += peers * fsdp__messages_of(sent);
 }
 
+/* The first of a call: what is small goes along with its headers. */
+static void exchange_first(count *c, int peers, int64_t sent, int64_t received)
+{
+    exchange(c, peers, sent, received);
+    if (fsdp__goes_along(sent))
+        c->traffic->network_messages -= peers * fsdp__messages_of(sent);
+}
+
 /* Headers, or what else is told of a call. */
 static void meet(count *c)
 {
@@ -68,7 +76,7 @@ static int64_t bytes_of(const count *c, int64_t numel)
 static void exchange_parts(count *c, int64_t bytes)
 {
     meet(c);
-    exchange(c, c->shape.elsewhere, bytes, bytes);
+    exchange_first(c, c->shape.elsewhere, bytes, bytes);
 }
 
 void fsdp__fake_count_all_gather(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
@@ -97,9 +105,9 @@ void fsdp__fake_count_broadcast(const fsdp_process_group *group, const fsdp__cal
     if (c.shape.local_rank != local_root)
         return;
     if (c.shape.place == from)
-        exchange(&c, c.shape.elsewhere, bytes_of(&c, call->count), 0);
+        exchange_first(&c, c.shape.elsewhere, bytes_of(&c, call->count), 0);
     else if (is_elsewhere(&c, from))
-        exchange(&c, 1, 0, bytes_of(&c, call->count));
+        exchange_first(&c, 1, 0, bytes_of(&c, call->count));
 }
 
 static void exchange_with_all(count *c, int64_t bytes)
@@ -144,15 +152,15 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
     if (call->flags && memchr(call->flags, 0, (size_t)call->flag_count))
         exchange(&c, c.shape.elsewhere, call->flag_count, call->flag_count);
     if (bytes_of(&c, call->count) <= FSDP__AT_ONCE_BYTES) {
-        exchange(&c, c.shape.elsewhere, bytes_of(&c, call->count), bytes_of(&c, call->count));
+        exchange_first(&c, c.shape.elsewhere, bytes_of(&c, call->count), bytes_of(&c, call->count));
         return;
     }
     own = share_of(&c, c.shape.place);
     for (int p = 0; p < c.shape.columns; p++) {
         if (!is_elsewhere(&c, p))
             continue;
-        exchange(&c, 1, share_of(&c, p), own); /* of contributions */
-        exchange(&c, 1, own, share_of(&c, p)); /* of sums */
+        exchange_first(&c, 1, share_of(&c, p), own); /* of contributions */
+        exchange(&c, 1, own, share_of(&c, p));       /* of sums */
     }
 }
 
@@ -201,7 +209,7 @@ void fsdp__fake_count_gather_coalesced(const fsdp_process_group *group, const fs
     meet(&c);
     for (int p = 0; p < c.shape.columns; p++)
         if (is_elsewhere(&c, p))
-            exchange(&c, 1, rows_of(&c, c.shape.place), rows_of(&c, p));
+            exchange_first(&c, 1, rows_of(&c, c.shape.place), rows_of(&c, p));
 }
 
 static void reduce_piece(void *c, int64_t bytes)

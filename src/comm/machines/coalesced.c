@@ -96,7 +96,7 @@ static fsdp_status find_all_rows(gather *x)
     if (!x->segments || !x->legs)
         return FSDP_NO_MEMORY;
     for (int p = 0; p < g->columns; p++) {
-        x->legs[g->columns + p] = (fsdp__leg){g->column[p], x->segments + p * runs, 0};
+        x->legs[g->columns + p] = (fsdp__leg){.rank = g->column[p], .segments = x->segments + p * runs};
         FSDP_TRY(find_rows(x, p, &x->legs[g->columns + p]));
     }
     for (int p = 0; p < g->columns; p++) {
@@ -114,7 +114,8 @@ static fsdp_status exchange_rows(gather *x)
     fsdp__header own = {.complete = true, .shared = true};
     fsdp__meeting meeting;
     fsdp__exchange exchange = {0};
-    fsdp_status status = fsdp__meeting_begin(&meeting, g, x->call, &own);
+    fsdp__legs legs = {x->legs, x->legs + g->columns, g->columns, g->columns};
+    fsdp_status status = fsdp__meeting_begin(&meeting, g, x->call, &own, &legs);
 
     if (status == FSDP_OK)
         status =

@@ -28,7 +28,7 @@ typedef struct fsdp__flow {
     int posted; /* pieces */
 } flow;
 
-static size_t bytes_of(const fsdp__leg *leg)
+size_t fsdp__leg_bytes(const fsdp__leg *leg)
 {
     size_t bytes = 0;
 
@@ -75,7 +75,7 @@ static fsdp_status post(fsdp__exchange *x, int i)
             return FSDP_OK;
         count = cut(f, x->scratch);
         FSDP_TRY(f->sends ? fsdp__link_send(link, f->leg.rank, x->tag, x->scratch, count, request)
-                          : fsdp__link_receive(link, f->leg.rank, x->tag, x->scratch, count, request));
+                          : fsdp__link_receive(link, f->leg.rank, x->tag, x->scratch, count, f->leg.shorter, request));
         f->posted++;
     }
     return FSDP_OK;
@@ -93,7 +93,7 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
 {
 
     for (int i = 0; i < count; i++) {
-        size_t bytes = bytes_of(&legs[i]);
+        size_t bytes = fsdp__leg_bytes(&legs[i]);
 
         if (bytes == 0)
             continue;

@@ -15,7 +15,10 @@ typedef struct fsdp__leg {
     int rank; /* global */
     const fsdp__segment *segments;
     int count;
+    bool shorter; /* fewer bytes may come: only of one piece */
 } fsdp__leg;
+
+size_t fsdp__leg_bytes(const fsdp__leg *leg);
 
 typedef struct fsdp__exchange {
     fsdp__machines_group *group;

@@ -63,12 +63,13 @@ fsdp_status fsdp__link_send(fsdp__link *link, int to, int tag, const fsdp__segme
 }
 
 fsdp_status fsdp__link_receive(fsdp__link *link, int from, int tag, const fsdp__segment *segments, int count,
-                               fsdp__network_request *out)
+                               bool shorter, fsdp__network_request *out)
 {
     char text[FSDP__NETWORK_TEXT] = "";
 
     FSDP_TRY(begin(link));
-    return end(link, link->ops->receive(link->network, link->places.carriers[from], tag, segments, count, out, text),
+    return end(link,
+               link->ops->receive(link->network, link->places.carriers[from], tag, segments, count, shorter, out, text),
                text);
 }
 

@@ -27,7 +27,7 @@ typedef struct fsdp__link {
 fsdp_status fsdp__link_send(fsdp__link *link, int to, int tag, const fsdp__segment *segments, int count,
                             fsdp__network_request *out);
 fsdp_status fsdp__link_receive(fsdp__link *link, int from, int tag, const fsdp__segment *segments, int count,
-                               fsdp__network_request *out);
+                               bool shorter, fsdp__network_request *out);
 fsdp_status fsdp__link_test(fsdp__link *link, fsdp__network_request *requests, int count);
 
 /* For the rank that watches (watch.c), also in a broken world; false when the network cannot be called. */

@@ -7,56 +7,155 @@
 #include "base/alloc.h"
 #include "comm/symmetric/watch.h"
 
+enum {
+    MESSAGE_BYTES = (sizeof(fsdp__header) + FSDP__ALONG_BYTES + 63) / 64 * 64 /* at most, and lines of its own */
+};
+
 void fsdp__meeting_release(fsdp__meeting *m)
 {
     fsdp__exchange_give_up(&m->exchange); /* where what went with it has failed before its end */
-    fsdp__free(m->headers);
+    fsdp__free(m->messages);
+    fsdp__free(m->out);
     fsdp__free(m->segments);
     fsdp__free(m->legs);
+    fsdp__free(m->along);
     *m = (fsdp__meeting){0};
 }
+
+static unsigned char *message_of(const fsdp__meeting *m, int place)
+{
+    return m->messages + (size_t)place * MESSAGE_BYTES;
+}
+
+const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
+{
+    return (const fsdp__header *)message_of(m, place);
+}
+
+/* ---- what goes along ---- */
+
+/* Takes those of the legs that are small, by their places; returns how many. */
+static int take_along(const fsdp__meeting *m, fsdp__leg *legs, int count, fsdp__leg *along)
+{
+    const fsdp__machines_group *g = m->group;
+    int place = 0, taken = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (!fsdp__goes_along((int64_t)fsdp__leg_bytes(&legs[i])))
+            continue;
+        while (place < g->columns && g->column[place] < legs[i].rank)
+            place++;
+        if (place == g->columns || g->column[place] != legs[i].rank)
+            continue;
+        along[place] = legs[i];
+        legs[i].count = 0;
+        taken++;
+    }
+    return taken;
+}
+
+/* The message to a place, at `at`: its bytes. */
+static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char *at)
+{
+    size_t bytes = sizeof(fsdp__header);
+
+    memcpy(at, message_of(m, m->group->place), bytes);
+    for (int i = 0; i < along->count; i++) {
+        memcpy(at + bytes, along->segments[i].data, along->segments[i].bytes);
+        bytes += along->segments[i].bytes;
+    }
+    return bytes;
+}
+
+/* What came along goes where it belongs. */
+static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    const fsdp__machines_group *g = m->group;
+    const fsdp__places *places = &g->world->link.places;
+
+    for (int p = 0; p < g->columns; p++) {
+        const fsdp__leg *in = &m->along[p], *out = &m->along[g->columns + p];
+        const unsigned char *from = message_of(m, p) + sizeof(fsdp__header);
+
+        for (int i = 0; i < in->count; i++) {
+            memcpy(in->segments[i].data, from, in->segments[i].bytes);
+            from += in->segments[i].bytes;
+        }
+        if (fsdp__machine_of(places, g->column[p]) == fsdp__machine_of(places, places->rank))
+            continue;
+        traffic->network_received += (int64_t)fsdp__leg_bytes(in);
+        traffic->network_sent += (int64_t)fsdp__leg_bytes(out);
+    }
+}
+
+/* ---- the messages ---- */
 
 static fsdp_status begin(fsdp__meeting *m)
 {
     const fsdp__machines_group *g = m->group;
+    fsdp__segment own = {message_of(m, g->place), sizeof(fsdp__header)};
     int peers = 0;
 
     for (int p = 0; p < g->columns; p++) {
-        m->segments[p] = (fsdp__segment){&m->headers[p], sizeof *m->headers};
+        const fsdp__leg *out = &m->along[g->columns + p];
+        unsigned char *at = m->out + (size_t)p * MESSAGE_BYTES;
+
         if (p == g->place)
             continue;
-        m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->place], 1};
-        m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1};
+        m->segments[p] = (fsdp__segment){message_of(m, p), MESSAGE_BYTES};
+        m->segments[g->columns + p] = out->count > 0 ? (fsdp__segment){at, pack(m, out, at)} : own;
+        m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->columns + p], 1, false};
+        m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1, true};
     }
     FSDP_TRY(
         fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, m->legs, peers, m->legs + g->columns, peers));
     return FSDP_OK;
 }
 
-fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, const fsdp__call *call,
-                                const fsdp__header *own)
+/* A peer that calls something else may send as much as goes along in any call. */
+static bool take_memory(fsdp__meeting *m, const fsdp__legs *legs)
 {
-    size_t columns = (size_t)group->columns;
-    fsdp__link *link = &group->world->link;
+    size_t columns = (size_t)m->group->columns;
 
-    *m = (fsdp__meeting){.group = group,
-                         .headers = fsdp__calloc(columns, sizeof *m->headers),
-                         .segments = fsdp__calloc(columns, sizeof *m->segments),
-                         .legs = fsdp__calloc(2 * columns, sizeof *m->legs)};
-    if (!m->headers || !m->segments || !m->legs) {
+    m->messages = fsdp__malloc(columns * MESSAGE_BYTES);
+    m->segments = fsdp__calloc(2 * columns, sizeof *m->segments);
+    m->legs = fsdp__calloc(2 * columns, sizeof *m->legs);
+    m->along = fsdp__calloc(2 * columns, sizeof *m->along);
+    if (!m->messages || !m->segments || !m->legs || !m->along)
+        return false;
+    if (!legs)
+        return true;
+    (void)take_along(m, legs->receives, legs->receive_count, m->along);
+    if (take_along(m, legs->sends, legs->send_count, m->along + columns) == 0)
+        return true;
+    m->out = fsdp__malloc(columns * MESSAGE_BYTES);
+    return m->out != NULL;
+}
+
+fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, const fsdp__call *call,
+                                const fsdp__header *own, const fsdp__legs *legs)
+{
+    fsdp__link *link = &group->world->link;
+    fsdp__header *header;
+
+    *m = (fsdp__meeting){.group = group};
+    if (!take_memory(m, legs)) {
         fsdp__arena_abort(link->arena, FSDP_NO_MEMORY, link->places.rank, fsdp_last_error());
         return FSDP_NO_MEMORY;
     }
-    m->headers[group->place] = *own;
-    fsdp__signature_fill(call, &m->headers[group->place].signature);
+    header = (fsdp__header *)message_of(m, group->place);
+    *header = *own;
+    fsdp__signature_fill(call, &header->signature);
     return begin(m);
 }
+
+/* ---- comparing ---- */
 
 /* Of the rank at a place and the first: the same two, whoever of the column finds it out. */
 static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__machines_group *g = m->group;
-    const fsdp__signature *a = &m->headers[0].signature, *b = &m->headers[place].signature;
+    const fsdp__signature *a = &fsdp__meeting_header(m, 0)->signature, *b = &fsdp__meeting_header(m, place)->signature;
     char first[224], second[224], text[640], number[48] = "";
 
     fsdp__signature_text(a, first, sizeof first);
@@ -74,7 +173,8 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 static fsdp_status fail_memory(const fsdp__meeting *m, int place)
 {
     const fsdp__machines_group *g = m->group;
-    int with = m->headers[place].shared ? place : 0, without = m->headers[place].shared ? 0 : place;
+    bool shared = fsdp__meeting_header(m, place)->shared;
+    int with = shared ? place : 0, without = shared ? 0 : place;
     char text[256];
 
     snprintf(
@@ -89,18 +189,19 @@ static fsdp_status fail_memory(const fsdp__meeting *m, int place)
 
 fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
 {
-    const fsdp__header *first = &m->headers[0];
+    const fsdp__machines_group *g = m->group;
+    const fsdp__header *first = fsdp__meeting_header(m, 0);
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-    for (int p = 0; p < m->group->columns; p++)
-        fsdp__watch_met(&m->group->world->watch, m->group->column[p], m->group->name, m->group->tag,
-                        &m->headers[p].signature);
-    for (int p = 1; p < m->group->columns; p++)
-        if (memcmp(&first->signature, &m->headers[p].signature, sizeof first->signature) != 0)
+    for (int p = 0; p < g->columns; p++)
+        fsdp__watch_met(&m->group->world->watch, g->column[p], g->name, g->tag, &fsdp__meeting_header(m, p)->signature);
+    for (int p = 1; p < g->columns; p++)
+        if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)
             return fail_mismatch(m, p);
-    for (int p = 1; p < m->group->columns; p++)
-        if (first->shared != m->headers[p].shared)
+    for (int p = 1; p < g->columns; p++)
+        if (first->shared != fsdp__meeting_header(m, p)->shared)
             return fail_memory(m, p);
+    unpack(m, traffic);
     return FSDP_OK;
 }
 
@@ -108,7 +209,7 @@ fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp
 {
     fsdp__header own = {.complete = true};
     fsdp__meeting meeting;
-    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own);
+    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own, NULL);
 
     if (status == FSDP_OK)
         status = fsdp__meeting_end(&meeting, traffic);

@@ -1,5 +1,7 @@
 /* meeting.h - the beginning of a call of a group over machines: a rank and its counterparts say what they call, and
- * compare. That the ranks of a machine do is a matter of their group in the arena. */
+ * compare. That the ranks of a machine do is a matter of their group in the arena.
+ *
+ * What is small goes along with what is said, in one message. It is in its place only when all have been compared. */
 #ifndef COMM_MACHINES_MEETING_H
 #define COMM_MACHINES_MEETING_H
 
@@ -15,20 +17,32 @@ typedef struct fsdp__header {
     uint8_t visible;  /* of a reduction: contributions are read where they are */
 } fsdp__header;
 
+/* What goes to and comes from ranks of the column, in the order of their places. */
+typedef struct fsdp__legs {
+    fsdp__leg *sends, *receives;
+    int send_count, receive_count;
+} fsdp__legs;
+
 typedef struct fsdp__meeting {
     fsdp__machines_group *group;
     fsdp__exchange exchange;
-    fsdp__header *headers; /* by place */
+    unsigned char *messages; /* by place: as they come, a header and what is along */
+    unsigned char *out;      /* the same, as they go */
     fsdp__segment *segments;
     fsdp__leg *legs;
+    fsdp__leg *along; /* by place: what is put in place from there, then what is sent */
 } fsdp__meeting;
 
-/* Sends `own`. What goes with it may be sent at once; what comes is to be used only after fsdp__meeting_end. */
+/* Sends `own`. Of `legs` (NULL: there are none) those go along that are small enough (fsdp__goes_along): they have no
+ * segments afterwards, and their data is the call's until the end. What is left may be sent at once; what comes is to
+ * be used only after fsdp__meeting_end. */
 fsdp_status fsdp__meeting_begin(fsdp__meeting *meeting, fsdp__machines_group *group, const fsdp__call *call,
-                                const fsdp__header *own);
-/* The headers of all are there, and equal as far as they are compared. `headers` stay until the release, which follows
- * in any case. */
+                                const fsdp__header *own, const fsdp__legs *legs);
+/* The headers of all are there, and equal as far as they are compared, and what came along is in its place. The release
+ * follows in any case. */
 fsdp_status fsdp__meeting_end(fsdp__meeting *meeting, fsdp__traffic *traffic);
+/* What the rank at a place has said: until the release. */
+const fsdp__header *fsdp__meeting_header(const fsdp__meeting *meeting, int place);
 void fsdp__meeting_release(fsdp__meeting *meeting);
 /* All in one, of a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic);

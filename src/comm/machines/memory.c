@@ -62,13 +62,13 @@ static fsdp_status compare_results(fsdp__machines_group *group, const fsdp__call
 {
     fsdp__header own = {.own_status = (int32_t)mine};
     fsdp__meeting meeting;
-    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own);
+    fsdp_status status = fsdp__meeting_begin(&meeting, group, call, &own, NULL);
 
     if (status == FSDP_OK)
         status = fsdp__meeting_end(&meeting, traffic);
     for (int p = 0; status == FSDP_OK && mine == FSDP_OK && p < group->columns; p++)
-        if (meeting.headers[p].own_status != FSDP_OK)
-            status = FSDP_FAIL((fsdp_status)meeting.headers[p].own_status,
+        if (fsdp__meeting_header(&meeting, p)->own_status != FSDP_OK)
+            status = FSDP_FAIL((fsdp_status)fsdp__meeting_header(&meeting, p)->own_status,
                                "rank %d: cannot allocate %zu bytes shared by group '%s'", group->column[p], call->bytes,
                                group->name);
     fsdp__meeting_release(&meeting);

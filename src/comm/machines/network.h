@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 enum {
-    FSDP__NETWORK_VERSION = 2,
+    FSDP__NETWORK_VERSION = 3,
     FSDP__NETWORK_TEXT = 512,
     FSDP__NETWORK_HOST_BYTES = 256,
     FSDP__NETWORK_TAGS = 1 << 22 /* tags are below it */
@@ -52,11 +52,11 @@ typedef struct fsdp__network_ops {
     bool (*exchange)(void *network, const void *mine, size_t bytes, void *all, char *text);
 
     /* Messages between two ranks with one tag arrive in the order in which they were sent, and a receive is for as many
-     * bytes as were sent: another number is a failure. The segments' memory stays and is not touched until the request
-     * is done; the list of them is copied. */
+     * bytes as were sent, or more where it may be `shorter`: another number is a failure. The segments' memory stays
+     * and is not touched until the request is done; the list of them is copied. */
     bool (*send)(void *network, int to, int tag, const fsdp__segment *segments, int count, fsdp__network_request *out,
                  char *text);
-    bool (*receive)(void *network, int from, int tag, const fsdp__segment *segments, int count,
+    bool (*receive)(void *network, int from, int tag, const fsdp__segment *segments, int count, bool shorter,
                     fsdp__network_request *out, char *text);
     /* Moves things on. Requests that are done become 0. */
     bool (*test)(void *network, fsdp__network_request *requests, int count, char *text);

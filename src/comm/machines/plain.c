@@ -20,7 +20,7 @@ static fsdp_status meet_and_copy(fsdp__plain_run *r, void *dst, const void *src,
     fsdp__exchange x;
     fsdp_status status;
 
-    FSDP_TRY(fsdp__plain_begin_meeting(r));
+    fsdp__plain_meet(r, true);
     status = fsdp__plain_begin_exchange(r, &x);
     if (status == FSDP_OK)
         status = fsdp__plain_copy(r, dst, src, count);

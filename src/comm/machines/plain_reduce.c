@@ -10,6 +10,69 @@
 #include "comm/symmetric/plain.h"
 #include "device/kernels.h"
 
+/* ---- flags ---- */
+
+static bool is_lacking(const fsdp__plain_run *r)
+{
+    bool lacking = false;
+
+    for (int p = 0; p < r->group->columns; p++)
+        lacking = lacking || !fsdp__meeting_header(&r->meeting, p)->complete;
+    return lacking;
+}
+
+/* Those of all, or-ed. `theirs`: a row for each place; none set: of a rank that has no flags. */
+static fsdp_status exchange_flags(fsdp__plain_run *r, uint8_t *theirs, fsdp__segment *segments, fsdp__leg *legs)
+{
+    const fsdp__machines_group *g = r->group;
+    size_t count = (size_t)r->call->flag_count;
+    fsdp__exchange x;
+    int peers = 0;
+
+    for (int p = 0; p < g->columns; p++) {
+        segments[p] = (fsdp__segment){theirs + (size_t)p * count, count};
+        if (p == g->place)
+            continue;
+        legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
+        legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
+    }
+    memset(segments[g->place].data, 1, count);
+    if (r->call->flags)
+        memcpy(segments[g->place].data, r->call->flags, count);
+    FSDP_TRY(fsdp__exchange_begin(&x, r->group, FSDP__TAG_DATA, legs, peers, legs + g->columns, peers));
+    FSDP_TRY(fsdp__exchange_end(&x, r->traffic));
+    for (size_t i = 0; r->call->flags && i < (size_t)g->columns * count; i++)
+        r->call->flags[i % count] |= theirs[i];
+    return FSDP_OK;
+}
+
+/* Ends the meeting; then flags travel where one is not set anywhere. */
+static fsdp_status meet_with_flags(fsdp__plain_run *r)
+{
+    size_t columns = (size_t)r->group->columns;
+    uint8_t *theirs;
+    fsdp__segment *segments;
+    fsdp__leg *legs;
+    fsdp_status status = FSDP_NO_MEMORY;
+
+    FSDP_TRY(fsdp__plain_end_meeting(r));
+    if (!is_lacking(r))
+        return FSDP_OK;
+    if (r->call->lacking)
+        *r->call->lacking = true;
+    if (r->call->flag_count == 0)
+        return FSDP_OK;
+    theirs = fsdp__malloc(columns * (size_t)r->call->flag_count);
+    segments = fsdp__calloc(columns, sizeof *segments);
+    legs = fsdp__calloc(2 * columns, sizeof *legs);
+    if (theirs && segments && legs)
+        status = exchange_flags(r, theirs, segments, legs);
+    fsdp__free(legs);
+    fsdp__free(segments);
+    fsdp__free(theirs);
+    return status;
+}
+
 /* ---- in batches ---- */
 
 /* What is sent to a place: of this machine's sums. */
@@ -79,7 +142,7 @@ static fsdp_status run_batches(reduction *d, int64_t count)
     int half = 0;
 
     FSDP_TRY(begin_batch(d, 0, 0));
-    FSDP_TRY(fsdp__plain_end_meeting(d->run));
+    FSDP_TRY(meet_with_flags(d->run));
     for (int64_t from = d->room; from < count; from += d->room, half = !half) {
         FSDP_TRY(begin_batch(d, from, !half));
         FSDP_TRY(end_batch(d, from - d->room, half));
@@ -127,8 +190,7 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
                                        fsdp__plain_at(r, call->send, fsdp__machines_member(g, p, 0) * part),
                                        fsdp__plain_at(r, sums, p * part), part);
     }
-    if (status == FSDP_OK)
-        status = fsdp__plain_begin_meeting(r);
+    fsdp__plain_meet(r, true);
     if (status == FSDP_OK)
         status = reduce_shares(r, shares, call->recv);
     fsdp__free(shares);
@@ -206,49 +268,6 @@ static fsdp_status spread_shares(fsdp__plain_run *r)
     return FSDP_OK;
 }
 
-/* Headers, and flags where one is not set anywhere. `lacking`: of this machine. */
-static fsdp_status meet_with_flags(fsdp__plain_run *r, bool lacking)
-{
-    fsdp__machines_group *g = r->group;
-    size_t count = (size_t)r->call->flag_count;
-    fsdp__header own = {.complete = !lacking};
-    fsdp__meeting meeting;
-    uint8_t *theirs = NULL;
-    fsdp_status status = fsdp__meeting_begin(&meeting, g, r->call, &own);
-
-    FSDP_TRY_GOTO(status, status, out);
-    FSDP_TRY_GOTO(status, fsdp__meeting_end(&meeting, r->traffic), out);
-    for (int p = 0; p < g->columns; p++)
-        lacking = lacking || !meeting.headers[p].complete;
-    if (lacking && r->call->lacking)
-        *r->call->lacking = true;
-    if (!lacking || count == 0)
-        goto out;
-    theirs = fsdp__malloc((size_t)(g->columns + 1) * count);
-    if (!theirs) {
-        status = FSDP_NO_MEMORY;
-        goto out;
-    }
-    memset(theirs + (size_t)g->place * count, 1, count);
-    if (r->call->flags)
-        memcpy(theirs + (size_t)g->place * count, r->call->flags, count);
-    for (int p = 0; p < g->columns; p++) {
-        if (p == g->place)
-            continue;
-        r->segments[p] = (fsdp__segment){theirs + (size_t)p * count, count};
-        r->segments[g->place] = (fsdp__segment){theirs + (size_t)g->place * count, count};
-        r->legs[r->sends++] = (fsdp__leg){g->column[p], &r->segments[g->place], 1};
-        r->legs[g->size + r->receives++] = (fsdp__leg){g->column[p], &r->segments[p], 1};
-    }
-    FSDP_TRY_GOTO(status, fsdp__plain_exchange(r), out);
-    for (size_t i = 0; r->call->flags && i < (size_t)g->columns * count; i++)
-        r->call->flags[i % count] |= theirs[i];
-out:
-    fsdp__free(theirs);
-    fsdp__meeting_release(&meeting);
-    return status;
-}
-
 static fsdp_status all_reduce_over(fsdp__plain_run *r)
 {
     fsdp__machines_group *g = r->group;
@@ -263,7 +282,7 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
         local.lacking = &lacking;
         FSDP_TRY(fsdp__symmetric_all_reduce(g->local, &local, r->stream, r->traffic));
     }
-    FSDP_TRY(meet_with_flags(r, lacking));
+    fsdp__plain_meet(r, !lacking);
     if ((size_t)call->count * r->element <= FSDP__AT_ONCE_BYTES)
         return reduce_sums(r, sums, true);
     FSDP_TRY(reduce_sums(r, sums, false));

@@ -59,7 +59,7 @@ static fsdp_status add_leg(fsdp__plain_run *r, bool sends, int rank, void *data,
     fsdp__segment *segment = &r->segments[r->half * 2 * r->group->size + i];
 
     *segment = (fsdp__segment){data, bytes};
-    r->legs[i] = (fsdp__leg){rank, segment, 1};
+    r->legs[i] = (fsdp__leg){rank, segment, 1, false};
     if (bytes > 0)
         FSDP_TRY(fsdp__races_use(r->stream, data, bytes, sends ? FSDP__READS : FSDP__WRITES, "message"));
     return FSDP_OK;
@@ -75,27 +75,37 @@ fsdp_status fsdp__plain_receive(fsdp__plain_run *r, int rank, void *data, int64_
     return add_leg(r, false, rank, data, count);
 }
 
+void fsdp__plain_meet(fsdp__plain_run *r, bool complete)
+{
+    r->meets = FSDP__MEETING_DUE;
+    r->complete = complete;
+}
+
+static fsdp_status begin_meeting(fsdp__plain_run *r)
+{
+    fsdp__header own = {.complete = r->complete};
+    fsdp__legs legs = {r->legs, r->legs + r->group->size, r->sends, r->receives};
+
+    r->meets = FSDP__MEETING_BEGUN;
+    return fsdp__meeting_begin(&r->meeting, r->group, r->call, &own, &legs);
+}
+
 fsdp_status fsdp__plain_begin_exchange(fsdp__plain_run *r, fsdp__exchange *x)
 {
+    *x = (fsdp__exchange){0};
+    if (r->meets == FSDP__MEETING_DUE)
+        FSDP_TRY(begin_meeting(r));
     FSDP_TRY(
         fsdp__exchange_begin(x, r->group, FSDP__TAG_DATA, r->legs, r->sends, r->legs + r->group->size, r->receives));
     r->sends = r->receives = 0;
     return FSDP_OK;
 }
 
-fsdp_status fsdp__plain_begin_meeting(fsdp__plain_run *r)
-{
-    fsdp__header own = {.complete = true};
-
-    r->meets = true;
-    return fsdp__meeting_begin(&r->meeting, r->group, r->call, &own);
-}
-
 fsdp_status fsdp__plain_end_meeting(fsdp__plain_run *r)
 {
-    bool meets = r->meets;
+    bool meets = r->meets == FSDP__MEETING_BEGUN;
 
-    r->meets = false;
+    r->meets = FSDP__NO_MEETING;
     return meets ? fsdp__meeting_end(&r->meeting, r->traffic) : FSDP_OK;
 }
 
@@ -119,7 +129,7 @@ fsdp_status fsdp__plain_exchange(fsdp__plain_run *r)
 
 fsdp_status fsdp__plain_meet_and_exchange(fsdp__plain_run *r)
 {
-    FSDP_TRY(fsdp__plain_begin_meeting(r));
+    fsdp__plain_meet(r, true);
     return fsdp__plain_exchange(r);
 }
 

@@ -12,7 +12,12 @@ typedef struct fsdp__plain_run {
     fsdp__traffic *traffic;
     size_t element;
     fsdp__meeting meeting;
-    bool meets; /* headers are on their way, and not compared yet */
+    enum {
+        FSDP__NO_MEETING,
+        FSDP__MEETING_DUE, /* with the next exchange */
+        FSDP__MEETING_BEGUN
+    } meets;
+    bool complete; /* what this rank says in it */
     /* A segment and a leg for each rank of the group, in both directions; segments for two exchanges. */
     fsdp__segment *segments;
     fsdp__leg *legs;
@@ -42,8 +47,8 @@ fsdp_status fsdp__plain_local(fsdp__plain_run *r, fsdp__collective local, const 
 fsdp_status fsdp__plain_send(fsdp__plain_run *r, int rank, const void *data, int64_t count);
 fsdp_status fsdp__plain_receive(fsdp__plain_run *r, int rank, void *data, int64_t count);
 
-/* Sends this rank's header. What goes with it may be begun before the headers are compared. */
-fsdp_status fsdp__plain_begin_meeting(fsdp__plain_run *r);
+/* The next exchange sends this rank's header, too. What is begun before the headers are compared is used only then. */
+void fsdp__plain_meet(fsdp__plain_run *r, bool complete);
 /* Compares them, where they are on their way. */
 fsdp_status fsdp__plain_end_meeting(fsdp__plain_run *r);
 

@@ -66,8 +66,8 @@ static void exchange_legs(reduction *r, uint8_t *bits, size_t bytes, int *count)
         r->segments[p] = (fsdp__segment){bits + (size_t)p * bytes, bytes};
         if (p == g->place)
             continue;
-        r->legs[*count] = (fsdp__leg){g->column[p], &r->segments[g->place], 1};
-        r->legs[g->columns + (*count)++] = (fsdp__leg){g->column[p], &r->segments[p], 1};
+        r->legs[*count] = (fsdp__leg){g->column[p], &r->segments[g->place], 1, false};
+        r->legs[g->columns + (*count)++] = (fsdp__leg){g->column[p], &r->segments[p], 1, false};
     }
 }
 
@@ -111,14 +111,14 @@ static fsdp_status meet(reduction *r, bool visible, bool *all)
     fsdp__header own = {.complete = fill_own_adds(r), .visible = visible};
     fsdp__meeting meeting;
     bool complete = true;
-    fsdp_status status = fsdp__meeting_begin(&meeting, r->group, r->call, &own);
+    fsdp_status status = fsdp__meeting_begin(&meeting, r->group, r->call, &own, NULL);
 
     if (status == FSDP_OK)
         status = fsdp__meeting_end(&meeting, r->traffic);
     *all = true;
     for (int p = 0; status == FSDP_OK && p < r->group->columns; p++) {
-        complete = complete && meeting.headers[p].complete;
-        *all = *all && meeting.headers[p].visible;
+        complete = complete && fsdp__meeting_header(&meeting, p)->complete;
+        *all = *all && fsdp__meeting_header(&meeting, p)->visible;
     }
     fsdp__meeting_release(&meeting);
     if (status != FSDP_OK || !*all)

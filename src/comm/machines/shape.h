@@ -18,7 +18,8 @@
 enum {
     FSDP__PIECE_BYTES = 60 << 10,              /* of a message, at most: see the note */
     FSDP__BATCH_BYTES = 8 * FSDP__PIECE_BYTES, /* of a reduction, to each rank, at most */
-    FSDP__AT_ONCE_BYTES = 4096                 /* an all_reduce up to here is one exchange */
+    FSDP__AT_ONCE_BYTES = 4096,                /* an all_reduce up to here is one exchange */
+    FSDP__ALONG_BYTES = 4096                   /* to a rank: so much goes along with the header of the call */
 };
 
 /* See group.h. */
@@ -37,6 +38,12 @@ fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, in
 /* Of an all_reduce of `count` elements by `columns` x `locals` ranks: [result, result + *length) are those that local
  * rank `local` of place `place` adds up. */
 int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, int local, int place, int64_t *length);
+
+/* Whether so many bytes to a rank, or from it, need no message of their own. */
+static inline bool fsdp__goes_along(int64_t bytes)
+{
+    return bytes > 0 && bytes <= FSDP__ALONG_BYTES;
+}
 
 /* Messages that so many bytes go in. */
 static inline int64_t fsdp__messages_of(int64_t bytes)

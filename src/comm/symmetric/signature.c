@@ -33,7 +33,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->sequence = call->sequence;
     out->name = (uint8_t)call->name;
     out->op = (uint8_t)call->op;
-    out->root = (uint8_t)call->root;
+    out->root = call->root;
     memcpy(out->label, call->label, sizeof out->label);
     if (!coalesced) {
         out->dtype = (uint8_t)call->dtype;

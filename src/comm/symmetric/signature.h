@@ -10,7 +10,8 @@ typedef struct fsdp__signature {
     int64_t bytes;   /* per rank */
     int64_t buffers; /* in coalesced calls */
     uint64_t hash;   /* of the buffers' sizes and dtypes; how many flags ride along */
-    uint8_t name, dtype, op, root, force_copy;
+    int32_t root;
+    uint8_t name, dtype, op, force_copy;
     float predivide, divisor;
     char label[FSDP__LABEL_BYTES]; /* what the call is for */
 } fsdp__signature;

@@ -13,7 +13,7 @@ enum {
 
 struct fsdp__mpi_message {
     MPI_Request request;
-    bool receives;
+    bool receives, shorter;
     int peer, tag;
     size_t bytes;
     fsdp__mpi_message *next; /* unused too */
@@ -160,10 +160,12 @@ bool fsdp__mpi_send(void *network, int to, int tag, const fsdp__segment *segment
     return begin(network, (fsdp__mpi_message){.peer = to, .tag = tag}, segments, count, out, text);
 }
 
-bool fsdp__mpi_receive(void *network, int from, int tag, const fsdp__segment *segments, int count,
+bool fsdp__mpi_receive(void *network, int from, int tag, const fsdp__segment *segments, int count, bool shorter,
                        fsdp__network_request *out, char *text)
 {
-    return begin(network, (fsdp__mpi_message){.peer = from, .tag = tag, .receives = true}, segments, count, out, text);
+    const fsdp__mpi_message message = {.peer = from, .tag = tag, .receives = true, .shorter = shorter};
+
+    return begin(network, message, segments, count, out, text);
 }
 
 /* ---- arriving ---- */
@@ -181,7 +183,7 @@ static bool check_message(const fsdp__mpi_message *message, int code, const MPI_
     code = MPI_Get_elements_x(status, MPI_BYTE, &got);
     if (code != MPI_SUCCESS)
         return fsdp__mpi_fail(text, code, "a message from rank %d has no length", message->peer);
-    if ((size_t)got != message->bytes)
+    if (message->shorter ? (size_t)got > message->bytes : (size_t)got != message->bytes)
         return fsdp__mpi_refuse(text, "rank %d has sent %lld bytes where this rank expects %zu", message->peer,
                                 (long long)got, message->bytes);
     return true;

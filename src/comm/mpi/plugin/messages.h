@@ -21,7 +21,7 @@ typedef struct fsdp__mpi {
 /* Slots of the table, each with an fsdp__mpi as its network. */
 bool fsdp__mpi_send(void *network, int to, int tag, const fsdp__segment *segments, int count,
                     fsdp__network_request *out, char *text);
-bool fsdp__mpi_receive(void *network, int from, int tag, const fsdp__segment *segments, int count,
+bool fsdp__mpi_receive(void *network, int from, int tag, const fsdp__segment *segments, int count, bool shorter,
                        fsdp__network_request *out, char *text);
 bool fsdp__mpi_test(void *network, fsdp__network_request *requests, int count, char *text);
 bool fsdp__mpi_poll(void *network, int tag, void *data, size_t bytes, int *from, size_t *got, char *text);
