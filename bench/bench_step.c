@@ -5,9 +5,10 @@
  *
  * --mode is a front door: fsdp2, zero1, zero2, zero3 (options.zero_stage), fsdp1, ddp, ddp-zero (with its optimizer's
  * state partitioned), or none. --layers and --dim change the model (width in heads of 64, the feed-forward in
- * proportion), --group gives that many blocks to one fully_shard. The model has --seq positions and an untied head;
- * AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first step: close to the
- * logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
+ * proportion), --group gives that many blocks to one fully_shard; --parts makes smaller units: attention and MLP of
+ * each block, embedding, head, of which the last two stay whole after a forward. The model has --seq positions and an
+ * untied head; AdamW; a step is forward, backward, step, zero_grad. The printed loss is that of the first step: close
+ * to the logarithm of the vocabulary. bench/compare.py runs it beside a peer. */
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ typedef struct options {
     long layers, dim; /* 0: as the preset */
     long group;       /* blocks of one gather */
     const char *mode;
-    bool bf16, copy;
+    bool bf16, copy, parts;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
 } options;
@@ -98,6 +99,9 @@ static void set_option(options *o, int letter)
     case 'k':
         o->overlap = FSDP_OVERLAP_WORKER;
         break;
+    case 'p':
+        o->parts = true;
+        break;
     default:
         exit(2);
     }
@@ -106,13 +110,11 @@ static void set_option(options *o, int letter)
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"model", 1, NULL, 'm'},   {"batch", 1, NULL, 'b'},
-        {"seq", 1, NULL, 's'},     {"layers", 1, NULL, 'l'},
-        {"dim", 1, NULL, 'd'},     {"group", 1, NULL, 'g'},
-        {"steps", 1, NULL, 'n'},   {"warmup", 1, NULL, 'w'},
-        {"mode", 1, NULL, 'o'},    {"bf16", 0, NULL, 'f'},
-        {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
-        {"worker", 0, NULL, 'k'},  {0},
+        {"model", 1, NULL, 'm'},  {"batch", 1, NULL, 'b'},   {"seq", 1, NULL, 's'},
+        {"layers", 1, NULL, 'l'}, {"dim", 1, NULL, 'd'},     {"group", 1, NULL, 'g'},
+        {"steps", 1, NULL, 'n'},  {"warmup", 1, NULL, 'w'},  {"mode", 1, NULL, 'o'},
+        {"bf16", 0, NULL, 'f'},   {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'}, {"parts", 0, NULL, 'p'},   {0},
     };
     options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .mode = "fsdp2"};
     int letter;
@@ -149,12 +151,37 @@ static void resize(fsdp_model_config *config, const options *o)
     }
 }
 
-/* --group blocks at a time, then the root. */
+/* Those that the model has: GPT-2 and Llama have other names for the same. */
+static void shard_children(fsdp_module *module, const char *const *names, const fsdp_shard_options *shard)
+{
+    for (; *names; names++) {
+        fsdp_module *child = fsdp_module_child(module, *names);
+
+        if (child)
+            check(fsdp_fully_shard(child, shard));
+    }
+}
+
+static void shard_parts(fsdp_module *model, const fsdp_shard_options *shard)
+{
+    static const char *const of_block[] = {"attn", "self_attn", "mlp", NULL};
+    static const char *const of_model[] = {"transformer.wte", "model.embed_tokens", "lm_head", NULL};
+    fsdp_shard_options whole = *shard;
+
+    for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
+        shard_children(fsdp_model_block(model, i), of_block, shard);
+    whole.reshard_after_forward = FSDP_RESHARD_NEVER;
+    shard_children(model, of_model, &whole);
+}
+
+/* --group blocks at a time, or their parts, then the root. */
 static void shard_model(fsdp_module *model, const options *o, const fsdp_shard_options *shard)
 {
-    int64_t blocks = fsdp_model_block_count(model);
+    int64_t blocks = o->parts ? 0 : fsdp_model_block_count(model);
     fsdp_module *together[64];
 
+    if (o->parts)
+        shard_parts(model, shard);
     for (int64_t i = 0; i < blocks;) {
         int count = 0;
 

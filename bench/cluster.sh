@@ -3,7 +3,7 @@
 #
 #     bench/cluster.sh [--build build] [--peer "PYTHON /path/to/torch_bench.py"] [--model gpt-10m] [--batch 4]
 #                      [--ranks "1 2"] [--rates "10gbit 1gbit 100mbit"] [--steps 5] [--warmup 2]
-#                      [--repeats 1]
+#                      [--repeats 1] [--step-options "--parts"]
 #     bench/cluster.sh [--ranks ...] [--rates ...] --run "COMMAND"      runs that by mpirun at each rate instead
 #
 # The machines are namespaces of this one (tests/cluster/machines.sh). The peer is that of bench/compare.py. --batch is
@@ -19,7 +19,7 @@ set -euo pipefail
 
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=$source/build peer='' model=gpt-10m batch=4 shapes="1 2" rates="10gbit 1gbit 100mbit" steps=5 warmup=2
-repeats=1 run=''
+repeats=1 run='' step_options=''
 while [ $# -gt 0 ]; do
     case "$1" in
     --build) build=$(cd "$2" && pwd) ;;
@@ -32,6 +32,7 @@ while [ $# -gt 0 ]; do
     --warmup) warmup=$2 ;;
     --repeats) repeats=$2 ;;
     --run) run=$2 ;;
+    --step-options) step_options=$2 ;;
     *)
         echo "cluster.sh: '$1' is no option; the head of $0 lists them" >&2
         exit 2
@@ -44,7 +45,7 @@ export FSDP_BUILD=$build
 . "$source/tests/cluster/machines.sh"
 [ -n "${MACHINES_INSIDE:-}" ] || set -- --build "$build" --peer "$peer" --model "$model" --batch "$batch" \
     --ranks "$shapes" --rates "$rates" --steps "$steps" --warmup "$warmup" \
-    --repeats "$repeats" --run "$run"
+    --repeats "$repeats" --run "$run" --step-options "$step_options"
 machines_enter "$@"
 machines_up 2
 port=29500
@@ -105,14 +106,14 @@ options_of() { # RANKS-OF-A-MACHINE STEPS
 }
 
 run_alone() { # RANKS-OF-A-MACHINE STEPS
-    # shellcheck disable=SC2046
-    "$build/fsdp" run -n $((machines_count * $1)) -- "$build/bench/bench_step" $(options_of "$@") \
+    # shellcheck disable=SC2046,SC2086
+    "$build/fsdp" run -n $((machines_count * $1)) -- "$build/bench/bench_step" $(options_of "$@") $step_options \
         >"$machines_folder/said" 2>&1 || fail "bench_step failed on one machine"
 }
 
 run_ours() {
-    # shellcheck disable=SC2046
-    machines_run "$1" "$build/bench/bench_step" $(options_of "$@") >"$machines_folder/said" 2>&1 ||
+    # shellcheck disable=SC2046,SC2086
+    machines_run "$1" "$build/bench/bench_step" $(options_of "$@") $step_options >"$machines_folder/said" 2>&1 ||
         fail "bench_step failed"
 }
 
