@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "comm/mpi/load.h"
 #include "support/test.h"
@@ -273,6 +274,21 @@ static void refused(peer *p)
     CHECK_CONTAINS(p->text, "nvalid rank");
 }
 
+/* Rank 0 closes the network at once, while the others are in MPI and look for messages, as long as a sleep lasts. */
+static void closed_late(peer *p)
+{
+    int nothing, from = -1;
+    size_t got;
+
+    exchange(p);
+    ring(p, 1, 1, 1);
+    for (int i = 0; i < 300 && p->world.rank != 0; i++) {
+        CHECK_CALL(p, p->ops->poll(p->network, 8, &nothing, sizeof nothing, &from, &got, p->text));
+        CHECK_EQ(from, -1);
+        usleep(1000);
+    }
+}
+
 /* ---- joining ---- */
 
 static void join_again(peer *p)
@@ -338,6 +354,8 @@ static void act(peer *p, const char *what)
         polled_too_long(p);
     else if (strcmp(what, "refused") == 0)
         refused(p);
+    else if (strcmp(what, "late") == 0)
+        closed_late(p);
     else
         messages(p);
     p->ops->close(p->network, true);

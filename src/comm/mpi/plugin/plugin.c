@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "comm/mpi/plugin/complaint.h"
 #include "comm/mpi/plugin/messages.h"
@@ -116,11 +117,33 @@ static bool look_around(fsdp__mpi *mpi, fsdp__network_world *out, char *text)
     return find_machine(mpi, out->rank, &out->machine, text);
 }
 
+/* Over TCP (UCX), MPI_Finalize of MPICH before 4.2 has every rank ask every other one to acknowledge all that it sent,
+ * and then sit in a barrier where nobody acknowledges any more. A rank whose last question comes when another one sits
+ * there already waits for ever. That happens where the other one had its own answers from ranks that were in MPI still,
+ * but not yet in MPI_Finalize. So all of them leave MPI here, let the last of them do so, and only then finalise it. */
+static void fall_silent(fsdp__mpi *mpi)
+{
+#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000
+    const struct timespec look = {.tv_nsec = 1000000}, silence = {.tv_nsec = 100000000};
+    MPI_Request all = MPI_REQUEST_NULL;
+    int done = 0;
+
+    if (MPI_Ibarrier(mpi->comm, &all) != MPI_SUCCESS)
+        return;
+    while (MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+        (void)nanosleep(&look, NULL);
+    (void)nanosleep(&silence, NULL);
+#else
+    (void)mpi;
+#endif
+}
+
 static void close_network(void *network, bool whole)
 {
     fsdp__mpi *mpi = network;
 
     if (whole) {
+        fall_silent(mpi);
         MPI_Comm_free(&mpi->comm);
         if (mpi->initialised)
             MPI_Finalize();
