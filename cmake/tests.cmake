@@ -184,6 +184,24 @@ function(fsdp_test_on_machines name layer)
   endforeach()
 endfunction()
 
+# A script, and of the cluster's these a second time, over MPICH, as <test>.mpich.
+set(FSDP_MPICH_TESTS test_cluster_collectives test_cluster_failures test_cluster_machines test_cluster_train)
+if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG) # what differs is in the MPI, which they do not see
+  set(FSDP_MPICH_TESTS)
+endif()
+function(fsdp_test_script name layer script)
+  add_test(NAME ${name} COMMAND bash ${script})
+  fsdp_test_properties(${name} ${layer})
+  if(layer STREQUAL "cluster")
+    set_tests_properties(${name} PROPERTIES TIMEOUT 400)  # many ranks on the cores of one machine, a case after another
+  endif()
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
+               FSDP_BUILD=${PROJECT_BINARY_DIR} FSDP_SOURCE=${PROJECT_SOURCE_DIR} ${ARGN})
+  if(name IN_LIST FSDP_MPICH_TESTS)
+    fsdp_test_script(${name}.mpich ${layer} ${script} MACHINES_MPI=mpich)
+  endif()
+endfunction()
+
 foreach(layer IN LISTS fsdp_test_folders)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${layer}/test_*.c)
   foreach(source IN LISTS sources)
@@ -210,13 +228,7 @@ foreach(layer IN LISTS fsdp_test_folders)
     if(name IN_LIST FSDP_EXCEPT OR layer IN_LIST FSDP_EXCEPT_LAYERS)
       continue()
     endif()
-    add_test(NAME ${name} COMMAND bash ${script})
-    fsdp_test_properties(${name} ${layer})
-    if(layer STREQUAL "cluster")
-      set_tests_properties(${name} PROPERTIES TIMEOUT 400)  # many ranks on the cores of one machine, a case after another
-    endif()
-    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
-                 FSDP_BUILD=${PROJECT_BINARY_DIR} FSDP_SOURCE=${PROJECT_SOURCE_DIR})
+    fsdp_test_script(${name} ${layer} ${script})
   endforeach()
 endforeach()
 

@@ -7,7 +7,8 @@
 #
 #   machines_enter "$@"        starts the script again inside; exit status 77 where that cannot be done
 #   machines_up COUNT [RATE]   makes machines m0, m1, ...; RATE as tc writes it ("100mbit"), of each of their interfaces
-#   machines_run K COMMAND...  on K ranks of each machine, by mpirun on m0; MACHINES_MAP in place of --map-by's value
+#   machines_fewer COUNT       from now on only the first of them
+#   machines_run K COMMAND...  on K ranks of each machine, by mpirun on m0; MACHINES_MAP=node deals them out in turns
 #   machines_on I COMMAND...   as a process of machine I
 #   machines_bytes I           what has come into machine I, by the counters of its interface
 #   machines_delay MS          on the way into each machine; fails where the kernel has no netem
@@ -17,6 +18,8 @@
 #   machines_kill I            ends all processes of machine I
 #   machines_pids I            lists them
 #   $machines_folder           for files of the script's own
+#   MACHINES_MPI               openmpi, or mpich: the MPI that connects them
+: "${MACHINES_MPI:=openmpi}"
 
 skip() {
     echo "skipped: $1"
@@ -27,10 +30,10 @@ machines_enter() {
     [ "${MACHINES_INSIDE:-}" != 1 ] || return 0
     local way=(--mount --net --pid --fork --kill-child --mount-proc) tool
     [ "$(id -u)" = 0 ] || way=(--user --map-root-user "${way[@]}")
-    for tool in unshare nsenter ip tc mpirun.openmpi; do
-        command -v $tool >/dev/null || skip "there is no $tool here"
+    for tool in unshare nsenter ip tc "mpirun.$MACHINES_MPI"; do
+        command -v "$tool" >/dev/null || skip "there is no $tool here"
     done
-    [ -e "$FSDP_BUILD/libfsdp-openmpi.so" ] || skip "the plug-in for Open MPI is not built"
+    [ -e "$FSDP_BUILD/libfsdp-$MACHINES_MPI.so" ] || skip "the plug-in for $MACHINES_MPI is not built"
     unshare "${way[@]}" sh -c 'mount -t tmpfs none /run && ip netns add a && ip -n a link add name b type bridge' \
         >/dev/null 2>&1 || skip "network namespaces are not allowed here"
     MACHINES_INSIDE=1 exec unshare "${way[@]}" bash "$0" "$@"
@@ -76,9 +79,16 @@ END
     export OMPI_MCA_plm_rsh_agent=$machines_folder/agent OMPI_MCA_orte_default_hostfile=$machines_folder/hosts
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_tcp_if_include=eth0
     export OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+    # All of them have the kernel of one, so UCX would take shared memory, and the address of lo for that of a machine.
+    export UCX_TLS=tcp,self UCX_NET_DEVICES=eth0
     export OMP_NUM_THREADS=1 # they share the cores of one
     export OMPI_MCA_hwloc_base_binding_policy=none FSDP_PLUGIN_PATH=$FSDP_BUILD
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI keeps memory of its own, and unloads who asked for it
+}
+
+machines_fewer() {
+    machines_count=$1
+    sed -i "$1q" "$machines_folder/hosts"
 }
 
 machines_on() {
@@ -89,9 +99,16 @@ machines_on() {
 }
 
 machines_run() {
-    local each=$1
+    local each=$1 ranks=$(($1 * machines_count)) hosts
     shift
-    machines_on 0 mpirun.openmpi -np $((each * machines_count)) --map-by "${MACHINES_MAP:-ppr:$each:node}" "$@"
+    if [ "$MACHINES_MPI" = openmpi ]; then
+        machines_on 0 mpirun.openmpi -np $ranks --map-by "${MACHINES_MAP:-ppr:$each:node}" "$@"
+    else
+        [ "${MACHINES_MAP:-}" != node ] || each=1
+        hosts=$(sed "s/ .*/:$each/" "$machines_folder/hosts" | paste -sd ,)
+        machines_on 0 mpirun.mpich -launcher ssh -launcher-exec "$machines_folder/agent" -iface eth0 -localhost m0 \
+            -hosts "$hosts" -n $ranks "$@"
+    fi
 }
 
 machines_bytes() {

@@ -17,8 +17,7 @@ suite() { # MACHINES K: on the first of the machines
 machines_up 3
 suite 3 1
 suite 3 2
-sed -i '$d' "$machines_folder/hosts" # m2
-machines_count=2
+machines_fewer 2
 suite 2 1
 suite 2 2
 MACHINES_MAP=node suite 2 2 # ranks 0 and 2 on the first machine: they are numbered by machine all the same

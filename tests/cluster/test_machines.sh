@@ -5,11 +5,13 @@ set -eu
 . "$FSDP_SOURCE/tests/cluster/machines.sh"
 machines_enter "$@"
 program=$FSDP_BUILD/tests/program_network
+title="Open MPI"
+[ "$MACHINES_MPI" = openmpi ] || title=MPICH
 
 machines_up 3
 [ "$(machines_on 1 hostname)" = m1 ]
 said=$(machines_run 2 "$program")
-grep -q "6 ranks of Open MPI .* on 'm0', machines 0 0 2 2 4 4" <<<"$said" || {
+grep -q "6 ranks of $title .* on 'm0', machines 0 0 2 2 4 4" <<<"$said" || {
     echo "six ranks on three machines said: $said"
     exit 1
 }

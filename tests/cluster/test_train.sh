@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A training run on two machines is, to the bit, the run on one that adds in the same order. Its checkpoints go on on two
-# machines and on one. And what comes into a machine is what must.
+# A training run on several machines is, to the bit, the run on one that adds in the same order. Its checkpoints go on on
+# two machines and on one. And what comes into a machine is what must.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"
 machines_enter "$@"
-machines_up 2
+machines_up 3
 cd "$machines_folder"
 fsdp=$FSDP_BUILD/fsdp
 
@@ -36,6 +36,10 @@ same() { # NAME NAME [FIRST]
 
 # ---- the same bits; ranks of one machine add first, so 2 x 2 is not the 4 of a machine that was told nothing ----
 
+train three_here "$fsdp" train -n 3 --training.steps=3
+train three_there machines_run 1 "$fsdp" train --training.steps=3
+same three_here three_there
+machines_fewer 2
 FSDP_TEST_MACHINES=2 train here "$fsdp" train -n 4 --training.steps=6 --checkpoint.folder=here --checkpoint.interval=3
 train there machines_run 2 "$fsdp" train --training.steps=6 --checkpoint.folder=there --checkpoint.interval=3
 same here there
