@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 PROGRAMS = {"make", "cmake", "ctest", "cc", "git", "fsdp", "python3", "mpicc", "mpirun", "apt", "apt-get", "sudo", "pip",
-            "ulimit", "export", "env", "ldconfig", "pkg-config"}
+            "ulimit", "export", "env", "ldconfig", "pkg-config", "mpiexec.mpich"}
 FOLDERS = ("build/", "bench/", "tools/", ".ci/", "./", "tests/")
 
 LISTED = {
@@ -81,6 +81,7 @@ LISTED = {
     "python3 bench/peer/gloo_collectives.py 2": "needs PyTorch",
     "mpirun -n 16 fsdp train config.yaml": "needs an MPI",
     "mpirun --hostfile examples/cluster/hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
+    "mpiexec.mpich -f hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
     "RANK=0 WORLD_SIZE=2 fsdp train config.yaml": "waits for rank 1",
 }
 
