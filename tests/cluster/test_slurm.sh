@@ -1,0 +1,368 @@
+#!/usr/bin/env bash
+# A Slurm of two machines, with daemons, key and folders of its own, starts the ranks: with PMIx those of Open MPI, with
+# PMI2 those of MPICH. Who is who, the same curve, what ends ranks and what it leaves, and examples/cluster/train.sbatch
+# through a failure, the end of its time, scancel and a machine that can never start.
+set -eu
+PATH=$PATH:/usr/sbin
+# shellcheck source=tests/cluster/machines.sh
+. "$FSDP_SOURCE/tests/cluster/machines.sh"
+for tool in munged slurmctld slurmd srun sbatch scancel scontrol squeue; do
+    command -v $tool >/dev/null || skip "there is no $tool here"
+done
+machines_enter "$@"
+[ "$(cat /proc/self/setgroups)" = allow ] || skip "slurmd cannot set groups in a user namespace of one user"
+machines_up 2
+mount -t tmpfs none /dev/shm # what killed ranks of Open MPI leave there is to be gone with the script
+cd "$machines_folder"
+fsdp=$FSDP_BUILD/fsdp
+name=start
+
+fail() {
+    echo "$name: $1; it said:"
+    grep -v '^step:\|^saved:' "$name.txt" | tail -n 60
+    machines_on 0 scontrol -o show job | grep -o 'JobId=[0-9]*\|JobState=.* Dep\|Comment=.* Std'
+    ps axf -o pid,ppid,stat,args
+    grep -h 'error:' slurm/*.log | grep -v 'rmdir_recursive\|Failed to remove' | tail -n 20
+    exit 1
+}
+
+# ---- a Slurm ----
+
+# Nothing that a busy machine does late is an error here, and a requeued job need not wait two minutes in the end. Ranks
+# that heed no SIGTERM are for the test to find.
+mkdir slurm slurm/state slurm/{spool,tmp}-m{0,1}
+export SLURM_CONF=$PWD/slurm/slurm.conf
+cat >"$SLURM_CONF" <<END
+ClusterName=test
+SlurmctldHost=m0(10.77.0.1)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$PWD/slurm/munge
+CredType=cred/munge
+StateSaveLocation=$PWD/slurm/state
+SlurmdSpoolDir=$PWD/slurm/spool-%n
+TmpFS=$PWD/slurm/tmp-%n
+SlurmctldPidFile=$PWD/slurm/slurmctld.pid
+SlurmdPidFile=$PWD/slurm/slurmd-%n.pid
+SlurmctldLogFile=$PWD/slurm/slurmctld.log
+SlurmdLogFile=$PWD/slurm/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_min_interval=1000,batch_sched_delay=0
+SlurmdParameters=config_overrides
+MessageTimeout=100
+BatchStartTimeout=300
+SlurmctldTimeout=300
+SlurmdTimeout=0
+KillWait=300
+UnkillableStepTimeout=600
+NodeName=m0 NodeAddr=10.77.0.1 CPUs=4
+NodeName=m1 NodeAddr=10.77.0.2 CPUs=4
+PartitionName=all Nodes=m0,m1 Default=YES State=UP
+END
+echo "CgroupPlugin=cgroup/v1" >slurm/cgroup.conf # which nothing of it uses
+
+head -c 128 /dev/urandom >slurm/key
+chmod 400 slurm/key
+daemons=()
+munged --foreground --force --key-file="$PWD/slurm/key" --socket="$PWD/slurm/munge" --pid-file="$PWD/slurm/munged.pid" \
+    --seed-file="$PWD/slurm/seed" --num-threads=2 >slurm/munged.log 2>&1 &
+daemons+=($!)
+until [ -S slurm/munge ]; do
+    kill -0 "${daemons[0]}" 2>/dev/null || skip "munged does not run here: $(tail -n 1 slurm/munged.log)"
+    sleep 0.05
+done
+start_daemon() { # MACHINE COMMAND...
+    machines_on "$@" >"slurm/$2-on-m$1.log" 2>&1 &
+    daemons+=($!)
+}
+start_daemon 0 slurmctld -D
+start_daemon 0 slurmd -D -N m0
+start_daemon 1 slurmd -D -N m1
+while [ "$(machines_on 0 sinfo -h -o %T 2>/dev/null)" != idle ]; do
+    for daemon in "${daemons[@]}"; do
+        kill -0 "$daemon" 2>/dev/null || skip "Slurm does not run here: $(tail -qn 1 slurm/slurm*.log | xargs -0)"
+    done
+    sleep 0.1
+done
+
+mpis=()
+machines_on 0 srun --mpi=list >list.txt 2>&1
+! grep -qw pmix list.txt || mpis+=(pmix)
+[ ! -e "$FSDP_BUILD/libfsdp-mpich.so" ] || ! grep -qw pmi2 list.txt || mpis+=(pmi2)
+[ ${#mpis[@]} != 0 ] || skip "this Slurm starts no MPI that there is a plug-in for: $(xargs <list.txt)"
+echo "srun --mpi: ${mpis[*]}"
+
+# ---- runs ----
+
+options=(--model.preset=llama-1m --model.n_layers=2 --data.path="$FSDP_SOURCE/tests/reference/tokens.bin"
+    --training.seq_len=32 --training.local_batch_size=1 --metrics.log_freq=1)
+few=(--training.steps=6)
+endless=(--training.steps=1000000 --checkpoint.interval=2 --checkpoint.keep_latest_k=4)
+
+srun_on() { # MPI [OPTION OF SRUN...]: on 2 x 2 ranks
+    machines_on 0 srun --mpi="$1" -N2 --ntasks-per-node=2 "${@:2}"
+}
+
+# status_of COMMAND...: $status of it; words in $name.txt
+status_of() {
+    status=0
+    "$@" >"$name.txt" 2>&1 || status=$?
+}
+
+said() {
+    grep -Eq -- "$1" "$name.txt" || fail "nobody said '$1'"
+}
+
+# curve FILE: loss and norm of the gradients of each step, as the last run that took it had them
+curve() {
+    grep -o '^{"step": [0-9]*, "loss": [^,]*, "grad_norm": [^,]*' "$1" | sort -snk2,2 | awk -F, '
+        { if ($1 != step && NR > 1) print line; step = $1; line = $0 } END { print line }'
+}
+
+same() { # FILE FILE
+    diff <(curve "$1") <(curve "$2") || fail "has another curve"
+    [ -n "$(curve "$1")" ] || fail "has no curve"
+}
+
+ranks_of() { # MACHINE...
+    local pid machine
+    for machine in "$@"; do
+        for pid in $(machines_pids "$machine"); do
+            ! grep -qs '^fsdp$' "/proc/$pid/comm" || echo "$pid"
+        done
+    done
+}
+
+# Slurm's own processes take a moment longer than srun.
+no_steps() { [ -z "$(pgrep -f 'slurmstepd: \[')" ]; }
+
+nothing_left() {
+    [ -z "$(ranks_of 0 1)" ] || fail "there are ranks that have not ended"
+    until no_steps && [ -z "$(machines_on 0 squeue -h)" ]; do sleep 0.05; done
+}
+
+# until_saved N [COMMAND...]: there is a checkpoint of step N or later in the folder $name; fails where COMMAND does
+until_saved() {
+    until find "$name" -maxdepth 1 -name 'step-*' 2>/dev/null | grep -Eo '[0-9]+$' | awk -v n="$1" '$1 >= n { r = 1 } END { exit !r }'; do
+        "${@:2}" 2>/dev/null || fail "has ended by itself"
+        sleep 0.05
+    done
+}
+
+# A rank whose peer has died may stay for ever inside of Open MPI 4.1 (a list of events that goes round in a circle).
+# Slurm kills it after KillWait; here it is done as soon as others have had their time.
+end_stuck() { # COMMAND...: succeeds when all is over
+    local left=200
+    until "$@"; do
+        [ $left -gt -1000 ] || fail "does not end"
+        if [ $((left--)) = 0 ]; then
+            echo "$name: $(ranks_of 0 1 | wc -l) ranks have not ended by themselves"
+            # shellcheck disable=SC2046
+            kill -9 $(ranks_of 0 1) 2>/dev/null || true
+        fi
+        sleep 0.05
+    done
+}
+
+FSDP_TEST_MACHINES=2 "$fsdp" train -n 4 "${options[@]}" "${few[@]}" --metrics.jsonl=here.jsonl >here.txt 2>&1
+
+# ---- who is who, and the same curve ----
+
+cat >says_where <<END
+#!/usr/bin/env bash
+echo "\$SLURM_PROCID on \$(hostname)"
+exec $fsdp "\$@"
+END
+chmod +x says_where
+
+for mpi in "${mpis[@]}"; do
+    name=block-$mpi
+    status_of srun_on "$mpi" "$fsdp" train "${options[@]}" "${few[@]}" --metrics.jsonl="$name.jsonl" -n 4
+    [ $status = 0 ] || fail "status $status"
+    said '^ranks:  4 on 2 machines, '
+    said '^step:  1 .*  sent: [0-9.]*[KMG]iB  received: '
+    same "$name.jsonl" here.jsonl
+
+    # Slurm deals the ranks to the machines in turn: 0 and 2 are on the first one.
+    name=cyclic-$mpi
+    status_of srun_on "$mpi" -m cyclic ./says_where train "${options[@]}" "${few[@]}" \
+        --metrics.jsonl="$name.jsonl"
+    [ $status = 0 ] || fail "status $status"
+    said '^1 on m1$'
+    said '^2 on m0$'
+    said '^ranks:  4 on 2 machines, '
+    same "$name.jsonl" here.jsonl
+
+    name=other-number-$mpi
+    status_of srun_on "$mpi" "$fsdp" train "${options[@]}" "${few[@]}" -n 3
+    [ $status = 2 ] || fail "status $status"
+    said '^fsdp: -n is 3, but .* has started 4 ranks'
+
+    name=wrong-path-$mpi
+    status_of srun_on "$mpi" --kill-on-bad-exit=0 "$fsdp" train "${options[@]}" "${few[@]}" --data.path=nowhere
+    [ $status = 1 ] || fail "status $status"
+    said "^fsdp: .*nowhere"
+done
+
+name=no-mpi
+status_of srun_on none "$fsdp" train "${options[@]}" "${few[@]}"
+[ $status = 1 ] || fail "status $status"
+said '^fsdp: srun has started this process, but for no MPI: with srun say --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH'
+
+name=uneven
+status_of machines_on 0 srun --mpi="${mpis[0]}" -N2 -n3 "$fsdp" train "${options[@]}" "${few[@]}"
+[ $status = 1 ] || fail "status $status"
+said "machine 'm0' has 2 ranks, machine 'm1' has 1"
+
+# ---- what ends a run ----
+
+start() { # MPI [OPTION OF SRUN...]
+    srun_on "$@" "$fsdp" train "${options[@]}" "${endless[@]}" --checkpoint.folder="$name" >"$name.txt" 2>&1 &
+    run=$!
+    until_saved 2 kill -0 $run
+}
+
+over() { # STATUS
+    local status=0
+    wait "$run" || status=$?
+    [ $status = "$1" ] || fail "srun's status is $status, not $1"
+    nothing_left
+}
+
+died="^fsdp: .*rank 2( has died|: MPI says)" # what MPI says comes first at times
+
+is_over() { ! kill -0 "$run" 2>/dev/null; }
+
+for mpi in "${mpis[@]}"; do
+    for kill in 0 1; do
+        name=killed-$mpi-$kill
+        start "$mpi" --kill-on-bad-exit=$kill
+        kill -9 "$(ranks_of 1 | head -n 1)"
+        end_stuck is_over
+        over 137
+        said "$died"
+        [ "$mpi" = pmix ] || [ "$(grep -Ec "$died" "$name.txt")" = 3 ] || fail "not all have said so"
+    done
+
+    # SIGTERM to the ranks: the last step is saved.
+    name=told-$mpi
+    start "$mpi"
+    machines_on 0 scancel --signal=TERM "$(machines_on 0 squeue -h -o %i)"
+    over 143
+    said '^fsdp: interrupted after step [0-9]+, which has a checkpoint'
+    name=cancelled-$mpi
+    start "$mpi"
+    machines_on 0 scancel "$(machines_on 0 squeue -h -o %i)"
+    over 143
+    said '^fsdp: interrupted after step [0-9]+, which has a checkpoint'
+done
+
+# srun that is told itself kills them.
+name=srun-told
+start "${mpis[0]}"
+kill -TERM "$(pgrep -xo srun)"
+over 137
+if grep -q interrupted "$name.txt"; then fail "has saved"; fi
+
+# A machine whose plug-in cannot be loaded.
+mkdir broken
+echo >broken/libfsdp-openmpi.so
+echo >broken/libfsdp-mpich.so
+cat >some_broken <<END
+#!/usr/bin/env bash
+[ "\$(hostname)" = m0 ] || export FSDP_PLUGIN_PATH=$PWD/broken
+exec $fsdp "\$@"
+END
+chmod +x some_broken
+for mpi in "${mpis[@]}"; do
+    name=broken-$mpi
+    status_of srun_on "$mpi" --kill-on-bad-exit=1 ./some_broken train "${options[@]}" "${few[@]}"
+    [ $status = 143 ] || fail "status $status" # of those that waited
+    said "^fsdp: cannot load $PWD/broken/libfsdp-"
+    nothing_left
+    # Without that option the others wait: nothing but this test ends them.
+    srun_on "$mpi" --kill-on-bad-exit=0 ./some_broken train "${options[@]}" "${few[@]}" >"$name.txt" 2>&1 &
+    run=$!
+    until grep -q 'm1: tasks 2-3: Exited' "$name.txt"; do sleep 0.05; done
+    [ "$(ranks_of 0 | wc -l)" = 2 ] || fail "the others do not wait"
+    machines_on 0 scancel "$(machines_on 0 squeue -h -o %i)"
+    over 143
+done
+
+# ---- a job that starts itself again ----
+
+export FSDP=$fsdp FSDP_SRUN_MPI=${mpis[0]}
+
+submit() { # KEYS...
+    job=$(machines_on 0 sbatch --parsable --ntasks-per-node=2 --cpus-per-task=1 --output="$name.txt" \
+        "$FSDP_SOURCE/examples/cluster/train.sbatch" steps.yaml "${options[@]}" --checkpoint.folder="$name" \
+        --metrics.jsonl="$name.jsonl" "$@")
+}
+
+field() { machines_on 0 scontrol show job "$job" | sed -n "s/^.*\\b$1=\\([^ ]*\\).*/\\1/p"; }
+
+is_live() { [[ $(field JobState) =~ PENDING|RUNNING ]]; }
+
+is_waiting() { # requeued, and all processes of the run before have ended
+    [ "$(field JobState) $(field Reason)" = "PENDING BeginTime" ] && no_steps
+}
+
+# Slurm has it wait for two minutes.
+go_on() {
+    until [ "$(field JobState)" != PENDING ]; do
+        machines_on 0 scontrol update "JobId=$job" StartTime=now || true
+        sleep 0.1
+    done
+}
+
+name=job
+printf 'training:\n  steps: 1000000\n' >steps.yaml
+submit --checkpoint.interval=2
+until_saved 2 is_live
+kill -9 "$(ranks_of 1 | head -n 1)"
+end_stuck is_waiting
+said '^status 137: a rank has failed; restart 1 goes on from the newest checkpoint$'
+said "$died"
+[ "$(field Comment)" = failures:1 ] || fail "the failure is not counted"
+go_on
+until_saved 20 is_live
+machines_on 0 scancel --batch --signal=USR1 "$job" # as --signal does when the time is nearly over
+end_stuck is_waiting
+said '^status 143: the time is over; restart 2 goes on from the newest checkpoint$'
+said '^fsdp: interrupted after step [0-9]+, which has a checkpoint'
+[ "$(field Comment)" = failures:1 ] || fail "the end of the time is counted as a failure"
+steps=$(($(curve "$name.jsonl" | wc -l) + 2))
+printf 'training:\n  steps: %d\n' $steps >steps.yaml
+go_on
+while is_live; do sleep 0.1; done
+[ "$(field JobState)" = COMPLETED ] || fail "ends as $(field JobState)"
+[ "$(grep -c '^resume:' "$name.txt")" = 2 ] || fail "has not gone on from a checkpoint twice"
+FSDP_TEST_MACHINES=2 "$fsdp" train -n 4 "${options[@]}" --training.steps=$steps --metrics.jsonl=all.jsonl >here.txt 2>&1
+same "$name.jsonl" all.jsonl
+nothing_left
+
+# A job that is cancelled stays so.
+name=cancelled-job
+submit "${endless[@]}"
+until_saved 2 is_live
+machines_on 0 scancel "$job"
+while is_live || [ "$(field JobState)" = COMPLETING ] || ! no_steps; do sleep 0.05; done
+[ "$(field JobState)" = CANCELLED ] || fail "it is $(field JobState)"
+if grep -q 'goes on from the newest' "$name.txt"; then fail "starts itself again"; fi
+nothing_left
+
+# What can never start is not started for ever: those that wait for it die of SIGTERM, which is no end of the time.
+name=broken-job
+FSDP=$PWD/some_broken MOST_RESTARTS=1 submit
+end_stuck is_waiting
+said '^status 143: a rank has failed; restart 1 goes on'
+go_on
+while is_live; do sleep 0.1; done
+said '^status 143: not started again after 1 failures$'
+[ "$(field JobState)" = FAILED ] || fail "ends as $(field JobState)"
+nothing_left
