@@ -130,7 +130,7 @@ if(FSDP_SANITIZE MATCHES "thread")
     list(APPEND FSDP_EXCEPT_LAYERS launch cli faults)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
-  set(FSDP_EXCEPT test_cluster_paths)
+  set(FSDP_EXCEPT test_cluster_paths test_cluster_slurm)
 endif()
 
 # Registers <name>.sim.
