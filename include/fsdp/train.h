@@ -146,8 +146,9 @@ typedef struct fsdp_train_config {
         int64_t wrap_min_num_params;            /* of SIZE; 0: its default */
         char **wrap_classes;                    /* of CLASS: names of modules' types */
         int64_t wrap_class_count;
-        int64_t prefetch; /* units to gather ahead; 0: the engine's default */
-        int gather_dtype; /* fsdp_train_gather */
+        int64_t prefetch;    /* units to gather ahead; 0: the engine's default */
+        bool keep_last_unit; /* whole from a forward to its backward */
+        int gather_dtype;    /* fsdp_train_gather */
     } parallelism;
     struct {
         int mode;                /* fsdp_checkpoint_mode of blocks, SELECTIVE: as the next says */

@@ -182,6 +182,7 @@ static const fsdp__key keys[] = {
     INTEGER(parallelism, wrap_min_num_params, 1, FSDP__KEY_LARGE, 0, NULL, "of wrap_policy size: a module is a unit when it has as many parameters (elements) that no unit inside it has; not set: 100000000"),
     NAMES(parallelism, wrap_classes, wrap_classes, "of wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear), or list of them; the model must have modules of each"),
     INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "units to gather ahead, in the forward and in the backward, each with its memory; 0: one in the backward, and in the forward over several machines"),
+    BOOL(parallelism, keep_last_unit, "false", "the unit that a forward ends with stays whole until its backward, which begins with it: a gather less in each microbatch, that nothing would hide"),
 
     CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward: none: everything; full: its input, the rest is computed again, for about a third more time; selective: as the next key says; the results are the same to the bit, and so are gathers and bytes sent"),
     CHOICE_OR(activation_checkpoint, selective_ac_option, selective_ac_option, 1, 1 << 20, selective_choices, "2", "with mode selective: an integer n: every n-th block keeps its input only; op: every block keeps its input, attention and every second matrix product"),

@@ -193,6 +193,8 @@ void fsdp__train_write_validation(fsdp_train_run *run, const fsdp_train_validati
 
 /* Which modules are sharded together, once the model is there. An error begins with the key. */
 fsdp_status fsdp__train_choose_units(fsdp_train_run *run);
+/* parallelism.keep_last_unit, once they are sharded. */
+fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run);
 /* parallelism.prefetch: every unit lists the next ones, and those before it, the nearest first. */
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run);
 

@@ -85,6 +85,7 @@ static fsdp_status shard_units(const fsdp_train_run *run)
 
         FSDP_TRY(fsdp1 ? fsdp_fsdp1_wrap(unit, &options1) : fsdp_fully_shard(unit, &options));
     }
+    FSDP_TRY(fsdp__train_keep_last_unit(run));
     return fsdp__train_set_prefetch(run);
 }
 

@@ -105,6 +105,8 @@ static fsdp_status check_fsdp1(const fsdp_train_config *config, int world_size)
                                 : "leave it out, or set hybrid_shard or hybrid_shard_zero2");
     FSDP_TRY(refuse_key(config->parallelism.reshard_after_forward != -FSDP_RESHARD_AUTO, "fsdp1",
                         "parallelism.fsdp_reshard_after_forward", "has parallelism.fsdp1_strategy for that"));
+    FSDP_TRY(refuse_key(config->parallelism.keep_last_unit, "fsdp1", "parallelism.keep_last_unit",
+                        "has parallelism.fsdp1_strategy for that"));
     FSDP_TRY(refuse_key(config->parallelism.prefetch > 0, "fsdp1", "parallelism.prefetch",
                         "has parallelism.fsdp1_forward_prefetch and fsdp1_backward_prefetch for that"));
     return refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "fsdp1", "parallelism.gather_dtype",
@@ -131,6 +133,7 @@ static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
     FSDP_TRY(refuse_key(config->parallelism.gather_dtype != FSDP_TRAIN_GATHER_NONE, "ddp", "parallelism.gather_dtype",
                         "gathers nothing"));
     FSDP_TRY(refuse_key(config->parallelism.prefetch > 0, "ddp", "parallelism.prefetch", "gathers nothing"));
+    FSDP_TRY(refuse_key(config->parallelism.keep_last_unit, "ddp", "parallelism.keep_last_unit", "gathers nothing"));
     FSDP_TRY(refuse_key(config->parallelism.wrap_policy != FSDP_TRAIN_WRAP_BLOCKS, "ddp", "parallelism.wrap_policy",
                         "has buckets, and no units"));
     FSDP_TRY(refuse_key(config->training.mixed_precision_param != FSDP_F32, "ddp", "training.mixed_precision_param",

@@ -22,6 +22,9 @@ fsdp_status fsdp__train_check_units(const fsdp_train_config *config)
     if (config->parallelism.prefetch > 0 && policy == FSDP_TRAIN_WRAP_ROOT)
         return FSDP_FAIL(FSDP_INVALID, "parallelism.prefetch gathers units ahead, and with parallelism.wrap_policy "
                                        "root there is one: leave one of them out");
+    if (config->parallelism.keep_last_unit && policy == FSDP_TRAIN_WRAP_ROOT)
+        return FSDP_FAIL(FSDP_INVALID, "parallelism.keep_last_unit is of units below the root, and with "
+                                       "parallelism.wrap_policy root there is none: leave one of them out");
     return FSDP_OK;
 }
 
@@ -78,7 +81,7 @@ fsdp_status fsdp__train_choose_units(fsdp_train_run *run)
     return status == FSDP_OK ? FSDP_OK : fsdp_fail_prefix(status, "parallelism.wrap_policy");
 }
 
-/* ---- parallelism.prefetch ---- */
+/* ---- parallelism.keep_last_unit, prefetch ---- */
 
 /* Those below the root that have something to gather. Forwards begin in the order of the tree; backwards in that from
  * the bottom up, from its end. */
@@ -91,6 +94,22 @@ static void list_gathered(const fsdp_wrap_units *units, bool bottom_up, fsdp_mod
         if (at > 0 && units->items[at].parameters.count > 0)
             out[(*count)++] = units->items[at].module;
     }
+}
+
+fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run)
+{
+    const fsdp_wrap_units *units = &run->units;
+    fsdp_module **below = fsdp__calloc((size_t)units->count, sizeof(fsdp_module *));
+    int64_t count;
+    fsdp_status status = FSDP_OK;
+
+    if (!below)
+        return FSDP_NO_MEMORY;
+    list_gathered(units, false, below, &count);
+    if (count > 0 && run->config->parallelism.keep_last_unit)
+        status = fsdp_module_set_reshard_after_forward(below[count - 1], false, false);
+    fsdp__free(below);
+    return status;
 }
 
 fsdp_status fsdp__train_set_prefetch(const fsdp_train_run *run)

@@ -114,6 +114,8 @@ static void every_way_of_a_strategy_costs_what_is_said(void **state)
             "parallelism.data_parallel_replicate_degree=2 training.mixed_precision_param=bfloat16"},
         {3, "parallelism.fsdp_reshard_after_forward=never"},
         {4, "parallelism.fsdp_reshard_after_forward=2"},
+        {3, "parallelism.keep_last_unit=true parallelism.wrap_policy=class "
+            "parallelism.wrap_classes=[LlamaAttention,LlamaMLP] training.global_batch_size=12"},
         {3, "training.no_sync=false training.global_batch_size=12"},
         {3, "training.mixed_precision_param=bfloat16"},
         {2, "training.mixed_precision_param=bfloat16 training.mixed_precision_reduce=bfloat16"},

@@ -264,6 +264,7 @@ static const char *const wrong[][4] = {
     {"zero3", "parallelism.fsdp_reshard_after_forward", "3", "does not divide the 4 ranks that shard"},
     {"ddp", "parallelism.gather_dtype", "int8", "leave parallelism.gather_dtype out"},
     {"ddp", "parallelism.prefetch", "1", "leave parallelism.prefetch out"},
+    {"ddp", "parallelism.keep_last_unit", "true", "leave parallelism.keep_last_unit out"},
     {"ddp", "parallelism.wrap_policy", "root", "leave parallelism.wrap_policy out"},
     {"ddp", "training.mixed_precision_param", "bfloat16", "leave training.mixed_precision_param out"},
     {"ddp", "training.mixed_precision_reduce", "bfloat16", "leave training.mixed_precision_reduce out"},
@@ -280,6 +281,7 @@ static const char *const wrong[][4] = {
     {"fsdp1", "parallelism.fsdp1_strategy", "hybrid_shard", "is a hybrid one, and"},
     {"fsdp1", "parallelism.fsdp_reshard_after_forward", "never", "has parallelism.fsdp1_strategy for that"},
     {"fsdp1", "parallelism.prefetch", "1", "leave parallelism.prefetch out"},
+    {"fsdp1", "parallelism.keep_last_unit", "true", "leave parallelism.keep_last_unit out"},
     {"fsdp1", "parallelism.gather_dtype", "float8", "leave parallelism.gather_dtype out"},
 };
 static const char *const right[][3] = {
@@ -287,6 +289,7 @@ static const char *const right[][3] = {
     {"zero1", "training.no_sync", "true"},
     {"zero2", "parallelism.fsdp_reshard_after_forward", "1"},
     {"zero2", "training.no_sync", "false"},
+    {"zero3", "parallelism.keep_last_unit", "true"},
     {"zero3", "parallelism.fsdp_reshard_after_forward", "2"},
     {"zero2", "parallelism.data_parallel_replicate_degree", "2"},
     {"hsdp", "parallelism.data_parallel_replicate_degree", "2"},
