@@ -31,7 +31,7 @@ typedef struct options {
     long layers, dim; /* 0: as the preset */
     long group;       /* blocks of one gather */
     const char *mode;
-    bool bf16, copy, parts;
+    bool bf16, copy, parts, keep_last;
     fsdp_reshard reshard;
     fsdp_overlap overlap;
 } options;
@@ -102,6 +102,9 @@ static void set_option(options *o, int letter)
     case 'p':
         o->parts = true;
         break;
+    case 'K':
+        o->keep_last = true;
+        break;
     default:
         exit(2);
     }
@@ -110,11 +113,14 @@ static void set_option(options *o, int letter)
 static options parse(int argc, char **argv)
 {
     static const struct option known[] = {
-        {"model", 1, NULL, 'm'},  {"batch", 1, NULL, 'b'},   {"seq", 1, NULL, 's'},
-        {"layers", 1, NULL, 'l'}, {"dim", 1, NULL, 'd'},     {"group", 1, NULL, 'g'},
-        {"steps", 1, NULL, 'n'},  {"warmup", 1, NULL, 'w'},  {"mode", 1, NULL, 'o'},
-        {"bf16", 0, NULL, 'f'},   {"reshard", 1, NULL, 'r'}, {"no-shared-memory", 0, NULL, 'c'},
-        {"worker", 0, NULL, 'k'}, {"parts", 0, NULL, 'p'},   {0},
+        {"model", 1, NULL, 'm'},     {"batch", 1, NULL, 'b'},
+        {"seq", 1, NULL, 's'},       {"layers", 1, NULL, 'l'},
+        {"dim", 1, NULL, 'd'},       {"group", 1, NULL, 'g'},
+        {"steps", 1, NULL, 'n'},     {"warmup", 1, NULL, 'w'},
+        {"mode", 1, NULL, 'o'},      {"bf16", 0, NULL, 'f'},
+        {"reshard", 1, NULL, 'r'},   {"no-shared-memory", 0, NULL, 'c'},
+        {"worker", 0, NULL, 'k'},    {"parts", 0, NULL, 'p'},
+        {"keep-last", 0, NULL, 'K'}, {0},
     };
     options o = {.model = "gpt-10m", .batch = 8, .seq = 256, .steps = 10, .warmup = 3, .group = 1, .mode = "fsdp2"};
     int letter;
@@ -191,6 +197,11 @@ static void shard_model(fsdp_module *model, const options *o, const fsdp_shard_o
         check(fsdp_fully_shard_modules(together, count, shard));
     }
     check(fsdp_fully_shard(model, shard));
+    if (o->keep_last) {
+        fsdp_module *last = fsdp_model_block(model, fsdp_model_block_count(model) - 1);
+
+        check(fsdp_module_set_reshard_after_forward(o->parts ? fsdp_module_child(last, "mlp") : last, false, false));
+    }
 }
 
 static bool is_mode(const options *o, const char *mode)

@@ -138,15 +138,24 @@ bytes_of() { # COMMAND...: what has come into machine 1 during it
     came=$(($(machines_bytes 1) - before))
 }
 
-# What a step of FSDP2 must bring in: blocks gathered twice, the root, which stays whole, once, all gradients reduced
+# What a step of FSDP2 must bring in: all parameters gathered, all gradients reduced, and what does not stay whole from
+# the forward to the backward gathered again
 closed_form() { # PARAMETERS
-    local root
+    local whole norms mlp block last=0
     case $model in
-    gpt-10m) root=$((2 * 256 * 384 + 256 * 384 + 2 * 384)) ;;
-    llama-100m) root=$((2 * 32000 * 768 + 768)) ;;
-    *) fail "the root of '$model' is not known here: add it to closed_form" ;;
+    gpt-10m)
+        whole=$((2 * 256 * 384 + 256 * 384 + 2 * 384)) norms=$((6 * 4 * 384))
+        mlp=$((2 * 384 * 1536 + 1536 + 384)) block=$((mlp + 4 * 384 * 384 + 4 * 384 + 4 * 384))
+        ;;
+    llama-100m)
+        whole=$((2 * 32000 * 768 + 768)) norms=$((12 * 2 * 768))
+        mlp=$((3 * 768 * 2048)) block=$((mlp + 2 * 768 * 768 + 2 * 768 * 256 + 2 * 768))
+        ;;
+    *) fail "the parameters of '$model' are not known here: add them to closed_form" ;;
     esac
-    echo $((4 * (3 * $1 - root) * (machines_count - 1) / machines_count))
+    case $step_options in *--parts*) whole=$((whole + norms)) last=$mlp ;; *) last=$block ;; esac
+    case $step_options in *--keep-last*) whole=$((whole + last)) ;; esac
+    echo $((4 * (3 * $1 - whole) * (machines_count - 1) / machines_count))
 }
 
 # row NAME RATE WIRE-RATE STEP ALONE: $few and $came are bytes of the short and the long run
@@ -196,6 +205,6 @@ for each in $shapes; do
         [ -n "$peer" ] || continue
         bytes_of run_peer "$each" "$steps"
         few=$few_peer
-        row peer "$rate" "$wire_rate" "$(number ms)" "$alone"
+        step_options="" row peer "$rate" "$wire_rate" "$(number ms)" "$alone"
     done
 done
