@@ -99,14 +99,17 @@ static void list_gathered(const fsdp_wrap_units *units, bool bottom_up, fsdp_mod
 fsdp_status fsdp__train_keep_last_unit(const fsdp_train_run *run)
 {
     const fsdp_wrap_units *units = &run->units;
-    fsdp_module **below = fsdp__calloc((size_t)units->count, sizeof(fsdp_module *));
+    fsdp_module **below;
     int64_t count;
     fsdp_status status = FSDP_OK;
 
+    if (!run->config->parallelism.keep_last_unit)
+        return FSDP_OK;
+    below = fsdp__calloc((size_t)units->count, sizeof(fsdp_module *));
     if (!below)
         return FSDP_NO_MEMORY;
-    list_gathered(units, false, below, &count);
-    if (count > 0 && run->config->parallelism.keep_last_unit)
+    list_gathered(units, true, below, &count);
+    if (count > 0)
         status = fsdp_module_set_reshard_after_forward(below[count - 1], false, false);
     fsdp__free(below);
     return status;

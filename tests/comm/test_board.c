@@ -51,6 +51,8 @@ static void what_is_written_is_read(void **state)
 
         CHECK(fsdp__board_read(board, r, &heard));
         CHECK(memcmp(&heard, &in, sizeof in) == 0);
+        CHECK_EQ(fsdp__board_beats(board, r), r + 7);
+        CHECK(fsdp__board_left(board, r));
     }
     free(board);
 }
@@ -58,7 +60,8 @@ static void what_is_written_is_read(void **state)
 typedef struct race {
     void *board;
     _Atomic bool done;
-    int torn, read; /* by one reader */
+    _Atomic int read;
+    int torn;
 } race;
 
 static void *read_all(void *arg)
@@ -73,7 +76,7 @@ static void *read_all(void *arg)
                 continue;
             whole = heard_in(heard.beats);
             r->torn += heard.beats > 0 && memcmp(&heard, &whole, sizeof whole) != 0;
-            r->read++;
+            atomic_fetch_add(&r->read, 1);
         }
     return NULL;
 }
@@ -86,7 +89,8 @@ static void nobody_reads_half_of_a_place(void **state)
     (void)state;
     CHECK_EQ(pthread_create(&threads[0], NULL, read_all, &first), 0);
     CHECK_EQ(pthread_create(&threads[1], NULL, read_all, &second), 0);
-    for (uint64_t round = 1; round <= ROUNDS; round++)
+    for (uint64_t round = 1; round <= ROUNDS || atomic_load(&first.read) < ROUNDS || atomic_load(&second.read) < ROUNDS;
+         round++)
         for (int r = 0; r < RANKS; r++) {
             fsdp__heard in = heard_in(round);
 

@@ -100,6 +100,8 @@ static const struct {
     {"llama-1m", "wrap_policy=blocks keep_last_unit=true", BLOCKS + 1, 2 * (BLOCKS + 1) - 1},
     {"llama-1m", "wrap_policy=class wrap_classes=[LlamaAttention,LlamaMLP] keep_last_unit=true", 2 * BLOCKS + 1,
      2 * (2 * BLOCKS + 1) - 1},
+    {"llama-1m", "wrap_policy=class wrap_classes=[LlamaDecoderLayer,LlamaMLP] keep_last_unit=true", 2 * BLOCKS + 1,
+     2 * (2 * BLOCKS + 1) - 1},
     {"llama-1m", "wrap_policy=root", 1, 2},
     {"llama-1m", "wrap_policy=class wrap_classes=LlamaDecoderLayer", BLOCKS + 1, 2 * (BLOCKS + 1)},
     {"llama-1m", "wrap_policy=class wrap_classes=[LlamaMLP,Embedding] prefetch=2", BLOCKS + 2, 2 * (BLOCKS + 2)},

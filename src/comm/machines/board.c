@@ -14,6 +14,8 @@ enum {
 
 _Static_assert(WORDS * sizeof(uint64_t) == sizeof(fsdp__heard), "a place is words");
 
+#define WORD_OF(field) (offsetof(fsdp__heard, field) / sizeof(uint64_t))
+
 typedef struct place {
     _Alignas(64) _Atomic uint64_t turn; /* odd: it is being written */
     _Atomic uint64_t words[WORDS];
@@ -53,6 +55,23 @@ bool fsdp__board_read(const void *board, int rank, fsdp__heard *out)
         }
     }
     return false;
+}
+
+static uint64_t word_of(const void *board, int rank, size_t word)
+{
+    const place *p = (const place *)board + rank;
+
+    return atomic_load_explicit(&p->words[word], memory_order_acquire);
+}
+
+uint64_t fsdp__board_beats(const void *board, int rank)
+{
+    return word_of(board, rank, WORD_OF(beats));
+}
+
+bool fsdp__board_left(const void *board, int rank)
+{
+    return word_of(board, rank, WORD_OF(left)) != 0;
 }
 
 void fsdp__doing_text(const fsdp__doing *doing, char *text, size_t bytes)

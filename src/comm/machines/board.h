@@ -32,11 +32,11 @@ typedef struct fsdp__waiting {
 /* Of one rank, as it was heard of last. */
 typedef struct fsdp__heard {
     uint64_t beats; /* that were heard so far */
+    uint64_t left;  /* 1: it has */
     fsdp__doing doing;
     fsdp__waiting waiting;
     int64_t same;  /* beats since it waits so */
     int64_t still; /* ticks of the writer in which it has got nothing done, as it says */
-    uint64_t left; /* 1: it has */
 } fsdp__heard;
 
 /* Of a board for so many ranks. */
@@ -44,6 +44,9 @@ size_t fsdp__board_bytes(int ranks);
 void fsdp__board_write(void *board, int rank, const fsdp__heard *heard);
 /* false: it cannot be read now. */
 bool fsdp__board_read(const void *board, int rank, fsdp__heard *out);
+/* These two alone, at any time. */
+uint64_t fsdp__board_beats(const void *board, int rank);
+bool fsdp__board_left(const void *board, int rank);
 
 /* "in call 7 of group 'a' (barrier)", or what else it is doing. */
 void fsdp__doing_text(const fsdp__doing *doing, char *text, size_t bytes);

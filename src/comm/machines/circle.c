@@ -46,11 +46,11 @@ static void write_text(fsdp__hear *hear, void *arg, const int *circle, int count
 
     for (int i = 0; i < count && at < bytes; i++) {
         const char *before = i == 0 ? "" : i + 1 < count ? ", " : ", and ";
-        fsdp__heard heard = {0};
-        char doing[320];
+        fsdp__heard heard;
+        char doing[320] = "in a call that is not known";
 
-        (void)hear(arg, circle[i], &heard);
-        fsdp__doing_text(&heard.doing, doing, sizeof doing);
+        if (hear(arg, circle[i], &heard))
+            fsdp__doing_text(&heard.doing, doing, sizeof doing);
         at += (size_t)snprintf(text + at, bytes - at, "%srank %d waits for rank %d %s", before, circle[i],
                                circle[(i + 1) % count], doing);
     }

@@ -163,18 +163,20 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group,
 
 typedef struct patience {
     int turns;
+    int64_t pieces;                  /* that were missing at the last turn */
     int64_t nap_ns, slept_ns, since; /* the last in ticks of the watch */
     int64_t cpu_ns;                  /* of this thread, at its last look */
     bool told;                       /* whom it waits for */
 } patience;
 
-static bool is_waiting(const fsdp__exchange *x, int i)
+/* Pieces of a leg that are not there yet. */
+static int64_t missing(const fsdp__exchange *x, int i)
 {
-    bool waits = x->flows[i].left > 0;
+    int64_t pieces = fsdp__messages_of((int64_t)x->flows[i].left);
 
     for (int p = 0; p < FSDP__PIECES; p++)
-        waits = waits || x->requests[i * FSDP__PIECES + p];
-    return waits;
+        pieces += x->requests[i * FSDP__PIECES + p] != 0;
+    return pieces;
 }
 
 /* Says that this rank lives, and looks whether those that it waits for will come. */
@@ -190,7 +192,7 @@ static void look_after(fsdp__exchange *x, patience *p)
     fsdp__watch_looked(watch, now - p->cpu_ns);
     p->cpu_ns = now;
     for (int i = 0; i < x->count; i++) {
-        if (!is_waiting(x, i))
+        if (missing(x, i) == 0)
             continue;
         if (whom < 0 && !x->flows[i].sends)
             whom = x->flows[i].leg.rank;
@@ -228,17 +230,21 @@ static fsdp_status run(fsdp__exchange *x)
     patience p = {.since = fsdp__watch_ticks(watch), .cpu_ns = fsdp__thread_cpu_ns()};
 
     for (;;) {
-        bool waits = false;
+        int64_t pieces = 0;
 
         FSDP_TRY(fsdp__link_test(link, x->requests, x->count * FSDP__PIECES));
         for (int i = 0; i < x->count; i++) {
             FSDP_TRY(post(x, i));
-            waits = waits || is_waiting(x, i);
+            pieces += missing(x, i);
         }
-        if (!waits && p.told)
+        if (pieces == 0 && p.told)
             fsdp__watch_waits(watch, x->group->tag, -1);
-        if (!waits)
+        if (pieces == 0)
             return FSDP_OK;
+        if (pieces !=
+            p.pieces) /* who sends, though slowly, or has left behind what it sent, is not waited for in vain */
+            p.since = fsdp__watch_ticks(watch);
+        p.pieces = pieces;
         wait_a_turn(x, &p);
     }
 }
@@ -260,4 +266,28 @@ fsdp_status fsdp__exchange_end(fsdp__exchange *x, fsdp__traffic *traffic)
     }
     release(x);
     return FSDP_OK;
+}
+
+fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, int kind, uint8_t *rows, size_t bytes, fsdp__traffic *traffic)
+{
+    fsdp__segment *segments = fsdp__calloc((size_t)g->columns, sizeof *segments);
+    fsdp__leg *legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *legs);
+    fsdp_status status = segments && legs ? FSDP_OK : FSDP_NO_MEMORY;
+    fsdp__exchange x;
+    int peers = 0;
+
+    for (int p = 0; p < g->columns && status == FSDP_OK; p++) {
+        segments[p] = (fsdp__segment){rows + (size_t)p * bytes, bytes};
+        if (p == g->place)
+            continue;
+        legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
+        legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
+    }
+    if (status == FSDP_OK)
+        status = fsdp__exchange_begin(&x, g, kind, legs, peers, legs + g->columns, peers);
+    if (status == FSDP_OK)
+        status = fsdp__exchange_end(&x, traffic);
+    fsdp__free(legs);
+    fsdp__free(segments);
+    return status;
 }

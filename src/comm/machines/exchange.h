@@ -42,6 +42,9 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__machines_group 
                                  const fsdp__leg *sends, int send_count, const fsdp__leg *receives, int receive_count);
 /* Waits until all of it is there. Ends the exchange, whatever comes of it. */
 fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
+/* All in one: `rows` has one of `bytes` for each place of the column, of which this rank's goes to all others. */
+fsdp_status fsdp__exchange_rows(fsdp__machines_group *group, int kind, uint8_t *rows, size_t bytes,
+                                fsdp__traffic *traffic);
 /* Ends one that is not to be waited for, since something has failed, with the last error: breaks the world, where it is
  * not broken. NULL bytes: nothing was begun. */
 void fsdp__exchange_give_up(fsdp__exchange *exchange);

@@ -153,6 +153,7 @@ void fsdp__machines_group_free(void *g)
     if (group->local)
         fsdp__symmetric_group_free(group->local);
     fsdp__free(group->scratch);
+    fsdp__free(group->messages);
     fsdp__free(group->column);
     fsdp__free(group->ranks);
     fsdp__free(group->name);

@@ -41,6 +41,7 @@ typedef struct fsdp__machines_group {
     int locals, local_rank;
     void *scratch; /* of the call that runs: it is kept for the next */
     size_t scratch_bytes;
+    unsigned char *messages; /* of its meeting: see meeting.c; the same */
 } fsdp__machines_group;
 
 fsdp_status fsdp__machines_group_world(fsdp__machines *machines, fsdp__symmetric_group *local,

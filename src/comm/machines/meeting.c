@@ -14,17 +14,16 @@ enum {
 void fsdp__meeting_release(fsdp__meeting *m)
 {
     fsdp__exchange_give_up(&m->exchange); /* where what went with it has failed before its end */
-    fsdp__free(m->messages);
-    fsdp__free(m->out);
     fsdp__free(m->segments);
     fsdp__free(m->legs);
     fsdp__free(m->along);
     *m = (fsdp__meeting){0};
 }
 
+/* As it comes, a header and what is along; behind those of all places: as it goes. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
-    return m->messages + (size_t)place * MESSAGE_BYTES;
+    return m->group->messages + (size_t)place * MESSAGE_BYTES;
 }
 
 const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
@@ -34,11 +33,11 @@ const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
 
 /* ---- what goes along ---- */
 
-/* Takes those of the legs that are small, by their places; returns how many. */
-static int take_along(const fsdp__meeting *m, fsdp__leg *legs, int count, fsdp__leg *along)
+/* Takes those of the legs that are small, by their places. */
+static void take_along(const fsdp__meeting *m, fsdp__leg *legs, int count, fsdp__leg *along)
 {
     const fsdp__machines_group *g = m->group;
-    int place = 0, taken = 0;
+    int place = 0;
 
     for (int i = 0; i < count; i++) {
         if (!fsdp__goes_along((int64_t)fsdp__leg_bytes(&legs[i])))
@@ -49,9 +48,7 @@ static int take_along(const fsdp__meeting *m, fsdp__leg *legs, int count, fsdp__
             continue;
         along[place] = legs[i];
         legs[i].count = 0;
-        taken++;
     }
-    return taken;
 }
 
 /* The message to a place, at `at`: its bytes. */
@@ -98,7 +95,7 @@ static fsdp_status begin(fsdp__meeting *m)
 
     for (int p = 0; p < g->columns; p++) {
         const fsdp__leg *out = &m->along[g->columns + p];
-        unsigned char *at = m->out + (size_t)p * MESSAGE_BYTES;
+        unsigned char *at = message_of(m, g->columns + p);
 
         if (p == g->place)
             continue;
@@ -113,23 +110,16 @@ static fsdp_status begin(fsdp__meeting *m)
 }
 
 /* A peer that calls something else may send as much as goes along in any call. */
-static bool take_memory(fsdp__meeting *m, const fsdp__legs *legs)
+static bool take_memory(fsdp__meeting *m)
 {
     size_t columns = (size_t)m->group->columns;
 
-    m->messages = fsdp__malloc(columns * MESSAGE_BYTES);
+    if (!m->group->messages)
+        m->group->messages = fsdp__malloc(2 * columns * MESSAGE_BYTES);
     m->segments = fsdp__calloc(2 * columns, sizeof *m->segments);
     m->legs = fsdp__calloc(2 * columns, sizeof *m->legs);
     m->along = fsdp__calloc(2 * columns, sizeof *m->along);
-    if (!m->messages || !m->segments || !m->legs || !m->along)
-        return false;
-    if (!legs)
-        return true;
-    (void)take_along(m, legs->receives, legs->receive_count, m->along);
-    if (take_along(m, legs->sends, legs->send_count, m->along + columns) == 0)
-        return true;
-    m->out = fsdp__malloc(columns * MESSAGE_BYTES);
-    return m->out != NULL;
+    return m->group->messages && m->segments && m->legs && m->along;
 }
 
 fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, const fsdp__call *call,
@@ -139,9 +129,13 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
     fsdp__header *header;
 
     *m = (fsdp__meeting){.group = group};
-    if (!take_memory(m, legs)) {
+    if (!take_memory(m)) {
         fsdp__arena_abort(link->arena, FSDP_NO_MEMORY, link->places.rank, fsdp_last_error());
         return FSDP_NO_MEMORY;
+    }
+    if (legs) {
+        take_along(m, legs->receives, legs->receive_count, m->along);
+        take_along(m, legs->sends, legs->send_count, m->along + group->columns);
     }
     header = (fsdp__header *)message_of(m, group->place);
     *header = *own;

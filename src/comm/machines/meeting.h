@@ -26,8 +26,6 @@ typedef struct fsdp__legs {
 typedef struct fsdp__meeting {
     fsdp__machines_group *group;
     fsdp__exchange exchange;
-    unsigned char *messages; /* by place: as they come, a header and what is along */
-    unsigned char *out;      /* the same, as they go */
     fsdp__segment *segments;
     fsdp__leg *legs;
     fsdp__leg *along; /* by place: what is put in place from there, then what is sent */

@@ -21,55 +21,32 @@ static bool is_lacking(const fsdp__plain_run *r)
     return lacking;
 }
 
-/* Those of all, or-ed. `theirs`: a row for each place; none set: of a rank that has no flags. */
-static fsdp_status exchange_flags(fsdp__plain_run *r, uint8_t *theirs, fsdp__segment *segments, fsdp__leg *legs)
-{
-    const fsdp__machines_group *g = r->group;
-    size_t count = (size_t)r->call->flag_count;
-    fsdp__exchange x;
-    int peers = 0;
-
-    for (int p = 0; p < g->columns; p++) {
-        segments[p] = (fsdp__segment){theirs + (size_t)p * count, count};
-        if (p == g->place)
-            continue;
-        legs[peers] = (fsdp__leg){g->column[p], &segments[g->place], 1, false};
-        legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
-    }
-    memset(segments[g->place].data, 1, count);
-    if (r->call->flags)
-        memcpy(segments[g->place].data, r->call->flags, count);
-    FSDP_TRY(fsdp__exchange_begin(&x, r->group, FSDP__TAG_DATA, legs, peers, legs + g->columns, peers));
-    FSDP_TRY(fsdp__exchange_end(&x, r->traffic));
-    for (size_t i = 0; r->call->flags && i < (size_t)g->columns * count; i++)
-        r->call->flags[i % count] |= theirs[i];
-    return FSDP_OK;
-}
-
 /* Ends the meeting; then flags travel where one is not set anywhere. */
 static fsdp_status meet_with_flags(fsdp__plain_run *r)
 {
-    size_t columns = (size_t)r->group->columns;
-    uint8_t *theirs;
-    fsdp__segment *segments;
-    fsdp__leg *legs;
-    fsdp_status status = FSDP_NO_MEMORY;
+    const fsdp__machines_group *g = r->group;
+    size_t count = (size_t)r->call->flag_count;
+    uint8_t *all, *own;
+    fsdp_status status;
 
     FSDP_TRY(fsdp__plain_end_meeting(r));
     if (!is_lacking(r))
         return FSDP_OK;
     if (r->call->lacking)
         *r->call->lacking = true;
-    if (r->call->flag_count == 0)
+    if (count == 0)
         return FSDP_OK;
-    theirs = fsdp__malloc(columns * (size_t)r->call->flag_count);
-    segments = fsdp__calloc(columns, sizeof *segments);
-    legs = fsdp__calloc(2 * columns, sizeof *legs);
-    if (theirs && segments && legs)
-        status = exchange_flags(r, theirs, segments, legs);
-    fsdp__free(legs);
-    fsdp__free(segments);
-    fsdp__free(theirs);
+    all = fsdp__malloc((size_t)g->columns * count);
+    if (!all)
+        return FSDP_NO_MEMORY;
+    own = all + (size_t)g->place * count;
+    memset(own, 1, count); /* of a rank that has no flags */
+    if (r->call->flags)
+        memcpy(own, r->call->flags, count);
+    status = fsdp__exchange_rows(r->group, FSDP__TAG_DATA, all, count, r->traffic);
+    for (size_t i = 0; status == FSDP_OK && r->call->flags && i < (size_t)g->columns * count; i++)
+        r->call->flags[i % count] |= all[i];
+    fsdp__free(all);
     return status;
 }
 

@@ -57,32 +57,6 @@ static char *area(const reduction *r, int half, bool received, int place)
 
 /* ---- who contributes ---- */
 
-static void exchange_legs(reduction *r, uint8_t *bits, size_t bytes, int *count)
-{
-    const fsdp__machines_group *g = r->group;
-
-    *count = 0;
-    for (int p = 0; p < g->columns; p++) {
-        r->segments[p] = (fsdp__segment){bits + (size_t)p * bytes, bytes};
-        if (p == g->place)
-            continue;
-        r->legs[*count] = (fsdp__leg){g->column[p], &r->segments[g->place], 1, false};
-        r->legs[g->columns + (*count)++] = (fsdp__leg){g->column[p], &r->segments[p], 1, false};
-    }
-}
-
-/* Only where somebody has nothing to add to a buffer: a byte a buffer. */
-static fsdp_status exchange_adds(reduction *r)
-{
-    size_t bytes = (size_t)r->call->buffer_count;
-    fsdp__exchange x;
-    int count;
-
-    exchange_legs(r, r->adds, bytes, &count);
-    FSDP_TRY(fsdp__exchange_begin(&x, r->group, FSDP__TAG_HEADER, r->legs, count, r->legs + r->group->columns, count));
-    return fsdp__exchange_end(&x, r->traffic);
-}
-
 static bool local_adds(const reduction *r, int local, int64_t buffer)
 {
     return fsdp__shown_adds(r->group->local, r->call, local, buffer);
@@ -123,8 +97,8 @@ static fsdp_status meet(reduction *r, bool visible, bool *all)
     fsdp__meeting_release(&meeting);
     if (status != FSDP_OK || !*all)
         return status;
-    if (!complete)
-        FSDP_TRY(exchange_adds(r));
+    if (!complete) /* only where somebody has nothing to add to a buffer: a byte a buffer */
+        FSDP_TRY(fsdp__exchange_rows(r->group, FSDP__TAG_HEADER, r->adds, (size_t)r->call->buffer_count, r->traffic));
     for (int64_t i = 0; i < r->call->buffer_count; i++) {
         used_of(r)[i] = anyone_adds(r, i);
         fsdp__contributed(r->call, i, used_of(r)[i], r->group->size, r->traffic);

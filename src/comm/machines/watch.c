@@ -63,11 +63,17 @@ static fsdp__known known_of(fsdp__watch *watch, int rank)
 /* Of this rank or a counterpart: nobody else writes their places. */
 static void note_news(fsdp__watch *watch, int rank, const fsdp__news *what)
 {
+    fsdp__known *known = &watch->known[rank];
     fsdp__heard heard = {0};
-    int64_t ticks = FSDP__MAX(known_of(watch, rank).silent, 1); /* since its look before */
+    int64_t ticks;
     bool same;
 
     (void)fsdp__board_read(watch->board, rank, &heard);
+    pthread_mutex_lock(&watch->mutex);
+    ticks = FSDP__MAX(known->silent, 1); /* since its look before */
+    known->silent = 0;
+    known->beats = heard.beats + 1;
+    pthread_mutex_unlock(&watch->mutex);
     same = what->waiting.whom == heard.waiting.whom && what->waiting.number == heard.waiting.number;
     heard.beats++;
     heard.still = what->still > 0 ? heard.still + ticks : 0;
@@ -191,36 +197,46 @@ static int listener_of(const fsdp__places *places, int rank)
     return places->rank - first_of_column(places) + rank % places->machine_ranks;
 }
 
-/* A tick more of a rank's silence, where somebody listens. */
+/* In so many ticks a rank that can speak does. */
+static int64_t fresh_ticks(const fsdp__watch *watch)
+{
+    return beat_ms_of(watch) / atomic_load(&watch->tick_ms) + 1;
+}
+
+/* A tick more of a rank's silence, where somebody listens. With the mutex. */
 static void age(fsdp__watch *watch, int rank, bool listens)
 {
     fsdp__known *known = &watch->known[rank];
-    fsdp__heard heard;
-    bool read = fsdp__board_read(watch->board, rank, &heard);
+    uint64_t beats = fsdp__board_beats(watch->board, rank);
 
-    pthread_mutex_lock(&watch->mutex);
-    if (read && heard.beats != known->beats)
-        known->silent = 0;
-    else
-        known->silent += listens;
-    if (read)
-        known->beats = heard.beats;
-    known->left += known->left > 0 || (read && heard.left);
-    pthread_mutex_unlock(&watch->mutex);
+    known->silent = beats == known->beats ? known->silent + listens : 0;
+    known->beats = beats;
+    known->left += known->left > 0 || fsdp__board_left(watch->board, rank);
 }
 
 static void tick(fsdp__watch *watch)
 {
     const fsdp__places *places = &watch->link->places;
-    int64_t fresh = beat_ms_of(watch) / atomic_load(&watch->tick_ms) + 1;
+    int64_t fresh = fresh_ticks(watch);
     int here = places->rank - first_of_column(places);
 
+    pthread_mutex_lock(&watch->mutex);
     for (int r = here; r < here + places->machine_ranks; r++)
         age(watch, r, true);
     for (int r = 0; r < places->ranks; r++)
         if (r < here || r >= here + places->machine_ranks)
             age(watch, r, watch->known[listener_of(places, r)].silent <= fresh);
+    pthread_mutex_unlock(&watch->mutex);
     atomic_fetch_add(&watch->ticks, 1);
+}
+
+/* Whether what stands on the board of the rank is what it is doing: it speaks, and is listened to. */
+static bool is_fresh(fsdp__watch *watch, int rank)
+{
+    int64_t fresh = fresh_ticks(watch);
+
+    return known_of(watch, rank).silent <= fresh &&
+           known_of(watch, listener_of(&watch->link->places, rank)).silent <= fresh;
 }
 
 void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
@@ -231,7 +247,7 @@ void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
 
 static bool hear_of(void *watch, int rank, fsdp__heard *out)
 {
-    return fsdp__watch_heard(watch, rank, out);
+    return is_fresh(watch, rank) && fsdp__watch_heard(watch, rank, out);
 }
 
 /* A beat, or that this rank leaves: once all counterparts know that, only its machine hears that it listens still. */
@@ -290,14 +306,16 @@ static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ti
     const fsdp__places *places = &watch->link->places;
     const char *host = places->hosts[fsdp__machine_of(places, rank)];
     char text[FSDP__ABORT_BYTES], was[320], mine[320];
-    fsdp__heard heard = {0};
+    fsdp__heard heard;
     fsdp__doing doing;
 
-    (void)fsdp__watch_heard(watch, rank, &heard);
     pthread_mutex_lock(&watch->mutex);
     doing = watch->doing;
     pthread_mutex_unlock(&watch->mutex);
-    fsdp__doing_text(&heard.doing, was, sizeof was);
+    if (fsdp__watch_heard(watch, rank, &heard))
+        fsdp__doing_text(&heard.doing, was, sizeof was);
+    else
+        snprintf(was, sizeof was, "in a call that is not known");
     fsdp__doing_text(&doing, mine, sizeof mine);
     snprintf(
         text, sizeof text,
@@ -327,28 +345,39 @@ static bool all_are_still(fsdp__watch *watch, int64_t limit)
     for (int r = 0; r < watch->link->places.ranks; r++) {
         fsdp__heard heard;
 
-        if (!fsdp__board_read(watch->board, r, &heard) || (heard.still < limit && !heard.left))
+        if (fsdp__board_left(watch->board, r))
+            continue;
+        if (!is_fresh(watch, r) || !fsdp__board_read(watch->board, r, &heard) || heard.still < limit)
             return false;
     }
     return true;
 }
 
-/* Ends the world where nothing has been heard of the rank, or of who listens to it here. */
+/* Ends the world where nothing has been heard of the rank, or of who listens to it here: that one first, for who does
+ * not listen any more has heard something before. */
 static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
 {
-    int listener = listener_of(&watch->link->places, rank);
-    int silent = known_of(watch, rank).silent >= limit       ? rank
-                 : known_of(watch, listener).silent >= limit ? listener
-                                                             : -1;
+    const fsdp__places *places = &watch->link->places;
+    int listener = listener_of(places, rank);
+    int64_t margin = listener == places->rank || listener == rank ? 0 : fresh_ticks(watch);
+    int silent = known_of(watch, listener).silent >= limit        ? listener
+                 : known_of(watch, rank).silent >= limit + margin ? rank
+                                                                  : -1;
 
     if (silent >= 0)
         end_world(watch, silent, "has not been heard of", known_of(watch, silent).silent);
     return silent >= 0;
 }
 
+/* Whether the process of a rank of this machine is there; breaks the world where it has died. */
+static void check_alive(fsdp__watch *watch, int rank)
+{
+    if (rank != watch->link->places.rank)
+        fsdp__arena_check_alive(watch->link->arena, rank % watch->link->places.machine_ranks);
+}
+
 void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since)
 {
-    const fsdp__places *places = &watch->link->places;
     int64_t limit = limit_of(watch), waited = fsdp__watch_ticks(watch) - since, left = known_of(watch, rank).left;
     fsdp__heard heard;
     char text[FSDP__ABORT_BYTES];
@@ -359,7 +388,7 @@ void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since)
     }
     if (left > 0) /* it says nothing more */
         return;
-    fsdp__arena_check_alive(watch->link->arena, listener_of(places, rank) % places->machine_ranks);
+    check_alive(watch, listener_of(&watch->link->places, rank));
     if (limit == 0 || waited < limit || end_silent(watch, rank, limit))
         return;
     if (fsdp__watch_heard(watch, rank, &heard) && heard.still >= limit &&
@@ -459,28 +488,26 @@ static int who_is_left(const fsdp__watch *watch)
 {
     const fsdp__places *places = &watch->link->places;
 
-    for (int r = 0; r < places->ranks; r++) {
-        fsdp__heard heard;
-
-        if (r != places->rank && !(fsdp__board_read(watch->board, r, &heard) && heard.left))
+    for (int r = 0; r < places->ranks; r++)
+        if (r != places->rank && !fsdp__board_left(watch->board, r))
             return r;
-    }
     return -1;
 }
 
-/* A rank of this machine that has left the arena, and has died before it could say so to all. */
-static void check_last_word(fsdp__watch *watch, int rank)
+/* A rank of this machine that has left the arena, and has died before it could hear the last word of `rank`, or say its
+ * own: nobody else would write it down. */
+static void check_last_word(fsdp__watch *watch, int listener, int rank)
 {
     const fsdp__places *places = &watch->link->places;
-    const fsdp__arena_rank *shared = &watch->link->arena->control->ranks[rank % places->machine_ranks];
-    bool dead = fsdp__process_is_dead(atomic_load(&shared->pid), atomic_load(&shared->start_ticks));
-    fsdp__heard heard;
+    const fsdp__arena_rank *shared = &watch->link->arena->control->ranks[listener % places->machine_ranks];
     char text[96];
 
-    if (!dead || (fsdp__board_read(watch->board, rank, &heard) && heard.left))
+    if (listener == places->rank ||
+        !fsdp__process_is_dead(atomic_load(&shared->pid), atomic_load(&shared->start_ticks)) ||
+        fsdp__board_left(watch->board, rank))
         return;
-    snprintf(text, sizeof text, "rank %d has died as it left (process %d)", rank, atomic_load(&shared->pid));
-    fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
+    snprintf(text, sizeof text, "rank %d has died as it left (process %d)", listener, atomic_load(&shared->pid));
+    fsdp__arena_abort(watch->link->arena, FSDP_COMM, listener, text);
 }
 
 static void stop_thread(fsdp__watch *watch)
@@ -505,8 +532,10 @@ bool fsdp__watch_leave(fsdp__watch *watch)
         int64_t limit = limit_of(watch);
 
         if (rank >= 0) {
-            fsdp__arena_check_alive(arena, listener_of(&watch->link->places, rank) % arena->control->world);
-            check_last_word(watch, listener_of(&watch->link->places, rank));
+            int listener = listener_of(&watch->link->places, rank);
+
+            check_alive(watch, listener);
+            check_last_word(watch, listener, rank);
             if (limit > 0)
                 (void)end_silent(watch, rank, limit);
         }

@@ -34,7 +34,7 @@ typedef struct fsdp__watch {
     void *board; /* of this machine */
     pthread_t thread;
     bool started;
-    _Atomic bool leaving, told, stop; /* this rank is about to leave; all have been told so */
+    _Atomic bool leaving, told, stop; /* this rank is about to leave; its counterparts know */
     _Atomic int64_t timeout_ms, tick_ms, ticks;
     pthread_mutex_t mutex;       /* of the following */
     fsdp__doing doing;           /* this rank's */

@@ -126,11 +126,11 @@ static void fall_silent(fsdp__mpi *mpi)
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000
     const struct timespec look = {.tv_nsec = 1000000}, silence = {.tv_nsec = 100000000};
     MPI_Request all = MPI_REQUEST_NULL;
-    int done = 0;
+    int done = 0, left = 10000; /* of ten seconds and more: one may have died meanwhile */
 
     if (MPI_Ibarrier(mpi->comm, &all) != MPI_SUCCESS)
         return;
-    while (MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+    while (MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done && left-- > 0)
         (void)nanosleep(&look, NULL);
     (void)nanosleep(&silence, NULL);
 #else
