@@ -170,13 +170,14 @@ static void count_bytes(fsdp_context *context, void *arg)
     enum {
         COUNT = 24 * 1024, /* divides by all shapes, in lines of memory */
         PIECES = 2,        /* of 60 KiB at most, that so many go in; of what a rank reduces: 1 */
-        ALONG = 1024       /* up to so many go along with a header */
+        ALONG = 8 * 1024   /* up to so many go along with a header */
     };
     const counting *c = arg;
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
     int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world), elsewhere = size - c->shape.ranks;
     int64_t n = COUNT * (int64_t)sizeof(float), others = c->one_level ? elsewhere : c->shape.machines - 1, more_bytes;
+    int64_t reduced = (COUNT / size <= ALONG ? 2 : 3) * others;
     bool is_root = rank == size - 1, gets = (c->one_level || (rank + 1) % c->shape.ranks == 0) && rank < elsewhere;
     float *many = calloc((size_t)size * COUNT, sizeof *many), *more = calloc((size_t)size * COUNT, sizeof *more);
 
@@ -189,10 +190,10 @@ static void count_bytes(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_reduce_scatter(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_REDUCE_SCATTER, others * n, others * n, (1 + PIECES) * others);
     CHECK_OK(fsdp_all_reduce(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
-    check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size, 2 * others * n / size, 3 * others);
+    check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size, 2 * others * n / size, reduced);
     CHECK_OK(fsdp_all_reduce(world, many, more, 10, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size + others * 40, 2 * others * n / size + others * 40,
-                  4 * others);
+                  reduced + others);
     CHECK_OK(fsdp_broadcast(world, many, COUNT, FSDP_F32, size - 1, stream));
     check_network(world, FSDP_BROADCAST, is_root ? others * n : 0, gets ? n : 0, (1 + is_root * PIECES) * others);
     CHECK_OK(fsdp_all_to_all(world, many, more, COUNT, FSDP_F32, stream));

@@ -2,6 +2,7 @@
 #include "comm/machines/exchange.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@ enum {
     YIELD_TURNS = 100,
     NAP_NS = 5000, /* the first; each is longer than the one before */
     LONGEST_NAP_NS = 100000,
+    SLACK_NS = 1000,  /* by which a nap may be longer: the system's own 50 us are ten times the first one */
     LOOK_NS = 5000000 /* of naps between two looks for the ranks that are waited for */
 };
 
@@ -166,6 +168,7 @@ typedef struct patience {
     int64_t pieces;                  /* that were missing at the last turn */
     int64_t nap_ns, slept_ns, since; /* the last in ticks of the watch */
     int64_t cpu_ns;                  /* of this thread, at its last look */
+    int slack_ns;                    /* the thread's own, while it naps; 0: it has not napped yet */
     bool told;                       /* whom it waits for */
 } patience;
 
@@ -213,6 +216,10 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
         (void)sched_yield();
         return;
     }
+    if (p->slack_ns == 0) {
+        p->slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+        (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
+    }
     p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, LONGEST_NAP_NS);
     time.tv_nsec = p->nap_ns;
     (void)nanosleep(&time, NULL);
@@ -223,11 +230,10 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
     look_after(x, p);
 }
 
-static fsdp_status run(fsdp__exchange *x)
+static fsdp_status run(fsdp__exchange *x, patience *p)
 {
     fsdp__link *link = &x->group->world->link;
     fsdp__watch *watch = &x->group->world->watch;
-    patience p = {.since = fsdp__watch_ticks(watch), .cpu_ns = fsdp__thread_cpu_ns()};
 
     for (;;) {
         int64_t pieces = 0;
@@ -237,22 +243,31 @@ static fsdp_status run(fsdp__exchange *x)
             FSDP_TRY(post(x, i));
             pieces += missing(x, i);
         }
-        if (pieces == 0 && p.told)
+        if (pieces == 0 && p->told)
             fsdp__watch_waits(watch, x->group->tag, -1);
         if (pieces == 0)
             return FSDP_OK;
-        if (pieces !=
-            p.pieces) /* who sends, though slowly, or has left behind what it sent, is not waited for in vain */
-            p.since = fsdp__watch_ticks(watch);
-        p.pieces = pieces;
-        wait_a_turn(x, &p);
+        if (pieces != p->pieces) /* who sends, though slowly, or has left behind what it sent, will come */
+            p->since = fsdp__watch_ticks(watch);
+        p->pieces = pieces;
+        wait_a_turn(x, p);
     }
+}
+
+static fsdp_status wait_for_all(fsdp__exchange *x)
+{
+    patience p = {.since = fsdp__watch_ticks(&x->group->world->watch), .cpu_ns = fsdp__thread_cpu_ns()};
+    fsdp_status status = run(x, &p);
+
+    if (p.slack_ns > 0)
+        (void)prctl(PR_SET_TIMERSLACK, p.slack_ns, 0, 0, 0);
+    return status;
 }
 
 fsdp_status fsdp__exchange_end(fsdp__exchange *x, fsdp__traffic *traffic)
 {
     int64_t start = fsdp__clock_ns();
-    fsdp_status status = x->count > 0 ? run(x) : FSDP_OK;
+    fsdp_status status = x->count > 0 ? wait_for_all(x) : FSDP_OK;
 
     traffic->waiting_ns += fsdp__clock_ns() - start;
     if (status != FSDP_OK) {
