@@ -146,6 +146,33 @@ static double measure(bench *b, operation run)
     return (double)median;
 }
 
+/* In one level (docs/cluster.md) ranks share nothing, and all memory is plain. */
+static bool is_one_level(void)
+{
+    const char *text = getenv("FSDP_ONE_LEVEL");
+
+    return text && strcmp(text, "1") == 0;
+}
+
+static char *take(const bench *b, fsdp_memory_sharing sharing)
+{
+    void *memory = NULL;
+
+    if (is_one_level())
+        memory = aligned_alloc(64, b->bytes);
+    else
+        CHECK(fsdp_process_group_alloc(b->world, sharing, b->bytes, &memory));
+    return memory;
+}
+
+static void give(const bench *b, fsdp_memory_sharing sharing, char *memory)
+{
+    if (is_one_level())
+        free(memory);
+    else
+        fsdp_process_group_free_memory(b->world, sharing, memory, b->bytes);
+}
+
 static void measure_size(bench *b)
 {
     static const operation operations[] = {run_memcpy,        run_barrier,         run_gather,  run_gather_symmetric,
@@ -159,9 +186,9 @@ static void measure_size(bench *b)
     memset(memory, 0, 2 * b->bytes + 256);
     b->plain = memory + 256; /* not a multiple of 4096 away from what it is copied from: some processors stall then */
     b->plain_part = b->plain + b->bytes;
-    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_SYMMETRIC, b->bytes, (void **)&b->symmetric));
-    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_SYMMETRIC, b->bytes, (void **)&b->shard));
-    CHECK(fsdp_process_group_alloc(b->world, FSDP_MEMORY_SHARED, b->bytes, (void **)&b->shared));
+    b->symmetric = take(b, FSDP_MEMORY_SYMMETRIC);
+    b->shard = take(b, FSDP_MEMORY_SYMMETRIC);
+    b->shared = take(b, FSDP_MEMORY_SHARED);
     memset(b->symmetric, 0, b->bytes);
     memset(b->shard, 0, b->bytes);
     if (fsdp_process_group_rank(b->world) == 0)
@@ -175,9 +202,9 @@ static void measure_size(bench *b)
         printf("\n");
     fflush(stdout);
     CHECK(fsdp_barrier(b->world));
-    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_SYMMETRIC, b->symmetric, b->bytes);
-    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_SYMMETRIC, b->shard, b->bytes);
-    fsdp_process_group_free_memory(b->world, FSDP_MEMORY_SHARED, b->shared, b->bytes);
+    give(b, FSDP_MEMORY_SYMMETRIC, b->symmetric);
+    give(b, FSDP_MEMORY_SYMMETRIC, b->shard);
+    give(b, FSDP_MEMORY_SHARED, b->shared);
     free(memory);
 }
 

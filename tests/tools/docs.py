@@ -54,7 +54,8 @@ LISTED = {
     'bench/compare.py --peer "python3 /path/to/torch_bench.py" --repeats 2 --rows ROWS':
         "measures for minutes, beside PyTorch",
     "bench/grow.py": "measures for minutes",
-    'bench/cluster.sh --peer "python3 /path/to/torch_bench.py" --model gpt-10m --steps 4 --warmup 1':
+    'bench/cluster.sh --peer "python3 /path/to/torch_bench.py" --model gpt-10m --steps 4 --warmup 1 '
+    '--step-options "--parts --keep-last"':
         "measures for minutes, beside PyTorch, and needs namespaces",
     'bench/cluster.sh --ranks 1 --rates 1gbit --run "build/bench/bench_collectives joined 64"': "needs namespaces",
     'bench/cluster.sh --ranks 1 --rates 1gbit --run "./mpi_collectives 64"': "needs namespaces, and Open MPI's compiler",
