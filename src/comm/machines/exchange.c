@@ -247,8 +247,12 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
             fsdp__watch_waits(watch, x->group->tag, -1);
         if (pieces == 0)
             return FSDP_OK;
-        if (pieces != p->pieces) /* who sends, though slowly, or has left behind what it sent, will come */
+        if (pieces != p->pieces) { /* who sends, though slowly, or has left behind what it sent, will come */
             p->since = fsdp__watch_ticks(watch);
+            if (p->told)
+                fsdp__watch_waits(watch, x->group->tag, -1);
+            p->told = false;
+        }
         p->pieces = pieces;
         wait_a_turn(x, p);
     }

@@ -233,7 +233,7 @@ static void tick(fsdp__watch *watch)
 /* Whether what stands on the board of the rank is what it is doing: it speaks, and is listened to. */
 static bool is_fresh(fsdp__watch *watch, int rank)
 {
-    int64_t fresh = fresh_ticks(watch);
+    int64_t fresh = 2 * fresh_ticks(watch);
 
     return known_of(watch, rank).silent <= fresh &&
            known_of(watch, listener_of(&watch->link->places, rank)).silent <= fresh;
@@ -250,6 +250,33 @@ static bool hear_of(void *watch, int rank, fsdp__heard *out)
     return is_fresh(watch, rank) && fsdp__watch_heard(watch, rank, out);
 }
 
+/* Two ranks of a machine in one call of a group that each takes for another: one of them may wait for the network first
+ * and never come where the other waits for it, so they would not compare. */
+static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
+{
+    const fsdp__places *places = &watch->link->places;
+    int own = places->rank, here = own - first_of_column(places);
+
+    for (int r = here; r < here + places->machine_ranks; r++) {
+        const fsdp__doing *theirs;
+        fsdp__heard heard;
+        char text[256];
+
+        if (r == own || mine->in == 0 || !fsdp__watch_heard(watch, r, &heard))
+            continue;
+        theirs = &heard.doing;
+        if (theirs->in == 0 || theirs->tag != mine->tag || theirs->sequence != mine->sequence ||
+            theirs->name == mine->name)
+            continue;
+        snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s on rank %d",
+                 mine->group, (unsigned long long)mine->sequence,
+                 fsdp__call_text((fsdp__call_name)(r < own ? theirs : mine)->name), FSDP__MIN(r, own),
+                 fsdp__call_text((fsdp__call_name)(r < own ? mine : theirs)->name), FSDP__MAX(r, own));
+        fsdp__arena_abort(watch->link->arena, FSDP_MISMATCH, -1, text);
+        return;
+    }
+}
+
 /* A beat, or that this rank leaves: once all counterparts know that, only its machine hears that it listens still. */
 static void speak(fsdp__watch *watch)
 {
@@ -261,6 +288,7 @@ static void speak(fsdp__watch *watch)
     note_news(watch, places->rank, &what);
     if (!atomic_load(&watch->told))
         atomic_store(&watch->told, tell_column(watch, &what) && leaves);
+    end_disagreement(watch, &what.doing);
     if (fsdp__circle_find(hear_of, watch, places->rank, places->ranks, circle, sizeof circle))
         fsdp__arena_abort(watch->link->arena, FSDP_MISMATCH, -1, circle);
 }

@@ -59,7 +59,8 @@ void fsdp__watch_set_timeout(fsdp__watch *watch, int64_t timeout_ms, int64_t tic
 void fsdp__watch_note(fsdp__watch *watch, const char *group, int tag, const fsdp__call *call, fsdp__moment moment);
 /* The program waits for calls of the group and does nothing else, or does no more. */
 void fsdp__watch_program_waits(fsdp__watch *watch, int tag, bool waits);
-/* A call of the group waits for a rank; -1: no more. */
+/* A call of the group waits for a rank; -1: no more, or something has come from there: from then on it is another wait.
+ */
 void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom);
 
 /* A rank has said in a meeting of the group what it calls there: fresher than its last beat. */

@@ -12,9 +12,10 @@
 #include "fsdp/comm.h"
 
 enum {
-    FSDP__ARENA_GROUPS = 64,         /* process groups alive at a time, the world included */
-    FSDP__ARENA_RANKS = 256,         /* on one machine */
-    FSDP__ABORT_BYTES = 1024,        /* text of the reason */
+    FSDP__ARENA_GROUPS = 64,  /* process groups alive at a time, the world included */
+    FSDP__ARENA_RANKS = 256,  /* on one machine */
+    FSDP__ABORT_BYTES = 1024, /* text of the reason */
+    FSDP__HOST_BYTES = 64,
     FSDP__GROUP_NAME_BYTES = 32,     /* of a longer name so much is shown to other groups */
     FSDP__PAYLOAD_BYTES = 64 << 10,  /* small things a rank shows its group, twice: see [Note: parity] */
     FSDP__STAGING_BYTES = 256 << 10, /* large things on their way through, twice */
@@ -87,6 +88,7 @@ typedef struct fsdp__control {
     int32_t abort_status; /* fsdp_status */
     int32_t abort_rank;   /* who is to blame, as all call it; -1: nobody */
     char abort_text[FSDP__ABORT_BYTES];
+    char host[FSDP__HOST_BYTES]; /* of the machine, where there are several; "" */
     fsdp__arena_rank ranks[];
 } fsdp__control;
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
+#include "comm/symmetric/calls.h"
 
 /* ---- sleeping ---- */
 
@@ -96,29 +97,35 @@ void fsdp__arena_abort_left(fsdp__arena *arena, int rank)
 
 static void death_text(const fsdp__arena *arena, int rank, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "rank %d has died (process %d)", fsdp__arena_global(arena, rank),
-             atomic_load(&arena->control->ranks[rank].pid));
+    const char *host = arena->control->host;
+
+    snprintf(text, bytes, "rank %d%s%s%s has died (process %d)", fsdp__arena_global(arena, rank),
+             host[0] ? " (machine '" : "", host, host[0] ? "')" : "", atomic_load(&arena->control->ranks[rank].pid));
 }
 
 bool fsdp__arena_found_dead(const fsdp__arena *arena, int rank)
 {
-    char text[64];
+    char text[FSDP__HOST_BYTES + 64];
 
     death_text(arena, rank, text, sizeof text);
-    return fsdp__arena_aborted(arena) && strcmp(arena->control->abort_text, text) == 0;
+    return fsdp__arena_aborted(arena) && strncmp(arena->control->abort_text, text, strlen(text)) == 0;
 }
 
 void fsdp__arena_check_alive(fsdp__arena *arena, int rank)
 {
     fsdp__arena_rank *shared = &arena->control->ranks[rank];
     int pid = atomic_load(&shared->pid);
-    char text[64];
+    char text[FSDP__HOST_BYTES + 400], call[320];
+    size_t length;
 
     /* A process that has left its world in good order may end when it likes; between two looks, too. */
     if (!fsdp__process_is_dead(pid, atomic_load(&shared->start_ticks)) ||
         atomic_load(&shared->state) != FSDP__RANK_JOINED)
         return;
     death_text(arena, rank, text, sizeof text);
+    length = strlen(text);
+    if (arena->control->host[0] && fsdp__call_text_of(arena, -1, rank, call, sizeof call))
+        snprintf(text + length, sizeof text - length, ", last in %s", call);
     fsdp__arena_abort(arena, FSDP_COMM, fsdp__arena_global(arena, rank), text);
 }
 

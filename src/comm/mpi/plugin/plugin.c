@@ -124,7 +124,7 @@ static bool look_around(fsdp__mpi *mpi, fsdp__network_world *out, char *text)
 static void fall_silent(fsdp__mpi *mpi)
 {
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000
-    const struct timespec look = {.tv_nsec = 1000000}, silence = {.tv_nsec = 100000000};
+    const struct timespec look = {.tv_nsec = 1000000}, silence = {.tv_sec = 1};
     MPI_Request all = MPI_REQUEST_NULL;
     int done = 0, left = 10000; /* of ten seconds and more: one may have died meanwhile */
 
