@@ -320,8 +320,9 @@ end_stuck "$died" is_waiting
 said '^status 137: a rank has failed; restart 1 goes on from the newest checkpoint$'
 said "$died"
 [ "$(field Comment)" = failures:1 ] || fail "the failure is not counted"
+newest=$(find "$name" -maxdepth 1 -name 'step-*' | grep -Eo '[0-9]+$' | sort -n | tail -n 1)
 go_on
-until_saved 20 is_live
+until_saved $((newest + 2)) is_live
 machines_on 0 scancel --batch --signal=USR1 "$job" # as --signal does when the time is nearly over
 end_stuck '^fsdp: interrupted' is_waiting
 said '^status 143: the time is over; restart 2 goes on from the newest checkpoint$'
