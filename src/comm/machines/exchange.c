@@ -93,7 +93,6 @@ static bool is_elsewhere(const fsdp__exchange *x, int rank)
 /* In a flat group legs of ranks on this machine are no traffic of the network. */
 static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends, int *most)
 {
-
     for (int i = 0; i < count; i++) {
         size_t bytes = fsdp__leg_bytes(&legs[i]);
 
