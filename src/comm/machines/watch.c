@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/machines/circle.h"
+#include "comm/machines/tags.h"
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/waits.h"
 #include "comm/symmetric/watch.h"
@@ -251,7 +252,8 @@ static bool hear_of(void *watch, int rank, fsdp__heard *out)
 }
 
 /* Two ranks of a machine in one call of a group that each takes for another: one of them may wait for the network first
- * and never come where the other waits for it, so they would not compare. */
+ * and never come where the other waits for it, so they would not compare. Of the world alone: groups that were made in
+ * one call have one tag, and ranks of two of them make calls of their own. */
 static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
 {
     const fsdp__places *places = &watch->link->places;
@@ -262,7 +264,7 @@ static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
         fsdp__heard heard;
         char text[256];
 
-        if (r == own || mine->in == 0 || !fsdp__watch_heard(watch, r, &heard))
+        if (r == own || mine->in == 0 || mine->tag != fsdp__tag_base(0) || !fsdp__watch_heard(watch, r, &heard))
             continue;
         theirs = &heard.doing;
         if (theirs->in == 0 || theirs->tag != mine->tag || theirs->sequence != mine->sequence ||
