@@ -5,6 +5,7 @@
 # tests/cluster/...         the same, on several machines that are namespaces of this one (machines.sh)
 # tests/faults/preload_x.c   a library preload_x.so for LD_PRELOAD, beside the tests
 # tests/comm/plugin_x.c      a library libfsdp-x.so, beside the tests
+# tests/comm/preload_stuck.c one preload_stuck_x.so for each MPI that is found
 # tests/tools/test_x.sh      a test tools_x of what checks and builds the sources
 # tests/<folder>/y.c         anything else: a helper, compiled once; a program takes those that it uses
 # tests/fuzz/fuzz_x.c        LLVMFuzzerTestOneInput: replays tests/fuzz/corpus/x and runs random mutations of it
@@ -239,6 +240,15 @@ foreach(source IN LISTS sources)
   get_filename_component(name ${source} NAME_WE)
   add_library(${name} MODULE ${source})
   target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
+  set_target_properties(${name} PROPERTIES PREFIX "" C_VISIBILITY_PRESET default
+                                           LIBRARY_OUTPUT_DIRECTORY ${test_dir})
+endforeach()
+
+foreach(plugin IN LISTS fsdp_plugins)
+  string(REPLACE "fsdp_" "preload_stuck_" name ${plugin})
+  add_library(${name} MODULE ${PROJECT_SOURCE_DIR}/tests/comm/preload_stuck.c)
+  target_compile_options(${name} PRIVATE $<TARGET_PROPERTY:${plugin},COMPILE_OPTIONS>)
+  target_link_libraries(${name} PRIVATE $<TARGET_PROPERTY:${plugin},LINK_LIBRARIES>)
   set_target_properties(${name} PROPERTIES PREFIX "" C_VISIBILITY_PRESET default
                                            LIBRARY_OUTPUT_DIRECTORY ${test_dir})
 endforeach()

@@ -16,9 +16,11 @@ extern "C" {
  *     torchrun --no-python        the same without FSDP_SHM_FD, of one machine: rank 0 makes the memory and hands it to
  *                                 the others. They know each other by their parent process, MASTER_ADDR, MASTER_PORT,
  *                                 TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, so a script around the program
- *                                 must `exec` it. FSDP_JOIN_TIMEOUT: seconds that they wait for each other (120)
+ *                                 must `exec` it. FSDP_JOIN_TIMEOUT: seconds that they wait for each other (300)
  *     mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK, SLURM_*: by MPI, on any number of machines.
- *                                 FSDP_MPI=none: alone all the same
+ *                                 FSDP_JOIN_TIMEOUT: the same; but a call of MPI cannot be called off, so a process
+ *                                 that is still in one then says so and ends, with status 1. So it does later where one
+ *                                 lasts longer than comm.timeout. FSDP_MPI=none: alone all the same
  *     by hand                     RANK and WORLD_SIZE, and of the others what is to be checked: as torchrun
  *
  * Ranks that fsdp_launch has not started bind themselves to their share of the machine's cores, unless somebody has

@@ -20,13 +20,6 @@
 #include "comm/symmetric/process.h"
 #include "launch/variables.h"
 
-#define TIMEOUT_VARIABLE "FSDP_JOIN_TIMEOUT"
-
-enum {
-    USUAL_SECONDS = 120,
-    MOST_SECONDS = 1000 * 1000
-};
-
 static uint64_t hash_variable(uint64_t hash, const char *name)
 {
     const char *value = getenv(name);
@@ -86,11 +79,11 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
 {
     char name[FSDP__HANDOFF_NAME];
     pid_t parent = getppid();
-    int seconds = USUAL_SECONDS, fd = -1;
+    int seconds = 0, fd = -1;
     fsdp__handoff handoff = {.name = name, .stopped = is_orphaned, .argument = &parent};
     fsdp_status status;
 
-    FSDP_TRY(fsdp__read_number(TIMEOUT_VARIABLE, 1, MOST_SECONDS, &seconds));
+    FSDP_TRY(fsdp__read_join_seconds(&seconds));
     handoff.timeout_ns = (int64_t)seconds * 1000000000;
     make_name(s, name, sizeof name);
     status = s->rank == 0 ? give(s, &handoff, &fd) : fsdp__handoff_take(&handoff, &fd);
@@ -98,7 +91,7 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
         return fsdp_fail_prefix(
             status,
             "rank %d of %d of %s does not find the others (they must have one parent process, and a "
-            "script around the program starts it with 'exec'; " TIMEOUT_VARIABLE " is %d s)",
+            "script around the program starts it with 'exec'; " FSDP__JOIN_VARIABLE " is %d s)",
             s->rank, s->size, s->name, seconds);
     status = fsdp__shm_join(fd, options, out);
     close(fd);

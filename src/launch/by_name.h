@@ -7,7 +7,7 @@
 #include "launch/starter.h"
 
 /* As the join of a transport: rank 0 makes the memory and hands it to the others, under a name that only they make.
- * FSDP_JOIN_TIMEOUT: seconds to wait for each other, 120 where it is not set. [collective] [blocks] */
+ * FSDP_JOIN_TIMEOUT: seconds to wait for each other, 300 where it is not set. [collective] [blocks] */
 fsdp_status fsdp__join_by_name(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out);
 
 #endif

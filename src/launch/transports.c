@@ -27,6 +27,7 @@ static fsdp_status join_mpi(const fsdp__starter *starter, const fsdp_context_opt
     fsdp__mpi_join_options join = {.starter = starter->name, .ranks = starter->size, .threads = options->threads};
 
     FSDP_TRY(fsdp__read_number("FSDP_ONE_LEVEL", 0, 1, &one_level));
+    FSDP_TRY(fsdp__read_join_seconds(&join.join_seconds));
     join.one_level = one_level == 1;
     FSDP_TRY(fsdp__mpi_join(&join, out));
     return FSDP_OK;

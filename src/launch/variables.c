@@ -28,6 +28,17 @@ fsdp_status fsdp__read_number(const char *name, int low, int high, int *out)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__read_join_seconds(int *out)
+{
+    enum {
+        USUAL = 300,
+        MOST = 1000 * 1000
+    };
+
+    *out = USUAL;
+    return fsdp__read_number(FSDP__JOIN_VARIABLE, 1, MOST, out);
+}
+
 /* OpenMP allows a list, one number per level of nesting; the first is ours. */
 fsdp_status fsdp__read_threads(int *out)
 {

@@ -16,6 +16,9 @@ bool fsdp__user_says_how_to_wait(void);
 
 /* `*out` stays as it is when the variable is not set or empty. */
 fsdp_status fsdp__read_number(const char *name, int low, int high, int *out);
+/* Seconds that ranks wait for each other until all have joined. */
+#define FSDP__JOIN_VARIABLE "FSDP_JOIN_TIMEOUT"
+fsdp_status fsdp__read_join_seconds(int *out);
 /* Compute threads as OMP_NUM_THREADS has them; 0: it says nothing. */
 fsdp_status fsdp__read_threads(int *out);
 

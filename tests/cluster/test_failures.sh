@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Ranks are killed and stopped, machines lose all their processes, stand still or lose the network, in the middle of
 # steps and of saves: every rank ends within the timeout, somebody says who and where, and the run goes on from the
-# newest checkpoint as if nothing had been. Six times, one of each kind; with TEST_LONG=1 a hundred times.
+# newest checkpoint as if nothing had been. Six times, one of each kind; with TEST_LONG=1 a hundred times. And before
+# they have joined: then the time for that counts.
 set -eu
 # shellcheck source=tests/cluster/machines.sh
 . "$FSDP_SOURCE/tests/cluster/machines.sh"
@@ -167,3 +168,40 @@ for ((trial = 0; trial < trials; trial++)); do
     $kind
     goes_on $ranks
 done
+
+# ---- before they have joined ----
+
+# start_later CONDITION: a rank on each machine, that begins when it holds there
+start_later() {
+    # shellcheck disable=SC2016
+    FSDP_JOIN_TIMEOUT=$timeout machines_run 1 sh -c "$1"'; exec "$0" "$@"' "$fsdp" train "${options[@]}" \
+        --training.steps=1 >"$name.txt" 2>&1 &
+    run=$!
+}
+
+begun() { # I...: the ranks on these machines
+    local machine
+    for machine in "$@"; do
+        while [ -z "$(ranks_of "$machine")" ]; do
+            kill -0 "$run" 2>/dev/null || fail "ended before it began"
+            sleep 0.02
+        done
+    done
+}
+
+name=rank-stopped-before-joining
+start_later '[ "$(hostname)" = m0 ] || kill -STOP $$'
+begun 0
+ended 0
+said "not all ranks have joined within 2 s \(FSDP_JOIN_TIMEOUT\)"
+end_daemons
+
+name=link-cut-before-joining
+start_later "until [ -e $machines_folder/go ]; do sleep 0.01; done"
+sleep 1
+machines_cut 1
+touch go
+begun 0 1
+ended 0 1
+said "not all ranks have joined within 2 s \(FSDP_JOIN_TIMEOUT\)"
+end_daemons

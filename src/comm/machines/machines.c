@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "comm/machines/coalesced.h"
+#include "comm/machines/deadline.h"
 #include "comm/machines/memory.h"
 #include "comm/machines/plain.h"
 #include "comm/machines/report.h"
@@ -107,6 +108,7 @@ static void close_world(void *transport)
 {
     fsdp__machines *machines = transport;
     fsdp__arena *arena = fsdp__arena_ref(machines->link.arena);
+    fsdp__deadline *deadline = fsdp__deadline_of(machines->link.ops, machines->link.network);
     bool whole = false;
 
     if (machines->awaited && !atomic_load(&machines->link.silent))
@@ -114,6 +116,8 @@ static void close_world(void *transport)
     if (machines->local) {
         fsdp__arena_leave(arena, machines->local->rank); /* first, so that peers who wait for this rank stop */
         whole = fsdp__watch_leave(&machines->watch);
+        if (deadline)
+            fsdp__deadline_leaving(deadline);
         fsdp__watch_close(&machines->watch);
         fsdp__symmetric_close(machines->local);
     }
@@ -257,6 +261,8 @@ fsdp_status fsdp__machines_attach(const fsdp__network_ops *ops, void *network, f
         fsdp_context_free(context);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
+    if (fsdp__deadline_of(ops, network))
+        fsdp__deadline_joined(network, &machines->watch);
     *out = context;
     return FSDP_OK;
 }
@@ -327,8 +333,11 @@ fsdp_status fsdp__machines_join(const fsdp__network_ops *ops, const fsdp__machin
                          "the network library is of version %d, this program needs %d: install the one that came with "
                          "it",
                          ops->version, FSDP__NETWORK_VERSION);
-    if (!ops->open(&network, &mine.world, text))
+    if (!(options->join_ms > 0 ? fsdp__deadline_open(ops, options->join_ms, &network, &mine.world, text)
+                               : ops->open(&network, &mine.world, text)))
         return FSDP_FAIL(FSDP_COMM, "cannot join the world: %s", text);
+    if (options->join_ms > 0)
+        ops = &fsdp__deadline_ops;
     status = find_places(ops, network, &mine, &places);
     if (status == FSDP_OK)
         status = options->share(options->arg, ops, network, &places, &arena);

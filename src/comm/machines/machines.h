@@ -8,6 +8,7 @@
 typedef struct fsdp__machines_options {
     int threads;       /* of a rank: see fsdp_context_options */
     bool all_readable; /* the ranks of a machine are threads of one process */
+    int64_t join_ms;   /* the time that all have to join, then comm.timeout holds (deadline.h); 0: no end */
     bool one_level;    /* ranks of one machine share nothing, either: for comparison (FSDP_ONE_LEVEL=1) */
     /* The memory of this machine's ranks, of which this is number places->rank % places->machine_ranks; a reference.
      * `network`: nothing but `exchange` has been called. [collective] */

@@ -331,22 +331,28 @@ static void *watch_main(void *argument)
 
 /* ---- what follows ---- */
 
+void fsdp__watch_doing_text(fsdp__watch *watch, char *text, size_t bytes)
+{
+    fsdp__doing doing;
+
+    pthread_mutex_lock(&watch->mutex);
+    doing = watch->doing;
+    pthread_mutex_unlock(&watch->mutex);
+    fsdp__doing_text(&doing, text, bytes);
+}
+
 static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
 {
     const fsdp__places *places = &watch->link->places;
     const char *host = places->hosts[fsdp__machine_of(places, rank)];
     char text[FSDP__ABORT_BYTES], was[320], mine[320];
     fsdp__heard heard;
-    fsdp__doing doing;
 
-    pthread_mutex_lock(&watch->mutex);
-    doing = watch->doing;
-    pthread_mutex_unlock(&watch->mutex);
     if (fsdp__watch_heard(watch, rank, &heard))
         fsdp__doing_text(&heard.doing, was, sizeof was);
     else
         snprintf(was, sizeof was, "in a call that is not known");
-    fsdp__doing_text(&doing, mine, sizeof mine);
+    fsdp__watch_doing_text(watch, mine, sizeof mine);
     snprintf(
         text, sizeof text,
         "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s): it was %s; rank %d, which waits for it, "

@@ -69,6 +69,8 @@ void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, c
 /* A thread of this rank has used so much processor time to look whether others have come: no sign of life. */
 void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns);
 
+/* "in call 6 of group 'world' (...)": what this rank does. */
+void fsdp__watch_doing_text(fsdp__watch *watch, char *text, size_t bytes);
 /* What is known of a rank; false: nothing now. */
 bool fsdp__watch_heard(fsdp__watch *watch, int rank, fsdp__heard *out);
 /* Ticks so far. */

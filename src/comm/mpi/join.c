@@ -29,8 +29,11 @@ fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context *
     const fsdp__network_ops *ops = NULL;
     fsdp__mpi_start start;
     joining j = {.options = options, .start = &start};
-    const fsdp__machines_options machines = {
-        .threads = options->threads, .one_level = options->one_level, .share = share, .arg = &j};
+    const fsdp__machines_options machines = {.threads = options->threads,
+                                             .join_ms = (int64_t)options->join_seconds * 1000,
+                                             .one_level = options->one_level,
+                                             .share = share,
+                                             .arg = &j};
 
     *out = NULL;
     FSDP_TRY(fsdp__mpi_started(&start));

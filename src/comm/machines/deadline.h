@@ -1,0 +1,33 @@
+/* deadline.h - an end for calls of the network that do not come back.
+ *
+ * A carrier may wait for ever: as ranks join and leave, for one that is stopped or a machine that cannot be reached;
+ * and MPI, in the middle of a call, for a peer that has died. No thread can be called back from there. So one that
+ * never calls the network counts how long each call lasts, and where one is over its time the process says why and
+ * ends, with status 1:
+ *
+ *   while ranks join    the time that is given for it, from the first call to the last;
+ *   later               comm.timeout: the world breaks, and who is not out of the network soon afterwards ends;
+ *   as they leave       comm.timeout, but 10 s at least.
+ *
+ * Time is counted in turns of the thread, so a process that was stopped has not waited. */
+#ifndef COMM_MACHINES_DEADLINE_H
+#define COMM_MACHINES_DEADLINE_H
+
+#include "comm/machines/watch.h"
+
+typedef struct fsdp__deadline fsdp__deadline;
+
+/* A carrier with an end: functions of `ops`, each within its time. Its network is a deadline, from the function below
+ * in place of `open`. */
+extern const fsdp__network_ops fsdp__deadline_ops;
+bool fsdp__deadline_open(const fsdp__network_ops *ops, int64_t join_ms, void **network, fsdp__network_world *out,
+                         char *text);
+
+/* NULL: the network is not one of these. */
+fsdp__deadline *fsdp__deadline_of(const fsdp__network_ops *ops, void *network);
+/* All have joined: from here on the watch has the timeout, and knows what this rank is doing. */
+void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__watch *watch);
+/* Nothing but `close` comes now; the watch may go. */
+void fsdp__deadline_leaving(fsdp__deadline *deadline);
+
+#endif

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# A function of MPI that does not come back on one rank: as ranks join, in the middle of a step, as they leave. Every
+# rank ends all the same, and says why.
+set -eu
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+export FSDP_PLUGIN_PATH=$FSDP_BUILD FSDP_ONE_LEVEL=1 # so that the ranks of one machine exchange messages
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0:verify_asan_link_order=0
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# Exits with the starter's status: 124 where somebody goes on for ever.
+train() { # STARTER PLUGIN ARGUMENT...
+    local starter=$1 stuck=$FSDP_BUILD/tests/preload_stuck_$2.so
+    shift 2
+    timeout 100 "$starter" $alone -n 2 env LD_PRELOAD="$stuck" "$FSDP_BUILD/fsdp" train --model.preset=llama-1m \
+        --model.n_layers=2 --data.path="$FSDP_SOURCE/tests/reference/tokens.bin" --training.seq_len=32 \
+        --training.local_batch_size=1 --metrics.log_freq=1 --comm.timeout=2 --checkpoint.folder="$folder/run" \
+        --checkpoint.interval=1 "$@"
+}
+
+# stuck FUNCTION FILE TEXT STARTER PLUGIN ARGUMENT...
+stuck() {
+    local function=$1 from=$2 text=$3 status=0
+    shift 3
+    rm -rf "$folder/run"
+    STUCK_IN=$function STUCK_FROM=$from STUCK_RANK=1 FSDP_JOIN_TIMEOUT=2 train "$@" >"$folder/out" 2>&1 || status=$?
+    if [ $status = 0 ] || [ $status = 124 ] || ! grep -qF -- "$text" "$folder/out"; then
+        echo "$1 with a $function that does not come back (exit status $status) does not say '$text' but:"
+        head -c 4000 "$folder/out"
+        exit 1
+    fi
+}
+
+tried=0
+alone= # an option of the starter
+try() { # STARTER PLUGIN
+    if [ ! -e "$FSDP_BUILD/tests/preload_stuck_$2.so" ] || ! command -v "$1" >/dev/null; then
+        echo "$2: not tried, there is no $1 or no plug-in for it"
+        return
+    fi
+    tried=1
+    FSDP_JOIN_TIMEOUT=60 train "$@" --training.steps=2 >"$folder/out" 2>&1 || { # with nothing that is stuck
+        cat "$folder/out"
+        exit 1
+    }
+    for function in MPI_Init_thread MPI_Comm_split_type; do
+        stuck $function / "not all ranks have joined within 2 s (FSDP_JOIN_TIMEOUT)" "$@" --training.steps=2
+        [ ! -e "$folder/run" ]
+    done
+    stuck MPI_Testsome "$folder/run/step-2" \
+        "is in a call of the network that has not come back for 2 s (comm.timeout is 2 s): it was in call " \
+        "$@" --training.steps=1000000
+    "$FSDP_BUILD/fsdp" verify "$folder/run/step-2" >/dev/null
+    stuck MPI_Finalize / "rank 1: not all ranks have left the network within 10 s" "$@" --training.steps=2
+    "$FSDP_BUILD/fsdp" verify "$folder/run/step-2" >/dev/null
+}
+
+try mpirun.openmpi openmpi
+try mpiexec.mpich mpich
+[ $tried = 1 ] || exit 77
+
+# A starter that lets the others go on when one has ended: it ends by itself, too.
+if [ -e "$FSDP_BUILD/tests/preload_stuck_mpich.so" ] && command -v mpiexec.mpich >/dev/null; then
+    alone=-disable-auto-cleanup
+    stuck MPI_Testsome "$folder/run/step-2" "; rank 1 cannot leave the network, and is ended" \
+        mpiexec.mpich mpich --training.steps=1000000
+fi
