@@ -73,6 +73,8 @@ typedef struct fsdp__ranks {
 /* What `-n text` means in this environment. NULL: it was not given, which is one rank, or all that were started. A
  * number that is not theirs is FSDP_INVALID. */
 fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out);
+/* What `--comm-timeout text` means, as comm.timeout of a config. NULL: it was not given. */
+fsdp_status fsdp__comm_timeout_option(const char *text, double *out);
 /* The last error, as fsdp__failure; where others have started this process with who it is, for their lines are one
  * stream. NULL: they have not. */
 int fsdp__rank_failure(const fsdp__ranks *ranks);

@@ -26,7 +26,8 @@ enum {
 };
 
 typedef struct evaluation {
-    const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text, *cache;
+    const char *path, *data, *seq_len_text, *batch_text, *steps_text, *format_text, *ranks_text, *dtype_text,
+        *timeout_text, *cache;
     /* In place of `path` and `data`, of a rank that another process of this program has started; NULL: as they are. */
     const char *rank_path, *rank_data;
     fsdp__model_folder folder;
@@ -38,6 +39,7 @@ typedef struct evaluation {
     char *own_cache;   /* where `cache` is not given */
     char *tokens_path; /* of text that the model's tokenizer has made tokens of; NULL: the data is what it is */
     fsdp_dtype dtype;
+    double comm_timeout;
     bool draws; /* this rank has a terminal to draw a bar on */
     fsdp__bar bar;
     int64_t began_ns;
@@ -61,6 +63,7 @@ static void usage(void)
         "  --cache FOLDER          where tokens of text are kept, to be found again; default: the one of fsdp train\n"
         "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
         "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
+        "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
         "\n"
         "Prints the mean loss of all tokens, and the perplexity, exp(loss): the same on any number of ranks.");
 }
@@ -95,6 +98,7 @@ static fsdp_status read_line(evaluation *e)
         return FSDP_FAIL(FSDP_INVALID, "eval: say on which data: --data FILE");
     if (!e->rank_path)
         FSDP_TRY(fsdp__ranks_read(e->ranks_text, &e->ranks));
+    FSDP_TRY(fsdp__comm_timeout_option(e->timeout_text, &e->comm_timeout));
     if (e->seq_len_text)
         FSDP_TRY(fsdp__args_integer("--seq-len", e->seq_len_text, 1, 1 << 28, &e->options.seq_len));
     if (e->batch_text)
@@ -213,6 +217,7 @@ static void print_begin(const evaluation *e)
     printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
            fsdp__thousands(fsdp_tokens_count(e->tokens), tokens, sizeof tokens), (long long)e->options.seq_len,
            (long long)e->options.local_batch);
+    (void)fflush(stdout); /* also of a file: what comes next may take long */
 }
 
 static void print_end(const fsdp_evaluation *found)
@@ -257,7 +262,9 @@ static int run(evaluation *e)
         fsdp__explain_bus_errors();
     status = fsdp_context_from_env(&context);
     if (status == FSDP_OK) {
-        status = evaluate(e, context);
+        status = fsdp_context_set_comm_timeout(context, e->comm_timeout);
+        if (status == FSDP_OK)
+            status = evaluate(e, context);
         if (status != FSDP_OK)
             fsdp_abort(context, fsdp_last_error());
         fsdp_context_free(context);
@@ -312,6 +319,7 @@ int fsdp__cmd_eval(int argc, char **argv)
                                     {"steps", 0, &e.steps_text, NULL},
                                     {"cache", 0, &e.cache, NULL},
                                     {"dtype", 0, &e.dtype_text, NULL},
+                                    {"comm-timeout", 0, &e.timeout_text, NULL},
                                     {"ranks", 'n', &e.ranks_text, NULL},
                                     {"np", 0, &e.ranks_text, NULL},
                                     {RANK_OPTION, 0, &e.rank_path, NULL},

@@ -32,6 +32,7 @@ static void usage(void)
          "  --ignore-eos            go on behind the token that ends a text (eos_token_id)\n"
          "  --dtype DTYPE           compute in float32 (the default), bfloat16 or float16\n"
          "  -n, -np, --ranks RANKS  processes to start here; each holds a part of the weights until they are used\n"
+         "  --comm-timeout SECONDS  to wait for a rank that stands still; default 300; 0: for ever\n"
          "\n"
          "A text that is longer than the model's context goes on with the later half of it.");
 }
@@ -39,7 +40,7 @@ static void usage(void)
 /* ---- the command line ---- */
 
 typedef struct texts {
-    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *ranks, *rank_fd;
+    const char *prompt, *file, *most, *temperature, *top_k, *top_p, *seed, *dtype, *timeout, *ranks, *rank_fd;
 } texts;
 
 static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
@@ -61,6 +62,7 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     c->options.temperature = (float)temperature;
     c->options.top_p = (float)top_p;
     c->options.seed = (uint64_t)seed;
+    FSDP_TRY(fsdp__comm_timeout_option(t->timeout, &c->comm_timeout));
     c->dtype = FSDP_F32;
     return t->dtype ? fsdp__dtype_option(t->dtype, &c->dtype) : FSDP_OK;
 }
@@ -180,6 +182,7 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     {"dtype", 0, &t.dtype, NULL},
                                     {"tokenizer", 0, &c.tokenizer, NULL},
                                     {"ignore-eos", 0, NULL, &c.ignore_eos},
+                                    {"comm-timeout", 0, &t.timeout, NULL},
                                     {"ranks", 'n', &t.ranks, NULL},
                                     {"np", 0, &t.ranks, NULL},
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},

@@ -129,7 +129,9 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c)
     fsdp_status status;
 
     FSDP_TRY(create_context(c, &context));
-    status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
+    status = fsdp_context_set_comm_timeout(context, c->comm_timeout);
+    if (status == FSDP_OK)
+        status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
     if (status == FSDP_OK)
         status = generate(c, model);
     if (status != FSDP_OK)

@@ -12,6 +12,7 @@ typedef struct fsdp__continuation {
     const char *ids;              /* NULL: the prompt is a text */
     fsdp__prompt prompt;
     fsdp_dtype dtype; /* of the weights */
+    double comm_timeout;
     bool ignore_eos;
     bool as_rank; /* started by another process of this program, which says what went wrong */
     bool left;    /* whoever read what was printed has gone */

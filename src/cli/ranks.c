@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "cli/process.h"
+#include "comm/world.h"
 #include "launch/starter.h"
 
 fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
@@ -25,6 +26,12 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
     *out = (fsdp__ranks){
         .count = s.size, .rank = s.rank, .joins = true, .over_mpi = s.kind == FSDP__BY_MPI, .starter = s.name};
     return FSDP_OK;
+}
+
+fsdp_status fsdp__comm_timeout_option(const char *text, double *out)
+{
+    *out = FSDP__TIMEOUT_MS / 1000.0;
+    return text ? fsdp__args_number("--comm-timeout", text, 0, 1e9, out) : FSDP_OK;
 }
 
 int fsdp__rank_failure(const fsdp__ranks *ranks)

@@ -1,11 +1,9 @@
-/* A rank of `fsdp train` that is stopped: what is said at once and in the end, and that nothing is lost if it goes on.
- */
+/* A rank that is stopped: what is said at once and in the end, and that nothing is lost if it goes on. */
 #include "cli/fixture.h"
 
-/* Starts a run of two ranks and stops the second one when it has begun. */
-static program start_and_stop(fixture *f, const char *steps, const char *timeout, pid_t *stopped)
+/* Starts two ranks and stops the second one when `begun` has been printed. */
+static program start_and_stop_rank(fixture *f, const char *const *argv, const char *begun, pid_t *stopped)
 {
-    const char *const argv[] = {PROGRAM, "train", f->config, "-n", "2", steps, timeout, "--metrics.log_freq=1", NULL};
     char mark[64], *output = test_path(f->directory, "output");
     program p;
 
@@ -14,10 +12,17 @@ static program start_and_stop(fixture *f, const char *steps, const char *timeout
     test_write_file(output, "", 0); /* that of a program before would be taken for this one's */
     free(output);
     p = program_start(f->directory, argv);
-    fixture_await(&p, "step: ");
+    fixture_await(&p, begun);
     *stopped = fixture_rank(mark, 1);
     CHECK_EQ(kill(*stopped, SIGSTOP), 0);
     return p;
+}
+
+static program start_and_stop(fixture *f, const char *steps, const char *timeout, pid_t *stopped)
+{
+    const char *const argv[] = {PROGRAM, "train", f->config, "-n", "2", steps, timeout, "--metrics.log_freq=1", NULL};
+
+    return start_and_stop_rank(f, argv, "step: ", stopped);
 }
 
 static void one_message_says_who_was_stopped(void **state)
@@ -63,4 +68,68 @@ static void a_run_that_was_stopped_goes_on_as_if_nothing_had_been(void **state)
     program_free(&p);
 }
 
-TEST_MAIN(T(one_message_says_who_was_stopped), T(a_run_that_was_stopped_goes_on_as_if_nothing_had_been))
+/* Of a command that would go on for minutes. */
+static void check_ends_in_time(fixture *f, const char *const *argv, const char *begun)
+{
+    pid_t stopped;
+    program p = start_and_stop_rank(f, argv, begun, &stopped);
+
+    program_wait(&p, 60);
+    CHECK_EQ(p.status, 1);
+    CHECK_CONTAINS(p.output, "fsdp: rank 0 has waited 1");
+    CHECK_CONTAINS(p.output, " for rank 1, which is stopped");
+    program_free(&p);
+}
+
+static void eval_and_generate_wait_as_long_as_they_are_told(void **state)
+{
+    enum {
+        TOKENS = 8 << 20
+    };
+    fixture *f = *state;
+    uint16_t *tokens = calloc(TOKENS, sizeof *tokens); /* as they lie in a file without a header */
+    char *data = test_path(f->directory, "long.bin");
+    program trained;
+    const char *const train[] = {PROGRAM, "train", f->config, "--training.steps=1", NULL};
+    const char *const eval[] = {PROGRAM,
+                                "eval",
+                                REFERENCE "/models/tiny-llama",
+                                "--data",
+                                data,
+                                "--format=tokens",
+                                "-n",
+                                "2",
+                                "--seq-len=16",
+                                "--batch-size=1",
+                                "--comm-timeout=1",
+                                NULL};
+    const char *const generate[] = {
+        PROGRAM, "generate",         f->model, "--prompt=begun", "--ignore-eos", "--max-new-tokens=16000000", "-n",
+        "2",     "--comm-timeout=1", NULL};
+
+    test_write_file(data, (const char *)tokens, TOKENS * sizeof *tokens);
+    check_ends_in_time(f, eval, "data: ");
+    trained = program_run(f->directory, 0, train);
+    program_free(&trained);
+    check_ends_in_time(f, generate, "begun");
+    free(tokens);
+    free(data);
+}
+
+static void a_timeout_that_is_none_is_refused(void **state)
+{
+    fixture *f = *state;
+    const char *const commands[] = {"eval", "generate"};
+
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        const char *const argv[] = {PROGRAM, commands[i], f->model, "--data=x", "--comm-timeout=soon", NULL};
+        const char *const others[] = {PROGRAM, commands[i], f->model, "--tokens=1", "--comm-timeout=soon", NULL};
+        program p = program_run(f->directory, 2, i == 0 ? argv : others);
+
+        CHECK_CONTAINS(p.output, "--comm-timeout is 'soon'");
+        program_free(&p);
+    }
+}
+
+TEST_MAIN(T(one_message_says_who_was_stopped), T(eval_and_generate_wait_as_long_as_they_are_told),
+          T(a_timeout_that_is_none_is_refused), T(a_run_that_was_stopped_goes_on_as_if_nothing_had_been))
