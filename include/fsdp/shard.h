@@ -101,7 +101,8 @@ typedef struct fsdp_offload_policy {
 typedef enum fsdp_overlap {
     /* Inline on the CPU: ranks have no core to spare. Over several machines on workers; and where gathers go over them
      * each module gathers, in a forward of the outermost one, what came after it in the forward before: there are two
-     * whole besides the outermost then, as in a backward. */
+     * whole besides the outermost then, as in a backward. In both passes the one behind that is gathered, too, where
+     * what comes next has fewer bytes than the module that computes: it would be there too soon. */
     FSDP_OVERLAP_AUTO,
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */
@@ -305,9 +306,10 @@ FSDP_API fsdp_status fsdp_module_set_keep_unsharded(fsdp_module *module, bool ke
 FSDP_API fsdp_status fsdp_module_set_unshard_in_backward(fsdp_module *module, bool unshard);
 /* What is gathered ahead, in the order of the list (copied), as soon as the module's own parameters are there: in its
  * forward (by default nothing, or what FSDP_OVERLAP_AUTO says) and in its backward (by default the one whose forward
- * came before it); a list replaces the default, of 0 modules brings it back. Each module of the list must be sharded
- * and below the same outermost module. Scheduling only: the results are the same bits. Each gather ahead has its memory
- * until its use; one that is not used is given up at the end of the forward, or of the backward. */
+ * came before it, or two, as that says); a list replaces the default, of 0 modules brings it back. Each module of the
+ * list must be sharded and below the same outermost module. Scheduling only: the results are the same bits. Each gather
+ * ahead has its memory until its use; one that is not used is given up at the end of the forward, or of the backward.
+ */
 FSDP_API fsdp_status fsdp_module_set_modules_to_forward_prefetch(fsdp_module *module, fsdp_module *const *modules,
                                                                  int count);
 FSDP_API fsdp_status fsdp_module_set_modules_to_backward_prefetch(fsdp_module *module, fsdp_module *const *modules,

@@ -20,19 +20,25 @@ void fsdp__forward_order_begin(fsdp__forward_order *o)
                                .before_capacity = o->now_capacity};
 }
 
-fsdp_status fsdp__forward_order_enter(fsdp__forward_order *o, fsdp__module_state *state, fsdp__module_state **next)
+fsdp__module_state *fsdp__forward_order_after(const fsdp__forward_order *o, const fsdp__module_state *state)
 {
     int64_t at = find(o->before, o->before_count, state);
 
+    for (int64_t i = at + 1; at >= 0 && i < o->before_count; i++)
+        if (o->before[i] && find(o->now, o->now_count, o->before[i]) < 0)
+            return o->before[i];
+    return NULL;
+}
+
+fsdp_status fsdp__forward_order_enter(fsdp__forward_order *o, fsdp__module_state *state, fsdp__module_state **next)
+{
     *next = NULL;
     if (find(o->now, o->now_count, state) >= 0)
         return FSDP_OK;
     if (fsdp__grow(&o->now, o->now_count, &o->now_capacity, sizeof *o->now))
         return FSDP_NO_MEMORY;
     o->now[o->now_count++] = state;
-    for (int64_t i = at + 1; at >= 0 && i < o->before_count && !*next; i++)
-        if (o->before[i] && find(o->now, o->now_count, o->before[i]) < 0)
-            *next = o->before[i];
+    *next = fsdp__forward_order_after(o, state);
     return FSDP_OK;
 }
 

@@ -13,9 +13,10 @@ typedef struct fsdp__forward_order {
 
 /* A forward of the outermost module begins. */
 void fsdp__forward_order_begin(fsdp__forward_order *order);
-/* It comes to `state`. `*next`: what came after that in the forward before, and has not been come to in this one; NULL
- * where nothing did, and where `state` has been come to before. */
+/* It comes to `state`. `*next`: what is expected after that; NULL where `state` has been come to before. */
 fsdp_status fsdp__forward_order_enter(fsdp__forward_order *order, fsdp__module_state *state, fsdp__module_state **next);
+/* What came after `state` in the forward before, and has not been come to in this one; NULL where nothing did. */
+fsdp__module_state *fsdp__forward_order_after(const fsdp__forward_order *order, const fsdp__module_state *state);
 /* `state` goes. */
 void fsdp__forward_order_forget(fsdp__forward_order *order, const fsdp__module_state *state);
 void fsdp__forward_order_release(fsdp__forward_order *order);

@@ -94,29 +94,49 @@ static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training t
     return FSDP_OK;
 }
 
+/* Over a network, where gathering takes about as long as computing, both by bytes: what is smaller than `state` is
+ * there long before that has computed, and the network would do nothing meanwhile. */
+static bool is_time_for_two(const fsdp__module_state *state, const fsdp__module_state *next)
+{
+    return state->root->gathers_ahead &&
+           fsdp__module_state_unsharded_bytes(next) < fsdp__module_state_unsharded_bytes(state);
+}
+
 /* Of a forward of the outermost module, where there is to be one. The order is that of all ranks, so those that only
  * some enter are not in it. */
-static fsdp_status find_next(fsdp__module_state *state, fsdp__module_state **next)
+static fsdp_status find_next(fsdp__module_state *state, fsdp__module_state *next[2])
 {
     fsdp__root *root = state->root;
 
-    if (root->gathers_ahead && root->forward_root == root->state && !state->parent)
-        FSDP_TRY(fsdp__forward_order_enter(&root->forward_order, state, next));
-    if (*next && (*next)->parent)
-        *next = NULL;
+    if (!root->gathers_ahead || root->forward_root != root->state || state->parent)
+        return FSDP_OK;
+    FSDP_TRY(fsdp__forward_order_enter(&root->forward_order, state, &next[0]));
+    if (next[0] && is_time_for_two(state, next[0]))
+        next[1] = fsdp__forward_order_after(&root->forward_order, next[0]);
+    for (int i = 0; i < 2; i++)
+        if (next[i] && next[i]->parent)
+            next[i] = NULL;
+    return FSDP_OK;
+}
+
+static fsdp_status gather_both(fsdp__module_state *const states[2], fsdp__training training)
+{
+    for (int i = 0; i < 2; i++)
+        if (states[i])
+            FSDP_TRY(gather_ahead(states[i], training));
     return FSDP_OK;
 }
 
 fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
 {
-    fsdp__module_state *next = NULL;
+    fsdp__module_state *next[2] = {NULL};
 
-    FSDP_TRY(find_next(state, &next));
+    FSDP_TRY(find_next(state, next));
     if (state->forward_prefetch.count > 0)
         return gather_list(&state->forward_prefetch, FSDP__FORWARD);
-    if (!next && state->fsdp1.forward_prefetch)
-        FSDP_TRY(fsdp__root_next(state->root, state, &next));
-    return next ? gather_ahead(next, FSDP__FORWARD) : FSDP_OK;
+    if (!next[0] && state->fsdp1.forward_prefetch)
+        FSDP_TRY(fsdp__root_next(state->root, state, &next[0]));
+    return gather_both(next, FSDP__FORWARD);
 }
 
 /* Not who was left already: the outermost module is left last, but its forward ended last, too. */
@@ -136,12 +156,14 @@ fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state)
 
 fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
 {
-    fsdp__module_state *previous;
+    fsdp__module_state *previous[2] = {NULL};
 
     if (state->backward_prefetch.count == 0 && state->fsdp1.backward_prefetch != FSDP_BACKWARD_PRE)
         return FSDP_OK;
-    previous = fsdp__root_previous(state->root, state);
+    previous[0] = fsdp__root_previous(state->root, state);
     if (state->backward_prefetch.count > 0)
         return gather_list(&state->backward_prefetch, FSDP__PRE_BACKWARD);
-    return previous ? gather_ahead(previous, FSDP__PRE_BACKWARD) : FSDP_OK;
+    if (previous[0] && is_time_for_two(state, previous[0]))
+        previous[1] = fsdp__root_expect_previous(state->root, previous[0]);
+    return gather_both(previous, FSDP__PRE_BACKWARD);
 }

@@ -204,14 +204,20 @@ fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
     return FSDP_OK;
 }
 
+fsdp__module_state *fsdp__root_expect_previous(const fsdp__root *root, const fsdp__module_state *state)
+{
+    int64_t mark = state->order_count > 0 ? state->order_marks[state->order_count - 1] : 0;
+
+    return mark > 0 && mark <= root->order_count ? root->order[mark - 1] : NULL;
+}
+
 fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state)
 {
-    int64_t mark;
+    fsdp__module_state *previous = fsdp__root_expect_previous(root, state);
 
-    if (state->order_count == 0)
-        return NULL;
-    mark = state->order_marks[--state->order_count]; /* a module that ran twice is gone back through twice */
-    return mark > 0 && mark <= root->order_count ? root->order[mark - 1] : NULL;
+    if (state->order_count > 0)
+        state->order_count--; /* a module that ran twice is gone back through twice */
+    return previous;
 }
 
 void fsdp__root_forget_order(fsdp__root *root)

@@ -99,6 +99,15 @@ fsdp_device *fsdp__module_state_device(const fsdp__module_state *state)
     return state->group_count > 0 ? state->groups[0]->residence.device : NULL;
 }
 
+size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        bytes += state->groups[i]->residence.unsharded_bytes;
+    return bytes;
+}
+
 bool fsdp__module_state_syncs(const fsdp__module_state *state)
 {
     return state->reduce_grads && state->no_sync == 0;

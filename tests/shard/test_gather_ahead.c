@@ -112,6 +112,73 @@ static void lists_take_the_place_of_that(void **state)
     test_run_machines(2, 1, false, gather_with_lists, &options);
 }
 
+/* ---- units of two sizes ---- */
+
+/* A block and the first layer in it are units. The block's own takes more bytes where rows of it are padded to three
+ * ranks, as many where they are to two. */
+typedef struct pairs {
+    fsdp_module *root;
+    bool gathered[BLOCKS]; /* a block, since the pass began */
+    int forward, backward; /* blocks whose gather had begun when the pass came to the layer before them */
+} pairs;
+
+static fsdp_module *layer_of(const pairs *p, int block)
+{
+    return ((net_block *)net_block_at(p->root, block))->up;
+}
+
+static void see_pair(void *arg, fsdp_module *module, fsdp_shard_event event)
+{
+    pairs *p = arg;
+
+    for (int i = 0; i < BLOCKS; i++) {
+        p->gathered[i] = p->gathered[i] || (module == net_block_at(p->root, i) && event == FSDP_EVENT_UNSHARD);
+        if (module != layer_of(p, i))
+            continue;
+        p->forward += event == FSDP_EVENT_PRE_FORWARD && i + 1 < BLOCKS && p->gathered[i + 1];
+        p->backward += event == FSDP_EVENT_PRE_BACKWARD && i > 0 && p->gathered[i - 1];
+    }
+    if (module == p->root && event == FSDP_EVENT_POST_FORWARD)
+        memset(p->gathered, 0, sizeof p->gathered);
+}
+
+static void gather_pairs(fsdp_context *context, void *arg)
+{
+    pairs p = {.root = net_create(context, fsdp_meta(context), BLOCKS)};
+    int all = fsdp_context_world_size(context) == 3 ? BLOCKS - 1 : 0;
+
+    for (int i = 0; i < BLOCKS; i++) {
+        CHECK_OK(fsdp_fully_shard(layer_of(&p, i), arg));
+        CHECK_OK(fsdp_fully_shard(net_block_at(p.root, i), arg));
+    }
+    CHECK_OK(fsdp_fully_shard(p.root, arg));
+    CHECK_OK(fsdp_module_materialize(p.root, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(p.root, 1));
+    CHECK_OK(fsdp_module_set_shard_listener(p.root, see_pair, &p));
+    for (int step = 0; step < 3; step++) {
+        memset(p.gathered, 0, sizeof p.gathered);
+        p.forward = p.backward = 0;
+        net_forward_backward(p.root, step, 0, 1);
+        CHECK_EQ(p.forward, step > 0 ? all : 0);
+        CHECK_EQ(p.backward, all);
+    }
+    CHECK_OK(fsdp_module_set_shard_listener(p.root, NULL, NULL));
+    fsdp_module_unref(p.root);
+}
+
+/* What is smaller than the unit that computes does not fill the time, so the one after it is gathered, too. */
+static void behind_a_small_unit_comes_one_more(void **state)
+{
+    fsdp_shard_options options[] = {{0}, {.no_shared_memory = true}};
+
+    (void)state;
+    test_only_on_cpu("another device runs behind the host");
+    for (int i = 0; i < 2; i++) {
+        test_run_machines(3, 1, false, gather_pairs, &options[i]);
+        test_run_machines(2, 1, false, gather_pairs, &options[i]);
+    }
+}
+
 /* ---- another order ---- */
 
 enum {
@@ -240,4 +307,5 @@ static void what_comes_next_is_learnt_from_each_forward(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
-          cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))
+          cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(behind_a_small_unit_comes_one_more),
+          cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))

@@ -142,7 +142,9 @@ static void units_of_a_policy_take_what_they_hold(void **state)
     test_only_on_cpu("the closed form is that of a device in step with the host");
     for (int world = 1; world <= 4; world++)
         for (int copy = 0; copy < 2; copy++) {
-            fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .no_shared_memory = copy};
+            fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS,
+                                          .overlap = FSDP_OVERLAP_INLINE, /* also over machines */
+                                          .no_shared_memory = copy};
 
             test_run_ranks(world, check_units, &options);
         }
