@@ -102,7 +102,8 @@ typedef enum fsdp_overlap {
     /* Inline on the CPU: ranks have no core to spare. Over several machines on workers; and where gathers go over them
      * each module gathers, in a forward of the outermost one, what came after it in the forward before: there are two
      * whole besides the outermost then, as in a backward. In both passes the one behind that is gathered, too, where
-     * what comes next has fewer bytes than the module that computes: it would be there too soon. */
+     * what comes next has fewer bytes than the module that computes, and so is there soon, and that one no more: three
+     * are whole then. Nothing of this in a forward, and one in a backward, where modules lie on several meshes. */
     FSDP_OVERLAP_AUTO,
     FSDP_OVERLAP_INLINE,
     FSDP_OVERLAP_WORKER, /* gathers and reductions on worker streams */

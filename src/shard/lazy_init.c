@@ -321,11 +321,28 @@ static fsdp_overlap overlap_of(const collection *c)
     return goes_over_network(c, true) ? FSDP_OVERLAP_WORKER : FSDP_OVERLAP_INLINE;
 }
 
+/* Then every rank comes to the same answer, and sees the same bytes of each group. Of another mesh, as experts have
+ * one, other ranks may see another part. */
+static bool have_one_mesh(const collection *c)
+{
+    const fsdp_mesh *one = NULL;
+
+    for (int64_t i = 0; i < c->root->state_count; i++)
+        for (int64_t g = 0; g < c->root->states[i]->group_count; g++) {
+            const fsdp_mesh *mesh = c->root->states[i]->groups[g]->residence.mesh.mesh;
+
+            if (one && mesh != one && !fsdp_mesh_equal(mesh, one))
+                return false;
+            one = mesh;
+        }
+    return true;
+}
+
 /* Where the device runs behind the host a forward has issued the next gather before it has computed, as with FSDP2. In
  * step with the host that takes asking for it, once gathers run beside the computing. */
 static bool is_to_gather_ahead(const collection *c, fsdp_device *device)
 {
-    return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) &&
+    return c->outermost->overlap == FSDP_OVERLAP_AUTO && goes_over_network(c, false) && have_one_mesh(c) &&
            fsdp__stream_is_inline(fsdp_device_stream(device));
 }
 

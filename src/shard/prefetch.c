@@ -73,6 +73,15 @@ bool fsdp__prefetch_is_within(const fsdp__module_state *state, const fsdp__root 
 
 /* ---- gathers ---- */
 
+/* Whether the backward of somebody who uses its parameters runs, and did not ask for them. */
+static bool is_in_use_unasked(const fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->host_count; i++)
+        if (state->hosts[i]->training == FSDP__PRE_BACKWARD && !state->hosts[i]->unshard_in_backward)
+            return true;
+    return false;
+}
+
 /* In the pass that `training` says. */
 static fsdp_status gather_ahead(fsdp__module_state *state, fsdp__training training)
 {
@@ -84,7 +93,9 @@ static fsdp_status gather_ahead(fsdp__module_state *state, fsdp__training traini
     state->training = training;
     status = fsdp__module_state_unshard(state);
     state->training = before;
-    return status;
+    FSDP_TRY(status);
+    /* Their bytes can be read from now on, before they have come. */
+    return is_in_use_unasked(state) ? fsdp__module_state_wait(state) : FSDP_OK;
 }
 
 static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training training)
@@ -95,11 +106,15 @@ static fsdp_status gather_list(const fsdp__prefetch_list *list, fsdp__training t
 }
 
 /* Over a network, where gathering takes about as long as computing, both by bytes: what is smaller than `state` is
- * there long before that has computed, and the network would do nothing meanwhile. */
-static bool is_time_for_two(const fsdp__module_state *state, const fsdp__module_state *next)
+ * there long before that has computed, and the network would do nothing meanwhile. So what comes behind it is gathered,
+ * too, unless it is larger than `state`: whole parameters are memory. */
+static void choose(const fsdp__module_state *state, fsdp__module_state *next[2])
 {
-    return state->root->gathers_ahead &&
-           fsdp__module_state_unsharded_bytes(next) < fsdp__module_state_unsharded_bytes(state);
+    size_t bytes = fsdp__module_state_unsharded_bytes(state);
+
+    if (!state->root->gathers_ahead || !next[0] || !next[1] || fsdp__module_state_unsharded_bytes(next[0]) >= bytes ||
+        fsdp__module_state_unsharded_bytes(next[1]) > bytes)
+        next[1] = NULL;
 }
 
 /* Of a forward of the outermost module, where there is to be one. The order is that of all ranks, so those that only
@@ -111,8 +126,9 @@ static fsdp_status find_next(fsdp__module_state *state, fsdp__module_state *next
     if (!root->gathers_ahead || root->forward_root != root->state || state->parent)
         return FSDP_OK;
     FSDP_TRY(fsdp__forward_order_enter(&root->forward_order, state, &next[0]));
-    if (next[0] && is_time_for_two(state, next[0]))
+    if (next[0])
         next[1] = fsdp__forward_order_after(&root->forward_order, next[0]);
+    choose(state, next);
     for (int i = 0; i < 2; i++)
         if (next[i] && next[i]->parent)
             next[i] = NULL;
@@ -142,9 +158,10 @@ fsdp_status fsdp__prefetch_forward(fsdp__module_state *state)
 /* Not who was left already: the outermost module is left last, but its forward ended last, too. */
 static fsdp_status gather_previous(fsdp__module_state *state)
 {
-    fsdp__module_state *previous = fsdp__root_previous(state->root, state);
+    fsdp__module_state *previous[2];
 
-    return previous && previous->training == FSDP__IDLE ? gather_ahead(previous, FSDP__PRE_BACKWARD) : FSDP_OK;
+    fsdp__root_previous(state->root, state, previous);
+    return previous[0] && previous[0]->training == FSDP__IDLE ? gather_ahead(previous[0], FSDP__PRE_BACKWARD) : FSDP_OK;
 }
 
 fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state)
@@ -156,14 +173,13 @@ fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state)
 
 fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
 {
-    fsdp__module_state *previous[2] = {NULL};
+    fsdp__module_state *previous[2];
 
     if (state->backward_prefetch.count == 0 && state->fsdp1.backward_prefetch != FSDP_BACKWARD_PRE)
         return FSDP_OK;
-    previous[0] = fsdp__root_previous(state->root, state);
+    fsdp__root_previous(state->root, state, previous);
     if (state->backward_prefetch.count > 0)
         return gather_list(&state->backward_prefetch, FSDP__PRE_BACKWARD);
-    if (previous[0] && is_time_for_two(state, previous[0]))
-        previous[1] = fsdp__root_expect_previous(state->root, previous[0]);
+    choose(state, previous);
     return gather_both(previous, FSDP__PRE_BACKWARD);
 }

@@ -204,20 +204,17 @@ fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state)
     return FSDP_OK;
 }
 
-fsdp__module_state *fsdp__root_expect_previous(const fsdp__root *root, const fsdp__module_state *state)
+void fsdp__root_previous(fsdp__root *root, fsdp__module_state *state, fsdp__module_state *previous[2])
 {
-    int64_t mark = state->order_count > 0 ? state->order_marks[state->order_count - 1] : 0;
+    int64_t mark;
 
-    return mark > 0 && mark <= root->order_count ? root->order[mark - 1] : NULL;
-}
-
-fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state)
-{
-    fsdp__module_state *previous = fsdp__root_expect_previous(root, state);
-
-    if (state->order_count > 0)
-        state->order_count--; /* a module that ran twice is gone back through twice */
-    return previous;
+    previous[0] = previous[1] = NULL;
+    if (state->order_count == 0)
+        return;
+    mark = state->order_marks[--state->order_count]; /* a module that ran twice is gone back through twice */
+    for (int i = 0; i < 2; i++)
+        if (mark - 1 - i >= 0 && mark - 1 - i < root->order_count)
+            previous[i] = root->order[mark - 1 - i];
 }
 
 void fsdp__root_forget_order(fsdp__root *root)

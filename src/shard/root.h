@@ -64,10 +64,9 @@ fsdp_status fsdp__module_state_accompany(fsdp__module_state *companion, fsdp__mo
 /* ---- order ---- */
 
 fsdp_status fsdp__root_record_order(fsdp__root *root, fsdp__module_state *state);
-/* The state whose forward ended before `state`'s latest one not yet gone back through; NULL when none. */
-fsdp__module_state *fsdp__root_previous(fsdp__root *root, fsdp__module_state *state);
-/* The same, and it has not been gone back through then either. */
-fsdp__module_state *fsdp__root_expect_previous(const fsdp__root *root, const fsdp__module_state *state);
+/* The two states whose forwards ended before `state`'s latest one not yet gone back through, the later first; NULL
+ * where there is none. */
+void fsdp__root_previous(fsdp__root *root, fsdp__module_state *state, fsdp__module_state *previous[2]);
 void fsdp__root_forget_order(fsdp__root *root);
 /* The state that was used first after the first use of `state`, among those that ask; NULL: none yet. */
 fsdp_status fsdp__root_next(fsdp__root *root, fsdp__module_state *state, fsdp__module_state **out);

@@ -102,7 +102,7 @@ void fsdp__module_state_free(fsdp__module_state *state);
 /* One more group; the state frees it. */
 fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *mesh, bool share,
                                          fsdp__param_group **out);
-/* Of its unsharded parameters: the same on all ranks. */
+/* Of its unsharded parameters: the same on all ranks of its meshes. */
 size_t fsdp__module_state_unsharded_bytes(const fsdp__module_state *state);
 fsdp__module_state *fsdp__module_state_of(const fsdp_module *module); /* NULL when not sharded */
 extern const char fsdp__module_state_key;                             /* its address is the key of a state's hooks */

@@ -1,6 +1,6 @@
 /* Over several machines, where nobody has said how gathers run, a forward gathers ahead what came next in the forward
  * before; and only then, and nothing twice. That it changes no bit the random orders of calls show, over machines. */
-#include "shard/net.h"
+#include "shard/net_bytes.h"
 
 enum {
     BLOCKS = 4
@@ -145,7 +145,9 @@ static void see_pair(void *arg, fsdp_module *module, fsdp_shard_event event)
 static void gather_pairs(fsdp_context *context, void *arg)
 {
     pairs p = {.root = net_create(context, fsdp_meta(context), BLOCKS)};
-    int all = fsdp_context_world_size(context) == 3 ? BLOCKS - 1 : 0;
+    int world = fsdp_context_world_size(context), all = world == 3 ? BLOCKS - 1 : 0;
+    size_t up = rounded((size_t)(12 * NET_DIM * 4)) + rounded((size_t)12 * 4), whole;
+    fsdp_memory_stats stats;
 
     for (int i = 0; i < BLOCKS; i++) {
         CHECK_OK(fsdp_fully_shard(layer_of(&p, i), arg));
@@ -158,7 +160,12 @@ static void gather_pairs(fsdp_context *context, void *arg)
     for (int step = 0; step < 3; step++) {
         memset(p.gathered, 0, sizeof p.gathered);
         p.forward = p.backward = 0;
+        fsdp_device_reset_peak(test_device(context));
         net_forward_backward(p.root, step, 0, 1);
+        fsdp_device_memory(test_device(context), &stats);
+        whole = root_bytes(world).whole + block_bytes(world).whole;
+        /* A block that runs, its layer, and the block behind it. */
+        CHECK_EQ(stats.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], whole + block_bytes(world).whole - up);
         CHECK_EQ(p.forward, step > 0 ? all : 0);
         CHECK_EQ(p.backward, all);
     }
@@ -177,6 +184,179 @@ static void behind_a_small_unit_comes_one_more(void **state)
         test_run_machines(3, 1, false, gather_pairs, &options[i]);
         test_run_machines(2, 1, false, gather_pairs, &options[i]);
     }
+}
+
+/* ---- somebody else's parameters ---- */
+
+enum {
+    WIDTH = 300
+};
+
+typedef struct product {
+    fsdp_module base;
+    fsdp_tensor *weight;
+} product;
+
+static fsdp_tensor *product_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    (void)count;
+    return fsdp_linear(inputs[0], ((product *)self)->weight, FSDP_NO_BIAS);
+}
+
+static const fsdp_module_type product_type = {.name = "Product", .forward = product_forward};
+
+typedef struct products {
+    fsdp_module base;
+    product *owner, *user;
+} products;
+
+static fsdp_tensor *products_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const products *p = (products *)self;
+
+    (void)count;
+    return fsdp_call(&p->user->base, fsdp_call(&p->owner->base, inputs[0]));
+}
+
+static const fsdp_module_type products_type = {.name = "Products", .forward = products_forward};
+
+static products *make_products(fsdp_context *context, const fsdp_shard_options *options)
+{
+    products *p;
+
+    CHECK_OK(fsdp_module_create(context, &products_type, sizeof *p, &p));
+    CHECK_OK(fsdp_module_create(context, &product_type, sizeof *p->owner, &p->owner));
+    CHECK_OK(fsdp_module_create(context, &product_type, sizeof *p->user, &p->user));
+    CHECK_OK(fsdp_module_add_parameter(&p->owner->base, "weight", &p->owner->weight, fsdp_meta(context), FSDP_F32, 2,
+                                       (int64_t[]){WIDTH, WIDTH},
+                                       (fsdp_init){.kind = FSDP_INIT_UNIFORM, .a = -0.1f, .b = 0.1f}));
+    CHECK_OK(fsdp_module_tie_parameter(&p->user->base, "weight", &p->user->weight, p->owner->weight));
+    CHECK_OK(fsdp_module_add_child(&p->base, "owner", &p->owner->base));
+    CHECK_OK(fsdp_module_add_child(&p->base, "user", &p->user->base));
+    CHECK_OK(fsdp_fully_shard(&p->owner->base, options));
+    CHECK_OK(fsdp_fully_shard(&p->user->base, options));
+    CHECK_OK(fsdp_fully_shard(&p->base, options));
+    CHECK_OK(fsdp_module_materialize(&p->base, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(&p->base, 1));
+    return p;
+}
+
+/* What the backward of the user leaves at the input. */
+static fsdp_status input_gradient(products *p, float *out)
+{
+    fsdp_context *context = p->base.context;
+    fsdp_tensor *x;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, WIDTH), 1));
+    fsdp_tensor_set_requires_grad(x, true);
+    status = fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_call(&p->base, x)))));
+    if (status == FSDP_OK)
+        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(x)), FSDP_F32, out));
+    fsdp_scope_end(context, NULL);
+    if (status != FSDP_OK)
+        CHECK_OK(fsdp_module_reset_iteration(&p->base));
+    fsdp_module_zero_grad(&p->base);
+    return status;
+}
+
+/* Its backward reads what it did not ask for: it has come by then, or that is an error. */
+static void read_unasked(fsdp_context *context, void *arg)
+{
+    products *p = make_products(context, arg);
+    static _Thread_local float expected[2 * WIDTH], got[2 * WIDTH];
+
+    CHECK_OK(input_gradient(p, expected));
+    CHECK_OK(fsdp_module_set_unshard_in_backward(&p->user->base, false));
+    for (int step = 0; step < 3; step++) {
+        fsdp_status status = input_gradient(p, got);
+
+        if (status == FSDP_OK)
+            CHECK_BYTES(got, expected, sizeof got);
+        else
+            CHECK_STATUS(status, FSDP_STATE);
+    }
+    fsdp_module_unref(&p->base);
+}
+
+static void what_is_on_its_way_is_not_read(void **state)
+{
+    (void)state;
+    for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_shard_options options = {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy};
+
+            test_run_ranks(2, read_unasked, &options);
+            test_run_machines(2, 1, false, read_unasked, &options);
+        }
+}
+
+/* ---- meshes that are not the same on all ranks ---- */
+
+enum {
+    EXPERT_RANKS = 2, /* the first; the last is alone */
+    ALL_RANKS = 3
+};
+
+typedef struct experts {
+    fsdp_overlap overlap;
+    float *values[ALL_RANKS];
+    int64_t count;
+} experts;
+
+static fsdp_status place_experts(void *mesh, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
+{
+    (void)parameter;
+    if (strncmp(name, "up", 2) == 0)
+        out->mesh = mesh;
+    return FSDP_OK;
+}
+
+/* Of every other block the first layer lies over those ranks, or over the last one: padded in another way. */
+static void train_experts(fsdp_context *context, void *arg)
+{
+    static const int ranks[] = {0, 1, 2};
+    experts *e = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_process_group *groups[2] = {NULL};
+    fsdp_shard_options options = {.overlap = e->overlap}, of_experts = options;
+    fsdp_module *model = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_mesh *mesh = NULL;
+
+    CHECK_OK(fsdp_process_group_create(context, ranks, EXPERT_RANKS, "first", &groups[0]));
+    CHECK_OK(fsdp_process_group_create(context, ranks + EXPERT_RANKS, 1, "last", &groups[1]));
+    CHECK_OK(fsdp_mesh_from_groups(&groups[rank >= EXPERT_RANKS], 1, NULL, (const char *const[]){"experts"}, &mesh));
+    of_experts.placement = place_experts;
+    of_experts.placement_arg = mesh;
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_OK(fsdp_fully_shard(net_block_at(model, i), i % 2 ? &options : &of_experts));
+    CHECK_OK(fsdp_fully_shard(model, &options));
+    CHECK_OK(fsdp_module_materialize(model, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(model, 1));
+    net_train(model, 3);
+    e->values[rank] = net_values(model, &e->count);
+    fsdp_module_unref(model);
+    fsdp_mesh_unref(mesh);
+    fsdp_process_group_free(groups[0]);
+    fsdp_process_group_free(groups[1]);
+}
+
+static void ranks_with_other_meshes_gather_in_the_same_order(void **state)
+{
+    experts by[] = {{.overlap = FSDP_OVERLAP_INLINE}, {.overlap = FSDP_OVERLAP_AUTO}, {.overlap = FSDP_OVERLAP_WORKER}};
+
+    (void)state;
+    for (size_t i = 0; i < FSDP__COUNT_OF(by); i++)
+        test_run_machines(ALL_RANKS, 1, false, train_experts, &by[i]);
+    for (int rank = 0; rank < ALL_RANKS; rank++)
+        for (size_t i = 0; i < FSDP__COUNT_OF(by); i++) {
+            CHECK_BYTES(by[i].values[rank], by[0].values[rank], (size_t)by[0].count * sizeof(float));
+            if (i > 0)
+                free(by[i].values[rank]);
+        }
+    for (int rank = 0; rank < ALL_RANKS; rank++)
+        free(by[0].values[rank]);
 }
 
 /* ---- another order ---- */
@@ -308,4 +488,6 @@ static void what_comes_next_is_learnt_from_each_forward(void **state)
 
 TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
           cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(behind_a_small_unit_comes_one_more),
+          cmocka_unit_test(what_is_on_its_way_is_not_read),
+          cmocka_unit_test(ranks_with_other_meshes_gather_in_the_same_order),
           cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))
