@@ -178,10 +178,19 @@ static fsdp_status make_context(session *s)
     return threads > 0 ? fsdp__context_from_env(threads, &s->context) : fsdp_context_from_env(&s->context);
 }
 
-/* Where somebody else has started the ranks only rank 0 has read the config. */
+/* Where somebody else has started the ranks only rank 0 has read the config: how long to wait for a rank, too. */
+static fsdp_status receive_config(session *s)
+{
+    int seconds = 0;
+
+    FSDP_TRY(fsdp__read_join_seconds(&seconds));
+    FSDP_TRY(fsdp_context_set_comm_timeout(s->context, seconds));
+    return fsdp__share_config(s->context, s->config);
+}
+
 static fsdp_status share_config(session *s)
 {
-    fsdp_status status = s->ranks.joins ? fsdp__share_config(s->context, s->config) : FSDP_OK;
+    fsdp_status status = s->ranks.joins ? receive_config(s) : FSDP_OK;
 
     if (status != FSDP_OK) {
         fsdp_abort(s->context, fsdp_last_error());

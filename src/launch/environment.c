@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "comm/internal.h"
+#include "comm/world.h"
 #include "device/races.h"
 #include "launch/launch.h"
 #include "launch/placement.h"
@@ -119,6 +119,17 @@ static fsdp_status no_transport(const fsdp__starter *s)
                      s->rank, s->name);
 }
 
+/* The first call of all: its ranks still wait as long as they do to join. */
+static fsdp_status place_over_mpi(fsdp_context *context, bool user_says_threads)
+{
+    int seconds = 0;
+
+    FSDP_TRY(fsdp__read_join_seconds(&seconds));
+    FSDP_TRY(fsdp_context_set_comm_timeout(context, seconds));
+    FSDP_TRY(fsdp__place_rank(context, user_says_threads));
+    return fsdp_context_set_comm_timeout(context, FSDP__TIMEOUT_MS / 1000.0);
+}
+
 static fsdp_status join(const fsdp__starter *s, const fsdp_context_options *options, fsdp_context **out)
 {
     const fsdp__transport *transport = fsdp__transport_of(s->kind);
@@ -147,8 +158,10 @@ fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)
     if (status == FSDP_OK)
         status = read_test_device(*out);
     /* fsdp_launch has bound its ranks already. */
-    if (status == FSDP_OK && (starter.kind == FSDP__BY_NAME || starter.kind == FSDP__BY_MPI))
+    if (status == FSDP_OK && starter.kind == FSDP__BY_NAME)
         status = fsdp__place_rank(*out, threads > 0);
+    if (status == FSDP_OK && starter.kind == FSDP__BY_MPI)
+        status = place_over_mpi(*out, threads > 0);
     if (status != FSDP_OK) {
         fsdp_abort(*out, fsdp_last_error());
         fsdp_context_free(*out);

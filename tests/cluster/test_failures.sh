@@ -197,8 +197,11 @@ said "not all ranks have joined within 2 s \(FSDP_JOIN_TIMEOUT\)"
 end_daemons
 
 name=link-cut-before-joining
-start_later "until [ -e $machines_folder/go ]; do sleep 0.01; done"
-sleep 1
+start_later "touch $machines_folder/ready-\$(hostname); until [ -e $machines_folder/go ]; do sleep 0.01; done"
+until [ -e ready-m0 ] && [ -e ready-m1 ]; do
+    kill -0 "$run" 2>/dev/null || fail "ended before it began"
+    sleep 0.02
+done
 machines_cut 1
 touch go
 begun 0 1

@@ -1,7 +1,7 @@
 /* preload_stuck.c - a library for LD_PRELOAD in which one function of MPI does not come back on one rank. Compiled for
  * each MPI.
  *
- *     STUCK_IN=FUNCTION   MPI_Init_thread, MPI_Comm_split_type, MPI_Testsome, MPI_Finalize
+ *     STUCK_IN=FUNCTION   MPI_Init_thread, MPI_Comm_split_type, MPI_Isend, MPI_Testsome, MPI_Finalize
  *     STUCK_RANK=N        as the variables of mpirun have it
  *     STUCK_FROM=FILE     from when on: once there is such a file
  */
@@ -37,6 +37,12 @@ int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Com
 {
     come("MPI_Comm_split_type");
     return PMPI_Comm_split_type(comm, type, key, info, out);
+}
+
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    come("MPI_Isend");
+    return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 
 int MPI_Testsome(int count, MPI_Request requests[], int *done, int indices[], MPI_Status statuses[])

@@ -2,6 +2,7 @@
  * hangs, and everybody is told who and why. */
 #include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "comm/internal.h"
 #include "comm/machines/group.h"
@@ -12,7 +13,8 @@
 enum {
     AWAITED_MS = 2500, /* comm.timeout where a test waits for it: more than a busy processor keeps a thread waiting */
     LONG_MS = 60000,   /* where what happens is seen without waiting */
-    TICK_MS = 20
+    TICK_MS = 20,
+    HELD_MS = 6000 /* more than the beats that a circle takes to be seen */
 };
 
 typedef struct faults {
@@ -352,6 +354,43 @@ static void ranks_that_wait_in_phases_of_a_call_are_named(void **state)
 }
 
 /* What is known of a rank is of one call: its group is not that of a call before. */
+static void *let_go_on(void *network)
+{
+    (void)usleep(HELD_MS * 1000);
+    thread_network_go_on(network);
+    return NULL;
+}
+
+/* Rank 1 waits for rank 0 in a call, and does not come back from the network when that has come; rank 0 waits for it in
+ * the next one. */
+static void come_back_late(fsdp_context *context, void *arg)
+{
+    faults *f = arg;
+    bool holds = fsdp_context_rank(context) == 0;
+    pthread_t thread;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    test_meet();
+    if (holds) {
+        (void)usleep(300000); /* it says that it waits */
+        thread_network_hold(f->machines.network, 1);
+        CHECK_EQ(pthread_create(&thread, NULL, let_go_on, f->machines.network), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (holds)
+        pthread_join(thread, NULL);
+}
+
+static void who_is_in_the_network_is_in_no_circle(void **state)
+{
+    faults f = {.rank = 1};
+
+    (void)state;
+    run_faults(&f, 2, 1, come_back_late, 0);
+}
+
 static void go_on_in_another_group(fsdp_context *context, void *arg)
 {
     static const int both[] = {0, 1};
@@ -434,6 +473,7 @@ TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
           cmocka_unit_test(each_tells_its_counterparts_and_all_hear_of_all),
           cmocka_unit_test(a_cut_link_ends_both_sides), cmocka_unit_test(programs_that_wait_in_a_circle_are_named),
           cmocka_unit_test(ranks_that_wait_in_phases_of_a_call_are_named),
+          cmocka_unit_test(who_is_in_the_network_is_in_no_circle),
           cmocka_unit_test(a_meeting_tells_in_which_group_a_rank_is),
           cmocka_unit_test(a_failure_of_the_network_is_everybodys), cmocka_unit_test(late_messages_arrive_all_the_same),
           cmocka_unit_test(nothing_is_left_in_the_network))

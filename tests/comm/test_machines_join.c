@@ -11,16 +11,17 @@
 enum {
     RANKS = 4,
     SHORT_MS = 300, /* comm.timeout where what comes of it is not looked at */
-    TICK_MS = 20
+    TICK_MS = 20,
+    ENOUGH_MS = 1000000
 };
 
 typedef struct joining {
     pthread_t thread;
     thread_network *network;
     const fsdp__network_ops *ops;
-    fsdp__arena **arenas; /* of each machine */
-    int carrier;          /* its rank there */
-    bool one_level;
+    fsdp__arena **arenas;   /* of each machine */
+    int carrier;            /* its rank there */
+    bool one_level, within; /* a time, of which there is enough: then calls of the network are counted, too */
     fsdp_status status;
     char error[512];
     long fails; /* its n-th allocation; 0: none */
@@ -56,8 +57,12 @@ static fsdp_status call(joining *j, fsdp_context *context)
 static void *join_main(void *arg)
 {
     joining *j = arg;
-    const fsdp__machines_options options = {
-        .threads = 1, .all_readable = true, .one_level = j->one_level, .share = share, .arg = j};
+    const fsdp__machines_options options = {.threads = 1,
+                                            .all_readable = true,
+                                            .join_ms = j->within ? ENOUGH_MS : 0,
+                                            .one_level = j->one_level,
+                                            .share = share,
+                                            .arg = j};
     fsdp_context *context = NULL;
 
     thread_network_choose(j->network, j->carrier);
@@ -107,7 +112,7 @@ static void ranks_are_numbered_by_machine(void **state)
         joining all[RANKS] = {{0}};
 
         for (int r = 0; r < RANKS; r++)
-            all[r].one_level = one_level;
+            all[r].one_level = all[r].within = one_level;
         join_all(all, RANKS, round_robin, 2, &thread_network_ops);
         for (int r = 0; r < RANKS; r++) {
             CHECK_STATUS(all[r].status, FSDP_OK);
@@ -199,6 +204,8 @@ static void a_rank_without_network_ends_the_join_of_all(void **state)
             int blamed = i % 2 * machine_ranks, nth = 1 + i / 2;
 
             all[blamed].loses = nth;
+            for (int r = 0; r < 2 * machine_ranks; r++)
+                all[r].within = i % 4 < 2;
             for (int r = 0; r < 2 * machine_ranks; r++)
                 all[r].hurry = nth > CERTAIN;
             join_all(all, 2 * machine_ranks, NULL, 2, &thread_network_ops);

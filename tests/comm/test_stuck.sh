@@ -24,7 +24,7 @@ stuck() {
     local function=$1 from=$2 text=$3 status=0
     shift 3
     rm -rf "$folder/run"
-    STUCK_IN=$function STUCK_FROM=$from STUCK_RANK=1 FSDP_JOIN_TIMEOUT=2 train "$@" >"$folder/out" 2>&1 || status=$?
+    STUCK_IN=$function STUCK_FROM=$from STUCK_RANK=1 FSDP_JOIN_TIMEOUT=${join:-60} train "$@" >"$folder/out" 2>&1 || status=$?
     if [ $status = 0 ] || [ $status = 124 ] || ! grep -qF -- "$text" "$folder/out"; then
         echo "$1 with a $function that does not come back (exit status $status) does not say '$text' but:"
         head -c 4000 "$folder/out"
@@ -45,14 +45,16 @@ try() { # STARTER PLUGIN
         exit 1
     }
     for function in MPI_Init_thread MPI_Comm_split_type; do
-        stuck $function / "not all ranks have joined within 2 s (FSDP_JOIN_TIMEOUT)" "$@" --training.steps=2
+        join=2 stuck $function / "not all ranks have joined within 2 s (FSDP_JOIN_TIMEOUT)" "$@" --training.steps=2
         [ ! -e "$folder/run" ]
     done
+    # The first message of all, before anybody knows of a config.
+    join=2 stuck MPI_Isend / "comm.timeout is 2 s" "$@" --training.steps=2
     stuck MPI_Testsome "$folder/run/step-2" \
         "is in a call of the network that has not come back for 2 s (comm.timeout is 2 s): it was in call " \
         "$@" --training.steps=1000000
     "$FSDP_BUILD/fsdp" verify "$folder/run/step-2" >/dev/null
-    stuck MPI_Finalize / "rank 1: not all ranks have left the network within 10 s" "$@" --training.steps=2
+    stuck MPI_Finalize / ": not all ranks have left the network within 10 s" "$@" --training.steps=2
     "$FSDP_BUILD/fsdp" verify "$folder/run/step-2" >/dev/null
 }
 

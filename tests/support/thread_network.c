@@ -31,7 +31,7 @@ typedef struct endpoint {
     thread_network *network;
     int rank, machine;
     int fails_in; /* calls; 0: it does not */
-    bool stopped;
+    bool stopped, held;
     message *mail;    /* oldest first */
     posted *receives; /* the same */
 } endpoint;
@@ -340,6 +340,8 @@ static bool network_test(void *network, fsdp__network_request *requests, int cou
 
     if (!enter(e, text))
         return false;
+    while (e->held && count > 1)
+        pthread_cond_wait(&e->network->moved, &e->network->mutex);
     move(e);
     for (int i = 0; i < count && good; i++) {
         const posted *p = (const posted *)requests[i];
@@ -413,11 +415,18 @@ void thread_network_stop(thread_network *n, int rank)
     pthread_mutex_unlock(&n->mutex);
 }
 
+void thread_network_hold(thread_network *n, int rank)
+{
+    pthread_mutex_lock(&n->mutex);
+    n->endpoints[rank].held = true;
+    pthread_mutex_unlock(&n->mutex);
+}
+
 void thread_network_go_on(thread_network *n)
 {
     pthread_mutex_lock(&n->mutex);
     for (int r = 0; r < n->ranks; r++)
-        n->endpoints[r].stopped = false;
+        n->endpoints[r].stopped = n->endpoints[r].held = false;
     pthread_cond_broadcast(&n->moved);
     pthread_mutex_unlock(&n->mutex);
 }

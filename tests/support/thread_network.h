@@ -34,6 +34,8 @@ void thread_network_delay(thread_network *network, int calls);
 void thread_network_fail(thread_network *network, int rank, int n);
 /* Every call of the rank waits, until it is let go on. */
 void thread_network_stop(thread_network *network, int rank);
+/* The same of those that test several messages: a thread that waits for them does not come back, others do. */
+void thread_network_hold(thread_network *network, int rank);
 void thread_network_go_on(thread_network *network);
 
 /* Bytes of all messages that ranks of one machine have sent to those of another. */

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/limits.h"
 #include "comm/symmetric/watch.h"
 
 enum {
@@ -16,7 +17,7 @@ enum {
     CALLS = 32, /* at once: threads of a rank that call the network are fewer */
     LEAST_LEAVING_MS = 10000,
     MOST_BROKEN_MS = 5000,
-    LINE_BYTES = FSDP__ABORT_BYTES + 128
+    LINE_BYTES = FSDP__ABORT_BYTES + 256
 };
 
 typedef enum phase {
@@ -43,8 +44,10 @@ struct fsdp__deadline {
     fsdp__watch *watch; /* while it is JOINED */
     int64_t joining_ms, leaving_ms;
     int rank;
+    bool broken; /* the world, as this thread knows, and then why */
+    char reason[FSDP__ABORT_BYTES];
     _Atomic uint64_t numbers;
-    call calls[CALLS];
+    call calls[CALLS]; /* more than these at once are not counted */
 };
 
 /* ---- calls ---- */
@@ -123,8 +126,8 @@ static void end_process(const char *why)
     _exit(1);
 }
 
-/* Milliseconds of the longest call under way. */
-static int64_t longest(fsdp__deadline *d)
+/* One turn more. Milliseconds of the longest call under way. */
+static int64_t count(fsdp__deadline *d)
 {
     int64_t turns = 0;
 
@@ -139,30 +142,41 @@ static int64_t longest(fsdp__deadline *d)
     return turns * TURN_MS;
 }
 
-static void check_joining(fsdp__deadline *d, int64_t turns, int64_t call_ms)
+static void check_joining(fsdp__deadline *d, int64_t turns)
+{
+    char text[LINE_BYTES], host[65] = "";
+
+    if (turns * TURN_MS < d->joining_ms)
+        return;
+    (void)gethostname(host, sizeof host - 1);
+    snprintf(text, sizeof text,
+             "machine '%s': not all ranks have joined within %g s (FSDP_JOIN_TIMEOUT): one is stopped or has ended, or "
+             "its machine "
+             "cannot be reached",
+             host, (double)d->joining_ms / 1000);
+    end_process(text);
+}
+
+static void end_broken(const fsdp__deadline *d)
 {
     char text[LINE_BYTES];
 
-    if (turns * TURN_MS < d->joining_ms || call_ms == 0)
-        return;
-    snprintf(text, sizeof text,
-             "not all ranks have joined within %g s (FSDP_JOIN_TIMEOUT): one is stopped or has ended, or its machine "
-             "cannot be reached",
-             (double)d->joining_ms / 1000);
+    snprintf(text, sizeof text, "%s; rank %d cannot leave the network, and is ended", d->reason, d->rank);
     end_process(text);
 }
 
 static void check_leaving(fsdp__deadline *d, int64_t call_ms)
 {
-    int64_t limit = FSDP__MAX(d->leaving_ms, LEAST_LEAVING_MS);
     char text[LINE_BYTES];
 
-    if (d->leaving_ms == 0 || call_ms < limit)
+    if (d->leaving_ms == 0 || call_ms < d->leaving_ms)
         return;
+    if (d->broken)
+        end_broken(d);
     snprintf(text, sizeof text,
              "rank %d: not all ranks have left the network within %g s: one is stopped or has ended, or its machine "
              "cannot be reached; the work of all of them was done",
-             d->rank, (double)limit / 1000);
+             d->rank, (double)d->leaving_ms / 1000);
     end_process(text);
 }
 
@@ -179,26 +193,40 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
              places->rank, places->hosts[fsdp__machine_of(places, places->rank)], (double)call_ms / 1000,
              (double)atomic_load(&watch->timeout_ms) / 1000, was);
     fsdp__arena_abort(watch->link->arena, FSDP_COMM, places->rank, text);
+}
+
+static int64_t timeout_of(const fsdp__deadline *d)
+{
+    return atomic_load(&d->watch->timeout_ms);
+}
+
+/* From the break on, however old the calls are: others are to be told. */
+static int64_t broken_ms(const fsdp__deadline *d)
+{
+    return timeout_of(d) > 0 ? FSDP__MIN(timeout_of(d), MOST_BROKEN_MS) : MOST_BROKEN_MS;
+}
+
+/* Looks whether the world is broken by now. */
+static void note_break(fsdp__deadline *d)
+{
+    fsdp__arena *arena = d->watch->link->arena;
+
+    if (d->broken || !fsdp__arena_aborted(arena))
+        return;
+    (void)fsdp__arena_failure(arena); /* waits until the reason is there */
+    snprintf(d->reason, sizeof d->reason, "%s", fsdp_last_error());
+    d->broken = true;
     for (int i = 0; i < CALLS; i++)
         d->calls[i].turns = 0;
 }
 
 static void check_joined(fsdp__deadline *d, int64_t call_ms)
 {
-    fsdp__arena *arena = d->watch->link->arena;
-    int64_t timeout_ms = atomic_load(&d->watch->timeout_ms);
-    char text[LINE_BYTES];
-
-    if (!fsdp__arena_aborted(arena)) {
-        if (timeout_ms > 0 && call_ms >= timeout_ms)
-            break_world(d, call_ms);
-        return;
-    }
-    if (call_ms < (timeout_ms > 0 ? FSDP__MIN(timeout_ms, MOST_BROKEN_MS) : MOST_BROKEN_MS))
-        return;
-    (void)fsdp__arena_failure(arena); /* waits until the reason is there */
-    snprintf(text, sizeof text, "%s; rank %d cannot leave the network, and is ended", fsdp_last_error(), d->rank);
-    end_process(text);
+    if (!d->broken && timeout_of(d) > 0 && call_ms >= timeout_of(d))
+        break_world(d, call_ms);
+    else if (d->broken && call_ms >= broken_ms(d))
+        end_broken(d);
+    note_break(d);
 }
 
 /* One turn. With the mutex. */
@@ -223,9 +251,9 @@ static void *count_main(void *argument)
         int64_t call_ms;
 
         wait_a_turn(d);
-        call_ms = longest(d);
+        call_ms = count(d);
         if (d->phase == JOINING)
-            check_joining(d, turns, call_ms);
+            check_joining(d, turns);
         else if (d->phase == JOINED)
             check_joined(d, call_ms);
         else
@@ -249,7 +277,8 @@ static bool start(fsdp__deadline *d, char *text)
     pthread_mutex_init(&d->mutex, NULL);
     error = pthread_create(&d->thread, NULL, count_main, d);
     if (error != 0)
-        snprintf(text, FSDP__NETWORK_TEXT, "cannot start the thread that looks after the network: %s", strerror(error));
+        snprintf(text, FSDP__NETWORK_TEXT, "cannot start the thread that looks after the network: %s%s",
+                 strerror(error), fsdp__limit_behind(error));
     return error == 0;
 }
 
@@ -318,7 +347,14 @@ void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__watch *watch)
 void fsdp__deadline_leaving(fsdp__deadline *deadline)
 {
     pthread_mutex_lock(&deadline->mutex);
-    deadline->leaving_ms = deadline->watch ? atomic_load(&deadline->watch->timeout_ms) : deadline->joining_ms;
+    if (deadline->watch)
+        note_break(deadline);
+    if (!deadline->watch)
+        deadline->leaving_ms = deadline->joining_ms;
+    else if (deadline->broken)
+        deadline->leaving_ms = broken_ms(deadline);
+    else if (timeout_of(deadline) > 0)
+        deadline->leaving_ms = FSDP__MAX(timeout_of(deadline), LEAST_LEAVING_MS);
     deadline->phase = LEAVING;
     deadline->watch = NULL;
     pthread_mutex_unlock(&deadline->mutex);

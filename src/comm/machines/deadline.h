@@ -5,8 +5,9 @@
  * never calls the network counts how long each call lasts, and where one is over its time the process says why and
  * ends, with status 1:
  *
- *   while ranks join    the time that is given for it, from the first call to the last;
- *   later               comm.timeout: the world breaks, and who is not out of the network soon afterwards ends;
+ *   while ranks join    the time that is given for all of it, whatever it waits for;
+ *   later               comm.timeout: the world breaks;
+ *   in a broken world   5 s more, or comm.timeout where that is less, from the break on;
  *   as they leave       comm.timeout, but 10 s at least.
  *
  * Time is counted in turns of the thread, so a process that was stopped has not waited. */

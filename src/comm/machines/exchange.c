@@ -18,7 +18,7 @@ enum {
     NAP_NS = 5000, /* the first; each is longer than the one before */
     LONGEST_NAP_NS = 100000,
     SLACK_NS = 1000,  /* by which a nap may be longer: the system's own 50 us are ten times the first one */
-    LOOK_NS = 5000000 /* of naps between two looks for the ranks that are waited for */
+    LOOK_NS = 5000000 /* between two looks for the ranks that are waited for */
 };
 
 /* One leg, from its first byte to its last. */
@@ -164,11 +164,12 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *x, fsdp__machines_group *group,
 
 typedef struct patience {
     int turns;
-    int64_t pieces;                  /* that were missing at the last turn */
-    int64_t nap_ns, slept_ns, since; /* the last in ticks of the watch */
-    int64_t cpu_ns;                  /* of this thread, at its last look */
-    int slack_ns;                    /* the thread's own, while it naps; 0: it has not napped yet */
-    bool told;                       /* whom it waits for */
+    int64_t pieces;        /* that were missing at the last turn */
+    int64_t nap_ns, since; /* the last in ticks of the watch */
+    int64_t looked_ns;     /* when it looked last; 0: not yet */
+    int64_t cpu_ns;        /* of this thread, then */
+    int slack_ns;          /* the thread's own, while it naps; 0: it has not napped yet */
+    bool told;             /* whom it waits for */
 } patience;
 
 /* Pieces of a leg that are not there yet. */
@@ -207,6 +208,7 @@ static void look_after(fsdp__exchange *x, patience *p)
 static void wait_a_turn(fsdp__exchange *x, patience *p)
 {
     struct timespec time = {0};
+    int64_t now;
 
     p->turns++;
     if (p->turns <= SPIN_TURNS)
@@ -222,10 +224,12 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
     p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, LONGEST_NAP_NS);
     time.tv_nsec = p->nap_ns;
     (void)nanosleep(&time, NULL);
-    p->slept_ns += p->nap_ns;
-    if (p->slept_ns < LOOK_NS)
+    now = fsdp__clock_ns();
+    if (p->looked_ns == 0)
+        p->looked_ns = now;
+    if (now - p->looked_ns < LOOK_NS)
         return;
-    p->slept_ns = 0;
+    p->looked_ns = now;
     look_after(x, p);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/limits.h"
 #include "comm/machines/circle.h"
 #include "comm/machines/tags.h"
 #include "comm/symmetric/process.h"
@@ -18,6 +19,7 @@ enum {
     PAUSE_MS = 20,      /* at most, between two looks for messages */
     BEAT_MS = 1000,     /* at most */
     BEATS = 4,          /* in a timeout, at least */
+    UNLOOKED_BEATS = 2, /* who waits looks around many times in a beat; else it is in the network, and may be through */
     LEAVE_TICKS = 3,    /* what was sent before may still be on its way */
     SETTLE_TURNS = 100, /* of a millisecond: for the last words */
     IDLE_NS = 5000000   /* of processor time between two looks: see symmetric/pulse.c; more threads wait here */
@@ -141,6 +143,10 @@ static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
     pthread_mutex_lock(&watch->mutex);
     what.doing = watch->doing;
     what.waiting = watch->waiting;
+    watch->unlooked = watch->looks == watch->looks_told ? watch->unlooked + 1 : 0;
+    watch->looks_told = watch->looks;
+    if (watch->unlooked >= UNLOOKED_BEATS)
+        what.waiting.whom = -1;
     pthread_mutex_unlock(&watch->mutex);
     watch->still = is_still(watch, what.waiting.whom >= 0) ? watch->still + 1 : 0;
     what.still = (int32_t)FSDP__MIN(watch->still, INT32_MAX);
@@ -469,6 +475,7 @@ void fsdp__watch_program_waits(fsdp__watch *watch, int tag, bool waits)
 void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom)
 {
     pthread_mutex_lock(&watch->mutex);
+    watch->looks += watch->program_in == tag + 1;
     if (watch->program_in == tag + 1 && watch->waiting.whom != whom) {
         watch->waiting.whom = whom;
         watch->waiting.number++;
@@ -514,7 +521,8 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__s
     error = pthread_create(&watch->thread, NULL, watch_main, watch);
     watch->started = error == 0;
     if (!watch->started)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread that listens to other machines: %s", strerror(error));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot start the thread that listens to other machines: %s%s",
+                         strerror(error), fsdp__limit_behind(error));
     return FSDP_OK;
 }
 

@@ -39,6 +39,8 @@ typedef struct fsdp__watch {
     pthread_mutex_t mutex;       /* of the following */
     fsdp__doing doing;           /* this rank's */
     fsdp__waiting waiting;       /* the same, over the network */
+    uint64_t looks, looks_told;  /* of the program, for whom it waits; as many at the last beat */
+    int64_t unlooked;            /* beats since there was one */
     int64_t program_in;          /* 1 + the tag of the group that its program waits in; 0: it does not */
     fsdp__known *known;          /* by rank */
     _Atomic uint64_t wait_beats; /* of the heart, that say no more than that this rank waits */
@@ -59,8 +61,8 @@ void fsdp__watch_set_timeout(fsdp__watch *watch, int64_t timeout_ms, int64_t tic
 void fsdp__watch_note(fsdp__watch *watch, const char *group, int tag, const fsdp__call *call, fsdp__moment moment);
 /* The program waits for calls of the group and does nothing else, or does no more. */
 void fsdp__watch_program_waits(fsdp__watch *watch, int tag, bool waits);
-/* A call of the group waits for a rank; -1: no more, or something has come from there: from then on it is another wait.
- */
+/* A call of the group waits for a rank, and says so again and again; -1: no more, or something has come from there:
+ * from then on it is another wait. */
 void fsdp__watch_waits(fsdp__watch *watch, int tag, int whom);
 
 /* A rank has said in a meeting of the group what it calls there: fresher than its last beat. */

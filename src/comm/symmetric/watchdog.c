@@ -95,6 +95,10 @@ static void rank_text(const fsdp__wait *wait, int rank, const char *relative, ch
         snprintf(text, RANK_BYTES, "rank %d%s waits in %s", global, relative, call);
         return;
     }
+    if (called && atomic_load(&arena->control->ranks[rank].program_in) > 0) {
+        snprintf(text, RANK_BYTES, "rank %d%s waits for another machine in %s", global, relative, call);
+        return;
+    }
     state_text(wait, rank, state);
     if (called)
         snprintf(text, RANK_BYTES, "rank %d%s %s, last in %s", global, relative, state, call);
@@ -123,9 +127,10 @@ static void tell_stopped(fsdp__wait *wait, int rank)
         return;
     place_text(wait, where);
     fsdp_log(wait->world->context, FSDP_LOG_WARNING,
-             "rank %d is stopped, and rank %d waits for it %s%s: 'kill -CONT %d' lets it go on",
+             "rank %d is stopped, and rank %d waits for it %s%s: 'kill -CONT %d'%s%s lets it go on",
              fsdp__arena_global(arena, rank), fsdp__arena_global(arena, wait->world->rank),
-             wait->place.region ? "" : "in ", where, pid);
+             wait->place.region ? "" : "in ", where, pid, *arena->control->host ? " on machine " : "",
+             arena->control->host);
 }
 
 /* Of a wait that takes long, at longer and longer intervals. */

@@ -126,7 +126,7 @@ static void fall_silent(fsdp__mpi *mpi)
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200000
     const struct timespec look = {.tv_nsec = 1000000}, silence = {.tv_sec = 1};
     MPI_Request all = MPI_REQUEST_NULL;
-    int done = 0, left = 10000; /* of ten seconds and more: one may have died meanwhile */
+    int done = 0, left = 5000; /* of five seconds and more: one may have died meanwhile */
 
     if (MPI_Ibarrier(mpi->comm, &all) != MPI_SUCCESS)
         return;
