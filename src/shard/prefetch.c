@@ -180,6 +180,8 @@ fsdp_status fsdp__prefetch_backward(fsdp__module_state *state)
     fsdp__root_previous(state->root, state, previous);
     if (state->backward_prefetch.count > 0)
         return gather_list(&state->backward_prefetch, FSDP__PRE_BACKWARD);
+    if (previous[1] && previous[1]->training != FSDP__IDLE) /* of a forward before: it was left already */
+        previous[1] = NULL;
     choose(state, previous);
     return gather_both(previous, FSDP__PRE_BACKWARD);
 }

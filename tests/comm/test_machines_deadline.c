@@ -199,7 +199,7 @@ static void a_join_that_lasts_too_long_ends_the_process(void **state)
 
     (void)state;
     CHECK_EQ(run_apart(join_too_late, said, sizeof said), 1);
-    CHECK_CONTAINS(said, "fsdp: not all ranks have joined within 0.3 s (FSDP_JOIN_TIMEOUT)");
+    CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s (FSDP_JOIN_TIMEOUT)");
     CHECK_EQ(run_apart(join_too_slowly, said, sizeof said), 1);
     CHECK_CONTAINS(said, "not all ranks have joined within 0.3 s");
 }

@@ -302,7 +302,7 @@ enum {
 typedef struct experts {
     fsdp_overlap overlap;
     float *values[ALL_RANKS];
-    int64_t count;
+    int64_t counts[ALL_RANKS];
 } experts;
 
 static fsdp_status place_experts(void *mesh, const char *name, const fsdp_tensor *parameter, fsdp_shard_placement *out)
@@ -335,7 +335,7 @@ static void train_experts(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_materialize(model, test_device(context)));
     CHECK_OK(fsdp_module_initialize(model, 1));
     net_train(model, 3);
-    e->values[rank] = net_values(model, &e->count);
+    e->values[rank] = net_values(model, &e->counts[rank]);
     fsdp_module_unref(model);
     fsdp_mesh_unref(mesh);
     fsdp_process_group_free(groups[0]);
@@ -351,7 +351,7 @@ static void ranks_with_other_meshes_gather_in_the_same_order(void **state)
         test_run_machines(ALL_RANKS, 1, false, train_experts, &by[i]);
     for (int rank = 0; rank < ALL_RANKS; rank++)
         for (size_t i = 0; i < FSDP__COUNT_OF(by); i++) {
-            CHECK_BYTES(by[i].values[rank], by[0].values[rank], (size_t)by[0].count * sizeof(float));
+            CHECK_BYTES(by[i].values[rank], by[0].values[rank], (size_t)by[0].counts[rank] * sizeof(float));
             if (i > 0)
                 free(by[i].values[rank]);
         }

@@ -82,6 +82,16 @@ static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
         snprintf(text, STATE_BYTES, "%s", activity_text(arena, rank));
 }
 
+/* Its program waits, and for nobody of this machine; it lives. */
+static bool waits_elsewhere(const fsdp__wait *wait, int rank)
+{
+    const fsdp__arena *arena = wait->world->arena;
+    const fsdp__pulse *pulse = &wait->pulses[rank];
+
+    return *arena->control->host && atomic_load(&arena->control->ranks[rank].program_in) > 0 && pulse->known &&
+           !fsdp__pulse_is_stopped(pulse) && pulse->still <= 1;
+}
+
 /* "rank 1, which is stopped (process 12), last in call 6 of ..." */
 static void rank_text(const fsdp__wait *wait, int rank, const char *relative, char text[RANK_BYTES])
 {
@@ -95,11 +105,9 @@ static void rank_text(const fsdp__wait *wait, int rank, const char *relative, ch
         snprintf(text, RANK_BYTES, "rank %d%s waits in %s", global, relative, call);
         return;
     }
-    if (called && atomic_load(&arena->control->ranks[rank].program_in) > 0) {
-        snprintf(text, RANK_BYTES, "rank %d%s waits for another machine in %s", global, relative, call);
-        return;
-    }
     state_text(wait, rank, state);
+    if (called && waits_elsewhere(wait, rank))
+        snprintf(state, sizeof state, "waits for another machine");
     if (called)
         snprintf(text, RANK_BYTES, "rank %d%s %s, last in %s", global, relative, state, call);
     else
