@@ -77,6 +77,7 @@ LISTED = {
     "build/bench/bench_checkpoint /dev/shm 512": "measures for a minute",
     "build/bench/bench_checkpoint FOLDER [MB [RANKS]]": "measures for a minute",
     "fsdp run -n N -- bench_step --model gpt-10m --batch 8/N --steps 6 --warmup 2": "measures, for a list of N",
+    "mpirun --hostfile hosts -n 2 --map-by node hostname": "needs two machines",
     "mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun --oversubscribe -n 2 ./mpi_collectives":
         "needs OpenMPI, which nothing else needs",
     "python3 bench/peer/gloo_collectives.py 2": "needs PyTorch",
