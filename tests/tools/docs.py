@@ -84,7 +84,7 @@ LISTED = {
     "mpirun -n 16 fsdp train config.yaml": "needs an MPI",
     "mpirun --hostfile examples/cluster/hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
     "mpiexec.mpich -f hosts -n 8 fsdp train config.yaml": "needs an MPI, and machines",
-    "RANK=0 WORLD_SIZE=2 fsdp train config.yaml": "waits for rank 1",
+    "RANK=0 WORLD_SIZE=2 fsdp train config.yaml &": "waits for rank 1",
 }
 
 # What is run in place of a command: shorter, or without touching the machine.
