@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
 # The plug-ins of the MPIs that are there: processes that mpirun starts exchange messages, and are the ranks of a world.
 set -eu
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
-export FSDP_PLUGIN_PATH=$FSDP_BUILD
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI keeps memory of its own, and unloads who asked for it
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+# shellcheck source=tests/comm/mpi.sh
+. "$FSDP_SOURCE/tests/comm/mpi.sh"
 
 # says TEXT COMMAND...: the command says the text; its exit status is in $status
 says() {

@@ -2,12 +2,10 @@
 # A function of MPI that does not come back on one rank: as ranks join, in the middle of a step, as they leave. Every
 # rank ends all the same, and says why.
 set -eu
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
-export FSDP_PLUGIN_PATH=$FSDP_BUILD FSDP_ONE_LEVEL=1 # so that the ranks of one machine exchange messages
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0:verify_asan_link_order=0
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+# shellcheck source=tests/comm/mpi.sh
+. "$FSDP_SOURCE/tests/comm/mpi.sh"
+export FSDP_ONE_LEVEL=1 # so that the ranks of one machine exchange messages
+ASAN_OPTIONS+=:verify_asan_link_order=0
 
 # Exits with the starter's status: 124 where somebody goes on for ever.
 train() { # STARTER PLUGIN ARGUMENT...
