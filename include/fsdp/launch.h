@@ -19,8 +19,9 @@ extern "C" {
  *                                 must `exec` it. FSDP_JOIN_TIMEOUT: seconds that they wait for each other (300)
  *     mpirun, mpiexec, srun       OMPI_COMM_WORLD_*, PMI_*, PMIX_RANK, SLURM_*: by MPI, on any number of machines.
  *                                 FSDP_JOIN_TIMEOUT: the same; but a call of MPI cannot be called off, so a process
- *                                 that is still in one then says so and ends, with status 1. So it does later where one
- *                                 lasts longer than comm.timeout. FSDP_MPI=none: alone all the same
+ *                                 that has not joined by then says so and ends, with status 1 and without what stdout
+ *                                 has buffered. So it does later where a call of MPI lasts longer than the timeout
+ *                                 (fsdp_context_set_comm_timeout). FSDP_MPI=none: alone all the same
  *     by hand                     RANK and WORLD_SIZE, and of the others what is to be checked: as torchrun
  *
  * Ranks that fsdp_launch has not started bind themselves to their share of the machine's cores, unless somebody has

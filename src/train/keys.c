@@ -181,7 +181,7 @@ static const fsdp__key keys[] = {
     CHOICE(parallelism, wrap_policy, wrap_policy, wrap_choices, "blocks", "which modules are units, each gathered and reduced together, with the parameters of no unit inside it; the model is one of them; blocks: every block; root: no other; size: by wrap_min_num_params; class: by wrap_classes; always: every module. More units: less memory for whole parameters, and more collectives, of the same bytes"),
     INTEGER(parallelism, wrap_min_num_params, 1, FSDP__KEY_LARGE, 0, NULL, "of wrap_policy size: a module is a unit when it has as many parameters (elements) that no unit inside it has; not set: 100000000"),
     NAMES(parallelism, wrap_classes, wrap_classes, "of wrap_policy class: a name (LlamaDecoderLayer, GPT2Block, Linear), or list of them; the model must have modules of each"),
-    INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "units to gather ahead, in the forward and in the backward, each with its memory; 0: one in the backward, and in the forward over several machines"),
+    INTEGER(parallelism, prefetch, 0, 1 << 20, 0, "0", "units to gather ahead, in the forward and in the backward, each with its memory; 0: one in the backward, and over several machines one or two in both"),
     BOOL(parallelism, keep_last_unit, "false", "the unit that a forward ends with stays whole until its backward, which begins with it: a gather less in each microbatch, that nothing would hide"),
 
     CHOICE(activation_checkpoint, mode, mode, checkpoint_choices, "none", "what a block keeps for its backward: none: everything; full: its input, the rest is computed again, for about a third more time; selective: as the next key says; the results are the same to the bit, and so are gathers and bytes sent"),

@@ -2,7 +2,6 @@
 #include "comm/machines/deadline.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -151,8 +150,7 @@ static void check_joining(fsdp__deadline *d, int64_t turns)
     (void)gethostname(host, sizeof host - 1);
     snprintf(text, sizeof text,
              "machine '%s': not all ranks have joined within %g s (FSDP_JOIN_TIMEOUT): one is stopped or has ended, or "
-             "its machine "
-             "cannot be reached",
+             "its machine cannot be reached",
              host, (double)d->joining_ms / 1000);
     end_process(text);
 }
