@@ -74,6 +74,19 @@ bool fsdp__board_left(const void *board, int rank)
     return word_of(board, rank, WORD_OF(left)) != 0;
 }
 
+/* For every call, so without a format. */
+void fsdp__doing_set(fsdp__doing *doing, const char *group, int tag, uint64_t sequence, int32_t name, const char *label)
+{
+    size_t length = strnlen(group, sizeof doing->group - 1);
+
+    doing->tag = tag;
+    doing->sequence = sequence;
+    doing->name = name;
+    memcpy(doing->group, group, length);
+    doing->group[length] = '\0';
+    memcpy(doing->label, label, sizeof doing->label);
+}
+
 void fsdp__doing_text(const fsdp__doing *doing, char *text, size_t bytes)
 {
     if (doing->sequence == 0)

@@ -48,6 +48,9 @@ bool fsdp__board_read(const void *board, int rank, fsdp__heard *out);
 uint64_t fsdp__board_beats(const void *board, int rank);
 bool fsdp__board_left(const void *board, int rank);
 
+/* The call that it is in. `label`: FSDP__LABEL_BYTES. */
+void fsdp__doing_set(fsdp__doing *doing, const char *group, int tag, uint64_t sequence, int32_t name,
+                     const char *label);
 /* "in call 7 of group 'a' (barrier)", or what else it is doing. */
 void fsdp__doing_text(const fsdp__doing *doing, char *text, size_t bytes);
 

@@ -27,7 +27,9 @@ typedef struct fsdp__flow {
     bool sends;
     int at_segment;
     size_t at_byte, left;
-    int posted; /* pieces */
+    int posted;                      /* pieces */
+    int places;                      /* for as many as are on their way at a time */
+    fsdp__network_request *requests; /* one a place */
 } flow;
 
 size_t fsdp__leg_bytes(const fsdp__leg *leg)
@@ -70,7 +72,7 @@ static fsdp_status post(fsdp__exchange *x, int i)
     flow *f = &x->flows[i];
 
     while (f->left > 0) {
-        fsdp__network_request *request = &x->requests[i * FSDP__PIECES + f->posted % FSDP__PIECES];
+        fsdp__network_request *request = &f->requests[f->posted % f->places];
         int count;
 
         if (*request)
@@ -90,16 +92,28 @@ static bool is_elsewhere(const fsdp__exchange *x, int rank)
     return fsdp__machine_of(places, rank) != fsdp__machine_of(places, places->rank);
 }
 
+/* Pieces of so many bytes that are on their way at a time. */
+static int places_for(size_t bytes)
+{
+    return (int)FSDP__MIN(fsdp__messages_of((int64_t)bytes), FSDP__PIECES);
+}
+
 /* In a flat group legs of ranks on this machine are no traffic of the network. */
-static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends, int *most)
+static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool sends)
 {
     for (int i = 0; i < count; i++) {
         size_t bytes = fsdp__leg_bytes(&legs[i]);
+        flow *f;
 
         if (bytes == 0)
             continue;
-        x->flows[x->count++] = (flow){.leg = legs[i], .sends = sends, .left = bytes};
-        *most = FSDP__MAX(*most, legs[i].count);
+        f = &x->flows[x->count++];
+        *f = (flow){.leg = legs[i],
+                    .sends = sends,
+                    .left = bytes,
+                    .places = places_for(bytes),
+                    .requests = x->requests + x->request_count};
+        x->request_count += f->places;
         if (!is_elsewhere(x, legs[i].rank))
             continue;
         *(sends ? &x->sent : &x->received) += (int64_t)bytes;
@@ -110,8 +124,6 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
 static void release(fsdp__exchange *x)
 {
     fsdp__free(x->flows);
-    fsdp__free(x->requests);
-    fsdp__free(x->scratch);
     *x = (fsdp__exchange){0};
 }
 
@@ -126,22 +138,41 @@ void fsdp__exchange_give_up(fsdp__exchange *x)
     release(x);
 }
 
+/* What an exchange of these legs needs. */
+static void measure(const fsdp__leg *legs, int count, size_t *places, size_t *segments)
+{
+    for (int i = 0; i < count; i++) {
+        *places += (size_t)places_for(fsdp__leg_bytes(&legs[i]));
+        *segments = FSDP__MAX(*segments, (size_t)legs[i].count);
+    }
+}
+
+/* Flows, their requests, and segments for one piece, in one allocation: small calls are waited for. */
+static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
+                        int receive_count)
+{
+    size_t legs = (size_t)(send_count + receive_count), places = 0, segments = 1;
+
+    measure(sends, send_count, &places, &segments);
+    measure(receives, receive_count, &places, &segments);
+    if (places == 0)
+        return true;
+    x->flows = fsdp__calloc(1, legs * sizeof *x->flows + segments * sizeof *x->scratch + places * sizeof *x->requests);
+    if (!x->flows)
+        return false;
+    x->scratch = (fsdp__segment *)(x->flows + legs);
+    x->requests = (fsdp__network_request *)(x->scratch + segments);
+    return true;
+}
+
 static fsdp_status begin(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
                          int receive_count)
 {
-    size_t legs = (size_t)(send_count + receive_count) + 1;
-    int most = 1;
-
-    x->flows = fsdp__calloc(legs, sizeof *x->flows);
-    x->requests = fsdp__calloc(legs * FSDP__PIECES, sizeof *x->requests);
-    if (!x->flows || !x->requests)
+    if (!take_memory(x, sends, send_count, receives, receive_count))
         return FSDP_NO_MEMORY;
     /* Receives first: what comes finds its place. */
-    add_flows(x, receives, receive_count, false, &most);
-    add_flows(x, sends, send_count, true, &most);
-    x->scratch = fsdp__calloc((size_t)most, sizeof *x->scratch);
-    if (!x->scratch)
-        return FSDP_NO_MEMORY;
+    add_flows(x, receives, receive_count, false);
+    add_flows(x, sends, send_count, true);
     for (int i = 0; i < x->count; i++)
         FSDP_TRY(post(x, i));
     return FSDP_OK;
@@ -167,7 +198,7 @@ typedef struct patience {
     int64_t pieces;        /* that were missing at the last turn */
     int64_t nap_ns, since; /* the last in ticks of the watch */
     int64_t looked_ns;     /* when it looked last; 0: not yet */
-    int64_t cpu_ns;        /* of this thread, then */
+    int64_t cpu_ns;        /* of this thread, then, or when it began to nap */
     int slack_ns;          /* the thread's own, while it naps; 0: it has not napped yet */
     bool told;             /* whom it waits for */
 } patience;
@@ -175,10 +206,11 @@ typedef struct patience {
 /* Pieces of a leg that are not there yet. */
 static int64_t missing(const fsdp__exchange *x, int i)
 {
-    int64_t pieces = fsdp__messages_of((int64_t)x->flows[i].left);
+    const flow *f = &x->flows[i];
+    int64_t pieces = fsdp__messages_of((int64_t)f->left);
 
-    for (int p = 0; p < FSDP__PIECES; p++)
-        pieces += x->requests[i * FSDP__PIECES + p] != 0;
+    for (int p = 0; p < f->places; p++)
+        pieces += f->requests[p] != 0;
     return pieces;
 }
 
@@ -220,6 +252,7 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
     if (p->slack_ns == 0) {
         p->slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
         (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
+        p->cpu_ns = fsdp__thread_cpu_ns();
     }
     p->nap_ns = FSDP__MIN(p->nap_ns + NAP_NS, LONGEST_NAP_NS);
     time.tv_nsec = p->nap_ns;
@@ -241,7 +274,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
     for (;;) {
         int64_t pieces = 0;
 
-        FSDP_TRY(fsdp__link_test(link, x->requests, x->count * FSDP__PIECES));
+        FSDP_TRY(fsdp__link_test(link, x->requests, x->request_count));
         for (int i = 0; i < x->count; i++) {
             FSDP_TRY(post(x, i));
             pieces += missing(x, i);
@@ -263,7 +296,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
 
 static fsdp_status wait_for_all(fsdp__exchange *x)
 {
-    patience p = {.since = fsdp__watch_ticks(&x->group->world->watch), .cpu_ns = fsdp__thread_cpu_ns()};
+    patience p = {.since = fsdp__watch_ticks(&x->group->world->watch)};
     fsdp_status status = run(x, &p);
 
     if (p.slack_ns > 0)

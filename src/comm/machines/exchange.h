@@ -23,11 +23,11 @@ size_t fsdp__leg_bytes(const fsdp__leg *leg);
 typedef struct fsdp__exchange {
     fsdp__machines_group *group;
     int tag;
-    int64_t sent, received; /* bytes, to and from other machines */
-    int64_t messages;       /* sent to them */
-    struct fsdp__flow *flows;
-    int count;
-    fsdp__network_request *requests; /* PIECES of each flow */
+    int64_t sent, received;   /* bytes, to and from other machines */
+    int64_t messages;         /* sent to them */
+    struct fsdp__flow *flows; /* with what follows, in one allocation */
+    int count, request_count;
+    fsdp__network_request *requests; /* of the flows, one after the other */
     fsdp__segment *scratch;
 } fsdp__exchange;
 

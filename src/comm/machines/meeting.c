@@ -14,9 +14,6 @@ enum {
 void fsdp__meeting_release(fsdp__meeting *m)
 {
     fsdp__exchange_give_up(&m->exchange); /* where what went with it has failed before its end */
-    fsdp__free(m->segments);
-    fsdp__free(m->legs);
-    fsdp__free(m->along);
     *m = (fsdp__meeting){0};
 }
 
@@ -109,17 +106,21 @@ static fsdp_status begin(fsdp__meeting *m)
     return FSDP_OK;
 }
 
-/* A peer that calls something else may send as much as goes along in any call. */
+/* The group's, for all its meetings: messages, then legs, then segments. A peer that calls something else may send as
+ * much as goes along in any call. */
 static bool take_memory(fsdp__meeting *m)
 {
     size_t columns = (size_t)m->group->columns;
 
     if (!m->group->messages)
-        m->group->messages = fsdp__malloc(2 * columns * MESSAGE_BYTES);
-    m->segments = fsdp__calloc(2 * columns, sizeof *m->segments);
-    m->legs = fsdp__calloc(2 * columns, sizeof *m->legs);
-    m->along = fsdp__calloc(2 * columns, sizeof *m->along);
-    return m->group->messages && m->segments && m->legs && m->along;
+        m->group->messages = fsdp__malloc(2 * columns * (MESSAGE_BYTES + 2 * sizeof *m->legs + sizeof *m->segments));
+    if (!m->group->messages)
+        return false;
+    m->legs = (fsdp__leg *)(m->group->messages + 2 * columns * MESSAGE_BYTES);
+    m->along = m->legs + 2 * columns;
+    m->segments = (fsdp__segment *)(m->along + 2 * columns);
+    memset(m->along, 0, 2 * columns * sizeof *m->along);
+    return true;
 }
 
 fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, const fsdp__call *call,
@@ -188,7 +189,9 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
     for (int p = 0; p < g->columns; p++)
-        fsdp__watch_met(&m->group->world->watch, g->column[p], g->name, g->tag, &fsdp__meeting_header(m, p)->signature);
+        if (p != g->place)
+            fsdp__watch_met(&m->group->world->watch, g->column[p], g->name, g->tag,
+                            &fsdp__meeting_header(m, p)->signature);
     for (int p = 1; p < g->columns; p++)
         if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)
             return fail_mismatch(m, p);

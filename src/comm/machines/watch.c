@@ -453,13 +453,8 @@ void fsdp__watch_note(fsdp__watch *watch, const char *group, int tag, const fsdp
     pthread_mutex_lock(&watch->mutex);
     doing->issued += moment == FSDP__CALL_ISSUED ? 1 : moment == FSDP__CALL_DONE ? -1 : 0;
     doing->in += moment == FSDP__CALL_BEGUN ? 1 : moment == FSDP__CALL_DONE ? -1 : 0;
-    if (moment == FSDP__CALL_BEGUN) {
-        doing->tag = tag;
-        doing->sequence = call->sequence;
-        doing->name = (int32_t)call->name;
-        snprintf(doing->group, sizeof doing->group, "%s", group);
-        memcpy(doing->label, call->label, sizeof doing->label);
-    }
+    if (moment == FSDP__CALL_BEGUN)
+        fsdp__doing_set(doing, group, tag, call->sequence, (int32_t)call->name, call->label);
     pthread_mutex_unlock(&watch->mutex);
 }
 
@@ -495,11 +490,7 @@ void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, c
     known->met_beats = heard.beats + 1;
     doing->in = 1;
     doing->issued = heard.doing.issued;
-    doing->tag = tag;
-    doing->sequence = theirs->sequence;
-    doing->name = (int32_t)theirs->name;
-    snprintf(doing->group, sizeof doing->group, "%s", group);
-    memcpy(doing->label, theirs->label, sizeof doing->label);
+    fsdp__doing_set(doing, group, tag, theirs->sequence, theirs->name, theirs->label);
     pthread_mutex_unlock(&watch->mutex);
 }
 
