@@ -51,7 +51,7 @@ enum {
 
 typedef struct bits {
     int by; /* ranks to a machine that one machine is told to add by; 0: there are several */
-    bool force_copy;
+    bool force_copy, one_level;
     fsdp_dtype dtype;
     unsigned char *reduced[MOST_RANKS], *gathered[MOST_RANKS], *scattered[MOST_RANKS];
 } bits;
@@ -92,12 +92,18 @@ static void reduce_everything(fsdp_context *context, void *arg)
     fill(send, size * (int64_t)NUMEL, b->dtype, rank);
     CHECK_OK(fsdp_all_reduce(world, send, b->reduced[rank], NUMEL, b->dtype, FSDP_AVG, stream));
     CHECK_OK(fsdp_reduce_scatter(world, send, b->gathered[rank], NUMEL, b->dtype, FSDP_SUM, stream));
-    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, bytes, &visible));
+    if (!b->one_level)
+        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, bytes, &visible));
+    else
+        CHECK_PTR(visible = malloc(bytes));
     memcpy(visible, send, bytes);
     buffer.unsharded = rank == 1 ? NULL : visible; /* one has nothing to add */
     CHECK_OK(fsdp_reduce_scatter_coalesced(world, &buffer, 1, &options, stream));
     CHECK_OK(fsdp_barrier(world));
-    fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, visible, bytes);
+    if (!b->one_level)
+        fsdp_process_group_free_memory(world, FSDP_MEMORY_SYMMETRIC, visible, bytes);
+    else
+        free(visible);
     free(send);
 }
 
@@ -135,12 +141,17 @@ static void bits_are_those_of_one_machine_that_adds_so(void **state)
         const shape *s = &shapes[i / 4];
         bits one = {.by = s->ranks, .force_copy = i % 2, .dtype = i / 2 % 2 ? FSDP_BF16 : FSDP_F32};
         bits several = {.dtype = one.dtype, .force_copy = i % 3 == 0};
+        bits flat = {.dtype = one.dtype, .one_level = true};
 
         make_bits(&one);
         make_bits(&several);
+        make_bits(&flat);
         test_run_ranks(s->machines * s->ranks, reduce_everything, &one);
         test_run_machines(s->machines, s->ranks, false, reduce_everything, &several);
+        test_run_machines(s->machines, s->ranks, true, reduce_everything, &flat);
         check_equal(&one, &several, s->machines * s->ranks);
+        check_equal(&one, &flat, s->machines * s->ranks);
+        free_bits(&flat);
         free_bits(&several);
         free_bits(&one);
     }
@@ -177,7 +188,9 @@ static void count_bytes(fsdp_context *context, void *arg)
     fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
     int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world), elsewhere = size - c->shape.ranks;
     int64_t n = COUNT * (int64_t)sizeof(float), others = c->one_level ? elsewhere : c->shape.machines - 1, more_bytes;
-    int64_t reduced = (COUNT / size <= ALONG ? 2 : 3) * others;
+    int64_t counterparts = c->shape.machines - 1, reduced_bytes = 2 * counterparts * n / size;
+    bool by_machine = c->one_level && c->shape.ranks > 1; /* then what the call begins with stays on the machine */
+    int64_t reduced = others + (COUNT / size <= ALONG && !by_machine ? 1 : 2) * counterparts;
     bool is_root = rank == size - 1, gets = (c->one_level || (rank + 1) % c->shape.ranks == 0) && rank < elsewhere;
     float *many = calloc((size_t)size * COUNT, sizeof *many), *more = calloc((size_t)size * COUNT, sizeof *more);
 
@@ -190,10 +203,9 @@ static void count_bytes(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_reduce_scatter(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_REDUCE_SCATTER, others * n, others * n, (1 + PIECES) * others);
     CHECK_OK(fsdp_all_reduce(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
-    check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size, 2 * others * n / size, reduced);
+    check_network(world, FSDP_ALL_REDUCE, reduced_bytes, reduced_bytes, reduced);
     CHECK_OK(fsdp_all_reduce(world, many, more, 10, FSDP_F32, FSDP_SUM, stream));
-    check_network(world, FSDP_ALL_REDUCE, 2 * others * n / size + others * 40, 2 * others * n / size + others * 40,
-                  reduced + others);
+    check_network(world, FSDP_ALL_REDUCE, reduced_bytes + others * 40, reduced_bytes + others * 40, reduced + others);
     CHECK_OK(fsdp_broadcast(world, many, COUNT, FSDP_F32, size - 1, stream));
     check_network(world, FSDP_BROADCAST, is_root ? others * n : 0, gets ? n : 0, (1 + is_root * PIECES) * others);
     CHECK_OK(fsdp_all_to_all(world, many, more, COUNT, FSDP_F32, stream));

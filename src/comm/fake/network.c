@@ -7,6 +7,7 @@
 #include "comm/fake/machines.h"
 #include "comm/machines/batches.h"
 #include "comm/machines/shape.h"
+#include "comm/order.h"
 #include "comm/packed.h"
 #include "comm/sharded_buffer.h"
 #include "comm/symmetric/shown.h"
@@ -132,6 +133,18 @@ void fsdp__fake_count_barrier(const fsdp_process_group *group, const fsdp__call 
         meet(&c);
 }
 
+/* As many ranks on each machine, who add up what they have before anything leaves it. */
+static fsdp__group_shape by_machine(const count *c, int block)
+{
+    fsdp__group_shape s = c->shape;
+
+    s.columns = c->group->size / block;
+    s.locals = block;
+    s.place = c->group->rank / block;
+    s.local_rank = c->group->rank % block;
+    return s;
+}
+
 static int64_t share_of(const count *c, int place)
 {
     int64_t length;
@@ -145,6 +158,8 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
 {
     count c;
     int64_t own;
+    int block;
+    bool first = true; /* what leaves the machine is what the call begins with */
 
     if (!begin(&c, group, call, traffic))
         return;
@@ -155,12 +170,17 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
         exchange_first(&c, c.shape.elsewhere, bytes_of(&c, call->count), bytes_of(&c, call->count));
         return;
     }
+    block = c.shape.flat ? fsdp__order_block(group->ranks, group->size, c.fake->machine_ranks) : 0;
+    if (fsdp__reduces_by_machine(block, bytes_of(&c, call->count))) {
+        c.shape = by_machine(&c, block);
+        first = false;
+    }
     own = share_of(&c, c.shape.place);
     for (int p = 0; p < c.shape.columns; p++) {
         if (!is_elsewhere(&c, p))
             continue;
-        exchange_first(&c, 1, share_of(&c, p), own); /* of contributions */
-        exchange(&c, 1, own, share_of(&c, p));       /* of sums */
+        (first ? exchange_first : exchange)(&c, 1, share_of(&c, p), own); /* of contributions */
+        exchange(&c, 1, own, share_of(&c, p));                            /* of sums */
     }
 }
 

@@ -6,7 +6,9 @@
  *   all_reduce       2 (M-1)/M n: both; k (M-1) n where n is small, in one exchange and not two
  *   broadcast        n, but for the root's
  *   all_to_all       each part once: k parts for each rank elsewhere
- * In a flat group each rank counts as a machine. Each call is a meeting of headers, which takes along what is small. */
+ * In a flat group each rank counts as a machine; but in an all_reduce of more than 16 KiB the ranks of each machine,
+ * where they are equally many, add up what they have first, over the network's own ways. Each call is a meeting of
+ * headers, which takes along what is small. */
 #include "comm/machines/plain.h"
 
 #include "comm/machines/plain_run.h"

@@ -19,6 +19,7 @@ enum {
     FSDP__PIECE_BYTES = 60 << 10,              /* of a message, at most: see the note */
     FSDP__BATCH_BYTES = 8 * FSDP__PIECE_BYTES, /* of a reduction, to each rank, at most */
     FSDP__AT_ONCE_BYTES = 4096,                /* an all_reduce up to here is one exchange */
+    FSDP__BY_MACHINE_BYTES = 16 << 10,         /* see fsdp__reduces_by_machine */
     FSDP__ALONG_BYTES = 32 << 10               /* to a rank: so much goes along with the header of the call */
 };
 
@@ -38,6 +39,14 @@ fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, in
 /* Of an all_reduce of `count` elements by `columns` x `locals` ranks: [result, result + *length) are those that local
  * rank `local` of place `place` adds up. */
 int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, int local, int place, int64_t *length);
+
+/* Whether the ranks of a flat group add up what those on their machine have first, in an all_reduce of so many bytes,
+ * and then what the machines have: it takes two exchanges more, and sends as many bytes as a regular group. `block`: of
+ * comm/order.h, 0 in a regular group. */
+static inline bool fsdp__reduces_by_machine(int block, int64_t bytes)
+{
+    return block > 1 && bytes > FSDP__BY_MACHINE_BYTES;
+}
 
 /* Whether so many bytes to a rank, or from it, need no message of their own. */
 static inline bool fsdp__goes_along(int64_t bytes)
