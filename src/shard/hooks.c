@@ -73,9 +73,8 @@ static fsdp_status leave_backward(void *arg)
 static fsdp_status finish(fsdp__root *root)
 {
     FSDP_TRY(fsdp__root_finish_reductions(root));
-    for (int64_t i = 0; i < root->state_count; i++)
-        if (fsdp__module_state_is_gathering(root->states[i])) /* a prefetch that this backward did not need */
-            fsdp__module_state_reshard(root->states[i]);
+    for (int64_t i = 0; i < root->state_count; i++) /* of prefetches that this backward did not need */
+        fsdp__module_state_drop_gather(root->states[i]);
     fsdp__comm_context_drop_memory(root->comm);
     fsdp__give_back(root);
     fsdp__root_forget_order(root);
@@ -351,7 +350,7 @@ static fsdp_status end_iteration(fsdp__root *root)
         if (state->training == FSDP__FORWARD)
             FSDP_TRY(leave_forward(state));
         if (!root->in_backward && fsdp__module_state_is_ahead(state)) /* of a module that this forward passed by */
-            fsdp__module_state_reshard(state);
+            fsdp__module_state_drop_gather(state);
         fsdp__module_state_leave(state);
     }
     root->forward_root = NULL;

@@ -312,6 +312,17 @@ void fsdp__module_state_reshard(fsdp__module_state *state)
     reshard_all(state, fsdp__param_group_reshard);
 }
 
+void fsdp__module_state_drop_gather(fsdp__module_state *state)
+{
+    bool dropped = fsdp__module_state_is_gathering(state) && !use_of_hosts(state);
+
+    for (int64_t i = 0; i < state->group_count && dropped; i++)
+        if (state->groups[i]->sharded_state == FSDP_GATHERING)
+            fsdp__param_group_reshard(state->groups[i], state->comm);
+    if (dropped)
+        fsdp__module_state_notify(state, FSDP_EVENT_RESHARD);
+}
+
 static fsdp_status reshard_after_forward(fsdp__module_state *state)
 {
     bool unsharded = any_group(state, FSDP_GATHERING, FSDP_UNSHARDED);

@@ -134,6 +134,8 @@ fsdp_status fsdp__module_state_unshard_in_backward(fsdp__module_state *state);
 fsdp_status fsdp__module_state_wait(fsdp__module_state *state);
 /* Whether a gather is under way that nobody has waited for. */
 bool fsdp__module_state_is_gathering(const fsdp__module_state *state);
+/* Gives up such a gather. What companions have, who have been gathered with it or before, is theirs. */
+void fsdp__module_state_drop_gather(fsdp__module_state *state);
 /* Whether one is that the caller did not ask for. */
 bool fsdp__module_state_is_ahead(const fsdp__module_state *state);
 void fsdp__module_state_leave(fsdp__module_state *state);
