@@ -21,7 +21,7 @@ static fsdp_status share(void *arg, const fsdp__network_ops *ops, void *network,
                          "environment shows %s; FSDP_MPI=openmpi or FSDP_MPI=mpich decides)",
                          j->options->starter, j->options->ranks, j->start->kind->title, places->ranks,
                          j->start->variable);
-    return fsdp__mpi_machine_memory(ops, network, places, out);
+    return fsdp__mpi_machine_memory(ops, network, places, j->options->join_seconds, out);
 }
 
 fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context **out)

@@ -13,8 +13,7 @@
 #include "comm/shm/shm.h"
 
 enum {
-    NAME_BYTES = FSDP__REPORT_NOTE, /* nobody guesses it */
-    WAIT_SECONDS = 60               /* for ranks of this machine, which are all on their way */
+    NAME_BYTES = FSDP__REPORT_NOTE /* nobody guesses it */
 };
 
 static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__arena **out)
@@ -29,10 +28,10 @@ static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__ar
     return FSDP_OK;
 }
 
-static fsdp_status hand_over(const fsdp__places *places, const fsdp__report *first, fsdp__arena **arena)
+static fsdp_status hand_over(const fsdp__places *places, const fsdp__report *first, int seconds, fsdp__arena **arena)
 {
     char name[2 * NAME_BYTES + 1];
-    const fsdp__handoff handoff = {.name = name, .timeout_ns = (int64_t)WAIT_SECONDS * 1000000000};
+    const fsdp__handoff handoff = {.name = name, .timeout_ns = (int64_t)seconds * 1000000000};
     int local_rank = places->rank % places->machine_ranks, fd = -1;
     fsdp_status status;
 
@@ -50,7 +49,7 @@ static fsdp_status hand_over(const fsdp__places *places, const fsdp__report *fir
 }
 
 fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network, const fsdp__places *places,
-                                     fsdp__arena **out)
+                                     int seconds, fsdp__arena **out)
 {
     fsdp__report mine = {0}, first = {0};
     fsdp__arena *arena = NULL;
@@ -60,7 +59,7 @@ fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network
     if (places->rank % places->machine_ranks == 0)
         fsdp__report_write(&mine, make(places, &mine, &arena));
     FSDP_TRY_GOTO(status, fsdp__report_compare(ops, network, places, &mine, &first), out);
-    fsdp__report_write(&mine, hand_over(places, &first, &arena));
+    fsdp__report_write(&mine, hand_over(places, &first, seconds, &arena));
     FSDP_TRY_GOTO(status, fsdp__report_compare(ops, network, places, &mine, &first), out);
     *out = arena;
     arena = NULL;
