@@ -57,8 +57,8 @@ LISTED = {
     'bench/cluster.sh --peer "python3 /path/to/torch_bench.py" --model gpt-10m --steps 4 --warmup 1 '
     '--step-options "--parts --keep-last"':
         "measures for minutes, beside PyTorch, and needs namespaces",
-    'bench/cluster.sh --ranks 1 --rates 1gbit --run "build/bench/bench_collectives joined 64"': "needs namespaces",
-    'bench/cluster.sh --ranks 1 --rates 1gbit --run "./mpi_collectives 64"': "needs namespaces, and Open MPI's compiler",
+    'bench/cluster.sh --ranks 1 --rates 1gbit --run "build/bench/bench_collectives joined 256"': "needs namespaces",
+    'bench/cluster.sh --ranks 1 --rates 1gbit --run "./mpi_collectives 256"': "needs namespaces, and Open MPI's compiler",
     "build/bench/bench_kernels": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v3 unary binary topk": "measures for minutes",
     "build/bench/bench_kernels -t 1 -i v4 unary binary topk": "measures for minutes",
