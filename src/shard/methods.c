@@ -89,6 +89,38 @@ static fsdp_status end_unshard(fsdp__module_state *state)
     return status;
 }
 
+/* Tied weights, too: until somebody waits they are not to be given up. */
+static void mark_requested(fsdp__module_state *state)
+{
+    for (int64_t i = 0; i < state->group_count; i++)
+        state->groups[i]->requested = true;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        mark_requested(state->companions[i]);
+}
+
+static bool is_requested(const fsdp__module_state *state)
+{
+    bool requested = false;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        requested = requested || state->groups[i]->requested;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        requested = requested || is_requested(state->companions[i]);
+    return requested;
+}
+
+/* Or there: of what a use, a reshard or a write has taken away in between nothing is left to wait for. */
+static bool is_on_its_way(const fsdp__module_state *state)
+{
+    bool all = true;
+
+    for (int64_t i = 0; i < state->group_count; i++)
+        all = all && state->groups[i]->sharded_state >= FSDP_GATHERING;
+    for (int64_t i = 0; i < state->companion_count; i++)
+        all = all && is_on_its_way(state->companions[i]);
+    return all;
+}
+
 fsdp_status fsdp_module_unshard(fsdp_module *module)
 {
     fsdp__module_state *state;
@@ -104,8 +136,7 @@ fsdp_status fsdp_module_unshard_async(fsdp_module *module)
 
     FSDP_TRY(fsdp__method_state(module, &state));
     FSDP_TRY(begin_unshard(state));
-    for (int64_t i = 0; i < state->group_count; i++)
-        state->groups[i]->requested = true;
+    mark_requested(state);
     return FSDP_OK;
 }
 
@@ -114,10 +145,7 @@ fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
-    for (int64_t i = 0; i < state->group_count; i++)
-        if (state->groups[i]->requested)
-            return end_unshard(state);
-    return FSDP_OK;
+    return is_requested(state) && is_on_its_way(state) ? end_unshard(state) : FSDP_OK;
 }
 
 static fsdp_status reshard(fsdp__module_state *state, int unused)

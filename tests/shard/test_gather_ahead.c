@@ -303,7 +303,7 @@ typedef struct row {
         fsdp_module base;
         fsdp_tensor *weight, *own;
     } * user;
-    bool cut;
+    bool skips; /* both */
 } row;
 
 static fsdp_tensor *user_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
@@ -321,7 +321,7 @@ static fsdp_tensor *row_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
     const row *r = (row *)self;
 
     (void)count;
-    return fsdp_call(&r->user->base, fsdp_call(&r->owner->base, inputs[0]));
+    return r->skips ? inputs[0] : fsdp_call(&r->user->base, fsdp_call(&r->owner->base, inputs[0]));
 }
 
 static const fsdp_module_type row_type = {.name = "Row", .forward = row_forward};
@@ -369,6 +369,16 @@ static void count_reshards(void *arg, fsdp_module *module, fsdp_shard_event even
     of[0] += event == FSDP_EVENT_RESHARD && strcmp(module->type->name, "User") == 0;
 }
 
+static void row_step(row *r)
+{
+    fsdp_context *context = r->base.context;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(
+        fsdp_call(&r->base, CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, WIDTH), 1))))))));
+    fsdp_scope_end(context, NULL);
+}
+
 static void hold_open(fsdp_context *context, void *arg)
 {
     row *r = make_row(context, arg);
@@ -396,16 +406,53 @@ static void hold_open(fsdp_context *context, void *arg)
     fsdp_module_unref(&r->base);
 }
 
-static void what_is_held_open_outlives_a_gather_that_is_given_up(void **state)
+/* One that was asked for by hand, through a forward that had no use for it. */
+static void ask_and_wait(fsdp_context *context, void *arg)
 {
-    (void)state;
+    row *r = make_row(context, arg);
+    fsdp_module *user = &r->user->base;
+
+    row_step(r);
+    r->skips = true;
+    for (int reshards = 0; reshards < 2; reshards++) {
+        CHECK_OK(fsdp_module_unshard_async(user));
+        CHECK_OK(fsdp_scope_begin(context));
+        CHECK_PTR(fsdp_call(&r->base, CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, WIDTH)))));
+        fsdp_scope_end(context, NULL);
+        if (reshards)
+            CHECK_OK(fsdp_module_reshard(&r->owner->base));
+        CHECK_OK(fsdp_module_wait_unshard(user));
+        /* All of them, or none. */
+        CHECK_EQ(fsdp_tensor_size(r->user->own, 0) == WIDTH, !reshards);
+        CHECK_EQ(fsdp_tensor_size(r->user->weight, 0) == WIDTH, !reshards);
+        CHECK_OK(fsdp_module_reshard_all(&r->base));
+        CHECK_EQ(state_of(user), FSDP_SHARDED);
+        CHECK_EQ(state_of(&r->owner->base), FSDP_SHARDED);
+    }
+    fsdp_module_unref(&r->base);
+}
+
+static void over_all_overlaps(test_rank_body body)
+{
     for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
         for (int copy = 0; copy < 2; copy++) {
             fsdp_shard_options options = {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy};
 
-            test_run_ranks(3, hold_open, &options);
-            test_run_machines(2, 1, false, hold_open, &options);
+            test_run_ranks(3, body, &options);
+            test_run_machines(2, 1, false, body, &options);
         }
+}
+
+static void what_is_held_open_outlives_a_gather_that_is_given_up(void **state)
+{
+    (void)state;
+    over_all_overlaps(hold_open);
+}
+
+static void what_was_asked_for_is_there_with_what_is_tied(void **state)
+{
+    (void)state;
+    over_all_overlaps(ask_and_wait);
 }
 
 /* ---- meshes that are not the same on all ranks ---- */
@@ -606,5 +653,6 @@ TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next)
           cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(behind_a_small_unit_comes_one_more),
           cmocka_unit_test(what_is_on_its_way_is_not_read),
           cmocka_unit_test(what_is_held_open_outlives_a_gather_that_is_given_up),
+          cmocka_unit_test(what_was_asked_for_is_there_with_what_is_tied),
           cmocka_unit_test(ranks_with_other_meshes_gather_in_the_same_order),
           cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))
