@@ -141,7 +141,7 @@ static void bits_are_those_of_one_machine_that_adds_so(void **state)
         const shape *s = &shapes[i / 4];
         bits one = {.by = s->ranks, .force_copy = i % 2, .dtype = i / 2 % 2 ? FSDP_BF16 : FSDP_F32};
         bits several = {.dtype = one.dtype, .force_copy = i % 3 == 0};
-        bits flat = {.dtype = one.dtype, .one_level = true};
+        bits flat = {.dtype = one.dtype, .one_level = true, .force_copy = i % 3 == 1};
 
         make_bits(&one);
         make_bits(&several);
@@ -276,12 +276,28 @@ static void rows_enter_a_machine_once(void **state)
 
 /* ---- groups ---- */
 
+/* One element, and many: in shares of odd sizes. */
+static void add_up(fsdp_process_group *group, int mine, int all, fsdp_stream *stream)
+{
+    static const int64_t counts[] = {1, 5003, 10007};
+    int32_t *values = calloc(10007, sizeof *values);
+
+    for (size_t c = 0; c < 3; c++) {
+        for (int64_t i = 0; i < counts[c]; i++)
+            values[i] = mine * (int32_t)(i % 101 + 1);
+        CHECK_OK(fsdp_all_reduce(group, values, values, counts[c], FSDP_I32, FSDP_SUM, stream));
+        for (int64_t i = 0; i < counts[c]; i++)
+            CHECK_EQ(values[i], all * (int32_t)(i % 101 + 1));
+    }
+    free(values);
+}
+
 /* Of the group's ranks, if this is one. */
 static void try_group(fsdp_context *context, const int *ranks, int count, int machines, bool shares)
 {
     fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
     fsdp_process_group *group;
-    int32_t mine = fsdp_context_rank(context) + 1, sum = 0;
+    int all = 0;
     void *memory = NULL;
 
     CHECK_OK(fsdp_process_group_create(context, ranks, count, "some", &group));
@@ -289,14 +305,10 @@ static void try_group(fsdp_context *context, const int *ranks, int count, int ma
         return;
     CHECK_EQ(fsdp__process_group_machines(group), machines);
     CHECK_EQ(fsdp_process_group_can_share(group, FSDP_MEMORY_SHARED), shares);
-    for (int i = 0; i < 3; i++) {
-        int32_t expected = 0;
-
-        for (int r = 0; r < count; r++)
-            expected += ranks[r] + 1;
-        CHECK_OK(fsdp_all_reduce(group, &mine, &sum, 1, FSDP_I32, FSDP_SUM, stream));
-        CHECK_EQ(sum, expected);
-    }
+    for (int r = 0; r < count; r++)
+        all += ranks[r] + 1;
+    for (int i = 0; i < 3; i++)
+        add_up(group, fsdp_context_rank(context) + 1, all, stream);
     if (shares) {
         CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_SHARED, 4096, &memory));
         fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, memory, 4096);
@@ -319,10 +331,20 @@ static void make_groups(fsdp_context *context, void *arg)
     try_group(context, fsdp_context_rank(context) % 2 ? (const int[]){1, 3, 5} : (const int[]){0, 2, 4}, 3, 3, true);
 }
 
+/* Two of each machine, but others on each: flat, and what is added first is. */
+static void make_uneven_groups(fsdp_context *context, void *arg)
+{
+    (void)arg;
+    try_group(context, (const int[]){0, 1, 4, 5, 6, 8}, 6, 3, false);
+    try_group(context, (const int[]){0, 1, 2, 6, 7, 8}, 6, 2, true);
+    try_group(context, (const int[]){0, 2, 7, 8}, 4, 2, false);
+}
+
 static void groups_are_local_regular_or_flat(void **state)
 {
     (void)state;
     test_run_machines(3, 2, false, make_groups, NULL);
+    test_run_machines(3, 3, false, make_uneven_groups, NULL);
 }
 
 /* Each machine has its own region; none has one where a rank cannot. */

@@ -46,6 +46,8 @@ try() { # STARTER PLUGIN
         join=2 stuck $function / "not all ranks have joined within 2 s (FSDP_JOIN_TIMEOUT)" "$@" --training.steps=2
         [ ! -e "$folder/run" ]
     done
+    # Ranks of one machine that do not reach each other say so before all of joining is over.
+    join=6 STUCK_APART=1 stuck nothing / "1 of 1 processes of this machine have not come" "$@" --training.steps=2
     # The first message of all, before anybody knows of a config.
     join=2 stuck MPI_Isend / "comm.timeout is 2 s" "$@" --training.steps=2
     stuck MPI_Testsome "$folder/run/step-2" \

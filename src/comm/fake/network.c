@@ -133,18 +133,6 @@ void fsdp__fake_count_barrier(const fsdp_process_group *group, const fsdp__call 
         meet(&c);
 }
 
-/* As many ranks on each machine, who add up what they have before anything leaves it. */
-static fsdp__group_shape by_machine(const count *c, int block)
-{
-    fsdp__group_shape s = c->shape;
-
-    s.columns = c->group->size / block;
-    s.locals = block;
-    s.place = c->group->rank / block;
-    s.local_rank = c->group->rank % block;
-    return s;
-}
-
 static int64_t share_of(const count *c, int place)
 {
     int64_t length;
@@ -159,7 +147,7 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
     count c;
     int64_t own;
     int block;
-    bool first = true; /* what leaves the machine is what the call begins with */
+    bool along = true; /* the first exchange goes with the headers */
 
     if (!begin(&c, group, call, traffic))
         return;
@@ -172,14 +160,14 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
     }
     block = c.shape.flat ? fsdp__order_block(group->ranks, group->size, c.fake->machine_ranks) : 0;
     if (fsdp__reduces_by_machine(block, bytes_of(&c, call->count))) {
-        c.shape = by_machine(&c, block);
-        first = false;
+        c.shape = fsdp__group_by_machine(group->rank, group->size, block);
+        along = false; /* that one stays on the machine */
     }
     own = share_of(&c, c.shape.place);
     for (int p = 0; p < c.shape.columns; p++) {
         if (!is_elsewhere(&c, p))
             continue;
-        (first ? exchange_first : exchange)(&c, 1, share_of(&c, p), own); /* of contributions */
+        (along ? exchange_first : exchange)(&c, 1, share_of(&c, p), own); /* of contributions */
         exchange(&c, 1, own, share_of(&c, p));                            /* of sums */
     }
 }

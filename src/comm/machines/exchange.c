@@ -28,8 +28,8 @@ typedef struct fsdp__flow {
     int at_segment;
     size_t at_byte, left;
     int posted;                      /* pieces */
-    int places;                      /* for as many as are on their way at a time */
-    fsdp__network_request *requests; /* one a place */
+    int slots;                       /* as many pieces as are on their way at a time */
+    fsdp__network_request *requests; /* one a slot */
 } flow;
 
 size_t fsdp__leg_bytes(const fsdp__leg *leg)
@@ -64,15 +64,15 @@ static int cut(flow *f, fsdp__segment *out)
     return count;
 }
 
-/* Posts what there is room for. Pieces of a leg end in the order in which they were posted, or may: a place is taken
- * again when it is free, in turn. */
+/* Posts what there is room for. A leg's slots are taken in turn: a piece that is late holds up its slot, and so all
+ * that come behind it. */
 static fsdp_status post(fsdp__exchange *x, int i)
 {
     fsdp__link *link = &x->group->world->link;
     flow *f = &x->flows[i];
 
     while (f->left > 0) {
-        fsdp__network_request *request = &f->requests[f->posted % f->places];
+        fsdp__network_request *request = &f->requests[f->posted % f->slots];
         int count;
 
         if (*request)
@@ -92,8 +92,8 @@ static bool is_elsewhere(const fsdp__exchange *x, int rank)
     return fsdp__machine_of(places, rank) != fsdp__machine_of(places, places->rank);
 }
 
-/* Pieces of so many bytes that are on their way at a time. */
-static int places_for(size_t bytes)
+/* For the pieces of so many bytes that are on their way at a time. */
+static int slots_for(size_t bytes)
 {
     return (int)FSDP__MIN(fsdp__messages_of((int64_t)bytes), FSDP__PIECES);
 }
@@ -111,9 +111,9 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
         *f = (flow){.leg = legs[i],
                     .sends = sends,
                     .left = bytes,
-                    .places = places_for(bytes),
+                    .slots = slots_for(bytes),
                     .requests = x->requests + x->request_count};
-        x->request_count += f->places;
+        x->request_count += f->slots;
         if (!is_elsewhere(x, legs[i].rank))
             continue;
         *(sends ? &x->sent : &x->received) += (int64_t)bytes;
@@ -139,10 +139,10 @@ void fsdp__exchange_give_up(fsdp__exchange *x)
 }
 
 /* What an exchange of these legs needs. */
-static void measure(const fsdp__leg *legs, int count, size_t *places, size_t *segments)
+static void measure(const fsdp__leg *legs, int count, size_t *slots, size_t *segments)
 {
     for (int i = 0; i < count; i++) {
-        *places += (size_t)places_for(fsdp__leg_bytes(&legs[i]));
+        *slots += (size_t)slots_for(fsdp__leg_bytes(&legs[i]));
         *segments = FSDP__MAX(*segments, (size_t)legs[i].count);
     }
 }
@@ -151,13 +151,13 @@ static void measure(const fsdp__leg *legs, int count, size_t *places, size_t *se
 static bool take_memory(fsdp__exchange *x, const fsdp__leg *sends, int send_count, const fsdp__leg *receives,
                         int receive_count)
 {
-    size_t legs = (size_t)(send_count + receive_count), places = 0, segments = 1;
+    size_t legs = (size_t)(send_count + receive_count), slots = 0, segments = 1;
 
-    measure(sends, send_count, &places, &segments);
-    measure(receives, receive_count, &places, &segments);
-    if (places == 0)
+    measure(sends, send_count, &slots, &segments);
+    measure(receives, receive_count, &slots, &segments);
+    if (slots == 0)
         return true;
-    x->flows = fsdp__calloc(1, legs * sizeof *x->flows + segments * sizeof *x->scratch + places * sizeof *x->requests);
+    x->flows = fsdp__calloc(1, legs * sizeof *x->flows + segments * sizeof *x->scratch + slots * sizeof *x->requests);
     if (!x->flows)
         return false;
     x->scratch = (fsdp__segment *)(x->flows + legs);
@@ -199,7 +199,8 @@ typedef struct patience {
     int64_t nap_ns, since; /* the last in ticks of the watch */
     int64_t looked_ns;     /* when it looked last; 0: not yet */
     int64_t cpu_ns;        /* of this thread, then, or when it began to nap */
-    int slack_ns;          /* the thread's own, while it naps; 0: it has not napped yet */
+    bool naps;             /* from the first one on */
+    int slack_ns;          /* the thread's own, while it naps: 0 of a real-time one */
     bool told;             /* whom it waits for */
 } patience;
 
@@ -209,7 +210,7 @@ static int64_t missing(const fsdp__exchange *x, int i)
     const flow *f = &x->flows[i];
     int64_t pieces = fsdp__messages_of((int64_t)f->left);
 
-    for (int p = 0; p < f->places; p++)
+    for (int p = 0; p < f->slots; p++)
         pieces += f->requests[p] != 0;
     return pieces;
 }
@@ -249,7 +250,8 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
         (void)sched_yield();
         return;
     }
-    if (p->slack_ns == 0) {
+    if (!p->naps) {
+        p->naps = true;
         p->slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
         (void)prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
         p->cpu_ns = fsdp__thread_cpu_ns();
@@ -299,7 +301,7 @@ static fsdp_status wait_for_all(fsdp__exchange *x)
     patience p = {.since = fsdp__watch_ticks(&x->group->world->watch)};
     fsdp_status status = run(x, &p);
 
-    if (p.slack_ns > 0)
+    if (p.naps && p.slack_ns > 0) /* 0 would set the system's own */
         (void)prctl(PR_SET_TIMERSLACK, p.slack_ns, 0, 0, 0);
     return status;
 }

@@ -1,4 +1,4 @@
-/* plain_reduce.c - reductions of contiguous parts: the machine's sums travel. */
+/* plain_reduce.c - reductions of contiguous parts: of a regular group the machine's sums travel. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -56,7 +56,7 @@ fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *call, f
 typedef struct split {
     fsdp__plain_run *run;
     int columns, locals, place, local_rank;
-    fsdp__share *shares; /* for columns or locals */
+    fsdp__share *shares; /* [columns], then [locals] */
 } split;
 
 /* Of the buffer at `base`: what local rank `local` of each place adds up. */
@@ -74,11 +74,11 @@ static const fsdp__share *shares_of(const split *s, const void *base, int local)
 /* What the local rank of that number adds up, on all machines together. */
 static fsdp__share share_of_local(const split *s, const void *base, int local)
 {
-    const fsdp__share *shares = shares_of(s, base, local), *last = &shares[s->columns - 1];
-    fsdp__share all = {shares[0].data, last->count};
+    int64_t length, count = s->run->call->count;
+    int64_t start = fsdp__share_of(s->columns, s->locals, count, s->run->element, local, 0, &length);
+    int64_t last = fsdp__share_of(s->columns, s->locals, count, s->run->element, local, s->columns - 1, &length);
 
-    all.count += (last->data - all.data) / (int64_t)s->run->element;
-    return all;
+    return (fsdp__share){fsdp__plain_at(s->run, base, start), last + length - start};
 }
 
 /* The same for each, as shares. */
@@ -130,11 +130,11 @@ static fsdp_status reduce_by_machine(const split *s)
     const fsdp__sharers neighbours = {s->place * s->locals, 1, s->locals, s->local_rank},
                         counterparts = {s->local_rank, s->locals, s->columns, s->place};
     fsdp__reduce_ranks_args first = over_all(r), then = over_all(r);
+    void *own = share_of_local(s, call->recv, s->local_rank).data;
 
     first.divisor = 1.0f;
     first.block = then.block = 0;
-    FSDP_TRY(fsdp__shares_reduce(r, &neighbours, shares_of_locals(s, call->send), first,
-                                 share_of_local(s, call->recv, s->local_rank).data));
+    FSDP_TRY(fsdp__shares_reduce(r, &neighbours, shares_of_locals(s, call->send), first, own));
     FSDP_TRY(add_machines(s, &counterparts, call->recv, then));
     return fsdp__shares_gather(r, &neighbours, shares_of_locals(s, call->recv));
 }
@@ -177,8 +177,11 @@ static fsdp_status all_reduce_over(fsdp__plain_run *r)
         local.lacking = &lacking;
         FSDP_TRY(fsdp__symmetric_all_reduce(g->local, &local, r->stream, r->traffic));
     }
-    if (by_machine)
-        s = (split){r, g->size / g->block, g->block, g->rank / g->block, g->rank % g->block, NULL};
+    if (by_machine) {
+        const fsdp__group_shape shape = fsdp__group_by_machine(g->rank, g->size, g->block);
+
+        s = (split){r, shape.columns, shape.locals, shape.place, shape.local_rank, NULL};
+    }
     s.shares = fsdp__calloc((size_t)(s.columns + s.locals), sizeof *s.shares);
     if (!s.shares)
         return FSDP_NO_MEMORY;

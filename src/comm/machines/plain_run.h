@@ -52,7 +52,8 @@ void fsdp__plain_meet(fsdp__plain_run *r, bool complete);
 /* Compares them, where they are on their way. */
 fsdp_status fsdp__plain_end_meeting(fsdp__plain_run *r);
 
-/* Puts the legs on their way: they are none afterwards. A failure leaves nothing begun. */
+/* Puts the legs on their way: they are none afterwards. A failure leaves nothing of them begun; a meeting ends with the
+ * run. */
 fsdp_status fsdp__plain_begin_exchange(fsdp__plain_run *r, fsdp__exchange *x);
 /* The end of the meeting, then of the exchange. `status`: of what there was to do meanwhile. */
 fsdp_status fsdp__plain_end_exchange(fsdp__plain_run *r, fsdp__exchange *x, fsdp_status status);

@@ -39,6 +39,16 @@ fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, in
     return s;
 }
 
+fsdp__group_shape fsdp__group_by_machine(int rank, int size, int block)
+{
+    return (fsdp__group_shape){.machines = size / block,
+                               .columns = size / block,
+                               .place = rank / block,
+                               .locals = block,
+                               .local_rank = rank % block,
+                               .elsewhere = size / block - 1};
+}
+
 int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, int local, int place, int64_t *length)
 {
     int64_t shares = (int64_t)locals * columns, line = LINE / (int64_t)element;

@@ -48,6 +48,9 @@ static inline bool fsdp__reduces_by_machine(int block, int64_t bytes)
     return block > 1 && bytes > FSDP__BY_MACHINE_BYTES;
 }
 
+/* How such a group lies for the second step: as a regular one of `block` ranks on each machine. */
+fsdp__group_shape fsdp__group_by_machine(int rank, int size, int block);
+
 /* Whether so many bytes to a rank, or from it, need no message of their own. */
 static inline bool fsdp__goes_along(int64_t bytes)
 {

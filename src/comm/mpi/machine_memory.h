@@ -6,8 +6,8 @@
 #include "comm/symmetric/arena.h"
 
 /* Made by the first rank of each machine, which hands it to the others there under a name that the network has carried.
- * All ranks succeed, or all fail with the reason of the first that does; `seconds`: how long those of a machine wait
- * for each other. [collective] */
+ * All ranks succeed, or all fail with the reason of the first that does. `seconds`: for all of joining, of which those
+ * of a machine wait half for each other. [collective] */
 fsdp_status fsdp__mpi_machine_memory(const fsdp__network_ops *ops, void *network, const fsdp__places *places,
                                      int seconds, fsdp__arena **out);
 
