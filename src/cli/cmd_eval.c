@@ -14,6 +14,7 @@
 #include "cli/process.h"
 #include "cli/token_text.h"
 #include "data/token_cache.h"
+#include "train/facts.h"
 #include "train/model_folder.h"
 
 /* Tell a started rank from the process that starts them: which model it is to read, and the tokens that were made. */
@@ -229,6 +230,18 @@ static void print_end(const fsdp_evaluation *found)
            fsdp__thousands((int64_t)((double)found->tokens / found->seconds + 0.5), speed, sizeof speed));
 }
 
+/* What would be mixed where ranks have read other files, or were given another command line. */
+static void write_facts(const void *arg, FILE *out)
+{
+    const evaluation *e = arg;
+
+    fsdp__facts_of_model(&e->config, out);
+    fsdp__facts_of_weights(e->folder.path, e->folder.is_checkpoint, "the model's folder", out);
+    fsdp__facts_of_data(e->tokens, "--data", out);
+    fprintf(out, "--seq-len\t%lld\n--batch-size\t%lld\n--steps\t%lld\n--dtype\t%s\n", (long long)e->options.seq_len,
+            (long long)e->options.local_batch, (long long)e->options.steps, fsdp_dtype_name(e->dtype));
+}
+
 static fsdp_status evaluate(evaluation *e, fsdp_context *context)
 {
     bool prints = fsdp_context_rank(context) == 0;
@@ -236,6 +249,7 @@ static fsdp_status evaluate(evaluation *e, fsdp_context *context)
     fsdp_evaluation found;
     fsdp_status status;
 
+    FSDP_TRY(fsdp__facts_agree(context, "evaluate different things", write_facts, e));
     FSDP_TRY(fsdp__folder_model_load(context, e->folder.path, &e->config, e->dtype, &model));
     if (prints)
         print_begin(e);

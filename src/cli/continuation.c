@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "cli/folder_model.h"
 #include "cli/process.h"
 #include "launch/launch.h"
+#include "train/facts.h"
 
 /* ---- the prompt ---- */
 
@@ -122,6 +124,25 @@ static fsdp_status generate(fsdp__continuation *c, fsdp_module *model)
     return check_output(c);
 }
 
+/* What would be mixed where ranks have read other files, or were given another command line. */
+static void write_facts(const void *arg, FILE *out)
+{
+    const fsdp__continuation *c = arg;
+    const fsdp_generate_options *o = &c->options;
+    size_t bytes = (size_t)c->count * sizeof *c->tokens;
+
+    fsdp__facts_of_model(&c->config, out);
+    fsdp__facts_of_weights(c->folder.path, c->folder.is_checkpoint, "the model's folder", out);
+    fprintf(out, "the prompt\t%lld tokens (%016llx)\n", (long long)c->count,
+            (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, c->tokens, bytes));
+    for (int64_t i = 0; i < c->stops.count; i++)
+        fprintf(out, "stop token %lld\t%d\n", (long long)i, (int)c->stops.ids[i]);
+    fprintf(out, "the most new tokens\t%lld\n--temperature\t%.9g\n--top-k\t%lld\n--top-p\t%.9g\n--seed\t%llu\n",
+            (long long)o->max_new_tokens, (double)o->temperature, (long long)o->top_k, (double)o->top_p,
+            (unsigned long long)o->seed);
+    fprintf(out, "--dtype\t%s\nthe cache\t%s\n", fsdp_dtype_name(c->dtype), o->no_cache ? "not used" : "used");
+}
+
 fsdp_status fsdp__continuation_run(fsdp__continuation *c)
 {
     fsdp_context *context = NULL;
@@ -130,6 +151,8 @@ fsdp_status fsdp__continuation_run(fsdp__continuation *c)
 
     FSDP_TRY(create_context(c, &context));
     status = fsdp_context_set_comm_timeout(context, c->comm_timeout);
+    if (status == FSDP_OK)
+        status = fsdp__facts_agree(context, "generate different things", write_facts, c);
     if (status == FSDP_OK)
         status = fsdp__folder_model_load(context, c->folder.path, &c->config, c->dtype, &model);
     if (status == FSDP_OK)

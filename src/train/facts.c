@@ -1,15 +1,23 @@
-/* facts.c - facts of a model and of data, and the comparison of two lists. */
+/* facts.c - facts of a model, its weights and of data, and the comparison of lists. */
 #include "train/facts.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/file.h"
 #include "base/hash.h"
+#include "checkpoint/manifest.h"
+#include "fsdp/format.h"
 
 enum {
     SAMPLES = 16, /* places at which the data is looked at */
     SAMPLE_TOKENS = 64,
-    NAMED = 4 /* differences that a message names; the rest are counted */
+    SAMPLE_BYTES = 64, /* of each tensor of a model */
+    NAMED = 4,         /* differences that a message names; the rest are counted */
+    HOST_BYTES = 65
 };
 
 /* ---- facts ---- */
@@ -124,4 +132,119 @@ int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_by
     if (count > NAMED)
         snprintf(text + used, text_bytes - used, ", and %d more", count - NAMED);
     return count;
+}
+
+/* ---- weights ---- */
+
+/* Names, types and shapes of the tensors that will be loaded, and how each begins: what a rank has of them must fit
+ * what its peers have, and another checkpoint of the same model would be mixed with it. */
+static void write_tensors(const char *key, const char *folder, FILE *out)
+{
+    fsdp_weights *file = NULL;
+    uint64_t hash = FSDP__HASH_OF_NOTHING;
+
+    if (fsdp_weights_open(folder, &file) != FSDP_OK) { /* loading them will say it, where all have this line */
+        fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
+        return;
+    }
+    for (int64_t i = 0; i < fsdp_weights_count(file); i++) {
+        const fsdp_weights_entry *entry = fsdp_weights_at(file, i);
+        int64_t numel = (int64_t)(FSDP__MIN(entry->bytes, (size_t)SAMPLE_BYTES) / fsdp_dtype_size(entry->dtype));
+        char begin[SAMPLE_BYTES] = {0};
+
+        hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
+        hash = fsdp__hash_bytes(hash, &entry->dtype, sizeof entry->dtype);
+        hash = fsdp__hash_bytes(hash, entry->shape, (size_t)entry->ndim * sizeof *entry->shape);
+        if (fsdp_weights_read(file, entry, 0, numel, begin) == FSDP_OK)
+            hash = fsdp__hash_bytes(hash, begin, (size_t)numel * fsdp_dtype_size(entry->dtype));
+    }
+    fprintf(out, "what %s holds\t%lld tensors (%016llx)\n", key, (long long)fsdp_weights_count(file),
+            (unsigned long long)hash);
+    fsdp_weights_close(file);
+}
+
+/* A manifest has checksums of all that it speaks of. */
+static void write_checkpoint(const char *key, const char *path, FILE *out)
+{
+    char *name = fsdp__path_join(path, FSDP__MANIFEST_NAME), *text = NULL;
+    size_t bytes = 0;
+
+    if (name && fsdp__file_read(name, SIZE_MAX, &text, &bytes) == FSDP_OK)
+        fprintf(out, "what %s holds\ta checkpoint (%016llx)\n", key,
+                (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, text, bytes));
+    else
+        fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
+    fsdp__free(text);
+    fsdp__free(name);
+}
+
+void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *key, FILE *out)
+{
+    (is_checkpoint ? write_checkpoint : write_tensors)(key, folder, out);
+}
+
+/* ---- of all ranks ---- */
+
+/* A rank's: the name of its machine, with its end, then its facts. free() it; NULL and a last error when out of memory.
+ */
+static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg, size_t *bytes)
+{
+    char *text = NULL, host[HOST_BYTES] = "";
+    FILE *out = open_memstream(&text, bytes);
+
+    (void)gethostname(host, sizeof host - 1);
+    if (out) {
+        fwrite(host, 1, strlen(host) + 1, out);
+        write(arg, out);
+    }
+    if (out && fclose(out) == 0 && text)
+        return text;
+    (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
+    free(text);
+    return NULL;
+}
+
+static fsdp_status compare(const char *what, void *const *all, const size_t *bytes, int ranks)
+{
+    const char *first = all[0];
+    size_t first_host = strlen(first) + 1;
+    char text[FSDP__FACTS_TEXT], machine[HOST_BYTES + 16] = "";
+
+    for (int rank = 1; rank < ranks; rank++) {
+        const char *other = all[rank];
+        size_t host = strlen(other) + 1;
+
+        if (!fsdp__facts_differ(first + first_host, bytes[0] - first_host, other + host, bytes[rank] - host, text))
+            continue;
+        if (strcmp(first, other) != 0)
+            snprintf(machine, sizeof machine, " (machine '%s')", other);
+        return FSDP_FAIL(FSDP_INVALID, "ranks 0 and %d%s %s: %s: start all with the same", rank, machine, what, text);
+    }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__facts_agree(fsdp_context *context, const char *what, void (*write)(const void *arg, FILE *out),
+                              const void *arg)
+{
+    int ranks = fsdp_context_world_size(context);
+    fsdp_process_group *world;
+    void **all = NULL;
+    size_t *sizes = NULL, bytes = 0;
+    char *facts;
+    fsdp_status status;
+
+    if (ranks == 1)
+        return FSDP_OK;
+    world = fsdp_world(context);
+    if (!world)
+        return fsdp_last_status();
+    facts = facts_of(write, arg, &bytes);
+    if (!facts)
+        return FSDP_NO_MEMORY;
+    status = fsdp_gather_objects(world, facts, bytes, &all, &sizes);
+    free(facts);
+    FSDP_TRY(status);
+    status = compare(what, all, sizes, ranks);
+    fsdp_objects_free(world, all, sizes);
+    return status;
 }

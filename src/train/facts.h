@@ -3,9 +3,11 @@
 #ifndef TRAIN_FACTS_H
 #define TRAIN_FACTS_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "config/keys.h"
+#include "fsdp/context.h"
 #include "fsdp/data.h"
 #include "fsdp/train.h"
 
@@ -19,9 +21,15 @@ void fsdp__facts_of_model(const fsdp_model_config *model, FILE *out);
 void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, FILE *out);
 /* How many tokens `key` names, and some of them. */
 void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out);
+/* What a folder has as weights: names, types, shapes and beginnings of its tensors, or a checkpoint's checksums. */
+void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *key, FILE *out);
 /* Of some of its tokens, from all over it. */
 fsdp_status fsdp__facts_hash_data(const fsdp_tokens *stream, uint64_t *out);
 /* How many facts differ, and in `text` the first of them: "training.seed is 1 and 2, data.order is ..., and 3 more". */
 int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *text);
+/* Whether all ranks write the same: else FSDP_INVALID on all, "ranks 0 and 2 (machine 'b') WHAT: ...: start all with
+ * the same". [collective] */
+fsdp_status fsdp__facts_agree(fsdp_context *context, const char *what, void (*write)(const void *arg, FILE *out),
+                              const void *arg);
 
 #endif

@@ -40,6 +40,30 @@ back() { machines_on "$2" umount "$1"; }
 machines_run 1 "${train[@]}" $tokens --checkpoint.folder=checkpoints/a --export.path=exports/a >out 2>&1 ||
     fail "nothing is hidden, and it fails"
 
+# What is there, but is something else: ranks would mix the two.
+cp -r model other-model
+python3 - other-model/tiny-gpt2/model.safetensors data/tokens.bin other-tokens.bin <<'END'
+import sys
+weights, tokens = (bytearray(open(name, "rb").read()) for name in sys.argv[1:3])
+at = 8 + int.from_bytes(weights[:8], "little")
+weights[at : at + 4096] = bytes(reversed(weights[at : at + 4096]))
+open(sys.argv[1], "wb").write(weights)
+open(sys.argv[3], "wb").write(tokens[:1024] + bytes(byte for i in range(len(tokens) - 2, 1023, -2) for byte in tokens[i : i + 2]))
+END
+others="ranks 0 and 1 \(machine 'm1'\)"
+machines_on 1 mount --bind other-model model
+refused "$others have different configs: what model.path holds is" "$fsdp" train --model.path=model/tiny-gpt2 \
+    --training.seq_len=32 $tokens
+refused "$others evaluate different things: what the model's folder holds is" "$fsdp" eval model/tiny-gpt2 \
+    --data data/tokens.bin
+refused "$others generate different things: what the model's folder holds is" "$fsdp" generate model/tiny-gpt2 \
+    --tokens 1,2
+back model 1
+machines_on 1 mount --bind other-tokens.bin data/tokens.bin
+refused "$others have different configs: what data.path holds is" "${train[@]}" $tokens
+refused "$others evaluate different things: what --data holds is" "$fsdp" eval model/tiny-gpt2 --data data/tokens.bin
+back data/tokens.bin 1
+
 missing=("machine 'm0' \(rank 0\) does not see" "machine 'm1' does not see")
 for machine in 0 1; do
     misses=${missing[machine]}
