@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -262,6 +263,26 @@ static void other_users_get_nothing(void **state)
     (void)close(fd);
 }
 
+/* For the listener, and none for who comes: it says so, and does not wait for the time to be over. */
+static void a_giver_without_descriptors_says_so(void **state)
+{
+    fsdp__handoff handoff = long_one(own_name("limit"));
+    int fd = memory_file(".-"), next = dup(fd);
+    pid_t taker = start_taker(&handoff, 1);
+    struct rlimit before, few;
+
+    (void)state;
+    (void)close(next);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = (rlim_t)next + 1;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    CHECK_ERROR(fsdp__handoff_give(&handoff, fd, 1), FSDP_IO, "Too many open files");
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_EQ(status_of(taker), 1);
+    (void)close(fd);
+}
+
 static void memory_that_is_not_there(void **state)
 {
     fsdp__handoff handoff = {.name = own_name("memory")};
@@ -278,4 +299,5 @@ static void memory_that_is_not_there(void **state)
 TEST_MAIN(cmocka_unit_test(several_processes_take_one_file), cmocka_unit_test(who_dies_on_the_way_is_not_counted),
           cmocka_unit_test(nothing_stays_of_a_giver_that_was_killed), cmocka_unit_test(a_giver_that_ends_is_named),
           cmocka_unit_test(who_waits_can_be_told_to_stop), cmocka_unit_test(names_have_a_length),
-          cmocka_unit_test(other_users_get_nothing), cmocka_unit_test(memory_that_is_not_there))
+          cmocka_unit_test(other_users_get_nothing), cmocka_unit_test(a_giver_without_descriptors_says_so),
+          cmocka_unit_test(memory_that_is_not_there))

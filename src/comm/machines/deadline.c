@@ -15,6 +15,7 @@ enum {
     TURN_MS = 50,
     CALLS = 32, /* at once: threads of a rank that call the network are fewer */
     LEAST_LEAVING_MS = 10000,
+    MOST_LEAVING_MS = 60000, /* all have come to it, and their work is done */
     MOST_BROKEN_MS = 5000,
     LINE_BYTES = FSDP__ABORT_BYTES + 256
 };
@@ -352,7 +353,7 @@ void fsdp__deadline_leaving(fsdp__deadline *deadline)
     else if (deadline->broken)
         deadline->leaving_ms = broken_ms(deadline);
     else if (timeout_of(deadline) > 0)
-        deadline->leaving_ms = FSDP__MAX(timeout_of(deadline), LEAST_LEAVING_MS);
+        deadline->leaving_ms = FSDP__MIN(FSDP__MAX(timeout_of(deadline), LEAST_LEAVING_MS), MOST_LEAVING_MS);
     deadline->phase = LEAVING;
     deadline->watch = NULL;
     pthread_mutex_unlock(&deadline->mutex);

@@ -8,7 +8,7 @@
  *   while ranks join    the time that is given for all of it, whatever it waits for;
  *   later               comm.timeout: the world breaks;
  *   in a broken world   5 s more, or comm.timeout where that is less, from the break on;
- *   as they leave       comm.timeout, but 10 s at least.
+ *   as they leave       comm.timeout, but 10 s at least and a minute at most.
  *
  * Time is counted in turns of the thread, so a process that was stopped has not waited. */
 #ifndef COMM_MACHINES_DEADLINE_H

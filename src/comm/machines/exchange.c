@@ -132,7 +132,7 @@ void fsdp__exchange_give_up(fsdp__exchange *x)
     fsdp__link *link = x->group ? &x->group->world->link : NULL;
 
     if (link) { /* peers wait for what is not sent any more */
-        fsdp__arena_abort(link->arena, fsdp_last_status(), link->places.rank, fsdp_last_error());
+        fsdp__link_fail(link);
         fsdp__link_give_up(link);
     }
     release(x);

@@ -111,6 +111,14 @@ bool fsdp__link_poll(fsdp__link *link, int tag, void *data, size_t bytes, int *f
     return true;
 }
 
+void fsdp__link_fail(fsdp__link *link)
+{
+    char text[FSDP__ABORT_BYTES];
+
+    snprintf(text, sizeof text, "rank %d failed: %s", link->places.rank, fsdp_last_error());
+    fsdp__arena_abort(link->arena, FSDP_COMM, link->places.rank, text);
+}
+
 void fsdp__link_silence(fsdp__link *link)
 {
     atomic_store(&link->silent, true);

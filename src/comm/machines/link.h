@@ -35,6 +35,8 @@ bool fsdp__link_tell(fsdp__link *link, int to, int tag, void *data, size_t bytes
 bool fsdp__link_settle(fsdp__link *link, fsdp__network_request *request);
 bool fsdp__link_poll(fsdp__link *link, int tag, void *data, size_t bytes, int *from, size_t *got);
 
+/* Breaks the world with the last error, which is this rank's own. */
+void fsdp__link_fail(fsdp__link *link);
 /* Nothing calls the network from here on, and nothing is in it. */
 void fsdp__link_silence(fsdp__link *link);
 /* In a broken world: see the note. Does not wait for long. */

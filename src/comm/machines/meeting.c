@@ -131,7 +131,7 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
 
     *m = (fsdp__meeting){.group = group};
     if (!take_memory(m)) {
-        fsdp__arena_abort(link->arena, FSDP_NO_MEMORY, link->places.rank, fsdp_last_error());
+        fsdp__link_fail(link);
         return FSDP_NO_MEMORY;
     }
     if (legs) {

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "base/limits.h"
 
 enum {
     LOOK_MS = 20,     /* how often who waits looks whether to give up */
@@ -117,20 +118,25 @@ static void drop(giving *g, int at)
     g->sockets[at] = g->sockets[--g->count];
 }
 
-static void accept_one(giving *g)
+static fsdp_status accept_one(const fsdp__handoff *handoff, giving *g)
 {
-    int connection = accept4(g->sockets[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int connection = accept4(g->sockets[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), error = errno;
     struct ucred peer;
 
+    /* Whoever waits there goes on waiting, and poll would say so at once, again and again. */
+    if (connection < 0 && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM))
+        return FSDP_FAIL(FSDP_IO, "cannot take in a process of this machine, to give it '%s': %s%s", handoff->name,
+                         strerror(error), fsdp__limit_behind(error));
     if (connection < 0)
-        return;
+        return FSDP_OK;
     g->sockets[g->count++] = (struct pollfd){.fd = connection, .events = POLLIN};
     if (!is_ours(connection, &peer) || !send_word(connection, g->fd))
         drop(g, g->count - 1);
+    return FSDP_OK;
 }
 
 /* From the last to the first: what is dropped is replaced by one that was seen to. */
-static void serve(giving *g)
+static fsdp_status serve(const fsdp__handoff *handoff, giving *g)
 {
     int extra;
 
@@ -143,8 +149,7 @@ static void serve(giving *g)
             (void)close(extra);
         drop(g, i);
     }
-    if (g->sockets[0].revents && g->count <= g->takers)
-        accept_one(g);
+    return g->sockets[0].revents && g->count <= g->takers ? accept_one(handoff, g) : FSDP_OK;
 }
 
 static fsdp_status give_all(const fsdp__handoff *handoff, giving *g)
@@ -161,7 +166,7 @@ static fsdp_status give_all(const fsdp__handoff *handoff, giving *g)
         FSDP_TRY(status);
         g->sockets[0].events = g->count <= g->takers ? POLLIN : 0;
         if (poll(g->sockets, (nfds_t)g->count, wait_ms) > 0)
-            serve(g);
+            FSDP_TRY(serve(handoff, g));
     }
     return FSDP_OK;
 }

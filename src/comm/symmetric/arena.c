@@ -93,8 +93,8 @@ static fsdp_status map(fsdp__arena *arena, int fd, size_t bytes)
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 
     if (base == MAP_FAILED)
-        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot map %zu bytes of address space for shared memory: %s", bytes,
-                         strerror(errno));
+        return FSDP_FAIL(FSDP_NO_MEMORY, "cannot map %zu bytes of address space for shared memory: %s%s", bytes,
+                         strerror(errno), fsdp__limit_behind(errno));
     arena->base = base;
     arena->bytes = bytes;
     arena->of_file = fd >= 0;
