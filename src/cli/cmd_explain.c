@@ -82,7 +82,10 @@ static fsdp_status read_numbers(request *r)
     if (r->ranks)
         FSDP_TRY(fsdp__args_integer("-n", r->ranks, 1, 1 << 16, &ranks));
     if (r->machines)
-        FSDP_TRY(fsdp__args_integer("--machines", r->machines, 1, ranks, &machines));
+        FSDP_TRY(fsdp__args_integer("--machines", r->machines, 1, 1 << 16, &machines));
+    if (machines > ranks)
+        return FSDP_FAIL(FSDP_INVALID, "--machines is %lld, more than the %lld ranks: say with -n how many there are",
+                         (long long)machines, (long long)ranks);
     if (ranks % machines != 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "--machines is %lld, which does not divide the %lld ranks: each machine has as "

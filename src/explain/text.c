@@ -149,7 +149,8 @@ static void put_units(const fsdp_explanation *e, FILE *out)
 
 static void put_unit_costs(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "\nWhat each costs in a step; bytes are what this rank sends%s\n\n",
+    fprintf(out, "\nWhat each costs in a step; bytes are what this rank sends%s%s\n\n",
+            e->machines > 1 ? ", were no memory shared" : "",
             e->unit_count > 1 && fsdp__alike_units(e, 1) > 1 ? ", for each one" : "");
     fprintf(out, "  %-*s %7s %9s %7s %9s %8s %10s %6s\n", NAME_COLUMNS, "", "gathers", "bytes", "reduces", "bytes",
             "FLOPs", "FLOPs/byte", "whole");

@@ -105,7 +105,8 @@ static void explain_tells_and_refuses(void **state)
          "--one-level");
     SAYS(2, "--machines is 3, which does not divide the 4 ranks: each machine has as many", "explain", "llama-1m",
          "-n4", "--machines=3");
-    SAYS(2, "--machines is '5': expected an integer from 1 to 4", "explain", "llama-1m", "-n4", "--machines=5");
+    SAYS(2, "--machines is 5, more than the 4 ranks: say with -n how many there are", "explain", "llama-1m", "-n4",
+         "--machines=5");
     SAYS(2, "--one-level is of several machines: give --machines", "explain", "llama-1m", "--one-level");
     SAYS(2, "explain: no model given: a folder, a preset such as llama-1m, or a config", "explain");
     SAYS(2, "--rank is '2': expected an integer from 0 to 1", "explain", "llama-1m", "--rank=2");
