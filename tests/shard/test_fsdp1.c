@@ -287,6 +287,7 @@ static void memory_is_the_closed_form(void **state)
 {
     (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
+    test_only_on_one_machine("over several a forward gathers ahead by itself");
     for (int world = test_brief() ? 3 : 2; world <= 3; world++)
         for (int variant = 0; variant < 13; variant++) {
             memory m = {.options = {.strategy = (fsdp_sharding_strategy)(variant % 3),

@@ -176,6 +176,7 @@ static void each_gather_ahead_has_its_memory_until_its_use(void **state)
 
     (void)state;
     test_only_on_cpu("the closed form is that of a device in step with the host");
+    test_only_on_one_machine("over several a forward gathers ahead by itself");
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_ranks(2, measure, &options[i]);
 }
