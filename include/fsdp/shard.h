@@ -239,8 +239,8 @@ FSDP_API fsdp_status fsdp_module_reshard_all(fsdp_module *module);
 /* fsdp_module_unshard in two calls, FSDP2's unshard(async_op=True): the first issues the gather and returns, fields
  * name the shards still; the second waits for it, from when on they name unsharded tensors. The module is the handle:
  * the second call is local and may be left out, since a forward waits itself; it does nothing where the first was not
- * called, or where a use, a reshard or a write came in between. A gather that nobody wanted is dropped at the end of
- * the next backward. [collective] */
+ * called, or where a use, a reshard or a write came in between, of what it has or of what is tied to it. A gather that
+ * nobody wanted is dropped at the end of the next backward. [collective] */
 FSDP_API fsdp_status fsdp_module_unshard_async(fsdp_module *module);
 FSDP_API fsdp_status fsdp_module_wait_unshard(fsdp_module *module);
 

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "comm/internal.h"
 #include "comm/machines/group.h"
 #include "comm/machines/tags.h"
@@ -22,6 +23,9 @@ typedef struct faults {
     int rank;         /* who is to blame */
     _Atomic int told; /* ranks whose last error is the one that is expected */
     const char *expected, *also;
+    bool one_level;
+    int fails;   /* the allocation of `rank` that does */
+    bool failed; /* it has */
 } faults;
 
 static void check_told(faults *f)
@@ -44,13 +48,18 @@ static fsdp_status call_until_it_fails(fsdp_context *context)
     return status;
 }
 
-static void run_faults(faults *f, int machines, int ranks, test_rank_body body, int expect_told)
+static void play_faults(faults *f, int machines, int ranks, test_rank_body body)
 {
     char text[4096];
 
-    f->machines = (test_machines){.machines = machines, .machine_ranks = ranks};
+    f->machines = (test_machines){.machines = machines, .machine_ranks = ranks, .one_level = f->one_level};
     if (test_try_machines(&f->machines, body, f, text, sizeof text) > 0)
         TEST_FAIL("%s", text);
+}
+
+static void run_faults(faults *f, int machines, int ranks, test_rank_body body, int expect_told)
+{
+    play_faults(f, machines, ranks, body);
     CHECK_EQ(atomic_load(&f->told), expect_told);
 }
 
@@ -76,6 +85,57 @@ static void who_aborts_is_named_on_every_machine(void **state)
 
         run_faults(&f, 2, 2, abort_one, 3);
     }
+}
+
+/* ---- a rank has no memory ---- */
+
+/* One allocation of its first call of many elements: a meeting's, an exchange's, whoever asks for it. */
+static void run_out(fsdp_context *context, void *arg)
+{
+    enum {
+        COUNT = 20000 /* more than goes along with headers */
+    };
+    faults *f = arg;
+    bool blamed = fsdp_context_rank(context) == f->rank;
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    float *values = calloc(COUNT, sizeof *values);
+    fsdp_status status;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_barrier(world));
+    test_meet();
+    if (blamed)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, f->fails);
+    status = fsdp_all_reduce(world, values, values, COUNT, FSDP_F32, FSDP_SUM, stream);
+    if (blamed) {
+        f->failed = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+        CHECK_STATUS(status, f->failed ? FSDP_NO_MEMORY : FSDP_OK);
+    }
+    if (status == FSDP_OK)
+        status = fsdp_barrier(world); /* of who was through before */
+    if (!blamed && status != FSDP_OK) {
+        CHECK_STATUS(status, FSDP_COMM);
+        check_told(f);
+    }
+    free(values);
+}
+
+static void who_has_no_memory_is_named_on_every_machine(void **state)
+{
+    bool failed = true;
+
+    (void)state;
+    for (int one_level = 0; one_level < 2; one_level++, failed = true)
+        for (int n = 1; failed; n++) {
+            faults f = {.rank = 1, .fails = n, .expected = "rank 1 failed: out of memory", .one_level = one_level};
+
+            play_faults(&f, 2, 2, run_out);
+            failed = f.failed;
+            CHECK_EQ(atomic_load(&f.told), failed ? 3 : 0);
+            CHECK(failed || n > 2); /* there are some */
+        }
 }
 
 /* ---- a rank leaves ---- */
@@ -467,6 +527,7 @@ static void nothing_is_left_in_the_network(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
+          cmocka_unit_test(who_has_no_memory_is_named_on_every_machine),
           cmocka_unit_test(who_leaves_is_named_on_every_machine),
           cmocka_unit_test(who_stops_is_named_with_machine_and_call),
           cmocka_unit_test(who_stops_is_named_in_another_column), cmocka_unit_test(who_does_not_listen_is_named),

@@ -186,112 +186,6 @@ static void behind_a_small_unit_comes_one_more(void **state)
     }
 }
 
-/* ---- somebody else's parameters ---- */
-
-enum {
-    WIDTH = 300
-};
-
-typedef struct product {
-    fsdp_module base;
-    fsdp_tensor *weight;
-} product;
-
-static fsdp_tensor *product_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    (void)count;
-    return fsdp_linear(inputs[0], ((product *)self)->weight, FSDP_NO_BIAS);
-}
-
-static const fsdp_module_type product_type = {.name = "Product", .forward = product_forward};
-
-typedef struct products {
-    fsdp_module base;
-    product *owner, *user;
-} products;
-
-static fsdp_tensor *products_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
-{
-    const products *p = (products *)self;
-
-    (void)count;
-    return fsdp_call(&p->user->base, fsdp_call(&p->owner->base, inputs[0]));
-}
-
-static const fsdp_module_type products_type = {.name = "Products", .forward = products_forward};
-
-static products *make_products(fsdp_context *context, const fsdp_shard_options *options)
-{
-    products *p;
-
-    CHECK_OK(fsdp_module_create(context, &products_type, sizeof *p, &p));
-    CHECK_OK(fsdp_module_create(context, &product_type, sizeof *p->owner, &p->owner));
-    CHECK_OK(fsdp_module_create(context, &product_type, sizeof *p->user, &p->user));
-    CHECK_OK(fsdp_module_add_parameter(&p->owner->base, "weight", &p->owner->weight, fsdp_meta(context), FSDP_F32, 2,
-                                       (int64_t[]){WIDTH, WIDTH},
-                                       (fsdp_init){.kind = FSDP_INIT_UNIFORM, .a = -0.1f, .b = 0.1f}));
-    CHECK_OK(fsdp_module_tie_parameter(&p->user->base, "weight", &p->user->weight, p->owner->weight));
-    CHECK_OK(fsdp_module_add_child(&p->base, "owner", &p->owner->base));
-    CHECK_OK(fsdp_module_add_child(&p->base, "user", &p->user->base));
-    CHECK_OK(fsdp_fully_shard(&p->owner->base, options));
-    CHECK_OK(fsdp_fully_shard(&p->user->base, options));
-    CHECK_OK(fsdp_fully_shard(&p->base, options));
-    CHECK_OK(fsdp_module_materialize(&p->base, test_device(context)));
-    CHECK_OK(fsdp_module_initialize(&p->base, 1));
-    return p;
-}
-
-/* What the backward of the user leaves at the input. */
-static fsdp_status input_gradient(products *p, float *out)
-{
-    fsdp_context *context = p->base.context;
-    fsdp_tensor *x;
-    fsdp_status status;
-
-    CHECK_OK(fsdp_scope_begin(context));
-    x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, WIDTH), 1));
-    fsdp_tensor_set_requires_grad(x, true);
-    status = fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_call(&p->base, x)))));
-    if (status == FSDP_OK)
-        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(x)), FSDP_F32, out));
-    fsdp_scope_end(context, NULL);
-    if (status != FSDP_OK)
-        CHECK_OK(fsdp_module_reset_iteration(&p->base));
-    fsdp_module_zero_grad(&p->base);
-    return status;
-}
-
-/* Its backward reads what it did not ask for: it has come by then, or that is an error. */
-static void read_unasked(fsdp_context *context, void *arg)
-{
-    products *p = make_products(context, arg);
-    static _Thread_local float expected[2 * WIDTH], got[2 * WIDTH];
-
-    CHECK_OK(input_gradient(p, expected));
-    CHECK_OK(fsdp_module_set_unshard_in_backward(&p->user->base, false));
-    for (int step = 0; step < 3; step++) {
-        fsdp_status status = input_gradient(p, got);
-
-        if (status == FSDP_OK)
-            CHECK_BYTES(got, expected, sizeof got);
-        else
-            CHECK_STATUS(status, FSDP_STATE);
-    }
-    fsdp_module_unref(&p->base);
-}
-
-static void what_is_on_its_way_is_not_read(void **state)
-{
-    (void)state;
-    for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
-        for (int copy = 0; copy < 2; copy++) {
-            fsdp_shard_options options = {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy};
-
-            test_run_ranks(2, read_unasked, &options);
-            test_run_machines(2, 1, false, read_unasked, &options);
-        }
-}
-
 /* ---- meshes that are not the same on all ranks ---- */
 
 enum {
@@ -488,6 +382,5 @@ static void what_comes_next_is_learnt_from_each_forward(void **state)
 
 TEST_MAIN(cmocka_unit_test(over_several_machines_a_forward_gathers_what_is_next),
           cmocka_unit_test(lists_take_the_place_of_that), cmocka_unit_test(behind_a_small_unit_comes_one_more),
-          cmocka_unit_test(what_is_on_its_way_is_not_read),
           cmocka_unit_test(ranks_with_other_meshes_gather_in_the_same_order),
           cmocka_unit_test(what_comes_next_is_learnt_from_each_forward))

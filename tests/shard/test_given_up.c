@@ -1,4 +1,5 @@
-/* Gathers that nobody has a use for, of a unit with tied weights: what was asked for by hand stays, all of it. */
+/* Gathers ahead and by hand of units with tied weights: nobody reads what has not come, and what was asked for by hand
+ * stays, all of it, whatever else is given up. */
 #include "shard/net_bytes.h"
 
 enum {
@@ -18,21 +19,120 @@ static fsdp_tensor *product_forward(fsdp_module *self, fsdp_tensor *const *input
 
 static const fsdp_module_type product_type = {.name = "Product", .forward = product_forward};
 
+static void add_weight(fsdp_module *module, const char *name, fsdp_tensor **field)
+{
+    const fsdp_init init = {.kind = FSDP_INIT_UNIFORM, .a = -0.1f, .b = 0.1f};
+
+    CHECK_OK(fsdp_module_add_parameter(module, name, field, fsdp_meta(module->context), FSDP_F32, 2,
+                                       (int64_t[]){WIDTH, WIDTH}, init));
+}
+
+/* ---- read in a backward that did not ask for them ---- */
+
+typedef struct products {
+    fsdp_module base;
+    product *owner, *user;
+} products;
+
+static fsdp_tensor *products_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    const products *p = (products *)self;
+
+    (void)count;
+    return fsdp_call(&p->user->base, fsdp_call(&p->owner->base, inputs[0]));
+}
+
+static const fsdp_module_type products_type = {.name = "Products", .forward = products_forward};
+
+static products *make_products(fsdp_context *context, const fsdp_shard_options *options)
+{
+    products *p;
+
+    CHECK_OK(fsdp_module_create(context, &products_type, sizeof *p, &p));
+    CHECK_OK(fsdp_module_create(context, &product_type, sizeof *p->owner, &p->owner));
+    CHECK_OK(fsdp_module_create(context, &product_type, sizeof *p->user, &p->user));
+    add_weight(&p->owner->base, "weight", &p->owner->weight);
+    CHECK_OK(fsdp_module_tie_parameter(&p->user->base, "weight", &p->user->weight, p->owner->weight));
+    CHECK_OK(fsdp_module_add_child(&p->base, "owner", &p->owner->base));
+    CHECK_OK(fsdp_module_add_child(&p->base, "user", &p->user->base));
+    CHECK_OK(fsdp_fully_shard(&p->owner->base, options));
+    CHECK_OK(fsdp_fully_shard(&p->user->base, options));
+    CHECK_OK(fsdp_fully_shard(&p->base, options));
+    CHECK_OK(fsdp_module_materialize(&p->base, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(&p->base, 1));
+    return p;
+}
+
+/* What the backward of the user leaves at the input. */
+static fsdp_status input_gradient(products *p, float *out)
+{
+    fsdp_context *context = p->base.context;
+    fsdp_tensor *x;
+    fsdp_status status;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, WIDTH), 1));
+    fsdp_tensor_set_requires_grad(x, true);
+    status = fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(fsdp_call(&p->base, x)))));
+    if (status == FSDP_OK)
+        CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(x)), FSDP_F32, out));
+    fsdp_scope_end(context, NULL);
+    if (status != FSDP_OK)
+        CHECK_OK(fsdp_module_reset_iteration(&p->base));
+    fsdp_module_zero_grad(&p->base);
+    return status;
+}
+
+/* Its backward reads what it did not ask for: it has come by then, or that is an error. */
+static void read_unasked(fsdp_context *context, void *arg)
+{
+    products *p = make_products(context, arg);
+    static _Thread_local float expected[2 * WIDTH], got[2 * WIDTH];
+
+    CHECK_OK(input_gradient(p, expected));
+    CHECK_OK(fsdp_module_set_unshard_in_backward(&p->user->base, false));
+    for (int step = 0; step < 3; step++) {
+        fsdp_status status = input_gradient(p, got);
+
+        if (status == FSDP_OK)
+            CHECK_BYTES(got, expected, sizeof got);
+        else
+            CHECK_STATUS(status, FSDP_STATE);
+    }
+    fsdp_module_unref(&p->base);
+}
+
+static void what_is_on_its_way_is_not_read(void **state)
+{
+    (void)state;
+    for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
+        for (int copy = 0; copy < 2; copy++) {
+            fsdp_shard_options options = {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy};
+
+            test_run_ranks(2, read_unasked, &options);
+            test_run_machines(2, 1, false, read_unasked, &options);
+        }
+}
+
+/* ---- gathered for nothing ---- */
+
+typedef struct tied {
+    fsdp_module base;
+    fsdp_tensor *weight, *own;
+} tied;
+
 /* An owner, and who uses its weight and has one of its own. A list says to gather the user again in the backward of the
  * owner, which comes behind its own: for nothing. */
 typedef struct row {
     fsdp_module base;
     product *owner;
-    struct user {
-        fsdp_module base;
-        fsdp_tensor *weight, *own;
-    } * user;
+    tied *user;
     bool skips; /* both */
 } row;
 
 static fsdp_tensor *user_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
-    const struct user *u = (struct user *)self;
+    const tied *u = (tied *)self;
 
     (void)count;
     return fsdp_linear(fsdp_linear(inputs[0], u->weight, FSDP_NO_BIAS), u->own, FSDP_NO_BIAS);
@@ -49,14 +149,6 @@ static fsdp_tensor *row_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
 }
 
 static const fsdp_module_type row_type = {.name = "Row", .forward = row_forward};
-
-static void add_weight(fsdp_module *module, const char *name, fsdp_tensor **field)
-{
-    const fsdp_init init = {.kind = FSDP_INIT_UNIFORM, .a = -0.1f, .b = 0.1f};
-
-    CHECK_OK(fsdp_module_add_parameter(module, name, field, fsdp_meta(module->context), FSDP_F32, 2,
-                                       (int64_t[]){WIDTH, WIDTH}, init));
-}
 
 static row *make_row(fsdp_context *context, const fsdp_shard_options *options)
 {
@@ -116,10 +208,7 @@ static void hold_open(fsdp_context *context, void *arg)
 
         CHECK_OK(fsdp_module_set_modules_to_backward_prefetch(&r->owner->base, &user, step > 0));
         CHECK_OK(fsdp_module_set_shard_listener(&r->base, count_reshards, &reshards));
-        CHECK_OK(fsdp_scope_begin(context));
-        CHECK_OK(fsdp_backward(CHECK_PTR(fsdp_sum(CHECK_PTR(
-            fsdp_call(&r->base, CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, WIDTH), 1))))))));
-        fsdp_scope_end(context, NULL);
+        row_step(r);
         CHECK_EQ(reshards, step > 0 ? 3 : 2); /* after its forward and backward, and where the gather is given up */
         CHECK_EQ(state_of(user), FSDP_SHARDED);
         CHECK_EQ(state_of(&r->owner->base), FSDP_UNSHARDED);
@@ -179,5 +268,6 @@ static void what_was_asked_for_is_there_with_what_is_tied(void **state)
     over_all_overlaps(ask_and_wait);
 }
 
-TEST_MAIN(cmocka_unit_test(what_is_held_open_outlives_a_gather_that_is_given_up),
+TEST_MAIN(cmocka_unit_test(what_is_on_its_way_is_not_read),
+          cmocka_unit_test(what_is_held_open_outlives_a_gather_that_is_given_up),
           cmocka_unit_test(what_was_asked_for_is_there_with_what_is_tied))

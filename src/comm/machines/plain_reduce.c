@@ -20,7 +20,7 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
 {
     fsdp__machines_group *g = r->group;
     const fsdp__call *call = r->call;
-    const fsdp__sharers column = fsdp__column_of(g);
+    const fsdp__sharers column = {g->local_rank, g->locals, g->columns, g->place};
     int64_t part = call->count;
     char *sums = fsdp__plain_scratch(r, g->locals > 1 ? g->columns * part : 0);
     fsdp__share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
@@ -91,16 +91,22 @@ static const fsdp__share *shares_of_locals(const split *s, const void *base)
     return all;
 }
 
+/* The same local rank of each machine. */
+static fsdp__sharers counterparts(const split *s)
+{
+    return (fsdp__sharers){.first = s->local_rank, .stride = s->locals, .count = s->columns, .place = s->place};
+}
+
 /* The machines' sums, of which each has its own at `sums`, share by share. */
-static fsdp_status add_machines(const split *s, const fsdp__sharers *counterparts, const void *sums,
-                                fsdp__reduce_ranks_args how)
+static fsdp_status add_machines(const split *s, const void *sums, fsdp__reduce_ranks_args how)
 {
     fsdp__plain_run *r = s->run;
+    const fsdp__sharers among = counterparts(s);
     const fsdp__share *shares = shares_of(s, sums, s->local_rank);
     ptrdiff_t own = shares[s->place].data - (const char *)sums;
 
-    FSDP_TRY(fsdp__shares_reduce(r, counterparts, shares, how, (char *)r->call->recv + own));
-    return fsdp__shares_gather(r, counterparts, shares_of(s, r->call->recv, s->local_rank));
+    FSDP_TRY(fsdp__shares_reduce(r, &among, shares, how, (char *)r->call->recv + own));
+    return fsdp__shares_gather(r, &among, shares_of(s, r->call->recv, s->local_rank));
 }
 
 /* What the local ranks have each. */
@@ -127,36 +133,32 @@ static fsdp_status reduce_by_machine(const split *s)
 {
     fsdp__plain_run *r = s->run;
     const fsdp__call *call = r->call;
-    const fsdp__sharers neighbours = {s->place * s->locals, 1, s->locals, s->local_rank},
-                        counterparts = {s->local_rank, s->locals, s->columns, s->place};
+    const fsdp__sharers neighbours = {s->place * s->locals, 1, s->locals, s->local_rank};
     fsdp__reduce_ranks_args first = over_all(r), then = over_all(r);
     void *own = share_of_local(s, call->recv, s->local_rank).data;
 
     first.divisor = 1.0f;
     first.block = then.block = 0;
     FSDP_TRY(fsdp__shares_reduce(r, &neighbours, shares_of_locals(s, call->send), first, own));
-    FSDP_TRY(add_machines(s, &counterparts, call->recv, then));
+    FSDP_TRY(add_machines(s, call->recv, then));
     return fsdp__shares_gather(r, &neighbours, shares_of_locals(s, call->recv));
 }
 
 /* `sums`: of the rank's machine, or in a flat group its own. */
 static fsdp_status reduce_sums(const split *s, const void *sums)
 {
-    const fsdp__machines_group *g = s->run->group;
-    const fsdp__sharers column = fsdp__column_of(g);
-
-    FSDP_TRY(add_machines(s, &column, sums, over_all(s->run)));
-    return g->locals > 1 ? spread_shares(s) : FSDP_OK;
+    FSDP_TRY(add_machines(s, sums, over_all(s->run)));
+    return s->locals > 1 ? spread_shares(s) : FSDP_OK;
 }
 
 /* What is small each rank adds up whole. */
 static fsdp_status reduce_at_once(const split *s, const void *sums)
 {
-    const fsdp__sharers column = fsdp__column_of(s->run->group);
+    const fsdp__sharers all = counterparts(s);
 
-    for (int p = 0; p < column.count; p++)
+    for (int p = 0; p < all.count; p++)
         s->shares[p] = (fsdp__share){(char *)(uintptr_t)sums, s->run->call->count};
-    return fsdp__shares_reduce(s->run, &column, s->shares, over_all(s->run), s->run->call->recv);
+    return fsdp__shares_reduce(s->run, &all, s->shares, over_all(s->run), s->run->call->recv);
 }
 
 static fsdp_status all_reduce_over(fsdp__plain_run *r)

@@ -8,11 +8,6 @@
 #include "comm/machines/batches.h"
 #include "comm/sharded_buffer.h"
 
-fsdp__sharers fsdp__column_of(const fsdp__machines_group *g)
-{
-    return (fsdp__sharers){.first = g->local_rank, .stride = g->locals, .count = g->columns, .place = g->place};
-}
-
 static int rank_at(const fsdp__plain_run *r, const fsdp__sharers *sharers, int place)
 {
     return r->group->ranks[sharers->first + place * sharers->stride];

@@ -10,8 +10,6 @@ typedef struct fsdp__sharers {
     int first, stride, count, place;
 } fsdp__sharers;
 
-fsdp__sharers fsdp__column_of(const fsdp__machines_group *group);
-
 /* Elements of a buffer. */
 typedef struct fsdp__share {
     char *data;
