@@ -1,7 +1,7 @@
 /* ranks.c - how many ranks there are to be, and who starts them; starts rank processes and ends as they do. */
 #include <stdio.h>
-#include <unistd.h>
 
+#include "base/host.h"
 #include "cli/cli.h"
 #include "cli/process.h"
 #include "comm/world.h"
@@ -36,11 +36,11 @@ fsdp_status fsdp__comm_timeout_option(const char *text, double *out)
 
 int fsdp__rank_failure(const fsdp__ranks *ranks)
 {
-    char host[65] = "";
+    char host[FSDP__HOST_BYTES];
 
     if (!ranks || !ranks->joins)
         return fsdp__failure("%s", fsdp_last_error());
-    (void)gethostname(host, sizeof host - 1);
+    fsdp__host_name(host);
     return fsdp__failure("rank %d (machine '%s'): %s", ranks->rank, host, fsdp_last_error());
 }
 

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/host.h"
 
 #define LOCK_NAME "held-by"
 
@@ -82,11 +83,11 @@ static fsdp_status held(int fd)
 
 static fsdp_status sign(int fd, const char *path)
 {
-    char host[80] = "?", since[40] = "?", text[HOLDER_BYTES];
+    char host[FSDP__HOST_BYTES], since[40] = "?", text[HOLDER_BYTES];
     time_t now = time(NULL);
     struct tm utc;
 
-    (void)gethostname(host, sizeof host - 1);
+    fsdp__host_name(host);
     if (gmtime_r(&now, &utc))
         strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", &utc);
     snprintf(text, sizeof text, "process %ld on %s, since %s\n", (long)getpid(), host, since);

@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/host.h"
 #include "checkpoint/manifest.h"
 #include "fsdp/format.h"
 
@@ -16,8 +16,7 @@ enum {
     SAMPLES = 16, /* places at which the data is looked at */
     SAMPLE_TOKENS = 64,
     SAMPLE_BYTES = 64, /* of each tensor of a model */
-    NAMED = 4,         /* differences that a message names; the rest are counted */
-    HOST_BYTES = 65
+    NAMED = 4          /* differences that a message names; the rest are counted */
 };
 
 /* ---- facts ---- */
@@ -189,10 +188,10 @@ void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *
  */
 static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg, size_t *bytes)
 {
-    char *text = NULL, host[HOST_BYTES] = "";
+    char *text = NULL, host[FSDP__HOST_BYTES];
     FILE *out = open_memstream(&text, bytes);
 
-    (void)gethostname(host, sizeof host - 1);
+    fsdp__host_name(host);
     if (out) {
         fwrite(host, 1, strlen(host) + 1, out);
         write(arg, out);
@@ -208,7 +207,7 @@ static fsdp_status compare(const char *what, void *const *all, const size_t *byt
 {
     const char *first = all[0];
     size_t first_host = strlen(first) + 1;
-    char text[FSDP__FACTS_TEXT], machine[HOST_BYTES + 16] = "";
+    char text[FSDP__FACTS_TEXT], machine[FSDP__HOST_BYTES + 16] = "";
 
     for (int rank = 1; rank < ranks; rank++) {
         const char *other = all[rank];

@@ -14,12 +14,12 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/host.h"
 #include "train/config.h"
 #include "train/run.h"
 
 enum {
-    FOLDERS = 2, /* that a run writes into */
-    HOST_BYTES = 65
+    FOLDERS = 2 /* that a run writes into */
 };
 
 /* One line of what rank 0 says: 'r' is read, 'w' written; then the key, the path, and what is there. */
@@ -35,12 +35,12 @@ typedef struct sighting {
 
 static fsdp_status list_read(const sighting *s, const char *key, const char *path)
 {
-    char host[HOST_BYTES] = "";
+    char host[FSDP__HOST_BYTES];
 
     if (path && access(path, F_OK) != 0) {
         int error = errno;
 
-        (void)gethostname(host, sizeof host - 1);
+        fsdp__host_name(host);
         return FSDP_FAIL(FSDP_NOT_FOUND, "%s: machine '%s' (rank 0) does not see '%s': %s", key, host, path,
                          strerror(error));
     }
@@ -125,13 +125,13 @@ static fsdp_status may_write(const char *key, const char *host, const char *path
 
 static fsdp_status look(const char *first_host, char *line)
 {
-    char host[HOST_BYTES] = "", *rest = line, *kind, *key, *path, *there;
+    char host[FSDP__HOST_BYTES], *rest = line, *kind, *key, *path, *there;
 
     kind = strsep(&rest, "\t");
     key = strsep(&rest, "\t");
     path = strsep(&rest, "\t");
     there = rest;
-    (void)gethostname(host, sizeof host - 1);
+    fsdp__host_name(host);
     if (!there || access(there, F_OK) == 0)
         return there && *kind == 'w' ? may_write(key, host, path, there) : FSDP_OK;
     if (*kind == 'w')
@@ -159,13 +159,13 @@ static fsdp_status look_for_all(char *list)
 
 static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text, size_t *bytes)
 {
-    char host[HOST_BYTES] = "";
+    char host[FSDP__HOST_BYTES];
     fsdp_status status;
 
     s->out = open_memstream(text, bytes);
     if (!s->out)
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
-    (void)gethostname(host, sizeof host - 1);
+    fsdp__host_name(host);
     fprintf(s->out, "%s\n", host);
     status = list_all(run->config, s);
     if (fclose(s->out) != 0 && status == FSDP_OK)

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/host.h"
 #include "base/limits.h"
 #include "comm/symmetric/watch.h"
 
@@ -144,11 +145,11 @@ static int64_t count(fsdp__deadline *d)
 
 static void check_joining(fsdp__deadline *d, int64_t turns)
 {
-    char text[LINE_BYTES], host[65] = "";
+    char text[LINE_BYTES], host[FSDP__HOST_BYTES];
 
     if (turns * TURN_MS < d->joining_ms)
         return;
-    (void)gethostname(host, sizeof host - 1);
+    fsdp__host_name(host);
     snprintf(text, sizeof text,
              "machine '%s': not all ranks have joined within %g s (FSDP_JOIN_TIMEOUT): one is stopped or has ended, or "
              "its machine cannot be reached",
