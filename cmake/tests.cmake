@@ -114,6 +114,9 @@ set(FSDP_SIM_FEW test_shard_doors test_shard_flat test_shard_memory test_shard_m
     test_train_saves test_train_step)
 if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
   set(FSDP_SIM_FEW_LAYERS autograd shard generate train)
+  if(FSDP_SANITIZE MATCHES "thread") # their kernels run there as those of the others do
+    list(APPEND FSDP_SIM_FEW_LAYERS ops hub models state dist)
+  endif()
 endif()
 
 # Built, but not run. ThreadSanitizer sees threads of one process: some start processes of one thread each, or compute
@@ -131,7 +134,7 @@ if(FSDP_SANITIZE MATCHES "thread")
     list(APPEND FSDP_EXCEPT_LAYERS launch cli faults)
   endif()
 elseif(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)
-  set(FSDP_EXCEPT test_cluster_paths test_cluster_slurm test_comm_stuck)
+  set(FSDP_EXCEPT test_cluster_collectives test_cluster_paths test_cluster_slurm test_comm_stuck)
 endif()
 
 # Registers <name>.sim.
@@ -159,8 +162,8 @@ set(FSDP_2_MACHINES_TESTS test_checkpoint_resume test_comm_collectives test_comm
 set(FSDP_3_MACHINES_TESTS test_checkpoint_resume test_comm_group test_optim_sharded test_shard_batch_norm
     test_shard_memory test_shard_parity test_shard_random_order test_shard_random_tree test_shard_slices)
 if(FSDP_SANITIZE) # they are slow: so many that the code of machines is seen
-  set(FSDP_2_MACHINES_TESTS test_comm_collectives test_comm_group test_shard_cast test_shard_communication
-      test_shard_extensions test_shard_flat test_shard_mixed_precision test_shard_parity)
+  set(FSDP_2_MACHINES_TESTS test_comm_group test_shard_cast test_shard_communication test_shard_extensions test_shard_flat
+      test_shard_mixed_precision test_shard_parity)
   set(FSDP_3_MACHINES_TESTS)
 endif()
 set(FSDP_ONE_MACHINE test_comm_board test_comm_handoff test_comm_machines test_comm_machines_faults test_comm_machines_join

@@ -1,9 +1,9 @@
 /* mpi_collectives.c - what bench_collectives measures, through MPI. Not part of the build:
  *
- *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives [MB [KB]]
+ *     mpicc -O2 bench/peer/mpi_collectives.c -o mpi_collectives && mpirun -n 2 ./mpi_collectives [MB [KB [threads]]]
  *
  * Medians in microseconds, of the slowest rank; n is the whole buffer in bytes, to so many MB (256) from so many KB
- * (1); f32. */
+ * (1); f32. "threads": with MPI_THREAD_MULTIPLE, as fsdp's ranks have it, else with the fastest level. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,11 +63,11 @@ static double median_us(void (*operation)(void), int rounds)
 
 int main(int argc, char **argv)
 {
-    int rank, ranks;
+    int rank, ranks, level;
     size_t largest = (size_t)(argc > 1 ? atol(argv[1]) : 256) << 20;
     size_t smallest = (size_t)(argc > 2 ? atol(argv[2]) : 1) << 10;
 
-    MPI_Init(&argc, &argv);
+    MPI_Init_thread(&argc, &argv, argc > 3 ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (rank == 0)

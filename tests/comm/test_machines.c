@@ -362,7 +362,16 @@ static void share_on_each_machine(fsdp_context *context, void *arg)
     CHECK_EQ(memory[1], rank / 2 * 2 + 1);
     CHECK_OK(fsdp_barrier(world));
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, memory, 64);
-    CHECK_STATUS(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, rank == 3 ? 128 : 64, (void **)&memory),
+}
+
+/* By itself: who is in a call still when others come to disagree may fail in it. */
+static void ask_for_other_sizes(fsdp_context *context, void *arg)
+{
+    void *memory;
+
+    (void)arg;
+    CHECK_STATUS(fsdp_process_group_alloc(fsdp_world(context), FSDP_MEMORY_SHARED,
+                                          fsdp_context_rank(context) == 3 ? 128 : 64, &memory),
                  FSDP_MISMATCH);
 }
 
@@ -370,6 +379,7 @@ static void memory_is_shared_on_each_machine(void **state)
 {
     (void)state;
     test_run_machines(2, 2, false, share_on_each_machine, NULL);
+    test_run_machines(2, 2, false, ask_for_other_sizes, NULL);
 }
 
 /* ---- ranks that disagree ---- */

@@ -245,14 +245,46 @@ static void ask_and_wait(fsdp_context *context, void *arg)
     fsdp_module_unref(&r->base);
 }
 
+/* The owner of what a user was asked for with: it is waited for as if it had been asked for, too. */
+static void ask_for_the_user_and_wait_for_the_owner(fsdp_context *context, void *arg)
+{
+    row *r = make_row(context, arg);
+    fsdp_module *user = &r->user->base, *owner = &r->owner->base;
+
+    for (int step = 0; step < 3; step++) {
+        CHECK_OK(fsdp_module_unshard_async(user));
+        CHECK_OK(fsdp_module_wait_unshard(owner));
+        CHECK_EQ(fsdp_tensor_size(r->owner->weight, 0), WIDTH);
+        CHECK_EQ(fsdp_tensor_size(r->user->weight, 0), WIDTH);
+        if (step == 1)
+            CHECK_OK(fsdp_module_wait_unshard(user));
+        row_step(r);
+        CHECK_OK(fsdp_module_reshard_all(&r->base));
+        CHECK_EQ(state_of(user), FSDP_SHARDED);
+        CHECK_EQ(state_of(owner), FSDP_SHARDED);
+        fsdp_module_zero_grad(&r->base);
+    }
+    fsdp_module_unref(&r->base);
+}
+
 static void over_all_overlaps(test_rank_body body)
 {
     for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
         for (int copy = 0; copy < 2; copy++) {
-            fsdp_shard_options options = {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy};
+            const fsdp_shard_options options[] = {{.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy},
+                                                  {.overlap = (fsdp_overlap)overlap,
+                                                   .no_shared_memory = copy,
+                                                   .offload_policy = {.cpu = true}},
+                                                  {.overlap = (fsdp_overlap)overlap,
+                                                   .no_shared_memory = copy,
+                                                   .reshard_after_forward_ranks = 2}};
 
-            test_run_ranks(3, body, &options);
-            test_run_machines(2, 1, false, body, &options);
+            for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
+                bool slices = options[i].reshard_after_forward_ranks != 0;
+
+                test_run_ranks(slices ? 4 : 3, body, (void *)&options[i]);
+                test_run_machines(2, 1 + slices, false, body, (void *)&options[i]);
+            }
         }
 }
 
@@ -266,6 +298,7 @@ static void what_was_asked_for_is_there_with_what_is_tied(void **state)
 {
     (void)state;
     over_all_overlaps(ask_and_wait);
+    over_all_overlaps(ask_for_the_user_and_wait_for_the_owner);
 }
 
 TEST_MAIN(cmocka_unit_test(what_is_on_its_way_is_not_read),

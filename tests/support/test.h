@@ -55,8 +55,8 @@ bool test_long(void);
 #else
 #define TEST_SANITIZED 0
 #endif
-/* Whether to leave out of a sweep what differs in numbers alone: a sanitizer has the same code to see in the rest, and
- * the plain run and `make test-long` have all. */
+/* Whether to leave out of a sweep what differs in numbers alone, under a sanitizer and on another device: the same code
+ * is in the rest, and the plain run and `make test-long` have all. */
 bool test_brief(void);
 /* What a test computes on: the CPU, or the device that FSDP_TEST_DEVICE names ("sim"), which front doors then take too.
  * The host must not follow pointers to it: tests read and write tensors by fsdp_tensor_read and fsdp_tensor_write. */

@@ -13,8 +13,8 @@
 #include "comm/symmetric/watch.h"
 
 enum {
-    SPIN_TURNS = 200,
-    YIELD_TURNS = 100,
+    SPIN_TURNS = 20, /* about as long as a small message takes between two hosts */
+    YIELD_TURNS = 280,
     NAP_NS = 5000, /* the first; each is longer than the one before */
     LONGEST_NAP_NS = 100000,
     SLACK_NS = 1000,  /* by which a nap may be longer: the system's own 50 us are ten times the first one */
