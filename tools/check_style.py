@@ -13,7 +13,7 @@ FILE_LINES, EXAMPLE_LINES, FUNCTION_LINES, PROSE_COLUMNS = 600, 150, 49, 120
 BANNED = {
     "gets alloca": [],
     "strcpy strcat sprintf vsprintf strtok": ["tests", "bench"],
-    "exit abort": ["src/cli", "tests", "examples", "bench"],
+    "exit _exit _Exit quick_exit abort": ["src/cli", "tests", "examples", "bench"],
     "printf vprintf puts putchar perror": ["src/cli", "tests", "examples", "bench"],
     "getenv secure_getenv setenv putenv": ["src/launch", "src/cli", "tests", "examples", "bench"],
     "malloc calloc realloc free strdup strndup asprintf vasprintf": ["src/base/alloc.c", "tests", "examples", "bench"],
@@ -38,6 +38,9 @@ ALLOWED = {
     ("src/train/extras.c", "free"): "open_memstream and json_dumps hand out memory of the C library",
     ("src/train/initial.c", "free"): "fsdp_checkpoint_list hands out memory of the C library",
     ("src/train/resume.c", "free"): "fsdp_checkpoint_find hands out memory of the C library",
+    ("src/comm/machines/deadline.c", "_exit"): "nobody is left to return to: what waits is in the carrier",
+    ("src/launch/spawn.c", "_exit"): "a child that could not become the rank",
+    ("src/launch/guardian.c", "_exit"): "a child that has nothing to return to",
     ("src/comm/mpi/start.c", "getenv"): "the environment says which MPI has started a process",
     ("src/comm/mpi/load.c", "getenv"): "the environment says where plug-ins lie",
     ("src/comm/mpi/plugin/plugin.c", "calloc"): "a plug-in uses nothing of the library",

@@ -209,7 +209,9 @@ static fsdp_status join(session *s)
 
     if (status == FSDP_OK)
         return share_config(s);
-    if (!s->as_rank)
+    if (!s->as_rank && s->ranks.over_mpi)
+        (void)fsdp__rank_failure(&s->ranks);
+    else if (!s->as_rank)
         (void)fsdp__failure("%s", fsdp_last_error());
     return status;
 }

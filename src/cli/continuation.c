@@ -135,8 +135,10 @@ static void write_facts(const void *arg, FILE *out)
     fsdp__facts_of_weights(c->folder.path, c->folder.is_checkpoint, "the model's folder", out);
     fprintf(out, "the prompt\t%lld tokens (%016llx)\n", (long long)c->count,
             (unsigned long long)fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, c->tokens, bytes));
+    fprintf(out, "stop tokens\t");
     for (int64_t i = 0; i < c->stops.count; i++)
-        fprintf(out, "stop token %lld\t%d\n", (long long)i, (int)c->stops.ids[i]);
+        fprintf(out, "%s%d", i > 0 ? " " : "", (int)c->stops.ids[i]);
+    fprintf(out, "\n");
     fprintf(out, "the most new tokens\t%lld\n--temperature\t%.9g\n--top-k\t%lld\n--top-p\t%.9g\n--seed\t%llu\n",
             (long long)o->max_new_tokens, (double)o->temperature, (long long)o->top_k, (double)o->top_p,
             (unsigned long long)o->seed);

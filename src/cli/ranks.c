@@ -41,7 +41,7 @@ int fsdp__rank_failure(const fsdp__ranks *ranks)
     if (!ranks || !ranks->joins)
         return fsdp__failure("%s", fsdp_last_error());
     fsdp__host_name(host);
-    return fsdp__failure("rank %d (machine '%s'): %s", ranks->rank, host, fsdp_last_error());
+    return fsdp__failure("%s's rank %d (machine '%s'): %s", ranks->starter, ranks->rank, host, fsdp_last_error());
 }
 
 /* mpirun of Open MPI ends them, mpiexec of MPICH does not, nor does srun unless it is told so. */

@@ -165,16 +165,22 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
 
 static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, int before, int ranks)
 {
-    char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step";
+    char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step", back[96] = "";
     int64_t last = last_step(r);
+
+    if (r->least > 0 && is_same(r, reason)) {
+        snprintf(back, sizeof back, " (that failure came back");
+        if (ranks == before && r->least < before)
+            snprintf(back + strlen(back), sizeof back - strlen(back), ", and no fewer share the batch evenly");
+        snprintf(back + strlen(back), sizeof back - strlen(back), ")");
+    }
 
     if (checkpoint)
         snprintf(from, sizeof from, "%s", strrchr(checkpoint, '/') ? strrchr(checkpoint, '/') + 1 : checkpoint);
     if (last > 0)
         snprintf(after, sizeof after, "after step %lld", (long long)last);
     (void)fsdp__failure("%s, %s; restart %lld of %lld: %d rank%s%s from %s", reason, after, (long long)r->done,
-                        (long long)r->most, ranks, ranks == 1 ? "" : "s",
-                        ranks < before ? " (that failure came back)" : "", from);
+                        (long long)r->most, ranks, ranks == 1 ? "" : "s", back, from);
 }
 
 bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fsdp_status status,

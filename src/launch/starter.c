@@ -33,6 +33,7 @@ static const starter_row rows[] = {
     {FSDP__BY_MPI, "mpiexec", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
     {FSDP__BY_MPI, "srun", STEP_SIZE, "SLURM_PROCID", STEP_SIZE, "SLURM_LOCALID", NULL, "SLURM_NODEID"},
     {FSDP__BY_MPI, "PMIx", "PMIX_RANK", "PMIX_RANK", NULL, NULL, NULL, NULL},
+    {FSDP__BY_MPI, "MPI", "FSDP_MPI", NULL, NULL, NULL, NULL, NULL}, /* the user says so, and MPI the rest */
     {FSDP__BY_NAME, "the environment", "WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
      "NODE_RANK"},
 };
@@ -65,7 +66,7 @@ static fsdp_status read_row(const starter_row *row, fsdp__starter *s)
                          .name = row->name,
                          .local_rank = -1,
                          .machine = -1,
-                         .rank_variable = row->rank,
+                         .rank_variable = row->rank ? row->rank : row->sign,
                          .size_variable = row->size};
     if (row->kind != FSDP__BY_MPI)
         s->size = 1;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "base/file.h"
 #include "base/host.h"
 #include "train/config.h"
@@ -22,16 +23,33 @@ enum {
     FOLDERS = 2 /* that a run writes into */
 };
 
-/* One line of what rank 0 says: 'r' is read, 'w' written; then the key, the path, and what is there. */
-#define LINE "%c\t%s\t%s\t%s\n"
-
 typedef struct sighting {
     FILE *out;
     char *probes[FOLDERS]; /* to be removed */
     int count;
 } sighting;
 
+static fsdp_status fail_to_write(const char *key, const char *path)
+{
+    int error = errno;
+    char host[FSDP__HOST_BYTES];
+
+    fsdp__host_name(host);
+    return FSDP_FAIL(FSDP_IO, "%s: machine '%s' cannot write to '%s' (%s), and the ranks of all machines do", key, host,
+                     path, strerror(error));
+}
+
 /* ---- rank 0 ---- */
+
+/* Of what rank 0 says, behind the name of its machine: "r", is read, or "w", written; the key, the path, and what is
+ * there. Each with its end: a path may have any other byte in it. */
+static void put(const sighting *s, const char *kind, const char *key, const char *path, const char *there)
+{
+    const char *const fields[] = {kind, key, path, there};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(fields); i++)
+        fwrite(fields[i], 1, strlen(fields[i]) + 1, s->out);
+}
 
 static fsdp_status list_read(const sighting *s, const char *key, const char *path)
 {
@@ -45,7 +63,7 @@ static fsdp_status list_read(const sighting *s, const char *key, const char *pat
                          strerror(error));
     }
     if (path)
-        fprintf(s->out, LINE, 'r', key, path, path);
+        put(s, "r", key, path, path);
     return FSDP_OK;
 }
 
@@ -82,12 +100,14 @@ static fsdp_status list_written(sighting *s, const char *key, const char *path)
         return FSDP_NO_MEMORY;
     fd = open(probe, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
     if (fd < 0) {
+        fsdp_status status = fail_to_write(key, path);
+
         fsdp__free(probe);
-        return FSDP_OK;
+        return status;
     }
     close(fd);
     s->probes[s->count++] = probe;
-    fprintf(s->out, LINE, 'w', key, path, probe);
+    put(s, "w", key, path, probe);
     return FSDP_OK;
 }
 
@@ -115,25 +135,13 @@ static void remove_probes(sighting *s)
 
 /* ---- the others ---- */
 
-static fsdp_status may_write(const char *key, const char *host, const char *path, const char *there)
+static fsdp_status look(const char *first_host, const char *kind, const char *key, const char *path, const char *there)
 {
-    if (access(there, W_OK) == 0)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_IO, "%s: machine '%s' cannot write to '%s' (%s), and the ranks of all machines do", key, host,
-                     path, strerror(errno));
-}
+    char host[FSDP__HOST_BYTES];
 
-static fsdp_status look(const char *first_host, char *line)
-{
-    char host[FSDP__HOST_BYTES], *rest = line, *kind, *key, *path, *there;
-
-    kind = strsep(&rest, "\t");
-    key = strsep(&rest, "\t");
-    path = strsep(&rest, "\t");
-    there = rest;
     fsdp__host_name(host);
-    if (!there || access(there, F_OK) == 0)
-        return there && *kind == 'w' ? may_write(key, host, path, there) : FSDP_OK;
+    if (access(there, F_OK) == 0)
+        return *kind == 'w' && access(there, W_OK) != 0 ? fail_to_write(key, path) : FSDP_OK;
     if (*kind == 'w')
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "%s: machine '%s' does not see what machine '%s' (rank 0) writes to '%s': all "
@@ -145,13 +153,22 @@ static fsdp_status look(const char *first_host, char *line)
                      key, host, path, strerror(errno), first_host);
 }
 
-static fsdp_status look_for_all(char *list)
+/* In `list`, which ends with a zero of its own. */
+static const char *behind(const char *text)
 {
-    char *rest = list, *host = strsep(&rest, "\n"), *line;
+    return text + strlen(text) + 1;
+}
+
+static fsdp_status look_for_all(const char *list, size_t bytes)
+{
     fsdp_status status = FSDP_OK;
 
-    while (status == FSDP_OK && rest && (line = strsep(&rest, "\n")) != NULL && *line)
-        status = look(host, line);
+    for (const char *kind = behind(list); status == FSDP_OK && kind < list + bytes;) {
+        const char *key = behind(kind), *path = behind(key), *there = behind(path);
+
+        status = look(list, kind, key, path, there);
+        kind = behind(there);
+    }
     return status;
 }
 
@@ -166,7 +183,7 @@ static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text
     if (!s->out)
         return FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
     fsdp__host_name(host);
-    fprintf(s->out, "%s\n", host);
+    fwrite(host, 1, strlen(host) + 1, s->out);
     status = list_all(run->config, s);
     if (fclose(s->out) != 0 && status == FSDP_OK)
         status = FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");
@@ -176,7 +193,7 @@ static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text
 /* A list that could not be made is empty, and its failure that of rank 0. */
 static fsdp_status compare(const fsdp_train_run *run, fsdp_process_group *world, sighting *s)
 {
-    char *text = NULL, *list;
+    char *text = NULL;
     size_t bytes = 0, *sizes = NULL;
     void **all = NULL;
     fsdp_status status = FSDP_OK, gathered;
@@ -186,15 +203,9 @@ static fsdp_status compare(const fsdp_train_run *run, fsdp_process_group *world,
     gathered = fsdp_gather_objects(world, text ? text : "", status == FSDP_OK ? bytes : 0, &all, &sizes);
     free(text);
     FSDP_TRY(gathered);
-    list = fsdp__calloc(sizes[0] + 1, 1);
-    if (!list)
-        status = FSDP_NO_MEMORY;
-    else
-        memcpy(list, all[0], sizes[0]);
+    if (status == FSDP_OK && sizes[0] > 0)
+        status = look_for_all(all[0], sizes[0]);
     fsdp_objects_free(world, all, sizes);
-    if (status == FSDP_OK)
-        status = look_for_all(list);
-    fsdp__free(list);
     return status;
 }
 

@@ -218,6 +218,23 @@ static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
     release(&undisturbed);
 }
 
+static void where_no_fewer_ranks_will_do_that_is_said(void **state)
+{
+    static const char *const more[] = {"-n", "4", "--max-restarts=2", "--min-ranks=3", "--training.local_batch_size=2",
+                                       NULL};
+    fixture *f = *state;
+    run r = start(f, "no-fewer", more);
+
+    fixture_await(&r.p, "saved:  step 10 ");
+    kill_rank(&r, 3);
+    fixture_await(&r.p, "restart 1 of 2: 4 ranks from step-");
+    fixture_await(&r.p, "resume: from step ");
+    kill_rank(&r, 2);
+    fixture_await(&r.p, "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from");
+    end(&r);
+    release(&r);
+}
+
 #define SAYS(expected, part, ...)                                                                                   \
     do {                                                                                                            \
         program p_ = program_run(f->directory, (expected),                                                          \
@@ -264,4 +281,5 @@ static void a_run_of_one_rank_is_restarted_too(void **state)
 
 TEST_MAIN(T(a_rank_that_was_killed_costs_nothing_but_time), T(it_stops_when_no_restart_is_left),
           T(a_rank_that_was_told_to_end_is_not_started_again), T(a_failure_that_comes_back_is_left_with_fewer_ranks),
-          T(what_cannot_be_restarted_is_refused_at_once), T(a_run_of_one_rank_is_restarted_too))
+          T(where_no_fewer_ranks_will_do_that_is_said), T(what_cannot_be_restarted_is_refused_at_once),
+          T(a_run_of_one_rank_is_restarted_too))

@@ -39,6 +39,9 @@ back() { machines_on "$2" umount "$1"; }
 
 machines_run 1 "${train[@]}" $tokens --checkpoint.folder=checkpoints/a --export.path=exports/a >out 2>&1 ||
     fail "nothing is hidden, and it fails"
+odd=$'data/with a\ttab\nand a line.bin'
+cp data/tokens.bin "$odd"
+machines_run 1 "${train[@]}" "--data.path=$odd" >out 2>&1 || fail "a path with a tab is not seen"
 
 # What is there, but is something else: ranks would mix the two.
 cp -r model other-model
@@ -67,7 +70,7 @@ back data/tokens.bin 1
 missing=("machine 'm0' \(rank 0\) does not see" "machine 'm1' does not see")
 for machine in 0 1; do
     misses=${missing[machine]}
-    who="rank $machine \(machine 'm$machine'\): "
+    who="mpirun's rank $machine \(machine 'm$machine'\): "
     without data $machine
     refused "data.path: $misses 'data/tokens.bin'" "${train[@]}" $tokens
     refused "validation.path: $misses 'data/tokens.bin'" "${train[@]}" "$seen" --validation.path=data/tokens.bin
@@ -89,7 +92,7 @@ for machine in 0 1; do
         back "$folder" $machine
         read_only "$folder" $machine
         refused "$key: .*Read-only file system" "${train[@]}" $tokens "--$key=$folder/b"
-        [ $machine = 0 ] || grep -q "machine 'm1' cannot write to '$folder/b'" out || fail "the machine is not named"
+        grep -q "$key: machine 'm$machine' cannot write to '$folder/b'" out || fail "the machine is not named"
         back "$folder" $machine
     done
 done

@@ -110,10 +110,20 @@ srun_on() { # MPI [OPTION OF SRUN...]: on 2 x 2 ranks
     machines_on 0 srun --mpi="$1" -N2 --ntasks-per-node=2 "${@:2}"
 }
 
+# Open MPI 4.1 calls what is not there yet where another rank's first message comes while a rank is in MPI_Init still:
+# its trace has no frame but the signal's. Of 160 starts of three ranks on two busy cores it did so in two.
+died_in_mpi_init() {
+    [ "$status" = 139 ] && grep -qF 'Failing at address: (nil)' "$name.txt" && ! grep -qF '[ 1]' "$name.txt"
+}
+
 # status_of COMMAND...: $status of it; words in $name.txt
 status_of() {
-    status=0
-    "$@" >"$name.txt" 2>&1 || status=$?
+    for try in 1 2 3; do
+        status=0
+        "$@" >"$name.txt" 2>&1 || status=$?
+        died_in_mpi_init || return 0
+        echo "Open MPI has died in MPI_Init (start $try of $name)"
+    done
 }
 
 said() {
@@ -216,7 +226,7 @@ done
 name=no-mpi
 status_of srun_on none "$fsdp" train "${options[@]}" "${few[@]}"
 [ $status = 1 ] || fail "status $status"
-said '^fsdp: srun has started this process, but for no MPI: with srun say --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH'
+said '^fsdp: .*: srun has started this process, but for no MPI: with srun say --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH'
 
 name=uneven
 status_of machines_on 0 srun --mpi="${mpis[0]}" -N2 -n3 "$fsdp" train "${options[@]}" "${few[@]}"

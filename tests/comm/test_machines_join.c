@@ -135,7 +135,7 @@ static void what_does_not_fit_is_refused_by_all(void **state)
         CHECK_CONTAINS(few[r].error, "machine 'a' has 2 ranks, machine 'b' has 1");
     join_all(mixed, 2, NULL, 2, &thread_network_ops);
     for (int r = 0; r < 2; r++)
-        CHECK_CONTAINS(mixed[r].error, "FSDP_ONE_LEVEL=1 is set for rank 0 and not for rank 1");
+        CHECK_CONTAINS(mixed[r].error, "FSDP_ONE_LEVEL=1 is set for MPI's rank 0 and not for its rank 1");
     other.version++;
     join_all(old, 1, NULL, 1, &other);
     CHECK_CONTAINS(old[0].error, "the network library is of version 4, this program needs 3");

@@ -40,9 +40,9 @@ try() { # STARTER PLUGIN TITLE
     well "4 ranks of $3" "$1" 4 "$network" messages
     well "1 ranks of $3" "$1" 1 "$network" messages
     well "" "$1" 2 "$network" refused
-    well "told: rank 1 has sent 10 bytes where this rank expects 20" "$1" 2 "$network" short
-    well "told: a message of 20 bytes from rank 1 was lost: MPI says '" "$1" 2 "$network" long
-    well "told: rank 1 has sent 64 bytes where at most 10 are expected" "$1" 2 "$network" polled
+    well "told: MPI's rank 1 has sent 10 bytes where this rank expects 20" "$1" 2 "$network" short
+    well "told: a message of 20 bytes from MPI's rank 1 was lost: MPI says '" "$1" 2 "$network" long
+    well "told: MPI's rank 1 has sent 64 bytes where at most 10 are expected" "$1" 2 "$network" polled
     UCX_TLS=tcp,self well "" "$1" 2 "$network" late # as between machines: see fall_silent
     well "" "$1" 2 "$network" twice
     well "" "$1" 2 "$network" initialised

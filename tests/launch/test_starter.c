@@ -65,6 +65,9 @@ static const struct {
     {"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2",
      {FSDP__BY_MPI, "mpiexec", 1, 2, 1, 2, -1, NULL, NULL}},
     {"PMIX_RANK=7", {FSDP__BY_MPI, "PMIx", 7, 0, -1, 0, -1, NULL, NULL}},
+    {"FSDP_MPI=openmpi", {FSDP__BY_MPI, "MPI", 0, 0, -1, 0, -1, NULL, NULL}},
+    {"FSDP_MPI=openmpi PMIX_RANK=7", {FSDP__BY_MPI, "PMIx", 7, 0, -1, 0, -1, NULL, NULL}},
+    {"FSDP_MPI=mpich FSDP_SHM_FD=5 RANK=1 WORLD_SIZE=2", {FSDP__BY_LAUNCH, "fsdp run", 1, 2, -1, 0, -1, NULL, NULL}},
     {"SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_NODEID=1",
      {FSDP__BY_MPI, "srun", 2, 4, 0, 0, 1, NULL, NULL}},
     /* the script of sbatch is no rank */

@@ -271,13 +271,10 @@ static void over_all_overlaps(test_rank_body body)
 {
     for (int overlap = FSDP_OVERLAP_AUTO; overlap <= FSDP_OVERLAP_WORKER; overlap++)
         for (int copy = 0; copy < 2; copy++) {
-            const fsdp_shard_options options[] = {{.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy},
-                                                  {.overlap = (fsdp_overlap)overlap,
-                                                   .no_shared_memory = copy,
-                                                   .offload_policy = {.cpu = true}},
-                                                  {.overlap = (fsdp_overlap)overlap,
-                                                   .no_shared_memory = copy,
-                                                   .reshard_after_forward_ranks = 2}};
+            const fsdp_shard_options options[] = {
+                {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy},
+                {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy, .offload_policy = {.cpu = true}},
+                {.overlap = (fsdp_overlap)overlap, .no_shared_memory = copy, .reshard_after_forward_ranks = 2}};
 
             for (size_t i = 0; i < FSDP__COUNT_OF(options); i++) {
                 bool slices = options[i].reshard_after_forward_ranks != 0;

@@ -274,6 +274,8 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
     fsdp__watch *watch = &x->group->world->watch;
 
     for (;;) {
+        /* Asked first: what was sent before somebody failed is there when that is heard of. */
+        bool broken = fsdp__arena_aborted(link->arena);
         int64_t pieces = 0;
 
         FSDP_TRY(fsdp__link_test(link, x->requests, x->request_count));
@@ -285,6 +287,8 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
             fsdp__watch_waits(watch, x->group->tag, -1);
         if (pieces == 0)
             return FSDP_OK;
+        if (broken)
+            return fsdp__arena_failure(link->arena);
         if (pieces != p->pieces) { /* who sends, though slowly, or has left behind what it sent, will come */
             p->since = fsdp__watch_ticks(watch);
             if (p->told)

@@ -44,13 +44,17 @@ static fsdp_status end(fsdp__link *link, bool done, const char *text)
     return done ? FSDP_OK : fsdp__arena_failure(link->arena);
 }
 
+static fsdp_status begin_in_any(fsdp__link *link)
+{
+    if (enter(link))
+        return FSDP_OK;
+    return fsdp__arena_aborted(link->arena) ? fsdp__arena_failure(link->arena)
+                                            : FSDP_FAIL(FSDP_COMM, "the network is closed");
+}
+
 static fsdp_status begin(fsdp__link *link)
 {
-    if (fsdp__arena_aborted(link->arena))
-        return fsdp__arena_failure(link->arena);
-    if (!enter(link))
-        return FSDP_FAIL(FSDP_COMM, "the network is closed");
-    return FSDP_OK;
+    return fsdp__arena_aborted(link->arena) ? fsdp__arena_failure(link->arena) : begin_in_any(link);
 }
 
 fsdp_status fsdp__link_send(fsdp__link *link, int to, int tag, const fsdp__segment *segments, int count,
@@ -77,7 +81,7 @@ fsdp_status fsdp__link_test(fsdp__link *link, fsdp__network_request *requests, i
 {
     char text[FSDP__NETWORK_TEXT] = "";
 
-    FSDP_TRY(begin(link));
+    FSDP_TRY(begin_in_any(link));
     return end(link, link->ops->test(link->network, requests, count, text), text);
 }
 

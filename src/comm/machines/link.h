@@ -3,7 +3,8 @@
  * [Note: messages that are given up]
  * A call that fails leaves messages on their way into memory that is its caller's again. So when the world is broken
  * the ranks are told of it, and then nothing calls the network any more (`silent`): a carrier that is not called moves
- * nothing. Who gives messages up waits for that (fsdp__link_give_up) before it returns. */
+ * nothing. Who gives messages up waits for that (fsdp__link_give_up) before it returns. (An MPI whose network card
+ * writes by itself may still move what was promised to it by then: after such a failure a process best ends.) */
 #ifndef COMM_MACHINES_LINK_H
 #define COMM_MACHINES_LINK_H
 
@@ -22,8 +23,8 @@ typedef struct fsdp__link {
     _Atomic bool told;   /* the other machines know that the world is broken, as far as they can be told */
 } fsdp__link;
 
-/* Calls of the table. They fail, and break the world, with the carrier's text; and with the reason when it is broken.
- */
+/* Calls of the table. They fail, and break the world, with the carrier's text; the first two also with the reason where
+ * it is broken. There what has come before is still to be had. */
 fsdp_status fsdp__link_send(fsdp__link *link, int to, int tag, const fsdp__segment *segments, int count,
                             fsdp__network_request *out);
 fsdp_status fsdp__link_receive(fsdp__link *link, int from, int tag, const fsdp__segment *segments, int count,

@@ -278,7 +278,7 @@ static fsdp_status compare_levels(const introduction *all, int ranks)
     for (int r = 1; r < ranks; r++)
         if (all[r].one_level != all[0].one_level)
             return FSDP_FAIL(FSDP_MISMATCH,
-                             "FSDP_ONE_LEVEL=1 is set for rank %d and not for rank %d: set it everywhere",
+                             "FSDP_ONE_LEVEL=1 is set for MPI's rank %d and not for its rank %d: set it everywhere",
                              all[r].one_level ? r : 0, all[r].one_level ? 0 : r);
     return FSDP_OK;
 }

@@ -13,9 +13,9 @@
 #include "fsdp/comm.h"
 
 enum {
-    FSDP__ARENA_GROUPS = 64,  /* process groups alive at a time, the world included */
-    FSDP__ARENA_RANKS = 256,  /* on one machine */
-    FSDP__ABORT_BYTES = 1024, /* text of the reason */
+    FSDP__ARENA_GROUPS = 64,         /* process groups alive at a time, the world included */
+    FSDP__ARENA_RANKS = 256,         /* on one machine */
+    FSDP__ABORT_BYTES = 1024,        /* text of the reason */
     FSDP__GROUP_NAME_BYTES = 32,     /* of a longer name so much is shown to other groups */
     FSDP__PAYLOAD_BYTES = 64 << 10,  /* small things a rank shows its group, twice: see [Note: parity] */
     FSDP__STAGING_BYTES = 256 << 10, /* large things on their way through, twice */

@@ -133,7 +133,7 @@ static bool start(fsdp__mpi *mpi, fsdp__mpi_message *message, const fsdp__segmen
         MPI_Type_free(&type); /* lives until the message has arrived */
     }
     return code == MPI_SUCCESS ||
-           fsdp__mpi_fail(text, code, "cannot %s %zu bytes %s rank %d", message->receives ? "receive" : "send",
+           fsdp__mpi_fail(text, code, "cannot %s %zu bytes %s MPI's rank %d", message->receives ? "receive" : "send",
                           message->bytes, message->receives ? "from" : "to", message->peer);
 }
 
@@ -176,15 +176,15 @@ static bool check_message(const fsdp__mpi_message *message, int code, const MPI_
     MPI_Count got = 0;
 
     if (code != MPI_SUCCESS)
-        return fsdp__mpi_fail(text, code, "a message of %zu bytes %s rank %d was lost", message->bytes, way,
+        return fsdp__mpi_fail(text, code, "a message of %zu bytes %s MPI's rank %d was lost", message->bytes, way,
                               message->peer);
     if (!message->receives)
         return true;
     code = MPI_Get_elements_x(status, MPI_BYTE, &got);
     if (code != MPI_SUCCESS)
-        return fsdp__mpi_fail(text, code, "a message from rank %d has no length", message->peer);
+        return fsdp__mpi_fail(text, code, "a message from MPI's rank %d has no length", message->peer);
     if (message->shorter ? (size_t)got > message->bytes : (size_t)got != message->bytes)
-        return fsdp__mpi_refuse(text, "rank %d has sent %lld bytes where this rank expects %zu", message->peer,
+        return fsdp__mpi_refuse(text, "MPI's rank %d has sent %lld bytes where this rank expects %zu", message->peer,
                                 (long long)got, message->bytes);
     return true;
 }
@@ -249,12 +249,13 @@ bool fsdp__mpi_poll(void *network, int tag, void *data, size_t bytes, int *from,
         return true;
     code = MPI_Get_elements_x(&status, MPI_BYTE, &have);
     if (code != MPI_SUCCESS)
-        return fsdp__mpi_fail(text, code, "a message from rank %d has no length", status.MPI_SOURCE);
+        return fsdp__mpi_fail(text, code, "a message from MPI's rank %d has no length", status.MPI_SOURCE);
     if ((size_t)have > bytes)
-        return fsdp__mpi_refuse(text, "rank %d has sent %lld bytes where at most %zu are expected", status.MPI_SOURCE,
-                                (long long)have, bytes);
+        return fsdp__mpi_refuse(text, "MPI's rank %d has sent %lld bytes where at most %zu are expected",
+                                status.MPI_SOURCE, (long long)have, bytes);
     *from = status.MPI_SOURCE;
     *got = (size_t)have;
     code = MPI_Mrecv(data, (int)have, MPI_BYTE, &message, MPI_STATUS_IGNORE);
-    return code == MPI_SUCCESS || fsdp__mpi_fail(text, code, "cannot receive %zu bytes from rank %d", *got, *from);
+    return code == MPI_SUCCESS ||
+           fsdp__mpi_fail(text, code, "cannot receive %zu bytes from MPI's rank %d", *got, *from);
 }

@@ -151,7 +151,8 @@ static void close_network(void *network, bool whole)
     fsdp__mpi_free_messages(mpi);
     pthread_mutex_destroy(&mpi->lock);
     free(mpi);
-    atomic_flag_clear(&taken);
+    if (whole) /* else others may be dead, and would be waited for */
+        atomic_flag_clear(&taken);
 }
 
 static bool open_network(void **network, fsdp__network_world *out, char *text)
@@ -161,7 +162,9 @@ static bool open_network(void **network, fsdp__network_world *out, char *text)
     *network = NULL;
     memset(out, 0, sizeof *out);
     if (atomic_flag_test_and_set(&taken))
-        return fsdp__mpi_refuse(text, "this process has joined a world of MPI before: free its context first");
+        return fsdp__mpi_refuse(text,
+                                "this process has joined a world of MPI before: free its context first; where that "
+                                "world was broken, start the process again");
     mpi = calloc(1, sizeof *mpi);
     if (!mpi) {
         atomic_flag_clear(&taken);
