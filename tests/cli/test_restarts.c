@@ -224,6 +224,7 @@ static void where_no_fewer_ranks_will_do_that_is_said(void **state)
                                        NULL};
     fixture *f = *state;
     run r = start(f, "no-fewer", more);
+    long step;
 
     fixture_await(&r.p, "saved:  step 10 ");
     kill_rank(&r, 3);
@@ -231,6 +232,10 @@ static void where_no_fewer_ranks_will_do_that_is_said(void **state)
     fixture_await(&r.p, "resume: from step ");
     kill_rank(&r, 2);
     fixture_await(&r.p, "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from");
+    r.p.output = test_read_file(r.p.output_path, NULL);
+    step = number_behind(r.p.output, "share the batch evenly) from step-");
+    free(r.p.output);
+    await_step(&r, step + 10);
     end(&r);
     release(&r);
 }

@@ -289,7 +289,7 @@ for mpi in "${mpis[@]}"; do
     srun_on "$mpi" --kill-on-bad-exit=0 ./some_broken train "${options[@]}" "${few[@]}" >"$name.txt" 2>&1 &
     run=$!
     until grep -qs 'm1: tasks 2-3: Exited' "$name.txt"; do sleep 0.05; done
-    said "^fsdp: cannot load $PWD/broken/libfsdp-"
+    said "^fsdp: .*: cannot load $PWD/broken/libfsdp-"
     [ "$(ranks_of 0 | wc -l)" = 2 ] || fail "the others do not wait"
     machines_on 0 scancel "$(machines_on 0 squeue -h -o %i)"
     over 143

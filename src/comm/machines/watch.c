@@ -347,25 +347,33 @@ void fsdp__watch_doing_text(fsdp__watch *watch, char *text, size_t bytes)
     fsdp__doing_text(&doing, text, bytes);
 }
 
-static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
+/* Because of `rank`: what became of it, then what it was doing and what waits for it. */
+static void break_world(fsdp__watch *watch, int rank, const char *became)
 {
-    const fsdp__places *places = &watch->link->places;
-    const char *host = places->hosts[fsdp__machine_of(places, rank)];
-    char text[FSDP__ABORT_BYTES], was[320], mine[320];
+    char text[FSDP__ABORT_BYTES], was[320] = "in a call that is not known", mine[320];
     fsdp__heard heard;
 
     if (fsdp__watch_heard(watch, rank, &heard))
         fsdp__doing_text(&heard.doing, was, sizeof was);
-    else
-        snprintf(was, sizeof was, "in a call that is not known");
     fsdp__watch_doing_text(watch, mine, sizeof mine);
-    snprintf(
-        text, sizeof text,
-        "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s): it was %s; rank %d, which waits for it, "
-        "is %s",
-        rank, host, what, (double)(ticks * atomic_load(&watch->tick_ms)) / 1000,
-        (double)atomic_load(&watch->timeout_ms) / 1000, was, places->rank, mine);
+    snprintf(text, sizeof text, "%s: it was %s; rank %d, which waits for it, is %s", became, was,
+             watch->link->places.rank, mine);
     fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
+}
+
+static const char *host_of(const fsdp__watch *watch, int rank)
+{
+    return watch->link->places.hosts[fsdp__machine_of(&watch->link->places, rank)];
+}
+
+static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
+{
+    char became[256];
+
+    snprintf(became, sizeof became, "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s)", rank,
+             host_of(watch, rank), what, (double)(ticks * atomic_load(&watch->tick_ms)) / 1000,
+             (double)atomic_load(&watch->timeout_ms) / 1000);
+    break_world(watch, rank, became);
 }
 
 /* Ticks of the timeout; 0: there is none. */
@@ -422,11 +430,11 @@ void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since)
 {
     int64_t limit = limit_of(watch), waited = fsdp__watch_ticks(watch) - since, left = known_of(watch, rank).left;
     fsdp__heard heard;
-    char text[FSDP__ABORT_BYTES];
+    char became[128];
 
     if (left > LEAVE_TICKS && waited > LEAVE_TICKS) {
-        snprintf(text, sizeof text, "rank %d has left", rank);
-        fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
+        snprintf(became, sizeof became, "rank %d has left (machine '%.64s')", rank, host_of(watch, rank));
+        break_world(watch, rank, became);
     }
     if (left > 0) /* it says nothing more */
         return;
