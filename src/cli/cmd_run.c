@@ -28,9 +28,8 @@ static void usage(void)
         "them. When one fails the others are ended, and the exit status is that of the first to fail, or 128 + n when\n"
         "a signal n has killed it. Threads of a rank: OMP_NUM_THREADS, else its share of the cores.\n"
         "\n"
-        "Several machines are started by MPI: mpirun -n RANKS PROGRAM, or srun; the program joins them the same way, "
-        "by\n"
-        "MPI's own variables, to which this command adds none.");
+        "Several machines are started by MPI: mpirun -n RANKS PROGRAM, or srun; the program joins them the same way,\n"
+        "by MPI's own variables, to which this command adds none.");
 }
 
 typedef struct words {

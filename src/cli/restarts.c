@@ -163,17 +163,11 @@ static bool may_go_on(const fsdp__restarts *r, const fsdp_launch_report *report,
     return r->done < r->most || give_up(reason, text);
 }
 
-static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, int before, int ranks)
+/* `back`: what to say of a failure that was the one before, too. */
+static void announce(const fsdp__restarts *r, const char *reason, const char *checkpoint, const char *back, int ranks)
 {
-    char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step", back[96] = "";
+    char from[64] = "the start, for there is no checkpoint yet", after[48] = "before its first step";
     int64_t last = last_step(r);
-
-    if (r->least > 0 && is_same(r, reason)) {
-        snprintf(back, sizeof back, " (that failure came back");
-        if (ranks == before && r->least < before)
-            snprintf(back + strlen(back), sizeof back - strlen(back), ", and no fewer share the batch evenly");
-        snprintf(back + strlen(back), sizeof back - strlen(back), ")");
-    }
 
     if (checkpoint)
         snprintf(from, sizeof from, "%s", strrchr(checkpoint, '/') ? strrchr(checkpoint, '/') + 1 : checkpoint);
@@ -187,6 +181,7 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
                           const fsdp_launch_report *report, int *ranks)
 {
     char reason[FSDP__REASON_BYTES], *checkpoint = NULL;
+    const char *back = "";
     int before = *ranks;
 
     if (r->most == 0 || status != FSDP_COMM) /* ended by a signal to this process; or none could be started */
@@ -197,10 +192,13 @@ bool fsdp__restarts_again(fsdp__restarts *r, const fsdp_train_config *config, fs
     status = fsdp_checkpoint_find(config->checkpoint.folder, -1, &checkpoint);
     if (status != FSDP_OK && status != FSDP_NOT_FOUND)
         return give_up(reason, fsdp_last_error());
-    if (r->least > 0 && is_same(r, reason))
-        *ranks = fewer_ranks(r, config, checkpoint, *ranks);
+    if (r->least > 0 && is_same(r, reason)) {
+        *ranks = fewer_ranks(r, config, checkpoint, before);
+        back = *ranks == before && r->least < before ? " (that failure came back, and no fewer share the batch evenly)"
+                                                     : " (that failure came back)";
+    }
     r->done++;
-    announce(r, reason, checkpoint, before, *ranks);
+    announce(r, reason, checkpoint, back, *ranks);
     r->early = last_step(r) == 0;
     snprintf(r->reason, sizeof r->reason, "%s", reason);
     free(checkpoint);

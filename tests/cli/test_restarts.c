@@ -184,6 +184,24 @@ static void a_rank_that_was_told_to_end_is_not_started_again(void **state)
     }
 }
 
+/* A rank of four is killed, and of those that are started again another one. The step that the third start goes on
+ * from, of which `says` is told. */
+static long kill_twice(run *r, const char *says)
+{
+    long step;
+
+    fixture_await(&r->p, "saved:  step 10 ");
+    kill_rank(r, 3);
+    fixture_await(&r->p, "restart 1 of 2: 4 ranks from step-");
+    fixture_await(&r->p, "resume: from step ");
+    kill_rank(r, 2);
+    fixture_await(&r->p, says);
+    r->p.output = test_read_file(r->p.output_path, NULL);
+    step = number_behind(r->p.output, says);
+    free(r->p.output);
+    return step;
+}
+
 /* Four ranks of two sequences each are a batch of eight, which three ranks cannot split. */
 static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
 {
@@ -195,15 +213,7 @@ static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
     char command[1000];
     long step;
 
-    fixture_await(&r.p, "saved:  step 10 ");
-    kill_rank(&r, 3);
-    fixture_await(&r.p, "restart 1 of 2: 4 ranks from step-");
-    fixture_await(&r.p, "resume: from step ");
-    kill_rank(&r, 2);
-    fixture_await(&r.p, "restart 2 of 2: 2 ranks (that failure came back) from step-");
-    r.p.output = test_read_file(r.p.output_path, NULL);
-    step = number_behind(r.p.output, "(that failure came back) from step-");
-    free(r.p.output);
+    step = kill_twice(&r, "restart 2 of 2: 2 ranks (that failure came back) from step-");
     await_step(&r, step + 40);
     end(&r);
     snprintf(command, sizeof command, "mkdir '%s/two' && cp -r '%s/fewer/step-%ld' '%s/two/'", f->directory,
@@ -226,15 +236,8 @@ static void where_no_fewer_ranks_will_do_that_is_said(void **state)
     run r = start(f, "no-fewer", more);
     long step;
 
-    fixture_await(&r.p, "saved:  step 10 ");
-    kill_rank(&r, 3);
-    fixture_await(&r.p, "restart 1 of 2: 4 ranks from step-");
-    fixture_await(&r.p, "resume: from step ");
-    kill_rank(&r, 2);
-    fixture_await(&r.p, "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from");
-    r.p.output = test_read_file(r.p.output_path, NULL);
-    step = number_behind(r.p.output, "share the batch evenly) from step-");
-    free(r.p.output);
+    step = kill_twice(
+        &r, "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from step-");
     await_step(&r, step + 10);
     end(&r);
     release(&r);

@@ -40,7 +40,8 @@ enum {
  */
 fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__machines_group *group, int kind,
                                  const fsdp__leg *sends, int send_count, const fsdp__leg *receives, int receive_count);
-/* Waits until all of it is there. Ends the exchange, whatever comes of it. */
+/* Waits until all of it is there; then that counts, even if somebody has failed since. Ends the exchange, whatever
+ * comes of it. */
 fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
 /* All in one: `rows` has one of `bytes` for each place of the column, of which this rank's goes to all others. */
 fsdp_status fsdp__exchange_rows(fsdp__machines_group *group, int kind, uint8_t *rows, size_t bytes,
