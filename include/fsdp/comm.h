@@ -25,8 +25,8 @@
  * stream's worker.
  *
  * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
- * of the stream's device and must stay valid until then. Nobody spins for long: waiting ranks sleep, so there may be
- * more ranks than cores.
+ * of the stream's device and must stay valid until then; after a call that failed, too, they are the caller's again.
+ * Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
  */
 #ifndef FSDP_COMM_H
 #define FSDP_COMM_H

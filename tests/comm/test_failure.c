@@ -1,5 +1,8 @@
 /* test_failure.c - whatever fails on one rank ends the call on all, with one message, and nobody hangs. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -374,6 +377,49 @@ static void alone(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_agree(fsdp_world(context), FSDP_OK));
 }
 
+/* ---- memory of a call that failed ---- */
+
+static void *abort_soon(void *context)
+{
+    static atomic_uint round;
+
+    for (unsigned wait = atomic_fetch_add(&round, 1) % 10; wait > 0; wait--)
+        usleep(100);
+    fsdp_abort(context, "in the middle of a call");
+    return NULL;
+}
+
+/* The world ends while ranks read what their peers have lent them; each takes its own away as soon as its call is
+ * over. */
+static void take_memory_away(fsdp_context *context, void *arg)
+{
+    enum {
+        COUNT = 300000
+    };
+    size_t bytes = COUNT * sizeof(float);
+    fsdp_process_group *world = fsdp_world(context);
+    pthread_t aborter;
+    void *values = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fsdp_status status = FSDP_OK;
+
+    (void)arg;
+    CHECK(values != MAP_FAILED);
+    CHECK_EQ(pthread_create(&aborter, NULL, abort_soon, context), 0);
+    for (int i = 0; status == FSDP_OK; i++)
+        status = i % 2 ? fsdp_all_reduce(world, values, values, COUNT, FSDP_F32, FSDP_SUM, cpu_stream(context))
+                       : fsdp_broadcast(world, values, COUNT, FSDP_F32, i / 2 % WORLD, cpu_stream(context));
+    CHECK_EQ(munmap(values, bytes), 0);
+    CHECK_EQ(status, FSDP_COMM);
+    CHECK_EQ(pthread_join(aborter, NULL), 0);
+}
+
+static void memory_of_a_call_that_failed_may_be_unmapped(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 30; round++)
+        test_run_ranks(WORLD, take_memory_away, NULL);
+}
+
 static void a_failure_of_who_is_alone_has_no_number(void **state)
 {
     (void)state;
@@ -450,6 +496,7 @@ TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_c
           cmocka_unit_test(a_body_that_fails_ends_its_world), cmocka_unit_test(the_nth_collective_may_fail),
           cmocka_unit_test(the_nth_allocation_may_fail), cmocka_unit_test(making_a_world_may_fail),
           cmocka_unit_test(a_local_failure_becomes_everybodys),
+          cmocka_unit_test(memory_of_a_call_that_failed_may_be_unmapped),
           cmocka_unit_test(a_failure_of_who_is_alone_has_no_number),
           cmocka_unit_test(a_killed_process_is_named_without_a_launcher),
           cmocka_unit_test(only_the_memory_of_a_world_can_be_joined))

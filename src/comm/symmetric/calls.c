@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/compiler.h"
+#include "comm/symmetric/lent.h"
 #include "comm/symmetric/slot.h"
 #include "comm/symmetric/words.h"
 
@@ -48,6 +49,7 @@ void fsdp__symmetric_note(void *g, const fsdp__call *call, fsdp__moment moment)
         begin_call(group, slot, call);
         break;
     case FSDP__CALL_DONE:
+        fsdp__lent_settle(group);
         atomic_store_explicit(&slot->done, call->sequence, memory_order_release);
         break;
     }

@@ -13,6 +13,7 @@
 #include "base/compiler.h"
 #include "comm/sharded_buffer.h"
 #include "comm/symmetric/devices.h"
+#include "comm/symmetric/lent.h"
 #include "comm/symmetric/rendezvous.h"
 #include "device/device.h"
 #include "device/kernels.h"
@@ -193,11 +194,14 @@ static fsdp_status show_buffers(exchange *x, bool recv_too, bool *direct)
         .complete = all_set(call),
     };
 
+    fsdp__lent_begin(g);
     FSDP_TRY(fsdp__show(g, call, &entry, x->traffic));
     /* From what all have shown, so that all take the same way. */
     *direct = !call->force_copy;
     for (int r = 0; r < g->size; r++)
         *direct = *direct && fsdp__entry_of(g, r)->readable;
+    if (!*direct)
+        fsdp__lent_end(g);
     return FSDP_OK;
 }
 
@@ -217,6 +221,7 @@ static fsdp_status exchange_all(exchange *x, consumer consume)
     x->stride = x->call->count;
     FSDP_TRY(consume(x, 0, x->call->count));
     FSDP_TRY(fsdp__rendezvous(g, x->traffic)); /* nobody reads the parts any more */
+    fsdp__lent_end(g);
     return FSDP_OK;
 }
 
@@ -373,6 +378,8 @@ static fsdp_status all_reduce_direct(exchange *x)
     /* Peers copy results from this rank's recv, which is the caller's again after the call. */
     if (status == FSDP_OK)
         status = fsdp__rendezvous(g, x->traffic);
+    if (status == FSDP_OK)
+        fsdp__lent_end(g);
     return status;
 }
 

@@ -2,6 +2,7 @@
  * for stands at the head of comm/readers.c. */
 #include "comm/symmetric/readers.h"
 
+#include "comm/symmetric/futex.h"
 #include "comm/symmetric/watch.h"
 #include "comm/symmetric/watchdog.h"
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "comm/symmetric/futex.h"
 #include "comm/symmetric/watch.h"
 #include "comm/symmetric/watchdog.h"
 #include "device/races.h"

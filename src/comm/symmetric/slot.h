@@ -18,6 +18,7 @@ typedef struct fsdp__entry {
 typedef struct fsdp__rank_slot {
     _Atomic uint32_t ticket;  /* generation that this rank's last barrier leads to */
     _Atomic uint32_t counted; /* the same, once it has counted itself in: it may be stopped in between */
+    _Atomic uint32_t reads;   /* 1: it may be reading what callers of its peers have lent (lent.h) */
     /* For whoever wants to know where the rank is (calls.h). A call that is issued and not done is on its way. */
     _Atomic uint32_t version; /* odd while the three words of the last call are written */
     _Atomic uint64_t issued, done;

@@ -1,30 +1,14 @@
 /* watch.c - how a world ends: the abort record, ranks that leave, ranks that die. */
 #include "comm/symmetric/watch.h"
 
-#include <errno.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/compiler.h"
 #include "comm/symmetric/calls.h"
+#include "comm/symmetric/futex.h"
 
-/* ---- sleeping ---- */
-
-bool fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms)
-{
-    struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
-
-    return syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0) != 0 && errno == ETIMEDOUT;
-}
-
-void fsdp__futex_wake_all(_Atomic uint32_t *word)
-{
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-}
+/* ---- the abort record ---- */
 
 /* Of those who sleep in meetings. Who waits for readers wakes up by itself every now and then. */
 static void wake_everybody(fsdp__arena *arena)
@@ -35,8 +19,6 @@ static void wake_everybody(fsdp__arena *arena)
             fsdp__futex_wake_all(&group->generation);
     }
 }
-
-/* ---- the abort record ---- */
 
 void fsdp__arena_abort(fsdp__arena *arena, fsdp_status status, int rank, const char *text)
 {

@@ -22,8 +22,4 @@ void fsdp__arena_check_alive(fsdp__arena *arena, int rank);
 bool fsdp__arena_found_dead(const fsdp__arena *arena, int rank);
 void fsdp__arena_check_keeper(fsdp__arena *arena);
 
-/* Sleeps while *word is `value`, at most `timeout_ms`; whether all of that time has passed. */
-bool fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
-void fsdp__futex_wake_all(_Atomic uint32_t *word);
-
 #endif

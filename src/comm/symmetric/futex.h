@@ -1,0 +1,13 @@
+/* futex.h - to sleep on a word that other ranks, or this rank's other threads, will change. */
+#ifndef COMM_SYMMETRIC_FUTEX_H
+#define COMM_SYMMETRIC_FUTEX_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Sleeps while *word is `value`, at most `timeout_ms`; whether all of that time has passed. */
+bool fsdp__futex_wait(_Atomic uint32_t *word, uint32_t value, int timeout_ms);
+void fsdp__futex_wake_all(_Atomic uint32_t *word);
+
+#endif

@@ -1,0 +1,40 @@
+/* lent.c - a flag of each rank in its slot.
+ *
+ * A call that goes well ends with a meeting after which nobody reads. One that fails has no such meeting: others may
+ * have found their peers complete and be reading. Each stops at its next meeting, which fails, so the wait is that for
+ * a kernel. The flag is set before the barrier of the entry looks whether the world is broken, and looked at after it
+ * was: who does not see it set is not seen going on by its owner, either. */
+#include "comm/symmetric/lent.h"
+
+#include <stdatomic.h>
+
+#include "comm/symmetric/futex.h"
+#include "comm/symmetric/slot.h"
+
+enum {
+    LOOK_MS = 1
+};
+
+void fsdp__lent_begin(fsdp__symmetric_group *group)
+{
+    if (group->world->all_readable)
+        atomic_exchange(&group->slot->reads, 1);
+}
+
+void fsdp__lent_end(fsdp__symmetric_group *group)
+{
+    atomic_store(&group->slot->reads, 0);
+}
+
+void fsdp__lent_settle(fsdp__symmetric_group *group)
+{
+    if (!atomic_load_explicit(&group->slot->reads, memory_order_relaxed))
+        return;
+    fsdp__lent_end(group); /* first: peers may wait for this rank */
+    for (int r = 0; r < group->size; r++) {
+        fsdp__rank_slot *slot = fsdp__slot_at(group->world->arena, group->index, group->ranks[r]);
+
+        while (atomic_load(&slot->reads))
+            (void)fsdp__futex_wait(&slot->reads, 1, LOOK_MS);
+    }
+}
