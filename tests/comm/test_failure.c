@@ -9,6 +9,8 @@
 #include "comm/internal.h"
 #include "comm/shm/shm.h"
 #include "comm/suite_coalesced.h"
+#include "comm/symmetric/process.h"
+#include "comm/symmetric/watch.h"
 #include "support/ranks.h"
 
 enum {
@@ -489,6 +491,26 @@ static void only_the_memory_of_a_world_can_be_joined(void **state)
     fsdp__arena_unref(arena);
 }
 
+/* As if the ranks had been started where processes are counted otherwise. */
+static void ranks_that_count_processes_otherwise_are_refused(void **state)
+{
+    fsdp_context *context = NULL;
+    fsdp__arena *arena = NULL;
+
+    (void)state;
+    CHECK_OK(fsdp__shm_create(2, &arena));
+    CHECK_EQ(atomic_load(&arena->control->pids), fsdp__process_namespace());
+    atomic_store(&arena->control->pids, fsdp__process_namespace() + 1);
+    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 2, .rank = 1}, &context),
+                FSDP_UNSUPPORTED, "rank 1 is in another PID namespace than other ranks of its machine");
+    /* It is missed. */
+    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 2}, &context), FSDP_UNSUPPORTED,
+                "rank 0 is in another PID namespace");
+    CHECK(fsdp__arena_aborted(arena));
+    CHECK_CONTAINS(arena->control->abort_text, "rank 1 failed: rank 1 is in another PID namespace");
+    fsdp__arena_unref(arena);
+}
+
 TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_calls),
           cmocka_unit_test(ranks_with_other_block_sizes_disagree), cmocka_unit_test(ranks_with_other_flags_disagree),
           cmocka_unit_test(ranks_that_disagree_are_told_what_each_was_doing),
@@ -499,4 +521,5 @@ TEST_MAIN(cmocka_unit_test(ranks_that_disagree_get_one_message_that_names_both_c
           cmocka_unit_test(memory_of_a_call_that_failed_may_be_unmapped),
           cmocka_unit_test(a_failure_of_who_is_alone_has_no_number),
           cmocka_unit_test(a_killed_process_is_named_without_a_launcher),
-          cmocka_unit_test(only_the_memory_of_a_world_can_be_joined))
+          cmocka_unit_test(only_the_memory_of_a_world_can_be_joined),
+          cmocka_unit_test(ranks_that_count_processes_otherwise_are_refused))

@@ -14,6 +14,7 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
     fsdp__arena *arena = NULL;
 
     FSDP_TRY(fsdp__arena_create(world_size, 0, true, &arena));
+    atomic_store(&arena->control->pids, fsdp__process_namespace());
     /* The start before the process, whose number switches the watching on. */
     atomic_store(&arena->control->keeper_ticks, fsdp__process_start_ticks(getpid()));
     atomic_store(&arena->control->keeper, getpid());
@@ -21,11 +22,26 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out)
     return FSDP_OK;
 }
 
+/* A number tells nothing, or something false, of a process that counts them in another namespace. */
+static fsdp_status check_namespace(fsdp__arena *arena, int local_rank)
+{
+    uint64_t own = fsdp__process_namespace(), known = 0;
+
+    if (own == 0 || atomic_compare_exchange_strong(&arena->control->pids, &known, own) || known == own)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_UNSUPPORTED,
+                     "rank %d is in another PID namespace than other ranks of its machine, so they could not tell "
+                     "whether it lives: start all ranks of a machine in one container, or let the containers share "
+                     "their PIDs",
+                     fsdp__arena_global(arena, local_rank));
+}
+
 fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank)
 {
     fsdp__arena_rank *shared = &arena->control->ranks[local_rank];
     int none = 0;
 
+    FSDP_TRY(check_namespace(arena, local_rank));
     if (!atomic_compare_exchange_strong(&shared->pid, &none, getpid()))
         return FSDP_FAIL(FSDP_STATE, "rank %d has joined before, as process %d", fsdp__arena_global(arena, local_rank),
                          none);
@@ -67,7 +83,7 @@ fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_con
     FSDP_TRY_GOTO(status, fsdp__arena_map(fd, &arena), out);
     FSDP_TRY_GOTO(status, fsdp_context_create(options, &context), out);
     status = take_place(arena, options);
-    refused = status != FSDP_OK;
+    refused = status == FSDP_INVALID || status == FSDP_STATE;
     FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
     *out = context;

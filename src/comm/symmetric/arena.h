@@ -82,6 +82,7 @@ typedef struct fsdp__control {
     int32_t crowded; /* more ranks than cores */
     uint64_t board_bytes, heap_bytes;
     _Atomic uint64_t heap_used; /* from its start: what ranks have taken of it (memory.c) */
+    _Atomic uint64_t pids;      /* the namespace of all numbers of processes here; 0: none is known yet */
     _Atomic int32_t keeper;     /* process that started the ranks and watches them; 0: none */
     _Atomic uint64_t keeper_ticks;
     _Atomic uint32_t abort_state;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -64,6 +65,13 @@ bool fsdp__process_is_dead(int pid, uint64_t start_ticks)
         return true;
     return read_process(pid, &state, &ticks) &&
            (state == 'Z' || state == 'X' || (start_ticks != 0 && ticks != start_ticks));
+}
+
+uint64_t fsdp__process_namespace(void)
+{
+    struct stat of;
+
+    return stat("/proc/self/ns/pid", &of) == 0 ? of.st_ino : 0;
 }
 
 char fsdp__process_state(int pid, int thread)
