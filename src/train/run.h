@@ -57,6 +57,7 @@ typedef struct fsdp__saves {
     double bytes;                 /* of a checkpoint, all ranks; of its tensors */
     int64_t last;                 /* step of the newest that was saved; -1: none was */
     int64_t finite_step;          /* the same of those whose weights are all finite; -1: none is known */
+    bool ends;                    /* none follows the one that is being saved */
     bool finite;                  /* the weights of the one that is being saved */
     int64_t began_ns, waited_ns;  /* when; how long training stood still for it */
     fsdp_status failure;          /* of the newest; of the message */

@@ -278,8 +278,8 @@ static fsdp_status note(fsdp_train_run *run, fsdp_status status, int64_t step)
     snprintf(saves->message, sizeof saves->message, "no checkpoint of step %lld: %s", (long long)step,
              fsdp_last_error());
     if (is_first(run))
-        fsdp_log(run->context, FSDP_LOG_WARNING, "%s; the run goes on, and tries again with the next one",
-                 saves->message);
+        fsdp_log(run->context, FSDP_LOG_WARNING, "%s%s", saves->message,
+                 saves->ends ? "" : "; the run goes on, and tries again with the next one");
     return FSDP_OK;
 }
 
@@ -408,13 +408,14 @@ fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop)
     if (!run->saves.saver)
         return FSDP_OK;
     FSDP_TRY(agree_on_demand(run, &demand));
-    FSDP_TRY(look(run, false));
+    FSDP_TRY(look(run, false)); /* of the one before, which this may replace */
     *out_stop = demand == FSDP_TRAIN_END;
-    if (demand == FSDP_TRAIN_GO_ON && run->step % run->config->checkpoint.interval != 0 && !is_last(run) &&
+    run->saves.ends = *out_stop || is_last(run);
+    if (demand == FSDP_TRAIN_GO_ON && run->step % run->config->checkpoint.interval != 0 && !run->saves.ends &&
         best_step(run) != run->step)
         return FSDP_OK;
     FSDP_TRY(note(run, fsdp_train_save(run), run->step));
-    return *out_stop || is_last(run) ? look(run, true) : FSDP_OK;
+    return run->saves.ends ? look(run, true) : FSDP_OK;
 }
 
 fsdp_status fsdp__saves_failure(const fsdp_train_run *run)

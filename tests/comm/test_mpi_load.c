@@ -99,11 +99,10 @@ static void a_file_that_is_no_plugin(void **state)
     Dl_info library;
 
     (void)state;
-    test_write_file(file, "text", 4);
+    test_write_file(file, "no library, however long: longer than the header of one, which has 64 bytes", 76);
     snprintf(folders, sizeof folders, ":/nowhere:%s:", folder);
     setenv("FSDP_PLUGIN_PATH", folders, 1);
-    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_NOT_FOUND, "libfsdp-nosuch.so: file too short");
-    CHECK_CONTAINS(fsdp_last_error(), "No Such MPI must be installed on every machine (Debian: libnosuch)");
+    CHECK_ERROR(fsdp__mpi_load(&no_such, &ops), FSDP_FORMAT, "libfsdp-nosuch.so: it is no library of this system");
     CHECK_NULL(ops);
     CHECK_EQ(unlink(file), 0);
     CHECK(dladdr((const void *)(uintptr_t)_cmocka_run_group_tests, &library) != 0); /* some library or other */
@@ -126,17 +125,40 @@ static void a_plugin_that_is_cut_off(void **state)
 
     (void)state;
     setenv("FSDP_PLUGIN_PATH", folder, 1);
-    for (size_t kept = 64; kept < bytes; kept += 500) {
+    for (size_t kept = 0; kept < bytes; kept += 500) {
         fsdp_status status;
 
         test_write_file(file, whole, kept);
         status = fsdp__mpi_load(&old, &ops);
         CHECK_NULL(ops);
         CHECK(status != FSDP_OK);
-        refused += strstr(fsdp_last_error(), " is cut off: it has ") != NULL;
+        refused += strstr(fsdp_last_error(), ": it is cut off, with ") != NULL;
         CHECK_EQ(unlink(file), 0); /* one that was loaded stays, and is not to change */
     }
     CHECK(refused > bytes / 2000);
+    free(whole);
+    free(file);
+    test_directory_free(folder);
+}
+
+/* The plug-in is there, and what it is linked to is not. */
+static void a_plugin_without_its_mpi(void **state)
+{
+    const fsdp__network_ops *ops;
+    char *folder = test_directory(), *file = test_path(folder, "libfsdp-old.so"), *whole, *needs;
+    Dl_info library;
+    size_t bytes;
+
+    (void)state;
+    CHECK(dladdr((const void *)(uintptr_t)_cmocka_run_group_tests, &library) != 0);
+    whole = test_read_file(library.dli_fname, &bytes);
+    needs = CHECK_PTR(memmem(whole, bytes, "libc.so.", 8));
+    memcpy(needs, "libq.so.", 8);
+    test_write_file(file, whole, bytes);
+    setenv("FSDP_PLUGIN_PATH", folder, 1);
+    CHECK_ERROR(fsdp__mpi_load(&old, &ops), FSDP_NOT_FOUND, "libq.so.6: cannot open shared object file");
+    CHECK_CONTAINS(fsdp_last_error(), "Old MPI must be installed on every machine (Debian: libold)");
+    CHECK_NULL(ops);
     free(whole);
     free(file);
     test_directory_free(folder);
@@ -183,5 +205,6 @@ static void memory_that_is_not_there(void **state)
 
 TEST_MAIN(cmocka_unit_test(the_environment_names_the_mpi), cmocka_unit_test(who_knows_better_decides),
           cmocka_unit_test(a_plugin_that_is_not_there), cmocka_unit_test(a_file_that_is_no_plugin),
-          cmocka_unit_test(a_plugin_that_is_cut_off), cmocka_unit_test(a_plugin_without_a_table),
-          cmocka_unit_test(a_plugin_of_another_version), cmocka_unit_test(memory_that_is_not_there))
+          cmocka_unit_test(a_plugin_that_is_cut_off), cmocka_unit_test(a_plugin_without_its_mpi),
+          cmocka_unit_test(a_plugin_without_a_table), cmocka_unit_test(a_plugin_of_another_version),
+          cmocka_unit_test(memory_that_is_not_there))

@@ -103,18 +103,20 @@ out:
 
 /* ---- loading ---- */
 
-/* Bytes that a loader maps of the file, as its header says; 0: it is not a file that tells. */
+/* Bytes that a loader maps of the file, as its header says, and those of a header at least; 0: it has none. */
 static fsdp_status mapped_bytes(int fd, const char *path, size_t bytes, uint64_t *out)
 {
     ElfW(Ehdr) header;
     ElfW(Phdr) part;
 
-    *out = 0;
+    *out = sizeof header;
     if (bytes < sizeof header)
         return FSDP_OK;
     FSDP_TRY(fsdp__file_pread(fd, path, &header, sizeof header, 0));
-    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof part)
+    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof part) {
+        *out = 0;
         return FSDP_OK;
+    }
     for (int i = 0; i < header.e_phnum; i++) {
         FSDP_TRY(fsdp__file_pread(fd, path, &part, sizeof part, header.e_phoff + (uint64_t)i * sizeof part));
         if (part.p_type == PT_LOAD)
@@ -136,8 +138,11 @@ static fsdp_status check_whole(const char *path)
     status = mapped_bytes(fd, path, bytes, &needed);
     (void)close(fd);
     FSDP_TRY(status);
+    if (needed == 0)
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is no library of this system; install it again",
+                         FSDP__SHOWN_NAME(path));
     if (bytes < needed)
-        return FSDP_FAIL(FSDP_FORMAT, "%s is cut off: it has %zu bytes of %llu; install it again",
+        return FSDP_FAIL(FSDP_FORMAT, "cannot load %s: it is cut off, with %zu bytes of %llu; install it again",
                          FSDP__SHOWN_NAME(path), bytes, (unsigned long long)needed);
     return FSDP_OK;
 }
