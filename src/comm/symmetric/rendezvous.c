@@ -17,7 +17,7 @@
 
 enum {
     SPIN_TURNS = 1000,
-    YIELD_TURNS = 100
+    YIELD_NS = 30000 /* longer than ranks take that come at once; who is not the only program here sleeps soon */
 };
 
 static fsdp__rank_slot *slot_of(const fsdp__symmetric_group *group, int rank)
@@ -43,18 +43,32 @@ unsigned char *fsdp__payload_to_show(const fsdp__symmetric_group *group)
 
 /* ---- the barrier ---- */
 
-/* One turn of waiting without sleep: to be woken takes tens of microseconds. */
-static void wait_a_turn(bool crowded)
+static void pause_a_moment(void)
 {
-    if (crowded) {
-        (void)sched_yield();
-        return;
-    }
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+static bool has_stepped(const fsdp__arena_group *shared, uint32_t old)
+{
+    return atomic_load_explicit(&shared->generation, memory_order_acquire) != old;
+}
+
+/* Without sleep: to be woken takes tens of microseconds. Whether all have come. */
+static bool wait_awake(const fsdp__arena_group *shared, uint32_t old, bool crowded, int64_t since_ns)
+{
+    for (int i = 0; crowded ? fsdp__clock_ns() - since_ns < YIELD_NS : i < SPIN_TURNS; i++) {
+        if (has_stepped(shared, old))
+            return true;
+        if (crowded)
+            (void)sched_yield();
+        else
+            pause_a_moment();
+    }
+    return false;
 }
 
 /* Looks after the ranks that are not there yet; finding one gone breaks the world. */
@@ -76,18 +90,15 @@ static void look_after(fsdp__symmetric_group *group, uint32_t ticket, bool asked
         fsdp__arena_check_keeper(arena);
 }
 
-static void wait_for_step(fsdp__symmetric_group *group, uint32_t old)
+static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t since_ns)
 {
     fsdp__arena_group *shared = group->place;
     bool crowded = group->world->arena->control->crowded;
     uint32_t ticket = old + 2;
     fsdp__wait wait;
 
-    for (int i = crowded ? YIELD_TURNS : SPIN_TURNS; i > 0; i--) {
-        if (atomic_load_explicit(&shared->generation, memory_order_acquire) != old)
-            return;
-        wait_a_turn(crowded);
-    }
+    if (wait_awake(shared, old, crowded, since_ns))
+        return;
     /* Counted in before the generation is looked at again: the last rank steps it and then looks for sleepers, so one
      * of the two sees the other. The same holds for a rank that leaves. */
     atomic_fetch_add(&shared->sleepers, 1);
@@ -127,7 +138,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
     } else {
         start = fsdp__clock_ns();
         atomic_store_explicit(&slot_of(group, group->rank)->counted, old + 2, memory_order_release);
-        wait_for_step(group, old);
+        wait_for_step(group, old, start);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
     if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
