@@ -22,8 +22,8 @@ verdicts=$build/Testing/verdicts.log
 mkdir -p "$build/Testing"
 rm -f "$log"
 set -o pipefail
-# Four more than there are processors: in many tests ranks wait for each other, awake where nobody else has work to do.
-"${runner[@]}" ctest --test-dir "$build" --output-on-failure --timeout 240 -j"$(($(nproc) + 4))" "$@" </dev/null 2>&1 |
+# Three more than there are processors: in many tests ranks wait for each other, awake where nobody else has work to do.
+"${runner[@]}" ctest --test-dir "$build" --output-on-failure --timeout 240 -j"$(($(nproc) + 3))" "$@" </dev/null 2>&1 |
     tee "$verdicts"
 status=$?
 
