@@ -7,7 +7,7 @@
 
 enum {
     MOST = 6, /* buffers */
-    RANKS = 8
+    RANKS = 16
 };
 
 typedef struct mixed {

@@ -10,9 +10,11 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {{2, 2}, {2, 1}, {3, 2}, {3, 1}};
+static const shape larger[] = {{4, 2}, {16, 1}, {2, 4}}; /* that meet in rounds, in one level or in both */
 
 enum {
-    SHAPES = sizeof shapes / sizeof *shapes
+    SHAPES = sizeof shapes / sizeof *shapes,
+    LARGER = sizeof larger / sizeof *larger
 };
 
 /* ---- naive results ---- */
@@ -40,6 +42,8 @@ static void every_shape_gives_naive_results(void **state)
         test_run_machines(shapes[i].machines, shapes[i].ranks, true, run_suite, i == 0 ? &worker : &mode);
     }
     test_run_machines(2, 2, false, run_suite, &worker);
+    for (int i = 0; i < (test_brief() ? 1 : LARGER); i++)
+        test_run_machines(larger[i].machines, larger[i].ranks, true, run_suite, &mode);
 }
 
 /* ---- the same bits ---- */
@@ -175,45 +179,108 @@ static void check_network(fsdp_process_group *group, fsdp_collective kind, int64
     CHECK_EQ(stats.network_messages[kind], messages);
 }
 
-/* Bytes to and from other machines, of buffers; messages: a header to each of a rank's column there, and buffers. */
+static int halvings(int n)
+{
+    return n > 1 ? 1 + halvings(n / 2) : 0;
+}
+
+enum {
+    COUNT = 24 * 1024, /* divides by all shapes, in lines of memory */
+    PIECES = 2,        /* of 60 KiB at most, that so many go in; of what a rank reduces: 1 */
+    FEW = 10,          /* go along with headers */
+    WHOLE = 3000       /* are added up whole */
+};
+
+/* What a shape makes of calls: others of a rank's column that are elsewhere, and messages with headers, to each of them
+ * or in rounds. */
+typedef struct forms {
+    int size, columns, elsewhere, others, counterparts, headers;
+    bool by_machine, in_rounds;
+} forms;
+
+static forms forms_of(const counting *c)
+{
+    int machines = c->shape.machines, ranks = c->shape.ranks, size = machines * ranks;
+    forms f = {.size = size, .elsewhere = size - ranks, .counterparts = machines - 1};
+
+    f.columns = c->one_level ? size : machines;
+    f.others = c->one_level ? f.elsewhere : f.counterparts;
+    f.by_machine = c->one_level && ranks > 1; /* then what an all_reduce begins with stays on the machine */
+    f.in_rounds = (size & (size - 1)) == 0 && (f.by_machine || machines >= 16);
+    f.headers = f.in_rounds ? halvings(machines) : f.others;
+    return f;
+}
+
+static void count_gathers(fsdp_process_group *world, const forms *f, float *send, float *recv, fsdp_stream *stream)
+{
+    /* Up to so many go along with a header. */
+    int64_t along = (f->in_rounds ? 60 * 1024 / (f->columns / 2) - (int64_t)sizeof(fsdp__header) : 32 * 1024) / 4;
+    int64_t bytes = (int64_t)f->others * COUNT * 4;
+
+    CHECK_OK(fsdp_all_gather(world, send, recv, COUNT, FSDP_F32, stream));
+    check_network(world, FSDP_ALL_GATHER, bytes, bytes, f->headers + PIECES * f->others);
+    CHECK_OK(fsdp_all_gather(world, send, recv, along, FSDP_F32, stream));
+    CHECK_OK(fsdp_all_gather(world, send, recv, along + 1, FSDP_F32, stream));
+    bytes += f->others * (2 * along + 1) * 4;
+    check_network(world, FSDP_ALL_GATHER, bytes, bytes, 3 * f->headers + (PIECES + 1) * f->others);
+}
+
+static void count_scatters(fsdp_process_group *world, const forms *f, float *send, float *recv, fsdp_stream *stream)
+{
+    bool at_once = f->in_rounds && f->columns == f->size; /* to each all that this rank has */
+    int64_t bytes = (int64_t)f->others * COUNT * 4, messages = f->headers + PIECES * f->others;
+
+    CHECK_OK(fsdp_reduce_scatter(world, send, recv, COUNT, FSDP_F32, FSDP_SUM, stream));
+    check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
+    CHECK_OK(fsdp_reduce_scatter(world, send, recv, FEW, FSDP_F32, FSDP_SUM, stream));
+    bytes += (int64_t)f->others * FEW * 4 * (at_once ? f->size : 1);
+    messages += f->headers + (f->in_rounds && !at_once ? f->others : 0);
+    check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
+}
+
+static void count_all_reduces(fsdp_process_group *world, const forms *f, float *send, float *recv, fsdp_stream *stream)
+{
+    bool along = COUNT / f->size * 4 <= 32 * 1024 && !f->by_machine && !f->in_rounds; /* the first of two exchanges */
+    int64_t bytes = 2 * (int64_t)f->counterparts * COUNT * 4 / f->size;
+    int64_t messages = f->headers + (along ? 1 : 2) * f->counterparts;
+
+    CHECK_OK(fsdp_all_reduce(world, send, recv, COUNT, FSDP_F32, FSDP_SUM, stream));
+    check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
+    CHECK_OK(fsdp_all_reduce(world, send, recv, FEW, FSDP_F32, FSDP_SUM, stream));
+    bytes += (int64_t)f->others * FEW * 4;
+    messages += f->headers;
+    check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
+    if (!f->by_machine)
+        return;
+    CHECK_OK(fsdp_all_reduce(world, send, recv, WHOLE, FSDP_F32, FSDP_SUM, stream));
+    bytes += (int64_t)f->counterparts * WHOLE * 4;
+    messages += f->headers + f->counterparts;
+    check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
+}
+
 static void count_bytes(fsdp_context *context, void *arg)
 {
-    enum {
-        COUNT = 24 * 1024, /* divides by all shapes, in lines of memory */
-        PIECES = 2,        /* of 60 KiB at most, that so many go in; of what a rank reduces: 1 */
-        ALONG = 8 * 1024   /* up to so many go along with a header */
-    };
     const counting *c = arg;
+    const forms f = forms_of(c);
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
-    int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world), elsewhere = size - c->shape.ranks;
-    int64_t n = COUNT * (int64_t)sizeof(float), others = c->one_level ? elsewhere : c->shape.machines - 1, more_bytes;
-    int64_t counterparts = c->shape.machines - 1, reduced_bytes = 2 * counterparts * n / size;
-    bool by_machine = c->one_level && c->shape.ranks > 1; /* then what the call begins with stays on the machine */
-    int64_t reduced = others + (COUNT / size <= ALONG && !by_machine ? 1 : 2) * counterparts;
-    bool is_root = rank == size - 1, gets = (c->one_level || (rank + 1) % c->shape.ranks == 0) && rank < elsewhere;
-    float *many = calloc((size_t)size * COUNT, sizeof *many), *more = calloc((size_t)size * COUNT, sizeof *more);
+    int rank = fsdp_process_group_rank(world);
+    int64_t n = COUNT * 4, away = f.elsewhere * n;
+    bool is_root = rank == f.size - 1, gets = (c->one_level || (rank + 1) % c->shape.ranks == 0) && rank < f.elsewhere;
+    float *send = calloc((size_t)f.size * COUNT, 4), *recv = calloc((size_t)f.size * COUNT, 4);
 
-    CHECK_OK(fsdp_all_gather(world, many, more, COUNT, FSDP_F32, stream));
-    check_network(world, FSDP_ALL_GATHER, others * n, others * n, (1 + PIECES) * others);
-    CHECK_OK(fsdp_all_gather(world, many, more, ALONG, FSDP_F32, stream));
-    CHECK_OK(fsdp_all_gather(world, many, more, ALONG + 1, FSDP_F32, stream));
-    more_bytes = others * (2 * ALONG + 1) * (int64_t)sizeof(float);
-    check_network(world, FSDP_ALL_GATHER, others * n + more_bytes, others * n + more_bytes, (1 + PIECES + 3) * others);
-    CHECK_OK(fsdp_reduce_scatter(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
-    check_network(world, FSDP_REDUCE_SCATTER, others * n, others * n, (1 + PIECES) * others);
-    CHECK_OK(fsdp_all_reduce(world, many, more, COUNT, FSDP_F32, FSDP_SUM, stream));
-    check_network(world, FSDP_ALL_REDUCE, reduced_bytes, reduced_bytes, reduced);
-    CHECK_OK(fsdp_all_reduce(world, many, more, 10, FSDP_F32, FSDP_SUM, stream));
-    check_network(world, FSDP_ALL_REDUCE, reduced_bytes + others * 40, reduced_bytes + others * 40, reduced + others);
-    CHECK_OK(fsdp_broadcast(world, many, COUNT, FSDP_F32, size - 1, stream));
-    check_network(world, FSDP_BROADCAST, is_root ? others * n : 0, gets ? n : 0, (1 + is_root * PIECES) * others);
-    CHECK_OK(fsdp_all_to_all(world, many, more, COUNT, FSDP_F32, stream));
-    check_network(world, FSDP_ALL_TO_ALL, elsewhere * n, elsewhere * n, others + PIECES * elsewhere);
+    count_gathers(world, &f, send, recv, stream);
+    count_scatters(world, &f, send, recv, stream);
+    count_all_reduces(world, &f, send, recv, stream);
+    CHECK_OK(fsdp_broadcast(world, send, COUNT, FSDP_F32, f.size - 1, stream));
+    check_network(world, FSDP_BROADCAST, is_root ? f.others * n : 0, gets ? n : 0,
+                  f.headers + is_root * PIECES * f.others);
+    CHECK_OK(fsdp_all_to_all(world, send, recv, COUNT, FSDP_F32, stream));
+    check_network(world, FSDP_ALL_TO_ALL, away, away, f.headers + PIECES * f.elsewhere);
     CHECK_OK(fsdp_barrier(world));
-    check_network(world, FSDP_BARRIER, 0, 0, others);
-    free(more);
-    free(many);
+    check_network(world, FSDP_BARRIER, 0, 0, f.headers);
+    free(recv);
+    free(send);
 }
 
 static void bytes_over_the_network_are_the_closed_forms(void **state)
@@ -221,6 +288,11 @@ static void bytes_over_the_network_are_the_closed_forms(void **state)
     (void)state;
     for (int i = 0; i < SHAPES * 2; i++) {
         counting c = {shapes[i / 2], i % 2 == 1};
+
+        test_run_machines(c.shape.machines, c.shape.ranks, c.one_level, count_bytes, &c);
+    }
+    for (int i = 0; i < LARGER * 2; i++) {
+        counting c = {larger[i / 2], i % 2 == 1};
 
         test_run_machines(c.shape.machines, c.shape.ranks, c.one_level, count_bytes, &c);
     }

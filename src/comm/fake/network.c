@@ -6,8 +6,7 @@
 #include "comm/coalesced.h"
 #include "comm/fake/machines.h"
 #include "comm/machines/batches.h"
-#include "comm/machines/shape.h"
-#include "comm/order.h"
+#include "comm/machines/meeting.h"
 #include "comm/packed.h"
 #include "comm/sharded_buffer.h"
 #include "comm/symmetric/shown.h"
@@ -52,18 +51,29 @@ static void exchange(count *c, int peers, int64_t sent, int64_t received)
     c->traffic->network_messages += peers * fsdp__messages_of(sent);
 }
 
-/* The first of a call: what is small goes along with its headers. */
-static void exchange_first(count *c, int peers, int64_t sent, int64_t received)
+static void add_along(count *c, bool to_all, int peers, int64_t sent, int64_t received)
 {
     exchange(c, peers, sent, received);
-    if (fsdp__goes_along(sent))
+    if (fsdp__goes_along(c->shape.columns, c->shape.rounds, to_all, sent))
         c->traffic->network_messages -= peers * fsdp__messages_of(sent);
 }
 
-/* Headers, or what else is told of a call. */
+/* The first of a call: what is small goes along with its headers. */
+static void exchange_first(count *c, int peers, int64_t sent, int64_t received)
+{
+    add_along(c, false, peers, sent, received);
+}
+
+/* The same to and from all that are elsewhere. */
+static void exchange_first_with_all(count *c, int64_t bytes)
+{
+    add_along(c, true, c->shape.elsewhere, bytes, bytes);
+}
+
+/* Headers. */
 static void meet(count *c)
 {
-    c->traffic->network_messages += c->shape.elsewhere;
+    c->traffic->network_messages += fsdp__meeting_messages(&c->shape);
 }
 
 static int64_t bytes_of(const count *c, int64_t numel)
@@ -74,10 +84,10 @@ static int64_t bytes_of(const count *c, int64_t numel)
 /* ---- plain ---- */
 
 /* This rank's part, and that of each counterpart. */
-static void exchange_parts(count *c, int64_t bytes)
+static void gather_parts(count *c, int64_t bytes)
 {
     meet(c);
-    exchange_first(c, c->shape.elsewhere, bytes, bytes);
+    exchange_first_with_all(c, bytes);
 }
 
 void fsdp__fake_count_all_gather(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
@@ -85,12 +95,22 @@ void fsdp__fake_count_all_gather(const fsdp_process_group *group, const fsdp__ca
     count c;
 
     if (begin(&c, group, call, traffic))
-        exchange_parts(&c, bytes_of(&c, call->count));
+        gather_parts(&c, bytes_of(&c, call->count));
 }
 
 void fsdp__fake_count_reduce_scatter(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
-    fsdp__fake_count_all_gather(group, call, traffic);
+    int64_t bytes;
+    count c;
+
+    if (!begin(&c, group, call, traffic))
+        return;
+    bytes = bytes_of(&c, call->count);
+    meet(&c);
+    if (fsdp__scatters_at_once(c.shape.rounds, c.shape.locals, group->size * bytes))
+        exchange_first_with_all(&c, group->size * bytes);
+    else
+        exchange_first(&c, c.shape.elsewhere, bytes, bytes);
 }
 
 void fsdp__fake_count_broadcast(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
@@ -145,8 +165,7 @@ static int64_t share_of(const count *c, int place)
 void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
 {
     count c;
-    int64_t own;
-    int block;
+    int64_t own, bytes = call->count * (int64_t)fsdp_dtype_size(call->dtype);
     bool along = true; /* the first exchange goes with the headers */
 
     if (!begin(&c, group, call, traffic))
@@ -154,14 +173,17 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
     meet(&c);
     if (call->flags && memchr(call->flags, 0, (size_t)call->flag_count))
         exchange(&c, c.shape.elsewhere, call->flag_count, call->flag_count);
-    if (bytes_of(&c, call->count) <= FSDP__AT_ONCE_BYTES) {
-        exchange_first(&c, c.shape.elsewhere, bytes_of(&c, call->count), bytes_of(&c, call->count));
+    if (bytes <= FSDP__AT_ONCE_BYTES) {
+        exchange_first_with_all(&c, bytes);
         return;
     }
-    block = c.shape.flat ? fsdp__order_block(group->ranks, group->size, c.fake->machine_ranks) : 0;
-    if (fsdp__reduces_by_machine(block, bytes_of(&c, call->count))) {
-        c.shape = fsdp__group_by_machine(group->rank, group->size, block);
+    if (fsdp__reduces_by_machine(c.shape.block, bytes)) {
+        c.shape = fsdp__group_by_machine(group->rank, group->size, c.shape.block);
         along = false; /* that one stays on the machine */
+    }
+    if (!along && bytes <= FSDP__WHOLE_BYTES) {
+        exchange(&c, c.shape.elsewhere, bytes, bytes);
+        return;
     }
     own = share_of(&c, c.shape.place);
     for (int p = 0; p < c.shape.columns; p++) {
@@ -201,7 +223,7 @@ static int64_t rows_of(const count *c, int place)
 
 static void gather_piece(void *c, int64_t bytes)
 {
-    exchange_parts(c, bytes);
+    gather_parts(c, bytes);
 }
 
 void fsdp__fake_count_gather_coalesced(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)
@@ -248,8 +270,8 @@ static void exchange_sums(count *c)
     fsdp__batch_piece pieces[FSDP__BATCH_PIECES];
     fsdp__batches batches = {.call = c->call, .room = fsdp__batches_room(c->shape.columns, c->shape.locals)};
 
-    if (!is_complete(c->call)) /* who contributes to what */
-        meet(c);
+    if (!is_complete(c->call)) /* who contributes to what, each to each */
+        c->traffic->network_messages += c->shape.elsewhere;
     for (int n; (n = fsdp__batches_next(&batches, pieces)) > 0;) {
         int64_t own = batch_bytes(c, pieces, n, c->shape.place);
 

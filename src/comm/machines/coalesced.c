@@ -114,7 +114,7 @@ static fsdp_status exchange_rows(gather *x)
     fsdp__header own = {.complete = true, .shared = true};
     fsdp__meeting meeting;
     fsdp__exchange exchange = {0};
-    fsdp__legs legs = {x->legs, x->legs + g->columns, g->columns, g->columns};
+    fsdp__legs legs = {x->legs, x->legs + g->columns, g->columns, g->columns, false};
     fsdp_status status = fsdp__meeting_begin(&meeting, g, x->call, &own, &legs);
 
     if (status == FSDP_OK)

@@ -1,7 +1,6 @@
 /* exchange.c - pieces on their way. */
 #include "comm/machines/exchange.h"
 
-#include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -13,9 +12,8 @@
 #include "comm/symmetric/watch.h"
 
 enum {
-    SPIN_TURNS = 20, /* about as long as a small message takes between two hosts */
-    YIELD_TURNS = 280,
-    NAP_NS = 5000, /* the first; each is longer than the one before */
+    SPIN_TURNS = 300, /* a tenth of a millisecond: small messages come within it */
+    NAP_NS = 5000,    /* the first; each is longer than the one before */
     LONGEST_NAP_NS = 100000,
     SLACK_NS = 1000,  /* by which a nap may be longer: the system's own 50 us are ten times the first one */
     LOOK_NS = 5000000 /* between two looks for the ranks that are waited for */
@@ -246,10 +244,6 @@ static void wait_a_turn(fsdp__exchange *x, patience *p)
     p->turns++;
     if (p->turns <= SPIN_TURNS)
         return;
-    if (p->turns <= SPIN_TURNS + YIELD_TURNS) {
-        (void)sched_yield();
-        return;
-    }
     if (!p->naps) {
         p->naps = true;
         p->slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);

@@ -1,8 +1,8 @@
 /* exchange.h - bytes to and from ranks of a group's column, all at once.
  *
  * What goes to a rank is cut into pieces, of which some are on their way at a time, so that both directions of the
- * wire are in use from the first piece to the last. Who waits tries again at once a few times, lets others run, and
- * then sleeps, for a tenth of a millisecond at most: kernels that run meanwhile keep the cores. */
+ * wire are in use from the first piece to the last. Who waits tries again at once for as long as a small message takes,
+ * and then sleeps between, for a tenth of a millisecond at most: kernels that run meanwhile keep the cores. */
 #ifndef COMM_MACHINES_EXCHANGE_H
 #define COMM_MACHINES_EXCHANGE_H
 

@@ -6,7 +6,6 @@
 #include "base/alloc.h"
 #include "comm/machines/shape.h"
 #include "comm/machines/tags.h"
-#include "comm/order.h"
 
 static fsdp_status fill_column(fsdp__machines_group *group)
 {
@@ -38,7 +37,8 @@ static fsdp_status group_new(fsdp__machines *world, const fsdp__process_group_sp
     group->local_rank = s.local_rank;
     group->columns = s.columns;
     group->place = s.place;
-    group->block = s.flat ? fsdp__order_block(spec->ranks, spec->count, places->machine_ranks) : 0;
+    group->block = s.block;
+    group->rounds = s.rounds;
     group->name = fsdp__strdup(spec->name);
     group->ranks = fsdp__malloc((size_t)spec->count * sizeof *group->ranks);
     if (!group->name || !group->ranks)

@@ -38,6 +38,7 @@ typedef struct fsdp__machines_group {
     int block;          /* of a flat group: see comm/order.h */
     int *column;        /* global ranks */
     int columns, place; /* how many, and which is this one */
+    int rounds;         /* of its meetings: see meeting.h */
     int locals, local_rank;
     void *scratch; /* of the call that runs: it is kept for the next */
     size_t scratch_bytes;

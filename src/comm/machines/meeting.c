@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 #include "comm/symmetric/watch.h"
 
 enum {
@@ -17,10 +18,16 @@ void fsdp__meeting_release(fsdp__meeting *m)
     *m = (fsdp__meeting){0};
 }
 
-/* As it comes, a header and what is along; behind those of all places: as it goes. */
+/* As it comes, a header and what is along; behind those of all places: as it goes, to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
     return m->group->messages + (size_t)place * MESSAGE_BYTES;
+}
+
+/* The same in rounds: there the messages of several travel, one after the other, of at most half the column. */
+static unsigned char *passage(const fsdp__meeting *m, bool comes)
+{
+    return message_of(m, m->group->columns + comes * m->group->columns / 2);
 }
 
 const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
@@ -30,14 +37,27 @@ const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
 
 /* ---- what goes along ---- */
 
+/* Of a rank, in rounds: those that half the column has said go in one piece. */
+static int64_t room_in_rounds(int columns)
+{
+    return FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
+}
+
+bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes)
+{
+    if (bytes <= 0)
+        return false;
+    return rounds == 0 ? bytes <= FSDP__ALONG_BYTES : to_all && bytes <= room_in_rounds(columns);
+}
+
 /* Takes those of the legs that are small, by their places. */
-static void take_along(const fsdp__meeting *m, fsdp__leg *legs, int count, fsdp__leg *along)
+static void take_along(const fsdp__meeting *m, bool to_all, fsdp__leg *legs, int count, fsdp__leg *along)
 {
     const fsdp__machines_group *g = m->group;
     int place = 0;
 
     for (int i = 0; i < count; i++) {
-        if (!fsdp__goes_along((int64_t)fsdp__leg_bytes(&legs[i])))
+        if (!fsdp__goes_along(g->columns, g->rounds, to_all, (int64_t)fsdp__leg_bytes(&legs[i])))
             continue;
         while (place < g->columns && g->column[place] < legs[i].rank)
             place++;
@@ -53,7 +73,8 @@ static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char
 {
     size_t bytes = sizeof(fsdp__header);
 
-    memcpy(at, message_of(m, m->group->place), bytes);
+    if (at != message_of(m, m->group->place))
+        memcpy(at, message_of(m, m->group->place), bytes);
     for (int i = 0; i < along->count; i++) {
         memcpy(at + bytes, along->segments[i].data, along->segments[i].bytes);
         bytes += along->segments[i].bytes;
@@ -82,7 +103,88 @@ static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
     }
 }
 
-/* ---- the messages ---- */
+/* ---- in rounds ---- */
+
+int64_t fsdp__meeting_messages(const fsdp__group_shape *shape)
+{
+    int64_t messages = 0;
+
+    for (int round = shape->near; round < shape->rounds; round++)
+        messages += fsdp__messages_of((int64_t)sizeof(fsdp__header) << round);
+    return shape->rounds == 0 ? shape->elsewhere : messages;
+}
+
+/* The first of the places whose messages the rank at `place` has before a round: of 2^round. */
+static int first_heard(int place, int round)
+{
+    return place & ~((1 << round) - 1);
+}
+
+static size_t pack_heard(const fsdp__meeting *m)
+{
+    int first = first_heard(m->group->place, m->round);
+    unsigned char *at = passage(m, false);
+
+    for (int p = first; p < first + (1 << m->round); p++) {
+        size_t bytes = sizeof(fsdp__header) + fsdp__meeting_header(m, p)->along;
+
+        memcpy(at, message_of(m, p), bytes);
+        at += bytes;
+    }
+    return (size_t)(at - passage(m, false));
+}
+
+static fsdp_status begin_round(fsdp__meeting *m)
+{
+    const fsdp__machines_group *g = m->group;
+    size_t room = (size_t)FSDP__MAX(room_in_rounds(g->columns), 0);
+    int with = g->column[g->place ^ 1 << m->round];
+
+    m->segments[0] = (fsdp__segment){passage(m, false), pack_heard(m)};
+    m->segments[1] = (fsdp__segment){passage(m, true), (sizeof(fsdp__header) + room) << m->round};
+    m->legs[0] = (fsdp__leg){with, &m->segments[0], 1, false};
+    m->legs[1] = (fsdp__leg){with, &m->segments[1], 1, room > 0};
+    FSDP_TRY(fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, &m->legs[0], 1, &m->legs[1], 1));
+    return FSDP_OK;
+}
+
+static void spread_heard(const fsdp__meeting *m)
+{
+    int first = first_heard(m->group->place ^ 1 << m->round, m->round);
+    const unsigned char *at = passage(m, true);
+
+    for (int p = first; p < first + (1 << m->round); p++) {
+        memcpy(message_of(m, p), at, sizeof(fsdp__header));
+        at += sizeof(fsdp__header);
+        memcpy(message_of(m, p) + sizeof(fsdp__header), at, fsdp__meeting_header(m, p)->along);
+        at += fsdp__meeting_header(m, p)->along;
+    }
+}
+
+static fsdp_status begin_rounds(fsdp__meeting *m)
+{
+    const fsdp__machines_group *g = m->group;
+    fsdp__header *own = (fsdp__header *)message_of(m, g->place);
+    const fsdp__leg *out = &m->along[g->columns + (g->place ^ 1)];
+
+    own->along = (uint16_t)fsdp__leg_bytes(out);
+    (void)pack(m, out, message_of(m, g->place));
+    return begin_round(m);
+}
+
+static fsdp_status end_rounds(fsdp__meeting *m, fsdp__traffic *traffic)
+{
+    FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
+    spread_heard(m);
+    for (m->round = 1; m->round < m->group->rounds; m->round++) {
+        FSDP_TRY(begin_round(m));
+        FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
+        spread_heard(m);
+    }
+    return FSDP_OK;
+}
+
+/* ---- each with each ---- */
 
 static fsdp_status begin(fsdp__meeting *m)
 {
@@ -135,13 +237,13 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
         return FSDP_NO_MEMORY;
     }
     if (legs) {
-        take_along(m, legs->receives, legs->receive_count, m->along);
-        take_along(m, legs->sends, legs->send_count, m->along + group->columns);
+        take_along(m, legs->to_all, legs->receives, legs->receive_count, m->along);
+        take_along(m, legs->to_all, legs->sends, legs->send_count, m->along + group->columns);
     }
     header = (fsdp__header *)message_of(m, group->place);
     *header = *own;
     fsdp__signature_fill(call, &header->signature);
-    return begin(m);
+    return group->rounds > 0 ? begin_rounds(m) : begin(m);
 }
 
 /* ---- comparing ---- */
@@ -187,7 +289,7 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
     const fsdp__machines_group *g = m->group;
     const fsdp__header *first = fsdp__meeting_header(m, 0);
 
-    FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
+    FSDP_TRY(g->rounds > 0 ? end_rounds(m, traffic) : fsdp__exchange_end(&m->exchange, traffic));
     for (int p = 0; p < g->columns; p++)
         if (p != g->place)
             fsdp__watch_met(&m->group->world->watch, g->column[p], g->name, g->tag,

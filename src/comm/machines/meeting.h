@@ -1,7 +1,14 @@
 /* meeting.h - the beginning of a call of a group over machines: a rank and its counterparts say what they call, and
  * compare. That the ranks of a machine do is a matter of their group in the arena.
  *
- * What is small goes along with what is said, in one message. It is in its place only when all have been compared. */
+ * What is small goes along with what is said, in one message. It is in its place only when all have been compared.
+ *
+ * [Note: meetings in rounds]
+ * Each tells each, unless the column is 2^r ranks, equally many on each machine, and there are several on a machine (in
+ * a flat group) or FSDP__ROUNDS_FROM machines. Then there are r rounds: in round i the ranks whose places differ in bit
+ * i tell each other all that they have heard by then. A message to another machine takes along what is said on this
+ * one, and there are log2(machines) of them in place of one to each rank elsewhere. What goes along goes to all of the
+ * column, so it is that of calls which send the same to all, as a gather does, and little where there are many. */
 #ifndef COMM_MACHINES_MEETING_H
 #define COMM_MACHINES_MEETING_H
 
@@ -15,12 +22,14 @@ typedef struct fsdp__header {
     uint8_t complete; /* all contributions, or flags, of the rank's machine (of the rank, in a flat group) are there */
     uint8_t shared;   /* compared: the buffers lie in memory that the machine's ranks share */
     uint8_t visible;  /* of a reduction: contributions are read where they are */
+    uint16_t along;   /* bytes that follow, in a meeting in rounds */
 } fsdp__header;
 
 /* What goes to and comes from ranks of the column, in the order of their places. */
 typedef struct fsdp__legs {
     fsdp__leg *sends, *receives;
     int send_count, receive_count;
+    bool to_all; /* the same bytes go to all others of the column, and as many come from each */
 } fsdp__legs;
 
 typedef struct fsdp__meeting {
@@ -29,6 +38,7 @@ typedef struct fsdp__meeting {
     fsdp__segment *segments;
     fsdp__leg *legs;
     fsdp__leg *along; /* by place: what is put in place from there, then what is sent */
+    int round;
 } fsdp__meeting;
 
 /* Sends `own`. Of `legs` (NULL: there are none) those go along that are small enough (fsdp__goes_along): they have no
@@ -42,6 +52,11 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *meeting, fsdp__traffic *traffic);
 /* What the rank at a place has said: until the release. */
 const fsdp__header *fsdp__meeting_header(const fsdp__meeting *meeting, int place);
 void fsdp__meeting_release(fsdp__meeting *meeting);
+/* Messages to other machines that a rank sends for a meeting. */
+int64_t fsdp__meeting_messages(const fsdp__group_shape *shape);
+/* Whether so many bytes to a rank, or from it, need no message of their own, in a column of `columns` that meets in so
+ * many rounds. */
+bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes);
 /* All in one, of a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 

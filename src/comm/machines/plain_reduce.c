@@ -14,6 +14,13 @@ static fsdp__reduce_ranks_args over_all(const fsdp__plain_run *r)
     return fsdp__call_reduction(r->call, r->group->size, r->group->block);
 }
 
+/* Of so many places: all of `count` elements, which lie at `base`. */
+static void share_whole(fsdp__share *shares, int places, const void *base, int64_t count)
+{
+    for (int p = 0; p < places; p++)
+        shares[p] = (fsdp__share){(char *)(uintptr_t)base, count};
+}
+
 /* ---- reduce_scatter ---- */
 
 static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
@@ -40,13 +47,38 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
     return status;
 }
 
+/* What is small goes to all of a column that meets in rounds, along with what they say. */
+static fsdp_status reduce_scatter_at_once(fsdp__plain_run *r)
+{
+    fsdp__machines_group *g = r->group;
+    const fsdp__sharers all = {0, 1, g->columns, g->place};
+    int64_t part = r->call->count, count = part * g->columns;
+    char *sums = fsdp__plain_scratch(r, count);
+    fsdp__share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
+    fsdp_status status = sums && shares ? FSDP_OK : FSDP_NO_MEMORY;
+
+    r->to_all = true;
+    fsdp__plain_meet(r, true);
+    if (status == FSDP_OK) {
+        share_whole(shares, g->columns, r->call->send, count);
+        status = fsdp__shares_reduce(r, &all, shares, over_all(r), sums);
+    }
+    if (status == FSDP_OK)
+        status = fsdp__plain_copy(r, r->call->recv, fsdp__plain_at(r, sums, g->place * part), part);
+    fsdp__free(shares);
+    return status;
+}
+
 fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *call, fsdp_stream *stream,
                                           fsdp__traffic *traffic)
 {
     const fsdp__machines_group *g = group;
+    int64_t all = g->size * call->count, bytes = all * (int64_t)fsdp_dtype_size(call->dtype);
+    bool at_once = fsdp__scatters_at_once(g->rounds, g->locals, bytes);
 
-    return fsdp__plain_over(fsdp__machines_reduce_scatter, fsdp__symmetric_reduce_scatter, reduce_scatter_over, group,
-                            call, stream, traffic, g->size * call->count, call->count);
+    return fsdp__plain_over(fsdp__machines_reduce_scatter, fsdp__symmetric_reduce_scatter,
+                            at_once ? reduce_scatter_at_once : reduce_scatter_over, group, call, stream, traffic, all,
+                            call->count);
 }
 
 /* ---- all_reduce ---- */
@@ -127,6 +159,16 @@ static fsdp_status spread_shares(const split *s)
     return FSDP_OK;
 }
 
+/* Each adds up all elements, which lie at `base`, of all sharers. */
+static fsdp_status add_whole(const split *s, const fsdp__sharers *sharers, const void *base,
+                             fsdp__reduce_ranks_args how)
+{
+    const fsdp__call *call = s->run->call;
+
+    share_whole(s->shares, sharers->count, base, call->count);
+    return fsdp__shares_reduce(s->run, sharers, s->shares, how, call->recv);
+}
+
 /* A flat group whose ranks are equally many on each machine: what the machine's ranks have is added first, so that
  * each machine sends sums alone. */
 static fsdp_status reduce_by_machine(const split *s)
@@ -134,11 +176,16 @@ static fsdp_status reduce_by_machine(const split *s)
     fsdp__plain_run *r = s->run;
     const fsdp__call *call = r->call;
     const fsdp__sharers neighbours = {s->place * s->locals, 1, s->locals, s->local_rank};
+    const fsdp__sharers machines = counterparts(s);
     fsdp__reduce_ranks_args first = over_all(r), then = over_all(r);
     void *own = share_of_local(s, call->recv, s->local_rank).data;
 
     first.divisor = 1.0f;
     first.block = then.block = 0;
+    if (call->count * (int64_t)r->element <= FSDP__WHOLE_BYTES) {
+        FSDP_TRY(add_whole(s, &neighbours, call->send, first));
+        return add_whole(s, &machines, call->recv, then);
+    }
     FSDP_TRY(fsdp__shares_reduce(r, &neighbours, shares_of_locals(s, call->send), first, own));
     FSDP_TRY(add_machines(s, call->recv, then));
     return fsdp__shares_gather(r, &neighbours, shares_of_locals(s, call->recv));
@@ -156,9 +203,8 @@ static fsdp_status reduce_at_once(const split *s, const void *sums)
 {
     const fsdp__sharers all = counterparts(s);
 
-    for (int p = 0; p < all.count; p++)
-        s->shares[p] = (fsdp__share){(char *)(uintptr_t)sums, s->run->call->count};
-    return fsdp__shares_reduce(s->run, &all, s->shares, over_all(s->run), s->run->call->recv);
+    s->run->to_all = true;
+    return add_whole(s, &all, sums, over_all(s->run));
 }
 
 static fsdp_status all_reduce_over(fsdp__plain_run *r)

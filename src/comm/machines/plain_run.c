@@ -84,7 +84,7 @@ void fsdp__plain_meet(fsdp__plain_run *r, bool complete)
 static fsdp_status begin_meeting(fsdp__plain_run *r)
 {
     fsdp__header own = {.complete = r->complete};
-    fsdp__legs legs = {r->legs, r->legs + r->group->size, r->sends, r->receives};
+    fsdp__legs legs = {r->legs, r->legs + r->group->size, r->sends, r->receives, r->to_all};
 
     r->meets = FSDP__MEETING_BEGUN;
     return fsdp__meeting_begin(&r->meeting, r->group, r->call, &own, &legs);

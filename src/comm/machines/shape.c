@@ -2,6 +2,7 @@
 #include "comm/machines/shape.h"
 
 #include "base/compiler.h"
+#include "comm/order.h"
 
 enum {
     LINE = 64 /* bytes: no two ranks write to one line of memory */
@@ -17,6 +18,29 @@ static bool is_regular(const int *ranks, int count, int first, int machines, int
             ranks[i] / machine_ranks != ranks[i / first * first] / machine_ranks)
             return false;
     return true;
+}
+
+static bool is_power_of_2(int n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* How often a power of 2 is halved until it is 1. */
+static int halvings(int n)
+{
+    return n > 1 ? 1 + halvings(n / 2) : 0;
+}
+
+/* Where as many of the column are on each machine, one after the other, and rounds save messages. */
+static void find_rounds(fsdp__group_shape *s)
+{
+    int here = s->columns - s->elsewhere, machines = s->columns / here;
+    bool even = here == 1 || here == s->block;
+
+    if (!even || !is_power_of_2(here) || !is_power_of_2(machines) || (here == 1 && machines < FSDP__ROUNDS_FROM))
+        return;
+    s->rounds = halvings(s->columns);
+    s->near = halvings(here);
 }
 
 fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, int machine_ranks, bool one_level)
@@ -36,6 +60,9 @@ fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, in
     s.place = rank / s.locals;
     s.local_rank = rank % s.locals;
     s.elsewhere = s.flat ? count - here : s.columns - 1;
+    s.block = s.flat ? fsdp__order_block(ranks, count, machine_ranks) : 0;
+    if (s.machines > 1)
+        find_rounds(&s);
     return s;
 }
 

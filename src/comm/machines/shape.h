@@ -18,9 +18,10 @@
 enum {
     FSDP__PIECE_BYTES = 60 << 10,              /* of a message, at most: see the note */
     FSDP__BATCH_BYTES = 8 * FSDP__PIECE_BYTES, /* of a reduction, to each rank, at most */
-    FSDP__AT_ONCE_BYTES = 4096,                /* an all_reduce up to here is one exchange */
-    FSDP__BY_MACHINE_BYTES = 16 << 10,         /* see fsdp__reduces_by_machine */
-    FSDP__ALONG_BYTES = 32 << 10               /* to a rank: so much goes along with the header of the call */
+    FSDP__AT_ONCE_BYTES = 4096,                /* a plain reduction up to here is one exchange */
+    FSDP__WHOLE_BYTES = 64 << 10,              /* see fsdp__reduces_by_machine */
+    FSDP__ALONG_BYTES = 32 << 10,              /* to a rank: so much goes along with the header of the call */
+    FSDP__ROUNDS_FROM = 16                     /* machines: of so many each no more tells each */
 };
 
 /* See group.h. */
@@ -30,6 +31,9 @@ typedef struct fsdp__group_shape {
     int columns, place; /* of its column: how many, and which is this one */
     int locals, local_rank;
     int elsewhere; /* of its column: how many are on other machines */
+    int block;     /* of a flat group: see comm/order.h; 0 */
+    int rounds;    /* of its meetings; 0: each of the column tells each: see meeting.h */
+    int near;      /* of the rounds, within a machine: the first ones */
 } fsdp__group_shape;
 
 /* Of the group of `ranks` (`count` global ones, ascending) as ranks[rank] sees it, on machines with `machine_ranks`
@@ -41,20 +45,22 @@ fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, in
 int64_t fsdp__share_of(int columns, int locals, int64_t count, size_t element, int local, int place, int64_t *length);
 
 /* Whether the ranks of a flat group add up what those on their machine have first, in an all_reduce of so many bytes,
- * and then what the machines have: it takes two exchanges more, and sends as many bytes as a regular group. `block`: of
- * comm/order.h, 0 in a regular group. */
+ * and then what the machines have. Up to FSDP__WHOLE_BYTES each does so with all elements, in two exchanges; of more
+ * each has a share, in four, and as many bytes travel as in a regular group. `block`: of comm/order.h, 0 in a regular
+ * group. */
 static inline bool fsdp__reduces_by_machine(int block, int64_t bytes)
 {
-    return block > 1 && bytes > FSDP__BY_MACHINE_BYTES;
+    return block > 1 && bytes > FSDP__AT_ONCE_BYTES;
 }
 
 /* How such a group lies for the second step: as a regular one of `block` ranks on each machine. */
 fsdp__group_shape fsdp__group_by_machine(int rank, int size, int block);
 
-/* Whether so many bytes to a rank, or from it, need no message of their own. */
-static inline bool fsdp__goes_along(int64_t bytes)
+/* Whether a reduce_scatter of so many bytes, all ranks' parts, is one exchange of all that each has: with the headers
+ * of a meeting in rounds that is one message to a machine. */
+static inline bool fsdp__scatters_at_once(int rounds, int locals, int64_t bytes)
 {
-    return bytes > 0 && bytes <= FSDP__ALONG_BYTES;
+    return rounds > 0 && locals == 1 && bytes <= FSDP__AT_ONCE_BYTES;
 }
 
 /* Messages that so many bytes go in. */
