@@ -50,7 +50,8 @@ static void every_shape_gives_naive_results(void **state)
 
 enum {
     NUMEL = 30011, /* in pieces, and of no round number */
-    MOST_RANKS = 6
+    FEW = 10,      /* go along with headers */
+    MOST_RANKS = 8
 };
 
 typedef struct bits {
@@ -73,6 +74,19 @@ static void fill(void *buffer, int64_t count, fsdp_dtype dtype, int rank)
 }
 
 /* All reductions of what the ranks hold, into `b`. */
+/* In parts of a size for each way to do it. */
+static void average(fsdp_process_group *world, const void *send, void *recv, fsdp_dtype dtype, fsdp_stream *stream)
+{
+    static const int64_t counts[] = {FEW, 1001, 3001, 5003, NUMEL - FEW - 1001 - 3001 - 5003};
+    size_t at = 0;
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        CHECK_OK(
+            fsdp_all_reduce(world, (const char *)send + at, (char *)recv + at, counts[i], dtype, FSDP_AVG, stream));
+        at += (size_t)counts[i] * fsdp_dtype_size(dtype);
+    }
+}
+
 static void reduce_everything(fsdp_context *context, void *arg)
 {
     bits *b = arg;
@@ -94,8 +108,9 @@ static void reduce_everything(fsdp_context *context, void *arg)
         fsdp__context_add_by_machine(context, b->by);
     fsdp_process_group_force_copy(world, b->force_copy);
     fill(send, size * (int64_t)NUMEL, b->dtype, rank);
-    CHECK_OK(fsdp_all_reduce(world, send, b->reduced[rank], NUMEL, b->dtype, FSDP_AVG, stream));
+    average(world, send, b->reduced[rank], b->dtype, stream);
     CHECK_OK(fsdp_reduce_scatter(world, send, b->gathered[rank], NUMEL, b->dtype, FSDP_SUM, stream));
+    CHECK_OK(fsdp_reduce_scatter(world, send, b->gathered[rank], FEW, b->dtype, FSDP_SUM, stream));
     if (!b->one_level)
         CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SYMMETRIC, bytes, &visible));
     else
@@ -141,8 +156,8 @@ static void free_bits(bits *b)
 static void bits_are_those_of_one_machine_that_adds_so(void **state)
 {
     (void)state;
-    for (int i = 0; i < SHAPES * 4; i++) {
-        const shape *s = &shapes[i / 4];
+    for (int i = 0; i < SHAPES * 4 + 2; i++) {
+        const shape *s = i < SHAPES * 4 ? &shapes[i / 4] : &larger[0];
         bits one = {.by = s->ranks, .force_copy = i % 2, .dtype = i / 2 % 2 ? FSDP_BF16 : FSDP_F32};
         bits several = {.dtype = one.dtype, .force_copy = i % 3 == 0};
         bits flat = {.dtype = one.dtype, .one_level = true, .force_copy = i % 3 == 1};
@@ -187,7 +202,6 @@ static int halvings(int n)
 enum {
     COUNT = 24 * 1024, /* divides by all shapes, in lines of memory */
     PIECES = 2,        /* of 60 KiB at most, that so many go in; of what a rank reduces: 1 */
-    FEW = 10,          /* go along with headers */
     WHOLE = 3000       /* are added up whole */
 };
 
