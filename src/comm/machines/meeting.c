@@ -8,20 +8,28 @@
 #include "base/compiler.h"
 #include "comm/symmetric/watch.h"
 
-enum {
-    MESSAGE_BYTES = (sizeof(fsdp__header) + FSDP__ALONG_BYTES + 63) / 64 * 64 /* at most, and lines of its own */
-};
-
 void fsdp__meeting_release(fsdp__meeting *m)
 {
     fsdp__exchange_give_up(&m->exchange); /* where what went with it has failed before its end */
     *m = (fsdp__meeting){0};
 }
 
+/* What goes along with a rank's header, at most: in rounds what half the column has said goes in one piece. */
+static int64_t room_for(int columns, int rounds)
+{
+    return rounds == 0 ? FSDP__ALONG_BYTES : FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
+}
+
+/* At most, and lines of its own. */
+static size_t message_bytes(const fsdp__machines_group *g)
+{
+    return (sizeof(fsdp__header) + (size_t)FSDP__MAX(room_for(g->columns, g->rounds), 0) + 63) / 64 * 64;
+}
+
 /* As it comes, a header and what is along; behind those of all places: as it goes, to each. */
 static unsigned char *message_of(const fsdp__meeting *m, int place)
 {
-    return m->group->messages + (size_t)place * MESSAGE_BYTES;
+    return m->group->messages + (size_t)place * message_bytes(m->group);
 }
 
 /* The same in rounds: there the messages of several travel, one after the other, of at most half the column. */
@@ -37,17 +45,9 @@ const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
 
 /* ---- what goes along ---- */
 
-/* Of a rank, in rounds: those that half the column has said go in one piece. */
-static int64_t room_in_rounds(int columns)
-{
-    return FSDP__PIECE_BYTES / (columns / 2) - (int64_t)sizeof(fsdp__header);
-}
-
 bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes)
 {
-    if (bytes <= 0)
-        return false;
-    return rounds == 0 ? bytes <= FSDP__ALONG_BYTES : to_all && bytes <= room_in_rounds(columns);
+    return bytes > 0 && bytes <= room_for(columns, rounds) && (rounds == 0 || to_all);
 }
 
 /* Takes those of the legs that are small, by their places. */
@@ -137,7 +137,7 @@ static size_t pack_heard(const fsdp__meeting *m)
 static fsdp_status begin_round(fsdp__meeting *m)
 {
     const fsdp__machines_group *g = m->group;
-    size_t room = (size_t)FSDP__MAX(room_in_rounds(g->columns), 0);
+    size_t room = (size_t)FSDP__MAX(room_for(g->columns, g->rounds), 0);
     int with = g->column[g->place ^ 1 << m->round];
 
     m->segments[0] = (fsdp__segment){passage(m, false), pack_heard(m)};
@@ -198,7 +198,7 @@ static fsdp_status begin(fsdp__meeting *m)
 
         if (p == g->place)
             continue;
-        m->segments[p] = (fsdp__segment){message_of(m, p), MESSAGE_BYTES};
+        m->segments[p] = (fsdp__segment){message_of(m, p), message_bytes(g)};
         m->segments[g->columns + p] = out->count > 0 ? (fsdp__segment){at, pack(m, out, at)} : own;
         m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->columns + p], 1, false};
         m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1, true};
@@ -212,13 +212,13 @@ static fsdp_status begin(fsdp__meeting *m)
  * much as goes along in any call. */
 static bool take_memory(fsdp__meeting *m)
 {
-    size_t columns = (size_t)m->group->columns;
+    size_t columns = (size_t)m->group->columns, bytes = message_bytes(m->group);
 
     if (!m->group->messages)
-        m->group->messages = fsdp__malloc(2 * columns * (MESSAGE_BYTES + 2 * sizeof *m->legs + sizeof *m->segments));
+        m->group->messages = fsdp__malloc(2 * columns * (bytes + 2 * sizeof *m->legs + sizeof *m->segments));
     if (!m->group->messages)
         return false;
-    m->legs = (fsdp__leg *)(m->group->messages + 2 * columns * MESSAGE_BYTES);
+    m->legs = (fsdp__leg *)(m->group->messages + 2 * columns * bytes);
     m->along = m->legs + 2 * columns;
     m->segments = (fsdp__segment *)(m->along + 2 * columns);
     memset(m->along, 0, 2 * columns * sizeof *m->along);
