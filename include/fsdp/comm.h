@@ -25,7 +25,8 @@
  * stream's worker.
  *
  * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
- * of the stream's device and must stay valid until then; after a call that failed, too, they are the caller's again.
+ * of the stream's device and must stay valid until then; after a call that failed, too, they are the caller's again
+ * (but to a network card that writes by itself: there a process best ends).
  * Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
  */
 #ifndef FSDP_COMM_H

@@ -5,18 +5,23 @@
 
 #include "base/limits.h"
 #include "cli/process.h"
+#include "launch/echo.h"
 
 /* Whether the run ends by itself, or goes on. */
 static bool is_left_to_the_run(fsdp__interrupt *interrupt, int signal)
 {
-    bool left;
+    bool left, first;
 
     pthread_mutex_lock(&interrupt->mutex);
-    left = signal == SIGUSR1 || (interrupt->asks && interrupt->signal == 0);
+    first = signal != SIGUSR1 && interrupt->asks && interrupt->signal == 0;
+    left = signal == SIGUSR1 || first ||
+           (interrupt->asks && fsdp__is_echo(interrupt->signal, interrupt->signal_ns, signal));
     if (signal == SIGUSR1)
         interrupt->save = true;
-    else if (left)
+    if (first) {
         interrupt->signal = signal;
+        interrupt->signal_ns = fsdp__clock_ns();
+    }
     pthread_mutex_unlock(&interrupt->mutex);
     return left;
 }

@@ -16,6 +16,7 @@ typedef struct fsdp__interrupt {
     bool asks;                    /* the run can be asked to end by itself */
     bool save;                    /* SIGUSR1 has come */
     int signal;                   /* the first that is to end the run; 0: none yet */
+    int64_t signal_ns;            /* when it came */
 
     sigset_t signals, before;
     bool running;

@@ -161,8 +161,9 @@ typedef struct fsdp__comm_ops {
     void (*give_back)(void *group, const fsdp_sharded_buffer *buffer);
 
     /* Watching over ranks that wait for each other: all or none. Of a call of the group, on the thread that it happens
-     * on; whether the program of this rank (its host thread) waits for calls or readers of the group and does nothing
-     * else; how long to wait for a rank that stands still (milliseconds, 0: for ever), in ticks of which length. */
+     * on (which after one that failed first waits for peers that still read its caller's memory); whether the program
+     * of this rank (its host thread) waits for calls or readers of the group and does nothing else; how long to wait
+     * for a rank that stands still (milliseconds, 0: for ever), in ticks of which length. */
     void (*note)(void *group, const fsdp__call *call, fsdp__moment moment);
     void (*host_waits)(void *group, bool waits);
     void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);

@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "comm/symmetric/watch.h"
 #include "launch/descriptors.h"
+#include "launch/echo.h"
 #include "launch/guardian.h"
 #include "launch/launch.h"
 
@@ -39,6 +40,7 @@ typedef struct supervisor {
     int grace_ms, interrupt_grace_ms;
     int first;     /* first that ended badly; -1 */
     int interrupt; /* signal this process got; 0 */
+    int64_t interrupt_ns;
     stage stage;
     int64_t next_stage_ns;
 } supervisor;
@@ -119,6 +121,8 @@ static void suspend(supervisor *s)
 
 static void interrupted(supervisor *s, int signal)
 {
+    if (fsdp__is_echo(s->interrupt, s->interrupt_ns, signal))
+        return;
     if (s->interrupt) { /* asked twice */
         signal_all(s, SIGKILL);
         enter_stage(s, STAGE_KILLED, 0);
@@ -126,6 +130,7 @@ static void interrupted(supervisor *s, int signal)
     }
     /* The ranks get the same signal, and the time to end by themselves. */
     s->interrupt = signal;
+    s->interrupt_ns = fsdp__clock_ns();
     end_all(s, signal);
     enter_stage(s, STAGE_TERMINATED, s->interrupt_grace_ms);
 }

@@ -7,7 +7,7 @@
 
 enum {
     MOST = 6, /* buffers */
-    RANKS = 16
+    RANKS = 8
 };
 
 typedef struct mixed {

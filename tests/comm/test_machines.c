@@ -10,7 +10,7 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {{2, 2}, {2, 1}, {3, 2}, {3, 1}};
-static const shape larger[] = {{4, 2}, {16, 1}, {2, 4}}; /* that meet in rounds, in one level or in both */
+static const shape larger[] = {{4, 2}, {2, 4}, {4, 1}}; /* of which the first two meet in rounds in one level */
 
 enum {
     SHAPES = sizeof shapes / sizeof *shapes,
@@ -73,7 +73,6 @@ static void fill(void *buffer, int64_t count, fsdp_dtype dtype, int rank)
     }
 }
 
-/* All reductions of what the ranks hold, into `b`. */
 /* In parts of a size for each way to do it. */
 static void average(fsdp_process_group *world, const void *send, void *recv, fsdp_dtype dtype, fsdp_stream *stream)
 {
@@ -87,6 +86,7 @@ static void average(fsdp_process_group *world, const void *send, void *recv, fsd
     }
 }
 
+/* All reductions of what the ranks hold, into `b`. */
 static void reduce_everything(fsdp_context *context, void *arg)
 {
     bits *b = arg;
@@ -220,7 +220,7 @@ static forms forms_of(const counting *c)
     f.columns = c->one_level ? size : machines;
     f.others = c->one_level ? f.elsewhere : f.counterparts;
     f.by_machine = c->one_level && ranks > 1; /* then what an all_reduce begins with stays on the machine */
-    f.in_rounds = (size & (size - 1)) == 0 && (f.by_machine || machines >= 16);
+    f.in_rounds = f.by_machine && (size & (size - 1)) == 0;
     f.headers = f.in_rounds ? halvings(machines) : f.others;
     return f;
 }
@@ -241,14 +241,13 @@ static void count_gathers(fsdp_process_group *world, const forms *f, float *send
 
 static void count_scatters(fsdp_process_group *world, const forms *f, float *send, float *recv, fsdp_stream *stream)
 {
-    bool at_once = f->in_rounds && f->columns == f->size; /* to each all that this rank has */
     int64_t bytes = (int64_t)f->others * COUNT * 4, messages = f->headers + PIECES * f->others;
 
     CHECK_OK(fsdp_reduce_scatter(world, send, recv, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
     CHECK_OK(fsdp_reduce_scatter(world, send, recv, FEW, FSDP_F32, FSDP_SUM, stream));
-    bytes += (int64_t)f->others * FEW * 4 * (at_once ? f->size : 1);
-    messages += f->headers + (f->in_rounds && !at_once ? f->others : 0);
+    bytes += (int64_t)f->others * FEW * 4 * (f->in_rounds ? f->size : 1); /* all that each has, or parts */
+    messages += f->headers;
     check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
 }
 
@@ -490,6 +489,8 @@ static void ranks_that_disagree_are_named_everywhere(void **state)
     test_run_machines(2, 1, false, disagree, NULL);
     test_run_machines(2, 2, false, disagree, NULL);
     test_run_machines(3, 2, true, disagree, NULL);
+    test_run_machines(2, 2, true, disagree, NULL); /* in rounds */
+    test_run_machines(4, 2, true, disagree, NULL);
 }
 
 TEST_MAIN(cmocka_unit_test(every_shape_gives_naive_results), cmocka_unit_test(groups_are_local_regular_or_flat),

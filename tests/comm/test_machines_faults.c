@@ -1,5 +1,7 @@
 /* test_machines_faults.c - ranks of several machines when one fails, leaves or stops, and when the network does. Nobody
  * hangs, and everybody is told who and why. */
+#include <malloc.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include "comm/machines/group.h"
 #include "comm/machines/tags.h"
 #include "comm/world.h"
+#include "device/device.h"
 #include "support/ranks.h"
 
 enum {
@@ -85,6 +88,57 @@ static void who_aborts_is_named_on_every_machine(void **state)
 
         run_faults(&f, 2, 2, abort_one, 3);
     }
+}
+
+/* ---- memory that a call has taken ---- */
+
+static void *abort_soon(void *context)
+{
+    static atomic_uint round;
+
+    for (unsigned wait = atomic_fetch_add(&round, 1) % 60; wait > 0; wait--)
+        usleep(700);
+    fsdp_abort(context, "in the middle of a call");
+    return NULL;
+}
+
+/* On a device whose memory the host may not read, so that what it holds goes through the host's, which the ranks of the
+ * machine read and the call gives back when it fails. */
+static void reduce_until_it_fails(fsdp_context *context, void *arg)
+{
+    enum {
+        COUNT = 500000
+    };
+    fsdp_stream *stream = fsdp_device_stream(test_device(context));
+    void *values = CHECK_PTR(fsdp__stream_workspace(stream, COUNT * 4));
+    fsdp_status status = FSDP_OK;
+    pthread_t aborter;
+
+    (void)arg;
+    CHECK_EQ(pthread_create(&aborter, NULL, abort_soon, context), 0);
+    while (status == FSDP_OK) {
+        status = fsdp_all_reduce(fsdp_world(context), values, values, COUNT, FSDP_F32, FSDP_SUM, stream);
+        if (status == FSDP_OK)
+            status = fsdp_stream_synchronize(stream);
+    }
+    CHECK_EQ(pthread_join(aborter, NULL), 0);
+    CHECK_STATUS(status, FSDP_COMM);
+    test_drop_workspace(context);
+}
+
+static void what_a_failed_call_gives_back_is_not_read(void **state)
+{
+    const char *device = getenv("FSDP_TEST_DEVICE");
+
+    (void)state;
+    CHECK_EQ(mallopt(M_MMAP_THRESHOLD, 64 << 10), 1); /* freed, it is not there any more */
+    setenv("FSDP_TEST_DEVICE", "sim", 1);
+    for (int i = 0; i < 20; i++)
+        test_run_machines(2, 2, false, reduce_until_it_fails, NULL);
+    if (device)
+        setenv("FSDP_TEST_DEVICE", device, 1);
+    else
+        unsetenv("FSDP_TEST_DEVICE");
 }
 
 /* ---- a rank has no memory ---- */
@@ -530,6 +584,7 @@ static void nothing_is_left_in_the_network(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(who_aborts_is_named_on_every_machine),
+          cmocka_unit_test(what_a_failed_call_gives_back_is_not_read),
           cmocka_unit_test(who_has_no_memory_is_named_on_every_machine),
           cmocka_unit_test(who_leaves_is_named_on_every_machine),
           cmocka_unit_test(who_stops_is_named_with_machine_and_call),

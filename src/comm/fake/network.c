@@ -107,7 +107,7 @@ void fsdp__fake_count_reduce_scatter(const fsdp_process_group *group, const fsdp
         return;
     bytes = bytes_of(&c, call->count);
     meet(&c);
-    if (fsdp__scatters_at_once(c.shape.rounds, c.shape.locals, group->size * bytes))
+    if (fsdp__scatters_at_once(c.shape.columns, c.shape.rounds, group->size * bytes))
         exchange_first_with_all(&c, group->size * bytes);
     else
         exchange_first(&c, c.shape.elsewhere, bytes, bytes);

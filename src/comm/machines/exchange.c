@@ -12,7 +12,7 @@
 #include "comm/symmetric/watch.h"
 
 enum {
-    SPIN_TURNS = 300, /* a tenth of a millisecond: small messages come within it */
+    SPIN_TURNS = 300, /* of a third of a microsecond and more: small messages come meanwhile */
     NAP_NS = 5000,    /* the first; each is longer than the one before */
     LONGEST_NAP_NS = 100000,
     SLACK_NS = 1000,  /* by which a nap may be longer: the system's own 50 us are ten times the first one */

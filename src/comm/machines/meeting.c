@@ -50,6 +50,11 @@ bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes)
     return bytes > 0 && bytes <= room_for(columns, rounds) && (rounds == 0 || to_all);
 }
 
+bool fsdp__scatters_at_once(int columns, int rounds, int64_t bytes)
+{
+    return rounds > 0 && bytes <= FSDP__AT_ONCE_BYTES && fsdp__goes_along(columns, rounds, true, bytes);
+}
+
 /* Takes those of the legs that are small, by their places. */
 static void take_along(const fsdp__meeting *m, bool to_all, fsdp__leg *legs, int count, fsdp__leg *along)
 {
@@ -151,13 +156,15 @@ static fsdp_status begin_round(fsdp__meeting *m)
 static void spread_heard(const fsdp__meeting *m)
 {
     int first = first_heard(m->group->place ^ 1 << m->round, m->round);
+    size_t bytes, room = message_bytes(m->group) - sizeof(fsdp__header);
     const unsigned char *at = passage(m, true);
 
     for (int p = first; p < first + (1 << m->round); p++) {
         memcpy(message_of(m, p), at, sizeof(fsdp__header));
         at += sizeof(fsdp__header);
-        memcpy(message_of(m, p) + sizeof(fsdp__header), at, fsdp__meeting_header(m, p)->along);
-        at += fsdp__meeting_header(m, p)->along;
+        bytes = FSDP__MIN((size_t)fsdp__meeting_header(m, p)->along, room); /* never more, but of another program */
+        memcpy(message_of(m, p) + sizeof(fsdp__header), at, bytes);
+        at += bytes;
     }
 }
 

@@ -4,11 +4,11 @@
  * What is small goes along with what is said, in one message. It is in its place only when all have been compared.
  *
  * [Note: meetings in rounds]
- * Each tells each, unless the column is 2^r ranks, equally many on each machine, and there are several on a machine (in
- * a flat group) or FSDP__ROUNDS_FROM machines. Then there are r rounds: in round i the ranks whose places differ in bit
- * i tell each other all that they have heard by then. A message to another machine takes along what is said on this
- * one, and there are log2(machines) of them in place of one to each rank elsewhere. What goes along goes to all of the
- * column, so it is that of calls which send the same to all, as a gather does, and little where there are many. */
+ * Each tells each, but in a flat group with several ranks on each machine, where both numbers are powers of two. There
+ * in round i the ranks whose places differ in bit i tell each other all that they have heard by then. A message to
+ * another machine takes along what is said on this one, and there are log2(machines) of them in place of one to each
+ * rank elsewhere (more where headers of half the ranks fill several). What goes along goes to all of the group, so it
+ * is that of calls which send the same to all, as a gather does, and little where there are many. */
 #ifndef COMM_MACHINES_MEETING_H
 #define COMM_MACHINES_MEETING_H
 
@@ -57,6 +57,9 @@ int64_t fsdp__meeting_messages(const fsdp__group_shape *shape);
 /* Whether so many bytes to a rank, or from it, need no message of their own, in a column of `columns` that meets in so
  * many rounds. */
 bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes);
+/* Whether a reduce_scatter of so many bytes, all ranks' parts, is one exchange of all that each has: along with the
+ * headers of a meeting in rounds that takes no message more. */
+bool fsdp__scatters_at_once(int columns, int rounds, int64_t bytes);
 /* All in one, of a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 

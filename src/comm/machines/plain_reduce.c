@@ -74,7 +74,7 @@ fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *call, f
 {
     const fsdp__machines_group *g = group;
     int64_t all = g->size * call->count, bytes = all * (int64_t)fsdp_dtype_size(call->dtype);
-    bool at_once = fsdp__scatters_at_once(g->rounds, g->locals, bytes);
+    bool at_once = fsdp__scatters_at_once(g->columns, g->rounds, bytes);
 
     return fsdp__plain_over(fsdp__machines_reduce_scatter, fsdp__symmetric_reduce_scatter,
                             at_once ? reduce_scatter_at_once : reduce_scatter_over, group, call, stream, traffic, all,
@@ -178,7 +178,7 @@ static fsdp_status reduce_by_machine(const split *s)
     const fsdp__sharers neighbours = {s->place * s->locals, 1, s->locals, s->local_rank};
     const fsdp__sharers machines = counterparts(s);
     fsdp__reduce_ranks_args first = over_all(r), then = over_all(r);
-    void *own = share_of_local(s, call->recv, s->local_rank).data;
+    void *own;
 
     first.divisor = 1.0f;
     first.block = then.block = 0;
@@ -186,6 +186,7 @@ static fsdp_status reduce_by_machine(const split *s)
         FSDP_TRY(add_whole(s, &neighbours, call->send, first));
         return add_whole(s, &machines, call->recv, then);
     }
+    own = share_of_local(s, call->recv, s->local_rank).data;
     FSDP_TRY(fsdp__shares_reduce(r, &neighbours, shares_of_locals(s, call->send), first, own));
     FSDP_TRY(add_machines(s, call->recv, then));
     return fsdp__shares_gather(r, &neighbours, shares_of_locals(s, call->recv));

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "comm/sharded_buffer.h"
+#include "comm/symmetric/lent.h"
 #include "device/device.h"
 #include "device/races.h"
 
@@ -29,6 +30,10 @@ static fsdp_status begin(fsdp__plain_run *r, void *group, const fsdp__call *call
 static fsdp_status end(fsdp__plain_run *r, fsdp_status status)
 {
     fsdp__meeting_release(&r->meeting);
+    if (status != FSDP_OK && r->memory && r->group->local) { /* ranks of this machine may be reading it */
+        fsdp__link_fail(&r->group->world->link);
+        fsdp__lent_settle(r->group->local);
+    }
     fsdp__free(r->memory);
     fsdp__free(r->legs);
     fsdp__free(r->segments);

@@ -31,16 +31,12 @@ static int halvings(int n)
     return n > 1 ? 1 + halvings(n / 2) : 0;
 }
 
-/* Where as many of the column are on each machine, one after the other, and rounds save messages. */
 static void find_rounds(fsdp__group_shape *s)
 {
-    int here = s->columns - s->elsewhere, machines = s->columns / here;
-    bool even = here == 1 || here == s->block;
-
-    if (!even || !is_power_of_2(here) || !is_power_of_2(machines) || (here == 1 && machines < FSDP__ROUNDS_FROM))
+    if (s->block < 2 || !is_power_of_2(s->block) || !is_power_of_2(s->machines))
         return;
     s->rounds = halvings(s->columns);
-    s->near = halvings(here);
+    s->near = halvings(s->block);
 }
 
 fsdp__group_shape fsdp__group_shape_of(const int *ranks, int count, int rank, int machine_ranks, bool one_level)

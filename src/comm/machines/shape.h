@@ -20,8 +20,7 @@ enum {
     FSDP__BATCH_BYTES = 8 * FSDP__PIECE_BYTES, /* of a reduction, to each rank, at most */
     FSDP__AT_ONCE_BYTES = 4096,                /* a plain reduction up to here is one exchange */
     FSDP__WHOLE_BYTES = 16 << 10,              /* see fsdp__reduces_by_machine */
-    FSDP__ALONG_BYTES = 32 << 10,              /* to a rank: so much goes along with the header of the call */
-    FSDP__ROUNDS_FROM = 16                     /* machines: of so many each no more tells each */
+    FSDP__ALONG_BYTES = 32 << 10               /* to a rank: so much goes along with the header of the call */
 };
 
 /* See group.h. */
@@ -55,13 +54,6 @@ static inline bool fsdp__reduces_by_machine(int block, int64_t bytes)
 
 /* How such a group lies for the second step: as a regular one of `block` ranks on each machine. */
 fsdp__group_shape fsdp__group_by_machine(int rank, int size, int block);
-
-/* Whether a reduce_scatter of so many bytes, all ranks' parts, is one exchange of all that each has: with the headers
- * of a meeting in rounds that is one message to a machine. */
-static inline bool fsdp__scatters_at_once(int rounds, int locals, int64_t bytes)
-{
-    return rounds > 0 && locals == 1 && bytes <= FSDP__AT_ONCE_BYTES;
-}
 
 /* Messages that so many bytes go in. */
 static inline int64_t fsdp__messages_of(int64_t bytes)

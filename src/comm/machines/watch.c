@@ -270,7 +270,8 @@ static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
         fsdp__heard heard;
         char text[256];
 
-        if (r == own || mine->in == 0 || mine->tag != fsdp__tag_base(0) || !fsdp__watch_heard(watch, r, &heard))
+        if (watch->one_level || r == own || mine->in == 0 || mine->tag != fsdp__tag_base(0) ||
+            !fsdp__watch_heard(watch, r, &heard))
             continue;
         theirs = &heard.doing;
         if (theirs->in == 0 || theirs->tag != mine->tag || theirs->sequence != mine->sequence ||
@@ -502,7 +503,7 @@ void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, c
     pthread_mutex_unlock(&watch->mutex);
 }
 
-fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local)
+fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local, bool one_level)
 {
     size_t ranks = (size_t)link->places.ranks;
     int error;
@@ -511,6 +512,7 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__s
         return FSDP_FAIL(FSDP_INVALID, "the memory of this machine's ranks has no board for %zu ranks", ranks);
     watch->link = watch->letters.link = link;
     watch->local = local;
+    watch->one_level = one_level;
     watch->board = fsdp__arena_board(link->arena);
     watch->waiting.whom = -1;
     watch->known = fsdp__calloc(ranks, sizeof *watch->known);

@@ -31,7 +31,8 @@ typedef struct fsdp__known {
 typedef struct fsdp__watch {
     fsdp__link *link;
     const fsdp__symmetric *local;
-    void *board; /* of this machine */
+    void *board;    /* of this machine */
+    bool one_level; /* ranks of a machine compare their calls over the network, too */
     pthread_t thread;
     bool started;
     _Atomic bool leaving, told, stop; /* this rank is about to leave; its counterparts know */
@@ -51,7 +52,7 @@ typedef struct fsdp__watch {
 } fsdp__watch;
 
 /* Begins to tell and listen. */
-fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local);
+fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local, bool one_level);
 /* Tells all that this rank takes part no more, and waits until nobody does, or the world is broken: true: nobody. Then
  * the thread has ended. One that was not opened is of no world: false. */
 bool fsdp__watch_leave(fsdp__watch *watch);

@@ -27,13 +27,13 @@ static fsdp_status check_namespace(fsdp__arena *arena, int local_rank)
 {
     uint64_t own = fsdp__process_namespace(), known = 0;
 
-    if (own == 0 || atomic_compare_exchange_strong(&arena->control->pids, &known, own) || known == own)
+    if (atomic_compare_exchange_strong(&arena->control->pids, &known, own) || known == own)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "rank %d is in another PID namespace than other ranks of its machine, so they could not tell "
+                     "rank %d is in another PID namespace than other ranks of its machine%s, so they could not tell "
                      "whether it lives: start all ranks of a machine in one container, or let the containers share "
                      "their PIDs",
-                     fsdp__arena_global(arena, local_rank));
+                     fsdp__arena_global(arena, local_rank), own == UINT64_MAX ? ", or without /proc" : "");
 }
 
 fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank)

@@ -49,7 +49,6 @@ static void bind(fsdp__symmetric_group *group, int index)
     atomic_store(&group->slot->issued, 0);
     atomic_store(&group->slot->done, 0);
     atomic_store(&group->slot->sequence, 0);
-    atomic_store(&group->slot->reads, 0);
 }
 
 /* Whom it is made of, and its name: for those who look from outside. */

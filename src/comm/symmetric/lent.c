@@ -2,18 +2,16 @@
  *
  * A call that goes well ends with a meeting after which nobody reads. One that fails has no such meeting: others may
  * have found their peers complete and be reading. Each stops at its next meeting, which fails, so the wait is that for
- * a kernel. The flag is set before the barrier of the entry looks whether the world is broken, and looked at after it
- * was: who does not see it set is not seen going on by its owner, either. */
+ * a kernel. The flag is set before the barrier of the entry looks whether the world is broken, and looked at by others
+ * after they have seen that it is, all in one order (seq_cst): a rank whose flag is not seen does not go on. */
 #include "comm/symmetric/lent.h"
 
 #include <stdatomic.h>
+#include <time.h>
 
-#include "comm/symmetric/futex.h"
 #include "comm/symmetric/slot.h"
 
-enum {
-    LOOK_MS = 1
-};
+static const struct timespec between_looks = {.tv_nsec = 100000};
 
 void fsdp__lent_begin(fsdp__symmetric_group *group)
 {
@@ -23,7 +21,8 @@ void fsdp__lent_begin(fsdp__symmetric_group *group)
 
 void fsdp__lent_end(fsdp__symmetric_group *group)
 {
-    atomic_store(&group->slot->reads, 0);
+    if (group->world->all_readable)
+        atomic_store(&group->slot->reads, 0);
 }
 
 void fsdp__lent_settle(fsdp__symmetric_group *group)
@@ -35,6 +34,6 @@ void fsdp__lent_settle(fsdp__symmetric_group *group)
         fsdp__rank_slot *slot = fsdp__slot_at(group->world->arena, group->index, group->ranks[r]);
 
         while (atomic_load(&slot->reads))
-            (void)fsdp__futex_wait(&slot->reads, 1, LOOK_MS);
+            (void)nanosleep(&between_looks, NULL);
     }
 }

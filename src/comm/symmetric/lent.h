@@ -9,7 +9,8 @@
 void fsdp__lent_begin(fsdp__symmetric_group *group);
 /* It has read all that it will. */
 void fsdp__lent_end(fsdp__symmetric_group *group);
-/* The call is over. Of one that failed in between, in a broken world: waits for the peers that still read. */
+/* The call is over, or what it has lent is to go before that. Of one that failed in between, in a broken world: waits
+ * for the peers that still read. */
 void fsdp__lent_settle(fsdp__symmetric_group *group);
 
 #endif

@@ -71,7 +71,7 @@ uint64_t fsdp__process_namespace(void)
 {
     struct stat of;
 
-    return stat("/proc/self/ns/pid", &of) == 0 ? of.st_ino : 0;
+    return stat("/proc/self/ns/pid", &of) == 0 ? of.st_ino : UINT64_MAX;
 }
 
 char fsdp__process_state(int pid, int thread)

@@ -9,7 +9,7 @@
 uint64_t fsdp__process_start_ticks(int pid);
 /* One that has ended counts as dead although its parent has not asked for its status yet. `start_ticks` 0: any. */
 bool fsdp__process_is_dead(int pid, uint64_t start_ticks);
-/* In which the numbers of processes hold that this one sees; 0: unknown. */
+/* In which the numbers of processes hold that this one sees; UINT64_MAX: unknown, as without /proc. */
 uint64_t fsdp__process_namespace(void);
 /* Of its thread: 'R' runs or would, 'S' and 'D' sleep, 'T' and 't' are stopped; 0: unknown. */
 char fsdp__process_state(int pid, int thread);

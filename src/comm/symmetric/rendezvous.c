@@ -1,8 +1,8 @@
 /* rendezvous.c - where ranks meet: the barrier, and the entry of every call with the comparison of signatures.
  *
  * Ranks count themselves in; the last one steps the generation, and the others wait for that: a short spin when every
- * rank has a core, a few turns of letting others run when not, then asleep in the kernel. Who sleeps looks now and then
- * whether those it waits for still live (watch.h) and will come (watchdog.h). */
+ * rank has a core, some microseconds of letting others run when not, then asleep in the kernel. Who sleeps looks now
+ * and then whether those it waits for still live (watch.h) and will come (watchdog.h). */
 #include "comm/symmetric/rendezvous.h"
 
 #include <sched.h>
@@ -121,7 +121,7 @@ static void wait_for_step(fsdp__symmetric_group *group, uint32_t old, int64_t si
 fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffic)
 {
     fsdp__arena_group *shared = group->place;
-    uint32_t old = atomic_load_explicit(&shared->generation, memory_order_acquire);
+    uint32_t old = atomic_load(&shared->generation); /* in the one order of lent.c, as below */
     int64_t start;
 
     if (old & FSDP__GENERATION_BROKEN)
@@ -141,7 +141,7 @@ fsdp_status fsdp__rendezvous(fsdp__symmetric_group *group, fsdp__traffic *traffi
         wait_for_step(group, old, start);
         traffic->waiting_ns += fsdp__clock_ns() - start;
     }
-    if ((atomic_load_explicit(&shared->generation, memory_order_acquire) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
+    if ((atomic_load(&shared->generation) & ~(uint32_t)FSDP__GENERATION_BROKEN) == old)
         return fsdp__arena_failure(group->world->arena);
     /* Everybody came: this meeting counts, even if somebody has failed since. */
     fsdp__races_acquire(group->world->context, traffic->stream, shared, old);
