@@ -266,14 +266,13 @@ static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
     int own = places->rank, here = own - first_of_column(places);
 
     for (int r = here; r < here + places->machine_ranks; r++) {
-        const fsdp__doing *theirs;
         fsdp__heard heard;
+        const fsdp__doing *theirs = &heard.doing;
         char text[256];
 
         if (watch->one_level || r == own || mine->in == 0 || mine->tag != fsdp__tag_base(0) ||
             !fsdp__watch_heard(watch, r, &heard))
             continue;
-        theirs = &heard.doing;
         if (theirs->in == 0 || theirs->tag != mine->tag || theirs->sequence != mine->sequence ||
             theirs->name == mine->name)
             continue;
