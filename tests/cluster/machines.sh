@@ -98,8 +98,17 @@ machines_on() {
     nsenter -t "$pid" --net --uts --mount --wd="$PWD" "$@"
 }
 
+# machines_mpich_stayed FILE: whether ranks of MPICH have said nothing in it but that they cannot leave. MPICH before 4.2
+# does not always come back from MPI_Finalize (docs/cluster.md). Nothing else is forgiven: no other word of ours, and no
+# assertion ("test.c:12: ...").
+machines_mpich_stayed() {
+    local left='the work of all of them was done'
+    mpichversion | grep -q 'Version:[[:space:]]*\(3\|4\.[01]\)\.' && grep -q "^fsdp: .*$left" "$1" &&
+        ! grep '^fsdp: ' "$1" | grep -qv "$left" && ! grep -q '\.c:[0-9][0-9]*: ' "$1"
+}
+
 machines_run() {
-    local each=$1 ranks=$(($1 * machines_count)) hosts said status=0 left='the work of all of them was done'
+    local each=$1 ranks=$(($1 * machines_count)) hosts said status=0
     shift
     if [ "$MACHINES_MPI" = openmpi ]; then
         machines_on 0 mpirun.openmpi -np $ranks --map-by "${MACHINES_MAP:-ppr:$each:node}" "$@"
@@ -110,10 +119,7 @@ machines_run() {
         machines_on 0 mpirun.mpich -launcher ssh -launcher-exec "$machines_folder/agent" -iface eth0 -localhost m0 \
             -hosts "$hosts" -n $ranks "$@" 2> >(tee "$said" >&2) || status=$?
         wait $!
-        # MPICH before 4.2 does not always come back from MPI_Finalize (docs/cluster.md). Nothing else is forgiven: no
-        # other word of ours, and no assertion ("test.c:12: ...").
-        if mpichversion | grep -q 'Version:[[:space:]]*\(3\|4\.[01]\)\.' && grep -q "^fsdp: .*$left" "$said" &&
-            ! grep '^fsdp: ' "$said" | grep -qv "$left" && ! grep -q '\.c:[0-9][0-9]*: ' "$said"; then
+        if machines_mpich_stayed "$said"; then
             status=0
         fi
         rm "$said"
