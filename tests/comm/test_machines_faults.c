@@ -131,7 +131,7 @@ static void what_a_failed_call_gives_back_is_not_read(void **state)
     const char *device = getenv("FSDP_TEST_DEVICE");
 
     (void)state;
-    CHECK_EQ(mallopt(M_MMAP_THRESHOLD, 64 << 10), 1); /* freed, it is not there any more */
+    mallopt(M_MMAP_THRESHOLD, 64 << 10); /* freed, it is not there any more; a sanitizer has a malloc of its own */
     setenv("FSDP_TEST_DEVICE", "sim", 1);
     for (int i = 0; i < 20; i++)
         test_run_machines(2, 2, false, reduce_until_it_fails, NULL);

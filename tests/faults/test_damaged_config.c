@@ -13,7 +13,7 @@ enum {
 
 static int cases(void)
 {
-    return test_long() ? 1000 : 120;
+    return test_long() ? 1000 : test_brief() ? 40 : 120;
 }
 
 /* ---- damage ---- */

@@ -78,7 +78,7 @@ static int launch(unsigned closed)
 static void ranks_are_launched_whatever_is_closed(void **state)
 {
     (void)state;
-    for (unsigned closed = 1; closed < 8; closed++)
+    for (unsigned closed = 1; closed < 8; closed += test_brief() ? 3 : 1)
         CHECK_EQ(with_closed(closed, launch), 0);
 }
 

@@ -48,14 +48,15 @@ static uint32_t residences_of(int seed)
 }
 
 enum {
-    SHORT = TEST_SANITIZED ? 25 : 100,
+    SHORT = 100,
+    BRIEF = 25,
     LONG = TEST_SANITIZED ? 500 : 5000
 };
 
 static void every_tree_trains_as_the_plain_one(void **state)
 {
     int only = number_from("FSDP_TREE_SEED", 0), from = number_from("FSDP_TREE_FROM", 1);
-    int count = number_from("FSDP_TREE_COUNT", test_long() ? LONG : SHORT), failed = 0;
+    int count = number_from("FSDP_TREE_COUNT", test_long() ? LONG : test_brief() ? BRIEF : SHORT), failed = 0;
 
     (void)state;
     if (only) {

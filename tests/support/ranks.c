@@ -85,11 +85,22 @@ static void *rank_main(void *arg)
 /* That the running test has chosen; NULL: what the environment says. */
 static const test_machines *chosen;
 
-static int machines_wanted(void)
+static pthread_once_t environment_read = PTHREAD_ONCE_INIT; /* of every expected element it is asked */
+static int machines_of_environment;
+
+static void read_environment(void)
 {
     const char *text = getenv("FSDP_TEST_MACHINES");
-    int machines = chosen ? chosen->machines : text ? atoi(text) : 1;
 
+    machines_of_environment = text ? atoi(text) : 1;
+}
+
+static int machines_wanted(void)
+{
+    int machines;
+
+    pthread_once(&environment_read, read_environment);
+    machines = chosen ? chosen->machines : machines_of_environment;
     return machines > 1 ? machines : 1;
 }
 

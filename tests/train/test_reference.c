@@ -328,7 +328,7 @@ static void skip_the_reference(void **state)
 int main(void)
 {
     struct CMUnitTest tests[RUNS];
-    int each = test_brief() ? 3 : 1; /* under a sanitizer some: it watches the same program in all */
+    int each = test_brief() ? 5 : 1; /* under a sanitizer some: it watches the same program in all */
 
     setenv("OMP_NUM_THREADS", "1", 1);
     for (int i = 0; i < RUNS; i++)
