@@ -21,8 +21,8 @@ static void usage(void)
         "  --nproc-per-node RANKS  the same; cpu or auto: one for each core\n"
         "  --master-addr HOST, --master-port PORT\n"
         "                          MASTER_ADDR and MASTER_PORT of the processes; nothing here listens there\n"
-        "  --standalone, --nnodes 1, --node-rank 0, --no-python, --rdzv-backend, --rdzv-endpoint, --rdzv-id,\n"
-        "  --rdzv-conf             change nothing: there is one machine, and ranks find each other without a port\n"
+        "  --standalone, --nnodes 1, --node-rank 0, --max-restarts 0, --no-python, --rdzv-backend, --rdzv-endpoint,\n"
+        "  --rdzv-id, --rdzv-conf  change nothing: there is one machine, and ranks find each other without a port\n"
         "\n"
         "Every process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and NODE_RANK; fsdp_context_from_env joins\n"
         "them. When one fails the others are ended, and the exit status is that of the first to fail, or 128 + n when\n"
@@ -33,13 +33,13 @@ static void usage(void)
 }
 
 typedef struct words {
-    const char *ranks, *nodes, *node_rank, *per_node, *address, *port, *ignored;
+    const char *ranks, *nodes, *node_rank, *per_node, *address, *port, *restarts, *ignored;
     bool standalone, no_python, help;
 } words;
 
 /* ---- torchrun's words ---- */
 
-static fsdp_status check_nodes(const words *w)
+static fsdp_status check_words(const words *w)
 {
     int64_t number = 0;
 
@@ -53,6 +53,12 @@ static fsdp_status check_nodes(const words *w)
                          "run: --node-rank is '%s', and there is one machine: expected 0; several are started by MPI: "
                          "mpirun -n RANKS PROGRAM, or srun",
                          w->node_rank);
+    if (w->restarts && strcmp(w->restarts, "0") != 0)
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "run: --max-restarts is '%s', and this starts a program once: 'fsdp train --max-restarts' starts "
+            "its ranks again, from their newest checkpoint",
+            w->restarts);
     return w->port ? fsdp__args_integer("--master-port", w->port, 0, 65535, &number) : FSDP_OK;
 }
 
@@ -60,6 +66,7 @@ static fsdp_status check_nodes(const words *w)
 static fsdp_status ranks_text(const words *w, char *text, size_t text_bytes, const char **out)
 {
     const char *per_node = w->per_node;
+    int64_t count;
 
     if (per_node && strcmp(per_node, "gpu") == 0)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "run: --nproc-per-node is gpu, and ranks compute on the CPU: say how many, "
@@ -68,6 +75,8 @@ static fsdp_status ranks_text(const words *w, char *text, size_t text_bytes, con
         snprintf(text, text_bytes, "%d", fsdp__allowed_cores());
         per_node = text;
     }
+    if (per_node)
+        FSDP_TRY(fsdp__args_integer("--nproc-per-node", per_node, 1, 4096, &count));
     if (w->ranks && per_node && strcmp(w->ranks, per_node) != 0)
         return FSDP_FAIL(FSDP_INVALID, "run: -n is %s and --nproc-per-node %s: leave one of the two out", w->ranks,
                          per_node);
@@ -107,7 +116,7 @@ static int run(const words *w, char **program)
     fsdp__ranks ranks;
     fsdp_launch_options launch = {0};
 
-    if (check_nodes(w) != FSDP_OK || ranks_text(w, cores, sizeof cores, &text) != FSDP_OK ||
+    if (check_words(w) != FSDP_OK || ranks_text(w, cores, sizeof cores, &text) != FSDP_OK ||
         fsdp__ranks_read(text, &ranks) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     if (!text && !ranks.joins)
@@ -137,6 +146,8 @@ int fsdp__cmd_run(int argc, char **argv)
                                     {"master_addr", 0, &w.address, NULL},
                                     {"master-port", 0, &w.port, NULL},
                                     {"master_port", 0, &w.port, NULL},
+                                    {"max-restarts", 0, &w.restarts, NULL},
+                                    {"max_restarts", 0, &w.restarts, NULL},
                                     {"standalone", 0, NULL, &w.standalone},
                                     {"no-python", 0, NULL, &w.no_python},
                                     {"no_python", 0, NULL, &w.no_python},

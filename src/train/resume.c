@@ -102,7 +102,7 @@ fsdp_status fsdp__resume_check_batch(const fsdp_train_run *run)
         return FSDP_OK;
     if (wanted == -1)
         return fsdp__train_check_batch(run->config, fsdp_context_world_size(run->context), run->resume.sequences,
-                                       "the checkpoint's global batch of");
+                                       "training.global_batch_size is not set, and the checkpoint's of");
     if (wanted != run->resume.sequences && fsdp_context_rank(run->context) == 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,
                  "training.global_batch_size is %lld from here on, and was %lld until step %lld", (long long)wanted,

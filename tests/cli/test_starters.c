@@ -86,7 +86,11 @@ static void torchrun_s_words_are_understood(void **state)
     SAYS(2, "--node-rank is '1', and there is one machine: expected 0", "run", "--node-rank=1", "-n", "2", "--",
          "true");
     SAYS(2, "--nproc-per-node is gpu, and ranks compute on the CPU", "run", "--nproc-per-node=gpu", "--", "true");
-    SAYS(2, "-n is 'all': expected an integer", "run", "--nproc-per-node=all", "--", "true");
+    SAYS(2, "--nproc-per-node is 'all': expected an integer", "run", "--nproc-per-node=all", "--", "true");
+    SAYS(2, "--nproc-per-node is '0': expected an integer from 1", "run", "--nproc_per_node=0", "--", "true");
+    SAYS(0, "", "run", "--max_restarts=0", "-n", "1", "--", "true");
+    SAYS(2, "--max-restarts is '3', and this starts a program once: 'fsdp train --max-restarts'", "run",
+         "--max-restarts=3", "-n", "1", "--", "true");
     SAYS(2, "--master-port is '70000': expected an integer from 0 to 65535", "run", "-n", "2", "--master-port=70000",
          "--", "true");
     SAYS(2, "run: say how many ranks", "run", "--standalone", "--", "true");

@@ -136,8 +136,9 @@ static void the_batch_of_the_checkpoint_stands(void **state)
     s->end_after = 3;
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
-    CHECK_CONTAINS(s->message, "the checkpoint's global batch of 6 is not a multiple of 4 (training.local_batch_size 2 "
-                               "x 2 ranks): the nearest that are: 4 and 8");
+    CHECK_CONTAINS(s->message,
+                   "training.global_batch_size is not set, and the checkpoint's of 6 is not a multiple of 4 "
+                   "(training.local_batch_size 2 x 2 ranks): the nearest that are: 4 and 8");
     story_set(s, "training.local_batch_size", "1");
     story_run(s, 2);
     CHECK_EQ(s->tokens, 3 * 6 * 8);
