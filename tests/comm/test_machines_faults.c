@@ -245,10 +245,12 @@ static void who_stops_is_named_with_machine_and_call(void **state)
     faults f = {.rank = 1,
                 .expected = "rank 1 (machine 'b') has not been heard of for",
                 .also =
-                    " call 1 of group 'world' (barrier); rank 0, which waits for it, is in call 2 of group 'world'"};
+                    " call 1 of group 'world' (barrier); rank 0, which waits for it, is in call 2 of group 'world'"},
+           rounds = {.rank = 3, .one_level = true, .expected = "rank 3 (machine 'd') has not been heard of for"};
 
     (void)state;
     run_faults(&f, 2, 1, stop_one, 1);
+    run_faults(&rounds, 4, 1, stop_one, 1); /* rank 0 waits for rank 2, and that one for rank 3 */
 }
 
 /* Rank 0 and rank 3, which is on the other machine and no counterpart of rank 0, in a group of their own: rank 1 hears

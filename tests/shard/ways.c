@@ -179,10 +179,11 @@ static void forget_notes(way_run *run)
 }
 
 /* Half of the ways in each world, the other half in the next one: of each dtype one that shares memory and one that
- * copies, one inline and one on worker streams. */
+ * copies, one inline and one on worker streams. Under a sanitizer of those one dtype. */
 static bool in_turn(const way *w, int world)
 {
-    return (w->copy + (w->overlap == FSDP_OVERLAP_WORKER) + world) % 2 == 0;
+    return (w->copy + (w->overlap == FSDP_OVERLAP_WORKER) + world) % 2 == 0 &&
+           (!test_brief() || w->bf16 == (world == 2));
 }
 
 /* A device of its own copies without being told: the ways that copy offload there. For the time it takes, not all in
