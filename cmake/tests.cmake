@@ -179,8 +179,9 @@ if(FSDP_SANITIZE) # they are slow: so many that the code of machines is seen
       test_shard_mixed_precision test_shard_parity)
   set(FSDP_3_MACHINES_TESTS)
 endif()
-set(FSDP_ONE_MACHINE test_comm_board test_comm_handoff test_comm_machines test_comm_machines_faults test_comm_machines_join
-    test_comm_packed test_comm_places test_comm_races test_comm_readers test_comm_signature test_comm_stopped test_comm_watchdog)
+set(FSDP_ONE_MACHINE test_comm_board test_comm_handoff test_comm_machines test_comm_machines_faults
+    test_comm_machines_join test_comm_packed test_comm_places test_comm_races test_comm_random_calls test_comm_readers
+    test_comm_signature test_comm_stopped test_comm_watchdog)
 
 # Registers <name>.2machines and <name>.3machines.
 function(fsdp_test_on_machines name layer)

@@ -466,7 +466,7 @@ static bool sequence_passes(uint64_t seed)
 }
 
 enum {
-    SHORT = 150,
+    SHORT = 120,
     BRIEF = 40,
     LONG = TEST_SANITIZED ? 2000 : 20000
 };

@@ -48,7 +48,7 @@ static uint32_t residences_of(int seed)
 }
 
 enum {
-    SHORT = 100,
+    SHORT = 75,
     BRIEF = 25,
     LONG = TEST_SANITIZED ? 500 : 5000
 };

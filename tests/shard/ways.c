@@ -197,7 +197,7 @@ static bool goes(const way *w, int world)
 {
     if (test_long() || test_on_cpu())
         return test_long() || in_turn(w, world);
-    return w->copy ? offloads(w, world) : w->overlap == FSDP_OVERLAP_WORKER || world == 2;
+    return w->copy ? offloads(w, world) : (w->overlap == FSDP_OVERLAP_WORKER) == (world % 2 != 0);
 }
 
 static void run_world(way_body body, int world, int check, int arg)
