@@ -11,10 +11,11 @@ export LSAN_OPTIONS="suppressions=$tools/lsan.supp:print_suppressions=0:${LSAN_O
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 export TSAN_OPTIONS="suppressions=$tools/tsan.supp:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
 
+# A shell has what it runs in the background ignore interrupts, which some tests send.
+runner=(env --default-signal=INT,QUIT)
 # ThreadSanitizer's fixed shadow does not fit the random layout of newer kernels.
-runner=()
 if grep -q '^FSDP_SANITIZE:STRING=.*thread' "$build/CMakeCache.txt" && setarch -R true 2>/dev/null; then
-    runner=(setarch -R)
+    runner+=(setarch -R)
 fi
 
 log=$build/Testing/Temporary/LastTest.log
