@@ -3,6 +3,7 @@
  * repeats one. */
 #include <unistd.h>
 
+#include "support/dice.h"
 #include "support/ranks.h"
 
 enum {
@@ -43,17 +44,9 @@ typedef struct program {
 
 /* ---- drawing ---- */
 
-static uint64_t state_of_draws;
-
-static int draw(int below)
+static void draw_members(uint64_t *dice, call *c, int world)
 {
-    state_of_draws = state_of_draws * 6364136223846793005u + 1442695040888963407u;
-    return (int)((state_of_draws >> 33) % (uint64_t)below);
-}
-
-static void draw_members(call *c, int world)
-{
-    unsigned members = 1 + (unsigned)draw((1 << world) - 1);
+    unsigned members = 1 + (unsigned)dice_below(dice, (1 << world) - 1);
 
     for (int r = 0; r < world; r++)
         if (members >> r & 1)
@@ -63,28 +56,31 @@ static void draw_members(call *c, int world)
 static void draw_program(uint64_t seed, int shape, int world, program *p)
 {
     static const int64_t counts[] = {0, 1, 7, 300, 1023, 1500, 4100, 20011};
+    uint64_t dice = seed * 100 + (uint64_t)shape;
     call groups[SLOTS] = {{0}};
 
-    state_of_draws = seed * 100 + (uint64_t)shape;
-    *p = (program){.seed = seed, .world = world, .worker = draw(2), .gives_up = draw(2) ? draw(CALLS) : -1};
+    *p = (program){.seed = seed, .world = world, .gives_up = -1};
+    p->worker = dice_chance(&dice, 50);
+    if (dice_chance(&dice, 50))
+        p->gives_up = dice_below(&dice, CALLS);
     for (int r = 0; r < world; r++)
         groups[0].ranks[groups[0].size++] = r;
     for (int i = 0; i < CALLS; i++) {
-        int slot = draw(SLOTS), now = draw(KINDS);
+        int slot = dice_below(&dice, SLOTS), now = dice_below(&dice, KINDS);
         call *c = &p->calls[i];
 
         if (groups[slot].size == 0) {
             now = MAKE;
-            draw_members(&groups[slot], world);
+            draw_members(&dice, &groups[slot], world);
         } else if (now <= FREE) {
             now = slot == 0 ? BARRIER : FREE;
         }
         *c = groups[slot];
         c->kind = (kind)now;
         c->slot = slot;
-        c->late = draw(world);
-        c->root = draw(c->size);
-        c->count = counts[draw(sizeof counts / sizeof *counts)];
+        c->late = dice_below(&dice, world);
+        c->root = dice_below(&dice, c->size);
+        c->count = counts[dice_below(&dice, sizeof counts / sizeof *counts)];
         if (now == FREE)
             groups[slot].size = 0;
     }

@@ -1,7 +1,7 @@
 /* What is explained is what is: for every strategy, units, dtypes and microbatches, models that were drawn and one of
  * the caller's own, ledger, counters and parts of every rank are those of ranks that really train. */
 #include "explain/real.h"
-#include "shard/dice.h"
+#include "support/dice.h"
 
 #include <stdlib.h>
 #include <string.h>

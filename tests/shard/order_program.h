@@ -5,8 +5,8 @@
 #ifndef TESTS_SHARD_ORDER_PROGRAM_H
 #define TESTS_SHARD_ORDER_PROGRAM_H
 
-#include "shard/dice.h"
 #include "shard/order_net.h"
+#include "support/dice.h"
 
 enum {
     ORDER_MODELS = 2,

@@ -2,8 +2,8 @@
 #include "shard/tree_draw.h"
 
 #include "base/compiler.h"
-#include "shard/dice.h"
 #include "shard/tree_wrap.h"
+#include "support/dice.h"
 #include "support/ranks.h"
 
 typedef struct drawing {

@@ -3,9 +3,9 @@
 
 #include <unistd.h>
 
-#include "shard/dice.h"
 #include "shard/tree_calls.h"
 #include "shard/tree_print.h"
+#include "support/dice.h"
 #include "support/ranks.h"
 
 /* ---- a run ---- */

@@ -1,7 +1,7 @@
 /* tree_wrap.c - policies for trees. */
 #include "shard/tree_wrap.h"
 
-#include "shard/dice.h"
+#include "support/dice.h"
 
 /* ---- the rule ---- */
 

@@ -1,6 +1,6 @@
-/* shard/dice.h - what is drawn from a seed: splitmix64, the same everywhere. */
-#ifndef TESTS_SHARD_DICE_H
-#define TESTS_SHARD_DICE_H
+/* support/dice.h - what is drawn from a seed: splitmix64, the same everywhere. */
+#ifndef TESTS_SUPPORT_DICE_H
+#define TESTS_SUPPORT_DICE_H
 
 #include <stdbool.h>
 #include <stdint.h>

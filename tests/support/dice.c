@@ -1,5 +1,5 @@
 /* dice.c - numbers from a seed. */
-#include "shard/dice.h"
+#include "support/dice.h"
 
 static uint64_t next(uint64_t *state)
 {
