@@ -9,7 +9,8 @@
 
 enum {
     FSDP__FAILED = 1,
-    FSDP__USAGE = 2
+    FSDP__USAGE = 2,
+    FSDP__MOST_RANKS = 4096 /* that are started here */
 };
 
 int fsdp__cmd_train(int argc, char **argv);

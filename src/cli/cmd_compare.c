@@ -184,7 +184,7 @@ static fsdp_status read_numbers(session *s, const texts *t)
     int64_t ranks = 1, steps = STEPS, rounds = ROUNDS;
 
     if (t->ranks)
-        FSDP_TRY(fsdp__args_integer("-n", t->ranks, 1, 4096, &ranks));
+        FSDP_TRY(fsdp__args_integer("-n", t->ranks, 1, FSDP__MOST_RANKS, &ranks));
     if (t->steps)
         FSDP_TRY(fsdp__args_integer("--steps", t->steps, 1, FSDP__MEASURED_STEPS, &steps));
     if (t->rounds)

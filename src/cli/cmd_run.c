@@ -76,7 +76,7 @@ static fsdp_status ranks_text(const words *w, char *text, size_t text_bytes, con
         per_node = text;
     }
     if (per_node)
-        FSDP_TRY(fsdp__args_integer("--nproc-per-node", per_node, 1, 4096, &count));
+        FSDP_TRY(fsdp__args_integer("--nproc-per-node", per_node, 1, FSDP__MOST_RANKS, &count));
     if (w->ranks && per_node && strcmp(w->ranks, per_node) != 0)
         return FSDP_FAIL(FSDP_INVALID, "run: -n is %s and --nproc-per-node %s: leave one of the two out", w->ranks,
                          per_node);

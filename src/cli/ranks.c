@@ -13,7 +13,7 @@ fsdp_status fsdp__ranks_read(const char *text, fsdp__ranks *out)
 
     *out = (fsdp__ranks){.count = 1};
     if (text)
-        FSDP_TRY(fsdp__args_integer("-n", text, 1, 4096, &out->count));
+        FSDP_TRY(fsdp__args_integer("-n", text, 1, FSDP__MOST_RANKS, &out->count));
     FSDP_TRY(fsdp__starter_read(&s));
     if (s.kind == FSDP__BY_NOBODY || (s.kind == FSDP__BY_LAUNCH && s.size <= 1 && out->count > 1))
         return FSDP_OK;
