@@ -338,7 +338,7 @@ foreach(source IN LISTS sources)
   target_link_libraries(${name} PRIVATE fsdp_shared m)
   add_dependencies(examples ${name})
   set_target_properties(${name} PROPERTIES OUTPUT_NAME ${file} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
-  if(FSDP_SANITIZE)  # they are built: what they do tests do, too
+  if(FSDP_SANITIZE AND NOT FSDP_TEST_LONG)  # they are built: what they do tests do, too
     continue()
   endif()
   fsdp_example_test(${name} ${name})

@@ -178,26 +178,18 @@ static void forget_notes(way_run *run)
         free(run->notes[r].values);
 }
 
-/* Half of the ways in each world, the other half in the next one: of each dtype one that shares memory and one that
- * copies, one inline and one on worker streams. Under a sanitizer of those one dtype. */
-static bool in_turn(const way *w, int world)
-{
-    return (w->copy + (w->overlap == FSDP_OVERLAP_WORKER) + world) % 2 == 0 &&
-           (!test_brief() || w->bf16 == (world == 2));
-}
-
-/* A device of its own copies without being told: the ways that copy offload there. For the time it takes, not all in
- * all worlds. */
-static bool offloads(const way *w, int world)
-{
-    return w->overlap == FSDP_OVERLAP_WORKER && world < WAYS_WORLDS && world % 2 != w->bf16;
-}
-
+/* On the CPU half of the ways in each world, the other half in the next one: of each dtype one that shares memory and
+ * one that copies, one inline and one on worker streams; under a sanitizer of those one dtype. A device of its own
+ * copies without being told: the ways that copy offload there. */
 static bool goes(const way *w, int world)
 {
-    if (test_long() || test_on_cpu())
-        return test_long() || in_turn(w, world);
-    return w->copy ? offloads(w, world) : (w->overlap == FSDP_OVERLAP_WORKER) == (world % 2 != 0);
+    bool worker = w->overlap == FSDP_OVERLAP_WORKER;
+
+    if (test_long())
+        return true;
+    if (test_on_cpu())
+        return (w->copy + worker + world) % 2 == 0 && (!test_brief() || w->bf16 == (world == 2));
+    return w->copy ? worker && world % 2 != w->bf16 : worker == (world % 2 != 0);
 }
 
 static void run_world(way_body body, int world, int check, int arg)
