@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
-# fuzz.sh BUILD-DIRECTORY SECONDS [TARGET[:SECONDS]...]: every target of tests/fuzz, or these, under libFuzzer, SECONDS
-# each where it does not say, as many at a time as there are cores, from its corpus and with its dictionary where it has
-# one. An input that fails is left in BUILD-DIRECTORY, beside what libFuzzer printed; all targets run, whatever one finds.
+# fuzz.sh BUILD-DIRECTORY SECONDS [TARGET...]: every target of tests/fuzz, or these, under libFuzzer, SECONDS each, as
+# many at a time as there are cores, from its corpus and with its dictionary where it has one. An input that fails is left in BUILD-DIRECTORY, beside what libFuzzer printed; all targets run, whatever one finds.
 set -eu
 cd "$(dirname "$0")/.."
 export build=$1 seconds=$2
 shift 2
 
 fuzz() {
-    local name=${1%:*} dictionary=() subject
-    [[ $1 != *:* ]] || seconds=${1##*:}
+    local name=$1 dictionary=() subject
     subject=${name#fuzz_}
     [ -e "tests/fuzz/$subject.dict" ] && dictionary=("-dict=tests/fuzz/$subject.dict")
     mkdir -p "$build/corpus/$name"
@@ -30,6 +28,6 @@ if [ $# = 0 ]; then
     set -- "${@##*/}"
     set -- "${@%.c}"
 fi
-cmake --build "$build" --target "${@%:*}"
+cmake --build "$build" --target "$@"
 export -f fuzz
 printf '%s\n' "$@" | xargs -P "$(nproc)" -I NAME bash -c 'fuzz NAME'

@@ -36,7 +36,7 @@ LISTED = {
     "tools/story.sh": "needs PyTorch",
     "make format": "changes the sources",
     "tests/tools/docs.py . build --write": "is this test",
-    "tools/fuzz.sh build-fuzz 60": "minutes; CI runs it",
+    "tools/fuzz.sh build-fuzz 60": "minutes; make test-long runs it, for hours",
     ".ci/run": "is what runs this test",
     "ctest --test-dir build -R test_shard_parity": "is a test itself",
     "build/tests/test_shard_parity": "is a test itself",
