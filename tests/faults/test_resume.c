@@ -169,6 +169,13 @@ static void killed_on_two_ranks_it_goes_on_with_three(void **state)
 
 /* ---- told to end ---- */
 
+static run start_endless(const fixture *f, command *c, const char *interval)
+{
+    add(c, "--training.steps=1000000");
+    finish(c, interval, true);
+    return run_start(f->directory, c->argv);
+}
+
 static void told_to_end_it_saves_first(void **state)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -211,9 +218,7 @@ static void one_rank_alone_may_be_told_to_end(void **state)
         pid_t rank;
         run r;
 
-        add(&c, "--training.steps=1000000");
-        finish(&c, "--checkpoint.interval=1000000", true);
-        r = run_start(f->directory, c.argv);
+        r = start_endless(f, &c, "--checkpoint.interval=1000000");
         CHECK(run_await_output(&r, "step:  "));
         rank = run_await_process(&r, ranks[i]);
         CHECK(rank > 0);
@@ -237,9 +242,7 @@ static void told_once_and_its_group_it_saves_all_the_same(void **state)
         int64_t told;
         run r;
 
-        add(&c, "--training.steps=1000000");
-        finish(&c, "--checkpoint.interval=1", true);
-        r = run_start(f->directory, c.argv);
+        r = start_endless(f, &c, "--checkpoint.interval=1");
         CHECK(run_await_output(&r, "saved:"));
         told = fsdp__clock_ns();
         (void)kill(r.program.pid, SIGTERM);
@@ -263,9 +266,7 @@ static void told_twice_it_ends_at_once(void **state)
         command c = command_of(f, "twice", ranks);
         run r;
 
-        add(&c, "--training.steps=1000000");
-        finish(&c, "--checkpoint.interval=1", true);
-        r = run_start(f->directory, c.argv);
+        r = start_endless(f, &c, "--checkpoint.interval=1");
         CHECK(run_await_output(&r, "saved:"));
         (void)kill(r.program.pid, SIGTERM);
         (void)kill(r.program.pid, SIGINT); /* another signal is no echo of the first */
@@ -319,9 +320,7 @@ static void asked_for_a_checkpoint_it_writes_one(void **state)
         command c = command_of(f, ranks == 1 ? "asked1" : "asked2", ranks);
         run r;
 
-        add(&c, "--training.steps=1000000");
-        finish(&c, "--checkpoint.interval=1000000", true);
-        r = run_start(f->directory, c.argv);
+        r = start_endless(f, &c, "--checkpoint.interval=1000000");
         CHECK(run_await_output(&r, "step:  1 "));
         (void)kill(r.program.pid, SIGUSR1);
         CHECK(run_await_output(&r, "saved:  step "));
