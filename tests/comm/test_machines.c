@@ -226,10 +226,15 @@ static forms forms_of(const counting *c)
     return f;
 }
 
+/* Up to so many floats for a rank go along with a header. */
+static int64_t most_along(const forms *f)
+{
+    return (f->in_rounds ? 60 * 1024 / (f->columns / 2) - (int64_t)sizeof(fsdp__header) : 32 * 1024) / 4;
+}
+
 static void count_gathers(fsdp_process_group *world, const forms *f, float *send, float *recv, fsdp_stream *stream)
 {
-    /* Up to so many go along with a header. */
-    int64_t along = (f->in_rounds ? 60 * 1024 / (f->columns / 2) - (int64_t)sizeof(fsdp__header) : 32 * 1024) / 4;
+    int64_t along = most_along(f);
     int64_t bytes = (int64_t)f->others * COUNT * 4;
 
     CHECK_OK(fsdp_all_gather(world, send, recv, COUNT, FSDP_F32, stream));
@@ -243,12 +248,17 @@ static void count_gathers(fsdp_process_group *world, const forms *f, float *send
 static void count_scatters(fsdp_process_group *world, const forms *f, float *send, float *recv, fsdp_stream *stream)
 {
     int64_t bytes = (int64_t)f->others * COUNT * 4, messages = f->headers + PIECES * f->others;
+    int64_t along = most_along(f);
 
     CHECK_OK(fsdp_reduce_scatter(world, send, recv, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
-    CHECK_OK(fsdp_reduce_scatter(world, send, recv, FEW, FSDP_F32, FSDP_SUM, stream));
-    bytes += (int64_t)f->others * FEW * 4 * (f->in_rounds ? f->size : 1); /* all that each has, or parts */
+    CHECK_OK(fsdp_reduce_scatter(world, send, recv, along, FSDP_F32, FSDP_SUM, stream));
+    bytes += along * 4 * (f->in_rounds ? f->headers * f->columns / 2 : f->others); /* half of all parts in a round */
     messages += f->headers;
+    check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
+    CHECK_OK(fsdp_reduce_scatter(world, send, recv, along + 1, FSDP_F32, FSDP_SUM, stream));
+    bytes += (along + 1) * 4 * f->others;
+    messages += f->headers + f->others;
     check_network(world, FSDP_REDUCE_SCATTER, bytes, bytes, messages);
 }
 
@@ -484,14 +494,39 @@ static void disagree(fsdp_context *context, void *arg)
     CHECK_CONTAINS(fsdp_last_error(), "broadcast of 4 bytes float32 from group rank 0 on rank 1");
 }
 
+/* Some gather and some scatter, as much as goes along. */
+static void disagree_at_large(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int size = fsdp_process_group_size(world), *gatherers = arg;
+    int64_t count = (60 * 1024 / (size / 2) - (int64_t)sizeof(fsdp__header)) / 4;
+    float *part = CHECK_PTR(calloc((size_t)count, 4)), *all = CHECK_PTR(calloc((size_t)(size * count), 4));
+
+    CHECK_ERROR(*gatherers >> fsdp_context_rank(context) & 1
+                    ? fsdp_all_gather(world, part, all, count, FSDP_F32, stream)
+                    : fsdp_reduce_scatter(world, all, part, count, FSDP_F32, FSDP_SUM, stream),
+                FSDP_MISMATCH, "ranks disagree in group 'world': call 1 is ");
+    CHECK_CONTAINS(fsdp_last_error(), "all_gather of ");
+    CHECK_CONTAINS(fsdp_last_error(), "reduce_scatter sum of ");
+    free(all);
+    free(part);
+}
+
 static void ranks_that_disagree_are_named_everywhere(void **state)
 {
+    int gatherers[] = {0x1, 0x2, 0x8, 0xe, 0xd};
+
     (void)state;
     test_run_machines(2, 1, false, disagree, NULL);
     test_run_machines(2, 2, false, disagree, NULL);
     test_run_machines(3, 2, true, disagree, NULL);
     test_run_machines(2, 2, true, disagree, NULL); /* in rounds */
     test_run_machines(4, 2, true, disagree, NULL);
+    for (size_t i = 0; i < sizeof gatherers / sizeof *gatherers; i++) {
+        test_run_machines(2, 2, true, disagree_at_large, &gatherers[i]);
+        test_run_machines(4, 2, true, disagree_at_large, &gatherers[i]);
+    }
 }
 
 TEST_MAIN(cmocka_unit_test(every_shape_gives_naive_results), cmocka_unit_test(groups_are_local_regular_or_flat),

@@ -51,23 +51,23 @@ static void exchange(count *c, int peers, int64_t sent, int64_t received)
     c->traffic->network_messages += peers * fsdp__messages_of(sent);
 }
 
-static void add_along(count *c, bool to_all, int peers, int64_t sent, int64_t received)
+static void add_along(count *c, fsdp__parts parts, int peers, int64_t sent, int64_t received)
 {
     exchange(c, peers, sent, received);
-    if (fsdp__goes_along(c->shape.columns, c->shape.rounds, to_all, sent))
+    if (fsdp__goes_along(c->shape.columns, c->shape.rounds, parts, sent))
         c->traffic->network_messages -= peers * fsdp__messages_of(sent);
 }
 
 /* The first of a call: what is small goes along with its headers. */
 static void exchange_first(count *c, int peers, int64_t sent, int64_t received)
 {
-    add_along(c, false, peers, sent, received);
+    add_along(c, FSDP__ANY_PARTS, peers, sent, received);
 }
 
 /* The same to and from all that are elsewhere. */
 static void exchange_first_with_all(count *c, int64_t bytes)
 {
-    add_along(c, true, c->shape.elsewhere, bytes, bytes);
+    add_along(c, FSDP__SAME_PARTS, c->shape.elsewhere, bytes, bytes);
 }
 
 /* Headers. */
@@ -107,10 +107,12 @@ void fsdp__fake_count_reduce_scatter(const fsdp_process_group *group, const fsdp
         return;
     bytes = bytes_of(&c, call->count);
     meet(&c);
-    if (fsdp__scatters_at_once(c.shape.columns, c.shape.rounds, group->size * bytes))
-        exchange_first_with_all(&c, group->size * bytes);
-    else
-        exchange_first(&c, c.shape.elsewhere, bytes, bytes);
+    if (fsdp__goes_along(c.shape.columns, c.shape.rounds, FSDP__EQUAL_PARTS, bytes)) {
+        traffic->network_sent += fsdp__meeting_scatters(&c.shape, bytes);
+        traffic->network_received += fsdp__meeting_scatters(&c.shape, bytes);
+    } else {
+        exchange(&c, c.shape.elsewhere, bytes, bytes);
+    }
 }
 
 void fsdp__fake_count_broadcast(const fsdp_process_group *group, const fsdp__call *call, fsdp__traffic *traffic)

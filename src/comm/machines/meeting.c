@@ -32,7 +32,12 @@ static unsigned char *message_of(const fsdp__meeting *m, int place)
     return m->group->messages + (size_t)place * message_bytes(m->group);
 }
 
-/* The same in rounds: there the messages of several travel, one after the other, of at most half the column. */
+static unsigned char *along_of(const fsdp__meeting *m, int place)
+{
+    return message_of(m, place) + sizeof(fsdp__header);
+}
+
+/* The same in rounds: there the headers of several travel, and then what goes along with them. */
 static unsigned char *passage(const fsdp__meeting *m, bool comes)
 {
     return message_of(m, m->group->columns + comes * m->group->columns / 2);
@@ -45,24 +50,24 @@ const fsdp__header *fsdp__meeting_header(const fsdp__meeting *m, int place)
 
 /* ---- what goes along ---- */
 
-bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes)
+bool fsdp__goes_along(int columns, int rounds, fsdp__parts parts, int64_t bytes)
 {
-    return bytes > 0 && bytes <= room_for(columns, rounds) && (rounds == 0 || to_all);
+    return bytes > 0 && bytes <= room_for(columns, rounds) && (rounds == 0 || parts != FSDP__ANY_PARTS);
 }
 
-bool fsdp__scatters_at_once(int columns, int rounds, int64_t bytes)
+int64_t fsdp__meeting_scatters(const fsdp__group_shape *shape, int64_t bytes)
 {
-    return rounds > 0 && bytes <= FSDP__AT_ONCE_BYTES && fsdp__goes_along(columns, rounds, true, bytes);
+    return shape->rounds > 0 ? (shape->rounds - shape->near) * (shape->columns / 2) * bytes : shape->elsewhere * bytes;
 }
 
 /* Takes those of the legs that are small, by their places. */
-static void take_along(const fsdp__meeting *m, bool to_all, fsdp__leg *legs, int count, fsdp__leg *along)
+static void take_along(const fsdp__meeting *m, fsdp__parts parts, fsdp__leg *legs, int count, fsdp__leg *along)
 {
     const fsdp__machines_group *g = m->group;
     int place = 0;
 
     for (int i = 0; i < count; i++) {
-        if (!fsdp__goes_along(g->columns, g->rounds, to_all, (int64_t)fsdp__leg_bytes(&legs[i])))
+        if (!fsdp__goes_along(g->columns, g->rounds, parts, (int64_t)fsdp__leg_bytes(&legs[i])))
             continue;
         while (place < g->columns && g->column[place] < legs[i].rank)
             place++;
@@ -73,18 +78,14 @@ static void take_along(const fsdp__meeting *m, bool to_all, fsdp__leg *legs, int
     }
 }
 
-/* The message to a place, at `at`: its bytes. */
-static size_t pack(const fsdp__meeting *m, const fsdp__leg *along, unsigned char *at)
+/* What goes along, at `at`: its end. */
+static unsigned char *pack(const fsdp__leg *along, unsigned char *at)
 {
-    size_t bytes = sizeof(fsdp__header);
-
-    if (at != message_of(m, m->group->place))
-        memcpy(at, message_of(m, m->group->place), bytes);
     for (int i = 0; i < along->count; i++) {
-        memcpy(at + bytes, along->segments[i].data, along->segments[i].bytes);
-        bytes += along->segments[i].bytes;
+        memcpy(at, along->segments[i].data, along->segments[i].bytes);
+        at += along->segments[i].bytes;
     }
-    return bytes;
+    return at;
 }
 
 /* What came along goes where it belongs. */
@@ -95,13 +96,13 @@ static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
 
     for (int p = 0; p < g->columns; p++) {
         const fsdp__leg *in = &m->along[p], *out = &m->along[g->columns + p];
-        const unsigned char *from = message_of(m, p) + sizeof(fsdp__header);
+        const unsigned char *from = along_of(m, p);
 
         for (int i = 0; i < in->count; i++) {
             memcpy(in->segments[i].data, from, in->segments[i].bytes);
             from += in->segments[i].bytes;
         }
-        if (fsdp__machine_of(places, g->column[p]) == fsdp__machine_of(places, places->rank))
+        if (m->part > 0 || fsdp__machine_of(places, g->column[p]) == fsdp__machine_of(places, places->rank))
             continue;
         traffic->network_received += (int64_t)fsdp__leg_bytes(in);
         traffic->network_sent += (int64_t)fsdp__leg_bytes(out);
@@ -125,68 +126,101 @@ static int first_heard(int place, int round)
     return place & ~((1 << round) - 1);
 }
 
-static size_t pack_heard(const fsdp__meeting *m)
+/* Whether what lies at the place goes to the other rank of a round, of equal parts: see meeting.h. */
+static bool crosses(const fsdp__meeting *m, int place)
 {
-    int first = first_heard(m->group->place, m->round);
+    return ((place ^ m->group->place) >> m->round & 1) != 0;
+}
+
+static size_t pack_round(const fsdp__meeting *m)
+{
+    int first = first_heard(m->group->place, m->round), heard = 1 << m->round;
     unsigned char *at = passage(m, false);
 
-    for (int p = first; p < first + (1 << m->round); p++) {
-        size_t bytes = sizeof(fsdp__header) + fsdp__meeting_header(m, p)->along;
-
-        memcpy(at, message_of(m, p), bytes);
-        at += bytes;
-    }
+    for (int p = first; p < first + heard; p++)
+        at = mempcpy(at, message_of(m, p), sizeof(fsdp__header));
+    for (int p = first; p < first + heard; p++)
+        at = mempcpy(at, along_of(m, p), fsdp__meeting_header(m, p)->along);
+    for (int p = 0; p < m->group->columns && m->part > 0; p++)
+        at = crosses(m, p) ? mempcpy(at, along_of(m, p), m->part) : at;
     return (size_t)(at - passage(m, false));
+}
+
+static void unpack_round(const fsdp__meeting *m)
+{
+    int first = first_heard(m->group->place ^ 1 << m->round, m->round), heard = 1 << m->round;
+    int64_t most = m->part > 0 ? 0 : FSDP__MAX(room_for(m->group->columns, m->group->rounds), 0);
+    const unsigned char *at = passage(m, true);
+
+    for (int p = first; p < first + heard; p++) {
+        fsdp__header *header = memcpy(message_of(m, p), at, sizeof *header);
+
+        header->along = (uint16_t)FSDP__MIN(header->along, most); /* who sends more calls something else */
+        at += sizeof *header;
+    }
+    for (int p = first; p < first + heard; p++) {
+        memcpy(along_of(m, p), at, fsdp__meeting_header(m, p)->along);
+        at += fsdp__meeting_header(m, p)->along;
+    }
+    for (int p = 0; p < m->group->columns && m->part > 0; p++) {
+        if (!crosses(m, p))
+            continue;
+        memcpy(along_of(m, p), at, m->part);
+        at += m->part;
+    }
 }
 
 static fsdp_status begin_round(fsdp__meeting *m)
 {
     const fsdp__machines_group *g = m->group;
-    size_t room = (size_t)FSDP__MAX(room_for(g->columns, g->rounds), 0);
+    bool alone = room_for(g->columns, g->rounds) <= 0; /* then headers may fill several messages */
+    size_t most = alone ? sizeof(fsdp__header) << m->round : FSDP__PIECE_BYTES;
     int with = g->column[g->place ^ 1 << m->round];
 
-    m->segments[0] = (fsdp__segment){passage(m, false), pack_heard(m)};
-    m->segments[1] = (fsdp__segment){passage(m, true), (sizeof(fsdp__header) + room) << m->round};
+    m->segments[0] = (fsdp__segment){passage(m, false), pack_round(m)};
+    m->segments[1] = (fsdp__segment){passage(m, true), most};
     m->legs[0] = (fsdp__leg){with, &m->segments[0], 1, false};
-    m->legs[1] = (fsdp__leg){with, &m->segments[1], 1, room > 0};
+    m->legs[1] = (fsdp__leg){with, &m->segments[1], 1, !alone};
     FSDP_TRY(fsdp__exchange_begin(&m->exchange, m->group, FSDP__TAG_HEADER, &m->legs[0], 1, &m->legs[1], 1));
     return FSDP_OK;
 }
 
-static void spread_heard(const fsdp__meeting *m)
+static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
 {
-    int first = first_heard(m->group->place ^ 1 << m->round, m->round);
-    size_t bytes, room = message_bytes(m->group) - sizeof(fsdp__header);
-    const unsigned char *at = passage(m, true);
+    const fsdp__machines_group *g = m->group;
+    const fsdp__places *places = &g->world->link.places;
+    int with = g->column[g->place ^ 1 << m->round];
 
-    for (int p = first; p < first + (1 << m->round); p++) {
-        memcpy(message_of(m, p), at, sizeof(fsdp__header));
-        at += sizeof(fsdp__header);
-        bytes = FSDP__MIN((size_t)fsdp__meeting_header(m, p)->along, room); /* never more, but of another program */
-        memcpy(message_of(m, p) + sizeof(fsdp__header), at, bytes);
-        at += bytes;
+    FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
+    unpack_round(m);
+    if (fsdp__machine_of(places, with) != fsdp__machine_of(places, places->rank)) {
+        traffic->network_sent += (int64_t)m->part * (g->columns / 2);
+        traffic->network_received += (int64_t)m->part * (g->columns / 2);
     }
+    return FSDP_OK;
 }
 
-static fsdp_status begin_rounds(fsdp__meeting *m)
+static fsdp_status begin_rounds(fsdp__meeting *m, fsdp__parts parts)
 {
     const fsdp__machines_group *g = m->group;
     fsdp__header *own = (fsdp__header *)message_of(m, g->place);
-    const fsdp__leg *out = &m->along[g->columns + (g->place ^ 1)];
+    const fsdp__leg *to = m->along + g->columns, *next = &to[g->place ^ 1];
 
-    own->along = (uint16_t)fsdp__leg_bytes(out);
-    (void)pack(m, out, message_of(m, g->place));
+    if (parts == FSDP__EQUAL_PARTS)
+        m->part = fsdp__leg_bytes(next);
+    else
+        own->along = (uint16_t)(pack(next, along_of(m, g->place)) - along_of(m, g->place));
+    for (int p = 0; p < g->columns && m->part > 0; p++)
+        (void)pack(&to[p], along_of(m, p));
     return begin_round(m);
 }
 
 static fsdp_status end_rounds(fsdp__meeting *m, fsdp__traffic *traffic)
 {
-    FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-    spread_heard(m);
+    FSDP_TRY(end_round(m, traffic));
     for (m->round = 1; m->round < m->group->rounds; m->round++) {
         FSDP_TRY(begin_round(m));
-        FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
-        spread_heard(m);
+        FSDP_TRY(end_round(m, traffic));
     }
     return FSDP_OK;
 }
@@ -201,12 +235,16 @@ static fsdp_status begin(fsdp__meeting *m)
 
     for (int p = 0; p < g->columns; p++) {
         const fsdp__leg *out = &m->along[g->columns + p];
-        unsigned char *at = message_of(m, g->columns + p);
+        fsdp__segment *sent = &m->segments[g->columns + p];
 
         if (p == g->place)
             continue;
         m->segments[p] = (fsdp__segment){message_of(m, p), message_bytes(g)};
-        m->segments[g->columns + p] = out->count > 0 ? (fsdp__segment){at, pack(m, out, at)} : own;
+        *sent = own;
+        if (out->count > 0) {
+            sent->data = memcpy(message_of(m, g->columns + p), own.data, own.bytes);
+            sent->bytes += (size_t)(pack(out, along_of(m, g->columns + p)) - along_of(m, g->columns + p));
+        }
         m->legs[peers] = (fsdp__leg){g->column[p], &m->segments[g->columns + p], 1, false};
         m->legs[g->columns + peers++] = (fsdp__leg){g->column[p], &m->segments[p], 1, true};
     }
@@ -244,13 +282,13 @@ fsdp_status fsdp__meeting_begin(fsdp__meeting *m, fsdp__machines_group *group, c
         return FSDP_NO_MEMORY;
     }
     if (legs) {
-        take_along(m, legs->to_all, legs->receives, legs->receive_count, m->along);
-        take_along(m, legs->to_all, legs->sends, legs->send_count, m->along + group->columns);
+        take_along(m, legs->parts, legs->receives, legs->receive_count, m->along);
+        take_along(m, legs->parts, legs->sends, legs->send_count, m->along + group->columns);
     }
     header = (fsdp__header *)message_of(m, group->place);
     *header = *own;
     fsdp__signature_fill(call, &header->signature);
-    return group->rounds > 0 ? begin_rounds(m) : begin(m);
+    return group->rounds > 0 ? begin_rounds(m, legs ? legs->parts : FSDP__ANY_PARTS) : begin(m);
 }
 
 /* ---- comparing ---- */

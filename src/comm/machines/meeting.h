@@ -7,8 +7,10 @@
  * Each tells each, but in a flat group with several ranks on each machine, where both numbers are powers of two. There
  * in round i the ranks whose places differ in bit i tell each other all that they have heard by then. A message to
  * another machine takes along what is said on this one, and there are log2(machines) of them in place of one to each
- * rank elsewhere (more where headers of half the ranks fill several). What goes along goes to all of the group, so it
- * is that of calls which send the same to all, as a gather does, and little where there are many. */
+ * rank elsewhere (more where headers of half the ranks fill several). What goes along is passed on as well: of a gather
+ * all that has been heard, and little where there are many; of a scatter, whose parts are all as long, half of the
+ * parts in each round. Those for the ranks whose places have the other one's bit change sides, and so lie, after the
+ * last round, at the place of whoever has sent them. */
 #ifndef COMM_MACHINES_MEETING_H
 #define COMM_MACHINES_MEETING_H
 
@@ -22,14 +24,21 @@ typedef struct fsdp__header {
     uint8_t complete; /* all contributions, or flags, of the rank's machine (of the rank, in a flat group) are there */
     uint8_t shared;   /* compared: the buffers lie in memory that the machine's ranks share */
     uint8_t visible;  /* of a reduction: contributions are read where they are */
-    uint16_t along;   /* bytes that follow, in a meeting in rounds */
+    uint16_t along;   /* bytes of the rank that go to all, in a meeting in rounds */
 } fsdp__header;
+
+/* What goes to the others of a column. */
+typedef enum fsdp__parts {
+    FSDP__ANY_PARTS,
+    FSDP__EQUAL_PARTS, /* as many bytes to each, and from each */
+    FSDP__SAME_PARTS   /* the same bytes to all, and as many from each */
+} fsdp__parts;
 
 /* What goes to and comes from ranks of the column, in the order of their places. */
 typedef struct fsdp__legs {
     fsdp__leg *sends, *receives;
     int send_count, receive_count;
-    bool to_all; /* the same bytes go to all others of the column, and as many come from each */
+    fsdp__parts parts;
 } fsdp__legs;
 
 typedef struct fsdp__meeting {
@@ -39,6 +48,7 @@ typedef struct fsdp__meeting {
     fsdp__leg *legs;
     fsdp__leg *along; /* by place: what is put in place from there, then what is sent */
     int round;
+    size_t part; /* bytes, in rounds: of equal parts */
 } fsdp__meeting;
 
 /* Sends `own`. Of `legs` (NULL: there are none) those go along that are small enough (fsdp__goes_along): they have no
@@ -56,10 +66,9 @@ void fsdp__meeting_release(fsdp__meeting *meeting);
 int64_t fsdp__meeting_messages(const fsdp__group_shape *shape);
 /* Whether so many bytes to a rank, or from it, need no message of their own, in a column of `columns` that meets in so
  * many rounds. */
-bool fsdp__goes_along(int columns, int rounds, bool to_all, int64_t bytes);
-/* Whether a reduce_scatter of so many bytes, all ranks' parts, is one exchange of all that each has: along with the
- * headers of a meeting in rounds that takes no message more. */
-bool fsdp__scatters_at_once(int columns, int rounds, int64_t bytes);
+bool fsdp__goes_along(int columns, int rounds, fsdp__parts parts, int64_t bytes);
+/* Bytes that a rank sends to other machines, and gets, where equal parts of so many go along. */
+int64_t fsdp__meeting_scatters(const fsdp__group_shape *shape, int64_t bytes);
 /* All in one, of a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__machines_group *group, const fsdp__call *call, fsdp__traffic *traffic);
 

@@ -8,8 +8,7 @@
  *   all_to_all       each part once: k parts for each rank elsewhere
  * In a flat group each rank counts as a machine; but in an all_reduce of more than 4 KiB the ranks of each machine,
  * where they are equally many, add up what they have first, over the network's own ways. Each call is a meeting of
- * headers, which takes along what is small; where it is one in rounds, a small reduce_scatter is an all_gather of what
- * all have. */
+ * headers, which takes along what is small. */
 #include "comm/machines/plain.h"
 
 #include "comm/machines/plain_run.h"
@@ -36,7 +35,7 @@ static fsdp_status all_gather_over(fsdp__plain_run *r)
     const fsdp__call *call = r->call;
     int64_t part = call->count;
 
-    r->to_all = true;
+    r->parts = FSDP__SAME_PARTS;
     for (int p = 0; p < g->columns; p++) {
         if (p == g->place)
             continue;

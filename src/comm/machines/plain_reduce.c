@@ -40,31 +40,10 @@ static fsdp_status reduce_scatter_over(fsdp__plain_run *r)
                                        fsdp__plain_at(r, call->send, fsdp__machines_member(g, p, 0) * part),
                                        fsdp__plain_at(r, sums, p * part), part);
     }
+    r->parts = FSDP__EQUAL_PARTS;
     fsdp__plain_meet(r, true);
     if (status == FSDP_OK)
         status = fsdp__shares_reduce(r, &column, shares, over_all(r), call->recv);
-    fsdp__free(shares);
-    return status;
-}
-
-/* What is small goes to all of a column that meets in rounds, along with what they say. */
-static fsdp_status reduce_scatter_at_once(fsdp__plain_run *r)
-{
-    fsdp__machines_group *g = r->group;
-    const fsdp__sharers all = {0, 1, g->columns, g->place};
-    int64_t part = r->call->count, count = part * g->columns;
-    char *sums = fsdp__plain_scratch(r, count);
-    fsdp__share *shares = fsdp__calloc((size_t)g->columns, sizeof *shares);
-    fsdp_status status = sums && shares ? FSDP_OK : FSDP_NO_MEMORY;
-
-    r->to_all = true;
-    fsdp__plain_meet(r, true);
-    if (status == FSDP_OK) {
-        share_whole(shares, g->columns, r->call->send, count);
-        status = fsdp__shares_reduce(r, &all, shares, over_all(r), sums);
-    }
-    if (status == FSDP_OK)
-        status = fsdp__plain_copy(r, r->call->recv, fsdp__plain_at(r, sums, g->place * part), part);
     fsdp__free(shares);
     return status;
 }
@@ -73,12 +52,9 @@ fsdp_status fsdp__machines_reduce_scatter(void *group, const fsdp__call *call, f
                                           fsdp__traffic *traffic)
 {
     const fsdp__machines_group *g = group;
-    int64_t all = g->size * call->count, bytes = all * (int64_t)fsdp_dtype_size(call->dtype);
-    bool at_once = fsdp__scatters_at_once(g->columns, g->rounds, bytes);
 
-    return fsdp__plain_over(fsdp__machines_reduce_scatter, fsdp__symmetric_reduce_scatter,
-                            at_once ? reduce_scatter_at_once : reduce_scatter_over, group, call, stream, traffic, all,
-                            call->count);
+    return fsdp__plain_over(fsdp__machines_reduce_scatter, fsdp__symmetric_reduce_scatter, reduce_scatter_over, group,
+                            call, stream, traffic, g->size * call->count, call->count);
 }
 
 /* ---- all_reduce ---- */
@@ -204,7 +180,7 @@ static fsdp_status reduce_at_once(const split *s, const void *sums)
 {
     const fsdp__sharers all = counterparts(s);
 
-    s->run->to_all = true;
+    s->run->parts = FSDP__SAME_PARTS;
     return add_whole(s, &all, sums, over_all(s->run));
 }
 

@@ -89,7 +89,7 @@ void fsdp__plain_meet(fsdp__plain_run *r, bool complete)
 static fsdp_status begin_meeting(fsdp__plain_run *r)
 {
     fsdp__header own = {.complete = r->complete};
-    fsdp__legs legs = {r->legs, r->legs + r->group->size, r->sends, r->receives, r->to_all};
+    fsdp__legs legs = {r->legs, r->legs + r->group->size, r->sends, r->receives, r->parts};
 
     r->meets = FSDP__MEETING_BEGUN;
     return fsdp__meeting_begin(&r->meeting, r->group, r->call, &own, &legs);

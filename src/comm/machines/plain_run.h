@@ -17,8 +17,8 @@ typedef struct fsdp__plain_run {
         FSDP__MEETING_DUE, /* with the next exchange */
         FSDP__MEETING_BEGUN
     } meets;
-    bool complete; /* what this rank says in it */
-    bool to_all;   /* see fsdp__legs: of the exchange that goes with it */
+    bool complete;     /* what this rank says in it */
+    fsdp__parts parts; /* of the exchange that goes with it */
     /* A segment and a leg for each rank of the group, in both directions; segments for two exchanges. */
     fsdp__segment *segments;
     fsdp__leg *legs;

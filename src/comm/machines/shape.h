@@ -18,7 +18,7 @@
 enum {
     FSDP__PIECE_BYTES = 60 << 10,              /* of a message, at most: see the note */
     FSDP__BATCH_BYTES = 8 * FSDP__PIECE_BYTES, /* of a reduction, to each rank, at most */
-    FSDP__AT_ONCE_BYTES = 4096,                /* an all_reduce up to here is one exchange; fsdp__scatters_at_once */
+    FSDP__AT_ONCE_BYTES = 4096,                /* an all_reduce up to here is one exchange */
     FSDP__WHOLE_BYTES = 16 << 10,              /* see fsdp__reduces_by_machine */
     FSDP__ALONG_BYTES = 32 << 10               /* to a rank: so much goes along with the header of the call */
 };
