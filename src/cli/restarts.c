@@ -84,18 +84,24 @@ static int64_t last_step(const fsdp__restarts *r)
 
 /* ---- whether it is the same again ---- */
 
-/* Whoever it has hit. */
-static const char *without_rank(const char *reason)
+/* The words of a reason, whichever rank, process or step it is, and whatever call the ranks were in. */
+static void words_of(const char *reason, char *out)
 {
-    int bytes = 0;
+    const char *end = strstr(reason, " in call ");
 
-    (void)sscanf(reason, "rank %*d%n", &bytes);
-    return reason + bytes;
+    for (; *reason && reason != end; reason++)
+        if (*reason < '0' || *reason > '9')
+            *out++ = *reason;
+    *out = '\0';
 }
 
 static bool is_same(const fsdp__restarts *r, const char *reason)
 {
-    return *r->reason && strcmp(without_rank(r->reason), without_rank(reason)) == 0;
+    char before[FSDP__REASON_BYTES], now[FSDP__REASON_BYTES];
+
+    words_of(r->reason, before);
+    words_of(reason, now);
+    return *r->reason && strcmp(before, now) == 0;
 }
 
 /* ---- from where ---- */

@@ -267,12 +267,17 @@ static void count_all_reduces(fsdp_process_group *world, const forms *f, float *
     bool along = COUNT / f->size * 4 <= 32 * 1024 && !f->by_machine && !f->in_rounds; /* the first of two exchanges */
     int64_t bytes = 2 * (int64_t)f->counterparts * COUNT * 4 / f->size;
     int64_t messages = f->headers + (along ? 1 : 2) * f->counterparts;
+    uint8_t flags[] = {1, 0, 1};
 
     CHECK_OK(fsdp_all_reduce(world, send, recv, COUNT, FSDP_F32, FSDP_SUM, stream));
     check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
     CHECK_OK(fsdp_all_reduce(world, send, recv, FEW, FSDP_F32, FSDP_SUM, stream));
     bytes += (int64_t)f->others * FEW * 4;
     messages += f->headers;
+    check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
+    CHECK_OK(fsdp__all_reduce_with_flags(world, send, FEW, FSDP_F32, FSDP_SUM, flags, 3, stream));
+    bytes += (int64_t)f->others * FEW * 4; /* flags are no bytes of a buffer */
+    messages += f->headers + f->others;
     check_network(world, FSDP_ALL_REDUCE, bytes, bytes, messages);
     if (!f->by_machine)
         return;

@@ -9,7 +9,8 @@
 
 enum {
     MOST_MACHINES = 16,
-    TAGS = 4 /* whose messages are counted */
+    TAGS = 4,      /* whose messages are counted */
+    IS_A_SEND = -2 /* in the place of whom it comes from */
 };
 
 typedef struct message {
@@ -44,10 +45,12 @@ struct thread_network {
     bool cut[MOST_MACHINES][MOST_MACHINES];
     long long bytes[MOST_MACHINES][MOST_MACHINES];
     int *messages;      /* [from][to][TAGS] */
+    bool *stalled;      /* [from][to] */
     const void **shown; /* of an exchange */
     int entered, round, missing;
-    bool ended; /* a rank that did not take its leave: who started the ranks ends all that wait in an exchange */
-    int whole;  /* ranks that have taken it */
+    bool ended;  /* a rank that did not take its leave: who started the ranks ends all that wait in an exchange */
+    int whole;   /* ranks that have taken it */
+    int sending; /* sends that they have not waited for */
 };
 
 static _Thread_local endpoint *chosen;
@@ -62,6 +65,7 @@ thread_network *thread_network_new(int ranks, int machines, const int *machine_o
     n->machines = machines;
     n->endpoints = calloc((size_t)ranks, sizeof *n->endpoints);
     n->messages = calloc((size_t)(ranks * ranks * TAGS), sizeof *n->messages);
+    n->stalled = calloc((size_t)(ranks * ranks), sizeof *n->stalled);
     n->shown = calloc((size_t)ranks, sizeof *n->shown);
     for (int r = 0; r < ranks; r++)
         n->endpoints[r] =
@@ -90,6 +94,7 @@ void thread_network_free(thread_network *n)
     pthread_cond_destroy(&n->moved);
     pthread_mutex_destroy(&n->mutex);
     free(n->messages);
+    free(n->stalled);
     free(n->shown);
     free(n->endpoints);
     free(n);
@@ -97,7 +102,7 @@ void thread_network_free(thread_network *n)
 
 int thread_network_unread(const thread_network *n)
 {
-    int unread = 0;
+    int unread = n->whole == n->ranks ? n->sending : 0;
 
     for (int r = 0; r < n->ranks && n->whole == n->ranks; r++)
         for (const message *m = n->endpoints[r].mail; m; m = m->next)
@@ -181,6 +186,8 @@ static void network_close(void *network, bool whole)
         end(n);
     pthread_mutex_lock(&n->mutex);
     n->whole += whole;
+    for (const posted *p = ((endpoint *)network)->receives; p; p = p->next)
+        n->sending += p->from == IS_A_SEND;
     pthread_mutex_unlock(&n->mutex);
 }
 
@@ -224,6 +231,21 @@ static bool network_exchange(void *network, const void *mine, size_t bytes, void
 
 /* ---- messages ---- */
 
+static bool is_stalled(const thread_network *n, int from, int to)
+{
+    return n->stalled[from * n->ranks + to];
+}
+
+/* What is to be waited for of one that does not arrive: whom it goes to stands in the place of the tag. */
+static fsdp__network_request add_send(endpoint *e, int to)
+{
+    posted *p = calloc(1, sizeof *p);
+
+    *p = (posted){.next = e->receives, .from = IS_A_SEND, .tag = to};
+    e->receives = p;
+    return (fsdp__network_request)p;
+}
+
 static bool network_send(void *network, int to, int tag, const fsdp__segment *segments, int count,
                          fsdp__network_request *out, char *text)
 {
@@ -242,7 +264,7 @@ static bool network_send(void *network, int to, int tag, const fsdp__segment *se
         free(m);
         return false;
     }
-    *out = 0; /* done: it was copied */
+    *out = is_stalled(e->network, e->rank, to) ? add_send(e, to) : 0; /* else done: it was copied */
     m->delay = e->network->delay;
     e->network->bytes[e->machine][there->machine] += (long long)bytes;
     if (tag < TAGS)
@@ -283,7 +305,7 @@ static message *take(endpoint *e, int from, int tag)
     for (message **link = &e->mail; *link; link = &(*link)->next) {
         message *m = *link;
 
-        if ((from >= 0 && m->from != from) || m->tag != tag)
+        if ((from >= 0 && m->from != from) || m->tag != tag || is_stalled(e->network, m->from, e->rank))
             continue;
         if (m->delay > 0)
             return NULL; /* those behind it stay behind it */
@@ -314,7 +336,10 @@ static void move(endpoint *e)
     for (message *m = e->mail; m; m = m->next)
         m->delay -= m->delay > 0;
     for (posted *p = e->receives; p; p = p->next) {
-        message *m = p->done ? NULL : take(e, p->from, p->tag);
+        message *m = p->done || p->from == IS_A_SEND ? NULL : take(e, p->from, p->tag);
+
+        if (p->from == IS_A_SEND)
+            p->done = !is_stalled(e->network, e->rank, p->tag);
 
         if (m)
             put(p, m);
@@ -422,11 +447,20 @@ void thread_network_hold(thread_network *n, int rank)
     pthread_mutex_unlock(&n->mutex);
 }
 
+void thread_network_stall(thread_network *n, int from, int to)
+{
+    pthread_mutex_lock(&n->mutex);
+    n->stalled[from * n->ranks + to] = true;
+    pthread_mutex_unlock(&n->mutex);
+}
+
 void thread_network_go_on(thread_network *n)
 {
     pthread_mutex_lock(&n->mutex);
     for (int r = 0; r < n->ranks; r++)
         n->endpoints[r].stopped = n->endpoints[r].held = false;
+    for (int pair = 0; pair < n->ranks * n->ranks; pair++)
+        n->stalled[pair] = false;
     pthread_cond_broadcast(&n->moved);
     pthread_mutex_unlock(&n->mutex);
 }

@@ -16,8 +16,8 @@ thread_network *thread_network_new(int ranks, int machines, const int *machine_o
 /* When all that was opened has been closed. */
 void thread_network_free(thread_network *network);
 
-/* Messages that were sent and taken by nobody, where all ranks have closed it as a whole: MPI forbids any. Else 0. When
- * all have closed it. */
+/* Messages that were sent and taken by nobody, or sends that were not waited for, where all ranks have closed it as a
+ * whole: MPI forbids any. Else 0. When all have closed it. */
 int thread_network_unread(const thread_network *network);
 
 /* The table is the same for all; what `open` opens is the rank that the calling thread has chosen. */
@@ -36,7 +36,9 @@ void thread_network_fail(thread_network *network, int rank, int n);
 void thread_network_stop(thread_network *network, int rank);
 /* The same of those that test several messages: a thread that waits for them does not come back, others do. */
 void thread_network_hold(thread_network *network, int rank);
-void thread_network_go_on(thread_network *network);
+/* What one rank sends to another does not arrive, and its sends are not done, as where a connection loses packets. */
+void thread_network_stall(thread_network *network, int from, int to);
+void thread_network_go_on(thread_network *network); /* all of these */
 
 /* Bytes of all messages that ranks of one machine have sent to those of another. */
 long long thread_network_bytes(const thread_network *network, int from_machine, int to_machine);

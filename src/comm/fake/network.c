@@ -174,7 +174,7 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
         return;
     meet(&c);
     if (call->flags && memchr(call->flags, 0, (size_t)call->flag_count))
-        exchange(&c, c.shape.elsewhere, call->flag_count, call->flag_count);
+        traffic->network_messages += c.shape.elsewhere * fsdp__messages_of(call->flag_count);
     if (bytes <= FSDP__AT_ONCE_BYTES) {
         exchange_first_with_all(&c, bytes);
         return;

@@ -23,10 +23,11 @@ typedef struct fsdp__doing {
     char group[FSDP__GROUP_NAME_BYTES], label[FSDP__LABEL_BYTES];
 } fsdp__doing;
 
-/* Whom a rank's program waits for, doing nothing else; -1: for nobody. `number`: another one for another wait. */
+/* Whom a rank's program waits for, doing nothing else; -1: for nobody. */
 typedef struct fsdp__waiting {
     int64_t whom;
-    uint64_t number;
+    uint64_t number; /* another one for another wait */
+    uint64_t heard;  /* beats of `whom`, before the program has looked last whether something has come */
 } fsdp__waiting;
 
 /* Of one rank, as it was heard of last. */

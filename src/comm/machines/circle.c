@@ -4,10 +4,19 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 
 enum {
     SAME_BEATS = 3 /* of every rank of a circle, in which it has waited so: so they all did at one time */
 };
+
+/* What is asked. */
+typedef struct search {
+    fsdp__hear *hear;
+    void *arg;
+    const fsdp__places *places;
+    int64_t half;
+} search;
 
 /* A rank that waits for another one, which waits itself. */
 typedef struct link {
@@ -15,42 +24,54 @@ typedef struct link {
     bool differs; /* the two are in different calls */
 } link;
 
+/* Whether nothing is on its way to `rank` that the other one sent before it began to wait: see the note. */
+static bool has_all(const search *s, int rank, const fsdp__heard *one, const fsdp__heard *other)
+{
+    int whom = (int)one->waiting.whom;
+
+    if (fsdp__machine_of(s->places, rank) == fsdp__machine_of(s->places, whom))
+        return true;
+    if (fsdp__are_counterparts(s->places, rank, whom))
+        return one->waiting.heard + (uint64_t)other->same >= other->beats;
+    return other->same >= FSDP__MAX(s->half, SAME_BEATS);
+}
+
 /* Whom the program of `rank` waits for, where that one's program waits, too, and no call of it is on its way but the
  * one that it waits in. Whatever still came from there would be another wait: see fsdp__watch_waits. */
-static bool follow_one(fsdp__hear *hear, void *arg, int rank, link *out)
+static bool follow_one(const search *s, int rank, link *out)
 {
     fsdp__heard one, other;
 
-    if (!hear(arg, rank, &one) || one.waiting.whom < 0 || one.same < SAME_BEATS)
+    if (!s->hear(s->arg, rank, &one) || one.waiting.whom < 0 || one.same < SAME_BEATS)
         return false;
-    if (!hear(arg, (int)one.waiting.whom, &other) || other.waiting.whom < 0 || other.doing.issued > 1)
+    if (!s->hear(s->arg, (int)one.waiting.whom, &other) || other.waiting.whom < 0 || other.doing.issued > 1)
         return false;
     *out = (link){.next = (int)one.waiting.whom,
                   .differs = other.doing.tag != one.doing.tag || other.doing.sequence != one.doing.sequence ||
                              other.doing.name != one.doing.name};
-    return true;
+    return has_all(s, rank, &one, &other);
 }
 
 /* The ranks of a circle that begins with the first of them; 0: there is none. Those of a call wait for each other in
  * turn, as its phases are: there must be two calls for a circle that nobody ends. */
-static int follow(fsdp__hear *hear, void *arg, int *circle, int ranks)
+static int follow(const search *s, int *circle)
 {
     link at = {.next = circle[0]};
     bool differs = false;
     int count = 0;
 
     do {
-        if (count == ranks)
+        if (count == s->places->ranks)
             return 0;
         circle[count++] = at.next;
-        if (!follow_one(hear, arg, at.next, &at))
+        if (!follow_one(s, at.next, &at))
             return 0;
         differs = differs || at.differs;
     } while (at.next != circle[0]);
     return differs ? count : 0;
 }
 
-static void write_text(fsdp__hear *hear, void *arg, const int *circle, int count, char *text, size_t bytes)
+static void write_text(const search *s, const int *circle, int count, char *text, size_t bytes)
 {
     size_t at = 0;
 
@@ -59,7 +80,7 @@ static void write_text(fsdp__hear *hear, void *arg, const int *circle, int count
         fsdp__heard heard;
         char doing[320] = "in a call that is not known";
 
-        if (hear(arg, circle[i], &heard))
+        if (s->hear(s->arg, circle[i], &heard))
             fsdp__doing_text(&heard.doing, doing, sizeof doing);
         at += (size_t)snprintf(text + at, bytes - at, "%srank %d waits for rank %d %s", before, circle[i],
                                circle[(i + 1) % count], doing);
@@ -68,16 +89,17 @@ static void write_text(fsdp__hear *hear, void *arg, const int *circle, int count
         snprintf(text + at, bytes - at, ": all ranks must make the same calls in the same order");
 }
 
-bool fsdp__circle_find(fsdp__hear *hear, void *arg, int rank, int ranks, char *text, size_t bytes)
+bool fsdp__circle_find(fsdp__hear *hear, void *arg, const fsdp__places *places, int64_t half, char *text, size_t bytes)
 {
-    int *circle = fsdp__calloc((size_t)ranks, sizeof *circle), count = 0;
+    search s = {hear, arg, places, half};
+    int *circle = fsdp__calloc((size_t)places->ranks, sizeof *circle), count = 0;
 
     if (circle) {
-        circle[0] = rank;
-        count = follow(hear, arg, circle, ranks);
+        circle[0] = places->rank;
+        count = follow(&s, circle);
     }
     if (count > 1)
-        write_text(hear, arg, circle, count, text, bytes);
+        write_text(&s, circle, count, text, bytes);
     fsdp__free(circle);
     return count > 1;
 }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/compiler.h"
 #include "base/context.h"
+#include "comm/machines/verdict.h"
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/watch.h"
 
@@ -200,6 +201,7 @@ typedef struct patience {
     bool naps;             /* from the first one on */
     int slack_ns;          /* the thread's own, while it naps: 0 of a real-time one */
     bool told;             /* whom it waits for */
+    int64_t next_notice;   /* see fsdp__verdict_tell_slow */
 } patience;
 
 /* Pieces of a leg that are not there yet. */
@@ -217,7 +219,7 @@ static int64_t missing(const fsdp__exchange *x, int i)
 static void look_after(fsdp__exchange *x, patience *p)
 {
     fsdp__watch *watch = &x->group->world->watch;
-    int64_t now = fsdp__thread_cpu_ns();
+    int64_t now = fsdp__thread_cpu_ns(), waited = fsdp__watch_ticks(watch) - p->since;
     int whom = -1;
 
     /* For the ranks of this machine, who wait for this one: it is not the one that stands still. */
@@ -230,10 +232,12 @@ static void look_after(fsdp__exchange *x, patience *p)
             continue;
         if (whom < 0 && !x->flows[i].sends)
             whom = x->flows[i].leg.rank;
-        fsdp__watch_look(watch, x->flows[i].leg.rank, p->since);
+        fsdp__verdict_look(watch, x->flows[i].leg.rank, waited);
     }
     fsdp__watch_waits(watch, x->group->tag, whom);
     p->told = true;
+    if (whom >= 0)
+        fsdp__verdict_tell_slow(watch, whom, waited, &p->next_notice);
 }
 
 static void wait_a_turn(fsdp__exchange *x, patience *p)
@@ -285,6 +289,7 @@ static fsdp_status run(fsdp__exchange *x, patience *p)
             return fsdp__arena_failure(link->arena);
         if (pieces != p->pieces) { /* who sends, though slowly, or has left behind what it sent, will come */
             p->since = fsdp__watch_ticks(watch);
+            p->next_notice = 0;
             if (p->told)
                 fsdp__watch_waits(watch, x->group->tag, -1);
             p->told = false;
@@ -323,7 +328,7 @@ fsdp_status fsdp__exchange_end(fsdp__exchange *x, fsdp__traffic *traffic)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, int kind, uint8_t *rows, size_t bytes, fsdp__traffic *traffic)
+fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, uint8_t *rows, size_t bytes, fsdp__traffic *traffic)
 {
     fsdp__segment *segments = fsdp__calloc((size_t)g->columns, sizeof *segments);
     fsdp__leg *legs = fsdp__calloc(2 * (size_t)g->columns, sizeof *legs);
@@ -339,7 +344,7 @@ fsdp_status fsdp__exchange_rows(fsdp__machines_group *g, int kind, uint8_t *rows
         legs[g->columns + peers++] = (fsdp__leg){g->column[p], &segments[p], 1, false};
     }
     if (status == FSDP_OK)
-        status = fsdp__exchange_begin(&x, g, kind, legs, peers, legs + g->columns, peers);
+        status = fsdp__exchange_begin(&x, g, FSDP__TAG_HEADER, legs, peers, legs + g->columns, peers);
     if (status == FSDP_OK)
         status = fsdp__exchange_end(&x, traffic);
     fsdp__free(legs);

@@ -43,9 +43,9 @@ fsdp_status fsdp__exchange_begin(fsdp__exchange *exchange, fsdp__machines_group 
 /* Waits until all of it is there; then that counts, even if somebody has failed since. Ends the exchange, whatever
  * comes of it. */
 fsdp_status fsdp__exchange_end(fsdp__exchange *exchange, fsdp__traffic *traffic);
-/* All in one: `rows` has one of `bytes` for each place of the column, of which this rank's goes to all others. */
-fsdp_status fsdp__exchange_rows(fsdp__machines_group *group, int kind, uint8_t *rows, size_t bytes,
-                                fsdp__traffic *traffic);
+/* All in one, as headers: `rows` has one of `bytes` for each place of the column, of which this rank's goes to all
+ * others. */
+fsdp_status fsdp__exchange_rows(fsdp__machines_group *group, uint8_t *rows, size_t bytes, fsdp__traffic *traffic);
 /* Ends one that is not to be waited for, since something has failed, with the last error: breaks the world, where it is
  * not broken. NULL bytes: nothing was begun. */
 void fsdp__exchange_give_up(fsdp__exchange *exchange);

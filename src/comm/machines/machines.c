@@ -200,7 +200,8 @@ static fsdp_status attach(fsdp_context *context, fsdp__machines *machines, bool 
     if (status == FSDP_OK)
         status = fsdp__machines_group_world(machines, local, &world);
     if (status == FSDP_OK)
-        status = fsdp__watch_open(&machines->watch, &machines->link, machines->local, machines->one_level);
+        status = fsdp__watch_open(&machines->watch, machines->context, &machines->link, machines->local,
+                                  machines->one_level);
     if (status != FSDP_OK) {
         bool held = fsdp_hold_error(true);
 

@@ -5,6 +5,8 @@
 #ifndef COMM_MACHINES_PLACES_H
 #define COMM_MACHINES_PLACES_H
 
+#include <stdbool.h>
+
 #include "comm/machines/network.h"
 #include "fsdp/status.h"
 
@@ -24,6 +26,23 @@ void fsdp__places_release(fsdp__places *places);
 static inline int fsdp__machine_of(const fsdp__places *places, int rank)
 {
     return rank / places->machine_ranks;
+}
+
+static inline int fsdp__local_of(const fsdp__places *places, int rank)
+{
+    return rank % places->machine_ranks;
+}
+
+/* Whether they are the same local rank of two machines. */
+static inline bool fsdp__are_counterparts(const fsdp__places *places, int one, int other)
+{
+    return one != other && fsdp__local_of(places, one) == fsdp__local_of(places, other);
+}
+
+/* Who hears of `rank` on this machine: its counterpart, or itself. */
+static inline int fsdp__listener_of(const fsdp__places *places, int rank)
+{
+    return fsdp__machine_of(places, places->rank) * places->machine_ranks + fsdp__local_of(places, rank);
 }
 
 #endif

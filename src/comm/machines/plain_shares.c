@@ -46,7 +46,7 @@ static fsdp_status meet_with_flags(fsdp__plain_run *r)
     memset(own, 1, count); /* of a rank that has no flags */
     if (r->call->flags)
         memcpy(own, r->call->flags, count);
-    status = fsdp__exchange_rows(r->group, FSDP__TAG_DATA, all, count, r->traffic);
+    status = fsdp__exchange_rows(r->group, all, count, r->traffic);
     for (size_t i = 0; status == FSDP_OK && r->call->flags && i < (size_t)g->columns * count; i++)
         r->call->flags[i % count] |= all[i];
     fsdp__free(all);

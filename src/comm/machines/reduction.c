@@ -98,7 +98,7 @@ static fsdp_status meet(reduction *r, bool visible, bool *all)
     if (status != FSDP_OK || !*all)
         return status;
     if (!complete) /* only where somebody has nothing to add to a buffer: a byte a buffer */
-        FSDP_TRY(fsdp__exchange_rows(r->group, FSDP__TAG_HEADER, r->adds, (size_t)r->call->buffer_count, r->traffic));
+        FSDP_TRY(fsdp__exchange_rows(r->group, r->adds, (size_t)r->call->buffer_count, r->traffic));
     for (int64_t i = 0; i < r->call->buffer_count; i++) {
         used_of(r)[i] = anyone_adds(r, i);
         fsdp__contributed(r->call, i, used_of(r)[i], r->group->size, r->traffic);

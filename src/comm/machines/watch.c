@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "comm/machines/circle.h"
 #include "comm/machines/tags.h"
+#include "comm/machines/verdict.h"
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/waits.h"
 #include "comm/symmetric/watch.h"
@@ -20,9 +21,9 @@ enum {
     BEAT_MS = 1000,     /* at most */
     BEATS = 4,          /* in a timeout, at least */
     UNLOOKED_BEATS = 2, /* who waits looks around many times in a beat; else it is in the network, and may be through */
-    LEAVE_TICKS = 3,    /* what was sent before may still be on its way */
-    SETTLE_TURNS = 100, /* of a millisecond: for the last words */
-    IDLE_NS = 5000000   /* of processor time between two looks: see symmetric/pulse.c; more threads wait here */
+    SETTLE_TURNS = 100, /* of a millisecond: for why the world is broken */
+    LEAVE_TURNS = 60000, /* for the last words, at most, or the timeout */
+    IDLE_NS = 5000000    /* of processor time between two looks: see symmetric/pulse.c; more threads wait here */
 };
 
 static void nap(int64_t ms)
@@ -53,7 +54,7 @@ bool fsdp__watch_heard(fsdp__watch *watch, int rank, fsdp__heard *out)
     return true;
 }
 
-static fsdp__known known_of(fsdp__watch *watch, int rank)
+fsdp__known fsdp__watch_known(fsdp__watch *watch, int rank)
 {
     fsdp__known known;
 
@@ -115,13 +116,7 @@ static void find_local_wait(const fsdp__watch *watch, fsdp__waiting *out)
     awaited = fsdp__place_awaits(arena, watch->local->rank, &place, true);
     for (int r = 0; r < arena->control->world && out->whom < 0; r++)
         if (fsdp__rank_set_has(&awaited, r))
-            *out = (fsdp__waiting){fsdp__arena_global(arena, r), place.mark + place.region};
-}
-
-/* The first rank of this one's column. */
-static int first_of_column(const fsdp__places *places)
-{
-    return places->rank % places->machine_ranks;
+            *out = (fsdp__waiting){.whom = fsdp__arena_global(arena, r), .number = place.mark + place.region};
 }
 
 /* The same local rank of each other machine. Whether all were told. */
@@ -130,10 +125,23 @@ static bool tell_column(fsdp__watch *watch, const fsdp__news *what)
     const fsdp__places *places = &watch->link->places;
     bool all = true;
 
-    for (int r = first_of_column(places); r < places->ranks; r += places->machine_ranks)
+    for (int r = fsdp__local_of(places, places->rank); r < places->ranks; r += places->machine_ranks)
         if (r != places->rank)
             all = fsdp__news_tell(&watch->letters, r, what) && all;
     return all;
+}
+
+/* What was heard of the rank that the program waits for before it looked last, at every beat. With the mutex. */
+static void note_heard(fsdp__watch *watch)
+{
+    fsdp__waiting *waiting = &watch->waiting;
+
+    if (waiting->number != watch->heard_number)
+        waiting->heard = watch->heard = 0;
+    else if (watch->unlooked == 0)
+        waiting->heard = watch->heard;
+    watch->heard_number = waiting->number;
+    watch->heard = waiting->whom >= 0 ? fsdp__board_beats(watch->board, (int)waiting->whom) : 0;
 }
 
 static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
@@ -147,6 +155,8 @@ static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
     watch->looks_told = watch->looks;
     if (watch->unlooked >= UNLOOKED_BEATS)
         what.waiting.whom = -1;
+    note_heard(watch);
+    what.waiting.heard = watch->waiting.heard;
     pthread_mutex_unlock(&watch->mutex);
     watch->still = is_still(watch, what.waiting.whom >= 0) ? watch->still + 1 : 0;
     what.still = (int32_t)FSDP__MIN(watch->still, INT32_MAX);
@@ -155,19 +165,29 @@ static fsdp__news look_at_self(fsdp__watch *watch, fsdp__news_kind kind)
     return what;
 }
 
+/* What was told is the network's until it has gone. */
+static void settle(fsdp__watch *watch, int64_t turns)
+{
+    bool broken = fsdp__arena_aborted(watch->link->arena);
+
+    for (int64_t i = 0; i < turns && fsdp__news_settle(&watch->letters); i++) {
+        if (!broken && fsdp__arena_aborted(watch->link->arena))
+            return;
+        nap(1);
+    }
+}
+
 /* Each rank of a machine tells: one of them is enough, and may be the only one that can. */
 static void tell_broken(fsdp__watch *watch)
 {
-    const fsdp__control *control = watch->link->arena->control;
+    const fsdp__arena *arena = watch->link->arena;
     fsdp__news what = {.kind = FSDP__NEWS_BROKEN};
 
-    (void)fsdp__arena_failure(watch->link->arena); /* waits until the reason is there */
-    what.status = control->abort_status;
-    what.blamed = control->abort_rank;
-    snprintf(what.text, sizeof what.text, "%s", control->abort_text);
+    what.status = fsdp__arena_failure(arena); /* once the reason is there, or nobody is to write it any more */
+    what.blamed = arena->control->abort_rank;
+    snprintf(what.text, sizeof what.text, "%s", fsdp_last_error());
     (void)tell_column(watch, &what);
-    for (int i = 0; i < SETTLE_TURNS && fsdp__news_settle(&watch->letters); i++)
-        nap(1);
+    settle(watch, SETTLE_TURNS);
     atomic_store(&watch->link->told, true);
 }
 
@@ -177,7 +197,7 @@ static void hear(fsdp__watch *watch, int from, const fsdp__news *what)
 {
     if (what->kind == FSDP__NEWS_BROKEN)
         fsdp__arena_abort(watch->link->arena, (fsdp_status)what->status, what->blamed, what->text);
-    else if (from % watch->link->places.machine_ranks == first_of_column(&watch->link->places))
+    else if (from % watch->link->places.machine_ranks == fsdp__local_of(&watch->link->places, watch->link->places.rank))
         note_news(watch, from, what);
 }
 
@@ -198,14 +218,7 @@ static int64_t beat_ms_of(const fsdp__watch *watch)
     return timeout_ms > 0 ? FSDP__MIN(BEAT_MS, timeout_ms / BEATS) : BEAT_MS;
 }
 
-/* Who hears of `rank` on this machine. */
-static int listener_of(const fsdp__places *places, int rank)
-{
-    return places->rank - first_of_column(places) + rank % places->machine_ranks;
-}
-
-/* In so many ticks a rank that can speak does. */
-static int64_t fresh_ticks(const fsdp__watch *watch)
+int64_t fsdp__watch_fresh_ticks(const fsdp__watch *watch)
 {
     return beat_ms_of(watch) / atomic_load(&watch->tick_ms) + 1;
 }
@@ -224,26 +237,25 @@ static void age(fsdp__watch *watch, int rank, bool listens)
 static void tick(fsdp__watch *watch)
 {
     const fsdp__places *places = &watch->link->places;
-    int64_t fresh = fresh_ticks(watch);
-    int here = places->rank - first_of_column(places);
+    int64_t fresh = fsdp__watch_fresh_ticks(watch);
+    int here = places->rank - fsdp__local_of(places, places->rank);
 
     pthread_mutex_lock(&watch->mutex);
     for (int r = here; r < here + places->machine_ranks; r++)
         age(watch, r, true);
     for (int r = 0; r < places->ranks; r++)
         if (r < here || r >= here + places->machine_ranks)
-            age(watch, r, watch->known[listener_of(places, r)].silent <= fresh);
+            age(watch, r, watch->known[fsdp__listener_of(places, r)].silent <= fresh);
     pthread_mutex_unlock(&watch->mutex);
     atomic_fetch_add(&watch->ticks, 1);
 }
 
-/* Whether what stands on the board of the rank is what it is doing: it speaks, and is listened to. */
-static bool is_fresh(fsdp__watch *watch, int rank)
+bool fsdp__watch_is_fresh(fsdp__watch *watch, int rank)
 {
-    int64_t fresh = 2 * fresh_ticks(watch);
+    int64_t fresh = 2 * fsdp__watch_fresh_ticks(watch);
 
-    return known_of(watch, rank).silent <= fresh &&
-           known_of(watch, listener_of(&watch->link->places, rank)).silent <= fresh;
+    return fsdp__watch_known(watch, rank).silent <= fresh &&
+           fsdp__watch_known(watch, fsdp__listener_of(&watch->link->places, rank)).silent <= fresh;
 }
 
 void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
@@ -254,7 +266,7 @@ void fsdp__watch_looked(const fsdp__watch *watch, int64_t cpu_ns)
 
 static bool hear_of(void *watch, int rank, fsdp__heard *out)
 {
-    return is_fresh(watch, rank) && fsdp__watch_heard(watch, rank, out);
+    return fsdp__watch_is_fresh(watch, rank) && fsdp__watch_heard(watch, rank, out);
 }
 
 /* Two ranks of a machine in one call of a group that each takes for another: one of them may wait for the network first
@@ -263,7 +275,7 @@ static bool hear_of(void *watch, int rank, fsdp__heard *out)
 static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
 {
     const fsdp__places *places = &watch->link->places;
-    int own = places->rank, here = own - first_of_column(places);
+    int own = places->rank, here = own - fsdp__local_of(places, places->rank);
 
     for (int r = here; r < here + places->machine_ranks; r++) {
         fsdp__heard heard;
@@ -285,6 +297,13 @@ static void end_disagreement(fsdp__watch *watch, const fsdp__doing *mine)
     }
 }
 
+static int64_t beats_in_half_a_timeout(const fsdp__watch *watch)
+{
+    int64_t timeout_ms = atomic_load(&watch->timeout_ms);
+
+    return timeout_ms > 0 ? timeout_ms / 2 / beat_ms_of(watch) : INT64_MAX;
+}
+
 /* A beat, or that this rank leaves: once all counterparts know that, only its machine hears that it listens still. */
 static void speak(fsdp__watch *watch)
 {
@@ -297,14 +316,14 @@ static void speak(fsdp__watch *watch)
     if (!atomic_load(&watch->told))
         atomic_store(&watch->told, tell_column(watch, &what) && leaves);
     end_disagreement(watch, &what.doing);
-    if (fsdp__circle_find(hear_of, watch, places->rank, places->ranks, circle, sizeof circle))
+    if (fsdp__circle_find(hear_of, watch, places, beats_in_half_a_timeout(watch), circle, sizeof circle))
         fsdp__arena_abort(watch->link->arena, FSDP_MISMATCH, -1, circle);
 }
 
 static void *watch_main(void *argument)
 {
     fsdp__watch *watch = argument;
-    int64_t since_beat = INT64_MAX / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now;
+    int64_t since_beat = INT64_MAX / 2, since_tick = 0, cpu_ns = fsdp__thread_cpu_ns(), now, timeout_ms;
 
     while (!atomic_load(&watch->stop)) {
         int64_t tick_ms = atomic_load(&watch->tick_ms), pause = FSDP__MIN(PAUSE_MS, tick_ms);
@@ -328,14 +347,15 @@ static void *watch_main(void *argument)
             since_tick = 0;
         }
     }
+    timeout_ms = atomic_load(&watch->timeout_ms);
     if (fsdp__arena_aborted(watch->link->arena))
         tell_broken(watch);
-    for (int i = 0; i < SETTLE_TURNS && fsdp__news_settle(&watch->letters); i++)
-        nap(1);
+    else if (atomic_load(&watch->leaving))
+        settle(watch, timeout_ms > 0 ? FSDP__MIN(timeout_ms, LEAVE_TURNS) : LEAVE_TURNS);
     return NULL;
 }
 
-/* ---- what follows ---- */
+/* ---- what is known ---- */
 
 void fsdp__watch_doing_text(fsdp__watch *watch, char *text, size_t bytes)
 {
@@ -347,103 +367,9 @@ void fsdp__watch_doing_text(fsdp__watch *watch, char *text, size_t bytes)
     fsdp__doing_text(&doing, text, bytes);
 }
 
-/* Because of `rank`: what became of it, then what it was doing and what waits for it. */
-static void break_world(fsdp__watch *watch, int rank, const char *became)
-{
-    char text[FSDP__ABORT_BYTES], was[320] = "in a call that is not known", mine[320];
-    fsdp__heard heard;
-
-    if (fsdp__watch_heard(watch, rank, &heard))
-        fsdp__doing_text(&heard.doing, was, sizeof was);
-    fsdp__watch_doing_text(watch, mine, sizeof mine);
-    snprintf(text, sizeof text, "%s: it was %s; rank %d, which waits for it, is %s", became, was,
-             watch->link->places.rank, mine);
-    fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
-}
-
-static const char *host_of(const fsdp__watch *watch, int rank)
-{
-    return watch->link->places.hosts[fsdp__machine_of(&watch->link->places, rank)];
-}
-
-static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
-{
-    char became[256];
-
-    snprintf(became, sizeof became, "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s)", rank,
-             host_of(watch, rank), what, (double)(ticks * atomic_load(&watch->tick_ms)) / 1000,
-             (double)atomic_load(&watch->timeout_ms) / 1000);
-    break_world(watch, rank, became);
-}
-
-/* Ticks of the timeout; 0: there is none. */
-static int64_t limit_of(const fsdp__watch *watch)
-{
-    int64_t timeout_ms = atomic_load(&watch->timeout_ms), tick_ms = atomic_load(&watch->tick_ms);
-
-    return timeout_ms > 0 ? FSDP__MAX(2, (timeout_ms + tick_ms - 1) / tick_ms) : 0;
-}
-
 int64_t fsdp__watch_ticks(const fsdp__watch *watch)
 {
     return atomic_load(&watch->ticks);
-}
-
-/* Ranks that wait for each other, in whatever way: nobody gets anything done. */
-static bool all_are_still(fsdp__watch *watch, int64_t limit)
-{
-    for (int r = 0; r < watch->link->places.ranks; r++) {
-        fsdp__heard heard;
-
-        if (fsdp__board_left(watch->board, r))
-            continue;
-        if (!is_fresh(watch, r) || !fsdp__board_read(watch->board, r, &heard) || heard.still < limit)
-            return false;
-    }
-    return true;
-}
-
-/* Ends the world where nothing has been heard of the rank, or of who listens to it here: that one first, for who does
- * not listen any more has heard something before. */
-static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
-{
-    const fsdp__places *places = &watch->link->places;
-    int listener = listener_of(places, rank);
-    int64_t margin = listener == places->rank || listener == rank ? 0 : fresh_ticks(watch);
-    int silent = known_of(watch, listener).silent >= limit        ? listener
-                 : known_of(watch, rank).silent >= limit + margin ? rank
-                                                                  : -1;
-
-    if (silent >= 0)
-        end_world(watch, silent, "has not been heard of", known_of(watch, silent).silent);
-    return silent >= 0;
-}
-
-/* Whether the process of a rank of this machine is there; breaks the world where it has died. */
-static void check_alive(fsdp__watch *watch, int rank)
-{
-    if (rank != watch->link->places.rank)
-        fsdp__arena_check_alive(watch->link->arena, rank % watch->link->places.machine_ranks);
-}
-
-void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since)
-{
-    int64_t limit = limit_of(watch), waited = fsdp__watch_ticks(watch) - since, left = known_of(watch, rank).left;
-    fsdp__heard heard;
-    char became[128];
-
-    if (left > LEAVE_TICKS && waited > LEAVE_TICKS) {
-        snprintf(became, sizeof became, "rank %d has left (machine '%.64s')", rank, host_of(watch, rank));
-        break_world(watch, rank, became);
-    }
-    if (left > 0) /* it says nothing more */
-        return;
-    check_alive(watch, listener_of(&watch->link->places, rank));
-    if (limit == 0 || waited < limit || end_silent(watch, rank, limit))
-        return;
-    if (fsdp__watch_heard(watch, rank, &heard) && heard.still >= limit &&
-        (heard.doing.in == 0 || all_are_still(watch, limit)))
-        end_world(watch, rank, "has stood still", heard.still);
 }
 
 /* ---- life ---- */
@@ -502,13 +428,15 @@ void fsdp__watch_met(fsdp__watch *watch, int rank, const char *group, int tag, c
     pthread_mutex_unlock(&watch->mutex);
 }
 
-fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local, bool one_level)
+fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp_context *context, fsdp__link *link, const fsdp__symmetric *local,
+                             bool one_level)
 {
     size_t ranks = (size_t)link->places.ranks;
     int error;
 
     if (link->arena->control->board_bytes < fsdp__board_bytes(link->places.ranks))
         return FSDP_FAIL(FSDP_INVALID, "the memory of this machine's ranks has no board for %zu ranks", ranks);
+    watch->context = context;
     watch->link = watch->letters.link = link;
     watch->local = local;
     watch->one_level = one_level;
@@ -538,22 +466,6 @@ static int who_is_left(const fsdp__watch *watch)
     return -1;
 }
 
-/* A rank of this machine that has left the arena, and has died before it could hear the last word of `rank`, or say its
- * own: nobody else would write it down. */
-static void check_last_word(fsdp__watch *watch, int listener, int rank)
-{
-    const fsdp__places *places = &watch->link->places;
-    const fsdp__arena_rank *shared = &watch->link->arena->control->ranks[listener % places->machine_ranks];
-    char text[96];
-
-    if (listener == places->rank ||
-        !fsdp__process_is_dead(atomic_load(&shared->pid), atomic_load(&shared->start_ticks)) ||
-        fsdp__board_left(watch->board, rank))
-        return;
-    snprintf(text, sizeof text, "rank %d has died as it left (process %d)", listener, atomic_load(&shared->pid));
-    fsdp__arena_abort(watch->link->arena, FSDP_COMM, listener, text);
-}
-
 static void stop_thread(fsdp__watch *watch)
 {
     if (!watch->started)
@@ -573,20 +485,12 @@ bool fsdp__watch_leave(fsdp__watch *watch)
     arena = watch->link->arena;
     atomic_store(&watch->leaving, true);
     while (!fsdp__arena_aborted(arena) && ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
-        int64_t limit = limit_of(watch);
-
-        if (rank >= 0) {
-            int listener = listener_of(&watch->link->places, rank);
-
-            check_alive(watch, listener);
-            check_last_word(watch, listener, rank);
-            if (limit > 0)
-                (void)end_silent(watch, rank, limit);
-        }
+        if (rank >= 0)
+            fsdp__verdict_last_word(watch, rank);
         nap(1);
     }
     stop_thread(watch);
-    return !fsdp__arena_aborted(arena) && !atomic_load(&watch->link->silent);
+    return !fsdp__arena_aborted(arena) && !atomic_load(&watch->link->silent) && !watch->letters.first;
 }
 
 void fsdp__watch_close(fsdp__watch *watch)

@@ -6,7 +6,7 @@
  * a timeout, with the call that the rank is in; what it hears of them it writes on its machine's board (board.h), and
  * what it says itself. So every rank knows of all, and each hears of one rank a machine.
  *
- * Who waits for a rank looks here (fsdp__watch_look) whether that will come. Time is counted in ticks that the thread
+ * Who waits for a rank looks here whether that will come (verdict.h). Time is counted in ticks that the thread
  * has slept through: none passes while a rank is itself stopped, and none of the silence of a rank elsewhere while
  * nobody is known to listen: its listener, who shares its local rank and the reader's machine, must be heard of. */
 #ifndef COMM_MACHINES_WATCH_H
@@ -29,6 +29,7 @@ typedef struct fsdp__known {
 } fsdp__known;
 
 typedef struct fsdp__watch {
+    fsdp_context *context;
     fsdp__link *link;
     const fsdp__symmetric *local;
     void *board;    /* of this machine */
@@ -37,22 +38,24 @@ typedef struct fsdp__watch {
     bool started;
     _Atomic bool leaving, told, stop; /* this rank is about to leave; its counterparts know */
     _Atomic int64_t timeout_ms, tick_ms, ticks;
-    pthread_mutex_t mutex;       /* of the following */
-    fsdp__doing doing;           /* this rank's */
-    fsdp__waiting waiting;       /* the same, over the network */
-    uint64_t looks, looks_told;  /* of the program, for whom it waits; as many at the last beat */
-    int64_t unlooked;            /* beats since there was one */
-    int64_t program_in;          /* 1 + the tag of the group that its program waits in; 0: it does not */
-    fsdp__known *known;          /* by rank */
-    _Atomic uint64_t wait_beats; /* of the heart, that say no more than that this rank waits */
-    fsdp__pulse pulse;           /* its own */
-    uint64_t beats;              /* when it was taken, without those */
+    pthread_mutex_t mutex;        /* of the following */
+    fsdp__doing doing;            /* this rank's */
+    fsdp__waiting waiting;        /* the same, over the network */
+    uint64_t looks, looks_told;   /* of the program, for whom it waits; as many at the last beat */
+    int64_t unlooked;             /* beats since there was one */
+    uint64_t heard, heard_number; /* at the last beat: beats of whom it waits for, in which wait */
+    int64_t program_in;           /* 1 + the tag of the group that its program waits in; 0: it does not */
+    fsdp__known *known;           /* by rank */
+    _Atomic uint64_t wait_beats;  /* of the heart, that say no more than that this rank waits */
+    fsdp__pulse pulse;            /* its own */
+    uint64_t beats;               /* when it was taken, without those */
     int64_t still;
     fsdp__letters letters;
 } fsdp__watch;
 
 /* Begins to tell and listen. */
-fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp__link *link, const fsdp__symmetric *local, bool one_level);
+fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp_context *context, fsdp__link *link, const fsdp__symmetric *local,
+                             bool one_level);
 /* Tells all that this rank takes part no more, and waits until nobody does, or the world is broken: true: nobody. Then
  * the thread has ended. One that was not opened is of no world: false. */
 bool fsdp__watch_leave(fsdp__watch *watch);
@@ -78,7 +81,10 @@ void fsdp__watch_doing_text(fsdp__watch *watch, char *text, size_t bytes);
 bool fsdp__watch_heard(fsdp__watch *watch, int rank, fsdp__heard *out);
 /* Ticks so far. */
 int64_t fsdp__watch_ticks(const fsdp__watch *watch);
-/* Something of `rank` is awaited since tick `since`: breaks the world where it will not come. */
-void fsdp__watch_look(fsdp__watch *watch, int rank, int64_t since);
+fsdp__known fsdp__watch_known(fsdp__watch *watch, int rank);
+/* In so many ticks a rank that can speak does. */
+int64_t fsdp__watch_fresh_ticks(const fsdp__watch *watch);
+/* Whether what stands on the board of the rank is what it is doing: it speaks, and is listened to. */
+bool fsdp__watch_is_fresh(fsdp__watch *watch, int rank);
 
 #endif

@@ -1,0 +1,146 @@
+/* test_machines_stalls.c - a connection between two ranks of different machines that carries nothing for a while, as
+ * one that loses packets: all that goes on is waited for, and what is wrong is told. */
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "comm/internal.h"
+#include "comm/machines/group.h"
+#include "comm/symmetric/watch.h"
+#include "comm/world.h"
+#include "support/ranks.h"
+
+enum {
+    LONG_MS = 60000,
+    TICK_MS = 20,
+    STALL_US =
+        6000000,   /* more than the beats after which ranks are in a circle, and the ticks after which one is gone */
+    WARN_MS = 5000 /* comm.timeout where a warning comes in a fifth of it */
+};
+
+typedef struct stalls {
+    test_machines machines;
+    int from, to;
+    int calls; /* that follow */
+    _Atomic int warnings;
+} stalls;
+
+static void play(stalls *s, int machines, int ranks, bool one_level, test_rank_body body)
+{
+    char text[4096];
+
+    s->machines = (test_machines){.machines = machines, .machine_ranks = ranks, .one_level = one_level};
+    if (test_try_machines(&s->machines, body, s, text, sizeof text) > 0)
+        TEST_FAIL("%s", text);
+}
+
+static void *go_on_later(void *network)
+{
+    (void)usleep(STALL_US);
+    thread_network_go_on(network);
+    return NULL;
+}
+
+/* ---- what is right goes on ---- */
+
+/* The one that sends goes on to the next call, or leaves. */
+static void call_over_a_stall(fsdp_context *context, void *arg)
+{
+    stalls *s = arg;
+    fsdp_process_group *world = fsdp_world(context);
+    bool lets_go = fsdp_context_rank(context) == s->to;
+    pthread_t thread;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_barrier(world));
+    test_meet();
+    if (lets_go) {
+        thread_network_stall(s->machines.network, s->from, s->to);
+        CHECK_EQ(pthread_create(&thread, NULL, go_on_later, s->machines.network), 0);
+    }
+    test_meet();
+    for (int i = 0; i < s->calls; i++)
+        CHECK_OK(fsdp_barrier(world));
+    if (lets_go)
+        pthread_join(thread, NULL);
+}
+
+static void who_is_late_to_be_heard_is_waited_for(void **state)
+{
+    static const struct {
+        int machines, ranks;
+        bool one_level;
+        int from, to;
+    } shapes[] = {
+        {2, 1, false, 1, 0}, {3, 1, false, 2, 1}, {2, 2, false, 3, 1}, {3, 2, true, 5, 0}, {2, 2, true, 2, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int calls = 1; calls <= 3; calls += 2) {
+            stalls s = {.from = shapes[i].from, .to = shapes[i].to, .calls = calls};
+
+            play(&s, shapes[i].machines, shapes[i].ranks, shapes[i].one_level, call_over_a_stall);
+        }
+}
+
+/* ---- what is told ---- */
+
+static void hear(void *arg, fsdp_log_level level, const char *line)
+{
+    stalls *s = arg;
+
+    if (level == FSDP_LOG_WARNING && strstr(line, "rank 0 waits ") && strstr(line, " for rank 1 (machine 'b'), which "))
+        atomic_fetch_add(&s->warnings, 1);
+}
+
+static void wait_for_one(fsdp_context *context, void *arg)
+{
+    stalls *s = arg;
+    int rank = fsdp_context_rank(context);
+
+    fsdp_context_set_log(context, FSDP_LOG_WARNING, hear, s);
+    CHECK_OK(fsdp__context_set_comm_ticks(context, WARN_MS, TICK_MS));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    for (int i = 0; rank == 1 && atomic_load(&s->warnings) == 0; i++)
+        (void)usleep(10000); /* and lives */
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+}
+
+static void who_waits_for_another_machine_says_so(void **state)
+{
+    stalls s = {0};
+
+    (void)state;
+    play(&s, 2, 1, false, wait_for_one);
+    CHECK(atomic_load(&s.warnings) > 0);
+}
+
+/* ---- a rank that dies while it reports a failure ---- */
+
+static void die_as_it_reports(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    const fsdp__machines_group *group = world->transport_group;
+    fsdp_status status = FSDP_OK;
+
+    (void)arg;
+    CHECK_OK(fsdp_barrier(world));
+    test_meet();
+    if (fsdp_context_rank(context) == 1) /* all that it has done by then */
+        atomic_store(&group->world->link.arena->control->abort_state, FSDP__ABORT_WRITING);
+    while (status == FSDP_OK)
+        status = fsdp_barrier(world);
+    CHECK_STATUS(status, FSDP_COMM);
+    CHECK_CONTAINS(fsdp_last_error(), "a rank ended while it reported a failure");
+}
+
+static void a_report_that_is_not_there_is_a_failure(void **state)
+{
+    (void)state;
+    test_run_machines(2, 1, false, die_as_it_reports, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(who_is_late_to_be_heard_is_waited_for),
+          cmocka_unit_test(who_waits_for_another_machine_says_so),
+          cmocka_unit_test(a_report_that_is_not_there_is_a_failure))
