@@ -12,8 +12,8 @@
  * [Note: ranks that do not come]
  * A call that waits for a peer looks around five times a second. A peer that has ended or left is an error at once.
  * Ranks whose programs wait for each other in a circle that none of them can leave, in different groups say, get
- * FSDP_MISMATCH within half a second, with the place of each: "rank 0 waits for rank 1 in call 3 of group 'a'
- * (barrier), and rank 1 waits for rank 0 in call 7 of group 'b' (all_reduce): ...".
+ * FSDP_MISMATCH within half a second (of several machines: docs/cluster.md), with the place of each: "rank 0 waits for
+ * rank 1 in call 3 of group 'a' (barrier), and rank 1 waits for rank 0 in call 7 of group 'b' (all_reduce): ...".
  *
  * A peer that stands still for the timeout (fsdp_context_set_comm_timeout) ends the world with FSDP_COMM, and with what
  * every rank did last. To stand still is, at every look: no kernel, no collective, no more than a millisecond of
@@ -26,7 +26,7 @@
  *
  * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
  * of the stream's device and must stay valid until then; after a call that failed, too, they are the caller's again
- * (but to a network card that writes by itself: there a process best ends).
+ * (but to a network card that writes by itself, or an MPI that the program calls too: there a process best ends).
  * Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
  */
 #ifndef FSDP_COMM_H

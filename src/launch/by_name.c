@@ -18,6 +18,7 @@
 #include "comm/shm/handoff.h"
 #include "comm/shm/shm.h"
 #include "comm/symmetric/process.h"
+#include "comm/symmetric/watch.h"
 #include "launch/variables.h"
 
 static uint64_t hash_variable(uint64_t hash, const char *name)
@@ -59,18 +60,31 @@ static bool is_orphaned(void *argument)
     return getppid() != *parent;
 }
 
-static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, int *out)
+static void end_others(fsdp__arena *arena, fsdp_status status)
+{
+    char text[FSDP__ABORT_BYTES];
+
+    snprintf(text, sizeof text, "rank 0 failed: %s", fsdp_last_error());
+    fsdp__arena_abort(arena, status, 0, text);
+}
+
+static fsdp_status give(const fsdp__starter *s, const fsdp__handoff *handoff, int seconds, int *out)
 {
     fsdp__arena *arena = NULL;
     fsdp_status status;
 
     FSDP_TRY(fsdp__arena_create(s->size, 0, true, &arena));
     watch_parent(arena);
+    arena->control->join_seconds = seconds;
     status = fsdp__handoff_give(handoff, arena->fd, s->size - 1);
+    if (status == FSDP_STATE)
+        status = FSDP_FAIL(status, "there is another rank 0: each process needs a RANK of its own");
     *out = status == FSDP_OK ? fcntl(arena->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
     if (status == FSDP_OK && *out < 0)
         status = FSDP_FAIL(FSDP_IO, "cannot keep the ranks' shared memory open: %s%s", strerror(errno),
                            fsdp__limit_behind(errno));
+    if (status != FSDP_OK) /* who has taken it waits for the others */
+        end_others(arena, status);
     fsdp__arena_unref(arena);
     return status;
 }
@@ -86,14 +100,14 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *s, const fsdp_context_option
     FSDP_TRY(fsdp__read_join_seconds(&seconds));
     handoff.timeout_ns = (int64_t)seconds * 1000000000;
     make_name(s, name, sizeof name);
-    status = s->rank == 0 ? give(s, &handoff, &fd) : fsdp__handoff_take(&handoff, &fd);
+    status = s->rank == 0 ? give(s, &handoff, seconds, &fd) : fsdp__handoff_take(&handoff, &fd);
     if (status != FSDP_OK)
         return fsdp_fail_prefix(
             status,
             "rank %d of %d of %s does not find the others (they must have one parent process, and a "
             "script around the program starts it with 'exec'; " FSDP__JOIN_VARIABLE " is %d s)",
             s->rank, s->size, s->name, seconds);
-    status = fsdp__shm_join(fd, options, out);
+    status = fsdp__shm_join(fd, true, options, out);
     close(fd);
     return status;
 }

@@ -45,6 +45,12 @@ static bool is_set(const char *name)
     return value && *value;
 }
 
+/* torchrun says how many ranks there are: one of its variables alone is left over from somewhere. */
+static bool is_starter(const starter_row *row)
+{
+    return is_set(row->sign) && (row->kind != FSDP__BY_NAME || is_set(row->size));
+}
+
 /* A program that MPI starts and that is to be on its own. */
 static bool is_switched_off(void)
 {
@@ -146,7 +152,7 @@ fsdp_status fsdp__starter_read(fsdp__starter *out)
 
     *out = (fsdp__starter){.kind = FSDP__BY_NOBODY, .name = "nobody", .size = 1, .local_size = 1};
     for (size_t i = 0; i < FSDP__COUNT_OF(rows) && !row; i++)
-        if (is_set(rows[i].sign) && !(rows[i].kind == FSDP__BY_MPI && is_switched_off()))
+        if (is_starter(&rows[i]) && !(rows[i].kind == FSDP__BY_MPI && is_switched_off()))
             row = &rows[i];
     if (!row) /* a rank of a world that nobody told the size of */
         return read_number("RANK", 0, 0, &out->rank);

@@ -17,7 +17,7 @@ static fsdp_status join_shm(const fsdp__starter *starter, const fsdp_context_opt
     (void)starter;
     FSDP_TRY(fsdp__read_number(FSDP__SHM_VARIABLE, 0, INT_MAX, &fd));
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* programs that a rank starts have no business there */
-    FSDP_TRY(fsdp__shm_join(fd, options, out));
+    FSDP_TRY(fsdp__shm_join(fd, false, options, out));
     return FSDP_OK;
 }
 

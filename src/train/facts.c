@@ -13,10 +13,13 @@
 #include "fsdp/format.h"
 
 enum {
-    SAMPLES = 16, /* places at which the data is looked at */
+    SAMPLES = 16, /* places at which the data of a checkpoint's run is looked at */
     SAMPLE_TOKENS = 64,
-    SAMPLE_BYTES = 64, /* of each tensor of a model */
-    NAMED = 4          /* differences that a message names; the rest are counted */
+    SPANS = 1024, /* the same between ranks, of which all have theirs: so many tokens are looked at one by one */
+    SPAN_TOKENS = 4096,
+    TENSOR_SPANS = 4, /* of each tensor of a model */
+    TENSOR_SPAN_BYTES = 16 << 10,
+    NAMED = 4 /* differences that a message names; the rest are counted */
 };
 
 /* ---- facts ---- */
@@ -48,6 +51,12 @@ void fsdp__facts_of_model(const fsdp_model_config *m, FILE *out)
         (long long)m->rope_original_max_seq_len, m->tie_word_embeddings, m->attention_bias, m->mlp_bias, m->gelu_erf);
 }
 
+/* Where span `i` of several of `length` begins, of which the first and the last lie at the ends of `count`. */
+static int64_t span_at(int64_t i, int64_t spans, int64_t count, int64_t length)
+{
+    return spans == 1 ? 0 : (int64_t)((double)(count - length) * ((double)i / (double)(spans - 1)));
+}
+
 fsdp_status fsdp__facts_hash_data(const fsdp_tokens *stream, uint64_t *out)
 {
     int64_t count = fsdp_tokens_count(stream), length = FSDP__MIN(count, SAMPLE_TOKENS);
@@ -55,25 +64,49 @@ fsdp_status fsdp__facts_hash_data(const fsdp_tokens *stream, uint64_t *out)
 
     for (int64_t i = 0; i < SAMPLES; i++) {
         int32_t tokens[SAMPLE_TOKENS] = {0};
-        double part = (double)i / (SAMPLES - 1);
 
-        FSDP_TRY(fsdp_tokens_read(stream, (int64_t)((double)(count - length) * part), length, tokens));
+        FSDP_TRY(fsdp_tokens_read(stream, span_at(i, SAMPLES, count, length), length, tokens));
         hash = fsdp__hash_bytes(hash, tokens, sizeof tokens);
     }
     *out = hash;
     return FSDP_OK;
 }
 
-/* How many tokens, and some of them: another file of the same size, or files in another order, are seen too. */
-void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out)
+static fsdp_status hash_spans(const fsdp_tokens *stream, uint64_t *out)
+{
+    int64_t count = fsdp_tokens_count(stream), spans = FSDP__MIN((count + SPAN_TOKENS - 1) / SPAN_TOKENS, SPANS);
+    int32_t tokens[SPAN_TOKENS];
+
+    *out = FSDP__HASH_OF_NOTHING;
+    for (int64_t i = 0; i < spans; i++) {
+        int64_t length = FSDP__MIN(count, SPAN_TOKENS);
+
+        FSDP_TRY(fsdp_tokens_read(stream, span_at(i, spans, count, length), length, tokens));
+        *out = fsdp__hash_bytes(*out, tokens, (size_t)length * sizeof *tokens);
+    }
+    return FSDP_OK;
+}
+
+static void write_data(fsdp_status (*hash_of)(const fsdp_tokens *stream, uint64_t *out), const fsdp_tokens *stream,
+                       const char *key, FILE *out)
 {
     uint64_t hash = 0;
 
-    if (fsdp__facts_hash_data(stream, &hash) == FSDP_OK)
+    if (hash_of(stream, &hash) == FSDP_OK)
         fprintf(out, "what %s holds\t%lld tokens (%016llx)\n", key, (long long)fsdp_tokens_count(stream),
                 (unsigned long long)hash);
     else
         fprintf(out, "what %s holds\t%s\n", key, fsdp_last_error());
+}
+
+void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out)
+{
+    write_data(hash_spans, stream, key, out);
+}
+
+void fsdp__facts_of_sampled_data(const fsdp_tokens *stream, const char *key, FILE *out)
+{
+    write_data(fsdp__facts_hash_data, stream, key, out);
 }
 
 /* ---- the comparison ---- */
@@ -135,8 +168,22 @@ int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_by
 
 /* ---- weights ---- */
 
-/* Names, types and shapes of the tensors that will be loaded, and how each begins: what a rank has of them must fit
- * what its peers have, and another checkpoint of the same model would be mixed with it. */
+/* Its beginning, its end, and what lies between these, or some of it. */
+static uint64_t hash_tensor(fsdp_weights *file, const fsdp_weights_entry *entry, uint64_t hash)
+{
+    int64_t element = (int64_t)fsdp_dtype_size(entry->dtype), numel = (int64_t)entry->bytes / element;
+    int64_t length = FSDP__MIN(numel, TENSOR_SPAN_BYTES / element);
+    int64_t spans = length == 0 ? 0 : FSDP__MIN((numel + length - 1) / length, TENSOR_SPANS);
+    char bytes[TENSOR_SPAN_BYTES];
+
+    for (int64_t i = 0; i < spans; i++)
+        if (fsdp_weights_read(file, entry, span_at(i, spans, numel, length), length, bytes) == FSDP_OK)
+            hash = fsdp__hash_bytes(hash, bytes, (size_t)(length * element));
+    return hash;
+}
+
+/* Names, types and shapes of the tensors that will be loaded, and much of what they hold: what a rank has of them must
+ * fit what its peers have, and another checkpoint of the same model would be mixed with it. */
 static void write_tensors(const char *key, const char *folder, FILE *out)
 {
     fsdp_weights *file = NULL;
@@ -148,14 +195,11 @@ static void write_tensors(const char *key, const char *folder, FILE *out)
     }
     for (int64_t i = 0; i < fsdp_weights_count(file); i++) {
         const fsdp_weights_entry *entry = fsdp_weights_at(file, i);
-        int64_t numel = (int64_t)(FSDP__MIN(entry->bytes, (size_t)SAMPLE_BYTES) / fsdp_dtype_size(entry->dtype));
-        char begin[SAMPLE_BYTES] = {0};
 
         hash = fsdp__hash_bytes(hash, entry->name, strlen(entry->name) + 1);
         hash = fsdp__hash_bytes(hash, &entry->dtype, sizeof entry->dtype);
         hash = fsdp__hash_bytes(hash, entry->shape, (size_t)entry->ndim * sizeof *entry->shape);
-        if (fsdp_weights_read(file, entry, 0, numel, begin) == FSDP_OK)
-            hash = fsdp__hash_bytes(hash, begin, (size_t)numel * fsdp_dtype_size(entry->dtype));
+        hash = hash_tensor(file, entry, hash);
     }
     fprintf(out, "what %s holds\t%lld tensors (%016llx)\n", key, (long long)fsdp_weights_count(file),
             (unsigned long long)hash);

@@ -19,9 +19,13 @@ enum {
 void fsdp__facts_of_model(const fsdp_model_config *model, FILE *out);
 /* A key with its value; of paths and others that may differ, whether it is set. */
 void fsdp__facts_of_key(const fsdp_train_config *config, const fsdp__key *key, FILE *out);
-/* How many tokens `key` names, and some of them. */
+/* How many tokens `key` names, and which: all of four million, or that many from all over. */
 void fsdp__facts_of_data(const fsdp_tokens *stream, const char *key, FILE *out);
-/* What a folder has as weights: names, types, shapes and beginnings of its tensors, or a checkpoint's checksums. */
+/* The same, of a few of them, as a checkpoint keeps it (fsdp__facts_hash_data): another file of the same size, or files
+ * in another order, are seen. */
+void fsdp__facts_of_sampled_data(const fsdp_tokens *stream, const char *key, FILE *out);
+/* What a folder has as weights: names, types and shapes of its tensors, and what they hold, of those of more than 64
+ * KiB that much from all over; or a checkpoint's checksums. */
 void fsdp__facts_of_weights(const char *folder, bool is_checkpoint, const char *key, FILE *out);
 /* Of some of its tokens, from all over it. */
 fsdp_status fsdp__facts_hash_data(const fsdp_tokens *stream, uint64_t *out);

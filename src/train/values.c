@@ -34,7 +34,7 @@ static void write_data(const fsdp_train_run *run, FILE *out)
             c->data.shuffle == 1 ? "shuffled" : "sequential");
     fprintf(out, "the shuffle's training.seed\t%lld\n", c->data.shuffle == 1 ? (long long)c->training.seed : 0);
     fprintf(out, "the tokens that are trained on\t%lld\n", (long long)run->training_tokens);
-    fsdp__facts_of_data(run->tokens, "data.path", out);
+    fsdp__facts_of_sampled_data(run->tokens, "data.path", out);
 }
 
 char *fsdp__values_facts(const fsdp_train_run *run, const char *name)

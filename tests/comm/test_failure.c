@@ -436,7 +436,7 @@ static void rank_process(int fd, int rank)
     fsdp_context *context = NULL;
     int code = 1;
 
-    if (fsdp__shm_join(fd, &options, &context) != FSDP_OK)
+    if (fsdp__shm_join(fd, false, &options, &context) != FSDP_OK)
         _exit(2);
     if (rank == 1)
         raise(SIGKILL);
@@ -475,18 +475,18 @@ static void only_the_memory_of_a_world_can_be_joined(void **state)
     FILE *file = tmpfile();
 
     (void)state;
-    CHECK_ERROR(fsdp__shm_join(999, &(fsdp_context_options){.world_size = 1}, &context), FSDP_IO,
+    CHECK_ERROR(fsdp__shm_join(999, false, &(fsdp_context_options){.world_size = 1}, &context), FSDP_IO,
                 "cannot use file descriptor 999 as shared memory");
-    CHECK_ERROR(fsdp__shm_join(fileno(file), &(fsdp_context_options){.world_size = 1}, &context), FSDP_FORMAT,
+    CHECK_ERROR(fsdp__shm_join(fileno(file), false, &(fsdp_context_options){.world_size = 1}, &context), FSDP_FORMAT,
                 "is not the shared memory of a world");
     fclose(file);
     CHECK_OK(fsdp__shm_create(1, &arena));
-    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 2}, &context), FSDP_INVALID,
+    CHECK_ERROR(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 2}, &context), FSDP_INVALID,
                 "of a world of 1 ranks, this is rank 0 of 2");
-    CHECK_OK(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 1}, &context));
+    CHECK_OK(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 1}, &context));
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     fsdp_context_free(context);
-    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 1}, &context), FSDP_STATE,
+    CHECK_ERROR(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 1}, &context), FSDP_STATE,
                 "rank 0 has joined before");
     fsdp__arena_unref(arena);
 }
@@ -501,10 +501,10 @@ static void ranks_that_count_processes_otherwise_are_refused(void **state)
     CHECK_OK(fsdp__shm_create(2, &arena));
     CHECK_EQ(atomic_load(&arena->control->pids), fsdp__process_namespace());
     atomic_store(&arena->control->pids, fsdp__process_namespace() + 1);
-    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 2, .rank = 1}, &context),
+    CHECK_ERROR(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 2, .rank = 1}, &context),
                 FSDP_UNSUPPORTED, "rank 1 is in another PID namespace than other ranks of its machine");
     /* It is missed. */
-    CHECK_ERROR(fsdp__shm_join(arena->fd, &(fsdp_context_options){.world_size = 2}, &context), FSDP_UNSUPPORTED,
+    CHECK_ERROR(fsdp__shm_join(arena->fd, false, &(fsdp_context_options){.world_size = 2}, &context), FSDP_UNSUPPORTED,
                 "rank 0 is in another PID namespace");
     CHECK(fsdp__arena_aborted(arena));
     CHECK_CONTAINS(arena->control->abort_text, "rank 1 failed: rank 1 is in another PID namespace");

@@ -48,7 +48,7 @@ static void rank_main(play *p, int rank)
     fsdp_context *context = NULL;
     int code;
 
-    if (fsdp__shm_join(p->arena->fd, &options, &context) != FSDP_OK)
+    if (fsdp__shm_join(p->arena->fd, false, &options, &context) != FSDP_OK)
         _exit(2);
     fsdp_context_set_log(context, FSDP_LOG_WARNING, pass_on, p);
     if (fsdp__context_set_comm_ticks(context, p->timeout_ms, TICK_MS) != FSDP_OK)

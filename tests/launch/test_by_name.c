@@ -110,6 +110,34 @@ static void who_finds_nobody_says_so(void **state)
     test_directory_free(directory);
 }
 
+/* Ranks 0 and 1 of three, and one more: all end, and say why. */
+static void check_who_comes(int third, const char *expected)
+{
+    char *directory = test_directory(), *path = test_path(directory, "errors"), *errors;
+    pid_t pids[3];
+    int count = third < 0 ? 2 : 3;
+
+    setenv("FSDP_JOIN_TIMEOUT", "2", 1);
+    for (int i = 0; i < count; i++)
+        pids[i] = start(&(rank){.rank = i < 2 ? i : third, .size = 3, .what = "collectives", .errors = path});
+    for (int i = 0; i < count; i++)
+        CHECK_EQ(ended(pids[i]), 1);
+    errors = test_read_file(path, NULL);
+    CHECK_CONTAINS(errors, expected);
+    free(errors);
+    unsetenv("FSDP_JOIN_TIMEOUT");
+    free(path);
+    test_directory_free(directory);
+}
+
+static void nobody_waits_for_a_rank_that_is_missing(void **state)
+{
+    (void)state;
+    check_who_comes(-1, "1 of 2 other processes of this machine have not come for");
+    check_who_comes(1, "rank 1 has joined before, as process");
+    check_who_comes(0, "there is another rank 0: each process needs a RANK of its own");
+}
+
 /* What is left of a run does not join the restart of it. */
 static void a_restart_does_not_meet_what_is_left(void **state)
 {
@@ -153,4 +181,5 @@ static void a_rank_that_dies_is_named_by_the_others(void **state)
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, NULL)
 
 TEST_MAIN(T(ranks_with_the_variables_alone_find_each_other), T(two_runs_do_not_meet), T(who_finds_nobody_says_so),
-          T(a_restart_does_not_meet_what_is_left), T(a_rank_that_dies_is_named_by_the_others))
+          T(nobody_waits_for_a_rank_that_is_missing), T(a_restart_does_not_meet_what_is_left),
+          T(a_rank_that_dies_is_named_by_the_others))

@@ -80,6 +80,9 @@ static const struct {
      {FSDP__BY_NAME, "torchrun", 1, 2, 1, 2, -1, NULL, NULL}},
     {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 PMIX_RANK=3",
      {FSDP__BY_MPI, "mpirun", 3, 4, -1, 0, -1, NULL, NULL}},
+    /* left over: torchrun says how many there are */
+    {"TORCHELASTIC_RUN_ID=x OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4",
+     {FSDP__BY_MPI, "mpirun", 3, 4, -1, 0, -1, NULL, NULL}},
     /* what repeats it does no harm */
     {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 RANK=3 WORLD_SIZE=4",
      {FSDP__BY_MPI, "mpirun", 3, 4, -1, 0, -1, NULL, NULL}},

@@ -21,7 +21,12 @@ cat >"$folder/scancel" <<'EOF'
 echo "scancel $*"
 touch "$FOLDER/told"
 EOF
-chmod +x "$folder/srun" "$folder/scontrol" "$folder/scancel"
+cat >"$folder/fsdp" <<'EOF'
+#!/usr/bin/env bash
+printf 'checkpoint:\n'
+[ -n "${NO_FOLDER:-}" ] && printf '  # folder:\n' || printf '  folder: f\n'
+EOF
+chmod +x "$folder/fsdp" "$folder/srun" "$folder/scontrol" "$folder/scancel"
 
 # job TIME STATUS COMMENT EXPECTED TEXT: srun ends with STATUS, the script with EXPECTED, and prints TEXT
 job() {
@@ -58,3 +63,5 @@ job left 1 '' 0 'scontrol update JobId=17 Comment=failures:1'
 job left 1 '' 0 'scontrol requeue 17'
 job left 2 '' 2 'the command line is wrong'
 stays
+NO_FOLDER=1 job left 0 '' 2 'checkpoint.folder is not set: every start would be the first one'
+! grep 'srun' "$folder/out" || exit 1

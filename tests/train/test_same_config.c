@@ -124,6 +124,16 @@ static void the_smallest_difference_of_a_number_is_found(void **state)
     agree(f, "ranks 0 and 2 have different configs: optimizer.lr is 0.1 and 0.10000000000000002");
 }
 
+static void change_a_byte(const char *path, size_t at)
+{
+    size_t bytes = 0;
+    char *data = test_read_file(path, &bytes);
+
+    data[at] ^= 1;
+    test_write_file(path, data, bytes);
+    free(data);
+}
+
 static void paths_and_threads_are_a_ranks_own(void **state)
 {
     fixture *f = *state;
@@ -142,6 +152,11 @@ static void paths_and_threads_are_a_ranks_own(void **state)
     free(other);
     other = copy(f, data, "other.txt", "ab", "ba");
     agree(f, "ranks 0 and 1 have different configs: what data.path holds is 4000 tokens (");
+    for (size_t at = 100; at < 4000; at += 1321) {
+        free(copy(f, data, "other.txt", NULL, NULL));
+        change_a_byte(other, at);
+        agree(f, "ranks 0 and 1 have different configs: what data.path holds is 4000 tokens (");
+    }
     free(metrics[0]);
     free(metrics[1]);
     free(other);
@@ -166,17 +181,13 @@ static void save_as_bf16(const char *from, const char *to)
     fsdp_context_free(context);
 }
 
-/* The first of the file, as in another checkpoint of the same model. */
+/* One in the middle of the file, as in a copy that went wrong. */
 static void change_a_weight(const char *path)
 {
-    size_t bytes;
-    char *data = test_read_file(path, &bytes);
-    uint64_t header_bytes;
+    size_t bytes = 0;
 
-    memcpy(&header_bytes, data, sizeof header_bytes);
-    data[sizeof header_bytes + header_bytes] ^= 1;
-    test_write_file(path, data, bytes);
-    free(data);
+    free(test_read_file(path, &bytes));
+    change_a_byte(path, bytes / 2);
 }
 
 static void models_from_different_folders_must_be_the_same(void **state)

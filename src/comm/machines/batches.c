@@ -6,7 +6,7 @@
 #include "comm/sharded_buffer.h"
 
 enum {
-    MOST_BYTES = 16 << 20 /* of all areas together, about */
+    MOST_BYTES = 16 << 20 /* of all areas together; but each has room for a piece */
 };
 
 int64_t fsdp__batches_room(int columns, int locals)

@@ -4,7 +4,8 @@
  * A call that fails leaves messages on their way into memory that is its caller's again. So when the world is broken
  * the ranks are told of it, and then nothing calls the network any more (`silent`): a carrier that is not called moves
  * nothing. Who gives messages up waits for that (fsdp__link_give_up) before it returns. (An MPI whose network card
- * writes by itself may still move what was promised to it by then: after such a failure a process best ends.) */
+ * writes by itself, or that is called by the program or a thread of its own, may still move what was promised to it by
+ * then: after such a failure a process best ends.) */
 #ifndef COMM_MACHINES_LINK_H
 #define COMM_MACHINES_LINK_H
 

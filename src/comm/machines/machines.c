@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "comm/machines/coalesced.h"
 #include "comm/machines/deadline.h"
+#include "comm/machines/leave.h"
 #include "comm/machines/memory.h"
 #include "comm/machines/plain.h"
 #include "comm/machines/report.h"
@@ -115,7 +116,7 @@ static void close_world(void *transport)
         fail_joining(machines->link.ops, machines->link.network, &machines->link.places, arena);
     if (machines->local) {
         fsdp__arena_leave(arena, machines->local->rank); /* first, so that peers who wait for this rank stop */
-        whole = fsdp__watch_leave(&machines->watch);
+        whole = fsdp__leave_machines(&machines->watch);
         if (deadline)
             fsdp__deadline_leaving(deadline);
         fsdp__watch_close(&machines->watch);

@@ -7,7 +7,7 @@
  *
  * A function that fails returns false and has written why into `text`, FSDP__NETWORK_TEXT bytes. A failure is final:
  * nothing but `close` is called afterwards. All but `open` and `close` are called from any thread, several at a time.
- * None of them blocks but `open` and `exchange`. */
+ * None of them blocks but `open`, `exchange`, and `close` of the whole world. */
 #ifndef COMM_MACHINES_NETWORK_H
 #define COMM_MACHINES_NETWORK_H
 

@@ -158,6 +158,7 @@ static fsdp_status through_host(fsdp__collective collective, fsdp__plain_run *r,
     size_t send_bytes = (size_t)sent * r->element, recv_bytes = (size_t)received * r->element;
     char *memory = fsdp__plain_scratch(r, sent + received + LINE);
     fsdp__call call = *r->call;
+    fsdp_status status;
 
     if (!memory || !host)
         return fsdp_last_status();
@@ -166,7 +167,10 @@ static fsdp_status through_host(fsdp__collective collective, fsdp__plain_run *r,
     if (call.name == FSDP__CALL_BROADCAST)
         call.recv = memory;
     FSDP_TRY(fsdp__run_copy_to_host(r->stream, memory, r->call->send, send_bytes));
-    FSDP_TRY(collective(r->group, &call, host, r->traffic));
+    r->traffic->stream = host; /* on which uses of memory are ordered */
+    status = collective(r->group, &call, host, r->traffic);
+    r->traffic->stream = r->stream;
+    FSDP_TRY(status);
     FSDP_TRY(fsdp__run_copy_to_device(r->stream, r->call->recv, call.recv, recv_bytes));
     return FSDP_OK;
 }

@@ -10,7 +10,6 @@
 #include "base/limits.h"
 #include "comm/machines/circle.h"
 #include "comm/machines/tags.h"
-#include "comm/machines/verdict.h"
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/waits.h"
 #include "comm/symmetric/watch.h"
@@ -454,19 +453,7 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp_context *context, fsdp__li
     return FSDP_OK;
 }
 
-/* A rank that has not said that it takes part no more; -1: all have. That is the last of a rank, also for those of its
- * own machine: whoever closes the network before has messages in it that nobody takes, which MPI forbids. */
-static int who_is_left(const fsdp__watch *watch)
-{
-    const fsdp__places *places = &watch->link->places;
-
-    for (int r = 0; r < places->ranks; r++)
-        if (r != places->rank && !fsdp__board_left(watch->board, r))
-            return r;
-    return -1;
-}
-
-static void stop_thread(fsdp__watch *watch)
+void fsdp__watch_stop(fsdp__watch *watch)
 {
     if (!watch->started)
         return;
@@ -475,29 +462,11 @@ static void stop_thread(fsdp__watch *watch)
     watch->started = false;
 }
 
-bool fsdp__watch_leave(fsdp__watch *watch)
-{
-    fsdp__arena *arena;
-    int rank = -1;
-
-    if (!watch->started)
-        return false;
-    arena = watch->link->arena;
-    atomic_store(&watch->leaving, true);
-    while (!fsdp__arena_aborted(arena) && ((rank = who_is_left(watch)) >= 0 || !atomic_load(&watch->told))) {
-        if (rank >= 0)
-            fsdp__verdict_last_word(watch, rank);
-        nap(1);
-    }
-    stop_thread(watch);
-    return !fsdp__arena_aborted(arena) && !atomic_load(&watch->link->silent) && !watch->letters.first;
-}
-
 void fsdp__watch_close(fsdp__watch *watch)
 {
     if (!watch->known)
         return;
-    stop_thread(watch);
+    fsdp__watch_stop(watch);
     fsdp__news_forget(&watch->letters);
     pthread_mutex_destroy(&watch->mutex);
     fsdp__free(watch->known);

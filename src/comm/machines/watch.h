@@ -56,9 +56,8 @@ typedef struct fsdp__watch {
 /* Begins to tell and listen. */
 fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp_context *context, fsdp__link *link, const fsdp__symmetric *local,
                              bool one_level);
-/* Tells all that this rank takes part no more, and waits until nobody does, or the world is broken: true: nobody. Then
- * the thread has ended. One that was not opened is of no world: false. */
-bool fsdp__watch_leave(fsdp__watch *watch);
+/* Ends the thread: with the last words, where the rank leaves. */
+void fsdp__watch_stop(fsdp__watch *watch);
 void fsdp__watch_close(fsdp__watch *watch);
 void fsdp__watch_set_timeout(fsdp__watch *watch, int64_t timeout_ms, int64_t tick_ms);
 /* Of a call on this rank, in the group of the tag. */

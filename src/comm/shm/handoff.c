@@ -161,7 +161,7 @@ static fsdp_status give_all(const fsdp__handoff *handoff, giving *g)
         fsdp_status status = look(handoff, began, LOOK_MS, &wait_ms);
 
         if (status == FSDP_COMM)
-            return FSDP_FAIL(FSDP_COMM, "%d of %d processes of this machine have not come for '%s' within %.1f s",
+            return FSDP_FAIL(FSDP_COMM, "%d of %d other processes of this machine have not come for '%s' within %.1f s",
                              g->takers - g->taken, g->takers, handoff->name, seconds(handoff));
         FSDP_TRY(status);
         g->sockets[0].events = g->count <= g->takers ? POLLIN : 0;

@@ -73,7 +73,7 @@ static void report(int fd, fsdp__arena *arena, int rank)
     fsdp_release_error(held);
 }
 
-fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_context **out)
+fsdp_status fsdp__shm_join(int fd, bool counted, const fsdp_context_options *options, fsdp_context **out)
 {
     fsdp__arena *arena = NULL;
     fsdp_context *context = NULL;
@@ -83,7 +83,7 @@ fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_con
     FSDP_TRY_GOTO(status, fsdp__arena_map(fd, &arena), out);
     FSDP_TRY_GOTO(status, fsdp_context_create(options, &context), out);
     status = take_place(arena, options);
-    refused = status == FSDP_INVALID || status == FSDP_STATE;
+    refused = !counted && (status == FSDP_INVALID || status == FSDP_STATE);
     FSDP_TRY_GOTO(status, status, out);
     FSDP_TRY_GOTO(status, fsdp__symmetric_attach(context, &shm_ops, arena, options->rank, false, true), out);
     *out = context;

@@ -12,7 +12,8 @@ fsdp_status fsdp__shm_create(int world_size, fsdp__arena **out);
 /* Says in the arena that this process is its rank `local_rank`, for those who watch it. */
 fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank);
 
-/* A rank's context in the world behind `fd`. Waits until all ranks are there. [collective] [blocks] */
-fsdp_status fsdp__shm_join(int fd, const fsdp_context_options *options, fsdp_context **out);
+/* A rank's context in the world behind `fd`. Waits until all ranks are there. `counted`: as many come as there are
+ * places, so who is refused one is missed; else it is somebody else's process. [collective] [blocks] */
+fsdp_status fsdp__shm_join(int fd, bool counted, const fsdp_context_options *options, fsdp_context **out);
 
 #endif

@@ -77,9 +77,10 @@ typedef enum fsdp__abort_state {
 /* The first page. */
 typedef struct fsdp__control {
     uint64_t magic;
-    int32_t world;   /* ranks of this machine: the arena's numbers are from 0 */
-    int32_t first;   /* what all, and every text, calls its rank 0: there may be other machines */
-    int32_t crowded; /* more ranks than cores */
+    int32_t world;        /* ranks of this machine: the arena's numbers are from 0 */
+    int32_t first;        /* what all, and every text, calls its rank 0: there may be other machines */
+    int32_t crowded;      /* more ranks than cores */
+    int32_t join_seconds; /* for the first meeting; 0: the default of a timeout */
     uint64_t board_bytes, heap_bytes;
     _Atomic uint64_t heap_used; /* from its start: what ranks have taken of it (memory.c) */
     _Atomic uint64_t pids;      /* the namespace of all numbers of processes here; 0: none is known yet */

@@ -16,9 +16,10 @@ typedef struct fsdp__symmetric {
     pthread_t program; /* the thread that makes the calls */
     bool program_known;
     _Atomic int64_t timeout_ms, timeout_ticks, tick_ms; /* see watchdog.h */
-    int machine_ranks;                                  /* it adds as machines of so many do; 0: in rank order */
-    bool all_readable;                                  /* peers see every address of this rank (threads) */
-    fsdp__allocator *heap;                              /* of buffers in this rank's part of the arena */
+    bool joins;            /* not all ranks have come yet: the timeout is that of joining */
+    int machine_ranks;     /* it adds as machines of so many do; 0: in rank order */
+    bool all_readable;     /* peers see every address of this rank (threads) */
+    fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
     fsdp_device **devices; /* that know the arena's payloads and staging: see devices.h */

@@ -57,7 +57,9 @@ fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int 
     symmetric->context = context;
     symmetric->arena = fsdp__arena_ref(arena);
     symmetric->rank = rank;
-    fsdp__symmetric_set_timeout(symmetric, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
+    symmetric->joins = arena->control->join_seconds > 0;
+    fsdp__symmetric_set_timeout(
+        symmetric, symmetric->joins ? arena->control->join_seconds * (int64_t)1000 : FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     symmetric->all_readable = all_readable;
     pthread_mutex_init(&symmetric->mutex, NULL);
     status = open_all(symmetric, wait, world);
@@ -68,6 +70,8 @@ fsdp_status fsdp__symmetric_open(fsdp_context *context, fsdp__arena *arena, int 
         fsdp__symmetric_close(symmetric);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
+    symmetric->joins = false;
+    fsdp__symmetric_set_timeout(symmetric, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     fsdp__context_attach(context, FSDP__SLOT_HEART, fsdp__arena_ref(arena), release_heart);
     fsdp__context_set_heart(context, &arena->control->ranks[rank].heart);
     *out = symmetric;

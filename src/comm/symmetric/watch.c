@@ -71,10 +71,17 @@ bool fsdp__arena_has_left(const fsdp__arena *arena, int rank)
 
 void fsdp__arena_abort_left(fsdp__arena *arena, int rank)
 {
-    char text[64];
+    const char *host = arena->control->host;
+    char text[FSDP__HOST_BYTES + 400], call[320];
+    int global = fsdp__arena_global(arena, rank);
 
-    snprintf(text, sizeof text, "rank %d has left", fsdp__arena_global(arena, rank));
-    fsdp__arena_abort(arena, FSDP_COMM, fsdp__arena_global(arena, rank), text);
+    if (!host[0])
+        snprintf(text, sizeof text, "rank %d has left", global);
+    else if (fsdp__call_text_of(arena, -1, rank, call, sizeof call))
+        snprintf(text, sizeof text, "rank %d (machine '%s') has left, last in %s", global, host, call);
+    else
+        snprintf(text, sizeof text, "rank %d (machine '%s') has left", global, host);
+    fsdp__arena_abort(arena, FSDP_COMM, global, text);
 }
 
 static void death_text(const fsdp__arena *arena, int rank, char *text, size_t bytes)

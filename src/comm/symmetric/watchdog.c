@@ -64,7 +64,8 @@ static void state_text(const fsdp__wait *wait, int rank, char text[STATE_BYTES])
 
     time_text(wait, pulse->still, still);
     if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_AWAITED)
-        snprintf(text, STATE_BYTES, "has not joined%s (process %d)",
+        snprintf(text, STATE_BYTES,
+                 fsdp__pulse_process(arena, rank) > 0 ? "has not joined%s (process %d)" : "has not joined",
                  fsdp__pulse_is_stopped(pulse) ? ": is stopped" : "", fsdp__pulse_process(arena, rank));
     else if (atomic_load(&arena->control->ranks[rank].state) == FSDP__RANK_LEFT)
         snprintf(text, STATE_BYTES, "has left");
@@ -192,9 +193,10 @@ static void end_still(const fsdp__wait *wait, int rank)
     place_text(wait, where);
     rank_text(wait, rank, ", which", whom);
     time_text(wait, wait->ticks, waited);
-    snprintf(text, sizeof text, "rank %d has waited %s (comm.timeout is %.12g s) %s%s for %s",
-             fsdp__arena_global(wait->world->arena, wait->world->rank), waited, limit, wait->place.region ? "" : "in ",
-             where, whom);
+    snprintf(text, sizeof text, "rank %d has waited %s (%s is %.12g s) %s%s for %s",
+             fsdp__arena_global(wait->world->arena, wait->world->rank), waited,
+             wait->world->joins ? "FSDP_JOIN_TIMEOUT" : "comm.timeout", limit, wait->place.region ? "" : "in ", where,
+             whom);
     add_others(wait, rank, text, sizeof text);
     fsdp__arena_abort(wait->world->arena, FSDP_COMM, -1, text);
 }
