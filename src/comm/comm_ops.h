@@ -152,9 +152,11 @@ typedef struct fsdp__comm_ops {
     uint64_t (*reads_ended)(void *group, void *pointer);
     /* Whether every rank is done with reads up to `number`. */
     bool (*readers_done)(void *group, void *pointer, uint64_t number);
-    /* Waits for that, on a worker or (by_program) in place of all else. Fails when a rank that is not done is gone, or
-     * waits for this one in its turn, or the world has ended. */
-    fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, bool by_program);
+    /* Waits for that, in the work of a worker stream, which the calls of the group behind the `issued` first ones stand
+     * behind, or (NULL) of the program in place of all else. Fails when a rank
+     * that is not done is gone, or waits for this one in its turn, or the world has ended. */
+    fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
+                                 uint64_t issued);
 
     /* NULL: nothing comes from elsewhere. What a gather of this buffer into shared memory brings to this rank from
      * other machines is not needed any more; nobody reads there. */
@@ -162,10 +164,11 @@ typedef struct fsdp__comm_ops {
 
     /* Watching over ranks that wait for each other: all or none. Of a call of the group, on the thread that it happens
      * on (which after one that failed first waits for peers that still read its caller's memory); whether the program
-     * of this rank (its host thread) waits for calls or readers of the group and does nothing else; how long to wait
+     * of this rank (its host thread) waits for calls or readers of the group and does nothing else (`worker`: for what
+     * stands on that stream; NULL: for what it does itself, or on any); how long to wait
      * for a rank that stands still (milliseconds, 0: for ever), in ticks of which length. */
     void (*note)(void *group, const fsdp__call *call, fsdp__moment moment);
-    void (*host_waits)(void *group, bool waits);
+    void (*host_waits)(void *group, const fsdp_stream *worker, bool waits);
     void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);
 
     /* On how many machines the group has members; NULL: on one. Whether it has memory that peers see; NULL: it has if

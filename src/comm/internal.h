@@ -56,7 +56,7 @@ int fsdp__process_group_machines(const fsdp_process_group *group);
 
 /* The caller waits for calls of the group on a stream, which may be waiting for other ranks: until it says that it does
  * not it makes no calls. Only ranks whose programs wait count in the search for a wait that cannot end. */
-void fsdp__process_group_host_waits(fsdp_process_group *group, bool waits);
+void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits);
 
 /* For tests, on every rank before other groups are made: the ranks of this machine add as machines of so many ranks
  * each do, with their bits. */

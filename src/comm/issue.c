@@ -127,9 +127,9 @@ static fsdp_status issue(job *j, fsdp_stream *stream)
     j->call.force_copy = group->force_copy;
     note(group, &j->call, FSDP__CALL_ISSUED);
     if (fsdp__stream_is_inline(stream)) {
-        fsdp__process_group_host_waits(group, true);
+        fsdp__process_group_host_waits(group, NULL, true);
         status = run_call(j, stream);
-        fsdp__process_group_host_waits(group, false);
+        fsdp__process_group_host_waits(group, NULL, false);
         /* It ran in its turn, so all before it have run, too. */
         group->known_done = group->issued;
         return status == FSDP_OK ? FSDP_OK : fsdp_fail_hop(status, __FILE__, __LINE__);
@@ -177,9 +177,9 @@ fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kin
     if (!fsdp__stream_is_inline(host)) {
         fsdp_status status;
 
-        fsdp__process_group_host_waits(group, true);
+        fsdp__process_group_host_waits(group, NULL, true);
         status = fsdp_stream_synchronize(host);
-        fsdp__process_group_host_waits(group, false);
+        fsdp__process_group_host_waits(group, NULL, false);
         FSDP_TRY(status);
     }
     return FSDP_OK;
@@ -194,7 +194,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
     /* On the host, with no stream: calls on workers may still be running, and this one takes its turn behind them. */
     call->sequence = ++group->issued;
     note(group, call, FSDP__CALL_ISSUED);
-    fsdp__process_group_host_waits(group, true);
+    fsdp__process_group_host_waits(group, NULL, true);
     fsdp__turn_begin(group, call->sequence, NULL);
     note(group, call, FSDP__CALL_BEGUN);
     start = fsdp__clock_ns();
@@ -202,7 +202,7 @@ fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, 
                                          : group->ops->alloc_shared(group->transport_group, call, &traffic, out);
     fsdp__comm_account(group, FSDP_COLLECTIVES, &traffic, start);
     note(group, call, FSDP__CALL_DONE);
-    fsdp__process_group_host_waits(group, false);
+    fsdp__process_group_host_waits(group, NULL, false);
     fsdp__turn_end(group, NULL);
     group->known_done = group->issued;
     return status;

@@ -11,7 +11,7 @@
 typedef struct reading {
     fsdp_process_group *group;
     void *shared;
-    uint64_t number;
+    uint64_t number, issued;
 } reading;
 
 static bool has_readers(const fsdp_process_group *group, const void *shared)
@@ -46,10 +46,10 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
     return FSDP_OK;
 }
 
-void fsdp__process_group_host_waits(fsdp_process_group *group, bool waits)
+void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits)
 {
     if (group->ops->host_waits)
-        group->ops->host_waits(group->transport_group, waits);
+        group->ops->host_waits(group->transport_group, worker, waits);
 }
 
 static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
@@ -62,10 +62,11 @@ static fsdp_status await_readers(fsdp_stream *stream, const void *argument)
 
     /* A worker that waits does not stop its program, which may yet make the call that a peer waits for. */
     if (on_host)
-        fsdp__process_group_host_waits(r->group, true);
-    status = r->group->ops->await_readers(r->group->transport_group, r->shared, r->number, on_host);
+        fsdp__process_group_host_waits(r->group, NULL, true);
+    status = r->group->ops->await_readers(r->group->transport_group, r->shared, r->number, on_host ? NULL : stream,
+                                          r->issued);
     if (on_host)
-        fsdp__process_group_host_waits(r->group, false);
+        fsdp__process_group_host_waits(r->group, NULL, false);
     atomic_fetch_add_explicit(&comm->waiting_ns, fsdp__clock_ns() - start, memory_order_relaxed);
     if (status == FSDP_OK)
         fsdp__races_acquire(comm->context, stream, r->shared, r->number);
@@ -82,6 +83,7 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
         return FSDP_OK;
     /* As of now: reads that the program ends after this write are of what it wrote. */
     r.number = group->ops->reads_ended(group->transport_group, shared);
+    r.issued = group->issued;
     if (fsdp__stream_is_inline(stream) && group->ops->readers_done(group->transport_group, shared, r.number)) {
         fsdp__races_acquire(group->comm->context, stream, shared, r.number);
         return FSDP_OK; /* the usual case: without clock and queue */

@@ -283,9 +283,9 @@ static fsdp_status arrive(fsdp__param_group *group, fsdp__comm_context *comm)
     int64_t began = fsdp__clock_ns();
     fsdp_status status;
 
-    fsdp__process_group_host_waits(pg, true); /* inline, the gather has run: this returns at once */
+    fsdp__process_group_host_waits(pg, comm->stream, true); /* inline, the gather has run: this returns at once */
     status = fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), group->gathered);
-    fsdp__process_group_host_waits(pg, false);
+    fsdp__process_group_host_waits(pg, comm->stream, false);
     count_time(group, comm, began);
     if (status == FSDP_OK) {
         let_go_packed(group);

@@ -155,7 +155,7 @@ static void nothing_stays_of_a_giver_that_was_killed(void **state)
     handoff.timeout_ns = 50 * 1000000;
     CHECK_ERROR(fsdp__handoff_take(&handoff, &out), FSDP_COMM, "has given 'test-killed-");
     CHECK_EQ(out, -1);
-    CHECK_ERROR(fsdp__handoff_give(&handoff, fd, 1), FSDP_COMM, "1 of 1 processes"); /* the name is free */
+    CHECK_ERROR(fsdp__handoff_give(&handoff, fd, 1), FSDP_COMM, "1 of 1 other processes"); /* the name is free */
     (void)close(fd);
 }
 

@@ -47,7 +47,7 @@ try() { # STARTER PLUGIN
         [ ! -e "$folder/run" ]
     done
     # Ranks of one machine that do not reach each other say so before all of joining is over.
-    join=6 STUCK_APART=1 stuck nothing / "1 of 1 processes of this machine have not come" "$@" --training.steps=2
+    join=6 STUCK_APART=1 stuck nothing / "1 of 1 other processes of this machine have not come" "$@" --training.steps=2
     # The first message of all, before anybody knows of a config.
     join=2 stuck MPI_Isend / "comm.timeout is 2 s" "$@" --training.steps=2
     stuck MPI_Testsome "$folder/run/step-2" \

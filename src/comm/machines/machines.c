@@ -44,9 +44,10 @@ static bool readers_done(void *group, void *pointer, uint64_t number)
     return fsdp__symmetric_readers_done(local_of(group), pointer, number);
 }
 
-static fsdp_status await_readers(void *group, void *pointer, uint64_t number, bool by_program)
+static fsdp_status await_readers(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
+                                 uint64_t issued)
 {
-    return fsdp__symmetric_await_readers(local_of(group), pointer, number, by_program);
+    return fsdp__symmetric_await_readers(local_of(group), pointer, number, worker, issued);
 }
 
 static void note(void *group, const fsdp__call *call, fsdp__moment moment)
@@ -58,12 +59,14 @@ static void note(void *group, const fsdp__call *call, fsdp__moment moment)
     fsdp__watch_note(&g->world->watch, g->name, g->tag, call, moment);
 }
 
-static void host_waits(void *group, bool waits)
+static void host_waits(void *group, const fsdp_stream *worker, bool waits)
 {
     fsdp__machines_group *g = group;
 
     if (g->local)
-        fsdp__symmetric_host_waits(g->local, waits);
+        fsdp__symmetric_host_waits(g->local, worker, waits);
+    else
+        fsdp__symmetric_host_waits_elsewhere(g->world->local, waits);
     fsdp__watch_program_waits(&g->world->watch, g->tag, waits);
 }
 

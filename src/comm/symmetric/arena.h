@@ -28,17 +28,22 @@ typedef enum fsdp__rank_state {
     FSDP__RANK_LEFT /* ended well */
 } fsdp__rank_state;
 
+enum {
+    FSDP__IN_ELSEWHERE = FSDP__ARENA_GROUPS + 1 /* program_in: a group over machines that has no place here */
+};
+
 typedef struct fsdp__arena_rank {
     _Alignas(64) _Atomic uint32_t state;
-    _Atomic int32_t pid;          /* 0: a thread, or not joined */
-    _Atomic uint64_t start_ticks; /* of the process, so that a reused number is not taken for it */
-    _Atomic int32_t started;      /* the process that is to join; 0: not known */
-    _Atomic uint64_t awaited[2];  /* the shared region whose readers [its program: 1, a worker: 0] waits for, as an
-                                     offset; 0: it does not */
-    _Atomic uint32_t program_in;  /* 1 + the group for which its program waits and does nothing else; 0: none */
-    _Atomic uint32_t last;        /* 1 + the group of the call that it began last; 0: none */
-    _Atomic int32_t thread;       /* of its program, by the system's number; 0: not known */
-    _Atomic int64_t looked_ns;    /* processor time that went into looking after peers: no sign of life */
+    _Atomic int32_t pid;             /* 0: a thread, or not joined */
+    _Atomic uint64_t start_ticks;    /* of the process, so that a reused number is not taken for it */
+    _Atomic int32_t started;         /* the process that is to join; 0: not known */
+    _Atomic uint64_t awaited[2];     /* the shared region whose readers [its program: 1, a worker: 0] waits for, as an
+                                        offset; 0: it does not */
+    _Atomic uint64_t awaited_worker; /* the stream on which its program waits, as its process calls it; 0: on none */
+    _Atomic uint32_t program_in;     /* 1 + the group for which its program waits and does nothing else; 0: none */
+    _Atomic uint32_t last;           /* 1 + the group of the call that it began last; 0: none */
+    _Atomic int32_t thread;          /* of its program, by the system's number; 0: not known */
+    _Atomic int64_t looked_ns;       /* processor time that went into looking after peers: no sign of life */
     fsdp__heart heart;
 } fsdp__arena_rank;
 

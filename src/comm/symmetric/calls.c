@@ -55,19 +55,30 @@ void fsdp__symmetric_note(void *g, const fsdp__call *call, fsdp__moment moment)
     }
 }
 
-void fsdp__symmetric_host_waits(void *g, bool waits)
+static void wait_in(fsdp__symmetric *world, uint32_t in)
 {
-    fsdp__symmetric_group *group = g;
-    fsdp__symmetric *world = group->world;
     fsdp__arena_rank *own = own_place(world);
 
     /* Contexts may be made on another thread than they are used on. */
-    if (waits && (!world->program_known || !pthread_equal(world->program, pthread_self()))) {
+    if (in > 0 && (!world->program_known || !pthread_equal(world->program, pthread_self()))) {
         world->program = pthread_self();
         world->program_known = true;
         atomic_store_explicit(&own->thread, gettid(), memory_order_relaxed);
     }
-    atomic_store_explicit(&own->program_in, waits ? (uint32_t)group->index + 1 : 0, memory_order_release);
+    atomic_store_explicit(&own->program_in, in, memory_order_release);
+}
+
+void fsdp__symmetric_host_waits(void *g, const fsdp_stream *worker, bool waits)
+{
+    fsdp__symmetric_group *group = g;
+
+    atomic_store(&own_place(group->world)->awaited_worker, waits ? (uintptr_t)worker : 0);
+    wait_in(group->world, waits ? (uint32_t)group->index + 1 : 0);
+}
+
+void fsdp__symmetric_host_waits_elsewhere(fsdp__symmetric *world, bool waits)
+{
+    wait_in(world, waits ? FSDP__IN_ELSEWHERE : 0);
 }
 
 /* ---- reading ---- */

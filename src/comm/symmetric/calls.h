@@ -6,7 +6,9 @@
 
 /* Of the table of a transport. */
 void fsdp__symmetric_note(void *group, const fsdp__call *call, fsdp__moment moment);
-void fsdp__symmetric_host_waits(void *group, bool waits);
+void fsdp__symmetric_host_waits(void *group, const fsdp_stream *worker, bool waits);
+/* The same of a group that has no place in the arena. */
+void fsdp__symmetric_host_waits_elsewhere(fsdp__symmetric *world, bool waits);
 
 /* Whether `rank` has a call of the group issued that it has not done: it may come by itself. */
 bool fsdp__call_is_on_its_way(const fsdp__arena *arena, int group, int rank);

@@ -111,18 +111,26 @@ static fsdp_status await_all(fsdp__symmetric_group *group, fsdp__shared_header *
     return FSDP_OK;
 }
 
-fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t number, bool by_program)
+fsdp_status fsdp__symmetric_await_readers(void *g, void *pointer, uint64_t number, const fsdp_stream *worker,
+                                          uint64_t issued)
 {
     fsdp__symmetric_group *group = g;
     fsdp__arena_rank *own = &group->world->arena->control->ranks[group->world->rank];
     fsdp__shared_header *header = fsdp__shared_header_of(group, pointer);
+    fsdp__reader *reader = own_reader(group, pointer);
+    bool by_program = !worker;
     fsdp_status status;
 
+    if (worker) {
+        atomic_store(&reader->worker, (uintptr_t)worker);
+        atomic_store(&reader->issued, issued);
+        atomic_store(&reader->in, (uint32_t)group->index + 1);
+    }
     /* The number before the region, and cleared after it: a peer that sees the region finds its number there. */
-    atomic_store(&own_reader(group, pointer)->awaited[by_program], number);
+    atomic_store(&reader->awaited[by_program], number);
     atomic_store(&own->awaited[by_program], fsdp__to_offset(group, header));
     status = await_all(group, header, number);
     atomic_store(&own->awaited[by_program], 0);
-    atomic_store(&own_reader(group, pointer)->awaited[by_program], 0);
+    atomic_store(&reader->awaited[by_program], 0);
     return status;
 }

@@ -10,7 +10,10 @@ typedef struct fsdp__reader {
     _Atomic uint64_t ended;             /* that the program has ended: they will be over by themselves */
     _Atomic uint64_t awaited[2];        /* this rank waits for all to be done with reads up to this; 0: it does not */
     uint64_t begun;
-    bool member; /* of the region's group */
+    _Atomic uint64_t worker; /* the stream in whose work it waits, where a worker does: as its process calls it; */
+    _Atomic uint64_t issued; /* all calls behind this one, */
+    _Atomic uint32_t in;     /* 1 + of this group, stand there behind the wait */
+    bool member;             /* of the region's group */
 } fsdp__reader;
 
 /* In front of a shared region. */
@@ -32,6 +35,7 @@ uint64_t fsdp__symmetric_read_end(void *group, void *pointer);
 void fsdp__symmetric_read_done(void *group, void *pointer, uint64_t number);
 uint64_t fsdp__symmetric_reads_ended(void *group, void *pointer);
 bool fsdp__symmetric_readers_done(void *group, void *pointer, uint64_t number);
-fsdp_status fsdp__symmetric_await_readers(void *group, void *pointer, uint64_t number, bool by_program);
+fsdp_status fsdp__symmetric_await_readers(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
+                                          uint64_t issued);
 
 #endif

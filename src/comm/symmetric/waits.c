@@ -61,11 +61,28 @@ static bool write_of(const fsdp__arena *arena, int rank, bool by_program, fsdp__
     return true;
 }
 
+static const fsdp__reader *writer_at(const fsdp__arena *arena, int rank, const fsdp__place *write)
+{
+    return &header_at(arena, write->region)->readers[rank];
+}
+
+/* A write in the work of the stream that the program waits for. */
+static bool awaited_write_of(const fsdp__arena *arena, int rank, fsdp__place *out)
+{
+    uint64_t worker = atomic_load(&arena->control->ranks[rank].awaited_worker);
+
+    return worker != 0 && write_of(arena, rank, false, out) &&
+           atomic_load(&writer_at(arena, rank, out)->worker) == worker;
+}
+
 bool fsdp__program_place(const fsdp__arena *arena, int rank, fsdp__place *out)
 {
     uint32_t in = atomic_load_explicit(&arena->control->ranks[rank].program_in, memory_order_acquire);
 
-    return in > 0 && (write_of(arena, rank, true, out) || meeting_of(arena, (int)in - 1, rank, out));
+    if (in == 0)
+        return false;
+    return write_of(arena, rank, true, out) || awaited_write_of(arena, rank, out) ||
+           (in != FSDP__IN_ELSEWHERE && meeting_of(arena, (int)in - 1, rank, out));
 }
 
 /* All places of a rank: at most one meeting a group, and a write of the program and of a worker each. */
@@ -82,10 +99,21 @@ static int places_of(const fsdp__arena *arena, int rank, fsdp__place out[FSDP__A
 
 /* ---- who is awaited there ---- */
 
+/* Its next call of the group stands behind a write that its program waits for. */
+static bool is_held_up(const fsdp__arena *arena, int group, int rank)
+{
+    fsdp__place write;
+
+    return awaited_write_of(arena, rank, &write) &&
+           atomic_load(&writer_at(arena, rank, &write)->in) == (uint32_t)group + 1 &&
+           atomic_load(&fsdp__slot_at(arena, group, rank)->done) >=
+               atomic_load(&writer_at(arena, rank, &write)->issued);
+}
+
 static bool is_awaited_in_meeting(const fsdp__arena *arena, const fsdp__place *place, int rank, bool surely)
 {
     return !stands_in(arena, place->group, rank, (uint32_t)place->mark) &&
-           !(surely && fsdp__call_is_on_its_way(arena, place->group, rank));
+           !(surely && fsdp__call_is_on_its_way(arena, place->group, rank) && !is_held_up(arena, place->group, rank));
 }
 
 static bool is_awaited_by_writer(const fsdp__arena *arena, const fsdp__place *place, int rank, bool surely)
