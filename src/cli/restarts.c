@@ -90,7 +90,7 @@ static void words_of(const char *reason, char *out)
     const char *end = strstr(reason, " in call ");
 
     for (; *reason && reason != end; reason++)
-        if (*reason < '0' || *reason > '9')
+        if (!strchr("0123456789.", *reason))
             *out++ = *reason;
     *out = '\0';
 }

@@ -184,22 +184,35 @@ static void a_rank_that_was_told_to_end_is_not_started_again(void **state)
     }
 }
 
-/* A rank of four is killed, and of those that are started again another one. The step that the third start goes on
- * from, of which `says` is told. */
-static long kill_twice(run *r, const char *says)
+/* A rank of four gets a signal that ends the run, and of those that are started again another one. The step that the
+ * third start goes on from, of which `says` is told. */
+static long end_twice(run *r, int signal, const char *says)
 {
     long step;
 
     fixture_await(&r->p, "saved:  step 10 ");
-    kill_rank(r, 3);
+    CHECK_EQ(kill(fixture_rank(r->mark, 3), signal), 0);
     fixture_await(&r->p, "restart 1 of 2: 4 ranks from step-");
     fixture_await(&r->p, "resume: from step ");
-    kill_rank(r, 2);
+    CHECK_EQ(kill(fixture_rank(r->mark, 2), signal), 0);
     fixture_await(&r->p, says);
     r->p.output = test_read_file(r->p.output_path, NULL);
     step = number_behind(r->p.output, says);
     free(r->p.output);
     return step;
+}
+
+/* A rank that stands still is told with its process and the call that it was in: others each time. */
+static void a_rank_that_stops_again_is_the_same_failure(void **state)
+{
+    static const char *const more[] = {
+        "-n", "4", "--max-restarts=2", "--min-ranks=1", "--training.local_batch_size=2", "--comm.timeout=2", NULL};
+    run r = start(*state, "stopped", more);
+    long step = end_twice(&r, SIGSTOP, "restart 2 of 2: 2 ranks (that failure came back) from step-");
+
+    await_step(&r, step + 40);
+    end(&r);
+    release(&r);
 }
 
 /* Four ranks of two sequences each are a batch of eight, which three ranks cannot split. */
@@ -213,7 +226,7 @@ static void a_failure_that_comes_back_is_left_with_fewer_ranks(void **state)
     char command[1000];
     long step;
 
-    step = kill_twice(&r, "restart 2 of 2: 2 ranks (that failure came back) from step-");
+    step = end_twice(&r, SIGKILL, "restart 2 of 2: 2 ranks (that failure came back) from step-");
     await_step(&r, step + 40);
     end(&r);
     snprintf(command, sizeof command, "mkdir '%s/two' && cp -r '%s/fewer/step-%ld' '%s/two/'", f->directory,
@@ -236,8 +249,9 @@ static void where_no_fewer_ranks_will_do_that_is_said(void **state)
     run r = start(f, "no-fewer", more);
     long step;
 
-    step = kill_twice(
-        &r, "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from step-");
+    step =
+        end_twice(&r, SIGKILL,
+                  "restart 2 of 2: 4 ranks (that failure came back, and no fewer share the batch evenly) from step-");
     await_step(&r, step + 10);
     end(&r);
     release(&r);
@@ -288,6 +302,6 @@ static void a_run_of_one_rank_is_restarted_too(void **state)
 }
 
 TEST_MAIN(T(a_rank_that_was_killed_costs_nothing_but_time), T(it_stops_when_no_restart_is_left),
-          T(a_rank_that_was_told_to_end_is_not_started_again), T(a_failure_that_comes_back_is_left_with_fewer_ranks),
-          T(where_no_fewer_ranks_will_do_that_is_said), T(what_cannot_be_restarted_is_refused_at_once),
-          T(a_run_of_one_rank_is_restarted_too))
+          T(a_rank_that_stops_again_is_the_same_failure), T(a_rank_that_was_told_to_end_is_not_started_again),
+          T(a_failure_that_comes_back_is_left_with_fewer_ranks), T(where_no_fewer_ranks_will_do_that_is_said),
+          T(what_cannot_be_restarted_is_refused_at_once), T(a_run_of_one_rank_is_restarted_too))

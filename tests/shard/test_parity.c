@@ -1,7 +1,8 @@
-/* Sharded equals unsharded, for every option and world; and all layouts of memory give the same bits. */
+/* Sharded equals unsharded, for every option and world; and all layouts of memory give the same bits. Links: launch */
+#include "fsdp/launch.h"
 #include "shard/net.h"
 
-static const int worlds[] = {1, 2, 3, 4, 8};
+static const int worlds[] = {1, 2, 3, 4, 6, 8};
 
 enum {
     BLOCKS = 3,
@@ -143,4 +144,5 @@ static void accumulated_microbatches_equal_one_batch(void **state)
     free(expected);
 }
 
-TEST_MAIN(cmocka_unit_test(every_option_equals_unsharded), cmocka_unit_test(accumulated_microbatches_equal_one_batch))
+TEST_MAIN_JOINED(cmocka_unit_test(every_option_equals_unsharded),
+                 cmocka_unit_test(accumulated_microbatches_equal_one_batch))

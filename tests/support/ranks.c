@@ -2,6 +2,7 @@
 #include "support/ranks.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "device/races.h"
 #include "support/machines.h"
@@ -88,11 +89,36 @@ static const test_machines *chosen;
 static pthread_once_t environment_read = PTHREAD_ONCE_INIT; /* of every expected element it is asked */
 static int machines_of_environment;
 
+fsdp_status (*test_join)(fsdp_context **context);
+
+/* Of the world that somebody else has started; NULL: there is none, or it has been left. */
+static fsdp_context *joined;
+static int joined_ranks, joined_rank; /* 0: there was none */
+
+static void leave_joined(void)
+{
+    fsdp_context_free(joined);
+}
+
+static void join(void)
+{
+    if (!test_join || test_join(&joined) != FSDP_OK) {
+        print_error("cannot join: %s\n", test_join ? fsdp_last_error() : "this test is none of TEST_MAIN_JOINED");
+        exit(1);
+    }
+    joined_ranks = fsdp_context_world_size(joined);
+    joined_rank = fsdp_context_rank(joined);
+    machines_of_environment = fsdp_context_machines(joined);
+    (void)atexit(leave_joined);
+}
+
 static void read_environment(void)
 {
     const char *text = getenv("FSDP_TEST_MACHINES");
 
     machines_of_environment = text ? atoi(text) : 1;
+    if (getenv("FSDP_TEST_JOINED"))
+        join();
 }
 
 static int machines_wanted(void)
@@ -123,7 +149,12 @@ int test_machines_world(int world)
 {
     int machines = machines_wanted();
 
-    return (world + machines - 1) / machines * machines;
+    return joined_ranks > 0 ? joined_ranks : (world + machines - 1) / machines * machines;
+}
+
+bool test_rank_was_here(int world, int rank)
+{
+    return joined_ranks == 0 || world == 1 || rank == joined_rank;
 }
 
 int test_rank_block(int world, int first, int stride, int count)
@@ -137,6 +168,28 @@ int test_rank_block(int world, int first, int stride, int count)
         if (of_machine[m] > 0 && of_machine[m] != block)
             return 1;
     return block < count ? block : 1;
+}
+
+/* A rank that jumped out ends the world for all: nothing more is run. */
+static int run_joined(int world, test_rank_body body, void *arg, char *text, size_t bytes)
+{
+    test_thread test;
+    volatile bool failed = true;
+
+    if (world != joined_ranks)
+        return 0;
+    test_enter_thread(&test);
+    if (setjmp(test.escape) == 0) {
+        body(joined, arg);
+        CHECK_EQ(test_live_bytes(joined), 0);
+        CHECK_OK(fsdp_barrier(fsdp_world(joined)));
+        failed = false;
+    } else {
+        fsdp_abort(joined, test.message);
+        (void)snprintf(text, bytes, "rank %d of %d: %s\n", joined_rank, world, test.message);
+    }
+    test_leave_thread();
+    return failed;
 }
 
 /* `over`: the machines, or NULL: what the environment says. `network`: NULL where there is none. */
@@ -167,6 +220,9 @@ static int run_ranks(int world, test_machines *over, test_rank_body body, void *
 
     text[0] = '\0';
     CHECK(world >= 1 && world <= MAX_WORLD);
+    (void)machines_wanted();
+    if (joined_ranks > 0 && world > 1)
+        return over || race ? 0 : run_joined(world, body, arg, text, bytes);
     ranks = calloc((size_t)world, sizeof *ranks);
     CHECK(ranks != NULL);
     chosen = over;

@@ -12,16 +12,33 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
  * fails ends its rank and aborts the world, so that its peers do not wait for it; then the test fails with the first
  * failure of each rank. A rank must have freed all device memory at its end.
  *
- * With FSDP_TEST_MACHINES=M in the environment worlds that M divides are of M machines, each with its memory. */
+ * With FSDP_TEST_MACHINES=M in the environment worlds that M divides are of M machines, each with its memory.
+ *
+ * With FSDP_TEST_JOINED=1 this process is one rank of a world that somebody else has started (mpirun), for tests whose
+ * ranks share nothing but what they only read (TEST_MAIN_JOINED): worlds of one rank are as ever, those of that many
+ * ranks are these processes, in one context for all, and no other world is run. */
 void test_run_ranks(int world, test_rank_body body, void *arg);
 /* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
  * what breaks the world on one rank: after a collective others may still be inside it. */
 void test_meet(void);
+/* Is fsdp_context_from_env: such a test links the layer launch, the others do not. */
+extern fsdp_status (*test_join)(fsdp_context **context);
+#define TEST_MAIN_JOINED(...)                             \
+    int main(void)                                        \
+    {                                                     \
+        const struct CMUnitTest tests[] = {__VA_ARGS__};  \
+                                                          \
+        test_join = fsdp_context_from_env;                \
+        return cmocka_run_group_tests(tests, NULL, NULL); \
+    }
 /* On how many machines a world is; and skips the case, with the reason, where the environment asks for several. */
 int test_machines_of(int world);
 void test_only_on_one_machine(const char *reason);
-/* The smallest world from `world` on that is on those machines: for tests that draw worlds. */
+/* The smallest world from `world` on that is on those machines, or the one that is joined: for tests that draw worlds.
+ */
 int test_machines_world(int world);
+/* Whether this process has run that rank of a world: of one that is joined, its own. */
+bool test_rank_was_here(int world, int rank);
 /* Of a group of `count` ranks of a world, `first` and each `stride` further, contributions of so many at a time are
  * added first, and then these sums (src/comm/order.h); 1: one after the other. */
 int test_rank_block(int world, int first, int stride, int count);

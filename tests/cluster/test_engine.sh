@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The engine over several machines: it equals unsharded modules, any order of calls gives the same, and the runs of
+# PyTorch are repeated, in every shape that differs.
+set -eu
+# shellcheck source=tests/cluster/machines.sh
+. "$FSDP_SOURCE/tests/cluster/machines.sh"
+machines_enter "$@"
+export OMP_NUM_THREADS=1
+
+report() { # WHAT
+    echo "$machines_count machines with $1 failed:"
+    grep -v ' OK \| RUN ' "$machines_folder/out" | tail -n 60
+    exit 1
+}
+
+# joined K TEST: the tests' ranks are processes of these machines
+joined() {
+    local before
+    before=$(machines_bytes 1)
+    machines_run "$1" env FSDP_TEST_JOINED=1 FSDP_ORDER_COUNT=$orders "$FSDP_BUILD/tests/$2" \
+        >"$machines_folder/out" 2>&1 || report "$1 ranks each in $2"
+    [ $(($(machines_bytes 1) - before)) -gt 1000000 ] || report "$1 ranks each in $2, which has sent too little"
+}
+
+engine() { # K
+    joined "$1" test_shard_parity
+    joined "$1" test_shard_random_order
+}
+
+# PyTorch's runs of as many ranks as can be dealt out evenly
+reference() {
+    local starter=$machines_folder/starter
+    cat >"$starter" <<END
+#!/usr/bin/env bash
+ranks=\$1
+shift
+exec nsenter -t $(cat "$machines_folder/m0.pid") --net --uts --mount --wd="\$PWD" \
+    mpirun.openmpi -np "\$ranks" --map-by ppr:\$((ranks / $machines_count)):node "\$@"
+END
+    chmod +x "$starter"
+    FSDP_TEST_STARTER=$starter FSDP_TEST_STARTER_MACHINES=$machines_count "$FSDP_BUILD/tests/test_train_reference" \
+        >"$machines_folder/out" 2>&1 || report "the runs of PyTorch"
+    grep -q '\[  PASSED  \] [1-9]' "$machines_folder/out" || report "none of PyTorch's runs"
+}
+
+orders=$([ "${TEST_LONG:-}" = 1 ] && echo 1000 || echo 12)
+machines_up 3
+engine 1
+engine 2
+machines_fewer 2
+engine 1
+engine 2
+reference
