@@ -20,9 +20,9 @@
  * processor time on all of its threads since the look before, and a program that neither runs, nor would if it had a
  * core, nor waits for a disk. A peer that computes may take as long as it likes; warnings in the log say who waits for
  * whom, first after a fifth of the timeout, then at doubled intervals. Time is that of the waiting rank: none passes
- * while it is itself stopped (Ctrl-Z of the whole job, a suspended machine). A peer that is stopped alone (SIGSTOP) is
- * named in the log at once, and stands still. The log's sink is called on the thread that waits, which may be a
- * stream's worker.
+ * while it is itself stopped (Ctrl-Z of the whole job, a suspended machine). A peer of the same machine that is stopped
+ * alone (SIGSTOP) is named in the log at once, and stands still. The log's sink is called on the thread that waits,
+ * which may be a stream's worker.
  *
  * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
  * of the stream's device and must stay valid until then; after a call that failed, too, they are the caller's again

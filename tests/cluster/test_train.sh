@@ -15,8 +15,8 @@ train() {
     shift
     "$@" --model.preset=llama-1m --data.path="$FSDP_SOURCE/tests/reference/tokens.bin" --training.seq_len=32 \
         --training.local_batch_size=1 --metrics.log_freq=1 --metrics.jsonl="$name.jsonl" >"$name.txt" 2>&1 || {
-        echo "$name failed: $*"
-        cat "$name.txt"
+        echo "$name failed: $*" >&2
+        cat "$name.txt" >&2
         exit 1
     }
 }

@@ -37,5 +37,5 @@ bool fsdp__leave_machines(fsdp__watch *watch)
         (void)usleep(PAUSE_US);
     }
     fsdp__watch_stop(watch);
-    return !fsdp__arena_aborted(arena) && !atomic_load(&watch->link->silent) && !watch->letters.first;
+    return !fsdp__arena_aborted(arena) && !atomic_load(&watch->link->silent);
 }

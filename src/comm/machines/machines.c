@@ -122,7 +122,7 @@ static void close_world(void *transport)
         whole = fsdp__leave_machines(&machines->watch);
         if (deadline)
             fsdp__deadline_leaving(deadline);
-        fsdp__watch_close(&machines->watch);
+        fsdp__watch_close(&machines->watch, whole);
         fsdp__symmetric_close(machines->local);
     }
     fsdp__link_silence(&machines->link);

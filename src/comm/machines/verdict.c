@@ -89,11 +89,13 @@ static void check_alive(fsdp__watch *watch, int rank)
         fsdp__arena_check_alive(watch->link->arena, rank % watch->link->places.machine_ranks);
 }
 
-/* News of a counterpart come behind what it has sent, those of others by another way than that. */
+/* News of a counterpart come behind what it has sent, and on one machine nothing is late; those of others come by
+ * another way. */
 static int64_t leave_ticks(const fsdp__watch *watch, int rank)
 {
     const fsdp__places *places = &watch->link->places;
-    bool behind = fsdp__are_counterparts(places, places->rank, rank);
+    bool behind = fsdp__are_counterparts(places, places->rank, rank) ||
+                  fsdp__machine_of(places, places->rank) == fsdp__machine_of(places, rank);
 
     return behind ? LEAVE_TICKS : FSDP__MAX(LEAVE_TICKS, limit_of(watch));
 }

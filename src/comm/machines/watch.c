@@ -21,7 +21,7 @@ enum {
     BEATS = 4,          /* in a timeout, at least */
     UNLOOKED_BEATS = 2, /* who waits looks around many times in a beat; else it is in the network, and may be through */
     SETTLE_TURNS = 100, /* of a millisecond: for why the world is broken */
-    LEAVE_TURNS = 60000, /* for the last words, at most, or the timeout */
+    LEAVE_TURNS = 10000, /* for the last words, at most, or the timeout */
     IDLE_NS = 5000000    /* of processor time between two looks: see symmetric/pulse.c; more threads wait here */
 };
 
@@ -462,12 +462,13 @@ void fsdp__watch_stop(fsdp__watch *watch)
     watch->started = false;
 }
 
-void fsdp__watch_close(fsdp__watch *watch)
+void fsdp__watch_close(fsdp__watch *watch, bool whole)
 {
     if (!watch->known)
         return;
     fsdp__watch_stop(watch);
-    fsdp__news_forget(&watch->letters);
+    if (!whole)
+        fsdp__news_forget(&watch->letters);
     pthread_mutex_destroy(&watch->mutex);
     fsdp__free(watch->known);
 }

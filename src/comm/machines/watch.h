@@ -58,7 +58,8 @@ fsdp_status fsdp__watch_open(fsdp__watch *watch, fsdp_context *context, fsdp__li
                              bool one_level);
 /* Ends the thread: with the last words, where the rank leaves. */
 void fsdp__watch_stop(fsdp__watch *watch);
-void fsdp__watch_close(fsdp__watch *watch);
+/* `whole`: the network is taken leave of, and sends what is still on its way, which is its own for good. */
+void fsdp__watch_close(fsdp__watch *watch, bool whole);
 void fsdp__watch_set_timeout(fsdp__watch *watch, int64_t timeout_ms, int64_t tick_ms);
 /* Of a call on this rank, in the group of the tag. */
 void fsdp__watch_note(fsdp__watch *watch, const char *group, int tag, const fsdp__call *call, fsdp__moment moment);
