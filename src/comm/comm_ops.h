@@ -153,8 +153,8 @@ typedef struct fsdp__comm_ops {
     /* Whether every rank is done with reads up to `number`. */
     bool (*readers_done)(void *group, void *pointer, uint64_t number);
     /* Waits for that, in the work of a worker stream, which the calls of the group behind the `issued` first ones stand
-     * behind, or (NULL) of the program in place of all else. Fails when a rank
-     * that is not done is gone, or waits for this one in its turn, or the world has ended. */
+     * behind, or (NULL) of the program in place of all else. Fails when a rank that is not done is gone, or waits for
+     * this one in its turn, or the world has ended. */
     fsdp_status (*await_readers)(void *group, void *pointer, uint64_t number, const fsdp_stream *worker,
                                  uint64_t issued);
 
@@ -165,8 +165,8 @@ typedef struct fsdp__comm_ops {
     /* Watching over ranks that wait for each other: all or none. Of a call of the group, on the thread that it happens
      * on (which after one that failed first waits for peers that still read its caller's memory); whether the program
      * of this rank (its host thread) waits for calls or readers of the group and does nothing else (`worker`: for what
-     * stands on that stream; NULL: for what it does itself, or on any); how long to wait
-     * for a rank that stands still (milliseconds, 0: for ever), in ticks of which length. */
+     * stands on that stream; NULL: for what it does itself, or on any); how long to wait for a rank that stands still
+     * (milliseconds, 0: for ever), in ticks of which length. */
     void (*note)(void *group, const fsdp__call *call, fsdp__moment moment);
     void (*host_waits)(void *group, const fsdp_stream *worker, bool waits);
     void (*set_timeout)(void *transport, int64_t timeout_ms, int64_t tick_ms);

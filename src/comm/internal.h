@@ -55,7 +55,8 @@ bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, cons
 int fsdp__process_group_machines(const fsdp_process_group *group);
 
 /* The caller waits for calls of the group on a stream, which may be waiting for other ranks: until it says that it does
- * not it makes no calls. Only ranks whose programs wait count in the search for a wait that cannot end. */
+ * not it makes no calls. Only ranks whose programs wait count in the search for a wait that cannot end, and on a
+ * `worker` (NULL: none) what stands in its work. */
 void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits);
 
 /* For tests, on every rank before other groups are made: the ranks of this machine add as machines of so many ranks

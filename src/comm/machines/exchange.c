@@ -84,13 +84,6 @@ static fsdp_status post(fsdp__exchange *x, int i)
     return FSDP_OK;
 }
 
-static bool is_elsewhere(const fsdp__exchange *x, int rank)
-{
-    const fsdp__places *places = &x->group->world->link.places;
-
-    return fsdp__machine_of(places, rank) != fsdp__machine_of(places, places->rank);
-}
-
 /* For the pieces of so many bytes that are on their way at a time. */
 static int slots_for(size_t bytes)
 {
@@ -113,7 +106,7 @@ static void add_flows(fsdp__exchange *x, const fsdp__leg *legs, int count, bool 
                     .slots = slots_for(bytes),
                     .requests = x->requests + x->request_count};
         x->request_count += f->slots;
-        if (!is_elsewhere(x, legs[i].rank))
+        if (!fsdp__is_elsewhere(&x->group->world->link.places, legs[i].rank))
             continue;
         *(sends ? &x->sent : &x->received) += (int64_t)bytes;
         x->messages += sends ? fsdp__messages_of((int64_t)bytes) : 0;

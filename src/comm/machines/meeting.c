@@ -102,7 +102,7 @@ static void unpack(const fsdp__meeting *m, fsdp__traffic *traffic)
             memcpy(in->segments[i].data, from, in->segments[i].bytes);
             from += in->segments[i].bytes;
         }
-        if (m->part > 0 || fsdp__machine_of(places, g->column[p]) == fsdp__machine_of(places, places->rank))
+        if (m->part > 0 || !fsdp__is_elsewhere(places, g->column[p]))
             continue;
         traffic->network_received += (int64_t)fsdp__leg_bytes(in);
         traffic->network_sent += (int64_t)fsdp__leg_bytes(out);
@@ -188,12 +188,11 @@ static fsdp_status begin_round(fsdp__meeting *m)
 static fsdp_status end_round(fsdp__meeting *m, fsdp__traffic *traffic)
 {
     const fsdp__machines_group *g = m->group;
-    const fsdp__places *places = &g->world->link.places;
     int with = g->column[g->place ^ 1 << m->round];
 
     FSDP_TRY(fsdp__exchange_end(&m->exchange, traffic));
     unpack_round(m);
-    if (fsdp__machine_of(places, with) != fsdp__machine_of(places, places->rank)) {
+    if (fsdp__is_elsewhere(&g->world->link.places, with)) {
         traffic->network_sent += (int64_t)m->part * (g->columns / 2);
         traffic->network_received += (int64_t)m->part * (g->columns / 2);
     }

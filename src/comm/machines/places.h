@@ -28,6 +28,12 @@ static inline int fsdp__machine_of(const fsdp__places *places, int rank)
     return rank / places->machine_ranks;
 }
 
+/* On another machine than this rank. */
+static inline bool fsdp__is_elsewhere(const fsdp__places *places, int rank)
+{
+    return fsdp__machine_of(places, rank) != fsdp__machine_of(places, places->rank);
+}
+
 static inline int fsdp__local_of(const fsdp__places *places, int rank)
 {
     return rank % places->machine_ranks;

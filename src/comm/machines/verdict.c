@@ -86,7 +86,7 @@ static bool end_silent(fsdp__watch *watch, int rank, int64_t limit)
 static void check_alive(fsdp__watch *watch, int rank)
 {
     if (rank != watch->link->places.rank)
-        fsdp__arena_check_alive(watch->link->arena, rank % watch->link->places.machine_ranks);
+        fsdp__arena_check_alive(watch->link->arena, fsdp__local_of(&watch->link->places, rank));
 }
 
 /* News of a counterpart come behind what it has sent, and on one machine nothing is late; those of others come by
@@ -94,8 +94,7 @@ static void check_alive(fsdp__watch *watch, int rank)
 static int64_t leave_ticks(const fsdp__watch *watch, int rank)
 {
     const fsdp__places *places = &watch->link->places;
-    bool behind = fsdp__are_counterparts(places, places->rank, rank) ||
-                  fsdp__machine_of(places, places->rank) == fsdp__machine_of(places, rank);
+    bool behind = fsdp__are_counterparts(places, places->rank, rank) || !fsdp__is_elsewhere(places, rank);
 
     return behind ? LEAVE_TICKS : FSDP__MAX(LEAVE_TICKS, limit_of(watch));
 }
@@ -125,7 +124,7 @@ void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
 static void check_last_word(fsdp__watch *watch, int listener, int rank)
 {
     const fsdp__places *places = &watch->link->places;
-    const fsdp__arena_rank *shared = &watch->link->arena->control->ranks[listener % places->machine_ranks];
+    const fsdp__arena_rank *shared = &watch->link->arena->control->ranks[fsdp__local_of(places, listener)];
     char text[96];
 
     if (listener == places->rank ||

@@ -196,7 +196,7 @@ static void hear(fsdp__watch *watch, int from, const fsdp__news *what)
 {
     if (what->kind == FSDP__NEWS_BROKEN)
         fsdp__arena_abort(watch->link->arena, (fsdp_status)what->status, what->blamed, what->text);
-    else if (from % watch->link->places.machine_ranks == fsdp__local_of(&watch->link->places, watch->link->places.rank))
+    else if (fsdp__are_counterparts(&watch->link->places, watch->link->places.rank, from))
         note_news(watch, from, what);
 }
 
