@@ -6,6 +6,7 @@
 #include "comm/coalesced.h"
 #include "comm/counters.h"
 #include "comm/issue.h"
+#include "comm/regions.h"
 #include "comm/sharded_buffer.h"
 
 static bool known_dtype(fsdp_dtype dtype)
@@ -261,6 +262,12 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
     int64_t bytes = 0;
 
     FSDP_TRY(check_buffers(group, &call, stream));
+    fsdp__regions_find(group->comm, &call);
+    if (call.places != 0 && !call.shared)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot all_gather_coalesced in group '%s': some of its buffers lie in shared memory, others "
+                         "do not",
+                         group->name);
     for (int64_t i = 0; i < count; i++)
         bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);

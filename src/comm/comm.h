@@ -53,7 +53,8 @@ struct fsdp__comm {
     void *transport;
     fsdp_process_group *world;
     fsdp_process_group *groups; /* all live ones; changed by the host, under the mutex, which workers read it under */
-    fsdp__counters counters;    /* of all groups, also freed ones */
+    struct fsdp__region *regions;
+    fsdp__counters counters; /* of all groups, also freed ones */
     _Atomic int64_t total_ns, waiting_ns;
 
     _Atomic bool broken;

@@ -11,7 +11,7 @@
 
 /* What each rank tells the others about the group it asks for. */
 typedef struct request {
-    uint64_t hash; /* of ranks and name */
+    uint64_t ranks, name; /* hashes */
     int32_t count;
     int32_t first; /* lowest rank; -1: it cannot say, and will report that */
 } request;
@@ -28,32 +28,41 @@ static fsdp_status check_ranks(const fsdp_process_group *world, const int *ranks
 }
 
 /* Do all the ranks that I list, list the same? (Who is not in a group looks at its first rank.) */
-static fsdp_status compare_requests(const fsdp_process_group *world, const request *all, const int *ranks, int count)
+static fsdp_status compare_requests(const fsdp_process_group *world, const request *all, const int *ranks, int count,
+                                    const char *name)
 {
     const request *mine = &all[world->rank];
     int members = fsdp__position_of(world->rank, ranks, count) >= 0 ? count : 1;
 
-    for (int i = 0; i < members; i++)
-        if (all[ranks[i]].first >= 0 && (all[ranks[i]].hash != mine->hash || all[ranks[i]].count != mine->count))
+    for (int i = 0; i < members; i++) {
+        const request *other = &all[ranks[i]];
+
+        if (other->first < 0)
+            continue;
+        if (other->ranks != mine->ranks || other->count != mine->count)
             return FSDP_FAIL(FSDP_MISMATCH,
-                             "rank %d wants a group of %d ranks from rank %d on, rank %d one of %d from rank %d on, or "
-                             "under another name",
-                             world->ranks[world->rank], (int)mine->count, (int)mine->first, ranks[i],
-                             (int)all[ranks[i]].count, (int)all[ranks[i]].first);
+                             "rank %d wants a group of %d ranks from rank %d on, rank %d one of %d from rank %d on%s",
+                             world->ranks[world->rank], (int)mine->count, (int)mine->first, ranks[i], (int)other->count,
+                             (int)other->first,
+                             other->count == mine->count && other->first == mine->first ? " with other ranks" : "");
+        if (other->name != mine->name)
+            return FSDP_FAIL(FSDP_MISMATCH, "rank %d wants it under the name '%s', rank %d under another",
+                             world->ranks[world->rank], name, ranks[i]);
+    }
     return FSDP_OK;
 }
 
 static fsdp_status exchange_requests(fsdp_process_group *world, const int *ranks, int count, const char *name,
                                      bool valid, request *all)
 {
-    request mine = {.hash = FSDP__HASH_OF_NOTHING, .count = count, .first = -1};
+    request mine = {.count = count, .first = -1};
     fsdp__call call = {
         .name = FSDP__CALL_PROCESS_GROUP_CREATE, .send = &mine, .recv = all, .count = sizeof mine, .dtype = FSDP_U8};
 
     if (valid) {
         mine.first = ranks[0];
-        mine.hash =
-            fsdp__hash_bytes(fsdp__hash_bytes(mine.hash, ranks, (size_t)count * sizeof *ranks), name, strlen(name));
+        mine.ranks = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, ranks, (size_t)count * sizeof *ranks);
+        mine.name = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, strlen(name));
     }
     FSDP_TRY(fsdp__comm_issue_host(world, FSDP_OBJECTS, world->ops->all_gather, &call));
     return FSDP_OK;
@@ -108,7 +117,7 @@ fsdp_status fsdp_process_group_create(fsdp_context *context, const int *ranks, i
     agreed = exchange_requests(world, ranks, count, name, status == FSDP_OK, all);
     if (agreed == FSDP_OK) {
         if (status == FSDP_OK)
-            status = compare_requests(world, all, ranks, count);
+            status = compare_requests(world, all, ranks, count, name);
         if (status == FSDP_OK)
             status = open_group(comm, ranks, count, fsdp__position_of(world->rank, ranks, count), name, &group);
         agreed = fsdp__comm_agree(world, FSDP__CALL_PROCESS_GROUP_CREATE, status);

@@ -54,6 +54,13 @@ fsdp_status fsdp__copies_mirror(fsdp__copies *copies, const fsdp_sharded_buffer 
 /* Launches what has been added and not been launched yet. */
 fsdp_status fsdp__copies_flush(fsdp__copies *copies);
 
+/* Whether a gather's rows come to their places in shared memory, which the host may follow pointers to (`follows`);
+ * also where nothing is to be moved. */
+static inline bool fsdp__gathers_in_place(const fsdp__call *call, bool follows)
+{
+    return call->shared && (follows || call->places == 0);
+}
+
 /* The shards of group rank `rank` go to their rows of the call's unsharded buffers. */
 fsdp_status fsdp__place_own_rows(const fsdp__call *call, int rank, fsdp_stream *stream, fsdp__traffic *traffic);
 

@@ -8,6 +8,7 @@
 #include "comm/fake/machines.h"
 #include "comm/internal.h"
 #include "comm/process_group.h"
+#include "comm/regions.h"
 
 enum {
     MOST_SECONDS = 1000000000
@@ -22,6 +23,7 @@ static void comm_free(void *state)
         fsdp__process_group_destroy(comm->world);
     if (comm->transport)
         comm->ops->close(comm->transport);
+    fsdp__regions_free(comm);
     pthread_mutex_destroy(&comm->mutex);
     fsdp__free(comm);
 }

@@ -63,7 +63,7 @@ static void disagree_on_blocks(fsdp_context *context, void *arg)
     CHECK_ERROR(
         fsdp_all_gather_coalesced(world, buffers, 2, cpu_stream(context)), FSDP_MISMATCH,
         "call 1 is all_gather_coalesced of 2 buffers with 80 bytes float32 on rank 0 but all_gather_coalesced of 2 "
-        "buffers with 80 bytes float32 on rank 2 with other options or buffer sizes");
+        "buffers with 80 bytes float32 on rank 2 with other sizes or dtypes of the buffers");
 }
 
 static void ranks_with_other_block_sizes_disagree(void **state)
@@ -80,7 +80,7 @@ static void disagree_on_flags(fsdp_context *context, void *arg)
     (void)arg;
     CHECK_ERROR(
         fsdp__process_group_any_later(world, flags, fsdp_process_group_rank(world) == 2 ? 3 : 4, cpu_stream(context)),
-        FSDP_MISMATCH, "on rank 2 with other options or buffer sizes");
+        FSDP_MISMATCH, "on rank 2 with another number of flags");
 }
 
 static void ranks_with_other_flags_disagree(void **state)

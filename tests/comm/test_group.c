@@ -86,17 +86,30 @@ static void group_mistakes(fsdp_context *context, void *arg)
                 FSDP_MISMATCH,
                 "rank 0: rank 0 wants a group of 2 ranks from rank 0 on, rank 1 one of 1 from rank 1 on");
     CHECK_ERROR(fsdp_process_group_create(context, pair, 2, rank == 1 ? "y" : "x", &group), FSDP_MISMATCH,
-                "under another name");
+                "rank 0: rank 0 wants it under the name 'x', rank 1 under another");
     /* and nothing is broken */
     CHECK_OK(fsdp_process_group_create(context, pair, 2, "x", &group));
     CHECK_OK(fsdp_barrier(group));
     fsdp_process_group_free(group);
 }
 
+static void other_ranks(fsdp_context *context, void *arg)
+{
+    int with_one[3] = {0, 1, 3}, with_two[3] = {0, 2, 3};
+    fsdp_process_group *group = NULL;
+
+    (void)arg;
+    CHECK_ERROR(
+        fsdp_process_group_create(context, fsdp_context_rank(context) == 1 ? with_two : with_one, 3, "x", &group),
+        FSDP_MISMATCH,
+        "rank 0 wants a group of 3 ranks from rank 0 on, rank 1 one of 3 from rank 0 on with other ranks");
+}
+
 static void mistakes_in_making_a_group_are_everybodys(void **state)
 {
     (void)state;
     test_run_ranks(2, group_mistakes, NULL);
+    test_run_ranks(4, other_ranks, NULL);
 }
 
 static void many_groups(fsdp_context *context, void *arg)

@@ -43,4 +43,53 @@ static void where_the_memory_lies_tells_nothing(void **state)
     CHECK(are_same(call, other));
 }
 
-TEST_MAIN(cmocka_unit_test(what_tells_calls_apart), cmocka_unit_test(where_the_memory_lies_tells_nothing))
+static void check_text(const fsdp__call *first, const fsdp__call *other, const char *expected)
+{
+    fsdp__signature a, b;
+    char text[640];
+
+    fsdp__signature_fill(first, &a);
+    fsdp__signature_fill(other, &b);
+    fsdp__signature_mismatch("g", &a, 4, &b, 6, text, sizeof text);
+    CHECK_STRING(text, expected);
+}
+
+#define GATHER "all_gather_coalesced of 1 buffers with 32 bytes float32"
+#define BOTH "ranks disagree in group 'g': call 7 is " GATHER " on rank 4 but " GATHER " on rank 6"
+
+static void what_differs_is_said(void **state)
+{
+    fsdp_sharded_buffer buffer = {.numel = 16, .chunk = 8, .unsharded_dtype = FSDP_F32, .shard_dtype = FSDP_F32},
+                        odd = buffer;
+    const fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_COALESCED,
+                             .sequence = 7,
+                             .buffers = &buffer,
+                             .buffer_count = 1,
+                             .predivide = 1,
+                             .divisor = 1};
+    fsdp__call other = call;
+
+    (void)state;
+    odd.numel = 15;
+    other.buffers = &odd;
+    check_text(&call, &other, BOTH " with other sizes or dtypes of the buffers");
+    other = call;
+    other.places = 3;
+    check_text(&call, &other, BOTH " elsewhere in shared memory");
+    other = call;
+    other.force_copy = true;
+    check_text(&call, &other, BOTH " with force_copy");
+    check_text(&other, &call, BOTH " without force_copy");
+    other = call;
+    other.divisor = 2;
+    check_text(&call, &other, BOTH " with another predivide or divisor");
+    other = call;
+    other.sequence = 8;
+    check_text(&call, &other,
+               "ranks disagree in group 'g': call 7 is " GATHER " on rank 4 but call 8, " GATHER " on rank 6");
+    other = (fsdp__call){.name = FSDP__CALL_BARRIER, .sequence = 7};
+    check_text(&call, &other, "ranks disagree in group 'g': call 7 is " GATHER " on rank 4 but barrier on rank 6");
+}
+
+TEST_MAIN(cmocka_unit_test(what_tells_calls_apart), cmocka_unit_test(where_the_memory_lies_tells_nothing),
+          cmocka_unit_test(what_differs_is_said))

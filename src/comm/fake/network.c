@@ -198,16 +198,20 @@ void fsdp__fake_count_all_reduce(const fsdp_process_group *group, const fsdp__ca
 
 /* ---- buffers ---- */
 
-/* Whether the host, and the machine's ranks, may follow the call's pointers; also where nothing is to be moved. */
-static bool lies_in_shared_memory(const count *c)
+/* Whether the host may follow pointers to memory that the machine's ranks see. */
+static bool follows(const count *c)
 {
-    bool follows = !c->shape.flat && fsdp__device_host_access(fsdp__stream_device(c->traffic->stream));
+    return !c->shape.flat && fsdp__device_host_access(fsdp__stream_device(c->traffic->stream));
+}
 
+/* Whether the machine's ranks see what this one contributes; also where that is nothing. */
+static bool is_visible(const count *c)
+{
     for (int64_t i = 0; i < c->call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &c->call->buffers[i];
         size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
 
-        if (bytes > 0 && b->unsharded && (!follows || !fsdp__fake_shares(c->fake, b->unsharded, bytes)))
+        if (bytes > 0 && b->unsharded && (!follows(c) || !fsdp__fake_shares(c->fake, b->unsharded, bytes)))
             return false;
     }
     return true;
@@ -234,7 +238,7 @@ void fsdp__fake_count_gather_coalesced(const fsdp_process_group *group, const fs
 
     if (!begin(&c, group, call, traffic))
         return;
-    if (!lies_in_shared_memory(&c)) {
+    if (!fsdp__gathers_in_place(call, follows(&c))) {
         fsdp__packed_walk(call, fsdp__coalesced_room(call, group->size, false), false, gather_piece, &c);
         return;
     }
@@ -290,8 +294,8 @@ void fsdp__fake_count_reduce_coalesced(const fsdp_process_group *group, const fs
 
     if (!begin(&c, group, call, traffic))
         return;
-    reads = c.shape.locals == 1 ? !call->force_copy : fsdp__shown_is_direct(call) && lies_in_shared_memory(&c);
-    if (!c.shape.flat && fsdp__device_host_access(fsdp__stream_device(traffic->stream))) {
+    reads = c.shape.locals == 1 ? !call->force_copy : fsdp__shown_is_direct(call) && is_visible(&c);
+    if (follows(&c)) {
         meet(&c);
         if (reads) {
             exchange_sums(&c);

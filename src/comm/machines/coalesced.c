@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/coalesced.h"
-#include "comm/machines/memory.h"
 #include "comm/machines/plain.h"
 #include "comm/machines/reduction.h"
 #include "comm/sharded_buffer.h"
@@ -43,21 +42,6 @@ typedef struct gather {
     fsdp__segment *segments; /* [columns][runs] */
     fsdp__leg *legs;         /* of what is sent, then of what comes */
 } gather;
-
-/* Also where nothing is to be moved. */
-static bool is_shared(fsdp__machines_group *group, const fsdp__call *call, fsdp_stream *stream)
-{
-    bool follows = !group->flat && fsdp__device_host_access(fsdp__stream_device(stream));
-
-    for (int64_t i = 0; i < call->buffer_count; i++) {
-        const fsdp_sharded_buffer *b = &call->buffers[i];
-        size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
-
-        if (bytes > 0 && (!follows || !fsdp__machines_shares(group->world, b->unsharded, bytes)))
-            return false;
-    }
-    return true;
-}
 
 /* All rows of the rank at a place, where they lie. */
 static fsdp_status find_rows(gather *x, int place, fsdp__leg *leg)
@@ -151,10 +135,11 @@ fsdp_status fsdp__machines_all_gather_coalesced(void *g, const fsdp__call *call,
     fsdp__machines_group *group = g;
     fsdp__plain_way way = packed_way(group);
     gather x = {.group = group, .call = call, .stream = stream, .traffic = traffic};
+    bool follows = !group->flat && fsdp__device_host_access(fsdp__stream_device(stream));
 
     if (fsdp__machines_is_local(group))
         return fsdp__symmetric_all_gather_coalesced(group->local, call, stream, traffic);
-    if (is_shared(group, call, stream))
+    if (fsdp__gathers_in_place(call, follows))
         return gather_shared(&x);
     return fsdp__coalesced_gather_by(&way, call, stream, traffic);
 }
@@ -181,22 +166,10 @@ void fsdp__machines_give_back(void *g, const fsdp_sharded_buffer *buffer)
 
 /* ---- reduce ---- */
 
-static bool adds_nothing(const fsdp__call *call)
-{
-    for (int64_t i = 0; i < call->buffer_count; i++)
-        if (call->buffers[i].unsharded)
-            return false;
-    return true;
-}
-
-/* Whether contributions are read where they are: on all ranks of this machine, or there is one, or there is nothing,
- * which all have alike. */
+/* Whether contributions are read where they are: on all ranks of this machine, or there is one. */
 static bool is_visible(const fsdp__machines_group *group, const fsdp__call *call, fsdp__shown_path path)
 {
-    if (group->locals == 1)
-        return !call->force_copy;
-    return path == FSDP__SHOWN_SYMMETRIC ||
-           (path == FSDP__SHOWN_SHARED && fsdp__shown_is_direct(call) && adds_nothing(call));
+    return group->locals == 1 ? !call->force_copy : path == FSDP__SHOWN_SYMMETRIC;
 }
 
 /* Where that is so on every machine. */

@@ -21,8 +21,6 @@ typedef struct fsdp__machines {
     bool one_level;
     bool awaited;                        /* all ranks wait to hear whether it has joined */
     struct fsdp__machines_group *groups; /* alive */
-    struct fsdp__machine_region *regions;
-    pthread_mutex_t mutex; /* of the regions */
 } fsdp__machines;
 
 typedef struct fsdp__machines_group {

@@ -130,7 +130,6 @@ static void close_world(void *transport)
     fsdp__places_release(&machines->link.places);
     fsdp__arena_unref(arena);
     fsdp__arena_unref(machines->link.arena);
-    pthread_mutex_destroy(&machines->mutex);
     fsdp__free(machines);
 }
 
@@ -185,7 +184,6 @@ static fsdp_status machines_new(const fsdp__network_ops *ops, void *network, fsd
     machines->link.arena = fsdp__arena_ref(arena);
     machines->one_level = options->one_level;
     machines->awaited = wait;
-    pthread_mutex_init(&machines->mutex, NULL);
     fsdp__watch_set_timeout(&machines->watch, FSDP__TIMEOUT_MS, FSDP__TICK_MS);
     *out = machines;
     return FSDP_OK;

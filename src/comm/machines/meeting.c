@@ -297,15 +297,9 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
 {
     const fsdp__machines_group *g = m->group;
     const fsdp__signature *a = &fsdp__meeting_header(m, 0)->signature, *b = &fsdp__meeting_header(m, place)->signature;
-    char first[224], second[224], text[640], number[48] = "";
+    char text[640];
 
-    fsdp__signature_text(a, first, sizeof first);
-    fsdp__signature_text(b, second, sizeof second);
-    if (a->sequence != b->sequence)
-        snprintf(number, sizeof number, "call %llu, ", (unsigned long long)b->sequence);
-    snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s%s on rank %d%s",
-             g->name, (unsigned long long)a->sequence, first, g->column[0], number, second, g->column[place],
-             strcmp(first, second) == 0 ? " with other options or buffer sizes" : "");
+    fsdp__signature_mismatch(g->name, a, g->column[0], b, g->column[place], text, sizeof text);
     fsdp__arena_abort(g->world->link.arena, FSDP_MISMATCH, -1, text);
     fsdp__link_give_up(&g->world->link);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);

@@ -1,50 +1,7 @@
 /* memory.c - a region on each machine, or none on any. */
 #include "comm/machines/memory.h"
 
-#include "base/alloc.h"
 #include "comm/symmetric/memory.h"
-
-/* What was given out and not given back. */
-typedef struct fsdp__machine_region {
-    struct fsdp__machine_region *next;
-    const char *start;
-    size_t bytes;
-} region;
-
-bool fsdp__machines_shares(fsdp__machines *machines, const void *pointer, size_t bytes)
-{
-    const char *at = pointer;
-    bool shares = false;
-
-    pthread_mutex_lock(&machines->mutex);
-    for (const region *r = machines->regions; r && !shares; r = r->next)
-        shares = at >= r->start && bytes <= r->bytes && (size_t)(at - r->start) <= r->bytes - bytes;
-    pthread_mutex_unlock(&machines->mutex);
-    return shares;
-}
-
-static void remember(fsdp__machines *machines, region *r, const void *start, size_t bytes)
-{
-    pthread_mutex_lock(&machines->mutex);
-    *r = (region){machines->regions, start, bytes};
-    machines->regions = r;
-    pthread_mutex_unlock(&machines->mutex);
-}
-
-static void forget(fsdp__machines *machines, const void *start)
-{
-    region *found = NULL;
-
-    pthread_mutex_lock(&machines->mutex);
-    for (region **link = &machines->regions; *link && !found; link = &(*link)->next)
-        if ((*link)->start == start) {
-            found = *link;
-            *link = found->next;
-            break;
-        }
-    pthread_mutex_unlock(&machines->mutex);
-    fsdp__free(found);
-}
 
 fsdp_status fsdp__machines_alloc(void *transport, size_t bytes, void **out)
 {
@@ -78,19 +35,10 @@ static fsdp_status compare_results(fsdp__machines_group *group, const fsdp__call
 fsdp_status fsdp__machines_alloc_shared(void *g, const fsdp__call *call, fsdp__traffic *traffic, void **out)
 {
     fsdp__machines_group *group = g;
-    region *r = fsdp__malloc(sizeof *r);
-    fsdp__call with_own = *call;
     fsdp_status mine, status;
     bool held;
 
-    /* Told to the others in the call, as whoever cannot take part does. */
-    if (!r)
-        with_own.own_status = FSDP_NO_MEMORY;
-    mine = fsdp__symmetric_alloc_shared(group->local, &with_own, traffic, out);
-    if (mine == FSDP_OK)
-        remember(group->world, r, *out, call->bytes);
-    else
-        fsdp__free(r);
+    mine = fsdp__symmetric_alloc_shared(group->local, call, traffic, out);
     if (fsdp__machines_is_local(group))
         return mine;
     held = fsdp_hold_error(mine != FSDP_OK);
@@ -107,8 +55,5 @@ fsdp_status fsdp__machines_alloc_shared(void *g, const fsdp__call *call, fsdp__t
 
 void fsdp__machines_free_shared(void *g, void *pointer)
 {
-    fsdp__machines_group *group = g;
-
-    forget(group->world, pointer);
-    fsdp__symmetric_free_shared(group->local, pointer);
+    fsdp__symmetric_free_shared(((fsdp__machines_group *)g)->local, pointer);
 }

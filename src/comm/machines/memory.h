@@ -4,9 +4,6 @@
 
 #include "comm/machines/meeting.h"
 
-/* Whether [pointer, pointer + bytes) is memory that the ranks of this machine share. Any thread. */
-bool fsdp__machines_shares(fsdp__machines *machines, const void *pointer, size_t bytes);
-
 /* Of the table of the transport. */
 fsdp_status fsdp__machines_alloc(void *transport, size_t bytes, void **out);
 void fsdp__machines_free(void *transport, void *pointer);

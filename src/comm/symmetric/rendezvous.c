@@ -155,16 +155,10 @@ static fsdp_status fail_mismatch(fsdp__symmetric_group *group, int other)
     const fsdp__signature *a = &fsdp__entry_of(group, 0)->signature;
     const fsdp__signature *b = &fsdp__entry_of(group, other)->signature;
     const fsdp__arena *arena = group->world->arena;
-    char first[224], second[224], text[640], number[48] = "";
+    char text[640];
 
-    fsdp__signature_text(a, first, sizeof first);
-    fsdp__signature_text(b, second, sizeof second);
-    if (a->sequence != b->sequence)
-        snprintf(number, sizeof number, "call %llu, ", (unsigned long long)b->sequence);
-    snprintf(text, sizeof text, "ranks disagree in group '%s': call %llu is %s on rank %d but %s%s on rank %d%s",
-             group->name, (unsigned long long)a->sequence, first, fsdp__arena_global(arena, group->ranks[0]), number,
-             second, fsdp__arena_global(arena, group->ranks[other]),
-             strcmp(first, second) == 0 ? " with other options or buffer sizes" : "");
+    fsdp__signature_mismatch(group->name, a, fsdp__arena_global(arena, group->ranks[0]), b,
+                             fsdp__arena_global(arena, group->ranks[other]), text, sizeof text);
     /* Every rank of the group finds the same; the record ends the rest of the world too. */
     fsdp__arena_abort(group->world->arena, FSDP_MISMATCH, -1, text);
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);

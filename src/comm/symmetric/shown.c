@@ -53,7 +53,7 @@ static fsdp_status fill_payload(fsdp__symmetric_group *group, const fsdp__call *
                          (long long)call->buffer_count, group->name, BITS_BUFFERS);
     if (!fits && !entry->complete)
         memset(bits, 0, FSDP__PAYLOAD_BYTES);
-    for (int64_t i = 0; (entry->readable || !entry->complete) && i < call->buffer_count; i++) {
+    for (int64_t i = 0; (entry->readable || !entry->complete) && !call->shared && i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         uint64_t offset = b->numel == 0 ? 0 : fsdp__to_offset(group, b->unsharded);
 
@@ -62,7 +62,6 @@ static fsdp_status fill_payload(fsdp__symmetric_group *group, const fsdp__call *
             table[i] = offset;
         else if (!entry->complete && b->unsharded)
             bits[i / 8] |= (unsigned char)(1 << i % 8);
-        entry->buffers_hash = fsdp__mix(entry->buffers_hash, offset);
     }
     return FSDP_OK;
 }
@@ -72,20 +71,14 @@ fsdp_status fsdp__shown_meet(fsdp__symmetric_group *g, const fsdp__call *call, b
 {
     bool direct = fsdp__shown_is_direct(call);
     fsdp__entry entry = {.readable = readable, .complete = is_complete(call)};
-    const fsdp__entry *first;
 
     FSDP_TRY(fill_payload(g, call, &entry));
     FSDP_TRY(fsdp__show(g, call, &entry, traffic));
-    first = fsdp__entry_of(g, 0);
-    /* All addresses equal: one memory. That holds with force_copy, too, as there is no other way then. */
-    *out = FSDP__SHOWN_SHARED;
-    for (int r = 0; r < g->size; r++) {
-        const fsdp__entry *other = fsdp__entry_of(g, r);
-        if (!other->readable)
+    /* With force_copy, too, as there is no other way then. */
+    *out = call->shared ? FSDP__SHOWN_SHARED : direct ? FSDP__SHOWN_SYMMETRIC : FSDP__SHOWN_STAGING;
+    for (int r = 0; r < g->size; r++)
+        if (!fsdp__entry_of(g, r)->readable)
             *out = FSDP__SHOWN_STAGING;
-        else if (*out == FSDP__SHOWN_SHARED && other->buffers_hash != first->buffers_hash)
-            *out = direct ? FSDP__SHOWN_SYMMETRIC : FSDP__SHOWN_STAGING;
-    }
     return FSDP_OK;
 }
 

@@ -8,7 +8,7 @@
 typedef enum fsdp__shown_path {
     FSDP__SHOWN_STAGING,   /* somebody's is not seen by the others */
     FSDP__SHOWN_SYMMETRIC, /* each has its own, which the others read */
-    FSDP__SHOWN_SHARED     /* all have the same */
+    FSDP__SHOWN_SHARED     /* of a gather: all have the same */
 } fsdp__shown_path;
 
 /* Whether peers can read all `unsharded` memory of this rank. */

@@ -51,6 +51,7 @@ void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
     out->buffers = call->buffer_count;
     out->predivide = call->predivide;
     out->divisor = call->divisor;
+    out->places = call->places;
     out->force_copy = call->force_copy;
 }
 
@@ -89,4 +90,30 @@ void fsdp__signature_text(const fsdp__signature *s, char *text, size_t bytes)
     length = strlen(text);
     if (s->label[0])
         snprintf(text + length, bytes - length, " for '%s'", s->label);
+}
+
+/* Of two that read alike. */
+static const char *difference_text(const fsdp__signature *a, const fsdp__signature *b)
+{
+    if (a->hash != b->hash)
+        return a->buffers ? " with other sizes or dtypes of the buffers" : " with another number of flags";
+    if (a->places != b->places)
+        return " elsewhere in shared memory";
+    if (a->force_copy != b->force_copy)
+        return a->force_copy ? " without force_copy" : " with force_copy";
+    return " with another predivide or divisor";
+}
+
+void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
+                              const fsdp__signature *other, int other_rank, char *text, size_t bytes)
+{
+    char of_first[224], of_other[224], number[48] = "";
+
+    fsdp__signature_text(first, of_first, sizeof of_first);
+    fsdp__signature_text(other, of_other, sizeof of_other);
+    if (first->sequence != other->sequence)
+        snprintf(number, sizeof number, "call %llu, ", (unsigned long long)other->sequence);
+    snprintf(text, bytes, "ranks disagree in group '%s': call %llu is %s on rank %d but %s%s on rank %d%s", group,
+             (unsigned long long)first->sequence, of_first, first_rank, number, of_other, other_rank,
+             !number[0] && strcmp(of_first, of_other) == 0 ? difference_text(first, other) : "");
 }

@@ -10,6 +10,7 @@ typedef struct fsdp__signature {
     int64_t bytes;   /* per rank */
     int64_t buffers; /* in coalesced calls */
     uint64_t hash;   /* of the buffers' sizes and dtypes; how many flags ride along */
+    uint64_t places; /* of a gather: where in shared memory the buffers lie */
     int32_t root;
     uint8_t name, dtype, op, force_copy;
     float predivide, divisor;
@@ -25,5 +26,8 @@ static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out);
 /* "all_gather of 4096 bytes float32", and " for 'label'" if it has one */
 void fsdp__signature_text(const fsdp__signature *signature, char *text, size_t bytes);
+/* What two ranks (global) say about a call of the group that is not the same. */
+void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
+                              const fsdp__signature *other, int other_rank, char *text, size_t bytes);
 
 #endif

@@ -9,10 +9,9 @@ typedef struct fsdp__entry {
     fsdp__signature signature;
     /* Not compared. Addresses are offsets from the arena's base. */
     uint64_t send, recv;
-    uint64_t buffers_hash; /* of the addresses of all buffers' `unsharded` */
-    bool readable;         /* all this call's memory can be read by peers */
-    bool complete;         /* of a reduction: this rank contributes to all buffers, or has set all its flags */
-    int32_t own_status;    /* of process_group_alloc */
+    bool readable;      /* all this call's memory can be read by peers */
+    bool complete;      /* of a reduction: this rank contributes to all buffers, or has set all its flags */
+    int32_t own_status; /* of process_group_alloc */
 } fsdp__entry;
 
 typedef struct fsdp__rank_slot {
