@@ -125,8 +125,8 @@ FSDP_API fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, c
                                           const size_t *bytes, void **out, size_t *out_bytes);
 FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes);
 /* All ranks learn the worst: FSDP_OK only if `mine` is FSDP_OK on every rank, else the lowest failing rank's status and
- * message, prefixed "rank N: " unless another group's agreement did. Makes a local failure everybody's without breaking
- * the group. [collective] [blocks] */
+ * message, prefixed "rank N: " unless another group's agreement did, and with " (machine 'b')" at its end where ranks
+ * are on several. Makes a local failure everybody's without breaking the group. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
 /* ---- coalesced collectives for sharded parameters ----

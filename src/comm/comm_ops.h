@@ -177,6 +177,8 @@ typedef struct fsdp__comm_ops {
      * the transport has. */
     int (*machines)(const void *group);
     bool (*can_share)(const void *group);
+    /* What the machine of a global rank is called; NULL, or no such slot: all ranks are on one. */
+    const char *(*host_of)(const void *transport, int rank);
 
     /* NULL: it has no shared memory to add in, or adds so anyway. The world, and groups made from now on, add as
      * machines of so many ranks do: [Note: order of addition] in order.h. */

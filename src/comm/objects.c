@@ -201,14 +201,28 @@ static bool names_rank(const char *message)
     return sscanf(message, "rank %*d: %n", &end) == 0 && end > 0;
 }
 
+/* " (machine 'b')", where the ranks are on several and the message does not name it. */
+static void write_machine(const fsdp_process_group *group, int rank, const char *message, char *text, size_t bytes)
+{
+    const fsdp__comm *comm = group->comm;
+    const char *host = comm->ops->host_of ? comm->ops->host_of(comm->transport, rank) : NULL;
+    char named[96];
+
+    snprintf(named, sizeof named, "machine '%.64s'", host ? host : "");
+    if (host && !strstr(message, named))
+        snprintf(text, bytes, " (%s)", named);
+}
+
 /* Of the lowest rank that failed. */
 static fsdp_status report(const fsdp_process_group *group, int rank, const verdict *said)
 {
     fsdp_status status = (fsdp_status)said->status;
+    char machine[100] = "";
 
     if (group->size == 1 || names_rank(said->message)) /* who is alone asks for no number */
         return FSDP_FAIL(status, "%s", said->message);
-    return FSDP_FAIL(status, "rank %d: %s", group->ranks[rank], said->message);
+    write_machine(group, group->ranks[rank], said->message, machine, sizeof machine);
+    return FSDP_FAIL(status, "rank %d: %s%s", group->ranks[rank], said->message, machine);
 }
 
 fsdp_status fsdp__comm_agree(fsdp_process_group *group, fsdp__call_name name, fsdp_status mine)

@@ -534,8 +534,39 @@ static void ranks_that_disagree_are_named_everywhere(void **state)
     }
 }
 
+static void agree_on_a_failure(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    int rank = fsdp_context_rank(context), ranks[1];
+    fsdp_process_group *alone = NULL;
+    fsdp_status mine = rank < 2 ? FSDP_OK : FSDP_FAIL(FSDP_IO, "cannot write 'x'");
+
+    (void)arg;
+    CHECK_ERROR(fsdp_agree(world, mine), FSDP_IO, "rank 2: cannot write 'x' (machine 'b')");
+    /* once is enough */
+    mine = rank == 0 ? FSDP_OK : FSDP_FAIL(FSDP_IO, "rank %d: machine '%c' is full", rank, 'a' + rank / 2);
+    CHECK_STATUS(fsdp_agree(world, mine), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "rank 1: machine 'a' is full");
+    mine = rank == 0 ? FSDP_OK : FSDP_FAIL(FSDP_IO, "machine '%c' is full", 'a' + rank / 2);
+    CHECK_STATUS(fsdp_agree(world, mine), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "rank 1: machine 'a' is full");
+    ranks[0] = rank;
+    CHECK_OK(fsdp_process_group_create(context, ranks, 1, "alone", &alone));
+    CHECK_STATUS(fsdp_agree(alone, FSDP_FAIL(FSDP_IO, "cannot write 'x'")), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "cannot write 'x'");
+    fsdp_process_group_free(alone);
+}
+
+static void a_rank_that_fails_is_named_with_its_machine(void **state)
+{
+    (void)state;
+    test_run_machines(2, 2, false, agree_on_a_failure, NULL);
+    test_run_machines(2, 2, true, agree_on_a_failure, NULL);
+}
+
 TEST_MAIN(cmocka_unit_test(every_shape_gives_naive_results), cmocka_unit_test(groups_are_local_regular_or_flat),
           cmocka_unit_test(memory_is_shared_on_each_machine),
           cmocka_unit_test(bits_are_those_of_one_machine_that_adds_so),
           cmocka_unit_test(bytes_over_the_network_are_the_closed_forms), cmocka_unit_test(rows_enter_a_machine_once),
-          cmocka_unit_test(ranks_that_disagree_are_named_everywhere))
+          cmocka_unit_test(ranks_that_disagree_are_named_everywhere),
+          cmocka_unit_test(a_rank_that_fails_is_named_with_its_machine))

@@ -133,6 +133,13 @@ static void close_world(void *transport)
     fsdp__free(machines);
 }
 
+static const char *host_of(const void *transport, int rank)
+{
+    const fsdp__places *places = &((const fsdp__machines *)transport)->link.places;
+
+    return places->machines > 1 ? places->hosts[fsdp__machine_of(places, rank)] : NULL;
+}
+
 static const fsdp__comm_ops machines_ops = {.name = "machines",
                                             .all_gather = fsdp__machines_all_gather,
                                             .reduce_scatter = fsdp__machines_reduce_scatter,
@@ -162,7 +169,8 @@ static const fsdp__comm_ops machines_ops = {.name = "machines",
                                             .host_waits = host_waits,
                                             .set_timeout = set_timeout,
                                             .machines = machines_of,
-                                            .can_share = can_share};
+                                            .can_share = can_share,
+                                            .host_of = host_of};
 
 /* ---- joining ---- */
 
