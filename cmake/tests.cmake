@@ -37,8 +37,10 @@ endforeach()
 option(FSDP_TEST_LONG "all there is to run, which takes hours (make test-long)" OFF)
 set(FSDP_TEST_TIMEOUT "" CACHE STRING "seconds a test may take; empty: what fits a short run")
 set(test_timeout 240)
+set(script_timeout 400)  # of those that build, install, train, or start many ranks
 if(FSDP_TEST_TIMEOUT)
   set(test_timeout ${FSDP_TEST_TIMEOUT})
+  set(script_timeout ${FSDP_TEST_TIMEOUT})
 elseif(FSDP_SANITIZE)
   set(test_timeout 400)  # ThreadSanitizer is 5 to 15 times slower
 endif()
@@ -215,7 +217,8 @@ function(fsdp_test_script name layer script)
     # first, two at a time, and the others beside them.
     list(LENGTH fsdp_cluster_tests count)
     math(EXPR lane "${count} % 2")
-    set_tests_properties(${name} PROPERTIES TIMEOUT 400 COST 100 RESOURCE_LOCK cluster_${lane})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${script_timeout} COST 100 RESOURCE_LOCK cluster_${lane})
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_TEST_SECONDS=${script_timeout})
     list(APPEND fsdp_cluster_tests ${name})
   endif()
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP=${PROJECT_BINARY_DIR}/fsdp
@@ -292,7 +295,7 @@ foreach(script IN LISTS scripts)
   string(REPLACE "test_" "tools_" name ${file})
   add_test(NAME ${name} COMMAND bash ${script})
   fsdp_test_properties(${name} tools)
-  set_tests_properties(${name} PROPERTIES TIMEOUT 400 COST 50)  # these build, install and train: none is the last
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${script_timeout} COST 50)  # none is the last
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT FSDP_BUILD=${PROJECT_BINARY_DIR}
                                                         FSDP_SOURCE=${PROJECT_SOURCE_DIR})
 endforeach()

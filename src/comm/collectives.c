@@ -6,8 +6,8 @@
 #include "comm/coalesced.h"
 #include "comm/counters.h"
 #include "comm/issue.h"
-#include "comm/regions.h"
 #include "comm/sharded_buffer.h"
+#include "comm/shared_memory.h"
 
 static bool known_dtype(fsdp_dtype dtype)
 {
@@ -262,7 +262,7 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
     int64_t bytes = 0;
 
     FSDP_TRY(check_buffers(group, &call, stream));
-    fsdp__regions_find(group->comm, &call);
+    fsdp__shared_memory_find(group->comm, &call);
     if (call.places != 0 && !call.shared)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot all_gather_coalesced in group '%s': some of its buffers lie in shared memory, others "

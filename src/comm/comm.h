@@ -53,7 +53,7 @@ struct fsdp__comm {
     void *transport;
     fsdp_process_group *world;
     fsdp_process_group *groups; /* all live ones; changed by the host, under the mutex, which workers read it under */
-    struct fsdp__region *regions;
+    struct fsdp__shared_memory *shared;
     fsdp__counters counters; /* of all groups, also freed ones */
     _Atomic int64_t total_ns, waiting_ns;
 

@@ -78,7 +78,7 @@ typedef struct fsdp__call {
     bool accumulate;
     uint8_t *contributed; /* by buffer: fsdp__contributed says it to them; or NULL */
     bool counted;         /* when it was issued; else it is by what fsdp__contributed is told */
-    bool shared;          /* all_gather_coalesced: what is not empty lies in SHARED memory (regions.h) */
+    bool shared;          /* all_gather_coalesced: what is not empty lies in SHARED memory (shared_memory.h) */
     uint64_t places;      /* and where: equal on all ranks; 0: nothing lies there */
     bool force_copy;      /* take the path for memory that peers do not see */
     char label[FSDP__LABEL_BYTES];

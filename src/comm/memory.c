@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "comm/issue.h"
-#include "comm/regions.h"
+#include "comm/shared_memory.h"
 #include "comm/turns.h"
 
 enum {
@@ -63,12 +63,12 @@ static fsdp_status alloc_symmetric(fsdp_process_group *group, size_t bytes, void
 static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **out)
 {
     fsdp__call call = {.name = FSDP__CALL_PROCESS_GROUP_ALLOC, .bytes = bytes};
-    fsdp__region *region;
+    fsdp__shared_memory *region;
     fsdp_status status;
 
     FSDP_TRY(fsdp__comm_enter(group, call.name));
     /* Told to the others in the call: a rank that returned here would leave them waiting in it. */
-    region = fsdp__region_new();
+    region = fsdp__shared_memory_new();
     if (!region || fsdp__fault(FSDP__FAULT_ALLOCATION))
         call.own_status = FSDP_NO_MEMORY;
     release_held(group->comm);
@@ -77,7 +77,7 @@ static fsdp_status alloc_shared(fsdp_process_group *group, size_t bytes, void **
         fsdp__free(region);
         return fsdp_fail_hop(status, __FILE__, __LINE__);
     }
-    fsdp__regions_add(group, region, call.sequence, *out, bytes);
+    fsdp__shared_memory_add(group, region, call.sequence, *out, bytes);
     return FSDP_OK;
 }
 
@@ -101,7 +101,7 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
     if (!pointer)
         return;
     if (sharing == FSDP_MEMORY_SHARED) {
-        fsdp__regions_remove(group->comm, pointer);
+        fsdp__shared_memory_remove(group->comm, pointer);
         group->ops->free_shared(group->transport_group, pointer);
         return;
     }

@@ -8,7 +8,7 @@
 #include "comm/fake/machines.h"
 #include "comm/internal.h"
 #include "comm/process_group.h"
-#include "comm/regions.h"
+#include "comm/shared_memory.h"
 
 enum {
     MOST_SECONDS = 1000000000
@@ -23,7 +23,7 @@ static void comm_free(void *state)
         fsdp__process_group_destroy(comm->world);
     if (comm->transport)
         comm->ops->close(comm->transport);
-    fsdp__regions_free(comm);
+    fsdp__shared_memory_free(comm);
     pthread_mutex_destroy(&comm->mutex);
     fsdp__free(comm);
 }

@@ -57,11 +57,21 @@ machines_add() { # I RATE
     echo "$name slots=64" >>"$machines_folder/hosts"
 }
 
+# Who does not end is ended from outside, in FSDP_TEST_SECONDS: what there is before that.
+machines_watch() {
+    sleep $((FSDP_TEST_SECONDS - 20))
+    echo "does not end; what the newest words and processes are:"
+    # shellcheck disable=SC2012
+    ls -tr "$machines_folder"/*.txt "$machines_folder"/slurm/*.log 2>/dev/null | tail -n 4 | xargs -r tail -n 15
+    ps axf -o pid,ppid,stat,etimes,args | cut -c 1-200
+}
+
 machines_up() {
     machines_count=$1
     mount -t tmpfs none /run # of this script alone; for what is to be gone with it, too
     machines_folder=/run/machines
     mkdir $machines_folder
+    [ -z "${FSDP_TEST_SECONDS:-}" ] || machines_watch &
     ip netns add switch
     ip -n switch link add name bridge type bridge
     ip -n switch link set bridge addrgenmode none up

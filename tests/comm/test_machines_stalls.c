@@ -86,6 +86,46 @@ static void who_is_late_to_be_heard_is_waited_for(void **state)
 
 /* ---- what is told ---- */
 
+/* They begin to wait for each other while nothing is heard, and all that was said then is heard at once. */
+static void wait_in_a_circle(fsdp_context *context, void *arg)
+{
+    static const int all[] = {0, 1, 2, 3};
+    stalls *s = arg;
+    int rank = fsdp_context_rank(context);
+    bool lets_go = rank == s->to;
+    fsdp_process_group *other;
+    pthread_t thread;
+
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_process_group_create(context, all, fsdp_context_world_size(context), "other", &other));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    test_meet();
+    if (lets_go) {
+        thread_network_stall(s->machines.network, s->from, s->to);
+        CHECK_EQ(pthread_create(&thread, NULL, go_on_later, s->machines.network), 0);
+    }
+    test_meet();
+    CHECK_STATUS(fsdp_barrier(rank == 0 ? other : fsdp_world(context)), FSDP_MISMATCH);
+    CHECK_CONTAINS(fsdp_last_error(), "all ranks must make the same calls");
+    if (lets_go)
+        pthread_join(thread, NULL);
+    fsdp_process_group_free(other);
+}
+
+static void a_circle_behind_a_stall_is_named(void **state)
+{
+    static const struct {
+        int machines, ranks, from, to;
+    } shapes[] = {{2, 1, 0, 1}, {2, 1, 1, 0}, {2, 2, 0, 2}, {3, 1, 1, 2}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        stalls s = {.from = shapes[i].from, .to = shapes[i].to};
+
+        play(&s, shapes[i].machines, shapes[i].ranks, false, wait_in_a_circle);
+    }
+}
+
 static void hear(void *arg, fsdp_log_level level, const char *line)
 {
     stalls *s = arg;
@@ -141,6 +181,6 @@ static void a_report_that_is_not_there_is_a_failure(void **state)
     test_run_machines(2, 1, false, die_as_it_reports, NULL);
 }
 
-TEST_MAIN(cmocka_unit_test(who_is_late_to_be_heard_is_waited_for),
+TEST_MAIN(cmocka_unit_test(who_is_late_to_be_heard_is_waited_for), cmocka_unit_test(a_circle_behind_a_stall_is_named),
           cmocka_unit_test(who_waits_for_another_machine_says_so),
           cmocka_unit_test(a_report_that_is_not_there_is_a_failure))

@@ -1,4 +1,5 @@
-/* test_regions.c - gathers into shared memory: where in it the buffers lie is the same on all ranks, or all are told.
+/* test_shared_memory.c - gathers into shared memory: where in it the buffers lie is the same on all ranks, or all are
+ * told.
  */
 #include <string.h>
 
@@ -46,6 +47,7 @@ static void gather_at(fsdp_context *context, void *arg)
             shards[i][k] = (float)(1000 * i + rank);
         buffers[i] = buffer_at(world, base + (odd ? w->places[i] : i * NUMEL), shards[i]);
     }
+    test_meet(); /* who is still in a call would fail in it */
     status = fsdp_all_gather_coalesced(world, buffers, 2, stream);
     CHECK_EQ(status, w->expected ? FSDP_MISMATCH : FSDP_OK);
     if (w->expected)

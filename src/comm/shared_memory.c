@@ -1,5 +1,5 @@
-/* regions.c - a list, changed and read by the program alone. */
-#include "comm/regions.h"
+/* shared_memory.c - a list, changed and read by the program alone. */
+#include "comm/shared_memory.h"
 
 #include <string.h>
 
@@ -7,23 +7,24 @@
 #include "base/hash.h"
 #include "comm/sharded_buffer.h"
 
-fsdp__region *fsdp__region_new(void)
+fsdp__shared_memory *fsdp__shared_memory_new(void)
 {
-    return fsdp__calloc(1, sizeof(fsdp__region));
+    return fsdp__calloc(1, sizeof(fsdp__shared_memory));
 }
 
-void fsdp__regions_add(fsdp_process_group *group, fsdp__region *region, uint64_t sequence, const void *start,
-                       size_t bytes)
+void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
+                             const void *start, size_t bytes)
 {
     uint64_t name = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, group->name, strlen(group->name));
 
-    *region = (fsdp__region){group->comm->regions, start, bytes, fsdp__hash_bytes(name, &sequence, sizeof sequence)};
-    group->comm->regions = region;
+    *region =
+        (fsdp__shared_memory){group->comm->shared, start, bytes, fsdp__hash_bytes(name, &sequence, sizeof sequence)};
+    group->comm->shared = region;
 }
 
-void fsdp__regions_remove(fsdp__comm *comm, const void *start)
+void fsdp__shared_memory_remove(fsdp__comm *comm, const void *start)
 {
-    fsdp__region **link = &comm->regions, *found;
+    fsdp__shared_memory **link = &comm->shared, *found;
 
     while (*link && (*link)->start != start)
         link = &(*link)->next;
@@ -33,20 +34,20 @@ void fsdp__regions_remove(fsdp__comm *comm, const void *start)
     fsdp__free(found);
 }
 
-void fsdp__regions_free(fsdp__comm *comm)
+void fsdp__shared_memory_free(fsdp__comm *comm)
 {
-    while (comm->regions)
-        fsdp__regions_remove(comm, comm->regions->start);
+    while (comm->shared)
+        fsdp__shared_memory_remove(comm, comm->shared->start);
 }
 
-static bool holds(const fsdp__region *region, const char *at, size_t bytes)
+static bool holds(const fsdp__shared_memory *region, const char *at, size_t bytes)
 {
     return at >= region->start && bytes <= region->bytes && (size_t)(at - region->start) <= region->bytes - bytes;
 }
 
-void fsdp__regions_find(const fsdp__comm *comm, fsdp__call *call)
+void fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call)
 {
-    const fsdp__region *region = comm->regions;
+    const fsdp__shared_memory *region = comm->shared;
 
     call->shared = true;
     call->places = 0;
@@ -58,7 +59,7 @@ void fsdp__regions_find(const fsdp__comm *comm, fsdp__call *call)
         if (bytes == 0)
             continue;
         if (!region || !holds(region, b->unsharded, bytes)) /* most often where the buffer before lies */
-            for (region = comm->regions; region && !holds(region, b->unsharded, bytes);)
+            for (region = comm->shared; region && !holds(region, b->unsharded, bytes);)
                 region = region->next;
         call->shared = call->shared && region;
         if (!region)
