@@ -125,8 +125,9 @@ FSDP_API fsdp_status fsdp_scatter_objects(fsdp_process_group *group, int root, c
                                           const size_t *bytes, void **out, size_t *out_bytes);
 FSDP_API void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes);
 /* All ranks learn the worst: FSDP_OK only if `mine` is FSDP_OK on every rank, else the lowest failing rank's status and
- * message, prefixed "rank N: " unless another group's agreement did, and with " (machine 'b')" at its end where ranks
- * are on several. Makes a local failure everybody's without breaking the group. [collective] [blocks] */
+ * message. In a group of several ranks "rank N: " is put before it, unless another group's agreement did, and
+ * " (machine 'b')" behind it where ranks are on several machines and it does not name that one. Makes a local failure
+ * everybody's without breaking the group. [collective] [blocks] */
 FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
 
 /* ---- coalesced collectives for sharded parameters ----
@@ -138,8 +139,8 @@ FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
  * Memory that peers can see makes them cheap (fsdp_process_group_alloc): where `unsharded` is shared memory a gather is
  * the cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
  * symmetric memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other
- * memory takes packing. The result is the same bits. The buffers of one gather lie all in shared memory or none of them
- * does.
+ * memory takes packing. The result is the same bits. The buffers of one gather lie all in shared memory, at the same
+ * places of the same regions on every rank (else FSDP_MISMATCH), or none of them does, on no rank.
  *
  * Reuse: peers may still read this rank's `unsharded` when the call is done here. It may be overwritten once a later
  * collective of the group (a barrier, say) is complete on this rank. fsdp_process_group_free_memory knows that. */
@@ -192,8 +193,8 @@ FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp
  */
 FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,
                                               void **out);
-/* SYMMETRIC memory is handed out again only after every peer is done reading it. SHARED: last rank frees; local call.
- */
+/* SYMMETRIC memory is handed out again only after every peer is done reading it; SHARED memory when every rank has
+ * given it back. Before the group is freed. */
 FSDP_API void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer,
                                              size_t bytes);
 /* Forces the packing path where memory is not shared (tests, comparison). Same on every rank. */

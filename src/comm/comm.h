@@ -33,6 +33,7 @@ struct fsdp_process_group {
     char *name;
     int *ranks; /* global, ascending */
     int rank, size;
+    uint64_t ticket; /* of its creation, the same on all ranks; 0: the world */
     bool force_copy;
     char label[FSDP__LABEL_BYTES]; /* of the coalesced calls issued from now on */
 

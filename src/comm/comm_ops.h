@@ -118,7 +118,7 @@ typedef fsdp_status (*fsdp__collective)(void *group, const fsdp__call *call, fsd
                                         fsdp__traffic *traffic);
 
 typedef struct fsdp__comm_ops {
-    const char *name; /* "threads", "shm", "fake" */
+    const char *name; /* "threads", "shm", "machines", "fake" */
 
     /* Required. In place as fsdp/comm.h allows it. */
     fsdp__collective all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, barrier;
@@ -177,7 +177,7 @@ typedef struct fsdp__comm_ops {
      * the transport has. */
     int (*machines)(const void *group);
     bool (*can_share)(const void *group);
-    /* What the machine of a global rank is called; NULL, or no such slot: all ranks are on one. */
+    /* What the machine of a global rank is called; NULL, or no such slot: it need not be said. */
     const char *(*host_of)(const void *transport, int rank);
 
     /* NULL: it has no shared memory to add in, or adds so anyway. The world, and groups made from now on, add as

@@ -1,8 +1,6 @@
 /* shared_memory.c - a list, changed and read by the program alone. */
 #include "comm/shared_memory.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "comm/sharded_buffer.h"
@@ -15,10 +13,11 @@ fsdp__shared_memory *fsdp__shared_memory_new(void)
 void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
                              const void *start, size_t bytes)
 {
-    uint64_t name = fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, group->name, strlen(group->name));
+    /* One creation may have made several groups: rows of a mesh. */
+    uint64_t name[3] = {group->ticket, (uint64_t)group->ranks[0], sequence};
 
-    *region =
-        (fsdp__shared_memory){group->comm->shared, start, bytes, fsdp__hash_bytes(name, &sequence, sizeof sequence)};
+    *region = (fsdp__shared_memory){group->comm->shared, start, bytes,
+                                    fsdp__hash_bytes(FSDP__HASH_OF_NOTHING, name, sizeof name)};
     group->comm->shared = region;
 }
 

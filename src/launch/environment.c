@@ -111,14 +111,6 @@ fsdp_status fsdp_context_from_env(fsdp_context **out)
     return fsdp__context_from_env(threads, out);
 }
 
-static fsdp_status no_transport(const fsdp__starter *s)
-{
-    return FSDP_FAIL(FSDP_UNSUPPORTED,
-                     "this process is rank %d of those that %s started, and the library was built without MPI: start "
-                     "ranks of one machine with 'fsdp run -n N -- ...'",
-                     s->rank, s->name);
-}
-
 /* The first call of all: its ranks still wait as long as they do to join. */
 static fsdp_status place_over_mpi(fsdp_context *context, bool user_says_threads)
 {
@@ -132,11 +124,8 @@ static fsdp_status place_over_mpi(fsdp_context *context, bool user_says_threads)
 
 static fsdp_status join(const fsdp__starter *s, const fsdp_context_options *options, fsdp_context **out)
 {
-    const fsdp__transport *transport = fsdp__transport_of(s->kind);
-
-    if (s->kind == FSDP__BY_NOBODY)
-        return fsdp_context_create(options, out);
-    return transport ? transport->join(s, options, out) : no_transport(s);
+    return s->kind == FSDP__BY_NOBODY ? fsdp_context_create(options, out)
+                                      : fsdp__transport_of(s->kind)->join(s, options, out);
 }
 
 fsdp_status fsdp__context_from_env(int threads, fsdp_context **out)

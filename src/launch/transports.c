@@ -33,7 +33,6 @@ static fsdp_status join_mpi(const fsdp__starter *starter, const fsdp_context_opt
     return FSDP_OK;
 }
 
-/* A transport of an optional folder stands here if FSDP_HAVE_... is defined (cmake/optional.cmake). */
 static const fsdp__transport transports[] = {
     {FSDP__BY_LAUNCH, join_shm},
     {FSDP__BY_NAME, fsdp__join_by_name},

@@ -14,7 +14,7 @@ typedef struct fsdp__transport {
     fsdp_status (*join)(const fsdp__starter *starter, const fsdp_context_options *options, fsdp_context **out);
 } fsdp__transport;
 
-/* The one for ranks that were started so; NULL: this library has none. */
+/* The one for ranks that were started so; NULL: they were started by nobody. */
 const fsdp__transport *fsdp__transport_of(fsdp__starter_kind kind);
 
 #endif

@@ -59,10 +59,10 @@ machines_add() { # I RATE
 
 # Who does not end is ended from outside, in FSDP_TEST_SECONDS: what there is before that.
 machines_watch() {
-    sleep $((FSDP_TEST_SECONDS - 20))
+    sleep $((FSDP_TEST_SECONDS * 9 / 10))
     echo "does not end; what the newest words and processes are:"
     # shellcheck disable=SC2012
-    ls -tr "$machines_folder"/*.txt "$machines_folder"/slurm/*.log 2>/dev/null | tail -n 4 | xargs -r tail -n 15
+    ls -tr "$machines_folder"/{out,*.txt,slurm/*.log} 2>/dev/null | tail -n 4 | xargs -r tail -n 15
     ps axf -o pid,ppid,stat,etimes,args | cut -c 1-200
 }
 

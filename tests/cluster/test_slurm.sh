@@ -161,9 +161,13 @@ nothing_left() {
     until no_steps && [ -z "$(machines_on 0 squeue -h)" ]; do sleep 0.05; done
 }
 
-# until_saved N [COMMAND...]: there is a checkpoint of step N or later in the folder $name; fails where COMMAND does
-until_saved() {
-    until find "$name" -maxdepth 1 -name 'step-*' 2>/dev/null | grep -Eo '[0-9]+$' | awk -v n="$1" '$1 >= n { r = 1 } END { exit !r }'; do
+# has_saved N: there is a checkpoint of step N or later in the folder $name
+has_saved() {
+    find "$name" -maxdepth 1 -name 'step-*' 2>/dev/null | grep -Eo '[0-9]+$' | awk -v n="$1" '$1 >= n { r = 1 } END { exit !r }'
+}
+
+until_saved() { # N COMMAND...: fails where COMMAND does before
+    until has_saved "$1"; do
         "${@:2}" 2>/dev/null || fail "has ended by itself"
         sleep 0.05
     done
@@ -238,9 +242,16 @@ said "machine 'm0' has 2 ranks, machine 'm1' has 1"
 
 # ---- what ends a run ----
 
+is_over() { ! kill -0 "$run" 2>/dev/null; }
+
+# Slurm 22.05 does not always get a step started on a busy machine (a JobLaunchFailure): srun ends without a word then.
 start() { # MPI [OPTION OF SRUN...]
-    srun_on "$@" "$fsdp" train "${options[@]}" "${endless[@]}" --checkpoint.folder="$name" >"$name.txt" 2>&1 &
-    run=$!
+    for try in 1 2 3; do
+        srun_on "$@" "$fsdp" train "${options[@]}" "${endless[@]}" --checkpoint.folder="$name" >"$name.txt" 2>&1 &
+        run=$!
+        until has_saved 2 || is_over; do sleep 0.05; done
+        [ ! -s "$name.txt" ] || break
+    done
     until_saved 2 kill -0 $run
 }
 
@@ -252,8 +263,6 @@ over() { # STATUS
 }
 
 died="^fsdp: .*rank 2( .machine 'm1'. has died|: MPI says)" # what MPI says comes first at times
-
-is_over() { ! kill -0 "$run" 2>/dev/null; }
 
 for mpi in "${mpis[@]}"; do
     name=killed-$mpi

@@ -39,7 +39,7 @@ static void join(peer *p)
     CHECK_CALL(p, p->ops->open(&p->network, &p->world, p->text));
     CHECK(p->world.rank >= 0 && p->world.rank < p->world.size);
     CHECK(p->world.machine >= 0 && p->world.machine <= p->world.rank);
-    CHECK(p->world.host[0] && p->world.library[0]);
+    CHECK(p->world.host[0]);
 }
 
 static void await(peer *p, fsdp__network_request *requests, int count)
@@ -173,7 +173,7 @@ static void exchange(peer *p)
         CHECK_EQ(all[2 * all[2 * i + 1] + 1], all[2 * i + 1]); /* the lowest rank of a machine is its number */
     }
     if (p->world.rank == 0) {
-        printf("%d ranks of %s on '%s', machines", p->world.size, p->world.library, p->world.host);
+        printf("%d ranks on '%s', machines", p->world.size, p->world.host);
         for (int i = 0; i < p->world.size; i++)
             printf(" %d", all[2 * i + 1]);
         printf("\n");

@@ -210,6 +210,40 @@ static void common_memory_is_one_region_for_all_of_a_machine(void **state)
     test_run_ranks(3, common_memory, NULL);
 }
 
+/* Groups come and go with their memory, which one of them still holds as its first rank ends. */
+static void memory_of_passing_groups(fsdp_context *context, void *arg)
+{
+    static const int all[] = {0, 1, 2, 3};
+    int size = fsdp_context_world_size(context);
+    uintptr_t lowest = UINTPTR_MAX, highest = 0;
+    size_t bytes = 100000;
+
+    (void)arg;
+    for (int i = 0; i < 100; i++) {
+        fsdp_process_group *group;
+        void *memory;
+
+        CHECK_OK(fsdp_process_group_create(context, all, size, "passing", &group));
+        CHECK_OK(fsdp_process_group_alloc(group, FSDP_MEMORY_SHARED, bytes, &memory));
+        lowest = (uintptr_t)memory < lowest ? (uintptr_t)memory : lowest;
+        highest = (uintptr_t)memory > highest ? (uintptr_t)memory : highest;
+        if (fsdp_context_rank(context) != 0)
+            test_meet(); /* the first rank has given it back, and its group too */
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, memory, bytes);
+        fsdp_process_group_free(group);
+        if (fsdp_context_rank(context) == 0)
+            test_meet();
+        test_meet();
+    }
+    CHECK(highest - lowest <= 5 * bytes);
+}
+
+static void memory_of_groups_that_are_gone_is_used_again(void **state)
+{
+    (void)state;
+    test_run_ranks(3, memory_of_passing_groups, NULL);
+}
+
 /* The same program finds its memory in the same places, also with calls in flight on a worker. */
 static void steady_memory(fsdp_context *context, void *arg)
 {
@@ -313,4 +347,5 @@ TEST_MAIN(cmocka_unit_test(rows_and_columns_of_a_mesh_are_groups), cmocka_unit_t
           cmocka_unit_test(mistakes_in_making_a_group_are_everybodys),
           cmocka_unit_test(places_of_freed_groups_are_used_again), cmocka_unit_test(visible_memory_waits_for_readers),
           cmocka_unit_test(common_memory_is_one_region_for_all_of_a_machine),
+          cmocka_unit_test(memory_of_groups_that_are_gone_is_used_again),
           cmocka_unit_test(memory_of_calls_in_flight_is_reused), cmocka_unit_test(counters_are_those_of_a_ring))

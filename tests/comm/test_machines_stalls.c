@@ -156,6 +156,52 @@ static void who_waits_for_another_machine_says_so(void **state)
     CHECK(atomic_load(&s.warnings) > 0);
 }
 
+/* The shortest there is, while nobody waits for anybody. */
+static void pass_a_short_timeout(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+
+    (void)arg;
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_barrier(world));
+    CHECK_OK(fsdp__context_set_comm_ticks(context, 1, TICK_MS));
+    (void)usleep(10 * TICK_MS * 1000);
+    CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
+    CHECK_OK(fsdp_barrier(world));
+}
+
+static void any_timeout_will_do(void **state)
+{
+    (void)state;
+    test_run_machines(2, 2, false, pass_a_short_timeout, NULL);
+}
+
+/* Nobody who waits hears it from its counterpart, and there is no comm.timeout. */
+static void wait_for_who_has_left(fsdp_context *context, void *arg)
+{
+    static const int corners[] = {0, 3};
+    int rank = fsdp_context_rank(context);
+    fsdp_process_group *group = NULL;
+
+    (void)arg;
+    CHECK_OK(fsdp__context_set_comm_ticks(context, 0, TICK_MS));
+    CHECK_OK(fsdp_process_group_create(context, corners, 2, "corners", &group));
+    CHECK_OK(fsdp_barrier(fsdp_world(context)));
+    if (rank == 0) {
+        (void)usleep(10 * TICK_MS * 1000);
+        CHECK_OK(fsdp_barrier(group)); /* which was in it before it left */
+    } else if (rank == 3) {
+        CHECK_OK(fsdp_barrier(group));
+    }
+    fsdp_process_group_free(group);
+}
+
+static void who_left_without_a_timeout_was_in_all_calls(void **state)
+{
+    (void)state;
+    test_run_machines(2, 2, false, wait_for_who_has_left, NULL);
+}
+
 /* ---- a rank that dies while it reports a failure ---- */
 
 static void die_as_it_reports(fsdp_context *context, void *arg)
@@ -182,5 +228,6 @@ static void a_report_that_is_not_there_is_a_failure(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(who_is_late_to_be_heard_is_waited_for), cmocka_unit_test(a_circle_behind_a_stall_is_named),
-          cmocka_unit_test(who_waits_for_another_machine_says_so),
+          cmocka_unit_test(who_waits_for_another_machine_says_so), cmocka_unit_test(any_timeout_will_do),
+          cmocka_unit_test(who_left_without_a_timeout_was_in_all_calls),
           cmocka_unit_test(a_report_that_is_not_there_is_a_failure))

@@ -77,6 +77,64 @@ static void ranks_that_gather_to_other_places_are_told(void **state)
     }
 }
 
+/* Two groups of one name, and each gathers into what the other has, too. */
+static void gather_among_namesakes(fsdp_context *context, void *arg)
+{
+    static const int all[] = {0, 1, 2, 3};
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int rank = fsdp_context_rank(context), size = fsdp_context_world_size(context);
+    fsdp_process_group *groups[2];
+    float *regions[2], shard[NUMEL] = {0};
+    fsdp_sharded_buffer buffer;
+
+    (void)arg;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(fsdp_process_group_create(context, all, size, "dp", &groups[i]));
+        CHECK_OK(fsdp_process_group_alloc(groups[i], FSDP_MEMORY_SHARED, BYTES, (void **)&regions[i]));
+    }
+    test_meet();
+    buffer = buffer_at(groups[0], regions[rank == size - 1], shard);
+    CHECK_ERROR(fsdp_all_gather_coalesced(groups[0], &buffer, 1, stream), FSDP_MISMATCH, " elsewhere in shared memory");
+    test_meet();
+    for (int i = 0; i < 2; i++) {
+        fsdp_process_group_free_memory(groups[i], FSDP_MEMORY_SHARED, regions[i], BYTES);
+        fsdp_process_group_free(groups[i]);
+    }
+}
+
+static void memory_of_a_namesake_is_another(void **state)
+{
+    (void)state;
+    test_run_ranks(2, gather_among_namesakes, NULL);
+    test_run_machines(2, 2, false, gather_among_namesakes, NULL);
+}
+
+/* One rank alone gathers to memory of its own. */
+static void gather_to_own(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context);
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int rank = fsdp_process_group_rank(world), size = fsdp_process_group_size(world);
+    float *region, own[NUMEL], shard[NUMEL] = {0};
+    fsdp_sharded_buffer buffer;
+
+    (void)arg;
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES, (void **)&region));
+    test_meet();
+    buffer = buffer_at(world, rank == size - 1 ? own : region, shard);
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &buffer, 1, stream), FSDP_MISMATCH, " into memory that is not shared");
+    test_meet();
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
+}
+
+static void memory_that_is_shared_on_some_ranks_is_told(void **state)
+{
+    (void)state;
+    test_run_ranks(3, gather_to_own, NULL);
+    test_run_machines(2, 1, false, gather_to_own, NULL);
+    test_run_machines(2, 2, false, gather_to_own, NULL);
+}
+
 static void say_what_differs(fsdp_context *context, void *arg)
 {
     const where swapped = {0, {NUMEL, 0}, "shared memory"};
@@ -187,7 +245,9 @@ static void a_reduction_reads_memory_that_all_contribute(void **state)
         test_run_ranks(size, reduce_one_memory, NULL);
 }
 
-TEST_MAIN(cmocka_unit_test(ranks_that_gather_to_other_places_are_told), cmocka_unit_test(what_differs_is_said),
+TEST_MAIN(cmocka_unit_test(ranks_that_gather_to_other_places_are_told),
+          cmocka_unit_test(memory_of_a_namesake_is_another),
+          cmocka_unit_test(memory_that_is_shared_on_some_ranks_is_told), cmocka_unit_test(what_differs_is_said),
           cmocka_unit_test(buffers_of_which_some_are_shared_are_refused),
           cmocka_unit_test(groups_gather_into_memory_of_a_larger_one),
           cmocka_unit_test(a_reduction_reads_memory_that_all_contribute))

@@ -67,7 +67,7 @@ static void what_differs_is_said(void **state)
                              .buffer_count = 1,
                              .predivide = 1,
                              .divisor = 1};
-    fsdp__call other = call;
+    fsdp__call other = call, call_there = call;
 
     (void)state;
     odd.numel = 15;
@@ -75,7 +75,10 @@ static void what_differs_is_said(void **state)
     check_text(&call, &other, BOTH " with other sizes or dtypes of the buffers");
     other = call;
     other.places = 3;
-    check_text(&call, &other, BOTH " elsewhere in shared memory");
+    check_text(&call, &other, BOTH " into shared memory");
+    check_text(&other, &call, BOTH " into memory that is not shared");
+    call_there.places = 4;
+    check_text(&call_there, &other, BOTH " elsewhere in shared memory");
     other = call;
     other.force_copy = true;
     check_text(&call, &other, BOTH " with force_copy");

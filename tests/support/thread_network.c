@@ -171,7 +171,6 @@ static bool network_open(void **network, fsdp__network_world *out, char *text)
         lowest++;
     *out = (fsdp__network_world){.rank = e->rank, .size = e->network->ranks, .machine = lowest};
     snprintf(out->host, sizeof out->host, "%c", 'a' + e->machine);
-    snprintf(out->library, sizeof out->library, "thread network");
     *network = e;
     leave(e);
     return true;

@@ -95,10 +95,10 @@ static fsdp_status find_all_rows(gather *x)
 static fsdp_status exchange_rows(gather *x)
 {
     fsdp__machines_group *g = x->group;
-    fsdp__header own = {.complete = true, .shared = true};
+    fsdp__header own = {.complete = true};
     fsdp__meeting meeting;
     fsdp__exchange exchange = {0};
-    fsdp__legs legs = {x->legs, x->legs + g->columns, g->columns, g->columns, false};
+    fsdp__legs legs = {x->legs, x->legs + g->columns, g->columns, g->columns, FSDP__ANY_PARTS};
     fsdp_status status = fsdp__meeting_begin(&meeting, g, x->call, &own, &legs);
 
     if (status == FSDP_OK)

@@ -190,7 +190,7 @@ static void break_world(fsdp__deadline *d, int64_t call_ms)
     snprintf(text, sizeof text,
              "rank %d (machine '%.64s') is in a call of the network that has not come back for %g s (comm.timeout is "
              "%.12g s): it was %s",
-             places->rank, places->hosts[fsdp__machine_of(places, places->rank)], (double)call_ms / 1000,
+             places->rank, fsdp__host_of(places, places->rank), (double)call_ms / 1000,
              (double)atomic_load(&watch->timeout_ms) / 1000, was);
     fsdp__arena_abort(watch->link->arena, FSDP_COMM, places->rank, text);
 }

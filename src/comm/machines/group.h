@@ -60,7 +60,7 @@ static inline bool fsdp__machines_is_local(const fsdp__machines_group *group)
     return group->local && group->columns == 1;
 }
 
-/* The global rank of local rank `local` at place `place`, and its number in the group. */
+/* The number in the group of the local rank `local` at a place. */
 static inline int fsdp__machines_member(const fsdp__machines_group *group, int place, int local)
 {
     return place * group->locals + local;

@@ -11,7 +11,7 @@ enum {
     MOST_PAUSES = 2000 /* that a caller waits for the other machines to be told */
 };
 
-/* Whether the network may be called; then fsdp__leave is, too. */
+/* Whether the network may be called; then `leave` is, too. */
 static bool enter(fsdp__link *link)
 {
     atomic_fetch_add(&link->inside, 1);

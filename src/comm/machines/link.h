@@ -39,7 +39,7 @@ bool fsdp__link_poll(fsdp__link *link, int tag, void *data, size_t bytes, int *f
 
 /* Breaks the world with the last error, which is this rank's own. */
 void fsdp__link_fail(fsdp__link *link);
-/* Nothing calls the network from here on, and nothing is in it. */
+/* Nothing calls the network from here on, and nothing is in it: waits for calls that are (deadline.h). */
 void fsdp__link_silence(fsdp__link *link);
 /* In a broken world: see the note. Does not wait for long. */
 void fsdp__link_give_up(fsdp__link *link);

@@ -137,7 +137,7 @@ static const char *host_of(const void *transport, int rank)
 {
     const fsdp__places *places = &((const fsdp__machines *)transport)->link.places;
 
-    return places->machines > 1 ? places->hosts[fsdp__machine_of(places, rank)] : NULL;
+    return places->machines > 1 ? fsdp__host_of(places, rank) : NULL;
 }
 
 static const fsdp__comm_ops machines_ops = {.name = "machines",

@@ -305,23 +305,6 @@ static fsdp_status fail_mismatch(const fsdp__meeting *m, int place)
     return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
 }
 
-static fsdp_status fail_memory(const fsdp__meeting *m, int place)
-{
-    const fsdp__machines_group *g = m->group;
-    bool shared = fsdp__meeting_header(m, place)->shared;
-    int with = shared ? place : 0, without = shared ? 0 : place;
-    char text[256];
-
-    snprintf(
-        text, sizeof text,
-        "ranks disagree in group '%.64s': the buffers of rank %d lie in memory that its machine's ranks see, those "
-        "of rank %d do not",
-        g->name, g->column[with], g->column[without]);
-    fsdp__arena_abort(g->world->link.arena, FSDP_MISMATCH, -1, text);
-    fsdp__link_give_up(&g->world->link);
-    return FSDP_FAIL(FSDP_MISMATCH, "%s", text);
-}
-
 fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
 {
     const fsdp__machines_group *g = m->group;
@@ -335,9 +318,6 @@ fsdp_status fsdp__meeting_end(fsdp__meeting *m, fsdp__traffic *traffic)
     for (int p = 1; p < g->columns; p++)
         if (memcmp(&first->signature, &fsdp__meeting_header(m, p)->signature, sizeof first->signature) != 0)
             return fail_mismatch(m, p);
-    for (int p = 1; p < g->columns; p++)
-        if (first->shared != fsdp__meeting_header(m, p)->shared)
-            return fail_memory(m, p);
     unpack(m, traffic);
     return FSDP_OK;
 }

@@ -22,7 +22,6 @@ typedef struct fsdp__header {
     fsdp__signature signature; /* compared, and filled in by fsdp__meeting_begin */
     int32_t own_status;        /* of process_group_alloc */
     uint8_t complete; /* all contributions, or flags, of the rank's machine (of the rank, in a flat group) are there */
-    uint8_t shared;   /* compared: the buffers lie in memory that the machine's ranks share */
     uint8_t visible;  /* of a reduction: contributions are read where they are */
     uint16_t along;   /* bytes of the rank that go to all, in a meeting in rounds */
 } fsdp__header;

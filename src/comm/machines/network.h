@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 enum {
-    FSDP__NETWORK_VERSION = 3,
+    FSDP__NETWORK_VERSION = 4,
     FSDP__NETWORK_TEXT = 512,
     FSDP__NETWORK_HOST_BYTES = 256,
     FSDP__NETWORK_TAGS = 1 << 22 /* tags are below it */
@@ -33,7 +33,6 @@ typedef struct fsdp__network_world {
     int rank, size;
     int machine;                         /* the lowest rank that shares this rank's memory: the same for all of them */
     char host[FSDP__NETWORK_HOST_BYTES]; /* name of the machine, for messages */
-    char library[128];                   /* "Open MPI 4.1.4", for messages */
 } fsdp__network_world;
 
 /* A message on its way; 0: none. */

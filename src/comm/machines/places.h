@@ -28,6 +28,12 @@ static inline int fsdp__machine_of(const fsdp__places *places, int rank)
     return rank / places->machine_ranks;
 }
 
+/* What its machine is called. */
+static inline const char *fsdp__host_of(const fsdp__places *places, int rank)
+{
+    return places->hosts[fsdp__machine_of(places, rank)];
+}
+
 /* On another machine than this rank. */
 static inline bool fsdp__is_elsewhere(const fsdp__places *places, int rank)
 {

@@ -26,7 +26,7 @@ fsdp_status fsdp__report_compare(const fsdp__network_ops *ops, void *network, co
 
         if (said->status != FSDP_OK)
             status = FSDP_FAIL((fsdp_status)said->status, "rank %d (machine '%s'): %.*s", rank,
-                               places->hosts[fsdp__machine_of(places, rank)], (int)sizeof said->text - 1, said->text);
+                               fsdp__host_of(places, rank), (int)sizeof said->text - 1, said->text);
     }
     if (all)
         *first = all[places->carriers[places->rank - places->rank % places->machine_ranks]];

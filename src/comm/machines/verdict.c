@@ -8,11 +8,11 @@
 #include "base/context.h"
 #include "comm/symmetric/process.h"
 #include "comm/symmetric/watch.h"
+#include "comm/symmetric/watchdog.h"
+#include "comm/world.h"
 
 enum {
-    LEAVE_TICKS = 3,   /* after the news that a rank has left, what it did before has been seen */
-    NOTICES = 5,       /* the first in a timeout */
-    NOTICE_TICKS = 300 /* where there is none */
+    LEAVE_TICKS = 3 /* after the news that a rank has left, what it did before has been seen */
 };
 
 /* Because of `rank`: what became of it, then what it was doing and what waits for it. */
@@ -29,17 +29,12 @@ static void break_world(fsdp__watch *watch, int rank, const char *became)
     fsdp__arena_abort(watch->link->arena, FSDP_COMM, rank, text);
 }
 
-static const char *host_of(const fsdp__watch *watch, int rank)
-{
-    return watch->link->places.hosts[fsdp__machine_of(&watch->link->places, rank)];
-}
-
 static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ticks)
 {
     char became[256];
 
     snprintf(became, sizeof became, "rank %d (machine '%.64s') %s for %.6g s (comm.timeout is %.12g s)", rank,
-             host_of(watch, rank), what, (double)(ticks * atomic_load(&watch->tick_ms)) / 1000,
+             fsdp__host_of(&watch->link->places, rank), what, (double)(ticks * atomic_load(&watch->tick_ms)) / 1000,
              (double)atomic_load(&watch->timeout_ms) / 1000);
     break_world(watch, rank, became);
 }
@@ -47,9 +42,7 @@ static void end_world(fsdp__watch *watch, int rank, const char *what, int64_t ti
 /* Ticks of the timeout; 0: there is none. */
 static int64_t limit_of(const fsdp__watch *watch)
 {
-    int64_t timeout_ms = atomic_load(&watch->timeout_ms), tick_ms = atomic_load(&watch->tick_ms);
-
-    return timeout_ms > 0 ? FSDP__MAX(2, (timeout_ms + tick_ms - 1) / tick_ms) : 0;
+    return atomic_load(&watch->local->timeout_ticks);
 }
 
 /* Ranks that wait for each other, in whatever way: nobody gets anything done. */
@@ -95,8 +88,10 @@ static int64_t leave_ticks(const fsdp__watch *watch, int rank)
 {
     const fsdp__places *places = &watch->link->places;
     bool behind = fsdp__are_counterparts(places, places->rank, rank) || !fsdp__is_elsewhere(places, rank);
+    /* It comes to nobody any more, so for ever is no time to wait. */
+    int64_t limit = limit_of(watch) > 0 ? limit_of(watch) : FSDP__TIMEOUT_MS / atomic_load(&watch->tick_ms);
 
-    return behind ? LEAVE_TICKS : FSDP__MAX(LEAVE_TICKS, limit_of(watch));
+    return behind ? LEAVE_TICKS : FSDP__MAX(LEAVE_TICKS, limit);
 }
 
 void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
@@ -106,7 +101,8 @@ void fsdp__verdict_look(fsdp__watch *watch, int rank, int64_t waited)
     char became[128];
 
     if (left > ticks && waited > ticks) {
-        snprintf(became, sizeof became, "rank %d has left (machine '%.64s')", rank, host_of(watch, rank));
+        snprintf(became, sizeof became, "rank %d has left (machine '%.64s')", rank,
+                 fsdp__host_of(&watch->link->places, rank));
         break_world(watch, rank, became);
     }
     if (left > 0) /* it says nothing more */
@@ -174,17 +170,16 @@ static void state_text(fsdp__watch *watch, int rank, char *text, size_t bytes)
 void fsdp__verdict_tell_slow(fsdp__watch *watch, int rank, int64_t waited, int64_t *next)
 {
     const fsdp__places *places = &watch->link->places;
-    int64_t limit = limit_of(watch);
     char mine[320], theirs[512];
 
     if (*next == 0)
-        *next = FSDP__MAX(1, limit > 0 ? limit / NOTICES : NOTICE_TICKS);
+        *next = fsdp__first_notice(limit_of(watch));
     if (waited < *next)
         return;
     *next *= 2;
     fsdp__watch_doing_text(watch, mine, sizeof mine);
     state_text(watch, rank, theirs, sizeof theirs);
     fsdp_log(watch->context, FSDP_LOG_WARNING, "rank %d waits %.6g s %s for rank %d (machine '%.64s'), which %s",
-             places->rank, (double)(waited * atomic_load(&watch->tick_ms)) / 1000, mine, rank, host_of(watch, rank),
-             theirs);
+             places->rank, (double)(waited * atomic_load(&watch->tick_ms)) / 1000, mine, rank,
+             fsdp__host_of(&watch->link->places, rank), theirs);
 }

@@ -214,7 +214,7 @@ static int64_t beat_ms_of(const fsdp__watch *watch)
 {
     int64_t timeout_ms = atomic_load(&watch->timeout_ms);
 
-    return timeout_ms > 0 ? FSDP__MIN(BEAT_MS, timeout_ms / BEATS) : BEAT_MS;
+    return timeout_ms > 0 ? FSDP__MAX(1, FSDP__MIN(BEAT_MS, timeout_ms / BEATS)) : BEAT_MS;
 }
 
 int64_t fsdp__watch_fresh_ticks(const fsdp__watch *watch)

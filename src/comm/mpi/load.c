@@ -65,7 +65,7 @@ static fsdp_status look_in_path(const char *folders, const char *file, char **ou
     return status;
 }
 
-/* The folders beside the program and beside the library: of the build, and as cmake/install.cmake lays them. */
+/* The folders of the build, and as cmake/install.cmake lays them. */
 static fsdp_status look_around(const char *own, const char *file, char **out)
 {
     static const char *const below[] = {"", "fsdp", FSDP_PLUGINS_FROM_PROGRAM};
@@ -91,11 +91,12 @@ static fsdp_status find(const fsdp__mpi_kind *kind, char **out)
     if (!*out)
         FSDP_TRY_GOTO(status, look_around(own, file, out), out);
     if (!*out)
-        status = FSDP_FAIL(FSDP_NOT_FOUND,
-                           "there is no %s in FSDP_PLUGIN_PATH (%s), %s or " FSDP_PLUGINS_INSTALLED
-                           ": it is built and installed where %s is found (Debian: %s)",
-                           file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
-                           own ? FSDP__SHOWN_NAME(own) : "the program's folder", kind->title, kind->build);
+        status =
+            FSDP_FAIL(FSDP_NOT_FOUND,
+                      "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
+                      " there) or " FSDP_PLUGINS_INSTALLED ": it is built and installed where %s is found (Debian: %s)",
+                      file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
+                      own ? FSDP__SHOWN_NAME(own) : "the program's folder", kind->title, kind->build);
 out:
     fsdp__free(own);
     return status;

@@ -6,7 +6,8 @@
 #include "comm/mpi/start.h"
 
 /* libfsdp-NAME.so, from the first of these folders that has it: those of FSDP_PLUGIN_PATH (with colons between them),
- * that of this library or program, the folder that it is installed in. It stays loaded until the process ends. */
+ * that of this library, or of the program that holds it, and the two that lie from there as where it is installed, the
+ * folder that it is installed in. It stays loaded until the process ends. */
 fsdp_status fsdp__mpi_load(const fsdp__mpi_kind *kind, const fsdp__network_ops **out);
 
 #endif

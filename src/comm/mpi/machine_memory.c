@@ -24,7 +24,7 @@ static fsdp_status make(const fsdp__places *places, fsdp__report *mine, fsdp__ar
         return FSDP_FAIL(FSDP_IO, "no random numbers: %s", strerror(errno));
     FSDP_TRY(fsdp__arena_create(places->machine_ranks, fsdp__board_bytes(places->ranks), true, out));
     (*out)->control->first = places->rank;
-    snprintf((*out)->control->host, FSDP__HOST_BYTES, "%.64s", places->hosts[fsdp__machine_of(places, places->rank)]);
+    snprintf((*out)->control->host, FSDP__HOST_BYTES, "%.64s", fsdp__host_of(places, places->rank));
     return FSDP_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/order.h"
+#include "comm/symmetric/readers.h"
 #include "comm/symmetric/slot.h"
 #include "comm/symmetric/words.h"
 
@@ -138,10 +139,23 @@ void fsdp__symmetric_group_ready(void *g)
     group->claimed = false; /* from now on every member counts */
 }
 
+/* What it has not taken back yet (memory.c) the world takes back. */
+static void hand_over(fsdp__symmetric_group *group)
+{
+    while (group->freed) {
+        fsdp__shared_header *header = group->freed;
+
+        group->freed = header->next;
+        header->next = group->world->freed;
+        group->world->freed = header;
+    }
+}
+
 void fsdp__symmetric_group_free(void *g)
 {
     fsdp__symmetric_group *group = g;
 
+    hand_over(group);
     /* Claimed and not ready: no other member has found the place, and none will count itself out. */
     if (group->place && (group->claimed || atomic_fetch_sub(&group->place->members, 1) == 1))
         atomic_store(&group->place->key, 0);

@@ -21,8 +21,9 @@ typedef struct fsdp__symmetric {
     bool all_readable;     /* peers see every address of this rank (threads) */
     fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
-    pthread_mutex_t mutex; /* of the list: groups run their calls on several threads */
-    fsdp_device **devices; /* that know the arena's payloads and staging: see devices.h */
+    struct fsdp__shared_header *freed; /* as a group's, of groups that are freed */
+    pthread_mutex_t mutex;             /* of the list: groups run their calls on several threads */
+    fsdp_device **devices;             /* that know the arena's payloads and staging: see devices.h */
     int64_t device_count, device_capacity;
 } fsdp__symmetric;
 

@@ -1,9 +1,10 @@
 /* memory.c - memory that peers see: what a rank takes of the arena's heap, and regions that a group shares.
  *
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
- * shared region lies in a segment of the group's first rank and begins with a header (readers.c); the
+ * shared region lies in a segment of the group's first rank and begins with a header (readers.h); the
  * owner takes such regions back when the group allocates the next one, between two meetings, where no rank can be
- * giving one back at the same time: every run frees at the same points. */
+ * giving one back at the same time: every run frees at the same points. Those of a group that has ended it takes back
+ * when any of its groups does. */
 #include "comm/symmetric/memory.h"
 
 #include <stdio.h>
@@ -130,17 +131,17 @@ void fsdp__symmetric_free(void *transport, void *pointer)
 
 /* ---- shared by a group ---- */
 
-static void take_back(fsdp__symmetric_group *group)
+static void take_back(fsdp__symmetric *world, fsdp__shared_header **list)
 {
-    for (fsdp__shared_header **link = &group->freed; *link;) {
+    for (fsdp__shared_header **link = list; *link;) {
         fsdp__shared_header *header = *link;
         if (atomic_load(&header->given_back) < header->ranks) {
             link = &header->next;
             continue;
         }
         *link = header->next;
-        fsdp__races_acquire(group->world->context, NULL, header, 0);
-        fsdp__symmetric_free(group->world, header);
+        fsdp__races_acquire(world->context, NULL, header, 0);
+        fsdp__symmetric_free(world, header);
     }
 }
 
@@ -184,7 +185,8 @@ static fsdp_status make_shared(fsdp__symmetric_group *group, size_t bytes, uint6
     void *memory = NULL;
     fsdp__shared_header *header;
 
-    take_back(group);
+    take_back(group->world, &group->freed);
+    take_back(group->world, &group->world->freed);
     if (bytes > SIZE_MAX - header_bytes)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", bytes);
     FSDP_TRY(fsdp__symmetric_alloc(group->world, bytes + header_bytes, &memory));

@@ -18,7 +18,7 @@ bool fsdp__shown_is_direct(const fsdp__call *call);
 /* The entry of the call. What was shown can be read until the next but one. */
 fsdp_status fsdp__shown_meet(fsdp__symmetric_group *group, const fsdp__call *call, bool readable,
                              fsdp__traffic *traffic, fsdp__shown_path *out);
-/* The `unsharded` of a rank, unless the path is STAGING; whether the rank adds to the buffer of a reduction. */
+/* The `unsharded` of a rank, where the path is SYMMETRIC; whether the rank adds to the buffer of a reduction. */
 void *fsdp__shown_place(const fsdp__symmetric_group *group, int rank, int64_t buffer);
 bool fsdp__shown_adds(const fsdp__symmetric_group *group, const fsdp__call *call, int rank, int64_t buffer);
 

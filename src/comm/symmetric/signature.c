@@ -98,7 +98,9 @@ static const char *difference_text(const fsdp__signature *a, const fsdp__signatu
     if (a->hash != b->hash)
         return a->buffers ? " with other sizes or dtypes of the buffers" : " with another number of flags";
     if (a->places != b->places)
-        return " elsewhere in shared memory";
+        return a->places == 0   ? " into shared memory"
+               : b->places == 0 ? " into memory that is not shared"
+                                : " elsewhere in shared memory";
     if (a->force_copy != b->force_copy)
         return a->force_copy ? " without force_copy" : " with force_copy";
     return " with another predivide or divisor";
@@ -113,7 +115,7 @@ void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, i
     fsdp__signature_text(other, of_other, sizeof of_other);
     if (first->sequence != other->sequence)
         snprintf(number, sizeof number, "call %llu, ", (unsigned long long)other->sequence);
-    snprintf(text, bytes, "ranks disagree in group '%s': call %llu is %s on rank %d but %s%s on rank %d%s", group,
+    snprintf(text, bytes, "ranks disagree in group '%.64s': call %llu is %s on rank %d but %s%s on rank %d%s", group,
              (unsigned long long)first->sequence, of_first, first_rank, number, of_other, other_rank,
              !number[0] && strcmp(of_first, of_other) == 0 ? difference_text(first, other) : "");
 }

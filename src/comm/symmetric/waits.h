@@ -7,8 +7,9 @@
  * Ranks whose programs wait for each other in a circle would wait for ever: the next one of each has neither come to
  * the meeting, nor is a call of it on its way there (issued, and not done), and while its own program waits it will
  * issue none; or it has not ended the read, which its program alone can do. Waiting in different groups is normal and
- * no such circle: what a rank's worker threads wait for keeps its program from nothing, and is not followed. Once true
- * that stays true, so it must be seen twice with the same places to be sure that all of it was true at one time. */
+ * no such circle: what a rank's worker threads wait for keeps its program from nothing, and is not followed, but for a
+ * write that the program itself waits for. Once true that stays true, so it must be seen twice with the same places to
+ * be sure that all of it was true at one time. */
 #ifndef COMM_SYMMETRIC_WAITS_H
 #define COMM_SYMMETRIC_WAITS_H
 

@@ -10,9 +10,7 @@
 #include "comm/symmetric/watch.h"
 
 enum {
-    NOTICES = 5,        /* the first after this part of the timeout */
-    NOTICE_TICKS = 300, /* without one */
-    LEAST_TICKS = 2,    /* of a timeout: what one look shows may be chance */
+    LEAST_TICKS = 2, /* of a timeout: what one look shows may be chance */
     CALL_BYTES = 224,
     RANK_BYTES = 400,
     STATE_BYTES = 96
@@ -149,7 +147,7 @@ static void tell_slow(fsdp__wait *wait, const fsdp__reach *reach)
     char where[CALL_BYTES], whom[RANK_BYTES], waited[STATE_BYTES];
 
     if (wait->next_notice == 0)
-        wait->next_notice = FSDP__MAX(1, timeout > 0 ? timeout / NOTICES : NOTICE_TICKS);
+        wait->next_notice = fsdp__first_notice(timeout);
     if (wait->ticks < wait->next_notice || reach->count == 0)
         return;
     wait->next_notice *= 2;

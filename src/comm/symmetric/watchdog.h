@@ -11,6 +11,12 @@
 #include "comm/symmetric/pulse.h"
 #include "comm/symmetric/waits.h"
 
+/* Ticks after which a wait is told of first, then at doubled intervals: a fifth of the timeout, 300 without one (0). */
+static inline int64_t fsdp__first_notice(int64_t timeout_ticks)
+{
+    return timeout_ticks <= 0 ? 300 : timeout_ticks < 5 ? 1 : timeout_ticks / 5;
+}
+
 /* One wait of one thread. Large, and not touched before the first tick. */
 typedef struct fsdp__wait {
     const fsdp__symmetric *world;

@@ -85,22 +85,6 @@ static bool find_machine(fsdp__mpi *mpi, int rank, int *out, char *text)
     return true;
 }
 
-/* "Open MPI v4.1.4, package: ..." and "MPICH Version:\t4.0.2\nMPICH Release date..." in a few words. */
-static void name_library(char *out, size_t bytes)
-{
-    char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
-    const char *version = NULL;
-    int length = 0;
-
-    MPI_Get_library_version(text, &length);
-    text[strcspn(text, ",\n")] = '\0';
-    version = strstr(text, "Version:");
-    if (version)
-        snprintf(out, bytes, "%.*s%s", (int)(version - text), text, version + strspn(version, "Version: \t"));
-    else
-        snprintf(out, bytes, "%s", text);
-}
-
 static bool look_around(fsdp__mpi *mpi, fsdp__network_world *out, char *text)
 {
     char host[MPI_MAX_PROCESSOR_NAME + 1] = "";
@@ -113,7 +97,6 @@ static bool look_around(fsdp__mpi *mpi, fsdp__network_world *out, char *text)
     if (code != MPI_SUCCESS)
         return fsdp__mpi_fail(text, code, "cannot ask MPI for the world");
     snprintf(out->host, sizeof out->host, "%s", host);
-    name_library(out->library, sizeof out->library);
     return find_machine(mpi, out->rank, &out->machine, text);
 }
 
