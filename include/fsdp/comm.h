@@ -140,7 +140,8 @@ FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
  * the cast of one's own rows (nothing at all when shard lies in place with the same dtype) and a barrier; where it is
  * symmetric memory peers copy their parts straight to the final place; a reduction reads peers' rows in place. Other
  * memory takes packing. The result is the same bits. The buffers of one gather lie all in shared memory, at the same
- * places of the same regions on every rank (else FSDP_MISMATCH), or none of them does, on no rank.
+ * places of the same regions on every rank (else FSDP_MISMATCH), or none of them does, on no rank. The region may be a
+ * larger group's; FSDP_UNSUPPORTED in a group that could not have one (fsdp_process_group_can_share).
  *
  * Reuse: peers may still read this rank's `unsharded` when the call is done here. It may be overwritten once a later
  * collective of the group (a barrier, say) is complete on this rank. fsdp_process_group_free_memory knows that. */
@@ -194,7 +195,7 @@ FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp
 FSDP_API fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_sharing sharing, size_t bytes,
                                               void **out);
 /* SYMMETRIC memory is handed out again only after every peer is done reading it; SHARED memory when every rank has
- * given it back. Before the group is freed. */
+ * given it back. Before the group is freed. Of SHARED memory that is not there (any more) nothing happens. */
 FSDP_API void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_sharing sharing, void *pointer,
                                              size_t bytes);
 /* Forces the packing path where memory is not shared (tests, comparison). Same on every rank. */

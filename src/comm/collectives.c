@@ -255,6 +255,22 @@ static fsdp_status issue_coalesced(fsdp_process_group *group, fsdp_collective ki
     return FSDP_OK;
 }
 
+/* Of a gather into shared memory, of which each row has one writer on each machine. */
+static fsdp_status check_shared(const fsdp_process_group *group, const fsdp__call *call)
+{
+    if (!call->shared)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot all_gather_coalesced in group '%s': some of its buffers lie in shared memory, others "
+                         "do not",
+                         group->name);
+    if (!fsdp_process_group_can_share(group, FSDP_MEMORY_SHARED))
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "cannot all_gather_coalesced in group '%s' into shared memory: not the same local ranks of "
+                         "each machine are in it",
+                         group->name);
+    return FSDP_OK;
+}
+
 fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_sharded_buffer *buffers, int64_t count,
                                       fsdp_stream *stream)
 {
@@ -263,11 +279,8 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
 
     FSDP_TRY(check_buffers(group, &call, stream));
     fsdp__shared_memory_find(group->comm, &call);
-    if (call.places != 0 && !call.shared)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "cannot all_gather_coalesced in group '%s': some of its buffers lie in shared memory, others "
-                         "do not",
-                         group->name);
+    if (group->size > 1 && call.places != 0)
+        FSDP_TRY(check_shared(group, &call));
     for (int64_t i = 0; i < count; i++)
         bytes += fsdp__chunk_numel(&buffers[i]) * (int64_t)fsdp_dtype_size(buffers[i].unsharded_dtype);
     fsdp__comm_count(group, FSDP_ALL_GATHER, (group->size - 1) * bytes);

@@ -101,8 +101,8 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
     if (!pointer)
         return;
     if (sharing == FSDP_MEMORY_SHARED) {
-        fsdp__shared_memory_remove(group->comm, pointer);
-        group->ops->free_shared(group->transport_group, pointer);
+        if (fsdp__shared_memory_remove(group->comm, pointer))
+            group->ops->free_shared(group->transport_group, pointer);
         return;
     }
     held = (fsdp__held_memory *)((char *)pointer - HEADER_BYTES);

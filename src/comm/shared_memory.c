@@ -21,7 +21,7 @@ void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *reg
     group->comm->shared = region;
 }
 
-void fsdp__shared_memory_remove(fsdp__comm *comm, const void *start)
+bool fsdp__shared_memory_remove(fsdp__comm *comm, const void *start)
 {
     fsdp__shared_memory **link = &comm->shared, *found;
 
@@ -31,12 +31,13 @@ void fsdp__shared_memory_remove(fsdp__comm *comm, const void *start)
     if (found)
         *link = found->next;
     fsdp__free(found);
+    return found != NULL;
 }
 
 void fsdp__shared_memory_free(fsdp__comm *comm)
 {
     while (comm->shared)
-        fsdp__shared_memory_remove(comm, comm->shared->start);
+        (void)fsdp__shared_memory_remove(comm, comm->shared->start);
 }
 
 static bool holds(const fsdp__shared_memory *region, const char *at, size_t bytes)

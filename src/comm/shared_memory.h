@@ -18,7 +18,8 @@ fsdp__shared_memory *fsdp__shared_memory_new(void);
 /* `sequence`: of the call of the group that made it. Takes the region. */
 void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *region, uint64_t sequence,
                              const void *start, size_t bytes);
-void fsdp__shared_memory_remove(fsdp__comm *comm, const void *start);
+/* Whether it was there. */
+bool fsdp__shared_memory_remove(fsdp__comm *comm, const void *start);
 void fsdp__shared_memory_free(fsdp__comm *comm);
 /* Of a gather: call->shared and call->places. */
 void fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call);

@@ -214,6 +214,74 @@ static void groups_gather_into_memory_of_a_larger_one(void **state)
     test_run_machines(2, 2, false, gather_in_pairs, NULL);
 }
 
+/* Ranks 0, 1 and 3 of two machines: not in the same way on both. */
+static void gather_in_a_flat_group(fsdp_context *context, void *arg)
+{
+    static const int ranks[] = {0, 1, 3};
+    fsdp_process_group *world = fsdp_world(context), *flat;
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    float *region, own[NUMEL], shard[NUMEL];
+    fsdp_sharded_buffer buffer;
+
+    (void)arg;
+    CHECK_OK(fsdp_process_group_create(context, ranks, 3, "flat", &flat));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES, (void **)&region));
+    if (flat) {
+        for (int k = 0; k < NUMEL; k++)
+            shard[k] = (float)fsdp_context_rank(context);
+        buffer = buffer_at(flat, region, shard);
+        CHECK_ERROR(fsdp_all_gather_coalesced(flat, &buffer, 1, stream), FSDP_UNSUPPORTED,
+                    "cannot all_gather_coalesced in group 'flat' into shared memory: not the same local ranks");
+        buffer.unsharded = own;
+        CHECK_OK(fsdp_all_gather_coalesced(flat, &buffer, 1, stream));
+        for (int k = 0; k < NUMEL; k++)
+            CHECK_EQ(own[k], ranks[k / (int)buffer.chunk]);
+    }
+    CHECK_OK(fsdp_barrier(world));
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
+    fsdp_process_group_free(flat);
+}
+
+static void groups_that_lie_unlike_on_machines_are_refused(void **state)
+{
+    (void)state;
+    test_run_machines(2, 2, false, gather_in_a_flat_group, NULL);
+}
+
+/* The second time is nothing, and a group of one may have its buffers anywhere. */
+static void free_twice(fsdp_context *context, void *arg)
+{
+    fsdp_process_group *world = fsdp_world(context), *alone;
+    fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
+    int rank = fsdp_context_rank(context);
+    float *region, *other, own[NUMEL], shards[2][NUMEL] = {{0}};
+    fsdp_sharded_buffer buffers[2];
+
+    (void)arg;
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES * 4, (void **)&region));
+    CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES, (void **)&other));
+    CHECK_OK(fsdp_process_group_create(context, &rank, 1, "alone", &alone));
+    buffers[0] = buffer_at(alone, region + rank * NUMEL, shards[0]);
+    buffers[1] = buffer_at(alone, own, shards[1]);
+    CHECK_OK(fsdp_all_gather_coalesced(alone, buffers, 2, stream));
+    for (int i = 0; i < 2; i++)
+        fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES * 4);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES, (void **)&region));
+        CHECK(region != other);
+        fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
+    }
+    fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, other, BYTES);
+    fsdp_process_group_free(alone);
+}
+
+static void what_is_freed_twice_is_freed_once(void **state)
+{
+    (void)state;
+    test_run_ranks(3, free_twice, NULL);
+    test_run_machines(2, 2, false, free_twice, NULL);
+}
+
 /* All contributions are one and the same memory. */
 static void reduce_one_memory(fsdp_context *context, void *arg)
 {
@@ -250,4 +318,6 @@ TEST_MAIN(cmocka_unit_test(ranks_that_gather_to_other_places_are_told),
           cmocka_unit_test(memory_that_is_shared_on_some_ranks_is_told), cmocka_unit_test(what_differs_is_said),
           cmocka_unit_test(buffers_of_which_some_are_shared_are_refused),
           cmocka_unit_test(groups_gather_into_memory_of_a_larger_one),
+          cmocka_unit_test(groups_that_lie_unlike_on_machines_are_refused),
+          cmocka_unit_test(what_is_freed_twice_is_freed_once),
           cmocka_unit_test(a_reduction_reads_memory_that_all_contribute))

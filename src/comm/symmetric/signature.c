@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "comm/sharded_buffer.h"
 
 /* The dtype of the unsharded buffers, NONE where they have several. */
@@ -22,7 +23,7 @@ static uint64_t hash_buffer(uint64_t hash, const fsdp_sharded_buffer *b)
     uint64_t dtypes = (uint64_t)b->unsharded_dtype << 16 | (uint64_t)b->shard_dtype << 8 | (uint64_t)b->reduce_dtype;
 
     hash = fsdp__mix(fsdp__mix(hash, (uint64_t)b->numel), (uint64_t)b->chunk);
-    return fsdp__mix(fsdp__mix(hash, (uint64_t)b->outer), dtypes);
+    return fsdp__mix(fsdp__mix(hash, (uint64_t)FSDP__MAX(b->outer, 1)), dtypes);
 }
 
 void fsdp__signature_fill(const fsdp__call *call, fsdp__signature *out)
