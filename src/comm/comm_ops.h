@@ -139,7 +139,8 @@ typedef struct fsdp__comm_ops {
     void (*close)(void *transport);
 
     /* Memory that peers see: all four or none. `alloc` and `free` hand out this rank's own; `alloc_shared` is a
-     * collective (call->bytes), its failure is everybody's and breaks nothing; `free_shared` is local. */
+     * collective (call->bytes), that there is none is everybody's failure and breaks nothing; `free_shared` is local.
+     */
     fsdp_status (*alloc)(void *transport, size_t bytes, void **out);
     void (*free)(void *transport, void *pointer);
     fsdp_status (*alloc_shared)(void *group, const fsdp__call *call, fsdp__traffic *traffic, void **out);

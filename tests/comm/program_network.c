@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "comm/mpi/load.h"
@@ -163,6 +164,18 @@ static void poll_all(peer *p)
     await(p, requests, p->world.size);
 }
 
+/* Of the MPI that the plug-in has brought: the beginning of what it says of itself. */
+static const char *library_name(void)
+{
+    static char name[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING */
+    int (*tell)(char *, int *) = (int (*)(char *, int *))dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+    int bytes = 0;
+
+    CHECK(tell && tell(name, &bytes) == 0);
+    name[strcspn(name, ",:\n")] = '\0';
+    return name;
+}
+
 static void exchange(peer *p)
 {
     int mine[2] = {p->world.rank, p->world.machine}, *all = calloc((size_t)p->world.size, sizeof mine);
@@ -173,7 +186,7 @@ static void exchange(peer *p)
         CHECK_EQ(all[2 * all[2 * i + 1] + 1], all[2 * i + 1]); /* the lowest rank of a machine is its number */
     }
     if (p->world.rank == 0) {
-        printf("%d ranks on '%s', machines", p->world.size, p->world.host);
+        printf("%d ranks of %s on '%s', machines", p->world.size, library_name(), p->world.host);
         for (int i = 0; i < p->world.size; i++)
             printf(" %d", all[2 * i + 1]);
         printf("\n");

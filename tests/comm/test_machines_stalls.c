@@ -77,7 +77,7 @@ static void who_is_late_to_be_heard_is_waited_for(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int calls = 1; calls <= 3; calls += 2) {
+        for (int calls = 1; calls <= (i == 0 ? 3 : 1); calls += 2) {
             stalls s = {.from = shapes[i].from, .to = shapes[i].to, .calls = calls};
 
             play(&s, shapes[i].machines, shapes[i].ranks, shapes[i].one_level, call_over_a_stall);
@@ -116,7 +116,7 @@ static void a_circle_behind_a_stall_is_named(void **state)
 {
     static const struct {
         int machines, ranks, from, to;
-    } shapes[] = {{2, 1, 0, 1}, {2, 1, 1, 0}, {2, 2, 0, 2}, {3, 1, 1, 2}};
+    } shapes[] = {{2, 1, 0, 1}, {2, 2, 0, 2}};
 
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
