@@ -1,8 +1,9 @@
 /* fsdp/comm.h - process groups and collectives over (pointer, count, dtype, stream).
  *
  * Every context has a world group. Further groups are subsets of its ranks. A collective must be called by every rank
- * of the group, in the same order with fitting arguments; each call carries a sequence number and a signature (kind,
- * bytes, dtype, operation), and ranks that disagree all get one error that names both calls. A rank that dies, or calls
+ * of the group, in the same order with fitting arguments; each call carries a sequence number (the library's own calls,
+ * as ranks join for example, are counted, too) and a signature (kind, bytes, dtype, operation), and ranks that disagree
+ * all get one error that names both calls. A rank that dies, or calls
  * fsdp_abort, ends every other rank's call with an error that names it (FSDP_COMM). After a failure the group is
  * broken: every later call fails at once, with the same status and "group 'name' is broken: " before the reason.
  *
@@ -24,10 +25,12 @@
  * alone (SIGSTOP) is named in the log at once, and stands still. The log's sink is called on the thread that waits,
  * which may be a stream's worker.
  *
- * Calls marked [stream] enqueue on `stream` and return; on an inline stream they are done on return. Buffers are memory
- * of the stream's device and must stay valid until then; after a call that failed, too, they are the caller's again
- * (but to a network card that writes by itself, or an MPI that the program calls too: there a process best ends).
- * Nobody spins for long: waiting ranks sleep, so there may be more ranks than cores.
+ * Calls marked [collective] are made by every rank of the group (or world), those marked [blocks] return when their
+ * work is done, which may be when other ranks have come. Calls marked [stream] enqueue on `stream` and return; on an
+ * inline stream they are done on return. Buffers are memory of the stream's device and must stay valid until then;
+ * after a call that failed, too, they are the caller's again (but to a network card that writes by itself, or an MPI
+ * that the program calls too: there a process best ends). Nobody spins for long: waiting ranks sleep, so there may be
+ * more ranks than cores.
  */
 #ifndef FSDP_COMM_H
 #define FSDP_COMM_H
@@ -144,7 +147,13 @@ FSDP_API fsdp_status fsdp_agree(fsdp_process_group *group, fsdp_status mine);
  * larger group's; FSDP_UNSUPPORTED in a group that could not have one (fsdp_process_group_can_share).
  *
  * Reuse: peers may still read this rank's `unsharded` when the call is done here. It may be overwritten once a later
- * collective of the group (a barrier, say) is complete on this rank. fsdp_process_group_free_memory knows that. */
+ * collective of the group (a barrier, say) is complete on this rank. fsdp_process_group_free_memory knows that. Shared
+ * memory is overwritten by the next gather that any rank makes into it: have a barrier between the last read of what
+ * one gather has brought and the next gather there, on every rank. Two regions in turns want none in between, where a
+ * rank reads the one before it gathers into the other.
+ *
+ * A reduction adds what each rank gives as its `unsharded`, which is memory of its own (symmetric memory, or any):
+ * ranks that give one and the same shared memory add the same bytes several times. */
 
 typedef struct fsdp_sharded_buffer {
     void *unsharded;
@@ -183,10 +192,11 @@ FSDP_API fsdp_status fsdp_reduce_scatter_coalesced(fsdp_process_group *group, co
 
 typedef enum fsdp_memory_sharing {
     FSDP_MEMORY_SYMMETRIC, /* this rank's own, readable by peers */
-    FSDP_MEMORY_SHARED,    /* one region for all ranks of the group: same bytes, each rank writes its own part */
+    FSDP_MEMORY_SHARED,    /* one region for all ranks of a machine: same bytes, each rank writes its own part */
 } fsdp_memory_sharing;
 
-/* Whether the group can give such memory (all its ranks on one machine). */
+/* Whether the group can give such memory: it has several ranks, on one machine, or the same local ranks of each of
+ * several, and these are not in one level (FSDP_ONE_LEVEL). Over several machines there is one region on each. */
 FSDP_API bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing);
 /* 64-byte aligned; SHARED is zeroed, [collective] with equal bytes on every rank; SYMMETRIC is local and reuses what
  * was freed. FSDP_UNSUPPORTED when the group cannot. Nothing is counted in a device's ledger: the caller knows what it

@@ -23,7 +23,8 @@ extern "C" {
  *                                 has buffered. So it does later where a call of MPI lasts longer than the timeout
  *                                 (fsdp_context_set_comm_timeout; MPI_Finalize: a minute at most). FSDP_MPI=none:
  *                                 alone; openmpi or mpich: a rank of that one, even where none of these is set
- *     by hand                     RANK and WORLD_SIZE, and of the others what is to be checked: as torchrun
+ *     by hand                     RANK and WORLD_SIZE: as torchrun. LOCAL_RANK and the other variables of torchrun may
+ *                                 be set, too, and must fit then
  *
  * Ranks that fsdp_launch has not started bind themselves to their share of the machine's cores, unless somebody has
  * bound them already, which shows in the cores that they may use; OMP_PROC_BIND leaves it to OpenMP.

@@ -37,8 +37,8 @@ fsdp_status fsdp__restarts_read(fsdp__restarts *r, const fsdp_train_config *conf
                          starter);
     if (!fsdp__train_saves(config))
         return FSDP_FAIL(FSDP_INVALID,
-                         "--max-restarts goes on from the newest checkpoint, and this run writes none: set "
-                         "checkpoint.folder");
+                         "--max-restarts goes on from the newest checkpoint, and this run writes none: %s",
+                         config->checkpoint.folder ? "checkpoint.enable is false" : "set checkpoint.folder");
     if (config->checkpoint.load_step >= 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "--max-restarts goes on from the newest checkpoint, and checkpoint.load_step is %lld: leave "

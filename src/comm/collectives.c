@@ -213,7 +213,11 @@ static fsdp_status check_buffer(const fsdp_process_group *group, const fsdp__cal
         __builtin_mul_overflow(b->chunk, (int64_t)group->size, &padded) || padded < b->numel ||
         __builtin_mul_overflow(padded, FSDP__MAX(b->outer, 1), &padded) ||
         __builtin_mul_overflow(padded, (int64_t)sizeof(int64_t), &padded))
-        return fail_buffer(group, call->name, i, "the ranks' chunks do not cover it");
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot %s in group '%s': buffer %lld: the ranks' chunks do not cover it: %d of %lld, of a "
+                         "numel of %lld (outer %lld)",
+                         fsdp__call_text(call->name), group->name, (long long)i, group->size, (long long)b->chunk,
+                         (long long)b->numel, (long long)b->outer);
     if (b->numel > 0 && !b->unsharded && !reduces)
         return fail_buffer(group, call->name, i, "its unsharded memory is NULL");
     if (!b->shard && group->rank * b->chunk < b->numel)
@@ -224,9 +228,11 @@ static fsdp_status check_buffer(const fsdp_process_group *group, const fsdp__cal
     if (!known_dtype(b->shard_dtype) ||
         (b->shard_dtype != b->unsharded_dtype &&
          !(fsdp_dtype_is_floating(b->shard_dtype) && fsdp_dtype_is_floating(b->unsharded_dtype))))
-        return FSDP_FAIL(FSDP_INVALID, "cannot %s in group '%s': buffer %lld: from dtype %d to dtype %d",
-                         fsdp__call_text(call->name), group->name, (long long)i, (int)b->shard_dtype,
-                         (int)b->unsharded_dtype);
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "cannot %s in group '%s': buffer %lld: shard_dtype is %d and unsharded_dtype %d, which do not go "
+            "together",
+            fsdp__call_text(call->name), group->name, (long long)i, (int)b->shard_dtype, (int)b->unsharded_dtype);
     return FSDP_OK;
 }
 
@@ -275,10 +281,13 @@ fsdp_status fsdp_all_gather_coalesced(fsdp_process_group *group, const fsdp_shar
                                       fsdp_stream *stream)
 {
     fsdp__call call = {.name = FSDP__CALL_ALL_GATHER_COALESCED, .buffers = buffers, .buffer_count = count};
-    int64_t bytes = 0;
+    int64_t bytes = 0, beyond;
 
     FSDP_TRY(check_buffers(group, &call, stream));
-    fsdp__shared_memory_find(group->comm, &call);
+    beyond = fsdp__shared_memory_find(group->comm, &call);
+    if (beyond >= 0)
+        return fail_buffer(group, call.name, beyond,
+                           "it reaches beyond the end of the shared memory that it begins in");
     if (group->size > 1 && call.places != 0)
         FSDP_TRY(check_shared(group, &call));
     for (int64_t i = 0; i < count; i++)

@@ -86,6 +86,11 @@ fsdp_status fsdp_process_group_alloc(fsdp_process_group *group, fsdp_memory_shar
     if (!group || !out)
         return FSDP_FAIL(FSDP_INVALID, "cannot allocate shared memory: group and out are required");
     *out = NULL;
+    if (group->size == 1)
+        return FSDP_FAIL(FSDP_UNSUPPORTED,
+                         "group '%s' has one rank, and nobody to share memory with: use any other memory, where "
+                         "fsdp_process_group_can_share says no",
+                         group->name);
     if (!fsdp_process_group_can_share(group, sharing))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "group '%s' of %d ranks (transport '%s') has no memory that peers see",
                          group->name, group->size, group->ops->name);

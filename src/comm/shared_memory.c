@@ -40,33 +40,38 @@ void fsdp__shared_memory_free(fsdp__comm *comm)
         (void)fsdp__shared_memory_remove(comm, comm->shared->start);
 }
 
-static bool holds(const fsdp__shared_memory *region, const char *at, size_t bytes)
+/* The region that holds the byte; `first`: where to look first. */
+static const fsdp__shared_memory *region_of(const fsdp__comm *comm, const fsdp__shared_memory *first, const char *at)
 {
-    return at >= region->start && bytes <= region->bytes && (size_t)(at - region->start) <= region->bytes - bytes;
+    if (first && at >= first->start && at < first->start + first->bytes)
+        return first;
+    for (first = comm->shared; first && !(at >= first->start && at < first->start + first->bytes);)
+        first = first->next;
+    return first;
 }
 
-void fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call)
+int64_t fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call)
 {
-    const fsdp__shared_memory *region = comm->shared;
+    const fsdp__shared_memory *region = NULL;
 
     call->shared = true;
     call->places = 0;
     for (int64_t i = 0; i < call->buffer_count; i++) {
         const fsdp_sharded_buffer *b = &call->buffers[i];
         size_t bytes = (size_t)fsdp__unsharded_numel(b) * fsdp_dtype_size(b->unsharded_dtype);
-        uint64_t place[3];
+        uint64_t place[3] = {(uint64_t)i};
 
         if (bytes == 0)
             continue;
-        if (!region || !holds(region, b->unsharded, bytes)) /* most often where the buffer before lies */
-            for (region = comm->shared; region && !holds(region, b->unsharded, bytes);)
-                region = region->next;
+        region = region_of(comm, region, b->unsharded); /* most often that of the buffer before */
         call->shared = call->shared && region;
         if (!region)
             continue;
-        place[0] = (uint64_t)i;
         place[1] = region->name;
         place[2] = (uint64_t)((const char *)b->unsharded - region->start);
+        if (bytes > region->bytes - place[2])
+            return i;
         call->places = fsdp__hash_bytes(call->places, place, sizeof place);
     }
+    return -1;
 }

@@ -21,7 +21,8 @@ void fsdp__shared_memory_add(fsdp_process_group *group, fsdp__shared_memory *reg
 /* Whether it was there. */
 bool fsdp__shared_memory_remove(fsdp__comm *comm, const void *start);
 void fsdp__shared_memory_free(fsdp__comm *comm);
-/* Of a gather: call->shared and call->places. */
-void fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call);
+/* Of a gather: call->shared and call->places. Returns the number of a buffer that begins in shared memory and reaches
+ * beyond its end; -1: there is none. */
+int64_t fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call);
 
 #endif

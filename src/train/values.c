@@ -12,7 +12,7 @@
 /* ---- facts ---- */
 
 /* Keys that a run may change where it goes on, and that change what comes out. */
-static void write_keys(const fsdp_train_config *config, FILE *out)
+static void write_keys(const fsdp_train_run *run, FILE *out)
 {
     static const char *const sections[] = {"model", "training", "optimizer", "lr_scheduler"};
 
@@ -20,8 +20,12 @@ static void write_keys(const fsdp_train_config *config, FILE *out)
         for (int i = 0; i < fsdp__train_keys.count; i++) {
             const fsdp__key *key = &fsdp__train_keys.keys[i];
 
-            if (strcmp(key->section, sections[s]) == 0 && !(key->range & FSDP__LOCAL))
-                fsdp__facts_of_key(config, key, out);
+            if (strcmp(key->section, sections[s]) != 0 || key->range & FSDP__LOCAL)
+                continue;
+            if (strcmp(key->name, "global_batch_size") == 0) /* what -1 comes to */
+                fprintf(out, "training.global_batch_size\t%lld\n", (long long)run->sequences);
+            else
+                fsdp__facts_of_key(run->config, key, out);
         }
 }
 
@@ -48,7 +52,7 @@ char *fsdp__values_facts(const fsdp_train_run *run, const char *name)
     else if (out && strcmp(name, FSDP__VALUE_DATA) == 0)
         write_data(run, out);
     else if (out)
-        write_keys(run->config, out);
+        write_keys(run, out);
     if (out && fclose(out) == 0 && text)
         return text;
     (void)FSDP_FAIL(FSDP_NO_MEMORY, "out of memory");

@@ -273,7 +273,8 @@ static void what_cannot_be_restarted_is_refused_at_once(void **state)
     snprintf(option, sizeof option, "--checkpoint.folder=%s", folder);
     SAYS(2, "--max-restarts goes on from the newest checkpoint, and this run writes none: set checkpoint.folder",
          "--max-restarts=1");
-    SAYS(2, "this run writes none", "--max-restarts=1", option, "--checkpoint.enable=false");
+    SAYS(2, "this run writes none: checkpoint.enable is false", "--max-restarts=1", option,
+         "--checkpoint.enable=false");
     SAYS(2, "and checkpoint.load_step is 7: leave one of the two out", "--max-restarts=1", option,
          "--checkpoint.load_step=7");
     SAYS(2, "--min-ranks is for runs that are restarted", "--min-ranks=1", option);

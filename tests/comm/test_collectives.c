@@ -305,7 +305,7 @@ static void wrong_arguments_are_refused(void **state)
     CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "its unsharded memory is NULL");
     block.unsharded = x;
     block.shard_dtype = FSDP_I32;
-    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "buffer 0: from dtype");
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, &block, 1, stream), FSDP_INVALID, "buffer 0: shard_dtype is ");
     CHECK_ERROR(fsdp_reduce_scatter_coalesced(world, &block, 1, &sum, stream), FSDP_INVALID,
                 "buffer 0: all its dtypes must be floating");
     fsdp_context_free(context);

@@ -167,7 +167,8 @@ static void gather_half(fsdp_context *context, void *arg)
         fsdp_all_gather_coalesced(world, buffers, 2, stream), FSDP_INVALID,
         "cannot all_gather_coalesced in group 'world': some of its buffers lie in shared memory, others do not");
     buffers[1].unsharded = region + 2 * NUMEL - 1; /* not all of it */
-    CHECK_ERROR(fsdp_all_gather_coalesced(world, buffers, 2, stream), FSDP_INVALID, "others do not");
+    CHECK_ERROR(fsdp_all_gather_coalesced(world, buffers, 2, stream), FSDP_INVALID,
+                "buffer 1: it reaches beyond the end of the shared memory that it begins in");
     buffers[1].unsharded = region + NUMEL;
     CHECK_OK(fsdp_all_gather_coalesced(world, buffers, 2, stream));
     CHECK_OK(fsdp_barrier(world));

@@ -23,7 +23,8 @@ touch "$FOLDER/told"
 EOF
 cat >"$folder/fsdp" <<'EOF'
 #!/usr/bin/env bash
-printf 'checkpoint:\n'
+printf 'training:\n  enable: false\ncheckpoint:\n'
+[ -z "${OFF:-}" ] || printf '  enable: false\n'
 [ -n "${NO_FOLDER:-}" ] && printf '  # folder:\n' || printf '  folder: f\n'
 EOF
 chmod +x "$folder/fsdp" "$folder/srun" "$folder/scontrol" "$folder/scancel"
@@ -63,5 +64,6 @@ job left 1 '' 0 'scontrol update JobId=17 Comment=failures:1'
 job left 1 '' 0 'scontrol requeue 17'
 job left 2 '' 2 'the command line is wrong'
 stays
-NO_FOLDER=1 job left 0 '' 2 'checkpoint.folder is not set: every start would be the first one'
+NO_FOLDER=1 job left 0 '' 2 'there are no checkpoints (checkpoint.folder, checkpoint.enable): every start'
 ! grep 'srun' "$folder/out" || exit 1
+OFF=1 job left 0 '' 2 'there are no checkpoints'

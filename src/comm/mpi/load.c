@@ -91,12 +91,13 @@ static fsdp_status find(const fsdp__mpi_kind *kind, char **out)
     if (!*out)
         FSDP_TRY_GOTO(status, look_around(own, file, out), out);
     if (!*out)
-        status =
-            FSDP_FAIL(FSDP_NOT_FOUND,
-                      "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
-                      " there) or " FSDP_PLUGINS_INSTALLED ": it is built and installed where %s is found (Debian: %s)",
-                      file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
-                      own ? FSDP__SHOWN_NAME(own) : "the program's folder", kind->title, kind->build);
+        status = FSDP_FAIL(FSDP_NOT_FOUND,
+                           "there is no %s in FSDP_PLUGIN_PATH (%s), %s (and fsdp, " FSDP_PLUGINS_FROM_PROGRAM
+                           " there) or " FSDP_PLUGINS_INSTALLED
+                           ": it is built and installed where %s is found (Debian: %s); name its folder in "
+                           "FSDP_PLUGIN_PATH where it lies elsewhere",
+                           file, folders && *folders ? FSDP__SHOWN_NAME(folders) : "not set",
+                           own ? FSDP__SHOWN_NAME(own) : "the program's folder", kind->title, kind->build);
 out:
     fsdp__free(own);
     return status;

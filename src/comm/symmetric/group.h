@@ -22,7 +22,7 @@ typedef struct fsdp__symmetric {
     fsdp__allocator *heap; /* of buffers in this rank's part of the arena */
     struct fsdp__heap_source *source;
     struct fsdp__shared_header *freed; /* as a group's, of groups that are freed */
-    pthread_mutex_t mutex;             /* of the list: groups run their calls on several threads */
+    pthread_mutex_t mutex;             /* of the devices: groups run their calls on several threads */
     fsdp_device **devices;             /* that know the arena's payloads and staging: see devices.h */
     int64_t device_count, device_capacity;
 } fsdp__symmetric;
