@@ -10,6 +10,8 @@
 #include "launch/variables.h"
 
 #define STEP_SIZE "SLURM_STEP_NUM_TASKS"
+#define OPEN_MPI_SIZE "OMPI_COMM_WORLD_SIZE"
+#define MPICH_SIZE "PMI_SIZE"
 
 /* The variables of one of them. NULL: it has none for that. */
 typedef struct starter_row {
@@ -28,9 +30,9 @@ static const starter_row rows[] = {
      "NODE_RANK"},
     {FSDP__BY_NAME, "torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
      "GROUP_RANK"},
-    {FSDP__BY_MPI, "mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
-    {FSDP__BY_MPI, "mpiexec", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
+    {FSDP__BY_MPI, "mpirun", OPEN_MPI_SIZE, "OMPI_COMM_WORLD_RANK", OPEN_MPI_SIZE, "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
+    {FSDP__BY_MPI, "mpiexec", MPICH_SIZE, "PMI_RANK", MPICH_SIZE, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
     {FSDP__BY_MPI, "srun", STEP_SIZE, "SLURM_PROCID", STEP_SIZE, "SLURM_LOCALID", NULL, "SLURM_NODEID"},
     {FSDP__BY_MPI, "PMIx", "PMIX_RANK", "PMIX_RANK", NULL, NULL, NULL, NULL},
     {FSDP__BY_MPI, "MPI", "FSDP_MPI", NULL, NULL, NULL, NULL, NULL}, /* the user says so, and MPI the rest */
@@ -112,6 +114,23 @@ static fsdp_status check_repeated(const starter_row *row, const fsdp__starter *s
     return check_same(s, "NODE_RANK", s->machine, row->machine);
 }
 
+/* A world of one by variables of Open MPI, and of several by those of MPICH: the former are left over from whoever has
+ * started mpiexec, and its ranks would each be alone. The other way round the row that counts is right. */
+static fsdp_status check_left_over(const starter_row *row, const fsdp__starter *s)
+{
+    int size = 1;
+
+    if (s->size != 1 || strcmp(row->sign, OPEN_MPI_SIZE) != 0 || is_set("FSDP_MPI") || !is_set(MPICH_SIZE))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__read_number(MPICH_SIZE, 1, INT_MAX, &size));
+    if (size > 1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "environment variable " OPEN_MPI_SIZE " is 1, but " MPICH_SIZE
+                         " is %d: unset the variables of the MPI that has not started this process (OMPI_* or PMI_*)",
+                         size);
+    return FSDP_OK;
+}
+
 static fsdp_status check_rendezvous(void)
 {
     int ignored = 0;
@@ -157,6 +176,7 @@ fsdp_status fsdp__starter_read(fsdp__starter *out)
     if (!row) /* a rank of a world that nobody told the size of */
         return read_number("RANK", 0, 0, &out->rank);
     FSDP_TRY(read_row(row, out));
+    FSDP_TRY(check_left_over(row, out));
     /* A step of one task, such as a shell of salloc: what it starts is for it to say. */
     if (row->kind == FSDP__BY_MPI && out->size == 1 && strcmp(row->size, STEP_SIZE) == 0) {
         *out = (fsdp__starter){.kind = FSDP__BY_NOBODY, .name = "nobody", .size = 1, .local_size = 1};

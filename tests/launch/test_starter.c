@@ -83,6 +83,10 @@ static const struct {
     /* left over: torchrun says how many there are */
     {"TORCHELASTIC_RUN_ID=x OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4",
      {FSDP__BY_MPI, "mpirun", 3, 4, -1, 0, -1, NULL, NULL}},
+    {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 PMI_RANK=0 PMI_SIZE=1",
+     {FSDP__BY_MPI, "mpirun", 3, 4, -1, 0, -1, NULL, NULL}},
+    {"FSDP_MPI=openmpi OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=4",
+     {FSDP__BY_MPI, "mpirun", 0, 1, -1, 0, -1, NULL, NULL}},
     /* what repeats it does no harm */
     {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 RANK=3 WORLD_SIZE=4",
      {FSDP__BY_MPI, "mpirun", 3, 4, -1, 0, -1, NULL, NULL}},
@@ -135,6 +139,8 @@ static void what_is_wrong_is_named(void **state)
         {"OMPI_COMM_WORLD_SIZE=0 OMPI_COMM_WORLD_RANK=0", FSDP_INVALID,
          "OMPI_COMM_WORLD_SIZE is '0', not a number from 1"},
         {"PMI_SIZE=two PMI_RANK=0", FSDP_INVALID, "PMI_SIZE is 'two', not a number from 1"},
+        {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 PMI_SIZE=2 PMI_RANK=1", FSDP_INVALID,
+         "OMPI_COMM_WORLD_SIZE is 1, but PMI_SIZE is 2: unset the variables of the MPI that has not"},
         {"OMPI_COMM_WORLD_SIZE=4", FSDP_INVALID, "OMPI_COMM_WORLD_SIZE is 4, but OMPI_COMM_WORLD_RANK is not set"},
         {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=4", FSDP_INVALID, "OMPI_COMM_WORLD_RANK is '4'"},
         {"OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3 RANK=0", FSDP_INVALID,
