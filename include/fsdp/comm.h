@@ -3,9 +3,9 @@
  * Every context has a world group. Further groups are subsets of its ranks. A collective must be called by every rank
  * of the group, in the same order with fitting arguments; each call carries a sequence number (the library's own calls,
  * as ranks join for example, are counted, too) and a signature (kind, bytes, dtype, operation), and ranks that disagree
- * all get one error that names both calls. A rank that dies, or calls
- * fsdp_abort, ends every other rank's call with an error that names it (FSDP_COMM). After a failure the group is
- * broken: every later call fails at once, with the same status and "group 'name' is broken: " before the reason.
+ * all get one error that names both calls. A rank that dies, or calls fsdp_abort, ends every other rank's call with an
+ * error that names it (FSDP_COMM). After a failure the group is broken: every later call fails at once, with the same
+ * status and "group 'name' is broken: " before the reason.
  *
  * Reductions add in rank order with an f32 accumulator (integers: i64) and round once: the same bits on every run. An
  * average is that sum divided by the number of ranks (in f32, not multiplied by an inverse).
