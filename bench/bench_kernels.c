@@ -304,7 +304,8 @@ static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
 {
     fsdp__optimizer_span span = {.numel = numel};
     fsdp__span plain = {.numel = numel};
-    double g = (double)fsdp_dtype_size(grad) * (double)numel, sum;
+    double g = (double)fsdp_dtype_size(grad) * (double)numel;
+    fsdp__digit_sum sum;
     char text[64];
 
     snprintf(text, sizeof text, "%ld %s gradients", (long)numel, fsdp_dtype_name(grad));
@@ -328,7 +329,7 @@ static void optimizers(bench *b, fsdp_dtype grad, int64_t numel)
         measure(b, FSDP__KERNEL_ADAM, &a, 0, 24.0 * (double)numel + g, text);
     }
     if (wanted(b, "power_sum")) {
-        fsdp__power_sum_args a = {.spans = &plain, .count = 1, .dtype = grad, .p = 2, .out = &sum};
+        fsdp__power_sum_args a = {.spans = &plain, .count = 1, .dtype = grad, .p = 2, .sum = &sum};
         plain.src = array(b, grad, numel, 0);
         measure(b, FSDP__KERNEL_POWER_SUM, &a, 0, g, text);
     }

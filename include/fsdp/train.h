@@ -265,7 +265,9 @@ typedef struct fsdp_train_summary {
  * "gather_ms" and "reduce_ms": what rank 0 has exchanged with other machines, and waited for. */
 typedef struct fsdp_train_report {
     int64_t step;      /* from 1 */
-    double loss;       /* mean over ranks; NaN on steps that are neither logged, written nor not_finite */
+    /* Mean over all microbatches of all ranks, added in the order of the data. NaN on steps that are neither logged,
+     * written nor not_finite. */
+    double loss;
     double grad_norm;  /* before clipping */
     bool not_finite;   /* this step's loss or norm is NaN or infinite: training.on_nan says what becomes of it */
     int64_t skipped;   /* steps left out so far, this one included */

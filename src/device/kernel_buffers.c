@@ -483,7 +483,8 @@ static void power_sum(fsdp__power_sum_args *a, const visitor *v)
 
     for (int64_t i = 0; i < a->count; i++)
         spans[i].src = visit(v, "src", spans[i].src, elements(a->dtype, spans[i].numel), FSDP__READS);
-    WRITES(out, sizeof *a->out);
+    WRITES(sum, sizeof *a->sum);
+    WRITES(largest, sizeof *a->largest);
 }
 
 static void optimizer_spans(const fsdp__optimizer_span *table, int64_t count, fsdp_dtype param_dtype,

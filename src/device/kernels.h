@@ -15,6 +15,7 @@
 #ifndef DEVICE_KERNELS_H
 #define DEVICE_KERNELS_H
 
+#include "base/digit_sum.h"
 #include "device/kernels_elementwise.h"
 #include "device/kernels_images.h"
 
@@ -373,14 +374,16 @@ typedef struct fsdp__random_args {
     fsdp_dtype dtype;
 } fsdp__random_args;
 
-/* *out = sum over all spans' src of |x|^p, in f64, in an order fixed by the sizes alone; p infinite: the largest |x|. A
- * NaN gives NaN. */
+/* *sum = the sum over all spans' src of |x|^p, each power rounded to f64, in bits that do not depend on how the
+ * elements are spread over spans and calls (base/digit_sum.h). With p infinite *largest = the largest |x| instead; NaN
+ * is larger. */
 typedef struct fsdp__power_sum_args {
     const fsdp__span *spans; /* a table; only src, numel */
     int64_t count;
     fsdp_dtype dtype;
     double p; /* above 0 */
-    double *out;
+    fsdp__digit_sum *sum;
+    double *largest;
 } fsdp__power_sum_args;
 
 /* One optimizer tensor. Moments are f32; a parameter of 16 bits is rounded once, at the end. */

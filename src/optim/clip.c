@@ -1,9 +1,10 @@
 /* clip.c - the norm of all gradients, and the factor that the next step scales them by.
  *
  * Gradients are put in sets that lie on one device and are spread over the same dimensions of the same mesh. A set's
- * powers are summed on this rank in f64 (of the infinite norm: their largest taken), then over each of those dimensions
- * by an all-reduce of one f32, as PyTorch does; a set that is not split counts once and is not communicated. The sets
- * follow from the parameters alone, not from who has a gradient, so that all ranks make the same calls. */
+ * powers are summed on this rank, then over each of those dimensions by one all-reduce, as PyTorch does, but of a sum
+ * whose bits do not depend on who adds what (base/digit_sum.h): the norm is the same number however the gradients are
+ * sharded. Of the infinite norm the largest is taken. A set that is not split counts once and is not communicated. The
+ * sets follow from the parameters alone, not from who has a gradient, so that all ranks make the same calls. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -19,10 +20,11 @@ typedef struct norm_set {
     unsigned sharded; /* bit i: mesh dimension i splits the tensors */
 } norm_set;
 
-typedef struct norm_scalars {
-    double powers;
-    float reduced;
-} norm_scalars;
+/* Of the infinite norm `largest`, else `sum`. */
+typedef struct norm_result {
+    fsdp__digit_sum sum;
+    double largest;
+} norm_result;
 
 /* Everything one norm needs; the arrays have room for every parameter. */
 typedef struct norm_job {
@@ -31,7 +33,7 @@ typedef struct norm_job {
     norm_set *sets;
     int64_t set_count;
     fsdp__span *spans;
-    norm_scalars *scalars; /* on the device of the set at hand: results of kernels and collectives */
+    norm_result *work; /* on the device of the set at hand: what a kernel or a collective has made */
 } norm_job;
 
 static bool same_set(const norm_set *a, const norm_set *b)
@@ -74,98 +76,113 @@ static fsdp_status find_sets(norm_job *n)
     return FSDP_OK;
 }
 
-/* Done on return. */
-static fsdp_status read_scalar(fsdp_stream *stream, void *out, const void *scalar, size_t bytes)
+/* A NaN stays. */
+static void add_result(norm_result *to, const norm_result *from)
 {
-    FSDP_TRY(fsdp__copy_to_host(stream, out, scalar, bytes));
-    FSDP_TRY(fsdp_stream_synchronize(stream));
-    return FSDP_OK;
+    fsdp__digit_sum_add(&to->sum, &from->sum);
+    if (isnan(from->largest) || from->largest > to->largest)
+        to->largest = from->largest;
 }
 
-/* Two sums of powers, or two largest, in one. A NaN stays. */
-static double together(const norm_job *n, double a, double b)
+/* Done on return. */
+static fsdp_status read_result(const norm_job *n, fsdp_stream *stream, norm_result *out)
 {
-    if (!isinf(n->p))
-        return a + b;
-    return isnan(b) || b > a ? b : a;
+    FSDP_TRY(fsdp__copy_to_host(stream, isinf(n->p) ? (void *)&out->largest : &out->sum,
+                                isinf(n->p) ? (const void *)&n->work->largest : &n->work->sum,
+                                isinf(n->p) ? sizeof out->largest : sizeof out->sum));
+    return fsdp_stream_synchronize(stream);
 }
 
 /* Adds the powers of this rank's gradients of one set and dtype. */
-static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype dtype, double *powers)
+static fsdp_status add_powers(const norm_job *n, const norm_set *set, fsdp_dtype dtype, norm_result *result)
 {
-    fsdp__power_sum_args args = {.spans = n->spans, .dtype = dtype, .p = n->p, .out = &n->scalars->powers};
+    fsdp__power_sum_args args = {
+        .spans = n->spans, .dtype = dtype, .p = n->p, .sum = &n->work->sum, .largest = &n->work->largest};
     fsdp_stream *stream = fsdp_device_stream(set->device);
-    double sum = 0;
+    norm_result own = {.largest = 0};
 
     for (int g = 0; g < n->optimizer->group_count; g++)
         for (int64_t i = 0; i < n->optimizer->groups[g].count; i++) {
             const fsdp__optimizer_param *param = &n->optimizer->groups[g].params[i];
-            norm_set own;
+            norm_set its;
             fsdp_tensor *grad;
 
             FSDP_TRY(fsdp__optimizer_grad(param, &grad));
-            FSDP_TRY(set_of(param, &own));
-            if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&own, set))
+            FSDP_TRY(set_of(param, &its));
+            if (grad && grad->dtype == dtype && fsdp_tensor_numel(grad) > 0 && same_set(&its, set))
                 n->spans[args.count++] = (fsdp__span){.src = fsdp_tensor_data(grad), .numel = fsdp_tensor_numel(grad)};
         }
     if (args.count == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_power_sum(stream, &args));
-    FSDP_TRY(read_scalar(stream, &sum, &n->scalars->powers, sizeof sum));
-    *powers = together(n, *powers, sum);
+    FSDP_TRY(read_result(n, stream, &own));
+    add_result(result, &own);
+    return FSDP_OK;
+}
+
+/* Over the ranks of one dimension. The largest is one of f32, so nothing is lost. */
+static fsdp_status reduce_over(const norm_job *n, fsdp_process_group *group, fsdp_stream *stream, norm_result *result)
+{
+    float largest = (float)result->largest;
+    void *host = isinf(n->p) ? (void *)&largest : &result->sum, *work = n->work;
+    size_t bytes = isinf(n->p) ? sizeof largest : sizeof result->sum;
+    fsdp_status status, done;
+
+    FSDP_TRY(fsdp__copy_to_device(stream, work, host, bytes));
+    status = isinf(n->p) ? fsdp_all_reduce(group, work, work, 1, FSDP_F32, FSDP_MAX, stream)
+                         : fsdp_all_reduce(group, work, work, FSDP__DIGIT_SUM_WORDS, FSDP_I64, FSDP_SUM, stream);
+    if (status == FSDP_OK)
+        status = fsdp__copy_to_host(stream, host, work, bytes);
+    /* Also after a failure: what was queued reads and writes variables of the host. */
+    done = fsdp_stream_synchronize(stream);
+    FSDP_TRY(status);
+    FSDP_TRY(done);
+    result->largest = largest;
     return FSDP_OK;
 }
 
 /* Over the ranks that hold the other pieces. */
-static fsdp_status reduce_powers(const norm_job *n, const norm_set *set, double *powers)
+static fsdp_status reduce_result(const norm_job *n, const norm_set *set, norm_result *result)
 {
-    fsdp_stream *stream = fsdp_device_stream(set->device);
-    fsdp_status status, done;
-    float reduced;
-
-    for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++) {
-        if (!(set->sharded >> i & 1) || fsdp_mesh_size(set->mesh, i) == 1)
-            continue;
-        reduced = (float)*powers;
-        FSDP_TRY(fsdp__copy_to_device(stream, &n->scalars->reduced, &reduced, sizeof reduced));
-        status = fsdp_all_reduce(fsdp_mesh_process_group(set->mesh, i), &n->scalars->reduced, &n->scalars->reduced, 1,
-                                 FSDP_F32, isinf(n->p) ? FSDP_MAX : FSDP_SUM, stream);
-        if (status == FSDP_OK)
-            status = fsdp__copy_to_host(stream, &reduced, &n->scalars->reduced, sizeof reduced);
-        /* Also after a failure: what was queued reads and writes the variable here. */
-        done = fsdp_stream_synchronize(stream);
-        FSDP_TRY(status);
-        FSDP_TRY(done);
-        *powers = reduced;
-    }
+    for (int i = 0; set->mesh && i < fsdp_mesh_ndim(set->mesh); i++)
+        if (set->sharded >> i & 1 && fsdp_mesh_size(set->mesh, i) > 1)
+            FSDP_TRY(reduce_over(n, fsdp_mesh_process_group(set->mesh, i), fsdp_device_stream(set->device), result));
     return FSDP_OK;
 }
 
-/* Over all ranks. */
-static fsdp_status set_powers(norm_job *n, const norm_set *set, double *out)
+/* Adds a set's, of all ranks. */
+static fsdp_status add_set(norm_job *n, const norm_set *set, norm_result *total)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
+    norm_result result = {.largest = 0};
     fsdp_status status = FSDP_OK;
-    void *scalars = NULL;
+    void *work = NULL;
 
-    *out = 0;
-    FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE, &scalars));
-    n->scalars = scalars;
+    FSDP_TRY(fsdp__device_alloc(set->device, sizeof *n->work, FSDP_MEMORY_WORKSPACE, &work));
+    n->work = work;
     /* A kernel takes gradients of one dtype. */
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
-        FSDP_TRY_GOTO(status, add_powers(n, set, dtypes[d], out), out);
-    FSDP_TRY_GOTO(status, reduce_powers(n, set, out), out);
+        FSDP_TRY_GOTO(status, add_powers(n, set, dtypes[d], &result), out);
+    FSDP_TRY_GOTO(status, reduce_result(n, set, &result), out);
+    add_result(total, &result);
 out:
-    fsdp__device_free(set->device, scalars, sizeof *n->scalars, FSDP_MEMORY_WORKSPACE);
+    fsdp__device_free(set->device, work, sizeof *n->work, FSDP_MEMORY_WORKSPACE);
     return status;
+}
+
+static double norm_of(const norm_result *total, double p)
+{
+    double sum = fsdp__digit_sum_value(&total->sum);
+
+    return p == 2 ? sqrt(sum) : isinf(p) ? total->largest : pow(sum, 1 / p);
 }
 
 static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *out)
 {
     norm_job n = {.optimizer = optimizer, .p = p};
+    norm_result total = {.largest = 0};
     fsdp_status status = FSDP_OK;
     int64_t count = 0;
-    double total = 0;
 
     for (int g = 0; g < optimizer->group_count; g++)
         count += optimizer->groups[g].count;
@@ -178,13 +195,9 @@ static fsdp_status grad_norm(const fsdp_optimizer *optimizer, double p, double *
         }
         FSDP_TRY_GOTO(status, find_sets(&n), out);
     }
-    for (int64_t s = 0; s < n.set_count; s++) {
-        double powers;
-
-        FSDP_TRY_GOTO(status, set_powers(&n, &n.sets[s], &powers), out);
-        total = together(&n, total, powers);
-    }
-    *out = p == 2 ? sqrt(total) : isinf(p) ? total : pow(total, 1 / p);
+    for (int64_t s = 0; s < n.set_count; s++)
+        FSDP_TRY_GOTO(status, add_set(&n, &n.sets[s], &total), out);
+    *out = norm_of(&total, p);
 out:
     fsdp__free(n.spans);
     fsdp__free(n.sets);

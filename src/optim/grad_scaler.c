@@ -168,7 +168,7 @@ static fsdp_status collect(const fsdp_optimizer *optimizer, gradients *all)
 /* The largest magnitude of the gradients of `dtype` on the device, into `*largest` there. */
 static fsdp_status measure(const gradients *all, fsdp_device *device, fsdp_dtype dtype, double *largest)
 {
-    fsdp__power_sum_args args = {.spans = all->spans, .dtype = dtype, .p = INFINITY, .out = largest};
+    fsdp__power_sum_args args = {.spans = all->spans, .dtype = dtype, .p = INFINITY, .largest = largest};
 
     for (int64_t i = 0; i < all->count; i++)
         if (all->tensors[i]->storage->device == device && all->tensors[i]->dtype == dtype)

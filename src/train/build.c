@@ -1,6 +1,7 @@
 /* build.c - the model and the optimizer of a run, and how many microbatches its steps have. */
 #include <math.h>
 
+#include "base/alloc.h"
 #include "base/context.h"
 #include "device/device.h"
 #include "train/config.h"
@@ -23,7 +24,7 @@ fsdp_status fsdp__train_check_model(const fsdp_train_run *run)
     return FSDP_OK;
 }
 
-void fsdp__train_count_batches(fsdp_train_run *run)
+fsdp_status fsdp__train_count_batches(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
     int ranks = fsdp_context_world_size(run->context);
@@ -34,6 +35,8 @@ void fsdp__train_count_batches(fsdp_train_run *run)
     if (run->sequences == 0)
         run->sequences = c->training.local_batch_size * ranks;
     run->microbatches = run->sequences / (c->training.local_batch_size * ranks);
+    run->losses = fsdp__calloc((size_t)run->microbatches, sizeof *run->losses);
+    return run->losses || run->microbatches == 0 ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
 /* ---- model ---- */

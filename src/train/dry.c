@@ -24,7 +24,7 @@ static fsdp_status build(fsdp_train_run *run)
         FSDP_TRY(fsdp__train_model_config(run->config, &run->model_config));
         FSDP_TRY(fsdp__train_check_model(run));
     }
-    fsdp__train_count_batches(run);
+    FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_make_model(run));
     FSDP_TRY(fsdp__train_shard_model(run));
     FSDP_TRY(fsdp__train_fill_model(run));

@@ -8,20 +8,20 @@
 #include "device/kernels.h"
 #include "train/run.h"
 
-/* `sum` is on the parameter's device. */
-static fsdp_status look_at(const fsdp_parameter *parameter, double *sum, bool *out_finite)
+/* `work` is on the parameter's device. */
+static fsdp_status look_at(const fsdp_parameter *parameter, double *work, bool *out_finite)
 {
     fsdp_stream *stream = fsdp_device_stream(fsdp_tensor_device(parameter->tensor));
     fsdp__span span = {.src = fsdp_tensor_data(parameter->tensor), .numel = fsdp_tensor_numel(parameter->tensor)};
     fsdp__power_sum_args args = {
-        .spans = &span, .count = 1, .dtype = fsdp_tensor_dtype(parameter->tensor), .p = INFINITY, .out = sum};
+        .spans = &span, .count = 1, .dtype = fsdp_tensor_dtype(parameter->tensor), .p = INFINITY, .largest = work};
     double largest = 0;
 
     *out_finite = true;
     if (span.numel == 0)
         return FSDP_OK;
     FSDP_TRY(fsdp__launch_power_sum(stream, &args));
-    FSDP_TRY(fsdp__copy_to_host(stream, &largest, sum, sizeof largest));
+    FSDP_TRY(fsdp__copy_to_host(stream, &largest, work, sizeof largest));
     FSDP_TRY(fsdp_stream_synchronize(stream));
     *out_finite = isfinite(largest);
     return FSDP_OK;
@@ -38,12 +38,12 @@ static fsdp_status find(fsdp_train_run *run, char name[FSDP__FINITE_NAME])
     FSDP_TRY(fsdp_module_parameters(run->model, &parameters));
     for (int64_t i = 0; status == FSDP_OK && finite && i < parameters.count; i++) {
         fsdp_device *device = fsdp_tensor_device(parameters.items[i].tensor);
-        void *sum = NULL;
+        void *work = NULL;
 
-        status = fsdp__device_alloc(device, sizeof(double), FSDP_MEMORY_WORKSPACE, &sum);
+        status = fsdp__device_alloc(device, sizeof(double), FSDP_MEMORY_WORKSPACE, &work);
         if (status == FSDP_OK)
-            status = look_at(&parameters.items[i], sum, &finite);
-        fsdp__device_free(device, sum, sizeof(double), FSDP_MEMORY_WORKSPACE);
+            status = look_at(&parameters.items[i], work, &finite);
+        fsdp__device_free(device, work, sizeof(double), FSDP_MEMORY_WORKSPACE);
         if (status == FSDP_OK && !finite)
             snprintf(name, FSDP__FINITE_NAME, "%s", parameters.items[i].name);
     }

@@ -1,7 +1,4 @@
 /* meter.c - what a step cost, and its loss over all ranks. */
-#include <math.h>
-#include <string.h>
-
 #include "base/clock.h"
 #include "train/run.h"
 
@@ -59,30 +56,32 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
     return FSDP_OK;
 }
 
-fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean)
+/* `all`: the losses of each rank. The loader gives the microbatches of one number to the ranks in turn. */
+static double mean_of(void *const *all, int64_t microbatches, int ranks)
 {
-    fsdp_process_group *world = fsdp_world(context);
-    int ranks = fsdp_context_world_size(context);
-    void **all = NULL;
-    size_t *bytes = NULL;
     double sum = 0;
 
+    for (int64_t micro = 0; micro < microbatches; micro++)
+        for (int rank = 0; rank < ranks; rank++)
+            sum += ((const double *)all[rank])[micro];
+    return sum / ((double)microbatches * ranks);
+}
+
+fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean)
+{
+    fsdp_process_group *world = fsdp_world(run->context);
+    int ranks = fsdp_context_world_size(run->context);
+    void **all = NULL, *mine = run->losses;
+    size_t *bytes = NULL;
+
     if (ranks == 1) {
-        *mean = mine;
+        *mean = mean_of(&mine, run->microbatches, 1);
         return FSDP_OK;
     }
     if (!world)
         return fsdp_last_status();
-    FSDP_TRY(fsdp_gather_objects(world, &mine, sizeof mine, &all, &bytes));
-    /* In rank order, so that every rank has the same bits. */
-    for (int rank = 0; rank < ranks; rank++) {
-        double other = NAN;
-
-        if (bytes[rank] == sizeof other)
-            memcpy(&other, all[rank], sizeof other);
-        sum += other;
-    }
+    FSDP_TRY(fsdp_gather_objects(world, mine, (size_t)run->microbatches * sizeof(double), &all, &bytes));
+    *mean = mean_of(all, run->microbatches, ranks);
     fsdp_objects_free(world, all, bytes);
-    *mean = sum / ranks;
     return FSDP_OK;
 }

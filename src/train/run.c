@@ -46,7 +46,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(fsdp__initial_check(run));
     FSDP_TRY(fsdp__resume_check_model(run));
     FSDP_TRY(fsdp__train_check_model(run));
-    fsdp__train_count_batches(run);
+    FSDP_TRY(fsdp__train_count_batches(run));
     FSDP_TRY(fsdp__train_check_needs(run));
     FSDP_TRY(open_data(run));
     FSDP_TRY(fsdp__resume_check_data(run));
@@ -203,6 +203,7 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_wrap_units_release(&run->units);
     fsdp_module_unref(run->model);
     fsdp_mesh_unref(run->mesh);
+    fsdp__free(run->losses);
     fsdp__free(run);
 }
 

@@ -73,6 +73,7 @@ struct fsdp_train_run {
     const fsdp__train_own *own; /* borrowed; NULL: all is the config's */
     fsdp_model_config model_config;
     int64_t microbatches;       /* per step */
+    double *losses;             /* of this rank's microbatches of the last step */
     int64_t sequences;          /* per step, all ranks */
     int64_t step;               /* steps done */
     int64_t skipped;            /* of them left out */
@@ -113,7 +114,8 @@ fsdp_status fsdp__train_agree(fsdp_train_run *run, fsdp_status mine);
 
 /* What a model must have to be trained by the config. */
 fsdp_status fsdp__train_check_model(const fsdp_train_run *run);
-void fsdp__train_count_batches(fsdp_train_run *run);
+/* And makes room for their losses. */
+fsdp_status fsdp__train_count_batches(fsdp_train_run *run);
 /* hsdp on several machines without a number of copies: one on each, for what is gathered inside a machine crosses no
  * network. */
 void fsdp__train_resolve_replicas(fsdp_train_run *run);
@@ -264,8 +266,9 @@ typedef struct fsdp__meter {
 fsdp_status fsdp__meter_begin(fsdp__meter *meter, const fsdp_train_run *run);
 /* Fills the report's time, memory and communication. */
 fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_train_report *report);
-/* Mean of `mine` over all ranks, uncounted among the step's collectives. [collective] */
-fsdp_status fsdp__mean_over_ranks(fsdp_context *context, double mine, double *mean);
+/* Mean of the losses of all ranks' microbatches, added in the order of their data: as many microbatches have the same
+ * mean on any number of ranks. Uncounted among the step's collectives. [collective] */
+fsdp_status fsdp__mean_loss(const fsdp_train_run *run, double *mean);
 
 /* ---- text.c ---- */
 

@@ -32,33 +32,31 @@ static fsdp_tensor *forward(fsdp_train_run *run, const fsdp_batch *batch)
     return fsdp_call(run->model, inputs, targets); /* hooks gather */
 }
 
-/* Forward and backward; adds their part of the step's loss. */
-static fsdp_status microbatch(fsdp_train_run *run, double *loss_sum, int64_t *epoch)
+/* Forward and backward; `*value` is the loss before it is divided among the microbatches, which would round it. */
+static fsdp_status microbatch(fsdp_train_run *run, double *value, int64_t *epoch)
 {
     const fsdp_train_config *config = run->config;
     fsdp_status status = FSDP_OK;
     fsdp_batch batch = {0};
     fsdp_tensor *loss;
-    double value;
 
     if (run->loader)
         FSDP_TRY(fsdp_loader_next(run->loader, &batch));
     FSDP_TRY(fsdp_scope_begin(run->context));
     loss = forward(run, &batch);
-    if (run->microbatches > 1)
-        loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
     if (!loss) {
         status = fsdp_last_status();
         goto out;
     }
-    FSDP_TRY_GOTO(status, fsdp_tensor_item(loss, &value), out);
+    FSDP_TRY_GOTO(status, fsdp_tensor_item(loss, value), out);
+    if (run->microbatches > 1)
+        loss = fsdp_scale(loss, 1.0 / (double)run->microbatches);
     /* The other ranks learn of it from the norm. */
-    if (!isfinite(value) && config->training.on_nan != FSDP_TRAIN_CONTINUE)
+    if (!isfinite(*value) && config->training.on_nan != FSDP_TRAIN_CONTINUE)
         loss = fsdp_scale(loss, NAN);
     if (run->scaler)
         loss = fsdp_grad_scaler_scale(run->scaler, loss);
     FSDP_TRY_GOTO(status, fsdp_backward(loss), out); /* hooks gather again and reduce */
-    *loss_sum += value;
     *epoch = batch.epoch;
 out:
     fsdp_scope_end(run->context, NULL);
@@ -161,13 +159,13 @@ static fsdp_status take_step(fsdp_train_run *run, fsdp_train_report *report, boo
 
 /* What all ranks must come together for; the parameters are already stepped. A scaler leaves out steps of which nobody
  * but the loss can tell whether they are a failure. */
-static fsdp_status finish_report(fsdp_train_run *run, double loss, bool stepped, fsdp_train_report *report)
+static fsdp_status finish_report(fsdp_train_run *run, bool stepped, fsdp_train_report *report)
 {
     report->loss = NAN;
     report->grad_norm = unsigned_nan(report->grad_norm);
     if (!report->not_finite && stepped && !is_reported(run, report->step))
         return FSDP_OK;
-    FSDP_TRY(fsdp__mean_over_ranks(run->context, loss, &report->loss));
+    FSDP_TRY(fsdp__mean_loss(run, &report->loss));
     report->loss = unsigned_nan(report->loss);
     report->not_finite = report->not_finite || !isfinite(report->loss);
     return FSDP_OK;
@@ -175,7 +173,6 @@ static fsdp_status finish_report(fsdp_train_run *run, double loss, bool stepped,
 
 static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
 {
-    double loss = 0;
     fsdp__meter meter;
     bool stepped;
 
@@ -184,7 +181,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     for (int64_t micro = 0; micro < run->microbatches; micro++) {
         run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
-        FSDP_TRY(microbatch(run, &loss, &report->epoch));
+        FSDP_TRY(microbatch(run, &run->losses[micro], &report->epoch));
     }
     FSDP_TRY(take_step(run, report, &stepped));
     /* The meter is to see work that is done; a device behind the host has only been told of it. */
@@ -195,7 +192,7 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
     run->tokens_seen += run->sequences * run->config->training.seq_len;
     report->tokens = run->tokens_seen;
     report->skipped = run->skipped;
-    FSDP_TRY(finish_report(run, loss, stepped, report));
+    FSDP_TRY(finish_report(run, stepped, report));
     fsdp__train_write_step(run, report);
     return FSDP_OK;
 }

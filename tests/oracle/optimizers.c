@@ -2,14 +2,34 @@
 #include "oracle/oracle.h"
 
 #include <math.h>
+#include <string.h>
 
+/* Each power by itself, from the last to the first. */
 void oracle_power_sum(const fsdp__power_sum_args *k)
 {
-    *k->out = 0.0;
-    for (int64_t s = 0; s < k->count; s++)
-        for (int64_t i = 0; i < k->spans[s].numel; i++) {
-            double x = fabs(oracle_get(k->dtype, k->spans[s].src, i));
-            *k->out = isinf(k->p) ? fmax(*k->out, x) : *k->out + pow(x, k->p);
+    const double place = 67108864.0; /* 2^26 */
+
+    if (k->sum)
+        memset(k->sum, 0, sizeof *k->sum);
+    if (k->largest)
+        *k->largest = 0.0;
+    for (int64_t s = k->count - 1; s >= 0; s--)
+        for (int64_t i = k->spans[s].numel - 1; i >= 0; i--) {
+            double x = fabs(oracle_get(k->dtype, k->spans[s].src, i)), power = pow(x, k->p),
+                   digits[FSDP__DIGIT_SUM_KEPT];
+
+            if (isinf(k->p)) {
+                *k->largest = fmax(*k->largest, x);
+            } else if (power > 0.0) {
+                int top = fsdp__digit_sum_top(power);
+
+                power *= fsdp__digit_sum_scale(top);
+                for (int d = 0; d < FSDP__DIGIT_SUM_KEPT; d++, power *= place) {
+                    digits[d] = floor(power);
+                    power -= digits[d];
+                }
+                fsdp__digit_sum_put(k->sum, top, digits);
+            }
         }
 }
 

@@ -151,28 +151,36 @@ fsdp_status KERNEL(sgd)(fsdp_stream *stream FSDP__UNUSED, const void *args)
 typedef struct sum_panel {
     const void *src;
     int64_t n;
-    double sum;
+    double largest;                      /* |x|, or its power */
+    int top;                             /* the place of that power's top digit; 0 where there is none */
+    double digits[FSDP__DIGIT_SUM_KEPT]; /* sums of integers, so exact in any order */
 } sum_panel;
 
-FSDP__INLINE double sum_of_powers(fsdp_dtype dtype, const void *x, int64_t n, double p)
+FSDP__INLINE double power(double x, double p)
 {
-    double sum = 0.0;
+    return p == 2.0 ? x * x : p == 1.0 ? fabs(x) : pow(fabs(x), p);
+}
 
-    if (p == 2.0) {
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; i++) {
-            double v = fsdp__load(dtype, x, i);
-            sum += v * v;
-        }
-    } else if (p == 1.0) {
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; i++)
-            sum += fabs((double)fsdp__load(dtype, x, i));
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            sum += pow(fabs((double)fsdp__load(dtype, x, i)), p);
+/* A conversion to int32_t cuts off what stands behind the point, and every instruction set has it for vectors. */
+FSDP__INLINE void add_digits(fsdp_dtype dtype, const void *x, int64_t n, double p, double scale, double *digits)
+{
+    const double place = 1 << FSDP__DIGIT_SUM_BITS;
+    double first = 0.0, second = 0.0, third = 0.0;
+
+#pragma omp simd reduction(+ : first, second, third)
+    for (int64_t i = 0; i < n; i++) {
+        double v = power(fsdp__load(dtype, x, i), p) * scale;
+        double whole = (int32_t)v;
+
+        first += whole;
+        v = (v - whole) * place;
+        whole = (int32_t)v;
+        second += whole;
+        third += (int32_t)((v - whole) * place);
     }
-    return sum;
+    digits[0] = first;
+    digits[1] = second;
+    digits[2] = third;
 }
 
 /* By the bits: without the sign they are in the order of the numbers, and those of a NaN are the largest. */
@@ -190,15 +198,51 @@ FSDP__INLINE double largest_magnitude(fsdp_dtype dtype, const void *x, int64_t n
 
 static void sum_one(const fsdp__power_sum_args *k, sum_panel *panel)
 {
-#define LARGEST(T) panel->sum = largest_magnitude(T, panel->src, panel->n)
-#define SUM(T) panel->sum = sum_of_powers(T, panel->src, panel->n, k->p)
-    if (isinf(k->p)) {
-        FSDP__EACH_FLOAT(k->dtype, LARGEST)
-    } else {
-        FSDP__EACH_FLOAT(k->dtype, SUM)
-    }
-#undef SUM
+    double scale;
+
+#define LARGEST(T) panel->largest = largest_magnitude(T, panel->src, panel->n)
+    FSDP__EACH_FLOAT(k->dtype, LARGEST)
 #undef LARGEST
+    if (isinf(k->p))
+        return;
+    panel->largest = power(panel->largest, k->p);
+    if (!isfinite(panel->largest) || panel->largest == 0.0)
+        return;
+    panel->top = fsdp__digit_sum_top(panel->largest);
+    scale = fsdp__digit_sum_scale(panel->top);
+#define ADD(T, p) add_digits(T, panel->src, panel->n, p, scale, panel->digits)
+#define ADD_SQUARES(T) ADD(T, 2.0)
+#define ADD_MAGNITUDES(T) ADD(T, 1.0)
+#define ADD_POWERS(T) ADD(T, k->p)
+    if (k->p == 2.0) {
+        FSDP__EACH_FLOAT(k->dtype, ADD_SQUARES)
+    } else if (k->p == 1.0) {
+        FSDP__EACH_FLOAT(k->dtype, ADD_MAGNITUDES)
+    } else {
+        FSDP__EACH_FLOAT(k->dtype, ADD_POWERS)
+    }
+#undef ADD_POWERS
+#undef ADD_MAGNITUDES
+#undef ADD_SQUARES
+#undef ADD
+}
+
+static void put_together(const fsdp__power_sum_args *k, const sum_panel *list, int64_t panels)
+{
+    if (isinf(k->p)) {
+        *k->largest = 0.0;
+        for (int64_t i = 0; i < panels; i++)
+            if (isnan(list[i].largest) || list[i].largest > *k->largest)
+                *k->largest = list[i].largest;
+        return;
+    }
+    memset(k->sum, 0, sizeof *k->sum);
+    for (int64_t i = 0; i < panels; i++) {
+        k->sum->nan += isnan(list[i].largest);
+        k->sum->infinite += isinf(list[i].largest) != 0;
+        if (list[i].top > 0)
+            fsdp__digit_sum_put(k->sum, list[i].top, list[i].digits);
+    }
 }
 
 fsdp_status KERNEL(power_sum)(fsdp_stream *stream, const void *args)
@@ -206,7 +250,6 @@ fsdp_status KERNEL(power_sum)(fsdp_stream *stream, const void *args)
     const fsdp__power_sum_args *k = args;
     int64_t panels = 0, b = 0;
     sum_panel *list;
-    double total = 0.0;
 
     for (int64_t s = 0; s < k->count; s++)
         panels += fsdp__ceil_div(k->spans[s].numel, SUM_PANEL);
@@ -220,13 +263,6 @@ fsdp_status KERNEL(power_sum)(fsdp_stream *stream, const void *args)
 #pragma omp parallel for schedule(static) if (panels > 2)
     for (int64_t i = 0; i < panels; i++)
         sum_one(k, &list[i]);
-    /* In order: panels are fixed by the sizes, so the sum does not depend on the threads. */
-    for (int64_t i = 0; i < panels; i++) {
-        if (!isinf(k->p))
-            total += list[i].sum;
-        else if (isnan(list[i].sum) || list[i].sum > total)
-            total = list[i].sum;
-    }
-    *k->out = total;
+    put_together(k, list, panels);
     return FSDP_OK;
 }
