@@ -76,6 +76,15 @@ void fsdp__free(void *pointer)
     free(pointer);
 }
 
+void fsdp__keep_heap(void)
+{
+    /* Its thresholds follow what is freed, unless the user has set them (mallopt, MALLOC_TRIM_THRESHOLD_), which a
+     * mallopt of ours would override. The block is never written to, so it costs no memory. */
+    void *volatile block = malloc((size_t)8 << 20);
+
+    free(block);
+}
+
 int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes)
 {
     int64_t wanted = *capacity < 8 ? 8 : *capacity;

@@ -13,6 +13,11 @@ char *fsdp__strdup(const char *text);
 char *fsdp__sprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fsdp__free(void *pointer);
 
+/* Has the C library keep what is freed at the end of its heap, up to some MiB. glibc gives it back to the system beyond
+ * twice the largest block that was ever freed, and oneDNN takes the memory of its products anew for each: without this
+ * it may depend on what else was freed before whether a step has no page faults or thousands. */
+void fsdp__keep_heap(void);
+
 /* Grows `*items` (elements of `item_bytes`) so that index `count` is valid; `*capacity` in elements.
  * Returns 0 on success, else sets the last error and leaves both unchanged. */
 int fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t item_bytes);

@@ -11,6 +11,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/alloc.h"
 #include "base/limits.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -36,6 +37,7 @@ void fsdp__cpu_prepare_thread(const fsdp_device *device)
 /* A thread inherits the mode of the one that starts it; only a pool that the creator had before must be told. */
 static void cpu_prepare_creator(fsdp_device *device)
 {
+    fsdp__keep_heap();
     fsdp__cpu_prepare_thread(device);
 #ifdef _OPENMP
 #pragma omp parallel
